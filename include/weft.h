@@ -1,0 +1,1144 @@
+/*
+ * Weft moves memory between processes over every NIC of a machine, and tells
+ * the caller, by polling, when the bytes have arrived.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * How it goes (errors left out):
+ *
+ *     weft_endpoint_config cfg = WEFT_ENDPOINT_CONFIG_INIT;
+ *     weft_endpoint *ep;
+ *     weft_endpoint_open(&cfg, &ep);
+ *
+ *     weft_memory *kv;                               // 80 layers, one handle
+ *     weft_memory_register(ep, layers, 80, NULL, &kv);
+ *
+ *     weft_peer decode;                              // its address came by any means
+ *     weft_peer_connect(ep, address, address_len, NULL, &decode);
+ *     weft_remote_memory *theirs;                    // so did its descriptor
+ *     weft_remote_memory_import(ep, decode, descriptor, descriptor_len, &theirs);
+ *
+ *     weft_pages_args w = WEFT_PAGES_ARGS_INIT;
+ *     w.local  = kv;      w.local_pages  = mine;   w.local_range_step  = 1;
+ *     w.remote = theirs;  w.remote_pages = yours;  w.remote_range_step = 1;
+ *     w.page_count = 1000;  w.page_len = 65536;  w.layer_count = 80;
+ *     w.flags = WEFT_NOTIFY;  w.notify = request_id;  w.user_data = request;
+ *     weft_write_pages(ep, &w, NULL);
+ *
+ *     weft_completion done[64];
+ *     int32_t n = weft_poll(ep, done, 64);
+ *     for (int32_t i = 0; i < n; i++) finish(&done[i]);
+ *
+ * What it promises:
+ *
+ *   1. Every accepted operation ends in exactly one completion, by its deadline
+ *      plus a small grace. (With manual progress: while somebody polls.)
+ *   2. A completion with WEFT_OK means done: every byte is visible at the target
+ *      and none of it arrives later; so it is with a notification, at the target.
+ *   3. No byte is lost or doubled; a notification arrives once.
+ *   4. Any input is answered with a status and a message.
+ *
+ * Rules that hold for every function:
+ *
+ *   - Handles and ids are checked: NULL, a stale one, one of another kind or of
+ *     another endpoint gives WEFT_ERR_HANDLE.
+ *   - All functions may be called from any thread at any time, signal handlers
+ *     excepted; in a forked child they return WEFT_ERR_FORKED.
+ *   - A call that fails has started nothing, and weft_last_error() says why.
+ *   - Structs begin with their own size: start from their _INIT macro (or zero
+ *     them and set `size`), so that programs keep working with later libraries.
+ *     In a struct with a `size`, reserved fields must be 0.
+ *   - len, offset, stride are bytes; *_ns are nanoseconds.
+ */
+#ifndef WEFT_H
+#define WEFT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define WEFT_MUST_USE __attribute__((warn_unused_result))
+#define WEFT_API __attribute__((visibility("default")))
+#else
+#define WEFT_MUST_USE
+#define WEFT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Which library this is ---- */
+
+/**
+ * Version of this header: major, minor, patch. The C macros and
+ * `weft_version` agree when a program runs with the library it was
+ * compiled for.
+ */
+#define WEFT_VERSION_MAJOR 0
+
+#define WEFT_VERSION_MINOR 1
+
+#define WEFT_VERSION_PATCH 0
+
+/**
+ * The version of the library that is loaded:
+ * `major << 16 | minor << 8 | patch`. Any thread, never blocks, cannot fail.
+ * Since 0.1.
+ */
+WEFT_API uint32_t weft_version(void);
+
+/** The same as text ("0.1.0"). Static: never free it. Since 0.1. */
+WEFT_API const char *weft_version_string(void);
+
+/* ---- Statuses as C sees them, and the last message of a thread ---- */
+
+/**
+ * What a call, or a completion, has to say: `WEFT_OK` (0) or one of the
+ * negative `WEFT_ERR_*`. Their numbers never change and are never reused; a
+ * newer library may return ones that this header does not name:
+ * `weft_status_name` and `weft_status_category` still answer for them.
+ */
+typedef int32_t weft_status;
+
+/** What a caller can do about a status. */
+typedef int32_t weft_category;
+
+/** Success. */
+#define WEFT_OK 0
+
+/**
+ * No room at the moment (transfers, completions, or bytes of messages in
+ * flight), or nothing there yet. Poll, then try again.
+ */
+#define WEFT_ERR_AGAIN -1
+
+/**
+ * The object is in use: operations on it are outstanding, or the fabric still
+ * holds its memory. Poll until they have completed, then try again.
+ */
+#define WEFT_ERR_BUSY -2
+
+/** The deadline passed. */
+#define WEFT_ERR_TIMED_OUT -20
+
+/**
+ * Ended by `weft_transfer_cancel`, `weft_peer_disconnect`, or the shutdown of
+ * the own endpoint.
+ */
+#define WEFT_ERR_CANCELED -21
+
+/** The peer died or cannot be reached any more. */
+#define WEFT_ERR_PEER_LOST -22
+
+/**
+ * The address or descriptor is of an endpoint that no longer exists; another
+ * process may live at its place now.
+ */
+#define WEFT_ERR_PEER_GONE -23
+
+/** The peer disconnected or shut its endpoint down. */
+#define WEFT_ERR_PEER_CLOSED -24
+
+/** Nobody answered at the address within the connect timeout. */
+#define WEFT_ERR_UNREACHABLE -25
+
+/** The two libraries speak no common wire version; the message names both. */
+#define WEFT_ERR_VERSION -26
+
+/** The two endpoints have no fabric in common; the message names both sides'. */
+#define WEFT_ERR_NO_COMMON_FABRIC -27
+
+/** The remote memory was deregistered by its owner. */
+#define WEFT_ERR_MEMORY_GONE -28
+
+/** The target refused the access (wrong key, or not the allowed direction). */
+#define WEFT_ERR_REMOTE_ACCESS -29
+
+/** An argument is wrong; the message says which and why. */
+#define WEFT_ERR_INVALID -40
+
+/**
+ * The handle or id is NULL, stale, already closed, of another kind, or
+ * belongs to another endpoint.
+ */
+#define WEFT_ERR_HANDLE -41
+
+/** An access lies outside the memory. */
+#define WEFT_ERR_RANGE -42
+
+/** This fabric, build or library version cannot do that. */
+#define WEFT_ERR_UNSUPPORTED -43
+
+/** A documented limit is exceeded. */
+#define WEFT_ERR_LIMIT -44
+
+/** An address or descriptor is damaged, truncated, or not one at all. */
+#define WEFT_ERR_FORMAT -45
+
+/** The caller's buffer is too small; the length it needs was stored. */
+#define WEFT_ERR_TOO_SMALL -46
+
+/** The endpoint is shut down. */
+#define WEFT_ERR_CLOSED -47
+
+/** The process forked after the object was made: only the parent can use it. */
+#define WEFT_ERR_FORKED -48
+
+/** libfabric.so.1 could not be loaded. */
+#define WEFT_ERR_NO_LIBFABRIC -70
+
+/** No rail could be opened, or fewer than `min_rails`. */
+#define WEFT_ERR_NO_RAILS -71
+
+/** libfabric reported an error; see the message or `provider_errno`. */
+#define WEFT_ERR_FABRIC -72
+
+/** Out of memory, of registrations, or of another resource of the system. */
+#define WEFT_ERR_NO_MEMORY -73
+
+/** A system call failed. */
+#define WEFT_ERR_SYSTEM -74
+
+/** A defect of Weft. The endpoint answers every later call with this, too. */
+#define WEFT_ERR_INTERNAL -90
+
+#define WEFT_CATEGORY_OK 0
+
+/** Try again after polling. */
+#define WEFT_CATEGORY_RETRY 1
+
+/** The other side, or the way to it: reconnect, or use another peer. */
+#define WEFT_CATEGORY_PEER 2
+
+/** The call is wrong: mend the program. */
+#define WEFT_CATEGORY_USAGE 3
+
+/** The machine: install, free or configure something. */
+#define WEFT_CATEGORY_SYSTEM 4
+
+/** A defect of Weft: report it. */
+#define WEFT_CATEGORY_INTERNAL 5
+
+/**
+ * The name of a status, as "WEFT_ERR_TIMED_OUT"; "WEFT_ERR_UNKNOWN" for a
+ * number that this library does not know. Static: never free it. Any thread.
+ * Since 0.1.
+ */
+WEFT_API const char *weft_status_name(weft_status status);
+
+/**
+ * One sentence on what a status means. Static: never free it. Any thread.
+ * Since 0.1.
+ */
+WEFT_API const char *weft_status_text(weft_status status);
+
+/**
+ * The `WEFT_CATEGORY_*` of a status; for numbers that this library does not
+ * know, `WEFT_CATEGORY_INTERNAL`. Any thread. Since 0.1.
+ */
+WEFT_API weft_category weft_status_category(weft_status status);
+
+/**
+ * The message of the last failed call of *this thread*: what was wrong, with
+ * the values, and what to do about it. Never NULL; "" before the first
+ * failure. A call that succeeds leaves it alone. It stays valid until the next
+ * Weft call of this thread: copy it to keep it. Completions carry their own
+ * status instead, since whoever polls may be another thread. Since 0.1.
+ */
+WEFT_API const char *weft_last_error(void);
+
+/* ---- Endpoint objects ---- */
+
+/** Worker threads drive the rails (the default). */
+#define WEFT_PROGRESS_THREADS 0
+
+/**
+ * No thread is started: `weft_poll` and `weft_wait` drive the rails in the
+ * caller's thread. A program that does not poll makes no progress, and its
+ * peers see their transfers time out.
+ */
+#define WEFT_PROGRESS_MANUAL 1
+
+/**
+ * An endpoint: the rails that a process opened, the worker threads that drive
+ * them, and an address that others connect to. A process usually has one for
+ * each GPU or rank. Opaque; made by `weft_endpoint_open`.
+ */
+typedef struct weft_endpoint weft_endpoint;
+
+/**
+ * How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; zero (NULL)
+ * in a field means its default.
+ */
+typedef struct weft_endpoint_config {
+    /** `sizeof(weft_endpoint_config)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /**
+     * Which fabrics to open, separated by commas: "efa", "verbs", "tcp", "shm",
+     * or a libfabric provider's exact name ("tcp;ofi_rxm"). A named fabric is
+     * never replaced by another. "tcp" is libfabric's tcp provider, beneath
+     * ofi_rxm where libfabric is older than 1.18. NULL: the network fabrics
+     * that this machine has; "shm" is used only when named.
+     */
+    const char *fabric;
+    /**
+     * Which NICs to use, by the name of their domain or network interface:
+     * patterns separated by commas, "*" matches any text, a leading "!" leaves
+     * out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
+     * set, else all but loopback (unless nothing else is there), link-local
+     * addresses and the bridges of container engines.
+     */
+    const char *rails;
+    /**
+     * Number of rails to open, 1 to 64. More than there are NICs: the NICs are
+     * opened several times, in turn. 0: one for each NIC.
+     */
+    uint32_t rail_count;
+    /**
+     * With fewer rails than this the open fails with `WEFT_ERR_NO_RAILS`,
+     * 0 to 64. 0: one is enough.
+     */
+    uint32_t min_rails;
+    /** `WEFT_PROGRESS_THREADS` or `WEFT_PROGRESS_MANUAL`. */
+    uint32_t progress;
+    /**
+     * Number of worker threads, 1 to 64; never more than rails. 0: one.
+     * Ignored with manual progress.
+     */
+    uint32_t workers;
+    /**
+     * Transfers and sends that can be outstanding at once, 1 to 1,048,576.
+     * 0: 16,384.
+     */
+    uint32_t max_transfers;
+    /**
+     * Completions that a queue holds, 16 to 1,048,576; an accepted operation
+     * has its place reserved. 0: 16,384.
+     */
+    uint32_t queue_depth;
+    /** Peers at once, 1 to 65,536. 0: 4,096. */
+    uint32_t max_peers;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Deadline of operations that name none, in nanoseconds, up to 24 hours.
+     * 0: 30 seconds.
+     */
+    uint64_t timeout_ns;
+    /**
+     * Time that a connect may take, in nanoseconds, up to 24 hours.
+     * 0: 10 seconds.
+     */
+    uint64_t connect_timeout_ns;
+    /**
+     * Bytes of messages (`weft_send`) that may wait for one peer, and that one
+     * peer may have waiting here unreleased, 1 MiB to 1 GiB. 0: 16 MiB.
+     */
+    uint64_t message_bytes;
+} weft_endpoint_config;
+
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/** What an endpoint has. Filled by `weft_endpoint_info`. */
+typedef struct weft_endpoint_properties {
+    /** `sizeof(weft_endpoint_properties)`, set by the caller. */
+    uint32_t size;
+    /** Rails that are open. */
+    uint32_t rails;
+    /** Worker threads; 0 with manual progress. */
+    uint32_t workers;
+    /** Connected peers. */
+    uint32_t peers;
+    /** Random, and different for every endpoint that was ever opened. */
+    uint64_t incarnation;
+    /** Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1". */
+    char libfabric[256];
+} weft_endpoint_properties;
+
+#define WEFT_ENDPOINT_PROPERTIES_INIT {sizeof(weft_endpoint_properties), 0, 0, 0, 0, {0}}
+
+/** What a rail is. Filled by `weft_rail_info`. */
+typedef struct weft_rail_properties {
+    /** `sizeof(weft_rail_properties)`, set by the caller. */
+    uint32_t size;
+    /** The worker that drives it, from 0. */
+    uint32_t worker;
+    /** The libfabric provider, as "tcp;ofi_rxm". */
+    char fabric[64];
+    /** The NIC: libfabric's domain name, as "eth0" or "rdmap16s27-rdm". */
+    char name[64];
+    /** The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none. */
+    char address[128];
+} weft_rail_properties;
+
+#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}}
+
+/**
+ * Opens an endpoint: loads libfabric, opens the rails, starts the workers.
+ *
+ * `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
+ * owns it and gives it back with `weft_endpoint_close`. Nothing is left open
+ * on failure.
+ *
+ * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
+ * hardware). The process's signal handlers, signal mask, affinity and
+ * environment are as before when it returns.
+ *
+ * Errors: `WEFT_ERR_NO_LIBFABRIC`; `WEFT_ERR_NO_RAILS` (the message lists what
+ * was found); `WEFT_ERR_INVALID`; `WEFT_ERR_LIMIT`; `WEFT_ERR_UNSUPPORTED`
+ * (a config from a newer version, or an unknown fabric); `WEFT_ERR_FABRIC`;
+ * `WEFT_ERR_NO_MEMORY`; `WEFT_ERR_SYSTEM`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_open(const weft_endpoint_config *config,
+                               weft_endpoint **endpoint);
+
+/**
+ * Writes the address that peers pass to `weft_peer_connect`. It is a blob of
+ * some hundred bytes that may travel by any means: a socket, a file, a
+ * key-value store. It holds for as long as the endpoint is open.
+ *
+ * `buffer`, `capacity`: where to, and its size in bytes; NULL and 0 ask for
+ * the length only. `len`: receives the length of the address.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored,
+ * nothing is written), `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_address(const weft_endpoint *endpoint,
+                                  void *buffer,
+                                  size_t capacity,
+                                  size_t *len);
+
+/**
+ * Fills in what the endpoint has. `properties->size` must be set.
+ * Any thread; does not block. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_info(const weft_endpoint *endpoint,
+                               weft_endpoint_properties *properties);
+
+/**
+ * Fills in what rail `index` is, from 0 to `rails - 1` of
+ * `weft_endpoint_properties`. `properties->size` must be set.
+ * Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail).
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_rail_info(const weft_endpoint *endpoint,
+                           uint32_t index,
+                           weft_rail_properties *properties);
+
+/**
+ * Ends all work of an endpoint: refuses new operations, lets the running ones
+ * go on for `drain_timeout_ns`, then cancels the rest, tells the peers
+ * (they see `WEFT_ERR_PEER_CLOSED` at once), closes the rails and stops the
+ * workers. When it has returned `WEFT_OK`, no NIC and no thread touches the
+ * caller's memory any more, and every operation has left its completion to
+ * be polled; memory handles can be deregistered.
+ *
+ * `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
+ *
+ * Any thread, also while others poll, submit and wait: those submissions get
+ * `WEFT_ERR_CLOSED`. Blocks for the drain time and some milliseconds. Calling
+ * it again is harmless. Errors: `WEFT_ERR_TIMED_OUT` (a provider does not
+ * return: the endpoint and the memory must be kept), `WEFT_ERR_HANDLE`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_shutdown(weft_endpoint *endpoint,
+                                   uint64_t drain_timeout_ns);
+
+/**
+ * Gives an endpoint back, after shutting it down (with no drain time) if that
+ * was not done. Completions not polled yet, messages not released, memory and
+ * remote memory of this endpoint are gone with it.
+ *
+ * `endpoint`: NULL is fine; the handle is invalid afterwards.
+ * Any thread. Errors: `WEFT_ERR_BUSY` (operations are outstanding: shut down
+ * first, or poll until they have completed; the handle stays valid),
+ * `WEFT_ERR_TIMED_OUT` as with shutdown, `WEFT_ERR_HANDLE` (closed before).
+ * Since 0.1.
+ */
+WEFT_API weft_status weft_endpoint_close(weft_endpoint *endpoint);
+
+/* ---- Peers: connecting, disconnecting, and what is known of them ---- */
+
+/** How to connect. Start from `WEFT_CONNECT_ARGS_INIT`. */
+typedef struct weft_connect_args {
+    /** `sizeof(weft_connect_args)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /** Nanoseconds, up to 24 hours. 0: the endpoint's `connect_timeout_ns`. */
+    uint64_t timeout_ns;
+    /** Returned in the `WEFT_COMPLETION_PEER_UP`. */
+    void *user_data;
+} weft_connect_args;
+
+#define WEFT_CONNECT_ARGS_INIT {sizeof(weft_connect_args), 0, 0, 0}
+
+/**
+ * A remote endpoint, as an id that is checked: one that is stale or of another
+ * endpoint is answered with `WEFT_ERR_HANDLE`. 0 is never a peer.
+ */
+typedef uint64_t weft_peer;
+
+/** What is known of a peer. Filled by `weft_peer_info`. */
+typedef struct weft_peer_properties {
+    /** `sizeof(weft_peer_properties)`, set by the caller. */
+    uint32_t size;
+    /** 1 when the peer is up, else 0. */
+    uint32_t up;
+    /**
+     * Lanes that are up: pairs of one of our rails and one of theirs, each
+     * proven by an answer over it.
+     */
+    uint32_t lanes;
+    /** Rails of ours, and of theirs, that have a lane. */
+    uint32_t local_rails;
+    uint32_t remote_rails;
+    /** 0. */
+    uint32_t reserved;
+    /** The peer's incarnation, as in its `weft_endpoint_properties`. */
+    uint64_t incarnation;
+    /** The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up. */
+    char fabric[64];
+    /** Why this fabric, in a sentence. */
+    char reason[256];
+} weft_peer_properties;
+
+#define WEFT_PEER_PROPERTIES_INIT {sizeof(weft_peer_properties), 0, 0, 0, 0, 0, 0, {0}, {0}}
+
+/**
+ * Starts to connect to the endpoint that wrote `address`. The call is answered
+ * by exactly one `WEFT_COMPLETION_PEER_UP` in the endpoint's own queue, whose
+ * status tells how it went: `WEFT_OK`, `WEFT_ERR_UNREACHABLE` (no answer by
+ * the timeout, or refused), `WEFT_ERR_PEER_GONE` (another endpoint lives
+ * there now), `WEFT_ERR_VERSION`. The other side gets a
+ * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
+ * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
+ *
+ * Up means: every lane was proven by an answer over it, and is warm.
+ *
+ * `address`, `address_len`: from `weft_endpoint_address`; not needed after the
+ * call. `args`: NULL for defaults. `peer`: receives the id. It can be used at
+ * once: operations wait until the peer is up. Two endpoints that connect to
+ * each other at once become one peer, and connecting to an endpoint that is a
+ * peer already gives the same id, answered by one more PEER_UP.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_FORMAT`,
+ * `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`, `WEFT_ERR_INVALID` (also
+ * one's own address), `WEFT_ERR_LIMIT` (`max_peers`), `WEFT_ERR_AGAIN` (the
+ * queue is full), `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_connect(weft_endpoint *endpoint,
+                              const void *address,
+                              size_t address_len,
+                              const weft_connect_args *args,
+                              weft_peer *peer);
+
+/**
+ * Ends the connection with a peer. Its outstanding operations end with
+ * `WEFT_ERR_CANCELED`, and a `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK`
+ * follows; until then the id stays valid. The peer gets a PEER_DOWN with
+ * `WEFT_ERR_PEER_CLOSED`. Remote memory of that peer stays to be released.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_disconnect(weft_endpoint *endpoint,
+                                 weft_peer peer);
+
+/**
+ * Fills in what is known of a peer. `properties->size` must be set.
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_info(const weft_endpoint *endpoint,
+                           weft_peer peer,
+                           weft_peer_properties *properties);
+
+/* ---- Memory of this process, and memory of peers ---- */
+
+/** Peers may write to this memory. */
+#define WEFT_ACCESS_REMOTE_WRITE 1
+
+/** Peers may read from this memory. */
+#define WEFT_ACCESS_REMOTE_READ 2
+
+/**
+ * Only this process uses it, as source or destination of its own transfers;
+ * it has no descriptor.
+ */
+#define WEFT_ACCESS_LOCAL 4
+
+/**
+ * One or many ranges of this process's memory, registered with the rails.
+ * Opaque; made by `weft_memory_register`.
+ */
+typedef struct weft_memory weft_memory;
+
+/**
+ * Memory of a peer, known by its descriptor. Opaque; made by
+ * `weft_remote_memory_import`.
+ */
+typedef struct weft_remote_memory weft_remote_memory;
+
+/** A range of memory. */
+typedef struct weft_memory_range {
+    /** First byte. */
+    void *address;
+    /** Bytes, 1 to 2^47. */
+    uint64_t len;
+} weft_memory_range;
+
+/** How to register. Start from `WEFT_MEMORY_ARGS_INIT`. */
+typedef struct weft_memory_args {
+    /** `sizeof(weft_memory_args)`. */
+    uint32_t size;
+    /** `WEFT_ACCESS_*`. 0: remote write and remote read. */
+    uint32_t access;
+} weft_memory_args;
+
+#define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args), 0}
+
+/**
+ * Registers memory, so that transfers can use it and peers can reach it.
+ *
+ * `ranges`, `count`: 1 to 65,536 ranges that stay allocated until
+ * `weft_memory_deregister` has returned `WEFT_OK`; the array itself is not
+ * needed after the call. They keep their order: layer 5 of a KV cache is range
+ * 5. `args`: NULL for defaults. `memory`: receives the handle; the caller owns
+ * it and gives it back with `weft_memory_deregister`.
+ *
+ * Any thread. Blocks while the NICs learn the memory's pages, which takes up
+ * to seconds for many gigabytes: register before traffic. Errors:
+ * `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+ * `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_memory_register(weft_endpoint *endpoint,
+                                 const weft_memory_range *ranges,
+                                 size_t count,
+                                 const weft_memory_args *args,
+                                 weft_memory **memory);
+
+/**
+ * Writes the descriptor that a peer passes to `weft_remote_memory_import`: a
+ * blob that may travel by any means, a `weft_send` for example. Its size grows
+ * with ranges x rails (8 bytes each, and 16 for each range). Whoever has it
+ * can reach the memory: treat it as a key.
+ *
+ * `buffer`, `capacity`, `len`: as in `weft_endpoint_address`.
+ * Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL`,
+ * `WEFT_ERR_INVALID` (registered with `WEFT_ACCESS_LOCAL`),
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_memory_export(const weft_memory *memory,
+                               void *buffer,
+                               size_t capacity,
+                               size_t *len);
+
+/**
+ * Takes memory back from the NICs. Peers that imported it are told, and their
+ * later transfers to it end with `WEFT_ERR_MEMORY_GONE`; the call waits until
+ * each has answered that it uses it no more, or has ended. When it has
+ * returned `WEFT_OK`, no late write lands and the memory can be freed.
+ *
+ * `memory`: NULL is fine; the handle is invalid after `WEFT_OK`.
+ * Any thread. Blocks for a round trip to the slowest importer; one that does
+ * not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
+ * with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself.
+ * Errors: `WEFT_ERR_BUSY` (own transfers use it: the handle stays valid; poll
+ * and try again), `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_memory_deregister(weft_memory *memory);
+
+/**
+ * Makes a peer's memory usable as the remote side of transfers.
+ *
+ * `peer`: whose memory it is; it may still be connecting.
+ * `descriptor`, `descriptor_len`: from the peer's `weft_memory_export`; not
+ * needed after the call. `remote`: receives the handle; the caller owns it and
+ * gives it back with `weft_remote_memory_release`.
+ *
+ * The owner is asked in the background whether the memory still exists;
+ * transfers may be submitted at once and wait for the answer, ending with
+ * `WEFT_ERR_MEMORY_GONE` if it does not.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_FORMAT`; `WEFT_ERR_PEER_GONE`
+ * (the descriptor is of another incarnation than the peer, which was
+ * restarted for example); `WEFT_ERR_MEMORY_GONE` (known to be deregistered);
+ * `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_remote_memory_import(weft_endpoint *endpoint,
+                                      weft_peer peer,
+                                      const void *descriptor,
+                                      size_t descriptor_len,
+                                      weft_remote_memory **remote);
+
+/**
+ * Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
+ * after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
+ * (transfers use it: the handle stays valid), `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
+
+/* ---- Completions, and the queues that hand them out ---- */
+
+/**
+ * A completion queue beside the endpoint's own, so that threads need not share
+ * one. Opaque; made by `weft_queue_create`.
+ */
+typedef struct weft_queue weft_queue;
+
+/** What a completion tells of. */
+typedef int32_t weft_completion_kind;
+
+/**
+ * A submitted operation, as an id that is never reused within 2^32 operations
+ * of its slot. 0 is never a transfer.
+ */
+typedef uint64_t weft_transfer;
+
+/**
+ * What polling hands out: always 128 bytes. Fields that a kind does not name
+ * are 0.
+ */
+typedef struct weft_completion {
+    weft_completion_kind kind;
+    /** `WEFT_OK`, or how it failed. */
+    weft_status status;
+    /**
+     * The operation's id; for a message or notification with data, the id to
+     * release it with.
+     */
+    weft_transfer transfer;
+    /** As given at submission or connect. */
+    void *user_data;
+    /** The other side. */
+    weft_peer peer;
+    /** NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. */
+    uint64_t value;
+    /**
+     * WRITE, READ, SEND: bytes moved, all or (failed) 0. MESSAGE,
+     * NOTIFICATION: bytes of `data`.
+     */
+    uint64_t bytes;
+    /** MESSAGE, NOTIFICATION: the data, until it is released. */
+    const void *data;
+    /**
+     * The provider's error number behind a failure, as in libfabric's
+     * fi_errno.h; 0 if there is none.
+     */
+    int32_t provider_errno;
+    /** The rail that failed, or 0xffffffff. */
+    uint32_t rail;
+    /** 0xffffffffffffffff. */
+    uint64_t entry;
+    /**
+     * When it was submitted, when its first byte was posted to a NIC, and when
+     * it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.
+     */
+    uint64_t submit_ns;
+    uint64_t first_post_ns;
+    uint64_t done_ns;
+    uint64_t reserved[4];
+} weft_completion;
+
+/** A `weft_write` or `weft_write_pages` ended. */
+#define WEFT_COMPLETION_WRITE 1
+
+/** A `weft_read` or `weft_read_pages` ended. */
+#define WEFT_COMPLETION_READ 2
+
+/** A `weft_send` ended. */
+#define WEFT_COMPLETION_SEND 3
+
+/** A message of a peer arrived: `data`, `bytes`; to be released. */
+#define WEFT_COMPLETION_MESSAGE 4
+
+/**
+ * A notification of a peer arrived: `value`, and `data` and `bytes` if it has
+ * data; to be released. All bytes of its transfer arrived before it.
+ */
+#define WEFT_COMPLETION_NOTIFICATION 5
+
+/** A connect ended, or a peer connected to us (`value` 1). */
+#define WEFT_COMPLETION_PEER_UP 6
+
+/**
+ * A peer that was up is no more: `WEFT_OK` (we disconnected),
+ * `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_PEER_LOST`. All operations with it have
+ * completed; its id is stale from now on.
+ */
+#define WEFT_COMPLETION_PEER_DOWN 7
+
+/**
+ * Takes up to `max` completions from the endpoint's own queue, in the order
+ * in which they were published.
+ *
+ * Returns how many were stored, 0 to `max`, or a negative `weft_status`.
+ * With manual progress this drives the rails. Any thread; does not block.
+ * Since 0.1.
+ */
+WEFT_API
+int32_t weft_poll(weft_endpoint *endpoint,
+                  weft_completion *completions,
+                  uint32_t max);
+
+/**
+ * As `weft_poll`, but waits up to `timeout_ns` for the first completion.
+ * Returns 0 when the time passed. Any thread; several may wait. Returns
+ * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
+ * Since 0.1.
+ */
+WEFT_API
+int32_t weft_wait(weft_endpoint *endpoint,
+                  weft_completion *completions,
+                  uint32_t max,
+                  uint64_t timeout_ns);
+
+/**
+ * Arms the event fd: the next completion makes it readable, once. For epoll,
+ * poll(2), asyncio: poll until 0, arm, and sleep only if arming said `WEFT_OK`.
+ *
+ * Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
+ * completions already: poll first). Any thread; does not block. Errors:
+ * `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
+ * caller sleeps. Since 0.1.
+ */
+WEFT_API WEFT_MUST_USE weft_status weft_arm(weft_endpoint *endpoint);
+
+/**
+ * Stores the event fd of the endpoint's own queue: readable (POLLIN) when it
+ * was armed and a completion came. It belongs to the endpoint: do not read,
+ * write or close it (arming clears it). Errors: `WEFT_ERR_UNSUPPORTED` with
+ * manual progress. Since 0.1.
+ */
+WEFT_API WEFT_MUST_USE weft_status weft_event_fd(weft_endpoint *endpoint, int32_t *fd);
+
+/**
+ * Makes a further completion queue. `depth`: completions it holds, 16 to
+ * 1,048,576; 0: the endpoint's `queue_depth`. `queue`: receives the handle;
+ * the caller owns it and gives it back with `weft_queue_destroy`. Operations
+ * that name it complete there; messages, notifications and peer events go to
+ * the endpoint's own queue.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_LIMIT`, `WEFT_ERR_NO_MEMORY`,
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_queue_create(weft_endpoint *endpoint,
+                              uint32_t depth,
+                              weft_queue **queue);
+
+/** As `weft_poll`, on this queue. Since 0.1. */
+WEFT_API
+int32_t weft_queue_poll(weft_queue *queue,
+                        weft_completion *completions,
+                        uint32_t max);
+
+/** As `weft_wait`, on this queue. Since 0.1. */
+WEFT_API
+int32_t weft_queue_wait(weft_queue *queue,
+                        weft_completion *completions,
+                        uint32_t max,
+                        uint64_t timeout_ns);
+
+/** As `weft_arm`, on this queue. Since 0.1. */
+WEFT_API WEFT_MUST_USE weft_status weft_queue_arm(weft_queue *queue);
+
+/** As `weft_event_fd`, on this queue. Since 0.1. */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_queue_event_fd(weft_queue *queue,
+                                int32_t *fd);
+
+/**
+ * Gives a queue back. `queue`: NULL is fine; the handle is invalid after
+ * `WEFT_OK`. Errors: `WEFT_ERR_BUSY` (operations that name it are outstanding,
+ * or completions were not polled), `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
+
+/* ---- Transfers: writes and reads of ranges and pages ---- */
+
+/**
+ * Flag: when the last byte has arrived, the peer gets a
+ * `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
+ * transfer's own completion then also says that the notification arrived.
+ */
+#define WEFT_NOTIFY 1
+
+/** Largest data of a notification, in bytes. */
+#define WEFT_NOTIFY_DATA_MAX 256
+
+/** A write or read of one range. Start from `WEFT_RANGE_ARGS_INIT`. */
+typedef struct weft_range_args {
+    /** `sizeof(weft_range_args)`. */
+    uint32_t size;
+    /** 0 or `WEFT_NOTIFY`. */
+    uint32_t flags;
+    /** The local memory: source of a write, destination of a read. */
+    const weft_memory *local;
+    /** The remote memory: destination of a write, source of a read. */
+    const weft_remote_memory *remote;
+    /** Index of the range in each memory. */
+    uint32_t local_range;
+    uint32_t remote_range;
+    /** Bytes from the start of that range. */
+    uint64_t local_offset;
+    uint64_t remote_offset;
+    /** Bytes to move; 0 moves nothing and completes (and notifies) all the same. */
+    uint64_t len;
+    /** The notification's value, with `WEFT_NOTIFY`. */
+    uint64_t notify;
+    /** The notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_range_args;
+
+#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
+ *
+ * Page `i` of layer `l` occupies, on each side,
+ *
+ *     range   first_range + l * range_step
+ *     offset  offset + pages[i] * page_stride + l * layer_stride
+ *     len     page_len
+ *
+ * so that layers can be ranges of their own (`range_step` 1), lie behind each
+ * other in one range (`range_step` 0 and a `layer_stride`), and a page can be
+ * a part of the other side's page (stride and offset). Nothing is moved but
+ * these bytes. Pages may repeat; if destinations overlap, which bytes win is
+ * not defined.
+ */
+typedef struct weft_pages_args {
+    /** `sizeof(weft_pages_args)`. */
+    uint32_t size;
+    /** 0 or `WEFT_NOTIFY`. */
+    uint32_t flags;
+    /** The local memory: source of a write, destination of a read. */
+    const weft_memory *local;
+    /** The remote memory: destination of a write, source of a read. */
+    const weft_remote_memory *remote;
+    /**
+     * `page_count` page indexes for each side, copied by the call.
+     * NULL: 0, 1, 2, ...
+     */
+    const uint32_t *local_pages;
+    const uint32_t *remote_pages;
+    /** Bytes from one page to the next. 0: `page_len`. */
+    uint64_t local_page_stride;
+    uint64_t remote_page_stride;
+    /** Bytes from the start of the range to page 0 of layer 0. */
+    uint64_t local_offset;
+    uint64_t remote_offset;
+    /** Bytes from one layer to the next, within a range. */
+    uint64_t local_layer_stride;
+    uint64_t remote_layer_stride;
+    /** The range of layer 0. */
+    uint32_t local_first_range;
+    uint32_t remote_first_range;
+    /** Ranges from one layer to the next. */
+    uint32_t local_range_step;
+    uint32_t remote_range_step;
+    /** Bytes of a page: 1 to 2^47; 0 only with a `page_count` of 0. */
+    uint64_t page_len;
+    /**
+     * Pages in each layer, up to 2^32 - 1. 0 moves nothing and completes (and
+     * notifies) all the same.
+     */
+    uint64_t page_count;
+    /** Layers, up to 65,536. 0: 1. */
+    uint32_t layer_count;
+    /** Bytes of `notify_data`, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** The notification's value, with `WEFT_NOTIFY`. */
+    uint64_t notify;
+    /** The notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_pages_args;
+
+#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Writes one range of local memory into remote memory.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_WRITE`. `WEFT_OK` means that every byte
+ * is visible at the target, and that none of this transfer arrives later.
+ * Until the completion the local bytes must not change. Operations have no
+ * order among each other.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
+ * after the call.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID`,
+ * `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
+ * use: poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
+ * `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_write(weft_endpoint *endpoint,
+                       const weft_range_args *args,
+                       weft_transfer *transfer);
+
+/**
+ * Reads one range of remote memory into local memory. As `weft_write`, in the
+ * other direction: `WEFT_COMPLETION_READ` with `WEFT_OK` means that every byte
+ * is in local memory. A notification goes to the peer, after the last byte
+ * was read. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_read(weft_endpoint *endpoint,
+                      const weft_range_args *args,
+                      weft_transfer *transfer);
+
+/**
+ * Writes pages of local memory into pages of remote memory; otherwise as
+ * `weft_write`. The cost of the call grows with `page_count` (the indexes are
+ * checked and copied), not with layers or bytes. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_write_pages(weft_endpoint *endpoint,
+                             const weft_pages_args *args,
+                             weft_transfer *transfer);
+
+/**
+ * Reads pages of remote memory into pages of local memory; otherwise as
+ * `weft_read` and `weft_write_pages`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_read_pages(weft_endpoint *endpoint,
+                            const weft_pages_args *args,
+                            weft_transfer *transfer);
+
+/**
+ * Ends a transfer or send early: its completion comes at once, with
+ * `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
+ * arrived.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (not an operation of
+ * this endpoint, or completed already). Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_transfer_cancel(weft_endpoint *endpoint,
+                                 weft_transfer transfer);
+
+/* ---- Messages: small control data, in order ---- */
+
+/** Largest message, in bytes. */
+#define WEFT_MESSAGE_MAX 1048576
+
+/** A message to send. Start from `WEFT_SEND_ARGS_INIT`. */
+typedef struct weft_send_args {
+    /** `sizeof(weft_send_args)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /** To whom; it may still be connecting. */
+    weft_peer peer;
+    /** The message, copied by the call, and its bytes: 0 to `WEFT_MESSAGE_MAX`. */
+    const void *data;
+    uint64_t len;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_send_args;
+
+#define WEFT_SEND_ARGS_INIT {sizeof(weft_send_args), 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Sends a message, for requests, descriptors and the like. Messages of one
+ * peer arrive in the order of their calls, each exactly once, as
+ * `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue; they have no
+ * order with transfers.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_SEND`: `WEFT_OK` means that the message
+ * is in the peer's queue. Any number may be in flight, up to `message_bytes`
+ * and `max_transfers`; a peer that does not poll or release its messages holds
+ * back its senders, and nothing is dropped. A message that timed out or was
+ * canceled may have arrived; later ones arrive all the same.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted.
+ * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_LIMIT`,
+ * `WEFT_ERR_INVALID`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_send(weft_endpoint *endpoint,
+                      const weft_send_args *args,
+                      weft_transfer *transfer);
+
+/**
+ * Gives back the data of a `WEFT_COMPLETION_MESSAGE` or
+ * `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `transfer`. Its
+ * `data` is valid until then. 0 is fine (there was no data).
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (released already, or
+ * not a message of this endpoint). Since 0.1.
+ */
+WEFT_API weft_status weft_message_release(weft_endpoint *endpoint, weft_transfer message);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* WEFT_H */

@@ -1,0 +1,252 @@
+//! Completions, and the queues that hand them out.
+
+use super::endpoint::weft_endpoint;
+use super::guard::{guard, guard_count, output, with_endpoint};
+use super::handle;
+use super::peer::weft_peer;
+use super::status::weft_status;
+use crate::transfer::queue::Arm;
+use std::ffi::c_void;
+
+/// A submitted operation, as an id that is never reused within 2^32 operations
+/// of its slot. 0 is never a transfer.
+pub type weft_transfer = u64;
+
+/// What a completion tells of.
+pub type weft_completion_kind = i32;
+/// A `weft_write` or `weft_write_pages` ended.
+pub const WEFT_COMPLETION_WRITE: weft_completion_kind = 1;
+/// A `weft_read` or `weft_read_pages` ended.
+pub const WEFT_COMPLETION_READ: weft_completion_kind = 2;
+/// A `weft_send` ended.
+pub const WEFT_COMPLETION_SEND: weft_completion_kind = 3;
+/// A message of a peer arrived: `data`, `bytes`; to be released.
+pub const WEFT_COMPLETION_MESSAGE: weft_completion_kind = 4;
+/// A notification of a peer arrived: `value`, and `data` and `bytes` if it has
+/// data; to be released. All bytes of its transfer arrived before it.
+pub const WEFT_COMPLETION_NOTIFICATION: weft_completion_kind = 5;
+/// A connect ended, or a peer connected to us (`value` 1).
+pub const WEFT_COMPLETION_PEER_UP: weft_completion_kind = 6;
+/// A peer that was up is no more: `WEFT_OK` (we disconnected),
+/// `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_PEER_LOST`. All operations with it have
+/// completed; its id is stale from now on.
+pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
+
+/// What polling hands out: always 128 bytes. Fields that a kind does not name
+/// are 0.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_completion {
+    pub kind: weft_completion_kind,
+    /// `WEFT_OK`, or how it failed.
+    pub status: weft_status,
+    /// The operation's id; for a message or notification with data, the id to
+    /// release it with.
+    pub transfer: weft_transfer,
+    /// As given at submission or connect.
+    pub user_data: *mut c_void,
+    /// The other side.
+    pub peer: weft_peer,
+    /// NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us.
+    pub value: u64,
+    /// WRITE, READ, SEND: bytes moved, all or (failed) 0. MESSAGE,
+    /// NOTIFICATION: bytes of `data`.
+    pub bytes: u64,
+    /// MESSAGE, NOTIFICATION: the data, until it is released.
+    pub data: *const c_void,
+    /// The provider's error number behind a failure, as in libfabric's
+    /// fi_errno.h; 0 if there is none.
+    pub provider_errno: i32,
+    /// The rail that failed, or 0xffffffff.
+    pub rail: u32,
+    /// 0xffffffffffffffff.
+    pub entry: u64,
+    /// When it was submitted, when its first byte was posted to a NIC, and when
+    /// it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.
+    pub submit_ns: u64,
+    pub first_post_ns: u64,
+    pub done_ns: u64,
+    pub reserved: [u64; 4],
+}
+
+/// A completion queue beside the endpoint's own, so that threads need not share
+/// one. Opaque; made by `weft_queue_create`.
+pub struct weft_queue {
+    _opaque: [u8; 0],
+}
+
+/// Takes up to `max` completions from the endpoint's own queue, in the order
+/// in which they were published.
+///
+/// Returns how many were stored, 0 to `max`, or a negative `weft_status`.
+/// With manual progress this drives the rails. Any thread; does not block.
+/// Since 0.1.
+///
+/// # Safety
+/// `completions` must be valid for `max` elements.
+#[no_mangle]
+pub unsafe extern "C" fn weft_poll(endpoint: *mut weft_endpoint, completions: *mut weft_completion, max: u32) -> i32 {
+    guard_count(|| with_endpoint(endpoint, |ep| Ok(ep.poll(ep.queue(), handle::slots(completions, max)?)?)))
+}
+
+/// As `weft_poll`, but waits up to `timeout_ns` for the first completion.
+/// Returns 0 when the time passed. Any thread; several may wait. Returns
+/// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
+/// Since 0.1.
+///
+/// # Safety
+/// As for `weft_poll`.
+#[no_mangle]
+pub unsafe extern "C" fn weft_wait(
+    endpoint: *mut weft_endpoint,
+    completions: *mut weft_completion,
+    max: u32,
+    timeout_ns: u64,
+) -> i32 {
+    guard_count(|| {
+        let ep = handle::endpoint(endpoint)?;
+        ep.wait(ep.queue(), handle::slots(completions, max)?, timeout_ns)
+    })
+}
+
+/// Arms the event fd: the next completion makes it readable, once. For epoll,
+/// poll(2), asyncio: poll until 0, arm, and sleep only if arming said `WEFT_OK`.
+///
+/// Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
+/// completions already: poll first). Any thread; does not block. Errors:
+/// `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
+/// caller sleeps. Since 0.1.
+///
+/// # Safety
+/// `endpoint` must be a handle from `weft_endpoint_open`.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_arm(endpoint: *mut weft_endpoint) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| ep.arm(ep.queue()).and_then(Arm::into_result)))
+}
+
+/// Stores the event fd of the endpoint's own queue: readable (POLLIN) when it
+/// was armed and a completion came. It belongs to the endpoint: do not read,
+/// write or close it (arming clears it). Errors: `WEFT_ERR_UNSUPPORTED` with
+/// manual progress. Since 0.1.
+///
+/// # Safety
+/// `fd` must be NULL or valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_event_fd(endpoint: *mut weft_endpoint, fd: *mut i32) -> weft_status {
+    guard(|| {
+        let fd = output(fd, "fd")?;
+        with_endpoint(endpoint, |ep| {
+            *fd = ep.event_fd(ep.queue())?;
+            Ok(())
+        })
+    })
+}
+
+/// Makes a further completion queue. `depth`: completions it holds, 16 to
+/// 1,048,576; 0: the endpoint's `queue_depth`. `queue`: receives the handle;
+/// the caller owns it and gives it back with `weft_queue_destroy`. Operations
+/// that name it complete there; messages, notifications and peer events go to
+/// the endpoint's own queue.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_LIMIT`, `WEFT_ERR_NO_MEMORY`,
+/// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `queue` must be NULL or valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_queue_create(
+    endpoint: *mut weft_endpoint,
+    depth: u32,
+    queue: *mut *mut weft_queue,
+) -> weft_status {
+    guard(|| {
+        let out = output(queue, "queue")?;
+        with_endpoint(endpoint, |ep| {
+            *out = handle::insert_queue(ep.create_queue(depth)?)?;
+            Ok(())
+        })
+    })
+}
+
+/// As `weft_poll`, on this queue. Since 0.1.
+///
+/// # Safety
+/// As for `weft_poll`.
+#[no_mangle]
+pub unsafe extern "C" fn weft_queue_poll(queue: *mut weft_queue, completions: *mut weft_completion, max: u32) -> i32 {
+    guard_count(|| {
+        let queue = handle::queue(queue)?;
+        queue.endpoint()?.poll(&queue, handle::slots(completions, max)?)
+    })
+}
+
+/// As `weft_wait`, on this queue. Since 0.1.
+///
+/// # Safety
+/// As for `weft_poll`.
+#[no_mangle]
+pub unsafe extern "C" fn weft_queue_wait(
+    queue: *mut weft_queue,
+    completions: *mut weft_completion,
+    max: u32,
+    timeout_ns: u64,
+) -> i32 {
+    guard_count(|| {
+        let queue = handle::queue(queue)?;
+        queue.endpoint()?.wait(&queue, handle::slots(completions, max)?, timeout_ns)
+    })
+}
+
+/// As `weft_arm`, on this queue. Since 0.1.
+///
+/// # Safety
+/// `queue` must be a handle from `weft_queue_create`.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_queue_arm(queue: *mut weft_queue) -> weft_status {
+    guard(|| {
+        let queue = handle::queue(queue)?;
+        queue.endpoint()?.arm(&queue).and_then(Arm::into_result)
+    })
+}
+
+/// As `weft_event_fd`, on this queue. Since 0.1.
+///
+/// # Safety
+/// `fd` must be NULL or valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_queue_event_fd(queue: *mut weft_queue, fd: *mut i32) -> weft_status {
+    guard(|| {
+        let fd = output(fd, "fd")?;
+        let queue = handle::queue(queue)?;
+        *fd = queue.endpoint()?.event_fd(&queue)?;
+        Ok(())
+    })
+}
+
+/// Gives a queue back. `queue`: NULL is fine; the handle is invalid after
+/// `WEFT_OK`. Errors: `WEFT_ERR_BUSY` (operations that name it are outstanding,
+/// or completions were not polled), `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `queue` must be NULL or a handle from `weft_queue_create`.
+#[no_mangle]
+pub unsafe extern "C" fn weft_queue_destroy(queue: *mut weft_queue) -> weft_status {
+    guard(|| {
+        if queue.is_null() {
+            return Ok(());
+        }
+        let object = handle::queue(queue)?;
+        if object.in_use() {
+            return Err(crate::status::Error::new(
+                crate::status::Status::Busy,
+                "the queue has outstanding operations or completions: poll it until they are gone",
+            ));
+        }
+        handle::remove_queue(queue)
+    })
+}

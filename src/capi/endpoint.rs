@@ -1,0 +1,273 @@
+//! Endpoint objects.
+
+use super::config;
+use super::guard::{guard, output, with_endpoint};
+use super::handle;
+use super::status::weft_status;
+use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::status::{Error, Status};
+use std::ffi::c_char;
+
+/// An endpoint: the rails that a process opened, the worker threads that drive
+/// them, and an address that others connect to. A process usually has one for
+/// each GPU or rank. Opaque; made by `weft_endpoint_open`.
+pub struct weft_endpoint {
+    _opaque: [u8; 0],
+}
+
+/// Worker threads drive the rails (the default).
+pub const WEFT_PROGRESS_THREADS: u32 = 0;
+/// No thread is started: `weft_poll` and `weft_wait` drive the rails in the
+/// caller's thread. A program that does not poll makes no progress, and its
+/// peers see their transfers time out.
+pub const WEFT_PROGRESS_MANUAL: u32 = 1;
+
+/// How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; zero (NULL)
+/// in a field means its default.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_endpoint_config {
+    /// `sizeof(weft_endpoint_config)`.
+    pub size: u32,
+    /// None defined yet: 0.
+    pub flags: u32,
+    /// Which fabrics to open, separated by commas: "efa", "verbs", "tcp", "shm",
+    /// or a libfabric provider's exact name ("tcp;ofi_rxm"). A named fabric is
+    /// never replaced by another. "tcp" is libfabric's tcp provider, beneath
+    /// ofi_rxm where libfabric is older than 1.18. NULL: the network fabrics
+    /// that this machine has; "shm" is used only when named.
+    pub fabric: *const c_char,
+    /// Which NICs to use, by the name of their domain or network interface:
+    /// patterns separated by commas, "*" matches any text, a leading "!" leaves
+    /// out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
+    /// set, else all but loopback (unless nothing else is there), link-local
+    /// addresses and the bridges of container engines.
+    pub rails: *const c_char,
+    /// Number of rails to open, 1 to 64. More than there are NICs: the NICs are
+    /// opened several times, in turn. 0: one for each NIC.
+    pub rail_count: u32,
+    /// With fewer rails than this the open fails with `WEFT_ERR_NO_RAILS`,
+    /// 0 to 64. 0: one is enough.
+    pub min_rails: u32,
+    /// `WEFT_PROGRESS_THREADS` or `WEFT_PROGRESS_MANUAL`.
+    pub progress: u32,
+    /// Number of worker threads, 1 to 64; never more than rails. 0: one.
+    /// Ignored with manual progress.
+    pub workers: u32,
+    /// Transfers and sends that can be outstanding at once, 1 to 1,048,576.
+    /// 0: 16,384.
+    pub max_transfers: u32,
+    /// Completions that a queue holds, 16 to 1,048,576; an accepted operation
+    /// has its place reserved. 0: 16,384.
+    pub queue_depth: u32,
+    /// Peers at once, 1 to 65,536. 0: 4,096.
+    pub max_peers: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Deadline of operations that name none, in nanoseconds, up to 24 hours.
+    /// 0: 30 seconds.
+    pub timeout_ns: u64,
+    /// Time that a connect may take, in nanoseconds, up to 24 hours.
+    /// 0: 10 seconds.
+    pub connect_timeout_ns: u64,
+    /// Bytes of messages (`weft_send`) that may wait for one peer, and that one
+    /// peer may have waiting here unreleased, 1 MiB to 1 GiB. 0: 16 MiB.
+    pub message_bytes: u64,
+}
+
+/// What an endpoint has. Filled by `weft_endpoint_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_endpoint_properties {
+    /// `sizeof(weft_endpoint_properties)`, set by the caller.
+    pub size: u32,
+    /// Rails that are open.
+    pub rails: u32,
+    /// Worker threads; 0 with manual progress.
+    pub workers: u32,
+    /// Connected peers.
+    pub peers: u32,
+    /// Random, and different for every endpoint that was ever opened.
+    pub incarnation: u64,
+    /// Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1".
+    pub libfabric: [c_char; 256],
+}
+
+/// What a rail is. Filled by `weft_rail_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_rail_properties {
+    /// `sizeof(weft_rail_properties)`, set by the caller.
+    pub size: u32,
+    /// The worker that drives it, from 0.
+    pub worker: u32,
+    /// The libfabric provider, as "tcp;ofi_rxm".
+    pub fabric: [c_char; 64],
+    /// The NIC: libfabric's domain name, as "eth0" or "rdmap16s27-rdm".
+    pub name: [c_char; 64],
+    /// The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none.
+    pub address: [c_char; 128],
+}
+
+/// Opens an endpoint: loads libfabric, opens the rails, starts the workers.
+///
+/// `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
+/// owns it and gives it back with `weft_endpoint_close`. Nothing is left open
+/// on failure.
+///
+/// Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
+/// hardware). The process's signal handlers, signal mask, affinity and
+/// environment are as before when it returns.
+///
+/// Errors: `WEFT_ERR_NO_LIBFABRIC`; `WEFT_ERR_NO_RAILS` (the message lists what
+/// was found); `WEFT_ERR_INVALID`; `WEFT_ERR_LIMIT`; `WEFT_ERR_UNSUPPORTED`
+/// (a config from a newer version, or an unknown fabric); `WEFT_ERR_FABRIC`;
+/// `WEFT_ERR_NO_MEMORY`; `WEFT_ERR_SYSTEM`. Since 0.1.
+///
+/// # Safety
+/// The pointers must be NULL or valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_endpoint_open(
+    config: *const weft_endpoint_config,
+    endpoint: *mut *mut weft_endpoint,
+) -> weft_status {
+    guard(|| {
+        let out = output(endpoint, "endpoint")?;
+        let config = if config.is_null() {
+            EndpointConfig::default()
+        } else {
+            config::endpoint(config)?
+        };
+        *out = handle::insert_endpoint(Endpoint::open(config)?)?;
+        Ok(())
+    })
+}
+
+/// Writes the address that peers pass to `weft_peer_connect`. It is a blob of
+/// some hundred bytes that may travel by any means: a socket, a file, a
+/// key-value store. It holds for as long as the endpoint is open.
+///
+/// `buffer`, `capacity`: where to, and its size in bytes; NULL and 0 ask for
+/// the length only. `len`: receives the length of the address.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored,
+/// nothing is written), `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `buffer` must be valid for `capacity` bytes, `len` valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_endpoint_address(
+    endpoint: *const weft_endpoint,
+    buffer: *mut std::ffi::c_void,
+    capacity: usize,
+    len: *mut usize,
+) -> weft_status {
+    guard(|| {
+        let len = output(len, "len")?;
+        with_endpoint(endpoint, |ep| super::guard::copy_out(ep.address(), buffer, capacity, len))
+    })
+}
+
+/// Fills in what the endpoint has. `properties->size` must be set.
+/// Any thread; does not block. Since 0.1.
+///
+/// # Safety
+/// `properties` must be NULL or valid for `properties->size` bytes.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_endpoint_info(
+    endpoint: *const weft_endpoint,
+    properties: *mut weft_endpoint_properties,
+) -> weft_status {
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            let mut filled: weft_endpoint_properties = config::zeroed();
+            filled.rails = ep.rails().len() as u32;
+            filled.workers = ep.worker_threads();
+            filled.peers = ep.connected_peers();
+            filled.incarnation = ep.incarnation();
+            config::text(&mut filled.libfabric, &ep.libfabric());
+            config::fill(properties, filled)
+        })
+    })
+}
+
+/// Fills in what rail `index` is, from 0 to `rails - 1` of
+/// `weft_endpoint_properties`. `properties->size` must be set.
+/// Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail).
+/// Since 0.1.
+///
+/// # Safety
+/// `properties` must be NULL or valid for `properties->size` bytes.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_rail_info(
+    endpoint: *const weft_endpoint,
+    index: u32,
+    properties: *mut weft_rail_properties,
+) -> weft_status {
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            let rail = ep.rails().get(index as usize).ok_or_else(|| {
+                Error::new(
+                    Status::Range,
+                    format!("rail {index} does not exist: the endpoint has {}", ep.rails().len()),
+                )
+            })?;
+            let mut filled: weft_rail_properties = config::zeroed();
+            filled.worker = rail.worker as u32;
+            config::text(&mut filled.fabric, &rail.fabric);
+            config::text(&mut filled.name, &rail.name);
+            config::text(&mut filled.address, &rail.address);
+            config::fill(properties, filled)
+        })
+    })
+}
+
+/// Ends all work of an endpoint: refuses new operations, lets the running ones
+/// go on for `drain_timeout_ns`, then cancels the rest, tells the peers
+/// (they see `WEFT_ERR_PEER_CLOSED` at once), closes the rails and stops the
+/// workers. When it has returned `WEFT_OK`, no NIC and no thread touches the
+/// caller's memory any more, and every operation has left its completion to
+/// be polled; memory handles can be deregistered.
+///
+/// `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
+///
+/// Any thread, also while others poll, submit and wait: those submissions get
+/// `WEFT_ERR_CLOSED`. Blocks for the drain time and some milliseconds. Calling
+/// it again is harmless. Errors: `WEFT_ERR_TIMED_OUT` (a provider does not
+/// return: the endpoint and the memory must be kept), `WEFT_ERR_HANDLE`.
+/// Since 0.1.
+///
+/// # Safety
+/// `endpoint` must be a handle from `weft_endpoint_open`.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_endpoint_shutdown(endpoint: *mut weft_endpoint, drain_timeout_ns: u64) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| ep.shutdown(drain_timeout_ns)))
+}
+
+/// Gives an endpoint back, after shutting it down (with no drain time) if that
+/// was not done. Completions not polled yet, messages not released, memory and
+/// remote memory of this endpoint are gone with it.
+///
+/// `endpoint`: NULL is fine; the handle is invalid afterwards.
+/// Any thread. Errors: `WEFT_ERR_BUSY` (operations are outstanding: shut down
+/// first, or poll until they have completed; the handle stays valid),
+/// `WEFT_ERR_TIMED_OUT` as with shutdown, `WEFT_ERR_HANDLE` (closed before).
+/// Since 0.1.
+///
+/// # Safety
+/// `endpoint` must be NULL or a handle from `weft_endpoint_open`.
+#[no_mangle]
+pub unsafe extern "C" fn weft_endpoint_close(endpoint: *mut weft_endpoint) -> weft_status {
+    guard(|| {
+        if endpoint.is_null() {
+            return Ok(());
+        }
+        with_endpoint(endpoint, |ep| ep.close())?;
+        handle::remove_endpoint(endpoint)
+    })
+}

@@ -1,0 +1,193 @@
+//! Memory of this process, and memory of peers.
+
+use super::endpoint::weft_endpoint;
+use super::guard::{bytes, guard, output, with_endpoint};
+use super::peer::weft_peer;
+use super::status::weft_status;
+use super::{config, handle};
+use std::ffi::c_void;
+
+/// One or many ranges of this process's memory, registered with the rails.
+/// Opaque; made by `weft_memory_register`.
+pub struct weft_memory {
+    _opaque: [u8; 0],
+}
+
+/// Memory of a peer, known by its descriptor. Opaque; made by
+/// `weft_remote_memory_import`.
+pub struct weft_remote_memory {
+    _opaque: [u8; 0],
+}
+
+/// A range of memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_memory_range {
+    /// First byte.
+    pub address: *mut c_void,
+    /// Bytes, 1 to 2^47.
+    pub len: u64,
+}
+
+/// Peers may write to this memory.
+pub const WEFT_ACCESS_REMOTE_WRITE: u32 = 1;
+/// Peers may read from this memory.
+pub const WEFT_ACCESS_REMOTE_READ: u32 = 2;
+/// Only this process uses it, as source or destination of its own transfers;
+/// it has no descriptor.
+pub const WEFT_ACCESS_LOCAL: u32 = 4;
+
+/// How to register. Start from `WEFT_MEMORY_ARGS_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_memory_args {
+    /// `sizeof(weft_memory_args)`.
+    pub size: u32,
+    /// `WEFT_ACCESS_*`. 0: remote write and remote read.
+    pub access: u32,
+}
+
+/// Registers memory, so that transfers can use it and peers can reach it.
+///
+/// `ranges`, `count`: 1 to 65,536 ranges that stay allocated until
+/// `weft_memory_deregister` has returned `WEFT_OK`; the array itself is not
+/// needed after the call. They keep their order: layer 5 of a KV cache is range
+/// 5. `args`: NULL for defaults. `memory`: receives the handle; the caller owns
+/// it and gives it back with `weft_memory_deregister`.
+///
+/// Any thread. Blocks while the NICs learn the memory's pages, which takes up
+/// to seconds for many gigabytes: register before traffic. Errors:
+/// `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+/// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
+/// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `ranges` must be valid for `count` elements, and the memory they name must
+/// be allocated.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_memory_register(
+    endpoint: *mut weft_endpoint,
+    ranges: *const weft_memory_range,
+    count: usize,
+    args: *const weft_memory_args,
+    memory: *mut *mut weft_memory,
+) -> weft_status {
+    guard(|| {
+        let out = output(memory, "memory")?;
+        let access = config::memory(args)?;
+        let ranges = config::ranges(ranges, count)?;
+        with_endpoint(endpoint, |ep| {
+            *out = handle::insert_memory(ep.register(ranges, access)?)?;
+            Ok(())
+        })
+    })
+}
+
+/// Writes the descriptor that a peer passes to `weft_remote_memory_import`: a
+/// blob that may travel by any means, a `weft_send` for example. Its size grows
+/// with ranges x rails (8 bytes each, and 16 for each range). Whoever has it
+/// can reach the memory: treat it as a key.
+///
+/// `buffer`, `capacity`, `len`: as in `weft_endpoint_address`.
+/// Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL`,
+/// `WEFT_ERR_INVALID` (registered with `WEFT_ACCESS_LOCAL`),
+/// `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `buffer` must be valid for `capacity` bytes, `len` valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_memory_export(
+    memory: *const weft_memory,
+    buffer: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+) -> weft_status {
+    guard(|| {
+        let len = output(len, "len")?;
+        let memory = handle::memory(memory)?;
+        super::guard::copy_out(memory.descriptor()?, buffer, capacity, len)
+    })
+}
+
+/// Takes memory back from the NICs. Peers that imported it are told, and their
+/// later transfers to it end with `WEFT_ERR_MEMORY_GONE`; the call waits until
+/// each has answered that it uses it no more, or has ended. When it has
+/// returned `WEFT_OK`, no late write lands and the memory can be freed.
+///
+/// `memory`: NULL is fine; the handle is invalid after `WEFT_OK`.
+/// Any thread. Blocks for a round trip to the slowest importer; one that does
+/// not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
+/// with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself.
+/// Errors: `WEFT_ERR_BUSY` (own transfers use it: the handle stays valid; poll
+/// and try again), `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `memory` must be NULL or a handle from `weft_memory_register`.
+#[no_mangle]
+pub unsafe extern "C" fn weft_memory_deregister(memory: *mut weft_memory) -> weft_status {
+    guard(|| {
+        if memory.is_null() {
+            return Ok(());
+        }
+        let object = handle::memory(memory)?;
+        object.endpoint()?.deregister(&object)?;
+        handle::remove_memory(memory)
+    })
+}
+
+/// Makes a peer's memory usable as the remote side of transfers.
+///
+/// `peer`: whose memory it is; it may still be connecting.
+/// `descriptor`, `descriptor_len`: from the peer's `weft_memory_export`; not
+/// needed after the call. `remote`: receives the handle; the caller owns it and
+/// gives it back with `weft_remote_memory_release`.
+///
+/// The owner is asked in the background whether the memory still exists;
+/// transfers may be submitted at once and wait for the answer, ending with
+/// `WEFT_ERR_MEMORY_GONE` if it does not.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_FORMAT`; `WEFT_ERR_PEER_GONE`
+/// (the descriptor is of another incarnation than the peer, which was
+/// restarted for example); `WEFT_ERR_MEMORY_GONE` (known to be deregistered);
+/// `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`. Since 0.1.
+///
+/// # Safety
+/// `descriptor` must be valid for `descriptor_len` bytes, `remote` valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_remote_memory_import(
+    endpoint: *mut weft_endpoint,
+    peer: weft_peer,
+    descriptor: *const c_void,
+    descriptor_len: usize,
+    remote: *mut *mut weft_remote_memory,
+) -> weft_status {
+    guard(|| {
+        let out = output(remote, "remote")?;
+        let descriptor = bytes(descriptor, descriptor_len, "descriptor")?;
+        with_endpoint(endpoint, |ep| {
+            *out = handle::insert_remote(ep.import(peer, descriptor)?)?;
+            Ok(())
+        })
+    })
+}
+
+/// Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
+/// after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
+/// (transfers use it: the handle stays valid), `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `remote` must be NULL or a handle from `weft_remote_memory_import`.
+#[no_mangle]
+pub unsafe extern "C" fn weft_remote_memory_release(remote: *mut weft_remote_memory) -> weft_status {
+    guard(|| {
+        if remote.is_null() {
+            return Ok(());
+        }
+        let object = handle::remote(remote)?;
+        object.endpoint()?.release(&object)?;
+        handle::remove_remote(remote)
+    })
+}

@@ -1,0 +1,136 @@
+//! Peers: connecting, disconnecting, and what is known of them.
+
+use super::config;
+use super::endpoint::weft_endpoint;
+use super::guard::{bytes, guard, output, with_endpoint};
+use super::status::weft_status;
+use std::ffi::{c_char, c_void};
+
+/// A remote endpoint, as an id that is checked: one that is stale or of another
+/// endpoint is answered with `WEFT_ERR_HANDLE`. 0 is never a peer.
+pub type weft_peer = u64;
+
+/// How to connect. Start from `WEFT_CONNECT_ARGS_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_connect_args {
+    /// `sizeof(weft_connect_args)`.
+    pub size: u32,
+    /// None defined yet: 0.
+    pub flags: u32,
+    /// Nanoseconds, up to 24 hours. 0: the endpoint's `connect_timeout_ns`.
+    pub timeout_ns: u64,
+    /// Returned in the `WEFT_COMPLETION_PEER_UP`.
+    pub user_data: *mut c_void,
+}
+
+/// What is known of a peer. Filled by `weft_peer_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_peer_properties {
+    /// `sizeof(weft_peer_properties)`, set by the caller.
+    pub size: u32,
+    /// 1 when the peer is up, else 0.
+    pub up: u32,
+    /// Lanes that are up: pairs of one of our rails and one of theirs, each
+    /// proven by an answer over it.
+    pub lanes: u32,
+    /// Rails of ours, and of theirs, that have a lane.
+    pub local_rails: u32,
+    pub remote_rails: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The peer's incarnation, as in its `weft_endpoint_properties`.
+    pub incarnation: u64,
+    /// The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up.
+    pub fabric: [c_char; 64],
+    /// Why this fabric, in a sentence.
+    pub reason: [c_char; 256],
+}
+
+/// Starts to connect to the endpoint that wrote `address`. The call is answered
+/// by exactly one `WEFT_COMPLETION_PEER_UP` in the endpoint's own queue, whose
+/// status tells how it went: `WEFT_OK`, `WEFT_ERR_UNREACHABLE` (no answer by
+/// the timeout, or refused), `WEFT_ERR_PEER_GONE` (another endpoint lives
+/// there now), `WEFT_ERR_VERSION`. The other side gets a
+/// `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
+/// accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
+///
+/// Up means: every lane was proven by an answer over it, and is warm.
+///
+/// `address`, `address_len`: from `weft_endpoint_address`; not needed after the
+/// call. `args`: NULL for defaults. `peer`: receives the id. It can be used at
+/// once: operations wait until the peer is up. Two endpoints that connect to
+/// each other at once become one peer, and connecting to an endpoint that is a
+/// peer already gives the same id, answered by one more PEER_UP.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_FORMAT`,
+/// `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`, `WEFT_ERR_INVALID` (also
+/// one's own address), `WEFT_ERR_LIMIT` (`max_peers`), `WEFT_ERR_AGAIN` (the
+/// queue is full), `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `address` must be valid for `address_len` bytes; the others NULL or valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_peer_connect(
+    endpoint: *mut weft_endpoint,
+    address: *const c_void,
+    address_len: usize,
+    args: *const weft_connect_args,
+    peer: *mut weft_peer,
+) -> weft_status {
+    guard(|| {
+        let out = output(peer, "peer")?;
+        let args = config::connect(args)?;
+        let address = bytes(address, address_len, "address")?;
+        with_endpoint(endpoint, |ep| {
+            *out = ep.connect(address, args.timeout_ns, args.user_data as u64)?;
+            Ok(())
+        })
+    })
+}
+
+/// Ends the connection with a peer. Its outstanding operations end with
+/// `WEFT_ERR_CANCELED`, and a `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK`
+/// follows; until then the id stays valid. The peer gets a PEER_DOWN with
+/// `WEFT_ERR_PEER_CLOSED`. Remote memory of that peer stays to be released.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`.
+/// Since 0.1.
+///
+/// # Safety
+/// `endpoint` must be a handle from `weft_endpoint_open`.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_peer_disconnect(endpoint: *mut weft_endpoint, peer: weft_peer) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| ep.disconnect(peer)))
+}
+
+/// Fills in what is known of a peer. `properties->size` must be set.
+/// Any thread; does not block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `properties` must be NULL or valid for `properties->size` bytes.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_peer_info(
+    endpoint: *const weft_endpoint,
+    peer: weft_peer,
+    properties: *mut weft_peer_properties,
+) -> weft_status {
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            let info = ep.peer_info(peer)?;
+            let mut filled: weft_peer_properties = config::zeroed();
+            filled.up = info.up as u32;
+            filled.lanes = info.lanes;
+            filled.local_rails = info.local_rails;
+            filled.remote_rails = info.remote_rails;
+            filled.incarnation = info.incarnation;
+            config::text(&mut filled.fabric, &info.fabric);
+            config::text(&mut filled.reason, &info.reason);
+            config::fill(properties, filled)
+        })
+    })
+}

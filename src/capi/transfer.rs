@@ -1,0 +1,210 @@
+//! Transfers: writes and reads of ranges and pages.
+
+use super::completion::{weft_queue, weft_transfer};
+use super::config;
+use super::endpoint::weft_endpoint;
+use super::guard::{guard, output, with_endpoint};
+use super::memory::{weft_memory, weft_remote_memory};
+use super::status::weft_status;
+use crate::transfer::Direction;
+use std::ffi::c_void;
+
+/// Flag: when the last byte has arrived, the peer gets a
+/// `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
+/// transfer's own completion then also says that the notification arrived.
+pub const WEFT_NOTIFY: u32 = 1;
+
+/// Largest data of a notification, in bytes.
+pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
+
+/// A write or read of one range. Start from `WEFT_RANGE_ARGS_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_range_args {
+    /// `sizeof(weft_range_args)`.
+    pub size: u32,
+    /// 0 or `WEFT_NOTIFY`.
+    pub flags: u32,
+    /// The local memory: source of a write, destination of a read.
+    pub local: *const weft_memory,
+    /// The remote memory: destination of a write, source of a read.
+    pub remote: *const weft_remote_memory,
+    /// Index of the range in each memory.
+    pub local_range: u32,
+    pub remote_range: u32,
+    /// Bytes from the start of that range.
+    pub local_offset: u64,
+    pub remote_offset: u64,
+    /// Bytes to move; 0 moves nothing and completes (and notifies) all the same.
+    pub len: u64,
+    /// The notification's value, with `WEFT_NOTIFY`.
+    pub notify: u64,
+    /// The notification's data, copied by the call; NULL for none.
+    pub notify_data: *const c_void,
+    /// Its bytes, up to `WEFT_NOTIFY_DATA_MAX`.
+    pub notify_data_len: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+    /// `timeout_ns`.
+    pub timeout_ns: u64,
+    /// Returned in the completion.
+    pub user_data: *mut c_void,
+    /// Where the completion goes. NULL: the endpoint's own queue.
+    pub queue: *const weft_queue,
+}
+
+/// A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
+///
+/// Page `i` of layer `l` occupies, on each side,
+///
+///     range   first_range + l * range_step
+///     offset  offset + pages[i] * page_stride + l * layer_stride
+///     len     page_len
+///
+/// so that layers can be ranges of their own (`range_step` 1), lie behind each
+/// other in one range (`range_step` 0 and a `layer_stride`), and a page can be
+/// a part of the other side's page (stride and offset). Nothing is moved but
+/// these bytes. Pages may repeat; if destinations overlap, which bytes win is
+/// not defined.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_pages_args {
+    /// `sizeof(weft_pages_args)`.
+    pub size: u32,
+    /// 0 or `WEFT_NOTIFY`.
+    pub flags: u32,
+    /// The local memory: source of a write, destination of a read.
+    pub local: *const weft_memory,
+    /// The remote memory: destination of a write, source of a read.
+    pub remote: *const weft_remote_memory,
+    /// `page_count` page indexes for each side, copied by the call.
+    /// NULL: 0, 1, 2, ...
+    pub local_pages: *const u32,
+    pub remote_pages: *const u32,
+    /// Bytes from one page to the next. 0: `page_len`.
+    pub local_page_stride: u64,
+    pub remote_page_stride: u64,
+    /// Bytes from the start of the range to page 0 of layer 0.
+    pub local_offset: u64,
+    pub remote_offset: u64,
+    /// Bytes from one layer to the next, within a range.
+    pub local_layer_stride: u64,
+    pub remote_layer_stride: u64,
+    /// The range of layer 0.
+    pub local_first_range: u32,
+    pub remote_first_range: u32,
+    /// Ranges from one layer to the next.
+    pub local_range_step: u32,
+    pub remote_range_step: u32,
+    /// Bytes of a page: 1 to 2^47; 0 only with a `page_count` of 0.
+    pub page_len: u64,
+    /// Pages in each layer, up to 2^32 - 1. 0 moves nothing and completes (and
+    /// notifies) all the same.
+    pub page_count: u64,
+    /// Layers, up to 65,536. 0: 1.
+    pub layer_count: u32,
+    /// Bytes of `notify_data`, up to `WEFT_NOTIFY_DATA_MAX`.
+    pub notify_data_len: u32,
+    /// The notification's value, with `WEFT_NOTIFY`.
+    pub notify: u64,
+    /// The notification's data, copied by the call; NULL for none.
+    pub notify_data: *const c_void,
+    /// Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+    /// `timeout_ns`.
+    pub timeout_ns: u64,
+    /// Returned in the completion.
+    pub user_data: *mut c_void,
+    /// Where the completion goes. NULL: the endpoint's own queue.
+    pub queue: *const weft_queue,
+}
+
+/// Writes one range of local memory into remote memory.
+///
+/// Ends in exactly one `WEFT_COMPLETION_WRITE`. `WEFT_OK` means that every byte
+/// is visible at the target, and that none of this transfer arrives later.
+/// Until the completion the local bytes must not change. Operations have no
+/// order among each other.
+///
+/// `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
+/// after the call.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID`,
+/// `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
+/// use: poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
+/// `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `args` must be valid for `args->size` bytes, with valid pointers in it.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_write(
+    endpoint: *mut weft_endpoint,
+    args: *const weft_range_args,
+    transfer: *mut weft_transfer,
+) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| config::submit_range(ep, Direction::Write, args, transfer)))
+}
+
+/// Reads one range of remote memory into local memory. As `weft_write`, in the
+/// other direction: `WEFT_COMPLETION_READ` with `WEFT_OK` means that every byte
+/// is in local memory. A notification goes to the peer, after the last byte
+/// was read. Since 0.1.
+///
+/// # Safety
+/// As for `weft_write`.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_read(
+    endpoint: *mut weft_endpoint,
+    args: *const weft_range_args,
+    transfer: *mut weft_transfer,
+) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| config::submit_range(ep, Direction::Read, args, transfer)))
+}
+
+/// Writes pages of local memory into pages of remote memory; otherwise as
+/// `weft_write`. The cost of the call grows with `page_count` (the indexes are
+/// checked and copied), not with layers or bytes. Since 0.1.
+///
+/// # Safety
+/// As for `weft_write`; the page lists must hold `page_count` indexes.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_write_pages(
+    endpoint: *mut weft_endpoint,
+    args: *const weft_pages_args,
+    transfer: *mut weft_transfer,
+) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| config::submit_pages(ep, Direction::Write, args, transfer)))
+}
+
+/// Reads pages of remote memory into pages of local memory; otherwise as
+/// `weft_read` and `weft_write_pages`. Since 0.1.
+///
+/// # Safety
+/// As for `weft_write_pages`.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_read_pages(
+    endpoint: *mut weft_endpoint,
+    args: *const weft_pages_args,
+    transfer: *mut weft_transfer,
+) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| config::submit_pages(ep, Direction::Read, args, transfer)))
+}
+
+/// Ends a transfer or send early: its completion comes at once, with
+/// `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
+/// arrived.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (not an operation of
+/// this endpoint, or completed already). Since 0.1.
+///
+/// # Safety
+/// `endpoint` must be a handle from `weft_endpoint_open`.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_transfer_cancel(endpoint: *mut weft_endpoint, transfer: weft_transfer) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| ep.cancel(transfer)))
+}
