@@ -1,1 +1,25 @@
+//! Weft moves memory between processes over every NIC of a machine, and tells
+//! the caller, by polling, when the bytes have arrived. Its interface is the C
+//! header `include/weft.h`, made from `capi`.
+//!
+//! Each floor knows only those under it:
+//!
+//! | | |
+//! | --- | --- |
+//! | [`capi`] | the only `extern "C"`: guards, handles, sized structs |
+//! | [`endpoint`] | opening and closing, workers and their passes |
+//! | [`peer`] | greeting, pairing, control channels |
+//! | [`transfer`] | the life of a transfer: read its top comment first |
+//! | [`memory`] | registered ranges, descriptors |
+//! | [`rail`] | one NIC: op slots, windows, lanes |
+//! | [`fabric`] | the seam to NICs, and libfabric behind it |
 
+pub mod capi;
+mod codec;
+mod endpoint;
+mod fabric;
+mod memory;
+mod peer;
+mod rail;
+mod status;
+mod transfer;

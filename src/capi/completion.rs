@@ -7,6 +7,7 @@ use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::transfer::queue::Arm;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// A submitted operation, as an id that is never reused within 2^32 operations
 /// of its slot. 0 is never a transfer.
@@ -86,7 +87,7 @@ pub struct weft_queue {
 /// `completions` must be valid for `max` elements.
 #[no_mangle]
 pub unsafe extern "C" fn weft_poll(endpoint: *mut weft_endpoint, completions: *mut weft_completion, max: u32) -> i32 {
-    guard_count(|| with_endpoint(endpoint, |ep| Ok(ep.poll(ep.queue(), handle::slots(completions, max)?)?)))
+    guard_count(|| with_endpoint(endpoint, |ep| ep.poll(ep.queue(), handle::slots(completions, max)?)))
 }
 
 /// As `weft_poll`, but waits up to `timeout_ns` for the first completion.
@@ -104,7 +105,8 @@ pub unsafe extern "C" fn weft_wait(
     timeout_ns: u64,
 ) -> i32 {
     guard_count(|| {
-        let ep = handle::endpoint(endpoint)?;
+        // No epoch is pinned while it waits.
+        let ep = Arc::clone(&*handle::endpoint(endpoint)?);
         ep.wait(ep.queue(), handle::slots(completions, max)?, timeout_ns)
     })
 }
@@ -165,7 +167,7 @@ pub unsafe extern "C" fn weft_queue_create(
     guard(|| {
         let out = output(queue, "queue")?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_queue(ep.create_queue(depth)?)?;
+            *out = handle::insert_queue(ep, ep.create_queue(depth)?)?;
             Ok(())
         })
     })
@@ -179,7 +181,7 @@ pub unsafe extern "C" fn weft_queue_create(
 pub unsafe extern "C" fn weft_queue_poll(queue: *mut weft_queue, completions: *mut weft_completion, max: u32) -> i32 {
     guard_count(|| {
         let queue = handle::queue(queue)?;
-        queue.endpoint()?.poll(&queue, handle::slots(completions, max)?)
+        queue.endpoint()?.poll(&queue.object, handle::slots(completions, max)?)
     })
 }
 
@@ -195,8 +197,11 @@ pub unsafe extern "C" fn weft_queue_wait(
     timeout_ns: u64,
 ) -> i32 {
     guard_count(|| {
-        let queue = handle::queue(queue)?;
-        queue.endpoint()?.wait(&queue, handle::slots(completions, max)?, timeout_ns)
+        let (ep, queue) = {
+            let owned = handle::queue(queue)?;
+            (owned.endpoint()?, owned.object.clone())
+        };
+        ep.wait(&queue, handle::slots(completions, max)?, timeout_ns)
     })
 }
 
@@ -209,7 +214,7 @@ pub unsafe extern "C" fn weft_queue_wait(
 pub unsafe extern "C" fn weft_queue_arm(queue: *mut weft_queue) -> weft_status {
     guard(|| {
         let queue = handle::queue(queue)?;
-        queue.endpoint()?.arm(&queue).and_then(Arm::into_result)
+        queue.endpoint()?.arm(&queue.object).and_then(Arm::into_result)
     })
 }
 
@@ -223,7 +228,7 @@ pub unsafe extern "C" fn weft_queue_event_fd(queue: *mut weft_queue, fd: *mut i3
     guard(|| {
         let fd = output(fd, "fd")?;
         let queue = handle::queue(queue)?;
-        *fd = queue.endpoint()?.event_fd(&queue)?;
+        *fd = queue.endpoint()?.event_fd(&queue.object)?;
         Ok(())
     })
 }
@@ -240,8 +245,8 @@ pub unsafe extern "C" fn weft_queue_destroy(queue: *mut weft_queue) -> weft_stat
         if queue.is_null() {
             return Ok(());
         }
-        let object = handle::queue(queue)?;
-        if object.in_use() {
+        let owned = handle::queue(queue)?;
+        if owned.object.in_use() {
             return Err(crate::status::Error::new(
                 crate::status::Status::Busy,
                 "the queue has outstanding operations or completions: poll it until they are gone",

@@ -7,6 +7,7 @@ use super::status::weft_status;
 use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::status::{Error, Status};
 use std::ffi::c_char;
+use std::sync::Arc;
 
 /// An endpoint: the rails that a process opened, the worker threads that drive
 /// them, and an address that others connect to. A process usually has one for
@@ -188,7 +189,7 @@ pub unsafe extern "C" fn weft_endpoint_info(
             filled.workers = ep.worker_threads();
             filled.peers = ep.connected_peers();
             filled.incarnation = ep.incarnation();
-            config::text(&mut filled.libfabric, &ep.libfabric());
+            config::text(&mut filled.libfabric, ep.libfabric());
             config::fill(properties, filled)
         })
     })
@@ -246,7 +247,11 @@ pub unsafe extern "C" fn weft_rail_info(
 #[no_mangle]
 #[must_use]
 pub unsafe extern "C" fn weft_endpoint_shutdown(endpoint: *mut weft_endpoint, drain_timeout_ns: u64) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| ep.shutdown(drain_timeout_ns)))
+    guard(|| {
+        // Also of an endpoint that a defect stopped; and no epoch is pinned while it waits.
+        let ep = Arc::clone(&*handle::endpoint(endpoint)?);
+        ep.shutdown(drain_timeout_ns)
+    })
 }
 
 /// Gives an endpoint back, after shutting it down (with no drain time) if that
@@ -267,7 +272,8 @@ pub unsafe extern "C" fn weft_endpoint_close(endpoint: *mut weft_endpoint) -> we
         if endpoint.is_null() {
             return Ok(());
         }
-        with_endpoint(endpoint, |ep| ep.close())?;
+        let ep = Arc::clone(&*handle::endpoint(endpoint)?);
+        ep.close()?;
         handle::remove_endpoint(endpoint)
     })
 }

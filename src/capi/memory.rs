@@ -78,7 +78,7 @@ pub unsafe extern "C" fn weft_memory_register(
         let access = config::memory(args)?;
         let ranges = config::ranges(ranges, count)?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_memory(ep.register(ranges, access)?)?;
+            *out = handle::insert_memory(ep, ep.register(ranges, access)?)?;
             Ok(())
         })
     })
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn weft_memory_export(
     guard(|| {
         let len = output(len, "len")?;
         let memory = handle::memory(memory)?;
-        super::guard::copy_out(memory.descriptor()?, buffer, capacity, len)
+        super::guard::copy_out(memory.object.descriptor()?, buffer, capacity, len)
     })
 }
 
@@ -131,8 +131,8 @@ pub unsafe extern "C" fn weft_memory_deregister(memory: *mut weft_memory) -> wef
         if memory.is_null() {
             return Ok(());
         }
-        let object = handle::memory(memory)?;
-        object.endpoint()?.deregister(&object)?;
+        let owned = handle::memory(memory)?;
+        owned.endpoint()?.deregister(&owned.object)?;
         handle::remove_memory(memory)
     })
 }
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn weft_remote_memory_import(
         let out = output(remote, "remote")?;
         let descriptor = bytes(descriptor, descriptor_len, "descriptor")?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_remote(ep.import(peer, descriptor)?)?;
+            *out = handle::insert_remote(ep, ep.import(peer, descriptor)?)?;
             Ok(())
         })
     })
@@ -186,8 +186,8 @@ pub unsafe extern "C" fn weft_remote_memory_release(remote: *mut weft_remote_mem
         if remote.is_null() {
             return Ok(());
         }
-        let object = handle::remote(remote)?;
-        object.endpoint()?.release(&object)?;
+        let owned = handle::remote(remote)?;
+        owned.endpoint()?.release(&owned.object)?;
         handle::remove_remote(remote)
     })
 }

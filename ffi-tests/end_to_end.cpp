@@ -1,0 +1,207 @@
+// A small program as a user of C++17 would write it: two processes, a write with
+// a notification, a message back. No harness: weft.h and the standard library only.
+#include "weft.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+struct error : std::runtime_error {
+    error(const char *what, weft_status status)
+        : std::runtime_error(std::string(what) + ": " + weft_status_name(status) + ": " +
+                             weft_last_error())
+    {
+    }
+};
+
+void check(const char *what, weft_status status)
+{
+    if (status != WEFT_OK)
+        throw error(what, status);
+}
+
+void require(bool good, const char *what)
+{
+    if (!good)
+        throw std::runtime_error(what);
+}
+
+// A handle that is given back when it leaves its scope.
+using endpoint = std::unique_ptr<weft_endpoint, std::function<void(weft_endpoint *)>>;
+using memory = std::unique_ptr<weft_memory, std::function<void(weft_memory *)>>;
+using remote_memory = std::unique_ptr<weft_remote_memory, std::function<void(weft_remote_memory *)>>;
+
+endpoint open()
+{
+    const char *fabric = std::getenv("WEFT_TEST_FABRIC");
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = fabric ? fabric : "tcp";
+    config.rails = std::strcmp(config.fabric, "tcp") == 0 ? "lo" : nullptr;
+    weft_endpoint *made = nullptr;
+    check("open", weft_endpoint_open(&config, &made));
+    return endpoint(made, [](weft_endpoint *e) { weft_endpoint_close(e); });
+}
+
+memory register_all(const endpoint &e, std::vector<std::vector<char>> &layers)
+{
+    std::vector<weft_memory_range> ranges;
+    for (auto &layer : layers)
+        ranges.push_back({layer.data(), layer.size()});
+    weft_memory *made = nullptr;
+    check("register", weft_memory_register(e.get(), ranges.data(), ranges.size(), nullptr, &made));
+    return memory(made, [](weft_memory *m) { weft_memory_deregister(m); });
+}
+
+weft_completion next(const endpoint &e, weft_completion_kind kind)
+{
+    weft_completion c{};
+    for (int i = 0; i < 20; i++) {
+        int32_t n = weft_wait(e.get(), &c, 1, 1000000000);
+        if (n < 0)
+            throw error("wait", n);
+        if (n == 1 && c.kind == kind) {
+            check("completion", c.status);
+            return c;
+        }
+    }
+    throw std::runtime_error("nothing of kind " + std::to_string(kind) + " came");
+}
+
+void tell(int fd, const std::vector<char> &bytes)
+{
+    require(send(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()), "send");
+}
+
+std::vector<char> hear(int fd)
+{
+    std::vector<char> bytes(65536);
+    ssize_t n = recv(fd, bytes.data(), bytes.size(), 0);
+    require(n > 0, "the other process has gone");
+    bytes.resize(static_cast<size_t>(n));
+    return bytes;
+}
+
+constexpr size_t layer_count = 8, page_len = 4096, page_count = 64;
+
+std::vector<std::vector<char>> make_layers(bool filled)
+{
+    std::vector<std::vector<char>> layers(layer_count);
+    for (size_t l = 0; l < layer_count; l++) {
+        layers[l].resize(page_len * page_count);
+        for (size_t i = 0; filled && i < layers[l].size(); i++)
+            layers[l][i] = static_cast<char>(i / page_len * 31 + i * 7 + l);
+    }
+    return layers;
+}
+
+void decode(int fd)
+{
+    auto layers = make_layers(false);
+    const auto expected = make_layers(true);
+    endpoint e = open();
+    memory m = register_all(e, layers);
+    size_t len = 0;
+    check("length", weft_endpoint_address(e.get(), nullptr, 0, &len));
+    std::vector<char> blob(len);
+    check("address", weft_endpoint_address(e.get(), blob.data(), blob.size(), &len));
+    tell(fd, blob);
+    check("length", weft_memory_export(m.get(), nullptr, 0, &len));
+    blob.resize(len);
+    check("export", weft_memory_export(m.get(), blob.data(), blob.size(), &len));
+    tell(fd, blob);
+
+    weft_completion c = next(e, WEFT_COMPLETION_NOTIFICATION);
+    require(c.value == 4711, "the notification's value");
+    for (size_t l = 0; l < layer_count; l++)
+        for (size_t p = 0; p < page_count; p++) // pages arrive in reverse
+            require(std::memcmp(&layers[l][p * page_len],
+                                &expected[l][(page_count - 1 - p) * page_len], page_len) == 0,
+                    "a page");
+    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    args.peer = c.peer;
+    args.data = "thanks";
+    args.len = 6;
+    check("send", weft_send(e.get(), &args, nullptr));
+    next(e, WEFT_COMPLETION_SEND);
+    hear(fd);
+}
+
+void prefill(int fd)
+{
+    auto layers = make_layers(true);
+    endpoint e = open();
+    memory m = register_all(e, layers);
+    auto address = hear(fd), descriptor = hear(fd);
+    weft_peer peer = 0;
+    check("connect", weft_peer_connect(e.get(), address.data(), address.size(), nullptr, &peer));
+    weft_remote_memory *made = nullptr;
+    check("import", weft_remote_memory_import(e.get(), peer, descriptor.data(), descriptor.size(),
+                                              &made));
+    remote_memory theirs(made, [](weft_remote_memory *r) { weft_remote_memory_release(r); });
+
+    std::vector<uint32_t> pages;
+    for (uint32_t p = page_count; p-- > 0;)
+        pages.push_back(p);
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.flags = WEFT_NOTIFY;
+    args.local = m.get();
+    args.remote = theirs.get();
+    args.local_range_step = args.remote_range_step = 1;
+    args.remote_pages = pages.data();
+    args.page_len = page_len;
+    args.page_count = page_count;
+    args.layer_count = layer_count;
+    args.notify = 4711;
+    weft_transfer id = 0;
+    check("write", weft_write_pages(e.get(), &args, &id));
+    weft_completion c = next(e, WEFT_COMPLETION_WRITE);
+    require(c.transfer == id && c.bytes == page_len * page_count * layer_count, "the completion");
+    c = next(e, WEFT_COMPLETION_MESSAGE);
+    require(c.bytes == 6 && std::memcmp(c.data, "thanks", 6) == 0, "the message");
+    check("release", weft_message_release(e.get(), c.transfer));
+    tell(fd, {'.'});
+}
+
+int run(void (*role)(int), int fd)
+{
+    try {
+        role(fd);
+        return 0;
+    } catch (const std::exception &e) {
+        std::fprintf(stderr, "%s\n", e.what());
+        return 1;
+    }
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
+        std::puts("prefill_and_decode any");
+        return 0;
+    }
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds) != 0)
+        return 1;
+    pid_t child = fork(); // before any Weft call
+    if (child == 0) {
+        close(fds[0]);
+        return run(decode, fds[1]);
+    }
+    close(fds[1]);
+    int status = 0, mine = run(prefill, fds[0]);
+    close(fds[0]);
+    waitpid(child, &status, 0);
+    return mine != 0 || status != 0;
+}

@@ -1,0 +1,1355 @@
+/* Any input is answered: with the right status, and a message that says why. */
+#include "harness.h"
+
+#include <limits.h>
+
+#define HOURS_25 (UINT64_C(25) * 3600 * SECOND)
+
+/* ---- Statuses and messages ---- */
+
+static const struct {
+    weft_status status;
+    const char *name;
+    weft_category category; /* -1: any */
+} statuses[] = {
+    {WEFT_OK, "WEFT_OK", WEFT_CATEGORY_OK},
+    {WEFT_ERR_AGAIN, "WEFT_ERR_AGAIN", WEFT_CATEGORY_RETRY},
+    {WEFT_ERR_BUSY, "WEFT_ERR_BUSY", WEFT_CATEGORY_RETRY},
+    {WEFT_ERR_TIMED_OUT, "WEFT_ERR_TIMED_OUT", -1},
+    {WEFT_ERR_CANCELED, "WEFT_ERR_CANCELED", -1},
+    {WEFT_ERR_PEER_LOST, "WEFT_ERR_PEER_LOST", WEFT_CATEGORY_PEER},
+    {WEFT_ERR_PEER_GONE, "WEFT_ERR_PEER_GONE", WEFT_CATEGORY_PEER},
+    {WEFT_ERR_PEER_CLOSED, "WEFT_ERR_PEER_CLOSED", WEFT_CATEGORY_PEER},
+    {WEFT_ERR_UNREACHABLE, "WEFT_ERR_UNREACHABLE", WEFT_CATEGORY_PEER},
+    {WEFT_ERR_VERSION, "WEFT_ERR_VERSION", WEFT_CATEGORY_PEER},
+    {WEFT_ERR_NO_COMMON_FABRIC, "WEFT_ERR_NO_COMMON_FABRIC", WEFT_CATEGORY_PEER},
+    {WEFT_ERR_MEMORY_GONE, "WEFT_ERR_MEMORY_GONE", WEFT_CATEGORY_PEER},
+    {WEFT_ERR_REMOTE_ACCESS, "WEFT_ERR_REMOTE_ACCESS", -1},
+    {WEFT_ERR_INVALID, "WEFT_ERR_INVALID", WEFT_CATEGORY_USAGE},
+    {WEFT_ERR_HANDLE, "WEFT_ERR_HANDLE", WEFT_CATEGORY_USAGE},
+    {WEFT_ERR_RANGE, "WEFT_ERR_RANGE", WEFT_CATEGORY_USAGE},
+    {WEFT_ERR_UNSUPPORTED, "WEFT_ERR_UNSUPPORTED", -1},
+    {WEFT_ERR_LIMIT, "WEFT_ERR_LIMIT", WEFT_CATEGORY_USAGE},
+    {WEFT_ERR_FORMAT, "WEFT_ERR_FORMAT", -1},
+    {WEFT_ERR_TOO_SMALL, "WEFT_ERR_TOO_SMALL", WEFT_CATEGORY_USAGE},
+    {WEFT_ERR_CLOSED, "WEFT_ERR_CLOSED", WEFT_CATEGORY_USAGE},
+    {WEFT_ERR_FORKED, "WEFT_ERR_FORKED", WEFT_CATEGORY_USAGE},
+    {WEFT_ERR_NO_LIBFABRIC, "WEFT_ERR_NO_LIBFABRIC", WEFT_CATEGORY_SYSTEM},
+    {WEFT_ERR_NO_RAILS, "WEFT_ERR_NO_RAILS", WEFT_CATEGORY_SYSTEM},
+    {WEFT_ERR_FABRIC, "WEFT_ERR_FABRIC", WEFT_CATEGORY_SYSTEM},
+    {WEFT_ERR_NO_MEMORY, "WEFT_ERR_NO_MEMORY", WEFT_CATEGORY_SYSTEM},
+    {WEFT_ERR_SYSTEM, "WEFT_ERR_SYSTEM", WEFT_CATEGORY_SYSTEM},
+    {WEFT_ERR_INTERNAL, "WEFT_ERR_INTERNAL", WEFT_CATEGORY_INTERNAL},
+};
+
+static void statuses_have_names(void)
+{
+    for (size_t i = 0; i < COUNT(statuses); i++) {
+        weft_status s = statuses[i].status;
+        weft_category category = weft_status_category(s);
+        if (strcmp(weft_status_name(s), statuses[i].name) != 0)
+            FAIL("%s is called %s", statuses[i].name, weft_status_name(s));
+        if (!weft_status_text(s) || strlen(weft_status_text(s)) < 5)
+            FAIL("%s has no text", statuses[i].name);
+        if (statuses[i].category >= 0 && category != statuses[i].category)
+            FAIL("%s is of category %d", statuses[i].name, category);
+        CHECK(category >= WEFT_CATEGORY_OK && category <= WEFT_CATEGORY_INTERNAL);
+        CHECK((category == WEFT_CATEGORY_OK) == (s == WEFT_OK));
+    }
+}
+
+static void unknown_statuses_are_answered(void)
+{
+    const weft_status unknown[] = {1, 2, -3, -19, -30, -49, -75, -91, -1000, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < COUNT(unknown); i++) {
+        CHECK(strcmp(weft_status_name(unknown[i]), "WEFT_ERR_UNKNOWN") == 0);
+        CHECK(weft_status_text(unknown[i]) && *weft_status_text(unknown[i]));
+        CHECK_EQ(weft_status_category(unknown[i]), WEFT_CATEGORY_INTERNAL);
+    }
+}
+
+static void version_is_that_of_the_header(void)
+{
+    char text[32];
+    CHECK_EQ(weft_version(),
+             WEFT_VERSION_MAJOR << 16 | WEFT_VERSION_MINOR << 8 | WEFT_VERSION_PATCH);
+    snprintf(text, sizeof text, "%d.%d.%d", WEFT_VERSION_MAJOR, WEFT_VERSION_MINOR,
+             WEFT_VERSION_PATCH);
+    CHECK(strcmp(weft_version_string(), text) == 0);
+}
+
+static void *fails_in_a_thread(void *arg)
+{
+    (void)arg;
+    CHECK(strcmp(weft_last_error(), "") == 0);
+    CHECK_STATUS(weft_endpoint_close((weft_endpoint *)(uintptr_t)0x1234), WEFT_ERR_HANDLE);
+    CHECK(strlen(weft_last_error()) > 0);
+    return NULL;
+}
+
+static void last_error_is_of_this_thread(void)
+{
+    pthread_t thread;
+    char before[4096];
+    CHECK(strcmp(weft_last_error(), "") == 0);
+    mark_last_error(); /* also checks that the message names the value */
+    snprintf(before, sizeof before, "%s", weft_last_error());
+    CHECK(pthread_create(&thread, NULL, fails_in_a_thread, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(strcmp(weft_last_error(), before) == 0);
+    CHECK_OK(weft_endpoint_close(NULL));
+    CHECK(weft_version() != 0);
+    CHECK(strcmp(weft_last_error(), before) == 0); /* success leaves it alone */
+}
+
+/* ---- Configs ---- */
+
+static weft_status opens(const weft_endpoint_config *config)
+{
+    weft_endpoint *endpoint = NULL;
+    weft_status status = weft_endpoint_open(config, &endpoint);
+    if (status == WEFT_OK)
+        CHECK_OK(weft_endpoint_close(endpoint));
+    return status;
+}
+
+static void open_refuses_null(void)
+{
+    weft_endpoint_config config = test_config();
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(NULL, NULL));
+}
+
+static void config_sizes(void)
+{
+    union {
+        weft_endpoint_config config;
+        uint8_t bytes[sizeof(weft_endpoint_config) + 64];
+    } longer;
+    memset(&longer, 0, sizeof longer);
+    longer.config = test_config();
+    longer.config.size = sizeof longer;
+    CHECK_OK(opens(&longer.config)); /* newer, but nothing new is used */
+    for (size_t at = sizeof(weft_endpoint_config); at < sizeof longer; at += 63) {
+        longer.bytes[at] = 1;
+        REFUSED(WEFT_ERR_UNSUPPORTED, opens(&longer.config));
+        longer.bytes[at] = 0;
+    }
+
+    /* An older program's struct ends early; what lies behind is not read. */
+    weft_endpoint_config shorter = test_config();
+    shorter.size = offsetof(weft_endpoint_config, rail_count);
+    memset((uint8_t *)&shorter + shorter.size, 0xff, sizeof shorter - shorter.size);
+    CHECK_OK(opens(&shorter));
+
+    const uint32_t absurd[] = {0, 1, 3};
+    for (size_t i = 0; i < COUNT(absurd); i++) {
+        weft_endpoint_config config = test_config();
+        config.size = absurd[i];
+        REFUSED(WEFT_ERR_INVALID, opens(&config));
+    }
+    const uint32_t huge[] = {0x10000000, 0x7fffffff, 0xffffffff};
+    for (size_t i = 0; i < COUNT(huge); i++) {
+        weft_endpoint_config config = test_config();
+        config.size = huge[i];
+        REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED, opens(&config));
+    }
+}
+
+/* Nothing behind a struct is read: it ends where the mapped memory does. */
+static void structs_at_the_end_of_a_page(void)
+{
+    uint8_t *pages = map_bytes(8192);
+    CHECK(mprotect(pages + 4096, 4096, PROT_NONE) == 0);
+    weft_endpoint_config config = test_config();
+    const size_t sizes[] = {sizeof config, offsetof(weft_endpoint_config, rail_count)};
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        config.size = (uint32_t)sizes[i];
+        uint8_t *at = pages + 4096 - sizes[i];
+        memcpy(at, &config, sizes[i]);
+        CHECK_OK(opens((const weft_endpoint_config *)(void *)at));
+    }
+    /* A huge size is refused without a look at its tail. */
+    config.size = 0xffffffff;
+    memcpy(pages + 4096 - sizeof config, &config, sizeof config);
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED,
+                   opens((const weft_endpoint_config *)(void *)(pages + 4096 - sizeof config)));
+}
+
+static void config_limits(void)
+{
+    /* Past a limit: LIMIT or INVALID; the message says which. */
+#define OUTSIDE(field, value)                                                               \
+    do {                                                                                    \
+        weft_endpoint_config config = test_config();                                        \
+        config.field = (value);                                                             \
+        REFUSED_EITHER(WEFT_ERR_LIMIT, WEFT_ERR_INVALID, opens(&config));                   \
+        CHECK(strstr(weft_last_error(), #field) != NULL);                                   \
+    } while (0)
+    OUTSIDE(rail_count, 65);
+    OUTSIDE(rail_count, UINT32_MAX);
+    OUTSIDE(min_rails, 65);
+    OUTSIDE(workers, 65);
+    OUTSIDE(max_transfers, 1048577);
+    OUTSIDE(queue_depth, 15);
+    OUTSIDE(queue_depth, 1048577);
+    OUTSIDE(max_peers, 65537);
+    OUTSIDE(timeout_ns, HOURS_25);
+    OUTSIDE(timeout_ns, UINT64_MAX);
+    OUTSIDE(connect_timeout_ns, HOURS_25);
+    OUTSIDE(message_bytes, MIB - 1);
+    OUTSIDE(message_bytes, GIB + 1);
+    OUTSIDE(progress, 2);
+#undef OUTSIDE
+}
+
+static void config_extremes_open(void)
+{
+    weft_endpoint_config config = test_config();
+    config.rail_count = 1;
+    config.min_rails = 1;
+    config.workers = 64; /* never more than rails */
+    config.max_transfers = 1;
+    config.queue_depth = 16;
+    config.max_peers = 1;
+    config.timeout_ns = 24 * 3600 * SECOND;
+    config.connect_timeout_ns = 24 * 3600 * SECOND;
+    config.message_bytes = MIB;
+    weft_endpoint *endpoint = open_with(&config);
+    weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
+    CHECK_OK(weft_endpoint_info(endpoint, &p));
+    CHECK_EQ(p.rails, 1);
+    CHECK_EQ(p.workers, 1);
+    CHECK_EQ(p.peers, 0);
+    CHECK(p.incarnation != 0);
+    CHECK(strstr(p.libfabric, "libfabric") != NULL);
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+static void unknown_flags_and_reserved(void)
+{
+    weft_endpoint_config config = test_config();
+    config.flags = 1;
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED, opens(&config));
+    config = test_config();
+    config.flags = 0x80000000;
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED, opens(&config));
+    config = test_config();
+    config.reserved = 1;
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED, opens(&config));
+}
+
+static void unknown_fabric_is_named(void)
+{
+    weft_endpoint_config config = test_config();
+    config.fabric = "nosuchfabric";
+    config.rails = NULL;
+    REFUSED(WEFT_ERR_UNSUPPORTED, opens(&config));
+    CHECK(strstr(weft_last_error(), "nosuchfabric") != NULL);
+    CHECK(strstr(weft_last_error(), "tcp") != NULL); /* what there is */
+    const char *odd[] = {",", "tcp,nosuchfabric", ";", "\xff\xfe", "%s%s%s%n"};
+    for (size_t i = 0; i < COUNT(odd); i++) {
+        config.fabric = odd[i];
+        mark_last_error();
+        CHECK_ONE_OF(opens(&config), WEFT_ERR_UNSUPPORTED, WEFT_ERR_INVALID, WEFT_ERR_NO_RAILS);
+        check_own_message(__FILE__, __LINE__, odd[i]);
+    }
+}
+
+/* No hardware of this kind is here: named, it is not replaced by tcp. */
+static void a_named_fabric_is_never_replaced(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "efa";
+    if (opens(&config) == WEFT_OK)
+        skip("there is EFA hardware here");
+    REFUSED_EITHER(WEFT_ERR_NO_RAILS, WEFT_ERR_UNSUPPORTED, opens(&config));
+    CHECK(strstr(weft_last_error(), "efa") != NULL);
+}
+
+static void rails_that_match_nothing(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "tcp";
+    config.rails = "nosuchnic*";
+    REFUSED(WEFT_ERR_NO_RAILS, opens(&config));
+    CHECK(strstr(weft_last_error(), "nosuchnic*") != NULL);
+    CHECK(strstr(weft_last_error(), "lo") != NULL); /* what was found */
+    config.rails = "lo,!lo";
+    REFUSED(WEFT_ERR_NO_RAILS, opens(&config));
+    config.rails = "l?,[,**,!";
+    mark_last_error();
+    weft_status status = opens(&config);
+    CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_NO_RAILS, WEFT_ERR_INVALID);
+}
+
+static void min_rails_too_high(void)
+{
+    weft_endpoint_config config = test_config();
+    config.min_rails = 64;
+    REFUSED(WEFT_ERR_NO_RAILS, opens(&config));
+    CHECK(strstr(weft_last_error(), "64") != NULL);
+}
+
+/* ---- Handles ---- */
+
+/* Every function that takes an endpoint, with otherwise good arguments. */
+static void endpoint_is_refused(weft_endpoint *bad, const struct duo *duo)
+{
+    char blob[64];
+    size_t len;
+    weft_endpoint_properties ep = WEFT_ENDPOINT_PROPERTIES_INIT;
+    weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
+    weft_peer_properties pp = WEFT_PEER_PROPERTIES_INIT;
+    weft_memory_range range = {duo->a_bytes, duo->len};
+    weft_memory *memory;
+    weft_remote_memory *remote;
+    weft_queue *queue;
+    weft_peer peer;
+    weft_transfer id;
+    weft_completion c[4];
+    int32_t fd;
+    weft_range_args range_of = range_args(duo->a_memory, duo->b_of_a, 8);
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    pages.local = duo->a_memory;
+    pages.remote = duo->b_of_a;
+    pages.page_len = 8;
+    pages.page_count = 1;
+    message.peer = duo->a_to_b;
+
+    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_address(bad, blob, sizeof blob, &len));
+    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_info(bad, &ep));
+    REFUSED(WEFT_ERR_HANDLE, weft_rail_info(bad, 0, &rail));
+    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_shutdown(bad, 0));
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_connect(bad, blob, sizeof blob, NULL, &peer));
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(bad, duo->a_to_b));
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_info(bad, duo->a_to_b, &pp));
+    REFUSED(WEFT_ERR_HANDLE, weft_memory_register(bad, &range, 1, NULL, &memory));
+    REFUSED(WEFT_ERR_HANDLE,
+            weft_remote_memory_import(bad, duo->a_to_b, blob, sizeof blob, &remote));
+    REFUSED(WEFT_ERR_HANDLE, weft_poll(bad, c, 4));
+    REFUSED(WEFT_ERR_HANDLE, weft_wait(bad, c, 4, SECOND));
+    REFUSED(WEFT_ERR_HANDLE, weft_arm(bad));
+    REFUSED(WEFT_ERR_HANDLE, weft_event_fd(bad, &fd));
+    REFUSED(WEFT_ERR_HANDLE, weft_queue_create(bad, 0, &queue));
+    REFUSED(WEFT_ERR_HANDLE, weft_write(bad, &range_of, &id));
+    REFUSED(WEFT_ERR_HANDLE, weft_read(bad, &range_of, &id));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_pages(bad, &pages, &id));
+    REFUSED(WEFT_ERR_HANDLE, weft_read_pages(bad, &pages, &id));
+    REFUSED(WEFT_ERR_HANDLE, weft_send(bad, &message, &id));
+    REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(bad, 1));
+    REFUSED(WEFT_ERR_HANDLE, weft_message_release(bad, 1));
+    if (bad != NULL)
+        REFUSED(WEFT_ERR_HANDLE, weft_endpoint_close(bad));
+}
+
+/* As local memory and as the memory of a call. */
+static void memory_is_refused(weft_memory *bad, const struct duo *duo)
+{
+    char blob[64];
+    size_t len;
+    weft_range_args args = range_args(bad, duo->b_of_a, 8);
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    pages.local = bad;
+    pages.remote = duo->b_of_a;
+    pages.page_len = 8;
+    pages.page_count = 1;
+    REFUSED(WEFT_ERR_HANDLE, weft_memory_export(bad, blob, sizeof blob, &len));
+    REFUSED(WEFT_ERR_HANDLE, weft_write(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_read(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_pages(duo->a->endpoint, &pages, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_read_pages(duo->a->endpoint, &pages, NULL));
+    if (bad != NULL)
+        REFUSED(WEFT_ERR_HANDLE, weft_memory_deregister(bad));
+}
+
+static void remote_is_refused(weft_remote_memory *bad, const struct duo *duo)
+{
+    weft_range_args args = range_args(duo->a_memory, bad, 8);
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    pages.local = duo->a_memory;
+    pages.remote = bad;
+    pages.page_len = 8;
+    pages.page_count = 1;
+    REFUSED(WEFT_ERR_HANDLE, weft_write(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_read(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_pages(duo->a->endpoint, &pages, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_read_pages(duo->a->endpoint, &pages, NULL));
+    if (bad != NULL)
+        REFUSED(WEFT_ERR_HANDLE, weft_remote_memory_release(bad));
+}
+
+static void queue_is_refused(weft_queue *bad, const struct duo *duo)
+{
+    weft_completion c[4];
+    int32_t fd;
+    REFUSED(WEFT_ERR_HANDLE, weft_queue_poll(bad, c, 4));
+    REFUSED(WEFT_ERR_HANDLE, weft_queue_wait(bad, c, 4, SECOND));
+    REFUSED(WEFT_ERR_HANDLE, weft_queue_arm(bad));
+    REFUSED(WEFT_ERR_HANDLE, weft_queue_event_fd(bad, &fd));
+    if (bad == NULL)
+        return;
+    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, 8);
+    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    args.queue = bad;
+    message.peer = duo->a_to_b;
+    message.queue = bad;
+    REFUSED(WEFT_ERR_HANDLE, weft_write(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_send(duo->a->endpoint, &message, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_queue_destroy(bad));
+}
+
+static void every_handle_is_refused(void *bad, const struct duo *duo)
+{
+    endpoint_is_refused(bad, duo);
+    memory_is_refused(bad, duo);
+    remote_is_refused(bad, duo);
+    queue_is_refused(bad, duo);
+}
+
+/* After bad calls: nothing came of them, and a write still works. */
+static void still_works(const struct duo *duo)
+{
+    box_quiet(duo->a, 20);
+    box_quiet(duo->b, 1);
+    fill_random(duo->a_bytes, duo->len, now_ns());
+    memset(duo->b_bytes, 0, duo->len);
+    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, duo->len);
+    weft_completion c = box_await(duo->a, write_now(duo->a, &args), patience_ms());
+    CHECK_OK(c.status);
+    CHECK_EQ(c.bytes, duo->len);
+    CHECK(memcmp(duo->a_bytes, duo->b_bytes, duo->len) == 0);
+}
+
+static void null_handles(void)
+{
+    struct duo duo = duo_open(65536);
+    every_handle_is_refused(NULL, &duo);
+    CHECK_OK(weft_endpoint_close(NULL));
+    CHECK_OK(weft_memory_deregister(NULL));
+    CHECK_OK(weft_remote_memory_release(NULL));
+    CHECK_OK(weft_queue_destroy(NULL));
+    CHECK_OK(weft_message_release(duo.a->endpoint, 0));
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+static void invented_handles(void)
+{
+    struct duo duo = duo_open(65536);
+    uint64_t on_stack[64] = {0};
+    void *on_heap = calloc(1, 4096);
+    static uint64_t in_data[64];
+    void *invented[] = {
+        (void *)(uintptr_t)1,
+        (void *)(uintptr_t)0x1234,
+        (void *)(uintptr_t)0x123456789abc,
+        (void *)UINTPTR_MAX,
+        (void *)(UINTPTR_MAX - 4095),
+        on_stack,
+        on_heap,
+        in_data,
+        duo.a_bytes,
+        (uint8_t *)(void *)duo.a->endpoint + 1, /* another generation */
+        (uint8_t *)(void *)duo.a->endpoint + 4,
+        (uint8_t *)(void *)duo.a->endpoint - 1,
+        (uint8_t *)(void *)duo.a_memory + 8,
+    };
+    for (size_t i = 0; i < COUNT(invented); i++)
+        every_handle_is_refused(invented[i], &duo);
+    free(on_heap);
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+static void handles_of_another_kind(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_queue *queue;
+    CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &queue));
+    endpoint_is_refused((weft_endpoint *)(void *)duo.a_memory, &duo);
+    endpoint_is_refused((weft_endpoint *)(void *)duo.b_of_a, &duo);
+    endpoint_is_refused((weft_endpoint *)(void *)queue, &duo);
+    memory_is_refused((weft_memory *)(void *)duo.a->endpoint, &duo);
+    memory_is_refused((weft_memory *)(void *)duo.b_of_a, &duo);
+    memory_is_refused((weft_memory *)(void *)queue, &duo);
+    remote_is_refused((weft_remote_memory *)(void *)duo.a->endpoint, &duo);
+    remote_is_refused((weft_remote_memory *)(void *)duo.a_memory, &duo);
+    remote_is_refused((weft_remote_memory *)(void *)queue, &duo);
+    queue_is_refused((weft_queue *)(void *)duo.a->endpoint, &duo);
+    queue_is_refused((weft_queue *)(void *)duo.a_memory, &duo);
+    queue_is_refused((weft_queue *)(void *)duo.b_of_a, &duo);
+    CHECK_OK(weft_queue_destroy(queue));
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+/* Closed once and again; also when many new handles were made since. */
+static void stale_handles(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_memory *memory = register_one(duo.a->endpoint, duo.a_bytes, 64);
+    weft_queue *queue;
+    weft_remote_memory *remote;
+    char blob[4096];
+    size_t len = descriptor_of(duo.b_memory, blob, sizeof blob);
+    CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &queue));
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, len, &remote));
+    CHECK_OK(weft_memory_deregister(memory));
+    CHECK_OK(weft_queue_destroy(queue));
+    CHECK_OK(weft_remote_memory_release(remote));
+    for (int i = 0; i < 2; i++) {
+        memory_is_refused(memory, &duo);
+        queue_is_refused(queue, &duo);
+        remote_is_refused(remote, &duo);
+        for (int k = 0; k < 200; k++) {
+            weft_queue *again;
+            weft_memory *mine = register_one(duo.a->endpoint, duo.a_bytes, 64);
+            CHECK_OK(weft_queue_create(duo.a->endpoint, 16, &again));
+            CHECK(mine != memory && again != queue);
+            CHECK_OK(weft_memory_deregister(mine));
+            CHECK_OK(weft_queue_destroy(again));
+        }
+    }
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+/* What belongs to an endpoint ends with it. */
+static void handles_of_a_closed_endpoint(void)
+{
+    struct duo duo = duo_open(65536), other;
+    weft_queue *queue;
+    CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &queue));
+    CHECK_OK(weft_endpoint_close(duo.a->endpoint));
+    other = duo_open(4096);
+    endpoint_is_refused(duo.a->endpoint, &other);
+    memory_is_refused(duo.a_memory, &other);
+    remote_is_refused(duo.b_of_a, &other);
+    queue_is_refused(queue, &other);
+    still_works(&other);
+    duo_close(&other);
+    box_close(duo.b);
+}
+
+static void handles_of_another_endpoint(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
+    weft_peer_properties pp = WEFT_PEER_PROPERTIES_INIT;
+    weft_remote_memory *remote;
+    weft_queue *b_queue;
+    char blob[4096];
+    CHECK_OK(weft_queue_create(b, 0, &b_queue));
+
+    weft_range_args args = range_args(duo.b_memory, duo.b_of_a, 8);
+    REFUSED(WEFT_ERR_HANDLE, weft_write(a, &args, NULL)); /* b's memory as local */
+    args = range_args(duo.b_memory, duo.b_of_a, 8);
+    REFUSED(WEFT_ERR_HANDLE, weft_write(b, &args, NULL)); /* a's remote memory */
+    args = range_args(duo.a_memory, duo.b_of_a, 8);
+    args.queue = b_queue;
+    REFUSED(WEFT_ERR_HANDLE, weft_write(a, &args, NULL)); /* b's queue */
+    args.queue = NULL;
+    REFUSED(WEFT_ERR_HANDLE, weft_write(b, &args, NULL)); /* all of a */
+
+    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    message.peer = duo.a_to_b;
+    REFUSED(WEFT_ERR_HANDLE, weft_send(b, &message, NULL)); /* a's peer */
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_info(b, duo.a_to_b, &pp));
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(b, duo.a_to_b));
+    size_t len = descriptor_of(duo.b_memory, blob, sizeof blob);
+    REFUSED(WEFT_ERR_HANDLE, weft_remote_memory_import(b, duo.a_to_b, blob, len, &remote));
+
+    send_now(duo.a, duo.a_to_b, "hello", 5);
+    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
+    weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
+    CHECK(got.transfer != 0);
+    REFUSED(WEFT_ERR_HANDLE, weft_message_release(a, got.transfer)); /* b's message */
+    CHECK(got.bytes == 5 && memcmp(got.data, "hello", 5) == 0);
+    CHECK_OK(weft_message_release(b, got.transfer));
+
+    CHECK_OK(weft_queue_destroy(b_queue));
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+static void stale_and_invented_ids(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
+    weft_peer_properties pp = WEFT_PEER_PROPERTIES_INIT;
+    weft_remote_memory *remote;
+    char blob[4096];
+    size_t len = descriptor_of(duo.b_memory, blob, sizeof blob);
+    const uint64_t invented[] = {0, 1, 0xffffffff, UINT64_C(1) << 32, UINT64_C(1) << 63,
+                                 UINT64_MAX, UINT64_C(0x123456789abcdef0)};
+    for (size_t i = 0; i < COUNT(invented); i++) {
+        weft_send_args message = WEFT_SEND_ARGS_INIT;
+        message.peer = invented[i];
+        if (invented[i] != duo.a_to_b) {
+            REFUSED(WEFT_ERR_HANDLE, weft_send(a, &message, NULL));
+            REFUSED(WEFT_ERR_HANDLE, weft_peer_info(a, invented[i], &pp));
+            REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(a, invented[i]));
+            REFUSED(WEFT_ERR_HANDLE,
+                    weft_remote_memory_import(a, invented[i], blob, len, &remote));
+        }
+        REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(a, invented[i]));
+        if (invented[i] != 0)
+            REFUSED(WEFT_ERR_HANDLE, weft_message_release(a, invented[i]));
+    }
+
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
+    weft_transfer id = write_now(duo.a, &args);
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(a, id)); /* completed */
+    REFUSED(WEFT_ERR_HANDLE, weft_message_release(a, id)); /* not a message */
+
+    send_now(duo.a, duo.a_to_b, "x", 1);
+    weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
+    REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(b, got.transfer)); /* not an operation */
+    CHECK_OK(weft_message_release(b, got.transfer));
+    REFUSED(WEFT_ERR_HANDLE, weft_message_release(b, got.transfer)); /* again */
+    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+/* ---- Arguments ---- */
+
+static void null_arguments(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_endpoint *a = duo.a->endpoint;
+    char blob[4096];
+    size_t len = 0;
+    weft_peer peer;
+    weft_remote_memory *remote;
+    weft_memory *memory;
+    weft_memory_range range = {duo.a_bytes, 64};
+    weft_completion c[2];
+
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_address(a, blob, sizeof blob, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_address(a, NULL, 100, &len));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_info(a, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_rail_info(a, 0, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_peer_connect(a, NULL, 100, NULL, &peer));
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_FORMAT, weft_peer_connect(a, NULL, 0, NULL, &peer));
+    size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
+    REFUSED(WEFT_ERR_INVALID, weft_peer_connect(a, blob, n, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_peer_info(a, duo.a_to_b, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(a, NULL, 1, NULL, &memory));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(a, &range, 1, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_export(duo.a_memory, blob, sizeof blob, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_export(duo.a_memory, NULL, 100, &len));
+    REFUSED(WEFT_ERR_INVALID, weft_remote_memory_import(a, duo.a_to_b, NULL, 100, &remote));
+    n = descriptor_of(duo.b_memory, blob, sizeof blob);
+    REFUSED(WEFT_ERR_INVALID, weft_remote_memory_import(a, duo.a_to_b, blob, n, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_poll(a, NULL, 2));
+    REFUSED(WEFT_ERR_INVALID, weft_wait(a, NULL, 2, 0));
+    REFUSED(WEFT_ERR_INVALID, weft_event_fd(a, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_queue_create(a, 0, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_write(a, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_read(a, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_write_pages(a, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_read_pages(a, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_send(a, NULL, NULL));
+    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    message.peer = duo.a_to_b;
+    message.len = 10;
+    REFUSED(WEFT_ERR_INVALID, weft_send(a, &message, NULL)); /* no data */
+    CHECK_EQ(weft_poll(a, c, 0), 0);
+    CHECK_EQ(weft_poll(a, c, 2), 0);
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+static void buffers_too_small(void)
+{
+    struct duo duo = duo_open(65536);
+    uint8_t blob[4096];
+    size_t want, len;
+    for (int which = 0; which < 2; which++) {
+#define GET(buffer, capacity)                                                               \
+    (which == 0 ? weft_endpoint_address(duo.a->endpoint, buffer, capacity, &len)            \
+                : weft_memory_export(duo.a_memory, buffer, capacity, &len))
+        len = 0;
+        CHECK_OK(GET(NULL, 0)); /* asks for the length only */
+        want = len;
+        CHECK(want > 8 && want < sizeof blob);
+        for (size_t capacity = 0; capacity < want; capacity++) {
+            memset(blob, 0x5a, sizeof blob);
+            len = 0;
+            REFUSED(WEFT_ERR_TOO_SMALL, GET(blob, capacity));
+            CHECK_EQ(len, want);
+            for (size_t i = 0; i < sizeof blob; i++)
+                CHECK(blob[i] == 0x5a);
+        }
+        memset(blob, 0x5a, sizeof blob);
+        CHECK_OK(GET(blob, want));
+        CHECK_EQ(len, want);
+        CHECK(blob[want] == 0x5a);
+#undef GET
+    }
+    duo_close(&duo);
+}
+
+/* A properties struct of an older program is filled to its end and no further. */
+static void properties_sizes(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_endpoint *a = duo.a->endpoint;
+    union {
+        weft_endpoint_properties endpoint;
+        weft_rail_properties rail;
+        weft_peer_properties peer;
+        uint8_t bytes[1024];
+    } p;
+    const uint32_t sizes[] = {sizeof p.endpoint, sizeof p.rail, sizeof p.peer};
+    for (size_t which = 0; which < 3; which++) {
+        for (uint32_t size = 0; size <= 1024; size += size < 16 ? 1 : 4) {
+            memset(&p, 0x5a, sizeof p);
+            memcpy(p.bytes, &size, sizeof size);
+            if (size > sizes[which])
+                memset(p.bytes + sizes[which], 0, size - sizes[which]);
+            weft_status status = which == 0   ? weft_endpoint_info(a, &p.endpoint)
+                                 : which == 1 ? weft_rail_info(a, 0, &p.rail)
+                                              : weft_peer_info(a, duo.a_to_b, &p.peer);
+            if (size < 4)
+                CHECK_STATUS(status, WEFT_ERR_INVALID);
+            else if (size >= 8) {
+                CHECK_OK(status);
+                CHECK(memcmp(p.bytes, &size, sizeof size) == 0); /* the caller's size stays */
+            }
+            for (size_t i = size < 4 ? 4 : size; i < sizeof p.bytes; i++)
+                if (p.bytes[i] != 0x5a)
+                    FAIL("struct %zu of size %u: byte %zu was written", which, size, i);
+        }
+    }
+    REFUSED(WEFT_ERR_RANGE,
+            (p.rail = (weft_rail_properties)WEFT_RAIL_PROPERTIES_INIT, weft_rail_info(a, 1, &p.rail)));
+    p.rail = (weft_rail_properties)WEFT_RAIL_PROPERTIES_INIT;
+    REFUSED(WEFT_ERR_RANGE, weft_rail_info(a, UINT32_MAX, &p.rail));
+    duo_close(&duo);
+}
+
+static void rail_and_peer_properties(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
+    weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
+    weft_endpoint_properties of_b = WEFT_ENDPOINT_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail));
+    CHECK(strstr(rail.fabric, fabric()) != NULL);
+    CHECK(rail.name[0] != 0);
+    if (on_fabric("tcp")) {
+        CHECK(strcmp(rail.name, "lo") == 0);
+        CHECK(strncmp(rail.address, "127.0.0.1:", 10) == 0);
+    }
+    CHECK_EQ(rail.worker, 0);
+    CHECK_OK(weft_endpoint_info(duo.b->endpoint, &of_b));
+    CHECK_OK(weft_peer_info(duo.a->endpoint, duo.a_to_b, &peer));
+    CHECK_EQ(peer.up, 1);
+    CHECK(peer.lanes >= 1);
+    CHECK_EQ(peer.local_rails, 1);
+    CHECK_EQ(peer.remote_rails, 1);
+    CHECK(peer.incarnation == of_b.incarnation);
+    CHECK(strstr(peer.fabric, fabric()) != NULL);
+    CHECK(peer.reason[0] != 0);
+    CHECK_EQ(of_b.peers, 1);
+    duo_close(&duo);
+}
+
+static void bad_registrations(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_endpoint *a = duo.a->endpoint;
+    weft_memory *memory;
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    size_t many = 65537;
+    weft_memory_range *ranges = calloc(many, sizeof *ranges);
+    CHECK(ranges != NULL);
+    for (size_t i = 0; i < many; i++)
+        ranges[i] = (weft_memory_range){duo.a_bytes + i % 60000, 8};
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(a, ranges, 0, NULL, &memory));
+    REFUSED_EITHER(WEFT_ERR_LIMIT, WEFT_ERR_INVALID,
+                   weft_memory_register(a, ranges, many, NULL, &memory));
+    REFUSED_EITHER(WEFT_ERR_LIMIT, WEFT_ERR_INVALID,
+                   weft_memory_register(a, ranges, SIZE_MAX, NULL, &memory));
+    const weft_memory_range bad[] = {
+        {NULL, 64},
+        {duo.a_bytes, 0},
+        {duo.a_bytes, (UINT64_C(1) << 47) + 1},
+        {duo.a_bytes, UINT64_MAX},
+        {(void *)(UINTPTR_MAX - 4095), 8192}, /* wraps around */
+    };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        weft_memory_range two[2] = {{duo.a_bytes, 64}, bad[i]};
+        mark_last_error();
+        CHECK_ONE_OF(weft_memory_register(a, &bad[i], 1, NULL, &memory), WEFT_ERR_INVALID,
+                     WEFT_ERR_LIMIT, WEFT_ERR_RANGE);
+        check_own_message(__FILE__, __LINE__, "weft_memory_register");
+        CHECK_ONE_OF(weft_memory_register(a, two, 2, NULL, &memory), WEFT_ERR_INVALID,
+                     WEFT_ERR_LIMIT, WEFT_ERR_RANGE);
+    }
+    args.access = 8;
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED,
+                   weft_memory_register(a, ranges, 1, &args, &memory));
+    args.access = 0;
+    args.size = 0;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(a, ranges, 1, &args, &memory));
+    free(ranges);
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+static void many_ranges_register(void)
+{
+    struct duo duo = duo_open(MIB);
+    weft_memory *memory;
+    weft_memory_range *ranges = calloc(4096, sizeof *ranges);
+    CHECK(ranges != NULL);
+    for (size_t i = 0; i < 4096; i++)
+        ranges[i] = (weft_memory_range){duo.a_bytes + i * 256, 256};
+    CHECK_OK(weft_memory_register(duo.a->endpoint, ranges, 4096, NULL, &memory));
+    free(ranges);
+    fill_random(duo.a_bytes, MIB, 5);
+    weft_range_args args = range_args(memory, duo.b_of_a, 256);
+    args.local_range = 4095;
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    CHECK(memcmp(duo.b_bytes, duo.a_bytes + 4095 * 256, 256) == 0);
+    args.local_range = 4096;
+    REFUSED(WEFT_ERR_RANGE, weft_write(duo.a->endpoint, &args, NULL));
+    CHECK_OK(weft_memory_deregister(memory));
+    duo_close(&duo);
+}
+
+static void local_memory_has_no_descriptor(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    weft_memory_range range = {duo.a_bytes, 4096};
+    weft_memory *memory;
+    char blob[4096];
+    size_t len;
+    args.access = WEFT_ACCESS_LOCAL;
+    CHECK_OK(weft_memory_register(duo.a->endpoint, &range, 1, &args, &memory));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_export(memory, blob, sizeof blob, &len));
+    fill_random(duo.a_bytes, 4096, 9);
+    weft_range_args write = range_args(memory, duo.b_of_a, 4096);
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &write), patience_ms()).status);
+    CHECK(memcmp(duo.a_bytes, duo.b_bytes, 4096) == 0);
+    CHECK_OK(weft_memory_deregister(memory));
+    duo_close(&duo);
+}
+
+/* Memory that may only be read is not written, and the other way round. */
+static void access_is_kept(void)
+{
+    struct duo duo = duo_open(4096);
+    const uint32_t allowed[] = {WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE};
+    for (size_t i = 0; i < 2; i++) {
+        weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+        weft_memory_range range = {duo.b_bytes, 4096};
+        weft_memory *memory;
+        weft_remote_memory *remote;
+        char blob[4096];
+        args.access = allowed[i];
+        CHECK_OK(weft_memory_register(duo.b->endpoint, &range, 1, &args, &memory));
+        size_t len = descriptor_of(memory, blob, sizeof blob);
+        CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, len, &remote));
+        memset(duo.a_bytes, 1, 4096);
+        memset(duo.b_bytes, 2, 4096);
+        weft_range_args to = range_args(duo.a_memory, remote, 4096);
+        weft_transfer id;
+        to.timeout_ns = 3 * SECOND;
+        weft_status status = i == 0 ? weft_write(duo.a->endpoint, &to, &id)
+                                    : weft_read(duo.a->endpoint, &to, &id);
+        if (status == WEFT_OK)
+            status = box_await(duo.a, id, 5000).status;
+        CHECK_STATUS(status, WEFT_ERR_REMOTE_ACCESS);
+        CHECK(duo.a_bytes[0] == 1 && memcmp(duo.a_bytes, duo.a_bytes + 1, 4095) == 0);
+        CHECK(duo.b_bytes[0] == 2 && memcmp(duo.b_bytes, duo.b_bytes + 1, 4095) == 0);
+        /* The allowed direction works. */
+        status = i == 1 ? weft_write(duo.a->endpoint, &to, &id)
+                        : weft_read(duo.a->endpoint, &to, &id);
+        CHECK_OK(status);
+        CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+        CHECK(memcmp(duo.a_bytes, duo.b_bytes, 4096) == 0);
+        CHECK_OK(weft_remote_memory_release(remote));
+        CHECK_OK(weft_memory_deregister(memory));
+    }
+    duo_close(&duo);
+}
+
+/* ---- What transfers ask for ---- */
+
+static void range_transfers_outside(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_endpoint *a = duo.a->endpoint;
+    const uint64_t n = 65536;
+    const struct {
+        uint32_t local_range, remote_range;
+        uint64_t local_offset, remote_offset, len;
+    } bad[] = {
+        {0, 0, 0, 0, n + 1},
+        {0, 0, 0, 0, UINT64_MAX},
+        {0, 0, 1, 0, n},
+        {0, 0, 0, 1, n},
+        {0, 0, n, 0, 1},
+        {0, 0, 0, n, 1},
+        {0, 0, n + 1, 0, 1},
+        {0, 0, 0, n + 1, 1},
+        {0, 0, UINT64_MAX, 0, 2},
+        {0, 0, 0, UINT64_MAX, 2},
+        {0, 0, UINT64_MAX - 7, 0, 16},
+        {0, 0, 0, UINT64_MAX - 7, 16},
+        {0, 0, 8, 8, UINT64_MAX - 7},
+        {1, 0, 0, 0, 8},
+        {0, 1, 0, 0, 8},
+        {UINT32_MAX, 0, 0, 0, 8},
+        {0, UINT32_MAX, 0, 0, 8},
+    };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, bad[i].len);
+        args.local_range = bad[i].local_range;
+        args.remote_range = bad[i].remote_range;
+        args.local_offset = bad[i].local_offset;
+        args.remote_offset = bad[i].remote_offset;
+        REFUSED(WEFT_ERR_RANGE, weft_write(a, &args, NULL));
+        REFUSED(WEFT_ERR_RANGE, weft_read(a, &args, NULL));
+    }
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+static weft_pages_args good_pages(const struct duo *duo)
+{
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.local = duo->a_memory;
+    args.remote = duo->b_of_a;
+    args.page_len = 256;
+    args.page_count = 4;
+    return args;
+}
+
+static void page_transfers_outside(void)
+{
+    struct duo duo = duo_open(65536); /* 256 pages of 256 bytes */
+    weft_endpoint *a = duo.a->endpoint;
+    const uint32_t past[4] = {0, 1, 256, 2}, far[4] = {UINT32_MAX, 0, 1, 2}, last[4] = {255, 0, 1, 2};
+#define OUTSIDE(...)                                                                        \
+    do {                                                                                    \
+        weft_pages_args p = good_pages(&duo);                                               \
+        __VA_ARGS__;                                                                        \
+        REFUSED(WEFT_ERR_RANGE, weft_write_pages(a, &p, NULL));                             \
+        REFUSED(WEFT_ERR_RANGE, weft_read_pages(a, &p, NULL));                              \
+    } while (0)
+    OUTSIDE(p.local_pages = past);
+    OUTSIDE(p.remote_pages = past);
+    OUTSIDE(p.local_pages = far);
+    OUTSIDE(p.remote_pages = far);
+    OUTSIDE(p.page_count = 257);
+    OUTSIDE(p.page_count = UINT32_MAX); /* no lists: 0, 1, 2, ... */
+    OUTSIDE(p.local_pages = last; p.local_offset = 1);
+    OUTSIDE(p.remote_pages = last; p.remote_offset = 1);
+    OUTSIDE(p.local_offset = UINT64_MAX);
+    OUTSIDE(p.remote_offset = UINT64_MAX - 255);
+    OUTSIDE(p.local_page_stride = UINT64_MAX);
+    OUTSIDE(p.remote_page_stride = UINT64_C(1) << 63; p.remote_pages = past);
+    OUTSIDE(p.local_page_stride = UINT64_C(1) << 62; p.page_count = 5); /* 4 * 2^62 wraps to 0 */
+    OUTSIDE(p.remote_page_stride = UINT64_C(1) << 62; p.page_count = 5);
+    OUTSIDE(p.page_len = 65537; p.page_count = 1);
+    OUTSIDE(p.page_len = UINT64_C(1) << 47; p.page_count = 1);
+    OUTSIDE(p.local_first_range = 1);
+    OUTSIDE(p.remote_first_range = UINT32_MAX);
+    OUTSIDE(p.layer_count = 2; p.local_range_step = 1);
+    OUTSIDE(p.layer_count = 2; p.remote_range_step = 1);
+    OUTSIDE(p.layer_count = 2; p.local_range_step = UINT32_MAX);
+    OUTSIDE(p.layer_count = 65536; p.remote_range_step = 65536); /* wraps in 32 bits */
+    OUTSIDE(p.layer_count = 2; p.local_layer_stride = 65536);
+    OUTSIDE(p.layer_count = 2; p.remote_layer_stride = UINT64_MAX);
+    OUTSIDE(p.layer_count = 5; p.local_layer_stride = UINT64_C(1) << 62);
+    OUTSIDE(p.layer_count = 3; p.remote_layer_stride = UINT64_C(1) << 63);
+#undef OUTSIDE
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+static void bad_transfer_arguments(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_endpoint *a = duo.a->endpoint;
+    uint8_t data[300] = {0};
+    /* Refused with INVALID, or with a status that says it better. */
+#define BAD_PAGES(also, ...)                                                                \
+    do {                                                                                    \
+        weft_pages_args p = good_pages(&duo);                                               \
+        __VA_ARGS__;                                                                        \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_write_pages(a, &p, NULL)); \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_read_pages(a, &p, NULL)); \
+    } while (0)
+#define BAD_RANGE(also, ...)                                                                \
+    do {                                                                                    \
+        weft_range_args p = range_args(duo.a_memory, duo.b_of_a, 64);                       \
+        __VA_ARGS__;                                                                        \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_write(a, &p, NULL)); \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_read(a, &p, NULL)); \
+    } while (0)
+#define BAD_SEND(also, ...)                                                                 \
+    do {                                                                                    \
+        weft_send_args p = WEFT_SEND_ARGS_INIT;                                             \
+        p.peer = duo.a_to_b;                                                                \
+        __VA_ARGS__;                                                                        \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_send(a, &p, NULL)); \
+    } while (0)
+    BAD_PAGES(WEFT_ERR_INVALID, p.page_len = 0);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.page_len = (UINT64_C(1) << 47) + 1);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.page_count = UINT64_C(1) << 32);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.page_count = UINT64_MAX);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.layer_count = 65537);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.layer_count = UINT32_MAX);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data; p.notify_data_len = 257);
+    BAD_PAGES(WEFT_ERR_INVALID, p.flags = WEFT_NOTIFY; p.notify_data_len = 1);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.timeout_ns = HOURS_25);
+    BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 2);
+    BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 0x80000001);
+    BAD_PAGES(WEFT_ERR_INVALID, p.size = 0);
+    BAD_RANGE(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data; p.notify_data_len = 257);
+    BAD_RANGE(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data;
+              p.notify_data_len = UINT32_MAX);
+    BAD_RANGE(WEFT_ERR_INVALID, p.flags = WEFT_NOTIFY; p.notify_data_len = 1);
+    BAD_RANGE(WEFT_ERR_LIMIT, p.timeout_ns = UINT64_MAX);
+    BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.flags = 2);
+    BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.reserved = 1);
+    BAD_RANGE(WEFT_ERR_INVALID, p.size = 0);
+    BAD_SEND(WEFT_ERR_LIMIT, p.data = duo.a_bytes; p.len = WEFT_MESSAGE_MAX + 1);
+    BAD_SEND(WEFT_ERR_LIMIT, p.data = duo.a_bytes; p.len = UINT64_MAX);
+    BAD_SEND(WEFT_ERR_LIMIT, p.timeout_ns = HOURS_25);
+    BAD_SEND(WEFT_ERR_UNSUPPORTED, p.flags = 1);
+    BAD_SEND(WEFT_ERR_INVALID, p.size = 3);
+    weft_queue *queue;
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_LIMIT, weft_queue_create(a, 15, &queue));
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_LIMIT, weft_queue_create(a, 1048577, &queue));
+    still_works(&duo);
+    duo_close(&duo);
+}
+
+/* Argument structs keep the rule of sizes, too. */
+static void argument_sizes(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_endpoint *a = duo.a->endpoint;
+    union {
+        weft_range_args range;
+        weft_pages_args pages;
+        weft_send_args message;
+        weft_connect_args connect;
+        weft_memory_args memory;
+        uint8_t bytes[sizeof(weft_pages_args) + 64];
+    } u;
+    const size_t sizes[] = {sizeof u.range, sizeof u.pages, sizeof u.message, sizeof u.connect,
+                            sizeof u.memory};
+    char address[4096];
+    size_t address_len = address_of(duo.b->endpoint, address, sizeof address);
+    for (size_t which = 0; which < 5; which++) {
+        for (int kind = 0; kind < 3; kind++) { /* 0: zero tail, 1: non-zero tail, 2: short */
+            weft_status status;
+            memset(&u, 0, sizeof u);
+            switch (which) {
+            case 0:
+                u.range = range_args(duo.a_memory, duo.b_of_a, 64);
+                break;
+            case 1:
+                u.pages = good_pages(&duo);
+                break;
+            case 2:
+                u.message = (weft_send_args)WEFT_SEND_ARGS_INIT;
+                u.message.peer = duo.a_to_b;
+                break;
+            default:
+                break;
+            }
+            uint32_t size = (uint32_t)sizes[which] + 32;
+            if (kind == 1)
+                u.bytes[size - 1] = 1;
+            if (kind == 2) {
+                const size_t cut[] = {offsetof(weft_range_args, notify),
+                                      offsetof(weft_pages_args, layer_count),
+                                      offsetof(weft_send_args, timeout_ns),
+                                      offsetof(weft_connect_args, timeout_ns),
+                                      offsetof(weft_memory_args, access)};
+                size = (uint32_t)cut[which];
+                memset(u.bytes + size, 0xff, sizeof u.bytes - size);
+            }
+            memcpy(u.bytes, &size, sizeof size);
+            weft_transfer id = 0;
+            weft_peer peer = 0;
+            weft_memory *memory = NULL;
+            weft_memory_range range = {duo.a_bytes, 64};
+            mark_last_error();
+            switch (which) {
+            case 0:
+                status = weft_write(a, &u.range, &id);
+                break;
+            case 1:
+                status = weft_write_pages(a, &u.pages, &id);
+                break;
+            case 2:
+                status = weft_send(a, &u.message, &id);
+                break;
+            case 3:
+                status = weft_peer_connect(a, address, address_len, &u.connect, &peer);
+                break;
+            default:
+                status = weft_memory_register(a, &range, 1, &u.memory, &memory);
+            }
+            if (status != (kind == 1 ? WEFT_ERR_UNSUPPORTED : WEFT_OK))
+                FAIL("struct %zu, case %d gave %s", which, kind, weft_status_name(status));
+            if (kind == 1) {
+                check_own_message(__FILE__, __LINE__, "a newer struct");
+                continue;
+            }
+            if (id)
+                CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+            if (which == 2) {
+                weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
+                CHECK_EQ(got.bytes, 0);
+                CHECK_OK(weft_message_release(duo.b->endpoint, got.transfer));
+            }
+            if (which == 3) {
+                CHECK(peer == duo.a_to_b);
+                CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+                while (box_try(duo.b, WEFT_COMPLETION_PEER_UP, &(weft_completion){0})) {
+                }
+            }
+            if (memory)
+                CHECK_OK(weft_memory_deregister(memory));
+        }
+    }
+    duo_close(&duo);
+}
+
+/* ---- Damaged blobs ---- */
+
+#define TRIED_MAX 4096
+
+/* Connects with a blob that is no address (any more): a status, or one PEER_UP. */
+static weft_status try_address(struct box *box, const void *blob, size_t len, size_t *accepted)
+{
+    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_peer peer = 0;
+    args.timeout_ns = 200 * MS;
+    args.user_data = (void *)(uintptr_t)(*accepted + 1);
+    mark_last_error();
+    weft_status status = weft_peer_connect(box->endpoint, blob, len, &args, &peer);
+    if (status == WEFT_OK)
+        ++*accepted;
+    else
+        check_own_message(__FILE__, __LINE__, "weft_peer_connect");
+    return status;
+}
+
+static void damaged_addresses(void)
+{
+    struct duo duo = duo_open(65536);
+    struct box *c = box_of(open_endpoint()); /* not connected yet */
+    uint8_t good[4096], bad[4097];
+    size_t len = address_of(duo.b->endpoint, good, sizeof good), accepted = 0;
+    CHECK(len > 16 && len <= 2048);
+    for (size_t n = 0; n < len; n++) {
+        /* A copy that ends with its allocation, for checkers of memory. */
+        uint8_t *cut = malloc(n ? n : 1);
+        CHECK(cut != NULL);
+        memcpy(cut, good, n);
+        CHECK_STATUS(try_address(c, cut, n, &accepted), WEFT_ERR_FORMAT);
+        free(cut);
+    }
+    memcpy(bad, good, len);
+    bad[len] = 0;
+    CHECK_STATUS(try_address(c, bad, len + 1, &accepted), WEFT_ERR_FORMAT);
+    for (size_t i = 0; i < len; i++)
+        for (int bit = 0; bit < 9; bit++) {
+            memcpy(bad, good, len);
+            bad[i] ^= bit < 8 ? (uint8_t)(1 << bit) : 0xff;
+            CHECK_ONE_OF(try_address(c, bad, len, &accepted), WEFT_OK, WEFT_ERR_FORMAT,
+                         WEFT_ERR_VERSION, WEFT_ERR_NO_COMMON_FABRIC, WEFT_ERR_INVALID,
+                         WEFT_ERR_LIMIT, WEFT_ERR_PEER_GONE, WEFT_ERR_AGAIN);
+        }
+    for (uint64_t seed = 1; seed < 500; seed++) {
+        fill_random(bad, sizeof bad, seed);
+        if (seed % 2) /* a good beginning */
+            memcpy(bad, good, seed % len);
+        CHECK(try_address(c, bad, seed % 3 ? len : mix(seed) % sizeof bad, &accepted) != WEFT_OK);
+    }
+    printf("%zu damaged addresses were tried over the fabric\n", accepted);
+    for (size_t i = 0; i < accepted; i++)
+        (void)box_take(c, WEFT_COMPLETION_PEER_UP, patience_ms());
+    weft_completion down;
+    while (box_try(c, WEFT_COMPLETION_PEER_DOWN, &down)) {
+    }
+    box_quiet(c, 300);
+    /* The undamaged one still works. */
+    weft_peer peer;
+    CHECK_OK(weft_peer_connect(c->endpoint, good, len, NULL, &peer));
+    CHECK_OK(box_take(c, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    box_close(c);
+    duo_close(&duo);
+}
+
+static weft_status try_descriptor(const struct duo *duo, const void *blob, size_t len,
+                                  weft_remote_memory **remote)
+{
+    *remote = NULL;
+    mark_last_error();
+    weft_status status =
+        weft_remote_memory_import(duo->a->endpoint, duo->a_to_b, blob, len, remote);
+    if (status != WEFT_OK)
+        check_own_message(__FILE__, __LINE__, "weft_remote_memory_import");
+    return status;
+}
+
+static void damaged_descriptors(void)
+{
+    struct duo duo = duo_open(65536);
+    uint8_t good[4096], bad[4097];
+    size_t len = descriptor_of(duo.b_memory, good, sizeof good), accepted = 0;
+    weft_remote_memory *remote;
+    for (size_t n = 0; n < len; n++) {
+        uint8_t *cut = malloc(n ? n : 1);
+        CHECK(cut != NULL);
+        memcpy(cut, good, n);
+        CHECK_STATUS(try_descriptor(&duo, cut, n, &remote), WEFT_ERR_FORMAT);
+        free(cut);
+    }
+    memcpy(bad, good, len);
+    bad[len] = 0;
+    CHECK_STATUS(try_descriptor(&duo, bad, len + 1, &remote), WEFT_ERR_FORMAT);
+    memset(duo.b_bytes, 0x77, duo.len);
+    for (size_t i = 0; i < len; i++)
+        for (int bit = 0; bit < 9; bit++) {
+            memcpy(bad, good, len);
+            bad[i] ^= bit < 8 ? (uint8_t)(1 << bit) : 0xff;
+            if (CHECK_ONE_OF(try_descriptor(&duo, bad, len, &remote), WEFT_OK, WEFT_ERR_FORMAT,
+                             WEFT_ERR_VERSION, WEFT_ERR_PEER_GONE, WEFT_ERR_MEMORY_GONE,
+                             WEFT_ERR_INVALID, WEFT_ERR_LIMIT) != WEFT_OK)
+                continue;
+            accepted++;
+            if (on_fabric("tcp") && accepted <= 8) {
+                /* It is accepted: then a write is answered, too. */
+                weft_range_args args = range_args(duo.a_memory, remote, 8);
+                weft_transfer id;
+                args.timeout_ns = SECOND;
+                if (weft_write(duo.a->endpoint, &args, &id) == WEFT_OK)
+                    CHECK(box_await(duo.a, id, 3000).status != WEFT_OK);
+            }
+            CHECK_OK(weft_remote_memory_release(remote));
+        }
+    for (uint64_t seed = 1; seed < 500; seed++) {
+        fill_random(bad, sizeof bad, seed);
+        if (seed % 2)
+            memcpy(bad, good, seed % len);
+        CHECK(try_descriptor(&duo, bad, seed % 3 ? len : mix(seed) % sizeof bad, &remote) !=
+              WEFT_OK);
+    }
+    printf("%zu damaged descriptors were accepted\n", accepted);
+    for (size_t i = 0; i < duo.len; i++)
+        CHECK(duo.b_bytes[i] == 0x77);
+    duo_close(&duo);
+}
+
+/* An address is no descriptor, nor the other way round. */
+static void blobs_are_not_mixed_up(void)
+{
+    struct duo duo = duo_open(4096);
+    uint8_t blob[4096];
+    weft_remote_memory *remote;
+    weft_peer peer;
+    size_t len = address_of(duo.b->endpoint, blob, sizeof blob);
+    CHECK_STATUS(try_descriptor(&duo, blob, len, &remote), WEFT_ERR_FORMAT);
+    len = descriptor_of(duo.b_memory, blob, sizeof blob);
+    REFUSED(WEFT_ERR_FORMAT, weft_peer_connect(duo.a->endpoint, blob, len, NULL, &peer));
+    /* Our own memory's descriptor is not of that peer. */
+    len = descriptor_of(duo.a_memory, blob, sizeof blob);
+    CHECK_STATUS(try_descriptor(&duo, blob, len, &remote), WEFT_ERR_PEER_GONE);
+    duo_close(&duo);
+}
+
+/* ---- Very long lists ---- */
+
+static void ten_million_pages(void)
+{
+    struct duo duo = duo_open(8192); /* 1024 pages of 8 bytes */
+    const uint64_t count = 10000000;
+    uint32_t *pages = map_bytes(count * sizeof *pages);
+    weft_pages_args args = good_pages(&duo);
+    weft_transfer id;
+    for (uint64_t i = 0; i < count; i++)
+        pages[i] = (uint32_t)(i * 7 % 1024); /* never adjacent */
+    fill_random(duo.a_bytes, duo.len, 3);
+    args.page_len = 8;
+    args.page_count = count;
+    args.local_pages = pages;
+    args.remote_pages = pages;
+    args.timeout_ns = 30 * SECOND;
+    uint64_t began = now_ns();
+    CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+    munmap(pages, count * sizeof *pages); /* copied by the call */
+    weft_completion c = box_await(duo.a, id, 32000);
+    printf("%s after %" PRIu64 " ms\n", weft_status_name(c.status), (now_ns() - began) / MS);
+    CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_TIMED_OUT);
+    if (c.status == WEFT_OK) {
+        CHECK_EQ(c.bytes, count * 8);
+        CHECK(memcmp(duo.a_bytes, duo.b_bytes, duo.len) == 0);
+    } else {
+        CHECK_EQ(c.bytes, 0);
+    }
+    duo_close(&duo);
+}
+
+static const struct test tests[] = {
+    {"statuses_have_names", "once", statuses_have_names},
+    {"unknown_statuses_are_answered", "once", unknown_statuses_are_answered},
+    {"version_is_that_of_the_header", "once", version_is_that_of_the_header},
+    {"last_error_is_of_this_thread", "once", last_error_is_of_this_thread},
+    {"open_refuses_null", "once", open_refuses_null},
+    {"config_sizes", "once", config_sizes},
+    {"structs_at_the_end_of_a_page", "once", structs_at_the_end_of_a_page},
+    {"config_limits", "once", config_limits},
+    {"config_extremes_open", "any", config_extremes_open},
+    {"unknown_flags_and_reserved", "once", unknown_flags_and_reserved},
+    {"unknown_fabric_is_named", "once", unknown_fabric_is_named},
+    {"a_named_fabric_is_never_replaced", "once", a_named_fabric_is_never_replaced},
+    {"rails_that_match_nothing", "once", rails_that_match_nothing},
+    {"min_rails_too_high", "tcp", min_rails_too_high},
+    {"null_handles", "any", null_handles},
+    {"invented_handles", "once", invented_handles},
+    {"handles_of_another_kind", "once", handles_of_another_kind},
+    {"stale_handles", "any", stale_handles},
+    {"handles_of_a_closed_endpoint", "any", handles_of_a_closed_endpoint},
+    {"handles_of_another_endpoint", "any", handles_of_another_endpoint},
+    {"stale_and_invented_ids", "any", stale_and_invented_ids},
+    {"null_arguments", "once", null_arguments},
+    {"buffers_too_small", "once", buffers_too_small},
+    {"properties_sizes", "once", properties_sizes},
+    {"rail_and_peer_properties", "any", rail_and_peer_properties},
+    {"bad_registrations", "any", bad_registrations},
+    {"many_ranges_register", "any", many_ranges_register},
+    {"local_memory_has_no_descriptor", "any", local_memory_has_no_descriptor},
+    {"access_is_kept", "tcp", access_is_kept},
+    {"range_transfers_outside", "once", range_transfers_outside},
+    {"page_transfers_outside", "once", page_transfers_outside},
+    {"bad_transfer_arguments", "once", bad_transfer_arguments},
+    {"argument_sizes", "once", argument_sizes},
+    {"damaged_addresses", "any", damaged_addresses},
+    {"damaged_descriptors", "any", damaged_descriptors},
+    {"blobs_are_not_mixed_up", "any", blobs_are_not_mixed_up},
+    {"ten_million_pages", "tcp alone", ten_million_pages},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

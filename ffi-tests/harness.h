@@ -1,0 +1,203 @@
+/*
+ * What the C tests share: checks that say where and why, teams of processes
+ * that are forked before any Weft call, and waiting with a deadline.
+ */
+#ifndef WEFT_TEST_HARNESS_H
+#define WEFT_TEST_HARNESS_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "weft.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define KIB UINT64_C(1024)
+#define MIB (KIB * 1024)
+#define GIB (MIB * 1024)
+#define MS UINT64_C(1000000)
+#define SECOND (MS * 1000)
+
+/* ---- Checks: a failed one prints itself and ends the process ---- */
+
+#define CHECK(what) ((what) ? (void)0 : fail(__FILE__, __LINE__, "failed: %s", #what))
+#define CHECK_EQ(a, b) check_eq(__FILE__, __LINE__, #a, #b, (long long)(a), (long long)(b))
+#define CHECK_STATUS(call, want) check_status(__FILE__, __LINE__, #call, (call), (want))
+#define CHECK_OK(call) CHECK_STATUS(call, WEFT_OK)
+/* CHECK_ONE_OF(call, status, status, ...) */
+#define CHECK_ONE_OF(call, ...)                                                             \
+    check_one_of(__FILE__, __LINE__, #call, (call), (const weft_status[]){__VA_ARGS__},     \
+                 sizeof((const weft_status[]){__VA_ARGS__}) / sizeof(weft_status))
+#define FAIL(...) fail(__FILE__, __LINE__, __VA_ARGS__)
+
+/*
+ * As CHECK_STATUS and CHECK_ONE_OF, and the call must leave a message of its
+ * own in weft_last_error().
+ */
+#define REFUSED(want, call)                                                                 \
+    (mark_last_error(), check_status(__FILE__, __LINE__, #call, (call), (want)),            \
+     check_own_message(__FILE__, __LINE__, #call))
+#define REFUSED_EITHER(want, other, call)                                                   \
+    (mark_last_error(),                                                                     \
+     check_one_of(__FILE__, __LINE__, #call, (call), (const weft_status[]){want, other}, 2),\
+     check_own_message(__FILE__, __LINE__, #call))
+
+void fail(const char *file, int line, const char *format, ...)
+    __attribute__((noreturn, format(printf, 3, 4)));
+void check_eq(const char *file, int line, const char *a, const char *b, long long va, long long vb);
+void check_status(const char *file, int line, const char *call, weft_status got, weft_status want);
+weft_status check_one_of(const char *file, int line, const char *call, weft_status got,
+                         const weft_status *allowed, size_t count);
+void mark_last_error(void);
+void check_own_message(const char *file, int line, const char *call);
+void skip(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
+/* ---- A program of tests ---- */
+
+/*
+ * where: "any" runs on every fabric, "tcp" on tcp only, "once" is not about a
+ * fabric; a further word "alone" keeps other tests from running beside it.
+ */
+struct test {
+    const char *name;
+    const char *where;
+    void (*run)(void);
+};
+
+/* `prog name` runs one test, `prog --list` lists them. The last has no name. */
+int run_tests(int argc, char **argv, const struct test *tests);
+
+/* ---- Time, random numbers, the process ---- */
+
+uint64_t now_ns(void);
+void sleep_ms(uint64_t ms);
+/* Default limit of a wait in ms; the environment's WEFT_TEST_PATIENCE multiplies it. */
+uint64_t patience_ms(void);
+
+uint64_t mix(uint64_t x);                      /* a good 64-bit hash */
+uint64_t next_random(uint64_t *state);         /* a sequence from a seed */
+void fill_random(void *bytes, size_t len, uint64_t seed);
+/* Index of the first byte that is not as fill_random left it, or -1. */
+int64_t differs_random(const void *bytes, size_t len, uint64_t seed);
+
+int open_fds(void);
+int running_threads(void);
+/* Bytes of zeroed memory in whole pages; ends the process if there are none. */
+void *map_bytes(size_t len);
+
+/* ---- Teams: processes that are forked first, and joined by sockets ---- */
+
+#define TEAM_MAX 10
+
+/* Memory that all of a team see. */
+struct board {
+    _Atomic pid_t pid[TEAM_MAX];
+    _Atomic int may_die[TEAM_MAX]; /* set before a member is killed on purpose */
+    _Atomic uint64_t word[16];
+};
+
+struct team {
+    int rank;
+    int size;
+    int fd[TEAM_MAX]; /* to each other member */
+    struct board *board;
+};
+
+typedef void (*role)(struct team *);
+
+/* Runs one process for each role; all must end well. */
+void run_team(int size, const role *roles);
+void run_pair(role first, role second);
+pid_t pid_of(struct team *team, int rank);
+void kill_member(struct team *team, int rank);
+
+/* ---- An endpoint and what has been polled from it ---- */
+
+/* Completions that a test polled, but did not ask for yet, in their order. */
+struct box {
+    weft_endpoint *endpoint;
+    weft_completion *items;
+    size_t count;
+    size_t capacity;
+};
+
+const char *fabric(void); /* what this run is about: "tcp" or "shm" */
+bool on_fabric(const char *name);
+weft_endpoint_config test_config(void);
+weft_endpoint *open_endpoint(void);
+weft_endpoint *open_with(const weft_endpoint_config *config);
+struct box *box_of(weft_endpoint *endpoint);
+/* Polls for up to `ms`, until something came. */
+void box_pump(struct box *box, uint64_t ms);
+/* The next of a kind; fails after `ms` without one. */
+#define box_take(box, kind, ms) box_take_at(__FILE__, __LINE__, box, kind, ms)
+/* The completion of one operation. */
+#define box_await(box, transfer, ms) box_await_at(__FILE__, __LINE__, box, transfer, ms)
+/* Fails if anything is there, or comes within `ms`. */
+#define box_quiet(box, ms) box_quiet_at(__FILE__, __LINE__, box, ms)
+weft_completion box_take_at(const char *file, int line, struct box *box,
+                            weft_completion_kind kind, uint64_t ms);
+weft_completion box_await_at(const char *file, int line, struct box *box,
+                             weft_transfer transfer, uint64_t ms);
+void box_quiet_at(const char *file, int line, struct box *box, uint64_t ms);
+bool box_try(struct box *box, weft_completion_kind kind, weft_completion *out);
+/* Shuts down if need be, closes, and frees the box. */
+void box_close(struct box *box);
+
+/* ---- Talking within a team; with a box, it is polled meanwhile ---- */
+
+void tell(struct team *team, int to, const void *bytes, size_t len);
+size_t hear(struct team *team, int from, struct box *box, void *bytes, size_t capacity);
+/* Both sides have come here. */
+void meet(struct team *team, int with, struct box *box);
+
+size_t address_of(weft_endpoint *endpoint, void *buffer, size_t capacity);
+size_t descriptor_of(weft_memory *memory, void *buffer, size_t capacity);
+/* Swaps addresses; the lower rank connects; returns the peer, which is up. */
+weft_peer join(struct team *team, int with, struct box *box);
+weft_memory *register_one(weft_endpoint *endpoint, void *address, uint64_t len);
+void give_memory(struct team *team, int to, weft_memory *memory);
+weft_remote_memory *take_memory(struct team *team, int from, struct box *box, weft_peer peer);
+
+/* A write or read of `len` bytes at the start of both. */
+weft_range_args range_args(weft_memory *local, weft_remote_memory *remote, uint64_t len);
+/* Submits a write, again after polling while there is no room. */
+weft_transfer write_now(struct box *box, const weft_range_args *args);
+weft_transfer send_now(struct box *box, weft_peer peer, const void *data, uint64_t len);
+
+/* ---- Two endpoints of one process, connected, with memory each ---- */
+
+struct duo {
+    struct box *a;
+    struct box *b;
+    weft_peer a_to_b;
+    weft_peer b_to_a;
+    uint8_t *a_bytes;
+    uint8_t *b_bytes;
+    uint64_t len;
+    weft_memory *a_memory;
+    weft_memory *b_memory;
+    weft_remote_memory *b_of_a; /* b's memory, as a knows it */
+};
+
+struct duo duo_open(uint64_t len);
+void duo_close(struct duo *duo);
+
+#endif

@@ -1,0 +1,460 @@
+/* Messages: whole, in order, none lost, however slow the receiver is. */
+#include "harness.h"
+
+/* Message `i` of a sequence: its number, then random bytes. */
+static void compose(uint8_t *data, uint64_t i, size_t len)
+{
+    fill_random(data, len, i);
+    if (len >= sizeof i)
+        memcpy(data, &i, sizeof i);
+}
+
+static void check_message(const weft_completion *c, uint64_t i, size_t len)
+{
+    static uint8_t *want;
+    if (!want)
+        want = malloc(WEFT_MESSAGE_MAX);
+    CHECK(want != NULL);
+    CHECK_OK(c->status);
+    if (c->bytes != len)
+        FAIL("message %" PRIu64 " has %" PRIu64 " bytes, not %zu", i, c->bytes, len);
+    compose(want, i, len);
+    if (len > 0 && memcmp(c->data, want, len) != 0)
+        FAIL("message %" PRIu64 " of %zu bytes is not what was sent", i, len);
+}
+
+static void receive(struct box *box, uint64_t i, size_t len)
+{
+    weft_completion c = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
+    check_message(&c, i, len);
+    CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+}
+
+static void expect_sent(struct box *box, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        weft_completion c = box_take(box, WEFT_COMPLETION_SEND, patience_ms());
+        CHECK_OK(c.status);
+    }
+}
+
+/* ---- Sizes and order ---- */
+
+static const size_t sizes[] = {0,     1,     2,     7,     8,     63,      64,      65,
+                               100,   127,   128,   129,   255,   256,     4095,    4096,
+                               4097,  8191,  8192,  8193,  16383, 16384,   16385,   65535,
+                               65536, 65537, 99999, 131072, 524288, 1048575, 1048576};
+
+static void sends_sizes(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    uint8_t *data = malloc(WEFT_MESSAGE_MAX);
+    CHECK(data != NULL);
+    for (size_t i = 0; i < COUNT(sizes); i++) {
+        compose(data, i, sizes[i]);
+        weft_transfer id = send_now(box, peer, data, sizes[i]);
+        memset(data, 0xff, sizes[i]); /* copied by the call */
+        weft_completion c = box_await(box, id, patience_ms());
+        CHECK_OK(c.status);
+        CHECK_EQ(c.bytes, sizes[i]);
+        CHECK(c.peer == peer);
+    }
+    weft_transfer id = send_now(box, peer, NULL, 0);
+    CHECK_OK(box_await(box, id, patience_ms()).status);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void takes_sizes(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 0, box);
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        receive(box, i, sizes[i]);
+    receive(box, 0, 0);
+    meet(team, 0, box);
+    box_quiet(box, 50);
+    box_close(box);
+}
+
+static void all_sizes(void)
+{
+    run_pair(sends_sizes, takes_sizes);
+}
+
+#define MANY 20000
+
+static size_t random_size(uint64_t i)
+{
+    uint64_t r = mix(i);
+    return r % 100 == 0 ? (size_t)(mix(r) % 65536) : (size_t)(mix(r) % 2000);
+}
+
+static void sends_many(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    uint8_t data[65536];
+    size_t completed = 0;
+    weft_completion c;
+    for (uint64_t i = 0; i < MANY; i++) {
+        compose(data, i, random_size(i));
+        send_now(box, peer, data, random_size(i));
+        while (box_try(box, WEFT_COMPLETION_SEND, &c)) {
+            CHECK_OK(c.status);
+            completed++;
+        }
+    }
+    expect_sent(box, MANY - completed);
+    meet(team, 1, box);
+    box_quiet(box, 50);
+    box_close(box);
+}
+
+static void takes_many(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 0, box);
+    for (uint64_t i = 0; i < MANY; i++)
+        receive(box, i, random_size(i));
+    meet(team, 0, box);
+    box_quiet(box, 50);
+    box_close(box);
+}
+
+static void many_in_order(void)
+{
+    run_pair(sends_many, takes_many);
+}
+
+/* A queue of the least depth and the least room for bytes: slower, but nothing is lost. */
+static struct box *open_small(void)
+{
+    weft_endpoint_config config = test_config();
+    config.queue_depth = 16;
+    config.message_bytes = MIB;
+    return box_of(open_with(&config));
+}
+
+static void sends_through_little(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    uint8_t data[65536];
+    for (uint64_t i = 0; i < 2000; i++) {
+        compose(data, i, random_size(i));
+        send_now(box, peer, data, random_size(i));
+    }
+    expect_sent(box, 2000);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void takes_through_little(struct team *team)
+{
+    struct box *box = open_small();
+    join(team, 0, box);
+    for (uint64_t i = 0; i < 2000; i++) {
+        if (i % 500 == 0)
+            sleep_ms(50);
+        receive(box, i, random_size(i));
+    }
+    meet(team, 0, box);
+    box_quiet(box, 50);
+    box_close(box);
+}
+
+static void a_small_queue_loses_nothing(void)
+{
+    run_pair(sends_through_little, takes_through_little);
+}
+
+/* ---- Back-pressure ---- */
+
+#define BLOCK ((size_t)(64 * KIB))
+
+/* Sends until there is no room, tells how many went in, and then ten more. */
+static void presses(struct team *team)
+{
+    struct box *box = open_small();
+    weft_peer peer = join(team, 1, box);
+    uint8_t data[BLOCK];
+    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    uint64_t sent = 0, refused_since = 0;
+    args.peer = peer;
+    args.data = data;
+    args.len = sizeof data;
+    /* No room for half a second: the receiver does not take any more. */
+    while (!refused_since || now_ns() - refused_since < 500 * MS) {
+        compose(data, sent, BLOCK);
+        weft_status status = weft_send(box->endpoint, &args, NULL);
+        if (status == WEFT_ERR_AGAIN) {
+            refused_since = refused_since ? refused_since : now_ns();
+            box_pump(box, 5);
+            continue;
+        }
+        CHECK_OK(status);
+        refused_since = 0;
+        sent++;
+        if (sent * BLOCK > 8 * MIB)
+            FAIL("8 MiB went in where 1 MiB may wait on either side");
+    }
+    CHECK(sent * BLOCK >= MIB);
+    printf("%" PRIu64 " blocks of 64 KiB went in\n", sent);
+    tell(team, 1, &sent, sizeof sent);
+    for (uint64_t i = sent; i < sent + 10; i++) {
+        compose(data, i, BLOCK);
+        send_now(box, peer, data, BLOCK);
+    }
+    expect_sent(box, sent + 10);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void does_not_poll(struct team *team)
+{
+    struct box *box = open_small();
+    uint64_t sent;
+    join(team, 0, box);
+    CHECK_EQ(hear(team, 0, NULL, &sent, sizeof sent), sizeof sent);
+    for (uint64_t i = 0; i < sent + 10; i++)
+        receive(box, i, BLOCK);
+    meet(team, 0, box);
+    box_quiet(box, 50);
+    box_close(box);
+}
+
+static void a_receiver_that_does_not_poll(void)
+{
+    run_pair(presses, does_not_poll);
+}
+
+static void does_not_release(struct team *team)
+{
+    struct box *box = open_small();
+    uint64_t sent;
+    join(team, 0, box);
+    CHECK_EQ(hear(team, 0, box, &sent, sizeof sent), sizeof sent);
+    for (uint64_t i = 0; i < sent + 10; i++)
+        receive(box, i, BLOCK);
+    meet(team, 0, box);
+    box_quiet(box, 50);
+    box_close(box);
+}
+
+static void a_receiver_that_does_not_release(void)
+{
+    run_pair(presses, does_not_release);
+}
+
+/* ---- Messages that are kept ---- */
+
+#define HELD 500
+
+static void sends_to_a_keeper(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    uint8_t data[1000];
+    for (uint64_t i = 0; i < 10 * HELD; i++) {
+        compose(data, i, sizeof data);
+        send_now(box, peer, data, sizeof data);
+    }
+    expect_sent(box, 10 * HELD);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void keeps(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_completion *held = calloc(HELD, sizeof *held);
+    CHECK(held != NULL);
+    join(team, 0, box);
+    for (uint64_t i = 0; i < 10 * HELD; i++) {
+        weft_completion c = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
+        check_message(&c, i, 1000);
+        if (i % 10 == 0)
+            held[i / 10] = c;
+        else
+            CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+    }
+    meet(team, 0, box);
+    for (uint64_t n = 0; n < HELD; n++) { /* released in another order */
+        uint64_t i = n * 7 % HELD;
+        check_message(&held[i], i * 10, 1000);
+        CHECK_OK(weft_message_release(box->endpoint, held[i].transfer));
+        CHECK_STATUS(weft_message_release(box->endpoint, held[i].transfer), WEFT_ERR_HANDLE);
+    }
+    free(held);
+    box_close(box);
+}
+
+static void kept_messages_stay_whole(void)
+{
+    run_pair(sends_to_a_keeper, keeps);
+}
+
+/* A message outlives its peer until it is released. */
+static void sends_and_leaves(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    uint8_t data[5000];
+    compose(data, 3, sizeof data);
+    weft_transfer id = send_now(box, peer, data, sizeof data);
+    CHECK_OK(box_await(box, id, patience_ms()).status);
+    box_close(box);
+}
+
+static void keeps_after_the_peer(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 0, box);
+    weft_completion c = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
+    CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status,
+                 WEFT_ERR_PEER_CLOSED);
+    sleep_ms(100);
+    check_message(&c, 3, 5000);
+    CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+    box_close(box);
+}
+
+static void a_message_outlives_its_peer(void)
+{
+    run_pair(sends_and_leaves, keeps_after_the_peer);
+}
+
+/* ---- Both ways, and from many ---- */
+
+#define BOTH 5000
+
+static bool all_manual;
+
+static void sends_and_takes(struct team *team)
+{
+    weft_endpoint_config config = test_config();
+    config.progress = all_manual ? WEFT_PROGRESS_MANUAL : WEFT_PROGRESS_THREADS;
+    struct box *box = box_of(open_with(&config));
+    weft_peer peer = join(team, 1 - team->rank, box);
+    uint8_t data[65536];
+    uint64_t sent = 0, completed = 0, taken = 0, until = now_ns() + 2 * patience_ms() * MS;
+    weft_completion c;
+    while (completed < BOTH || taken < BOTH) {
+        CHECK(now_ns() < until);
+        for (int burst = 0; burst < 20 && sent < BOTH; burst++) {
+            weft_send_args args = WEFT_SEND_ARGS_INIT;
+            args.peer = peer;
+            args.data = data;
+            args.len = random_size(sent);
+            compose(data, sent, args.len);
+            weft_status status = weft_send(box->endpoint, &args, NULL);
+            if (status == WEFT_ERR_AGAIN)
+                break;
+            CHECK_OK(status);
+            sent++;
+        }
+        box_pump(box, sent < BOTH ? 0 : 1);
+        while (box_try(box, WEFT_COMPLETION_SEND, &c)) {
+            CHECK_OK(c.status);
+            completed++;
+        }
+        while (box_try(box, WEFT_COMPLETION_MESSAGE, &c)) {
+            check_message(&c, taken, random_size(taken));
+            taken++;
+            CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+        }
+    }
+    meet(team, 1 - team->rank, box);
+    box_close(box);
+}
+
+static void both_ways_at_once(void)
+{
+    run_pair(sends_and_takes, sends_and_takes);
+}
+
+static void both_ways_with_manual_progress(void)
+{
+    all_manual = true;
+    run_pair(sends_and_takes, sends_and_takes);
+}
+
+#define SENDERS 8
+#define EACH 1000
+
+static void takes_from_many(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    char address[4096];
+    weft_peer peers[SENDERS] = {0};
+    uint64_t taken[SENDERS] = {0};
+    size_t len = address_of(box->endpoint, address, sizeof address), known = 0;
+    for (int r = 1; r <= SENDERS; r++)
+        tell(team, r, address, len);
+    for (size_t n = 0; n < SENDERS * EACH; n++) {
+        weft_completion c = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
+        size_t who = 0;
+        while (who < known && peers[who] != c.peer)
+            who++;
+        CHECK(who < SENDERS);
+        if (who == known)
+            peers[known++] = c.peer;
+        check_message(&c, taken[who], random_size(taken[who]));
+        taken[who]++;
+        CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+    }
+    for (size_t i = 0; i < SENDERS; i++)
+        CHECK_EQ(taken[i], EACH);
+    for (int r = 1; r <= SENDERS; r++)
+        CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, 100).status);
+    for (int r = 1; r <= SENDERS; r++)
+        meet(team, r, box);
+    box_close(box);
+}
+
+static void sends_among_many(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    char address[4096];
+    uint8_t data[65536];
+    weft_peer peer;
+    size_t len = hear(team, 0, NULL, address, sizeof address);
+    CHECK_OK(weft_peer_connect(box->endpoint, address, len, NULL, &peer));
+    for (uint64_t i = 0; i < EACH; i++) { /* at once: it may still be connecting */
+        compose(data, i, random_size(i));
+        send_now(box, peer, data, random_size(i));
+    }
+    expect_sent(box, EACH);
+    CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, 100).status);
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void eight_to_one(void)
+{
+    role roles[SENDERS + 1] = {takes_from_many};
+    for (int i = 1; i <= SENDERS; i++)
+        roles[i] = sends_among_many;
+    run_team(SENDERS + 1, roles);
+}
+
+static const struct test tests[] = {
+    {"all_sizes", "any", all_sizes},
+    {"many_in_order", "any", many_in_order},
+    {"a_small_queue_loses_nothing", "any", a_small_queue_loses_nothing},
+    {"a_receiver_that_does_not_poll", "any", a_receiver_that_does_not_poll},
+    {"a_receiver_that_does_not_release", "any", a_receiver_that_does_not_release},
+    {"kept_messages_stay_whole", "any", kept_messages_stay_whole},
+    {"a_message_outlives_its_peer", "any", a_message_outlives_its_peer},
+    {"both_ways_at_once", "any", both_ways_at_once},
+    {"both_ways_with_manual_progress", "any", both_ways_with_manual_progress},
+    {"eight_to_one", "any alone", eight_to_one},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,750 @@
+/* Peers that come and go, die, stop, and come back. */
+#include "harness.h"
+
+/* Nanoseconds that an answer may come after its deadline. */
+#define GRACE (500 * MS)
+
+/* ---- Nobody there ---- */
+
+/* Connects, and expects no peer to be found within the timeout. */
+static void finds_nobody(struct box *box, const void *address, size_t len)
+{
+    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    weft_peer peer = 0;
+    weft_transfer sent = 0;
+    int mark;
+    args.timeout_ns = SECOND;
+    args.user_data = &mark;
+    uint64_t began = now_ns();
+    CHECK_OK(weft_peer_connect(box->endpoint, address, len, &args, &peer));
+    message.peer = peer;
+    message.data = "anybody?";
+    message.len = 8;
+    CHECK_OK(weft_send(box->endpoint, &message, &sent)); /* waits for the peer */
+    weft_completion up = box_take(box, WEFT_COMPLETION_PEER_UP, 5000);
+    CHECK(now_ns() - began < SECOND + GRACE);
+    CHECK_ONE_OF(up.status, WEFT_ERR_UNREACHABLE, WEFT_ERR_PEER_GONE);
+    CHECK(up.peer == peer && up.user_data == &mark);
+    weft_completion c = box_await(box, sent, 1000);
+    CHECK(c.status != WEFT_OK);
+    CHECK_EQ(c.bytes, 0);
+    box_quiet(box, 300); /* no PEER_DOWN: it was never up */
+    weft_status status = weft_send(box->endpoint, &message, NULL);
+    CHECK_ONE_OF(status, WEFT_ERR_HANDLE, WEFT_ERR_PEER_LOST, WEFT_ERR_PEER_CLOSED);
+}
+
+static void closes_and_tells(struct team *team)
+{
+    char address[4096];
+    weft_endpoint *endpoint = open_endpoint();
+    size_t len = address_of(endpoint, address, sizeof address);
+    CHECK_OK(weft_endpoint_close(endpoint));
+    tell(team, 0, address, len);
+    meet(team, 0, NULL);
+}
+
+static void dies_and_has_told(struct team *team)
+{
+    char address[4096];
+    weft_endpoint *endpoint = open_endpoint();
+    tell(team, 0, address, address_of(endpoint, address, sizeof address));
+    _exit(0);
+}
+
+static void calls_the_dead(struct team *team)
+{
+    char address[4096];
+    struct box *box = box_of(open_endpoint());
+    size_t len = hear(team, 1, NULL, address, sizeof address);
+    sleep_ms(300);
+    finds_nobody(box, address, len);
+    finds_nobody(box, address, len); /* and again */
+    box_close(box);
+}
+
+static void calls_the_closed(struct team *team)
+{
+    calls_the_dead(team);
+    meet(team, 1, NULL);
+}
+
+static void closed_endpoint_is_unreachable(void)
+{
+    run_pair(calls_the_closed, closes_and_tells);
+}
+
+static void dead_process_is_unreachable(void)
+{
+    run_pair(calls_the_dead, dies_and_has_told);
+}
+
+static void own_address_is_refused(void)
+{
+    char address[4096];
+    weft_endpoint *endpoint = open_endpoint();
+    weft_peer peer;
+    size_t len = address_of(endpoint, address, sizeof address);
+    REFUSED(WEFT_ERR_INVALID, weft_peer_connect(endpoint, address, len, NULL, &peer));
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+/* ---- Back again ---- */
+
+static void restarts(struct team *team)
+{
+    uint8_t *bytes = map_bytes(4096);
+    char address[4096];
+    memset(bytes, 0x33, 4096);
+    for (int life = 0; life < 2; life++) {
+        struct box *box = box_of(open_endpoint());
+        tell(team, 0, address, address_of(box->endpoint, address, sizeof address));
+        weft_memory *memory = register_one(box->endpoint, bytes, 4096);
+        give_memory(team, 0, memory);
+        meet(team, 0, box);
+        box_close(box);
+    }
+    for (size_t i = 0; i < 4096; i++)
+        CHECK(bytes[i] == 0x33);
+}
+
+static void meets_the_restarted(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    char address[2][4096], descriptor[2][4096];
+    size_t address_len[2], descriptor_len[2];
+    weft_peer peer[2];
+    weft_remote_memory *remote = NULL;
+    for (int life = 0; life < 2; life++) {
+        address_len[life] = hear(team, 1, box, address[life], sizeof address[life]);
+        descriptor_len[life] = hear(team, 1, box, descriptor[life], sizeof descriptor[life]);
+        if (life == 1)
+            finds_nobody(box, address[0], address_len[0]);
+        CHECK_OK(weft_peer_connect(box->endpoint, address[life], address_len[life], NULL,
+                                   &peer[life]));
+        CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+        if (life == 1) {
+            CHECK(peer[0] != peer[1]);
+            REFUSED(WEFT_ERR_PEER_GONE,
+                    weft_remote_memory_import(box->endpoint, peer[1], descriptor[0],
+                                              descriptor_len[0], &remote));
+            REFUSED(WEFT_ERR_HANDLE,
+                    weft_remote_memory_import(box->endpoint, peer[0], descriptor[0],
+                                              descriptor_len[0], &remote));
+        }
+        CHECK_OK(weft_remote_memory_import(box->endpoint, peer[life], descriptor[life],
+                                           descriptor_len[life], &remote));
+        meet(team, 1, box);
+        CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status,
+                     WEFT_ERR_PEER_CLOSED);
+        /* What remains of it is answered. */
+        uint8_t byte = 1;
+        weft_memory *mine = register_one(box->endpoint, &byte, 1);
+        weft_range_args args = range_args(mine, remote, 1);
+        weft_transfer id;
+        weft_status status = weft_write(box->endpoint, &args, &id);
+        if (status == WEFT_OK)
+            status = box_await(box, id, patience_ms()).status;
+        CHECK_ONE_OF(status, WEFT_ERR_PEER_CLOSED, WEFT_ERR_PEER_GONE, WEFT_ERR_PEER_LOST,
+                     WEFT_ERR_HANDLE);
+        CHECK_OK(weft_memory_deregister(mine));
+        CHECK_OK(weft_remote_memory_release(remote));
+    }
+    box_close(box);
+}
+
+static void restarted_endpoint(void)
+{
+    run_pair(meets_the_restarted, restarts);
+}
+
+static void comes_and_goes(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    char address[4096];
+    weft_peer peer, last = 0;
+    size_t len = hear(team, 1, box, address, sizeof address);
+    int fds = 0, threads = 0;
+    for (int i = 0; i < 103; i++) {
+        if (i == 3) {
+            fds = open_fds();
+            threads = running_threads();
+        }
+        CHECK_OK(weft_peer_connect(box->endpoint, address, len, NULL, &peer));
+        CHECK(peer != last);
+        CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+        CHECK_OK(box_await(box, send_now(box, peer, &i, sizeof i), patience_ms()).status);
+        CHECK_OK(weft_peer_disconnect(box->endpoint, peer));
+        weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+        CHECK_OK(down.status);
+        CHECK(down.peer == peer);
+        CHECK_STATUS(weft_peer_disconnect(box->endpoint, peer), WEFT_ERR_HANDLE);
+        last = peer;
+        meet(team, 1, box);
+    }
+    sleep_ms(500);
+    if (open_fds() > fds + 4)
+        FAIL("%d descriptors were open after 3 rounds, %d after 103", fds, open_fds());
+    CHECK_EQ(running_threads(), threads);
+    box_close(box);
+}
+
+static void is_visited(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    char address[4096];
+    tell(team, 0, address, address_of(box->endpoint, address, sizeof address));
+    int fds = 0;
+    for (int i = 0; i < 103; i++) {
+        if (i == 3)
+            fds = open_fds();
+        weft_completion up = box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms());
+        CHECK_OK(up.status);
+        CHECK_EQ(up.value, 1);
+        weft_completion got = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
+        CHECK(got.bytes == sizeof i && memcmp(got.data, &i, sizeof i) == 0);
+        CHECK(got.peer == up.peer);
+        CHECK_OK(weft_message_release(box->endpoint, got.transfer));
+        weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+        CHECK_STATUS(down.status, WEFT_ERR_PEER_CLOSED);
+        CHECK(down.peer == up.peer);
+        meet(team, 0, box);
+    }
+    sleep_ms(500);
+    if (open_fds() > fds + 4)
+        FAIL("%d descriptors were open after 3 rounds, %d after 103", fds, open_fds());
+    box_close(box);
+}
+
+static void a_hundred_visits(void)
+{
+    run_pair(comes_and_goes, is_visited);
+}
+
+/* ---- Both at once, and again ---- */
+
+static void connects_at_once(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    char mine[4096], theirs[4096];
+    int other = 1 - team->rank, mark;
+    tell(team, other, mine, address_of(box->endpoint, mine, sizeof mine));
+    size_t len = hear(team, other, box, theirs, sizeof theirs);
+    for (int round = 0; round < 20; round++) {
+        weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+        weft_peer peer;
+        args.user_data = &mark;
+        meet(team, other, box);
+        if (round % 4 == 3) /* one side somewhat later */
+            usleep((useconds_t)(team->rank * round * 20));
+        CHECK_OK(weft_peer_connect(box->endpoint, theirs, len, &args, &peer));
+        /* One answer to our connect; one more if theirs came first. */
+        int asked = 0, accepted = 0;
+        uint64_t until = now_ns() + patience_ms() * MS;
+        while (!asked) {
+            weft_completion up;
+            CHECK(now_ns() < until);
+            box_pump(box, 10);
+            while (box_try(box, WEFT_COMPLETION_PEER_UP, &up)) {
+                CHECK_OK(up.status);
+                CHECK(up.peer == peer);
+                if (up.user_data == &mark)
+                    asked++;
+                else
+                    accepted++;
+            }
+        }
+        send_now(box, peer, &round, sizeof round);
+        weft_completion got = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
+        CHECK(got.peer == peer && got.bytes == sizeof round);
+        CHECK(memcmp(got.data, &round, sizeof round) == 0);
+        CHECK_OK(weft_message_release(box->endpoint, got.transfer));
+        CHECK_OK(box_take(box, WEFT_COMPLETION_SEND, patience_ms()).status);
+        weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
+        CHECK_OK(weft_endpoint_info(box->endpoint, &p));
+        CHECK_EQ(p.peers, 1);
+        meet(team, other, box);
+        weft_completion up;
+        while (box_try(box, WEFT_COMPLETION_PEER_UP, &up)) {
+            CHECK(up.user_data != &mark && up.peer == peer);
+            accepted++;
+        }
+        CHECK(asked == 1 && accepted <= 1);
+        box_quiet(box, 50);
+        meet(team, other, box);
+        if (team->rank == round % 2)
+            CHECK_OK(weft_peer_disconnect(box->endpoint, peer));
+        weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+        CHECK_STATUS(down.status, team->rank == round % 2 ? WEFT_OK : WEFT_ERR_PEER_CLOSED);
+        CHECK(down.peer == peer);
+        box_quiet(box, 20);
+    }
+    box_close(box);
+}
+
+static void both_connect_at_once(void)
+{
+    run_pair(connects_at_once, connects_at_once);
+}
+
+static void connecting_again_gives_the_same_peer(void)
+{
+    struct duo duo = duo_open(4096);
+    char address[4096];
+    int mark;
+    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_peer peer = 0;
+    size_t len = address_of(duo.b->endpoint, address, sizeof address);
+    args.user_data = &mark;
+    CHECK_OK(weft_peer_connect(duo.a->endpoint, address, len, &args, &peer));
+    CHECK(peer == duo.a_to_b);
+    weft_completion up = box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms());
+    CHECK_OK(up.status);
+    CHECK(up.peer == peer && up.user_data == &mark);
+    box_quiet(duo.a, 50);
+    /* From the accepting side, too. */
+    len = address_of(duo.a->endpoint, address, sizeof address);
+    CHECK_OK(weft_peer_connect(duo.b->endpoint, address, len, NULL, &peer));
+    CHECK(peer == duo.b_to_a);
+    CHECK_OK(box_take(duo.b, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    box_quiet(duo.a, 50);
+    box_quiet(duo.b, 50);
+    duo_close(&duo);
+}
+
+static void too_many_peers(void)
+{
+    weft_endpoint_config config = test_config();
+    config.max_peers = 1;
+    struct box *small = box_of(open_with(&config));
+    struct box *b = box_of(open_endpoint()), *c = box_of(open_endpoint());
+    char address[4096];
+    weft_peer peer;
+    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    size_t len = address_of(b->endpoint, address, sizeof address);
+    CHECK_OK(weft_peer_connect(small->endpoint, address, len, NULL, &peer));
+    CHECK_OK(box_take(small, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    len = address_of(c->endpoint, address, sizeof address);
+    REFUSED(WEFT_ERR_LIMIT, weft_peer_connect(small->endpoint, address, len, NULL, &peer));
+    /* Nor can a third come in; it is told so. */
+    len = address_of(small->endpoint, address, sizeof address);
+    args.timeout_ns = SECOND;
+    CHECK_OK(weft_peer_connect(c->endpoint, address, len, &args, &peer));
+    CHECK_STATUS(box_take(c, WEFT_COMPLETION_PEER_UP, 3000).status, WEFT_ERR_UNREACHABLE);
+    box_quiet(small, 50);
+    box_close(small);
+    box_close(b);
+    box_close(c);
+}
+
+/* ---- Disconnecting with work under way ---- */
+
+#define PENDING 100
+
+static void disconnects(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    weft_memory *memory = register_one(box->endpoint, map_bytes(MIB), MIB);
+    weft_remote_memory *theirs = take_memory(team, 1, box, peer);
+    sleep_ms(100);
+    meet(team, 1, box);
+    sleep_ms(50);
+    for (size_t i = 0; i < PENDING; i++) {
+        weft_range_args args = range_args(memory, theirs, MIB);
+        CHECK_OK(weft_write(box->endpoint, &args, NULL));
+    }
+    CHECK_OK(weft_peer_disconnect(box->endpoint, peer));
+    /* PEER_DOWN comes when all operations with it have completed. */
+    size_t completed = 0, canceled = 0;
+    uint64_t until = now_ns() + patience_ms() * MS;
+    weft_completion c;
+    for (bool down = false; !down;) {
+        CHECK(now_ns() < until);
+        box_pump(box, 10);
+        for (size_t i = 0; i < box->count; i++) {
+            c = box->items[i];
+            CHECK(!down);
+            if (c.kind == WEFT_COMPLETION_PEER_DOWN) {
+                CHECK_OK(c.status);
+                CHECK(c.peer == peer);
+                down = true;
+                continue;
+            }
+            CHECK_EQ(c.kind, WEFT_COMPLETION_WRITE);
+            canceled += CHECK_ONE_OF(c.status, WEFT_ERR_CANCELED, WEFT_OK) != WEFT_OK;
+            completed++;
+        }
+        box->count = 0;
+    }
+    CHECK_EQ(completed, PENDING);
+    CHECK(canceled > 0);
+    box_quiet(box, 100);
+    CHECK_OK(weft_memory_deregister(memory));
+    CHECK_OK(weft_remote_memory_release(theirs));
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(box->endpoint, peer));
+    meet(team, 1, NULL);
+    box_close(box);
+}
+
+static void is_left(struct team *team)
+{
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL; /* so that writes wait while it sleeps */
+    struct box *box = box_of(open_with(&config));
+    weft_peer peer = join(team, 0, box);
+    weft_memory *memory = register_one(box->endpoint, map_bytes(MIB), MIB);
+    give_memory(team, 0, memory);
+    meet(team, 0, box);
+    sleep_ms(300);
+    weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+    CHECK_STATUS(down.status, WEFT_ERR_PEER_CLOSED);
+    CHECK(down.peer == peer);
+    meet(team, 0, box);
+    box_quiet(box, 100);
+    CHECK_OK(weft_memory_deregister(memory));
+    box_close(box);
+}
+
+static void disconnect_ends_operations(void)
+{
+    run_pair(disconnects, is_left);
+}
+
+/* ---- Death in mid-transfer ---- */
+
+#define KILLED_WRITES 400
+
+/* Writes to 1, which is killed, and to 2, which must not notice. */
+static void outlives(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_memory *memory = register_one(box->endpoint, map_bytes(MIB), MIB);
+    weft_peer peer[3] = {0};
+    weft_remote_memory *theirs[3] = {0};
+    for (int r = 1; r <= 2; r++) {
+        peer[r] = join(team, r, box);
+        theirs[r] = take_memory(team, r, box, peer[r]);
+    }
+    weft_transfer ids[KILLED_WRITES] = {0};
+    int seen[KILLED_WRITES] = {0};
+    size_t accepted = 0, completed = 0;
+    for (size_t i = 0; i < KILLED_WRITES; i++) {
+        int to = 1 + (int)(i % 2);
+        weft_range_args args = range_args(memory, theirs[to], MIB);
+        args.user_data = (void *)(uintptr_t)(i + 1);
+        args.timeout_ns = 5 * SECOND;
+        args.flags = i % 4 < 2 ? WEFT_NOTIFY : 0;
+        weft_status status = weft_write(box->endpoint, &args, &ids[i]);
+        if (to == 2)
+            CHECK_OK(status);
+        else
+            CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_PEER_LOST, WEFT_ERR_PEER_CLOSED,
+                         WEFT_ERR_HANDLE);
+        accepted += status == WEFT_OK;
+        if (i == 60)
+            kill_member(team, 1);
+    }
+    uint64_t submitted = now_ns();
+    size_t down = 0;
+    while (completed < accepted) {
+        if (now_ns() - submitted > 5 * SECOND + GRACE)
+            FAIL("%zu of %zu writes did not complete by their deadline", accepted - completed,
+                 accepted);
+        box_pump(box, 10);
+        for (size_t k = 0; k < box->count; k++) {
+            weft_completion c = box->items[k];
+            if (c.kind == WEFT_COMPLETION_PEER_DOWN) {
+                CHECK(c.peer == peer[1]);
+                CHECK_STATUS(c.status, WEFT_ERR_PEER_LOST);
+                down++;
+                continue;
+            }
+            size_t i = (size_t)(uintptr_t)c.user_data - 1;
+            CHECK(i < KILLED_WRITES && c.transfer == ids[i]);
+            seen[i]++;
+            completed++;
+            if (i % 2 == 1)
+                CHECK_OK(c.status);
+            else
+                CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT);
+        }
+        box->count = 0;
+    }
+    for (size_t i = 0; i < KILLED_WRITES; i++)
+        CHECK(seen[i] <= 1);
+    if (!down)
+        CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status,
+                     WEFT_ERR_PEER_LOST);
+    CHECK(down <= 1);
+    box_quiet(box, 300);
+    CHECK_OK(weft_remote_memory_release(theirs[1]));
+    meet(team, 2, box);
+    CHECK_OK(weft_memory_deregister(memory));
+    box_close(box);
+}
+
+static void waits_to_be_killed(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 0, box);
+    give_memory(team, 0, register_one(box->endpoint, map_bytes(MIB), MIB));
+    for (;;)
+        box_pump(box, 100);
+}
+
+static void survives_as_a_target(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 0, box);
+    give_memory(team, 0, register_one(box->endpoint, map_bytes(MIB), MIB));
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void killed_peer(void)
+{
+    const role roles[] = {outlives, waits_to_be_killed, survives_as_a_target};
+    run_team(3, roles);
+}
+
+/* The one that writes dies: its target learns of it and can free its memory. */
+static void target_of_the_killed(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    uint8_t *bytes = map_bytes(16 * MIB);
+    join(team, 1, box);
+    weft_memory *memory = register_one(box->endpoint, bytes, 16 * MIB);
+    give_memory(team, 1, memory);
+    meet(team, 1, box);
+    sleep_ms(100);
+    kill_member(team, 1);
+    CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status,
+                 WEFT_ERR_PEER_LOST);
+    uint64_t began = now_ns();
+    CHECK_OK(weft_memory_deregister(memory));
+    CHECK(now_ns() - began < 3 * SECOND);
+    memset(bytes, 0x11, 16 * MIB);
+    sleep_ms(300);
+    for (size_t i = 0; i < 16 * MIB; i++)
+        if (bytes[i] != 0x11)
+            FAIL("a dead peer's write landed at %zu", i);
+    box_close(box);
+}
+
+static void writes_until_killed(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 0, box);
+    weft_memory *memory = register_one(box->endpoint, map_bytes(16 * MIB), 16 * MIB);
+    weft_remote_memory *theirs = take_memory(team, 0, box, peer);
+    meet(team, 0, box);
+    for (;;) {
+        weft_range_args args = range_args(memory, theirs, 16 * MIB);
+        if (weft_write(box->endpoint, &args, NULL) != WEFT_OK)
+            sched_yield();
+        box_pump(box, 0);
+        box->count = 0;
+    }
+}
+
+static void killed_writer(void)
+{
+    run_pair(target_of_the_killed, writes_until_killed);
+}
+
+/* ---- Memory that its owner took back ---- */
+
+static void gives_gone_memory(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    uint8_t *bytes = map_bytes(4096);
+    char descriptor[4096];
+    join(team, 1, box);
+    weft_memory *memory = register_one(box->endpoint, bytes, 4096);
+    size_t len = descriptor_of(memory, descriptor, sizeof descriptor);
+    CHECK_OK(weft_memory_deregister(memory));
+    tell(team, 1, descriptor, len);
+    meet(team, 1, box);
+    for (size_t i = 0; i < 4096; i++)
+        CHECK(bytes[i] == 0);
+    box_close(box);
+}
+
+static void uses_gone_memory(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 0, box);
+    uint8_t *bytes = map_bytes(4096);
+    char descriptor[4096];
+    weft_memory *memory = register_one(box->endpoint, bytes, 4096);
+    memset(bytes, 1, 4096);
+    size_t len = hear(team, 0, box, descriptor, sizeof descriptor);
+    for (int i = 0; i < 4; i++) {
+        weft_remote_memory *remote = NULL;
+        weft_status status =
+            weft_remote_memory_import(box->endpoint, peer, descriptor, len, &remote);
+        if (status != WEFT_OK) {
+            CHECK_STATUS(status, WEFT_ERR_MEMORY_GONE);
+            continue;
+        }
+        weft_range_args args = range_args(memory, remote, 4096);
+        weft_transfer id;
+        if (i >= 2)
+            sleep_ms(100);
+        status = i % 2 ? weft_read(box->endpoint, &args, &id) : weft_write(box->endpoint, &args, &id);
+        if (status == WEFT_OK)
+            status = box_await(box, id, 5000).status;
+        CHECK_STATUS(status, WEFT_ERR_MEMORY_GONE);
+        CHECK_OK(weft_remote_memory_release(remote));
+    }
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void memory_gone_before_import(void)
+{
+    run_pair(gives_gone_memory, uses_gone_memory);
+}
+
+static void takes_memory_back(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    uint8_t *bytes = map_bytes(4 * MIB);
+    join(team, 1, box);
+    for (int round = 0; round < 10; round++) {
+        weft_memory *memory = register_one(box->endpoint, bytes, 4 * MIB);
+        give_memory(team, 1, memory);
+        meet(team, 1, box);
+        sleep_ms(20);
+        CHECK_OK(weft_memory_deregister(memory)); /* while writes come in */
+        memset(bytes, round, 4 * MIB);
+        meet(team, 1, box);
+        sleep_ms(30);
+        for (size_t i = 0; i < 4 * MIB; i++)
+            if (bytes[i] != round)
+                FAIL("a late write landed at %zu", i);
+        CHECK_STATUS(weft_memory_deregister(memory), WEFT_ERR_HANDLE);
+    }
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void writes_to_what_goes(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 0, box);
+    uint8_t *bytes = map_bytes(4 * MIB);
+    weft_memory *memory = register_one(box->endpoint, bytes, 4 * MIB);
+    memset(bytes, 0xee, 4 * MIB);
+    for (int round = 0; round < 10; round++) {
+        weft_remote_memory *theirs = take_memory(team, 0, box, peer);
+        meet(team, 0, box);
+        size_t good = 0, outstanding = 0;
+        bool gone = false;
+        uint64_t until = now_ns() + patience_ms() * MS;
+        while (!gone || outstanding > 0) {
+            CHECK(now_ns() < until);
+            weft_range_args args = range_args(memory, theirs, 4 * MIB);
+            if (!gone && outstanding < 8) {
+                weft_status status = weft_write(box->endpoint, &args, NULL);
+                if (status == WEFT_OK)
+                    outstanding++;
+                else {
+                    CHECK_STATUS(status, WEFT_ERR_MEMORY_GONE);
+                    gone = true;
+                }
+            }
+            box_pump(box, 1);
+            weft_completion c;
+            while (box_try(box, WEFT_COMPLETION_WRITE, &c)) {
+                outstanding--;
+                if (CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_MEMORY_GONE) == WEFT_OK)
+                    good++;
+                else
+                    gone = true;
+            }
+        }
+        meet(team, 0, box);
+        /* Gone for good. */
+        weft_range_args args = range_args(memory, theirs, 8);
+        weft_transfer id;
+        weft_status status = weft_write(box->endpoint, &args, &id);
+        if (status == WEFT_OK)
+            status = box_await(box, id, 5000).status;
+        CHECK_STATUS(status, WEFT_ERR_MEMORY_GONE);
+        CHECK_OK(weft_remote_memory_release(theirs));
+    }
+    meet(team, 0, box);
+    box_quiet(box, 50);
+    box_close(box);
+}
+
+static void memory_gone_under_fire(void)
+{
+    run_pair(takes_memory_back, writes_to_what_goes);
+}
+
+/* An importer that is stopped holds deregistration up for 2 s, and is dropped. */
+static void deregisters_beside_the_stopped(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_memory *memory = register_one(box->endpoint, map_bytes(4096), 4096);
+    join(team, 1, box);
+    give_memory(team, 1, memory);
+    meet(team, 1, box);
+    pid_t pid = pid_of(team, 1);
+    CHECK(kill(pid, SIGSTOP) == 0);
+    uint64_t began = now_ns();
+    weft_status status = weft_memory_deregister(memory);
+    uint64_t took = now_ns() - began;
+    CHECK(kill(pid, SIGCONT) == 0);
+    CHECK_OK(status);
+    CHECK(took > 1500 * MS && took < 3 * SECOND);
+    CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, 1000).status, WEFT_ERR_PEER_LOST);
+    meet(team, 1, NULL);
+    box_close(box);
+}
+
+static void imports_and_is_stopped(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 0, box);
+    weft_memory *mine = register_one(box->endpoint, map_bytes(4096), 4096);
+    weft_remote_memory *theirs = take_memory(team, 0, box, peer);
+    weft_range_args args = range_args(mine, theirs, 4096);
+    CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
+    meet(team, 0, box);
+    CHECK_ONE_OF(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status,
+                 WEFT_ERR_PEER_LOST, WEFT_ERR_PEER_CLOSED);
+    meet(team, 0, NULL);
+    box_close(box);
+}
+
+static void stopped_importer(void)
+{
+    run_pair(deregisters_beside_the_stopped, imports_and_is_stopped);
+}
+
+static const struct test tests[] = {
+    {"closed_endpoint_is_unreachable", "any", closed_endpoint_is_unreachable},
+    {"dead_process_is_unreachable", "tcp", dead_process_is_unreachable},
+    {"own_address_is_refused", "any", own_address_is_refused},
+    {"restarted_endpoint", "any", restarted_endpoint},
+    {"a_hundred_visits", "any", a_hundred_visits},
+    {"both_connect_at_once", "any", both_connect_at_once},
+    {"connecting_again_gives_the_same_peer", "any", connecting_again_gives_the_same_peer},
+    {"too_many_peers", "any", too_many_peers},
+    {"disconnect_ends_operations", "any", disconnect_ends_operations},
+    {"killed_peer", "tcp", killed_peer},
+    {"killed_writer", "tcp", killed_writer},
+    {"memory_gone_before_import", "any", memory_gone_before_import},
+    {"memory_gone_under_fire", "any", memory_gone_under_fire},
+    {"stopped_importer", "tcp", stopped_importer},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,387 @@
+/* Waiting: not too short, not too long, and no wake-up is lost. */
+#include "harness.h"
+
+#include <sys/epoll.h>
+
+/* ---- Timeouts ---- */
+
+static bool manual;
+
+static void timeouts_of_wait(void)
+{
+    weft_endpoint_config config = test_config();
+    config.progress = manual ? WEFT_PROGRESS_MANUAL : WEFT_PROGRESS_THREADS;
+    weft_endpoint *endpoint = open_with(&config);
+    weft_queue *queue;
+    weft_completion c[4];
+    const uint64_t limits[] = {0, 1, 10, 50, 200, 30, 3};
+    CHECK_OK(weft_queue_create(endpoint, 0, &queue));
+    for (size_t i = 0; i < 2 * COUNT(limits); i++) {
+        uint64_t limit = limits[i / 2] * MS, began = now_ns();
+        CHECK_EQ(i % 2 ? weft_queue_wait(queue, c, 4, limit) : weft_wait(endpoint, c, 4, limit), 0);
+        uint64_t took = now_ns() - began;
+        if (took < limit || took > limit + 50 * MS)
+            FAIL("a wait of %" PRIu64 " ms took %" PRIu64 " us", limit / MS, took / 1000);
+    }
+    CHECK_OK(weft_queue_destroy(queue));
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+static void timeouts_of_manual_wait(void)
+{
+    manual = true;
+    timeouts_of_wait();
+}
+
+/* The longest timeout is no overflow: it ends when something comes. */
+static void a_wait_without_end(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_completion c;
+    const uint64_t limits[] = {UINT64_MAX, UINT64_MAX / 2, (uint64_t)INT64_MAX + 1};
+    for (size_t i = 0; i < COUNT(limits); i++) {
+        send_now(duo.a, duo.a_to_b, "x", 1);
+        CHECK_EQ(weft_wait(duo.b->endpoint, &c, 1, limits[i]), 1);
+        CHECK_EQ(c.kind, WEFT_COMPLETION_MESSAGE);
+        CHECK_OK(weft_message_release(duo.b->endpoint, c.transfer));
+    }
+    duo_close(&duo);
+}
+
+/* ---- The event fd ---- */
+
+static bool readable(int fd, int ms)
+{
+    struct pollfd p = {fd, POLLIN, 0};
+    int n = poll(&p, 1, ms);
+    CHECK(n >= 0 && (n == 0 || p.revents == POLLIN));
+    return n == 1;
+}
+
+static void an_armed_fd_becomes_readable(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_endpoint *b = duo.b->endpoint;
+    int32_t fd = -1, again = -1;
+    weft_completion c[4];
+    CHECK_OK(weft_event_fd(b, &fd));
+    CHECK_OK(weft_event_fd(b, &again));
+    CHECK(fd >= 0 && fd == again);
+    CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+    for (int round = 0; round < 20; round++) {
+        CHECK_EQ(weft_poll(b, c, 4), 0);
+        send_now(duo.a, duo.a_to_b, "1", 1); /* not armed: nothing is written */
+        CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
+        CHECK(round > 0 || !readable(fd, 20));
+        CHECK_STATUS(weft_arm(b), WEFT_ERR_AGAIN); /* there is one already */
+        CHECK_EQ(weft_poll(b, c, 4), 1);
+        CHECK_OK(weft_message_release(b, c[0].transfer));
+        CHECK_OK(weft_arm(b)); /* also clears it */
+        CHECK(!readable(fd, 5));
+        CHECK_OK(weft_arm(b)); /* again is harmless */
+        send_now(duo.a, duo.a_to_b, "2", 1);
+        CHECK(readable(fd, 2000));
+        CHECK(readable(fd, 0)); /* until it is armed again */
+        CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
+        CHECK_EQ(weft_poll(b, c, 4), 1);
+        CHECK_OK(weft_message_release(b, c[0].transfer));
+        CHECK_OK(weft_arm(b));
+        CHECK(!readable(fd, 5));
+    }
+    duo_close(&duo);
+}
+
+static void a_queue_has_its_own_fd(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_queue *queue;
+    int32_t fd, own;
+    weft_completion c[4];
+    CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &queue));
+    CHECK_OK(weft_queue_event_fd(queue, &fd));
+    CHECK_OK(weft_event_fd(duo.a->endpoint, &own));
+    CHECK(fd != own);
+    CHECK_OK(weft_queue_arm(queue));
+    CHECK_OK(weft_arm(duo.a->endpoint));
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 4096);
+    args.queue = queue;
+    (void)write_now(duo.a, &args);
+    CHECK(readable(fd, 5000));
+    CHECK(!readable(own, 20));
+    CHECK_EQ(weft_queue_poll(queue, c, 4), 1);
+    CHECK_OK(c[0].status);
+    CHECK_OK(weft_queue_destroy(queue));
+    duo_close(&duo);
+}
+
+static void manual_progress_has_no_fd(void)
+{
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    int threads = running_threads();
+    weft_endpoint *endpoint = open_with(&config);
+    int32_t fd;
+    weft_queue *queue;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_event_fd(endpoint, &fd));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_arm(endpoint));
+    CHECK_OK(weft_queue_create(endpoint, 0, &queue));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_event_fd(queue, &fd));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(queue));
+    if (on_fabric("tcp")) /* libfabric's own threads are not ours to forbid elsewhere */
+        CHECK_EQ(running_threads(), threads);
+    CHECK_OK(weft_queue_destroy(queue));
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+/* ---- Ping-pong that sleeps in epoll ---- */
+
+#define ROUNDS 20000
+
+struct sleeper {
+    struct box *box;
+    int epoll;
+    uint64_t slept;
+};
+
+/* Poll until there is nothing, arm, and sleep only if arming said WEFT_OK. */
+static weft_completion next_message(struct sleeper *s, int round)
+{
+    weft_completion c;
+    for (;;) {
+        do {
+            box_pump(s->box, 0);
+            weft_completion sent;
+            while (box_try(s->box, WEFT_COMPLETION_SEND, &sent))
+                CHECK_OK(sent.status);
+            if (box_try(s->box, WEFT_COMPLETION_MESSAGE, &c))
+                return c;
+            if (s->box->count)
+                FAIL("a completion that nobody expects: kind %d", s->box->items[0].kind);
+        } while (weft_arm(s->box->endpoint) == WEFT_ERR_AGAIN);
+        struct epoll_event event;
+        int n = epoll_wait(s->epoll, &event, 1, 5000);
+        if (n == 0) {
+            box_pump(s->box, 0);
+            FAIL("round %d: nothing woke us for 5 s; %zu completions were there", round,
+                 s->box->count);
+        }
+        CHECK(n == 1 || errno == EINTR);
+        s->slept++;
+    }
+}
+
+static void plays_ping_pong(struct team *team)
+{
+    struct sleeper s = {.box = box_of(open_endpoint())};
+    weft_peer peer = join(team, 1 - team->rank, s.box);
+    struct epoll_event event = {.events = EPOLLIN};
+    int32_t fd;
+    CHECK_OK(weft_event_fd(s.box->endpoint, &fd));
+    s.epoll = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(s.epoll >= 0 && epoll_ctl(s.epoll, EPOLL_CTL_ADD, fd, &event) == 0);
+    uint64_t began = now_ns();
+    for (int round = 0; round < ROUNDS; round++) {
+        if (team->rank == 0)
+            send_now(s.box, peer, &round, sizeof round);
+        weft_completion c = next_message(&s, round);
+        CHECK(c.bytes == sizeof round && memcmp(c.data, &round, sizeof round) == 0);
+        CHECK_OK(weft_message_release(s.box->endpoint, c.transfer));
+        if (team->rank == 1)
+            send_now(s.box, peer, &round, sizeof round);
+        if (now_ns() - began > 50 * SECOND)
+            FAIL("only %d rounds in 50 s", round);
+    }
+    printf("[%d] slept %" PRIu64 " times in %d rounds, %.1f us a round\n", team->rank, s.slept,
+           ROUNDS, (double)(now_ns() - began) / 1000 / ROUNDS);
+    CHECK(s.slept > 0);
+    meet(team, 1 - team->rank, s.box);
+    box_close(s.box);
+}
+
+static void no_wake_up_is_lost(void)
+{
+    run_pair(plays_ping_pong, plays_ping_pong);
+}
+
+/* ---- Threads ---- */
+
+static void is_target(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 0, box);
+    give_memory(team, 0, register_one(box->endpoint, map_bytes(MIB), MIB));
+    meet(team, 0, box);
+    box_close(box);
+}
+
+#define THREADS 4
+#define WRITES 5000
+
+struct worker {
+    pthread_t thread;
+    weft_endpoint *endpoint;
+    weft_memory *memory;
+    weft_remote_memory *theirs;
+    weft_queue *queue;
+    int number;
+    uint8_t *seen;         /* THREADS x WRITES, by user_data */
+    _Atomic int *remaining; /* of a shared queue */
+};
+
+static struct worker worker_of(struct team *team, struct box *box)
+{
+    struct worker w = {.endpoint = box->endpoint};
+    weft_peer peer = join(team, 1, box);
+    w.memory = register_one(box->endpoint, map_bytes(MIB), MIB);
+    w.theirs = take_memory(team, 1, box, peer);
+    w.seen = calloc(THREADS, WRITES);
+    CHECK(w.seen != NULL);
+    return w;
+}
+
+static weft_status submit(const struct worker *w, int i)
+{
+    weft_range_args args = range_args(w->memory, w->theirs, 256);
+    args.local_offset = args.remote_offset = (uint64_t)(i % 4096) * 256;
+    args.user_data = (void *)(uintptr_t)(w->number * WRITES + i + 1);
+    args.queue = w->queue;
+    return weft_write(w->endpoint, &args, NULL);
+}
+
+static size_t enter(const struct worker *w, const weft_completion *c)
+{
+    size_t i = (size_t)(uintptr_t)c->user_data - 1;
+    CHECK_EQ(c->kind, WEFT_COMPLETION_WRITE);
+    CHECK_OK(c->status);
+    CHECK(i < THREADS * WRITES);
+    CHECK_EQ(w->seen[i], 0);
+    w->seen[i] = 1;
+    return i;
+}
+
+/* Each thread submits to a queue of its own, and waits on it. */
+static void *works_alone(void *arg)
+{
+    struct worker *w = arg;
+    weft_completion c[32];
+    int submitted = 0, completed = 0;
+    uint64_t until = now_ns() + 2 * patience_ms() * MS;
+    while (completed < WRITES) {
+        while (submitted < WRITES && submitted - completed < 200) {
+            weft_status status = submit(w, submitted);
+            if (status == WEFT_ERR_AGAIN)
+                break;
+            CHECK_OK(status);
+            submitted++;
+        }
+        int32_t n = weft_queue_wait(w->queue, c, 32, SECOND);
+        CHECK(n >= 0 && now_ns() < until);
+        for (int32_t i = 0; i < n; i++)
+            CHECK_EQ(enter(w, &c[i]) / WRITES, w->number); /* only our own */
+        completed += n;
+    }
+    CHECK_EQ(weft_queue_poll(w->queue, c, 32), 0);
+    return NULL;
+}
+
+static void has_queues(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    struct worker all = worker_of(team, box), workers[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = all;
+        workers[i].number = i;
+        CHECK_OK(weft_queue_create(box->endpoint, i == 0 ? 16 : 0, &workers[i].queue));
+        CHECK(pthread_create(&workers[i].thread, NULL, works_alone, &workers[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        CHECK(pthread_join(workers[i].thread, NULL) == 0);
+        CHECK_OK(weft_queue_destroy(workers[i].queue));
+    }
+    box_quiet(box, 20);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void a_queue_for_each_thread(void)
+{
+    run_pair(has_queues, is_target);
+}
+
+/* All submit at once, and as many others wait on the one queue. */
+static void *submits(void *arg)
+{
+    struct worker *w = arg;
+    uint64_t until = now_ns() + 2 * patience_ms() * MS;
+    for (int i = 0; i < WRITES;) {
+        weft_status status = submit(w, i);
+        if (status == WEFT_ERR_AGAIN) {
+            CHECK(now_ns() < until);
+            sched_yield();
+            continue;
+        }
+        CHECK_OK(status);
+        i++;
+    }
+    return NULL;
+}
+
+static void *takes(void *arg)
+{
+    struct worker *w = arg;
+    weft_completion c[32];
+    uint64_t until = now_ns() + 2 * patience_ms() * MS;
+    while (*w->remaining > 0) {
+        int32_t n = weft_wait(w->endpoint, c, 32, 100 * MS);
+        CHECK(n >= 0 && now_ns() < until);
+        for (int32_t i = 0; i < n; i++)
+            enter(w, &c[i]);
+        *w->remaining -= n;
+    }
+    return NULL;
+}
+
+static void has_one_queue(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    struct worker all = worker_of(team, box), workers[2 * THREADS];
+    _Atomic int remaining = THREADS * WRITES;
+    all.remaining = &remaining;
+    for (int i = 0; i < 2 * THREADS; i++) {
+        workers[i] = all;
+        workers[i].number = i % THREADS;
+        CHECK(pthread_create(&workers[i].thread, NULL, i < THREADS ? takes : submits,
+                             &workers[i]) == 0);
+    }
+    for (int i = 0; i < 2 * THREADS; i++)
+        CHECK(pthread_join(workers[i].thread, NULL) == 0);
+    CHECK_EQ(remaining, 0);
+    for (size_t i = 0; i < THREADS * WRITES; i++)
+        CHECK_EQ(all.seen[i], 1);
+    box_quiet(box, 50);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void many_threads_on_one_queue(void)
+{
+    run_pair(has_one_queue, is_target);
+}
+
+static const struct test tests[] = {
+    {"timeouts_of_wait", "any alone", timeouts_of_wait},
+    {"timeouts_of_manual_wait", "any alone", timeouts_of_manual_wait},
+    {"a_wait_without_end", "any", a_wait_without_end},
+    {"an_armed_fd_becomes_readable", "any", an_armed_fd_becomes_readable},
+    {"a_queue_has_its_own_fd", "any", a_queue_has_its_own_fd},
+    {"manual_progress_has_no_fd", "any", manual_progress_has_no_fd},
+    {"no_wake_up_is_lost", "any", no_wake_up_is_lost},
+    {"a_queue_for_each_thread", "any", a_queue_for_each_thread},
+    {"many_threads_on_one_queue", "any", many_threads_on_one_queue},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

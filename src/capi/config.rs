@@ -1,0 +1,418 @@
+//! Reads the sized structs of the header, and fills those that the library
+//! answers with.
+//!
+//! A struct that is shorter than ours comes from an older program: the rest is
+//! zero, which means default. A longer one comes from a newer program: what we
+//! do not know must be zero, or we would ignore what it asks for.
+
+use super::completion::weft_transfer;
+use super::endpoint::{weft_endpoint_config, WEFT_PROGRESS_MANUAL};
+use super::guard::bytes;
+use super::handle;
+use super::memory::{
+    weft_memory_args, weft_memory_range, WEFT_ACCESS_LOCAL, WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE,
+};
+use super::message::weft_send_args;
+use super::peer::weft_connect_args;
+use super::transfer::{weft_pages_args, weft_range_args, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX};
+use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::memory::{Access, Range};
+use crate::status::{Error, Result, Status};
+use crate::transfer::geometry::{Pages, Side};
+use crate::transfer::{Direction, Notify, SendSpec, TransferSpec};
+use std::ffi::{c_char, CStr};
+use std::mem::size_of;
+use std::sync::Arc;
+
+/// No struct of the header comes near this; a size beyond it is rubbish.
+const SIZE_MAX: usize = 4096;
+const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
+
+/// Structs of integers and pointers: all zero bytes are a value, and they begin
+/// with their size.
+///
+/// # Safety
+/// Implementors must be `repr(C)`, start with a `u32` size, and accept any bytes.
+pub unsafe trait Sized32: Copy {}
+// SAFETY: integers, pointers and arrays of them only.
+unsafe impl Sized32 for weft_endpoint_config {}
+unsafe impl Sized32 for super::endpoint::weft_endpoint_properties {}
+unsafe impl Sized32 for super::endpoint::weft_rail_properties {}
+unsafe impl Sized32 for super::peer::weft_peer_properties {}
+unsafe impl Sized32 for weft_connect_args {}
+unsafe impl Sized32 for weft_memory_args {}
+unsafe impl Sized32 for weft_range_args {}
+unsafe impl Sized32 for weft_pages_args {}
+unsafe impl Sized32 for weft_send_args {}
+
+pub fn zeroed<T: Sized32>() -> T {
+    // SAFETY: all zero bytes are a value of these types.
+    unsafe { std::mem::zeroed() }
+}
+
+/// # Safety
+/// `source` must be NULL or valid for the size that it begins with.
+unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
+    let name = std::any::type_name::<T>().rsplit("::").next().unwrap_or("struct");
+    if source.is_null() {
+        return Err(Error::invalid(format!("the {name} is NULL")));
+    }
+    // SAFETY: at least its size can be read, as the caller promised.
+    let size = unsafe { source.cast::<u32>().read_unaligned() } as usize;
+    if !(8..=SIZE_MAX).contains(&size) {
+        return Err(Error::invalid(format!("size {size} cannot be that of a {name}: start from its _INIT macro")));
+    }
+    Ok(size)
+}
+
+/// # Safety
+/// `source` must be NULL or valid for the size that it begins with.
+unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
+    // SAFETY: passed on.
+    let size = unsafe { size_of_theirs(source)? };
+    let mut value: T = zeroed();
+    // SAFETY: `size` bytes are readable, and at most ours are written.
+    unsafe {
+        let known = size.min(size_of::<T>());
+        std::ptr::copy_nonoverlapping(source.cast::<u8>(), (&raw mut value).cast::<u8>(), known);
+        let tail = std::slice::from_raw_parts(source.cast::<u8>().add(known), size - known);
+        if let Some(at) = tail.iter().position(|byte| *byte != 0) {
+            return Err(Error::new(
+                Status::Unsupported,
+                format!(
+                    "byte {} of the struct is set, but this Weft ({}) knows {} bytes of it: the program needs a newer library",
+                    known + at,
+                    env!("CARGO_PKG_VERSION"),
+                    size_of::<T>()
+                ),
+            ));
+        }
+    }
+    Ok(value)
+}
+
+/// # Safety
+/// As `read`.
+unsafe fn read_or_default<T: Sized32>(source: *const T) -> Result<T> {
+    if source.is_null() {
+        return Ok(zeroed());
+    }
+    // SAFETY: passed on.
+    unsafe { read(source) }
+}
+
+/// Stores an answer, as much of it as the caller's struct holds, keeping the
+/// caller's size.
+///
+/// # Safety
+/// `target` must be NULL or valid for the size that it begins with.
+pub unsafe fn fill<T: Sized32>(target: *mut T, value: T) -> Result<()> {
+    // SAFETY: passed on; the field `size` itself is skipped.
+    unsafe {
+        let size = size_of_theirs(target)?;
+        let known = size.min(size_of::<T>());
+        let skip = size_of::<u32>();
+        std::ptr::copy_nonoverlapping(
+            (&raw const value).cast::<u8>().add(skip),
+            target.cast::<u8>().add(skip),
+            known - skip,
+        );
+        std::ptr::write_bytes(target.cast::<u8>().add(known), 0, size - known);
+    }
+    Ok(())
+}
+
+/// Text for a fixed field: cut to fit, always ended by a NUL.
+pub fn text(field: &mut [c_char], text: &str) {
+    let mut end = text.len().min(field.len() - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    for (to, from) in field.iter_mut().zip(&text.as_bytes()[..end]) {
+        *to = *from as c_char;
+    }
+}
+
+fn no_flags(flags: u32, known: u32) -> Result<()> {
+    if flags & !known != 0 {
+        return Err(Error::new(
+            Status::Unsupported,
+            format!("flags {:#x} are not known to this version of Weft", flags & !known),
+        ));
+    }
+    Ok(())
+}
+
+fn zero_reserved(reserved: u32) -> Result<()> {
+    if reserved != 0 {
+        return Err(Error::new(Status::Unsupported, "a reserved field is not 0: start from the struct's _INIT macro"));
+    }
+    Ok(())
+}
+
+fn timeout(name: &str, ns: u64) -> Result<u64> {
+    if ns > DAY_NS {
+        return Err(Error::limit(format!("{name} is {ns} ns: at most 24 hours ({DAY_NS} ns) are allowed")));
+    }
+    Ok(ns)
+}
+
+fn within(name: &str, value: u64, low: u64, high: u64, default: u64) -> Result<u64> {
+    match value {
+        0 => Ok(default),
+        v if (low..=high).contains(&v) => Ok(v),
+        v => Err(Error::limit(format!("{name} is {v}: it must be {low} to {high}, or 0 for {default}"))),
+    }
+}
+
+/// # Safety
+/// `text` must be NULL or a C string.
+unsafe fn string(name: &str, text: *const c_char) -> Result<Option<String>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: a C string as the caller promised.
+    match unsafe { CStr::from_ptr(text) }.to_str() {
+        Ok(text) => Ok(Some(text.to_owned()).filter(|t| !t.trim().is_empty())),
+        Err(_) => Err(Error::invalid(format!("{name} is not UTF-8"))),
+    }
+}
+
+/// # Safety
+/// `config` must be valid as the header asks.
+pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointConfig> {
+    // SAFETY: passed on.
+    let theirs = unsafe { read(config)? };
+    no_flags(theirs.flags, 0)?;
+    zero_reserved(theirs.reserved)?;
+    if theirs.progress > WEFT_PROGRESS_MANUAL {
+        return Err(Error::new(Status::Unsupported, format!("progress {} is not known", theirs.progress)));
+    }
+    let d = EndpointConfig::default();
+    Ok(EndpointConfig {
+        // SAFETY: C strings or NULL, as the header asks.
+        fabric: unsafe { string("fabric", theirs.fabric)? },
+        // SAFETY: the same.
+        rails: unsafe { string("rails", theirs.rails)? },
+        rail_count: within("rail_count", theirs.rail_count.into(), 1, 64, 0)? as usize,
+        min_rails: within("min_rails", theirs.min_rails.into(), 1, 64, 1)? as usize,
+        manual: theirs.progress == WEFT_PROGRESS_MANUAL,
+        workers: within("workers", theirs.workers.into(), 1, 64, d.workers as u64)? as usize,
+        max_transfers: within("max_transfers", theirs.max_transfers.into(), 1, 1 << 20, d.max_transfers as u64)?
+            as usize,
+        queue_depth: within("queue_depth", theirs.queue_depth.into(), 16, 1 << 20, d.queue_depth as u64)? as usize,
+        max_peers: within("max_peers", theirs.max_peers.into(), 1, 65536, d.max_peers as u64)? as usize,
+        timeout_ns: within("timeout_ns", theirs.timeout_ns, 1, DAY_NS, d.timeout_ns)?,
+        connect_timeout_ns: within("connect_timeout_ns", theirs.connect_timeout_ns, 1, DAY_NS, d.connect_timeout_ns)?,
+        message_bytes: within("message_bytes", theirs.message_bytes, 1 << 20, 1 << 30, d.message_bytes)?,
+    })
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn connect(args: *const weft_connect_args) -> Result<weft_connect_args> {
+    // SAFETY: passed on.
+    let args = unsafe { read_or_default(args)? };
+    no_flags(args.flags, 0)?;
+    timeout("timeout_ns", args.timeout_ns)?;
+    Ok(args)
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn memory(args: *const weft_memory_args) -> Result<Access> {
+    // SAFETY: passed on.
+    let args = unsafe { read_or_default(args)? };
+    no_flags(args.access, WEFT_ACCESS_LOCAL | WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE)?;
+    let remote = args.access & (WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
+    if args.access & WEFT_ACCESS_LOCAL != 0 && remote != 0 {
+        return Err(Error::invalid("WEFT_ACCESS_LOCAL excludes remote access"));
+    }
+    let any = args.access == 0;
+    Ok(Access {
+        remote_write: any || args.access & WEFT_ACCESS_REMOTE_WRITE != 0,
+        remote_read: any || args.access & WEFT_ACCESS_REMOTE_READ != 0,
+    })
+}
+
+/// # Safety
+/// `ranges` must be NULL or valid for `count` elements.
+pub unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<Vec<Range>> {
+    const MOST: usize = 65_536;
+    if ranges.is_null() || count == 0 {
+        return Err(Error::invalid("no ranges: pass at least one"));
+    }
+    if count > MOST {
+        return Err(Error::limit(format!("{count} ranges: at most {MOST} are allowed")));
+    }
+    // SAFETY: valid for `count` elements as the caller promised.
+    let theirs = unsafe { std::slice::from_raw_parts(ranges, count) };
+    let check = |(i, range): (usize, &weft_memory_range)| {
+        let (base, len) = (range.address as u64, range.len);
+        if base == 0 || len == 0 {
+            return Err(Error::invalid(format!("range {i} is empty (address {base:#x}, {len} bytes)")));
+        }
+        if len > 1 << 47 || base.checked_add(len).is_none() {
+            return Err(Error::limit(format!("range {i} has {len} bytes: at most 2^47 are allowed")));
+        }
+        Ok(Range { base, len })
+    };
+    theirs.iter().enumerate().map(check).collect()
+}
+
+/// # Safety
+/// `data` must be NULL or valid for `len` bytes.
+unsafe fn notify<'a>(
+    flags: u32,
+    value: u64,
+    data: *const std::ffi::c_void,
+    len: u32,
+) -> Result<Option<Notify<'a>>> {
+    no_flags(flags, WEFT_NOTIFY)?;
+    if len > WEFT_NOTIFY_DATA_MAX {
+        return Err(Error::limit(format!("notify_data has {len} bytes: at most {WEFT_NOTIFY_DATA_MAX} are allowed")));
+    }
+    if flags & WEFT_NOTIFY == 0 {
+        if len > 0 {
+            return Err(Error::invalid("notify_data is given, but WEFT_NOTIFY is not set in flags"));
+        }
+        return Ok(None);
+    }
+    // SAFETY: passed on.
+    Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? } }))
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn submit_range(
+    ep: &Arc<Endpoint>,
+    direction: Direction,
+    args: *const weft_range_args,
+    transfer: *mut weft_transfer,
+) -> Result<()> {
+    // SAFETY: passed on.
+    let args = unsafe { read(args)? };
+    zero_reserved(args.reserved)?;
+    let side = |range, offset| Side { first_range: range, offset, ..Side::default() };
+    let pages = Pages {
+        local: side(args.local_range, args.local_offset),
+        remote: side(args.remote_range, args.remote_offset),
+        page_len: args.len,
+        page_count: (args.len > 0) as u64,
+        layer_count: 1,
+    };
+    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
+    let (local, remote) = (handle::memory(args.local)?, handle::remote(args.remote)?);
+    let id = ep.submit(TransferSpec {
+        direction,
+        local: local.of(ep)?,
+        remote: remote.of(ep)?,
+        pages,
+        // SAFETY: valid as the header asks.
+        notify: unsafe { notify(args.flags, args.notify, args.notify_data, args.notify_data_len)? },
+        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
+        user_data: args.user_data as u64,
+        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+    })?;
+    // SAFETY: NULL or valid, as the header asks.
+    unsafe { store(transfer, id) };
+    Ok(())
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn submit_pages(
+    ep: &Arc<Endpoint>,
+    direction: Direction,
+    args: *const weft_pages_args,
+    transfer: *mut weft_transfer,
+) -> Result<()> {
+    // SAFETY: passed on.
+    let args = unsafe { read(args)? };
+    if args.page_count > u32::MAX as u64 {
+        return Err(Error::limit(format!("{} pages: at most 2^32 - 1 are allowed", args.page_count)));
+    }
+    let list = |pages: *const u32| {
+        // SAFETY: the header asks for `page_count` indexes or NULL.
+        (!pages.is_null() && args.page_count > 0)
+            .then(|| unsafe { std::slice::from_raw_parts(pages, args.page_count as usize) })
+    };
+    let or_page_len = |stride: u64| if stride == 0 { args.page_len } else { stride };
+    let pages = Pages {
+        local: Side {
+            pages: list(args.local_pages),
+            page_stride: or_page_len(args.local_page_stride),
+            offset: args.local_offset,
+            layer_stride: args.local_layer_stride,
+            first_range: args.local_first_range,
+            range_step: args.local_range_step,
+        },
+        remote: Side {
+            pages: list(args.remote_pages),
+            page_stride: or_page_len(args.remote_page_stride),
+            offset: args.remote_offset,
+            layer_stride: args.remote_layer_stride,
+            first_range: args.remote_first_range,
+            range_step: args.remote_range_step,
+        },
+        page_len: args.page_len,
+        page_count: args.page_count,
+        layer_count: args.layer_count.max(1),
+    };
+    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
+    let (local, remote) = (handle::memory(args.local)?, handle::remote(args.remote)?);
+    let id = ep.submit(TransferSpec {
+        direction,
+        local: local.of(ep)?,
+        remote: remote.of(ep)?,
+        pages,
+        // SAFETY: valid as the header asks.
+        notify: unsafe { notify(args.flags, args.notify, args.notify_data, args.notify_data_len)? },
+        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
+        user_data: args.user_data as u64,
+        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+    })?;
+    // SAFETY: NULL or valid, as the header asks.
+    unsafe { store(transfer, id) };
+    Ok(())
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn submit_send(
+    ep: &Arc<Endpoint>,
+    args: *const weft_send_args,
+    transfer: *mut weft_transfer,
+) -> Result<()> {
+    // SAFETY: passed on.
+    let args = unsafe { read(args)? };
+    no_flags(args.flags, 0)?;
+    if args.len > super::message::WEFT_MESSAGE_MAX as u64 {
+        return Err(Error::limit(format!(
+            "a message of {} bytes: at most {} are allowed",
+            args.len,
+            super::message::WEFT_MESSAGE_MAX
+        )));
+    }
+    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
+    let id = ep.send(SendSpec {
+        peer: args.peer,
+        // SAFETY: valid for `len` bytes as the header asks.
+        data: unsafe { bytes(args.data, args.len as usize, "data")? },
+        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
+        user_data: args.user_data as u64,
+        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+    })?;
+    // SAFETY: NULL or valid, as the header asks.
+    unsafe { store(transfer, id) };
+    Ok(())
+}
+
+/// # Safety
+/// `place` must be NULL or valid.
+unsafe fn store(place: *mut weft_transfer, id: u64) {
+    if !place.is_null() {
+        // SAFETY: not NULL, so valid.
+        unsafe { place.write(id) };
+    }
+}

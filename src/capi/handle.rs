@@ -1,0 +1,293 @@
+//! Handles: pointers that are checked before they are believed.
+//!
+//! All headers lie in one reserved region, so any pointer from outside is told
+//! apart by its address and never followed. A header's slot is recycled first
+//! in, first out, and the handle's low bits carry the slot's generation: a stale
+//! or twice-closed handle is answered with an error. Objects are freed behind
+//! epochs, so a close that races with another call frees nothing in use.
+
+use super::completion::{weft_completion, weft_queue};
+use super::endpoint::weft_endpoint;
+use super::memory::{weft_memory, weft_remote_memory};
+use crate::endpoint::Endpoint;
+use crate::memory::{Memory, RemoteMemory};
+use crate::status::{Error, Result, Status};
+use crate::transfer::completion::Completion;
+use crate::transfer::queue::Queue;
+use crossbeam_epoch::Guard;
+use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Bytes from one header to the next; its low bits are the generation's.
+const STRIDE: usize = 256;
+const SLOTS: usize = 1 << 18;
+const GENERATIONS: u64 = STRIDE as u64;
+/// A slot is used again only when this many others were freed after it.
+const REST: usize = 1024;
+
+/// The kinds of objects that a handle can name.
+trait Kind: Sized {
+    const KIND: u64;
+}
+
+const NAMES: [&str; 5] = ["closed", "weft_endpoint", "weft_memory", "weft_remote_memory", "weft_queue"];
+
+impl Kind for Endpoint {
+    const KIND: u64 = 1;
+}
+impl Kind for Owned<Memory> {
+    const KIND: u64 = 2;
+}
+impl Kind for Owned<RemoteMemory> {
+    const KIND: u64 = 3;
+}
+impl Kind for Owned<Queue> {
+    const KIND: u64 = 4;
+}
+
+/// An object and the endpoint that it belongs to.
+pub struct Owned<T> {
+    endpoint: Weak<Endpoint>,
+    pub object: Arc<T>,
+}
+
+impl<T> Owned<T> {
+    pub fn new(endpoint: &Arc<Endpoint>, object: Arc<T>) -> Arc<Owned<T>> {
+        Arc::new(Owned { endpoint: Arc::downgrade(endpoint), object })
+    }
+
+    pub fn endpoint(&self) -> Result<Arc<Endpoint>> {
+        self.endpoint.upgrade().ok_or_else(|| Error::handle("the endpoint that this belonged to was closed"))
+    }
+
+    /// The object, if it belongs to this endpoint.
+    pub fn of(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<T>> {
+        if !std::ptr::eq(self.endpoint.as_ptr(), Arc::as_ptr(endpoint)) {
+            return Err(Error::handle("the memory, remote memory or queue belongs to another endpoint"));
+        }
+        Ok(&self.object)
+    }
+}
+
+struct Header {
+    /// `generation << 8 | kind`; kind 0 is free.
+    state: AtomicU64,
+    object: AtomicPtr<()>,
+}
+
+struct Table {
+    base: usize,
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    next: usize,
+    recycled: VecDeque<usize>,
+}
+
+static TABLE: OnceCell<Table> = OnceCell::new();
+
+impl Table {
+    /// Reserves address space only; a page is used when its first header is.
+    fn reserve() -> Result<Table> {
+        // SAFETY: a fresh private mapping, aligned below by asking for one stride more.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                SLOTS * STRIDE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(Error::system("reserving the table of handles"));
+        }
+        Ok(Table { base: base as usize, free: Mutex::default() })
+    }
+
+    fn header(&self, slot: usize) -> &Header {
+        debug_assert!(slot < SLOTS);
+        // SAFETY: inside the mapping, which is zeroed (a free header) and never unmapped;
+        // all access is by atomics.
+        unsafe { &*((self.base + slot * STRIDE) as *const Header) }
+    }
+
+    fn insert<T: Kind>(&self, object: Arc<T>) -> Result<*mut T> {
+        let slot = {
+            let mut free = self.free.lock();
+            if free.recycled.len() > REST || free.next == SLOTS {
+                free.recycled.pop_front()
+            } else {
+                free.next += 1;
+                Some(free.next - 1)
+            }
+        };
+        let slot = slot.ok_or_else(|| Error::limit(format!("more than {SLOTS} handles are open")))?;
+        let header = self.header(slot);
+        let generation = header.state.load(Ordering::Relaxed) >> 8;
+        header.object.store(Arc::into_raw(object) as *mut (), Ordering::Relaxed);
+        header.state.store(generation << 8 | T::KIND, Ordering::Release);
+        Ok((self.base + slot * STRIDE + generation as usize) as *mut T)
+    }
+
+    /// The slot and generation that a pointer claims, if it lies in the region.
+    fn locate(&self, pointer: usize) -> Option<(usize, u64)> {
+        let offset = pointer.wrapping_sub(self.base);
+        (offset < SLOTS * STRIDE).then(|| (offset / STRIDE, (offset % STRIDE) as u64))
+    }
+}
+
+/// An object that cannot be freed while this lives.
+pub struct Ref<T> {
+    object: ManuallyDrop<Arc<T>>,
+    _guard: Guard,
+}
+
+impl<T> Deref for Ref<T> {
+    type Target = Arc<T>;
+    fn deref(&self) -> &Arc<T> {
+        &self.object
+    }
+}
+
+fn explain<T: Kind>(pointer: usize) -> Error {
+    let name = NAMES[T::KIND as usize];
+    if pointer == 0 {
+        return Error::handle(format!("the {name} is NULL"));
+    }
+    let located = TABLE.get().and_then(|table| table.locate(pointer).map(|at| (table, at)));
+    let Some((table, (slot, generation))) = located else {
+        return Error::handle(format!("{pointer:#x} is not a {name}: Weft never returned it"));
+    };
+    let state = table.header(slot).state.load(Ordering::Acquire);
+    match (state >> 8 == generation, state & 0xff) {
+        (true, kind) if kind != 0 => {
+            let actual = NAMES.get(kind as usize).copied().unwrap_or("?");
+            Error::handle(format!("{pointer:#x} is a {actual}, not a {name}"))
+        }
+        _ => Error::handle(format!("the {name} {pointer:#x} was closed before")),
+    }
+}
+
+fn lookup<T: Kind>(pointer: *const impl Sized) -> Result<Ref<T>> {
+    let address = pointer as usize;
+    let guard = crossbeam_epoch::pin();
+    let found = TABLE.get().and_then(|table| {
+        let (slot, generation) = table.locate(address)?;
+        let header = table.header(slot);
+        let wanted = generation << 8 | T::KIND;
+        if header.state.load(Ordering::Acquire) != wanted {
+            return None;
+        }
+        let object = header.object.load(Ordering::Acquire) as *const T;
+        // The slot may have been recycled between the two loads.
+        (header.state.load(Ordering::Acquire) == wanted).then_some(object)
+    });
+    match found {
+        // SAFETY: it came from `Arc::into_raw` of this kind, and its release is deferred
+        // until this guard is gone.
+        Some(object) => Ok(Ref { object: ManuallyDrop::new(unsafe { Arc::from_raw(object) }), _guard: guard }),
+        None => Err(explain::<T>(address)),
+    }
+}
+
+fn insert<T: Kind>(object: Arc<T>) -> Result<*mut T> {
+    TABLE.get_or_try_init(Table::reserve)?.insert(object)
+}
+
+fn remove<T: Kind + Send + Sync + 'static>(pointer: *const impl Sized) -> Result<()> {
+    let address = pointer as usize;
+    let guard = crossbeam_epoch::pin();
+    let Some((table, (slot, generation))) =
+        TABLE.get().and_then(|table| table.locate(address).map(|located| (table, located)))
+    else {
+        return Err(explain::<T>(address));
+    };
+    let header = table.header(slot);
+    let object = header.object.load(Ordering::Acquire) as *const T;
+    let next = (generation + 1) % GENERATIONS;
+    header
+        .state
+        .compare_exchange(generation << 8 | T::KIND, next << 8, Ordering::AcqRel, Ordering::Acquire)
+        .map_err(|_| explain::<T>(address))?;
+    // SAFETY: the exchange made us the only one to release this object; lookups that saw it
+    // before hold guards.
+    unsafe { guard.defer_unchecked(move || drop(Arc::from_raw(object))) };
+    guard.flush();
+    table.free.lock().recycled.push_back(slot);
+    Ok(())
+}
+
+pub fn insert_endpoint(endpoint: Arc<Endpoint>) -> Result<*mut weft_endpoint> {
+    insert(endpoint).map(|p| p.cast())
+}
+pub fn endpoint(pointer: *const weft_endpoint) -> Result<Ref<Endpoint>> {
+    lookup(pointer)
+}
+pub fn remove_endpoint(pointer: *const weft_endpoint) -> Result<()> {
+    remove::<Endpoint>(pointer)
+}
+
+pub fn insert_memory(endpoint: &Arc<Endpoint>, object: Arc<Memory>) -> Result<*mut weft_memory> {
+    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+}
+pub fn memory(pointer: *const weft_memory) -> Result<Ref<Owned<Memory>>> {
+    lookup(pointer)
+}
+pub fn remove_memory(pointer: *const weft_memory) -> Result<()> {
+    remove::<Owned<Memory>>(pointer)
+}
+
+pub fn insert_remote(endpoint: &Arc<Endpoint>, object: Arc<RemoteMemory>) -> Result<*mut weft_remote_memory> {
+    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+}
+pub fn remote(pointer: *const weft_remote_memory) -> Result<Ref<Owned<RemoteMemory>>> {
+    lookup(pointer)
+}
+pub fn remove_remote(pointer: *const weft_remote_memory) -> Result<()> {
+    remove::<Owned<RemoteMemory>>(pointer)
+}
+
+pub fn insert_queue(endpoint: &Arc<Endpoint>, object: Arc<Queue>) -> Result<*mut weft_queue> {
+    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+}
+pub fn queue(pointer: *const weft_queue) -> Result<Ref<Owned<Queue>>> {
+    lookup(pointer)
+}
+pub fn remove_queue(pointer: *const weft_queue) -> Result<()> {
+    remove::<Owned<Queue>>(pointer)
+}
+
+/// The caller's array of completions.
+///
+/// # Safety
+/// `completions` must be NULL or valid for `max` elements.
+pub unsafe fn slots<'a>(completions: *mut weft_completion, max: u32) -> Result<&'a mut [MaybeUninit<Completion>]> {
+    if max == 0 {
+        return Ok(&mut []);
+    }
+    if completions.is_null() {
+        return Err(Error::new(Status::Invalid, format!("completions is NULL, but max is {max}")));
+    }
+    // SAFETY: valid for `max` elements as the caller promised; the two types have one layout,
+    // asserted beside `Completion`'s twin below.
+    Ok(unsafe { std::slice::from_raw_parts_mut(completions.cast(), max as usize) })
+}
+
+const _: () = {
+    use std::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<weft_completion>() == 128 && size_of::<Completion>() == 128);
+    assert!(align_of::<weft_completion>() == align_of::<Completion>());
+    assert!(offset_of!(weft_completion, value) == offset_of!(Completion, value));
+    assert!(offset_of!(weft_completion, data) == offset_of!(Completion, data));
+    assert!(offset_of!(weft_completion, rail) == offset_of!(Completion, rail));
+    assert!(offset_of!(weft_completion, done_ns) == offset_of!(Completion, done_ns));
+};

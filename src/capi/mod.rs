@@ -1,0 +1,18 @@
+//! The only `extern "C"` of the library. Each file is one section of
+//! `include/weft.h`, which is made from it (see `build.rs`); `guard` is the
+//! boundary, `handle` turns pointers into objects, `config` reads sized structs.
+//! There is no logic here.
+
+#![allow(non_camel_case_types)]
+
+pub mod completion;
+mod config;
+pub mod endpoint;
+mod guard;
+mod handle;
+pub mod memory;
+pub mod message;
+pub mod peer;
+pub mod status;
+pub mod transfer;
+pub mod version;

@@ -1,0 +1,346 @@
+//! What all threads of an endpoint share.
+
+use super::clock::{Clock, Random};
+use super::inbox::{Command, Inbox};
+use super::messages::Messages;
+use super::worker::Worker;
+use super::EndpointConfig;
+use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::peer::address::Address;
+use crate::peer::table::PeerTable;
+use crate::peer::{pair, Peer, Plan};
+use crate::status::{Error, Result, Status};
+use crate::transfer::queue::Queue;
+use crate::transfer::table::Table;
+use crate::transfer::Outcome;
+use once_cell::sync::OnceCell;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// What an endpoint is doing.
+pub const OPEN: u8 = 0;
+/// Shutting down: nothing new is accepted.
+pub const CLOSING: u8 = 1;
+/// Every peer knows: the rails can be closed.
+pub const STOPPING: u8 = 2;
+
+/// A rail as everybody knows it.
+#[derive(Clone)]
+pub struct RailInfo {
+    pub worker: usize,
+    pub fabric: String,
+    pub network: String,
+    pub name: String,
+    pub address: String,
+    pub virtual_addresses: bool,
+}
+
+pub struct Core {
+    pub config: EndpointConfig,
+    pub clock: Clock,
+    pub random: Random,
+    pub incarnation: u64,
+    pub address: Vec<u8>,
+    pub rails: Vec<RailInfo>,
+    /// Fabrics, best first.
+    pub fabrics: Vec<String>,
+    pub table: Table,
+    pub peers: PeerTable,
+    pub queue: Arc<Queue>,
+    pub messages: Messages,
+    pub memories: Mutex<HashMap<u64, Arc<Memory>>>,
+    pub inboxes: Box<[Inbox]>,
+    pub phase: AtomicU8,
+    byes: AtomicUsize,
+    poisoned: AtomicBool,
+    poison: OnceCell<String>,
+    /// Signalled when importers have gone.
+    importers: (Mutex<()>, Condvar),
+    turn: AtomicU64,
+    rubbish: AtomicU64,
+}
+
+impl Core {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        config: EndpointConfig,
+        random: Random,
+        address: &Address,
+        rails: Vec<RailInfo>,
+        fabrics: Vec<String>,
+        workers: usize,
+    ) -> Result<Core> {
+        let inboxes = (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
+        Ok(Core {
+            clock: Clock,
+            random,
+            incarnation: address.incarnation,
+            address: address.encode(),
+            rails,
+            fabrics,
+            table: Table::new(config.max_transfers),
+            peers: PeerTable::new(config.max_peers),
+            queue: Arc::new(Queue::new(config.queue_depth)),
+            messages: Messages::default(),
+            memories: Mutex::default(),
+            inboxes,
+            phase: AtomicU8::new(OPEN),
+            byes: AtomicUsize::new(0),
+            poisoned: AtomicBool::new(false),
+            poison: OnceCell::new(),
+            importers: Default::default(),
+            turn: AtomicU64::new(0),
+            rubbish: AtomicU64::new(0),
+            config,
+        })
+    }
+
+    pub fn check_open(&self) -> Result<()> {
+        if self.phase.load(Ordering::SeqCst) != OPEN {
+            return Err(Error::closed());
+        }
+        Ok(())
+    }
+
+    /// A frame that makes no sense: dropped and counted.
+    #[cold]
+    pub fn count_rubbish(&self) {
+        self.rubbish.fetch_add(1, Ordering::Relaxed);
+    }
+
+    // Defects.
+
+    #[cold]
+    pub fn poison(&self, message: &str) {
+        let _ = self.poison.set(message.to_owned());
+        self.poisoned.store(true, Ordering::Release);
+        log::error!("a defect of Weft: {message}");
+    }
+
+    #[inline]
+    pub fn check_poison(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Acquire) {
+            let why = self.poison.get().map_or("?", String::as_str);
+            return Err(Error::new(Status::Internal, format!("a defect of Weft stopped this endpoint: {why}")));
+        }
+        Ok(())
+    }
+
+    // Stopping.
+
+    pub fn stopping(&self, worker: &Worker) -> bool {
+        worker.shutting_down && self.phase.load(Ordering::Acquire) == STOPPING
+    }
+
+    /// A worker's peers all know that we end; after the last one rails may close.
+    pub fn said_bye(&self, worker: usize) {
+        let bit = 1usize << worker;
+        let before = self.byes.fetch_or(bit, Ordering::AcqRel);
+        let all = (1u128 << self.inboxes.len()) - 1;
+        if (before | bit) as u128 == all {
+            self.phase.store(STOPPING, Ordering::Release);
+        }
+    }
+
+    // Transfers.
+
+    /// Hands a transfer that may start to the workers that have lanes to its
+    /// peer: to as many as it has slices for. The caller's hold goes with it.
+    pub fn dispatch(&self, id: u64, remote: &RemoteMemory, slices: u64, now: u64) {
+        let workers = remote.workers.load(Ordering::Acquire);
+        let wanted = (workers.count_ones() as u64).min(slices).max(1);
+        let slot = self.table.held_slot(id);
+        if workers == 0 {
+            return self.leave(id, Outcome::of(Status::PeerLost), now);
+        }
+        if wanted > 1 {
+            self.table.share(slot, wanted - 1);
+        }
+        let first = if wanted < workers.count_ones() as u64 {
+            self.turn.fetch_add(1, Ordering::Relaxed) as usize % self.inboxes.len()
+        } else {
+            0
+        };
+        let mut pushed = 0;
+        for i in 0..self.inboxes.len() {
+            let worker = (first + i) % self.inboxes.len();
+            if pushed < wanted && workers & 1 << worker != 0 {
+                pushed += 1;
+                if self.inboxes[worker].transfer(id).is_err() {
+                    self.leave(id, Outcome::of(Status::Internal), now);
+                }
+            }
+        }
+    }
+
+    /// Takes off a hand-over that leads nowhere.
+    fn leave(&self, id: u64, outcome: Outcome, now: u64) {
+        self.table.end(id, outcome, now);
+        self.table.leave(self.table.held_slot(id), 0);
+    }
+
+    /// Every byte of a transfer has arrived.
+    pub fn arrived(&self, id: u64, now: u64) {
+        let notify = self.table.read(id).and_then(|slot| {
+            // SAFETY: held as a reader until it is released.
+            let body = unsafe { self.table.body(slot) };
+            let notify = body.transfer.as_ref().is_some_and(|t| t.notify.is_some());
+            let peer = body.peer;
+            self.table.release(slot);
+            notify.then_some(peer)
+        });
+        match notify {
+            None => {
+                self.table.end(id, Outcome::OK, now);
+            }
+            Some(peer) => match self.peers.get(peer) {
+                Ok(found) => self.inboxes[found.home].command(Command::Notify { peer, id }),
+                Err(_) => {
+                    self.table.end(id, Outcome::of(Status::PeerLost), now);
+                }
+            },
+        }
+    }
+
+    /// A transfer that waited for an import will not start.
+    pub fn abandon(&self, id: u64, outcome: Outcome, now: u64) {
+        self.leave(id, outcome, now);
+    }
+
+    /// The owner of a remote memory has answered: what waited for it goes on.
+    pub fn answered(&self, remote: &Arc<RemoteMemory>, state: RemoteState, now: u64) {
+        for id in remote.settle(state) {
+            match Error::of_remote(state) {
+                None => {
+                    let slot = self.table.held_slot(id);
+                    // SAFETY: the hand-over holds the slot.
+                    let body = unsafe { self.table.body(slot) };
+                    let slices = body.transfer.as_ref().map_or(0, |t| t.geometry.slices);
+                    self.dispatch(id, remote, slices, now);
+                }
+                Some(error) => self.abandon(id, Outcome::of(error.status), now),
+            }
+        }
+    }
+
+    // Memory that peers import.
+
+    /// A peer asks for a memory of ours: whether it may use it.
+    pub fn offer(&self, memory: u64, secret: u64, peer: u64) -> bool {
+        let memories = self.memories.lock();
+        memories.get(&memory).is_some_and(|memory| memory.secret == secret && memory.import(peer))
+    }
+
+    /// A peer uses a memory of ours no more.
+    pub fn revoked(&self, memory: u64, peer: u64) {
+        if let Some(memory) = self.memories.lock().get(&memory) {
+            memory.forget(peer);
+        }
+        self.tell_importers();
+    }
+
+    pub fn forget_importer(&self, peer: u64) {
+        self.memories.lock().values().for_each(|memory| memory.forget(peer));
+        self.tell_importers();
+    }
+
+    fn tell_importers(&self) {
+        let _held = self.importers.0.lock();
+        self.importers.1.notify_all();
+    }
+
+    /// Waits until importers may have gone.
+    pub fn wait_importers(&self, memory: &Memory, at_most: std::time::Duration) {
+        let mut held = self.importers.0.lock();
+        if !memory.importers().is_empty() {
+            self.importers.1.wait_for(&mut held, at_most);
+        }
+    }
+
+    // Peers.
+
+    /// A stranger greeted us over one of our rails.
+    pub fn accept(&self, address: Address, their_id: u64, greeted: Plan, nonce: u64) -> Result<()> {
+        self.check_open()?;
+        let fabric = self.rails[greeted.rail].fabric.clone();
+        if address.rails[greeted.remote_rail].fabric != fabric {
+            return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
+        }
+        if !self.queue.reserve(2) {
+            return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
+        }
+        let reason = format!("the peer chose {fabric}");
+        let made = self.make_peer(address, fabric, reason, self.config.connect_timeout_ns);
+        let (peer, new, plans) = made.inspect_err(|_| self.queue.unreserve(2))?;
+        peer.their_id.store(their_id, Ordering::Release);
+        if !new {
+            self.queue.unreserve(2);
+            return Ok(());
+        }
+        self.start_peer(&peer, plans, true, Some((greeted, nonce)));
+        Ok(())
+    }
+
+    /// The peer of an address, and whether it is new; with the lanes it needs.
+    pub fn make_peer(
+        &self,
+        address: Address,
+        fabric: String,
+        reason: String,
+        timeout_ns: u64,
+    ) -> Result<(Arc<Peer>, bool, Vec<Plan>)> {
+        let ours: Vec<(usize, &str)> = self
+            .rails
+            .iter()
+            .enumerate()
+            .filter(|(_, rail)| rail.fabric == fabric)
+            .map(|(index, rail)| (index, rail.network.as_str()))
+            .collect();
+        let theirs: Vec<(usize, &str)> = address
+            .rails
+            .iter()
+            .enumerate()
+            .filter(|(_, rail)| rail.fabric == fabric)
+            .map(|(index, rail)| (index, rail.network.as_str()))
+            .collect();
+        let plans = pair(&ours, &theirs);
+        let mask = plans.iter().fold(0u64, |mask, plan| mask | 1 << self.rails[plan.rail].worker);
+        let candidates: Vec<usize> = (0..self.inboxes.len()).filter(|worker| mask & 1 << worker != 0).collect();
+        let incarnation = address.incarnation;
+        let home = *candidates
+            .get(incarnation as usize % candidates.len().max(1))
+            .ok_or_else(|| Error::new(Status::NoCommonFabric, "no rail of ours is on the peer's fabric"))?;
+        let deadline = self.clock.now().saturating_add(timeout_ns);
+        let (peer, new) = self
+            .peers
+            .get_or_insert(incarnation, |id| Ok(Peer::new(id, address, fabric, reason, home, mask, deadline)))?;
+        Ok((peer, new, plans))
+    }
+
+    /// Lets the workers begin with a new peer.
+    pub fn start_peer(&self, peer: &Arc<Peer>, plans: Vec<Plan>, accepted: bool, welcome: Option<(Plan, u64)>) {
+        self.inboxes[peer.home].command(Command::AddLink { peer: peer.clone(), plans: plans.clone(), accepted });
+        for (worker, inbox) in self.inboxes.iter().enumerate() {
+            if peer.workers & 1 << worker != 0 {
+                inbox.command(Command::AddLanes { peer: peer.clone(), plans: plans.clone(), welcome });
+            }
+        }
+    }
+}
+
+impl Error {
+    /// Why transfers to a remote memory cannot start, if they cannot.
+    pub fn of_remote(state: RemoteState) -> Option<Error> {
+        let (status, text) = match state {
+            RemoteState::Asking | RemoteState::Ready => return None,
+            RemoteState::Gone => (Status::MemoryGone, "the remote memory was deregistered by its owner"),
+            RemoteState::PeerLost => (Status::PeerLost, "the peer of this remote memory is lost: connect again and import its new descriptor"),
+            RemoteState::PeerClosed => (Status::PeerClosed, "the peer of this remote memory has disconnected"),
+            RemoteState::Disconnected => (Status::PeerClosed, "the peer of this remote memory was disconnected here"),
+        };
+        Some(Error::new(status, text))
+    }
+}
+

@@ -1,0 +1,280 @@
+//! The life of lanes: greeting, warming, failing, closing.
+
+use super::inbox::Command;
+use super::worker::{LaneWork, Worker};
+use crate::fabric::Posted;
+use crate::peer::table::place;
+use crate::peer::wire::{self, Header, Hello, Kind};
+use crate::peer::{Peer, PeerState, Plan};
+use crate::rail::{lane_index, LaneState};
+use crate::status::Status;
+use crate::transfer::Outcome;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Between hellos that are not answered.
+const AGAIN_NS: u64 = 20_000_000;
+/// Failed hellos in a row before a lane gives up: a fabric's connection may
+/// fail once because both sides opened it at the same time.
+const PATIENCE: u32 = 5;
+
+pub struct Greeting {
+    nonce: u64,
+    next_ns: u64,
+    failures: u32,
+}
+
+impl Worker {
+    pub fn add_lanes(&mut self, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<(Plan, u64)>, now: u64) {
+        for plan in plans {
+            match self.add_lane(peer, plan) {
+                Ok(Some((r, lane))) => {
+                    if let Some((_, nonce)) = welcome.filter(|(greeted, _)| greeted == plan) {
+                        self.welcome(r, lane, nonce);
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    log::warn!("peer {:#x}: no lane from rail {}: {error}", peer.id, plan.rail);
+                    self.to_home(peer, Command::LaneFailed { peer: peer.id, errno: error.provider_errno });
+                }
+            }
+        }
+        self.greet_lanes(now);
+    }
+
+    fn add_lane(&mut self, peer: &Arc<Peer>, plan: &Plan) -> crate::status::Result<Option<(usize, u32)>> {
+        let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else { return Ok(None) };
+        let Some(theirs) = peer.address.rails.get(plan.remote_rail) else { return Ok(None) };
+        let nonce = self.core.random.u64()?;
+        let work = &mut self.rails[r];
+        let lane = work.rail.add_lane(peer.id, plan.remote_rail, &theirs.address, theirs.pad)?;
+        let at = lane_index(lane);
+        if work.lanes.len() <= at {
+            work.lanes.resize_with(at + 1, || None);
+        }
+        let greeting = Greeting { nonce, next_ns: 0, failures: 0 };
+        let flows = Default::default();
+        work.lanes[at] = Some(LaneWork { lane, peer: peer.clone(), flows, greeting, closing: false });
+        let of = place(peer.id);
+        if self.lanes_of.len() <= of {
+            self.lanes_of.resize_with(of + 1, Vec::new);
+        }
+        self.lanes_of[of].push((r, lane));
+        Ok(Some((r, lane)))
+    }
+
+    /// Says hello on lanes that were not welcomed yet, and writes to the pads of
+    /// those that were.
+    pub fn greet_lanes(&mut self, now: u64) {
+        let core = self.core.clone();
+        let mut failed = Vec::new();
+        for work in &mut self.rails {
+            for lane in work.lanes.iter_mut().flatten().filter(|lane| !lane.closing) {
+                let Some(state) = work.rail.lane(lane.lane).map(|l| l.state) else { continue };
+                if now < lane.greeting.next_ns || !matches!(state, LaneState::Greeting | LaneState::Warming) {
+                    continue;
+                }
+                lane.greeting.next_ns = now + AGAIN_NS;
+                if state == LaneState::Warming {
+                    // One is enough: it has been posted unless there was no room.
+                    lane.greeting.next_ns = match work.rail.post_warm(lane.lane) {
+                        Posted::Yes => u64::MAX,
+                        Posted::Again => now,
+                        Posted::Failed(errno) => {
+                            failed.push((lane.peer.clone(), errno));
+                            u64::MAX
+                        }
+                    };
+                    continue;
+                }
+                let hello = Hello {
+                    target: lane.peer.address.incarnation,
+                    peer: lane.peer.id,
+                    nonce: lane.greeting.nonce,
+                    rail: work.rail.index as u16,
+                    your_rail: work.rail.remote_rail(lane.lane) as u16,
+                    wire: wire::WIRE_HIGHEST,
+                    address: &core.address,
+                };
+                let header = Header::plain(Kind::Hello, 0, core.incarnation);
+                let body = hello.encode();
+                if let Posted::Failed(errno) = work.rail.send_frame(lane.lane, |f| header.write(f, &body, &[])) {
+                    failed.push((lane.peer.clone(), errno));
+                    lane.greeting.next_ns = u64::MAX;
+                }
+            }
+        }
+        for (peer, errno) in failed {
+            self.to_home(&peer, Command::LaneFailed { peer: peer.id, errno });
+        }
+    }
+
+    pub fn to_home(&mut self, peer: &Peer, command: Command) {
+        self.core.inboxes[peer.home].command(command);
+    }
+
+    /// Somebody greets us over rail `r`.
+    pub fn hello(&mut self, r: usize, body: &[u8]) {
+        let Some(hello) = Hello::decode(body) else { return self.core.count_rubbish() };
+        let address = match crate::peer::address::Address::decode(hello.address) {
+            Ok(address) if address.rails.len() > hello.rail as usize => address,
+            _ => return self.core.count_rubbish(),
+        };
+        let rail = self.rails[r].rail.index;
+        let refusal = if hello.target != self.core.incarnation {
+            Some((Status::PeerGone, "another endpoint lives at this address now".to_owned()))
+        } else if hello.your_rail as usize != rail {
+            return self.core.count_rubbish();
+        } else {
+            address.common_wire().err().map(|error| (error.status, error.message.into_owned()))
+        };
+        if let Some((status, text)) = refusal {
+            return self.refuse(r, &hello, &address.rails[hello.rail as usize].address, status, &text);
+        }
+        let incarnation = address.incarnation;
+        let plan = Plan { rail, remote_rail: hello.rail as usize };
+        let known = self.core.peers.by_incarnation(incarnation);
+        let Some(peer) = known else {
+            if let Err(error) = self.core.accept(address, hello.peer, plan, hello.nonce) {
+                log::warn!("a peer cannot be accepted: {error}");
+            }
+            return;
+        };
+        if peer.state() == PeerState::Down {
+            return;
+        }
+        peer.their_id.store(hello.peer, Ordering::Release);
+        if let Some((r, lane)) = self.find_lane(&peer, plan) {
+            self.welcome(r, lane, hello.nonce);
+        }
+    }
+
+    fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<(usize, u32)> {
+        let lanes = self.lanes_of.get(place(peer.id))?;
+        lanes.iter().copied().find(|(r, lane)| {
+            let rail = &self.rails[*r].rail;
+            rail.index == plan.rail
+                && rail.lane(*lane).is_some_and(|l| l.peer == peer.id && l.remote_rail == plan.remote_rail)
+        })
+    }
+
+    fn refuse(&mut self, r: usize, hello: &Hello, address: &[u8], status: Status, text: &str) {
+        let header = Header::plain(Kind::Refuse, hello.peer, self.core.incarnation);
+        let body = wire::refuse(status, text);
+        // The greeter repeats its hello if this is lost; the route stays known to the NIC.
+        let _ = self.rails[r].rail.answer(address, |frame| header.write(frame, &body, &[]));
+    }
+
+    fn welcome(&mut self, r: usize, lane: u32, nonce: u64) {
+        let work = &mut self.rails[r];
+        let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone()) else {
+            return;
+        };
+        let header = Header::plain(Kind::Welcome, peer.their_id.load(Ordering::Acquire), self.core.incarnation);
+        let body = wire::welcome(nonce, peer.id);
+        // The greeter repeats its hello if there is no room.
+        let _ = work.rail.send_frame(lane, |frame| header.write(frame, &body, &[]));
+    }
+
+    /// We were welcomed over rail `r`.
+    pub fn welcomed(&mut self, r: usize, peer: &Peer, body: &[u8], now: u64) {
+        let Some((nonce, their_id)) = wire::read_welcome(body) else { return self.core.count_rubbish() };
+        let work = &mut self.rails[r];
+        let lane = work.lanes.iter_mut().flatten().find(|lane| lane.greeting.nonce == nonce && lane.peer.id == peer.id);
+        let Some(lane) = lane else { return };
+        let Some(state) = work.rail.lane_mut(lane.lane).map(|l| &mut l.state) else { return };
+        if *state != LaneState::Greeting {
+            return;
+        }
+        *state = LaneState::Warming;
+        peer.their_id.store(their_id, Ordering::Release);
+        lane.greeting.next_ns = 0;
+        lane.greeting.failures = 0;
+        self.greet_lanes(now);
+    }
+
+    pub fn lane_is_warm(&mut self, r: usize, lane: u32, now: u64) {
+        let work = &mut self.rails[r];
+        let Some(of) = work.rail.lane_mut(lane).filter(|l| l.state == LaneState::Warming) else { return };
+        of.state = LaneState::Up;
+        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
+        let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone()) else {
+            return;
+        };
+        if peer.home == self.index {
+            self.link_lane_up(peer.id, plan, now);
+        } else {
+            self.to_home(&peer, Command::LaneUp { peer: peer.id, plan });
+        }
+    }
+
+    /// An operation of a lane failed. A lane that greets tries again for a
+    /// while; one that was up takes its peer down with it.
+    pub fn lane_failed(&mut self, r: usize, lane: u32, errno: i32, provider_errno: i32, now: u64) {
+        let work = &mut self.rails[r];
+        let index = work.rail.index;
+        let Some(state) = work.rail.lane(lane).map(|l| l.state) else { return };
+        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut).filter(|l| !l.closing) else {
+            return;
+        };
+        let peer = of.peer.clone();
+        log::debug!("rail {index}: peer {:#x}: libfabric error {errno} ({provider_errno})", peer.id);
+        match state {
+            LaneState::Greeting | LaneState::Warming => {
+                of.greeting.failures += 1;
+                of.greeting.next_ns = now + AGAIN_NS;
+                if of.greeting.failures >= PATIENCE {
+                    of.greeting.next_ns = u64::MAX;
+                    self.to_home(&peer, Command::LaneFailed { peer: peer.id, errno });
+                }
+            }
+            LaneState::Up => {
+                if let Some(l) = work.rail.lane_mut(lane) {
+                    l.state = LaneState::Down;
+                }
+                let outcome =
+                    Outcome { status: Status::PeerLost, provider_errno: errno, rail: Some(index as u32) };
+                self.to_home(&peer, Command::EndPeer { peer: peer.id, outcome });
+            }
+            LaneState::Down => {}
+        }
+    }
+
+    /// A peer has ended: its lanes take nothing new, and go when the fabric has
+    /// given back what they have in flight.
+    pub fn drop_lanes(&mut self, peer: u64) {
+        let Some(lanes) = self.lanes_of.get_mut(place(peer)) else { return };
+        // A successor at the same place may have lanes here already.
+        let of_peer = |(r, lane): &(usize, u32)| self.rails[*r].rail.lane(*lane).is_none_or(|l| l.peer == peer);
+        let (gone, others): (Vec<_>, Vec<_>) = lanes.drain(..).partition(of_peer);
+        *lanes = others;
+        for (r, lane) in gone {
+            let work = &mut self.rails[r];
+            if let Some(l) = work.rail.lane_mut(lane) {
+                l.state = LaneState::Down;
+            }
+            if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
+                of.closing = true;
+                of.flows.stop(&self.core.table, &mut self.left);
+            }
+        }
+        self.reap_closing();
+    }
+
+    /// Takes off the lanes that wait for nothing any more.
+    pub fn reap_closing(&mut self) {
+        for work in &mut self.rails {
+            for place in &mut work.lanes {
+                let rail = &work.rail;
+                let empty = |lane: &mut LaneWork| {
+                    lane.closing && rail.lane(lane.lane).is_none_or(|l| l.inflight_bytes == 0)
+                };
+                if let Some(mut gone) = place.take_if(empty) {
+                    gone.flows.abandon(&self.core.table, &mut self.left);
+                    work.rail.remove_lane(gone.lane);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What reaches a worker from other threads: ids of transfers by a bounded
+//! queue, everything rarer as commands.
+
+use crate::fabric::{Access, HostRange, Registration};
+use crate::memory::{Memory, RemoteMemory};
+use crate::peer::{Peer, Plan};
+use crate::status::{Error, Result, Status};
+use crate::transfer::Outcome;
+use crossbeam_queue::ArrayQueue;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{fence, AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub enum Command {
+    Register { ranges: Arc<[HostRange]>, access: Access, reply: Reply<Result<RailRegistrations>> },
+    Deregister { memory: Arc<Memory>, reply: Reply<Result<()>> },
+    /// To every worker with lanes to a new peer; `welcome` is the hello that
+    /// made it.
+    AddLanes { peer: Arc<Peer>, plans: Vec<Plan>, welcome: Option<(Plan, u64)> },
+    DropLanes { peer: u64 },
+    /// The rest is for the peer's home.
+    AddLink { peer: Arc<Peer>, plans: Vec<Plan>, accepted: bool },
+    LaneUp { peer: u64, plan: Plan },
+    LaneFailed { peer: u64, errno: i32 },
+    EndPeer { peer: u64, outcome: Outcome },
+    Frame { peer: u64, bytes: Vec<u8> },
+    Send { peer: u64, id: u64, data: Arc<[u8]>, allowance: u64 },
+    Notify { peer: u64, id: u64 },
+    Import { remote: Arc<RemoteMemory> },
+    Release { remote: Arc<RemoteMemory> },
+    Revoke { peer: u64, memory: u64 },
+    Resume { peer: u64 },
+    Connected { peer: u64 },
+    Disconnect { peer: u64 },
+    Shutdown,
+}
+
+/// By rail: the ranges' registrations.
+pub type RailRegistrations = Vec<(usize, Box<[Registration]>)>;
+
+/// An answer that a caller waits for.
+pub struct Reply<T> {
+    place: Arc<(Mutex<Option<T>>, Condvar)>,
+}
+
+impl<T> Clone for Reply<T> {
+    fn clone(&self) -> Self {
+        Reply { place: self.place.clone() }
+    }
+}
+
+impl<T> Reply<T> {
+    pub fn new() -> Reply<T> {
+        Reply { place: Arc::new((Mutex::new(None), Condvar::new())) }
+    }
+
+    pub fn put(&self, value: T) {
+        *self.place.0.lock() = Some(value);
+        self.place.1.notify_all();
+    }
+
+    pub fn take(&self) -> Option<T> {
+        self.place.0.lock().take()
+    }
+
+    /// Waits a while for the answer.
+    pub fn wait(&self, at_most: Duration) -> Option<T> {
+        let mut place = self.place.0.lock();
+        if place.is_none() {
+            self.place.1.wait_for(&mut place, at_most);
+        }
+        place.take()
+    }
+}
+
+pub struct Inbox {
+    transfers: ArrayQueue<u64>,
+    commands: Mutex<VecDeque<Command>>,
+    has_commands: AtomicBool,
+    sleeping: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Inbox {
+    /// With room for every transfer that can be: a push cannot fail.
+    pub fn new(transfers: usize) -> Result<Inbox> {
+        // SAFETY: makes a descriptor that nobody else has.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(Error::system("making a worker's event fd"));
+        }
+        Ok(Inbox {
+            transfers: ArrayQueue::new(transfers),
+            commands: Mutex::default(),
+            has_commands: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            // SAFETY: as above.
+            event: unsafe { OwnedFd::from_raw_fd(fd) },
+        })
+    }
+
+    pub fn transfer(&self, id: u64) -> Result<()> {
+        self.transfers
+            .push(id)
+            .map_err(|_| Error::new(Status::Internal, "a worker's queue of transfers is full"))?;
+        self.wake();
+        Ok(())
+    }
+
+    pub fn command(&self, command: Command) {
+        self.commands.lock().push_back(command);
+        self.has_commands.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    #[inline]
+    pub fn next_transfer(&self) -> Option<u64> {
+        self.transfers.pop()
+    }
+
+    pub fn take_commands(&self) -> VecDeque<Command> {
+        if !self.has_commands.load(Ordering::Acquire) {
+            return VecDeque::new();
+        }
+        let mut commands = self.commands.lock();
+        self.has_commands.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *commands)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.transfers.is_empty() && !self.has_commands.load(Ordering::Relaxed)
+    }
+
+    fn wake(&self) {
+        // Pairs with the fence in `sleep`: either it sees the push, or we see that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
+            let one = 1u64;
+            // SAFETY: writes eight bytes to an eventfd of ours.
+            unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+
+    /// Sleeps until something is pushed or the time has passed.
+    pub fn sleep(&self, at_most: Duration) {
+        self.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.is_empty() {
+            let mut fd = libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            let time = libc::timespec {
+                tv_sec: at_most.as_secs() as libc::time_t,
+                tv_nsec: at_most.subsec_nanos() as libc::c_long,
+            };
+            // SAFETY: one pollfd, a valid time, no signal mask.
+            let set = unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) };
+            if set > 0 {
+                let mut count = 0u64;
+                // SAFETY: reads eight bytes from an eventfd of ours.
+                unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };
+            }
+        }
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+}

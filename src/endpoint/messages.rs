@@ -1,0 +1,38 @@
+//! Messages and notification data that the caller holds until it releases them.
+
+use crate::peer::Peer;
+use crate::status::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// Tells messages from transfers: no transfer's id has this bit.
+const MESSAGE: u64 = 1 << 63;
+
+#[derive(Default)]
+pub struct Messages {
+    next: AtomicU64,
+    held: Mutex<HashMap<u64, (Box<[u8]>, Arc<Peer>)>>,
+}
+
+impl Messages {
+    /// Keeps bytes until they are released: the id, and where they are.
+    pub fn keep(&self, bytes: Vec<u8>, peer: &Arc<Peer>) -> (u64, *const u8) {
+        let id = MESSAGE | self.next.fetch_add(1, Ordering::Relaxed);
+        let bytes = bytes.into_boxed_slice();
+        let data = if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr() };
+        peer.held.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.held.lock().insert(id, (bytes, peer.clone()));
+        (id, data)
+    }
+
+    /// Gives them back; whose they were.
+    pub fn release(&self, id: u64) -> Result<Arc<Peer>> {
+        let removed = self.held.lock().remove(&id);
+        let (bytes, peer) = removed
+            .ok_or_else(|| Error::handle(format!("{id:#x} is not a message that waits to be released")))?;
+        peer.held.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
+        Ok(peer)
+    }
+}

@@ -1,0 +1,511 @@
+//! Endpoints: opening and closing, and what callers ask of them.
+//!
+//! An `Endpoint` is the caller's end; `core` is what all of its threads share, a
+//! `worker` drives rails. With manual progress there is one worker and no
+//! thread: whoever polls takes it for a moment.
+
+pub mod clock;
+pub mod core;
+pub mod fork;
+mod greet;
+pub mod inbox;
+mod messages;
+mod open;
+mod submit;
+mod talk;
+pub mod worker;
+
+use crate::memory::descriptor::{self, Descriptor};
+use crate::memory::{Access, Memory, Range, RemoteMemory};
+use crate::peer::address::Address;
+use crate::peer::{PeerInfo, PeerState};
+use crate::status::{Error, Result, Status};
+use crate::transfer::completion::Completion;
+use crate::transfer::queue::{Arm, Queue};
+use crate::transfer::Outcome;
+use core::{Core, RailInfo, CLOSING, OPEN};
+use inbox::{Command, RailRegistrations, Reply};
+use parking_lot::Mutex;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use worker::Worker;
+
+/// Importers that do not answer a revocation by then are disconnected.
+const REVOKE: Duration = Duration::from_secs(2);
+/// A worker that takes longer has a provider that does not return.
+const UNRESPONSIVE: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    pub fabric: Option<String>,
+    pub rails: Option<String>,
+    /// 0: one for each NIC.
+    pub rail_count: usize,
+    pub min_rails: usize,
+    pub manual: bool,
+    pub workers: usize,
+    pub max_transfers: usize,
+    pub queue_depth: usize,
+    pub max_peers: usize,
+    pub timeout_ns: u64,
+    pub connect_timeout_ns: u64,
+    pub message_bytes: u64,
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        EndpointConfig {
+            fabric: None,
+            rails: None,
+            rail_count: 0,
+            min_rails: 1,
+            manual: false,
+            workers: 1,
+            max_transfers: 16_384,
+            queue_depth: 16_384,
+            max_peers: 4096,
+            timeout_ns: 30_000_000_000,
+            connect_timeout_ns: 10_000_000_000,
+            message_bytes: 16 << 20,
+        }
+    }
+}
+
+impl EndpointConfig {
+    /// Largest message that is believed.
+    pub fn message_max(&self) -> usize {
+        1 << 20
+    }
+}
+
+pub struct Endpoint {
+    core: Arc<Core>,
+    threads: Mutex<Vec<JoinHandle<Result<()>>>>,
+    /// Threads that have ended, or will never start.
+    ended: Arc<AtomicUsize>,
+    /// Manual progress: the worker, taken by whoever polls.
+    manual: Option<Mutex<Worker>>,
+    libfabric: String,
+    /// Shutting down is one caller's work at a time.
+    shutdown: Mutex<bool>,
+}
+
+impl Endpoint {
+    pub fn address(&self) -> &[u8] {
+        &self.core.address
+    }
+
+    pub fn incarnation(&self) -> u64 {
+        self.core.incarnation
+    }
+
+    pub fn rails(&self) -> &[RailInfo] {
+        &self.core.rails
+    }
+
+    pub fn worker_threads(&self) -> u32 {
+        if self.manual.is_some() {
+            0
+        } else {
+            self.core.inboxes.len() as u32
+        }
+    }
+
+    pub fn connected_peers(&self) -> u32 {
+        self.core.peers.all().iter().filter(|peer| peer.state() == PeerState::Up).count() as u32
+    }
+
+    pub fn libfabric(&self) -> &str {
+        &self.libfabric
+    }
+
+    pub fn queue(&self) -> &Arc<Queue> {
+        &self.core.queue
+    }
+
+    pub fn poison(&self, message: &str) {
+        self.core.poison(message);
+    }
+
+    pub fn check_poison(&self) -> Result<()> {
+        self.core.check_poison()
+    }
+
+    // Progress.
+
+    /// With manual progress: one pass, unless another thread is at it.
+    fn progress(&self) -> bool {
+        match &self.manual {
+            Some(worker) => worker.try_lock().is_some_and(|mut worker| worker.step()),
+            None => false,
+        }
+    }
+
+    /// Waits for a worker's answer, driving the worker where nobody else does.
+    fn answer<T>(&self, reply: &Reply<T>, at_most: Duration) -> Result<T> {
+        let until = self.core.clock.now() + at_most.as_nanos() as u64;
+        loop {
+            if self.manual.is_some() {
+                self.progress();
+            }
+            let nap = if self.manual.is_some() { Duration::ZERO } else { Duration::from_millis(50) };
+            if let Some(answer) = if nap.is_zero() { reply.take() } else { reply.wait(nap) } {
+                return Ok(answer);
+            }
+            self.check_poison()?;
+            if self.core.clock.now() > until {
+                return Err(Error::new(Status::TimedOut, "a worker does not answer: its provider does not return"));
+            }
+        }
+    }
+
+    // Completions.
+
+    pub fn poll(&self, queue: &Queue, out: &mut [MaybeUninit<Completion>]) -> Result<i32> {
+        if self.manual.is_some() {
+            self.progress();
+        }
+        Ok(queue.poll(out) as i32)
+    }
+
+    pub fn wait(&self, queue: &Queue, out: &mut [MaybeUninit<Completion>], timeout_ns: u64) -> Result<i32> {
+        let until = self.core.clock.now().saturating_add(timeout_ns);
+        let mut idle = 0u32;
+        loop {
+            let busy = self.progress();
+            let taken = queue.poll(out);
+            if taken > 0 || out.is_empty() {
+                return Ok(taken as i32);
+            }
+            self.check_poison()?;
+            if self.core.phase.load(Ordering::Acquire) != OPEN && *self.shutdown.lock() && queue.is_empty() {
+                return Err(Error::closed());
+            }
+            let now = self.core.clock.now();
+            if now >= until {
+                return Ok(0);
+            }
+            let left = Duration::from_nanos(until - now);
+            if self.manual.is_none() {
+                queue.sleep(left);
+            } else if !busy {
+                idle += 1;
+                // Latency first; a wait of milliseconds should not cost a core.
+                if idle > 10_000 {
+                    std::thread::sleep(left.min(Duration::from_micros(50)));
+                }
+            } else {
+                idle = 0;
+            }
+        }
+    }
+
+    fn needs_threads(&self) -> Result<()> {
+        if self.manual.is_some() {
+            return Err(Error::new(
+                Status::Unsupported,
+                "an event fd needs worker threads: with manual progress nothing happens while the caller sleeps",
+            ));
+        }
+        Ok(())
+    }
+
+    pub fn arm(&self, queue: &Queue) -> Result<Arm> {
+        self.needs_threads()?;
+        queue.arm()
+    }
+
+    pub fn event_fd(&self, queue: &Queue) -> Result<i32> {
+        self.needs_threads()?;
+        queue.event_fd()
+    }
+
+    pub fn create_queue(&self, depth: u32) -> Result<Arc<Queue>> {
+        self.core.check_open()?;
+        let depth = match depth {
+            0 => self.core.config.queue_depth,
+            16..=1_048_576 => depth as usize,
+            _ => return Err(Error::limit(format!("depth is {depth}: it must be 16 to 1048576, or 0"))),
+        };
+        Ok(Arc::new(Queue::new(depth)))
+    }
+
+    // Peers.
+
+    pub fn connect(&self, blob: &[u8], timeout_ns: u64, user_data: u64) -> Result<u64> {
+        let core = &self.core;
+        core.check_open()?;
+        let address = Address::decode(blob)?;
+        address.common_wire()?;
+        if address.incarnation == core.incarnation {
+            return Err(Error::invalid("this is the endpoint's own address"));
+        }
+        let (fabric, reason) = self.choose_fabric(&address)?;
+        let timeout = if timeout_ns == 0 { core.config.connect_timeout_ns } else { timeout_ns };
+        if !core.queue.reserve(2) {
+            return Err(Error::new(Status::Again, "the completion queue has no room for the peer's events: poll it"));
+        }
+        let made = core.make_peer(address, fabric, reason, timeout);
+        let (peer, new, plans) = made.inspect_err(|_| core.queue.unreserve(2))?;
+        peer.connects.lock().push(user_data);
+        if new {
+            core.start_peer(&peer, plans, false, None);
+        } else {
+            core.queue.unreserve(1);
+            core.inboxes[peer.home].command(Command::Connected { peer: peer.id });
+            if peer.state() == PeerState::Down {
+                return self.connect_to_ended(&peer, user_data);
+            }
+        }
+        Ok(peer.id)
+    }
+
+    /// The peer ended while we asked for it: unless its end has answered this
+    /// connect already, nothing will.
+    fn connect_to_ended(&self, peer: &crate::peer::Peer, user_data: u64) -> Result<u64> {
+        let mut connects = peer.connects.lock();
+        match connects.iter().position(|waiting| *waiting == user_data) {
+            Some(at) => {
+                connects.remove(at);
+                self.core.queue.unreserve(1);
+                Err(Error::new(Status::Again, "the previous connection to this peer is just ending: try again"))
+            }
+            None => Ok(peer.id),
+        }
+    }
+
+    /// The best fabric that both have, and why.
+    fn choose_fabric(&self, address: &Address) -> Result<(String, String)> {
+        let theirs = address.fabrics();
+        let common: Vec<&str> =
+            self.core.fabrics.iter().map(String::as_str).filter(|fabric| theirs.contains(fabric)).collect();
+        let Some(best) = common.first() else {
+            return Err(Error::new(
+                Status::NoCommonFabric,
+                format!(
+                    "the peer has {}, this endpoint {}: open both with a fabric in common",
+                    theirs.join(", "),
+                    self.core.fabrics.join(", ")
+                ),
+            ));
+        };
+        let reason = match common.len() {
+            1 => format!("{best} is the only fabric that both have"),
+            _ => format!("{best} is the best of the fabrics that both have ({})", common.join(", ")),
+        };
+        Ok((best.to_string(), reason))
+    }
+
+    pub fn disconnect(&self, peer: u64) -> Result<()> {
+        self.core.check_open()?;
+        let peer = self.core.peers.get(peer)?;
+        self.core.inboxes[peer.home].command(Command::Disconnect { peer: peer.id });
+        Ok(())
+    }
+
+    pub fn peer_info(&self, peer: u64) -> Result<PeerInfo> {
+        Ok(self.core.peers.get(peer)?.info())
+    }
+
+    // Memory.
+
+    pub fn register(&self, ranges: Vec<Range>, access: Access) -> Result<Arc<Memory>> {
+        let core = &self.core;
+        core.check_open()?;
+        let shared: Arc<[Range]> = ranges.clone().into();
+        let replies: Vec<Reply<Result<RailRegistrations>>> = core
+            .inboxes
+            .iter()
+            .map(|inbox| {
+                let reply = Reply::new();
+                inbox.command(Command::Register { ranges: shared.clone(), access, reply: reply.clone() });
+                reply
+            })
+            .collect();
+        let mut by_rail: Vec<Box<[crate::fabric::Registration]>> =
+            core.rails.iter().map(|_| Box::default()).collect();
+        let mut failed = None;
+        for reply in &replies {
+            match self.answer(reply, UNRESPONSIVE * 30).and_then(|answer| answer) {
+                Ok(registered) => registered.into_iter().for_each(|(rail, r)| by_rail[rail] = r),
+                Err(error) => failed = Some(error),
+            }
+        }
+        let (id, secret) = (core.random.u64()?, core.random.u64()?);
+        let virtual_addresses: Vec<bool> = core.rails.iter().map(|rail| rail.virtual_addresses).collect();
+        let encode = |memory: &Memory| descriptor::encode(memory, core.incarnation, &virtual_addresses);
+        let memory = Arc::new(Memory::new(id, secret, ranges, access, by_rail, encode));
+        if let Some(error) = failed {
+            // What other workers' rails have learnt is taken back.
+            let _ = self.deregister_from_rails(&memory);
+            return Err(error);
+        }
+        core.memories.lock().insert(id, memory.clone());
+        Ok(memory)
+    }
+
+    pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {
+        let core = &self.core;
+        if !memory.leave() {
+            return Err(Error::new(
+                Status::Busy,
+                format!(
+                    "{} transfers use the memory, or the fabric has not given it back yet: poll and try again",
+                    memory.users()
+                ),
+            ));
+        }
+        for peer in memory.importers() {
+            match core.peers.get(peer) {
+                Ok(peer) => core.inboxes[peer.home].command(Command::Revoke { peer: peer.id, memory: memory.id }),
+                Err(_) => memory.forget(peer),
+            }
+        }
+        self.await_importers(memory);
+        core.memories.lock().remove(&memory.id);
+        if *self.shutdown.lock() {
+            return Ok(()); // The rails are closed, and the registrations with them.
+        }
+        self.deregister_from_rails(memory)
+    }
+
+    /// Waits until no peer uses a memory; disconnects those that do not answer.
+    fn await_importers(&self, memory: &Arc<Memory>) {
+        let core = &self.core;
+        let mut until = core.clock.now() + REVOKE.as_nanos() as u64;
+        let mut cut = false;
+        while !memory.importers().is_empty() && !*self.shutdown.lock() {
+            if self.manual.is_some() {
+                self.progress();
+            } else {
+                core.wait_importers(memory, Duration::from_millis(5));
+            }
+            if core.clock.now() < until {
+                continue;
+            }
+            if cut {
+                break; // Their lanes are gone: nobody will answer any more.
+            }
+            for peer in memory.importers() {
+                if let Ok(peer) = core.peers.get(peer) {
+                    let outcome = Outcome::of(Status::PeerLost);
+                    core.inboxes[peer.home].command(Command::EndPeer { peer: peer.id, outcome });
+                }
+            }
+            cut = true;
+            until = core.clock.now() + REVOKE.as_nanos() as u64;
+        }
+    }
+
+    fn deregister_from_rails(&self, memory: &Arc<Memory>) -> Result<()> {
+        let ask = |inbox: &inbox::Inbox| {
+            let reply = Reply::new();
+            inbox.command(Command::Deregister { memory: memory.clone(), reply: reply.clone() });
+            reply
+        };
+        let replies: Vec<Reply<Result<()>>> = self.core.inboxes.iter().map(ask).collect();
+        replies.iter().try_for_each(|reply| self.answer(reply, UNRESPONSIVE)?)
+    }
+
+    pub fn import(&self, peer: u64, blob: &[u8]) -> Result<Arc<RemoteMemory>> {
+        self.core.check_open()?;
+        let peer = self.core.peers.get(peer)?;
+        let descriptor = Descriptor::decode(blob)?;
+        if descriptor.incarnation != peer.address.incarnation {
+            return Err(Error::new(
+                Status::PeerGone,
+                format!(
+                    "the descriptor is of endpoint {:#x}, but the peer is endpoint {:#x}: it was restarted, or the descriptor is another's",
+                    descriptor.incarnation, peer.address.incarnation
+                ),
+            ));
+        }
+        let remote = Arc::new(descriptor.into_remote(peer.id));
+        if remote.rail_count() < peer.address.rails.len() {
+            return Err(Error::new(Status::Format, "the descriptor has fewer rails than its owner's address"));
+        }
+        self.core.inboxes[peer.home].command(Command::Import { remote: remote.clone() });
+        Ok(remote)
+    }
+
+    pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
+        if remote.users() > 0 {
+            return Err(Error::new(Status::Busy, format!("{} transfers use the remote memory", remote.users())));
+        }
+        if let Ok(peer) = self.core.peers.get(remote.peer) {
+            self.core.inboxes[peer.home].command(Command::Release { remote: remote.clone() });
+        }
+        Ok(())
+    }
+
+    // The end.
+
+    pub fn shutdown(&self, drain_timeout_ns: u64) -> Result<()> {
+        let core = &self.core;
+        core.phase.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst).ok();
+        let until = core.clock.now().saturating_add(drain_timeout_ns);
+        while core.table.active() > 0 && core.clock.now() < until {
+            if !self.progress() {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+        core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
+        for inbox in core.inboxes.iter() {
+            inbox.command(Command::Shutdown);
+        }
+        let ended = match &self.manual {
+            Some(worker) => self.stop_manual(&mut worker.lock()),
+            None => self.join_threads(),
+        };
+        if ended.is_ok() {
+            // Submissions that raced with the end.
+            core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
+            *self.shutdown.lock() = true;
+        }
+        core.queue.interrupt();
+        ended
+    }
+
+    fn stop_manual(&self, worker: &mut Worker) -> Result<()> {
+        let until = self.core.clock.now() + UNRESPONSIVE.as_nanos() as u64;
+        while !self.core.stopping(worker) && self.core.clock.now() < until {
+            worker.step();
+        }
+        worker.close()
+    }
+
+    fn join_threads(&self) -> Result<()> {
+        let mut threads = self.threads.lock();
+        let until = self.core.clock.now() + UNRESPONSIVE.as_nanos() as u64;
+        while self.ended.load(Ordering::Acquire) < threads.len() {
+            if self.core.clock.now() > until {
+                return Err(Error::new(
+                    Status::TimedOut,
+                    "a provider does not return: keep the endpoint and its memory, they may still be in use",
+                ));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        threads.drain(..).try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+    }
+
+    pub fn close(&self) -> Result<()> {
+        let down = *self.shutdown.lock();
+        if !down && self.core.table.active() > 0 {
+            return Err(Error::new(
+                Status::Busy,
+                format!(
+                    "{} operations are outstanding: poll until they have completed, or call weft_endpoint_shutdown first",
+                    self.core.table.active()
+                ),
+            ));
+        }
+        if !down {
+            self.shutdown(0)?;
+        }
+        Ok(())
+    }
+}

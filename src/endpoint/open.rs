@@ -1,0 +1,241 @@
+//! Opening an endpoint: rails are chosen, each worker opens its own, and what
+//! they found becomes the address.
+
+use super::clock::Random;
+use super::core::{Core, RailInfo};
+use super::worker::Worker;
+use super::{fork, Endpoint, EndpointConfig};
+use crate::fabric::ofi::signals::Blocked;
+use crate::fabric::select::{self, Candidate};
+use crate::peer::address::{Address, RailAddress, RAILS_MAX};
+use crate::rail::Rail;
+use crate::status::{Error, Result, Status};
+use parking_lot::Mutex;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// What a worker found when it opened its rails.
+struct Opened {
+    rails: Vec<(usize, Result<RailFound>)>,
+}
+
+struct RailFound {
+    address: RailAddress,
+    virtual_addresses: bool,
+    readable: String,
+}
+
+/// What a worker is told then: which of its rails count, under which index.
+struct Go {
+    core: Arc<Core>,
+    indexes: Vec<(usize, usize)>,
+}
+
+impl Endpoint {
+    pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
+        fork::watch();
+        let found = select::candidates(config.fabric.as_deref(), config.rails.as_deref())?;
+        let chosen = spread(found.candidates, config.rail_count);
+        let workers = if config.manual { 1 } else { config.workers.min(chosen.len()) };
+        let mut plans: Vec<Vec<(usize, Candidate)>> = (0..workers).map(|_| Vec::new()).collect();
+        for (index, candidate) in chosen.iter().cloned().enumerate() {
+            plans[index % workers].push((index, candidate));
+        }
+        if config.manual {
+            return Self::open_manual(config, plans, &chosen, found.libfabric);
+        }
+        Self::open_threads(config, plans, &chosen, found.libfabric)
+    }
+
+    fn open_manual(
+        config: EndpointConfig,
+        mut plans: Vec<Vec<(usize, Candidate)>>,
+        chosen: &[Candidate],
+        libfabric: String,
+    ) -> Result<Arc<Endpoint>> {
+        let (rails, opened) = open_rails(plans.pop().unwrap_or_default());
+        let (core, indexes) = assemble(config, chosen, vec![opened], 1)?;
+        let rails = number(rails, &indexes);
+        let worker = Worker::new(0, core.clone(), rails);
+        Ok(Arc::new(Endpoint {
+            core,
+            threads: Mutex::default(),
+            ended: Arc::default(),
+            manual: Some(Mutex::new(worker)),
+            libfabric,
+            shutdown: Mutex::new(false),
+        }))
+    }
+
+    fn open_threads(
+        config: EndpointConfig,
+        plans: Vec<Vec<(usize, Candidate)>>,
+        chosen: &[Candidate],
+        libfabric: String,
+    ) -> Result<Arc<Endpoint>> {
+        let workers = plans.len();
+        let ended = Arc::new(AtomicUsize::new(0));
+        let mut threads = Vec::new();
+        let mut reports = Vec::new();
+        for (index, plan) in plans.into_iter().enumerate() {
+            let (report, opened) = channel();
+            let (go, wait) = channel();
+            threads.push((start(index, plan, report, wait, ended.clone())?, go));
+            reports.push(opened);
+        }
+        let opened = reports
+            .iter()
+            .map(|report| report.recv().map_err(|_| Error::new(Status::Internal, "a worker ended while it opened its rails")))
+            .collect::<Result<Vec<Opened>>>()?;
+        // On an error the channels close, and the workers close their rails and end.
+        let (core, indexes) = assemble(config, chosen, opened, workers)?;
+        let mut handles = Vec::new();
+        for (handle, go) in threads {
+            let told = go.send(Go { core: core.clone(), indexes: indexes.clone() });
+            told.map_err(|_| Error::new(Status::Internal, "a worker ended before it began"))?;
+            handles.push(handle);
+        }
+        Ok(Arc::new(Endpoint {
+            core,
+            threads: Mutex::new(handles),
+            ended,
+            manual: None,
+            libfabric,
+            shutdown: Mutex::new(false),
+        }))
+    }
+}
+
+/// As many rails as were asked for: the NICs in turn, or one for each.
+fn spread(candidates: Vec<Candidate>, count: usize) -> Vec<Candidate> {
+    let count = if count == 0 { candidates.len() } else { count }.min(RAILS_MAX);
+    (0..count).map(|i| candidates[i % candidates.len()].clone()).collect()
+}
+
+/// Opens the rails of a worker, on its thread.
+fn open_rails(plan: Vec<(usize, Candidate)>) -> (Vec<(usize, Rail)>, Opened) {
+    let mut rails = Vec::new();
+    let mut report = Vec::new();
+    for (index, candidate) in plan {
+        let opened = candidate.open().and_then(|nic| Rail::open(index, nic));
+        report.push((index, opened.as_ref().map_err(Error::clone).map(|rail| describe(rail, &candidate))));
+        if let Ok(rail) = opened {
+            rails.push((index, rail));
+        }
+    }
+    (rails, Opened { rails: report })
+}
+
+fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
+    RailFound {
+        address: RailAddress {
+            fabric: candidate.fabric.clone(),
+            network: candidate.network.clone(),
+            address: rail.address().to_vec(),
+            pad: rail.pad(),
+        },
+        virtual_addresses: rail.limits().virtual_addresses,
+        readable: select::readable(rail.address()),
+    }
+}
+
+/// The rails that opened, renumbered without gaps.
+fn number(rails: Vec<(usize, Rail)>, indexes: &[(usize, usize)]) -> Vec<Rail> {
+    rails
+        .into_iter()
+        .filter_map(|(planned, mut rail)| {
+            rail.index = indexes.iter().find(|(old, _)| *old == planned)?.1;
+            Some(rail)
+        })
+        .collect()
+}
+
+/// Makes the shared part from what the workers opened.
+fn assemble(
+    config: EndpointConfig,
+    chosen: &[Candidate],
+    opened: Vec<Opened>,
+    workers: usize,
+) -> Result<(Arc<Core>, Vec<(usize, usize)>)> {
+    let mut found: Vec<(usize, Result<RailFound>)> = opened.into_iter().flat_map(|opened| opened.rails).collect();
+    found.sort_by_key(|(index, _)| *index);
+    let (mut addresses, mut infos, mut indexes, mut failures) = (vec![], vec![], vec![], vec![]);
+    for (planned, rail) in found {
+        let name = &chosen[planned].name;
+        match rail {
+            Err(error) => {
+                log::warn!("{name} ({}) is left out: {}", chosen[planned].fabric, error.message);
+                failures.push((format!("{name}: {}", error.message), error));
+            }
+            Ok(rail) => {
+                indexes.push((planned, infos.len()));
+                infos.push(RailInfo {
+                    worker: planned % workers,
+                    fabric: rail.address.fabric.clone(),
+                    network: rail.address.network.clone(),
+                    name: name.clone(),
+                    address: rail.readable,
+                    virtual_addresses: rail.virtual_addresses,
+                });
+                addresses.push(rail.address);
+            }
+        }
+    }
+    if infos.len() < config.min_rails.max(1) {
+        let why: Vec<String> = failures.iter().map(|(text, _)| text.clone()).collect();
+        let reasons = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
+        let provider_errno = failures.first().map_or(0, |(_, error)| error.provider_errno);
+        let text = format!("{} rails came up, {} are needed{reasons}", infos.len(), config.min_rails.max(1));
+        return Err(Error { provider_errno, ..Error::new(Status::NoRails, text) });
+    }
+    let random = Random;
+    let address = Address::new(random.u64()?, addresses);
+    let mut fabrics: Vec<String> = Vec::new();
+    for info in &infos {
+        if !fabrics.contains(&info.fabric) {
+            fabrics.push(info.fabric.clone());
+        }
+    }
+    let core = Core::new(config, random, &address, infos, fabrics, workers)?;
+    Ok((Arc::new(core), indexes))
+}
+
+fn start(
+    index: usize,
+    plan: Vec<(usize, Candidate)>,
+    report: Sender<Opened>,
+    wait: Receiver<Go>,
+    ended: Arc<AtomicUsize>,
+) -> Result<JoinHandle<Result<()>>> {
+    // The thread inherits the mask: signals are for the host program's threads.
+    let _blocked = Blocked::all();
+    std::thread::Builder::new()
+        .name(format!("weft-worker-{index}"))
+        .spawn(move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| life(index, plan, report, wait)));
+            ended.fetch_add(1, Ordering::Release);
+            outcome.unwrap_or(Ok(()))
+        })
+        .map_err(|e| Error::new(Status::System, format!("starting a worker thread: {e}")))
+}
+
+fn life(index: usize, plan: Vec<(usize, Candidate)>, report: Sender<Opened>, wait: Receiver<Go>) -> Result<()> {
+    let (rails, opened) = open_rails(plan);
+    if report.send(opened).is_err() {
+        return Ok(());
+    }
+    let Ok(go) = wait.recv() else { return Ok(()) };
+    let core = go.core.clone();
+    let mut worker = Worker::new(index, go.core, number(rails, &go.indexes));
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
+        let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        worker.failed(&text.unwrap_or_else(|| "a panic without a message".into()));
+    }
+    let closed = worker.close();
+    drop(core);
+    closed
+}

@@ -1,0 +1,580 @@
+//! The life of links: frames in and out, messages, notifications, imports, the
+//! end of a peer.
+
+use super::inbox::Command;
+use super::worker::Worker;
+use crate::fabric::Posted;
+use crate::memory::{RemoteMemory, RemoteState};
+use crate::peer::channel::Out;
+use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
+use crate::peer::table::place;
+use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, HEADER, SYSTEM, USER};
+use crate::peer::{status_of_end, Peer, PeerState, Plan};
+use crate::rail::LaneState;
+use crate::status::Status;
+use crate::transfer::completion::{self, Completion};
+use crate::transfer::Outcome;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Lanes that greet get so long after the first one is up.
+const STRAGGLERS_NS: u64 = 1_000_000_000;
+/// A bye that is not answered by then was not heard.
+const BYE_NS: u64 = 200_000_000;
+
+/// What became of a frame that was next in its channel.
+enum Delivery {
+    Taken,
+    /// Somebody waits for its acknowledgement.
+    TakenUrgently,
+    /// No room: leave it with the sender.
+    Stalled,
+}
+
+impl Worker {
+    // Links come and go.
+
+    pub fn add_link(&mut self, peer: Arc<Peer>, plans: Vec<Plan>, accepted: bool) {
+        let at = place(peer.id);
+        if self.links.len() <= at {
+            self.links.resize_with(at + 1, || None);
+        }
+        self.links[at] = Some(Box::new(Link::new(peer, plans, accepted)));
+    }
+
+    fn link(&mut self, peer: u64) -> Option<&mut Link> {
+        self.links.get_mut(place(peer))?.as_deref_mut().filter(|link| link.peer.id == peer)
+    }
+
+    fn mark(&mut self, peer: u64) {
+        if let Some(link) = self.link(peer).filter(|link| !link.dirty) {
+            link.dirty = true;
+            self.dirty.push(place(peer));
+        }
+    }
+
+    pub fn link_lane_up(&mut self, peer: u64, plan: Plan, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        if !link.lanes_up.contains(&plan) {
+            link.lanes_up.push(plan);
+        }
+        if link.first_up_ns == 0 {
+            link.first_up_ns = now;
+        }
+        let count = |rail: fn(&Plan) -> usize| link.lanes_up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
+        link.peer.lanes_up.store(link.lanes_up.len() as u32, Ordering::Relaxed);
+        link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
+        link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
+        self.say_ready(peer, now);
+    }
+
+    pub fn link_lane_failed(&mut self, peer: u64, errno: i32, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        link.lanes_failed += 1;
+        link.last_errno = errno;
+        if link.lanes_failed >= link.plans.len() {
+            let outcome = Outcome { status: Status::Unreachable, provider_errno: errno, rail: None };
+            return self.end_peer(peer, outcome, now);
+        }
+        self.say_ready(peer, now);
+    }
+
+    /// When all lanes are up, or those that are have waited long enough.
+    fn say_ready(&mut self, peer: u64, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        let waited = link.first_up_ns != 0 && now.saturating_sub(link.first_up_ns) > STRAGGLERS_NS;
+        if link.ready_sent || link.lanes_up.is_empty() || !(link.settled() || waited) {
+            return;
+        }
+        link.ready_sent = true;
+        link.push(Out::new(Kind::Ready, Vec::new()));
+        self.mark(peer);
+        self.come_up(peer, now);
+    }
+
+    fn come_up(&mut self, peer: u64, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer).filter(|l| l.ready_sent && l.ready_seen && !l.up) else { return };
+        link.up = true;
+        let mut connects = link.peer.connects.lock();
+        link.peer.set_state(PeerState::Up);
+        let mut completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
+        if connects.is_empty() {
+            completion.value = 1;
+            core.queue.publish(completion);
+        } else {
+            if link.accepted {
+                // Its place is not needed: the connects have their own.
+                core.queue.unreserve(1);
+            }
+            for user_data in connects.drain(..) {
+                core.queue.publish(Completion { user_data, ..completion });
+            }
+        }
+        drop(connects);
+        self.mark(peer);
+        self.deliver(peer, USER, now);
+    }
+
+    /// A further connect to a peer that may be up already.
+    pub fn link_connected(&mut self, peer: u64, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer).filter(|link| link.up) else { return };
+        for user_data in link.peer.connects.lock().drain(..) {
+            let completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
+            core.queue.publish(Completion { user_data, ..completion });
+        }
+    }
+
+    /// Ends a peer: what is outstanding, then what is known of it, then
+    /// PEER_DOWN.
+    pub fn end_peer(&mut self, peer: u64, outcome: Outcome, now: u64) {
+        let core = self.core.clone();
+        let at = place(peer);
+        if self.link(peer).is_none() {
+            return;
+        }
+        let Some(mut link) = self.links[at].take() else { return };
+        self.dirty.retain(|dirty| *dirty != at);
+        let state = remote_state_of_end(outcome.status);
+        link.peer.set_state(PeerState::Down);
+        for remote in link.remotes.values() {
+            let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
+            for id in remote.settle(state) {
+                core.abandon(id, ended, now);
+            }
+        }
+        core.table.end_of_peer(peer, Outcome { status: status_of_end(outcome.status), ..outcome }, now);
+        if link.assembly.is_some() {
+            core.queue.unreserve(1);
+        }
+        core.forget_importer(peer);
+        core.peers.remove(&link.peer);
+        for worker in 0..core.inboxes.len() {
+            if link.peer.workers & 1 << worker != 0 && worker != self.index {
+                core.inboxes[worker].command(Command::DropLanes { peer });
+            }
+        }
+        self.drop_lanes(peer);
+        let connects = std::mem::take(&mut *link.peer.connects.lock());
+        let completion = |kind| Completion::new(kind, outcome, peer, now);
+        if link.up {
+            core.queue.publish(completion(completion::KIND_PEER_DOWN));
+        } else {
+            core.queue.unreserve(1 + link.accepted as u64);
+        }
+        for user_data in connects {
+            core.queue.publish(Completion { user_data, ..completion(completion::KIND_PEER_UP) });
+        }
+    }
+
+    pub fn link_disconnect(&mut self, peer: u64, now: u64) {
+        self.post_bye(peer);
+        self.end_peer(peer, Outcome::OK, now);
+    }
+
+    fn post_bye(&mut self, peer: u64) -> bool {
+        let header = |to| Header::plain(Kind::Bye, to, self.core.incarnation);
+        let Some(to) = self.links.get(place(peer)).and_then(|l| l.as_ref()).map(|l| l.peer.their_id.load(Ordering::Acquire))
+        else {
+            return false;
+        };
+        let header = header(to);
+        let Some((r, lane)) = self.control_lane(peer) else { return false };
+        self.rails[r].rail.send_frame(lane, |frame| header.write(frame, &[], &[])) == Posted::Yes
+    }
+
+    /// The endpoint shuts down: every peer is told, and has a moment to answer.
+    pub fn say_bye_to_all(&mut self, now: u64) {
+        self.shutting_down = true;
+        let peers: Vec<u64> = self.links.iter().flatten().map(|link| link.peer.id).collect();
+        for peer in peers {
+            let said = self.post_bye(peer);
+            if let Some(link) = self.link(peer) {
+                link.bye_ns = Some(if said { now } else { 0 });
+            }
+        }
+        self.tend_links(now);
+    }
+
+    /// What is due: connects that took too long, stragglers, byes not answered.
+    pub fn tend_links(&mut self, now: u64) {
+        let mut ended = Vec::new();
+        let mut ready = Vec::new();
+        let mut marked = Vec::new();
+        for link in self.links.iter_mut().flatten() {
+            let peer = link.peer.id;
+            if !link.up && now >= link.peer.connect_deadline {
+                let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
+                ended.push((peer, outcome));
+            } else if link.bye_ns.is_some_and(|said| now.saturating_sub(said) > BYE_NS) {
+                ended.push((peer, Outcome::OK));
+            } else if !link.up && !link.ready_sent && link.first_up_ns != 0 {
+                ready.push(peer);
+            }
+            if !link.revoking.is_empty() || link.channels[USER].deliverable().is_some() {
+                marked.push(peer);
+            }
+        }
+        for (peer, outcome) in ended {
+            self.end_peer(peer, outcome, now);
+        }
+        for peer in ready {
+            self.say_ready(peer, now);
+        }
+        for peer in marked {
+            self.deliver(peer, USER, now);
+            self.mark(peer);
+        }
+        if self.shutting_down && self.links.iter().all(Option::is_none) {
+            self.core.said_bye(self.index);
+        }
+    }
+
+    // Frames out.
+
+    /// A lane of this worker that can carry control frames to a peer.
+    fn control_lane(&self, peer: u64) -> Option<(usize, u32)> {
+        let lanes = self.lanes_of.get(place(peer))?;
+        lanes.iter().copied().find(|(r, lane)| {
+            self.rails[*r].rail.lane(*lane).is_some_and(|l| l.peer == peer && l.state == LaneState::Up)
+        })
+    }
+
+    /// Lets links send what they have; true if anything was sent.
+    pub fn talk(&mut self, now: u64) -> bool {
+        if self.dirty.is_empty() {
+            return false;
+        }
+        let mut busy = false;
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.retain(|at| {
+            let Some(mut link) = self.links.get_mut(*at).and_then(Option::take) else { return false };
+            let (sent, more) = self.flush(&mut link, now);
+            busy |= sent;
+            link.dirty = more;
+            self.links[*at] = Some(link);
+            more
+        });
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
+        busy
+    }
+
+    /// Sends a link's frames and acknowledgements: whether any was sent, and
+    /// whether there is more to do.
+    fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
+        for memory in link.take_revoked() {
+            link.push(Out::new(Kind::Revoked, numbers(&[memory])));
+        }
+        let Some((r, lane)) = self.control_lane(link.peer.id) else { return (false, false) };
+        let (to, from) = (link.peer.their_id.load(Ordering::Acquire), self.core.incarnation);
+        let rail = &mut self.rails[r].rail;
+        let (mut sent, mut full) = (false, false);
+        for channel in &mut link.channels {
+            while let Some((sequence, out)) = channel.next() {
+                if !link.up && out.kind != Kind::Ready {
+                    break;
+                }
+                let acknowledged = channel.delivered();
+                let header = Header { kind: out.kind, to, from, sequence, acknowledged };
+                let posted = rail.send_frame(lane, |frame| header.write(frame, &out.body, out.payload()));
+                if posted != Posted::Yes {
+                    full = true;
+                    break;
+                }
+                channel.sent();
+                sent = true;
+            }
+        }
+        if link.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
+            let body = numbers(&[link.channels[SYSTEM].delivered().into(), link.channels[USER].delivered().into()]);
+            let header = Header::plain(Kind::Ack, to, from);
+            match rail.send_frame(lane, |frame| header.write(frame, &body, &[])) {
+                Posted::Yes => {
+                    link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent());
+                    sent = true;
+                }
+                _ => full = true,
+            }
+        }
+        let owes = link.channels.iter().any(|channel| channel.owes());
+        (sent, full || owes || !link.revoking.is_empty())
+    }
+
+    // Frames in.
+
+    /// A frame came over rail `r`.
+    pub fn frame(&mut self, r: usize, frame: &[u8], now: u64) {
+        let Some((header, body)) = Header::read(frame) else { return self.core.count_rubbish() };
+        if header.kind == Kind::Hello {
+            return self.hello(r, body);
+        }
+        let Ok(peer) = self.core.peers.get(header.to) else {
+            // Of a peer that has ended here; a bye is answered so that it need not wait.
+            return;
+        };
+        if peer.address.incarnation != header.from && header.kind != Kind::Refuse {
+            return self.core.count_rubbish();
+        }
+        if header.kind == Kind::Welcome {
+            return self.welcomed(r, &peer, body, now);
+        }
+        if peer.home != self.index {
+            return self.to_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
+        }
+        self.link_frame(peer.id, frame, now);
+    }
+
+    /// A frame for a link at home here.
+    pub fn link_frame(&mut self, peer: u64, frame: &[u8], now: u64) {
+        let Some((header, body)) = Header::read(frame) else { return };
+        if self.link(peer).is_none() {
+            return;
+        }
+        match header.kind {
+            Kind::Refuse => self.refused(peer, body, now),
+            Kind::Bye => self.bye(peer, now),
+            Kind::ByeAck => self.end_peer(peer, Outcome::OK, now),
+            Kind::Ack => {
+                if let Some([system, user]) = read_numbers::<2>(body) {
+                    self.acknowledged(peer, SYSTEM, system as u32, now);
+                    self.acknowledged(peer, USER, user as u32, now);
+                }
+            }
+            kind => {
+                let Some(channel) = kind.channel() else { return self.core.count_rubbish() };
+                self.acknowledged(peer, channel, header.acknowledged, now);
+                let Some(link) = self.link(peer) else { return };
+                link.channels[channel].receive(header.sequence, kind, body, now);
+                self.deliver(peer, channel, now);
+                self.mark(peer);
+            }
+        }
+    }
+
+    fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
+        let Some((status, text)) = wire::read_refuse(body) else { return self.core.count_rubbish() };
+        if self.link(peer).is_some_and(|link| !link.up) {
+            log::warn!("peer {peer:#x} refused: {text}");
+            self.end_peer(peer, Outcome::of(status), now);
+        }
+    }
+
+    fn bye(&mut self, peer: u64, now: u64) {
+        let ack = |to, from| Header::plain(Kind::ByeAck, to, from);
+        if let (Some((r, lane)), Some(link)) = (self.control_lane(peer), self.link(peer)) {
+            let to = link.peer.their_id.load(Ordering::Acquire);
+            let header = ack(to, self.core.incarnation);
+            // Lost, it costs the other side a moment.
+            let _ = self.rails[r].rail.send_frame(lane, |frame| header.write(frame, &[], &[]));
+        }
+        self.end_peer(peer, Outcome::of(Status::PeerClosed), now);
+    }
+
+    fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer) else { return };
+        let mut given_back = 0;
+        let mut opened = false;
+        for out in link.channels[channel].acknowledge(number) {
+            opened = true;
+            given_back += out.allowance;
+            if let Some(id) = out.done {
+                core.table.end(id, Outcome::OK, now);
+            }
+        }
+        if given_back > 0 {
+            link.peer.outgoing.fetch_sub(given_back, Ordering::Relaxed);
+        }
+        if opened && link.channels[channel].next().is_some() {
+            self.mark(peer);
+        }
+    }
+
+    /// Hands over what has come in order, until there is no room for it.
+    fn deliver(&mut self, peer: u64, channel: usize, now: u64) {
+        loop {
+            let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) else { return };
+            // Nothing of a peer is published before its PEER_UP.
+            let wanted = channel == SYSTEM || link.up;
+            let next = wanted.then(|| link.channels[channel].take_deliverable()).flatten();
+            let Some((kind, body)) = next else {
+                self.links[place(peer)] = Some(link);
+                return;
+            };
+            let delivery = match kind {
+                Kind::Message => self.message(&mut link, &body, now),
+                Kind::Notify => self.notification(&link, &body, now),
+                _ => self.system(&mut link, kind, &body, now),
+            };
+            let stalled = matches!(delivery, Delivery::Stalled);
+            if stalled {
+                link.channels[channel].put_back(kind, body);
+            } else {
+                link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
+            }
+            let ready = link.ready_seen && !link.up;
+            self.links[place(peer)] = Some(link);
+            if ready {
+                self.come_up(peer, now);
+            }
+            if stalled {
+                return;
+            }
+        }
+    }
+
+    fn system(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
+        let core = self.core.clone();
+        match (kind, read_numbers::<1>(body), read_numbers::<2>(body), read_numbers::<3>(body)) {
+            (Kind::Ready, ..) => link.ready_seen = true,
+            (Kind::Import, .., Some([memory, secret, number])) => {
+                let known = core.offer(memory, secret, link.peer.id);
+                link.push(Out::new(Kind::Imported, numbers(&[number, known as u64])));
+            }
+            (Kind::Imported, _, Some([number, known]), _) => {
+                if let Some(remote) = link.remotes.get(&number) {
+                    let state = if known == 1 { RemoteState::Ready } else { RemoteState::Gone };
+                    remote.workers.store(link.peer.workers, Ordering::Release);
+                    core.answered(remote, state, now);
+                }
+            }
+            (Kind::Revoke, Some([memory]), ..) => {
+                for remote in link.remotes_of(memory) {
+                    core.answered(&remote, RemoteState::Gone, now);
+                    core.table.end_of_remote(&remote, Outcome::of(Status::MemoryGone), now);
+                }
+                link.revoking.push(memory);
+            }
+            (Kind::Revoked, Some([memory]), ..) => core.revoked(memory, link.peer.id),
+            _ => core.count_rubbish(),
+        }
+        Delivery::TakenUrgently
+    }
+
+    /// A part of a message: the last one publishes it.
+    fn message(&mut self, link: &mut Link, body: &[u8], now: u64) -> Delivery {
+        let core = &self.core;
+        let Some(part) = Part::read(body).filter(|part| part.total <= core.config.message_max()) else {
+            core.count_rubbish();
+            return Delivery::Taken;
+        };
+        if part.offset == 0 {
+            let held = link.peer.held.load(Ordering::Relaxed);
+            let room = held == 0 || held + part.total as u64 <= core.config.message_bytes;
+            if !room || !core.queue.reserve(1) {
+                return Delivery::Stalled;
+            }
+            link.assembly = Some(Assembly { bytes: Vec::with_capacity(part.total), total: part.total });
+        }
+        let Some(assembly) = link.assembly.as_mut().filter(|a| a.total == part.total && a.bytes.len() == part.offset)
+        else {
+            core.count_rubbish();
+            return Delivery::Taken;
+        };
+        assembly.bytes.extend_from_slice(part.bytes);
+        if assembly.bytes.len() < assembly.total {
+            return Delivery::Taken;
+        }
+        let bytes = link.assembly.take().map(|a| a.bytes).unwrap_or_default();
+        let mut completion = Completion::new(completion::KIND_MESSAGE, Outcome::OK, link.peer.id, now);
+        completion.bytes = bytes.len() as u64;
+        let (id, data) = core.messages.keep(bytes, &link.peer);
+        completion.transfer = id;
+        completion.data = data.cast();
+        core.queue.publish(completion);
+        Delivery::Taken
+    }
+
+    fn notification(&mut self, link: &Link, body: &[u8], now: u64) -> Delivery {
+        let core = &self.core;
+        let Some((value, data)) = body.split_first_chunk::<8>() else {
+            core.count_rubbish();
+            return Delivery::Taken;
+        };
+        if !core.queue.reserve(1) {
+            return Delivery::Stalled;
+        }
+        let mut completion = Completion::new(completion::KIND_NOTIFICATION, Outcome::OK, link.peer.id, now);
+        completion.value = u64::from_le_bytes(*value);
+        if !data.is_empty() {
+            let (id, kept) = core.messages.keep(data.to_vec(), &link.peer);
+            completion.transfer = id;
+            completion.data = kept.cast();
+            completion.bytes = data.len() as u64;
+        }
+        core.queue.publish(completion);
+        Delivery::TakenUrgently
+    }
+
+    // What callers ask of a link.
+
+    pub fn link_send(&mut self, peer: u64, id: u64, data: Arc<[u8]>, allowance: u64) {
+        let frame = self.frame_bytes();
+        // A peer that has ended took its sends with it.
+        let Some(link) = self.link(peer) else { return };
+        link.push_message(id, data, frame, allowance);
+        self.mark(peer);
+    }
+
+    /// Bytes of a frame that every lane here can carry.
+    fn frame_bytes(&self) -> usize {
+        let smallest = self.rails.iter().map(|work| work.rail.limits().message_max).min();
+        smallest.unwrap_or(HEADER + 1024)
+    }
+
+    pub fn link_notify(&mut self, peer: u64, id: u64, now: u64) {
+        let core = self.core.clone();
+        if self.link(peer).is_none() {
+            core.table.end(id, Outcome::of(Status::PeerLost), now);
+            return;
+        }
+        let Some(slot) = core.table.read(id) else { return };
+        // SAFETY: held as a reader until it is released.
+        let body = unsafe { core.table.body(slot) };
+        if let (Some(link), Some((value, data))) =
+            (self.link(peer), body.transfer.as_ref().and_then(|t| t.notify.as_ref()))
+        {
+            link.push_notify(id, *value, data);
+        }
+        core.table.release(slot);
+        self.mark(peer);
+    }
+
+    pub fn link_import(&mut self, remote: Arc<RemoteMemory>, now: u64) {
+        let core = self.core.clone();
+        let peer = remote.peer;
+        match self.link(peer) {
+            Some(link) => {
+                link.push_import(remote);
+                self.mark(peer);
+            }
+            None => core.answered(&remote, RemoteState::PeerLost, now),
+        }
+    }
+
+    pub fn link_release(&mut self, remote: &Arc<RemoteMemory>) {
+        if let Some(link) = self.link(remote.peer) {
+            link.remotes.retain(|_, known| !Arc::ptr_eq(known, remote));
+        }
+    }
+
+    pub fn link_revoke(&mut self, peer: u64, memory: u64) {
+        let core = self.core.clone();
+        match self.link(peer) {
+            Some(link) => {
+                link.push(Out::new(Kind::Revoke, numbers(&[memory])));
+                self.mark(peer);
+            }
+            None => core.revoked(memory, peer),
+        }
+    }
+
+    /// The caller released messages: there may be room for more.
+    pub fn link_resume(&mut self, peer: u64, now: u64) {
+        self.deliver(peer, USER, now);
+        self.mark(peer);
+    }
+}

@@ -1,0 +1,357 @@
+//! A worker: the thread (or the polling caller) that alone touches its rails.
+//!
+//! One pass takes what others pushed, reaps and pumps each rail, lets links
+//! talk, and looks at the clock now and then. `greet` has the life of lanes,
+//! `talk` that of links.
+
+use super::core::Core;
+use super::inbox::{Command, RailRegistrations};
+use crate::fabric::{Access, HostRange};
+use crate::memory::Memory;
+use crate::peer::link::Link;
+use crate::peer::table::place;
+use crate::peer::Peer;
+use crate::rail::{lane_index, Done, LaneState, Rail, Work};
+use crate::status::{Result, Status};
+use crate::transfer::flow::Flows;
+use crate::transfer::table::Left;
+use crate::transfer::Outcome;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between looks at deadlines, greetings and the like.
+const TICK_NS: u64 = 1_000_000;
+/// Without work for so long, a worker yields its core between passes, then
+/// sleeps between them.
+const SPIN_NS: u64 = 50_000;
+const YIELD_NS: u64 = 500_000;
+const NAP: Duration = Duration::from_micros(100);
+
+pub struct Worker {
+    pub index: usize,
+    pub core: Arc<Core>,
+    pub rails: Vec<RailWork>,
+    /// Peers at home here, by their place.
+    pub links: Vec<Option<Box<Link>>>,
+    /// Lanes of each peer, by its place: rail (here) and lane.
+    pub lanes_of: Vec<Vec<(usize, u32)>>,
+    /// Places of links that have something to send.
+    pub dirty: Vec<usize>,
+    done: Vec<Done>,
+    left: Vec<Left>,
+    scratch: Vec<u8>,
+    next_tick: u64,
+    turn: usize,
+    pub shutting_down: bool,
+}
+
+/// A rail and what the worker does on it.
+pub struct RailWork {
+    pub rail: Rail,
+    /// By the place of the lane.
+    pub lanes: Vec<Option<LaneWork>>,
+    turn: usize,
+}
+
+pub struct LaneWork {
+    pub lane: u32,
+    pub peer: Arc<Peer>,
+    pub flows: Flows,
+    pub greeting: super::greet::Greeting,
+    /// Dropped: only waits for the fabric to give its operations back.
+    pub closing: bool,
+}
+
+impl Worker {
+    pub fn new(index: usize, core: Arc<Core>, rails: Vec<Rail>) -> Worker {
+        Worker {
+            index,
+            core,
+            rails: rails.into_iter().map(|rail| RailWork { rail, lanes: Vec::new(), turn: 0 }).collect(),
+            links: Vec::new(),
+            lanes_of: Vec::new(),
+            dirty: Vec::new(),
+            done: Vec::new(),
+            left: Vec::new(),
+            scratch: Vec::new(),
+            next_tick: 0,
+            turn: 0,
+            shutting_down: false,
+        }
+    }
+
+    /// One pass; true if there was anything to do.
+    pub fn step(&mut self) -> bool {
+        let now = self.core.clock.now();
+        let mut busy = self.take_inbox(now);
+        for r in 0..self.rails.len() {
+            busy |= self.reap(r, now);
+            busy |= self.pump(r, now);
+        }
+        busy |= self.settle(now);
+        busy |= self.talk(now);
+        if now >= self.next_tick {
+            self.next_tick = now + TICK_NS;
+            self.tick(now);
+        }
+        busy
+    }
+
+    /// The life of a worker thread.
+    pub fn run(&mut self) {
+        let mut idle_since = 0;
+        while !self.core.stopping(self) {
+            if self.step() {
+                idle_since = 0;
+                continue;
+            }
+            let now = self.core.clock.now();
+            if idle_since == 0 {
+                idle_since = now;
+            }
+            match now - idle_since {
+                0..SPIN_NS => std::hint::spin_loop(),
+                SPIN_NS..YIELD_NS => std::thread::yield_now(),
+                _ => self.core.inboxes[self.index].sleep(NAP),
+            }
+        }
+    }
+
+    fn take_inbox(&mut self, now: u64) -> bool {
+        let core = self.core.clone();
+        let inbox = &core.inboxes[self.index];
+        let mut busy = false;
+        while let Some(id) = inbox.next_transfer() {
+            self.start(id);
+            busy = true;
+        }
+        for command in inbox.take_commands() {
+            self.obey(command, now);
+            busy = true;
+        }
+        busy
+    }
+
+    /// Begins a transfer's flows on the peer's lanes here.
+    fn start(&mut self, id: u64) {
+        let core = self.core.clone();
+        let slot = core.table.held_slot(id);
+        // SAFETY: the hand-over holds the slot.
+        let body = unsafe { core.table.body(slot) };
+        let slices = body.transfer.as_ref().map_or(0, |t| t.geometry.slices);
+        let lanes = self.lanes_of.get(place(body.peer)).map_or(&[][..], Vec::as_slice);
+        let workers = core.inboxes.len() as u64;
+        let mut chosen = 0;
+        let wanted = (lanes.len() as u64).min(slices);
+        self.turn = self.turn.wrapping_add(1);
+        for i in 0..lanes.len() {
+            let (r, lane) = lanes[(self.turn + i) % lanes.len()];
+            let work = &mut self.rails[r];
+            let up = work.rail.lane(lane).is_some_and(|l| l.state == LaneState::Up && l.peer == body.peer);
+            if !up || chosen == wanted {
+                continue;
+            }
+            if let Some(lane) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
+                core.table.share(slot, 1);
+                lane.flows.begin(slot, wanted * workers);
+                chosen += 1;
+            }
+        }
+        self.left.push(core.table.leave(slot, 0));
+    }
+
+    fn reap(&mut self, r: usize, now: u64) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        self.rails[r].rail.reap(&mut done);
+        let busy = !done.is_empty();
+        for one in done.drain(..) {
+            self.finish(r, &one, now);
+        }
+        self.done = done;
+        busy
+    }
+
+    #[inline]
+    fn finish(&mut self, r: usize, done: &Done, now: u64) {
+        match done.tag.work {
+            Work::Slice => {
+                let work = &mut self.rails[r];
+                let lane = work.lanes.get_mut(lane_index(done.tag.lane)).and_then(Option::as_mut);
+                let Some(lane) = lane.filter(|lane| lane.lane == done.tag.lane) else { return };
+                let arrived = done.errno == 0;
+                lane.flows.reaped(done.tag.flow, done.tag.slices, arrived, &self.core.table, &mut self.left);
+                if !arrived {
+                    self.lane_failed(r, done.tag.lane, done.errno, done.provider_errno, now);
+                }
+            }
+            Work::Receive => self.received(r, done, now),
+            Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.tag.lane, now),
+            Work::Frame if done.errno == 0 => {}
+            _ => self.lane_failed(r, done.tag.lane, done.errno, done.provider_errno, now),
+        }
+    }
+
+    fn received(&mut self, r: usize, done: &Done, now: u64) {
+        if done.errno == 0 {
+            let mut frame = std::mem::take(&mut self.scratch);
+            frame.clear();
+            frame.extend_from_slice(self.rails[r].rail.received(done));
+            self.give_back(r, done);
+            self.frame(r, &frame, now);
+            self.scratch = frame;
+        } else if !self.shutting_down {
+            self.give_back(r, done);
+        }
+    }
+
+    fn give_back(&mut self, r: usize, done: &Done) {
+        if let Err(error) = self.rails[r].rail.give_back(done) {
+            log::warn!("rail {r}: {error}");
+        }
+    }
+
+    /// Lets each lane with flows post, beginning with another one each time.
+    fn pump(&mut self, r: usize, now: u64) -> bool {
+        let work = &mut self.rails[r];
+        let lanes = work.lanes.len();
+        let mut busy = false;
+        let mut failed = None;
+        work.turn = work.turn.wrapping_add(1);
+        for i in 0..lanes {
+            let Some(lane) = &mut work.lanes[(work.turn + i) % lanes] else { continue };
+            if lane.flows.is_idle() {
+                continue;
+            }
+            match lane.flows.pump(&mut work.rail, lane.lane, &self.core.table, now, &mut self.left) {
+                Ok(posted) => busy |= posted,
+                Err(errno) => failed = Some((lane.lane, errno)),
+            }
+        }
+        if let Some((lane, errno)) = failed {
+            self.lane_failed(r, lane, errno, 0, now);
+        }
+        busy
+    }
+
+    /// What the flows that left have to say.
+    fn settle(&mut self, now: u64) -> bool {
+        if self.left.is_empty() {
+            return false;
+        }
+        let mut left = std::mem::take(&mut self.left);
+        for one in left.drain(..) {
+            match one {
+                Left::Done => {}
+                Left::Arrived(id) => self.core.arrived(id, now),
+                Left::Short(id) => {
+                    self.core.table.end(id, Outcome::of(Status::PeerLost), now);
+                }
+            }
+        }
+        self.left = left;
+        true
+    }
+
+    fn tick(&mut self, now: u64) {
+        if self.index == 0 {
+            self.core.table.expire(now);
+        }
+        self.greet_lanes(now);
+        self.tend_links(now);
+        self.reap_closing();
+    }
+
+    fn obey(&mut self, command: Command, now: u64) {
+        match command {
+            Command::Register { ranges, access, reply } => reply.put(self.register(&ranges, access)),
+            Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
+            Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
+            Command::DropLanes { peer } => self.drop_lanes(peer),
+            Command::AddLink { peer, plans, accepted } => self.add_link(peer, plans, accepted),
+            Command::LaneUp { peer, plan } => self.link_lane_up(peer, plan, now),
+            Command::LaneFailed { peer, errno } => self.link_lane_failed(peer, errno, now),
+            Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
+            Command::Frame { peer, bytes } => self.link_frame(peer, &bytes, now),
+            Command::Send { peer, id, data, allowance } => self.link_send(peer, id, data, allowance),
+            Command::Notify { peer, id } => self.link_notify(peer, id, now),
+            Command::Import { remote } => self.link_import(remote, now),
+            Command::Release { remote } => self.link_release(&remote),
+            Command::Revoke { peer, memory } => self.link_revoke(peer, memory),
+            Command::Resume { peer } => self.link_resume(peer, now),
+            Command::Connected { peer } => self.link_connected(peer, now),
+            Command::Disconnect { peer } => self.link_disconnect(peer, now),
+            Command::Shutdown => self.say_bye_to_all(now),
+        }
+    }
+
+    fn register(&mut self, ranges: &[HostRange], access: Access) -> Result<RailRegistrations> {
+        let mut all: RailRegistrations = Vec::new();
+        for work in &mut self.rails {
+            let rail = &mut work.rail;
+            let mut done = Vec::with_capacity(ranges.len());
+            let failed = ranges.iter().find_map(|range| match rail.register(*range, access) {
+                Ok(registration) => {
+                    done.push(registration);
+                    None
+                }
+                Err(error) => Some(error),
+            });
+            let index = rail.index;
+            all.push((index, done.into()));
+            if let Some(error) = failed {
+                self.undo(&all);
+                return Err(error);
+            }
+        }
+        Ok(all)
+    }
+
+    fn undo(&mut self, all: &RailRegistrations) {
+        for (index, registrations) in all {
+            let Some(work) = self.rails.iter_mut().find(|work| work.rail.index == *index) else { continue };
+            for registration in registrations.iter() {
+                if let Err(error) = work.rail.deregister(*registration) {
+                    log::warn!("rail {index}: {error}");
+                }
+            }
+        }
+    }
+
+    fn deregister(&mut self, memory: &Memory) -> Result<()> {
+        let mut outcome = Ok(());
+        for work in &mut self.rails {
+            for registration in memory.rails().get(work.rail.index).iter().flat_map(|r| r.iter()) {
+                if let Err(error) = work.rail.deregister(*registration) {
+                    outcome = Err(error);
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Closes the rails: nothing touches memory afterwards.
+    pub fn close(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        for work in &mut self.rails {
+            if let Err(error) = work.rail.close() {
+                outcome = Err(error);
+            }
+        }
+        for work in &mut self.rails {
+            for mut lane in work.lanes.drain(..).flatten() {
+                lane.flows.abandon(&self.core.table, &mut self.left);
+            }
+        }
+        let now = self.core.clock.now();
+        self.settle(now);
+        outcome
+    }
+
+    /// The worker panicked: everything that it had under way ends.
+    pub fn failed(&mut self, message: &str) {
+        self.core.poison(message);
+        self.core.table.end_all(Outcome::of(Status::Internal), self.core.clock.now());
+        self.core.said_bye(self.index);
+        self.core.queue.interrupt();
+    }
+}

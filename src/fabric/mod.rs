@@ -1,0 +1,151 @@
+//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric.
+//!
+//! A `Nic` belongs to one thread at a time (the worker that drives its rail);
+//! nothing here locks. Memory that an operation names must stay valid until the
+//! operation is reaped or the NIC is closed: that is what `Rail` keeps account
+//! of, and why posting is unsafe.
+
+pub mod ofi;
+pub mod select;
+
+use crate::status::Result;
+use std::ffi::c_void;
+
+/// A peer's NIC, as the local NIC knows it.
+pub type Route = u64;
+
+/// How a write's completion comes to mean "visible at the target".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Delivery {
+    /// Every write asks for it.
+    Each,
+    /// Writes to a peer are delivered in order: one write that asks for it
+    /// covers all that were posted before it on the same route.
+    Covers,
+    /// The NIC's ordinary completion is the target's acknowledgement.
+    Native,
+}
+
+/// What a NIC can do; fixed once it is open.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub delivery: Delivery,
+    /// Operations that may be outstanding, and receives that may be posted.
+    pub tx_depth: usize,
+    pub rx_depth: usize,
+    /// Bytes of one write or read.
+    pub rma_max: usize,
+    /// Bytes of one message.
+    pub message_max: usize,
+    /// Remote addresses are virtual addresses, else offsets into the region.
+    pub virtual_addresses: bool,
+    /// Local buffers must be registered, too.
+    pub local_registration: bool,
+    /// Bytes to keep in flight towards one peer, and on the whole NIC.
+    pub lane_window: u64,
+    pub rail_window: u64,
+}
+
+/// A range of host memory.
+#[derive(Clone, Copy, Debug)]
+pub struct HostRange {
+    pub base: u64,
+    pub len: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    pub remote_write: bool,
+    pub remote_read: bool,
+}
+
+/// A range that a NIC knows. `handle` is the NIC's own.
+#[derive(Clone, Copy, Debug)]
+pub struct Registration {
+    pub handle: *mut c_void,
+    /// What local posts pass along with an address inside the range.
+    pub descriptor: *mut c_void,
+    /// What a peer names the range by.
+    pub key: u64,
+}
+
+// SAFETY: plain tokens; only the owning worker gives them back to the NIC.
+unsafe impl Send for Registration {}
+// SAFETY: reading them needs no synchronisation.
+unsafe impl Sync for Registration {}
+
+/// Where a provider keeps its own state of an operation. It belongs to the NIC
+/// from posting to reaping; the address comes back when the operation is done.
+#[repr(C, align(64))]
+pub struct Scratch(pub [*mut c_void; 8]);
+
+/// One write or read of a contiguous range.
+pub struct Rma {
+    pub read: bool,
+    pub local: *mut c_void,
+    pub descriptor: *mut c_void,
+    pub len: usize,
+    pub remote: u64,
+    pub key: u64,
+    pub route: Route,
+    /// Ask for delivery-complete (`Delivery::Each` and `Covers`).
+    pub delivered: bool,
+    /// Another post follows at once: the doorbell may wait for it.
+    pub more: bool,
+}
+
+/// Bytes of a message, inside a registered buffer where the NIC needs that.
+#[derive(Clone, Copy)]
+pub struct Buffer {
+    pub address: *mut c_void,
+    pub len: usize,
+    pub descriptor: *mut c_void,
+}
+
+/// What became of a post.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Posted {
+    Yes,
+    /// No room towards this peer, or at all: reap, then try again.
+    Again,
+    /// An error number of libfabric.
+    Failed(i32),
+}
+
+/// A finished operation.
+#[derive(Clone, Copy)]
+pub struct Reaped {
+    /// NULL when the provider did not say which operation failed.
+    pub scratch: *mut Scratch,
+    /// Bytes received.
+    pub len: usize,
+    /// 0, or an error number of libfabric.
+    pub errno: i32,
+    pub provider_errno: i32,
+}
+
+pub trait Nic {
+    fn limits(&self) -> &Limits;
+    /// The address that peers insert.
+    fn address(&self) -> &[u8];
+    fn insert(&mut self, address: &[u8]) -> Result<Route>;
+    fn remove(&mut self, route: Route);
+    fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;
+    fn deregister(&mut self, registration: Registration) -> Result<()>;
+
+    /// # Safety
+    /// The local range and `scratch` stay valid until the operation is reaped or the NIC closed.
+    unsafe fn rma(&mut self, rma: &Rma, scratch: *mut Scratch) -> Posted;
+    /// # Safety
+    /// As `rma`, for `buffer`.
+    unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted;
+    /// # Safety
+    /// As `send`.
+    unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted;
+    /// Drives the provider, and moves finished operations to `reaped`; how many.
+    fn reap(&mut self, reaped: &mut [Reaped]) -> usize;
+
+    /// Ends all operations without completions; registrations must be gone or
+    /// are given back here.
+    fn close(&mut self) -> Result<()>;
+}

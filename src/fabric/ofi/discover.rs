@@ -1,0 +1,209 @@
+//! libfabric, loaded once, and the NICs that it lists.
+
+use super::signals;
+use crate::status::{Error, Result, Status};
+use libfabric_sys::*;
+use once_cell::sync::OnceCell;
+use std::ffi::{c_char, CStr, CString};
+use std::ptr;
+
+/// The loaded library, for the life of the process.
+pub struct Fabrics {
+    pub library: Library,
+    /// The API version to ask for: the newest that both know.
+    pub api: u32,
+}
+
+impl Fabrics {
+    /// Version and path, for people.
+    pub fn describe(&self) -> String {
+        let version = self.library.version();
+        format!("{}.{} {}", version >> 16, version & 0xffff, self.library.path())
+    }
+}
+
+/// Asked for at least, for EFA's sake: older API versions turn device RDMA off.
+/// Newer ones change defaults that nobody here has tried.
+const API: u32 = FI_VERSION(1, 18);
+
+pub fn library() -> Result<&'static Fabrics> {
+    static FABRICS: OnceCell<Fabrics> = OnceCell::new();
+    FABRICS.get_or_try_init(|| {
+        // Loading replaces signal handlers, too.
+        let library = signals::preserved(Library::load)
+            .map_err(|error| Error::new(Status::NoLibfabric, error.to_string()))?;
+        let api = library.version().min(API);
+        Ok(Fabrics { library, api })
+    })
+}
+
+/// A NIC as libfabric describes it.
+pub struct Entry {
+    pub provider: String,
+    pub domain: String,
+    pub network: String,
+    pub loopback: bool,
+    pub link_local: bool,
+    info: *mut fi_info,
+    fabrics: &'static Fabrics,
+}
+
+// SAFETY: the info is only read.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // SAFETY: our own duplicate.
+        unsafe { self.fabrics.library.freeinfo(self.info) };
+    }
+}
+
+impl Entry {
+    pub fn info(&self) -> *mut fi_info {
+        self.info
+    }
+
+    pub fn fabrics(&self) -> &'static Fabrics {
+        self.fabrics
+    }
+}
+
+/// SAFETY of all `text` calls: a C string of libfabric's, or NULL.
+unsafe fn text(s: *const c_char) -> String {
+    if s.is_null() {
+        return String::new();
+    }
+    // SAFETY: a C string.
+    unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned()
+}
+
+/// The NICs of a provider that can do what a rail needs, one entry for each.
+pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> {
+    let mut found: Vec<Entry> = Vec::new();
+    list(fabrics, Some(provider), |info| {
+        // SAFETY: an info of the list that libfabric made.
+        if let Some(entry) = unsafe { entry(fabrics, provider, info) } {
+            // Several addresses of one NIC: the first is libfabric's best, but an IPv4
+            // address reaches more peers than a link-local one.
+            match found.iter_mut().find(|known| known.domain == entry.domain) {
+                None => found.push(entry),
+                Some(known) if known.link_local && !entry.link_local => *known = entry,
+                Some(_) => {}
+            }
+        }
+    })?;
+    Ok(found)
+}
+
+/// The providers that offer what a rail needs.
+pub fn providers(fabrics: &'static Fabrics) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let listed = list(fabrics, None, |info| {
+        // SAFETY: an info of the list that libfabric made.
+        let name = unsafe { text((*(*info).fabric_attr).prov_name) };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    });
+    match listed {
+        Ok(()) => names,
+        Err(_) => Vec::new(),
+    }
+}
+
+fn list(fabrics: &'static Fabrics, provider: Option<&str>, mut each: impl FnMut(*mut fi_info)) -> Result<()> {
+    let library = &fabrics.library;
+    let name = provider.and_then(|name| CString::new(name).ok());
+    // SAFETY: dupinfo(NULL) allocates hints, whose parts we fill in and the library frees; the
+    // provider name is taken out again first, since it is ours.
+    unsafe {
+        let hints = library.dupinfo(ptr::null());
+        if hints.is_null() {
+            return Err(Error::new(Status::NoMemory, "no memory for libfabric's hints"));
+        }
+        (*hints).caps = FI_MSG | FI_RMA;
+        (*hints).mode = FI_CONTEXT | FI_CONTEXT2;
+        (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
+        let domain = (*hints).domain_attr;
+        (*domain).mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+        (*domain).threading = fi_threading::FI_THREAD_DOMAIN;
+        if let Some(name) = &name {
+            (*(*hints).fabric_attr).prov_name = name.as_ptr().cast_mut();
+        }
+        let mut infos = ptr::null_mut();
+        let rc = signals::preserved(|| {
+            library.getinfo(fabrics.api, ptr::null(), ptr::null(), 0, hints, &mut infos)
+        });
+        (*(*hints).fabric_attr).prov_name = ptr::null_mut();
+        library.freeinfo(hints);
+        if rc == -FI_ENODATA {
+            return Ok(());
+        }
+        if rc != 0 {
+            return Err(super::error(library, "listing the NICs", rc));
+        }
+        let mut info = infos;
+        while !info.is_null() {
+            each(info);
+            info = (*info).next;
+        }
+        library.freeinfo(infos);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `info` must be one of libfabric's.
+unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -> Option<Entry> {
+    // SAFETY: an info that getinfo returned has all its parts.
+    unsafe {
+        // Asking for "tcp" lists "tcp;ofi_rxm", too.
+        if text((*(*info).fabric_attr).prov_name) != provider {
+            return None;
+        }
+        let domain = text((*(*info).domain_attr).name);
+        let (loopback, link_local, usable) = kind_of_address(info);
+        if !usable {
+            return None;
+        }
+        Some(Entry {
+            provider: provider.to_owned(),
+            network: text((*(*info).fabric_attr).name),
+            loopback: loopback || domain == "lo",
+            link_local,
+            domain,
+            info: fabrics.library.dupinfo(info),
+            fabrics,
+        })
+    }
+    .filter(|entry| !entry.info.is_null())
+}
+
+/// Of a socket address: loopback, link-local, and whether it can be used: an
+/// IPv6 address only where nothing better is known of the NIC, so they come last.
+unsafe fn kind_of_address(info: *const fi_info) -> (bool, bool, bool) {
+    // SAFETY: src_addr has src_addrlen bytes, or is NULL.
+    let address = unsafe {
+        let (data, len) = ((*info).src_addr as *const u8, (*info).src_addrlen);
+        if data.is_null() {
+            return (false, false, true);
+        }
+        std::slice::from_raw_parts(data, len)
+    };
+    let family = address.first_chunk::<2>().map_or(0, |f| u16::from_ne_bytes(*f));
+    // SAFETY: reading a plain field.
+    let format = unsafe { (*info).addr_format };
+    match (format, i32::from(family)) {
+        (FI_SOCKADDR | FI_SOCKADDR_IN, libc::AF_INET) if address.len() >= 8 => {
+            (address[4] == 127, address[4] == 169 && address[5] == 254, true)
+        }
+        (FI_SOCKADDR | FI_SOCKADDR_IN6, libc::AF_INET6) if address.len() >= 24 => {
+            let ip = &address[8..24];
+            let loopback = ip[..15].iter().all(|b| *b == 0) && ip[15] == 1;
+            (loopback, ip[0] == 0xfe && ip[1] & 0xc0 == 0x80, true)
+        }
+        _ => (false, false, true),
+    }
+}

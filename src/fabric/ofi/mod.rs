@@ -1,0 +1,17 @@
+//! NICs by libfabric. `discover` finds them, `nic` drives one; `signals` keeps
+//! providers from replacing the host program's handlers.
+
+pub mod discover;
+pub mod nic;
+pub mod signals;
+
+use crate::status::{Error, Status};
+use libfabric_sys::Library;
+
+/// An error of libfabric, with what was being done.
+fn error(library: &Library, doing: &str, rc: i32) -> Error {
+    let errno = rc.abs();
+    let status = if errno == libc::ENOMEM { Status::NoMemory } else { Status::Fabric };
+    let text = format!("{doing}: {} (libfabric error {errno})", library.strerror(errno));
+    Error { provider_errno: errno, ..Error::new(status, text) }
+}

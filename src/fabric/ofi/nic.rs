@@ -1,0 +1,369 @@
+//! One NIC through libfabric: a domain, an endpoint, a completion queue and an
+//! address vector.
+
+use super::discover::{Entry, Fabrics};
+use super::signals;
+use crate::endpoint::clock::Random;
+use crate::fabric::{
+    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+};
+use crate::status::{Error, Result, Status};
+use libfabric_sys::*;
+use std::ffi::c_void;
+use std::mem::{size_of, zeroed};
+use std::ptr;
+
+/// A frame must fit into what every provider takes without a rendezvous.
+const MESSAGE_MAX: usize = 8192;
+/// shm holds back messages above this when no receive is posted.
+const MESSAGE_MAX_SHM: usize = 4096;
+/// Operations that we keep in flight on a NIC at most.
+const TX_DEPTH: usize = 512;
+const RX_DEPTH: usize = 256;
+/// Eight 64 KiB pages fill a loopback connection (measured); twice that, and
+/// two pieces of a large page, cost no more.
+const LANE_WINDOW: u64 = 1 << 20;
+const RAIL_WINDOW: u64 = 8 << 20;
+
+pub struct OfiNic {
+    fabrics: &'static Fabrics,
+    fabric: *mut fid_fabric,
+    domain: *mut fid_domain,
+    ep: *mut fid_ep,
+    cq: *mut fid_cq,
+    av: *mut fid_av,
+    /// Open registrations: closed before the domain.
+    mrs: Vec<*mut fid_mr>,
+    limits: Limits,
+    mr_mode: i32,
+    address: Vec<u8>,
+    random: Random,
+    rma: Template,
+}
+
+// SAFETY: all objects belong to this NIC, which one thread uses at a time.
+unsafe impl Send for OfiNic {}
+
+/// The message that every write and read is posted with; only what differs is
+/// filled in.
+struct Template {
+    iov: libc::iovec,
+    descriptor: *mut c_void,
+    remote: fi_rma_iov,
+}
+
+fn check(fabrics: &Fabrics, doing: &str, rc: i32) -> Result<()> {
+    if rc == 0 {
+        return Ok(());
+    }
+    Err(super::error(&fabrics.library, doing, rc))
+}
+
+impl OfiNic {
+    pub fn open(entry: &Entry) -> Result<OfiNic> {
+        // SAFETY: reading what libfabric described.
+        let (limits, mr_mode) = unsafe { limits(entry) };
+        let mut nic = OfiNic {
+            fabrics: entry.fabrics(),
+            fabric: ptr::null_mut(),
+            domain: ptr::null_mut(),
+            ep: ptr::null_mut(),
+            cq: ptr::null_mut(),
+            av: ptr::null_mut(),
+            mrs: Vec::new(),
+            limits,
+            mr_mode,
+            address: Vec::new(),
+            random: Random,
+            // SAFETY: integers and pointers.
+            rma: unsafe { zeroed() },
+        };
+        // Dropping a NIC that opened halfway closes the half.
+        // SAFETY: the info is valid while the entry is.
+        signals::preserved(|| unsafe { nic.bring_up(entry) })?;
+        Ok(nic)
+    }
+
+    /// # Safety
+    /// `entry.info()` must be valid.
+    unsafe fn bring_up(&mut self, entry: &Entry) -> Result<()> {
+        let fabrics = self.fabrics;
+        let null = ptr::null_mut();
+        // SAFETY: objects are made in libfabric's order, from an info of its own; every
+        // out-pointer is a field of ours.
+        unsafe {
+            let info = entry.info();
+            let (tx, rx) = ((*info).tx_attr, (*info).rx_attr);
+            (*tx).op_flags = 0;
+            (*rx).op_flags = 0;
+            let rc = fabrics.library.fabric((*info).fabric_attr, &mut self.fabric, null);
+            check(fabrics, "opening the fabric", rc)?;
+            check(fabrics, "opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
+            let mut av_attr: fi_av_attr = zeroed();
+            av_attr.type_ = fi_av_type::FI_AV_TABLE;
+            check(fabrics, "opening the address vector", fi_av_open(self.domain, &mut av_attr, &mut self.av, null))?;
+            let mut cq_attr: fi_cq_attr = zeroed();
+            cq_attr.size = self.limits.tx_depth + self.limits.rx_depth + 64;
+            cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
+            cq_attr.wait_obj = fi_wait_obj::FI_WAIT_NONE;
+            check(fabrics, "opening the completion queue", fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null))?;
+            check(fabrics, "opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
+            let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
+            check(fabrics, "binding the completion queue", bound)?;
+            check(fabrics, "binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
+            check(fabrics, "enabling the endpoint", fi_enable(self.ep))?;
+            let mut len = 256;
+            let mut name = vec![0u8; len];
+            let named = fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
+            check(fabrics, "asking for the endpoint's address", named)?;
+            name.truncate(len);
+            self.address = name;
+        }
+        Ok(())
+    }
+
+    fn close_registrations(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        for mr in self.mrs.drain(..) {
+            // SAFETY: open until here.
+            let rc = unsafe { fi_close(&mut (*mr).fid) };
+            outcome = outcome.and(check(self.fabrics, "closing a registration", rc));
+        }
+        outcome
+    }
+}
+
+/// # Safety
+/// The entry's info must be valid.
+unsafe fn limits(entry: &Entry) -> (Limits, i32) {
+    // SAFETY: an info of libfabric has all its parts.
+    unsafe {
+        let info = entry.info();
+        let (tx, rx, ep, domain) = (&*(*info).tx_attr, &*(*info).rx_attr, &*(*info).ep_attr, &*(*info).domain_attr);
+        let shm = entry.provider == "shm";
+        let ordered = (tx.msg_order & rx.msg_order) & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
+        let delivery = if entry.provider.starts_with("efa") && entry.network.contains("direct") {
+            Delivery::Native
+        } else if ordered && !shm {
+            Delivery::Covers
+        } else {
+            Delivery::Each
+        };
+        let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
+        let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
+        let limits = Limits {
+            delivery,
+            tx_depth: depth(tx.size, TX_DEPTH),
+            rx_depth: depth(rx.size, RX_DEPTH),
+            rma_max: ep.max_msg_size,
+            message_max: ep.max_msg_size.min(largest),
+            virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
+            local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
+            lane_window: LANE_WINDOW,
+            rail_window: RAIL_WINDOW,
+        };
+        (limits, domain.mr_mode)
+    }
+}
+
+fn posted(rc: isize) -> Posted {
+    match rc {
+        0 => Posted::Yes,
+        rc if rc == -(FI_EAGAIN as isize) => Posted::Again,
+        rc => Posted::Failed(-rc as i32),
+    }
+}
+
+impl Nic for OfiNic {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    fn insert(&mut self, address: &[u8]) -> Result<Route> {
+        let mut route: fi_addr_t = 0;
+        // A provider reads as much as its address format has, whatever was sent.
+        let mut padded = [0u8; 512];
+        let len = address.len().min(padded.len());
+        padded[..len].copy_from_slice(&address[..len]);
+        // SAFETY: one address, longer than any format of libfabric's.
+        let rc = unsafe { fi_av_insert(self.av, padded.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()) };
+        if rc == 1 {
+            return Ok(route);
+        }
+        Err(super::error(&self.fabrics.library, "inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
+    }
+
+    fn remove(&mut self, route: Route) {
+        let mut route: fi_addr_t = route;
+        // SAFETY: a route that `insert` returned.
+        let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
+        if rc != 0 {
+            log::debug!("removing a peer's address: libfabric error {}", -rc);
+        }
+    }
+
+    fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
+        let mut flags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+        if access.remote_write {
+            flags |= FI_REMOTE_WRITE;
+        }
+        if access.remote_read {
+            flags |= FI_REMOTE_READ;
+        }
+        let iov = libc::iovec { iov_base: range.base as *mut c_void, iov_len: range.len as usize };
+        // SAFETY: integers and pointers; the iov outlives the call.
+        let mr = unsafe {
+            let mut attr: fi_mr_attr = zeroed();
+            attr.iov = fi_mr_attr_memory { mr_iov: &iov };
+            attr.iov_count = 1;
+            attr.access = flags;
+            if self.mr_mode & FI_MR_PROV_KEY == 0 {
+                // Ours to choose: nobody should guess it.
+                attr.requested_key = self.random.u64()?;
+            }
+            let mut mr = ptr::null_mut();
+            let rc = fi_mr_regattr(self.domain, &attr, 0, &mut mr);
+            check(self.fabrics, &format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
+            mr
+        };
+        self.mrs.push(mr);
+        // SAFETY: just opened.
+        unsafe { Ok(Registration { handle: mr.cast(), descriptor: fi_mr_desc(mr), key: fi_mr_key(mr) }) }
+    }
+
+    fn deregister(&mut self, registration: Registration) -> Result<()> {
+        let mr: *mut fid_mr = registration.handle.cast();
+        let Some(at) = self.mrs.iter().rposition(|open| *open == mr) else {
+            return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
+        };
+        self.mrs.swap_remove(at);
+        // SAFETY: open until here.
+        check(self.fabrics, "closing a registration", unsafe { fi_close(&mut (*mr).fid) })
+    }
+
+    #[inline]
+    unsafe fn rma(&mut self, rma: &Rma, scratch: *mut Scratch) -> Posted {
+        self.rma = Template {
+            iov: libc::iovec { iov_base: rma.local, iov_len: rma.len },
+            descriptor: rma.descriptor,
+            remote: fi_rma_iov { addr: rma.remote, len: rma.len, key: rma.key },
+        };
+        let message = fi_msg_rma {
+            msg_iov: &self.rma.iov,
+            desc: &mut self.rma.descriptor,
+            iov_count: 1,
+            addr: rma.route,
+            rma_iov: &self.rma.remote,
+            rma_iov_count: 1,
+            context: scratch.cast(),
+            data: 0,
+        };
+        let mut flags = FI_COMPLETION;
+        if rma.delivered {
+            flags |= FI_DELIVERY_COMPLETE;
+        }
+        if rma.more {
+            flags |= FI_MORE;
+        }
+        // SAFETY: the message lives through the call; what it points to as the caller promised.
+        posted(unsafe {
+            if rma.read {
+                fi_readmsg(self.ep, &message, flags & !FI_DELIVERY_COMPLETE)
+            } else {
+                fi_writemsg(self.ep, &message, flags)
+            }
+        })
+    }
+
+    unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
+        // SAFETY: as the caller promised.
+        posted(unsafe { fi_send(self.ep, buffer.address, buffer.len, buffer.descriptor, route, scratch.cast()) })
+    }
+
+    unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
+        // SAFETY: as the caller promised.
+        posted(unsafe {
+            fi_recv(self.ep, buffer.address, buffer.len, buffer.descriptor, FI_ADDR_UNSPEC, scratch.cast())
+        })
+    }
+
+    #[inline]
+    fn reap(&mut self, reaped: &mut [Reaped]) -> usize {
+        const MOST: usize = 32;
+        // SAFETY: integers and pointers.
+        let mut entries: [fi_cq_data_entry; MOST] = unsafe { zeroed() };
+        let most = reaped.len().min(MOST);
+        // SAFETY: room for `most` entries of the queue's format.
+        let rc = unsafe { fi_cq_read(self.cq, entries.as_mut_ptr().cast(), most) };
+        if rc > 0 {
+            for (to, from) in reaped.iter_mut().zip(&entries[..rc as usize]) {
+                *to = Reaped { scratch: from.op_context.cast(), len: from.len, errno: 0, provider_errno: 0 };
+            }
+            return rc as usize;
+        }
+        if rc == -(FI_EAVAIL as isize) {
+            return self.reap_error(reaped);
+        }
+        0
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let fabrics = self.fabrics;
+        let mut outcome = Ok(());
+        // Registrations outlive the endpoint that uses them, and nothing else.
+        // SAFETY: each object is closed once, in libfabric's order.
+        signals::preserved(|| unsafe {
+            if !self.ep.is_null() {
+                outcome = check(fabrics, "closing the endpoint", fi_close(&mut (*self.ep).fid));
+                self.ep = ptr::null_mut();
+            }
+            let registrations = self.close_registrations();
+            outcome = std::mem::replace(&mut outcome, Ok(())).and(registrations);
+            let fids: [*mut fid; 4] =
+                [self.cq.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()];
+            for (fid, what) in fids.into_iter().zip(["completion queue", "address vector", "domain", "fabric"]) {
+                if !fid.is_null() {
+                    let closed = check(fabrics, &format!("closing the {what}"), fi_close(fid));
+                    outcome = std::mem::replace(&mut outcome, Ok(())).and(closed);
+                }
+            }
+        });
+        (self.cq, self.av, self.domain, self.fabric) =
+            (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        outcome
+    }
+}
+
+impl OfiNic {
+    #[cold]
+    fn reap_error(&mut self, reaped: &mut [Reaped]) -> usize {
+        // SAFETY: integers and pointers; no buffer for provider data is offered.
+        let mut entry: fi_cq_err_entry = unsafe { zeroed() };
+        // SAFETY: one entry.
+        let rc = unsafe { fi_cq_readerr(self.cq, &mut entry, 0) };
+        let (1.., Some(to)) = (rc, reaped.first_mut()) else { return 0 };
+        let errno = if entry.err == 0 { FI_EOTHER } else { entry.err };
+        *to = Reaped {
+            scratch: entry.op_context.cast(),
+            len: entry.len,
+            errno,
+            provider_errno: entry.prov_errno,
+        };
+        1
+    }
+}
+
+impl Drop for OfiNic {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            log::warn!("{}", error.message);
+        }
+    }
+}
+
+// The provider's part of an op slot must be as large as libfabric asks.
+const _: () = assert!(size_of::<Scratch>() >= size_of::<fi_context2>());

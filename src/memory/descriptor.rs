@@ -1,0 +1,92 @@
+//! The descriptor of a memory: what a peer needs to reach it.
+//!
+//!     u32 "WFTM"  u16 format  u64 incarnation  u64 memory  u64 secret  u8 access
+//!     u16 rails   u32 ranges  ranges x (u64 base, u64 len)
+//!     rails x (u8 virtual addresses, ranges x u64 key)   u32 crc32 of all that
+//!
+//! Format 1. All little-endian.
+
+use super::{Memory, Range, RemoteMemory, RemoteRail};
+use crate::codec::{Reader, Writer};
+use crate::status::{Error, Result, Status};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"WFTM");
+const FORMAT: u16 = 1;
+const WRITE: u8 = 1;
+const READ: u8 = 2;
+
+pub fn encode(memory: &Memory, incarnation: u64, virtual_addresses: &[bool]) -> Vec<u8> {
+    let access = memory.access();
+    let mut w = Writer::new();
+    w.u32(MAGIC).u16(FORMAT).u64(incarnation).u64(memory.id).u64(memory.secret);
+    w.u8(access.remote_write as u8 * WRITE | access.remote_read as u8 * READ);
+    w.u16(memory.rails().len() as u16).u32(memory.ranges().len() as u32);
+    for range in memory.ranges() {
+        w.u64(range.base).u64(range.len);
+    }
+    for (rail, is_virtual) in memory.rails().iter().zip(virtual_addresses) {
+        w.u8(*is_virtual as u8);
+        for registration in rail.iter() {
+            w.u64(registration.key);
+        }
+    }
+    w.sealed()
+}
+
+/// A decoded descriptor, not tied to a peer yet.
+pub struct Descriptor {
+    pub incarnation: u64,
+    id: u64,
+    secret: u64,
+    access: u8,
+    ranges: Vec<Range>,
+    rails: Vec<RemoteRail>,
+}
+
+impl Descriptor {
+    pub fn decode(blob: &[u8]) -> Result<Descriptor> {
+        let damaged = |what: &str| {
+            Error::new(Status::Format, format!("the descriptor ({} bytes) {what}", blob.len()))
+        };
+        let mut r = Reader::unseal(blob).ok_or_else(|| damaged("is damaged or truncated"))?;
+        if r.u32() != Some(MAGIC) {
+            return Err(damaged("is not a descriptor of Weft"));
+        }
+        match r.u16() {
+            Some(FORMAT) => {}
+            Some(other) => {
+                return Err(damaged(&format!("has format {other}, this Weft reads format {FORMAT}")));
+            }
+            None => return Err(damaged("is truncated")),
+        }
+        Self::body(&mut r).ok_or_else(|| damaged("does not add up"))
+    }
+
+    fn body(r: &mut Reader) -> Option<Descriptor> {
+        let (incarnation, id, secret, access) = (r.u64()?, r.u64()?, r.u64()?, r.u8()?);
+        let (rails, ranges) = (r.u16()? as usize, r.u32()? as usize);
+        // Before anything is allocated: the lengths must be those of the blob.
+        let needed = ranges.checked_mul(16)?.checked_add(rails.checked_mul(ranges.checked_mul(8)?.checked_add(1)?)?)?;
+        if needed != r.remaining() || ranges == 0 || rails == 0 {
+            return None;
+        }
+        let range = |r: &mut Reader| {
+            let range = Range { base: r.u64()?, len: r.u64()? };
+            range.base.checked_add(range.len)?;
+            Some(range)
+        };
+        let ranges: Vec<Range> = (0..ranges).map(|_| range(r)).collect::<Option<_>>()?;
+        let rail = |r: &mut Reader| {
+            let virtual_addresses = r.u8()? != 0;
+            let keys = (0..ranges.len()).map(|_| r.u64()).collect::<Option<_>>()?;
+            Some(RemoteRail { virtual_addresses, keys })
+        };
+        let rails = (0..rails).map(|_| rail(r)).collect::<Option<_>>()?;
+        Some(Descriptor { incarnation, id, secret, access, ranges, rails })
+    }
+
+    pub fn into_remote(self, peer: u64) -> RemoteMemory {
+        let (writable, readable) = (self.access & WRITE != 0, self.access & READ != 0);
+        RemoteMemory::new(peer, self.id, self.secret, self.ranges, self.rails, writable, readable)
+    }
+}

@@ -1,0 +1,135 @@
+//! Memory: registered ranges of this process, and what is known of a peer's.
+
+pub mod descriptor;
+mod remote;
+
+pub use remote::{RemoteMemory, RemoteRail, RemoteState};
+
+pub use crate::fabric::{Access, HostRange as Range};
+use crate::fabric::Registration;
+use crate::status::{Error, Result};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// One handle for one or many ranges, registered on every rail.
+pub struct Memory {
+    pub id: u64,
+    /// Proves, in an import, that the descriptor was really seen.
+    pub secret: u64,
+    ranges: Box<[Range]>,
+    access: Access,
+    /// By rail, then by range.
+    rails: Box<[Box<[Registration]>]>,
+    descriptor: Option<Vec<u8>>,
+    /// Transfers that use it.
+    users: AtomicU64,
+    /// Deregistration has begun: no new transfer may use it.
+    leaving: AtomicBool,
+    /// Peers that imported it.
+    importers: Mutex<HashSet<u64>>,
+}
+
+impl Memory {
+    pub fn new(
+        id: u64,
+        secret: u64,
+        ranges: Vec<Range>,
+        access: Access,
+        rails: Vec<Box<[Registration]>>,
+        encode: impl FnOnce(&Memory) -> Vec<u8>,
+    ) -> Memory {
+        let mut memory = Memory {
+            id,
+            secret,
+            ranges: ranges.into(),
+            access,
+            rails: rails.into(),
+            descriptor: None,
+            users: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
+            importers: Mutex::default(),
+        };
+        if access.remote_read || access.remote_write {
+            memory.descriptor = Some(encode(&memory));
+        }
+        memory
+    }
+
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    pub fn range_len(&self, range: u64) -> Option<u64> {
+        self.ranges.get(usize::try_from(range).ok()?).map(|r| r.len)
+    }
+
+    pub fn rails(&self) -> &[Box<[Registration]>] {
+        &self.rails
+    }
+
+    /// What a rail posts a range with.
+    #[inline]
+    pub fn registration(&self, rail: usize, range: usize) -> &Registration {
+        &self.rails[rail][range]
+    }
+
+    pub fn descriptor(&self) -> Result<&[u8]> {
+        self.descriptor.as_deref().ok_or_else(|| {
+            Error::invalid("this memory was registered with WEFT_ACCESS_LOCAL: it has no descriptor")
+        })
+    }
+
+    /// A transfer begins to use it; false once it is being deregistered.
+    pub fn enter(&self) -> bool {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        if self.leaving.load(Ordering::SeqCst) {
+            self.exit();
+            return false;
+        }
+        true
+    }
+
+    pub fn exit(&self) {
+        self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn users(&self) -> u64 {
+        self.users.load(Ordering::SeqCst)
+    }
+
+    /// Begins to deregister: false if transfers use it, and then nothing changed.
+    pub fn leave(&self) -> bool {
+        if self.leaving.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        if self.users() > 0 {
+            self.leaving.store(false, Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    /// A peer asks to use it; false if it is on its way out.
+    pub fn import(&self, peer: u64) -> bool {
+        let mut importers = self.importers.lock();
+        if self.leaving.load(Ordering::SeqCst) {
+            return false;
+        }
+        importers.insert(peer);
+        true
+    }
+
+    /// A peer uses it no more.
+    pub fn forget(&self, peer: u64) {
+        self.importers.lock().remove(&peer);
+    }
+
+    pub fn importers(&self) -> Vec<u64> {
+        self.importers.lock().iter().copied().collect()
+    }
+}

@@ -1,0 +1,135 @@
+//! Memory of a peer.
+
+use crate::memory::Range;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+
+/// Whether transfers to it can start.
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RemoteState {
+    /// Its owner has not answered yet.
+    Asking,
+    Ready,
+    /// Its owner deregistered it.
+    Gone,
+    /// The peer ended.
+    PeerLost,
+    PeerClosed,
+    Disconnected,
+}
+
+impl RemoteState {
+    fn from_u8(v: u8) -> RemoteState {
+        match v {
+            0 => RemoteState::Asking,
+            1 => RemoteState::Ready,
+            2 => RemoteState::Gone,
+            3 => RemoteState::PeerLost,
+            4 => RemoteState::PeerClosed,
+            _ => RemoteState::Disconnected,
+        }
+    }
+}
+
+/// How one of the owner's rails names the ranges.
+pub struct RemoteRail {
+    /// Addresses are virtual, else offsets into each range.
+    pub virtual_addresses: bool,
+    /// By range.
+    pub keys: Box<[u64]>,
+}
+
+pub struct RemoteMemory {
+    pub peer: u64,
+    pub id: u64,
+    pub secret: u64,
+    ranges: Box<[Range]>,
+    rails: Box<[RemoteRail]>,
+    pub writable: bool,
+    pub readable: bool,
+    /// Workers that have lanes to the peer, one bit each.
+    pub workers: AtomicU64,
+    users: AtomicU64,
+    state: AtomicU8,
+    /// Transfers that wait for the owner's answer.
+    waiting: Mutex<Vec<u64>>,
+}
+
+impl RemoteMemory {
+    pub fn new(
+        peer: u64,
+        id: u64,
+        secret: u64,
+        ranges: Vec<Range>,
+        rails: Vec<RemoteRail>,
+        writable: bool,
+        readable: bool,
+    ) -> RemoteMemory {
+        RemoteMemory {
+            peer,
+            id,
+            secret,
+            ranges: ranges.into(),
+            rails: rails.into(),
+            writable,
+            readable,
+            workers: AtomicU64::new(0),
+            users: AtomicU64::new(0),
+            state: AtomicU8::new(RemoteState::Asking as u8),
+            waiting: Mutex::default(),
+        }
+    }
+
+    pub fn range_len(&self, range: u64) -> Option<u64> {
+        self.ranges.get(usize::try_from(range).ok()?).map(|r| r.len)
+    }
+
+    pub fn rail_count(&self) -> usize {
+        self.rails.len()
+    }
+
+    /// The address and key of an offset in a range, through one of its rails.
+    #[inline]
+    pub fn locate(&self, rail: usize, range: usize, offset: u64) -> (u64, u64) {
+        let through = &self.rails[rail];
+        let base = if through.virtual_addresses { self.ranges[range].base } else { 0 };
+        (base.wrapping_add(offset), through.keys[range])
+    }
+
+    pub fn state(&self) -> RemoteState {
+        RemoteState::from_u8(self.state.load(Ordering::SeqCst))
+    }
+
+    /// Moves on, unless it ended already, and hands out the transfers that waited.
+    pub fn settle(&self, state: RemoteState) -> Vec<u64> {
+        let mut waiting = self.waiting.lock();
+        if matches!(self.state(), RemoteState::Asking | RemoteState::Ready) {
+            self.state.store(state as u8, Ordering::SeqCst);
+        }
+        std::mem::take(&mut *waiting)
+    }
+
+    /// Keeps a transfer until the owner has answered; otherwise says the state.
+    pub fn wait(&self, transfer: u64) -> Option<RemoteState> {
+        let mut waiting = self.waiting.lock();
+        let state = self.state();
+        if state == RemoteState::Asking {
+            waiting.push(transfer);
+            return None;
+        }
+        Some(state)
+    }
+
+    pub fn enter(&self) {
+        self.users.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn exit(&self) {
+        self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn users(&self) -> u64 {
+        self.users.load(Ordering::SeqCst)
+    }
+}

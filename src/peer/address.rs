@@ -1,0 +1,134 @@
+//! The address of an endpoint: what others need to connect to it.
+//!
+//!     u32 "WFTA"  u16 format  u16 lowest and u16 highest wire version  u64 incarnation
+//!     u16 rails   rails x (text fabric, text network, bytes address, u64 pad, u64 pad key)
+//!     u32 crc32 of all that
+//!
+//! Format 1. All little-endian; texts and bytes carry a u16 length.
+
+use super::wire::{WIRE_HIGHEST, WIRE_LOWEST};
+use crate::codec::{Reader, Writer};
+use crate::status::{Error, Result, Status};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"WFTA");
+const FORMAT: u16 = 1;
+pub const RAILS_MAX: usize = 64;
+
+/// A rail as others see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RailAddress {
+    /// The provider: both sides must have the same.
+    pub fabric: String,
+    /// Its name for the network: equal ones are tried first.
+    pub network: String,
+    pub address: Vec<u8>,
+    /// Where a lane's first write goes, and its key.
+    pub pad: (u64, u64),
+}
+
+#[derive(Clone, Debug)]
+pub struct Address {
+    pub incarnation: u64,
+    pub wire: (u16, u16),
+    pub rails: Vec<RailAddress>,
+}
+
+impl Address {
+    pub fn new(incarnation: u64, rails: Vec<RailAddress>) -> Address {
+        Address { incarnation, wire: (WIRE_LOWEST, WIRE_HIGHEST), rails }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u32(MAGIC).u16(FORMAT).u16(self.wire.0).u16(self.wire.1).u64(self.incarnation);
+        w.u16(self.rails.len() as u16);
+        for rail in &self.rails {
+            w.short(rail.fabric.as_bytes()).short(rail.network.as_bytes()).short(&rail.address);
+            w.u64(rail.pad.0).u64(rail.pad.1);
+        }
+        w.sealed()
+    }
+
+    pub fn decode(blob: &[u8]) -> Result<Address> {
+        let damaged =
+            |what: &str| Error::new(Status::Format, format!("the address ({} bytes) {what}", blob.len()));
+        let mut r = Reader::unseal(blob).ok_or_else(|| damaged("is damaged or truncated"))?;
+        if r.u32() != Some(MAGIC) {
+            return Err(damaged("is not an address of Weft"));
+        }
+        match r.u16() {
+            Some(FORMAT) => {}
+            Some(other) => return Err(damaged(&format!("has format {other}, this Weft reads format {FORMAT}"))),
+            None => return Err(damaged("is truncated")),
+        }
+        Self::body(r).ok_or_else(|| damaged("does not add up"))
+    }
+
+    fn body(mut r: Reader) -> Option<Address> {
+        let (wire, incarnation, count) = ((r.u16()?, r.u16()?), r.u64()?, r.u16()? as usize);
+        if count == 0 || count > RAILS_MAX || wire.0 > wire.1 {
+            return None;
+        }
+        let mut rails = Vec::with_capacity(count);
+        for _ in 0..count {
+            rails.push(RailAddress {
+                fabric: r.text()?,
+                network: r.text()?,
+                address: r.short().filter(|a| !a.is_empty())?.to_vec(),
+                pad: (r.u64()?, r.u64()?),
+            });
+        }
+        (r.remaining() == 0).then_some(Address { incarnation, wire, rails })
+    }
+
+    /// The fabrics that it has, each once, in order.
+    pub fn fabrics(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for rail in &self.rails {
+            if !names.contains(&rail.fabric.as_str()) {
+                names.push(&rail.fabric);
+            }
+        }
+        names
+    }
+
+    /// The wire version that both speak.
+    pub fn common_wire(&self) -> Result<u16> {
+        let version = self.wire.1.min(WIRE_HIGHEST);
+        if version < self.wire.0.max(WIRE_LOWEST) {
+            return Err(Error::new(
+                Status::Version,
+                format!(
+                    "the peer speaks wire versions {} to {}, this Weft {WIRE_LOWEST} to {WIRE_HIGHEST}",
+                    self.wire.0, self.wire.1
+                ),
+            ));
+        }
+        Ok(version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_survives_the_journey_and_damage_does_not() {
+        let rail = |n: u8| RailAddress {
+            fabric: "tcp".into(),
+            network: format!("10.77.{n}.0/24"),
+            address: vec![n; 16],
+            pad: (n.into(), 9),
+        };
+        let address = Address::new(42, vec![rail(1), rail(2)]);
+        let blob = address.encode();
+        let read = Address::decode(&blob).expect("undamaged");
+        assert_eq!((read.incarnation, &read.rails), (42, &address.rails));
+        for at in 0..blob.len() {
+            assert_eq!(Address::decode(&blob[..at]).err().map(|e| e.status), Some(Status::Format));
+        }
+        let mut newer = address;
+        newer.wire = (WIRE_HIGHEST + 1, WIRE_HIGHEST + 2);
+        assert_eq!(newer.common_wire().err().map(|e| e.status), Some(Status::Version));
+    }
+}

@@ -1,0 +1,190 @@
+//! A sequenced channel of control frames towards one peer: each frame is
+//! delivered once and in order, over whatever lane it came. A receiver without
+//! room leaves a frame undelivered and unacknowledged: the window then holds the
+//! sender back.
+
+use super::wire::Kind;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Frames in flight in one direction.
+pub const WINDOW: u32 = 64;
+/// An acknowledgement waits so long for a frame to ride on.
+pub const ACK_DELAY_NS: u64 = 50_000;
+
+/// A frame to send.
+pub struct Out {
+    pub kind: Kind,
+    pub body: Vec<u8>,
+    /// A part of a message, copied only when the frame is posted.
+    pub payload: Option<(Arc<[u8]>, Range<usize>)>,
+    /// The operation that its acknowledgement completes.
+    pub done: Option<u64>,
+    /// Bytes that its acknowledgement gives back to the sender's allowance.
+    pub allowance: u64,
+}
+
+impl Out {
+    pub fn new(kind: Kind, body: Vec<u8>) -> Out {
+        Out { kind, body, payload: None, done: None, allowance: 0 }
+    }
+
+    pub fn payload(&self) -> &[u8] {
+        self.payload.as_ref().map_or(&[], |(bytes, range)| &bytes[range.clone()])
+    }
+}
+
+#[derive(Default)]
+pub struct Channel {
+    waiting: VecDeque<Out>,
+    /// Sent, in sequence; the first is number `acknowledged + 1`.
+    unacknowledged: VecDeque<Out>,
+    acknowledged: u32,
+    /// The last that was delivered here.
+    delivered: u32,
+    /// Received, not delivered yet.
+    early: BTreeMap<u32, (Kind, Vec<u8>)>,
+    /// Delivered frames that the sender does not know of, and since when.
+    owed: u32,
+    owed_since: u64,
+    /// Somebody waits for the acknowledgement: do not let it wait for a ride.
+    urgent: bool,
+}
+
+impl Channel {
+    pub fn push(&mut self, out: Out) {
+        self.waiting.push_back(out);
+    }
+
+    /// The next frame to send and its number, if the window is open.
+    pub fn next(&self) -> Option<(u32, &Out)> {
+        let sent = self.unacknowledged.len() as u32;
+        (sent < WINDOW).then_some(())?;
+        let number = self.acknowledged.wrapping_add(sent).wrapping_add(1);
+        self.waiting.front().map(|out| (number, out))
+    }
+
+    /// The frame that `next` gave was posted, and an acknowledgement with it.
+    pub fn sent(&mut self) {
+        if let Some(out) = self.waiting.pop_front() {
+            self.unacknowledged.push_back(out);
+        }
+        self.acknowledgement_sent();
+    }
+
+    pub fn acknowledgement_sent(&mut self) {
+        self.owed = 0;
+        self.urgent = false;
+    }
+
+    /// What to acknowledge.
+    pub fn delivered(&self) -> u32 {
+        self.delivered
+    }
+
+    /// Whether an acknowledgement should go out on its own now.
+    pub fn acknowledgement_due(&self, now: u64) -> bool {
+        self.owed > 0
+            && (self.urgent || self.owed >= WINDOW / 4 || now.saturating_sub(self.owed_since) >= ACK_DELAY_NS)
+    }
+
+    pub fn owes(&self) -> bool {
+        self.owed > 0
+    }
+
+    /// Whether anything waits to be sent or acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.unacknowledged.is_empty()
+    }
+
+    /// The other side has all up to `number`; hands out the frames it had not.
+    pub fn acknowledge(&mut self, number: u32) -> impl Iterator<Item = Out> + '_ {
+        let newly = number.wrapping_sub(self.acknowledged) as usize;
+        // A number that was never sent is rubbish.
+        let newly = if newly <= self.unacknowledged.len() { newly } else { 0 };
+        self.acknowledged = self.acknowledged.wrapping_add(newly as u32);
+        self.unacknowledged.drain(..newly)
+    }
+
+    /// Takes a frame in. What cannot be in the sender's window is dropped.
+    pub fn receive(&mut self, number: u32, kind: Kind, body: &[u8], now: u64) {
+        let ahead = number.wrapping_sub(self.delivered).wrapping_sub(1);
+        if ahead < WINDOW {
+            self.early.entry(number).or_insert_with(|| (kind, body.to_vec()));
+        } else {
+            // Seen before: its acknowledgement was lost.
+            self.owe(now, true);
+        }
+    }
+
+    /// The next frame in order, if it is here. `deliver` when it was taken.
+    pub fn deliverable(&self) -> Option<(Kind, &[u8])> {
+        let next = self.delivered.wrapping_add(1);
+        self.early.get(&next).map(|(kind, body)| (*kind, body.as_slice()))
+    }
+
+    /// Takes the next frame in order out; `deliver` or `put_back` follows.
+    pub fn take_deliverable(&mut self) -> Option<(Kind, Vec<u8>)> {
+        self.early.remove(&self.delivered.wrapping_add(1))
+    }
+
+    pub fn put_back(&mut self, kind: Kind, body: Vec<u8>) {
+        self.early.insert(self.delivered.wrapping_add(1), (kind, body));
+    }
+
+    pub fn deliver(&mut self, now: u64, urgent: bool) {
+        self.delivered = self.delivered.wrapping_add(1);
+        self.early.remove(&self.delivered);
+        self.owe(now, urgent);
+    }
+
+    fn owe(&mut self, now: u64, urgent: bool) {
+        if self.owed == 0 {
+            self.owed_since = now;
+        }
+        self.owed += 1;
+        self.urgent |= urgent;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn out(n: u64) -> Out {
+        Out { done: Some(n), ..Out::new(Kind::Message, vec![]) }
+    }
+
+    #[test]
+    fn frames_are_delivered_once_and_in_order_however_they_come() {
+        let mut channel = Channel::default();
+        for number in [3, 1, 1, 2, 3, WINDOW + 1000] {
+            channel.receive(number, Kind::Message, &[number as u8], 0);
+        }
+        let mut seen = vec![];
+        while let Some((_, body)) = channel.deliverable() {
+            seen.push(body[0]);
+            channel.deliver(0, false);
+        }
+        assert_eq!((seen, channel.delivered()), (vec![1, 2, 3], 3));
+        channel.receive(2, Kind::Message, &[2], 0);
+        assert!(channel.deliverable().is_none() && channel.acknowledgement_due(0));
+    }
+
+    #[test]
+    fn the_window_holds_back_and_acknowledgements_complete() {
+        let mut channel = Channel::default();
+        (0..100).for_each(|n| channel.push(out(n)));
+        let mut sent = 0;
+        while channel.next().is_some() {
+            channel.sent();
+            sent += 1;
+        }
+        assert_eq!(sent, WINDOW);
+        assert_eq!(channel.acknowledge(WINDOW + 1).count(), 0, "never sent");
+        let done: Vec<_> = channel.acknowledge(2).filter_map(|out| out.done).collect();
+        assert_eq!(done, [0, 1]);
+        assert_eq!(channel.next().map(|(number, _)| number), Some(WINDOW + 1));
+    }
+}

@@ -1,0 +1,156 @@
+//! The home worker's side of a peer: its channels, and what waits on them.
+
+use super::channel::{Channel, Out};
+use super::wire::{Kind, HEADER, USER};
+use super::{Peer, Plan};
+use crate::codec::{Reader, Writer};
+use crate::memory::RemoteMemory;
+use crate::status::Status;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Bytes of a message frame before its part of the message.
+const PART: usize = 8;
+
+pub struct Link {
+    pub peer: Arc<Peer>,
+    /// The peer connected to us: its PEER_UP and PEER_DOWN are reserved.
+    pub accepted: bool,
+    pub plans: Vec<Plan>,
+    pub lanes_up: Vec<Plan>,
+    pub lanes_failed: usize,
+    pub first_up_ns: u64,
+    pub last_errno: i32,
+    pub ready_sent: bool,
+    pub ready_seen: bool,
+    pub up: bool,
+    pub channels: [Channel; 2],
+    /// A message of which parts have come.
+    pub assembly: Option<Assembly>,
+    /// Remote memories of this peer, by the number that its owner answers with.
+    pub remotes: HashMap<u64, Arc<RemoteMemory>>,
+    next_remote: u64,
+    /// Memories that the peer takes back, while our transfers still use them.
+    pub revoking: Vec<u64>,
+    /// When we said bye.
+    pub bye_ns: Option<u64>,
+    /// In the worker's list of links to look at.
+    pub dirty: bool,
+}
+
+pub struct Assembly {
+    pub bytes: Vec<u8>,
+    pub total: usize,
+}
+
+/// A part of a message, as it came.
+pub struct Part<'a> {
+    pub total: usize,
+    pub offset: usize,
+    pub bytes: &'a [u8],
+}
+
+impl Link {
+    pub fn new(peer: Arc<Peer>, plans: Vec<Plan>, accepted: bool) -> Link {
+        Link {
+            peer,
+            accepted,
+            plans,
+            lanes_up: Vec::new(),
+            lanes_failed: 0,
+            first_up_ns: 0,
+            last_errno: 0,
+            ready_sent: false,
+            ready_seen: false,
+            up: false,
+            channels: Default::default(),
+            assembly: None,
+            remotes: HashMap::new(),
+            next_remote: 1,
+            revoking: Vec::new(),
+            bye_ns: None,
+            dirty: false,
+        }
+    }
+
+    pub fn push(&mut self, out: Out) {
+        if let Some(channel) = out.kind.channel() {
+            self.channels[channel].push(out);
+        }
+    }
+
+    /// Cuts a message into frames; the last one completes the send.
+    pub fn push_message(&mut self, id: u64, data: Arc<[u8]>, frame: usize, allowance: u64) {
+        let step = frame - HEADER - PART;
+        let total = data.len();
+        let mut offset = 0;
+        loop {
+            let end = total.min(offset + step);
+            let mut body = Writer::new();
+            body.u32(total as u32).u32(offset as u32);
+            let mut out = Out::new(Kind::Message, body.finish());
+            out.payload = Some((data.clone(), offset..end));
+            let last = end == total;
+            if last {
+                out.done = Some(id);
+                out.allowance = allowance;
+            }
+            self.channels[USER].push(out);
+            offset = end;
+            if last {
+                return;
+            }
+        }
+    }
+
+    pub fn push_notify(&mut self, id: u64, value: u64, data: &[u8]) {
+        let mut body = Writer::new();
+        body.u64(value).raw(data);
+        self.push(Out { done: Some(id), ..Out::new(Kind::Notify, body.finish()) });
+    }
+
+    /// Asks the owner whether a memory still exists.
+    pub fn push_import(&mut self, remote: Arc<RemoteMemory>) {
+        let number = self.next_remote;
+        self.next_remote += 1;
+        self.push(Out::new(Kind::Import, super::wire::numbers(&[remote.id, remote.secret, number])));
+        self.remotes.insert(number, remote);
+    }
+
+    /// The remote memories with an id of the owner's.
+    pub fn remotes_of(&self, memory: u64) -> Vec<Arc<RemoteMemory>> {
+        self.remotes.values().filter(|remote| remote.id == memory).cloned().collect()
+    }
+
+    /// Memories whose last user is gone: their owner can be told.
+    pub fn take_revoked(&mut self) -> Vec<u64> {
+        let unused = |memory: &u64| !self.remotes.values().any(|r| r.id == *memory && r.users() > 0);
+        let (done, still) = self.revoking.iter().partition(|memory| unused(memory));
+        self.revoking = still;
+        done
+    }
+
+    /// Everything planned has come up or failed.
+    pub fn settled(&self) -> bool {
+        self.lanes_up.len() + self.lanes_failed >= self.plans.len()
+    }
+}
+
+impl<'a> Part<'a> {
+    pub fn read(body: &'a [u8]) -> Option<Part<'a>> {
+        let mut r = Reader::new(body);
+        let (total, offset) = (r.u32()? as usize, r.u32()? as usize);
+        let bytes = r.rest();
+        (offset.checked_add(bytes.len())? <= total).then_some(Part { total, offset, bytes })
+    }
+}
+
+/// How the memories of a peer that ended answer.
+pub fn remote_state_of_end(how: Status) -> crate::memory::RemoteState {
+    use crate::memory::RemoteState;
+    match how {
+        Status::Ok | Status::Canceled => RemoteState::Disconnected,
+        Status::PeerClosed => RemoteState::PeerClosed,
+        _ => RemoteState::PeerLost,
+    }
+}

@@ -1,0 +1,188 @@
+//! Peers: remote endpoints that come and go.
+//!
+//! A `Peer` is what all threads know of one; its `Link` belongs to one worker,
+//! the peer's home, and has the connection's life in it:
+//!
+//! 1. **Greet.** Every lane says hello, with a nonce, until it is welcomed with
+//!    the same nonce over the same pair of rails: a pair is what has answered.
+//!    A hello from a stranger makes a peer of it, whose lanes greet in turn, so
+//!    both sides prove every lane, and two that connect at once become one.
+//! 2. **Warm.** A welcomed lane writes a few bytes to the peer's pad: the first
+//!    write pays for connections and handshakes below.
+//! 3. **Ready.** When its lanes are up, each side says so; up is who has said it
+//!    and heard it.
+//! 4. **Talk** over two sequenced channels: memory on one, messages and
+//!    notifications on the other.
+//! 5. **End**, by a bye, a lost lane or a disconnect: everything outstanding
+//!    ends, then PEER_DOWN is published.
+
+pub mod address;
+pub mod channel;
+pub mod link;
+pub mod table;
+pub mod wire;
+
+use crate::status::Status;
+use address::Address;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PeerState {
+    Connecting,
+    Up,
+    Down,
+}
+
+pub struct Peer {
+    pub id: u64,
+    pub address: Address,
+    pub fabric: String,
+    /// Why this fabric, for people.
+    pub reason: String,
+    /// The worker that has its link.
+    pub home: usize,
+    /// Workers that have lanes to it, one bit each.
+    pub workers: u64,
+    /// A connect that takes longer has failed.
+    pub connect_deadline: u64,
+    /// The peer's id of us: the `to` of our frames. 0 until it is known.
+    pub their_id: AtomicU64,
+    state: AtomicU8,
+    /// Connects that wait for their PEER_UP: their user data.
+    pub connects: Mutex<Vec<u64>>,
+    /// Bytes of messages that wait to be acknowledged by it.
+    pub outgoing: AtomicU64,
+    /// Bytes of messages from it that the caller has not released.
+    pub held: AtomicU64,
+    pub lanes_up: AtomicU32,
+    pub local_rails: AtomicU32,
+    pub remote_rails: AtomicU32,
+}
+
+/// What the caller may know of a peer.
+pub struct PeerInfo {
+    pub up: bool,
+    pub lanes: u32,
+    pub local_rails: u32,
+    pub remote_rails: u32,
+    pub incarnation: u64,
+    pub fabric: String,
+    pub reason: String,
+}
+
+/// One of a peer's lanes, as planned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    pub rail: usize,
+    pub remote_rail: usize,
+}
+
+impl Peer {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        id: u64,
+        address: Address,
+        fabric: String,
+        reason: String,
+        home: usize,
+        workers: u64,
+        connect_deadline: u64,
+    ) -> Peer {
+        Peer {
+            id,
+            address,
+            fabric,
+            reason,
+            home,
+            workers,
+            connect_deadline,
+            their_id: AtomicU64::new(0),
+            state: AtomicU8::new(PeerState::Connecting as u8),
+            connects: Mutex::default(),
+            outgoing: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            lanes_up: AtomicU32::new(0),
+            local_rails: AtomicU32::new(0),
+            remote_rails: AtomicU32::new(0),
+        }
+    }
+
+    pub fn state(&self) -> PeerState {
+        match self.state.load(Ordering::SeqCst) {
+            0 => PeerState::Connecting,
+            1 => PeerState::Up,
+            _ => PeerState::Down,
+        }
+    }
+
+    pub fn set_state(&self, state: PeerState) {
+        self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    pub fn info(&self) -> PeerInfo {
+        let up = self.state() == PeerState::Up;
+        PeerInfo {
+            up,
+            lanes: self.lanes_up.load(Ordering::Relaxed),
+            local_rails: self.local_rails.load(Ordering::Relaxed),
+            remote_rails: self.remote_rails.load(Ordering::Relaxed),
+            incarnation: self.address.incarnation,
+            fabric: if up { self.fabric.clone() } else { String::new() },
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+/// Pairs our rails of a fabric with theirs: every rail of the side that has
+/// more gets a lane. Rails on the same network go together where they can.
+pub fn pair(ours: &[(usize, &str)], theirs: &[(usize, &str)]) -> Vec<Plan> {
+    if ours.is_empty() || theirs.is_empty() {
+        return Vec::new();
+    }
+    // Order both sides by network, each network's rails in their own order, and
+    // only networks that both have first: then partners stand at equal places.
+    let order = |rails: &[(usize, &str)], others: &[(usize, &str)]| {
+        let mut sorted: Vec<(bool, String, usize)> = rails
+            .iter()
+            .map(|(index, network)| {
+                let shared = others.iter().any(|(_, other)| other == network);
+                (!shared, if shared { network.to_string() } else { String::new() }, *index)
+            })
+            .collect();
+        sorted.sort();
+        sorted.into_iter().map(|(_, _, index)| index).collect::<Vec<_>>()
+    };
+    let (left, right) = (order(ours, theirs), order(theirs, ours));
+    (0..left.len().max(right.len()))
+        .map(|i| Plan { rail: left[i % left.len()], remote_rail: right[i % right.len()] })
+        .collect()
+}
+
+/// How the operations of a peer that ended end.
+pub fn status_of_end(how: Status) -> Status {
+    match how {
+        Status::Ok => Status::Canceled,
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_pair_alike_and_use_every_rail() {
+        let ours = [(0, "a"), (1, "b"), (2, "x")];
+        let theirs = [(5, "b"), (6, "a")];
+        let plans = pair(&ours, &theirs);
+        let expected = [(0, 6), (1, 5), (2, 6)].map(|(rail, remote_rail)| Plan { rail, remote_rail });
+        assert_eq!(plans, expected);
+        let mut mirrored: Vec<_> = pair(&theirs, &ours).iter().map(|p| (p.remote_rail, p.rail)).collect();
+        mirrored.sort();
+        assert_eq!(mirrored, [(0, 6), (1, 5), (2, 6)]);
+        assert_eq!(pair(&ours[..1], &[(0, "a"), (1, "a"), (2, "a"), (3, "a")]).len(), 4);
+        assert!(pair(&ours, &[]).is_empty());
+    }
+}

@@ -1,0 +1,209 @@
+//! Control frames: what endpoints say to each other beside the data.
+//!
+//! A frame is one message of the fabric:
+//!
+//!     u16 "WF"  u8 kind  u8 channel  u32 body length  u64 to  u64 from  u32 sequence  u32 acknowledged
+//!     body
+//!
+//! `to` is the receiver's own id of the sender (0 in a hello), `from` the
+//! sender's incarnation. Frames of a channel are sequenced (see `channel`);
+//! others are repeated by their sender until answered, or do not matter.
+
+use crate::codec::{Reader, Writer};
+use crate::status::Status;
+
+/// Wire versions that this library speaks.
+pub const WIRE_LOWEST: u16 = 1;
+pub const WIRE_HIGHEST: u16 = 1;
+
+const MAGIC: u16 = u16::from_le_bytes(*b"WF");
+pub const HEADER: usize = 32;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Unsequenced: a lane greets, is welcomed, or is refused.
+    Hello = 1,
+    Welcome = 2,
+    Refuse = 3,
+    Ack = 4,
+    /// The sender has ended, and knows that we know.
+    Bye = 5,
+    ByeAck = 6,
+    /// System channel: all lanes of the sender are up.
+    Ready = 16,
+    Import = 17,
+    Imported = 18,
+    Revoke = 19,
+    Revoked = 20,
+    /// User channel.
+    Message = 32,
+    Notify = 33,
+}
+
+impl Kind {
+    fn from_u8(v: u8) -> Option<Kind> {
+        use Kind::*;
+        [Hello, Welcome, Refuse, Ack, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Message, Notify]
+            .into_iter()
+            .find(|kind| *kind as u8 == v)
+    }
+
+    /// The channel that carries it, if one does.
+    pub fn channel(self) -> Option<usize> {
+        match self as u8 {
+            0..16 => None,
+            16..32 => Some(SYSTEM),
+            _ => Some(USER),
+        }
+    }
+}
+
+/// Memory must be revoked even while messages are held back.
+pub const SYSTEM: usize = 0;
+pub const USER: usize = 1;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    pub kind: Kind,
+    pub to: u64,
+    pub from: u64,
+    pub sequence: u32,
+    /// The last frame of the same channel that was delivered here.
+    pub acknowledged: u32,
+}
+
+impl Header {
+    /// An unsequenced frame's.
+    pub fn plain(kind: Kind, to: u64, from: u64) -> Header {
+        Header { kind, to, from, sequence: 0, acknowledged: 0 }
+    }
+
+    /// Writes header and body into a frame; its length. The parts must fit.
+    pub fn write(&self, frame: &mut [u8], body: &[u8], payload: &[u8]) -> usize {
+        let len = body.len() + payload.len();
+        frame[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+        frame[2] = self.kind as u8;
+        frame[3] = 0;
+        frame[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+        frame[8..16].copy_from_slice(&self.to.to_le_bytes());
+        frame[16..24].copy_from_slice(&self.from.to_le_bytes());
+        frame[24..28].copy_from_slice(&self.sequence.to_le_bytes());
+        frame[28..32].copy_from_slice(&self.acknowledged.to_le_bytes());
+        frame[HEADER..HEADER + body.len()].copy_from_slice(body);
+        frame[HEADER + body.len()..HEADER + len].copy_from_slice(payload);
+        HEADER + len
+    }
+
+    /// Reads a frame; `None` if it is not one.
+    pub fn read(frame: &[u8]) -> Option<(Header, &[u8])> {
+        let mut r = Reader::new(frame);
+        if r.u16()? != MAGIC {
+            return None;
+        }
+        let kind = Kind::from_u8(r.u8()?)?;
+        r.u8()?;
+        let len = r.u32()? as usize;
+        let header =
+            Header { kind, to: r.u64()?, from: r.u64()?, sequence: r.u32()?, acknowledged: r.u32()? };
+        let body = r.rest();
+        (body.len() == len).then_some((header, body))
+    }
+}
+
+/// What a lane says until it is welcomed.
+pub struct Hello<'a> {
+    /// The incarnation that is meant.
+    pub target: u64,
+    /// The sender's id of the receiver: the `to` of answers.
+    pub peer: u64,
+    pub nonce: u64,
+    /// The sender's rail, and the receiver's.
+    pub rail: u16,
+    pub your_rail: u16,
+    pub wire: u16,
+    pub address: &'a [u8],
+}
+
+impl<'a> Hello<'a> {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u64(self.target).u64(self.peer).u64(self.nonce);
+        w.u16(self.rail).u16(self.your_rail).u16(self.wire).raw(self.address);
+        w.finish()
+    }
+
+    pub fn decode(body: &'a [u8]) -> Option<Hello<'a>> {
+        let mut r = Reader::new(body);
+        Some(Hello {
+            target: r.u64()?,
+            peer: r.u64()?,
+            nonce: r.u64()?,
+            rail: r.u16()?,
+            your_rail: r.u16()?,
+            wire: r.u16()?,
+            address: r.rest(),
+        })
+    }
+}
+
+/// The answer to a hello: its nonce, and the answerer's id of the greeter.
+pub fn welcome(nonce: u64, peer: u64) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.u64(nonce).u64(peer);
+    w.finish()
+}
+
+pub fn read_welcome(body: &[u8]) -> Option<(u64, u64)> {
+    let mut r = Reader::new(body);
+    Some((r.u64()?, r.u64()?))
+}
+
+pub fn refuse(status: Status, text: &str) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.u32(status as i32 as u32).short(text.as_bytes());
+    w.finish()
+}
+
+pub fn read_refuse(body: &[u8]) -> Option<(Status, String)> {
+    let mut r = Reader::new(body);
+    let status = Status::from_code(r.u32()? as i32);
+    // Whatever a stranger claims, a refused connect is the peer's affair.
+    let status = match status {
+        Status::PeerGone | Status::Version | Status::NoCommonFabric => status,
+        _ => Status::Unreachable,
+    };
+    Some((status, r.text()?))
+}
+
+/// Numbers, as most bodies are.
+pub fn numbers(values: &[u64]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+pub fn read_numbers<const N: usize>(body: &[u8]) -> Option<[u64; N]> {
+    let mut r = Reader::new(body);
+    let mut values = [0; N];
+    for value in &mut values {
+        *value = r.u64()?;
+    }
+    Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_read_as_written_and_rubbish_is_not() {
+        let header = Header { kind: Kind::Notify, to: 7, from: 8, sequence: 9, acknowledged: 10 };
+        let mut frame = [0; 64];
+        let len = header.write(&mut frame, b"body", b"payload");
+        let (read, body) = Header::read(&frame[..len]).expect("a frame");
+        assert_eq!((read.kind, read.to, read.from, read.sequence), (Kind::Notify, 7, 8, 9));
+        assert_eq!((read.acknowledged, body), (10, &b"bodypayload"[..]));
+        assert!(Header::read(&frame[..len - 1]).is_none());
+        assert!(Header::read(&[0; 64]).is_none());
+        assert!(Header::read(b"WF").is_none());
+    }
+}

@@ -1,0 +1,92 @@
+//! Buffers of a rail, registered where the NIC needs that.
+
+use crate::fabric::{Access, Buffer, HostRange, Nic, Registration};
+use crate::status::Result;
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::ptr;
+
+/// One buffer. Its memory stays in place.
+pub struct Frame {
+    bytes: Box<[UnsafeCell<u8>]>,
+    registration: Option<Registration>,
+}
+
+impl Frame {
+    pub fn new(nic: &mut dyn Nic, len: usize, remote: bool) -> Result<Frame> {
+        let bytes: Box<[UnsafeCell<u8>]> = (0..len).map(|_| UnsafeCell::new(0)).collect();
+        let range = HostRange { base: bytes.as_ptr() as u64, len: len as u64 };
+        let access = Access { remote_write: remote, remote_read: false };
+        let needed = remote || nic.limits().local_registration;
+        let registration = if needed { Some(nic.register(range, access)?) } else { None };
+        Ok(Frame { bytes, registration })
+    }
+
+    pub fn address(&self) -> *mut c_void {
+        self.bytes.as_ptr() as *mut c_void
+    }
+
+    pub fn key(&self) -> u64 {
+        self.registration.map_or(0, |r| r.key)
+    }
+
+    pub fn descriptor(&self) -> *mut c_void {
+        self.registration.map_or(ptr::null_mut(), |r| r.descriptor)
+    }
+
+    pub fn deregister(&mut self, nic: &mut dyn Nic) {
+        if let Some(registration) = self.registration.take() {
+            // It is closed with the NIC otherwise.
+            let _ = nic.deregister(registration);
+        }
+    }
+}
+
+/// A set of buffers of one size.
+pub struct Frames {
+    memory: Frame,
+    size: usize,
+    free: Vec<u32>,
+}
+
+impl Frames {
+    pub fn new(nic: &mut dyn Nic, count: usize, size: usize) -> Result<Frames> {
+        let memory = Frame::new(nic, count * size, false)?;
+        Ok(Frames { memory, size, free: (0..count as u32).rev().collect() })
+    }
+
+    pub fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    pub fn put(&mut self, buffer: u32) {
+        self.free.push(buffer);
+    }
+
+    pub fn buffer(&self, buffer: u32) -> Buffer {
+        let offset = buffer as usize * self.size;
+        Buffer {
+            address: (self.memory.address() as usize + offset) as *mut c_void,
+            len: self.size,
+            descriptor: self.memory.descriptor(),
+        }
+    }
+
+    /// A buffer that the NIC has given back.
+    pub fn bytes(&self, buffer: u32) -> &[u8] {
+        let buffer = self.buffer(buffer);
+        // SAFETY: inside the memory; the NIC does not write to it while we hold it.
+        unsafe { std::slice::from_raw_parts(buffer.address.cast(), buffer.len) }
+    }
+
+    /// A buffer that was taken and is not posted.
+    pub fn bytes_mut(&mut self, buffer: u32) -> &mut [u8] {
+        let buffer = self.buffer(buffer);
+        // SAFETY: as above, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(buffer.address.cast(), buffer.len) }
+    }
+
+    pub fn deregister(&mut self, nic: &mut dyn Nic) {
+        self.memory.deregister(nic);
+    }
+}

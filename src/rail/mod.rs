@@ -1,0 +1,415 @@
+//! One NIC, opened: its window, its op slots, its frames, its lanes.
+//!
+//! A rail belongs to one worker. It keeps every operation's slot until the NIC
+//! gives it back, whatever became of the transfer meanwhile.
+
+mod frames;
+mod lane;
+
+pub use frames::Frame;
+pub use lane::{Lane, LaneState};
+
+use crate::fabric::{Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch};
+use crate::status::{Error, Result, Status};
+use frames::Frames;
+use std::ffi::c_void;
+use std::ptr;
+
+/// Op slots that only control frames may take, so that a full window of data
+/// cannot hold them back.
+const RESERVED_OPS: usize = 8;
+const RECEIVES: usize = 128;
+const SENDS: usize = 64;
+/// What peers write to prove that they can.
+const PAD: usize = 4096;
+const REAP: usize = 32;
+
+/// What an operation was for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// A post of a flow (`Tag::flow`).
+    Slice,
+    /// A lane's warm-up write.
+    Warm,
+    /// A control frame in send buffer `Tag::flow`.
+    Frame,
+    /// A receive into buffer `Tag::flow`.
+    Receive,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Tag {
+    pub work: Work,
+    pub lane: u32,
+    pub flow: u32,
+    pub slices: u32,
+    pub bytes: u64,
+}
+
+/// A lane's number is its place and, above these bits, the place's generation:
+/// operations of a lane that is gone are not those of its successor.
+const LANE_BITS: u32 = 18;
+
+/// The place of a lane, for tables beside this one.
+pub fn lane_index(lane: u32) -> usize {
+    (lane & ((1 << LANE_BITS) - 1)) as usize
+}
+
+struct Place {
+    generation: u32,
+    lane: Option<Lane>,
+}
+
+/// An operation that the NIC has. The provider's part comes first: its address
+/// is what the NIC gives back.
+#[repr(C, align(64))]
+struct Op {
+    scratch: Scratch,
+    tag: Tag,
+}
+
+/// A finished operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    pub tag: Tag,
+    /// Bytes received.
+    pub len: usize,
+    /// 0, or an error number of libfabric.
+    pub errno: i32,
+    pub provider_errno: i32,
+}
+
+pub struct Rail {
+    pub index: usize,
+    nic: Box<dyn Nic>,
+    limits: Limits,
+    /// Type-stable memory: the NIC holds pointers into it.
+    ops: *mut Op,
+    op_count: usize,
+    free_ops: Vec<*mut Op>,
+    inflight_bytes: u64,
+    lanes: Vec<Place>,
+    sends: Frames,
+    receives: Frames,
+    receives_posted: usize,
+    pad: Frame,
+    closed: bool,
+}
+
+// SAFETY: all pointers are to memory that the rail owns, and it moves as a whole.
+unsafe impl Send for Rail {}
+
+impl Rail {
+    pub fn open(index: usize, mut nic: Box<dyn Nic>) -> Result<Rail> {
+        let limits = nic.limits().clone();
+        let receives = RECEIVES.min(limits.rx_depth);
+        let op_count = limits.tx_depth + receives;
+        let mut ops: Vec<Op> = (0..op_count).map(|_| Op::empty()).collect();
+        ops.shrink_to_fit();
+        let ops = Box::into_raw(ops.into_boxed_slice()) as *mut Op;
+        let frame = limits.message_max;
+        let mut rail = Rail {
+            index,
+            ops,
+            op_count,
+            // SAFETY: inside the array.
+            free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
+            inflight_bytes: 0,
+            lanes: Vec::new(),
+            sends: Frames::new(&mut *nic, SENDS, frame)?,
+            receives: Frames::new(&mut *nic, receives, frame)?,
+            receives_posted: 0,
+            pad: Frame::new(&mut *nic, PAD, true)?,
+            limits,
+            nic,
+            closed: false,
+        };
+        rail.post_receives()?;
+        Ok(rail)
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub fn address(&self) -> &[u8] {
+        self.nic.address()
+    }
+
+    /// Where peers may write to prove a lane: address and key.
+    pub fn pad(&self) -> (u64, u64) {
+        let base = if self.limits.virtual_addresses { self.pad.address() as u64 } else { 0 };
+        (base, self.pad.key())
+    }
+
+    pub fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
+        self.nic.register(range, access)
+    }
+
+    pub fn deregister(&mut self, registration: Registration) -> Result<()> {
+        self.nic.deregister(registration)
+    }
+
+    /// A lane to one of a peer's rails.
+    pub fn add_lane(&mut self, peer: u64, remote_rail: usize, address: &[u8], pad: (u64, u64)) -> Result<u32> {
+        let route = self.nic.insert(address)?;
+        let lane = Lane::new(peer, remote_rail, route, pad, self.limits.lane_window);
+        let index = self.lanes.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
+            self.lanes.push(Place { generation: 0, lane: None });
+            self.lanes.len() - 1
+        });
+        let place = &mut self.lanes[index];
+        place.lane = Some(lane);
+        Ok(place.generation << LANE_BITS | index as u32)
+    }
+
+    /// Takes a lane off. Its operations keep their slots until the NIC gives
+    /// them back.
+    pub fn remove_lane(&mut self, lane: u32) {
+        if self.lane(lane).is_none() {
+            return;
+        }
+        let place = &mut self.lanes[lane_index(lane)];
+        place.generation = (place.generation + 1) & (u32::MAX >> LANE_BITS);
+        if let Some(gone) = place.lane.take() {
+            self.inflight_bytes -= gone.inflight_bytes;
+            self.nic.remove(gone.route);
+        }
+    }
+
+    pub fn lane(&self, lane: u32) -> Option<&Lane> {
+        let place = self.lanes.get(lane_index(lane))?;
+        place.lane.as_ref().filter(|_| place.generation == lane >> LANE_BITS)
+    }
+
+    pub fn lane_mut(&mut self, lane: u32) -> Option<&mut Lane> {
+        let place = self.lanes.get_mut(lane_index(lane))?;
+        place.lane.as_mut().filter(|_| place.generation == lane >> LANE_BITS)
+    }
+
+    pub fn route(&self, lane: u32) -> Route {
+        self.lane(lane).map_or(Route::MAX, |lane| lane.route)
+    }
+
+    pub fn remote_rail(&self, lane: u32) -> usize {
+        self.lane(lane).map_or(0, |lane| lane.remote_rail)
+    }
+
+    /// Whether a slice may be posted now. An idle lane always may, so a window
+    /// smaller than a slice cannot stop it.
+    #[inline]
+    pub fn has_room(&self, lane: u32) -> bool {
+        let Some(lane) = self.lane(lane) else { return false };
+        self.free_ops.len() > RESERVED_OPS
+            && (lane.inflight_bytes == 0
+                || (lane.inflight_bytes < lane.window && self.inflight_bytes < self.limits.rail_window))
+    }
+
+    fn take_op(&mut self, tag: Tag) -> Option<*mut Op> {
+        let op = self.free_ops.pop()?;
+        // SAFETY: a free op is ours alone.
+        unsafe { (*op).tag = tag };
+        Some(op)
+    }
+
+    /// Posts a write or read.
+    ///
+    /// # Safety
+    /// The local range must stay registered until the operation is done, or the rail is closed.
+    #[inline]
+    pub unsafe fn post(&mut self, rma: &Rma, tag: Tag) -> Posted {
+        let Some(op) = self.take_op(tag) else { return Posted::Again };
+        // SAFETY: the op stays in place until it is reaped; the range as the caller promised.
+        let posted = unsafe { self.nic.rma(rma, op.cast()) };
+        if posted != Posted::Yes {
+            self.free_ops.push(op);
+            return posted;
+        }
+        self.inflight_bytes += tag.bytes;
+        if let Some(lane) = self.lane_mut(tag.lane) {
+            lane.inflight_bytes += tag.bytes;
+        }
+        posted
+    }
+
+    /// Writes a few bytes to the peer's pad: the lane's first write.
+    pub fn post_warm(&mut self, lane: u32) -> Posted {
+        let Some((route, (remote, key))) = self.lane(lane).map(|lane| (lane.route, lane.pad)) else {
+            return Posted::Failed(libc::ENOTCONN);
+        };
+        let rma = Rma {
+            read: false,
+            // Past what peers write to.
+            local: (self.pad.address() as usize + PAD / 2) as *mut c_void,
+            descriptor: self.pad.descriptor(),
+            len: 8,
+            remote,
+            key,
+            route,
+            delivered: self.limits.delivery != crate::fabric::Delivery::Native,
+            more: false,
+        };
+        // SAFETY: the pad lives as long as the rail.
+        unsafe { self.post(&rma, Tag { work: Work::Warm, lane, flow: 0, slices: 0, bytes: 8 }) }
+    }
+
+    /// Sends a control frame over a lane; `fill` writes it and says its length.
+    pub fn send_frame(&mut self, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+        let route = self.route(lane);
+        self.send_to(route, lane, fill)
+    }
+
+    fn send_to(&mut self, route: Route, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+        let Some(buffer) = self.sends.take() else { return Posted::Again };
+        let len = fill(self.sends.bytes_mut(buffer));
+        let tag = Tag { work: Work::Frame, lane, flow: buffer, slices: 0, bytes: 0 };
+        let Some(op) = self.take_op(tag) else {
+            self.sends.put(buffer);
+            return Posted::Again;
+        };
+        let bytes = Buffer { len, ..self.sends.buffer(buffer) };
+        // SAFETY: the buffer stays taken until the op is reaped.
+        let posted = unsafe { self.nic.send(bytes, route, op.cast()) };
+        if posted != Posted::Yes {
+            self.free_ops.push(op);
+            self.sends.put(buffer);
+        }
+        posted
+    }
+
+    /// Answers a stranger: to an address that is no lane.
+    pub fn answer(&mut self, address: &[u8], fill: impl FnOnce(&mut [u8]) -> usize) -> Result<Route> {
+        let route = self.nic.insert(address)?;
+        match self.send_to(route, u32::MAX, fill) {
+            Posted::Yes => Ok(route),
+            _ => {
+                self.nic.remove(route);
+                Err(Error::new(Status::Again, "no room for an answer"))
+            }
+        }
+    }
+
+    pub fn forget(&mut self, route: Route) {
+        self.nic.remove(route);
+    }
+
+    /// False when the NIC has no room for it now.
+    fn post_receive(&mut self, buffer: u32) -> Result<bool> {
+        let tag = Tag { work: Work::Receive, lane: u32::MAX, flow: buffer, slices: 0, bytes: 0 };
+        let Some(op) = self.take_op(tag) else { return Ok(false) };
+        let bytes = self.receives.buffer(buffer);
+        // SAFETY: the buffer is the NIC's until the op is reaped.
+        match unsafe { self.nic.receive(bytes, op.cast()) } {
+            Posted::Yes => {
+                self.receives_posted += 1;
+                Ok(true)
+            }
+            Posted::Again => {
+                self.free_ops.push(op);
+                Ok(false)
+            }
+            Posted::Failed(errno) => {
+                self.free_ops.push(op);
+                let error = Error::new(Status::Fabric, format!("posting a receive: libfabric error {errno}"));
+                Err(Error { provider_errno: errno, ..error })
+            }
+        }
+    }
+
+    /// The bytes of a received frame; `give_back` when they were read.
+    pub fn received(&self, done: &Done) -> &[u8] {
+        let bytes = self.receives.bytes(done.tag.flow);
+        &bytes[..done.len.min(bytes.len())]
+    }
+
+    /// Posts a receive buffer again, with those that found no room before.
+    pub fn give_back(&mut self, done: &Done) -> Result<()> {
+        self.receives.put(done.tag.flow);
+        self.post_receives()
+    }
+
+    fn post_receives(&mut self) -> Result<()> {
+        while let Some(buffer) = self.receives.take() {
+            if !self.post_receive(buffer)? {
+                self.receives.put(buffer);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drives the NIC; finished operations go to `done`. How many.
+    #[inline]
+    pub fn reap(&mut self, done: &mut Vec<Done>) -> usize {
+        let nothing = Reaped { scratch: ptr::null_mut(), len: 0, errno: 0, provider_errno: 0 };
+        let mut reaped = [nothing; REAP];
+        let count = self.nic.reap(&mut reaped);
+        for one in &reaped[..count] {
+            done.push(self.finish(one));
+        }
+        count
+    }
+
+    #[inline]
+    fn finish(&mut self, reaped: &Reaped) -> Done {
+        let op = reaped.scratch.cast::<Op>();
+        if op.is_null() {
+            // The provider does not say whose error it is: it is the rail's.
+            let tag = Tag { work: Work::Frame, lane: u32::MAX, flow: u32::MAX, slices: 0, bytes: 0 };
+            return Done { tag, len: 0, errno: reaped.errno, provider_errno: reaped.provider_errno };
+        }
+        // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
+        let tag = unsafe { (*op).tag };
+        self.free_ops.push(op);
+        match tag.work {
+            Work::Frame => self.sends.put(tag.flow),
+            Work::Receive => self.receives_posted -= 1,
+            Work::Slice | Work::Warm => self.account(&tag),
+        }
+        Done { tag, len: reaped.len, errno: reaped.errno, provider_errno: reaped.provider_errno }
+    }
+
+    #[inline]
+    fn account(&mut self, tag: &Tag) {
+        // A lane that was removed took its bytes off already.
+        if let Some(lane) = self.lane_mut(tag.lane) {
+            lane.inflight_bytes -= tag.bytes;
+            self.inflight_bytes -= tag.bytes;
+        }
+    }
+
+    /// Operations that the NIC still has, receives aside.
+    pub fn outstanding(&self) -> usize {
+        self.op_count - self.free_ops.len() - self.receives_posted
+    }
+
+    /// Closes the NIC: nothing of it touches memory afterwards.
+    pub fn close(&mut self) -> Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        self.closed = true;
+        for frames in [&mut self.sends, &mut self.receives] {
+            frames.deregister(&mut *self.nic);
+        }
+        self.pad.deregister(&mut *self.nic);
+        self.nic.close()
+    }
+}
+
+impl Drop for Rail {
+    fn drop(&mut self) {
+        // A NIC that could not be closed may still use the ops: they stay.
+        if self.close().is_ok() {
+            // SAFETY: made from a boxed slice of this length, and nobody uses it any more.
+            drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(self.ops, self.op_count)) });
+        }
+    }
+}
+
+impl Op {
+    fn empty() -> Op {
+        let tag = Tag { work: Work::Frame, lane: 0, flow: 0, slices: 0, bytes: 0 };
+        Op { scratch: Scratch([ptr::null_mut(); 8]), tag }
+    }
+}

@@ -1,0 +1,58 @@
+//! The record that polling hands out.
+
+use super::Outcome;
+use std::ffi::c_void;
+
+pub const KIND_WRITE: i32 = 1;
+pub const KIND_READ: i32 = 2;
+pub const KIND_SEND: i32 = 3;
+pub const KIND_MESSAGE: i32 = 4;
+pub const KIND_NOTIFICATION: i32 = 5;
+pub const KIND_PEER_UP: i32 = 6;
+pub const KIND_PEER_DOWN: i32 = 7;
+
+/// The layout is the ABI's (`weft_completion`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Completion {
+    pub kind: i32,
+    pub status: i32,
+    pub transfer: u64,
+    pub user_data: u64,
+    pub peer: u64,
+    pub value: u64,
+    pub bytes: u64,
+    pub data: *const c_void,
+    pub provider_errno: i32,
+    pub rail: u32,
+    pub entry: u64,
+    pub submit_ns: u64,
+    pub first_post_ns: u64,
+    pub done_ns: u64,
+    pub reserved: [u64; 4],
+}
+
+// SAFETY: `data` is only a token until the one who polled it reads it.
+unsafe impl Send for Completion {}
+
+impl Completion {
+    pub fn new(kind: i32, outcome: Outcome, peer: u64, now: u64) -> Completion {
+        Completion {
+            kind,
+            status: outcome.status as i32,
+            transfer: 0,
+            user_data: 0,
+            peer,
+            value: 0,
+            bytes: 0,
+            data: std::ptr::null(),
+            provider_errno: outcome.provider_errno,
+            rail: outcome.rail.unwrap_or(u32::MAX),
+            entry: u64::MAX,
+            submit_ns: 0,
+            first_post_ns: 0,
+            done_ns: now,
+            reserved: [0; 4],
+        }
+    }
+}

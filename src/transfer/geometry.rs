@@ -1,0 +1,295 @@
+//! Which bytes go where: pages x layers, checked once, computed as they are
+//! posted.
+//!
+//! Slice `s` of a transfer is a piece of a page of a layer: pieces vary fastest,
+//! then pages, then layers. A page up to `PIECE` bytes is one piece.
+
+use crate::status::{Error, Result, Status};
+
+/// Longest piece of a page, and longest merge of neighbours, in bytes: long
+/// enough that a post costs little beside its bytes, short enough that all rails
+/// share a large page.
+pub const PIECE: u64 = 1 << 20;
+
+/// More slices than this would not fit beside the flows in a slot's account.
+pub const SLICES_MAX: u64 = 1 << 39;
+
+/// One side of what the caller asked for, as in `weft_pages_args`.
+#[derive(Clone, Copy, Default)]
+pub struct Side<'a> {
+    pub pages: Option<&'a [u32]>,
+    pub page_stride: u64,
+    pub offset: u64,
+    pub layer_stride: u64,
+    pub first_range: u32,
+    pub range_step: u32,
+}
+
+/// What the caller asked for, not checked yet.
+#[derive(Clone, Copy)]
+pub struct Pages<'a> {
+    pub local: Side<'a>,
+    pub remote: Side<'a>,
+    pub page_len: u64,
+    pub page_count: u64,
+    pub layer_count: u32,
+}
+
+impl Side<'_> {
+    fn largest_page(&self, page_count: u64) -> u64 {
+        match self.pages {
+            Some(pages) => pages.iter().copied().max().unwrap_or(0).into(),
+            None => page_count.saturating_sub(1),
+        }
+    }
+
+    fn check(&self, name: &str, pages: &Pages, range_len: impl Fn(u64) -> Option<u64>) -> Result<()> {
+        let page = self.largest_page(pages.page_count);
+        let within = |layer: u64| {
+            let range = self.first_range as u64 + layer * self.range_step as u64;
+            let Some(len) = range_len(range) else {
+                return Err(Error::new(
+                    Status::Range,
+                    format!("layer {layer} needs {name} range {range}, which does not exist"),
+                ));
+            };
+            let end = u128::from(self.offset)
+                + u128::from(page) * u128::from(self.page_stride)
+                + u128::from(layer) * u128::from(self.layer_stride)
+                + u128::from(pages.page_len);
+            if end > u128::from(len) {
+                return Err(Error::new(
+                    Status::Range,
+                    format!(
+                        "{name} page {page} of layer {layer} ends at byte {end} of range {range}, which has {len} bytes \
+                         (offset {} + page {page} x stride {} + layer {layer} x {} + {} bytes)",
+                        self.offset, self.page_stride, self.layer_stride, pages.page_len
+                    ),
+                ));
+            }
+            Ok(())
+        };
+        let last = pages.layer_count.max(1) as u64 - 1;
+        if self.range_step == 0 {
+            return within(last);
+        }
+        (0..=last).try_for_each(within)
+    }
+
+    fn keep(&self) -> KeptSide {
+        KeptSide {
+            pages: self.pages.map(Box::from),
+            page_stride: self.page_stride,
+            offset: self.offset,
+            layer_stride: self.layer_stride,
+            first_range: self.first_range,
+            range_step: self.range_step,
+        }
+    }
+}
+
+impl Pages<'_> {
+    /// Checks everything against the two memories, and keeps a copy.
+    pub fn check(
+        &self,
+        local_len: impl Fn(u64) -> Option<u64>,
+        remote_len: impl Fn(u64) -> Option<u64>,
+    ) -> Result<Geometry> {
+        if self.page_count > 0 && self.page_len == 0 {
+            return Err(Error::invalid("page_len is 0, but there are pages"));
+        }
+        if self.layer_count > 65_536 {
+            return Err(Error::limit(format!("{} layers: at most 65,536 are allowed", self.layer_count)));
+        }
+        if self.page_count > 0 {
+            self.local.check("local", self, local_len)?;
+            self.remote.check("remote", self, remote_len)?;
+        }
+        let pieces = self.page_len.div_ceil(PIECE).max(1);
+        let per_layer = self.page_count.checked_mul(pieces);
+        let slices = per_layer.and_then(|s| s.checked_mul(self.layer_count.max(1).into()));
+        let slices = slices.filter(|s| *s < SLICES_MAX).ok_or_else(|| {
+            Error::limit(format!(
+                "{} pages of {} bytes x {} layers are more than one transfer can have: split it",
+                self.page_count, self.page_len, self.layer_count
+            ))
+        })?;
+        let adjacent = |side: &Side| side.page_stride == self.page_len;
+        Ok(Geometry {
+            local: self.local.keep(),
+            remote: self.remote.keep(),
+            page_len: self.page_len,
+            page_count: self.page_count,
+            pieces,
+            slices,
+            mergeable: self.page_len < PIECE && adjacent(&self.local) && adjacent(&self.remote),
+        })
+    }
+}
+
+/// One side of a checked transfer.
+pub struct KeptSide {
+    pages: Option<Box<[u32]>>,
+    page_stride: u64,
+    offset: u64,
+    layer_stride: u64,
+    first_range: u32,
+    range_step: u32,
+}
+
+impl KeptSide {
+    #[inline]
+    fn page(&self, page: u64) -> u64 {
+        match &self.pages {
+            Some(pages) => pages[page as usize].into(),
+            None => page,
+        }
+    }
+
+    /// The range of a layer, and where in it the layer's page 0 begins.
+    #[inline]
+    pub fn layer(&self, layer: u64) -> (usize, u64) {
+        let range = self.first_range as usize + layer as usize * self.range_step as usize;
+        (range, self.offset + layer * self.layer_stride)
+    }
+}
+
+/// A checked transfer.
+pub struct Geometry {
+    pub local: KeptSide,
+    pub remote: KeptSide,
+    page_len: u64,
+    page_count: u64,
+    pieces: u64,
+    pub slices: u64,
+    /// Neighbours on both sides may go in one post.
+    mergeable: bool,
+}
+
+/// Where a flow is within its transfer.
+#[derive(Clone, Copy, Default)]
+pub struct Position {
+    pub layer: u64,
+    page: u64,
+    piece: u64,
+}
+
+/// A run of bytes, relative to the layer's page 0 on each side.
+#[derive(Clone, Copy)]
+pub struct Slice {
+    pub local: u64,
+    pub remote: u64,
+    pub len: u64,
+    /// How many slices of the count it stands for.
+    pub slices: u64,
+}
+
+impl Geometry {
+    pub fn bytes(&self) -> u64 {
+        self.page_len * (self.slices / self.pieces)
+    }
+
+    /// Slices that make a post's worth of bytes.
+    pub fn claim_max(&self) -> u64 {
+        (PIECE / self.page_len.max(1)).max(1)
+    }
+
+    pub fn seek(&self, slice: u64) -> Position {
+        let page = slice / self.pieces;
+        Position { layer: page / self.page_count, page: page % self.page_count, piece: slice % self.pieces }
+    }
+
+    /// The slice at `at`, with up to `most - 1` neighbours merged into it, and
+    /// the position after it.
+    #[inline]
+    pub fn take(&self, at: Position, most: u64) -> (Slice, Position) {
+        let (local_page, remote_page) = (self.local.page(at.page), self.remote.page(at.page));
+        let within = at.piece * PIECE;
+        let mut slice = Slice {
+            local: local_page * self.local.page_stride + within,
+            remote: remote_page * self.remote.page_stride + within,
+            len: PIECE.min(self.page_len - within),
+            slices: 1,
+        };
+        let mut next = at;
+        if self.pieces > 1 {
+            next.piece += 1;
+            if next.piece < self.pieces {
+                return (slice, next);
+            }
+            next.piece = 0;
+        }
+        next.page += 1;
+        if self.mergeable {
+            while slice.slices < most
+                && next.page < self.page_count
+                && slice.len + self.page_len <= PIECE
+                && self.local.page(next.page) == local_page + slice.slices
+                && self.remote.page(next.page) == remote_page + slice.slices
+            {
+                slice.len += self.page_len;
+                slice.slices += 1;
+                next.page += 1;
+            }
+        }
+        if next.page == self.page_count {
+            next.page = 0;
+            next.layer += 1;
+        }
+        (slice, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(list: &[u32]) -> Pages<'_> {
+        let side = Side { pages: Some(list), page_stride: 100, ..Side::default() };
+        Pages { local: side, remote: side, page_len: 100, page_count: list.len() as u64, layer_count: 1 }
+    }
+
+    fn all(geometry: &Geometry) -> Vec<(u64, u64, u64)> {
+        let (mut at, mut left, mut out) = (Position::default(), geometry.slices, vec![]);
+        while left > 0 {
+            let (slice, next) = geometry.take(at, left);
+            out.push((at.layer, slice.local, slice.len));
+            left -= slice.slices;
+            at = next;
+        }
+        out
+    }
+
+    #[test]
+    fn neighbours_on_both_sides_are_merged() {
+        let geometry = pages(&[4, 5, 6, 9, 8]).check(|_| Some(1000), |_| Some(1000)).expect("valid");
+        assert_eq!(all(&geometry), [(0, 400, 300), (0, 900, 100), (0, 800, 100)]);
+        assert_eq!(geometry.bytes(), 500);
+    }
+
+    #[test]
+    fn a_large_page_is_cut_and_layers_follow_each_other() {
+        let side = Side { page_stride: 3 * PIECE, range_step: 1, ..Side::default() };
+        let pages = Pages { local: side, remote: side, page_len: 2 * PIECE + 5, page_count: 1, layer_count: 2 };
+        let geometry = pages.check(|_| Some(4 * PIECE), |_| Some(4 * PIECE)).expect("valid");
+        let one_layer = [(0, PIECE), (PIECE, PIECE), (2 * PIECE, 5)];
+        let expected: Vec<_> = (0..2).flat_map(|l| one_layer.map(|(at, len)| (l, at, len))).collect();
+        assert_eq!(all(&geometry), expected);
+        assert_eq!(geometry.seek(4).layer, 1);
+    }
+
+    #[test]
+    fn what_lies_outside_or_overflows_is_refused() {
+        let refused = |p: Pages, len: u64| p.check(move |_| Some(len), |_| Some(1 << 40)).err().map(|e| e.status);
+        assert_eq!(refused(pages(&[9]), 1000), None);
+        assert_eq!(refused(pages(&[9]), 999), Some(Status::Range));
+        let mut huge = pages(&[u32::MAX]);
+        huge.local.page_stride = u64::MAX;
+        assert_eq!(refused(huge, 1000), Some(Status::Range));
+        let mut layers = pages(&[0]);
+        layers.local.range_step = 1;
+        layers.layer_count = 2;
+        let only_one = |range| (range == 0).then_some(1000);
+        assert_eq!(layers.check(only_one, only_one).err().map(|e| e.status), Some(Status::Range));
+    }
+}

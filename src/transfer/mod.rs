@@ -1,0 +1,88 @@
+//! The life of a transfer, from the call to its completion.
+//!
+//! 1. **Submit** (`endpoint::submit`, the caller's thread). `geometry` checks
+//!    every page against both memories, once. A place in the completion queue is
+//!    reserved, a slot of the `table` is taken and filled, and its id is pushed
+//!    to the workers that have lanes to the peer. Nothing is made per page.
+//! 2. **Claim** (`flow`, a worker). Each lane that takes part has a flow. A flow
+//!    claims the next run of slices from the slot's cursor by one atomic add:
+//!    whoever is free takes more, so a slow rail takes less.
+//! 3. **Post** (`flow` -> `rail`). Slices are computed as they are posted,
+//!    neighbours merged, within the windows of lane and rail. A post that finds
+//!    no room stays in the flow and is the first to be tried again.
+//! 4. **Reap** (`rail`). A finished operation names its flow, which counts its
+//!    slices for itself. Where writes are ordered, a flow ends with one write
+//!    that asks for delivery and covers the others (`fabric::Delivery`).
+//! 5. **Settle** (`table`). A flow with nothing left to claim and nothing in
+//!    flight leaves the slot, subtracting its slices and itself in one atomic.
+//!    The last one to leave has seen the transfer arrive.
+//! 6. **Notify** (`peer::channel`), if asked for: a sequenced control message to
+//!    the target, sent now that every byte is there; its acknowledgement ends
+//!    the transfer.
+//! 7. **Publish** (`queue`). Whoever moves the slot from active to ended (the
+//!    last flow, the acknowledgement, a deadline, a cancel, the loss of the
+//!    peer) writes the one completion. The slot is free again when every flow
+//!    has left it.
+
+pub mod completion;
+pub mod flow;
+pub mod geometry;
+pub mod queue;
+pub mod table;
+
+use crate::memory::{Memory, RemoteMemory};
+use crate::status::Status;
+use geometry::Pages;
+use queue::Queue;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    Write,
+    Read,
+}
+
+/// A notification to send after the last byte.
+#[derive(Clone, Copy)]
+pub struct Notify<'a> {
+    pub value: u64,
+    pub data: &'a [u8],
+}
+
+/// What the caller asked for: a write or read.
+pub struct TransferSpec<'a> {
+    pub direction: Direction,
+    pub local: &'a Arc<Memory>,
+    pub remote: &'a Arc<RemoteMemory>,
+    pub pages: Pages<'a>,
+    pub notify: Option<Notify<'a>>,
+    /// 0: the endpoint's default.
+    pub timeout_ns: u64,
+    pub user_data: u64,
+    pub queue: &'a Arc<Queue>,
+}
+
+/// What the caller asked for: a message.
+pub struct SendSpec<'a> {
+    pub peer: u64,
+    pub data: &'a [u8],
+    pub timeout_ns: u64,
+    pub user_data: u64,
+    pub queue: &'a Arc<Queue>,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    pub status: Status,
+    pub provider_errno: i32,
+    pub rail: Option<u32>,
+}
+
+impl Outcome {
+    pub const OK: Outcome = Outcome::of(Status::Ok);
+
+    pub const fn of(status: Status) -> Outcome {
+        Outcome { status, provider_errno: 0, rail: None }
+    }
+}

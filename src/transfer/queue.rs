@@ -1,0 +1,201 @@
+//! A completion queue: bounded, many producers, many consumers. An operation
+//! reserves its place when it is accepted, so publishing cannot fail.
+
+use super::completion::Completion;
+use crate::status::{Error, Result, Status};
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+use once_cell::sync::OnceCell;
+use parking_lot::{Condvar, Mutex};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+pub struct Queue {
+    ring: ArrayQueue<Completion>,
+    /// Places taken: by completions in the ring and by operations under way.
+    reserved: CachePadded<AtomicU64>,
+    /// Threads asleep in `sleep`.
+    sleepers: AtomicU32,
+    armed: AtomicBool,
+    event: OnceCell<OwnedFd>,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+/// What arming found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arm {
+    Armed,
+    /// There are completions: poll first.
+    NotEmpty,
+}
+
+impl Arm {
+    pub fn into_result(self) -> Result<()> {
+        match self {
+            Arm::Armed => Ok(()),
+            Arm::NotEmpty => Err(Error::new(Status::Again, "there are completions already: poll them, then arm again")),
+        }
+    }
+}
+
+impl Queue {
+    pub fn new(depth: usize) -> Queue {
+        Queue {
+            ring: ArrayQueue::new(depth),
+            reserved: CachePadded::new(AtomicU64::new(0)),
+            sleepers: AtomicU32::new(0),
+            armed: AtomicBool::new(false),
+            event: OnceCell::new(),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// Takes `places` for completions to come; false when the queue is full.
+    pub fn reserve(&self, places: u64) -> bool {
+        let before = self.reserved.fetch_add(places, Ordering::Relaxed);
+        if before + places > self.ring.capacity() as u64 {
+            self.reserved.fetch_sub(places, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    pub fn unreserve(&self, places: u64) {
+        self.reserved.fetch_sub(places, Ordering::Relaxed);
+    }
+
+    /// Completions not polled yet, or operations that will complete here.
+    pub fn in_use(&self) -> bool {
+        self.reserved.load(Ordering::Acquire) > 0
+    }
+
+    /// Publishes a completion whose place was reserved.
+    pub fn publish(&self, completion: Completion) {
+        let pushed = self.ring.push(completion);
+        debug_assert!(pushed.is_ok(), "a completion without a reserved place");
+        // Pairs with the fences in `sleep` and `arm`: either they see the
+        // completion, or we see that they sleep.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            let _held = self.lock.lock();
+            self.wake.notify_one();
+        }
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
+            self.signal();
+        }
+    }
+
+    fn signal(&self) {
+        if let Some(event) = self.event.get() {
+            let one = 1u64;
+            // SAFETY: writes eight bytes to an eventfd of ours; a full counter is readable already.
+            unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+
+    /// Takes completions; how many.
+    pub fn poll(&self, out: &mut [MaybeUninit<Completion>]) -> usize {
+        let mut taken = 0;
+        for place in out.iter_mut() {
+            let Some(completion) = self.ring.pop() else { break };
+            place.write(completion);
+            taken += 1;
+        }
+        if taken > 0 {
+            self.unreserve(taken as u64);
+        }
+        taken
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    /// Sleeps until something is published or the time has passed.
+    pub fn sleep(&self, at_most: Duration) {
+        let mut held = self.lock.lock();
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.ring.is_empty() {
+            self.wake.wait_for(&mut held, at_most);
+        }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Wakes all who sleep here, with nothing to show for it.
+    pub fn interrupt(&self) {
+        let _held = self.lock.lock();
+        self.wake.notify_all();
+        if self.armed.swap(false, Ordering::AcqRel) {
+            self.signal();
+        }
+    }
+
+    pub fn event_fd(&self) -> Result<i32> {
+        let event = self.event.get_or_try_init(|| {
+            // SAFETY: makes a descriptor that nobody else has.
+            let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+            if fd < 0 {
+                return Err(Error::system("making an event fd"));
+            }
+            // SAFETY: as above.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        })?;
+        Ok(event.as_raw_fd())
+    }
+
+    pub fn arm(&self) -> Result<Arm> {
+        let fd = self.event_fd()?;
+        let mut old = 0u64;
+        // SAFETY: reads eight bytes; an eventfd that is not set gives EAGAIN.
+        unsafe { libc::read(fd, (&raw mut old).cast(), 8) };
+        self.armed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.ring.is_empty() {
+            return Ok(Arm::Armed);
+        }
+        if !self.armed.swap(false, Ordering::AcqRel) {
+            // It was published meanwhile and has set the event: take that back.
+            // SAFETY: as above.
+            unsafe { libc::read(fd, (&raw mut old).cast(), 8) };
+        }
+        Ok(Arm::NotEmpty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transfer::{completion, Outcome};
+
+    fn one() -> Completion {
+        Completion::new(completion::KIND_WRITE, Outcome::OK, 0, 0)
+    }
+
+    #[test]
+    fn a_full_queue_refuses_reservations_until_it_is_polled() {
+        let queue = Queue::new(16);
+        assert!(queue.reserve(16) && !queue.reserve(1));
+        queue.publish(one());
+        assert!(!queue.reserve(1));
+        let mut out = [MaybeUninit::uninit(); 4];
+        assert_eq!(queue.poll(&mut out), 1);
+        assert!(queue.reserve(1) && queue.in_use());
+    }
+
+    #[test]
+    fn arming_reports_what_is_there_and_signals_what_comes() {
+        let queue = Queue::new(16);
+        assert_eq!(queue.arm().ok(), Some(Arm::Armed));
+        assert!(queue.reserve(1));
+        queue.publish(one());
+        let mut set = libc::pollfd { fd: queue.event_fd().unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        assert_eq!(unsafe { libc::poll(&mut set, 1, 0) }, 1);
+        assert_eq!(queue.arm().ok(), Some(Arm::NotEmpty));
+    }
+}

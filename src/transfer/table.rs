@@ -1,0 +1,374 @@
+//! The table of operations: slots that are recycled, ids that are checked.
+//!
+//! A slot's `held` word counts, in one place, the flows that work on it (and its
+//! hand-overs to workers), its readers (the active operation itself is one) and
+//! the slices that are not settled. A flow leaves with a single subtraction, and
+//! the one who takes the flows to zero knows whether everything has arrived. The
+//! slot is free again when flows and readers are both gone.
+
+use super::completion::{Completion, KIND_READ, KIND_SEND, KIND_WRITE};
+use super::geometry::Geometry;
+use super::queue::Queue;
+use super::{Direction, Outcome};
+use crate::memory::{Memory, RemoteMemory};
+use crate::status::Status;
+use crossbeam_utils::CachePadded;
+use once_cell::sync::OnceCell;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// The parts of `held`: 12 bits of flows, 12 of readers, 40 of slices.
+const FLOW: u64 = 1 << 52;
+const READER: u64 = 1 << 40;
+const SLICES: u64 = READER - 1;
+const READERS: u64 = FLOW - READER;
+const CHUNK: usize = 1024;
+
+/// Phases of a slot, in the low byte of its state; above it the generation.
+const FREE: u64 = 0;
+const ACTIVE: u64 = 1;
+const ENDED: u64 = 2;
+
+/// What a transfer moves.
+pub struct Move {
+    pub direction: Direction,
+    pub geometry: Geometry,
+    pub local: Arc<Memory>,
+    pub remote: Arc<RemoteMemory>,
+    pub notify: Option<(u64, Box<[u8]>)>,
+}
+
+/// What does not change while a slot is held.
+pub struct Body {
+    pub queue: Arc<Queue>,
+    pub user_data: u64,
+    pub peer: u64,
+    pub submit_ns: u64,
+    pub bytes: u64,
+    /// `None` for a send.
+    pub transfer: Option<Move>,
+}
+
+pub struct Slot {
+    index: u32,
+    /// `generation << 8 | phase`.
+    state: AtomicU64,
+    deadline: AtomicU64,
+    peer: AtomicU64,
+    next_free: AtomicU32,
+    body: UnsafeCell<Option<Body>>,
+    /// The next slice that nobody has claimed.
+    pub cursor: CachePadded<AtomicU64>,
+    held: CachePadded<AtomicU64>,
+    pub first_post: AtomicU64,
+}
+
+// SAFETY: `body` is written only by the one who took the slot (before its id is known to anyone)
+// and by the last holder; holders only read it.
+unsafe impl Sync for Slot {}
+// SAFETY: all parts can move between threads.
+unsafe impl Send for Slot {}
+
+/// What a holder learns when it leaves.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Left {
+    /// Other flows go on.
+    Done,
+    /// It was the last, and every slice has arrived.
+    Arrived(u64),
+    /// It was the last, and slices are missing, or nobody wants them any more.
+    Short(u64),
+}
+
+pub struct Table {
+    chunks: Box<[OnceCell<Box<[Slot]>>]>,
+    capacity: usize,
+    /// Slots that were ever used; those below may be scanned.
+    used: AtomicUsize,
+    /// Free slots, last in first out: `tag << 32 | index + 1`.
+    free: CachePadded<AtomicU64>,
+    /// No deadline is earlier than this.
+    next_deadline: CachePadded<AtomicU64>,
+    active: CachePadded<AtomicU64>,
+}
+
+fn index_of(id: u64) -> usize {
+    (id & 0xffff_ffff) as usize
+}
+
+impl Table {
+    pub fn new(capacity: usize) -> Table {
+        Table {
+            chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect(),
+            capacity,
+            used: AtomicUsize::new(0),
+            free: CachePadded::new(AtomicU64::new(0)),
+            next_deadline: CachePadded::new(AtomicU64::new(u64::MAX)),
+            active: CachePadded::new(AtomicU64::new(0)),
+        }
+    }
+
+    fn slot(&self, index: usize) -> Option<&Slot> {
+        self.chunks.get(index / CHUNK)?.get().map(|chunk| &chunk[index % CHUNK])
+    }
+
+    /// The slot that a holder of `id` holds.
+    pub fn held_slot(&self, id: u64) -> &Slot {
+        self.slot(index_of(id)).expect("a holder's slot exists")
+    }
+
+    /// The body of a slot that the caller holds.
+    ///
+    /// # Safety
+    /// The caller must hold the slot for as long as it uses the reference.
+    pub unsafe fn body<'a>(&self, slot: &'a Slot) -> &'a Body {
+        // SAFETY: it was filled before the id was published, and stays while the slot is held.
+        unsafe { (*slot.body.get()).as_ref() }.expect("a held slot has a body")
+    }
+
+    fn pop_free(&self) -> Option<usize> {
+        let mut head = self.free.load(Ordering::Acquire);
+        loop {
+            let index = (head & 0xffff_ffff).checked_sub(1)? as usize;
+            let next = self.slot(index)?.next_free.load(Ordering::Relaxed);
+            let new = (head & !0xffff_ffff).wrapping_add(1 << 32) | next as u64;
+            match self.free.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(index),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn push_free(&self, slot: &Slot) {
+        let mut head = self.free.load(Ordering::Acquire);
+        loop {
+            slot.next_free.store(head as u32, Ordering::Relaxed);
+            let new = (head & !0xffff_ffff).wrapping_add(1 << 32) | (slot.index as u64 + 1);
+            match self.free.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn take(&self) -> Option<&Slot> {
+        if let Some(index) = self.pop_free() {
+            return self.slot(index);
+        }
+        let index = self
+            .used
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| (used < self.capacity).then_some(used + 1))
+            .ok()?;
+        let chunk = self.chunks[index / CHUNK].get_or_init(|| {
+            let first = index / CHUNK * CHUNK;
+            (first..first + CHUNK).map(|i| Slot::new(i as u32)).collect()
+        });
+        Some(&chunk[index % CHUNK])
+    }
+
+    /// Takes a slot and fills it. The operation is active, and the caller holds
+    /// it as a flow: it must pass that on, or `leave`.
+    /// `None`: all slots are in use.
+    pub fn begin(&self, body: Body, slices: u64, deadline: u64) -> Option<u64> {
+        let slot = self.take()?;
+        let generation = slot.state.load(Ordering::Relaxed) >> 8;
+        slot.peer.store(body.peer, Ordering::Relaxed);
+        slot.deadline.store(deadline, Ordering::Relaxed);
+        slot.cursor.store(0, Ordering::Relaxed);
+        slot.first_post.store(0, Ordering::Relaxed);
+        // SAFETY: the slot came off the free list: nobody else holds it.
+        unsafe { *slot.body.get() = Some(body) };
+        slot.held.store(FLOW + READER + slices, Ordering::Release);
+        slot.state.store(generation << 8 | ACTIVE, Ordering::SeqCst);
+        self.active.fetch_add(1, Ordering::Relaxed);
+        if deadline < self.next_deadline.load(Ordering::SeqCst) {
+            self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
+        }
+        Some(generation << 32 | slot.index as u64)
+    }
+
+    /// Operations that have not ended.
+    pub fn active(&self) -> u64 {
+        self.active.load(Ordering::Acquire)
+    }
+
+    pub fn is_active(&self, id: u64) -> bool {
+        self.slot(index_of(id)).is_some_and(|slot| slot.state.load(Ordering::Acquire) == (id >> 32) << 8 | ACTIVE)
+    }
+
+    /// Whether the operation of a slot that the caller holds is still wanted.
+    #[inline]
+    pub fn wanted(slot: &Slot) -> bool {
+        slot.state.load(Ordering::Relaxed) & 0xff == ACTIVE
+    }
+
+    /// Adds flows to a slot that the caller holds as one.
+    pub fn share(&self, slot: &Slot, flows: u64) {
+        slot.held.fetch_add(flows * FLOW, Ordering::Relaxed);
+    }
+
+    /// Holds the slot of an active operation as a reader; to be released.
+    pub fn read(&self, id: u64) -> Option<&Slot> {
+        let slot = self.slot(index_of(id))?;
+        let mut held = slot.held.load(Ordering::Acquire);
+        loop {
+            if held < READER {
+                return None;
+            }
+            match slot.held.compare_exchange_weak(held, held + READER, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(now) => held = now,
+            }
+        }
+        if self.is_active(id) {
+            return Some(slot);
+        }
+        self.release(slot);
+        None
+    }
+
+    /// A reader leaves.
+    pub fn release(&self, slot: &Slot) {
+        let before = slot.held.fetch_sub(READER, Ordering::AcqRel);
+        if before & !SLICES == READER {
+            self.recycle(slot);
+        }
+    }
+
+    /// A flow leaves, with the slices that arrived through it.
+    pub fn leave(&self, slot: &Slot, arrived: u64) -> Left {
+        let id = slot.state.load(Ordering::Acquire) >> 8 << 32 | slot.index as u64;
+        let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
+        debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
+        let after = before - FLOW - arrived;
+        if after >= FLOW {
+            return Left::Done;
+        }
+        if after & READERS == 0 {
+            self.recycle(slot);
+            return Left::Done;
+        }
+        if after & SLICES == 0 {
+            Left::Arrived(id)
+        } else {
+            Left::Short(id)
+        }
+    }
+
+    fn recycle(&self, slot: &Slot) {
+        // SAFETY: the last holder has left.
+        if let Some(body) = unsafe { (*slot.body.get()).take() } {
+            if let Some(transfer) = &body.transfer {
+                transfer.local.exit();
+                transfer.remote.exit();
+            }
+        }
+        let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & 0xffff_ffff;
+        slot.state.store(generation.max(1) << 8 | FREE, Ordering::Release);
+        self.push_free(slot);
+    }
+
+    /// Ends an operation with its one completion; false if it ended before.
+    pub fn end(&self, id: u64, outcome: Outcome, now: u64) -> bool {
+        let Some(slot) = self.slot(index_of(id)) else { return false };
+        let active = (id >> 32) << 8 | ACTIVE;
+        let ended = (id >> 32) << 8 | ENDED;
+        if slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        // SAFETY: the operation's own hold is ours now, until we release it.
+        let body = unsafe { self.body(slot) };
+        let kind = match &body.transfer {
+            None => KIND_SEND,
+            Some(Move { direction: Direction::Write, .. }) => KIND_WRITE,
+            Some(_) => KIND_READ,
+        };
+        let mut completion = Completion::new(kind, outcome, body.peer, now);
+        completion.transfer = id;
+        completion.user_data = body.user_data;
+        completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
+        completion.submit_ns = body.submit_ns;
+        completion.first_post_ns = slot.first_post.load(Ordering::Relaxed);
+        let queue = body.queue.clone();
+        // First: whoever polls the completion may give the memory back at once.
+        self.release(slot);
+        self.active.fetch_sub(1, Ordering::Release);
+        queue.publish(completion);
+        true
+    }
+
+    /// Ends all active operations that `which` (id, peer, deadline) chooses.
+    fn end_where(&self, which: impl Fn(u64, u64, u64) -> bool, outcome: Outcome, now: u64) {
+        fence(Ordering::SeqCst);
+        for index in 0..self.used.load(Ordering::Acquire) {
+            let Some(slot) = self.slot(index) else { continue };
+            let state = slot.state.load(Ordering::SeqCst);
+            let id = state >> 8 << 32 | index as u64;
+            let (peer, deadline) = (slot.peer.load(Ordering::Relaxed), slot.deadline.load(Ordering::Relaxed));
+            if state & 0xff == ACTIVE && which(id, peer, deadline) {
+                self.end(id, outcome, now);
+            }
+        }
+    }
+
+    pub fn end_all(&self, outcome: Outcome, now: u64) {
+        self.end_where(|_, _, _| true, outcome, now);
+    }
+
+    pub fn end_of_peer(&self, peer: u64, outcome: Outcome, now: u64) {
+        self.end_where(|_, of, _| of == peer, outcome, now);
+    }
+
+    /// Ends the transfers that use a remote memory.
+    pub fn end_of_remote(&self, remote: &Arc<RemoteMemory>, outcome: Outcome, now: u64) {
+        let uses = |id: u64, of: u64, _| {
+            if of != remote.peer {
+                return false;
+            }
+            let Some(slot) = self.read(id) else { return false };
+            // SAFETY: held as a reader.
+            let body = unsafe { self.body(slot) };
+            let uses = body.transfer.as_ref().is_some_and(|t| Arc::ptr_eq(&t.remote, remote));
+            self.release(slot);
+            uses
+        };
+        self.end_where(uses, outcome, now);
+    }
+
+    /// Ends what is past its deadline. Cheap until the earliest one has passed:
+    /// with long deadlines and short transfers the table is scanned about once
+    /// in a deadline.
+    pub fn expire(&self, now: u64) {
+        if now < self.next_deadline.load(Ordering::Relaxed) {
+            return;
+        }
+        self.next_deadline.store(u64::MAX, Ordering::SeqCst);
+        self.end_where(|_, _, deadline| deadline <= now, Outcome::of(Status::TimedOut), now);
+        let mut earliest = u64::MAX;
+        for index in 0..self.used.load(Ordering::Acquire) {
+            if let Some(slot) = self.slot(index) {
+                if slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE {
+                    earliest = earliest.min(slot.deadline.load(Ordering::Relaxed));
+                }
+            }
+        }
+        self.next_deadline.fetch_min(earliest, Ordering::SeqCst);
+    }
+}
+
+impl Slot {
+    fn new(index: u32) -> Slot {
+        Slot {
+            index,
+            state: AtomicU64::new(1 << 8 | FREE),
+            deadline: AtomicU64::new(u64::MAX),
+            peer: AtomicU64::new(0),
+            next_free: AtomicU32::new(0),
+            body: UnsafeCell::new(None),
+            cursor: CachePadded::new(AtomicU64::new(0)),
+            held: CachePadded::new(AtomicU64::new(0)),
+            first_post: AtomicU64::new(0),
+        }
+    }
+}

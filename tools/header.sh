@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Makes the public header from src/capi:  tools/header.sh write | check
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p target
+# A new name each time: cargo runs the build script again when the variable has changed.
+made=$(mktemp "$PWD/target/weft-XXXXXX.h")
+trap 'rm -f "$made"' EXIT
+# shellcheck disable=SC2086 # flags are words
+WEFT_HEADER_OUT=$made "${CARGO:-cargo}" build ${CARGO_FLAGS:-} -p weft --features header
+case ${1:-} in
+    write)
+        cp "$made" include/weft.h
+        ;;
+    check)
+        if ! diff -u include/weft.h "$made"; then
+            echo "include/weft.h is not what src/capi makes: run make header" >&2
+            exit 1
+        fi
+        echo "include/weft.h is what src/capi makes."
+        ;;
+    *)
+        echo "tools/header.sh write | check" >&2
+        exit 2
+        ;;
+esac

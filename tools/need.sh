@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Looks for what a make target needs, installs what is missing with apt-get, and says so.
+#     tools/need.sh demo|test|figures|check
+# With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
+target=${1:?what for: demo, test, figures or check}
+cargo=${CARGO:-cargo}
+packages=() reasons=() optional=()
+
+say() { printf '%s\n' "$*"; }
+have() { command -v "$1" >/dev/null 2>&1; }
+want() { packages+=("$1"); reasons+=("$1 ($2)"); }
+want_if_possible() { optional+=("$1"); reasons+=("$1 ($2; optional)"); }
+
+have_libfabric() {
+    if [ -n "${WEFT_LIBFABRIC:-}" ]; then
+        [ -e "$WEFT_LIBFABRIC" ] || { say "WEFT_LIBFABRIC=$WEFT_LIBFABRIC: no such file" >&2; exit 1; }
+        return 0
+    fi
+    # Not with grep -q, which would close the pipe early and fail ldconfig.
+    [ -n "$(ldconfig -p 2>/dev/null | grep -F libfabric.so.1)" ] || compgen -G '/opt/amazon/efa/lib*/libfabric.so.1' >/dev/null
+}
+
+need_rust() {
+    local wanted found
+    if ! "$cargo" --version >/dev/null 2>&1; then
+        say "Rust is missing: see https://rustup.rs" >&2
+        exit 1
+    fi
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    found=$("$cargo" --version | cut -d' ' -f2 | cut -d- -f1)
+    if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
+        say "Rust $wanted or newer is needed, and this is $found: rustup update" >&2
+        exit 1
+    fi
+}
+
+need_rust_tool() { # cargo's subcommand, rustup's component
+    "$cargo" "$1" --version >/dev/null 2>&1 && return
+    if [ -z "${WEFT_NO_INSTALL:-}" ] && have rustup; then
+        say "Installing $2 with rustup."
+        rustup component add "$2"
+    else
+        say "$2 is missing: rustup component add $2" >&2
+        exit 1
+    fi
+}
+
+look() {
+    need_rust
+    have cc || want gcc "a C compiler, and the linker that Rust uses"
+    case $target in
+        check) need_rust_tool fmt rustfmt; need_rust_tool clippy clippy ;;
+        demo | test | figures) have_libfabric || want libfabric1 "the library beneath Weft" ;;
+        *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
+    esac
+    if [ "$target" = test ]; then
+        have gcc && have g++ || want g++ "the C and C++ tests"
+        have python3 || want python3 "the Python tests"
+    fi
+    if [ "$target" != check ] && [ "$(id -u)" = 0 ]; then
+        have ip || want_if_possible iproute2 "two hosts on one machine: network namespaces"
+    fi
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+apt_install() {
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" </dev/null
+}
+
+install() {
+    local log=target/install.log
+    mkdir -p target
+    say "Missing: $missing. Installing with apt-get (details: $log)."
+    # A fresh machine has no package lists, and an old one has stale ones.
+    if ! { apt_install "$@" || { as_root apt-get update && apt_install "$@"; }; } >"$log" 2>&1; then
+        tail -n 5 "$log" >&2
+        return 1
+    fi
+    say "Installed: $*."
+}
+
+look
+[ ${#packages[@]} -eq 0 ] && [ ${#optional[@]} -eq 0 ] && exit 0
+by_hand=$(echo apt-get install "${packages[@]}" "${optional[@]}")
+missing=$(printf '%s, ' "${reasons[@]}")
+missing=${missing%, }
+if [ -n "${WEFT_NO_INSTALL:-}" ]; then
+    say "Missing: $missing. WEFT_NO_INSTALL is set; by hand: $by_hand"
+elif ! have apt-get; then
+    say "Missing: $missing. This is no Debian or Ubuntu: install what corresponds to it."
+elif [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
+    say "Missing: $missing. Not root, and no sudo without a password; by hand: sudo $by_hand"
+elif install "${packages[@]}" "${optional[@]}"; then
+    exit 0
+fi
+[ ${#packages[@]} -eq 0 ] # what is optional may stay missing

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Every test there is, one kind after the other; a failure does not keep the next kind from running.
+#     tools/test.sh LIBRARY_FOLDER RANDOM_FILL
+set -uo pipefail
+cd "$(dirname "$0")/.."
+library=$(realpath "${1:?where is libweft.so?}")
+fill=$(realpath "${2:?where is random_fill?}")
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+passed=0 failed=0 skipped=0 summary=()
+
+# Adds up the lines "N passed, N failed, N skipped" (ours) and "N passed; N failed; N ignored" (cargo's).
+count() { # a word for the number: passed, failed, "skipped|ignored"
+    grep -E '^(test result: .*|)[0-9]+ passed[,;] ' "$log" | grep -oE "[0-9]+ ($1)" | awk '{ n += $1 } END { print n + 0 }'
+}
+
+stage() { # title, command...
+    local title=$1 begin=$SECONDS status p f s
+    shift
+    printf '\n== %s\n' "$title"
+    "$@" 2>&1 </dev/null | tee "$log"
+    status=${PIPESTATUS[0]}
+    p=$(count passed) f=$(count failed) s=$(count 'skipped|ignored')
+    # One that failed without counting, or that ran nothing at all, is a failure too.
+    if [ "$f" = 0 ] && { [ "$status" != 0 ] || [ "$p" = 0 ]; }; then
+        f=1
+        echo "FAILED  $title ended with status $status"
+    fi
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    summary+=("$(printf '%-28s %4d passed, %d failed, %d skipped, %d s' "$title" "$p" "$f" "$s" $((SECONDS - begin)))")
+}
+
+# shellcheck disable=SC2086 # flags are words
+stage "Rust" "${CARGO:-cargo}" test ${CARGO_FLAGS:-} --workspace --no-fail-fast
+stage "C, C++ and Python" ffi-tests/run "$library"
+stage "Random fill" tools/test-random-fill.sh "$fill"
+stage "Examples and README" tools/test-examples.sh
+
+printf '\n'
+printf '%s\n' "${summary[@]}"
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" = 0 ]
