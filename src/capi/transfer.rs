@@ -3,7 +3,7 @@
 use super::completion::{weft_queue, weft_transfer};
 use super::config;
 use super::endpoint::weft_endpoint;
-use super::guard::{guard, output, with_endpoint};
+use super::guard::{guard, with_endpoint};
 use super::memory::{weft_memory, weft_remote_memory};
 use super::status::weft_status;
 use crate::transfer::Direction;

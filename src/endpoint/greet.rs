@@ -219,7 +219,7 @@ impl Worker {
             return;
         };
         let peer = of.peer.clone();
-        log::debug!("rail {index}: peer {:#x}: libfabric error {errno} ({provider_errno})", peer.id);
+        log::debug!("rail {index}: peer {:#x}: lane {state:?}: libfabric error {errno} ({provider_errno})", peer.id);
         match state {
             LaneState::Greeting | LaneState::Warming => {
                 of.greeting.failures += 1;

@@ -489,7 +489,8 @@ impl Endpoint {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        threads.drain(..).try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+        let threads: Vec<JoinHandle<Result<()>>> = threads.drain(..).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
     }
 
     pub fn close(&self) -> Result<()> {

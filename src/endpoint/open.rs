@@ -37,6 +37,7 @@ struct Go {
 impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         fork::watch();
+        start_log();
         let found = select::candidates(config.fabric.as_deref(), config.rails.as_deref())?;
         let chosen = spread(found.candidates, config.rail_count);
         let workers = if config.manual { 1 } else { config.workers.min(chosen.len()) };
@@ -107,6 +108,13 @@ impl Endpoint {
             shutdown: Mutex::new(false),
         }))
     }
+}
+
+/// WEFT_LOG=debug (or error, warn, info, trace) writes to stderr; by default
+/// only warnings do. A host that has a logger of Rust's keeps it.
+fn start_log() {
+    let env = env_logger::Env::new().filter_or("WEFT_LOG", "weft=warn");
+    let _ = env_logger::Builder::from_env(env).try_init();
 }
 
 /// As many rails as were asked for: the NICs in turn, or one for each.

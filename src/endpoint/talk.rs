@@ -135,7 +135,7 @@ impl Worker {
         if self.link(peer).is_none() {
             return;
         }
-        let Some(mut link) = self.links[at].take() else { return };
+        let Some(link) = self.links[at].take() else { return };
         self.dirty.retain(|dirty| *dirty != at);
         let state = remote_state_of_end(outcome.status);
         link.peer.set_state(PeerState::Down);

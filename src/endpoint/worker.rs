@@ -38,7 +38,7 @@ pub struct Worker {
     /// Places of links that have something to send.
     pub dirty: Vec<usize>,
     done: Vec<Done>,
-    left: Vec<Left>,
+    pub left: Vec<Left>,
     scratch: Vec<u8>,
     next_tick: u64,
     turn: usize,

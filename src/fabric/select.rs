@@ -94,7 +94,7 @@ fn wanted_fabrics(fabric: Option<&str>) -> Vec<Vec<String>> {
     fabric.split(',').map(str::trim).filter(|name| !name.is_empty()).map(spellings).collect()
 }
 
-fn unknown_fabric(library: &discover::Fabrics, name: &str) -> Error {
+fn unknown_fabric(library: &'static discover::Fabrics, name: &str) -> Error {
     let known = discover::providers(library);
     Error::new(
         Status::Unsupported,
