@@ -733,7 +733,7 @@ static void keeps_a_ledger(struct team *team)
         uint64_t r = next_random(&random);
         uint64_t len = r % 5 == 0 ? r % (2 * MIB) : r % 9000;
         uint64_t timeout = r % 11 == 0 ? 1 + next_random(&random) % (5 * MS) : 0;
-        int q = (int)(r >> 20) % QUEUES, kind = (int)(r >> 30) % 5;
+        int q = (int)((r >> 20) % QUEUES), kind = (int)((r >> 30) % 5);
         weft_status status;
         CHECK(now_ns() < until);
         if (kind == 4) {

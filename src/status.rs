@@ -106,6 +106,9 @@ pub enum Category {
 impl Category {
     /// The blocks of the numbering say it.
     pub fn of(code: i32) -> Category {
+        if Status::row(code).is_none() {
+            return Category::Internal;
+        }
         match code {
             0 => Category::Ok,
             -19..=-1 => Category::Retry,

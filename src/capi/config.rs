@@ -59,7 +59,7 @@ unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
     }
     // SAFETY: at least its size can be read, as the caller promised.
     let size = unsafe { source.cast::<u32>().read_unaligned() } as usize;
-    if !(8..=SIZE_MAX).contains(&size) {
+    if !(size_of::<u32>()..=SIZE_MAX).contains(&size) {
         return Err(Error::invalid(format!("size {size} cannot be that of a {name}: start from its _INIT macro")));
     }
     Ok(size)
@@ -186,7 +186,7 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
     no_flags(theirs.flags, 0)?;
     zero_reserved(theirs.reserved)?;
     if theirs.progress > WEFT_PROGRESS_MANUAL {
-        return Err(Error::new(Status::Unsupported, format!("progress {} is not known", theirs.progress)));
+        return Err(Error::invalid(format!("progress {} is not known", theirs.progress)));
     }
     let d = EndpointConfig::default();
     Ok(EndpointConfig {
@@ -329,6 +329,9 @@ pub unsafe fn submit_pages(
 ) -> Result<()> {
     // SAFETY: passed on.
     let args = unsafe { read(args)? };
+    if args.page_len > 1 << 47 {
+        return Err(Error::limit(format!("page_len is {}: at most 2^47 bytes are allowed", args.page_len)));
+    }
     if args.page_count > u32::MAX as u64 {
         return Err(Error::limit(format!("{} pages: at most 2^32 - 1 are allowed", args.page_count)));
     }

@@ -274,6 +274,6 @@ pub unsafe extern "C" fn weft_endpoint_close(endpoint: *mut weft_endpoint) -> we
         }
         let ep = Arc::clone(&*handle::endpoint(endpoint)?);
         ep.close()?;
-        handle::remove_endpoint(endpoint)
+        handle::remove_endpoint(endpoint, &ep)
     })
 }

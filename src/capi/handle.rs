@@ -62,12 +62,19 @@ impl<T> Owned<T> {
     }
 
     pub fn endpoint(&self) -> Result<Arc<Endpoint>> {
-        self.endpoint.upgrade().ok_or_else(|| Error::handle("the endpoint that this belonged to was closed"))
+        self.endpoint
+            .upgrade()
+            .filter(|endpoint| !endpoint.is_closed())
+            .ok_or_else(|| Error::handle("the endpoint that this belonged to was closed"))
+    }
+
+    fn belongs(&self, endpoint: &Arc<Endpoint>) -> bool {
+        std::ptr::eq(self.endpoint.as_ptr(), Arc::as_ptr(endpoint))
     }
 
     /// The object, if it belongs to this endpoint.
     pub fn of(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<T>> {
-        if !std::ptr::eq(self.endpoint.as_ptr(), Arc::as_ptr(endpoint)) {
+        if !self.belongs(endpoint) {
             return Err(Error::handle("the memory, remote memory or queue belongs to another endpoint"));
         }
         Ok(&self.object)
@@ -136,6 +143,18 @@ impl Table {
         header.object.store(Arc::into_raw(object) as *mut (), Ordering::Relaxed);
         header.state.store(generation << 8 | T::KIND, Ordering::Release);
         Ok((self.base + slot * STRIDE + generation as usize) as *mut T)
+    }
+
+    fn remove_if_owned<T: Send + Sync + 'static>(&self, slot: usize, endpoint: &Arc<Endpoint>)
+    where
+        Owned<T>: Kind,
+    {
+        let state = self.header(slot).state.load(Ordering::Acquire);
+        let pointer = (self.base + slot * STRIDE + (state >> 8) as usize) as *const Owned<T>;
+        if state & 0xff == Owned::<T>::KIND && lookup::<Owned<T>>(pointer).is_ok_and(|owned| owned.belongs(endpoint)) {
+            // Somebody else may have closed it meanwhile.
+            let _ = remove::<Owned<T>>(pointer);
+        }
     }
 
     /// The slot and generation that a pointer claims, if it lies in the region.
@@ -232,8 +251,18 @@ pub fn insert_endpoint(endpoint: Arc<Endpoint>) -> Result<*mut weft_endpoint> {
 pub fn endpoint(pointer: *const weft_endpoint) -> Result<Ref<Endpoint>> {
     lookup(pointer)
 }
-pub fn remove_endpoint(pointer: *const weft_endpoint) -> Result<()> {
-    remove::<Endpoint>(pointer)
+/// With it go the handles of what belonged to it.
+pub fn remove_endpoint(pointer: *const weft_endpoint, endpoint: &Arc<Endpoint>) -> Result<()> {
+    remove::<Endpoint>(pointer)?;
+    if let Some(table) = TABLE.get() {
+        let used = table.free.lock().next;
+        for slot in 0..used {
+            table.remove_if_owned::<Memory>(slot, endpoint);
+            table.remove_if_owned::<RemoteMemory>(slot, endpoint);
+            table.remove_if_owned::<Queue>(slot, endpoint);
+        }
+    }
+    Ok(())
 }
 
 pub fn insert_memory(endpoint: &Arc<Endpoint>, object: Arc<Memory>) -> Result<*mut weft_memory> {

@@ -107,6 +107,7 @@ pub unsafe extern "C" fn weft_memory_export(
     guard(|| {
         let len = output(len, "len")?;
         let memory = handle::memory(memory)?;
+        memory.endpoint()?;
         super::guard::copy_out(memory.object.descriptor()?, buffer, capacity, len)
     })
 }

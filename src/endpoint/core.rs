@@ -73,6 +73,7 @@ impl Core {
         workers: usize,
     ) -> Result<Core> {
         let inboxes = (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
+        let first = random.u64()?;
         Ok(Core {
             clock: Clock,
             random,
@@ -80,8 +81,8 @@ impl Core {
             address: address.encode(),
             rails,
             fabrics,
-            table: Table::new(config.max_transfers),
-            peers: PeerTable::new(config.max_peers),
+            table: Table::new(config.max_transfers, first as u32),
+            peers: PeerTable::new(config.max_peers, (first >> 32) as u32),
             queue: Arc::new(Queue::new(config.queue_depth)),
             messages: Messages::default(),
             memories: Mutex::default(),

@@ -27,7 +27,7 @@ use core::{Core, RailInfo, CLOSING, OPEN};
 use inbox::{Command, RailRegistrations, Reply};
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -89,8 +89,9 @@ pub struct Endpoint {
     /// Manual progress: the worker, taken by whoever polls.
     manual: Option<Mutex<Worker>>,
     libfabric: String,
-    /// Shutting down is one caller's work at a time.
-    shutdown: Mutex<bool>,
+    /// Everything has ended: rails and workers are no more.
+    down: AtomicBool,
+    closed: AtomicBool,
 }
 
 impl Endpoint {
@@ -181,7 +182,7 @@ impl Endpoint {
                 return Ok(taken as i32);
             }
             self.check_poison()?;
-            if self.core.phase.load(Ordering::Acquire) != OPEN && *self.shutdown.lock() && queue.is_empty() {
+            if self.down.load(Ordering::Acquire) && queue.is_empty() {
                 return Err(Error::closed());
             }
             let now = self.core.clock.now();
@@ -366,7 +367,7 @@ impl Endpoint {
         }
         self.await_importers(memory);
         core.memories.lock().remove(&memory.id);
-        if *self.shutdown.lock() {
+        if self.down.load(Ordering::Acquire) {
             return Ok(()); // The rails are closed, and the registrations with them.
         }
         self.deregister_from_rails(memory)
@@ -377,7 +378,7 @@ impl Endpoint {
         let core = &self.core;
         let mut until = core.clock.now() + REVOKE.as_nanos() as u64;
         let mut cut = false;
-        while !memory.importers().is_empty() && !*self.shutdown.lock() {
+        while !memory.importers().is_empty() && !self.down.load(Ordering::Acquire) {
             if self.manual.is_some() {
                 self.progress();
             } else {
@@ -443,8 +444,15 @@ impl Endpoint {
 
     // The end.
 
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     pub fn shutdown(&self, drain_timeout_ns: u64) -> Result<()> {
         let core = &self.core;
+        if self.down.load(Ordering::Acquire) {
+            return Ok(());
+        }
         core.phase.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst).ok();
         let until = core.clock.now().saturating_add(drain_timeout_ns);
         while core.table.active() > 0 && core.clock.now() < until {
@@ -463,7 +471,7 @@ impl Endpoint {
         if ended.is_ok() {
             // Submissions that raced with the end.
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
-            *self.shutdown.lock() = true;
+            self.down.store(true, Ordering::Release);
         }
         core.queue.interrupt();
         ended
@@ -494,7 +502,7 @@ impl Endpoint {
     }
 
     pub fn close(&self) -> Result<()> {
-        let down = *self.shutdown.lock();
+        let down = self.down.load(Ordering::Acquire);
         if !down && self.core.table.active() > 0 {
             return Err(Error::new(
                 Status::Busy,
@@ -507,6 +515,7 @@ impl Endpoint {
         if !down {
             self.shutdown(0)?;
         }
+        self.closed.store(true, Ordering::Release);
         Ok(())
     }
 }

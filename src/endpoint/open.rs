@@ -12,7 +12,7 @@ use crate::rail::Rail;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -67,7 +67,8 @@ impl Endpoint {
             ended: Arc::default(),
             manual: Some(Mutex::new(worker)),
             libfabric,
-            shutdown: Mutex::new(false),
+            down: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }))
     }
 
@@ -91,8 +92,17 @@ impl Endpoint {
             .iter()
             .map(|report| report.recv().map_err(|_| Error::new(Status::Internal, "a worker ended while it opened its rails")))
             .collect::<Result<Vec<Opened>>>()?;
-        // On an error the channels close, and the workers close their rails and end.
-        let (core, indexes) = assemble(config, chosen, opened, workers)?;
+        let (core, indexes) = match assemble(config, chosen, opened, workers) {
+            Ok(assembled) => assembled,
+            Err(error) => {
+                // Their channels close: the workers close their rails and end.
+                for (handle, go) in threads {
+                    drop(go);
+                    let _ = handle.join();
+                }
+                return Err(error);
+            }
+        };
         let mut handles = Vec::new();
         for (handle, go) in threads {
             let told = go.send(Go { core: core.clone(), indexes: indexes.clone() });
@@ -105,7 +115,8 @@ impl Endpoint {
             ended,
             manual: None,
             libfabric,
-            shutdown: Mutex::new(false),
+            down: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }))
     }
 }

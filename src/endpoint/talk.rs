@@ -23,6 +23,10 @@ const STRAGGLERS_NS: u64 = 1_000_000_000;
 /// A bye that is not answered by then was not heard.
 const BYE_NS: u64 = 200_000_000;
 
+/// A link that has been silent for so long says something: where a fabric tells
+/// of a dead peer, it tells only who sends to it.
+const HEARTBEAT_NS: u64 = 1_000_000_000;
+
 /// What became of a frame that was next in its channel.
 enum Delivery {
     Taken,
@@ -30,6 +34,11 @@ enum Delivery {
     TakenUrgently,
     /// No room: leave it with the sender.
     Stalled,
+}
+
+/// The body of an acknowledgement of both channels.
+fn acknowledgement(link: &Link) -> Vec<u8> {
+    numbers(&[SYSTEM, USER].map(|channel| link.channels[channel].delivered().into()))
 }
 
 impl Worker {
@@ -135,6 +144,10 @@ impl Worker {
         if self.link(peer).is_none() {
             return;
         }
+        if outcome.status == Status::PeerLost {
+            // It may only have been stopped: when it goes on it should know.
+            self.post_bye(peer);
+        }
         let Some(link) = self.links[at].take() else { return };
         self.dirty.retain(|dirty| *dirty != at);
         let state = remote_state_of_end(outcome.status);
@@ -192,7 +205,8 @@ impl Worker {
         for peer in peers {
             let said = self.post_bye(peer);
             if let Some(link) = self.link(peer) {
-                link.bye_ns = Some(if said { now } else { 0 });
+                link.bye_ns = Some(now);
+                link.bye_said = said;
             }
         }
         self.tend_links(now);
@@ -203,13 +217,18 @@ impl Worker {
         let mut ended = Vec::new();
         let mut ready = Vec::new();
         let mut marked = Vec::new();
+        let (mut byes, mut beats) = (Vec::new(), Vec::new());
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
             if !link.up && now >= link.peer.connect_deadline {
                 let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
                 ended.push((peer, outcome));
-            } else if link.bye_ns.is_some_and(|said| now.saturating_sub(said) > BYE_NS) {
+            } else if link.bye_ns.is_some_and(|since| !link.up || now.saturating_sub(since) > BYE_NS) {
                 ended.push((peer, Outcome::OK));
+            } else if link.bye_ns.is_some() && !link.bye_said {
+                byes.push(peer);
+            } else if link.up && now.saturating_sub(link.sent_ns) > HEARTBEAT_NS {
+                beats.push(peer);
             } else if !link.up && !link.ready_sent && link.first_up_ns != 0 {
                 ready.push(peer);
             }
@@ -222,6 +241,15 @@ impl Worker {
         }
         for peer in ready {
             self.say_ready(peer, now);
+        }
+        for peer in byes {
+            let said = self.post_bye(peer);
+            if let Some(link) = self.link(peer) {
+                link.bye_said = said;
+            }
+        }
+        for peer in beats {
+            self.beat(peer, now);
         }
         for peer in marked {
             self.deliver(peer, USER, now);
@@ -262,6 +290,16 @@ impl Worker {
         busy
     }
 
+    fn beat(&mut self, peer: u64, now: u64) {
+        let from = self.core.incarnation;
+        let (Some((r, lane)), Some(link)) = (self.control_lane(peer), self.link(peer)) else { return };
+        link.sent_ns = now;
+        let to = link.peer.their_id.load(Ordering::Acquire);
+        let body = acknowledgement(link);
+        // Without room, something else is being sent.
+        let _ = self.rails[r].rail.send_frame(lane, |f| Header::plain(Kind::Ack, to, from).write(f, &body, &[]));
+    }
+
     /// Sends a link's frames and acknowledgements: whether any was sent, and
     /// whether there is more to do.
     fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
@@ -289,7 +327,7 @@ impl Worker {
             }
         }
         if link.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
-            let body = numbers(&[link.channels[SYSTEM].delivered().into(), link.channels[USER].delivered().into()]);
+            let body = acknowledgement(link);
             let header = Header::plain(Kind::Ack, to, from);
             match rail.send_frame(lane, |frame| header.write(frame, &body, &[])) {
                 Posted::Yes => {
@@ -298,6 +336,9 @@ impl Worker {
                 }
                 _ => full = true,
             }
+        }
+        if sent {
+            link.sent_ns = now;
         }
         let owes = link.channels.iter().any(|channel| channel.owes());
         (sent, full || owes || !link.revoking.is_empty())

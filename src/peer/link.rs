@@ -32,8 +32,11 @@ pub struct Link {
     next_remote: u64,
     /// Memories that the peer takes back, while our transfers still use them.
     pub revoking: Vec<u64>,
-    /// When we said bye.
+    /// Since when we say bye, and whether it was posted.
     pub bye_ns: Option<u64>,
+    pub bye_said: bool,
+    /// When a frame was last sent.
+    pub sent_ns: u64,
     /// In the worker's list of links to look at.
     pub dirty: bool,
 }
@@ -69,6 +72,8 @@ impl Link {
             next_remote: 1,
             revoking: Vec::new(),
             bye_ns: None,
+            bye_said: false,
+            sent_ns: 0,
             dirty: false,
         }
     }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub struct PeerTable {
     inner: RwLock<Inner>,
     capacity: usize,
+    /// Where generations begin: ids of one endpoint should mean nothing to another.
+    first: u32,
 }
 
 #[derive(Default)]
@@ -30,8 +32,8 @@ pub fn place(id: u64) -> usize {
 }
 
 impl PeerTable {
-    pub fn new(capacity: usize) -> PeerTable {
-        PeerTable { inner: RwLock::default(), capacity }
+    pub fn new(capacity: usize, first: u32) -> PeerTable {
+        PeerTable { inner: RwLock::default(), capacity, first: first.max(1) }
     }
 
     pub fn get(&self, id: u64) -> Result<Arc<Peer>> {
@@ -55,10 +57,10 @@ impl PeerTable {
             return Err(Error::limit(format!("the endpoint has {} peers already: raise max_peers", self.capacity)));
         }
         let index = inner.free.last().copied().unwrap_or(inner.slots.len());
-        let generation = inner.slots.get(index).map_or(1, |slot| slot.generation);
+        let generation = inner.slots.get(index).map_or(self.first, |slot| slot.generation);
         let peer = Arc::new(make((generation as u64) << 32 | index as u64)?);
         if index == inner.slots.len() {
-            inner.slots.push(Slot { generation: 1, peer: None });
+            inner.slots.push(Slot { generation, peer: None });
         } else {
             inner.free.pop();
         }

@@ -24,6 +24,8 @@ const READER: u64 = 1 << 40;
 const SLICES: u64 = READER - 1;
 const READERS: u64 = FLOW - READER;
 const CHUNK: usize = 1024;
+/// Of an id's high half; its first bit is that of messages.
+const GENERATIONS: u64 = 0x7fff_ffff;
 
 /// Phases of a slot, in the low byte of its state; above it the generation.
 const FREE: u64 = 0;
@@ -82,6 +84,7 @@ pub enum Left {
 }
 
 pub struct Table {
+    first: u64,
     chunks: Box<[OnceCell<Box<[Slot]>>]>,
     capacity: usize,
     /// Slots that were ever used; those below may be scanned.
@@ -98,8 +101,11 @@ fn index_of(id: u64) -> usize {
 }
 
 impl Table {
-    pub fn new(capacity: usize) -> Table {
+    /// `first` is where generations begin: ids of one endpoint should mean
+    /// nothing to another.
+    pub fn new(capacity: usize, first: u32) -> Table {
         Table {
+            first: GENERATIONS & first as u64,
             chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect(),
             capacity,
             used: AtomicUsize::new(0),
@@ -162,7 +168,7 @@ impl Table {
             .ok()?;
         let chunk = self.chunks[index / CHUNK].get_or_init(|| {
             let first = index / CHUNK * CHUNK;
-            (first..first + CHUNK).map(|i| Slot::new(i as u32)).collect()
+            (first..first + CHUNK).map(|i| Slot::new(i as u32, self.first)).collect()
         });
         Some(&chunk[index % CHUNK])
     }
@@ -264,7 +270,7 @@ impl Table {
                 transfer.remote.exit();
             }
         }
-        let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & 0xffff_ffff;
+        let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & GENERATIONS;
         slot.state.store(generation.max(1) << 8 | FREE, Ordering::Release);
         self.push_free(slot);
     }
@@ -358,10 +364,10 @@ impl Table {
 }
 
 impl Slot {
-    fn new(index: u32) -> Slot {
+    fn new(index: u32, generation: u64) -> Slot {
         Slot {
             index,
-            state: AtomicU64::new(1 << 8 | FREE),
+            state: AtomicU64::new(generation.max(1) << 8 | FREE),
             deadline: AtomicU64::new(u64::MAX),
             peer: AtomicU64::new(0),
             next_free: AtomicU32::new(0),
