@@ -24,6 +24,12 @@ pub struct Greeting {
     failures: u32,
 }
 
+impl Greeting {
+    pub fn is_waiting(&self) -> bool {
+        self.next_ns != u64::MAX
+    }
+}
+
 impl Worker {
     pub fn add_lanes(&mut self, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<(Plan, u64)>, now: u64) {
         for plan in plans {

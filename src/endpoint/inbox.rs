@@ -144,19 +144,20 @@ impl Inbox {
         }
     }
 
-    /// Sleeps until something is pushed or the time has passed.
-    pub fn sleep(&self, at_most: Duration) {
+    /// Sleeps until something is pushed, one of the descriptors is readable, or
+    /// the time has passed.
+    pub fn sleep(&self, fds: &mut Vec<libc::pollfd>, at_most: Duration) {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.is_empty() {
-            let mut fd = libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            fds.push(libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 });
             let time = libc::timespec {
                 tv_sec: at_most.as_secs() as libc::time_t,
                 tv_nsec: at_most.subsec_nanos() as libc::c_long,
             };
-            // SAFETY: one pollfd, a valid time, no signal mask.
-            let set = unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) };
-            if set > 0 {
+            // SAFETY: pollfds, a valid time, no signal mask.
+            unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &time, std::ptr::null()) };
+            if fds.last().is_some_and(|event| event.revents != 0) {
                 let mut count = 0u64;
                 // SAFETY: reads eight bytes from an eventfd of ours.
                 unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };

@@ -27,6 +27,9 @@ const BYE_NS: u64 = 200_000_000;
 /// of a dead peer, it tells only who sends to it.
 const HEARTBEAT_NS: u64 = 1_000_000_000;
 
+/// A lane that refuses frames for so long, with nothing in flight, is lost.
+const REFUSED_NS: u64 = 3_000_000_000;
+
 /// What became of a frame that was next in its channel.
 enum Delivery {
     Taken,
@@ -218,6 +221,7 @@ impl Worker {
         let mut ready = Vec::new();
         let mut marked = Vec::new();
         let (mut byes, mut beats) = (Vec::new(), Vec::new());
+        let refusals: Vec<(u64, usize, u32)> = self.refusals();
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
             if !link.up && now >= link.peer.connect_deadline {
@@ -251,6 +255,9 @@ impl Worker {
         for peer in beats {
             self.beat(peer, now);
         }
+        for (peer, r, lane) in refusals {
+            self.watch_refusal(peer, r, lane, now);
+        }
         for peer in marked {
             self.deliver(peer, USER, now);
             self.mark(peer);
@@ -268,6 +275,13 @@ impl Worker {
         lanes.iter().copied().find(|(r, lane)| {
             self.rails[*r].rail.lane(*lane).is_some_and(|l| l.peer == peer && l.state == LaneState::Up)
         })
+    }
+
+    /// Control lanes that refused their last frame.
+    fn refusals(&self) -> Vec<(u64, usize, u32)> {
+        let links = self.links.iter().flatten().filter(|link| link.up);
+        let lanes = links.filter_map(|link| self.control_lane(link.peer.id).map(|(r, lane)| (link.peer.id, r, lane)));
+        lanes.filter(|(_, r, lane)| self.rails[*r].rail.lane(*lane).is_some_and(|lane| lane.refused)).collect()
     }
 
     /// Lets links send what they have; true if anything was sent.
@@ -298,6 +312,27 @@ impl Worker {
         let body = acknowledgement(link);
         // Without room, something else is being sent.
         let _ = self.rails[r].rail.send_frame(lane, |f| Header::plain(Kind::Ack, to, from).write(f, &body, &[]));
+        self.watch_refusal(peer, r, lane, now);
+    }
+
+    /// A provider whose peer has died may refuse frames for ever, without an
+    /// error: a lane with nothing in flight that does so has lost its peer. (One
+    /// that only stopped takes frames into its buffers.)
+    fn watch_refusal(&mut self, peer: u64, r: usize, lane: u32, now: u64) {
+        let refused = self.rails[r].rail.lane(lane).is_some_and(|lane| lane.refused);
+        let Some(link) = self.link(peer) else { return };
+        if !refused {
+            link.refused_ns = 0;
+            return;
+        }
+        if link.refused_ns == 0 {
+            link.refused_ns = now;
+        }
+        // Until then it tries at every tick.
+        link.sent_ns = 0;
+        if now - link.refused_ns > REFUSED_NS {
+            self.lane_failed(r, lane, libc::ENOTCONN, 0, now);
+        }
     }
 
     /// Sends a link's frames and acknowledgements: whether any was sent, and

@@ -22,10 +22,9 @@ use std::time::Duration;
 /// Between looks at deadlines, greetings and the like.
 const TICK_NS: u64 = 1_000_000;
 /// Without work for so long, a worker yields its core between passes, then
-/// sleeps between them.
+/// waits for its rails.
 const SPIN_NS: u64 = 50_000;
-const YIELD_NS: u64 = 500_000;
-const NAP: Duration = Duration::from_micros(100);
+const YIELD_NS: u64 = 300_000;
 
 pub struct Worker {
     pub index: usize,
@@ -40,6 +39,7 @@ pub struct Worker {
     done: Vec<Done>,
     pub left: Vec<Left>,
     scratch: Vec<u8>,
+    fds: Vec<libc::pollfd>,
     next_tick: u64,
     turn: usize,
     pub shutting_down: bool,
@@ -62,6 +62,13 @@ pub struct LaneWork {
     pub closing: bool,
 }
 
+impl LaneWork {
+    /// Something of it is due soon.
+    fn is_waiting(&self) -> bool {
+        self.closing || self.greeting.is_waiting()
+    }
+}
+
 impl Worker {
     pub fn new(index: usize, core: Arc<Core>, rails: Vec<Rail>) -> Worker {
         Worker {
@@ -74,6 +81,7 @@ impl Worker {
             done: Vec::new(),
             left: Vec::new(),
             scratch: Vec::new(),
+            fds: Vec::new(),
             next_tick: 0,
             turn: 0,
             shutting_down: false,
@@ -112,8 +120,45 @@ impl Worker {
             match now - idle_since {
                 0..SPIN_NS => std::hint::spin_loop(),
                 SPIN_NS..YIELD_NS => std::thread::yield_now(),
-                _ => self.core.inboxes[self.index].sleep(NAP),
+                _ => self.wait(now),
             }
+        }
+    }
+
+    /// Waits for the rails and the inbox. A rail that has no descriptor and has
+    /// lanes must be driven all the time: a peer may be writing through it.
+    fn wait(&mut self, now: u64) {
+        let mut fds = std::mem::take(&mut self.fds);
+        fds.clear();
+        let mut waitless = false;
+        let mut busy = false;
+        for work in &mut self.rails {
+            match work.rail.wait_fd() {
+                Some((fd, ready)) => {
+                    busy |= !ready;
+                    fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+                }
+                None => waitless |= work.lanes.iter().any(Option::is_some),
+            }
+        }
+        if waitless {
+            std::thread::yield_now();
+        } else if !busy {
+            self.core.inboxes[self.index].sleep(&mut fds, self.patience(now));
+        }
+        self.fds = fds;
+    }
+
+    /// How long this worker may sleep: until something could be due.
+    fn patience(&self, now: u64) -> Duration {
+        let greeting = self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
+        let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
+        if !self.dirty.is_empty() {
+            Duration::from_micros(50)
+        } else if greeting || stalled || self.core.table.active() > 0 || self.shutting_down {
+            Duration::from_nanos(self.next_tick.saturating_sub(now).max(1000))
+        } else {
+            Duration::from_millis(100)
         }
     }
 

@@ -10,6 +10,7 @@ pub mod select;
 
 use crate::status::Result;
 use std::ffi::c_void;
+use std::os::fd::RawFd;
 
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
@@ -33,8 +34,6 @@ pub struct Limits {
     /// Operations that may be outstanding, and receives that may be posted.
     pub tx_depth: usize,
     pub rx_depth: usize,
-    /// Bytes of one write or read.
-    pub rma_max: usize,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
@@ -144,6 +143,10 @@ pub trait Nic {
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted;
     /// Drives the provider, and moves finished operations to `reaped`; how many.
     fn reap(&mut self, reaped: &mut [Reaped]) -> usize;
+
+    /// A descriptor that becomes readable when `reap` has something to do, and
+    /// whether it may be waited on now. `None`: only reaping tells.
+    fn wait_fd(&mut self) -> Option<(RawFd, bool)>;
 
     /// Ends all operations without completions; registrations must be gone or
     /// are given back here.

@@ -93,11 +93,6 @@ impl Channel {
         self.owed > 0
     }
 
-    /// Whether anything waits to be sent or acknowledged.
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.unacknowledged.is_empty()
-    }
-
     /// The other side has all up to `number`; hands out the frames it had not.
     pub fn acknowledge(&mut self, number: u32) -> impl Iterator<Item = Out> + '_ {
         let newly = number.wrapping_sub(self.acknowledged) as usize;

@@ -37,6 +37,8 @@ pub struct Link {
     pub bye_said: bool,
     /// When a frame was last sent.
     pub sent_ns: u64,
+    /// Since when an idle lane refuses all frames; 0 if it does not.
+    pub refused_ns: u64,
     /// In the worker's list of links to look at.
     pub dirty: bool,
 }
@@ -74,6 +76,7 @@ impl Link {
             bye_ns: None,
             bye_said: false,
             sent_ns: 0,
+            refused_ns: 0,
             dirty: false,
         }
     }
@@ -133,6 +136,11 @@ impl Link {
         let (done, still) = self.revoking.iter().partition(|memory| unused(memory));
         self.revoking = still;
         done
+    }
+
+    /// Something of it is due soon.
+    pub fn is_waiting(&self) -> bool {
+        !self.up || self.refused_ns != 0 || !self.revoking.is_empty() || self.channels[USER].deliverable().is_some()
     }
 
     /// Everything planned has come up or failed.

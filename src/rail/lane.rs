@@ -22,10 +22,13 @@ pub struct Lane {
     /// Bytes that may be in flight, and that are.
     pub window: u64,
     pub inflight_bytes: u64,
+    pub inflight_frames: u32,
+    /// The last frame was refused although nothing was in flight.
+    pub refused: bool,
 }
 
 impl Lane {
     pub fn new(peer: u64, remote_rail: usize, route: Route, pad: (u64, u64), window: u64) -> Lane {
-        Lane { peer, remote_rail, route, pad, state: LaneState::Greeting, window, inflight_bytes: 0 }
+        Lane { peer, remote_rail, route, pad, state: LaneState::Greeting, window, inflight_bytes: 0, inflight_frames: 0, refused: false }
     }
 }

@@ -13,13 +13,17 @@ use crate::fabric::{Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Regi
 use crate::status::{Error, Result, Status};
 use frames::Frames;
 use std::ffi::c_void;
+use std::os::fd::RawFd;
 use std::ptr;
 
 /// Op slots that only control frames may take, so that a full window of data
 /// cannot hold them back.
 const RESERVED_OPS: usize = 8;
 const RECEIVES: usize = 128;
-const SENDS: usize = 64;
+const SENDS: usize = 128;
+/// Of these, what one lane may have in flight: a peer that stalls must not keep
+/// the others from talking.
+const SENDS_OF_LANE: u32 = 16;
 /// What peers write to prove that they can.
 const PAD: usize = 4096;
 const REAP: usize = 32;
@@ -91,7 +95,6 @@ pub struct Rail {
     lanes: Vec<Place>,
     sends: Frames,
     receives: Frames,
-    receives_posted: usize,
     pad: Frame,
     closed: bool,
 }
@@ -118,7 +121,6 @@ impl Rail {
             lanes: Vec::new(),
             sends: Frames::new(&mut *nic, SENDS, frame)?,
             receives: Frames::new(&mut *nic, receives, frame)?,
-            receives_posted: 0,
             pad: Frame::new(&mut *nic, PAD, true)?,
             limits,
             nic,
@@ -255,8 +257,23 @@ impl Rail {
 
     /// Sends a control frame over a lane; `fill` writes it and says its length.
     pub fn send_frame(&mut self, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
-        let route = self.route(lane);
-        self.send_to(route, lane, fill)
+        let Some(to) = self.lane(lane) else { return Posted::Failed(libc::ENOTCONN) };
+        if to.inflight_frames >= SENDS_OF_LANE {
+            return Posted::Again;
+        }
+        let idle = to.inflight_frames == 0 && to.inflight_bytes == 0;
+        let posted = self.send_to(to.route, lane, fill);
+        if let Some(lane) = self.lane_mut(lane) {
+            match posted {
+                Posted::Yes => {
+                    lane.inflight_frames += 1;
+                    lane.refused = false;
+                }
+                // Nothing of ours is in its way: the provider has no connection.
+                _ => lane.refused = idle,
+            }
+        }
+        posted
     }
 
     fn send_to(&mut self, route: Route, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
@@ -289,10 +306,6 @@ impl Rail {
         }
     }
 
-    pub fn forget(&mut self, route: Route) {
-        self.nic.remove(route);
-    }
-
     /// False when the NIC has no room for it now.
     fn post_receive(&mut self, buffer: u32) -> Result<bool> {
         let tag = Tag { work: Work::Receive, lane: u32::MAX, flow: buffer, slices: 0, bytes: 0 };
@@ -300,10 +313,7 @@ impl Rail {
         let bytes = self.receives.buffer(buffer);
         // SAFETY: the buffer is the NIC's until the op is reaped.
         match unsafe { self.nic.receive(bytes, op.cast()) } {
-            Posted::Yes => {
-                self.receives_posted += 1;
-                Ok(true)
-            }
+            Posted::Yes => Ok(true),
             Posted::Again => {
                 self.free_ops.push(op);
                 Ok(false)
@@ -362,8 +372,13 @@ impl Rail {
         let tag = unsafe { (*op).tag };
         self.free_ops.push(op);
         match tag.work {
-            Work::Frame => self.sends.put(tag.flow),
-            Work::Receive => self.receives_posted -= 1,
+            Work::Frame => {
+                self.sends.put(tag.flow);
+                if let Some(lane) = self.lane_mut(tag.lane) {
+                    lane.inflight_frames -= 1;
+                }
+            }
+            Work::Receive => {}
             Work::Slice | Work::Warm => self.account(&tag),
         }
         Done { tag, len: reaped.len, errno: reaped.errno, provider_errno: reaped.provider_errno }
@@ -378,9 +393,8 @@ impl Rail {
         }
     }
 
-    /// Operations that the NIC still has, receives aside.
-    pub fn outstanding(&self) -> usize {
-        self.op_count - self.free_ops.len() - self.receives_posted
+    pub fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
+        self.nic.wait_fd()
     }
 
     /// Closes the NIC: nothing of it touches memory afterwards.

@@ -11,6 +11,7 @@ use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed};
+use std::os::fd::RawFd;
 use std::ptr;
 
 /// A frame must fit into what every provider takes without a rendezvous.
@@ -42,6 +43,8 @@ pub struct OfiNic {
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
+    /// -1 where the provider has none.
+    wait_fd: i32,
 }
 
 // SAFETY: all objects belong to this NIC, which one thread uses at a time.
@@ -81,6 +84,7 @@ impl OfiNic {
             // SAFETY: integers and pointers.
             rma: unsafe { zeroed() },
             keeps_routes: entry.provider == "shm",
+            wait_fd: -1,
         };
         // Dropping a NIC that opened halfway closes the half.
         // SAFETY: the info is valid while the entry is.
@@ -109,8 +113,16 @@ impl OfiNic {
             let mut cq_attr: fi_cq_attr = zeroed();
             cq_attr.size = self.limits.tx_depth + self.limits.rx_depth + 64;
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
-            cq_attr.wait_obj = fi_wait_obj::FI_WAIT_NONE;
-            check(fabrics, "opening the completion queue", fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null))?;
+            cq_attr.wait_obj = fi_wait_obj::FI_WAIT_FD;
+            let mut opened = fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null);
+            if opened == 0 {
+                let asked = fi_control(&mut (*self.cq).fid, FI_GETWAIT, (&raw mut self.wait_fd).cast());
+                check(fabrics, "asking for the completion queue's descriptor", asked)?;
+            } else {
+                cq_attr.wait_obj = fi_wait_obj::FI_WAIT_NONE;
+                opened = fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null);
+            }
+            check(fabrics, "opening the completion queue", opened)?;
             check(fabrics, "opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
             let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
             check(fabrics, "binding the completion queue", bound)?;
@@ -159,7 +171,6 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             delivery,
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
-            rma_max: ep.max_msg_size,
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
@@ -316,6 +327,16 @@ impl Nic for OfiNic {
             return self.reap_error(reaped);
         }
         0
+    }
+
+    fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
+        if self.wait_fd < 0 {
+            return None;
+        }
+        let mut fids: [*mut fid; 1] = [self.cq.cast()];
+        // SAFETY: one open queue.
+        let ready = unsafe { fi_trywait(self.fabric, fids.as_mut_ptr(), 1) } == 0;
+        Some((self.wait_fd, ready))
     }
 
     fn close(&mut self) -> Result<()> {

@@ -1,0 +1,112 @@
+//! `weft-bench figures`: every figure of the registry, as a table and as JSON.
+
+use crate::figures::{self, Figure, Lab};
+use crate::show::{self, Progress};
+use anyhow::{bail, Context, Result};
+use comfy_table::{CellAlignment, Table};
+use std::path::PathBuf;
+
+/// Measures the figures of this library on this machine. It measures; it does
+/// not judge.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Write them as JSON, too: one object, from name to number.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only those whose names match: patterns separated by commas, "*" matches any text.
+    #[arg(long, value_name = "PATTERN")]
+    only: Option<String>,
+    /// Fewer transfers: rough numbers, soon.
+    #[arg(long)]
+    quick: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let patterns = args.only.as_deref().unwrap_or("*");
+    let chosen: Vec<&Figure> = figures::ALL.iter().filter(|figure| matches_any(patterns, figure.id)).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = figures::ALL.iter().map(|figure| figure.id).collect();
+        bail!("no figure matches \"{patterns}\"; there are {}", names.join(", "));
+    }
+    let mut lab = Lab::new(args.quick, Progress::new(figures::cases_of(&chosen)));
+    let mut values: Vec<(&Figure, Result<f64>)> = Vec::new();
+    for figure in chosen {
+        let value = (figure.run)(&mut lab);
+        values.push((figure, value));
+    }
+    lab.progress.finish();
+    show::facts(&lab.facts);
+    for note in &lab.notes {
+        println!("{note}");
+    }
+    println!("{}", table(&values, args.quick));
+    for (figure, value) in &values {
+        if let Err(error) = value {
+            println!("{} could not be measured here: {error:#}", figure.id);
+        }
+    }
+    if let Some(path) = &args.json {
+        let object: serde_json::Map<String, serde_json::Value> = values
+            .iter()
+            .filter_map(|(figure, value)| Some((figure.id.to_owned(), (*value.as_ref().ok()?).into())))
+            .collect();
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        }
+        let text = serde_json::to_string_pretty(&object)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn table(values: &[(&Figure, Result<f64>)], quick: bool) -> Table {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(["figure", "value", "least", "aim", "command"]);
+    for (figure, value) in values {
+        let value = value.as_ref().map_or("-".to_owned(), |value| format!("{value:.3}"));
+        let quick = if quick { " --quick" } else { "" };
+        let command = format!("{}{quick}", figure.command);
+        table.add_row([figure.id, &value, figure.least, figure.aim, &command]);
+    }
+    for column in 1..4 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn matches_any(patterns: &str, name: &str) -> bool {
+    patterns.split(',').any(|pattern| matches(pattern.trim().as_bytes(), name.as_bytes()))
+}
+
+/// Whether "*" and literal text cover the name.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => name.is_empty(),
+        Some((b'*', rest)) => (0..=name.len()).any(|skip| matches(rest, &name[skip..])),
+        Some((byte, rest)) => name.first() == Some(byte) && matches(rest, &name[1..]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match() {
+        assert!(matches_any("raw_*_64k_gbs", "raw_tcp_64k_gbs"));
+        assert!(matches_any("socket*, raw_self_ratio", "raw_self_ratio"));
+        assert!(!matches_any("raw", "raw_self_ratio"));
+        assert!(matches_any("*", "anything"));
+    }
+
+    #[test]
+    fn every_figure_is_printed_by_its_own_command() {
+        for figure in figures::ALL {
+            assert_eq!(figure.command, format!("weft-bench figures --only {}", figure.id));
+            assert!(!figure.what.is_empty());
+        }
+    }
+}

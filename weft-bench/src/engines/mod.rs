@@ -1,0 +1,96 @@
+//! The ways to move pages. Each has a sender, at the initiator, and a receiver,
+//! at the target; each is driven by polling.
+
+mod bare;
+mod port;
+mod socket;
+mod weft;
+
+pub use self::weft::{rail, Rail};
+
+use crate::memory::Pool;
+use crate::pages::Lists;
+use crate::pair::Case;
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub enum Kind {
+    /// The bare loop; what its completion queue is opened with matters.
+    Bare {
+        wait_fd: bool,
+    },
+    Weft,
+    Socket,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Bare { .. } => "bare",
+            Kind::Weft => "weft",
+            Kind::Socket => "socket",
+        }
+    }
+}
+
+/// The initiator's half.
+pub trait Sender {
+    /// Called once, while the target polls this engine.
+    fn connect(&mut self) -> Result<()>;
+
+    /// Moves the pages, and returns when every byte is in its place.
+    fn write(&mut self, lists: &Lists) -> Result<()>;
+
+    /// Makes progress between transfers.
+    fn poll(&mut self) -> Result<()>;
+
+    /// Ways to run it: the calibration tries all and takes the fastest.
+    fn tunings(&self) -> usize {
+        1
+    }
+
+    fn tune(&mut self, _tuning: usize) {}
+
+    /// The tuning, for people.
+    fn describe(&self) -> String;
+}
+
+/// The target's half.
+pub trait Receiver {
+    /// What the sender needs to reach it.
+    fn offer(&self) -> Result<Value>;
+
+    /// What the sender answered.
+    fn accept(&mut self, answer: &Value) -> Result<()>;
+
+    fn poll(&mut self) -> Result<()>;
+}
+
+/// Which NIC an engine uses: the same for all of them.
+pub struct Place<'a> {
+    pub case: &'a Case,
+    pub rail: &'a Rail,
+}
+
+pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiver>> {
+    Ok(match kind {
+        Kind::Bare { wait_fd } => Box::new(bare::BareReceiver::open(place.rail, wait_fd, pool)?),
+        Kind::Weft => Box::new(weft::WeftReceiver::open(place.case, pool)?),
+        Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
+    })
+}
+
+/// The sender for a receiver's offer, and the answer to it.
+pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<(Box<dyn Sender>, Value)> {
+    Ok(match kind {
+        Kind::Bare { wait_fd } => {
+            let sender = bare::BareSender::open(place.rail, wait_fd, pool, offer)?;
+            let answer = sender.answer();
+            (Box::new(sender), answer)
+        }
+        Kind::Weft => (Box::new(weft::WeftSender::open(place.case, pool, offer)?), Value::Null),
+        Kind::Socket => (Box::new(socket::SocketSender::open(pool, offer)?), Value::Null),
+    })
+}

@@ -1,0 +1,115 @@
+//! The buffers that pages come from and go to: the same for every engine.
+
+use crate::pages::{mix, Lists};
+use anyhow::{bail, Result};
+use std::ptr;
+
+const HUGE: usize = 2 << 20;
+/// What a target's pages hold before a transfer that is verified.
+const WIPED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+
+/// A pool of pages in anonymous memory, on huge pages where the system lets us.
+pub struct Pool {
+    base: *mut u8,
+    pub page_len: usize,
+    pub pages: usize,
+}
+
+impl Pool {
+    pub fn new(page_len: usize, pages: usize) -> Result<Pool> {
+        if page_len == 0 || page_len % 8 != 0 || pages == 0 || pages > u32::MAX as usize {
+            bail!("{pages} pages of {page_len} bytes: pages must be multiples of 8 bytes");
+        }
+        let len = (page_len * pages).next_multiple_of(HUGE) + HUGE;
+        // SAFETY: a new mapping; it stays for the life of the process.
+        let base = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+        };
+        if base == libc::MAP_FAILED {
+            bail!("mapping {len} bytes: {}", std::io::Error::last_os_error());
+        }
+        let base = (base as usize).next_multiple_of(HUGE) as *mut u8;
+        // SAFETY: inside the mapping. Advice only: without huge pages it is slower, for all alike.
+        unsafe { libc::madvise(base.cast(), len - HUGE, libc::MADV_HUGEPAGE) };
+        let mut pool = Pool { base, page_len, pages };
+        pool.wipe();
+        Ok(pool)
+    }
+
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub fn len(&self) -> usize {
+        self.page_len * self.pages
+    }
+
+    /// Page `page`, for an engine to read from or write to.
+    #[inline]
+    pub fn page(&self, page: u32) -> *mut u8 {
+        debug_assert!((page as usize) < self.pages);
+        self.base.wrapping_add(page as usize * self.page_len)
+    }
+
+    /// Read with care: fabrics write here, though not while anybody verifies.
+    fn words(&mut self) -> &mut [u64] {
+        // SAFETY: the mapping is ours, aligned, and no transfer is under way when we look.
+        unsafe { std::slice::from_raw_parts_mut(self.base.cast(), self.len() / 8) }
+    }
+
+    /// The source's pages: no two words alike.
+    pub fn fill(&mut self) {
+        for (i, word) in self.words().iter_mut().enumerate() {
+            *word = mix(i as u64 + 1);
+        }
+    }
+
+    pub fn wipe(&mut self) {
+        self.words().fill(WIPED);
+    }
+
+    /// Whether a wiped target's pages now hold what the source's did, and no
+    /// other page was touched. Says what is wrong first.
+    pub fn verify(&mut self, lists: &Lists) -> std::result::Result<(), String> {
+        let per_page = self.page_len / 8;
+        let mut from: Vec<Option<u32>> = vec![None; self.pages];
+        for (source, target) in lists.source.iter().zip(&lists.target) {
+            from[*target as usize] = Some(*source);
+        }
+        for (page, words) in self.words().chunks_exact(per_page).enumerate() {
+            for (i, word) in words.iter().enumerate() {
+                let wanted = match from[page] {
+                    Some(source) => mix((source as usize * per_page + i) as u64 + 1),
+                    None => WIPED,
+                };
+                if *word != wanted {
+                    return Err(format!("page {page}, byte {}: {word:#018x} instead of {wanted:#018x}", i * 8));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verifying_finds_missing_and_stray_bytes() {
+        let (mut source, mut target) = (Pool::new(64, 8).unwrap(), Pool::new(64, 8).unwrap());
+        source.fill();
+        let lists = Lists::random(1, 4, 8);
+        for (from, to) in lists.source.iter().zip(&lists.target) {
+            // SAFETY: two pages of two pools.
+            unsafe { ptr::copy_nonoverlapping(source.page(*from), target.page(*to), 64) };
+        }
+        assert_eq!(target.verify(&lists), Ok(()));
+        // SAFETY: a byte of the pool.
+        unsafe { *target.page(lists.target[2]).add(9) ^= 1 };
+        assert!(target.verify(&lists).is_err());
+        target.wipe();
+        assert!(target.verify(&lists).is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! Medians and the like.
+
+/// Where the values of a measurement lie.
+pub struct Spread {
+    pub median: f64,
+    /// A tenth of the values is below, and a tenth above.
+    pub low: f64,
+    pub high: f64,
+    /// How far the median may be off, roughly.
+    pub error: f64,
+}
+
+impl Spread {
+    pub fn of(mut values: Vec<f64>) -> Spread {
+        values.sort_by(f64::total_cmp);
+        let at = |part: f64| quantile(&values, part);
+        let width = at(0.75) - at(0.25);
+        // Of a normal distribution, the quartiles are 1.35 deviations apart, and its median's
+        // error is 1.25 deviations over the root of the count.
+        let error = width / 1.35 * 1.25 / (values.len().max(1) as f64).sqrt();
+        Spread { median: at(0.5), low: at(0.1), high: at(0.9), error }
+    }
+}
+
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let at = part * last as f64;
+    let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    below + (above - below) * at.fract()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_between_neighbours() {
+        let spread = Spread::of(vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!(spread.median, 2.5);
+        assert!((spread.low - 1.3).abs() < 1e-9);
+        assert!((spread.high - 3.7).abs() < 1e-9);
+        assert_eq!(Spread::of(vec![7.0]).median, 7.0);
+        assert!(Spread::of(vec![]).median.is_nan());
+    }
+}
