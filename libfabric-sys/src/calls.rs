@@ -1,11 +1,9 @@
 //! The calls that libfabric's headers inline: each goes through a table in its object.
 //!
 //! All are `unsafe`: objects must be open and of the right kind, pointers as the man page of the
-//! call says, and the domain's threading model kept.
-//!
-//! A call answers `-FI_ENOSYS` where the object lacks the table or the slot, except the *hot*
-//! ones, which assume both (a debug build asserts it). Ask [`fi_ep_has_msg`], [`fi_ep_has_rma`]
-//! and [`fi_cq_has_read`] once, when the endpoint and its queue are open.
+//! call says, and the domain's threading model kept. A call answers `-FI_ENOSYS` where the object
+//! lacks the table or the slot; on the data path, too: next to an indirect call, the test is a
+//! branch that never goes the other way.
 
 #![allow(clippy::missing_safety_doc, clippy::too_many_arguments)]
 
@@ -14,8 +12,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::ptr::{null, null_mut};
 
-/// A call that may be missing.
-macro_rules! cold {
+/// Only the slot is read, through the raw pointer: a table may end before its struct does.
+macro_rules! call {
     ($table:expr, $slot:ident($($arg:expr),*)) => {{
         let table = $table;
         match if table.is_null() { None } else { (*table).$slot } {
@@ -32,52 +30,21 @@ macro_rules! late {
         if table.is_null() || (*table).size <= offset_of!($type, $slot) {
             -FI_ENOSYS
         } else {
-            cold!(table, $slot($($arg),*))
+            call!(table, $slot($($arg),*))
         }
     }};
-}
-
-/// A call on the data path: its table and slot must be there.
-macro_rules! hot {
-    ($table:expr, $slot:ident($($arg:expr),*)) => {{
-        let table = $table;
-        debug_assert!(!table.is_null() && (*table).$slot.is_some(), concat!("no slot ", stringify!($slot)));
-        (*table).$slot.unwrap_unchecked()($($arg),*)
-    }};
-}
-
-macro_rules! has {
-    ($table:expr, $($slot:ident),*) => {{
-        let table = $table;
-        !table.is_null() $(&& (*table).$slot.is_some())*
-    }};
-}
-
-/// Whether the hot message calls are there.
-pub unsafe fn fi_ep_has_msg(ep: *mut fid_ep) -> bool {
-    has!((*ep).msg, recv, recvmsg, send, sendmsg, inject)
-}
-
-/// Whether the hot RMA calls are there.
-pub unsafe fn fi_ep_has_rma(ep: *mut fid_ep) -> bool {
-    has!((*ep).rma, read, readmsg, write, writemsg, inject, writedata, injectdata)
-}
-
-/// Whether the hot completion queue calls are there.
-pub unsafe fn fi_cq_has_read(cq: *mut fid_cq) -> bool {
-    has!((*cq).ops, read, readfrom)
 }
 
 // Any object.
 
 #[inline]
 pub unsafe fn fi_close(fid: *mut fid) -> c_int {
-    cold!((*fid).ops, close(fid))
+    call!((*fid).ops, close(fid))
 }
 
 #[inline]
 pub unsafe fn fi_control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    cold!((*fid).ops, control(fid, command, arg))
+    call!((*fid).ops, control(fid, command, arg))
 }
 
 #[inline]
@@ -88,7 +55,7 @@ pub unsafe fn fi_open_ops(
     ops: *mut *mut c_void,
     context: *mut c_void,
 ) -> c_int {
-    cold!((*fid).ops, ops_open(fid, name, flags, ops, context))
+    call!((*fid).ops, ops_open(fid, name, flags, ops, context))
 }
 
 #[inline]
@@ -111,7 +78,7 @@ pub unsafe fn fi_domain(
     domain: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> c_int {
-    cold!((*fabric).ops, domain(fabric, info, domain, context))
+    call!((*fabric).ops, domain(fabric, info, domain, context))
 }
 
 #[inline]
@@ -121,12 +88,12 @@ pub unsafe fn fi_eq_open(
     eq: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
-    cold!((*fabric).ops, eq_open(fabric, attr, eq, context))
+    call!((*fabric).ops, eq_open(fabric, attr, eq, context))
 }
 
 #[inline]
 pub unsafe fn fi_trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
-    cold!((*fabric).ops, trywait(fabric, fids, count))
+    call!((*fabric).ops, trywait(fabric, fids, count))
 }
 
 // Domains.
@@ -138,7 +105,7 @@ pub unsafe fn fi_endpoint(
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    cold!((*domain).ops, endpoint(domain, info, ep, context))
+    call!((*domain).ops, endpoint(domain, info, ep, context))
 }
 
 #[inline]
@@ -148,7 +115,7 @@ pub unsafe fn fi_cq_open(
     cq: *mut *mut fid_cq,
     context: *mut c_void,
 ) -> c_int {
-    cold!((*domain).ops, cq_open(domain, attr, cq, context))
+    call!((*domain).ops, cq_open(domain, attr, cq, context))
 }
 
 #[inline]
@@ -158,7 +125,7 @@ pub unsafe fn fi_av_open(
     av: *mut *mut fid_av,
     context: *mut c_void,
 ) -> c_int {
-    cold!((*domain).ops, av_open(domain, attr, av, context))
+    call!((*domain).ops, av_open(domain, attr, av, context))
 }
 
 #[inline]
@@ -175,13 +142,28 @@ pub unsafe fn fi_query_atomic(
 // Memory regions.
 
 #[inline]
+pub unsafe fn fi_mr_reg(
+    domain: *mut fid_domain,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    mr: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    call!((*domain).mr, reg(domain.cast(), buf, len, access, offset, requested_key, flags, mr, context))
+}
+
+#[inline]
 pub unsafe fn fi_mr_regattr(
     domain: *mut fid_domain,
     attr: *const fi_mr_attr,
     flags: u64,
     mr: *mut *mut fid_mr,
 ) -> c_int {
-    cold!((*domain).mr, regattr(domain.cast(), attr, flags, mr))
+    call!((*domain).mr, regattr(domain.cast(), attr, flags, mr))
 }
 
 #[inline]
@@ -196,7 +178,7 @@ pub unsafe fn fi_mr_key(mr: *mut fid_mr) -> u64 {
 
 #[inline]
 pub unsafe fn fi_mr_bind(mr: *mut fid_mr, bfid: *mut fid, flags: u64) -> c_int {
-    cold!((*mr).fid.ops, bind(mr.cast(), bfid, flags))
+    call!((*mr).fid.ops, bind(mr.cast(), bfid, flags))
 }
 
 #[inline]
@@ -216,12 +198,12 @@ pub unsafe fn fi_av_insert(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    cold!((*av).ops, insert(av, addr, count, fi_addr, flags, context))
+    call!((*av).ops, insert(av, addr, count, fi_addr, flags, context))
 }
 
 #[inline]
 pub unsafe fn fi_av_remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, flags: u64) -> c_int {
-    cold!((*av).ops, remove(av, fi_addr, count, flags))
+    call!((*av).ops, remove(av, fi_addr, count, flags))
 }
 
 #[inline]
@@ -231,7 +213,7 @@ pub unsafe fn fi_av_lookup(
     addr: *mut c_void,
     addrlen: *mut usize,
 ) -> c_int {
-    cold!((*av).ops, lookup(av, fi_addr, addr, addrlen))
+    call!((*av).ops, lookup(av, fi_addr, addr, addrlen))
 }
 
 /// NULL where the provider has no such call.
@@ -253,7 +235,7 @@ pub unsafe fn fi_av_straddr(
 
 #[inline]
 pub unsafe fn fi_ep_bind(ep: *mut fid_ep, bfid: *mut fid, flags: u64) -> c_int {
-    cold!((*ep).fid.ops, bind(ep.cast(), bfid, flags))
+    call!((*ep).fid.ops, bind(ep.cast(), bfid, flags))
 }
 
 #[inline]
@@ -264,7 +246,7 @@ pub unsafe fn fi_enable(ep: *mut fid_ep) -> c_int {
 /// `fid` must be an endpoint's, here and in the next three.
 #[inline]
 pub unsafe fn fi_cancel(fid: fid_t, context: *mut c_void) -> isize {
-    cold!((*fid.cast::<fid_ep>()).ops, cancel(fid, context))
+    call!((*fid.cast::<fid_ep>()).ops, cancel(fid, context))
 }
 
 #[inline]
@@ -275,7 +257,7 @@ pub unsafe fn fi_getopt(
     optval: *mut c_void,
     optlen: *mut usize,
 ) -> c_int {
-    cold!((*fid.cast::<fid_ep>()).ops, getopt(fid, level, optname, optval, optlen))
+    call!((*fid.cast::<fid_ep>()).ops, getopt(fid, level, optname, optval, optlen))
 }
 
 #[inline]
@@ -286,15 +268,15 @@ pub unsafe fn fi_setopt(
     optval: *const c_void,
     optlen: usize,
 ) -> c_int {
-    cold!((*fid.cast::<fid_ep>()).ops, setopt(fid, level, optname, optval, optlen))
+    call!((*fid.cast::<fid_ep>()).ops, setopt(fid, level, optname, optval, optlen))
 }
 
 #[inline]
 pub unsafe fn fi_getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
-    cold!((*fid.cast::<fid_ep>()).cm, getname(fid, addr, addrlen))
+    call!((*fid.cast::<fid_ep>()).cm, getname(fid, addr, addrlen))
 }
 
-// Messages: hot.
+// Messages.
 
 #[inline]
 pub unsafe fn fi_recv(
@@ -305,12 +287,12 @@ pub unsafe fn fi_recv(
     src_addr: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    hot!((*ep).msg, recv(ep, buf, len, desc, src_addr, context))
+    call!((*ep).msg, recv(ep, buf, len, desc, src_addr, context))
 }
 
 #[inline]
 pub unsafe fn fi_recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
-    hot!((*ep).msg, recvmsg(ep, msg, flags))
+    call!((*ep).msg, recvmsg(ep, msg, flags))
 }
 
 #[inline]
@@ -322,20 +304,20 @@ pub unsafe fn fi_send(
     dest_addr: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    hot!((*ep).msg, send(ep, buf, len, desc, dest_addr, context))
+    call!((*ep).msg, send(ep, buf, len, desc, dest_addr, context))
 }
 
 #[inline]
 pub unsafe fn fi_sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
-    hot!((*ep).msg, sendmsg(ep, msg, flags))
+    call!((*ep).msg, sendmsg(ep, msg, flags))
 }
 
 #[inline]
 pub unsafe fn fi_inject(ep: *mut fid_ep, buf: *const c_void, len: usize, dest_addr: fi_addr_t) -> isize {
-    hot!((*ep).msg, inject(ep, buf, len, dest_addr))
+    call!((*ep).msg, inject(ep, buf, len, dest_addr))
 }
 
-// RMA: hot.
+// RMA.
 
 #[inline]
 pub unsafe fn fi_read(
@@ -348,12 +330,12 @@ pub unsafe fn fi_read(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    hot!((*ep).rma, read(ep, buf, len, desc, src_addr, addr, key, context))
+    call!((*ep).rma, read(ep, buf, len, desc, src_addr, addr, key, context))
 }
 
 #[inline]
 pub unsafe fn fi_readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    hot!((*ep).rma, readmsg(ep, msg, flags))
+    call!((*ep).rma, readmsg(ep, msg, flags))
 }
 
 #[inline]
@@ -367,12 +349,12 @@ pub unsafe fn fi_write(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    hot!((*ep).rma, write(ep, buf, len, desc, dest_addr, addr, key, context))
+    call!((*ep).rma, write(ep, buf, len, desc, dest_addr, addr, key, context))
 }
 
 #[inline]
 pub unsafe fn fi_writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    hot!((*ep).rma, writemsg(ep, msg, flags))
+    call!((*ep).rma, writemsg(ep, msg, flags))
 }
 
 #[inline]
@@ -384,7 +366,7 @@ pub unsafe fn fi_inject_write(
     addr: u64,
     key: u64,
 ) -> isize {
-    hot!((*ep).rma, inject(ep, buf, len, dest_addr, addr, key))
+    call!((*ep).rma, inject(ep, buf, len, dest_addr, addr, key))
 }
 
 #[inline]
@@ -399,7 +381,7 @@ pub unsafe fn fi_writedata(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    hot!((*ep).rma, writedata(ep, buf, len, desc, data, dest_addr, addr, key, context))
+    call!((*ep).rma, writedata(ep, buf, len, desc, data, dest_addr, addr, key, context))
 }
 
 #[inline]
@@ -412,14 +394,14 @@ pub unsafe fn fi_inject_writedata(
     addr: u64,
     key: u64,
 ) -> isize {
-    hot!((*ep).rma, injectdata(ep, buf, len, data, dest_addr, addr, key))
+    call!((*ep).rma, injectdata(ep, buf, len, data, dest_addr, addr, key))
 }
 
 // Atomics.
 
 #[inline]
 pub unsafe fn fi_atomicmsg(ep: *mut fid_ep, msg: *const fi_msg_atomic, flags: u64) -> isize {
-    cold!((*ep).atomic, writemsg(ep, msg, flags))
+    call!((*ep).atomic, writemsg(ep, msg, flags))
 }
 
 #[inline]
@@ -431,7 +413,7 @@ pub unsafe fn fi_fetch_atomicmsg(
     result_count: usize,
     flags: u64,
 ) -> isize {
-    cold!((*ep).atomic, readwritemsg(ep, msg, resultv, result_desc, result_count, flags))
+    call!((*ep).atomic, readwritemsg(ep, msg, resultv, result_desc, result_count, flags))
 }
 
 #[inline]
@@ -446,7 +428,7 @@ pub unsafe fn fi_compare_atomicmsg(
     result_count: usize,
     flags: u64,
 ) -> isize {
-    cold!(
+    call!(
         (*ep).atomic,
         compwritemsg(
             ep,
@@ -464,7 +446,7 @@ pub unsafe fn fi_compare_atomicmsg(
 
 #[inline]
 pub unsafe fn fi_atomicvalid(ep: *mut fid_ep, datatype: fi_datatype, op: fi_op, count: *mut usize) -> c_int {
-    cold!((*ep).atomic, writevalid(ep, datatype, op, count))
+    call!((*ep).atomic, writevalid(ep, datatype, op, count))
 }
 
 #[inline]
@@ -474,7 +456,7 @@ pub unsafe fn fi_fetch_atomicvalid(
     op: fi_op,
     count: *mut usize,
 ) -> c_int {
-    cold!((*ep).atomic, readwritevalid(ep, datatype, op, count))
+    call!((*ep).atomic, readwritevalid(ep, datatype, op, count))
 }
 
 #[inline]
@@ -484,18 +466,18 @@ pub unsafe fn fi_compare_atomicvalid(
     op: fi_op,
     count: *mut usize,
 ) -> c_int {
-    cold!((*ep).atomic, compwritevalid(ep, datatype, op, count))
+    call!((*ep).atomic, compwritevalid(ep, datatype, op, count))
 }
 
 // Completion queues.
 
-/// Hot. `buf` has room for `count` entries of the format that the queue was opened with.
+/// `buf` has room for `count` entries of the format that the queue was opened with.
 #[inline]
 pub unsafe fn fi_cq_read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
-    hot!((*cq).ops, read(cq, buf, count))
+    call!((*cq).ops, read(cq, buf, count))
 }
 
-/// Hot. As [`fi_cq_read`], with the source of each entry.
+/// As [`fi_cq_read`], with the source of each entry.
 #[inline]
 pub unsafe fn fi_cq_readfrom(
     cq: *mut fid_cq,
@@ -503,7 +485,19 @@ pub unsafe fn fi_cq_readfrom(
     count: usize,
     src_addr: *mut fi_addr_t,
 ) -> isize {
-    hot!((*cq).ops, readfrom(cq, buf, count, src_addr))
+    call!((*cq).ops, readfrom(cq, buf, count, src_addr))
+}
+
+/// Waits; only for a queue that was opened with a wait object.
+#[inline]
+pub unsafe fn fi_cq_sread(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: usize,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    call!((*cq).ops, sread(cq, buf, count, cond, timeout))
 }
 
 #[inline]
@@ -512,12 +506,12 @@ pub unsafe fn fi_cq_readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u
         // A library before API 1.20 does not write it.
         (*buf).src_addr = FI_ADDR_NOTAVAIL;
     }
-    cold!((*cq).ops, readerr(cq, buf, flags))
+    call!((*cq).ops, readerr(cq, buf, flags))
 }
 
 #[inline]
 pub unsafe fn fi_cq_signal(cq: *mut fid_cq) -> c_int {
-    cold!((*cq).ops, signal(cq))
+    call!((*cq).ops, signal(cq))
 }
 
 /// NULL where the provider has no such call.
@@ -546,10 +540,10 @@ pub unsafe fn fi_eq_read(
     len: usize,
     flags: u64,
 ) -> isize {
-    cold!((*eq).ops, read(eq, event, buf, len, flags))
+    call!((*eq).ops, read(eq, event, buf, len, flags))
 }
 
 #[inline]
 pub unsafe fn fi_eq_readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> isize {
-    cold!((*eq).ops, readerr(eq, buf, flags))
+    call!((*eq).ops, readerr(eq, buf, flags))
 }

@@ -63,20 +63,18 @@ impl fmt::Display for LoadError {
         match self {
             LoadError::NotFound { reason } => write!(
                 f,
-                "{SONAME} was not found: install libfabric1 (Debian, Ubuntu), libfabric (Fedora, RHEL) or the EFA \
-                 installer, or set {VARIABLE} to its path; dlopen said: {reason}"
+                "{SONAME} was not found: install libfabric1 (Debian, Ubuntu) or the EFA installer, or set \
+                 {VARIABLE} to its path (dlopen: {reason})"
             ),
-            LoadError::VariableNotLoadable { path, reason } => write!(
-                f,
-                "{VARIABLE} names \"{path}\", which cannot be loaded: correct it, or unset it to use the system's \
-                 {SONAME}; dlopen said: {reason}"
-            ),
+            LoadError::VariableNotLoadable { path, reason } => {
+                write!(f, "{VARIABLE} names {path}, which cannot be loaded: {reason}")
+            }
             LoadError::NotLoadable { path, reason } => {
-                write!(f, "\"{path}\" cannot be loaded as libfabric; dlopen said: {reason}")
+                write!(f, "{path} cannot be loaded as libfabric: {reason}")
             }
             LoadError::SymbolMissing { path, symbol } => write!(
                 f,
-                "\"{path}\" was loaded, but has no {symbol}: it is not libfabric, or one older than 1.12; install a \
+                "{path} was loaded, but has no {symbol}: it is not libfabric, or one older than 1.12; install a \
                  newer one, or set {VARIABLE} to its path"
             ),
         }

@@ -3,6 +3,7 @@
 
 use libfabric_sys::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,45 +15,52 @@ const GROW: [&str; 6] =
 /// The caller allocates these: ours have the newest ends.
 const AHEAD: [&str; 3] = ["fi_mr_attr", "fi_cq_attr", "fi_cq_err_entry"];
 
-/// Headers of 1.17 do not have these.
-const NEWER: &[&str] = &[
-    "fi_mr_dmabuf",
-    "fi_mr_attr.hmem_data",
-    "fi_mr_attr.page_size",
-    "fi_mr_attr.base_mr",
-    "fi_mr_attr.sub_mr_cnt",
-    "fi_mr_attr.dmabuf",
-    "fi_mr_attr.device.rocr",
-    "fi_cq_attr.xpu_ctx",
-    "fi_cq_err_entry.src_addr",
-    "FI_RESCAN",
-    "FI_FIREWALL_ADDR",
-    "FI_EXACT_DIRECTED_RECV",
-    "FI_MR_DMABUF",
-    "FI_MR_SINGLE_USE",
-    "FI_ADDR_UCX",
-    "FI_SOCKADDR_IP",
-    "FI_OPT_CUDA_API_PERMITTED",
-    "FI_OPT_SHARED_MEMORY_PERMITTED",
-    "FI_OPT_MAX_MSG_SIZE",
-    "FI_OPT_MAX_TAGGED_SIZE",
-    "FI_OPT_MAX_RMA_SIZE",
-    "FI_OPT_MAX_ATOMIC_SIZE",
-    "FI_OPT_INJECT_MSG_SIZE",
-    "FI_OPT_INJECT_TAGGED_SIZE",
-    "FI_OPT_INJECT_RMA_SIZE",
-    "FI_OPT_INJECT_ATOMIC_SIZE",
-    "FI_OPT_FIREWALL_ADDR",
-    "FI_OPT_EFA_EMULATED_READ",
-    "FI_OPT_EFA_EMULATED_WRITE",
-    "FI_OPT_EFA_EMULATED_ATOMICS",
-    "FI_OPT_EFA_USE_DEVICE_RDMA",
-    "FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES",
-    "FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES",
-    "FI_ENOMR",
-    "FI_EFIREWALLADDR",
-    "FI_PROGRESS_CONTROL_UNIFIED",
+/// The version whose headers have it first, for what those of 1.17 lack. Fields of a struct in the
+/// list need no line of their own.
+const SINCE: &[(&str, (u32, u32))] = &[
+    ("FI_ADDR_UCX", (1, 18)),
+    ("FI_OPT_CUDA_API_PERMITTED", (1, 18)),
+    ("FI_OPT_EFA_EMULATED_ATOMICS", (1, 18)),
+    ("FI_OPT_EFA_EMULATED_READ", (1, 18)),
+    ("FI_OPT_EFA_EMULATED_WRITE", (1, 18)),
+    ("FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES", (1, 18)),
+    ("FI_OPT_EFA_USE_DEVICE_RDMA", (1, 18)),
+    ("FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES", (1, 18)),
+    ("fi_mr_attr.hmem_data", (1, 19)),
+    ("FI_ENOMR", (1, 20)),
+    ("FI_MR_DMABUF", (1, 20)),
+    ("fi_cq_err_entry.src_addr", (1, 20)),
+    ("fi_mr_attr.dmabuf", (1, 20)),
+    ("fi_mr_dmabuf", (1, 20)),
+    ("FI_OPT_SHARED_MEMORY_PERMITTED", (1, 21)),
+    ("FI_PROGRESS_CONTROL_UNIFIED", (1, 21)),
+    ("FI_OPT_INJECT_ATOMIC_SIZE", (1, 22)),
+    ("FI_OPT_INJECT_MSG_SIZE", (1, 22)),
+    ("FI_OPT_INJECT_RMA_SIZE", (1, 22)),
+    ("FI_OPT_INJECT_TAGGED_SIZE", (1, 22)),
+    ("FI_OPT_MAX_ATOMIC_SIZE", (1, 22)),
+    ("FI_OPT_MAX_MSG_SIZE", (1, 22)),
+    ("FI_OPT_MAX_RMA_SIZE", (1, 22)),
+    ("FI_OPT_MAX_TAGGED_SIZE", (1, 22)),
+    ("fi_mr_attr.page_size", (1, 22)),
+    ("FI_EXACT_DIRECTED_RECV", (2, 0)),
+    ("FI_MR_SINGLE_USE", (2, 0)),
+    ("fi_mr_attr.base_mr", (2, 0)),
+    ("fi_mr_attr.sub_mr_cnt", (2, 0)),
+    ("FI_EFIREWALLADDR", (2, 2)),
+    ("FI_FIREWALL_ADDR", (2, 2)),
+    ("FI_OPT_FIREWALL_ADDR", (2, 2)),
+    ("FI_RESCAN", (2, 2)),
+    ("FI_SOCKADDR_IP", (2, 3)),
+    ("fi_mr_attr.device.rocr", (2, 5)),
+    ("fi_cq_attr.xpu_ctx", (2, 7)),
 ];
+
+fn since(name: &str) -> Option<(u32, u32)> {
+    let covers =
+        |known: &str| name.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    SINCE.iter().find(|(known, _)| covers(known)).map(|(_, version)| *version)
+}
 
 /// By name: offset and size of a field (`struct.field`, as C names it).
 type Fields = BTreeMap<String, (usize, usize)>;
@@ -145,6 +153,9 @@ fn unions(layout: &mut Layout) {
     field!(layout, "fi_mr_attr.device.neuron", fi_mr_attr, device.neuron);
     field!(layout, "fi_mr_attr.device.synapseai", fi_mr_attr, device.synapseai);
     field!(layout, "fi_mr_attr.device.rocr", fi_mr_attr, device.rocr);
+    // C has no name for this one.
+    layout.fields.remove("fi_mr_attr.iov");
+    field!(layout, "fi_mr_attr.mr_iov", fi_mr_attr, iov.mr_iov);
     field!(layout, "fi_mr_attr.dmabuf", fi_mr_attr, iov.dmabuf);
     field!(layout, "fi_bus_attr.attr.pci", fi_bus_attr, attr.pci);
 }
@@ -435,36 +446,54 @@ fn constants(layout: &mut Layout) {
     }
 }
 
+/// What layout.c is to print: all that is ours and that headers of its version have.
+fn entries(ours: &Layout) -> String {
+    let sizes = ours.sizes.keys().map(|name| (name, format!("SIZE({name})")));
+    let fields = ours.fields.keys().map(|name| (name, format!("FIELD({})", name.replacen('.', ", ", 1))));
+    let constants = ours.constants.keys().map(|name| (name, format!("CONST({name})")));
+    sizes
+        .chain(fields)
+        .chain(constants)
+        .map(|(name, entry)| match since(name) {
+            Some((major, minor)) => format!("#if AT_LEAST({major}, {minor})\n{entry}\n#endif\n"),
+            None => format!("{entry}\n"),
+        })
+        .collect()
+}
+
 /// What the headers say, or why there is nothing to compare with.
-fn theirs() -> Result<Layout, &'static str> {
+fn theirs(ours: &Layout) -> Result<Layout, &'static str> {
     let headers = std::env::var_os("WEFT_LIBFABRIC_HEADERS").map(PathBuf::from);
     if let Some(headers) = &headers {
         // Named and missing is a mistake, not a machine without headers.
         assert!(headers.join("rdma/fabric.h").exists(), "no rdma/fabric.h under {}", headers.display());
     }
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let compile = |arguments: &[&std::ffi::OsStr]| {
+    let compile = |arguments: &[&OsStr]| {
         let mut command = Command::new(&compiler);
         if let Some(headers) = &headers {
             command.arg("-I").arg(headers);
         }
         command.args(arguments).output()
     };
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layout.c");
-    let probe = compile(&["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"].map(AsRef::as_ref));
-    match probe {
-        Err(_) => return Err("a C compiler is not installed (apt-get install gcc)"),
+    match compile(&["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null"].map(AsRef::as_ref)) {
+        Err(_) => return Err("there is no C compiler (apt-get install gcc)"),
         Ok(output) if !output.status.success() => {
-            return Err("libfabric headers are not installed (apt-get install libfabric-dev)")
+            return Err("there are no libfabric headers (apt-get install libfabric-dev)")
         }
         Ok(_) => {}
     }
-    let program =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libfabric-layout-{}", std::process::id()));
-    let compiled = compile(&["-o".as_ref(), program.as_os_str(), source.as_os_str()]).expect("it ran before");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layout-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder under target");
+    std::fs::write(folder.join("entries.h"), entries(ours)).expect("writing entries.h");
+    let (source, program) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/layout.c"), folder.join("layout"));
+    let arguments: [&OsStr; 5] =
+        ["-I".as_ref(), folder.as_ref(), "-o".as_ref(), program.as_ref(), source.as_ref()];
+    let compiled = compile(&arguments).expect("it ran before");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let output = Command::new(&program).output().expect("the program that was just compiled");
-    std::fs::remove_file(&program).expect("removing it again");
+    std::fs::remove_dir_all(&folder).expect("removing it again");
     assert!(output.status.success());
     Ok(Layout::parse(&String::from_utf8(output.stdout).expect("text")))
 }
@@ -472,29 +501,27 @@ fn theirs() -> Result<Layout, &'static str> {
 fn compare<T: PartialEq + std::fmt::Debug>(
     ours: &BTreeMap<String, T>,
     theirs: &BTreeMap<String, T>,
+    version: (u32, u32),
     wrong: &mut Vec<String>,
 ) {
     for (name, value) in ours {
-        let newer =
-            NEWER.iter().any(|n| name == n || name.strip_prefix(n).is_some_and(|r| r.starts_with('.')));
         match theirs.get(name) {
             Some(other) if other != value => wrong.push(format!("{name}: {value:?}, in C {other:?}")),
-            None if !newer => wrong.push(format!("{name}: not in C")),
+            None if since(name).is_none_or(|since| since <= version) => {
+                wrong.push(format!("{name}: not in C"))
+            }
             _ => {}
         }
-    }
-    for name in theirs.keys().filter(|name| !ours.contains_key(*name)) {
-        wrong.push(format!("{name}: only in C"));
     }
 }
 
 #[test]
 fn layouts_and_constants_are_those_of_the_headers() {
-    let theirs = match theirs() {
+    let mut ours = Layout::ours();
+    let theirs = match theirs(&ours) {
         Ok(theirs) => theirs,
         Err(why) => return println!("skipped: {why}"),
     };
-    let mut ours = Layout::ours();
     let mut wrong = Vec::new();
     // Not the size of the fields past the end, and not of the whole, where they may differ.
     for name in GROW.iter().chain(&AHEAD) {
@@ -511,9 +538,9 @@ fn layouts_and_constants_are_those_of_the_headers() {
         }
         ours.sizes.insert((*name).into(), other);
     }
-    compare(&ours.sizes, &theirs.sizes, &mut wrong);
-    compare(&ours.fields, &theirs.fields, &mut wrong);
-    compare(&ours.constants, &theirs.constants, &mut wrong);
+    compare(&ours.sizes, &theirs.sizes, theirs.version, &mut wrong);
+    compare(&ours.fields, &theirs.fields, theirs.version, &mut wrong);
+    compare(&ours.constants, &theirs.constants, theirs.version, &mut wrong);
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
     println!(
         "compared with libfabric {}.{}: {} structs, {} fields, {} constants",
