@@ -16,7 +16,8 @@ fn main() {
 mod header {
     use std::{env, fs, path::Path};
 
-    const SECTIONS: [&str; 8] = ["version", "status", "endpoint", "peer", "memory", "completion", "transfer", "message"];
+    const SECTIONS: [&str; 8] =
+        ["version", "status", "endpoint", "peer", "memory", "completion", "transfer", "message"];
 
     pub fn write() {
         let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
@@ -128,7 +129,10 @@ mod header {
             if let Some(name) = line.strip_prefix("} ").and_then(|l| l.strip_suffix(';')) {
                 if fields.first() == Some(&"0") {
                     let rest = fields[1..].join(", ");
-                    out.push_str(&format!("\n#define {}_INIT {{sizeof({name}), {rest}}}\n", name.to_uppercase()));
+                    out.push_str(&format!(
+                        "\n#define {}_INIT {{sizeof({name}), {rest}}}\n",
+                        name.to_uppercase()
+                    ));
                 }
                 fields.clear();
             }

@@ -58,6 +58,19 @@ join_spaces() {
             ip -n "${spaces[side]}" link set "rail$rail" up || return 1
         done
     done
+    cables_are_up
+}
+
+cables_are_up() { # The kernel takes a moment, and libfabric leaves out what is not running.
+    local side try
+    for side in 0 1; do
+        for ((try = 0; try < 100; try++)); do
+            [ "$(ip -n "${spaces[side]}" -br link show up type veth | grep -c ' UP ')" = "$rails" ] && continue 2
+            sleep 0.05
+        done
+        echo "the cables do not come up"
+        return 1
+    done
 }
 
 two_hosts() {

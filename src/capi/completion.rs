@@ -86,7 +86,11 @@ pub struct weft_queue {
 /// # Safety
 /// `completions` must be valid for `max` elements.
 #[no_mangle]
-pub unsafe extern "C" fn weft_poll(endpoint: *mut weft_endpoint, completions: *mut weft_completion, max: u32) -> i32 {
+pub unsafe extern "C" fn weft_poll(
+    endpoint: *mut weft_endpoint,
+    completions: *mut weft_completion,
+    max: u32,
+) -> i32 {
     guard_count(|| with_endpoint(endpoint, |ep| ep.poll(ep.queue(), handle::slots(completions, max)?)))
 }
 
@@ -178,7 +182,11 @@ pub unsafe extern "C" fn weft_queue_create(
 /// # Safety
 /// As for `weft_poll`.
 #[no_mangle]
-pub unsafe extern "C" fn weft_queue_poll(queue: *mut weft_queue, completions: *mut weft_completion, max: u32) -> i32 {
+pub unsafe extern "C" fn weft_queue_poll(
+    queue: *mut weft_queue,
+    completions: *mut weft_completion,
+    max: u32,
+) -> i32 {
     guard_count(|| {
         let queue = handle::queue(queue)?;
         queue.endpoint()?.poll(&queue.object, handle::slots(completions, max)?)

@@ -60,7 +60,9 @@ unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
     // SAFETY: at least its size can be read, as the caller promised.
     let size = unsafe { source.cast::<u32>().read_unaligned() } as usize;
     if !(size_of::<u32>()..=SIZE_MAX).contains(&size) {
-        return Err(Error::invalid(format!("size {size} cannot be that of a {name}: start from its _INIT macro")));
+        return Err(Error::invalid(format!(
+            "size {size} cannot be that of a {name}: start from its _INIT macro"
+        )));
     }
     Ok(size)
 }
@@ -145,7 +147,10 @@ fn no_flags(flags: u32, known: u32) -> Result<()> {
 
 fn zero_reserved(reserved: u32) -> Result<()> {
     if reserved != 0 {
-        return Err(Error::new(Status::Unsupported, "a reserved field is not 0: start from the struct's _INIT macro"));
+        return Err(Error::new(
+            Status::Unsupported,
+            "a reserved field is not 0: start from the struct's _INIT macro",
+        ));
     }
     Ok(())
 }
@@ -198,12 +203,24 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
         min_rails: within("min_rails", theirs.min_rails.into(), 1, 64, 1)? as usize,
         manual: theirs.progress == WEFT_PROGRESS_MANUAL,
         workers: within("workers", theirs.workers.into(), 1, 64, d.workers as u64)? as usize,
-        max_transfers: within("max_transfers", theirs.max_transfers.into(), 1, 1 << 20, d.max_transfers as u64)?
+        max_transfers: within(
+            "max_transfers",
+            theirs.max_transfers.into(),
+            1,
+            1 << 20,
+            d.max_transfers as u64,
+        )? as usize,
+        queue_depth: within("queue_depth", theirs.queue_depth.into(), 16, 1 << 20, d.queue_depth as u64)?
             as usize,
-        queue_depth: within("queue_depth", theirs.queue_depth.into(), 16, 1 << 20, d.queue_depth as u64)? as usize,
         max_peers: within("max_peers", theirs.max_peers.into(), 1, 65536, d.max_peers as u64)? as usize,
         timeout_ns: within("timeout_ns", theirs.timeout_ns, 1, DAY_NS, d.timeout_ns)?,
-        connect_timeout_ns: within("connect_timeout_ns", theirs.connect_timeout_ns, 1, DAY_NS, d.connect_timeout_ns)?,
+        connect_timeout_ns: within(
+            "connect_timeout_ns",
+            theirs.connect_timeout_ns,
+            1,
+            DAY_NS,
+            d.connect_timeout_ns,
+        )?,
         message_bytes: within("message_bytes", theirs.message_bytes, 1 << 20, 1 << 30, d.message_bytes)?,
     })
 }
@@ -270,7 +287,9 @@ unsafe fn notify<'a>(
 ) -> Result<Option<Notify<'a>>> {
     no_flags(flags, WEFT_NOTIFY)?;
     if len > WEFT_NOTIFY_DATA_MAX {
-        return Err(Error::limit(format!("notify_data has {len} bytes: at most {WEFT_NOTIFY_DATA_MAX} are allowed")));
+        return Err(Error::limit(format!(
+            "notify_data has {len} bytes: at most {WEFT_NOTIFY_DATA_MAX} are allowed"
+        )));
     }
     if flags & WEFT_NOTIFY == 0 {
         if len > 0 {

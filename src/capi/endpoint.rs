@@ -135,11 +135,7 @@ pub unsafe extern "C" fn weft_endpoint_open(
 ) -> weft_status {
     guard(|| {
         let out = output(endpoint, "endpoint")?;
-        let config = if config.is_null() {
-            EndpointConfig::default()
-        } else {
-            config::endpoint(config)?
-        };
+        let config = if config.is_null() { EndpointConfig::default() } else { config::endpoint(config)? };
         *out = handle::insert_endpoint(Endpoint::open(config)?)?;
         Ok(())
     })
@@ -246,7 +242,10 @@ pub unsafe extern "C" fn weft_rail_info(
 /// `endpoint` must be a handle from `weft_endpoint_open`.
 #[no_mangle]
 #[must_use]
-pub unsafe extern "C" fn weft_endpoint_shutdown(endpoint: *mut weft_endpoint, drain_timeout_ns: u64) -> weft_status {
+pub unsafe extern "C" fn weft_endpoint_shutdown(
+    endpoint: *mut weft_endpoint,
+    drain_timeout_ns: u64,
+) -> weft_status {
     guard(|| {
         // Also of an endpoint that a defect stopped; and no epoch is pinned while it waits.
         let ep = Arc::clone(&*handle::endpoint(endpoint)?);

@@ -29,7 +29,9 @@ pub fn guard_count(body: impl FnOnce() -> Result<i32>) -> i32 {
     match outcome {
         Ok(Ok(count)) => count,
         Ok(Err(error)) => fail(error),
-        Err(panic) => fail(Error::new(Status::Internal, format!("a defect of Weft: {}", panic_text(&*panic)))),
+        Err(panic) => {
+            fail(Error::new(Status::Internal, format!("a defect of Weft: {}", panic_text(&*panic))))
+        }
     }
 }
 
@@ -59,7 +61,8 @@ pub fn last_error() -> *const c_char {
 /// `place` must be NULL or valid for writes of `T`.
 pub unsafe fn output<'a, T>(place: *mut T, name: &str) -> Result<&'a mut T> {
     // SAFETY: valid or NULL, as the caller of the C function promised.
-    unsafe { place.as_mut() }.ok_or_else(|| Error::invalid(format!("{name} is NULL: pass where to store the result")))
+    unsafe { place.as_mut() }
+        .ok_or_else(|| Error::invalid(format!("{name} is NULL: pass where to store the result")))
 }
 
 /// Bytes that the caller passed.
@@ -105,7 +108,10 @@ pub unsafe fn copy_out(blob: &[u8], buffer: *mut c_void, capacity: usize, len: &
 
 /// Runs `body` with the endpoint behind a handle, unless a defect poisoned it.
 /// A panic in `body` poisons it.
-pub fn with_endpoint<T>(endpoint: *const weft_endpoint, body: impl FnOnce(&Arc<Endpoint>) -> Result<T>) -> Result<T> {
+pub fn with_endpoint<T>(
+    endpoint: *const weft_endpoint,
+    body: impl FnOnce(&Arc<Endpoint>) -> Result<T>,
+) -> Result<T> {
     let endpoint = handle::endpoint(endpoint)?;
     endpoint.check_poison()?;
     match catch_unwind(AssertUnwindSafe(|| body(&endpoint))) {

@@ -151,7 +151,9 @@ impl Table {
     {
         let state = self.header(slot).state.load(Ordering::Acquire);
         let pointer = (self.base + slot * STRIDE + (state >> 8) as usize) as *const Owned<T>;
-        if state & 0xff == Owned::<T>::KIND && lookup::<Owned<T>>(pointer).is_ok_and(|owned| owned.belongs(endpoint)) {
+        if state & 0xff == Owned::<T>::KIND
+            && lookup::<Owned<T>>(pointer).is_ok_and(|owned| owned.belongs(endpoint))
+        {
             // Somebody else may have closed it meanwhile.
             let _ = remove::<Owned<T>>(pointer);
         }
@@ -213,7 +215,9 @@ fn lookup<T: Kind>(pointer: *const impl Sized) -> Result<Ref<T>> {
     match found {
         // SAFETY: it came from `Arc::into_raw` of this kind, and its release is deferred
         // until this guard is gone.
-        Some(object) => Ok(Ref { object: ManuallyDrop::new(unsafe { Arc::from_raw(object) }), _guard: guard }),
+        Some(object) => {
+            Ok(Ref { object: ManuallyDrop::new(unsafe { Arc::from_raw(object) }), _guard: guard })
+        }
         None => Err(explain::<T>(address)),
     }
 }
@@ -299,7 +303,10 @@ pub fn remove_queue(pointer: *const weft_queue) -> Result<()> {
 ///
 /// # Safety
 /// `completions` must be NULL or valid for `max` elements.
-pub unsafe fn slots<'a>(completions: *mut weft_completion, max: u32) -> Result<&'a mut [MaybeUninit<Completion>]> {
+pub unsafe fn slots<'a>(
+    completions: *mut weft_completion,
+    max: u32,
+) -> Result<&'a mut [MaybeUninit<Completion>]> {
     if max == 0 {
         return Ok(&mut []);
     }

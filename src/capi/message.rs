@@ -71,6 +71,9 @@ pub unsafe extern "C" fn weft_send(
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_open`.
 #[no_mangle]
-pub unsafe extern "C" fn weft_message_release(endpoint: *mut weft_endpoint, message: weft_transfer) -> weft_status {
+pub unsafe extern "C" fn weft_message_release(
+    endpoint: *mut weft_endpoint,
+    message: weft_transfer,
+) -> weft_status {
     guard(|| with_endpoint(endpoint, |ep| ep.release_message(message)))
 }

@@ -205,6 +205,9 @@ pub unsafe extern "C" fn weft_read_pages(
 /// `endpoint` must be a handle from `weft_endpoint_open`.
 #[no_mangle]
 #[must_use]
-pub unsafe extern "C" fn weft_transfer_cancel(endpoint: *mut weft_endpoint, transfer: weft_transfer) -> weft_status {
+pub unsafe extern "C" fn weft_transfer_cancel(
+    endpoint: *mut weft_endpoint,
+    transfer: weft_transfer,
+) -> weft_status {
     guard(|| with_endpoint(endpoint, |ep| ep.cancel(transfer)))
 }

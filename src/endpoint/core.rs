@@ -124,7 +124,10 @@ impl Core {
     pub fn check_poison(&self) -> Result<()> {
         if self.poisoned.load(Ordering::Acquire) {
             let why = self.poison.get().map_or("?", String::as_str);
-            return Err(Error::new(Status::Internal, format!("a defect of Weft stopped this endpoint: {why}")));
+            return Err(Error::new(
+                Status::Internal,
+                format!("a defect of Weft stopped this endpoint: {why}"),
+            ));
         }
         Ok(())
     }
@@ -309,21 +312,32 @@ impl Core {
             .collect();
         let plans = pair(&ours, &theirs);
         let mask = plans.iter().fold(0u64, |mask, plan| mask | 1 << self.rails[plan.rail].worker);
-        let candidates: Vec<usize> = (0..self.inboxes.len()).filter(|worker| mask & 1 << worker != 0).collect();
+        let candidates: Vec<usize> =
+            (0..self.inboxes.len()).filter(|worker| mask & 1 << worker != 0).collect();
         let incarnation = address.incarnation;
         let home = *candidates
             .get(incarnation as usize % candidates.len().max(1))
             .ok_or_else(|| Error::new(Status::NoCommonFabric, "no rail of ours is on the peer's fabric"))?;
         let deadline = self.clock.now().saturating_add(timeout_ns);
-        let (peer, new) = self
-            .peers
-            .get_or_insert(incarnation, |id| Ok(Peer::new(id, address, fabric, reason, home, mask, deadline)))?;
+        let (peer, new) = self.peers.get_or_insert(incarnation, |id| {
+            Ok(Peer::new(id, address, fabric, reason, home, mask, deadline))
+        })?;
         Ok((peer, new, plans))
     }
 
     /// Lets the workers begin with a new peer.
-    pub fn start_peer(&self, peer: &Arc<Peer>, plans: Vec<Plan>, accepted: bool, welcome: Option<(Plan, u64)>) {
-        self.inboxes[peer.home].command(Command::AddLink { peer: peer.clone(), plans: plans.clone(), accepted });
+    pub fn start_peer(
+        &self,
+        peer: &Arc<Peer>,
+        plans: Vec<Plan>,
+        accepted: bool,
+        welcome: Option<(Plan, u64)>,
+    ) {
+        self.inboxes[peer.home].command(Command::AddLink {
+            peer: peer.clone(),
+            plans: plans.clone(),
+            accepted,
+        });
         for (worker, inbox) in self.inboxes.iter().enumerate() {
             if peer.workers & 1 << worker != 0 {
                 inbox.command(Command::AddLanes { peer: peer.clone(), plans: plans.clone(), welcome });
@@ -338,11 +352,17 @@ impl Error {
         let (status, text) = match state {
             RemoteState::Asking | RemoteState::Ready => return None,
             RemoteState::Gone => (Status::MemoryGone, "the remote memory was deregistered by its owner"),
-            RemoteState::PeerLost => (Status::PeerLost, "the peer of this remote memory is lost: connect again and import its new descriptor"),
-            RemoteState::PeerClosed => (Status::PeerClosed, "the peer of this remote memory has disconnected"),
-            RemoteState::Disconnected => (Status::PeerClosed, "the peer of this remote memory was disconnected here"),
+            RemoteState::PeerLost => (
+                Status::PeerLost,
+                "the peer of this remote memory is lost: connect again and import its new descriptor",
+            ),
+            RemoteState::PeerClosed => {
+                (Status::PeerClosed, "the peer of this remote memory has disconnected")
+            }
+            RemoteState::Disconnected => {
+                (Status::PeerClosed, "the peer of this remote memory was disconnected here")
+            }
         };
         Some(Error::new(status, text))
     }
 }
-

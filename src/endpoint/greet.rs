@@ -50,7 +50,9 @@ impl Worker {
     }
 
     fn add_lane(&mut self, peer: &Arc<Peer>, plan: &Plan) -> crate::status::Result<Option<(usize, u32)>> {
-        let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else { return Ok(None) };
+        let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else {
+            return Ok(None);
+        };
         let Some(theirs) = peer.address.rails.get(plan.remote_rail) else { return Ok(None) };
         let nonce = self.core.random.u64()?;
         let work = &mut self.rails[r];
@@ -105,7 +107,9 @@ impl Worker {
                 };
                 let header = Header::plain(Kind::Hello, 0, core.incarnation);
                 let body = hello.encode();
-                if let Posted::Failed(errno) = work.rail.send_frame(lane.lane, |f| header.write(f, &body, &[])) {
+                if let Posted::Failed(errno) =
+                    work.rail.send_frame(lane.lane, |f| header.write(f, &body, &[]))
+                {
                     failed.push((lane.peer.clone(), errno));
                     lane.greeting.next_ns = u64::MAX;
                 }
@@ -174,10 +178,12 @@ impl Worker {
 
     fn welcome(&mut self, r: usize, lane: u32, nonce: u64) {
         let work = &mut self.rails[r];
-        let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone()) else {
+        let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone())
+        else {
             return;
         };
-        let header = Header::plain(Kind::Welcome, peer.their_id.load(Ordering::Acquire), self.core.incarnation);
+        let header =
+            Header::plain(Kind::Welcome, peer.their_id.load(Ordering::Acquire), self.core.incarnation);
         let body = wire::welcome(nonce, peer.id);
         // The greeter repeats its hello if there is no room.
         let _ = work.rail.send_frame(lane, |frame| header.write(frame, &body, &[]));
@@ -187,7 +193,11 @@ impl Worker {
     pub fn welcomed(&mut self, r: usize, peer: &Peer, body: &[u8], now: u64) {
         let Some((nonce, their_id)) = wire::read_welcome(body) else { return self.core.count_rubbish() };
         let work = &mut self.rails[r];
-        let lane = work.lanes.iter_mut().flatten().find(|lane| lane.greeting.nonce == nonce && lane.peer.id == peer.id);
+        let lane = work
+            .lanes
+            .iter_mut()
+            .flatten()
+            .find(|lane| lane.greeting.nonce == nonce && lane.peer.id == peer.id);
         let Some(lane) = lane else { return };
         let Some(state) = work.rail.lane_mut(lane.lane).map(|l| &mut l.state) else { return };
         if *state != LaneState::Greeting {
@@ -205,7 +215,8 @@ impl Worker {
         let Some(of) = work.rail.lane_mut(lane).filter(|l| l.state == LaneState::Warming) else { return };
         of.state = LaneState::Up;
         let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
-        let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone()) else {
+        let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone())
+        else {
             return;
         };
         if peer.home == self.index {
@@ -221,11 +232,15 @@ impl Worker {
         let work = &mut self.rails[r];
         let index = work.rail.index;
         let Some(state) = work.rail.lane(lane).map(|l| l.state) else { return };
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut).filter(|l| !l.closing) else {
+        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut).filter(|l| !l.closing)
+        else {
             return;
         };
         let peer = of.peer.clone();
-        log::debug!("rail {index}: peer {:#x}: lane {state:?}: libfabric error {errno} ({provider_errno})", peer.id);
+        log::debug!(
+            "rail {index}: peer {:#x}: lane {state:?}: libfabric error {errno} ({provider_errno})",
+            peer.id
+        );
         match state {
             LaneState::Greeting | LaneState::Warming => {
                 of.greeting.failures += 1;
@@ -252,7 +267,8 @@ impl Worker {
     pub fn drop_lanes(&mut self, peer: u64) {
         let Some(lanes) = self.lanes_of.get_mut(place(peer)) else { return };
         // A successor at the same place may have lanes here already.
-        let of_peer = |(r, lane): &(usize, u32)| self.rails[*r].rail.lane(*lane).is_none_or(|l| l.peer == peer);
+        let of_peer =
+            |(r, lane): &(usize, u32)| self.rails[*r].rail.lane(*lane).is_none_or(|l| l.peer == peer);
         let (gone, others): (Vec<_>, Vec<_>) = lanes.drain(..).partition(of_peer);
         *lanes = others;
         for (r, lane) in gone {

@@ -15,26 +15,76 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub enum Command {
-    Register { ranges: Arc<[HostRange]>, access: Access, reply: Reply<Result<RailRegistrations>> },
-    Deregister { memory: Arc<Memory>, reply: Reply<Result<()>> },
+    Register {
+        ranges: Arc<[HostRange]>,
+        access: Access,
+        reply: Reply<Result<RailRegistrations>>,
+    },
+    Deregister {
+        memory: Arc<Memory>,
+        reply: Reply<Result<()>>,
+    },
     /// To every worker with lanes to a new peer; `welcome` is the hello that
     /// made it.
-    AddLanes { peer: Arc<Peer>, plans: Vec<Plan>, welcome: Option<(Plan, u64)> },
-    DropLanes { peer: u64 },
+    AddLanes {
+        peer: Arc<Peer>,
+        plans: Vec<Plan>,
+        welcome: Option<(Plan, u64)>,
+    },
+    DropLanes {
+        peer: u64,
+    },
     /// The rest is for the peer's home.
-    AddLink { peer: Arc<Peer>, plans: Vec<Plan>, accepted: bool },
-    LaneUp { peer: u64, plan: Plan },
-    LaneFailed { peer: u64, errno: i32 },
-    EndPeer { peer: u64, outcome: Outcome },
-    Frame { peer: u64, bytes: Vec<u8> },
-    Send { peer: u64, id: u64, data: Arc<[u8]>, allowance: u64 },
-    Notify { peer: u64, id: u64 },
-    Import { remote: Arc<RemoteMemory> },
-    Release { remote: Arc<RemoteMemory> },
-    Revoke { peer: u64, memory: u64 },
-    Resume { peer: u64 },
-    Connected { peer: u64 },
-    Disconnect { peer: u64 },
+    AddLink {
+        peer: Arc<Peer>,
+        plans: Vec<Plan>,
+        accepted: bool,
+    },
+    LaneUp {
+        peer: u64,
+        plan: Plan,
+    },
+    LaneFailed {
+        peer: u64,
+        errno: i32,
+    },
+    EndPeer {
+        peer: u64,
+        outcome: Outcome,
+    },
+    Frame {
+        peer: u64,
+        bytes: Vec<u8>,
+    },
+    Send {
+        peer: u64,
+        id: u64,
+        data: Arc<[u8]>,
+        allowance: u64,
+    },
+    Notify {
+        peer: u64,
+        id: u64,
+    },
+    Import {
+        remote: Arc<RemoteMemory>,
+    },
+    Release {
+        remote: Arc<RemoteMemory>,
+    },
+    Revoke {
+        peer: u64,
+        memory: u64,
+    },
+    Resume {
+        peer: u64,
+    },
+    Connected {
+        peer: u64,
+    },
+    Disconnect {
+        peer: u64,
+    },
     Shutdown,
 }
 

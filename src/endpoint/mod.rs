@@ -35,6 +35,8 @@ use worker::Worker;
 
 /// Importers that do not answer a revocation by then are disconnected.
 const REVOKE: Duration = Duration::from_secs(2);
+/// With manual progress a wait spins for so long without work before it sleeps.
+const MANUAL_SPIN_NS: u64 = 200_000;
 /// A worker that takes longer has a provider that does not return.
 const UNRESPONSIVE: Duration = Duration::from_secs(20);
 
@@ -158,7 +160,10 @@ impl Endpoint {
             }
             self.check_poison()?;
             if self.core.clock.now() > until {
-                return Err(Error::new(Status::TimedOut, "a worker does not answer: its provider does not return"));
+                return Err(Error::new(
+                    Status::TimedOut,
+                    "a worker does not answer: its provider does not return",
+                ));
             }
         }
     }
@@ -174,7 +179,7 @@ impl Endpoint {
 
     pub fn wait(&self, queue: &Queue, out: &mut [MaybeUninit<Completion>], timeout_ns: u64) -> Result<i32> {
         let until = self.core.clock.now().saturating_add(timeout_ns);
-        let mut idle = 0u32;
+        let mut idle_since = 0;
         loop {
             let busy = self.progress();
             let taken = queue.poll(out);
@@ -192,15 +197,21 @@ impl Endpoint {
             let left = Duration::from_nanos(until - now);
             if self.manual.is_none() {
                 queue.sleep(left);
-            } else if !busy {
-                idle += 1;
-                // Latency first; a wait of milliseconds should not cost a core.
-                if idle > 10_000 {
-                    std::thread::sleep(left.min(Duration::from_micros(50)));
-                }
-            } else {
-                idle = 0;
+            } else if busy || idle_since == 0 {
+                idle_since = now;
+            } else if now - idle_since > MANUAL_SPIN_NS {
+                // Latency first; but a wait of milliseconds should not cost a core.
+                self.rest(now, left);
             }
+        }
+    }
+
+    /// With manual progress: sleeps until the rails have something to do.
+    fn rest(&self, now: u64, at_most: Duration) {
+        match self.manual.as_ref().and_then(Mutex::try_lock) {
+            Some(mut worker) => worker.rest(now, at_most),
+            // Somebody else drives the rails.
+            None => std::thread::sleep(at_most.min(Duration::from_micros(50))),
         }
     }
 
@@ -247,7 +258,10 @@ impl Endpoint {
         let (fabric, reason) = self.choose_fabric(&address)?;
         let timeout = if timeout_ns == 0 { core.config.connect_timeout_ns } else { timeout_ns };
         if !core.queue.reserve(2) {
-            return Err(Error::new(Status::Again, "the completion queue has no room for the peer's events: poll it"));
+            return Err(Error::new(
+                Status::Again,
+                "the completion queue has no room for the peer's events: poll it",
+            ));
         }
         let made = core.make_peer(address, fabric, reason, timeout);
         let (peer, new, plans) = made.inspect_err(|_| core.queue.unreserve(2))?;
@@ -272,7 +286,10 @@ impl Endpoint {
             Some(at) => {
                 connects.remove(at);
                 self.core.queue.unreserve(1);
-                Err(Error::new(Status::Again, "the previous connection to this peer is just ending: try again"))
+                Err(Error::new(
+                    Status::Again,
+                    "the previous connection to this peer is just ending: try again",
+                ))
             }
             None => Ok(peer.id),
         }
@@ -361,7 +378,9 @@ impl Endpoint {
         }
         for peer in memory.importers() {
             match core.peers.get(peer) {
-                Ok(peer) => core.inboxes[peer.home].command(Command::Revoke { peer: peer.id, memory: memory.id }),
+                Ok(peer) => {
+                    core.inboxes[peer.home].command(Command::Revoke { peer: peer.id, memory: memory.id })
+                }
                 Err(_) => memory.forget(peer),
             }
         }
@@ -426,7 +445,10 @@ impl Endpoint {
         }
         let remote = Arc::new(descriptor.into_remote(peer.id));
         if remote.rail_count() < peer.address.rails.len() {
-            return Err(Error::new(Status::Format, "the descriptor has fewer rails than its owner's address"));
+            return Err(Error::new(
+                Status::Format,
+                "the descriptor has fewer rails than its owner's address",
+            ));
         }
         self.core.inboxes[peer.home].command(Command::Import { remote: remote.clone() });
         Ok(remote)
@@ -434,7 +456,10 @@ impl Endpoint {
 
     pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
         if remote.users() > 0 {
-            return Err(Error::new(Status::Busy, format!("{} transfers use the remote memory", remote.users())));
+            return Err(Error::new(
+                Status::Busy,
+                format!("{} transfers use the remote memory", remote.users()),
+            ));
         }
         if let Ok(peer) = self.core.peers.get(remote.peer) {
             self.core.inboxes[peer.home].command(Command::Release { remote: remote.clone() });

@@ -90,7 +90,11 @@ impl Endpoint {
         }
         let opened = reports
             .iter()
-            .map(|report| report.recv().map_err(|_| Error::new(Status::Internal, "a worker ended while it opened its rails")))
+            .map(|report| {
+                report
+                    .recv()
+                    .map_err(|_| Error::new(Status::Internal, "a worker ended while it opened its rails"))
+            })
             .collect::<Result<Vec<Opened>>>()?;
         let (core, indexes) = match assemble(config, chosen, opened, workers) {
             Ok(assembled) => assembled,
@@ -179,7 +183,8 @@ fn assemble(
     opened: Vec<Opened>,
     workers: usize,
 ) -> Result<(Arc<Core>, Vec<(usize, usize)>)> {
-    let mut found: Vec<(usize, Result<RailFound>)> = opened.into_iter().flat_map(|opened| opened.rails).collect();
+    let mut found: Vec<(usize, Result<RailFound>)> =
+        opened.into_iter().flat_map(|opened| opened.rails).collect();
     found.sort_by_key(|(index, _)| *index);
     let (mut addresses, mut infos, mut indexes, mut failures) = (vec![], vec![], vec![], vec![]);
     for (planned, rail) in found {
@@ -241,7 +246,12 @@ fn start(
         .map_err(|e| Error::new(Status::System, format!("starting a worker thread: {e}")))
 }
 
-fn life(index: usize, plan: Vec<(usize, Candidate)>, report: Sender<Opened>, wait: Receiver<Go>) -> Result<()> {
+fn life(
+    index: usize,
+    plan: Vec<(usize, Candidate)>,
+    report: Sender<Opened>,
+    wait: Receiver<Go>,
+) -> Result<()> {
     let (rails, opened) = open_rails(plan);
     if report.send(opened).is_err() {
         return Ok(());

@@ -127,7 +127,12 @@ impl Endpoint {
         };
         // A send has no flows: its place in the peer's channel ends it.
         core.table.leave(core.table.held_slot(id), 0);
-        core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data: spec.data.into(), allowance });
+        core.inboxes[peer.home].command(Command::Send {
+            peer: peer.id,
+            id,
+            data: spec.data.into(),
+            allowance,
+        });
         let state = match peer.state() {
             PeerState::Down => RemoteState::PeerLost,
             _ => RemoteState::Ready,

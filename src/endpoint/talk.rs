@@ -74,7 +74,8 @@ impl Worker {
         if link.first_up_ns == 0 {
             link.first_up_ns = now;
         }
-        let count = |rail: fn(&Plan) -> usize| link.lanes_up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
+        let count =
+            |rail: fn(&Plan) -> usize| link.lanes_up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
         link.peer.lanes_up.store(link.lanes_up.len() as u32, Ordering::Relaxed);
         link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
         link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
@@ -192,7 +193,11 @@ impl Worker {
 
     fn post_bye(&mut self, peer: u64) -> bool {
         let header = |to| Header::plain(Kind::Bye, to, self.core.incarnation);
-        let Some(to) = self.links.get(place(peer)).and_then(|l| l.as_ref()).map(|l| l.peer.their_id.load(Ordering::Acquire))
+        let Some(to) = self
+            .links
+            .get(place(peer))
+            .and_then(|l| l.as_ref())
+            .map(|l| l.peer.their_id.load(Ordering::Acquire))
         else {
             return false;
         };
@@ -280,8 +285,11 @@ impl Worker {
     /// Control lanes that refused their last frame.
     fn refusals(&self) -> Vec<(u64, usize, u32)> {
         let links = self.links.iter().flatten().filter(|link| link.up);
-        let lanes = links.filter_map(|link| self.control_lane(link.peer.id).map(|(r, lane)| (link.peer.id, r, lane)));
-        lanes.filter(|(_, r, lane)| self.rails[*r].rail.lane(*lane).is_some_and(|lane| lane.refused)).collect()
+        let lanes =
+            links.filter_map(|link| self.control_lane(link.peer.id).map(|(r, lane)| (link.peer.id, r, lane)));
+        lanes
+            .filter(|(_, r, lane)| self.rails[*r].rail.lane(*lane).is_some_and(|lane| lane.refused))
+            .collect()
     }
 
     /// Lets links send what they have; true if anything was sent.
@@ -311,7 +319,8 @@ impl Worker {
         let to = link.peer.their_id.load(Ordering::Acquire);
         let body = acknowledgement(link);
         // Without room, something else is being sent.
-        let _ = self.rails[r].rail.send_frame(lane, |f| Header::plain(Kind::Ack, to, from).write(f, &body, &[]));
+        let _ =
+            self.rails[r].rail.send_frame(lane, |f| Header::plain(Kind::Ack, to, from).write(f, &body, &[]));
         self.watch_refusal(peer, r, lane, now);
     }
 
@@ -545,7 +554,8 @@ impl Worker {
             }
             link.assembly = Some(Assembly { bytes: Vec::with_capacity(part.total), total: part.total });
         }
-        let Some(assembly) = link.assembly.as_mut().filter(|a| a.total == part.total && a.bytes.len() == part.offset)
+        let Some(assembly) =
+            link.assembly.as_mut().filter(|a| a.total == part.total && a.bytes.len() == part.offset)
         else {
             core.count_rubbish();
             return Delivery::Taken;

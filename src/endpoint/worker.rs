@@ -120,14 +120,14 @@ impl Worker {
             match now - idle_since {
                 0..SPIN_NS => std::hint::spin_loop(),
                 SPIN_NS..YIELD_NS => std::thread::yield_now(),
-                _ => self.wait(now),
+                _ => self.rest(now, Duration::MAX),
             }
         }
     }
 
     /// Waits for the rails and the inbox. A rail that has no descriptor and has
     /// lanes must be driven all the time: a peer may be writing through it.
-    fn wait(&mut self, now: u64) {
+    pub fn rest(&mut self, now: u64, at_most: Duration) {
         let mut fds = std::mem::take(&mut self.fds);
         fds.clear();
         let mut waitless = false;
@@ -144,14 +144,15 @@ impl Worker {
         if waitless {
             std::thread::yield_now();
         } else if !busy {
-            self.core.inboxes[self.index].sleep(&mut fds, self.patience(now));
+            self.core.inboxes[self.index].sleep(&mut fds, self.patience(now).min(at_most));
         }
         self.fds = fds;
     }
 
     /// How long this worker may sleep: until something could be due.
     fn patience(&self, now: u64) -> Duration {
-        let greeting = self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
+        let greeting =
+            self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
         if !self.dirty.is_empty() {
             Duration::from_micros(50)

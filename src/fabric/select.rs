@@ -53,7 +53,8 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
         // Only the best fabric of each kind is worth its NICs' memory.
         let best = found.first().map(|c| c.fabric.clone());
         found.retain(|c| Some(&c.fabric) == best.as_ref());
-    } else if let Some(missing) = wanted.iter().find(|names| !found.iter().any(|c| names.contains(&c.fabric))) {
+    } else if let Some(missing) = wanted.iter().find(|names| !found.iter().any(|c| names.contains(&c.fabric)))
+    {
         return Err(unknown_fabric(library, &missing[0]));
     }
     if found.is_empty() {
@@ -121,7 +122,8 @@ fn by_patterns(found: Vec<Candidate>, patterns: &str) -> Vec<Candidate> {
     let (outs, ins): (Vec<&str>, Vec<&str>) =
         patterns.split(',').map(str::trim).filter(|p| !p.is_empty()).partition(|p| p.starts_with('!'));
     let wanted = |name: &str| {
-        (ins.is_empty() || ins.iter().any(|p| matches(p, name))) && !outs.iter().any(|p| matches(&p[1..], name))
+        (ins.is_empty() || ins.iter().any(|p| matches(p, name)))
+            && !outs.iter().any(|p| matches(&p[1..], name))
     };
     found.into_iter().filter(|c| wanted(&c.name)).collect()
 }

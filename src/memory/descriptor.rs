@@ -45,9 +45,8 @@ pub struct Descriptor {
 
 impl Descriptor {
     pub fn decode(blob: &[u8]) -> Result<Descriptor> {
-        let damaged = |what: &str| {
-            Error::new(Status::Format, format!("the descriptor ({} bytes) {what}", blob.len()))
-        };
+        let damaged =
+            |what: &str| Error::new(Status::Format, format!("the descriptor ({} bytes) {what}", blob.len()));
         let mut r = Reader::unseal(blob).ok_or_else(|| damaged("is damaged or truncated"))?;
         if r.u32() != Some(MAGIC) {
             return Err(damaged("is not a descriptor of Weft"));
@@ -66,7 +65,9 @@ impl Descriptor {
         let (incarnation, id, secret, access) = (r.u64()?, r.u64()?, r.u64()?, r.u8()?);
         let (rails, ranges) = (r.u16()? as usize, r.u32()? as usize);
         // Before anything is allocated: the lengths must be those of the blob.
-        let needed = ranges.checked_mul(16)?.checked_add(rails.checked_mul(ranges.checked_mul(8)?.checked_add(1)?)?)?;
+        let needed = ranges
+            .checked_mul(16)?
+            .checked_add(rails.checked_mul(ranges.checked_mul(8)?.checked_add(1)?)?)?;
         if needed != r.remaining() || ranges == 0 || rails == 0 {
             return None;
         }

@@ -5,8 +5,8 @@ mod remote;
 
 pub use remote::{RemoteMemory, RemoteRail, RemoteState};
 
-pub use crate::fabric::{Access, HostRange as Range};
 use crate::fabric::Registration;
+pub use crate::fabric::{Access, HostRange as Range};
 use crate::status::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashSet;

@@ -58,7 +58,9 @@ impl Address {
         }
         match r.u16() {
             Some(FORMAT) => {}
-            Some(other) => return Err(damaged(&format!("has format {other}, this Weft reads format {FORMAT}"))),
+            Some(other) => {
+                return Err(damaged(&format!("has format {other}, this Weft reads format {FORMAT}")))
+            }
             None => return Err(damaged("is truncated")),
         }
         Self::body(r).ok_or_else(|| damaged("does not add up"))

@@ -140,7 +140,10 @@ impl Link {
 
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
-        !self.up || self.refused_ns != 0 || !self.revoking.is_empty() || self.channels[USER].deliverable().is_some()
+        !self.up
+            || self.refused_ns != 0
+            || !self.revoking.is_empty()
+            || self.channels[USER].deliverable().is_some()
     }
 
     /// Everything planned has come up or failed.

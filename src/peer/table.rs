@@ -38,8 +38,11 @@ impl PeerTable {
 
     pub fn get(&self, id: u64) -> Result<Arc<Peer>> {
         let inner = self.inner.read();
-        let found = inner.slots.get(place(id)).and_then(|slot| slot.peer.as_ref()).filter(|peer| peer.id == id);
-        found.cloned().ok_or_else(|| Error::handle(format!("{id:#x} is not a peer of this endpoint, or it has ended")))
+        let found =
+            inner.slots.get(place(id)).and_then(|slot| slot.peer.as_ref()).filter(|peer| peer.id == id);
+        found
+            .cloned()
+            .ok_or_else(|| Error::handle(format!("{id:#x} is not a peer of this endpoint, or it has ended")))
     }
 
     pub fn by_incarnation(&self, incarnation: u64) -> Option<Arc<Peer>> {
@@ -48,13 +51,20 @@ impl PeerTable {
 
     /// The peer of this incarnation: the one there is, or a new one that `make`
     /// makes for an id. Says whether it is new.
-    pub fn get_or_insert(&self, incarnation: u64, make: impl FnOnce(u64) -> Result<Peer>) -> Result<(Arc<Peer>, bool)> {
+    pub fn get_or_insert(
+        &self,
+        incarnation: u64,
+        make: impl FnOnce(u64) -> Result<Peer>,
+    ) -> Result<(Arc<Peer>, bool)> {
         let mut inner = self.inner.write();
         if let Some(peer) = inner.by_incarnation.get(&incarnation) {
             return Ok((peer.clone(), false));
         }
         if inner.by_incarnation.len() >= self.capacity {
-            return Err(Error::limit(format!("the endpoint has {} peers already: raise max_peers", self.capacity)));
+            return Err(Error::limit(format!(
+                "the endpoint has {} peers already: raise max_peers",
+                self.capacity
+            )));
         }
         let index = inner.free.last().copied().unwrap_or(inner.slots.len());
         let generation = inner.slots.get(index).map_or(self.first, |slot| slot.generation);

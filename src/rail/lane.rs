@@ -29,6 +29,16 @@ pub struct Lane {
 
 impl Lane {
     pub fn new(peer: u64, remote_rail: usize, route: Route, pad: (u64, u64), window: u64) -> Lane {
-        Lane { peer, remote_rail, route, pad, state: LaneState::Greeting, window, inflight_bytes: 0, inflight_frames: 0, refused: false }
+        Lane {
+            peer,
+            remote_rail,
+            route,
+            pad,
+            state: LaneState::Greeting,
+            window,
+            inflight_bytes: 0,
+            inflight_frames: 0,
+            refused: false,
+        }
     }
 }

@@ -9,7 +9,9 @@ mod lane;
 pub use frames::Frame;
 pub use lane::{Lane, LaneState};
 
-use crate::fabric::{Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch};
+use crate::fabric::{
+    Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+};
 use crate::status::{Error, Result, Status};
 use frames::Frames;
 use std::ffi::c_void;
@@ -153,7 +155,13 @@ impl Rail {
     }
 
     /// A lane to one of a peer's rails.
-    pub fn add_lane(&mut self, peer: u64, remote_rail: usize, address: &[u8], pad: (u64, u64)) -> Result<u32> {
+    pub fn add_lane(
+        &mut self,
+        peer: u64,
+        remote_rail: usize,
+        address: &[u8],
+        pad: (u64, u64),
+    ) -> Result<u32> {
         let route = self.nic.insert(address)?;
         let lane = Lane::new(peer, remote_rail, route, pad, self.limits.lane_window);
         let index = self.lanes.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {

@@ -270,7 +270,8 @@ mod tests {
     #[test]
     fn a_large_page_is_cut_and_layers_follow_each_other() {
         let side = Side { page_stride: 3 * PIECE, range_step: 1, ..Side::default() };
-        let pages = Pages { local: side, remote: side, page_len: 2 * PIECE + 5, page_count: 1, layer_count: 2 };
+        let pages =
+            Pages { local: side, remote: side, page_len: 2 * PIECE + 5, page_count: 1, layer_count: 2 };
         let geometry = pages.check(|_| Some(4 * PIECE), |_| Some(4 * PIECE)).expect("valid");
         let one_layer = [(0, PIECE), (PIECE, PIECE), (2 * PIECE, 5)];
         let expected: Vec<_> = (0..2).flat_map(|l| one_layer.map(|(at, len)| (l, at, len))).collect();
@@ -280,7 +281,8 @@ mod tests {
 
     #[test]
     fn what_lies_outside_or_overflows_is_refused() {
-        let refused = |p: Pages, len: u64| p.check(move |_| Some(len), |_| Some(1 << 40)).err().map(|e| e.status);
+        let refused =
+            |p: Pages, len: u64| p.check(move |_| Some(len), |_| Some(1 << 40)).err().map(|e| e.status);
         assert_eq!(refused(pages(&[9]), 1000), None);
         assert_eq!(refused(pages(&[9]), 999), Some(Status::Range));
         let mut huge = pages(&[u32::MAX]);

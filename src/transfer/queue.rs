@@ -36,7 +36,9 @@ impl Arm {
     pub fn into_result(self) -> Result<()> {
         match self {
             Arm::Armed => Ok(()),
-            Arm::NotEmpty => Err(Error::new(Status::Again, "there are completions already: poll them, then arm again")),
+            Arm::NotEmpty => {
+                Err(Error::new(Status::Again, "there are completions already: poll them, then arm again"))
+            }
         }
     }
 }

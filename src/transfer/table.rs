@@ -164,7 +164,9 @@ impl Table {
         }
         let index = self
             .used
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| (used < self.capacity).then_some(used + 1))
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                (used < self.capacity).then_some(used + 1)
+            })
             .ok()?;
         let chunk = self.chunks[index / CHUNK].get_or_init(|| {
             let first = index / CHUNK * CHUNK;
@@ -200,7 +202,8 @@ impl Table {
     }
 
     pub fn is_active(&self, id: u64) -> bool {
-        self.slot(index_of(id)).is_some_and(|slot| slot.state.load(Ordering::Acquire) == (id >> 32) << 8 | ACTIVE)
+        self.slot(index_of(id))
+            .is_some_and(|slot| slot.state.load(Ordering::Acquire) == (id >> 32) << 8 | ACTIVE)
     }
 
     /// Whether the operation of a slot that the caller holds is still wanted.

@@ -109,7 +109,11 @@ impl OfiNic {
             check(fabrics, "opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
             let mut av_attr: fi_av_attr = zeroed();
             av_attr.type_ = fi_av_type::FI_AV_TABLE;
-            check(fabrics, "opening the address vector", fi_av_open(self.domain, &mut av_attr, &mut self.av, null))?;
+            check(
+                fabrics,
+                "opening the address vector",
+                fi_av_open(self.domain, &mut av_attr, &mut self.av, null),
+            )?;
             let mut cq_attr: fi_cq_attr = zeroed();
             cq_attr.size = self.limits.tx_depth + self.limits.rx_depth + 64;
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
@@ -155,7 +159,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
     // SAFETY: an info of libfabric has all its parts.
     unsafe {
         let info = entry.info();
-        let (tx, rx, ep, domain) = (&*(*info).tx_attr, &*(*info).rx_attr, &*(*info).ep_attr, &*(*info).domain_attr);
+        let (tx, rx, ep, domain) =
+            (&*(*info).tx_attr, &*(*info).rx_attr, &*(*info).ep_attr, &*(*info).domain_attr);
         let shm = entry.provider == "shm";
         let ordered = (tx.msg_order & rx.msg_order) & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
         let delivery = if entry.provider.starts_with("efa") && entry.network.contains("direct") {
@@ -209,7 +214,11 @@ impl Nic for OfiNic {
         if rc == 1 {
             return Ok(route);
         }
-        Err(super::error(&self.fabrics.library, "inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
+        Err(super::error(
+            &self.fabrics.library,
+            "inserting a peer's address",
+            if rc < 0 { rc } else { FI_EINVAL },
+        ))
     }
 
     fn remove(&mut self, route: Route) {
@@ -299,7 +308,9 @@ impl Nic for OfiNic {
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
         // SAFETY: as the caller promised.
-        posted(unsafe { fi_send(self.ep, buffer.address, buffer.len, buffer.descriptor, route, scratch.cast()) })
+        posted(unsafe {
+            fi_send(self.ep, buffer.address, buffer.len, buffer.descriptor, route, scratch.cast())
+        })
     }
 
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
@@ -353,7 +364,9 @@ impl Nic for OfiNic {
             outcome = std::mem::replace(&mut outcome, Ok(())).and(registrations);
             let fids: [*mut fid; 4] =
                 [self.cq.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()];
-            for (fid, what) in fids.into_iter().zip(["completion queue", "address vector", "domain", "fabric"]) {
+            for (fid, what) in
+                fids.into_iter().zip(["completion queue", "address vector", "domain", "fabric"])
+            {
                 if !fid.is_null() {
                     let closed = check(fabrics, &format!("closing the {what}"), fi_close(fid));
                     outcome = std::mem::replace(&mut outcome, Ok(())).and(closed);
