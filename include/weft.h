@@ -289,7 +289,8 @@ typedef struct weft_endpoint_config {
      * patterns separated by commas, "*" matches any text, a leading "!" leaves
      * out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
      * set, else all but loopback (unless nothing else is there), link-local
-     * addresses and the bridges of container engines.
+     * addresses and the bridges of container engines. The patterns apply to
+     * every fabric; shm's only NIC is called "shm".
      */
     const char *rails;
     /**
@@ -378,6 +379,10 @@ typedef struct weft_rail_properties {
 
 /**
  * Opens an endpoint: loads libfabric, opens the rails, starts the workers.
+ *
+ * libfabric is `libfabric.so.1`, or the file that the environment variable
+ * WEFT_LIBFABRIC names. WEFT_LOG (error, warn, info, debug or trace) writes to
+ * stderr what the library does; by default warnings.
  *
  * `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
  * owns it and gives it back with `weft_endpoint_close`. Nothing is left open

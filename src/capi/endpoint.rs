@@ -42,7 +42,8 @@ pub struct weft_endpoint_config {
     /// patterns separated by commas, "*" matches any text, a leading "!" leaves
     /// out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
     /// set, else all but loopback (unless nothing else is there), link-local
-    /// addresses and the bridges of container engines.
+    /// addresses and the bridges of container engines. The patterns apply to
+    /// every fabric; shm's only NIC is called "shm".
     pub rails: *const c_char,
     /// Number of rails to open, 1 to 64. More than there are NICs: the NICs are
     /// opened several times, in turn. 0: one for each NIC.
@@ -111,6 +112,10 @@ pub struct weft_rail_properties {
 }
 
 /// Opens an endpoint: loads libfabric, opens the rails, starts the workers.
+///
+/// libfabric is `libfabric.so.1`, or the file that the environment variable
+/// WEFT_LIBFABRIC names. WEFT_LOG (error, warn, info, debug or trace) writes to
+/// stderr what the library does; by default warnings.
 ///
 /// `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
 /// owns it and gives it back with `weft_endpoint_close`. Nothing is left open

@@ -162,7 +162,7 @@ impl Table {
     /// The slot and generation that a pointer claims, if it lies in the region.
     fn locate(&self, pointer: usize) -> Option<(usize, u64)> {
         let offset = pointer.wrapping_sub(self.base);
-        (offset < SLOTS * STRIDE).then(|| (offset / STRIDE, (offset % STRIDE) as u64))
+        (offset < SLOTS * STRIDE).then_some((offset / STRIDE, (offset % STRIDE) as u64))
     }
 }
 

@@ -42,7 +42,7 @@ impl Worker {
                 Ok(None) => {}
                 Err(error) => {
                     log::warn!("peer {:#x}: no lane from rail {}: {error}", peer.id, plan.rail);
-                    self.to_home(peer, Command::LaneFailed { peer: peer.id, errno: error.provider_errno });
+                    self.tell_home(peer, Command::LaneFailed { peer: peer.id, errno: error.provider_errno });
                 }
             }
         }
@@ -116,11 +116,11 @@ impl Worker {
             }
         }
         for (peer, errno) in failed {
-            self.to_home(&peer, Command::LaneFailed { peer: peer.id, errno });
+            self.tell_home(&peer, Command::LaneFailed { peer: peer.id, errno });
         }
     }
 
-    pub fn to_home(&mut self, peer: &Peer, command: Command) {
+    pub fn tell_home(&self, peer: &Peer, command: Command) {
         self.core.inboxes[peer.home].command(command);
     }
 
@@ -222,7 +222,7 @@ impl Worker {
         if peer.home == self.index {
             self.link_lane_up(peer.id, plan, now);
         } else {
-            self.to_home(&peer, Command::LaneUp { peer: peer.id, plan });
+            self.tell_home(&peer, Command::LaneUp { peer: peer.id, plan });
         }
     }
 
@@ -247,7 +247,7 @@ impl Worker {
                 of.greeting.next_ns = now + AGAIN_NS;
                 if of.greeting.failures >= PATIENCE {
                     of.greeting.next_ns = u64::MAX;
-                    self.to_home(&peer, Command::LaneFailed { peer: peer.id, errno });
+                    self.tell_home(&peer, Command::LaneFailed { peer: peer.id, errno });
                 }
             }
             LaneState::Up => {
@@ -256,7 +256,7 @@ impl Worker {
                 }
                 let outcome =
                     Outcome { status: Status::PeerLost, provider_errno: errno, rail: Some(index as u32) };
-                self.to_home(&peer, Command::EndPeer { peer: peer.id, outcome });
+                self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
             }
             LaneState::Down => {}
         }

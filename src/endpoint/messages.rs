@@ -10,10 +10,12 @@ use std::sync::Arc;
 /// Tells messages from transfers: no transfer's id has this bit.
 const MESSAGE: u64 = 1 << 63;
 
+type Held = (Box<[u8]>, Arc<Peer>);
+
 #[derive(Default)]
 pub struct Messages {
     next: AtomicU64,
-    held: Mutex<HashMap<u64, (Box<[u8]>, Arc<Peer>)>>,
+    held: Mutex<HashMap<u64, Held>>,
 }
 
 impl Messages {

@@ -2,7 +2,7 @@
 //! they found becomes the address.
 
 use super::clock::Random;
-use super::core::{Core, RailInfo};
+use super::core::{Core, RailInfo, STOPPING};
 use super::worker::Worker;
 use super::{fork, Endpoint, EndpointConfig};
 use crate::fabric::ofi::signals::Blocked;
@@ -16,6 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Between the watchdog's looks at deadlines.
+const WATCH: Duration = Duration::from_millis(20);
 
 /// What a worker found when it opened its rails.
 struct Opened {
@@ -28,10 +32,13 @@ struct RailFound {
     readable: String,
 }
 
+/// Of each rail that opened: the place it was planned for, and its index.
+type Indexes = Vec<(usize, usize)>;
+
 /// What a worker is told then: which of its rails count, under which index.
 struct Go {
     core: Arc<Core>,
-    indexes: Vec<(usize, usize)>,
+    indexes: Indexes,
 }
 
 impl Endpoint {
@@ -113,6 +120,9 @@ impl Endpoint {
             told.map_err(|_| Error::new(Status::Internal, "a worker ended before it began"))?;
             handles.push(handle);
         }
+        if core.rails.iter().any(|rail| rail.fabric == "shm") {
+            handles.push(start_watchdog(core.clone(), ended.clone())?);
+        }
         Ok(Arc::new(Endpoint {
             core,
             threads: Mutex::new(handles),
@@ -182,7 +192,7 @@ fn assemble(
     chosen: &[Candidate],
     opened: Vec<Opened>,
     workers: usize,
-) -> Result<(Arc<Core>, Vec<(usize, usize)>)> {
+) -> Result<(Arc<Core>, Indexes)> {
     let mut found: Vec<(usize, Result<RailFound>)> =
         opened.into_iter().flat_map(|opened| opened.rails).collect();
     found.sort_by_key(|(index, _)| *index);
@@ -244,6 +254,23 @@ fn start(
             outcome.unwrap_or(Ok(()))
         })
         .map_err(|e| Error::new(Status::System, format!("starting a worker thread: {e}")))
+}
+
+/// A call into libfabric's shm may never return (a peer that was killed leaves a
+/// lock held): deadlines must hold all the same.
+fn start_watchdog(core: Arc<Core>, ended: Arc<AtomicUsize>) -> Result<JoinHandle<Result<()>>> {
+    let _blocked = Blocked::all();
+    std::thread::Builder::new()
+        .name("weft-watchdog".into())
+        .spawn(move || {
+            while core.phase.load(Ordering::Acquire) != STOPPING {
+                core.table.expire(core.clock.now());
+                std::thread::sleep(WATCH);
+            }
+            ended.fetch_add(1, Ordering::Release);
+            Ok(())
+        })
+        .map_err(|e| Error::new(Status::System, format!("starting the watchdog thread: {e}")))
 }
 
 fn life(

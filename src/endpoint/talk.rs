@@ -407,7 +407,7 @@ impl Worker {
             return self.welcomed(r, &peer, body, now);
         }
         if peer.home != self.index {
-            return self.to_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
+            return self.tell_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
         }
         self.link_frame(peer.id, frame, now);
     }

@@ -273,6 +273,7 @@ impl Worker {
                 Err(errno) => failed = Some((lane.lane, errno)),
             }
         }
+        work.rail.flush();
         if let Some((lane, errno)) = failed {
             self.lane_failed(r, lane, errno, 0, now);
         }

@@ -39,6 +39,9 @@ pub struct Found {
 pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
     let library = discover::library()?;
     let wanted = wanted_fabrics(fabric);
+    if wanted.iter().flatten().any(|name| name == "shm") {
+        discover::settle_shm(library);
+    }
     let mut found: Vec<Candidate> = Vec::new();
     for names in &wanted {
         for name in names {

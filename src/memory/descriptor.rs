@@ -19,7 +19,7 @@ pub fn encode(memory: &Memory, incarnation: u64, virtual_addresses: &[bool]) -> 
     let access = memory.access();
     let mut w = Writer::new();
     w.u32(MAGIC).u16(FORMAT).u64(incarnation).u64(memory.id).u64(memory.secret);
-    w.u8(access.remote_write as u8 * WRITE | access.remote_read as u8 * READ);
+    w.u8((access.remote_write as u8 * WRITE) | (access.remote_read as u8 * READ));
     w.u16(memory.rails().len() as u16).u32(memory.ranges().len() as u32);
     for range in memory.ranges() {
         w.u64(range.base).u64(range.len);

@@ -95,6 +95,8 @@ pub struct Rail {
     free_ops: Vec<*mut Op>,
     inflight_bytes: u64,
     lanes: Vec<Place>,
+    /// The last post said that another would follow.
+    unflushed: Option<u32>,
     sends: Frames,
     receives: Frames,
     pad: Frame,
@@ -121,6 +123,7 @@ impl Rail {
             free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
             inflight_bytes: 0,
             lanes: Vec::new(),
+            unflushed: None,
             sends: Frames::new(&mut *nic, SENDS, frame)?,
             receives: Frames::new(&mut *nic, receives, frame)?,
             pad: Frame::new(&mut *nic, PAD, true)?,
@@ -215,6 +218,25 @@ impl Rail {
                 || (lane.inflight_bytes < lane.window && self.inflight_bytes < self.limits.rail_window))
     }
 
+    /// Whether there will still be room after `bytes` more.
+    #[inline]
+    pub fn will_have_room(&self, lane: u32, bytes: u64) -> bool {
+        let Some(lane) = self.lane(lane) else { return false };
+        self.free_ops.len() > RESERVED_OPS + 1
+            && lane.inflight_bytes + bytes < lane.window
+            && self.inflight_bytes + bytes < self.limits.rail_window
+    }
+
+    /// Rings a doorbell that waits for a post which did not come: by a write to
+    /// the pad of the lane that was posted to last.
+    pub fn flush(&mut self) {
+        if let Some(lane) = self.unflushed {
+            if self.lane(lane).is_none() || self.post_warm(lane) != Posted::Again {
+                self.unflushed = None;
+            }
+        }
+    }
+
     fn take_op(&mut self, tag: Tag) -> Option<*mut Op> {
         let op = self.free_ops.pop()?;
         // SAFETY: a free op is ours alone.
@@ -235,6 +257,7 @@ impl Rail {
             self.free_ops.push(op);
             return posted;
         }
+        self.unflushed = rma.more.then_some(tag.lane);
         self.inflight_bytes += tag.bytes;
         if let Some(lane) = self.lane_mut(tag.lane) {
             lane.inflight_bytes += tag.bytes;

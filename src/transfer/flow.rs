@@ -131,7 +131,8 @@ impl Flows {
                 self.ready.pop_front();
                 continue;
             };
-            match flow.step(rail, lane, index, table, now) {
+            let last = posted + 1 == BATCH;
+            match flow.step(rail, lane, index, table, now, last) {
                 Step::Posted => {
                     posted += 1;
                     if flow.turn == 0 {
@@ -194,7 +195,7 @@ impl Flows {
 }
 
 impl Flow {
-    fn step(&mut self, rail: &mut Rail, lane: u32, index: u32, table: &Table, now: u64) -> Step {
+    fn step(&mut self, rail: &mut Rail, lane: u32, index: u32, table: &Table, now: u64, last: bool) -> Step {
         // SAFETY: the flow holds the slot.
         let slot = unsafe { self.slot.as_ref() };
         // SAFETY: as above.
@@ -216,7 +217,12 @@ impl Flow {
             self.layer = Layer::of(transfer, self.at.layer, rail.index, rail.remote_rail(lane));
         }
         let is_last = self.next + slice.slices == transfer.geometry.slices;
-        let (rma, covers) = self.rma(rail, lane, transfer, &slice, is_last);
+        let (mut rma, covers) = self.rma(rail, lane, transfer, &slice, is_last);
+        // Only when the next post of this claim follows at once.
+        rma.more = !last
+            && self.next + slice.slices < self.end
+            && self.turn > slice.len
+            && rail.will_have_room(lane, slice.len);
         let tag = Tag { work: Work::Slice, lane, flow: index, slices: slice.slices as u32, bytes: slice.len };
         // SAFETY: the memory stays registered while the slot is held, and the rail keeps the op
         // until the NIC gives it back.
@@ -256,7 +262,7 @@ impl Flow {
             key: self.layer.key,
             route: rail.route(lane),
             delivered,
-            more: self.next + slice.slices < self.end,
+            more: false,
         };
         (rma, covers)
     }

@@ -6,6 +6,7 @@ use libfabric_sys::*;
 use once_cell::sync::OnceCell;
 use std::ffi::{c_char, CStr, CString};
 use std::ptr;
+use std::sync::Once;
 
 /// The loaded library, for the life of the process.
 pub struct Fabrics {
@@ -35,6 +36,23 @@ pub fn library() -> Result<&'static Fabrics> {
         let api = library.version().min(API);
         Ok(Fabrics { library, api })
     })
+}
+
+/// Makes providers read their settings, once, with shm's cross-memory path off:
+/// with it on, a target goes on copying after the initiator has closed
+/// everything. The environment is as before when it returns.
+pub fn settle_shm(fabrics: &'static Fabrics) {
+    const DISABLE: &str = "FI_SHM_DISABLE_CMA";
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if std::env::var_os(DISABLE).is_some() {
+            return;
+        }
+        std::env::set_var(DISABLE, "1");
+        // What it lists does not matter: the first listing starts the providers.
+        let _ = list(fabrics, Some("shm"), |_| {});
+        std::env::remove_var(DISABLE);
+    });
 }
 
 /// A NIC as libfabric describes it.
