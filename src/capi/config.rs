@@ -354,6 +354,13 @@ pub unsafe fn submit_pages(
     if args.page_count > u32::MAX as u64 {
         return Err(Error::limit(format!("{} pages: at most 2^32 - 1 are allowed", args.page_count)));
     }
+    for (name, pages) in [("local_pages", args.local_pages), ("remote_pages", args.remote_pages)] {
+        if !pages.is_aligned() {
+            return Err(Error::invalid(format!(
+                "{name} is not aligned to 4 bytes: it must be an array of uint32_t"
+            )));
+        }
+    }
     let list = |pages: *const u32| {
         // SAFETY: the header asks for `page_count` indexes or NULL.
         (!pages.is_null() && args.page_count > 0)

@@ -172,8 +172,7 @@ impl Worker {
     fn refuse(&mut self, r: usize, hello: &Hello, address: &[u8], status: Status, text: &str) {
         let header = Header::plain(Kind::Refuse, hello.peer, self.core.incarnation);
         let body = wire::refuse(status, text);
-        // The greeter repeats its hello if this is lost; the route stays known to the NIC.
-        let _ = self.rails[r].rail.answer(address, |frame| header.write(frame, &body, &[]));
+        self.rails[r].rail.answer(address, |frame| header.write(frame, &body, &[]));
     }
 
     fn welcome(&mut self, r: usize, lane: u32, nonce: u64) {

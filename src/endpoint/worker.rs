@@ -232,6 +232,7 @@ impl Worker {
             }
             Work::Receive => self.received(r, done, now),
             Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.tag.lane, now),
+            Work::Answer => {}
             Work::Frame if done.errno == 0 => {}
             _ => self.lane_failed(r, done.tag.lane, done.errno, done.provider_errno, now),
         }

@@ -33,13 +33,6 @@ impl Frame {
     pub fn descriptor(&self) -> *mut c_void {
         self.registration.map_or(ptr::null_mut(), |r| r.descriptor)
     }
-
-    pub fn deregister(&mut self, nic: &mut dyn Nic) {
-        if let Some(registration) = self.registration.take() {
-            // It is closed with the NIC otherwise.
-            let _ = nic.deregister(registration);
-        }
-    }
 }
 
 /// A set of buffers of one size.
@@ -84,9 +77,5 @@ impl Frames {
         let buffer = self.buffer(buffer);
         // SAFETY: as above, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(buffer.address.cast(), buffer.len) }
-    }
-
-    pub fn deregister(&mut self, nic: &mut dyn Nic) {
-        self.memory.deregister(nic);
     }
 }

@@ -15,6 +15,7 @@ use crate::fabric::{
 use crate::status::{Error, Result, Status};
 use frames::Frames;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr;
 
@@ -39,6 +40,8 @@ pub enum Work {
     Warm,
     /// A control frame in send buffer `Tag::flow`.
     Frame,
+    /// A frame to a stranger, whose route is `Tag::bytes`.
+    Answer,
     /// A receive into buffer `Tag::flow`.
     Receive,
 }
@@ -97,10 +100,11 @@ pub struct Rail {
     lanes: Vec<Place>,
     /// The last post said that another would follow.
     unflushed: Option<u32>,
-    sends: Frames,
-    receives: Frames,
-    pad: Frame,
-    closed: bool,
+    sends: ManuallyDrop<Frames>,
+    receives: ManuallyDrop<Frames>,
+    pad: ManuallyDrop<Frame>,
+    /// How closing went.
+    closed: Option<Result<()>>,
 }
 
 // SAFETY: all pointers are to memory that the rail owns, and it moves as a whole.
@@ -124,12 +128,12 @@ impl Rail {
             inflight_bytes: 0,
             lanes: Vec::new(),
             unflushed: None,
-            sends: Frames::new(&mut *nic, SENDS, frame)?,
-            receives: Frames::new(&mut *nic, receives, frame)?,
-            pad: Frame::new(&mut *nic, PAD, true)?,
+            sends: ManuallyDrop::new(Frames::new(&mut *nic, SENDS, frame)?),
+            receives: ManuallyDrop::new(Frames::new(&mut *nic, receives, frame)?),
+            pad: ManuallyDrop::new(Frame::new(&mut *nic, PAD, true)?),
             limits,
             nic,
-            closed: false,
+            closed: None,
         };
         rail.post_receives()?;
         Ok(rail)
@@ -293,7 +297,8 @@ impl Rail {
             return Posted::Again;
         }
         let idle = to.inflight_frames == 0 && to.inflight_bytes == 0;
-        let posted = self.send_to(to.route, lane, fill);
+        let tag = Tag { work: Work::Frame, lane, flow: 0, slices: 0, bytes: 0 };
+        let posted = self.send_to(to.route, tag, fill);
         if let Some(lane) = self.lane_mut(lane) {
             match posted {
                 Posted::Yes => {
@@ -307,11 +312,10 @@ impl Rail {
         posted
     }
 
-    fn send_to(&mut self, route: Route, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+    fn send_to(&mut self, route: Route, tag: Tag, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         let Some(buffer) = self.sends.take() else { return Posted::Again };
         let len = fill(self.sends.bytes_mut(buffer));
-        let tag = Tag { work: Work::Frame, lane, flow: buffer, slices: 0, bytes: 0 };
-        let Some(op) = self.take_op(tag) else {
+        let Some(op) = self.take_op(Tag { flow: buffer, ..tag }) else {
             self.sends.put(buffer);
             return Posted::Again;
         };
@@ -325,15 +329,13 @@ impl Rail {
         posted
     }
 
-    /// Answers a stranger: to an address that is no lane.
-    pub fn answer(&mut self, address: &[u8], fill: impl FnOnce(&mut [u8]) -> usize) -> Result<Route> {
-        let route = self.nic.insert(address)?;
-        match self.send_to(route, u32::MAX, fill) {
-            Posted::Yes => Ok(route),
-            _ => {
-                self.nic.remove(route);
-                Err(Error::new(Status::Again, "no room for an answer"))
-            }
+    /// Answers a stranger, at an address that is no lane's. What finds no room is
+    /// dropped: a stranger asks again.
+    pub fn answer(&mut self, address: &[u8], fill: impl FnOnce(&mut [u8]) -> usize) {
+        let Ok(route) = self.nic.insert(address) else { return };
+        let tag = Tag { work: Work::Answer, lane: u32::MAX, flow: 0, slices: 0, bytes: route };
+        if self.send_to(route, tag, fill) != Posted::Yes {
+            self.nic.remove(route);
         }
     }
 
@@ -409,6 +411,10 @@ impl Rail {
                     lane.inflight_frames -= 1;
                 }
             }
+            Work::Answer => {
+                self.sends.put(tag.flow);
+                self.nic.remove(tag.bytes);
+            }
             Work::Receive => {}
             Work::Slice | Work::Warm => self.account(&tag),
         }
@@ -430,24 +436,27 @@ impl Rail {
 
     /// Closes the NIC: nothing of it touches memory afterwards.
     pub fn close(&mut self) -> Result<()> {
-        if self.closed {
-            return Ok(());
+        if let Some(outcome) = &self.closed {
+            return outcome.clone();
         }
-        self.closed = true;
-        for frames in [&mut self.sends, &mut self.receives] {
-            frames.deregister(&mut *self.nic);
-        }
-        self.pad.deregister(&mut *self.nic);
-        self.nic.close()
+        let outcome = self.nic.close();
+        self.closed = Some(outcome.clone());
+        outcome
     }
 }
 
 impl Drop for Rail {
     fn drop(&mut self) {
-        // A NIC that could not be closed may still use the ops: they stay.
+        // A NIC that could not be closed may still use its memory: that stays.
         if self.close().is_ok() {
-            // SAFETY: made from a boxed slice of this length, and nobody uses it any more.
-            drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(self.ops, self.op_count)) });
+            // SAFETY: made from a boxed slice of this length, dropped once, and nobody uses them
+            // any more.
+            unsafe {
+                drop(Box::from_raw(ptr::slice_from_raw_parts_mut(self.ops, self.op_count)));
+                ManuallyDrop::drop(&mut self.sends);
+                ManuallyDrop::drop(&mut self.receives);
+                ManuallyDrop::drop(&mut self.pad);
+            }
         }
     }
 }
