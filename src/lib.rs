@@ -15,6 +15,7 @@
 //! | [`fabric`] | the seam to NICs, and libfabric behind it |
 
 pub mod capi;
+mod clock;
 mod codec;
 mod endpoint;
 mod fabric;

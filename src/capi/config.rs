@@ -5,12 +5,13 @@
 //! zero, which means default. A longer one comes from a newer program: what we
 //! do not know must be zero, or we would ignore what it asks for.
 
-use super::completion::weft_transfer;
+use super::completion::{weft_queue, weft_transfer};
 use super::endpoint::{weft_endpoint_config, WEFT_PROGRESS_MANUAL};
 use super::guard::bytes;
 use super::handle;
 use super::memory::{
-    weft_memory_args, weft_memory_range, WEFT_ACCESS_LOCAL, WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE,
+    weft_memory, weft_memory_args, weft_memory_range, weft_remote_memory, WEFT_ACCESS_LOCAL,
+    WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE,
 };
 use super::message::weft_send_args;
 use super::peer::weft_connect_args;
@@ -301,6 +302,42 @@ unsafe fn notify<'a>(
     Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? } }))
 }
 
+/// What both kinds of transfers have beside their handles and pages.
+struct Rest<'a> {
+    notify: Option<Notify<'a>>,
+    timeout_ns: u64,
+    user_data: u64,
+    transfer: *mut weft_transfer,
+}
+
+type Handles = (*const weft_memory, *const weft_remote_memory, *const weft_queue);
+
+/// # Safety
+/// `rest.transfer` must be NULL or valid.
+unsafe fn submit(
+    ep: &Arc<Endpoint>,
+    direction: Direction,
+    (local, remote, queue): Handles,
+    pages: Pages,
+    rest: Rest,
+) -> Result<()> {
+    let (local, remote) = (handle::memory(local)?, handle::remote(remote)?);
+    let queue = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
+    let id = ep.submit(TransferSpec {
+        direction,
+        local: local.of(ep)?,
+        remote: remote.of(ep)?,
+        pages,
+        notify: rest.notify,
+        timeout_ns: timeout("timeout_ns", rest.timeout_ns)?,
+        user_data: rest.user_data,
+        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+    })?;
+    // SAFETY: NULL or valid, as the header asks.
+    unsafe { store(rest.transfer, id) };
+    Ok(())
+}
+
 /// # Safety
 /// `args` must be valid as the header asks.
 pub unsafe fn submit_range(
@@ -320,22 +357,12 @@ pub unsafe fn submit_range(
         page_count: (args.len > 0) as u64,
         layer_count: 1,
     };
-    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
-    let (local, remote) = (handle::memory(args.local)?, handle::remote(args.remote)?);
-    let id = ep.submit(TransferSpec {
-        direction,
-        local: local.of(ep)?,
-        remote: remote.of(ep)?,
-        pages,
-        // SAFETY: valid as the header asks.
-        notify: unsafe { notify(args.flags, args.notify, args.notify_data, args.notify_data_len)? },
-        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
-        user_data: args.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(transfer, id) };
-    Ok(())
+    // SAFETY: valid as the header asks.
+    unsafe {
+        let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
+        let rest = Rest { notify, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
+        submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
+    }
 }
 
 /// # Safety
@@ -388,22 +415,12 @@ pub unsafe fn submit_pages(
         page_count: args.page_count,
         layer_count: args.layer_count.max(1),
     };
-    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
-    let (local, remote) = (handle::memory(args.local)?, handle::remote(args.remote)?);
-    let id = ep.submit(TransferSpec {
-        direction,
-        local: local.of(ep)?,
-        remote: remote.of(ep)?,
-        pages,
-        // SAFETY: valid as the header asks.
-        notify: unsafe { notify(args.flags, args.notify, args.notify_data, args.notify_data_len)? },
-        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
-        user_data: args.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(transfer, id) };
-    Ok(())
+    // SAFETY: valid as the header asks.
+    unsafe {
+        let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
+        let rest = Rest { notify, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
+        submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
+    }
 }
 
 /// # Safety

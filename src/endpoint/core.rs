@@ -1,10 +1,10 @@
 //! What all threads of an endpoint share.
 
-use super::clock::{Clock, Random};
 use super::inbox::{Command, Inbox};
 use super::messages::Messages;
 use super::worker::Worker;
 use super::EndpointConfig;
+use crate::clock::{Clock, Random};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::table::PeerTable;

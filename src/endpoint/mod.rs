@@ -4,11 +4,11 @@
 //! `worker` drives rails. With manual progress there is one worker and no
 //! thread: whoever polls takes it for a moment.
 
-pub mod clock;
 pub mod core;
 pub mod fork;
 mod greet;
 pub mod inbox;
+mod links;
 mod messages;
 mod open;
 mod submit;

@@ -1,10 +1,10 @@
 //! Opening an endpoint: rails are chosen, each worker opens its own, and what
 //! they found becomes the address.
 
-use super::clock::Random;
 use super::core::{Core, RailInfo, STOPPING};
 use super::worker::Worker;
 use super::{fork, Endpoint, EndpointConfig};
+use crate::clock::Random;
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::peer::address::{Address, RailAddress, RAILS_MAX};

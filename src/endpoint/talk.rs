@@ -1,31 +1,19 @@
-//! The life of links: frames in and out, messages, notifications, imports, the
-//! end of a peer.
+//! What links say: frames out and in, messages, notifications, imports.
 
 use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
-use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
+use crate::peer::link::{Assembly, Link, Part};
 use crate::peer::table::place;
 use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, HEADER, SYSTEM, USER};
-use crate::peer::{status_of_end, Peer, PeerState, Plan};
 use crate::rail::LaneState;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
-use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-
-/// Lanes that greet get so long after the first one is up.
-const STRAGGLERS_NS: u64 = 1_000_000_000;
-/// A bye that is not answered by then was not heard.
-const BYE_NS: u64 = 200_000_000;
-
-/// A link that has been silent for so long says something: where a fabric tells
-/// of a dead peer, it tells only who sends to it.
-const HEARTBEAT_NS: u64 = 1_000_000_000;
 
 /// A lane that refuses frames for so long, with nothing in flight, is lost.
 const REFUSED_NS: u64 = 3_000_000_000;
@@ -45,237 +33,10 @@ fn acknowledgement(link: &Link) -> Vec<u8> {
 }
 
 impl Worker {
-    // Links come and go.
-
-    pub fn add_link(&mut self, peer: Arc<Peer>, plans: Vec<Plan>, accepted: bool) {
-        let at = place(peer.id);
-        if self.links.len() <= at {
-            self.links.resize_with(at + 1, || None);
-        }
-        self.links[at] = Some(Box::new(Link::new(peer, plans, accepted)));
-    }
-
-    fn link(&mut self, peer: u64) -> Option<&mut Link> {
-        self.links.get_mut(place(peer))?.as_deref_mut().filter(|link| link.peer.id == peer)
-    }
-
-    fn mark(&mut self, peer: u64) {
-        if let Some(link) = self.link(peer).filter(|link| !link.dirty) {
-            link.dirty = true;
-            self.dirty.push(place(peer));
-        }
-    }
-
-    pub fn link_lane_up(&mut self, peer: u64, plan: Plan, now: u64) {
-        let Some(link) = self.link(peer) else { return };
-        if !link.lanes_up.contains(&plan) {
-            link.lanes_up.push(plan);
-        }
-        if link.first_up_ns == 0 {
-            link.first_up_ns = now;
-        }
-        let count =
-            |rail: fn(&Plan) -> usize| link.lanes_up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
-        link.peer.lanes_up.store(link.lanes_up.len() as u32, Ordering::Relaxed);
-        link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
-        link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
-        self.say_ready(peer, now);
-    }
-
-    pub fn link_lane_failed(&mut self, peer: u64, errno: i32, now: u64) {
-        let Some(link) = self.link(peer) else { return };
-        link.lanes_failed += 1;
-        link.last_errno = errno;
-        if link.lanes_failed >= link.plans.len() {
-            let outcome = Outcome { status: Status::Unreachable, provider_errno: errno, rail: None };
-            return self.end_peer(peer, outcome, now);
-        }
-        self.say_ready(peer, now);
-    }
-
-    /// When all lanes are up, or those that are have waited long enough.
-    fn say_ready(&mut self, peer: u64, now: u64) {
-        let Some(link) = self.link(peer) else { return };
-        let waited = link.first_up_ns != 0 && now.saturating_sub(link.first_up_ns) > STRAGGLERS_NS;
-        if link.ready_sent || link.lanes_up.is_empty() || !(link.settled() || waited) {
-            return;
-        }
-        link.ready_sent = true;
-        link.push(Out::new(Kind::Ready, Vec::new()));
-        self.mark(peer);
-        self.come_up(peer, now);
-    }
-
-    fn come_up(&mut self, peer: u64, now: u64) {
-        let core = self.core.clone();
-        let Some(link) = self.link(peer).filter(|l| l.ready_sent && l.ready_seen && !l.up) else { return };
-        link.up = true;
-        let mut connects = link.peer.connects.lock();
-        link.peer.set_state(PeerState::Up);
-        let mut completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
-        if connects.is_empty() {
-            completion.value = 1;
-            core.queue.publish(completion);
-        } else {
-            if link.accepted {
-                // Its place is not needed: the connects have their own.
-                core.queue.unreserve(1);
-            }
-            for user_data in connects.drain(..) {
-                core.queue.publish(Completion { user_data, ..completion });
-            }
-        }
-        drop(connects);
-        self.mark(peer);
-        self.deliver(peer, USER, now);
-    }
-
-    /// A further connect to a peer that may be up already.
-    pub fn link_connected(&mut self, peer: u64, now: u64) {
-        let core = self.core.clone();
-        let Some(link) = self.link(peer).filter(|link| link.up) else { return };
-        for user_data in link.peer.connects.lock().drain(..) {
-            let completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
-            core.queue.publish(Completion { user_data, ..completion });
-        }
-    }
-
-    /// Ends a peer: what is outstanding, then what is known of it, then
-    /// PEER_DOWN.
-    pub fn end_peer(&mut self, peer: u64, outcome: Outcome, now: u64) {
-        let core = self.core.clone();
-        let at = place(peer);
-        if self.link(peer).is_none() {
-            return;
-        }
-        if outcome.status == Status::PeerLost {
-            // It may only have been stopped: when it goes on it should know.
-            self.post_bye(peer);
-        }
-        let Some(link) = self.links[at].take() else { return };
-        self.dirty.retain(|dirty| *dirty != at);
-        let state = remote_state_of_end(outcome.status);
-        link.peer.set_state(PeerState::Down);
-        for remote in link.remotes.values() {
-            let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
-            for id in remote.settle(state) {
-                core.abandon(id, ended, now);
-            }
-        }
-        core.table.end_of_peer(peer, Outcome { status: status_of_end(outcome.status), ..outcome }, now);
-        if link.assembly.is_some() {
-            core.queue.unreserve(1);
-        }
-        core.forget_importer(peer);
-        core.peers.remove(&link.peer);
-        for worker in 0..core.inboxes.len() {
-            if link.peer.workers & 1 << worker != 0 && worker != self.index {
-                core.inboxes[worker].command(Command::DropLanes { peer });
-            }
-        }
-        self.drop_lanes(peer);
-        let connects = std::mem::take(&mut *link.peer.connects.lock());
-        let completion = |kind| Completion::new(kind, outcome, peer, now);
-        if link.up {
-            core.queue.publish(completion(completion::KIND_PEER_DOWN));
-        } else {
-            core.queue.unreserve(1 + link.accepted as u64);
-        }
-        for user_data in connects {
-            core.queue.publish(Completion { user_data, ..completion(completion::KIND_PEER_UP) });
-        }
-    }
-
-    pub fn link_disconnect(&mut self, peer: u64, now: u64) {
-        self.post_bye(peer);
-        self.end_peer(peer, Outcome::OK, now);
-    }
-
-    fn post_bye(&mut self, peer: u64) -> bool {
-        let header = |to| Header::plain(Kind::Bye, to, self.core.incarnation);
-        let Some(to) = self
-            .links
-            .get(place(peer))
-            .and_then(|l| l.as_ref())
-            .map(|l| l.peer.their_id.load(Ordering::Acquire))
-        else {
-            return false;
-        };
-        let header = header(to);
-        let Some((r, lane)) = self.control_lane(peer) else { return false };
-        self.rails[r].rail.send_frame(lane, |frame| header.write(frame, &[], &[])) == Posted::Yes
-    }
-
-    /// The endpoint shuts down: every peer is told, and has a moment to answer.
-    pub fn say_bye_to_all(&mut self, now: u64) {
-        self.shutting_down = true;
-        let peers: Vec<u64> = self.links.iter().flatten().map(|link| link.peer.id).collect();
-        for peer in peers {
-            let said = self.post_bye(peer);
-            if let Some(link) = self.link(peer) {
-                link.bye_ns = Some(now);
-                link.bye_said = said;
-            }
-        }
-        self.tend_links(now);
-    }
-
-    /// What is due: connects that took too long, stragglers, byes not answered.
-    pub fn tend_links(&mut self, now: u64) {
-        let mut ended = Vec::new();
-        let mut ready = Vec::new();
-        let mut marked = Vec::new();
-        let (mut byes, mut beats) = (Vec::new(), Vec::new());
-        let refusals: Vec<(u64, usize, u32)> = self.refusals();
-        for link in self.links.iter_mut().flatten() {
-            let peer = link.peer.id;
-            if !link.up && now >= link.peer.connect_deadline {
-                let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
-                ended.push((peer, outcome));
-            } else if link.bye_ns.is_some_and(|since| !link.up || now.saturating_sub(since) > BYE_NS) {
-                ended.push((peer, Outcome::OK));
-            } else if link.bye_ns.is_some() && !link.bye_said {
-                byes.push(peer);
-            } else if link.up && now.saturating_sub(link.sent_ns) > HEARTBEAT_NS {
-                beats.push(peer);
-            } else if !link.up && !link.ready_sent && link.first_up_ns != 0 {
-                ready.push(peer);
-            }
-            if !link.revoking.is_empty() || link.channels[USER].deliverable().is_some() {
-                marked.push(peer);
-            }
-        }
-        for (peer, outcome) in ended {
-            self.end_peer(peer, outcome, now);
-        }
-        for peer in ready {
-            self.say_ready(peer, now);
-        }
-        for peer in byes {
-            let said = self.post_bye(peer);
-            if let Some(link) = self.link(peer) {
-                link.bye_said = said;
-            }
-        }
-        for peer in beats {
-            self.beat(peer, now);
-        }
-        for (peer, r, lane) in refusals {
-            self.watch_refusal(peer, r, lane, now);
-        }
-        for peer in marked {
-            self.deliver(peer, USER, now);
-            self.mark(peer);
-        }
-        if self.shutting_down && self.links.iter().all(Option::is_none) {
-            self.core.said_bye(self.index);
-        }
-    }
-
     // Frames out.
 
     /// A lane of this worker that can carry control frames to a peer.
-    fn control_lane(&self, peer: u64) -> Option<(usize, u32)> {
+    pub(super) fn control_lane(&self, peer: u64) -> Option<(usize, u32)> {
         let lanes = self.lanes_of.get(place(peer))?;
         lanes.iter().copied().find(|(r, lane)| {
             self.rails[*r].rail.lane(*lane).is_some_and(|l| l.peer == peer && l.state == LaneState::Up)
@@ -283,7 +44,7 @@ impl Worker {
     }
 
     /// Control lanes that refused their last frame.
-    fn refusals(&self) -> Vec<(u64, usize, u32)> {
+    pub(super) fn refusals(&self) -> Vec<(u64, usize, u32)> {
         let links = self.links.iter().flatten().filter(|link| link.up);
         let lanes =
             links.filter_map(|link| self.control_lane(link.peer.id).map(|(r, lane)| (link.peer.id, r, lane)));
@@ -312,7 +73,7 @@ impl Worker {
         busy
     }
 
-    fn beat(&mut self, peer: u64, now: u64) {
+    pub(super) fn beat(&mut self, peer: u64, now: u64) {
         let from = self.core.incarnation;
         let (Some((r, lane)), Some(link)) = (self.control_lane(peer), self.link(peer)) else { return };
         link.sent_ns = now;
@@ -327,7 +88,7 @@ impl Worker {
     /// A provider whose peer has died may refuse frames for ever, without an
     /// error: a lane with nothing in flight that does so has lost its peer. (One
     /// that only stopped takes frames into its buffers.)
-    fn watch_refusal(&mut self, peer: u64, r: usize, lane: u32, now: u64) {
+    pub(super) fn watch_refusal(&mut self, peer: u64, r: usize, lane: u32, now: u64) {
         let refused = self.rails[r].rail.lane(lane).is_some_and(|lane| lane.refused);
         let Some(link) = self.link(peer) else { return };
         if !refused {
@@ -346,7 +107,7 @@ impl Worker {
 
     /// Sends a link's frames and acknowledgements: whether any was sent, and
     /// whether there is more to do.
-    fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
+    pub(super) fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
         for memory in link.take_revoked() {
             link.push(Out::new(Kind::Revoked, numbers(&[memory])));
         }
@@ -439,7 +200,7 @@ impl Worker {
         }
     }
 
-    fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
+    pub(super) fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
         let Some((status, text)) = wire::read_refuse(body) else { return self.core.count_rubbish() };
         if self.link(peer).is_some_and(|link| !link.up) {
             log::warn!("peer {peer:#x} refused: {text}");
@@ -447,7 +208,7 @@ impl Worker {
         }
     }
 
-    fn bye(&mut self, peer: u64, now: u64) {
+    pub(super) fn bye(&mut self, peer: u64, now: u64) {
         let ack = |to, from| Header::plain(Kind::ByeAck, to, from);
         if let (Some((r, lane)), Some(link)) = (self.control_lane(peer), self.link(peer)) {
             let to = link.peer.their_id.load(Ordering::Acquire);
@@ -458,7 +219,7 @@ impl Worker {
         self.end_peer(peer, Outcome::of(Status::PeerClosed), now);
     }
 
-    fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
+    pub(super) fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         let mut given_back = 0;
@@ -479,7 +240,7 @@ impl Worker {
     }
 
     /// Hands over what has come in order, until there is no room for it.
-    fn deliver(&mut self, peer: u64, channel: usize, now: u64) {
+    pub(super) fn deliver(&mut self, peer: u64, channel: usize, now: u64) {
         loop {
             let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) else { return };
             // Nothing of a peer is published before its PEER_UP.
@@ -606,7 +367,7 @@ impl Worker {
     }
 
     /// Bytes of a frame that every lane here can carry.
-    fn frame_bytes(&self) -> usize {
+    pub(super) fn frame_bytes(&self) -> usize {
         let smallest = self.rails.iter().map(|work| work.rail.limits().message_max).min();
         smallest.unwrap_or(HEADER + 1024)
     }

@@ -3,7 +3,7 @@
 
 use super::discover::{Entry, Fabrics};
 use super::signals;
-use crate::endpoint::clock::Random;
+use crate::clock::Random;
 use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
 };
