@@ -380,7 +380,11 @@ static void disconnects(struct team *team)
     CHECK_EQ(completed, PENDING);
     CHECK(canceled > 0);
     box_quiet(box, 100);
-    CHECK_OK(weft_memory_deregister(memory));
+    /* The fabric may take a while to give back what was in flight. */
+    weft_status busy;
+    while ((busy = weft_memory_deregister(memory)) == WEFT_ERR_BUSY && now_ns() < until)
+        sleep_ms(1);
+    CHECK_OK(busy);
     CHECK_OK(weft_remote_memory_release(theirs));
     REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(box->endpoint, peer));
     meet(team, 1, NULL);
@@ -700,7 +704,7 @@ static void deregisters_beside_the_stopped(struct team *team)
     uint64_t took = now_ns() - began;
     CHECK(kill(pid, SIGCONT) == 0);
     CHECK_OK(status);
-    CHECK(took > 1500 * MS && took < 3 * SECOND);
+    CHECK(took > 1500 * MS && took < 6 * SECOND);
     CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, 1000).status, WEFT_ERR_PEER_LOST);
     meet(team, 1, NULL);
     box_close(box);

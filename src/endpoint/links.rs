@@ -17,9 +17,6 @@ use std::sync::Arc;
 
 /// Lanes that greet get so long after the first one is up.
 const STRAGGLERS_NS: u64 = 1_000_000_000;
-/// A bye that is not answered by then was not heard.
-const BYE_NS: u64 = 200_000_000;
-
 /// A link that has been silent for so long says something: where a fabric tells
 /// of a dead peer, it tells only who sends to it.
 const HEARTBEAT_NS: u64 = 1_000_000_000;
@@ -164,9 +161,22 @@ impl Worker {
         }
     }
 
+    /// What is outstanding ends at once, the peer when it knows.
     pub fn link_disconnect(&mut self, peer: u64, now: u64) {
-        self.post_bye(peer);
-        self.end_peer(peer, Outcome::OK, now);
+        let Some(link) = self.link(peer) else { return };
+        if !link.up {
+            return self.end_peer(peer, Outcome::OK, now);
+        }
+        self.core.table.end_of_peer(peer, Outcome::of(Status::Canceled), now);
+        self.say_bye(peer, now);
+    }
+
+    fn say_bye(&mut self, peer: u64, now: u64) {
+        let said = self.post_bye(peer);
+        if let Some(link) = self.link(peer).filter(|link| link.bye_ns.is_none()) {
+            link.bye_ns = Some(now);
+            link.bye_said = said;
+        }
     }
 
     pub(super) fn post_bye(&mut self, peer: u64) -> bool {
@@ -189,11 +199,7 @@ impl Worker {
         self.shutting_down = true;
         let peers: Vec<u64> = self.links.iter().flatten().map(|link| link.peer.id).collect();
         for peer in peers {
-            let said = self.post_bye(peer);
-            if let Some(link) = self.link(peer) {
-                link.bye_ns = Some(now);
-                link.bye_said = said;
-            }
+            self.say_bye(peer, now);
         }
         self.tend_links(now);
     }
@@ -210,7 +216,10 @@ impl Worker {
             if !link.up && now >= link.peer.connect_deadline {
                 let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
                 ended.push((peer, outcome));
-            } else if link.bye_ns.is_some_and(|since| !link.up || now.saturating_sub(since) > BYE_NS) {
+            } else if link
+                .bye_ns
+                .is_some_and(|since| !link.up || now.saturating_sub(since) > link.bye_patience())
+            {
                 ended.push((peer, Outcome::OK));
             } else if link.bye_ns.is_some() && !link.bye_said {
                 byes.push(peer);

@@ -9,6 +9,10 @@ use crate::status::Status;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// A bye that is not answered by then was not heard.
+const BYE_NS: u64 = 200_000_000;
+/// A lane that has no room for a bye for so long has no peer that reads.
+const UNSAID_NS: u64 = 2_000_000_000;
 /// Bytes of a message frame before its part of the message.
 const PART: usize = 8;
 
@@ -138,9 +142,19 @@ impl Link {
         done
     }
 
+    /// How long a bye may take: to be answered, or to find room to be said.
+    pub fn bye_patience(&self) -> u64 {
+        if self.bye_said {
+            BYE_NS
+        } else {
+            UNSAID_NS
+        }
+    }
+
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
         !self.up
+            || self.bye_ns.is_some()
             || self.refused_ns != 0
             || !self.revoking.is_empty()
             || self.channels[USER].deliverable().is_some()

@@ -1,8 +1,10 @@
 //! NICs by libfabric. `discover` finds them, `nic` drives one; `signals` keeps
-//! providers from replacing the host program's handlers.
+//! providers from replacing the host program's handlers; `segments` cleans up
+//! after shm.
 
 pub mod discover;
 pub mod nic;
+mod segments;
 pub mod signals;
 
 use crate::status::{Error, Status};

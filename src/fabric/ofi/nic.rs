@@ -67,6 +67,9 @@ fn check(fabrics: &Fabrics, doing: &str, rc: i32) -> Result<()> {
 
 impl OfiNic {
     pub fn open(entry: &Entry) -> Result<OfiNic> {
+        if entry.provider == "shm" {
+            super::segments::make_room()?;
+        }
         // SAFETY: reading what libfabric described.
         let (limits, mr_mode) = unsafe { limits(entry) };
         let mut nic = OfiNic {
