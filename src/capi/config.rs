@@ -263,6 +263,9 @@ pub unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<V
     if count > MOST {
         return Err(Error::limit(format!("{count} ranges: at most {MOST} are allowed")));
     }
+    if !ranges.is_aligned() {
+        return Err(Error::invalid("ranges is not aligned as a weft_memory_range must be"));
+    }
     // SAFETY: valid for `count` elements as the caller promised.
     let theirs = unsafe { std::slice::from_raw_parts(ranges, count) };
     let check = |(i, range): (usize, &weft_memory_range)| {

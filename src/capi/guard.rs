@@ -60,7 +60,10 @@ pub fn last_error() -> *const c_char {
 /// # Safety
 /// `place` must be NULL or valid for writes of `T`.
 pub unsafe fn output<'a, T>(place: *mut T, name: &str) -> Result<&'a mut T> {
-    // SAFETY: valid or NULL, as the caller of the C function promised.
+    if !place.is_aligned() {
+        return Err(Error::invalid(format!("{name} is not aligned as its type must be")));
+    }
+    // SAFETY: aligned, and valid or NULL, as the caller of the C function promised.
     unsafe { place.as_mut() }
         .ok_or_else(|| Error::invalid(format!("{name} is NULL: pass where to store the result")))
 }

@@ -313,6 +313,9 @@ pub unsafe fn slots<'a>(
     if completions.is_null() {
         return Err(Error::new(Status::Invalid, format!("completions is NULL, but max is {max}")));
     }
+    if !completions.is_aligned() {
+        return Err(Error::invalid("completions is not aligned as a weft_completion must be"));
+    }
     // SAFETY: valid for `max` elements as the caller promised; the two types have one layout,
     // asserted beside `Completion`'s twin below.
     Ok(unsafe { std::slice::from_raw_parts_mut(completions.cast(), max as usize) })

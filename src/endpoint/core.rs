@@ -37,6 +37,12 @@ pub struct RailInfo {
     pub virtual_addresses: bool,
 }
 
+/// How a peer begins: we connect, or it greeted us.
+pub enum Begin {
+    Connecting { user_data: u64 },
+    Accepted { their_id: u64, greeted: Plan, nonce: u64 },
+}
+
 pub struct Core {
     pub config: EndpointConfig,
     pub clock: Clock,
@@ -277,14 +283,12 @@ impl Core {
             return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
         }
         let reason = format!("the peer chose {fabric}");
-        let made = self.make_peer(address, fabric, reason, self.config.connect_timeout_ns);
-        let (peer, new, plans) = made.inspect_err(|_| self.queue.unreserve(2))?;
-        peer.their_id.store(their_id, Ordering::Release);
+        let begin = Begin::Accepted { their_id, greeted, nonce };
+        let made = self.make_peer(address, fabric, reason, self.config.connect_timeout_ns, begin);
+        let (_, new) = made.inspect_err(|_| self.queue.unreserve(2))?;
         if !new {
             self.queue.unreserve(2);
-            return Ok(());
         }
-        self.start_peer(&peer, plans, true, Some((greeted, nonce)));
         Ok(())
     }
 
@@ -295,7 +299,8 @@ impl Core {
         fabric: String,
         reason: String,
         timeout_ns: u64,
-    ) -> Result<(Arc<Peer>, bool, Vec<Plan>)> {
+        begin: Begin,
+    ) -> Result<(Arc<Peer>, bool)> {
         let ours: Vec<(usize, &str)> = self
             .rails
             .iter()
@@ -319,20 +324,25 @@ impl Core {
             .get(incarnation as usize % candidates.len().max(1))
             .ok_or_else(|| Error::new(Status::NoCommonFabric, "no rail of ours is on the peer's fabric"))?;
         let deadline = self.clock.now().saturating_add(timeout_ns);
-        let (peer, new) = self.peers.get_or_insert(incarnation, |id| {
-            Ok(Peer::new(id, address, fabric, reason, home, mask, deadline))
-        })?;
-        Ok((peer, new, plans))
+        self.peers.get_or_insert(
+            incarnation,
+            |id| Ok(Peer::new(id, address, fabric, reason, home, mask, deadline)),
+            |peer| self.start_peer(peer, plans, begin),
+        )
     }
 
     /// Lets the workers begin with a new peer.
-    pub fn start_peer(
-        &self,
-        peer: &Arc<Peer>,
-        plans: Vec<Plan>,
-        accepted: bool,
-        welcome: Option<(Plan, u64)>,
-    ) {
+    fn start_peer(&self, peer: &Arc<Peer>, plans: Vec<Plan>, begin: Begin) {
+        let (accepted, welcome) = match begin {
+            Begin::Connecting { user_data } => {
+                peer.connects.lock().push(user_data);
+                (false, None)
+            }
+            Begin::Accepted { their_id, greeted, nonce } => {
+                peer.their_id.store(their_id, Ordering::Release);
+                (true, Some((greeted, nonce)))
+            }
+        };
         self.inboxes[peer.home].command(Command::AddLink {
             peer: peer.clone(),
             plans: plans.clone(),

@@ -32,6 +32,9 @@ impl Greeting {
 
 impl Worker {
     pub fn add_lanes(&mut self, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<(Plan, u64)>, now: u64) {
+        if peer.state() == PeerState::Down {
+            return; // It ended before this was heard of.
+        }
         for plan in plans {
             match self.add_lane(peer, plan) {
                 Ok(Some((r, lane))) => {
@@ -42,7 +45,10 @@ impl Worker {
                 Ok(None) => {}
                 Err(error) => {
                     log::warn!("peer {:#x}: no lane from rail {}: {error}", peer.id, plan.rail);
-                    self.tell_home(peer, Command::LaneFailed { peer: peer.id, errno: error.provider_errno });
+                    self.tell_home(
+                        peer,
+                        Command::LaneFailed { peer: peer.id, plan: *plan, errno: error.provider_errno },
+                    );
                 }
             }
         }
@@ -63,7 +69,14 @@ impl Worker {
         }
         let greeting = Greeting { nonce, next_ns: 0, failures: 0 };
         let flows = Default::default();
-        work.lanes[at] = Some(LaneWork { lane, peer: peer.clone(), flows, greeting, closing: false });
+        work.lanes[at] = Some(LaneWork {
+            lane,
+            peer: peer.clone(),
+            flows,
+            greeting,
+            closing: false,
+            drain: Default::default(),
+        });
         let of = place(peer.id);
         if self.lanes_of.len() <= of {
             self.lanes_of.resize_with(of + 1, Vec::new);
@@ -83,6 +96,7 @@ impl Worker {
                 if now < lane.greeting.next_ns || !matches!(state, LaneState::Greeting | LaneState::Warming) {
                     continue;
                 }
+                let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
                 lane.greeting.next_ns = now + AGAIN_NS;
                 if state == LaneState::Warming {
                     // One is enough: it has been posted unless there was no room.
@@ -90,7 +104,7 @@ impl Worker {
                         Posted::Yes => u64::MAX,
                         Posted::Again => now,
                         Posted::Failed(errno) => {
-                            failed.push((lane.peer.clone(), errno));
+                            failed.push((lane.peer.clone(), plan, errno));
                             u64::MAX
                         }
                     };
@@ -110,13 +124,13 @@ impl Worker {
                 if let Posted::Failed(errno) =
                     work.rail.send_frame(lane.lane, |f| header.write(f, &body, &[]))
                 {
-                    failed.push((lane.peer.clone(), errno));
+                    failed.push((lane.peer.clone(), plan, errno));
                     lane.greeting.next_ns = u64::MAX;
                 }
             }
         }
-        for (peer, errno) in failed {
-            self.tell_home(&peer, Command::LaneFailed { peer: peer.id, errno });
+        for (peer, plan, errno) in failed {
+            self.tell_home(&peer, Command::LaneFailed { peer: peer.id, plan, errno });
         }
     }
 
@@ -154,7 +168,12 @@ impl Worker {
         if peer.state() == PeerState::Down {
             return;
         }
-        peer.their_id.store(hello.peer, Ordering::Release);
+        let known_id = peer.their_id.swap(hello.peer, Ordering::AcqRel);
+        if known_id != 0 && known_id != hello.peer {
+            // The other side has ended what we still have: its next hello finds it gone.
+            let outcome = Outcome::of(Status::PeerClosed);
+            return self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
+        }
         if let Some((r, lane)) = self.find_lane(&peer, plan) {
             self.welcome(r, lane, hello.nonce);
         }
@@ -230,7 +249,10 @@ impl Worker {
     pub fn lane_failed(&mut self, r: usize, lane: u32, errno: i32, provider_errno: i32, now: u64) {
         let work = &mut self.rails[r];
         let index = work.rail.index;
-        let Some(state) = work.rail.lane(lane).map(|l| l.state) else { return };
+        let Some((state, remote_rail)) = work.rail.lane(lane).map(|l| (l.state, l.remote_rail)) else {
+            return;
+        };
+        let plan = Plan { rail: index, remote_rail };
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut).filter(|l| !l.closing)
         else {
             return;
@@ -246,7 +268,7 @@ impl Worker {
                 of.greeting.next_ns = now + AGAIN_NS;
                 if of.greeting.failures >= PATIENCE {
                     of.greeting.next_ns = u64::MAX;
-                    self.tell_home(&peer, Command::LaneFailed { peer: peer.id, errno });
+                    self.tell_home(&peer, Command::LaneFailed { peer: peer.id, plan, errno });
                 }
             }
             LaneState::Up => {

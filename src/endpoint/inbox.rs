@@ -34,6 +34,9 @@ pub enum Command {
     DropLanes {
         peer: u64,
     },
+    DrainLanes {
+        peer: u64,
+    },
     /// The rest is for the peer's home.
     AddLink {
         peer: Arc<Peer>,
@@ -46,7 +49,11 @@ pub enum Command {
     },
     LaneFailed {
         peer: u64,
+        plan: Plan,
         errno: i32,
+    },
+    LaneDrained {
+        peer: u64,
     },
     EndPeer {
         peer: u64,
@@ -86,6 +93,18 @@ pub enum Command {
         peer: u64,
     },
     Shutdown,
+}
+
+impl Command {
+    /// The worker has ended: who waits for an answer gets one.
+    fn refuse(self) {
+        match self {
+            Command::Register { reply, .. } => reply.put(Err(Error::closed())),
+            // The rails are closed, and the registrations with them.
+            Command::Deregister { reply, .. } => reply.put(Ok(())),
+            _ => {}
+        }
+    }
 }
 
 /// By rail: the ranges' registrations.
@@ -130,6 +149,8 @@ pub struct Inbox {
     transfers: ArrayQueue<u64>,
     commands: Mutex<VecDeque<Command>>,
     has_commands: AtomicBool,
+    /// Changed under the commands' lock.
+    closed: AtomicBool,
     sleeping: AtomicBool,
     event: OwnedFd,
 }
@@ -146,6 +167,7 @@ impl Inbox {
             transfers: ArrayQueue::new(transfers),
             commands: Mutex::default(),
             has_commands: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             // SAFETY: as above.
             event: unsafe { OwnedFd::from_raw_fd(fd) },
@@ -161,7 +183,13 @@ impl Inbox {
     }
 
     pub fn command(&self, command: Command) {
-        self.commands.lock().push_back(command);
+        let mut commands = self.commands.lock();
+        if self.closed.load(Ordering::Relaxed) {
+            drop(commands);
+            return command.refuse();
+        }
+        commands.push_back(command);
+        drop(commands);
         self.has_commands.store(true, Ordering::Release);
         self.wake();
     }
@@ -169,6 +197,13 @@ impl Inbox {
     #[inline]
     pub fn next_transfer(&self) -> Option<u64> {
         self.transfers.pop()
+    }
+
+    /// Takes what is there; later commands are refused.
+    pub fn close(&self) -> VecDeque<Command> {
+        let mut commands = self.commands.lock();
+        self.closed.store(true, Ordering::Relaxed);
+        std::mem::take(&mut *commands)
     }
 
     pub fn take_commands(&self) -> VecDeque<Command> {

@@ -2,11 +2,10 @@
 
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::fabric::Posted;
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Link};
 use crate::peer::table::place;
-use crate::peer::wire::{Header, Kind, USER};
+use crate::peer::wire::{Kind, USER};
 use crate::peer::{status_of_end, Peer, PeerState, Plan};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -54,14 +53,17 @@ impl Worker {
         link.peer.lanes_up.store(link.lanes_up.len() as u32, Ordering::Relaxed);
         link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
         link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
+        self.mark(peer);
         self.say_ready(peer, now);
     }
 
-    pub fn link_lane_failed(&mut self, peer: u64, errno: i32, now: u64) {
+    pub fn link_lane_failed(&mut self, peer: u64, plan: Plan, errno: i32, now: u64) {
         let Some(link) = self.link(peer) else { return };
-        link.lanes_failed += 1;
+        if !link.lanes_failed.contains(&plan) {
+            link.lanes_failed.push(plan);
+        }
         link.last_errno = errno;
-        if link.lanes_failed >= link.plans.len() {
+        if link.lanes_up.is_empty() && link.lanes_failed.len() >= link.plans.len() {
             let outcome = Outcome { status: Status::Unreachable, provider_errno: errno, rail: None };
             return self.end_peer(peer, outcome, now);
         }
@@ -125,7 +127,7 @@ impl Worker {
         }
         if outcome.status == Status::PeerLost {
             // It may only have been stopped: when it goes on it should know.
-            self.post_bye(peer);
+            self.say(peer, Kind::Bye);
         }
         let Some(link) = self.links[at].take() else { return };
         self.dirty.retain(|dirty| *dirty != at);
@@ -156,52 +158,12 @@ impl Worker {
         } else {
             core.queue.unreserve(1 + link.accepted as u64);
         }
+        // A connect that we ended ourselves was canceled.
+        let refused = Outcome { status: status_of_end(outcome.status), ..outcome };
         for user_data in connects {
-            core.queue.publish(Completion { user_data, ..completion(completion::KIND_PEER_UP) });
+            let completion = Completion::new(completion::KIND_PEER_UP, refused, peer, now);
+            core.queue.publish(Completion { user_data, ..completion });
         }
-    }
-
-    /// What is outstanding ends at once, the peer when it knows.
-    pub fn link_disconnect(&mut self, peer: u64, now: u64) {
-        let Some(link) = self.link(peer) else { return };
-        if !link.up {
-            return self.end_peer(peer, Outcome::OK, now);
-        }
-        self.core.table.end_of_peer(peer, Outcome::of(Status::Canceled), now);
-        self.say_bye(peer, now);
-    }
-
-    fn say_bye(&mut self, peer: u64, now: u64) {
-        let said = self.post_bye(peer);
-        if let Some(link) = self.link(peer).filter(|link| link.bye_ns.is_none()) {
-            link.bye_ns = Some(now);
-            link.bye_said = said;
-        }
-    }
-
-    pub(super) fn post_bye(&mut self, peer: u64) -> bool {
-        let header = |to| Header::plain(Kind::Bye, to, self.core.incarnation);
-        let Some(to) = self
-            .links
-            .get(place(peer))
-            .and_then(|l| l.as_ref())
-            .map(|l| l.peer.their_id.load(Ordering::Acquire))
-        else {
-            return false;
-        };
-        let header = header(to);
-        let Some((r, lane)) = self.control_lane(peer) else { return false };
-        self.rails[r].rail.send_frame(lane, |frame| header.write(frame, &[], &[])) == Posted::Yes
-    }
-
-    /// The endpoint shuts down: every peer is told, and has a moment to answer.
-    pub fn say_bye_to_all(&mut self, now: u64) {
-        self.shutting_down = true;
-        let peers: Vec<u64> = self.links.iter().flatten().map(|link| link.peer.id).collect();
-        for peer in peers {
-            self.say_bye(peer, now);
-        }
-        self.tend_links(now);
     }
 
     /// What is due: connects that took too long, stragglers, byes not answered.
@@ -209,20 +171,15 @@ impl Worker {
         let mut ended = Vec::new();
         let mut ready = Vec::new();
         let mut marked = Vec::new();
-        let (mut byes, mut beats) = (Vec::new(), Vec::new());
+        let (mut partings, mut beats) = (Vec::new(), Vec::new());
         let refusals: Vec<(u64, usize, u32)> = self.refusals();
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
             if !link.up && now >= link.peer.connect_deadline {
                 let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
                 ended.push((peer, outcome));
-            } else if link
-                .bye_ns
-                .is_some_and(|since| !link.up || now.saturating_sub(since) > link.bye_patience())
-            {
-                ended.push((peer, Outcome::OK));
-            } else if link.bye_ns.is_some() && !link.bye_said {
-                byes.push(peer);
+            } else if link.parting.is_some() {
+                partings.push(peer);
             } else if link.up && now.saturating_sub(link.sent_ns) > HEARTBEAT_NS {
                 beats.push(peer);
             } else if !link.up && !link.ready_sent && link.first_up_ns != 0 {
@@ -238,11 +195,8 @@ impl Worker {
         for peer in ready {
             self.say_ready(peer, now);
         }
-        for peer in byes {
-            let said = self.post_bye(peer);
-            if let Some(link) = self.link(peer) {
-                link.bye_said = said;
-            }
+        for peer in partings {
+            self.go_on_parting(peer, now);
         }
         for peer in beats {
             self.beat(peer, now);

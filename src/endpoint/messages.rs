@@ -23,7 +23,7 @@ impl Messages {
     pub fn keep(&self, bytes: Vec<u8>, peer: &Arc<Peer>) -> (u64, *const u8) {
         let id = MESSAGE | self.next.fetch_add(1, Ordering::Relaxed);
         let bytes = bytes.into_boxed_slice();
-        let data = if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr() };
+        let data = bytes.as_ptr();
         peer.held.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.held.lock().insert(id, (bytes, peer.clone()));
         (id, data)

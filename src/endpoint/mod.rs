@@ -11,24 +11,25 @@ pub mod inbox;
 mod links;
 mod messages;
 mod open;
+mod part;
 mod submit;
 mod talk;
 pub mod worker;
 
 use crate::memory::descriptor::{self, Descriptor};
-use crate::memory::{Access, Memory, Range, RemoteMemory};
+use crate::memory::{Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::Outcome;
-use core::{Core, RailInfo, CLOSING, OPEN};
+use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use inbox::{Command, RailRegistrations, Reply};
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use worker::Worker;
@@ -91,9 +92,29 @@ pub struct Endpoint {
     /// Manual progress: the worker, taken by whoever polls.
     manual: Option<Mutex<Worker>>,
     libfabric: String,
+    /// Queues beside the endpoint's own.
+    queues: Mutex<Vec<Weak<Queue>>>,
     /// Everything has ended: rails and workers are no more.
     down: AtomicBool,
     closed: AtomicBool,
+}
+
+/// Memory that is not there would be found out by a provider in mid-transfer, at
+/// the cost of the connection.
+fn check_mapped(index: usize, range: &Range) -> Result<()> {
+    // SAFETY: asks for a constant.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+    let first = range.base / page * page;
+    let len = (range.base + range.len - first) as usize;
+    // SAFETY: with MS_ASYNC it changes nothing; what is not mapped is answered by ENOMEM.
+    let rc = unsafe { libc::msync(first as *mut std::ffi::c_void, len, libc::MS_ASYNC) };
+    if rc != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
+        return Err(Error::invalid(format!(
+            "range {index} ({} bytes at {:#x}) is not all mapped memory of this process",
+            range.len, range.base
+        )));
+    }
+    Ok(())
 }
 
 impl Endpoint {
@@ -174,7 +195,19 @@ impl Endpoint {
         if self.manual.is_some() {
             self.progress();
         }
-        Ok(queue.poll(out) as i32)
+        match queue.poll(out) {
+            0 if !out.is_empty() => self.check_over(queue).map(|()| 0),
+            taken => Ok(taken as i32),
+        }
+    }
+
+    /// Nothing will come to this queue any more.
+    fn check_over(&self, queue: &Queue) -> Result<()> {
+        self.check_poison()?;
+        if self.down.load(Ordering::Acquire) && queue.is_empty() {
+            return Err(Error::closed());
+        }
+        Ok(())
     }
 
     pub fn wait(&self, queue: &Queue, out: &mut [MaybeUninit<Completion>], timeout_ns: u64) -> Result<i32> {
@@ -186,10 +219,7 @@ impl Endpoint {
             if taken > 0 || out.is_empty() {
                 return Ok(taken as i32);
             }
-            self.check_poison()?;
-            if self.down.load(Ordering::Acquire) && queue.is_empty() {
-                return Err(Error::closed());
-            }
+            self.check_over(queue)?;
             let now = self.core.clock.now();
             if now >= until {
                 return Ok(0);
@@ -227,6 +257,7 @@ impl Endpoint {
 
     pub fn arm(&self, queue: &Queue) -> Result<Arm> {
         self.needs_threads()?;
+        self.check_over(queue)?;
         queue.arm()
     }
 
@@ -242,7 +273,9 @@ impl Endpoint {
             16..=1_048_576 => depth as usize,
             _ => return Err(Error::limit(format!("depth is {depth}: it must be 16 to 1048576, or 0"))),
         };
-        Ok(Arc::new(Queue::new(depth)))
+        let queue = Arc::new(Queue::new(depth));
+        self.queues.lock().push(Arc::downgrade(&queue));
+        Ok(queue)
     }
 
     // Peers.
@@ -263,13 +296,11 @@ impl Endpoint {
                 "the completion queue has no room for the peer's events: poll it",
             ));
         }
-        let made = core.make_peer(address, fabric, reason, timeout);
-        let (peer, new, plans) = made.inspect_err(|_| core.queue.unreserve(2))?;
-        peer.connects.lock().push(user_data);
-        if new {
-            core.start_peer(&peer, plans, false, None);
-        } else {
+        let made = core.make_peer(address, fabric, reason, timeout, Begin::Connecting { user_data });
+        let (peer, new) = made.inspect_err(|_| core.queue.unreserve(2))?;
+        if !new {
             core.queue.unreserve(1);
+            peer.connects.lock().push(user_data);
             core.inboxes[peer.home].command(Command::Connected { peer: peer.id });
             if peer.state() == PeerState::Down {
                 return self.connect_to_ended(&peer, user_data);
@@ -333,6 +364,7 @@ impl Endpoint {
     pub fn register(&self, ranges: Vec<Range>, access: Access) -> Result<Arc<Memory>> {
         let core = &self.core;
         core.check_open()?;
+        ranges.iter().enumerate().try_for_each(|(i, range)| check_mapped(i, range))?;
         let shared: Arc<[Range]> = ranges.clone().into();
         let replies: Vec<Reply<Result<RailRegistrations>>> = core
             .inboxes
@@ -389,7 +421,8 @@ impl Endpoint {
         if self.down.load(Ordering::Acquire) {
             return Ok(()); // The rails are closed, and the registrations with them.
         }
-        self.deregister_from_rails(memory)
+        // What failed can be tried again.
+        self.deregister_from_rails(memory).inspect_err(|_| memory.stay())
     }
 
     /// Waits until no peer uses a memory; disconnects those that do not answer.
@@ -444,6 +477,9 @@ impl Endpoint {
             ));
         }
         let remote = Arc::new(descriptor.into_remote(peer.id));
+        if peer.gone.lock().contains(&remote.id) {
+            return Err(Error::of_remote(RemoteState::Gone).unwrap_or_else(Error::closed));
+        }
         if remote.rail_count() < peer.address.rails.len() {
             return Err(Error::new(
                 Status::Format,
@@ -498,8 +534,16 @@ impl Endpoint {
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
             self.down.store(true, Ordering::Release);
         }
-        core.queue.interrupt();
+        self.close_queues(ended.is_ok());
         ended
+    }
+
+    /// Wakes all who wait: nothing comes any more.
+    fn close_queues(&self, over: bool) {
+        let mut queues = self.queues.lock();
+        queues.retain(|queue| queue.strong_count() > 0);
+        let all = queues.iter().filter_map(Weak::upgrade).chain([self.core.queue.clone()]);
+        all.for_each(|queue| queue.interrupt(over));
     }
 
     fn stop_manual(&self, worker: &mut Worker) -> Result<()> {

@@ -74,6 +74,7 @@ impl Endpoint {
             ended: Arc::default(),
             manual: Some(Mutex::new(worker)),
             libfabric,
+            queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }))
@@ -129,6 +130,7 @@ impl Endpoint {
             ended,
             manual: None,
             libfabric,
+            queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }))
@@ -222,7 +224,11 @@ fn assemble(
         let why: Vec<String> = failures.iter().map(|(text, _)| text.clone()).collect();
         let reasons = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
         let provider_errno = failures.first().map_or(0, |(_, error)| error.provider_errno);
-        let text = format!("{} rails came up, {} are needed{reasons}", infos.len(), config.min_rails.max(1));
+        let text = format!(
+            "rails that came up: {}; min_rails: {}{reasons}; lower min_rails, or look at rails and rail_count",
+            infos.len(),
+            config.min_rails.max(1)
+        );
         return Err(Error { provider_errno, ..Error::new(Status::NoRails, text) });
     }
     let random = Random;

@@ -59,7 +59,7 @@ impl Endpoint {
             local.exit();
             remote.exit();
             spec.queue.unreserve(1);
-            return Err(full("max_transfers are in use"));
+            return Err(full(&format!("{} operations are outstanding (max_transfers)", core.table.active())));
         };
         self.start(id, remote, slices, now);
         Ok(id)
@@ -105,7 +105,10 @@ impl Endpoint {
         let before = peer.outgoing.fetch_add(allowance, Ordering::Relaxed);
         if before > 0 && before + allowance > core.config.message_bytes {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            return Err(full("message_bytes wait for this peer already"));
+            return Err(full(&format!(
+                "{before} bytes of messages wait for this peer (message_bytes: {})",
+                core.config.message_bytes
+            )));
         }
         if !spec.queue.reserve(1) {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
@@ -123,7 +126,7 @@ impl Endpoint {
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
             spec.queue.unreserve(1);
-            return Err(full("max_transfers are in use"));
+            return Err(full(&format!("{} operations are outstanding (max_transfers)", core.table.active())));
         };
         // A send has no flows: its place in the peer's channel ends it.
         core.table.leave(core.table.held_slot(id), 0);

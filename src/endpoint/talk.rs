@@ -8,6 +8,7 @@ use crate::peer::channel::Out;
 use crate::peer::link::{Assembly, Link, Part};
 use crate::peer::table::place;
 use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, HEADER, SYSTEM, USER};
+use crate::peer::Plan;
 use crate::rail::LaneState;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -17,6 +18,12 @@ use std::sync::Arc;
 
 /// A lane that refuses frames for so long, with nothing in flight, is lost.
 const REFUSED_NS: u64 = 3_000_000_000;
+
+/// Frames that a lane may have under way when a heartbeat joins them.
+const BEATS: u32 = 4;
+
+/// Most data of a notification, in bytes: callers rely on it.
+const NOTIFY_DATA: usize = 256;
 
 /// What became of a frame that was next in its channel.
 enum Delivery {
@@ -75,8 +82,13 @@ impl Worker {
 
     pub(super) fn beat(&mut self, peer: u64, now: u64) {
         let from = self.core.incarnation;
-        let (Some((r, lane)), Some(link)) = (self.control_lane(peer), self.link(peer)) else { return };
+        let Some((r, lane)) = self.control_lane(peer) else { return };
+        let under_way = self.rails[r].rail.lane(lane).is_some_and(|lane| lane.inflight_frames >= BEATS);
+        let Some(link) = self.link(peer) else { return };
         link.sent_ns = now;
+        if under_way {
+            return; // They are not taken; more would only take up room.
+        }
         let to = link.peer.their_id.load(Ordering::Acquire);
         let body = acknowledgement(link);
         // Without room, something else is being sent.
@@ -158,8 +170,7 @@ impl Worker {
             return self.hello(r, body);
         }
         let Ok(peer) = self.core.peers.get(header.to) else {
-            // Of a peer that has ended here; a bye is answered so that it need not wait.
-            return;
+            return self.answer_ended(r, &header);
         };
         if peer.address.incarnation != header.from && header.kind != Kind::Refuse {
             return self.core.count_rubbish();
@@ -173,6 +184,18 @@ impl Worker {
         self.link_frame(peer.id, frame, now);
     }
 
+    /// Somebody talks to a peer that has ended here: it should know.
+    fn answer_ended(&mut self, r: usize, header: &Header) {
+        if matches!(header.kind, Kind::Leave | Kind::Bye | Kind::ByeAck | Kind::Refuse | Kind::Welcome) {
+            return;
+        }
+        let Some((their_id, address)) = self.core.peers.ended(header.from) else { return };
+        let fabric = &self.core.rails[self.rails[r].rail.index].fabric;
+        let Some(theirs) = address.rails.iter().find(|rail| rail.fabric == *fabric) else { return };
+        let bye = Header::plain(Kind::Bye, their_id, self.core.incarnation);
+        self.rails[r].rail.answer(&theirs.address, |frame| bye.write(frame, &[], &[]));
+    }
+
     /// A frame for a link at home here.
     pub fn link_frame(&mut self, peer: u64, frame: &[u8], now: u64) {
         let Some((header, body)) = Header::read(frame) else { return };
@@ -181,8 +204,9 @@ impl Worker {
         }
         match header.kind {
             Kind::Refuse => self.refused(peer, body, now),
+            Kind::Leave => self.left(peer, now),
             Kind::Bye => self.bye(peer, now),
-            Kind::ByeAck => self.end_peer(peer, Outcome::OK, now),
+            Kind::ByeAck => self.bye_ack(peer, now),
             Kind::Ack => {
                 if let Some([system, user]) = read_numbers::<2>(body) {
                     self.acknowledged(peer, SYSTEM, system as u32, now);
@@ -206,17 +230,6 @@ impl Worker {
             log::warn!("peer {peer:#x} refused: {text}");
             self.end_peer(peer, Outcome::of(status), now);
         }
-    }
-
-    pub(super) fn bye(&mut self, peer: u64, now: u64) {
-        let ack = |to, from| Header::plain(Kind::ByeAck, to, from);
-        if let (Some((r, lane)), Some(link)) = (self.control_lane(peer), self.link(peer)) {
-            let to = link.peer.their_id.load(Ordering::Acquire);
-            let header = ack(to, self.core.incarnation);
-            // Lost, it costs the other side a moment.
-            let _ = self.rails[r].rail.send_frame(lane, |frame| header.write(frame, &[], &[]));
-        }
-        self.end_peer(peer, Outcome::of(Status::PeerClosed), now);
     }
 
     pub(super) fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
@@ -283,11 +296,17 @@ impl Worker {
             (Kind::Imported, _, Some([number, known]), _) => {
                 if let Some(remote) = link.remotes.get(&number) {
                     let state = if known == 1 { RemoteState::Ready } else { RemoteState::Gone };
-                    remote.workers.store(link.peer.workers, Ordering::Release);
+                    if state == RemoteState::Gone {
+                        link.peer.gone.lock().insert(remote.id);
+                    }
+                    let of = |plan: &Plan| 1u64 << core.rails[plan.rail].worker;
+                    let workers = link.lanes_up.iter().fold(0, |workers, plan| workers | of(plan));
+                    remote.workers.store(workers, Ordering::Release);
                     core.answered(remote, state, now);
                 }
             }
             (Kind::Revoke, Some([memory]), ..) => {
+                link.peer.gone.lock().insert(memory);
                 for remote in link.remotes_of(memory) {
                     core.answered(&remote, RemoteState::Gone, now);
                     core.table.end_of_remote(&remote, Outcome::of(Status::MemoryGone), now);
@@ -307,6 +326,10 @@ impl Worker {
             core.count_rubbish();
             return Delivery::Taken;
         };
+        if part.offset == 0 && link.assembly.is_some() || part.bytes.is_empty() && part.total > 0 {
+            core.count_rubbish();
+            return Delivery::Taken;
+        }
         if part.offset == 0 {
             let held = link.peer.held.load(Ordering::Relaxed);
             let room = held == 0 || held + part.total as u64 <= core.config.message_bytes;
@@ -328,16 +351,19 @@ impl Worker {
         let bytes = link.assembly.take().map(|a| a.bytes).unwrap_or_default();
         let mut completion = Completion::new(completion::KIND_MESSAGE, Outcome::OK, link.peer.id, now);
         completion.bytes = bytes.len() as u64;
-        let (id, data) = core.messages.keep(bytes, &link.peer);
-        completion.transfer = id;
-        completion.data = data.cast();
+        if !bytes.is_empty() {
+            let (id, data) = core.messages.keep(bytes, &link.peer);
+            completion.transfer = id;
+            completion.data = data.cast();
+        }
         core.queue.publish(completion);
         Delivery::Taken
     }
 
     fn notification(&mut self, link: &Link, body: &[u8], now: u64) -> Delivery {
         let core = &self.core;
-        let Some((value, data)) = body.split_first_chunk::<8>() else {
+        let Some((value, data)) = body.split_first_chunk::<8>().filter(|(_, data)| data.len() <= NOTIFY_DATA)
+        else {
             core.count_rubbish();
             return Delivery::Taken;
         };

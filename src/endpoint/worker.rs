@@ -6,13 +6,14 @@
 
 use super::core::Core;
 use super::inbox::{Command, RailRegistrations};
+use super::part::Drain;
 use crate::fabric::{Access, HostRange};
-use crate::memory::Memory;
+use crate::memory::{Memory, RemoteState};
 use crate::peer::link::Link;
 use crate::peer::table::place;
 use crate::peer::Peer;
 use crate::rail::{lane_index, Done, LaneState, Rail, Work};
-use crate::status::{Result, Status};
+use crate::status::{Error, Result, Status};
 use crate::transfer::flow::Flows;
 use crate::transfer::table::Left;
 use crate::transfer::Outcome;
@@ -43,6 +44,7 @@ pub struct Worker {
     next_tick: u64,
     turn: usize,
     pub shutting_down: bool,
+    closed: bool,
 }
 
 /// A rail and what the worker does on it.
@@ -60,12 +62,14 @@ pub struct LaneWork {
     pub greeting: super::greet::Greeting,
     /// Dropped: only waits for the fabric to give its operations back.
     pub closing: bool,
+    /// Its peer parts, or we do.
+    pub drain: Drain,
 }
 
 impl LaneWork {
     /// Something of it is due soon.
     fn is_waiting(&self) -> bool {
-        self.closing || self.greeting.is_waiting()
+        self.closing || self.drain != Drain::No || self.greeting.is_waiting()
     }
 }
 
@@ -85,11 +89,15 @@ impl Worker {
             next_tick: 0,
             turn: 0,
             shutting_down: false,
+            closed: false,
         }
     }
 
     /// One pass; true if there was anything to do.
     pub fn step(&mut self) -> bool {
+        if self.closed {
+            return false;
+        }
         let now = self.core.clock.now();
         let mut busy = self.take_inbox(now);
         for r in 0..self.rails.len() {
@@ -128,6 +136,9 @@ impl Worker {
     /// Waits for the rails and the inbox. A rail that has no descriptor and has
     /// lanes must be driven all the time: a peer may be writing through it.
     pub fn rest(&mut self, now: u64, at_most: Duration) {
+        if self.closed {
+            return;
+        }
         let mut fds = std::mem::take(&mut self.fds);
         fds.clear();
         let mut waitless = false;
@@ -198,9 +209,11 @@ impl Worker {
                 continue;
             }
             if let Some(lane) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
-                core.table.share(slot, 1);
-                lane.flows.begin(slot, wanted * workers);
-                chosen += 1;
+                if lane.drain == Drain::No {
+                    core.table.share(slot, 1);
+                    lane.flows.begin(slot, wanted * workers);
+                    chosen += 1;
+                }
             }
         }
         self.left.push(core.table.leave(slot, 0));
@@ -306,6 +319,7 @@ impl Worker {
         }
         self.greet_lanes(now);
         self.tend_links(now);
+        self.advance_drains();
         self.reap_closing();
     }
 
@@ -315,9 +329,11 @@ impl Worker {
             Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
             Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
             Command::DropLanes { peer } => self.drop_lanes(peer),
+            Command::DrainLanes { peer } => self.drain_lanes(peer),
+            Command::LaneDrained { peer } => self.link_lane_drained(peer, now),
             Command::AddLink { peer, plans, accepted } => self.add_link(peer, plans, accepted),
             Command::LaneUp { peer, plan } => self.link_lane_up(peer, plan, now),
-            Command::LaneFailed { peer, errno } => self.link_lane_failed(peer, errno, now),
+            Command::LaneFailed { peer, plan, errno } => self.link_lane_failed(peer, plan, errno, now),
             Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
             Command::Frame { peer, bytes } => self.link_frame(peer, &bytes, now),
             Command::Send { peer, id, data, allowance } => self.link_send(peer, id, data, allowance),
@@ -328,7 +344,7 @@ impl Worker {
             Command::Resume { peer } => self.link_resume(peer, now),
             Command::Connected { peer } => self.link_connected(peer, now),
             Command::Disconnect { peer } => self.link_disconnect(peer, now),
-            Command::Shutdown => self.say_bye_to_all(now),
+            Command::Shutdown => self.leave_all(now),
         }
     }
 
@@ -390,9 +406,34 @@ impl Worker {
                 lane.flows.abandon(&self.core.table, &mut self.left);
             }
         }
+        self.closed = true;
         let now = self.core.clock.now();
+        self.close_inbox(now);
         self.settle(now);
         outcome
+    }
+
+    /// Answers what others pushed while the rails closed.
+    fn close_inbox(&mut self, now: u64) {
+        let core = self.core.clone();
+        let inbox = &core.inboxes[self.index];
+        let commands = inbox.close();
+        while let Some(id) = inbox.next_transfer() {
+            core.abandon(id, Outcome::of(Status::Canceled), now);
+        }
+        for command in commands {
+            match command {
+                Command::Register { reply, .. } => reply.put(Err(Error::closed())),
+                Command::Deregister { reply, .. } => reply.put(Ok(())),
+                Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
+                Command::AddLink { peer, plans, accepted } => self.add_link(peer, plans, accepted),
+                _ => {}
+            }
+        }
+        let links: Vec<u64> = self.links.iter().flatten().map(|link| link.peer.id).collect();
+        for peer in links {
+            self.end_peer(peer, Outcome::OK, now);
+        }
     }
 
     /// The worker panicked: everything that it had under way ends.
@@ -400,6 +441,6 @@ impl Worker {
         self.core.poison(message);
         self.core.table.end_all(Outcome::of(Status::Internal), self.core.clock.now());
         self.core.said_bye(self.index);
-        self.core.queue.interrupt();
+        self.core.queue.interrupt(false);
     }
 }

@@ -76,9 +76,9 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
         return Err(Error::new(
             Status::NoRails,
             format!(
-                "no NIC is left of {}: rails is \"{}\"",
-                names.join(", "),
-                patterns.as_deref().unwrap_or("(default)")
+                "rails \"{}\" matches none of the NICs here: {}",
+                patterns.as_deref().unwrap_or("(default)"),
+                names.join(", ")
             ),
         ));
     }

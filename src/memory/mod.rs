@@ -104,6 +104,8 @@ impl Memory {
 
     /// Begins to deregister: false if transfers use it, and then nothing changed.
     pub fn leave(&self) -> bool {
+        // Under the lock, an import sees the outcome and not the attempt.
+        let _importers = self.importers.lock();
         if self.leaving.swap(true, Ordering::SeqCst) {
             return false;
         }
@@ -112,6 +114,11 @@ impl Memory {
             return false;
         }
         true
+    }
+
+    /// Deregistering failed half-way: it may be tried again.
+    pub fn stay(&self) {
+        self.leaving.store(false, Ordering::SeqCst);
     }
 
     /// A peer asks to use it; false if it is on its way out.

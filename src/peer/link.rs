@@ -9,10 +9,6 @@ use crate::status::Status;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A bye that is not answered by then was not heard.
-const BYE_NS: u64 = 200_000_000;
-/// A lane that has no room for a bye for so long has no peer that reads.
-const UNSAID_NS: u64 = 2_000_000_000;
 /// Bytes of a message frame before its part of the message.
 const PART: usize = 8;
 
@@ -22,7 +18,7 @@ pub struct Link {
     pub accepted: bool,
     pub plans: Vec<Plan>,
     pub lanes_up: Vec<Plan>,
-    pub lanes_failed: usize,
+    pub lanes_failed: Vec<Plan>,
     pub first_up_ns: u64,
     pub last_errno: i32,
     pub ready_sent: bool,
@@ -36,15 +32,36 @@ pub struct Link {
     next_remote: u64,
     /// Memories that the peer takes back, while our transfers still use them.
     pub revoking: Vec<u64>,
-    /// Since when we say bye, and whether it was posted.
-    pub bye_ns: Option<u64>,
-    pub bye_said: bool,
+    pub parting: Option<Parting>,
     /// When a frame was last sent.
     pub sent_ns: u64,
     /// Since when an idle lane refuses all frames; 0 if it does not.
     pub refused_ns: u64,
     /// In the worker's list of links to look at.
     pub dirty: bool,
+}
+
+/// How a link ends while both sides are alive (see `endpoint::part`).
+pub struct Parting {
+    pub stage: Stage,
+    /// When this stage began.
+    pub since: u64,
+    /// Lanes that have not drained yet.
+    pub draining: usize,
+    /// The peer leaves: the word to say is the answer to its bye.
+    pub answers: bool,
+    /// It has said bye.
+    pub heard: bool,
+    /// What PEER_DOWN will say.
+    pub outcome: crate::transfer::Outcome,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    Draining,
+    Saying,
+    Waiting,
+    Over,
 }
 
 pub struct Assembly {
@@ -66,7 +83,7 @@ impl Link {
             accepted,
             plans,
             lanes_up: Vec::new(),
-            lanes_failed: 0,
+            lanes_failed: Vec::new(),
             first_up_ns: 0,
             last_errno: 0,
             ready_sent: false,
@@ -77,8 +94,7 @@ impl Link {
             remotes: HashMap::new(),
             next_remote: 1,
             revoking: Vec::new(),
-            bye_ns: None,
-            bye_said: false,
+            parting: None,
             sent_ns: 0,
             refused_ns: 0,
             dirty: false,
@@ -142,19 +158,10 @@ impl Link {
         done
     }
 
-    /// How long a bye may take: to be answered, or to find room to be said.
-    pub fn bye_patience(&self) -> u64 {
-        if self.bye_said {
-            BYE_NS
-        } else {
-            UNSAID_NS
-        }
-    }
-
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
         !self.up
-            || self.bye_ns.is_some()
+            || self.parting.is_some()
             || self.refused_ns != 0
             || !self.revoking.is_empty()
             || self.channels[USER].deliverable().is_some()
@@ -162,7 +169,7 @@ impl Link {
 
     /// Everything planned has come up or failed.
     pub fn settled(&self) -> bool {
-        self.lanes_up.len() + self.lanes_failed >= self.plans.len()
+        self.plans.iter().all(|plan| self.lanes_up.contains(plan) || self.lanes_failed.contains(plan))
     }
 }
 

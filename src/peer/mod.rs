@@ -25,6 +25,7 @@ pub mod wire;
 use crate::status::Status;
 use address::Address;
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 #[repr(u8)]
@@ -56,6 +57,8 @@ pub struct Peer {
     pub outgoing: AtomicU64,
     /// Bytes of messages from it that the caller has not released.
     pub held: AtomicU64,
+    /// Memories that it said are no more.
+    pub gone: Mutex<HashSet<u64>>,
     pub lanes_up: AtomicU32,
     pub local_rails: AtomicU32,
     pub remote_rails: AtomicU32,
@@ -103,6 +106,7 @@ impl Peer {
             connects: Mutex::default(),
             outgoing: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            gone: Mutex::default(),
             lanes_up: AtomicU32::new(0),
             local_rails: AtomicU32::new(0),
             remote_rails: AtomicU32::new(0),

@@ -1,9 +1,11 @@
 //! All peers of an endpoint, by id and by incarnation.
 
+use super::address::Address;
 use super::Peer;
 use crate::status::{Error, Result};
 use parking_lot::RwLock;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 pub struct PeerTable {
@@ -13,11 +15,16 @@ pub struct PeerTable {
     first: u32,
 }
 
+/// Ended peers that are remembered.
+const ENDED: usize = 256;
+
 #[derive(Default)]
 struct Inner {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_incarnation: HashMap<u64, Arc<Peer>>,
+    /// Peers that ended lately, the last ones last.
+    ended: VecDeque<Arc<Peer>>,
 }
 
 #[derive(Default)]
@@ -50,11 +57,13 @@ impl PeerTable {
     }
 
     /// The peer of this incarnation: the one there is, or a new one that `make`
-    /// makes for an id. Says whether it is new.
+    /// makes for an id, and that `start` starts before anybody else can see it.
+    /// Says whether it is new.
     pub fn get_or_insert(
         &self,
         incarnation: u64,
         make: impl FnOnce(u64) -> Result<Peer>,
+        start: impl FnOnce(&Arc<Peer>),
     ) -> Result<(Arc<Peer>, bool)> {
         let mut inner = self.inner.write();
         if let Some(peer) = inner.by_incarnation.get(&incarnation) {
@@ -76,6 +85,7 @@ impl PeerTable {
         }
         inner.slots[index].peer = Some(peer.clone());
         inner.by_incarnation.insert(incarnation, peer.clone());
+        start(&peer);
         Ok((peer, true))
     }
 
@@ -87,8 +97,20 @@ impl PeerTable {
             slot.peer = None;
             slot.generation = slot.generation.wrapping_add(1).max(1);
             inner.free.push(index);
-            inner.by_incarnation.remove(&peer.address.incarnation);
+            if let Some(ended) = inner.by_incarnation.remove(&peer.address.incarnation) {
+                inner.ended.push_back(ended);
+            }
+            if inner.ended.len() > ENDED {
+                inner.ended.pop_front();
+            }
         }
+    }
+
+    /// Of an incarnation that ended lately: its id of us, and its address.
+    pub fn ended(&self, incarnation: u64) -> Option<(u64, Address)> {
+        let inner = self.inner.read();
+        let peer = inner.ended.iter().rev().find(|peer| peer.address.incarnation == incarnation)?;
+        Some((peer.their_id.load(Ordering::Acquire), peer.address.clone()))
     }
 
     pub fn all(&self) -> Vec<Arc<Peer>> {

@@ -27,7 +27,8 @@ pub enum Kind {
     Welcome = 2,
     Refuse = 3,
     Ack = 4,
-    /// The sender has ended, and knows that we know.
+    /// The sender leaves; it has drained its lanes; so has who answers.
+    Leave = 7,
     Bye = 5,
     ByeAck = 6,
     /// System channel: all lanes of the sender are up.
@@ -44,9 +45,12 @@ pub enum Kind {
 impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
-        [Hello, Welcome, Refuse, Ack, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Message, Notify]
-            .into_iter()
-            .find(|kind| *kind as u8 == v)
+        [
+            Hello, Welcome, Refuse, Ack, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked,
+            Message, Notify,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == v)
     }
 
     /// The channel that carries it, if one does.

@@ -52,6 +52,11 @@ impl Frames {
         self.free.pop()
     }
 
+    /// All are taken.
+    pub fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
     pub fn put(&mut self, buffer: u32) {
         self.free.push(buffer);
     }

@@ -22,6 +22,7 @@ pub struct Lane {
     /// Bytes that may be in flight, and that are.
     pub window: u64,
     pub inflight_bytes: u64,
+    pub inflight_ops: u32,
     pub inflight_frames: u32,
     /// The last frame was refused although nothing was in flight.
     pub refused: bool,
@@ -37,6 +38,7 @@ impl Lane {
             state: LaneState::Greeting,
             window,
             inflight_bytes: 0,
+            inflight_ops: 0,
             inflight_frames: 0,
             refused: false,
         }

@@ -164,7 +164,7 @@ impl Flows {
 
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
         let place = &mut self.flows[index as usize];
-        if let Some(flow) = place.take_if(|flow| flow.exhausted && flow.inflight == 0) {
+        if let Some(flow) = place.take_if(|flow| flow.exhausted && flow.inflight == 0 && !flow.uncovered) {
             // SAFETY: the flow holds the slot until here.
             left.push(table.leave(unsafe { flow.slot.as_ref() }, flow.arrived));
             self.free.push(index);
@@ -176,7 +176,7 @@ impl Flows {
         self.ready.clear();
         for index in 0..self.flows.len() as u32 {
             if let Some(flow) = &mut self.flows[index as usize] {
-                flow.exhausted = true;
+                flow.give_up();
             }
             self.leave_if_done(index, table, left);
         }
@@ -195,6 +195,12 @@ impl Flows {
 }
 
 impl Flow {
+    /// Nobody waits for it any more: nothing is claimed, nothing covered.
+    fn give_up(&mut self) {
+        self.exhausted = true;
+        self.uncovered = false;
+    }
+
     fn step(&mut self, rail: &mut Rail, lane: u32, index: u32, table: &Table, now: u64, last: bool) -> Step {
         // SAFETY: the flow holds the slot.
         let slot = unsafe { self.slot.as_ref() };
@@ -202,7 +208,7 @@ impl Flow {
         let body = unsafe { table.body(slot) };
         let Some(transfer) = &body.transfer else { return Step::Finished };
         if !Table::wanted(slot) {
-            self.exhausted = true;
+            self.give_up();
             return Step::Finished;
         }
         if !rail.has_room(lane) {

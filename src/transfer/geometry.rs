@@ -35,9 +35,9 @@ pub struct Pages<'a> {
     pub layer_count: u32,
 }
 
-impl Side<'_> {
+impl KeptSide {
     fn largest_page(&self, page_count: u64) -> u64 {
-        match self.pages {
+        match &self.pages {
             Some(pages) => pages.iter().copied().max().unwrap_or(0).into(),
             None => page_count.saturating_sub(1),
         }
@@ -50,7 +50,7 @@ impl Side<'_> {
             let Some(len) = range_len(range) else {
                 return Err(Error::new(
                     Status::Range,
-                    format!("layer {layer} needs {name} range {range}, which does not exist"),
+                    format!("{name} range {range} (of layer {layer}) does not exist in the memory"),
                 ));
             };
             let end = u128::from(self.offset)
@@ -75,7 +75,9 @@ impl Side<'_> {
         }
         (0..=last).try_for_each(within)
     }
+}
 
+impl Side<'_> {
     fn keep(&self) -> KeptSide {
         KeptSide {
             pages: self.pages.map(Box::from),
@@ -101,9 +103,11 @@ impl Pages<'_> {
         if self.layer_count > 65_536 {
             return Err(Error::limit(format!("{} layers: at most 65,536 are allowed", self.layer_count)));
         }
+        // Copied first: the caller's lists may change while they are checked.
+        let (local, remote) = (self.local.keep(), self.remote.keep());
         if self.page_count > 0 {
-            self.local.check("local", self, local_len)?;
-            self.remote.check("remote", self, remote_len)?;
+            local.check("local", self, local_len)?;
+            remote.check("remote", self, remote_len)?;
         }
         let pieces = self.page_len.div_ceil(PIECE).max(1);
         let per_layer = self.page_count.checked_mul(pieces);
@@ -116,8 +120,8 @@ impl Pages<'_> {
         })?;
         let adjacent = |side: &Side| side.page_stride == self.page_len;
         Ok(Geometry {
-            local: self.local.keep(),
-            remote: self.remote.keep(),
+            local,
+            remote,
             page_len: self.page_len,
             page_count: self.page_count,
             pieces,

@@ -19,6 +19,8 @@ pub struct Queue {
     /// Threads asleep in `sleep`.
     sleepers: AtomicU32,
     armed: AtomicBool,
+    /// Nothing will be published any more.
+    closed: AtomicBool,
     event: OnceCell<OwnedFd>,
     lock: Mutex<()>,
     wake: Condvar,
@@ -50,6 +52,7 @@ impl Queue {
             reserved: CachePadded::new(AtomicU64::new(0)),
             sleepers: AtomicU32::new(0),
             armed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             event: OnceCell::new(),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -122,15 +125,17 @@ impl Queue {
         let mut held = self.lock.lock();
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.ring.is_empty() {
+        if self.ring.is_empty() && !self.closed.load(Ordering::Relaxed) {
             self.wake.wait_for(&mut held, at_most);
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes all who sleep here, with nothing to show for it.
-    pub fn interrupt(&self) {
+    /// Wakes all who sleep here, with nothing to show for it; for good if nothing
+    /// will be published any more.
+    pub fn interrupt(&self, over: bool) {
         let _held = self.lock.lock();
+        self.closed.fetch_or(over, Ordering::SeqCst);
         self.wake.notify_all();
         if self.armed.swap(false, Ordering::AcqRel) {
             self.signal();
@@ -157,7 +162,7 @@ impl Queue {
         unsafe { libc::read(fd, (&raw mut old).cast(), 8) };
         self.armed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.ring.is_empty() {
+        if self.ring.is_empty() && !self.closed.load(Ordering::SeqCst) {
             return Ok(Arm::Armed);
         }
         if !self.armed.swap(false, Ordering::AcqRel) {

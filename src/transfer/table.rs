@@ -293,7 +293,8 @@ impl Table {
             Some(Move { direction: Direction::Write, .. }) => KIND_WRITE,
             Some(_) => KIND_READ,
         };
-        let mut completion = Completion::new(kind, outcome, body.peer, now);
+        // A worker's time is that of the beginning of its pass.
+        let mut completion = Completion::new(kind, outcome, body.peer, now.max(body.submit_ns));
         completion.transfer = id;
         completion.user_data = body.user_data;
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };

@@ -1,6 +1,7 @@
 //! Providers replace the process's signal handlers while they load and open.
 //! What was there before is put back.
 
+use parking_lot::Mutex;
 use std::mem::MaybeUninit;
 
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
@@ -18,6 +19,9 @@ fn read(signal: i32) -> Disposition {
 /// Runs `body`, then puts every disposition back that it changed. Signals that
 /// arrive for this thread meanwhile wait.
 pub fn preserved<T>(body: impl FnOnce() -> T) -> T {
+    // One at a time: what another one's body installed is not what was there before.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock();
     let _blocked = Blocked::all();
     let before: Vec<Disposition> = SIGNALS.map(read).collect();
     let result = body();

@@ -1,0 +1,198 @@
+//! Parting: how a peer ends while both sides are alive.
+//!
+//! Whoever leaves says so, and both sides drain their lanes: flows stop, and a
+//! last delivered write follows all that is in flight. Who has drained says bye,
+//! the other side answers when it has, too. So each side's PEER_DOWN comes when
+//! nothing of the other's can land any more. A side that does not drain or answer
+//! in time is left without.
+
+use super::inbox::Command;
+use super::worker::Worker;
+use crate::fabric::{Delivery, Posted};
+use crate::peer::link::{remote_state_of_end, Parting, Stage};
+use crate::peer::status_of_end;
+use crate::peer::table::place;
+use crate::peer::wire::{Header, Kind};
+use crate::rail::lane_index;
+use crate::status::Status;
+use crate::transfer::Outcome;
+use std::sync::atomic::Ordering;
+
+/// Lanes that have not drained by then are not waited for.
+const DRAIN_NS: u64 = 500_000_000;
+/// A lane that has no room for a word of parting for so long has no reader.
+const UNSAID_NS: u64 = 1_000_000_000;
+/// A side that was told that the other leaves waits so long for its bye.
+const UNHEARD_NS: u64 = 2_000_000_000;
+/// Within so long the other side has drained and answered, or will not.
+const ANSWER_NS: u64 = 700_000_000;
+
+/// How far a lane is with draining.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub enum Drain {
+    #[default]
+    No,
+    /// The last write is to be posted.
+    Wanted,
+    /// It was: the lane is drained when nothing is in flight.
+    Posted,
+    Done,
+}
+
+impl Worker {
+    /// The caller leaves a peer: what is outstanding ends at once.
+    pub fn link_disconnect(&mut self, peer: u64, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        if !link.up {
+            return self.end_peer(peer, Outcome::OK, now);
+        }
+        self.begin_parting(peer, Outcome::OK, false, now);
+    }
+
+    /// The endpoint shuts down: it leaves every peer.
+    pub fn leave_all(&mut self, now: u64) {
+        self.shutting_down = true;
+        let peers: Vec<u64> = self.links.iter().flatten().map(|link| link.peer.id).collect();
+        for peer in peers {
+            self.link_disconnect(peer, now);
+        }
+        self.tend_links(now);
+    }
+
+    /// The peer leaves.
+    pub(super) fn left(&mut self, peer: u64, now: u64) {
+        self.begin_parting(peer, Outcome::of(Status::PeerClosed), true, now);
+    }
+
+    /// The peer says bye: it has drained.
+    pub(super) fn bye(&mut self, peer: u64, now: u64) {
+        self.left(peer, now);
+        let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) else { return };
+        // If both leave, there is no answer to wait for, only one to give.
+        parting.answers = true;
+        parting.heard = true;
+        if parting.stage == Stage::Waiting {
+            parting.stage = Stage::Saying;
+        }
+        self.go_on_parting(peer, now);
+    }
+
+    /// The peer answers our bye: it has drained, too.
+    pub(super) fn bye_ack(&mut self, peer: u64, now: u64) {
+        if let Some(outcome) =
+            self.link(peer).and_then(|link| link.parting.as_ref()).map(|parting| parting.outcome)
+        {
+            self.end_peer(peer, outcome, now);
+        }
+    }
+
+    fn begin_parting(&mut self, peer: u64, outcome: Outcome, answers: bool, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
+        let draining = link.lanes_up.len();
+        link.parting =
+            Some(Parting { stage: Stage::Draining, since: now, draining, answers, heard: false, outcome });
+        let workers = link.peer.workers;
+        let ended = Outcome::of(status_of_end(outcome.status));
+        for remote in link.remotes.values() {
+            for id in remote.settle(remote_state_of_end(outcome.status)) {
+                core.abandon(id, ended, now);
+            }
+        }
+        core.table.end_of_peer(peer, ended, now);
+        for worker in (0..core.inboxes.len()).filter(|worker| workers & 1 << worker != 0) {
+            core.inboxes[worker].command(Command::DrainLanes { peer });
+        }
+        if !answers {
+            // Without room, the bye will say it.
+            self.say(peer, Kind::Leave);
+        }
+    }
+
+    /// Moves a parting on: drained, then said, then answered.
+    pub(super) fn go_on_parting(&mut self, peer: u64, now: u64) {
+        let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) else { return };
+        let took = now.saturating_sub(parting.since);
+        let next = match parting.stage {
+            Stage::Draining if parting.answers && !parting.heard => {
+                if took > UNHEARD_NS {
+                    Stage::Over
+                } else {
+                    Stage::Draining
+                }
+            }
+            Stage::Draining if parting.draining == 0 || took > DRAIN_NS => Stage::Saying,
+            Stage::Waiting if took > ANSWER_NS => Stage::Over,
+            Stage::Saying if took > UNSAID_NS => Stage::Over,
+            same => same,
+        };
+        if next != parting.stage {
+            (parting.stage, parting.since) = (next, now);
+        }
+        let (stage, answers, outcome) = (parting.stage, parting.answers, parting.outcome);
+        match stage {
+            Stage::Saying if self.say(peer, if answers { Kind::ByeAck } else { Kind::Bye }) => {
+                if answers {
+                    return self.end_peer(peer, outcome, now);
+                }
+                if let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) {
+                    (parting.stage, parting.since) = (Stage::Waiting, now);
+                }
+            }
+            Stage::Over => self.end_peer(peer, outcome, now),
+            _ => {}
+        }
+    }
+
+    /// Posts a frame without a body; false if there was no room.
+    pub(super) fn say(&mut self, peer: u64, kind: Kind) -> bool {
+        let from = self.core.incarnation;
+        let (Some((r, lane)), Some(link)) = (self.control_lane(peer), self.link(peer)) else { return false };
+        let header = Header::plain(kind, link.peer.their_id.load(Ordering::Acquire), from);
+        self.rails[r].rail.send_frame(lane, |frame| header.write(frame, &[], &[])) == Posted::Yes
+    }
+
+    // Lanes.
+
+    /// Stops a peer's flows here, and follows what is in flight with a last write.
+    pub fn drain_lanes(&mut self, peer: u64) {
+        for (r, lane) in self.lanes_of.get(place(peer)).cloned().unwrap_or_default() {
+            let work = &mut self.rails[r];
+            if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
+                if of.peer.id == peer && of.drain == Drain::No {
+                    of.flows.stop(&self.core.table, &mut self.left);
+                    of.drain = Drain::Wanted;
+                }
+            }
+        }
+        self.advance_drains();
+    }
+
+    pub(super) fn advance_drains(&mut self) {
+        let mut drained = Vec::new();
+        for work in &mut self.rails {
+            for lane in work.lanes.iter_mut().flatten() {
+                // Where each write says that it was delivered, none is needed to say it of others.
+                let says = work.rail.limits().delivery != Delivery::Covers;
+                if lane.drain == Drain::Wanted && (says || work.rail.post_warm(lane.lane) == Posted::Yes) {
+                    lane.drain = Drain::Posted;
+                }
+                let idle = work.rail.lane(lane.lane).is_some_and(|l| l.inflight_bytes == 0);
+                if lane.drain == Drain::Posted && idle {
+                    lane.drain = Drain::Done;
+                    drained.push(lane.peer.clone());
+                }
+            }
+        }
+        for peer in drained {
+            self.tell_home(&peer, Command::LaneDrained { peer: peer.id });
+        }
+    }
+
+    pub fn link_lane_drained(&mut self, peer: u64, now: u64) {
+        if let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) {
+            parting.draining = parting.draining.saturating_sub(1);
+            self.go_on_parting(peer, now);
+        }
+    }
+}
