@@ -29,7 +29,8 @@ use Fabric::{Shm, Tcp};
 use Rival::{Itself, Socket, Weft};
 const LARGE: usize = 65536;
 const SMALL: usize = 4096;
-const ITSELF: &[Key] = &[(Tcp, LARGE, Itself), (Tcp, SMALL, Itself), (Shm, LARGE, Itself), (Shm, SMALL, Itself)];
+const ITSELF: &[Key] =
+    &[(Tcp, LARGE, Itself), (Tcp, SMALL, Itself), (Shm, LARGE, Itself), (Shm, SMALL, Itself)];
 
 macro_rules! figure {
     ($id:literal, $what:literal, $least:literal, $aim:literal, $cases:expr, $run:expr) => {
@@ -86,18 +87,32 @@ pub const ALL: &[Figure] = &[
         ITSELF,
         Lab::self_ratio
     ),
-    figure!("raw_tcp_64k_gbs", "GB/s of the bare loop: 64 KiB, tcp", "", "", &[(Tcp, LARGE, Weft)], |lab| lab
-        .bare_gbs(Tcp, LARGE)),
+    figure!("raw_tcp_64k_gbs", "GB/s of the bare loop: 64 KiB, tcp", "", "", &[(Tcp, LARGE, Weft)], |lab| {
+        lab.bare_gbs(Tcp, LARGE)
+    }),
     figure!("raw_tcp_4k_gbs", "GB/s of the bare loop: 4 KiB, tcp", "", "", &[(Tcp, SMALL, Weft)], |lab| lab
         .bare_gbs(Tcp, SMALL)),
-    figure!("raw_shm_64k_gbs", "GB/s of the bare loop: 64 KiB, shm", "", "", &[(Shm, LARGE, Weft)], |lab| lab
-        .bare_gbs(Shm, LARGE)),
+    figure!("raw_shm_64k_gbs", "GB/s of the bare loop: 64 KiB, shm", "", "", &[(Shm, LARGE, Weft)], |lab| {
+        lab.bare_gbs(Shm, LARGE)
+    }),
     figure!("raw_shm_4k_gbs", "GB/s of the bare loop: 4 KiB, shm", "", "", &[(Shm, SMALL, Weft)], |lab| lab
         .bare_gbs(Shm, SMALL)),
-    figure!("socket_64k_gbs", "GB/s of a plain TCP socket: 64 KiB pages", "", "", &[(Tcp, LARGE, Socket)], |lab| lab
-        .socket_gbs(LARGE)),
-    figure!("socket_4k_gbs", "GB/s of a plain TCP socket: 4 KiB pages", "", "", &[(Tcp, SMALL, Socket)], |lab| lab
-        .socket_gbs(SMALL)),
+    figure!(
+        "socket_64k_gbs",
+        "GB/s of a plain TCP socket: 64 KiB pages",
+        "",
+        "",
+        &[(Tcp, LARGE, Socket)],
+        |lab| lab.socket_gbs(LARGE)
+    ),
+    figure!(
+        "socket_4k_gbs",
+        "GB/s of a plain TCP socket: 4 KiB pages",
+        "",
+        "",
+        &[(Tcp, SMALL, Socket)],
+        |lab| lab.socket_gbs(SMALL)
+    ),
 ];
 
 /// How many measurements these figures need.
@@ -134,7 +149,7 @@ impl Lab {
     fn measure(&mut self, (fabric, page_len, rival): Key) -> Result<Outcome> {
         let mut case = Case::new(fabric, page_len, rival);
         if self.quick {
-            case.pairs = 60;
+            (case.pairs, case.sessions) = (60, 2);
         }
         let outcome = pair::measure(&case, &self.progress)?;
         self.facts.learn(&outcome.facts);
@@ -144,7 +159,8 @@ impl Lab {
         let mut note = format!("{case}: {}", rates.join(", "));
         if outcome.names.len() > 1 {
             let ratios = Spread::of(outcome.ratios());
-            note += &format!(", ratio {:.4} (10 % {:.3}, 90 % {:.3})", ratios.median, ratios.low, ratios.high);
+            note +=
+                &format!(", ratio {:.4} (10 % {:.3}, 90 % {:.3})", ratios.median, ratios.low, ratios.high);
         }
         self.notes.push(format!("{note}; {}", outcome.tuning));
         Ok(outcome)

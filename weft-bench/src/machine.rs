@@ -10,7 +10,8 @@ impl Facts {
     pub fn of_machine() -> Facts {
         let mut facts = Facts::default();
         let info = read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(':').nth(1));
+        let model =
+            info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(':').nth(1));
         facts.add("CPU", model.unwrap_or("unknown").trim());
         facts.add("cores", &std::thread::available_parallelism().map_or(0, usize::from).to_string());
         facts.add("kernel", read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim());

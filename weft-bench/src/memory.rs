@@ -45,13 +45,6 @@ impl Pool {
         self.page_len * self.pages
     }
 
-    /// Page `page`, for an engine to read from or write to.
-    #[inline]
-    pub fn page(&self, page: u32) -> *mut u8 {
-        debug_assert!((page as usize) < self.pages);
-        self.base.wrapping_add(page as usize * self.page_len)
-    }
-
     /// Read with care: fabrics write here, though not while anybody verifies.
     fn words(&mut self) -> &mut [u64] {
         // SAFETY: the mapping is ours, aligned, and no transfer is under way when we look.
@@ -84,7 +77,10 @@ impl Pool {
                     None => WIPED,
                 };
                 if *word != wanted {
-                    return Err(format!("page {page}, byte {}: {word:#018x} instead of {wanted:#018x}", i * 8));
+                    return Err(format!(
+                        "page {page}, byte {}: {word:#018x} instead of {wanted:#018x}",
+                        i * 8
+                    ));
                 }
             }
         }
@@ -96,6 +92,10 @@ impl Pool {
 mod tests {
     use super::*;
 
+    fn page(pool: &Pool, page: u32) -> *mut u8 {
+        pool.base().wrapping_add(page as usize * pool.page_len)
+    }
+
     #[test]
     fn verifying_finds_missing_and_stray_bytes() {
         let (mut source, mut target) = (Pool::new(64, 8).unwrap(), Pool::new(64, 8).unwrap());
@@ -103,11 +103,11 @@ mod tests {
         let lists = Lists::random(1, 4, 8);
         for (from, to) in lists.source.iter().zip(&lists.target) {
             // SAFETY: two pages of two pools.
-            unsafe { ptr::copy_nonoverlapping(source.page(*from), target.page(*to), 64) };
+            unsafe { ptr::copy_nonoverlapping(page(&source, *from), page(&target, *to), 64) };
         }
         assert_eq!(target.verify(&lists), Ok(()));
         // SAFETY: a byte of the pool.
-        unsafe { *target.page(lists.target[2]).add(9) ^= 1 };
+        unsafe { *page(&target, lists.target[2]).add(9) ^= 1 };
         assert!(target.verify(&lists).is_err());
         target.wipe();
         assert!(target.verify(&lists).is_err());

@@ -19,14 +19,24 @@ pub struct Args {
     /// Fewer transfers: rough numbers, soon.
     #[arg(long)]
     quick: bool,
+    /// Say what the figures are, and measure nothing.
+    #[arg(long)]
+    list: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
     let patterns = args.only.as_deref().unwrap_or("*");
-    let chosen: Vec<&Figure> = figures::ALL.iter().filter(|figure| matches_any(patterns, figure.id)).collect();
+    let chosen: Vec<&Figure> =
+        figures::ALL.iter().filter(|figure| matches_any(patterns, figure.id)).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = figures::ALL.iter().map(|figure| figure.id).collect();
         bail!("no figure matches \"{patterns}\"; there are {}", names.join(", "));
+    }
+    if args.list {
+        for figure in chosen {
+            println!("{:20} {}", figure.id, figure.what);
+        }
+        return Ok(());
     }
     let mut lab = Lab::new(args.quick, Progress::new(figures::cases_of(&chosen)));
     let mut values: Vec<(&Figure, Result<f64>)> = Vec::new();

@@ -22,6 +22,9 @@ pub struct Args {
     /// Pairs of transfers.
     #[arg(long, default_value_t = 400)]
     pairs: usize,
+    /// Divided among so many sessions, each with processes and connections of its own.
+    #[arg(long, default_value_t = 4)]
+    sessions: usize,
     /// What is measured beside the bare loop: Weft, or the bare loop itself, which must give 1.
     /// "socket" measures a socket's writev alone.
     #[arg(long, value_enum, default_value_t = Rival::Weft)]
@@ -29,13 +32,18 @@ pub struct Args {
     /// Weft with its worker threads, instead of progress in the polling thread.
     #[arg(long)]
     threads: bool,
+    /// The bare loop's window: writes in flight. Default: the fastest of several.
+    #[arg(long, value_name = "WRITES")]
+    window: Option<usize>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
     let mut case = Case::new(args.fabric, args.page, args.rival);
     case.pages = args.pages.unwrap_or(case.pages);
     case.pairs = args.pairs;
+    case.sessions = args.sessions;
     case.threads = args.threads;
+    case.window = args.window;
     let progress = Progress::new(1);
     let outcome = pair::measure(&case, &progress)?;
     progress.finish();

@@ -3,7 +3,7 @@
 //! state, no checks.
 
 use super::port::{Port, Remote};
-use super::{Rail, Receiver, Sender};
+use super::{Place, Rail, Receiver, Sender};
 use crate::memory::Pool;
 use crate::pages::Lists;
 use anyhow::{bail, Context, Result};
@@ -59,18 +59,20 @@ pub struct BareSender {
 }
 
 impl BareSender {
-    pub fn open(rail: &Rail, wait_fd: bool, pool: &Pool, offer: &Value) -> Result<BareSender> {
+    pub fn open(place: &Place, wait_fd: bool, pool: &Pool, offer: &Value) -> Result<BareSender> {
         let offer: Offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
-        let port = Port::open(rail, wait_fd, pool)?;
+        let port = Port::open(place.rail, wait_fd, pool)?;
         let route = port.insert(&offer.address)?;
         let deliveries: &[Delivery] = match port.ordered() {
             true => &[Delivery::Each, Delivery::Last, Delivery::Flush],
             false => &[Delivery::Each],
         };
         let mut tunings = Vec::new();
-        for window in WINDOWS {
+        let only = place.case.window.map(|window| vec![window.max(1)]);
+        for window in only.unwrap_or_else(|| WINDOWS.to_vec()) {
+            let half = window.div_ceil(2);
             for delivery in deliveries.iter().copied() {
-                for (more, refill) in [(false, 1), (false, window / 2), (true, 1), (true, window / 2)] {
+                for (more, refill) in [(false, 1), (false, half), (true, 1), (true, half)] {
                     tunings.push(Tuning { window, delivery, more, refill });
                 }
             }
@@ -220,7 +222,8 @@ impl Receiver for BareReceiver {
     }
 
     fn accept(&mut self, answer: &Value) -> Result<()> {
-        let address: Vec<u8> = serde_json::from_value(answer["address"].clone()).context("the sender's address")?;
+        let address: Vec<u8> =
+            serde_json::from_value(answer["address"].clone()).context("the sender's address")?;
         self.port.insert(&address).map(|_| ())
     }
 

@@ -86,7 +86,7 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
 pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<(Box<dyn Sender>, Value)> {
     Ok(match kind {
         Kind::Bare { wait_fd } => {
-            let sender = bare::BareSender::open(place.rail, wait_fd, pool, offer)?;
+            let sender = bare::BareSender::open(place, wait_fd, pool, offer)?;
             let answer = sender.answer();
             (Box::new(sender), answer)
         }

@@ -82,7 +82,10 @@ impl Port {
             check("binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
             check("enabling the endpoint", fi_enable(self.ep))?;
             let (mut name, mut len) = (vec![0u8; 512], 512);
-            check("naming the endpoint", fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len))?;
+            check(
+                "naming the endpoint",
+                fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len),
+            )?;
             name.truncate(len);
             self.address = name;
             let iov = libc::iovec { iov_base: pool.base().cast(), iov_len: pool.len() };
@@ -194,7 +197,7 @@ fn find(rail: &Rail) -> Result<*mut fi_info> {
         (*(*hints).fabric_attr).prov_name = ptr::null_mut();
         library.freeinfo(hints);
         check("listing the NICs", rc)?;
-        let (mut info, mut found) = (infos, ptr::null_mut());
+        let (mut info, mut found): (_, *mut fi_info) = (infos, ptr::null_mut());
         while !info.is_null() && found.is_null() {
             if is_of(info, rail) {
                 found = library.dupinfo(info);

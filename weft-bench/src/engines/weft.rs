@@ -102,7 +102,9 @@ impl Endpoint {
         let args = weft_memory_args { size: size_of::<weft_memory_args>() as u32, access };
         let mut memory = ptr::null_mut();
         // SAFETY: the pool stays mapped for the life of the process.
-        check("weft_memory_register", unsafe { weft_memory_register(self.0, &range, 1, &args, &mut memory) })?;
+        check("weft_memory_register", unsafe {
+            weft_memory_register(self.0, &range, 1, &args, &mut memory)
+        })?;
         Ok(memory)
     }
 
@@ -177,7 +179,8 @@ impl Sender for WeftSender {
         let Offer { address, descriptor } = &self.offer;
         // SAFETY: both blobs outlive the calls.
         unsafe {
-            let up = weft_peer_connect(endpoint, address.as_ptr().cast(), address.len(), ptr::null(), &mut peer);
+            let up =
+                weft_peer_connect(endpoint, address.as_ptr().cast(), address.len(), ptr::null(), &mut peer);
             check("weft_peer_connect", up)?;
             self.wait_for(WEFT_COMPLETION_PEER_UP)?;
             let (data, len) = (descriptor.as_ptr().cast(), descriptor.len());

@@ -1,0 +1,299 @@
+//! The initiator: starts the target, tunes the bare loop, then moves the same
+//! pages through each engine in turn and takes the time.
+
+use super::control::{Control, Order};
+use super::target::{Offer, Spec};
+use super::{command_of, Case, Event, Fabric, Outcome, Rival, Session, Tuned};
+use crate::engines::{self, Kind, Place, Sender};
+use crate::lab;
+use crate::machine::Facts;
+use crate::memory::Pool;
+use crate::pages::Lists;
+use anyhow::{anyhow, bail, Context, Result};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+/// Both sides poll the engine so long before its transfer begins: what waited
+/// since its last turn is not counted.
+const SETTLE: Duration = Duration::from_micros(50);
+/// Rounds of the calibration: transfers of each tuning, and how many of the
+/// fastest tunings go on. Later sessions go through the last round only.
+const ROUNDS: [(usize, usize); 3] = [(2, 24), (5, FINALISTS), (21, FINALISTS)];
+const FINALISTS: usize = 6;
+
+pub fn run(spec: &str) -> Result<()> {
+    let session: Session = serde_json::from_str(spec).context("the initiator's orders")?;
+    let mut network = None;
+    if session.case.fabric == Fabric::Tcp {
+        network = Some(lab::enter());
+    }
+    match measure(&session, network.as_deref()) {
+        Ok(outcome) => tell(&Event::Done(outcome)),
+        Err(error) => {
+            tell(&Event::Failed(format!("{error:#}")))?;
+            // The target goes with us.
+            std::process::exit(1);
+        }
+    }
+}
+
+fn tell(event: &Event) -> Result<()> {
+    let mut line = serde_json::to_string(event)?;
+    line.push('\n');
+    Ok(std::io::stdout().lock().write_all(line.as_bytes())?)
+}
+
+fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
+    let case = &session.case;
+    let mut facts = Facts::of_machine();
+    let rail = engines::rail(case)?;
+    facts.add("libfabric", &rail.libfabric);
+    if let Some(network) = network {
+        facts.add("tcp", &format!("{} on {network}", lab::congestion_control()));
+    }
+    let bare = [Kind::Bare { wait_fd: false }, Kind::Bare { wait_fd: true }];
+    let kinds = match case.rival {
+        Rival::Weft => vec![bare[0], bare[1], Kind::Weft],
+        Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
+        Rival::Socket => vec![Kind::Socket],
+    };
+    let provider = match case.rival {
+        Rival::Socket => "a socket".to_owned(),
+        _ => format!("{} ({})", rail.provider, rail.domain),
+    };
+    let mut pair = Pair::start(session, rail, kinds)?;
+    let first = if case.rival == Rival::Socket { 0..1 } else { 0..2 };
+    let tuned = match session.tuned.is_empty() {
+        true => pair.calibrate(pair.tunings(first), &ROUNDS)?,
+        false => pair.calibrate(session.tuned.clone(), &ROUNDS[ROUNDS.len() - 1..])?,
+    };
+    let best = tuned.first().context("no engine to tune")?;
+    let mut measured = vec![best.engine];
+    match case.rival {
+        Rival::Weft => measured.push(2),
+        Rival::Itself => {
+            measured.push(best.engine + 2);
+            pair.sender(best.engine + 2)?.tune(best.tuning);
+        }
+        Rival::Socket => {}
+    }
+    let times = pair.alternate(case.pairs, &measured)?;
+    pair.verify(&measured)?;
+    let tuning: Vec<String> =
+        measured.iter().map(|engine| Ok(pair.sender(*engine)?.describe())).collect::<Result<_>>()?;
+    let names = measured.iter().map(|engine| pair.kinds[*engine].name().to_owned()).collect();
+    pair.end()?;
+    let bytes = case.pages * case.page_len;
+    Ok(Outcome { facts, provider, tuning: tuning.join("; "), names, bytes, times, tuned })
+}
+
+struct Pair {
+    kinds: Vec<Kind>,
+    senders: Vec<Option<Box<dyn Sender>>>,
+    target: Child,
+    lines: BufReader<ChildStdout>,
+    control: Control,
+    pages: usize,
+    pool_pages: usize,
+    seed: u64,
+    told: Instant,
+}
+
+impl Pair {
+    fn start(session: &Session, rail: engines::Rail, kinds: Vec<Kind>) -> Result<Pair> {
+        let case: &Case = &session.case;
+        let control = Control::create().context("making a shared page")?;
+        let mut pool = Pool::new(case.page_len, case.pages * 2)?;
+        pool.fill();
+        let spec = Spec { case: case.clone(), rail, kinds, control_fd: control.fd() };
+        let mut command = command_of("target", &spec)?;
+        let mut target = command.stdin(Stdio::piped()).spawn().context("starting the target")?;
+        tell(&Event::Started { pids: vec![std::process::id(), target.id()] })?;
+        let mut lines = BufReader::new(target.stdout.take().context("the target's output")?);
+        let offers: Vec<Offer> = serde_json::from_str(&line(&mut lines)?).context("the target's offers")?;
+        let place = Place { case, rail: &spec.rail };
+        let (mut senders, mut answers) = (Vec::new(), Vec::new());
+        for (kind, offer) in spec.kinds.iter().zip(offers) {
+            let opened = offer
+                .map_err(|error| anyhow!("the target: {error}"))
+                .and_then(|offer| engines::sender(*kind, &place, &pool, &offer));
+            match opened {
+                Ok((sender, answer)) => {
+                    senders.push(Some(sender));
+                    answers.push(answer);
+                }
+                // Not every provider has it.
+                Err(_) if *kind == (Kind::Bare { wait_fd: true }) => {
+                    senders.push(None);
+                    answers.push(Value::Null);
+                }
+                Err(error) => return Err(error.context(format!("opening {}", kind.name()))),
+            }
+        }
+        let mut input = target.stdin.take().context("the target's input")?;
+        writeln!(input, "{}", serde_json::to_string(&answers)?)?;
+        let (kinds, pages, pool_pages) = (spec.kinds, case.pages, pool.pages);
+        let told = Instant::now();
+        let mut pair = Pair { kinds, senders, target, lines, control, pages, pool_pages, seed: 1, told };
+        let mut order: Vec<usize> = (0..pair.senders.len()).collect();
+        if session.number % 2 == 1 {
+            order.reverse();
+        }
+        for engine in order {
+            if pair.senders[engine].is_some() {
+                pair.give_turn(engine)?;
+                let kind = pair.kinds[engine].name();
+                pair.sender(engine)?.connect().with_context(|| format!("connecting {kind}"))?;
+            }
+        }
+        Ok(pair)
+    }
+
+    fn sender(&mut self, engine: usize) -> Result<&mut Box<dyn Sender>> {
+        self.senders.get_mut(engine).and_then(Option::as_mut).context("an engine that is not open")
+    }
+
+    fn order(&mut self, order: Order) -> Result<()> {
+        let (control, target) = (&self.control, &mut self.target);
+        let mut calls = 0u32;
+        control.order(order, || {
+            calls += 1;
+            if calls % 4096 == 0 {
+                if let Some(status) = target.try_wait()? {
+                    bail!("the target ended with {status}");
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// From now on the target polls this engine only.
+    fn give_turn(&mut self, engine: usize) -> Result<()> {
+        self.order(Order::Poll(engine as u8))
+    }
+
+    fn next_lists(&mut self) -> Lists {
+        self.seed += 1;
+        Lists::random(self.seed, self.pages, self.pool_pages)
+    }
+
+    /// Nanoseconds of one transfer.
+    fn transfer(&mut self, engine: usize, lists: &Lists) -> Result<u64> {
+        self.give_turn(engine)?;
+        let kind = self.kinds[engine].name();
+        let sender = self.sender(engine)?;
+        let settled = Instant::now();
+        while settled.elapsed() < SETTLE {
+            sender.poll()?;
+        }
+        let begun = Instant::now();
+        sender.write(lists).with_context(|| format!("a transfer by {kind}"))?;
+        Ok(begun.elapsed().as_nanos() as u64)
+    }
+
+    fn tunings(&self, engines: std::ops::Range<usize>) -> Vec<Tuned> {
+        let of_one = |engine: usize| {
+            let count = self.senders[engine].as_ref().map_or(0, |sender| sender.tunings());
+            (0..count).map(move |tuning| Tuned { engine, tuning })
+        };
+        engines.flat_map(of_one).collect()
+    }
+
+    /// Tries these tunings, and sets the fastest; it is the first of those that
+    /// come back.
+    fn calibrate(&mut self, mut left: Vec<Tuned>, rounds: &[(usize, usize)]) -> Result<Vec<Tuned>> {
+        for (repeat, keep) in rounds {
+            let mut times: Vec<Vec<u64>> = vec![Vec::new(); left.len()];
+            for _ in 0..*repeat {
+                let lists = self.next_lists();
+                for (tuned, times) in left.iter().zip(&mut times) {
+                    self.sender(tuned.engine)?.tune(tuned.tuning);
+                    times.push(self.transfer(tuned.engine, &lists)?);
+                }
+            }
+            let mut ranked: Vec<(u64, Tuned)> =
+                times.iter_mut().map(|times| middle(times)).zip(left).collect();
+            ranked.sort_by_key(|(time, _)| *time);
+            left = ranked.into_iter().take(*keep).map(|(_, tuned)| tuned).collect();
+        }
+        if let Some(best) = left.first() {
+            self.sender(best.engine)?.tune(best.tuning);
+        }
+        Ok(left)
+    }
+
+    /// Moves pages through each engine in turn, in another order each time.
+    fn alternate(&mut self, rounds: usize, engines: &[usize]) -> Result<Vec<Vec<u64>>> {
+        let warm_up = rounds.div_ceil(20);
+        let mut all = Vec::with_capacity(rounds);
+        for round in 0..warm_up + rounds {
+            let lists = self.next_lists();
+            let mut times = vec![0; engines.len()];
+            for i in 0..engines.len() {
+                let i = if round % 2 == 0 { i } else { engines.len() - 1 - i };
+                times[i] = self.transfer(engines[i], &lists)?;
+            }
+            if round < warm_up {
+                self.tell_progress(0, rounds)?;
+            } else {
+                all.push(times);
+                self.tell_progress(all.len(), rounds)?;
+            }
+        }
+        Ok(all)
+    }
+
+    fn tell_progress(&mut self, done: usize, of: usize) -> Result<()> {
+        if done == of || self.told.elapsed() > Duration::from_millis(250) {
+            self.told = Instant::now();
+            tell(&Event::At(done as u64))?;
+        }
+        Ok(())
+    }
+
+    /// One more transfer of each engine, into wiped pages, looked at byte by byte.
+    fn verify(&mut self, engines: &[usize]) -> Result<()> {
+        for engine in engines {
+            let lists = self.next_lists();
+            self.order(Order::Wipe)?;
+            self.transfer(*engine, &lists)?;
+            self.control.set_seed(self.seed);
+            self.order(Order::Verify)?;
+            let verified: std::result::Result<(), String> = serde_json::from_str(&line(&mut self.lines)?)?;
+            let kind = self.kinds[*engine].name();
+            verified.map_err(|wrong| anyhow!("{kind} moved wrong bytes: {wrong}"))?;
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<()> {
+        for engine in 0..self.senders.len() {
+            if self.senders[engine].is_some() {
+                self.give_turn(engine)?;
+                self.senders[engine] = None;
+            }
+        }
+        self.order(Order::Quit)?;
+        let status = self.target.wait()?;
+        if !status.success() {
+            bail!("the target ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+fn line(lines: &mut impl BufRead) -> Result<String> {
+    let mut line = String::new();
+    if lines.read_line(&mut line)? == 0 {
+        bail!("the target ended");
+    }
+    Ok(line)
+}
+
+/// The median, of two the faster.
+fn middle(times: &mut [u64]) -> u64 {
+    times.sort_unstable();
+    times[(times.len() - 1) / 2]
+}

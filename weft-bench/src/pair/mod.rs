@@ -1,0 +1,227 @@
+//! A measurement: two processes, an initiator and a target, and what they do
+//! together. The command's own process only watches.
+
+mod control;
+mod initiator;
+mod target;
+
+use crate::machine::Facts;
+use crate::show::{self, Progress};
+use anyhow::{anyhow, bail, Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
+pub enum Fabric {
+    Tcp,
+    Shm,
+}
+
+/// What is measured beside the bare loop.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
+pub enum Rival {
+    Weft,
+    /// A second bare loop: the ratio must be 1.
+    Itself,
+    /// A plain socket, alone.
+    Socket,
+}
+
+/// What to measure.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Case {
+    pub fabric: Fabric,
+    pub rival: Rival,
+    pub page_len: usize,
+    /// Pages of a transfer, out of twice as many.
+    pub pages: usize,
+    pub pairs: usize,
+    /// Processes and connections are made anew so many times: where they happen
+    /// to lie changes what all engines reach.
+    pub sessions: usize,
+    /// Weft with worker threads.
+    pub threads: bool,
+    /// The bare loop's window, instead of the fastest.
+    pub window: Option<usize>,
+}
+
+impl Case {
+    pub fn new(fabric: Fabric, page_len: usize, rival: Rival) -> Case {
+        let pages = ((32 << 20) / page_len).clamp(1, 4096);
+        Case { fabric, rival, page_len, pages, pairs: 400, sessions: 4, threads: false, window: None }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let fabric = if self.fabric == Fabric::Tcp { "tcp" } else { "shm" };
+        let what = match self.rival {
+            Rival::Weft => "weft beside the bare loop",
+            Rival::Itself => "the bare loop beside itself",
+            Rival::Socket => "a plain socket",
+        };
+        write!(f, "{fabric}, {} pages, {what}", show::size(self.page_len))
+    }
+}
+
+/// What was measured.
+#[derive(Serialize, Deserialize)]
+pub struct Outcome {
+    pub facts: Facts,
+    pub provider: String,
+    pub tuning: String,
+    pub names: Vec<String>,
+    /// Bytes of a transfer.
+    bytes: usize,
+    /// For each round, nanoseconds of each engine's transfer.
+    times: Vec<Vec<u64>>,
+    /// The best tunings, the very best first.
+    tuned: Vec<Tuned>,
+}
+
+/// A tuning of an engine.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Tuned {
+    engine: usize,
+    tuning: usize,
+}
+
+/// What the initiator is to do.
+#[derive(Serialize, Deserialize)]
+struct Session {
+    case: Case,
+    number: usize,
+    /// The tunings to choose from; none: all.
+    tuned: Vec<Tuned>,
+}
+
+impl Outcome {
+    /// GB/s of an engine's transfers.
+    pub fn rates(&self, engine: usize) -> Vec<f64> {
+        self.times.iter().map(|round| self.bytes as f64 / round[engine] as f64).collect()
+    }
+
+    /// Of each pair: the second's throughput over the first's.
+    pub fn ratios(&self) -> Vec<f64> {
+        self.times.iter().map(|round| round[0] as f64 / round[1] as f64).collect()
+    }
+}
+
+/// What the initiator tells the watching process, one line each.
+#[derive(Serialize, Deserialize)]
+enum Event {
+    Started { pids: Vec<u32> },
+    At(u64),
+    Done(Outcome),
+    Failed(String),
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Role {
+    Initiator,
+    Target,
+}
+
+/// Starts one of the processes: `spec` is what `command_of` was given.
+fn command_of(role: &str, spec: &impl Serialize) -> Result<Command> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut command = Command::new(program);
+    command.args(["part", role, &serde_json::to_string(spec)?]).stdout(Stdio::piped());
+    Ok(command)
+}
+
+/// The life of such a process.
+pub fn run(role: Role, spec: &str) -> Result<()> {
+    // Nobody is left behind when the one that watches ends.
+    // SAFETY: a plain system call.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    match role {
+        Role::Initiator => initiator::run(spec),
+        Role::Target => target::run(spec),
+    }
+}
+
+/// Measures a case in processes of its own.
+pub fn measure(case: &Case, progress: &Progress) -> Result<Outcome> {
+    if case.pages == 0 || case.pairs == 0 || case.sessions == 0 {
+        bail!("at least one page, one pair and one session are needed");
+    }
+    progress.begin(&case.to_string());
+    let sessions = case.sessions.min(case.pairs);
+    let mut whole: Option<Outcome> = None;
+    for number in 0..sessions {
+        let done = case.pairs * number / sessions;
+        let pairs = case.pairs * (number + 1) / sessions - done;
+        let tuned = whole.as_ref().map_or(Vec::new(), |whole| whole.tuned.clone());
+        let session = Session { case: Case { pairs, ..case.clone() }, number, tuned };
+        let outcome = run_session(&session, &|at| progress.at(done as u64 + at, case.pairs as u64))?;
+        match &mut whole {
+            None => whole = Some(outcome),
+            Some(whole) => whole.times.extend(outcome.times),
+        }
+    }
+    whole.context("no session")
+}
+
+fn run_session(session: &Session, at: &dyn Fn(u64)) -> Result<Outcome> {
+    let mut command = command_of("initiator", session)?;
+    if session.case.fabric == Fabric::Shm {
+        // Every engine copies through the shared ring.
+        command.env("FI_SHM_DISABLE_CMA", "1");
+    }
+    let mut child = command.stdin(Stdio::null()).spawn().context("starting the initiator")?;
+    let lines = BufReader::new(child.stdout.take().context("the initiator's output")?).lines();
+    let (mut outcome, mut pids) = (None, Vec::new());
+    for line in lines {
+        match serde_json::from_str(&line?).context("the initiator's report")? {
+            Event::Started { pids: started } => pids = started,
+            Event::At(done) => at(done),
+            Event::Done(done) => outcome = Some(Ok(done)),
+            Event::Failed(error) => outcome = Some(Err(anyhow!(error))),
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() {
+        sweep(&pids);
+    }
+    match outcome {
+        Some(Ok(_)) if !status.success() => bail!("the initiator ended with {status}"),
+        Some(outcome) => outcome,
+        None => bail!("the initiator ended with {status} and no result"),
+    }
+}
+
+/// Takes away the shared memory that libfabric leaves behind when a process of
+/// ours ended early.
+fn sweep(pids: &[u32]) {
+    for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if pids.iter().any(|pid| name.to_string_lossy().starts_with(&format!("{pid}:"))) {
+            // It may be gone already; nothing else can be done about it.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_those_of_throughput() {
+        let outcome = Outcome {
+            facts: Facts::default(),
+            provider: String::new(),
+            tuning: String::new(),
+            names: vec!["bare".into(), "weft".into()],
+            bytes: 1000,
+            times: vec![vec![500, 1000], vec![1000, 500]],
+            tuned: Vec::new(),
+        };
+        assert_eq!(outcome.rates(0), [2.0, 1.0]);
+        assert_eq!(outcome.ratios(), [0.5, 2.0]);
+    }
+}
