@@ -531,6 +531,9 @@ typedef struct weft_peer_properties {
  * there now), `WEFT_ERR_VERSION`. The other side gets a
  * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
  * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
+ * That a peer died is told by its fabric when something is sent to it (every
+ * second, at least): over tcp within some 4 seconds. A peer that only stopped
+ * is not lost; operations with it end at their deadlines.
  *
  * Up means: every lane was proven by an answer over it, and is warm.
  *
@@ -555,9 +558,12 @@ weft_status weft_peer_connect(weft_endpoint *endpoint,
 
 /**
  * Ends the connection with a peer. Its outstanding operations end with
- * `WEFT_ERR_CANCELED`, and a `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK`
- * follows; until then the id stays valid. The peer gets a PEER_DOWN with
- * `WEFT_ERR_PEER_CLOSED`. Remote memory of that peer stays to be released.
+ * `WEFT_ERR_CANCELED` at once. Both sides then drain what is in flight, and a
+ * `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, after which none of the
+ * peer's writes lands here any more; until then the id stays valid. The peer
+ * gets a PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. A peer that does not answer is
+ * not waited for longer than 3 seconds, and then that cannot be promised.
+ * Remote memory of that peer stays to be released.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`.
  * Since 0.1.
@@ -728,7 +734,11 @@ typedef uint64_t weft_transfer;
 
 /**
  * What polling hands out: always 128 bytes. Fields that a kind does not name
- * are 0.
+ * are 0, but for `rail` and `entry`, whose "none" is all ones.
+ *
+ * In the endpoint's own queue, a peer's PEER_UP comes before anything else of
+ * that peer, and nothing of it comes after its PEER_DOWN. Data of messages stays
+ * valid after that, until it is released.
  */
 typedef struct weft_completion {
     weft_completion_kind kind;
@@ -759,7 +769,7 @@ typedef struct weft_completion {
     int32_t provider_errno;
     /** The rail that failed, or 0xffffffff. */
     uint32_t rail;
-    /** 0xffffffffffffffff. */
+    /** 0xffffffffffffffff: for lists, which this version does not have. */
     uint64_t entry;
     /**
      * When it was submitted, when its first byte was posted to a NIC, and when
@@ -803,9 +813,10 @@ typedef struct weft_completion {
  * Takes up to `max` completions from the endpoint's own queue, in the order
  * in which they were published.
  *
- * Returns how many were stored, 0 to `max`, or a negative `weft_status`.
- * With manual progress this drives the rails. Any thread; does not block.
- * Since 0.1.
+ * Returns how many were stored, 0 to `max`, or a negative `weft_status`:
+ * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty,
+ * `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. With manual progress this drives the
+ * rails. Any thread; does not block. Since 0.1.
  */
 WEFT_API
 int32_t weft_poll(weft_endpoint *endpoint,
@@ -829,7 +840,9 @@ int32_t weft_wait(weft_endpoint *endpoint,
  * poll(2), asyncio: poll until 0, arm, and sleep only if arming said `WEFT_OK`.
  *
  * Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
- * completions already: poll first). Any thread; does not block. Errors:
+ * completions already: poll first). The fd stays readable until the next arm;
+ * edge-triggered epoll is fine, too. Any thread; does not block. Errors:
+ * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty;
  * `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
  * caller sleeps. Since 0.1.
  */
@@ -1020,11 +1033,18 @@ typedef struct weft_pages_args {
  * Until the completion the local bytes must not change. Operations have no
  * order among each other.
  *
+ * After any other status, bytes may have arrived, and what the NIC had in
+ * flight may still be read from local memory (by a read: written to it) and
+ * arrive, until `weft_memory_deregister` has returned `WEFT_OK` here, or the
+ * target has polled PEER_DOWN of this peer. (A later version will cut such
+ * operations off.)
+ *
  * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
  * after the call.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID`,
- * `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
+ * `WEFT_ERR_REMOTE_ACCESS` (registered without this direction),
+ * `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
  * use: poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
  * `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
  */
@@ -1073,7 +1093,7 @@ weft_status weft_read_pages(weft_endpoint *endpoint,
  * arrived.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (not an operation of
- * this endpoint, or completed already). Since 0.1.
+ * this endpoint, or completed already: normal when the two race). Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
@@ -1118,8 +1138,8 @@ typedef struct weft_send_args {
  * Ends in exactly one `WEFT_COMPLETION_SEND`: `WEFT_OK` means that the message
  * is in the peer's queue. Any number may be in flight, up to `message_bytes`
  * and `max_transfers`; a peer that does not poll or release its messages holds
- * back its senders, and nothing is dropped. A message that timed out or was
- * canceled may have arrived; later ones arrive all the same.
+ * back its senders, and nothing is dropped. After any status but `WEFT_OK` the
+ * message may have arrived, or may still; later ones arrive all the same.
  *
  * `transfer`: receives the id; NULL if it is not wanted.
  * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_LIMIT`,
@@ -1135,7 +1155,8 @@ weft_status weft_send(weft_endpoint *endpoint,
 /**
  * Gives back the data of a `WEFT_COMPLETION_MESSAGE` or
  * `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `transfer`. Its
- * `data` is valid until then. 0 is fine (there was no data).
+ * `data` is valid until then. 0 is fine: there was no data (a message of 0
+ * bytes, or a notification without data).
  *
  * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (released already, or
  * not a message of this endpoint). Since 0.1.

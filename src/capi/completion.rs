@@ -34,7 +34,11 @@ pub const WEFT_COMPLETION_PEER_UP: weft_completion_kind = 6;
 pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
 
 /// What polling hands out: always 128 bytes. Fields that a kind does not name
-/// are 0.
+/// are 0, but for `rail` and `entry`, whose "none" is all ones.
+///
+/// In the endpoint's own queue, a peer's PEER_UP comes before anything else of
+/// that peer, and nothing of it comes after its PEER_DOWN. Data of messages stays
+/// valid after that, until it is released.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_completion {
@@ -60,7 +64,7 @@ pub struct weft_completion {
     pub provider_errno: i32,
     /// The rail that failed, or 0xffffffff.
     pub rail: u32,
-    /// 0xffffffffffffffff.
+    /// 0xffffffffffffffff: for lists, which this version does not have.
     pub entry: u64,
     /// When it was submitted, when its first byte was posted to a NIC, and when
     /// it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.
@@ -79,9 +83,10 @@ pub struct weft_queue {
 /// Takes up to `max` completions from the endpoint's own queue, in the order
 /// in which they were published.
 ///
-/// Returns how many were stored, 0 to `max`, or a negative `weft_status`.
-/// With manual progress this drives the rails. Any thread; does not block.
-/// Since 0.1.
+/// Returns how many were stored, 0 to `max`, or a negative `weft_status`:
+/// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty,
+/// `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. With manual progress this drives the
+/// rails. Any thread; does not block. Since 0.1.
 ///
 /// # Safety
 /// `completions` must be valid for `max` elements.
@@ -119,7 +124,9 @@ pub unsafe extern "C" fn weft_wait(
 /// poll(2), asyncio: poll until 0, arm, and sleep only if arming said `WEFT_OK`.
 ///
 /// Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
-/// completions already: poll first). Any thread; does not block. Errors:
+/// completions already: poll first). The fd stays readable until the next arm;
+/// edge-triggered epoll is fine, too. Any thread; does not block. Errors:
+/// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty;
 /// `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
 /// caller sleeps. Since 0.1.
 ///

@@ -41,8 +41,8 @@ pub struct weft_send_args {
 /// Ends in exactly one `WEFT_COMPLETION_SEND`: `WEFT_OK` means that the message
 /// is in the peer's queue. Any number may be in flight, up to `message_bytes`
 /// and `max_transfers`; a peer that does not poll or release its messages holds
-/// back its senders, and nothing is dropped. A message that timed out or was
-/// canceled may have arrived; later ones arrive all the same.
+/// back its senders, and nothing is dropped. After any status but `WEFT_OK` the
+/// message may have arrived, or may still; later ones arrive all the same.
 ///
 /// `transfer`: receives the id; NULL if it is not wanted.
 /// Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_LIMIT`,
@@ -63,7 +63,8 @@ pub unsafe extern "C" fn weft_send(
 
 /// Gives back the data of a `WEFT_COMPLETION_MESSAGE` or
 /// `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `transfer`. Its
-/// `data` is valid until then. 0 is fine (there was no data).
+/// `data` is valid until then. 0 is fine: there was no data (a message of 0
+/// bytes, or a notification without data).
 ///
 /// Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (released already, or
 /// not a message of this endpoint). Since 0.1.

@@ -55,6 +55,9 @@ pub struct weft_peer_properties {
 /// there now), `WEFT_ERR_VERSION`. The other side gets a
 /// `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
 /// accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
+/// That a peer died is told by its fabric when something is sent to it (every
+/// second, at least): over tcp within some 4 seconds. A peer that only stopped
+/// is not lost; operations with it end at their deadlines.
 ///
 /// Up means: every lane was proven by an answer over it, and is warm.
 ///
@@ -92,9 +95,12 @@ pub unsafe extern "C" fn weft_peer_connect(
 }
 
 /// Ends the connection with a peer. Its outstanding operations end with
-/// `WEFT_ERR_CANCELED`, and a `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK`
-/// follows; until then the id stays valid. The peer gets a PEER_DOWN with
-/// `WEFT_ERR_PEER_CLOSED`. Remote memory of that peer stays to be released.
+/// `WEFT_ERR_CANCELED` at once. Both sides then drain what is in flight, and a
+/// `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, after which none of the
+/// peer's writes lands here any more; until then the id stays valid. The peer
+/// gets a PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. A peer that does not answer is
+/// not waited for longer than 3 seconds, and then that cannot be promised.
+/// Remote memory of that peer stays to be released.
 ///
 /// Any thread; does not block. Errors: `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`.
 /// Since 0.1.

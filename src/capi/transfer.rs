@@ -126,11 +126,18 @@ pub struct weft_pages_args {
 /// Until the completion the local bytes must not change. Operations have no
 /// order among each other.
 ///
+/// After any other status, bytes may have arrived, and what the NIC had in
+/// flight may still be read from local memory (by a read: written to it) and
+/// arrive, until `weft_memory_deregister` has returned `WEFT_OK` here, or the
+/// target has polled PEER_DOWN of this peer. (A later version will cut such
+/// operations off.)
+///
 /// `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
 /// after the call.
 ///
 /// Any thread; does not block. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID`,
-/// `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
+/// `WEFT_ERR_REMOTE_ACCESS` (registered without this direction),
+/// `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
 /// use: poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
 /// `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
 ///
@@ -199,7 +206,7 @@ pub unsafe extern "C" fn weft_read_pages(
 /// arrived.
 ///
 /// Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (not an operation of
-/// this endpoint, or completed already). Since 0.1.
+/// this endpoint, or completed already: normal when the two race). Since 0.1.
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_open`.

@@ -141,8 +141,8 @@ pub trait Nic {
     /// # Safety
     /// As `send`.
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted;
-    /// Drives the provider, and moves finished operations to `reaped`; how many.
-    fn reap(&mut self, reaped: &mut [Reaped]) -> usize;
+    /// Drives the provider, and appends finished operations to `reaped`.
+    fn reap(&mut self, reaped: &mut Vec<Reaped>);
 
     /// A descriptor that becomes readable when `reap` has something to do, and
     /// whether it may be waited on now. `None`: only reaping tells.

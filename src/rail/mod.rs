@@ -29,7 +29,6 @@ const SENDS: usize = 128;
 const SENDS_OF_LANE: u32 = 16;
 /// What peers write to prove that they can.
 const PAD: usize = 4096;
-const REAP: usize = 32;
 
 /// What an operation was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +100,7 @@ pub struct Rail {
     lane_ops: u32,
     inflight_bytes: u64,
     lanes: Vec<Place>,
+    reaped: Vec<Reaped>,
     /// The last post said that another would follow.
     unflushed: Option<u32>,
     sends: ManuallyDrop<Frames>,
@@ -131,6 +131,7 @@ impl Rail {
             lane_ops: (limits.tx_depth / 4).clamp(1, LANE_OPS) as u32,
             inflight_bytes: 0,
             lanes: Vec::new(),
+            reaped: Vec::new(),
             unflushed: None,
             sends: ManuallyDrop::new(Frames::new(&mut *nic, SENDS, frame)?),
             receives: ManuallyDrop::new(Frames::new(&mut *nic, receives, frame)?),
@@ -393,16 +394,15 @@ impl Rail {
         Ok(())
     }
 
-    /// Drives the NIC; finished operations go to `done`. How many.
+    /// Drives the NIC; finished operations go to `done`.
     #[inline]
-    pub fn reap(&mut self, done: &mut Vec<Done>) -> usize {
-        let nothing = Reaped { scratch: ptr::null_mut(), len: 0, errno: 0, provider_errno: 0 };
-        let mut reaped = [nothing; REAP];
-        let count = self.nic.reap(&mut reaped);
-        for one in &reaped[..count] {
-            done.push(self.finish(one));
+    pub fn reap(&mut self, done: &mut Vec<Done>) {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        self.nic.reap(&mut reaped);
+        for one in reaped.drain(..) {
+            done.push(self.finish(&one));
         }
-        count
+        self.reaped = reaped;
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use crate::fabric::{
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use std::ffi::c_void;
-use std::mem::{size_of, zeroed};
+use std::mem::{size_of, zeroed, MaybeUninit};
 use std::os::fd::RawFd;
 use std::ptr;
 
@@ -18,6 +18,7 @@ use std::ptr;
 const MESSAGE_MAX: usize = 8192;
 /// shm holds back messages above this when no receive is posted.
 const MESSAGE_MAX_SHM: usize = 4096;
+const STALE_NAMES: usize = 16;
 /// Operations that we keep in flight on a NIC at most.
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
@@ -70,6 +71,18 @@ impl OfiNic {
         if entry.provider == "shm" {
             super::segments::make_room()?;
         }
+        // A dead process that had our PID may have left segments by the names that ours
+        // get: the next name is tried.
+        for _ in 0..STALE_NAMES {
+            match Self::open_once(entry) {
+                Err(error) if entry.provider == "shm" && error.provider_errno == libc::EBUSY => {}
+                outcome => return outcome,
+            }
+        }
+        Self::open_once(entry)
+    }
+
+    fn open_once(entry: &Entry) -> Result<OfiNic> {
         // SAFETY: reading what libfabric described.
         let (limits, mr_mode) = unsafe { limits(entry) };
         let mut nic = OfiNic {
@@ -324,23 +337,21 @@ impl Nic for OfiNic {
     }
 
     #[inline]
-    fn reap(&mut self, reaped: &mut [Reaped]) -> usize {
+    fn reap(&mut self, reaped: &mut Vec<Reaped>) {
         const MOST: usize = 32;
-        // SAFETY: integers and pointers.
-        let mut entries: [fi_cq_data_entry; MOST] = unsafe { zeroed() };
-        let most = reaped.len().min(MOST);
-        // SAFETY: room for `most` entries of the queue's format.
-        let rc = unsafe { fi_cq_read(self.cq, entries.as_mut_ptr().cast(), most) };
+        let mut entries: [MaybeUninit<fi_cq_data_entry>; MOST] = [const { MaybeUninit::uninit() }; MOST];
+        // SAFETY: room for `MOST` entries of the queue's format.
+        let rc = unsafe { fi_cq_read(self.cq, entries.as_mut_ptr().cast(), MOST) };
         if rc > 0 {
-            for (to, from) in reaped.iter_mut().zip(&entries[..rc as usize]) {
-                *to = Reaped { scratch: from.op_context.cast(), len: from.len, errno: 0, provider_errno: 0 };
+            for entry in &entries[..(rc as usize).min(MOST)] {
+                // SAFETY: libfabric filled in the first `rc` entries.
+                let entry = unsafe { entry.assume_init_ref() };
+                let scratch = entry.op_context.cast();
+                reaped.push(Reaped { scratch, len: entry.len, errno: 0, provider_errno: 0 });
             }
-            return rc as usize;
+        } else if rc == -(FI_EAVAIL as isize) {
+            self.reap_error(reaped);
         }
-        if rc == -(FI_EAVAIL as isize) {
-            return self.reap_error(reaped);
-        }
-        0
     }
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
@@ -384,20 +395,16 @@ impl Nic for OfiNic {
 
 impl OfiNic {
     #[cold]
-    fn reap_error(&mut self, reaped: &mut [Reaped]) -> usize {
+    fn reap_error(&mut self, reaped: &mut Vec<Reaped>) {
         // SAFETY: integers and pointers; no buffer for provider data is offered.
         let mut entry: fi_cq_err_entry = unsafe { zeroed() };
         // SAFETY: one entry.
-        let rc = unsafe { fi_cq_readerr(self.cq, &mut entry, 0) };
-        let (1.., Some(to)) = (rc, reaped.first_mut()) else { return 0 };
+        if unsafe { fi_cq_readerr(self.cq, &mut entry, 0) } < 1 {
+            return;
+        }
         let errno = if entry.err == 0 { FI_EOTHER } else { entry.err };
-        *to = Reaped {
-            scratch: entry.op_context.cast(),
-            len: entry.len,
-            errno,
-            provider_errno: entry.prov_errno,
-        };
-        1
+        let (scratch, provider_errno) = (entry.op_context.cast(), entry.prov_errno);
+        reaped.push(Reaped { scratch, len: entry.len, errno, provider_errno });
     }
 }
 

@@ -5,7 +5,6 @@
 use crate::status::{Error, Result, Status};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 const FOLDER: &str = "/dev/shm";
 /// What one endpoint takes.
@@ -16,15 +15,12 @@ const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// Removes segments of dead processes of this user, then sees that there is room
 /// for another one.
 pub fn make_room() -> Result<()> {
-    static OPENED: AtomicBool = AtomicBool::new(false);
-    let first = !OPENED.swap(true, Ordering::Relaxed);
     let sees_all = fs::metadata("/proc/self/ns/pid").is_ok_and(|ns| ns.ino() == FIRST_PID_NAMESPACE);
     for entry in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(owner) else { continue };
         // SAFETY: asks for our own user.
         let ours = entry.metadata().is_ok_and(|file| file.uid() == unsafe { libc::geteuid() });
-        let own_pid = pid as u32 == std::process::id();
-        if ours && ((own_pid && first) || (!own_pid && sees_all && is_dead(pid))) {
+        if ours && sees_all && is_dead(pid) {
             // Another process may have been faster.
             let _ = fs::remove_file(entry.path());
         }
