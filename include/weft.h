@@ -446,8 +446,9 @@ weft_status weft_rail_info(const weft_endpoint *endpoint,
  * go on for `drain_timeout_ns`, then cancels the rest, tells the peers
  * (they see `WEFT_ERR_PEER_CLOSED` at once), closes the rails and stops the
  * workers. When it has returned `WEFT_OK`, no NIC and no thread touches the
- * caller's memory any more, and every operation has left its completion to
- * be polled; memory handles can be deregistered.
+ * caller's memory any more, and every operation has left its completion to be
+ * polled (each peer its PEER_DOWN, too): poll until `WEFT_ERR_CLOSED`. Memory
+ * can be deregistered and messages released until the close.
  *
  * `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
  *
