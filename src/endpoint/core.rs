@@ -37,6 +37,12 @@ pub struct RailInfo {
     pub virtual_addresses: bool,
 }
 
+/// The rails of one fabric, of all (fabric, network): their indexes and networks.
+fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(usize, &'a str)> {
+    let wanted = rails.enumerate().filter(|(_, (of, _))| *of == fabric);
+    wanted.map(|(index, (_, network))| (index, network)).collect()
+}
+
 /// How a peer begins: we connect, or it greeted us.
 pub enum Begin {
     Connecting { user_data: u64 },
@@ -69,7 +75,6 @@ pub struct Core {
 }
 
 impl Core {
-    #[allow(clippy::too_many_arguments)]
     pub fn new(
         config: EndpointConfig,
         random: Random,
@@ -301,20 +306,8 @@ impl Core {
         timeout_ns: u64,
         begin: Begin,
     ) -> Result<(Arc<Peer>, bool)> {
-        let ours: Vec<(usize, &str)> = self
-            .rails
-            .iter()
-            .enumerate()
-            .filter(|(_, rail)| rail.fabric == fabric)
-            .map(|(index, rail)| (index, rail.network.as_str()))
-            .collect();
-        let theirs: Vec<(usize, &str)> = address
-            .rails
-            .iter()
-            .enumerate()
-            .filter(|(_, rail)| rail.fabric == fabric)
-            .map(|(index, rail)| (index, rail.network.as_str()))
-            .collect();
+        let ours = on_fabric(&fabric, self.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
+        let theirs = on_fabric(&fabric, address.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
         let plans = pair(&ours, &theirs);
         let mask = plans.iter().fold(0u64, |mask, plan| mask | 1 << self.rails[plan.rail].worker);
         let candidates: Vec<usize> =

@@ -130,16 +130,17 @@ impl Worker {
             self.say(peer, Kind::Bye);
         }
         let Some(link) = self.links[at].take() else { return };
+        // What is outstanding was canceled if we ended it ourselves.
+        let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
         self.dirty.retain(|dirty| *dirty != at);
         let state = remote_state_of_end(outcome.status);
         link.peer.set_state(PeerState::Down);
         for remote in link.remotes.values() {
-            let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
             for id in remote.settle(state) {
                 core.abandon(id, ended, now);
             }
         }
-        core.table.end_of_peer(peer, Outcome { status: status_of_end(outcome.status), ..outcome }, now);
+        core.table.end_of_peer(peer, ended, now);
         if link.assembly.is_some() {
             core.queue.unreserve(1);
         }
@@ -158,10 +159,8 @@ impl Worker {
         } else {
             core.queue.unreserve(1 + link.accepted as u64);
         }
-        // A connect that we ended ourselves was canceled.
-        let refused = Outcome { status: status_of_end(outcome.status), ..outcome };
         for user_data in connects {
-            let completion = Completion::new(completion::KIND_PEER_UP, refused, peer, now);
+            let completion = Completion::new(completion::KIND_PEER_UP, ended, peer, now);
             core.queue.publish(Completion { user_data, ..completion });
         }
     }

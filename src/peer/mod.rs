@@ -83,7 +83,6 @@ pub struct Plan {
 }
 
 impl Peer {
-    #[allow(clippy::too_many_arguments)]
     pub fn new(
         id: u64,
         address: Address,
