@@ -34,6 +34,8 @@ pub struct Limits {
     /// Operations that may be outstanding, and receives that may be posted.
     pub tx_depth: usize,
     pub rx_depth: usize,
+    /// Segments that one write or read may have.
+    pub vector: usize,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
@@ -78,13 +80,20 @@ unsafe impl Sync for Registration {}
 #[repr(C, align(64))]
 pub struct Scratch(pub [*mut c_void; 8]);
 
-/// One write or read of a contiguous range.
-pub struct Rma {
-    pub read: bool,
-    pub local: *mut c_void,
-    pub descriptor: *mut c_void,
-    pub len: usize,
+/// A run of bytes that an operation moves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segment {
+    pub local: u64,
     pub remote: u64,
+    pub len: u64,
+}
+
+/// One write or read: of segments between one local and one remote registration.
+pub struct Rma<'a> {
+    pub read: bool,
+    /// At least one, at most `Limits::vector`.
+    pub segments: &'a [Segment],
+    pub descriptor: *mut c_void,
     pub key: u64,
     pub route: Route,
     /// Ask for delivery-complete (`Delivery::Each` and `Covers`).
@@ -133,8 +142,8 @@ pub trait Nic {
     fn deregister(&mut self, registration: Registration) -> Result<()>;
 
     /// # Safety
-    /// The local range and `scratch` stay valid until the operation is reaped or the NIC closed.
-    unsafe fn rma(&mut self, rma: &Rma, scratch: *mut Scratch) -> Posted;
+    /// The segments' local bytes and `scratch` stay valid until the operation is reaped or the NIC closed.
+    unsafe fn rma(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> Posted;
     /// # Safety
     /// As `rma`, for `buffer`.
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted;

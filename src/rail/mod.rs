@@ -10,11 +10,10 @@ pub use frames::Frame;
 pub use lane::{Lane, LaneState};
 
 use crate::fabric::{
-    Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
 };
 use crate::status::{Error, Result, Status};
 use frames::Frames;
-use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -264,7 +263,7 @@ impl Rail {
     /// # Safety
     /// The local range must stay registered until the operation is done, or the rail is closed.
     #[inline]
-    pub unsafe fn post(&mut self, rma: &Rma, tag: Tag) -> Posted {
+    pub unsafe fn post(&mut self, rma: &Rma<'_>, tag: Tag) -> Posted {
         let Some(op) = self.take_op(tag) else { return Posted::Again };
         // SAFETY: the op stays in place until it is reaped; the range as the caller promised.
         let posted = unsafe { self.nic.rma(rma, op.cast()) };
@@ -289,10 +288,8 @@ impl Rail {
         let rma = Rma {
             read: false,
             // Past what peers write to.
-            local: (self.pad.address() as usize + PAD / 2) as *mut c_void,
+            segments: &[Segment { local: self.pad.address() as u64 + PAD as u64 / 2, remote, len: 8 }],
             descriptor: self.pad.descriptor(),
-            len: 8,
-            remote,
             key,
             route,
             delivered: self.limits.delivery != crate::fabric::Delivery::Native,

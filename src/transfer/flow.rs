@@ -1,10 +1,10 @@
 //! A lane's share in a transfer: claims runs of slices, posts them, counts what
 //! arrives, and leaves.
 
-use super::geometry::{Position, Slice, PIECE};
+use super::geometry::{Position, PIECE};
 use super::table::{Left, Move, Slot, Table};
 use super::Direction;
-use crate::fabric::{Delivery, Posted, Rma};
+use crate::fabric::{Delivery, Posted, Rma, Segment};
 use crate::rail::{Rail, Tag, Work};
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -44,7 +44,7 @@ struct Flow {
     /// Writes were posted that no delivery-complete one covers yet.
     uncovered: bool,
     /// Where the last post began, on both sides.
-    last: (*mut c_void, u64),
+    last: Segment,
 }
 
 // SAFETY: the slot outlives the flow and is shared between threads by design.
@@ -95,7 +95,7 @@ impl Flows {
             turn: TURN,
             exhausted: false,
             uncovered: false,
-            last: (std::ptr::null_mut(), 0),
+            last: Segment::default(),
         };
         let index = match self.free.pop() {
             Some(index) => {
@@ -223,12 +223,26 @@ impl Flow {
             self.layer = Layer::of(transfer, self.at.layer, rail.index, rail.remote_rail(lane));
         }
         let is_last = self.next + slice.slices == transfer.geometry.slices;
-        let (mut rma, covers) = self.rma(rail, lane, transfer, &slice, is_last);
-        // Only when the next post of this claim follows at once.
-        rma.more = !last
-            && self.next + slice.slices < self.end
-            && self.turn > slice.len
-            && rail.will_have_room(lane, slice.len);
+        let segment = Segment {
+            local: self.layer.local + slice.local,
+            remote: self.layer.remote + slice.remote,
+            len: slice.len,
+        };
+        let read = transfer.direction == Direction::Read;
+        let (delivered, covers) = delivery(rail.limits().delivery, read, is_last);
+        let rma = Rma {
+            read,
+            segments: &[segment],
+            descriptor: self.layer.descriptor,
+            key: self.layer.key,
+            route: rail.route(lane),
+            delivered,
+            // Only when the next post of this claim follows at once.
+            more: !last
+                && self.next + slice.slices < self.end
+                && self.turn > slice.len
+                && rail.will_have_room(lane, slice.len),
+        };
         let tag = Tag { work: Work::Slice, lane, flow: index, slices: slice.slices as u32, bytes: slice.len };
         // SAFETY: the memory stays registered while the slot is held, and the rail keeps the op
         // until the NIC gives it back.
@@ -241,36 +255,12 @@ impl Flow {
             slot.first_post.store(now, std::sync::atomic::Ordering::Relaxed);
         }
         self.uncovered = !covers;
-        self.last = (rma.local, rma.remote);
+        self.last = segment;
         self.inflight += 1;
         self.next += slice.slices;
         self.at = after;
         self.turn = self.turn.saturating_sub(slice.len);
         Step::Posted
-    }
-
-    /// The post for a slice, and whether nothing before it needs covering once
-    /// it has completed.
-    fn rma(&self, rail: &Rail, lane: u32, transfer: &Move, slice: &Slice, is_last: bool) -> (Rma, bool) {
-        let read = transfer.direction == Direction::Read;
-        let (delivered, covers) = match rail.limits().delivery {
-            _ if read => (false, true),
-            Delivery::Native => (false, true),
-            Delivery::Each => (true, true),
-            Delivery::Covers => (is_last, is_last),
-        };
-        let rma = Rma {
-            read,
-            local: (self.layer.local + slice.local) as *mut c_void,
-            descriptor: self.layer.descriptor,
-            len: slice.len as usize,
-            remote: self.layer.remote + slice.remote,
-            key: self.layer.key,
-            route: rail.route(lane),
-            delivered,
-            more: false,
-        };
-        (rma, covers)
     }
 
     /// Claims the next run of slices; false when there are no more.
@@ -303,10 +293,8 @@ impl Flow {
         }
         let rma = Rma {
             read: false,
-            local: self.last.0,
+            segments: &[Segment { len: 1, ..self.last }],
             descriptor: self.layer.descriptor,
-            len: 1,
-            remote: self.last.1,
             key: self.layer.key,
             route: rail.route(lane),
             delivered: true,
@@ -323,5 +311,16 @@ impl Flow {
             Posted::Again => Step::Full,
             Posted::Failed(errno) => Step::Failed(errno),
         }
+    }
+}
+
+/// Whether a write asks for delivery, and whether nothing before it needs
+/// covering once it has completed.
+fn delivery(fabric: Delivery, read: bool, is_last: bool) -> (bool, bool) {
+    match fabric {
+        _ if read => (false, true),
+        Delivery::Native => (false, true),
+        Delivery::Each => (true, true),
+        Delivery::Covers => (is_last, is_last),
     }
 }

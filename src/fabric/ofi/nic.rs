@@ -22,6 +22,8 @@ const STALE_NAMES: usize = 16;
 /// Operations that we keep in flight on a NIC at most.
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
+/// Segments of one write: what tcp and shm take.
+const VECTOR: usize = 4;
 /// Eight 64 KiB pages fill a loopback connection (measured); twice that, and
 /// two pieces of a large page, cost no more.
 const LANE_WINDOW: u64 = 1 << 20;
@@ -54,9 +56,9 @@ unsafe impl Send for OfiNic {}
 /// The message that every write and read is posted with; only what differs is
 /// filled in.
 struct Template {
-    iov: libc::iovec,
-    descriptor: *mut c_void,
-    remote: fi_rma_iov,
+    local: [libc::iovec; VECTOR],
+    descriptors: [*mut c_void; VECTOR],
+    remote: [fi_rma_iov; VECTOR],
 }
 
 fn check(fabrics: &Fabrics, doing: &str, rc: i32) -> Result<()> {
@@ -192,6 +194,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             delivery,
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
+            vector: tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR),
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
@@ -289,19 +292,21 @@ impl Nic for OfiNic {
     }
 
     #[inline]
-    unsafe fn rma(&mut self, rma: &Rma, scratch: *mut Scratch) -> Posted {
-        self.rma = Template {
-            iov: libc::iovec { iov_base: rma.local, iov_len: rma.len },
-            descriptor: rma.descriptor,
-            remote: fi_rma_iov { addr: rma.remote, len: rma.len, key: rma.key },
-        };
+    unsafe fn rma(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> Posted {
+        let count = rma.segments.len().min(VECTOR);
+        for (i, segment) in rma.segments.iter().take(VECTOR).enumerate() {
+            let len = segment.len as usize;
+            self.rma.local[i] = libc::iovec { iov_base: segment.local as *mut c_void, iov_len: len };
+            self.rma.descriptors[i] = rma.descriptor;
+            self.rma.remote[i] = fi_rma_iov { addr: segment.remote, len, key: rma.key };
+        }
         let message = fi_msg_rma {
-            msg_iov: &self.rma.iov,
-            desc: &mut self.rma.descriptor,
-            iov_count: 1,
+            msg_iov: self.rma.local.as_ptr(),
+            desc: self.rma.descriptors.as_mut_ptr(),
+            iov_count: count,
             addr: rma.route,
-            rma_iov: &self.rma.remote,
-            rma_iov_count: 1,
+            rma_iov: self.rma.remote.as_ptr(),
+            rma_iov_count: count,
             context: scratch.cast(),
             data: 0,
         };
