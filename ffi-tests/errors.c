@@ -1013,7 +1013,7 @@ static void bad_transfer_arguments(void)
     BAD_PAGES(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data; p.notify_data_len = 257);
     BAD_PAGES(WEFT_ERR_INVALID, p.flags = WEFT_NOTIFY; p.notify_data_len = 1);
     BAD_PAGES(WEFT_ERR_LIMIT, p.timeout_ns = HOURS_25);
-    BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 2);
+    BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 4);
     BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 0x80000001);
     BAD_PAGES(WEFT_ERR_INVALID, p.size = 0);
     BAD_RANGE(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data; p.notify_data_len = 257);
@@ -1021,7 +1021,7 @@ static void bad_transfer_arguments(void)
               p.notify_data_len = UINT32_MAX);
     BAD_RANGE(WEFT_ERR_INVALID, p.flags = WEFT_NOTIFY; p.notify_data_len = 1);
     BAD_RANGE(WEFT_ERR_LIMIT, p.timeout_ns = UINT64_MAX);
-    BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.flags = 2);
+    BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.flags = 4);
     BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.reserved = 1);
     BAD_RANGE(WEFT_ERR_INVALID, p.size = 0);
     BAD_SEND(WEFT_ERR_LIMIT, p.data = duo.a_bytes; p.len = WEFT_MESSAGE_MAX + 1);

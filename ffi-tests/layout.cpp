@@ -11,7 +11,7 @@
     static_assert(std::is_trivially_copyable<type>::value, "copying " #type)
 #define AT(type, field, bytes) static_assert(offsetof(type, field) == (bytes), #type "." #field)
 
-SIZE(weft_endpoint_config, 80);
+SIZE(weft_endpoint_config, 88);
 AT(weft_endpoint_config, size, 0);
 AT(weft_endpoint_config, flags, 4);
 AT(weft_endpoint_config, fabric, 8);
@@ -23,10 +23,12 @@ AT(weft_endpoint_config, workers, 36);
 AT(weft_endpoint_config, max_transfers, 40);
 AT(weft_endpoint_config, queue_depth, 44);
 AT(weft_endpoint_config, max_peers, 48);
-AT(weft_endpoint_config, reserved, 52);
+AT(weft_endpoint_config, idle, 52);
 AT(weft_endpoint_config, timeout_ns, 56);
 AT(weft_endpoint_config, connect_timeout_ns, 64);
 AT(weft_endpoint_config, message_bytes, 72);
+AT(weft_endpoint_config, packing, 80);
+AT(weft_endpoint_config, reserved, 84);
 
 SIZE(weft_endpoint_properties, 280);
 AT(weft_endpoint_properties, size, 0);

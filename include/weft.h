@@ -261,6 +261,38 @@ WEFT_API const char *weft_last_error(void);
 #define WEFT_PROGRESS_MANUAL 1
 
 /**
+ * Spin for 0.3 ms, then sleep until a rail or a caller has something to do (the
+ * default): an idle endpoint costs no core, and a transfer that comes after a
+ * pause waits for a wake-up.
+ */
+#define WEFT_IDLE_ADAPTIVE 0
+
+/** Never sleep: the shortest latency, for a core each. */
+#define WEFT_IDLE_SPIN 1
+
+/** Sleep at once, for machines whose cores are all needed. */
+#define WEFT_IDLE_SLEEP 2
+
+/**
+ * As is fastest: bundles for pages under 32 KiB where a post costs more than a
+ * copy (tcp), else several pages in one post where the NIC takes that (the
+ * default).
+ */
+#define WEFT_PACKING_AUTO 0
+
+/** One post for each page (or run of adjacent pages). */
+#define WEFT_PACKING_OFF 1
+
+/** Several pages in one post, no bundles. */
+#define WEFT_PACKING_VECTORS 2
+
+/**
+ * Bundles for all pages under 32 KiB of writes, however few, on fabrics that
+ * know them.
+ */
+#define WEFT_PACKING_MESSAGES 3
+
+/**
  * An endpoint: the rails that a process opened, the worker threads that drive
  * them, and an address that others connect to. A process usually has one for
  * each GPU or rank. Opaque; made by `weft_endpoint_open`.
@@ -322,8 +354,11 @@ typedef struct weft_endpoint_config {
     uint32_t queue_depth;
     /** Peers at once, 1 to 65,536. 0: 4,096. */
     uint32_t max_peers;
-    /** 0. */
-    uint32_t reserved;
+    /**
+     * What worker threads do without work: `WEFT_IDLE_*`. Ignored with manual
+     * progress.
+     */
+    uint32_t idle;
     /**
      * Deadline of operations that name none, in nanoseconds, up to 24 hours.
      * 0: 30 seconds.
@@ -339,9 +374,13 @@ typedef struct weft_endpoint_config {
      * peer may have waiting here unreleased, 1 MiB to 1 GiB. 0: 16 MiB.
      */
     uint64_t message_bytes;
+    /** How small pages go: `WEFT_PACKING_*`. */
+    uint32_t packing;
+    /** 0. */
+    uint32_t reserved;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {
@@ -911,6 +950,14 @@ WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
  */
 #define WEFT_NOTIFY 1
 
+/**
+ * In `flags`: the transfer is of the latency class. What it has to post goes
+ * before what other transfers have, and a little of it past a full window: for
+ * small transfers that somebody waits for. Without it, transfers are of the bulk
+ * class and share the rails alike.
+ */
+#define WEFT_CLASS_LATENCY 2
+
 /** Largest data of a notification, in bytes. */
 #define WEFT_NOTIFY_DATA_MAX 256
 
@@ -918,7 +965,7 @@ WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
 typedef struct weft_range_args {
     /** `sizeof(weft_range_args)`. */
     uint32_t size;
-    /** 0 or `WEFT_NOTIFY`. */
+    /** 0, or `WEFT_NOTIFY` and `WEFT_CLASS_LATENCY` added up. */
     uint32_t flags;
     /** The local memory: source of a write, destination of a read. */
     const weft_memory *local;
@@ -971,7 +1018,7 @@ typedef struct weft_range_args {
 typedef struct weft_pages_args {
     /** `sizeof(weft_pages_args)`. */
     uint32_t size;
-    /** 0 or `WEFT_NOTIFY`. */
+    /** 0, or `WEFT_NOTIFY` and `WEFT_CLASS_LATENCY` added up. */
     uint32_t flags;
     /** The local memory: source of a write, destination of a read. */
     const weft_memory *local;

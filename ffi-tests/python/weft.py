@@ -24,9 +24,10 @@ class EndpointConfig(Sized):
         ("size", c_uint32), ("flags", c_uint32), ("fabric", c_char_p), ("rails", c_char_p),
         ("rail_count", c_uint32), ("min_rails", c_uint32), ("progress", c_uint32),
         ("workers", c_uint32), ("max_transfers", c_uint32), ("queue_depth", c_uint32),
-        ("max_peers", c_uint32), ("reserved", c_uint32), ("timeout_ns", c_uint64),
+        ("max_peers", c_uint32), ("idle", c_uint32), ("timeout_ns", c_uint64),
         ("connect_timeout_ns", c_uint64), ("message_bytes", c_uint64)]
-
+        ("connect_timeout_ns", c_uint64), ("message_bytes", c_uint64),
+        ("packing", c_uint32), ("reserved", c_uint32)]
 
 class EndpointProperties(Sized):
     _fields_ = [

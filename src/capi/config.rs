@@ -6,7 +6,10 @@
 //! do not know must be zero, or we would ignore what it asks for.
 
 use super::completion::{weft_queue, weft_transfer};
-use super::endpoint::{weft_endpoint_config, WEFT_PROGRESS_MANUAL};
+use super::endpoint::{
+    weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_PACKING_AUTO,
+    WEFT_PACKING_MESSAGES, WEFT_PACKING_OFF, WEFT_PACKING_VECTORS, WEFT_PROGRESS_MANUAL,
+};
 use super::guard::bytes;
 use super::handle;
 use super::memory::{
@@ -15,8 +18,10 @@ use super::memory::{
 };
 use super::message::weft_send_args;
 use super::peer::weft_connect_args;
-use super::transfer::{weft_pages_args, weft_range_args, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX};
-use crate::endpoint::{Endpoint, EndpointConfig};
+use super::transfer::{
+    weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
+};
+use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
 use crate::status::{Error, Result, Status};
 use crate::transfer::geometry::{Pages, Side};
@@ -191,6 +196,19 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
     let theirs = unsafe { read(config)? };
     no_flags(theirs.flags, 0)?;
     zero_reserved(theirs.reserved)?;
+    let packing = match theirs.packing {
+        WEFT_PACKING_AUTO => PackingMode::Auto,
+        WEFT_PACKING_OFF => PackingMode::Off,
+        WEFT_PACKING_VECTORS => PackingMode::Vectors,
+        WEFT_PACKING_MESSAGES => PackingMode::Messages,
+        other => return Err(Error::invalid(format!("packing {other} is not known"))),
+    };
+    let idle = match theirs.idle {
+        WEFT_IDLE_ADAPTIVE => Idle::Adaptive,
+        WEFT_IDLE_SPIN => Idle::Spin,
+        WEFT_IDLE_SLEEP => Idle::Sleep,
+        other => return Err(Error::invalid(format!("idle {other} is not known"))),
+    };
     if theirs.progress > WEFT_PROGRESS_MANUAL {
         return Err(Error::invalid(format!("progress {} is not known", theirs.progress)));
     }
@@ -203,6 +221,8 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
         rail_count: within("rail_count", theirs.rail_count.into(), 1, 64, 0)? as usize,
         min_rails: within("min_rails", theirs.min_rails.into(), 1, 64, 1)? as usize,
         manual: theirs.progress == WEFT_PROGRESS_MANUAL,
+        idle,
+        packing,
         workers: within("workers", theirs.workers.into(), 1, 64, d.workers as u64)? as usize,
         max_transfers: within(
             "max_transfers",
@@ -289,7 +309,7 @@ unsafe fn notify<'a>(
     data: *const std::ffi::c_void,
     len: u32,
 ) -> Result<Option<Notify<'a>>> {
-    no_flags(flags, WEFT_NOTIFY)?;
+    no_flags(flags, WEFT_NOTIFY | WEFT_CLASS_LATENCY)?;
     if len > WEFT_NOTIFY_DATA_MAX {
         return Err(Error::limit(format!(
             "notify_data has {len} bytes: at most {WEFT_NOTIFY_DATA_MAX} are allowed"
@@ -305,9 +325,9 @@ unsafe fn notify<'a>(
     Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? } }))
 }
 
-/// What both kinds of transfers have beside their handles and pages.
 struct Rest<'a> {
     notify: Option<Notify<'a>>,
+    urgent: bool,
     timeout_ns: u64,
     user_data: u64,
     transfer: *mut weft_transfer,
@@ -332,6 +352,7 @@ unsafe fn submit(
         remote: remote.of(ep)?,
         pages,
         notify: rest.notify,
+        urgent: rest.urgent,
         timeout_ns: timeout("timeout_ns", rest.timeout_ns)?,
         user_data: rest.user_data,
         queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
@@ -363,7 +384,9 @@ pub unsafe fn submit_range(
     // SAFETY: valid as the header asks.
     unsafe {
         let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
-        let rest = Rest { notify, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
+        let urgent = args.flags & WEFT_CLASS_LATENCY != 0;
+        let rest =
+            Rest { notify, urgent, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
         submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
     }
 }
@@ -421,7 +444,9 @@ pub unsafe fn submit_pages(
     // SAFETY: valid as the header asks.
     unsafe {
         let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
-        let rest = Rest { notify, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
+        let urgent = args.flags & WEFT_CLASS_LATENCY != 0;
+        let rest =
+            Rest { notify, urgent, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
         submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
     }
 }

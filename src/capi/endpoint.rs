@@ -23,6 +23,27 @@ pub const WEFT_PROGRESS_THREADS: u32 = 0;
 /// peers see their transfers time out.
 pub const WEFT_PROGRESS_MANUAL: u32 = 1;
 
+/// Spin for 0.3 ms, then sleep until a rail or a caller has something to do (the
+/// default): an idle endpoint costs no core, and a transfer that comes after a
+/// pause waits for a wake-up.
+pub const WEFT_IDLE_ADAPTIVE: u32 = 0;
+/// Never sleep: the shortest latency, for a core each.
+pub const WEFT_IDLE_SPIN: u32 = 1;
+/// Sleep at once, for machines whose cores are all needed.
+pub const WEFT_IDLE_SLEEP: u32 = 2;
+
+/// As is fastest: bundles for pages under 32 KiB where a post costs more than a
+/// copy (tcp), else several pages in one post where the NIC takes that (the
+/// default).
+pub const WEFT_PACKING_AUTO: u32 = 0;
+/// One post for each page (or run of adjacent pages).
+pub const WEFT_PACKING_OFF: u32 = 1;
+/// Several pages in one post, no bundles.
+pub const WEFT_PACKING_VECTORS: u32 = 2;
+/// Bundles for all pages under 32 KiB of writes, however few, on fabrics that
+/// know them.
+pub const WEFT_PACKING_MESSAGES: u32 = 3;
+
 /// How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; zero (NULL)
 /// in a field means its default.
 #[repr(C)]
@@ -64,8 +85,9 @@ pub struct weft_endpoint_config {
     pub queue_depth: u32,
     /// Peers at once, 1 to 65,536. 0: 4,096.
     pub max_peers: u32,
-    /// 0.
-    pub reserved: u32,
+    /// What worker threads do without work: `WEFT_IDLE_*`. Ignored with manual
+    /// progress.
+    pub idle: u32,
     /// Deadline of operations that name none, in nanoseconds, up to 24 hours.
     /// 0: 30 seconds.
     pub timeout_ns: u64,
@@ -75,6 +97,10 @@ pub struct weft_endpoint_config {
     /// Bytes of messages (`weft_send`) that may wait for one peer, and that one
     /// peer may have waiting here unreleased, 1 MiB to 1 GiB. 0: 16 MiB.
     pub message_bytes: u64,
+    /// How small pages go: `WEFT_PACKING_*`.
+    pub packing: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// What an endpoint has. Filled by `weft_endpoint_info`.

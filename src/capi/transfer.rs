@@ -13,6 +13,11 @@ use std::ffi::c_void;
 /// `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
 /// transfer's own completion then also says that the notification arrived.
 pub const WEFT_NOTIFY: u32 = 1;
+/// In `flags`: the transfer is of the latency class. What it has to post goes
+/// before what other transfers have, and a little of it past a full window: for
+/// small transfers that somebody waits for. Without it, transfers are of the bulk
+/// class and share the rails alike.
+pub const WEFT_CLASS_LATENCY: u32 = 2;
 
 /// Largest data of a notification, in bytes.
 pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
@@ -23,7 +28,7 @@ pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
 pub struct weft_range_args {
     /// `sizeof(weft_range_args)`.
     pub size: u32,
-    /// 0 or `WEFT_NOTIFY`.
+    /// 0, or `WEFT_NOTIFY` and `WEFT_CLASS_LATENCY` added up.
     pub flags: u32,
     /// The local memory: source of a write, destination of a read.
     pub local: *const weft_memory,
@@ -72,7 +77,7 @@ pub struct weft_range_args {
 pub struct weft_pages_args {
     /// `sizeof(weft_pages_args)`.
     pub size: u32,
-    /// 0 or `WEFT_NOTIFY`.
+    /// 0, or `WEFT_NOTIFY` and `WEFT_CLASS_LATENCY` added up.
     pub flags: u32,
     /// The local memory: source of a write, destination of a read.
     pub local: *const weft_memory,

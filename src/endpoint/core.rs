@@ -249,6 +249,11 @@ impl Core {
         memories.get(&memory).is_some_and(|memory| memory.secret == secret && memory.import(peer))
     }
 
+    /// A memory of ours that a peer may use.
+    pub fn offered(&self, memory: u64, peer: u64) -> Option<Arc<Memory>> {
+        self.memories.lock().get(&memory).filter(|memory| memory.is_imported(peer)).cloned()
+    }
+
     /// A peer uses a memory of ours no more.
     pub fn revoked(&self, memory: u64, peer: u64) {
         if let Some(memory) = self.memories.lock().get(&memory) {

@@ -4,10 +4,11 @@ use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
 use crate::peer::table::place;
-use crate::peer::wire::{self, Header, Hello, Kind};
+use crate::peer::wire::{self, Header, Hello, Kind, Welcome};
 use crate::peer::{Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
+use crate::transfer::pack::{Landing, Packer};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -68,12 +69,13 @@ impl Worker {
             work.lanes.resize_with(at + 1, || None);
         }
         let greeting = Greeting { nonce, next_ns: 0, failures: 0 };
-        let flows = Default::default();
         work.lanes[at] = Some(LaneWork {
             lane,
             peer: peer.clone(),
-            flows,
+            flows: Default::default(),
             greeting,
+            landing: None,
+            memory: None,
             closing: false,
             drain: Default::default(),
         });
@@ -100,7 +102,7 @@ impl Worker {
                 lane.greeting.next_ns = now + AGAIN_NS;
                 if state == LaneState::Warming {
                     // One is enough: it has been posted unless there was no room.
-                    lane.greeting.next_ns = match work.rail.post_warm(lane.lane) {
+                    lane.greeting.next_ns = match work.rail.post_warm(lane.lane, now) {
                         Posted::Yes => u64::MAX,
                         Posted::Again => now,
                         Posted::Failed(errno) => {
@@ -179,7 +181,7 @@ impl Worker {
         }
     }
 
-    fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<(usize, u32)> {
+    pub(super) fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<(usize, u32)> {
         let lanes = self.lanes_of.get(place(peer.id))?;
         lanes.iter().copied().find(|(r, lane)| {
             let rail = &self.rails[*r].rail;
@@ -196,33 +198,41 @@ impl Worker {
 
     fn welcome(&mut self, r: usize, lane: u32, nonce: u64) {
         let work = &mut self.rails[r];
-        let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone())
-        else {
-            return;
-        };
-        let header =
-            Header::plain(Kind::Welcome, peer.their_id.load(Ordering::Acquire), self.core.incarnation);
-        let body = wire::welcome(nonce, peer.id);
+        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
+        if of.landing.is_none() && work.rail.limits().costly_posts {
+            of.landing = Landing::new(&mut work.rail)
+                .inspect_err(|error| log::warn!("no landing for bundles: {error}"))
+                .ok();
+        }
+        let to = of.peer.their_id.load(Ordering::Acquire);
+        let header = Header::plain(Kind::Welcome, to, self.core.incarnation);
+        let landing = of.landing.as_ref().map(|landing| landing.place(&work.rail));
+        let body = Welcome { nonce, peer: of.peer.id, landing }.encode();
         // The greeter repeats its hello if there is no room.
         let _ = work.rail.send_frame(lane, |frame| header.write(frame, &body, &[]));
     }
 
     /// We were welcomed over rail `r`.
     pub fn welcomed(&mut self, r: usize, peer: &Peer, body: &[u8], now: u64) {
-        let Some((nonce, their_id)) = wire::read_welcome(body) else { return self.core.count_rubbish() };
+        let Some(welcome) = Welcome::decode(body) else { return self.core.count_rubbish() };
         let work = &mut self.rails[r];
         let lane = work
             .lanes
             .iter_mut()
             .flatten()
-            .find(|lane| lane.greeting.nonce == nonce && lane.peer.id == peer.id);
+            .find(|lane| lane.greeting.nonce == welcome.nonce && lane.peer.id == peer.id);
         let Some(lane) = lane else { return };
         let Some(state) = work.rail.lane_mut(lane.lane).map(|l| &mut l.state) else { return };
         if *state != LaneState::Greeting {
             return;
         }
         *state = LaneState::Warming;
-        peer.their_id.store(their_id, Ordering::Release);
+        peer.their_id.store(welcome.peer, Ordering::Release);
+        if let Some(landing) = welcome.landing.filter(|_| work.rail.limits().costly_posts) {
+            lane.flows.packer = Packer::new(&mut work.rail, landing)
+                .inspect_err(|error| log::warn!("no staging for bundles: {error}"))
+                .ok();
+        }
         lane.greeting.next_ns = 0;
         lane.greeting.failures = 0;
         self.greet_lanes(now);
@@ -311,10 +321,16 @@ impl Worker {
             for place in &mut work.lanes {
                 let rail = &work.rail;
                 let empty = |lane: &mut LaneWork| {
-                    lane.closing && rail.lane(lane.lane).is_none_or(|l| l.inflight_bytes == 0)
+                    lane.closing && rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0)
                 };
                 if let Some(mut gone) = place.take_if(empty) {
                     gone.flows.abandon(&self.core.table, &mut self.left);
+                    if let Some(packer) = gone.flows.packer.take() {
+                        packer.close(&mut work.rail);
+                    }
+                    if let Some(landing) = gone.landing.take() {
+                        landing.close(&mut work.rail);
+                    }
                     work.rail.remove_lane(gone.lane);
                 }
             }

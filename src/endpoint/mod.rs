@@ -4,6 +4,7 @@
 //! `worker` drives rails. With manual progress there is one worker and no
 //! thread: whoever polls takes it for a moment.
 
+mod bundles;
 pub mod core;
 pub mod fork;
 mod greet;
@@ -41,6 +42,24 @@ const MANUAL_SPIN_NS: u64 = 200_000;
 /// A worker that takes longer has a provider that does not return.
 const UNRESPONSIVE: Duration = Duration::from_secs(20);
 
+/// What worker threads do when there is nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Idle {
+    /// Spin for a while, then sleep.
+    Adaptive,
+    Spin,
+    Sleep,
+}
+
+/// How small pages go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PackingMode {
+    Auto,
+    Off,
+    Vectors,
+    Messages,
+}
+
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
     pub fabric: Option<String>,
@@ -49,6 +68,8 @@ pub struct EndpointConfig {
     pub rail_count: usize,
     pub min_rails: usize,
     pub manual: bool,
+    pub idle: Idle,
+    pub packing: PackingMode,
     pub workers: usize,
     pub max_transfers: usize,
     pub queue_depth: usize,
@@ -66,6 +87,8 @@ impl Default for EndpointConfig {
             rail_count: 0,
             min_rails: 1,
             manual: false,
+            idle: Idle::Adaptive,
+            packing: PackingMode::Auto,
             workers: 1,
             max_transfers: 16_384,
             queue_depth: 16_384,

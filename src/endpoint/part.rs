@@ -155,7 +155,7 @@ impl Worker {
     // Lanes.
 
     /// Stops a peer's flows here, and follows what is in flight with a last write.
-    pub fn drain_lanes(&mut self, peer: u64) {
+    pub fn drain_lanes(&mut self, peer: u64, now: u64) {
         for (r, lane) in self.lanes_of.get(place(peer)).cloned().unwrap_or_default() {
             let work = &mut self.rails[r];
             if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
@@ -165,19 +165,20 @@ impl Worker {
                 }
             }
         }
-        self.advance_drains();
+        self.advance_drains(now);
     }
 
-    pub(super) fn advance_drains(&mut self) {
+    pub(super) fn advance_drains(&mut self, now: u64) {
         let mut drained = Vec::new();
         for work in &mut self.rails {
             for lane in work.lanes.iter_mut().flatten() {
                 // Where each write says that it was delivered, none is needed to say it of others.
                 let says = work.rail.limits().delivery != Delivery::Covers;
-                if lane.drain == Drain::Wanted && (says || work.rail.post_warm(lane.lane) == Posted::Yes) {
+                if lane.drain == Drain::Wanted && (says || work.rail.post_warm(lane.lane, now) == Posted::Yes)
+                {
                     lane.drain = Drain::Posted;
                 }
-                let idle = work.rail.lane(lane.lane).is_some_and(|l| l.inflight_bytes == 0);
+                let idle = work.rail.lane(lane.lane).is_some_and(|l| l.inflight_ops == 0);
                 if lane.drain == Drain::Posted && idle {
                     lane.drain = Drain::Done;
                     drained.push(lane.peer.clone());

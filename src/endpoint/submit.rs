@@ -31,7 +31,11 @@ impl Endpoint {
         }
         check_access(&spec)?;
         let (local, remote) = (spec.local, spec.remote);
-        let geometry = spec.pages.check(|range| local.range_len(range), |range| remote.range_len(range))?;
+        let geometry = spec.pages.check(
+            remote.lanes(),
+            |range| local.range_len(range),
+            |range| remote.range_len(range),
+        )?;
         let now = core.clock.now();
         if !spec.queue.reserve(1) {
             return Err(full("the completion queue is full"));
@@ -49,6 +53,7 @@ impl Endpoint {
             bytes: geometry.bytes(),
             transfer: Some(Move {
                 direction: spec.direction,
+                urgent: spec.urgent,
                 geometry,
                 local: local.clone(),
                 remote: remote.clone(),

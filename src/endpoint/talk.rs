@@ -178,6 +178,11 @@ impl Worker {
         if header.kind == Kind::Welcome {
             return self.welcomed(r, &peer, body, now);
         }
+        match header.kind {
+            Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
+            Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
+            _ => {}
+        }
         if peer.home != self.index {
             return self.tell_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
         }
@@ -301,6 +306,7 @@ impl Worker {
                     }
                     let of = |plan: &Plan| 1u64 << core.rails[plan.rail].worker;
                     let workers = link.lanes_up.iter().fold(0, |workers, plan| workers | of(plan));
+                    remote.lanes.store(link.lanes_up.len() as u64, Ordering::Relaxed);
                     remote.workers.store(workers, Ordering::Release);
                     core.answered(remote, state, now);
                 }

@@ -34,8 +34,11 @@ pub struct Limits {
     /// Operations that may be outstanding, and receives that may be posted.
     pub tx_depth: usize,
     pub rx_depth: usize,
-    /// Segments that one write or read may have.
+    /// Segments that one write may have, and one read.
     pub vector: usize,
+    pub read_vector: usize,
+    /// A post costs more than copying a small page.
+    pub costly_posts: bool,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
@@ -91,7 +94,7 @@ pub struct Segment {
 /// One write or read: of segments between one local and one remote registration.
 pub struct Rma<'a> {
     pub read: bool,
-    /// At least one, at most `Limits::vector`.
+    /// At least one, at most `Limits::vector` or `read_vector`.
     pub segments: &'a [Segment],
     pub descriptor: *mut c_void,
     pub key: u64,

@@ -136,6 +136,10 @@ impl Memory {
         self.importers.lock().remove(&peer);
     }
 
+    pub fn is_imported(&self, peer: u64) -> bool {
+        self.importers.lock().contains(&peer)
+    }
+
     pub fn importers(&self) -> Vec<u64> {
         self.importers.lock().iter().copied().collect()
     }

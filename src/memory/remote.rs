@@ -50,6 +50,8 @@ pub struct RemoteMemory {
     pub readable: bool,
     /// Workers that have lanes to the peer, one bit each.
     pub workers: AtomicU64,
+    /// Lanes to the peer.
+    pub lanes: AtomicU64,
     users: AtomicU64,
     state: AtomicU8,
     /// Transfers that wait for the owner's answer.
@@ -75,10 +77,15 @@ impl RemoteMemory {
             writable,
             readable,
             workers: AtomicU64::new(0),
+            lanes: AtomicU64::new(1),
             users: AtomicU64::new(0),
             state: AtomicU8::new(RemoteState::Asking as u8),
             waiting: Mutex::default(),
         }
+    }
+
+    pub fn lanes(&self) -> u64 {
+        self.lanes.load(Ordering::Relaxed)
     }
 
     pub fn range_len(&self, range: u64) -> Option<u64> {

@@ -27,6 +27,11 @@ pub enum Kind {
     Welcome = 2,
     Refuse = 3,
     Ack = 4,
+    /// A bundle is in the landing; the target has scattered all up to one, or
+    /// refuses the next.
+    Bundle = 8,
+    Landed = 9,
+    Unlanded = 10,
     /// The sender leaves; it has drained its lanes; so has who answers.
     Leave = 7,
     Bye = 5,
@@ -46,8 +51,8 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked,
-            Message, Notify,
+            Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Leave, Bye, ByeAck, Ready, Import,
+            Imported, Revoke, Revoked, Message, Notify,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
@@ -151,16 +156,38 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// The answer to a hello: its nonce, and the answerer's id of the greeter.
-pub fn welcome(nonce: u64, peer: u64) -> Vec<u8> {
-    let mut w = Writer::new();
-    w.u64(nonce).u64(peer);
-    w.finish()
+/// The answer to a hello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Welcome {
+    /// The hello's.
+    pub nonce: u64,
+    /// The answerer's id of the greeter.
+    pub peer: u64,
+    /// Where the answerer takes bundles over this lane: address and key.
+    pub landing: Option<(u64, u64)>,
 }
 
-pub fn read_welcome(body: &[u8]) -> Option<(u64, u64)> {
-    let mut r = Reader::new(body);
-    Some((r.u64()?, r.u64()?))
+impl Welcome {
+    pub fn encode(&self) -> Vec<u8> {
+        let (address, key) = self.landing.unwrap_or_default();
+        numbers(&[self.nonce, self.peer, self.landing.is_some() as u64, address, key])
+    }
+
+    pub fn decode(body: &[u8]) -> Option<Welcome> {
+        let [nonce, peer, lands, address, key] = read_numbers::<5>(body)?;
+        Some(Welcome { nonce, peer, landing: (lands == 1).then_some((address, key)) })
+    }
+}
+
+/// Which of the receiver's lanes a bundle is about: the sender's rail, before
+/// what else there is to say.
+pub fn about_lane(rail: usize, rest: &[u8], frame: &mut [u8], header: &Header) -> usize {
+    header.write(frame, &(rail as u64).to_le_bytes(), rest)
+}
+
+pub fn read_about_lane(body: &[u8]) -> Option<(usize, &[u8])> {
+    let (rail, rest) = body.split_first_chunk::<8>()?;
+    Some((usize::try_from(u64::from_le_bytes(*rail)).ok()?, rest))
 }
 
 pub fn refuse(status: Status, text: &str) -> Vec<u8> {

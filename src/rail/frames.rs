@@ -14,12 +14,19 @@ pub struct Frame {
 
 impl Frame {
     pub fn new(nic: &mut dyn Nic, len: usize, remote: bool) -> Result<Frame> {
-        let bytes: Box<[UnsafeCell<u8>]> = (0..len).map(|_| UnsafeCell::new(0)).collect();
+        // Zeroed by the allocator: what is not used costs no memory.
+        let bytes = Box::into_raw(vec![0u8; len].into_boxed_slice());
+        // SAFETY: the same bytes; UnsafeCell is transparent.
+        let bytes: Box<[UnsafeCell<u8>]> = unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) };
         let range = HostRange { base: bytes.as_ptr() as u64, len: len as u64 };
         let access = Access { remote_write: remote, remote_read: false };
         let needed = remote || nic.limits().local_registration;
         let registration = if needed { Some(nic.register(range, access)?) } else { None };
         Ok(Frame { bytes, registration })
+    }
+
+    pub fn take_registration(&mut self) -> Option<Registration> {
+        self.registration.take()
     }
 
     pub fn address(&self) -> *mut c_void {

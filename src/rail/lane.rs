@@ -1,5 +1,6 @@
 //! A rail's queue towards one of a peer's rails.
 
+use super::window::Window;
 use crate::fabric::Route;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +13,9 @@ pub enum LaneState {
     Down,
 }
 
+/// Keeps the line busy while the last of it is reaped, whatever was measured.
+const WINDOW_LEAST: u64 = 128 << 10;
+
 pub struct Lane {
     pub peer: u64,
     pub remote_rail: usize,
@@ -19,13 +23,20 @@ pub struct Lane {
     /// Address and key of the remote rail's pad.
     pub pad: (u64, u64),
     pub state: LaneState,
-    /// Bytes that may be in flight, and that are.
-    pub window: u64,
+    pub window: Window,
+    /// Bytes that were posted and are not known to be delivered.
     pub inflight_bytes: u64,
+    /// Of these, the ones that no delivered write has been posted after.
+    pub uncovered: u64,
+    /// Operations that the NIC has not given back.
     pub inflight_ops: u32,
     pub inflight_frames: u32,
     /// The last frame was refused although nothing was in flight.
     pub refused: bool,
+    /// When something was delivered last, or posted after a pause.
+    pub progress_ns: u64,
+    /// Nothing moves: its bytes do not count against the rail.
+    pub parked: bool,
 }
 
 impl Lane {
@@ -36,11 +47,19 @@ impl Lane {
             route,
             pad,
             state: LaneState::Greeting,
-            window,
+            window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,
+            uncovered: 0,
             inflight_ops: 0,
             inflight_frames: 0,
             refused: false,
+            progress_ns: 0,
+            parked: false,
         }
+    }
+
+    /// Nothing of it is under way.
+    pub fn is_idle(&self) -> bool {
+        self.inflight_ops == 0 && self.inflight_bytes == 0
     }
 }

@@ -5,12 +5,14 @@
 
 mod frames;
 mod lane;
+mod window;
 
 pub use frames::Frame;
 pub use lane::{Lane, LaneState};
 
 use crate::fabric::{
-    Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Segment,
 };
 use crate::status::{Error, Result, Status};
 use frames::Frames;
@@ -26,6 +28,12 @@ const SENDS: usize = 128;
 /// Of these, what one lane may have in flight: a peer that stalls must not keep
 /// the others from talking.
 const SENDS_OF_LANE: u32 = 16;
+/// Past a full window, for transfers of the latency class.
+const URGENT_WINDOW: u64 = 128 << 10;
+/// Delivered writes in a full window, where one covers others.
+const COVERS: u64 = 4;
+/// A lane with bytes in flight that says nothing for so long does not move.
+const PARKED_NS: u64 = 20_000_000;
 /// What peers write to prove that they can.
 const PAD: usize = 4096;
 
@@ -34,7 +42,9 @@ const PAD: usize = 4096;
 pub enum Work {
     /// A post of a flow (`Tag::flow`).
     Slice,
-    /// A lane's warm-up write.
+    /// A bundle of small pages, into the peer's landing.
+    Bundle,
+    /// A lane's warm-up write, or one that covers others.
     Warm,
     /// A control frame in send buffer `Tag::flow`.
     Frame,
@@ -50,7 +60,16 @@ pub struct Tag {
     pub lane: u32,
     pub flow: u32,
     pub slices: u32,
+    /// Bytes that its completion says were delivered.
     pub bytes: u64,
+    /// Its completion ends a sample of the lane's window.
+    pub sampled: bool,
+}
+
+impl Tag {
+    pub fn new(work: Work, lane: u32, flow: u32, slices: u32) -> Tag {
+        Tag { work, lane, flow, slices, bytes: 0, sampled: false }
+    }
 }
 
 /// A lane's number is its place and, above these bits, the place's generation:
@@ -97,6 +116,7 @@ pub struct Rail {
     /// Operations that one lane may have in flight; as many stay free for lanes
     /// that have none.
     lane_ops: u32,
+    /// Of all lanes that move.
     inflight_bytes: u64,
     lanes: Vec<Place>,
     reaped: Vec<Reaped>,
@@ -165,6 +185,28 @@ impl Rail {
         self.nic.deregister(registration)
     }
 
+    /// Memory for this NIC to use; `drop_frame` gives it back.
+    pub fn make_frame(&mut self, len: usize, remote: bool) -> Result<Frame> {
+        Frame::new(&mut *self.nic, len, remote)
+    }
+
+    pub fn drop_frame(&mut self, mut frame: Frame) {
+        let Some(registration) = frame.take_registration() else { return };
+        if self.closed.is_none() {
+            if let Err(error) = self.nic.deregister(registration) {
+                log::warn!("rail {}: {error}", self.index);
+                // The NIC may still use it.
+                std::mem::forget(frame);
+            }
+        }
+    }
+
+    /// Whether a post of now should end a sample of the lane's window when it is
+    /// delivered.
+    pub fn begin_sample(&mut self, lane: u32, now: u64) -> bool {
+        self.lane_mut(lane).is_some_and(|lane| lane.window.begin(now))
+    }
+
     /// A lane to one of a peer's rails.
     pub fn add_lane(
         &mut self,
@@ -193,7 +235,9 @@ impl Rail {
         let place = &mut self.lanes[lane_index(lane)];
         place.generation = (place.generation + 1) & (u32::MAX >> LANE_BITS);
         if let Some(gone) = place.lane.take() {
-            self.inflight_bytes -= gone.inflight_bytes;
+            if !gone.parked {
+                self.inflight_bytes -= gone.inflight_bytes;
+            }
             self.nic.remove(gone.route);
         }
     }
@@ -208,44 +252,34 @@ impl Rail {
         place.lane.as_mut().filter(|_| place.generation == lane >> LANE_BITS)
     }
 
-    pub fn route(&self, lane: u32) -> Route {
-        self.lane(lane).map_or(Route::MAX, |lane| lane.route)
-    }
-
     pub fn remote_rail(&self, lane: u32) -> usize {
         self.lane(lane).map_or(0, |lane| lane.remote_rail)
     }
 
-    /// Whether a slice may be posted now. An idle lane always may, so a window
-    /// smaller than a slice cannot stop it.
+    /// Bytes that a lane may post now. An idle lane always may post something, so
+    /// a window smaller than a slice cannot stop it; what is urgent may go past a
+    /// full window.
     #[inline]
-    pub fn has_room(&self, lane: u32) -> bool {
-        let Some(lane) = self.lane(lane) else { return false };
+    pub fn room(&self, lane: u32, urgent: bool) -> u64 {
+        let Some(lane) = self.lane(lane) else { return 0 };
         let free = self.free_ops.len();
-        if lane.inflight_ops == 0 {
-            return free > SENDS;
+        if lane.is_idle() {
+            return if free > SENDS { lane.window.bytes() } else { 0 };
         }
-        lane.inflight_ops < self.lane_ops
-            && free > SENDS + self.lane_ops as usize
-            && lane.inflight_bytes < lane.window
-            && self.inflight_bytes < self.limits.rail_window
-    }
-
-    /// Whether there will still be room after `bytes` more.
-    #[inline]
-    pub fn will_have_room(&self, lane: u32, bytes: u64) -> bool {
-        let Some(lane) = self.lane(lane) else { return false };
-        lane.inflight_ops + 1 < self.lane_ops
-            && self.free_ops.len() > SENDS + self.lane_ops as usize + 1
-            && lane.inflight_bytes + bytes < lane.window
-            && self.inflight_bytes + bytes < self.limits.rail_window
+        if lane.inflight_ops >= self.lane_ops || free <= SENDS + self.lane_ops as usize {
+            return 0;
+        }
+        let extra = if urgent { URGENT_WINDOW } else { 0 };
+        let of_lane = (lane.window.bytes() + extra).saturating_sub(lane.inflight_bytes);
+        let of_rail = (self.limits.rail_window + extra).saturating_sub(self.inflight_bytes);
+        of_lane.min(of_rail)
     }
 
     /// Rings a doorbell that waits for a post which did not come: by a write to
     /// the pad of the lane that was posted to last.
-    pub fn flush(&mut self) {
+    pub fn flush(&mut self, now: u64) {
         if let Some(lane) = self.unflushed {
-            if self.lane(lane).is_none() || self.post_warm(lane) != Posted::Again {
+            if self.lane(lane).is_none() || self.post_warm(lane, now) != Posted::Again {
                 self.unflushed = None;
             }
         }
@@ -258,30 +292,109 @@ impl Rail {
         Some(op)
     }
 
-    /// Posts a write or read.
+    /// Posts a write or read of `bytes`. Where one delivered write covers others
+    /// (`Delivery::Covers`), enough are made so that the window keeps moving;
+    /// `rma.delivered` asks for it in any case.
     ///
     /// # Safety
     /// The local range must stay registered until the operation is done, or the rail is closed.
     #[inline]
-    pub unsafe fn post(&mut self, rma: &Rma<'_>, tag: Tag) -> Posted {
-        let Some(op) = self.take_op(tag) else { return Posted::Again };
+    pub unsafe fn post(&mut self, mut rma: Rma<'_>, bytes: u64, mut tag: Tag, now: u64) -> Posted {
+        let delivery = self.limits.delivery;
+        let place = self.lanes.get_mut(lane_index(tag.lane));
+        let Some(lane) = place
+            .filter(|place| place.generation == tag.lane >> LANE_BITS)
+            .and_then(|place| place.lane.as_mut())
+        else {
+            return Posted::Failed(libc::ENOTCONN);
+        };
+        let Some(op) = self.free_ops.pop() else { return Posted::Again };
+        let mut uncovered = lane.uncovered;
+        if rma.read || delivery != Delivery::Covers {
+            rma.delivered = delivery == Delivery::Each;
+            tag.bytes = bytes;
+        } else {
+            uncovered += bytes;
+            rma.delivered |= uncovered >= lane.window.bytes() / COVERS;
+            if rma.delivered {
+                tag.bytes = uncovered;
+                uncovered = 0;
+            }
+        }
+        tag.sampled = tag.bytes > 0 && lane.window.begin(now);
+        rma.route = lane.route;
+        // SAFETY: a free op is ours alone.
+        unsafe { (*op).tag = tag };
         // SAFETY: the op stays in place until it is reaped; the range as the caller promised.
-        let posted = unsafe { self.nic.rma(rma, op.cast()) };
+        let posted = unsafe { self.nic.rma(&rma, op.cast()) };
         if posted != Posted::Yes {
             self.free_ops.push(op);
+            if tag.sampled {
+                lane.window.forget();
+            }
             return posted;
         }
         self.unflushed = rma.more.then_some(tag.lane);
-        self.inflight_bytes += tag.bytes;
-        if let Some(lane) = self.lane_mut(tag.lane) {
-            lane.inflight_bytes += tag.bytes;
-            lane.inflight_ops += 1;
-        }
+        lane.uncovered = uncovered;
+        lane.inflight_ops += 1;
+        self.charge(tag.lane, bytes, now);
         posted
     }
 
-    /// Writes a few bytes to the peer's pad: the lane's first write.
-    pub fn post_warm(&mut self, lane: u32) -> Posted {
+    /// Whether all that a lane has written is covered by a delivered write.
+    #[inline]
+    pub fn is_covered(&self, lane: u32) -> bool {
+        self.lane(lane).is_none_or(|lane| lane.uncovered == 0)
+    }
+
+    /// Counts bytes as in flight on a lane.
+    #[inline]
+    pub fn charge(&mut self, lane: u32, bytes: u64, now: u64) {
+        let Some(lane) = self.lanes.get_mut(lane_index(lane)).and_then(|place| place.lane.as_mut()) else {
+            return;
+        };
+        if lane.inflight_bytes == 0 {
+            lane.progress_ns = now;
+        }
+        lane.inflight_bytes += bytes;
+        if !lane.parked {
+            self.inflight_bytes += bytes;
+        }
+    }
+
+    /// Counts bytes of a lane as delivered.
+    #[inline]
+    pub fn credit(&mut self, lane: u32, bytes: u64, sampled: bool, now: u64) {
+        let Some(lane) = self.lanes.get_mut(lane_index(lane)).and_then(|place| place.lane.as_mut()) else {
+            return;
+        };
+        if lane.parked {
+            lane.parked = false;
+            self.inflight_bytes += lane.inflight_bytes;
+        }
+        lane.progress_ns = now;
+        lane.inflight_bytes -= bytes;
+        self.inflight_bytes -= bytes;
+        lane.window.deliver(bytes);
+        if sampled {
+            lane.window.measure(now);
+        }
+    }
+
+    /// Takes lanes that do not move off the rail's account: a peer that is silent
+    /// must not hold back the others.
+    pub fn park(&mut self, now: u64) {
+        for lane in self.lanes.iter_mut().filter_map(|place| place.lane.as_mut()) {
+            if !lane.parked && lane.inflight_bytes > 0 && now.saturating_sub(lane.progress_ns) > PARKED_NS {
+                lane.parked = true;
+                self.inflight_bytes -= lane.inflight_bytes;
+            }
+        }
+    }
+
+    /// Writes a few bytes to the peer's pad: the lane's first write, or its last.
+    /// Delivered, so it covers what was posted before.
+    pub fn post_warm(&mut self, lane: u32, now: u64) -> Posted {
         let Some((route, (remote, key))) = self.lane(lane).map(|lane| (lane.route, lane.pad)) else {
             return Posted::Failed(libc::ENOTCONN);
         };
@@ -292,11 +405,11 @@ impl Rail {
             descriptor: self.pad.descriptor(),
             key,
             route,
-            delivered: self.limits.delivery != crate::fabric::Delivery::Native,
+            delivered: true,
             more: false,
         };
         // SAFETY: the pad lives as long as the rail.
-        unsafe { self.post(&rma, Tag { work: Work::Warm, lane, flow: 0, slices: 0, bytes: 8 }) }
+        unsafe { self.post(rma, 8, Tag::new(Work::Warm, lane, 0, 0), now) }
     }
 
     /// Sends a control frame over a lane; `fill` writes it and says its length.
@@ -305,9 +418,9 @@ impl Rail {
         if to.inflight_frames >= SENDS_OF_LANE {
             return Posted::Again;
         }
-        let idle = to.inflight_frames == 0 && to.inflight_bytes == 0;
+        let idle = to.inflight_frames == 0 && to.is_idle();
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
-        let tag = Tag { work: Work::Frame, lane, flow: 0, slices: 0, bytes: 0 };
+        let tag = Tag::new(Work::Frame, lane, 0, 0);
         let posted = self.send_to(to.route, tag, fill);
         if let Some(lane) = self.lane_mut(lane) {
             match posted {
@@ -343,7 +456,7 @@ impl Rail {
     /// dropped: a stranger asks again.
     pub fn answer(&mut self, address: &[u8], fill: impl FnOnce(&mut [u8]) -> usize) {
         let Ok(route) = self.nic.insert(address) else { return };
-        let tag = Tag { work: Work::Answer, lane: u32::MAX, flow: 0, slices: 0, bytes: route };
+        let tag = Tag { bytes: route, ..Tag::new(Work::Answer, u32::MAX, 0, 0) };
         if self.send_to(route, tag, fill) != Posted::Yes {
             self.nic.remove(route);
         }
@@ -351,7 +464,7 @@ impl Rail {
 
     /// False when the NIC has no room for it now.
     fn post_receive(&mut self, buffer: u32) -> Result<bool> {
-        let tag = Tag { work: Work::Receive, lane: u32::MAX, flow: buffer, slices: 0, bytes: 0 };
+        let tag = Tag::new(Work::Receive, u32::MAX, buffer, 0);
         let Some(op) = self.take_op(tag) else { return Ok(false) };
         let bytes = self.receives.buffer(buffer);
         // SAFETY: the buffer is the NIC's until the op is reaped.
@@ -393,21 +506,21 @@ impl Rail {
 
     /// Drives the NIC; finished operations go to `done`.
     #[inline]
-    pub fn reap(&mut self, done: &mut Vec<Done>) {
+    pub fn reap(&mut self, done: &mut Vec<Done>, now: u64) {
         let mut reaped = std::mem::take(&mut self.reaped);
         self.nic.reap(&mut reaped);
         for one in reaped.drain(..) {
-            done.push(self.finish(&one));
+            done.push(self.finish(&one, now));
         }
         self.reaped = reaped;
     }
 
     #[inline]
-    fn finish(&mut self, reaped: &Reaped) -> Done {
+    fn finish(&mut self, reaped: &Reaped, now: u64) -> Done {
         let op = reaped.scratch.cast::<Op>();
         if op.is_null() {
             // The provider does not say whose error it is: it is the rail's.
-            let tag = Tag { work: Work::Frame, lane: u32::MAX, flow: u32::MAX, slices: 0, bytes: 0 };
+            let tag = Tag::new(Work::Frame, u32::MAX, u32::MAX, 0);
             return Done { tag, len: 0, errno: reaped.errno, provider_errno: reaped.provider_errno };
         }
         // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
@@ -425,18 +538,18 @@ impl Rail {
                 self.nic.remove(tag.bytes);
             }
             Work::Receive => {}
-            Work::Slice | Work::Warm => self.account(&tag),
+            Work::Slice | Work::Bundle | Work::Warm => self.account(&tag, now),
         }
         Done { tag, len: reaped.len, errno: reaped.errno, provider_errno: reaped.provider_errno }
     }
 
     #[inline]
-    fn account(&mut self, tag: &Tag) {
+    fn account(&mut self, tag: &Tag, now: u64) {
         // A lane that was removed took its bytes off already.
-        if let Some(lane) = self.lane_mut(tag.lane) {
-            lane.inflight_bytes -= tag.bytes;
-            lane.inflight_ops -= 1;
-            self.inflight_bytes -= tag.bytes;
+        let Some(lane) = self.lane_mut(tag.lane) else { return };
+        lane.inflight_ops -= 1;
+        if tag.bytes > 0 {
+            self.credit(tag.lane, tag.bytes, tag.sampled, now);
         }
     }
 
@@ -473,7 +586,7 @@ impl Drop for Rail {
 
 impl Op {
     fn empty() -> Op {
-        let tag = Tag { work: Work::Frame, lane: 0, flow: 0, slices: 0, bytes: 0 };
+        let tag = Tag::new(Work::Frame, 0, 0, 0);
         Op { scratch: Scratch([ptr::null_mut(); 8]), tag }
     }
 }

@@ -1,50 +1,78 @@
 //! A lane's share in a transfer: claims runs of slices, posts them, counts what
 //! arrives, and leaves.
 
-use super::geometry::{Position, PIECE};
+use super::geometry::{Position, Slice, PIECE};
+use super::pack::{Announce, Landed, Packer, Piece};
 use super::table::{Left, Move, Slot, Table};
 use super::Direction;
-use crate::fabric::{Delivery, Posted, Rma, Segment};
+use crate::fabric::{Posted, Rma, Segment};
 use crate::rail::{Rail, Tag, Work};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Posts of one lane before the completion queue is looked at again: some NICs
 /// lose rate when posts come without polls.
 const BATCH: usize = 32;
 /// Bytes of one flow before the lane's next flow has its turn.
-const TURN: u64 = PIECE;
+const TURN: u64 = 128 << 10;
+/// Of so many posts, one is for the bulk class even while the latency class has
+/// something to post.
+const BULK_TURN: u32 = 8;
 /// Slices of one claim at most, however small they are.
 const CLAIM_MAX: u64 = 256;
+/// Segments of one post at most.
+const VECTOR: usize = 4;
+/// Bytes that segments are added up to.
+const VECTOR_LEN: u64 = 256 << 10;
+/// Flows that are looked at for having nothing left to do, when a lane is full.
+const SWEEP: usize = 16;
+
+/// How small pages go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packing {
+    /// Several in one post, where the NIC takes that.
+    pub vectors: bool,
+    /// Slices shorter than this are copied into bundles, where a lane has a packer.
+    pub bundle_below: u64,
+}
 
 /// The shares of one lane.
 #[derive(Default)]
 pub struct Flows {
     flows: Vec<Option<Flow>>,
     free: Vec<u32>,
-    /// Flows that may have something to post, in turn.
-    ready: VecDeque<u32>,
+    /// Flows that may have something to post, in turn: of the latency class, and
+    /// the others.
+    ready: [VecDeque<u32>; 2],
+    posts: u32,
+    pub packer: Option<Packer>,
 }
 
 struct Flow {
     /// Valid while the flow has not left it.
     slot: NonNull<Slot>,
+    /// Of the slot's body.
+    transfer: NonNull<Move>,
     /// How many lanes share the transfer: claims shrink towards its end.
     sharers: u64,
+    packing: Packing,
+    urgent: bool,
     next: u64,
     end: u64,
     at: Position,
     layer: Layer,
+    /// Posts that are under way.
     inflight: u32,
     arrived: u64,
     /// Bytes left of this turn.
     turn: u64,
     exhausted: bool,
-    /// Writes were posted that no delivery-complete one covers yet.
+    /// Writes were posted that no delivered one covers yet.
     uncovered: bool,
-    /// Where the last post began, on both sides.
-    last: Segment,
+    /// The last write: a segment, and what it was posted with.
+    last: (Segment, *mut c_void, u64),
 }
 
 // SAFETY: the slot outlives the flow and is shared between threads by design.
@@ -58,17 +86,39 @@ struct Layer {
     descriptor: *mut c_void,
     remote: u64,
     key: u64,
+    /// The same place as the owner names it.
+    range: u32,
+    offset: u64,
 }
 
 impl Layer {
+    const NONE: Layer = Layer {
+        index: u64::MAX,
+        local: 0,
+        descriptor: std::ptr::null_mut(),
+        remote: 0,
+        key: 0,
+        range: 0,
+        offset: 0,
+    };
+
     fn of(transfer: &Move, index: u64, rail: usize, remote_rail: usize) -> Layer {
         let (range, at) = transfer.geometry.local.layer(index);
         let local = transfer.local.ranges()[range].base + at;
         let descriptor = transfer.local.registration(rail, range).descriptor;
-        let (range, at) = transfer.geometry.remote.layer(index);
-        let (remote, key) = transfer.remote.locate(remote_rail, range, at);
-        Layer { index, local, descriptor, remote, key }
+        let (range, offset) = transfer.geometry.remote.layer(index);
+        let (remote, key) = transfer.remote.locate(remote_rail, range, offset);
+        Layer { index, local, descriptor, remote, key, range: range as u32, offset }
     }
+}
+
+/// What a pass of a lane works with.
+pub struct Pass<'a> {
+    pub rail: &'a mut Rail,
+    pub lane: u32,
+    pub table: &'a Table,
+    pub now: u64,
+    pub announce: Announce<'a>,
 }
 
 enum Step {
@@ -80,22 +130,31 @@ enum Step {
     Failed(i32),
 }
 
+/// How a share begins.
+pub struct Share {
+    pub sharers: u64,
+    pub packing: Packing,
+}
+
 impl Flows {
     /// Begins a share; the caller's hold on the slot becomes the flow's.
-    pub fn begin(&mut self, slot: &Slot, sharers: u64) {
+    pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: &Share) {
         let flow = Flow {
             slot: NonNull::from(slot),
-            sharers: sharers.max(1),
+            transfer: NonNull::from(transfer),
+            sharers: share.sharers.max(1),
+            packing: share.packing,
+            urgent: transfer.urgent,
             next: 0,
             end: 0,
             at: Position::default(),
-            layer: Layer { index: u64::MAX, local: 0, descriptor: std::ptr::null_mut(), remote: 0, key: 0 },
+            layer: Layer::NONE,
             inflight: 0,
             arrived: 0,
             turn: TURN,
             exhausted: false,
             uncovered: false,
-            last: Segment::default(),
+            last: (Segment::default(), std::ptr::null_mut(), 0),
         };
         let index = match self.free.pop() {
             Some(index) => {
@@ -107,48 +166,78 @@ impl Flows {
                 self.flows.len() as u32 - 1
             }
         };
-        self.ready.push_back(index);
+        self.ready[!transfer.urgent as usize].push_back(index);
     }
 
+    /// Nothing to post.
     pub fn is_idle(&self) -> bool {
-        self.ready.is_empty()
+        self.ready.iter().all(VecDeque::is_empty)
+    }
+
+    /// Something to post, or to announce.
+    pub fn has_work(&self) -> bool {
+        !self.is_idle() || self.packer.as_ref().is_some_and(Packer::is_behind)
+    }
+
+    pub fn is_urgent(&self) -> bool {
+        !self.ready[0].is_empty()
     }
 
     /// Posts what the windows allow, up to a batch. Flows that are through with
     /// everything leave; `left` learns it. True if anything was posted.
-    pub fn pump(
-        &mut self,
-        rail: &mut Rail,
-        lane: u32,
-        table: &Table,
-        now: u64,
-        left: &mut Vec<Left>,
-    ) -> Result<bool, i32> {
+    pub fn pump(&mut self, pass: &mut Pass, left: &mut Vec<Left>) -> Result<bool, i32> {
         let mut posted = 0;
         while posted < BATCH {
-            let Some(&index) = self.ready.front() else { break };
+            let class = self.class();
+            let Some(&index) = self.ready[class].front() else { break };
             let Some(flow) = self.flows[index as usize].as_mut() else {
-                self.ready.pop_front();
+                self.ready[class].pop_front();
                 continue;
             };
-            let last = posted + 1 == BATCH;
-            match flow.step(rail, lane, index, table, now, last) {
+            match flow.step(pass, index, self.packer.as_mut(), posted + 1 == BATCH) {
                 Step::Posted => {
                     posted += 1;
+                    self.posts = self.posts.wrapping_add(1);
                     if flow.turn == 0 {
                         flow.turn = TURN;
-                        self.ready.rotate_left(1);
+                        self.ready[class].rotate_left(1);
                     }
                 }
-                Step::Full => break,
+                Step::Full => {
+                    self.sweep(class, pass.table, left);
+                    break;
+                }
                 Step::Finished => {
-                    self.ready.pop_front();
-                    self.leave_if_done(index, table, left);
+                    self.ready[class].pop_front();
+                    self.leave_if_done(index, pass.table, left);
                 }
                 Step::Failed(errno) => return Err(errno),
             }
         }
+        if let Some(packer) = &mut self.packer {
+            packer.advance(pass.rail, pass.lane, pass.now, pass.announce)?;
+        }
         Ok(posted > 0)
+    }
+
+    /// Whose turn it is: the latency class's, with a little for the others.
+    fn class(&self) -> usize {
+        let bulk = self.ready[0].is_empty() || self.posts % BULK_TURN == BULK_TURN - 1;
+        (bulk && !self.ready[1].is_empty()) as usize
+    }
+
+    /// On a full lane, flows for which others have claimed everything need not
+    /// wait for room.
+    fn sweep(&mut self, class: usize, table: &Table, left: &mut Vec<Left>) {
+        for _ in 0..self.ready[class].len().min(SWEEP) {
+            let Some(index) = self.ready[class].pop_front() else { return };
+            let over = self.flows[index as usize].as_mut().is_none_or(Flow::is_over);
+            if !over {
+                self.ready[class].push_back(index);
+            } else {
+                self.leave_if_done(index, table, left);
+            }
+        }
     }
 
     /// Counts a finished post.
@@ -159,7 +248,46 @@ impl Flows {
         if arrived {
             flow.arrived += slices as u64;
         }
-        self.leave_if_done(index, table, left);
+        if flow.exhausted {
+            self.leave_if_done(index, table, left);
+        }
+    }
+
+    /// The target has scattered bundles up to number `count`.
+    pub fn landed(
+        &mut self,
+        count: u32,
+        rail: &mut Rail,
+        lane: u32,
+        now: u64,
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) {
+        while let Some(landed) = self.packer.as_mut().and_then(|packer| packer.acknowledge(count)) {
+            let Landed { flow, slices, bytes, sampled } = landed;
+            rail.credit(lane, bytes, sampled, now);
+            self.reaped(flow, slices, true, table, left);
+        }
+    }
+
+    /// The target refused the bundle after those that it has scattered: the id of
+    /// its transfer.
+    pub fn refused(
+        &mut self,
+        rail: &mut Rail,
+        lane: u32,
+        now: u64,
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) -> Option<u64> {
+        let packer = self.packer.as_mut()?;
+        let Landed { flow, slices, bytes, sampled } = packer.acknowledge(packer.next_landed())?;
+        rail.credit(lane, bytes, sampled, now);
+        let of = self.flows.get(flow as usize)?.as_ref()?;
+        // SAFETY: the flow holds the slot.
+        let id = table.id_of(unsafe { of.slot.as_ref() });
+        self.reaped(flow, slices, false, table, left);
+        Some(id)
     }
 
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
@@ -173,7 +301,7 @@ impl Flows {
 
     /// The lane takes nothing new: shares end as their operations come back.
     pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.clear();
+        self.ready.iter_mut().for_each(VecDeque::clear);
         for index in 0..self.flows.len() as u32 {
             if let Some(flow) = &mut self.flows[index as usize] {
                 flow.give_up();
@@ -182,10 +310,10 @@ impl Flows {
         }
     }
 
-    /// The rail is no more: every share ends, with what had arrived. The ids of
+    /// The lane is no more: every share ends, with what had arrived. The ids of
     /// the transfers are told by `left`.
     pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.clear();
+        self.ready.iter_mut().for_each(VecDeque::clear);
         self.free.clear();
         for flow in self.flows.drain(..).flatten() {
             // SAFETY: the flow holds the slot until here.
@@ -201,79 +329,165 @@ impl Flow {
         self.uncovered = false;
     }
 
-    fn step(&mut self, rail: &mut Rail, lane: u32, index: u32, table: &Table, now: u64, last: bool) -> Step {
-        // SAFETY: the flow holds the slot.
-        let slot = unsafe { self.slot.as_ref() };
-        // SAFETY: as above.
-        let body = unsafe { table.body(slot) };
-        let Some(transfer) = &body.transfer else { return Step::Finished };
+    /// Whether it has nothing to post any more, not even a cover.
+    fn is_over(&mut self) -> bool {
+        // SAFETY: the flow holds the slot, and with it the transfer.
+        let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
+        if !Table::wanted(slot) {
+            self.give_up();
+        }
+        if self.next == self.end && slot.cursor.load(Relaxed) >= transfer.geometry.slices {
+            self.exhausted = true;
+        }
+        self.exhausted && !self.uncovered
+    }
+
+    fn step(&mut self, pass: &mut Pass, index: u32, packer: Option<&mut Packer>, last: bool) -> Step {
+        // SAFETY: the flow holds the slot, and with it the transfer.
+        let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         if !Table::wanted(slot) {
             self.give_up();
             return Step::Finished;
         }
-        if !rail.has_room(lane) {
+        let room = pass.rail.room(pass.lane, self.urgent);
+        if room == 0 {
             return Step::Full;
         }
-        if self.next == self.end && !self.claim(slot, transfer) {
-            return self.cover(rail, lane, index);
+        if self.next == self.end && !self.claim(slot, transfer, room) {
+            return self.cover(pass, index);
         }
-        let left = self.end - self.next;
-        let (slice, after) = transfer.geometry.take(self.at, left);
         if self.layer.index != self.at.layer {
-            self.layer = Layer::of(transfer, self.at.layer, rail.index, rail.remote_rail(lane));
+            let rail = &*pass.rail;
+            self.layer = Layer::of(transfer, self.at.layer, rail.index, rail.remote_rail(pass.lane));
         }
-        let is_last = self.next + slice.slices == transfer.geometry.slices;
-        let segment = Segment {
-            local: self.layer.local + slice.local,
-            remote: self.layer.remote + slice.remote,
-            len: slice.len,
+        let (slice, after) = transfer.geometry.take(self.at, self.end - self.next);
+        let stepped = match packer {
+            Some(packer)
+                if slice.len < self.packing.bundle_below && transfer.direction == Direction::Write =>
+            {
+                self.pack(pass, index, transfer, packer, room)
+            }
+            _ => self.post(pass, index, transfer, (slice, after), room, last),
         };
+        if matches!(stepped, Step::Posted) && slot.first_post.load(Relaxed) == 0 {
+            slot.first_post.store(pass.now, Relaxed);
+        }
+        stepped
+    }
+
+    /// Posts a slice, with those that follow in the same layer where the NIC
+    /// takes several.
+    fn post(
+        &mut self,
+        pass: &mut Pass,
+        index: u32,
+        transfer: &Move,
+        first: (Slice, Position),
+        room: u64,
+        last: bool,
+    ) -> Step {
+        let ((mut slice, mut after), mut segments) = (first, [Segment::default(); VECTOR]);
         let read = transfer.direction == Direction::Read;
-        let (delivered, covers) = delivery(rail.limits().delivery, read, is_last);
+        let limits = pass.rail.limits();
+        let vector = match (self.packing.vectors, read) {
+            (false, _) => 1,
+            (true, false) => limits.vector.min(VECTOR),
+            (true, true) => limits.read_vector.min(VECTOR),
+        };
+        let most = room.min(VECTOR_LEN);
+        let (mut count, mut bytes, mut slices) = (0, 0, 0);
+        loop {
+            segments[count] = Segment {
+                local: self.layer.local + slice.local,
+                remote: self.layer.remote + slice.remote,
+                len: slice.len,
+            };
+            (count, bytes, slices) = (count + 1, bytes + slice.len, slices + slice.slices);
+            let left = self.end - self.next - slices;
+            if count == vector || left == 0 || after.layer != self.layer.index {
+                break;
+            }
+            let (more, then) = transfer.geometry.take(after, left);
+            if bytes + more.len > most {
+                break;
+            }
+            (slice, after) = (more, then);
+        }
         let rma = Rma {
             read,
-            segments: &[segment],
+            segments: &segments[..count],
             descriptor: self.layer.descriptor,
             key: self.layer.key,
-            route: rail.route(lane),
-            delivered,
+            route: 0,
+            delivered: self.next + slices == transfer.geometry.slices,
             // Only when the next post of this claim follows at once.
-            more: !last
-                && self.next + slice.slices < self.end
-                && self.turn > slice.len
-                && rail.will_have_room(lane, slice.len),
+            more: !last && self.next + slices < self.end && self.turn > bytes && room > 2 * bytes,
         };
-        let tag = Tag { work: Work::Slice, lane, flow: index, slices: slice.slices as u32, bytes: slice.len };
+        let tag = Tag::new(Work::Slice, pass.lane, index, slices as u32);
         // SAFETY: the memory stays registered while the slot is held, and the rail keeps the op
         // until the NIC gives it back.
-        match unsafe { rail.post(&rma, tag) } {
+        match unsafe { pass.rail.post(rma, bytes, tag, pass.now) } {
             Posted::Yes => {}
             Posted::Again => return Step::Full,
             Posted::Failed(errno) => return Step::Failed(errno),
         }
-        if slot.first_post.load(std::sync::atomic::Ordering::Relaxed) == 0 {
-            slot.first_post.store(now, std::sync::atomic::Ordering::Relaxed);
+        if !read {
+            self.uncovered = !pass.rail.is_covered(pass.lane);
+            self.last = (segments[0], self.layer.descriptor, self.layer.key);
         }
-        self.uncovered = !covers;
-        self.last = segment;
-        self.inflight += 1;
-        self.next += slice.slices;
-        self.at = after;
-        self.turn = self.turn.saturating_sub(slice.len);
+        self.advance(bytes, slices, after);
         Step::Posted
     }
 
-    /// Claims the next run of slices; false when there are no more.
-    fn claim(&mut self, slot: &Slot, transfer: &Move) -> bool {
-        use std::sync::atomic::Ordering::Relaxed;
-        let slices = transfer.geometry.slices;
+    /// Gathers slices into a bundle.
+    fn pack(&mut self, pass: &mut Pass, index: u32, transfer: &Move, packer: &mut Packer, room: u64) -> Step {
+        let Some(mut bundle) = packer.gather(transfer.remote.id) else { return Step::Full };
+        let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
+        while self.next + slices < self.end && bytes < room {
+            if at.layer != self.layer.index {
+                let rail = &*pass.rail;
+                self.layer = Layer::of(transfer, at.layer, rail.index, rail.remote_rail(pass.lane));
+            }
+            let (slice, after) = transfer.geometry.take(at, self.end - self.next - slices);
+            if slice.len >= self.packing.bundle_below {
+                break;
+            }
+            let piece = Piece {
+                range: self.layer.range,
+                len: slice.len as u32,
+                offset: self.layer.offset + slice.remote,
+            };
+            // SAFETY: the transfer's memory is the caller's to keep until its completion.
+            if !unsafe { bundle.add(self.layer.local + slice.local, piece, slice.slices as u32) } {
+                break;
+            }
+            (at, slices, bytes) = (after, slices + slice.slices, bytes + slice.len);
+        }
+        bundle.finish(pass.rail, pass.lane, index, pass.now);
+        self.advance(bytes, slices, at);
+        Step::Posted
+    }
+
+    fn advance(&mut self, bytes: u64, slices: u64, at: Position) {
+        self.inflight += 1;
+        self.next += slices;
+        self.at = at;
+        self.turn = self.turn.saturating_sub(bytes);
+    }
+
+    /// Claims the next run of slices, of about as many bytes as there is room for;
+    /// false when there are no more.
+    fn claim(&mut self, slot: &Slot, transfer: &Move, room: u64) -> bool {
+        let geometry = &transfer.geometry;
+        let slices = geometry.slices;
         let unclaimed = slices.saturating_sub(slot.cursor.load(Relaxed));
         if self.exhausted || unclaimed == 0 {
             self.exhausted = true;
             return false;
         }
         let fair = unclaimed / (2 * self.sharers);
-        let run = fair.clamp(1, transfer.geometry.claim_max().min(CLAIM_MAX));
+        let most = (room.min(PIECE) / geometry.slice_len()).clamp(1, CLAIM_MAX);
+        let run = fair.clamp(1, most);
         let start = slot.cursor.fetch_add(run, Relaxed);
         if start >= slices {
             self.exhausted = true;
@@ -281,28 +495,28 @@ impl Flow {
         }
         self.next = start;
         self.end = slices.min(start + run);
-        self.at = transfer.geometry.seek(start);
+        self.at = geometry.seek(start);
         true
     }
 
     /// When this flow has nothing more to post: one last write of a byte that
     /// it has written already, which is delivered after all before it.
-    fn cover(&mut self, rail: &mut Rail, lane: u32, index: u32) -> Step {
+    fn cover(&mut self, pass: &mut Pass, index: u32) -> Step {
         if !self.uncovered {
             return Step::Finished;
         }
+        let (last, descriptor, key) = self.last;
         let rma = Rma {
             read: false,
-            segments: &[Segment { len: 1, ..self.last }],
-            descriptor: self.layer.descriptor,
-            key: self.layer.key,
-            route: rail.route(lane),
+            segments: &[Segment { len: 1, ..last }],
+            descriptor,
+            key,
+            route: 0,
             delivered: true,
             more: false,
         };
-        let tag = Tag { work: Work::Slice, lane, flow: index, slices: 0, bytes: 1 };
         // SAFETY: as for a slice.
-        match unsafe { rail.post(&rma, tag) } {
+        match unsafe { pass.rail.post(rma, 1, Tag::new(Work::Slice, pass.lane, index, 0), pass.now) } {
             Posted::Yes => {
                 self.uncovered = false;
                 self.inflight += 1;
@@ -311,16 +525,5 @@ impl Flow {
             Posted::Again => Step::Full,
             Posted::Failed(errno) => Step::Failed(errno),
         }
-    }
-}
-
-/// Whether a write asks for delivery, and whether nothing before it needs
-/// covering once it has completed.
-fn delivery(fabric: Delivery, read: bool, is_last: bool) -> (bool, bool) {
-    match fabric {
-        _ if read => (false, true),
-        Delivery::Native => (false, true),
-        Delivery::Each => (true, true),
-        Delivery::Covers => (is_last, is_last),
     }
 }

@@ -2,14 +2,24 @@
 //! posted.
 //!
 //! Slice `s` of a transfer is a piece of a page of a layer: pieces vary fastest,
-//! then pages, then layers. A page up to `PIECE` bytes is one piece.
+//! then pages, then layers. Pages are cut where they are large, into pieces so
+//! long that all rails have a share.
 
 use crate::status::{Error, Result, Status};
 
-/// Longest piece of a page, and longest merge of neighbours, in bytes: long
-/// enough that a post costs little beside its bytes, short enough that all rails
-/// share a large page.
+/// Longest piece of a page, and longest merge of neighbours, in bytes: a post
+/// costs little beside so many.
 pub const PIECE: u64 = 1 << 20;
+/// Shortest piece that a page is cut into.
+const PIECE_LEAST: u64 = 64 << 10;
+/// Pieces that a rail should have of a transfer, so that a fast one can take more.
+const PIECES_OF_RAIL: u64 = 4;
+
+/// How long pieces are, for so many bytes over so many rails.
+fn piece_len(bytes: u64, rails: u64) -> u64 {
+    let share = bytes / (rails * PIECES_OF_RAIL).max(1);
+    share.next_multiple_of(PIECE_LEAST).clamp(PIECE_LEAST, PIECE)
+}
 
 /// More slices than this would not fit beside the flows in a slot's account.
 pub const SLICES_MAX: u64 = 1 << 39;
@@ -91,9 +101,11 @@ impl Side<'_> {
 }
 
 impl Pages<'_> {
-    /// Checks everything against the two memories, and keeps a copy.
+    /// Checks everything against the two memories, and keeps a copy, cut for so
+    /// many rails.
     pub fn check(
         &self,
+        rails: u64,
         local_len: impl Fn(u64) -> Option<u64>,
         remote_len: impl Fn(u64) -> Option<u64>,
     ) -> Result<Geometry> {
@@ -109,7 +121,9 @@ impl Pages<'_> {
             local.check("local", self, local_len)?;
             remote.check("remote", self, remote_len)?;
         }
-        let pieces = self.page_len.div_ceil(PIECE).max(1);
+        let pages = self.page_count.saturating_mul(self.layer_count.max(1).into());
+        let piece = piece_len(self.page_len.saturating_mul(pages), rails);
+        let pieces = self.page_len.div_ceil(piece).max(1);
         let per_layer = self.page_count.checked_mul(pieces);
         let slices = per_layer.and_then(|s| s.checked_mul(self.layer_count.max(1).into()));
         let slices = slices.filter(|s| *s < SLICES_MAX).ok_or_else(|| {
@@ -124,9 +138,10 @@ impl Pages<'_> {
             remote,
             page_len: self.page_len,
             page_count: self.page_count,
+            piece,
             pieces,
             slices,
-            mergeable: self.page_len < PIECE && adjacent(&self.local) && adjacent(&self.remote),
+            mergeable: self.page_len < piece && adjacent(&self.local) && adjacent(&self.remote),
         })
     }
 }
@@ -164,6 +179,7 @@ pub struct Geometry {
     pub remote: KeptSide,
     page_len: u64,
     page_count: u64,
+    piece: u64,
     pieces: u64,
     pub slices: u64,
     /// Neighbours on both sides may go in one post.
@@ -193,9 +209,9 @@ impl Geometry {
         self.page_len * (self.slices / self.pieces)
     }
 
-    /// Slices that make a post's worth of bytes.
-    pub fn claim_max(&self) -> u64 {
-        (PIECE / self.page_len.max(1)).max(1)
+    /// Bytes of most slices.
+    pub fn slice_len(&self) -> u64 {
+        self.page_len.min(self.piece).max(1)
     }
 
     pub fn seek(&self, slice: u64) -> Position {
@@ -208,11 +224,11 @@ impl Geometry {
     #[inline]
     pub fn take(&self, at: Position, most: u64) -> (Slice, Position) {
         let (local_page, remote_page) = (self.local.page(at.page), self.remote.page(at.page));
-        let within = at.piece * PIECE;
+        let within = at.piece * self.piece;
         let mut slice = Slice {
             local: local_page * self.local.page_stride + within,
             remote: remote_page * self.remote.page_stride + within,
-            len: PIECE.min(self.page_len - within),
+            len: self.piece.min(self.page_len - within),
             slices: 1,
         };
         let mut next = at;
@@ -227,7 +243,7 @@ impl Geometry {
         if self.mergeable {
             while slice.slices < most
                 && next.page < self.page_count
-                && slice.len + self.page_len <= PIECE
+                && slice.len + self.page_len <= self.piece
                 && self.local.page(next.page) == local_page + slice.slices
                 && self.remote.page(next.page) == remote_page + slice.slices
             {
@@ -266,7 +282,7 @@ mod tests {
 
     #[test]
     fn neighbours_on_both_sides_are_merged() {
-        let geometry = pages(&[4, 5, 6, 9, 8]).check(|_| Some(1000), |_| Some(1000)).expect("valid");
+        let geometry = pages(&[4, 5, 6, 9, 8]).check(1, |_| Some(1000), |_| Some(1000)).expect("valid");
         assert_eq!(all(&geometry), [(0, 400, 300), (0, 900, 100), (0, 800, 100)]);
         assert_eq!(geometry.bytes(), 500);
     }
@@ -276,7 +292,7 @@ mod tests {
         let side = Side { page_stride: 3 * PIECE, range_step: 1, ..Side::default() };
         let pages =
             Pages { local: side, remote: side, page_len: 2 * PIECE + 5, page_count: 1, layer_count: 2 };
-        let geometry = pages.check(|_| Some(4 * PIECE), |_| Some(4 * PIECE)).expect("valid");
+        let geometry = pages.check(1, |_| Some(4 * PIECE), |_| Some(4 * PIECE)).expect("valid");
         let one_layer = [(0, PIECE), (PIECE, PIECE), (2 * PIECE, 5)];
         let expected: Vec<_> = (0..2).flat_map(|l| one_layer.map(|(at, len)| (l, at, len))).collect();
         assert_eq!(all(&geometry), expected);
@@ -284,9 +300,17 @@ mod tests {
     }
 
     #[test]
+    fn every_rail_has_a_share_of_a_large_page() {
+        let pieces = |len: u64, rails| len.div_ceil(piece_len(len, rails));
+        assert_eq!((pieces(64 << 10, 32), pieces(256 << 10, 4), pieces(1 << 20, 4)), (1, 4, 16));
+        assert_eq!(pieces(32 << 20, 32), 128);
+        assert_eq!(pieces(1 << 30, 4), 1024);
+    }
+
+    #[test]
     fn what_lies_outside_or_overflows_is_refused() {
         let refused =
-            |p: Pages, len: u64| p.check(move |_| Some(len), |_| Some(1 << 40)).err().map(|e| e.status);
+            |p: Pages, len: u64| p.check(4, move |_| Some(len), |_| Some(1 << 40)).err().map(|e| e.status);
         assert_eq!(refused(pages(&[9]), 1000), None);
         assert_eq!(refused(pages(&[9]), 999), Some(Status::Range));
         let mut huge = pages(&[u32::MAX]);
@@ -296,6 +320,6 @@ mod tests {
         layers.local.range_step = 1;
         layers.layer_count = 2;
         let only_one = |range| (range == 0).then_some(1000);
-        assert_eq!(layers.check(only_one, only_one).err().map(|e| e.status), Some(Status::Range));
+        assert_eq!(layers.check(1, only_one, only_one).err().map(|e| e.status), Some(Status::Range));
     }
 }

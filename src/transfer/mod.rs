@@ -8,8 +8,10 @@
 //!    claims the next run of slices from the slot's cursor by one atomic add:
 //!    whoever is free takes more, so a slow rail takes less.
 //! 3. **Post** (`flow` -> `rail`). Slices are computed as they are posted,
-//!    neighbours merged, within the windows of lane and rail. A post that finds
-//!    no room stays in the flow and is the first to be tried again.
+//!    neighbours merged, several in one post where the NIC takes that, within
+//!    the windows of lane and rail. Where a post costs more than a copy, small
+//!    ones are gathered into bundles that the target scatters (`pack`). A post
+//!    that finds no room stays in the flow and is the first to be tried again.
 //! 4. **Reap** (`rail`). A finished operation names its flow, which counts its
 //!    slices for itself. Where writes are ordered, a flow ends with one write
 //!    that asks for delivery and covers the others (`fabric::Delivery`).
@@ -27,6 +29,7 @@
 pub mod completion;
 pub mod flow;
 pub mod geometry;
+pub mod pack;
 pub mod queue;
 pub mod table;
 
@@ -56,6 +59,8 @@ pub struct TransferSpec<'a> {
     pub remote: &'a Arc<RemoteMemory>,
     pub pages: Pages<'a>,
     pub notify: Option<Notify<'a>>,
+    /// Of the latency class.
+    pub urgent: bool,
     /// 0: the endpoint's default.
     pub timeout_ns: u64,
     pub user_data: u64,

@@ -35,6 +35,8 @@ const ENDED: u64 = 2;
 /// What a transfer moves.
 pub struct Move {
     pub direction: Direction,
+    /// Of the latency class.
+    pub urgent: bool,
     pub geometry: Geometry,
     pub local: Arc<Memory>,
     pub remote: Arc<RemoteMemory>,
@@ -245,9 +247,14 @@ impl Table {
         }
     }
 
+    /// The id of a slot that the caller holds.
+    pub fn id_of(&self, slot: &Slot) -> u64 {
+        slot.state.load(Ordering::Acquire) >> 8 << 32 | slot.index as u64
+    }
+
     /// A flow leaves, with the slices that arrived through it.
     pub fn leave(&self, slot: &Slot, arrived: u64) -> Left {
-        let id = slot.state.load(Ordering::Acquire) >> 8 << 32 | slot.index as u64;
+        let id = self.id_of(slot);
         let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
         debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
         let after = before - FLOW - arrived;
@@ -299,7 +306,9 @@ impl Table {
         completion.user_data = body.user_data;
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
         completion.submit_ns = body.submit_ns;
-        completion.first_post_ns = slot.first_post.load(Ordering::Relaxed);
+        // As above; 0 if nothing was posted.
+        let first_post = slot.first_post.load(Ordering::Relaxed);
+        completion.first_post_ns = if first_post == 0 { 0 } else { first_post.max(body.submit_ns) };
         let queue = body.queue.clone();
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);

@@ -194,6 +194,9 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             delivery,
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
+            costly_posts: entry.provider.starts_with("tcp"),
+            // libfabric 1.17's tcp fills all of them with what is at the first (measured).
+            read_vector: 1,
             vector: tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR),
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,

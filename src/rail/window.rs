@@ -1,0 +1,123 @@
+//! How many bytes to keep in flight: what the line carries in a round trip and a
+//! short queue on top.
+//!
+//! Too few leave the line idle; too many are a queue that whatever comes later
+//! must wait for. Rate and round trip are measured all the time, from a post that
+//! says when it was delivered: one sample at a time.
+
+/// Time's worth of bytes that may wait on top of what a round trip carries. A
+/// transfer that comes behind others waits about so long.
+const QUEUE_NS: u64 = 500_000;
+/// A rate counts as the line's for one to two of these.
+const MEMORY_NS: u64 = 100_000_000;
+
+pub struct Window {
+    bytes: u64,
+    least: u64,
+    most: u64,
+    /// Bytes per second: the best of this stretch of time, and of the one before.
+    rates: [u64; 2],
+    stretch_ns: u64,
+    /// The shortest round trip ever seen.
+    round_trip_ns: u64,
+    delivered: u64,
+    /// Of the sample under way: when it was posted, and what had been delivered.
+    sample: Option<(u64, u64)>,
+}
+
+impl Window {
+    pub fn new(least: u64, most: u64) -> Window {
+        Window {
+            bytes: most,
+            least: least.min(most),
+            most,
+            rates: [0; 2],
+            stretch_ns: 0,
+            round_trip_ns: u64::MAX,
+            delivered: 0,
+            sample: None,
+        }
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether the post of now should be a sample: then `measure` when it is done.
+    #[inline]
+    pub fn begin(&mut self, now: u64) -> bool {
+        if self.sample.is_some() {
+            return false;
+        }
+        self.sample = Some((now, self.delivered));
+        true
+    }
+
+    /// Bytes that have been delivered.
+    #[inline]
+    pub fn deliver(&mut self, bytes: u64) {
+        self.delivered += bytes;
+    }
+
+    /// The sample's post was delivered.
+    pub fn measure(&mut self, now: u64) {
+        let Some((begun, before)) = self.sample.take() else { return };
+        let took = now.saturating_sub(begun).max(1000);
+        let bytes = self.delivered - before;
+        self.round_trip_ns = self.round_trip_ns.min(took);
+        let rate = (u128::from(bytes) * 1_000_000_000 / u128::from(took)) as u64;
+        if now.saturating_sub(self.stretch_ns) > MEMORY_NS {
+            self.rates[1] = self.rates[0];
+            self.rates[0] = 0;
+            self.stretch_ns = now;
+        }
+        self.rates[0] = self.rates[0].max(rate);
+        let best = self.rates[0].max(self.rates[1]);
+        let carries = u128::from(best) * u128::from(self.round_trip_ns + QUEUE_NS) / 1_000_000_000;
+        self.bytes = u64::try_from(carries).unwrap_or(u64::MAX).clamp(self.least, self.most);
+    }
+
+    /// The sample's post failed, or is not waited for any more.
+    pub fn forget(&mut self) {
+        self.sample = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line with `rate` bytes per second and `delay` ns, kept full by `window`.
+    fn run(window: &mut Window, rate: u64, delay: u64, rounds: usize, now: &mut u64) {
+        for _ in 0..rounds {
+            assert!(window.begin(*now));
+            // A full window: it takes its time on the line, or a round trip if that is longer.
+            let took = (window.bytes() * 1_000_000_000 / rate).max(delay);
+            *now += took;
+            window.deliver(window.bytes());
+            window.measure(*now);
+        }
+    }
+
+    #[test]
+    fn it_finds_what_a_line_carries_and_follows_it() {
+        let mut window = Window::new(128 << 10, 64 << 20);
+        let mut now = 1;
+        run(&mut window, 125_000_000, 100_000, 50, &mut now);
+        assert!(window.bytes() <= 256 << 10, "a slow line has a short queue: {}", window.bytes());
+        run(&mut window, 12_500_000_000, 100_000, 200, &mut now);
+        let carries = 12_500_000_000 / 10_000;
+        assert!(window.bytes() > carries, "a fast one is kept full: {}", window.bytes());
+        run(&mut window, 125_000_000, 100_000, 400, &mut now);
+        assert!(window.bytes() <= 512 << 10, "and it is forgotten when it slows down: {}", window.bytes());
+    }
+
+    #[test]
+    fn one_sample_at_a_time() {
+        let mut window = Window::new(1, 1000);
+        assert!(window.begin(5) && !window.begin(6));
+        window.forget();
+        assert!(window.begin(7));
+    }
+}
