@@ -13,6 +13,7 @@ mod messages;
 mod open;
 mod part;
 mod submit;
+pub mod survey;
 mod talk;
 pub mod worker;
 
@@ -49,6 +50,7 @@ pub struct EndpointConfig {
     pub rail_count: usize,
     pub min_rails: usize,
     pub manual: bool,
+    /// 0: one for each group of rails.
     pub workers: usize,
     pub max_transfers: usize,
     pub queue_depth: usize,
@@ -66,7 +68,7 @@ impl Default for EndpointConfig {
             rail_count: 0,
             min_rails: 1,
             manual: false,
-            workers: 1,
+            workers: 0,
             max_transfers: 16_384,
             queue_depth: 16_384,
             max_peers: 4096,

@@ -2,6 +2,7 @@
 
 use super::signals;
 use crate::status::{Error, Result, Status};
+use crate::topology::pci::PciAddress;
 use libfabric_sys::*;
 use once_cell::sync::OnceCell;
 use std::ffi::{c_char, CStr, CString};
@@ -62,6 +63,9 @@ pub struct Entry {
     pub network: String,
     pub loopback: bool,
     pub link_local: bool,
+    /// What the provider tells of the NIC behind it: the kernel's name for it, or "", and its place.
+    pub device: String,
+    pub pci: Option<PciAddress>,
     info: *mut fi_info,
     fabrics: &'static Fabrics,
 }
@@ -192,11 +196,38 @@ unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -
             loopback: loopback || domain == "lo",
             link_local,
             domain,
+            device: device_name(info),
+            pci: pci(info),
             info: fabrics.library.dupinfo(info),
             fabrics,
         })
     }
     .filter(|entry| !entry.info.is_null())
+}
+
+/// # Safety
+/// `info` must be one of libfabric's.
+unsafe fn device_name(info: *const fi_info) -> String {
+    // SAFETY: what an info tells of its NIC is NULL or valid, and so is each part of it.
+    unsafe {
+        let attributes = (*info).nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
+        attributes.map(|attributes| text(attributes.name)).unwrap_or_default()
+    }
+}
+
+/// # Safety
+/// `info` must be one of libfabric's.
+unsafe fn pci(info: *const fi_info) -> Option<PciAddress> {
+    // SAFETY: as in `device_name`; the union holds an address when the type says so.
+    let pci = unsafe {
+        let bus = (*info).nic.as_ref()?.bus_attr.as_ref()?;
+        if bus.bus_type != fi_bus_type::FI_BUS_PCI {
+            return None;
+        }
+        bus.attr.pci
+    };
+    let (domain, bus) = (pci.domain_id.into(), pci.bus_id);
+    Some(PciAddress { domain, bus, device: pci.device_id, function: pci.function_id })
 }
 
 /// Of a socket address: loopback, link-local, and whether it can be used: an
