@@ -34,6 +34,12 @@ class EndpointProperties(Sized):
         ("incarnation", c_uint64), ("libfabric", c_char * 256)]
 
 
+class RailProperties(Sized):
+    _fields_ = [
+        ("size", c_uint32), ("worker", c_uint32), ("fabric", c_char * 64), ("name", c_char * 64),
+        ("address", c_char * 128), ("numa_node", c_int32), ("pci", c_char * 32)]
+
+
 class MemoryRange(Structure):
     _fields_ = [("address", c_void_p), ("len", c_uint64)]
 
@@ -89,6 +95,7 @@ for _name, _types in {
     "weft_endpoint_open": [POINTER(EndpointConfig), POINTER(c_void_p)],
     "weft_endpoint_address": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)],
     "weft_endpoint_info": [c_void_p, POINTER(EndpointProperties)],
+    "weft_rail_info": [c_void_p, c_uint32, POINTER(RailProperties)],
     "weft_endpoint_shutdown": [c_void_p, c_uint64],
     "weft_endpoint_close": [c_void_p],
     "weft_peer_connect": [c_void_p, c_char_p, c_size_t, c_void_p, POINTER(c_uint64)],
@@ -107,6 +114,8 @@ for _name, _types in {
 }.items():
     _function = getattr(lib, _name)
     _function.argtypes, _function.restype, _function.errcheck = _types, c_int32, _check
+lib.weft_topology.argtypes = [c_void_p, c_size_t, POINTER(c_size_t)]
+lib.weft_topology.restype = c_int32
 lib.weft_arm.argtypes = [c_void_p]
 lib.weft_arm.restype = c_int32
 
