@@ -77,6 +77,15 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
+/// Where a NIC is: what the provider tells, if it is true of this machine; else
+/// by its names. EFA's domains are called as the RDMA device, with the kind of
+/// endpoint behind.
+pub fn place(told: Option<PciAddress>, device: &str, domain: &str, machine: &Machine) -> Option<PciAddress> {
+    let short = domain.trim_end_matches("-rdm");
+    let known = || machine.device(told).map(|device| device.address);
+    known().or_else(|| machine.place_of(&[device, domain, short])).or(told)
+}
+
 /// What libfabric would list on a machine of which only the tree is there: its
 /// RDMA devices, else its network interfaces.
 pub fn guess(machine: &Machine) -> Vec<Listed> {
@@ -94,7 +103,8 @@ pub fn guess(machine: &Machine) -> Vec<Listed> {
         name,
         pci,
     };
-    let found: Vec<Listed> = rdma.map(listed).collect();
+    let mut found: Vec<Listed> = rdma.map(listed).collect();
+    found.sort_by_key(|nic| nic.pci);
     // Where there is EFA, it alone is opened.
     let efa: Vec<Listed> = found.iter().filter(|nic| nic.fabric == "efa").cloned().collect();
     match (efa.is_empty(), found.is_empty()) {
@@ -157,6 +167,20 @@ mod tests {
         let two = choose(&nics, None, &machine, Some("0,7"));
         assert_eq!(two.chosen.len(), 8);
         assert!(two.why.contains("GPU"), "{}", two.why);
+    }
+
+    #[test]
+    fn places_are_told_or_found_by_name() {
+        let machine = trees::p5().machine();
+        let at = PciAddress::parse;
+        let of = |told: Option<&str>, device, domain| place(told.and_then(at), device, domain, &machine);
+        assert_eq!(of(Some("0000:4f:00.0"), "", "x"), at("0000:4f:00.0"));
+        assert_eq!(of(Some("0000:4f:00.0"), "rdmap80s0", "ens32"), at("0000:4f:00.0"), "told comes first");
+        assert_eq!(of(None, "rdmap80s0", "ens32"), at("0000:50:00.0"));
+        assert_eq!(of(None, "", "rdmap81s0-rdm"), at("0000:51:00.0"));
+        assert_eq!(of(Some("0000:00:00.0"), "", "ens32"), at("0000:00:05.0"), "there is no such function");
+        assert_eq!(of(Some("0000:ee:00.0"), "", "eth0"), at("0000:ee:00.0"), "/sys may hide it");
+        assert_eq!(of(None, "", "lo"), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which fabrics and NICs an endpoint opens.
 
-use super::choice::{choose, Listed};
+use super::choice::{choose, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
 use super::Nic;
@@ -133,7 +133,7 @@ fn unknown_fabric(library: &'static discover::Fabrics, name: &str) -> Error {
 }
 
 fn candidate(entry: Entry, machine: &Machine) -> Candidate {
-    let pci = place(&entry, machine);
+    let pci = place(entry.pci, &entry.device, &entry.domain, machine);
     Candidate {
         node: machine.node_of(pci),
         pci,
@@ -142,15 +142,6 @@ fn candidate(entry: Entry, machine: &Machine) -> Candidate {
         name: entry.domain.clone(),
         entry: Arc::new(entry),
     }
-}
-
-/// What the provider says, if it is true of this machine; else by the NIC's names:
-/// EFA's domains are called as the RDMA device, with the kind of endpoint behind.
-fn place(entry: &Entry, machine: &Machine) -> Option<PciAddress> {
-    let short = entry.domain.trim_end_matches("-rdm");
-    let told = || machine.device(entry.pci).map(|device| device.address);
-    let named = || machine.place_of(&[&entry.device, &entry.domain, short]);
-    told().or_else(named).or(entry.pci)
 }
 
 /// A fabric address for people: "10.0.0.7:4711" where it is a socket address,

@@ -256,3 +256,32 @@ unsafe fn kind_of_address(info: *const fi_info) -> (bool, bool, bool) {
         _ => (false, false, true),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::zeroed;
+
+    #[test]
+    fn what_an_info_tells_of_its_nic() {
+        // SAFETY: structs of integers and pointers; those that are not NULL point to the others.
+        unsafe {
+            let mut info: fi_info = zeroed();
+            assert_eq!((device_name(&info), pci(&info)), (String::new(), None));
+            let mut nic: fid_nic = zeroed();
+            info.nic = &mut nic;
+            assert_eq!((device_name(&info), pci(&info)), (String::new(), None));
+            let mut attributes: fi_device_attr = zeroed();
+            let mut bus: fi_bus_attr = zeroed();
+            nic.device_attr = &mut attributes;
+            nic.bus_attr = &mut bus;
+            assert_eq!((device_name(&info), pci(&info)), (String::new(), None));
+            attributes.name = c"rdmap79s0".as_ptr().cast_mut();
+            bus.attr.pci = fi_pci_attr { domain_id: 1, bus_id: 0x4f, device_id: 2, function_id: 3 };
+            assert_eq!(pci(&info), None, "a bus of no known type");
+            bus.bus_type = fi_bus_type::FI_BUS_PCI;
+            assert_eq!(device_name(&info), "rdmap79s0");
+            assert_eq!(pci(&info).unwrap().to_string(), "0001:4f:02.3");
+        }
+    }
+}
