@@ -33,9 +33,7 @@ pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visibl
         return Choice { chosen, why: format!("their names match \"{patterns}\"") };
     }
     let (mut chosen, mut why) = (Vec::new(), String::new());
-    let mut fabrics: Vec<&str> = nics.iter().map(|nic| nic.fabric.as_str()).collect();
-    fabrics.dedup();
-    for fabric in fabrics {
+    for fabric in fabrics(nics) {
         let of_fabric = (0..nics.len()).filter(|i| nics[*i].fabric == fabric).collect();
         let useful = that_lead_somewhere(nics, of_fabric);
         let places: Vec<Option<PciAddress>> = useful.iter().map(|i| nics[*i].pci).collect();
@@ -44,6 +42,17 @@ pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visibl
         why = near.why;
     }
     Choice { chosen, why }
+}
+
+/// Each once, in their order.
+fn fabrics(nics: &[Listed]) -> Vec<&str> {
+    let mut fabrics: Vec<&str> = Vec::new();
+    for nic in nics {
+        if !fabrics.contains(&nic.fabric.as_str()) {
+            fabrics.push(&nic.fabric);
+        }
+    }
+    fabrics
 }
 
 /// Loopback only if nothing else is there.
@@ -147,6 +156,8 @@ mod tests {
         let mut two = vec![tcp("lo"), tcp("shm")];
         two[1].fabric = "shm".into();
         assert_eq!(names(&two, &choose(&two, None, &machine, None)), ["lo", "shm"]);
+        two.push(tcp("lo"));
+        assert_eq!(choose(&two, None, &machine, None).chosen.len(), 3, "each once");
     }
 
     #[test]

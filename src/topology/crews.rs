@@ -44,14 +44,15 @@ impl Machine {
     /// The rails of each node, in the order of the PCI tree, so that those of a
     /// switch are side by side.
     fn by_node(&self, places: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
+        // With one node only, a place that is not known is there, too.
+        let node = |rail: &usize| self.node_of(places[*rail]).filter(|_| self.nodes.len() != 1);
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by_key(|rail| {
             let device = self.device(places[*rail]);
             let tree = device.map(|device| (&device.root, &device.bridges, device.address));
-            (device.and_then(|device| device.node).unwrap_or(u32::MAX), tree)
+            (node(rail).unwrap_or(u32::MAX), tree)
         });
-        let same = |a: &usize, b: &usize| self.node_of(places[*a]) == self.node_of(places[*b]);
-        order.chunk_by(same).map(<[usize]>::to_vec).collect()
+        order.chunk_by(|a, b| node(a) == node(b)).map(<[usize]>::to_vec).collect()
     }
 
     fn crew(&self, rails: Vec<usize>, places: &[Option<PciAddress>]) -> Crew {

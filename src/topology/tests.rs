@@ -254,6 +254,10 @@ fn a_laptop_is_one_place() {
     assert_eq!(nics(&machine).0, ["lo", "tun0", "wlp0s20f3"]);
     assert_eq!(near(&machine, Some("0")), ["lo", "tun0", "wlp0s20f3"]);
     assert_eq!(crews(&machine, 0), [Crew { rails: vec![0, 1, 2], node: None, cpus: None }]);
+    // Firmware that tells the only node makes no difference.
+    fs::write(tree.path().join("sys/bus/pci/devices/0000:00:14.3/numa_node"), "0\n").unwrap();
+    assert_eq!(device(&tree.machine(), "0000:00:14.3").node, Some(0));
+    assert_eq!(crews(&tree.machine(), 0), [Crew { rails: vec![0, 1, 2], node: None, cpus: None }]);
     assert_eq!(device(&machine, "0000:00:02.0").kind, Kind::Gpu);
     assert!(machine.interfaces.iter().any(|i| i.name == "docker0" && !i.up && i.of == interfaces::Type::Net));
 }

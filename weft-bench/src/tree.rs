@@ -103,8 +103,12 @@ impl Machine {
     /// Everything on a node.
     fn branch_of(&self, node: i64) -> Branch {
         let mut top = Branch::default();
-        let known = |node| self.nodes.iter().any(|other| other.node == node);
-        let on = |device: &&Device| device.node == node || (node == -1 && !known(device.node));
+        let of = |device: &Device| match &self.nodes[..] {
+            [only] => only.node, // Where it must be, if it does not tell.
+            nodes if nodes.iter().any(|node| node.node == device.node) => device.node,
+            _ => -1,
+        };
+        let on = |device: &&Device| of(device) == node;
         for device in self.devices.iter().filter(on) {
             if ["gpu", "nic", "nvme"].contains(&device.kind.as_str()) {
                 let path = self.path_to(device);
@@ -242,6 +246,22 @@ mod tests {
     }
 
     #[test]
+    fn with_one_node_all_is_there() {
+        let mut machine = Machine {
+            nodes: vec![Node { node: 0, cpus: "0-7".into(), usable_cpus: "0-7".into() }],
+            devices: vec![serde_json::from_value(device("0000:08:00.0", "nvme", "pci0000:00", -1)).unwrap()],
+            ..serde_json::from_value(json!({
+                "sysfs_root": "/", "cpus": "0-7", "affinity": "0-7", "rails_source": "sysfs", "rails_why": "",
+                "nodes": [], "devices": [], "interfaces": [], "rails": [], "workers": [],
+            }))
+            .unwrap()
+        };
+        assert!(!draw(&machine).contains("No NUMA node known"));
+        machine.nodes.clear();
+        assert!(draw(&machine).contains("No NUMA node known"));
+    }
+
+    #[test]
     fn a_switch_with_its_devices() {
         let devices = [
             device("0000:01:00.0", "bridge", "pci0000:00", 0),
@@ -257,7 +277,8 @@ mod tests {
         ];
         let machine = json!({
             "sysfs_root": "/", "cpus": "0-7", "affinity": "0-3", "rails_source": "sysfs", "rails_why": "why",
-            "nodes": [{ "node": 0, "cpus": "0-7", "usable_cpus": "0-3" }], "devices": devices,
+            "nodes": [{ "node": 0, "cpus": "0-7", "usable_cpus": "0-3" },
+                      { "node": 1, "cpus": "", "usable_cpus": "" }], "devices": devices,
             "interfaces": [{ "name": "eth0", "pci": "0000:05:00.0", "up": true, "speed_mbps": 100_000 },
                            { "name": "lo", "pci": null, "up": true, "speed_mbps": null }],
             "rails": [{ "fabric": "tcp", "name": "eth0", "pci": "0000:05:00.0", "worker": 0 }],
@@ -276,6 +297,8 @@ mod tests {
                 "└─ switch 0000:02:00.0",
                 "├─ gpu 0000:06:00.0 n06 x16 32.0 GT/s, not for this process",
                 "└─ nic 0000:05:00.0 n05 x16 32.0 GT/s, 100 Gbps, rail 0 of worker 0",
+                "",
+                "NUMA node 1: no CPUs",
                 "",
                 "No NUMA node known:",
                 "├─ port 0000:09:00.0",

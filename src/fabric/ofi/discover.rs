@@ -266,22 +266,22 @@ mod tests {
     fn what_an_info_tells_of_its_nic() {
         // SAFETY: structs of integers and pointers; those that are not NULL point to the others.
         unsafe {
-            let mut info: fi_info = zeroed();
-            assert_eq!((device_name(&info), pci(&info)), (String::new(), None));
-            let mut nic: fid_nic = zeroed();
-            info.nic = &mut nic;
-            assert_eq!((device_name(&info), pci(&info)), (String::new(), None));
-            let mut attributes: fi_device_attr = zeroed();
-            let mut bus: fi_bus_attr = zeroed();
-            nic.device_attr = &mut attributes;
-            nic.bus_attr = &mut bus;
-            assert_eq!((device_name(&info), pci(&info)), (String::new(), None));
-            attributes.name = c"rdmap79s0".as_ptr().cast_mut();
-            bus.attr.pci = fi_pci_attr { domain_id: 1, bus_id: 0x4f, device_id: 2, function_id: 3 };
-            assert_eq!(pci(&info), None, "a bus of no known type");
-            bus.bus_type = fi_bus_type::FI_BUS_PCI;
-            assert_eq!(device_name(&info), "rdmap79s0");
-            assert_eq!(pci(&info).unwrap().to_string(), "0001:4f:02.3");
+            let mut device = fi_device_attr { name: c"rdmap79s0".as_ptr().cast_mut(), ..zeroed() };
+            let address = fi_pci_attr { domain_id: 1, bus_id: 0x4f, device_id: 2, function_id: 3 };
+            let attr = fi_bus_attr_attr { pci: address };
+            let mut on_pci = fi_bus_attr { bus_type: fi_bus_type::FI_BUS_PCI, attr };
+            let mut elsewhere = fi_bus_attr { bus_type: fi_bus_type::FI_BUS_UNSPEC, attr };
+            let told = |device_attr, bus_attr| {
+                let mut nic = fid_nic { device_attr, bus_attr, ..zeroed() };
+                let info = fi_info { nic: &mut nic, ..zeroed() };
+                (device_name(&info), pci(&info).map(|pci| pci.to_string()))
+            };
+            let (none, address) = (String::new(), Some("0001:4f:02.3".to_owned()));
+            assert_eq!(told(&mut device, &mut on_pci), ("rdmap79s0".to_owned(), address));
+            assert_eq!(told(&mut zeroed(), &mut elsewhere), (none.clone(), None));
+            assert_eq!(told(ptr::null_mut(), ptr::null_mut()), (none.clone(), None));
+            let info: fi_info = zeroed();
+            assert_eq!((device_name(&info), pci(&info)), (none, None));
         }
     }
 }
