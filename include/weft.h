@@ -258,6 +258,7 @@ WEFT_API const char *weft_last_error(void);
  * variable WEFT_SYSFS_ROOT names (it has sys/ and proc/ in it; to look at
  * another machine's tree), or of this machine. What a container or a file that
  * is missing hides is left out, and no error. libfabric and CUDA are not needed.
+ * An endpoint that opens looks at the same tree.
  *
  * An object with:
  *
@@ -402,7 +403,7 @@ typedef struct weft_endpoint_config {
     /**
      * Number of worker threads, 1 to 64; never more than rails. 0: one for up to
      * four rails of a NUMA node, but fewer than the CPUs that the calling thread
-     * may use. Where there are several nodes, a worker's thread stays on those
+     * may use (and at least one). Where there are several nodes, a worker's thread stays on those
      * CPUs of its rails' nodes that the calling thread may use (if there are any).
      * Ignored with manual progress, where no thread's affinity changes.
      */

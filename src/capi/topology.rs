@@ -12,6 +12,7 @@ use std::ffi::c_char;
 /// variable WEFT_SYSFS_ROOT names (it has sys/ and proc/ in it; to look at
 /// another machine's tree), or of this machine. What a container or a file that
 /// is missing hides is left out, and no error. libfabric and CUDA are not needed.
+/// An endpoint that opens looks at the same tree.
 ///
 /// An object with:
 ///
