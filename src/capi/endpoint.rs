@@ -71,9 +71,10 @@ pub struct weft_endpoint_config {
     pub progress: u32,
     /// Number of worker threads, 1 to 64; never more than rails. 0: one for up to
     /// four rails of a NUMA node, but fewer than the CPUs that the calling thread
-    /// may use (and at least one). Where there are several nodes, a worker's thread stays on those
-    /// CPUs of its rails' nodes that the calling thread may use (if there are any).
-    /// Ignored with manual progress, where no thread's affinity changes.
+    /// may use (and at least one). Where there are several nodes, a worker's
+    /// thread stays on those CPUs of its rails' nodes that the calling thread may
+    /// use (if there are any). Ignored with manual progress, where no thread's
+    /// affinity changes.
     pub workers: u32,
     /// Transfers and sends that can be outstanding at once, 1 to 1,048,576.
     /// 0: 16,384.
