@@ -269,8 +269,9 @@ def workers_stay_near_their_rails():
         assert os.sched_getaffinity(0) == before
         weft.lib.weft_endpoint_close(endpoint)
         # With manual progress the caller's thread does the work, where it likes.
-        config = weft.EndpointConfig(fabric=b"tcp", rails=b"lo", progress=1)
+        config = weft.EndpointConfig(fabric=b"tcp", rails=b"lo", progress=1, workers=2, rail_count=3)
         weft.lib.weft_endpoint_open(byref(config), byref(endpoint))
+        assert rails_of(endpoint)[0].rails == 3
         assert not worker_threads() and os.sched_getaffinity(0) == before
         weft.lib.weft_endpoint_close(endpoint)
 
@@ -286,8 +287,13 @@ def rails_without_a_place():
         own, rails = rails_of(endpoint)
         assert (own.rails, own.workers) == (5, 2)
         assert {(rail.numa_node, rail.pci) for rail in rails} == {(-1, b"")}
-        assert {rail.worker for rail in rails} == {0, 1}
+        assert [rail.worker for rail in rails] == [0, 0, 1, 1, 1]
         assert set(map(frozenset, worker_threads().values())) == {frozenset(before)}
+        weft.lib.weft_endpoint_close(endpoint)
+        # One worker for four rails, where there are CPUs for them.
+        config = weft.EndpointConfig(fabric=b"tcp", rails=b"lo", rail_count=8)
+        weft.lib.weft_endpoint_open(byref(config), byref(endpoint))
+        assert rails_of(endpoint)[0].workers == min(2, max(1, len(before) - 1))
         weft.lib.weft_endpoint_close(endpoint)
 
 

@@ -65,14 +65,13 @@ impl Machine {
     }
 }
 
-/// How many workers each node gets, one at least: the next goes to where they have most to do.
+/// How many workers each node gets, one at least and no more than it has rails: the
+/// next goes to where they have most to do.
 fn shares(nodes: &[Vec<usize>], count: usize) -> Vec<usize> {
     let mut shares = vec![1; nodes.len()];
     for _ in nodes.len()..count {
-        let most = (0..nodes.len())
-            .filter(|n| shares[*n] < nodes[*n].len())
-            .max_by_key(|n| (nodes[*n].len() * 1000 / shares[*n], std::cmp::Reverse(*n)));
-        if let Some(most) = most {
+        let load = |n: &usize| (nodes[*n].len() * 1000 / shares[*n], std::cmp::Reverse(*n));
+        if let Some(most) = (0..nodes.len()).max_by_key(load) {
             shares[most] += 1;
         }
     }

@@ -132,6 +132,47 @@ fn cuda_reads_its_list_up_to_what_names_nothing() {
     assert_eq!(left("2,2"), [trees::p5_gpu(2)]);
     assert_eq!(left("3,-1,0"), [trees::p5_gpu(3)]);
     assert_eq!(left("3,8,0"), [trees::p5_gpu(3)]);
+    // Others' GPUs have no number.
+    let mut tree = trees::p5();
+    tree.function("pci0000:00/0000:00:02.0", trees::VGA, (0x8086, 0x9a49), 0);
+    assert_eq!(tree.machine().gpus().count(), 9);
+    assert_eq!(tree.machine().gpus_left(Some("0")), Some(vec![at(&trees::p5_gpu(0)).unwrap()]));
+}
+
+#[test]
+fn what_has_no_place_is_near_everything() {
+    let machine = trees::p5().machine();
+    let places = [None, machine.place_of(&["rdmap198s0"]), machine.place_of(&["rdmap79s0"]), None];
+    assert_eq!(machine.near_this_process(&places, Some("0")).which, [true, false, true, true]);
+}
+
+#[test]
+fn a_node_without_cpus_narrows_nothing() {
+    let mut tree = Tree::new();
+    tree.nodes(&["0-3", ""]);
+    tree.function("pci0000:01/0000:01:00.0", trees::ETHERNET, (0x15b3, 0x1021), 0);
+    tree.function("pci0000:02/0000:02:00.0", trees::ETHERNET, (0x15b3, 0x1021), 1);
+    tree.net("eth1", Some("0000:01:00.0"), "up");
+    tree.net("eth2", Some("0000:02:00.0"), "lowerlayerdown");
+    assert_eq!(near(&tree.machine(), None), ["eth1"], "the other is down");
+    tree.file("sys/class/net/eth2/operstate", "up");
+    tree.affinity("2");
+    assert_eq!(near(&tree.machine(), None), ["eth1", "eth2"]);
+}
+
+#[test]
+fn nodes_with_more_rails_get_more_workers() {
+    let mut tree = Tree::new();
+    tree.nodes(&["0-3", "4-7"]);
+    for bus in 0..8 {
+        let address = format!("0000:{bus:02x}:00.0");
+        let path = format!("pci0000:{bus:02x}/{address}");
+        tree.function(&path, trees::ETHERNET, (0x15b3, 0x1021), (bus > 1) as i32);
+        tree.net(&format!("eth{bus}"), Some(&address), "up");
+    }
+    let crews = crews(&tree.machine(), 0);
+    let rails: Vec<&[usize]> = crews.iter().map(|crew| &crew.rails[..]).collect();
+    assert_eq!(rails, [&[0, 1][..], &[2, 3, 4], &[5, 6, 7]]);
 }
 
 #[test]
@@ -139,6 +180,7 @@ fn a_container_shows_some_gpus() {
     let tree = trees::p5();
     tree.nvidia(&trees::p5_gpu(3), "GPU-aaaa-3");
     assert_eq!(near(&tree.machine(), None), trees::p5_nics_of_gpu(3));
+    assert_eq!(near(&tree.machine(), Some("MIG-1")), trees::p5_nics_of_gpu(3), "a part of that one");
     tree.nvidia(&trees::p5_gpu(6), "GPU-abbb-6");
     let machine = tree.machine();
     assert_eq!(near(&machine, None).len(), 8);
@@ -256,7 +298,8 @@ fn a_laptop_is_one_place() {
     assert_eq!(crews(&machine, 0), [Crew { rails: vec![0, 1, 2], node: None, cpus: None }]);
     // Firmware that tells the only node makes no difference.
     fs::write(tree.path().join("sys/bus/pci/devices/0000:00:14.3/numa_node"), "0\n").unwrap();
-    assert_eq!(device(&tree.machine(), "0000:00:14.3").node, Some(0));
+    let told = tree.machine();
+    assert_eq!(told.crews(&[at("0000:00:14.3")], 0), [Crew { rails: vec![0], node: Some(0), cpus: None }]);
     assert_eq!(crews(&tree.machine(), 0), [Crew { rails: vec![0, 1, 2], node: None, cpus: None }]);
     assert_eq!(device(&machine, "0000:00:02.0").kind, Kind::Gpu);
     assert!(machine.interfaces.iter().any(|i| i.name == "docker0" && !i.up && i.of == interfaces::Type::Net));
