@@ -248,6 +248,85 @@ WEFT_API weft_category weft_status_category(weft_status status);
  */
 WEFT_API const char *weft_last_error(void);
 
+/* ---- The machine: what is near what ---- */
+
+/**
+ * Writes what this machine looks like, and which rails an endpoint with all
+ * defaults would open here now, as JSON (UTF-8, no NUL at its end).
+ *
+ * It is read from sysfs and procfs, below the folder that the environment
+ * variable WEFT_SYSFS_ROOT names (it has sys/ and proc/ in it; to look at
+ * another machine's tree), or of this machine. What a container or a file that
+ * is missing hides is left out, and no error. libfabric and CUDA are not needed.
+ * An endpoint that opens looks at the same tree.
+ *
+ * An object with:
+ *
+ *     format        1; raised if a field changes its meaning. New ones may come.
+ *     sysfs_root    the folder that stands for /, as text
+ *     cpus          CPUs that are online, as "0-47,96-143"
+ *     affinity      CPUs that the calling thread may use
+ *     nodes         NUMA nodes; [] if the machine does not tell. Each has
+ *       node          its number
+ *       cpus          its CPUs that are online
+ *       usable_cpus   those of them that the calling thread may use
+ *       distances     to each of `nodes`, in their order; 10 is itself
+ *       near_nics     PCI addresses of the NICs nearest to it
+ *     devices       all PCI functions. Each has
+ *       address       as "0000:53:00.0"
+ *       kind          "bridge", "gpu" (accelerators, too), "nic", "nvme",
+ *                     "display" (a console's) or "other"
+ *       name          what drivers call it ("eth0 mlx5_0", "nvme0", a GPU's
+ *                     model), else vendor and device number
+ *       vendor, device  PCI ids, as "0x10de"
+ *       root          its root complex, as "pci0000:44"; null if not known
+ *       parent        the bridge above it, or `root`; null if not known
+ *       node          its NUMA node; -1 if not known
+ *       link_speed    as "32.0 GT/s PCIe"; null if not known
+ *       link_width    lanes; null if not known
+ *                     and GPUs, NICs and NVMe drives have
+ *       near_cpus     CPUs nearest to it
+ *       near_nics     (GPU, NVMe) addresses of the NICs nearest to it
+ *       nic_distance  how near: "switch" (below the same PCI switch), "root" (the
+ *                     same root complex), "node" (the same NUMA node; also where
+ *                     a node is not known) or "far"; absent if there is none
+ *       near_gpus, gpu_distance  (NIC) the same of GPUs
+ *       usable        (GPU) false if CUDA_VISIBLE_DEVICES or the container
+ *                     keeps an NVIDIA GPU from this process
+ *       interfaces    (NIC) its names in `interfaces`
+ *     interfaces    what the kernel calls NICs, virtual ones, too. Each has
+ *       name          as "eth0" or "mlx5_0"
+ *       type          "net" or "rdma"
+ *       pci           address of its PCI function; null if it has none
+ *       up            false if it says that it cannot carry traffic
+ *       speed_mbps    megabits a second; null if not known
+ *     rails_source  "libfabric", or "sysfs": guessed, because libfabric is not
+ *                   there or finds no NIC, or because of WEFT_SYSFS_ROOT
+ *     rails_why     why these rails, in a sentence
+ *     rails         rails that would be opened by default. Each has
+ *       fabric, name  as in `weft_rail_properties`
+ *       pci, node     place of the NIC; null and -1 if not known
+ *       worker        index in `workers`
+ *     workers       worker threads that would drive them. Each has
+ *       node          the NUMA node that all of its rails are on, or -1
+ *       cpus          where its thread would run
+ *       pinned        whether it would be kept there
+ *       rails         indexes in `rails`
+ *
+ * `buffer`, `capacity`: where to, and its size in bytes; NULL and 0 ask for
+ * the length only. `len`: receives the length of the text. It may grow between
+ * two calls, as when a NIC appears.
+ *
+ * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
+ * hardware). Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
+ * written), `WEFT_ERR_INVALID`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_topology(char *buffer,
+                          size_t capacity,
+                          size_t *len);
+
 /* ---- Endpoint objects ---- */
 
 /** Worker threads drive the rails (the default). */
@@ -320,9 +399,25 @@ typedef struct weft_endpoint_config {
      * Which NICs to use, by the name of their domain or network interface:
      * patterns separated by commas, "*" matches any text, a leading "!" leaves
      * out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
-     * set, else all but loopback (unless nothing else is there), link-local
-     * addresses and the bridges of container engines. The patterns apply to
-     * every fabric; shm's only NIC is called "shm".
+     * set. The patterns apply to every fabric; shm's only NIC is called "shm".
+     *
+     * Without patterns, those near what this process may use. They are taken
+     * from all but loopback (unless nothing else is there), link-local
+     * addresses and the bridges of container engines:
+     *
+     *   1. If CUDA_VISIBLE_DEVICES, or its container, leaves the process some
+     *      but not all of the machine's NVIDIA GPUs: for each of these GPUs the
+     *      NICs nearest to it.
+     *   2. Else, if the calling thread's affinity mask has CPUs of some but not
+     *      all NUMA nodes: for each of these nodes the NICs nearest to it.
+     *   3. Else all.
+     *
+     * Nearest means, in this order: below the same PCI switch, at the same root
+     * complex, on the same NUMA node, on the nearest other node. A NIC whose
+     * place is not known (a virtual one, say) is near everything. GPUs are
+     * numbered in the order of their PCI addresses (as CUDA does with
+     * CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all are of one model); a UUID counts
+     * where NVIDIA's driver tells it in /proc. `weft_topology` shows the outcome.
      */
     const char *rails;
     /**
@@ -338,8 +433,12 @@ typedef struct weft_endpoint_config {
     /** `WEFT_PROGRESS_THREADS` or `WEFT_PROGRESS_MANUAL`. */
     uint32_t progress;
     /**
-     * Number of worker threads, 1 to 64; never more than rails. 0: one.
-     * Ignored with manual progress.
+     * Number of worker threads, 1 to 64; never more than rails. 0: one for up to
+     * four rails of a NUMA node, but fewer than the CPUs that the calling thread
+     * may use (and at least one). Where there are several nodes, a worker's
+     * thread stays on those CPUs of its rails' nodes that the calling thread may
+     * use (if there are any). Ignored with manual progress, where no thread's
+     * affinity changes.
      */
     uint32_t workers;
     /**
@@ -412,9 +511,16 @@ typedef struct weft_rail_properties {
     char name[64];
     /** The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none. */
     char address[128];
+    /** The NUMA node that the NIC is on; -1 if that is not known. */
+    int32_t numa_node;
+    /**
+     * The NIC's PCI address, as "0000:53:00.0"; "" if it has none or that is not
+     * known.
+     */
+    char pci[32];
 } weft_rail_properties;
 
-#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}}
+#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, {0}}
 
 /**
  * Opens an endpoint: loads libfabric, opens the rails, starts the workers.

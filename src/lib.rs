@@ -13,6 +13,7 @@
 //! | [`memory`] | registered ranges, descriptors |
 //! | [`rail`] | one NIC: op slots, windows, lanes |
 //! | [`fabric`] | the seam to NICs, and libfabric behind it |
+//! | [`topology`] | the machine: what is near what |
 
 pub mod capi;
 mod clock;
@@ -23,4 +24,5 @@ mod memory;
 mod peer;
 mod rail;
 mod status;
+mod topology;
 mod transfer;

@@ -25,14 +25,20 @@ class EndpointConfig(Sized):
         ("rail_count", c_uint32), ("min_rails", c_uint32), ("progress", c_uint32),
         ("workers", c_uint32), ("max_transfers", c_uint32), ("queue_depth", c_uint32),
         ("max_peers", c_uint32), ("idle", c_uint32), ("timeout_ns", c_uint64),
-        ("connect_timeout_ns", c_uint64), ("message_bytes", c_uint64)]
         ("connect_timeout_ns", c_uint64), ("message_bytes", c_uint64),
         ("packing", c_uint32), ("reserved", c_uint32)]
+
 
 class EndpointProperties(Sized):
     _fields_ = [
         ("size", c_uint32), ("rails", c_uint32), ("workers", c_uint32), ("peers", c_uint32),
         ("incarnation", c_uint64), ("libfabric", c_char * 256)]
+
+
+class RailProperties(Sized):
+    _fields_ = [
+        ("size", c_uint32), ("worker", c_uint32), ("fabric", c_char * 64), ("name", c_char * 64),
+        ("address", c_char * 128), ("numa_node", c_int32), ("pci", c_char * 32)]
 
 
 class MemoryRange(Structure):
@@ -90,6 +96,7 @@ for _name, _types in {
     "weft_endpoint_open": [POINTER(EndpointConfig), POINTER(c_void_p)],
     "weft_endpoint_address": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)],
     "weft_endpoint_info": [c_void_p, POINTER(EndpointProperties)],
+    "weft_rail_info": [c_void_p, c_uint32, POINTER(RailProperties)],
     "weft_endpoint_shutdown": [c_void_p, c_uint64],
     "weft_endpoint_close": [c_void_p],
     "weft_peer_connect": [c_void_p, c_char_p, c_size_t, c_void_p, POINTER(c_uint64)],
@@ -108,6 +115,8 @@ for _name, _types in {
 }.items():
     _function = getattr(lib, _name)
     _function.argtypes, _function.restype, _function.errcheck = _types, c_int32, _check
+lib.weft_topology.argtypes = [c_void_p, c_size_t, POINTER(c_size_t)]
+lib.weft_topology.restype = c_int32
 lib.weft_arm.argtypes = [c_void_p]
 lib.weft_arm.restype = c_int32
 

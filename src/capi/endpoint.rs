@@ -62,9 +62,25 @@ pub struct weft_endpoint_config {
     /// Which NICs to use, by the name of their domain or network interface:
     /// patterns separated by commas, "*" matches any text, a leading "!" leaves
     /// out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
-    /// set, else all but loopback (unless nothing else is there), link-local
-    /// addresses and the bridges of container engines. The patterns apply to
-    /// every fabric; shm's only NIC is called "shm".
+    /// set. The patterns apply to every fabric; shm's only NIC is called "shm".
+    ///
+    /// Without patterns, those near what this process may use. They are taken
+    /// from all but loopback (unless nothing else is there), link-local
+    /// addresses and the bridges of container engines:
+    ///
+    ///   1. If CUDA_VISIBLE_DEVICES, or its container, leaves the process some
+    ///      but not all of the machine's NVIDIA GPUs: for each of these GPUs the
+    ///      NICs nearest to it.
+    ///   2. Else, if the calling thread's affinity mask has CPUs of some but not
+    ///      all NUMA nodes: for each of these nodes the NICs nearest to it.
+    ///   3. Else all.
+    ///
+    /// Nearest means, in this order: below the same PCI switch, at the same root
+    /// complex, on the same NUMA node, on the nearest other node. A NIC whose
+    /// place is not known (a virtual one, say) is near everything. GPUs are
+    /// numbered in the order of their PCI addresses (as CUDA does with
+    /// CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all are of one model); a UUID counts
+    /// where NVIDIA's driver tells it in /proc. `weft_topology` shows the outcome.
     pub rails: *const c_char,
     /// Number of rails to open, 1 to 64. More than there are NICs: the NICs are
     /// opened several times, in turn. 0: one for each NIC.
@@ -74,8 +90,12 @@ pub struct weft_endpoint_config {
     pub min_rails: u32,
     /// `WEFT_PROGRESS_THREADS` or `WEFT_PROGRESS_MANUAL`.
     pub progress: u32,
-    /// Number of worker threads, 1 to 64; never more than rails. 0: one.
-    /// Ignored with manual progress.
+    /// Number of worker threads, 1 to 64; never more than rails. 0: one for up to
+    /// four rails of a NUMA node, but fewer than the CPUs that the calling thread
+    /// may use (and at least one). Where there are several nodes, a worker's
+    /// thread stays on those CPUs of its rails' nodes that the calling thread may
+    /// use (if there are any). Ignored with manual progress, where no thread's
+    /// affinity changes.
     pub workers: u32,
     /// Transfers and sends that can be outstanding at once, 1 to 1,048,576.
     /// 0: 16,384.
@@ -135,6 +155,11 @@ pub struct weft_rail_properties {
     pub name: [c_char; 64],
     /// The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none.
     pub address: [c_char; 128],
+    /// The NUMA node that the NIC is on; -1 if that is not known.
+    pub numa_node: i32,
+    /// The NIC's PCI address, as "0000:53:00.0"; "" if it has none or that is not
+    /// known.
+    pub pci: [c_char; 32],
 }
 
 /// Opens an endpoint: loads libfabric, opens the rails, starts the workers.
@@ -249,6 +274,9 @@ pub unsafe extern "C" fn weft_rail_info(
             config::text(&mut filled.fabric, &rail.fabric);
             config::text(&mut filled.name, &rail.name);
             config::text(&mut filled.address, &rail.address);
+            filled.numa_node = rail.node.and_then(|node| node.try_into().ok()).unwrap_or(-1);
+            let pci = rail.pci.map(|pci| pci.to_string());
+            config::text(&mut filled.pci, &pci.unwrap_or_default());
             config::fill(properties, filled)
         })
     })

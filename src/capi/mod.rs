@@ -14,5 +14,6 @@ pub mod memory;
 pub mod message;
 pub mod peer;
 pub mod status;
+pub mod topology;
 pub mod transfer;
 pub mod version;

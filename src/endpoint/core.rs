@@ -10,6 +10,7 @@ use crate::peer::address::Address;
 use crate::peer::table::PeerTable;
 use crate::peer::{pair, Peer, Plan};
 use crate::status::{Error, Result, Status};
+use crate::topology::pci::PciAddress;
 use crate::transfer::queue::Queue;
 use crate::transfer::table::Table;
 use crate::transfer::Outcome;
@@ -33,6 +34,8 @@ pub struct RailInfo {
     pub fabric: String,
     pub network: String,
     pub name: String,
+    pub node: Option<u32>,
+    pub pci: Option<PciAddress>,
     pub address: String,
     pub virtual_addresses: bool,
 }

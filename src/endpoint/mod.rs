@@ -14,6 +14,7 @@ mod messages;
 mod open;
 mod part;
 mod submit;
+pub mod survey;
 mod talk;
 pub mod worker;
 
@@ -70,6 +71,7 @@ pub struct EndpointConfig {
     pub manual: bool,
     pub idle: Idle,
     pub packing: PackingMode,
+    /// 0: one for each group of rails.
     pub workers: usize,
     pub max_transfers: usize,
     pub queue_depth: usize,
@@ -89,7 +91,7 @@ impl Default for EndpointConfig {
             manual: false,
             idle: Idle::Adaptive,
             packing: PackingMode::Auto,
-            workers: 1,
+            workers: 0,
             max_transfers: 16_384,
             queue_depth: 16_384,
             max_peers: 4096,

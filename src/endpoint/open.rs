@@ -10,6 +10,9 @@ use crate::fabric::select::{self, Candidate};
 use crate::peer::address::{Address, RailAddress, RAILS_MAX};
 use crate::rail::Rail;
 use crate::status::{Error, Result, Status};
+use crate::topology::cpus::CpuSet;
+use crate::topology::read::Root;
+use crate::topology::Machine;
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,6 +23,12 @@ use std::time::Duration;
 
 /// Between the watchdog's looks at deadlines.
 const WATCH: Duration = Duration::from_millis(20);
+
+/// What a worker is to open, and where its thread stays.
+struct Plan {
+    rails: Vec<(usize, Candidate)>,
+    cpus: Option<CpuSet>,
+}
 
 /// What a worker found when it opened its rails.
 struct Opened {
@@ -45,13 +54,12 @@ impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         fork::watch();
         start_log();
-        let found = select::candidates(config.fabric.as_deref(), config.rails.as_deref())?;
+        let machine = Machine::read(Root::from_environment());
+        let found = select::candidates(config.fabric.as_deref(), config.rails.as_deref(), &machine)?;
         let chosen = spread(found.candidates, config.rail_count);
-        let workers = if config.manual { 1 } else { config.workers.min(chosen.len()) };
-        let mut plans: Vec<Vec<(usize, Candidate)>> = (0..workers).map(|_| Vec::new()).collect();
-        for (index, candidate) in chosen.iter().cloned().enumerate() {
-            plans[index % workers].push((index, candidate));
-        }
+        log::debug!("{} rails: {}", chosen.len(), found.why);
+        let wanted = if config.manual { 1 } else { config.workers };
+        let plans = plans(&chosen, &machine, wanted);
         if config.manual {
             return Self::open_manual(config, plans, &chosen, found.libfabric);
         }
@@ -60,11 +68,11 @@ impl Endpoint {
 
     fn open_manual(
         config: EndpointConfig,
-        mut plans: Vec<Vec<(usize, Candidate)>>,
+        mut plans: Vec<Plan>,
         chosen: &[Candidate],
         libfabric: String,
     ) -> Result<Arc<Endpoint>> {
-        let (rails, opened) = open_rails(plans.pop().unwrap_or_default());
+        let (rails, opened) = open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default());
         let (core, indexes) = assemble(config, chosen, vec![opened], 1)?;
         let rails = number(rails, &indexes);
         let worker = Worker::new(0, core.clone(), rails);
@@ -82,7 +90,7 @@ impl Endpoint {
 
     fn open_threads(
         config: EndpointConfig,
-        plans: Vec<Vec<(usize, Candidate)>>,
+        plans: Vec<Plan>,
         chosen: &[Candidate],
         libfabric: String,
     ) -> Result<Arc<Endpoint>> {
@@ -150,6 +158,14 @@ fn spread(candidates: Vec<Candidate>, count: usize) -> Vec<Candidate> {
     (0..count).map(|i| candidates[i % candidates.len()].clone()).collect()
 }
 
+/// The rails of each worker. Those of a worker are near each other.
+fn plans(chosen: &[Candidate], machine: &Machine, wanted: usize) -> Vec<Plan> {
+    let places: Vec<_> = chosen.iter().map(|candidate| candidate.pci).collect();
+    let crews = machine.crews(&places, wanted).into_iter();
+    let rails = |rails: Vec<usize>| rails.into_iter().map(|rail| (rail, chosen[rail].clone())).collect();
+    crews.map(|crew| Plan { rails: rails(crew.rails), cpus: crew.cpus }).collect()
+}
+
 /// Opens the rails of a worker, on its thread.
 fn open_rails(plan: Vec<(usize, Candidate)>) -> (Vec<(usize, Rail)>, Opened) {
     let mut rails = Vec::new();
@@ -195,11 +211,14 @@ fn assemble(
     opened: Vec<Opened>,
     workers: usize,
 ) -> Result<(Arc<Core>, Indexes)> {
-    let mut found: Vec<(usize, Result<RailFound>)> =
-        opened.into_iter().flat_map(|opened| opened.rails).collect();
-    found.sort_by_key(|(index, _)| *index);
+    let of_worker = |(worker, opened): (usize, Opened)| {
+        opened.rails.into_iter().map(move |(planned, rail)| (planned, worker, rail))
+    };
+    let mut found: Vec<(usize, usize, Result<RailFound>)> =
+        opened.into_iter().enumerate().flat_map(of_worker).collect();
+    found.sort_by_key(|(planned, ..)| *planned);
     let (mut addresses, mut infos, mut indexes, mut failures) = (vec![], vec![], vec![], vec![]);
-    for (planned, rail) in found {
+    for (planned, worker, rail) in found {
         let name = &chosen[planned].name;
         match rail {
             Err(error) => {
@@ -209,10 +228,12 @@ fn assemble(
             Ok(rail) => {
                 indexes.push((planned, infos.len()));
                 infos.push(RailInfo {
-                    worker: planned % workers,
+                    worker,
                     fabric: rail.address.fabric.clone(),
                     network: rail.address.network.clone(),
                     name: name.clone(),
+                    node: chosen[planned].node,
+                    pci: chosen[planned].pci,
                     address: rail.readable,
                     virtual_addresses: rail.virtual_addresses,
                 });
@@ -245,7 +266,7 @@ fn assemble(
 
 fn start(
     index: usize,
-    plan: Vec<(usize, Candidate)>,
+    plan: Plan,
     report: Sender<Opened>,
     wait: Receiver<Go>,
     ended: Arc<AtomicUsize>,
@@ -279,13 +300,12 @@ fn start_watchdog(core: Arc<Core>, ended: Arc<AtomicUsize>) -> Result<JoinHandle
         .map_err(|e| Error::new(Status::System, format!("starting the watchdog thread: {e}")))
 }
 
-fn life(
-    index: usize,
-    plan: Vec<(usize, Candidate)>,
-    report: Sender<Opened>,
-    wait: Receiver<Go>,
-) -> Result<()> {
-    let (rails, opened) = open_rails(plan);
+fn life(index: usize, plan: Plan, report: Sender<Opened>, wait: Receiver<Go>) -> Result<()> {
+    // First of all: what a provider allocates and starts stays near the NICs, too.
+    if let Some(Err(error)) = plan.cpus.map(|cpus| cpus.pin_this_thread()) {
+        log::debug!("worker {index} is not kept near its NICs: {error}");
+    }
+    let (rails, opened) = open_rails(plan.rails);
     if report.send(opened).is_err() {
         return Ok(());
     }

@@ -5,6 +5,7 @@
 //! operation is reaped or the NIC is closed: that is what `Rail` keeps account
 //! of, and why posting is unsafe.
 
+pub mod choice;
 pub mod ofi;
 pub mod select;
 

@@ -1,16 +1,17 @@
 //! Which fabrics and NICs an endpoint opens.
 
+use super::choice::{choose, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
 use super::Nic;
 use crate::status::{Error, Result, Status};
+use crate::topology::pci::PciAddress;
+use crate::topology::Machine;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Network fabrics, best first: what is opened when nothing is named.
 const RANKED: [&str; 4] = ["efa", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"];
-/// Interfaces that lead to this host only, or to its containers.
-const LEFT_OUT: [&str; 3] = ["docker*", "cni*", "virbr*"];
 
 /// A NIC that could be a rail.
 #[derive(Clone)]
@@ -20,6 +21,9 @@ pub struct Candidate {
     pub network: String,
     /// The domain, or the network interface.
     pub name: String,
+    /// Where the NIC is.
+    pub pci: Option<PciAddress>,
+    pub node: Option<u32>,
     entry: Arc<Entry>,
 }
 
@@ -27,16 +31,39 @@ impl Candidate {
     pub fn open(&self) -> Result<Box<dyn Nic>> {
         Ok(Box::new(OfiNic::open(&self.entry)?))
     }
+
+    fn listed(&self) -> Listed {
+        Listed {
+            fabric: self.fabric.clone(),
+            name: self.name.clone(),
+            loopback: self.entry.loopback,
+            link_local: self.entry.link_local,
+            pci: self.pci,
+        }
+    }
 }
 
 pub struct Found {
     pub candidates: Vec<Candidate>,
+    /// Why these, in a sentence.
+    pub why: String,
     /// libfabric's version and path.
     pub libfabric: String,
 }
 
+/// The patterns that decide on rails: the caller's, or else the environment's.
+pub fn patterns(rails: Option<&str>) -> Option<String> {
+    let theirs = rails.map(str::to_owned);
+    theirs.or_else(|| std::env::var("WEFT_RAILS").ok().filter(|patterns| !patterns.trim().is_empty()))
+}
+
+/// CUDA_VISIBLE_DEVICES.
+pub fn visible_gpus() -> Option<String> {
+    std::env::var("CUDA_VISIBLE_DEVICES").ok()
+}
+
 /// The NICs to open, best fabric first.
-pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
+pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) -> Result<Found> {
     let library = discover::library()?;
     let wanted = wanted_fabrics(fabric);
     if wanted.iter().flatten().any(|name| name == "shm") {
@@ -47,7 +74,7 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
         for name in names {
             let entries = discover::entries(library, name)?;
             if !entries.is_empty() {
-                found.extend(entries.into_iter().map(candidate));
+                found.extend(entries.into_iter().map(|entry| candidate(entry, machine)));
                 break; // The others are other names of the same.
             }
         }
@@ -63,26 +90,21 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
     if found.is_empty() {
         return Err(unknown_fabric(library, "efa, verbs or tcp"));
     }
-    let patterns = match rails {
-        Some(patterns) => Some(patterns.to_owned()),
-        None => std::env::var("WEFT_RAILS").ok().filter(|patterns| !patterns.trim().is_empty()),
-    };
-    let names: Vec<String> = found.iter().map(|c| c.name.clone()).collect();
-    let chosen = match &patterns {
-        Some(patterns) => by_patterns(found, patterns),
-        None => by_default(found),
-    };
+    let patterns = patterns(rails);
+    let listed: Vec<Listed> = found.iter().map(Candidate::listed).collect();
+    let choice = choose(&listed, patterns.as_deref(), machine, visible_gpus().as_deref());
+    let chosen: Vec<Candidate> = choice.chosen.iter().map(|i| found[*i].clone()).collect();
     if chosen.is_empty() {
         return Err(Error::new(
             Status::NoRails,
             format!(
                 "rails \"{}\" matches none of the NICs here: {}",
                 patterns.as_deref().unwrap_or("(default)"),
-                names.join(", ")
+                listed.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>().join(", ")
             ),
         ));
     }
-    Ok(Found { candidates: chosen, libfabric: library.describe() })
+    Ok(Found { candidates: chosen, why: choice.why, libfabric: library.describe() })
 }
 
 /// For each fabric that was named, the provider names to try, in order.
@@ -110,47 +132,15 @@ fn unknown_fabric(library: &'static discover::Fabrics, name: &str) -> Error {
     )
 }
 
-fn candidate(entry: Entry) -> Candidate {
+fn candidate(entry: Entry, machine: &Machine) -> Candidate {
+    let pci = place(entry.pci, &entry.device, &entry.domain, machine);
     Candidate {
+        node: machine.node_of(pci),
+        pci,
         fabric: entry.provider.clone(),
         network: entry.network.clone(),
         name: entry.domain.clone(),
         entry: Arc::new(entry),
-    }
-}
-
-/// "eth*,!eth3": in if it matches one of those without "!" (or there are none),
-/// and none of those with.
-fn by_patterns(found: Vec<Candidate>, patterns: &str) -> Vec<Candidate> {
-    let (outs, ins): (Vec<&str>, Vec<&str>) =
-        patterns.split(',').map(str::trim).filter(|p| !p.is_empty()).partition(|p| p.starts_with('!'));
-    let wanted = |name: &str| {
-        (ins.is_empty() || ins.iter().any(|p| matches(p, name)))
-            && !outs.iter().any(|p| matches(&p[1..], name))
-    };
-    found.into_iter().filter(|c| wanted(&c.name)).collect()
-}
-
-fn by_default(found: Vec<Candidate>) -> Vec<Candidate> {
-    let (loopback, others): (Vec<_>, Vec<_>) = found
-        .into_iter()
-        .filter(|c| !LEFT_OUT.iter().any(|p| matches(p, &c.name)) && !c.entry.link_local)
-        .partition(|c| c.entry.loopback);
-    if others.is_empty() {
-        loopback
-    } else {
-        others
-    }
-}
-
-/// "*" stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((head, rest)) => {
-            let Some(tail) = name.strip_prefix(head) else { return false };
-            (0..=tail.len()).filter(|at| tail.is_char_boundary(*at)).any(|at| matches(rest, &tail[at..]))
-        }
     }
 }
 
@@ -184,12 +174,6 @@ pub fn readable(address: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patterns() {
-        assert!(matches("eth*", "eth0") && matches("*", "") && matches("a*b*c", "aXbYc"));
-        assert!(!matches("eth*", "xeth") && !matches("eth0", "eth01"));
-    }
 
     #[test]
     fn addresses_for_people() {

@@ -93,24 +93,30 @@ mod tests {
         for _ in 0..rounds {
             assert!(window.begin(*now));
             // A full window: it takes its time on the line, or a round trip if that is longer.
-            let took = (window.bytes() * 1_000_000_000 / rate).max(delay);
-            *now += took;
-            window.deliver(window.bytes());
+            let bytes = window.bytes();
+            *now += (bytes * 1_000_000_000 / rate).max(delay);
+            window.deliver(bytes);
             window.measure(*now);
         }
     }
 
     #[test]
     fn it_finds_what_a_line_carries_and_follows_it() {
-        let mut window = Window::new(128 << 10, 64 << 20);
+        const MOST: u64 = 16 << 20;
+        let mut window = Window::new(128 << 10, MOST);
         let mut now = 1;
+        // What a lane posts first is short.
+        window.begin(now);
+        window.deliver(8);
+        now += 100_000;
+        window.measure(now);
         run(&mut window, 125_000_000, 100_000, 50, &mut now);
-        assert!(window.bytes() <= 256 << 10, "a slow line has a short queue: {}", window.bytes());
+        assert!(window.bytes() <= 128 << 10, "a slow line has a short queue: {}", window.bytes());
         run(&mut window, 12_500_000_000, 100_000, 200, &mut now);
         let carries = 12_500_000_000 / 10_000;
-        assert!(window.bytes() > carries, "a fast one is kept full: {}", window.bytes());
+        assert!((carries..MOST).contains(&window.bytes()), "a fast one is kept full: {}", window.bytes());
         run(&mut window, 125_000_000, 100_000, 400, &mut now);
-        assert!(window.bytes() <= 512 << 10, "and it is forgotten when it slows down: {}", window.bytes());
+        assert!(window.bytes() <= 128 << 10, "and it is forgotten when it slows down: {}", window.bytes());
     }
 
     #[test]

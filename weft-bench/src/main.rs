@@ -7,6 +7,7 @@
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`machine`] | a network of our own to measure in, and what the machine is |
+//! | [`tree`] | the machine, drawn |
 //! | [`memory`], [`pages`], [`stats`], [`show`] | buffers, page lists, medians, the terminal |
 
 mod commands;
@@ -19,6 +20,7 @@ mod pages;
 mod pair;
 mod show;
 mod stats;
+mod tree;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -2,6 +2,7 @@
 
 use super::signals;
 use crate::status::{Error, Result, Status};
+use crate::topology::pci::PciAddress;
 use libfabric_sys::*;
 use once_cell::sync::OnceCell;
 use std::ffi::{c_char, CStr, CString};
@@ -62,6 +63,9 @@ pub struct Entry {
     pub network: String,
     pub loopback: bool,
     pub link_local: bool,
+    /// What the provider tells of the NIC behind it: the kernel's name for it, or "", and its place.
+    pub device: String,
+    pub pci: Option<PciAddress>,
     info: *mut fi_info,
     fabrics: &'static Fabrics,
 }
@@ -192,11 +196,38 @@ unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -
             loopback: loopback || domain == "lo",
             link_local,
             domain,
+            device: device_name(info),
+            pci: pci(info),
             info: fabrics.library.dupinfo(info),
             fabrics,
         })
     }
     .filter(|entry| !entry.info.is_null())
+}
+
+/// # Safety
+/// `info` must be one of libfabric's.
+unsafe fn device_name(info: *const fi_info) -> String {
+    // SAFETY: what an info tells of its NIC is NULL or valid, and so is each part of it.
+    unsafe {
+        let attributes = (*info).nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
+        attributes.map(|attributes| text(attributes.name)).unwrap_or_default()
+    }
+}
+
+/// # Safety
+/// `info` must be one of libfabric's.
+unsafe fn pci(info: *const fi_info) -> Option<PciAddress> {
+    // SAFETY: as in `device_name`; the union holds an address when the type says so.
+    let pci = unsafe {
+        let bus = (*info).nic.as_ref()?.bus_attr.as_ref()?;
+        if bus.bus_type != fi_bus_type::FI_BUS_PCI {
+            return None;
+        }
+        bus.attr.pci
+    };
+    let (domain, bus) = (pci.domain_id.into(), pci.bus_id);
+    Some(PciAddress { domain, bus, device: pci.device_id, function: pci.function_id })
 }
 
 /// Of a socket address: loopback, link-local, and whether it can be used: an
@@ -223,5 +254,34 @@ unsafe fn kind_of_address(info: *const fi_info) -> (bool, bool, bool) {
             (loopback, ip[0] == 0xfe && ip[1] & 0xc0 == 0x80, true)
         }
         _ => (false, false, true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::zeroed;
+
+    #[test]
+    fn what_an_info_tells_of_its_nic() {
+        // SAFETY: structs of integers and pointers; those that are not NULL point to the others.
+        unsafe {
+            let mut device = fi_device_attr { name: c"rdmap79s0".as_ptr().cast_mut(), ..zeroed() };
+            let address = fi_pci_attr { domain_id: 1, bus_id: 0x4f, device_id: 2, function_id: 3 };
+            let attr = fi_bus_attr_attr { pci: address };
+            let mut on_pci = fi_bus_attr { bus_type: fi_bus_type::FI_BUS_PCI, attr };
+            let mut elsewhere = fi_bus_attr { bus_type: fi_bus_type::FI_BUS_UNSPEC, attr };
+            let told = |device_attr, bus_attr| {
+                let mut nic = fid_nic { device_attr, bus_attr, ..zeroed() };
+                let info = fi_info { nic: &mut nic, ..zeroed() };
+                (device_name(&info), pci(&info).map(|pci| pci.to_string()))
+            };
+            let (none, address) = (String::new(), Some("0001:4f:02.3".to_owned()));
+            assert_eq!(told(&mut device, &mut on_pci), ("rdmap79s0".to_owned(), address));
+            assert_eq!(told(&mut zeroed(), &mut elsewhere), (none.clone(), None));
+            assert_eq!(told(ptr::null_mut(), ptr::null_mut()), (none.clone(), None));
+            let info: fi_info = zeroed();
+            assert_eq!((device_name(&info), pci(&info)), (none, None));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod figures;
 mod raw;
+mod topo;
 
 use crate::pair;
 use anyhow::Result;
@@ -19,6 +20,7 @@ pub struct Cli {
 enum Command {
     Figures(figures::Args),
     Raw(raw::Args),
+    Topo(topo::Args),
     /// One of the two processes of a measurement: started by the others.
     #[command(hide = true)]
     Part {
@@ -31,6 +33,7 @@ pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Figures(args) => figures::run(&args),
         Command::Raw(args) => raw::run(&args),
+        Command::Topo(args) => topo::run(&args),
         Command::Part { role, spec } => pair::run(role, &spec),
     }
 }

@@ -54,7 +54,7 @@ fn text(field: &[c_char]) -> String {
     unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-fn check(call: &str, status: weft_status) -> Result<()> {
+pub fn check(call: &str, status: weft_status) -> Result<()> {
     if status >= 0 {
         return Ok(());
     }

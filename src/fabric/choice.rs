@@ -1,0 +1,214 @@
+//! Which of the NICs that are there become rails.
+
+use crate::topology::interfaces::Type;
+use crate::topology::pci::PciAddress;
+use crate::topology::Machine;
+
+/// Interfaces that lead to this host only, or to its containers.
+const LEFT_OUT: [&str; 3] = ["docker*", "cni*", "virbr*"];
+const AMAZON: u16 = 0x1d0f;
+
+/// A NIC, as far as the choice needs to know it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub fabric: String,
+    pub name: String,
+    pub loopback: bool,
+    pub link_local: bool,
+    pub pci: Option<PciAddress>,
+}
+
+/// Indexes of the chosen ones, in their order, and why these.
+#[derive(Debug)]
+pub struct Choice {
+    pub chosen: Vec<usize>,
+    pub why: String,
+}
+
+/// `patterns` decide alone. Without them: of each fabric, the NICs that lead
+/// somewhere and are near what this process may use. `visible` is CUDA_VISIBLE_DEVICES.
+pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visible: Option<&str>) -> Choice {
+    if let Some(patterns) = patterns {
+        let chosen = (0..nics.len()).filter(|i| by_patterns(patterns, &nics[*i].name)).collect();
+        return Choice { chosen, why: format!("their names match \"{patterns}\"") };
+    }
+    let (mut chosen, mut why) = (Vec::new(), String::new());
+    for fabric in fabrics(nics) {
+        let of_fabric = (0..nics.len()).filter(|i| nics[*i].fabric == fabric).collect();
+        let useful = that_lead_somewhere(nics, of_fabric);
+        let places: Vec<Option<PciAddress>> = useful.iter().map(|i| nics[*i].pci).collect();
+        let near = machine.near_this_process(&places, visible);
+        chosen.extend(useful.into_iter().zip(near.which).filter(|(_, near)| *near).map(|(i, _)| i));
+        why = near.why;
+    }
+    Choice { chosen, why }
+}
+
+/// Each once, in their order.
+fn fabrics(nics: &[Listed]) -> Vec<&str> {
+    let mut fabrics: Vec<&str> = Vec::new();
+    for nic in nics {
+        if !fabrics.contains(&nic.fabric.as_str()) {
+            fabrics.push(&nic.fabric);
+        }
+    }
+    fabrics
+}
+
+/// Loopback only if nothing else is there.
+fn that_lead_somewhere(nics: &[Listed], among: Vec<usize>) -> Vec<usize> {
+    let useful = |nic: &Listed| !LEFT_OUT.iter().any(|p| matches(p, &nic.name)) && !nic.link_local;
+    let (loopback, others): (Vec<usize>, Vec<usize>) =
+        among.into_iter().filter(|i| useful(&nics[*i])).partition(|i| nics[*i].loopback);
+    if others.is_empty() {
+        loopback
+    } else {
+        others
+    }
+}
+
+/// "eth*,!eth3": in if it matches one of those without "!" (or there are none),
+/// and none of those with.
+fn by_patterns(patterns: &str, name: &str) -> bool {
+    let (outs, ins): (Vec<&str>, Vec<&str>) =
+        patterns.split(',').map(str::trim).filter(|p| !p.is_empty()).partition(|p| p.starts_with('!'));
+    (ins.is_empty() || ins.iter().any(|p| matches(p, name))) && !outs.iter().any(|p| matches(&p[1..], name))
+}
+
+/// "*" stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((head, rest)) => {
+            let Some(tail) = name.strip_prefix(head) else { return false };
+            (0..=tail.len()).filter(|at| tail.is_char_boundary(*at)).any(|at| matches(rest, &tail[at..]))
+        }
+    }
+}
+
+/// Where a NIC is: what the provider tells, if it is true of this machine; else
+/// by its names. EFA's domains are called as the RDMA device, with the kind of
+/// endpoint behind.
+pub fn place(told: Option<PciAddress>, device: &str, domain: &str, machine: &Machine) -> Option<PciAddress> {
+    let short = domain.trim_end_matches("-rdm");
+    let known = || machine.device(told).map(|device| device.address);
+    known().or_else(|| machine.place_of(&[device, domain, short])).or(told)
+}
+
+/// What libfabric would list on a machine of which only the tree is there: its
+/// RDMA devices, else its network interfaces.
+pub fn guess(machine: &Machine) -> Vec<Listed> {
+    let of = |wanted: Type| machine.interfaces.iter().filter(move |i| i.of == wanted && i.up);
+    let is_efa = |pci| machine.device(pci).is_some_and(|nic| nic.vendor == AMAZON);
+    let rdma = of(Type::Rdma).map(|i| match is_efa(i.pci) {
+        true => ("efa", format!("{}-rdm", i.name), i.pci),
+        false => ("verbs;ofi_rxm", i.name.clone(), i.pci),
+    });
+    let net = of(Type::Net).map(|i| ("tcp", i.name.clone(), i.pci));
+    let listed = |(fabric, name, pci): (&str, String, Option<PciAddress>)| Listed {
+        fabric: fabric.to_owned(),
+        loopback: name == "lo",
+        link_local: false,
+        name,
+        pci,
+    };
+    let mut found: Vec<Listed> = rdma.map(listed).collect();
+    found.sort_by_key(|nic| nic.pci);
+    // Where there is EFA, it alone is opened.
+    let efa: Vec<Listed> = found.iter().filter(|nic| nic.fabric == "efa").cloned().collect();
+    match (efa.is_empty(), found.is_empty()) {
+        (false, _) => efa,
+        (true, false) => found,
+        (true, true) => net.map(listed).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::trees;
+
+    #[test]
+    fn patterns() {
+        assert!(matches("eth*", "eth0") && matches("*", "") && matches("a*b*c", "aXbYc"));
+        assert!(!matches("eth*", "xeth") && !matches("eth0", "eth01"));
+        assert!(by_patterns("eth*,!eth3", "eth2") && by_patterns("!eth3", "lo"));
+        assert!(!by_patterns("eth*,!eth3", "eth3") && !by_patterns("eth*", "lo"));
+    }
+
+    fn names(nics: &[Listed], choice: &Choice) -> Vec<String> {
+        choice.chosen.iter().map(|i| nics[*i].name.clone()).collect()
+    }
+
+    fn tcp(name: &str) -> Listed {
+        let (fabric, name) = ("tcp".to_owned(), name.to_owned());
+        Listed { fabric, loopback: name == "lo", link_local: name == "ll0", name, pci: None }
+    }
+
+    #[test]
+    fn what_leads_nowhere_is_left_out() {
+        let machine = trees::Tree::new().machine();
+        let all: Vec<Listed> = ["lo", "docker0", "cni1", "virbr0", "ll0", "eth0", "tun0"].map(tcp).to_vec();
+        assert_eq!(names(&all, &choose(&all, None, &machine, None)), ["eth0", "tun0"]);
+        assert_eq!(names(&all[..5], &choose(&all[..5], None, &machine, None)), ["lo"]);
+        assert_eq!(names(&all, &choose(&all, Some("docker*,lo"), &machine, None)), ["lo", "docker0"]);
+        // lo of one fabric is not left out for the sake of another's NIC.
+        let mut two = vec![tcp("lo"), tcp("shm")];
+        two[1].fabric = "shm".into();
+        assert_eq!(names(&two, &choose(&two, None, &machine, None)), ["lo", "shm"]);
+        two.push(tcp("lo"));
+        assert_eq!(choose(&two, None, &machine, None).chosen.len(), 3, "each once");
+    }
+
+    #[test]
+    fn a_rank_of_a_p5_gets_the_four_of_its_gpu() {
+        let machine = trees::p5().machine();
+        let nics = guess(&machine);
+        assert_eq!(nics.len(), 32);
+        assert!(nics.iter().all(|nic| nic.fabric == "efa" && nic.pci.is_some()));
+        for gpu in 0..8 {
+            let choice = choose(&nics, None, &machine, Some(&gpu.to_string()));
+            assert_eq!(
+                names(&nics, &choice),
+                trees::p5_nics_of_gpu(gpu).map(|n| format!("{n}-rdm")),
+                "{gpu}"
+            );
+        }
+        assert_eq!(choose(&nics, None, &machine, None).chosen.len(), 32);
+        let two = choose(&nics, None, &machine, Some("0,7"));
+        assert_eq!(two.chosen.len(), 8);
+        assert!(two.why.contains("GPU"), "{}", two.why);
+    }
+
+    #[test]
+    fn places_are_told_or_found_by_name() {
+        let machine = trees::p5().machine();
+        let at = PciAddress::parse;
+        let of = |told: Option<&str>, device, domain| place(told.and_then(at), device, domain, &machine);
+        assert_eq!(of(Some("0000:4f:00.0"), "", "x"), at("0000:4f:00.0"));
+        assert_eq!(of(Some("0000:4f:00.0"), "rdmap80s0", "ens32"), at("0000:4f:00.0"), "told comes first");
+        assert_eq!(of(None, "rdmap80s0", "ens32"), at("0000:50:00.0"));
+        assert_eq!(of(None, "", "rdmap81s0-rdm"), at("0000:51:00.0"));
+        assert_eq!(of(Some("0000:00:00.0"), "", "ens32"), at("0000:00:05.0"), "there is no such function");
+        assert_eq!(of(Some("0000:ee:00.0"), "", "eth0"), at("0000:ee:00.0"), "/sys may hide it");
+        assert_eq!(of(None, "", "lo"), None);
+    }
+
+    #[test]
+    fn each_fabric_keeps_its_nearest() {
+        let machine = trees::p5().machine();
+        let mut nics = guess(&machine);
+        nics.push(Listed { pci: machine.place_of(&["ens32"]), ..tcp("ens32") });
+        let choice = choose(&nics, None, &machine, Some("0"));
+        assert_eq!(choice.chosen.len(), 5);
+        assert_eq!(choice.chosen[4], 32);
+    }
+
+    #[test]
+    fn patterns_decide_alone() {
+        let machine = trees::p5().machine();
+        let nics = guess(&machine);
+        let choice = choose(&nics, Some("rdmap79*"), &machine, Some("7"));
+        assert_eq!(names(&nics, &choice), ["rdmap79s0-rdm"]);
+    }
+}

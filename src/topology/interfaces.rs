@@ -1,0 +1,66 @@
+//! What the kernel calls the NICs: network interfaces and RDMA devices, and the
+//! PCI function that each belongs to. Virtual ones belong to none.
+
+use super::pci::PciAddress;
+use super::read::Root;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    Net,
+    Rdma,
+}
+
+#[derive(Clone, Debug)]
+pub struct Interface {
+    pub name: String,
+    pub of: Type,
+    pub pci: Option<PciAddress>,
+    /// It can carry traffic, or does not say that it cannot.
+    pub up: bool,
+}
+
+const NET: &str = "sys/class/net";
+const RDMA: &str = "sys/class/infiniband";
+
+pub fn read(root: &Root) -> Vec<Interface> {
+    let mut all = Vec::new();
+    for (name, pci) in members(root, NET) {
+        let state = root.text(&format!("{NET}/{name}/operstate")).unwrap_or_default();
+        let up = !["down", "lowerlayerdown", "notpresent"].contains(&state.as_str());
+        all.push(Interface { name, of: Type::Net, pci, up });
+    }
+    for (name, pci) in members(root, RDMA) {
+        // "4: ACTIVE", of each port.
+        let ports = root.names(&format!("{RDMA}/{name}/ports"));
+        let states = ports.iter().filter_map(|port| root.text(&format!("{RDMA}/{name}/ports/{port}/state")));
+        let states: Vec<String> = states.collect();
+        let up = states.is_empty() || states.iter().any(|state| state.starts_with("4:"));
+        all.push(Interface { name, of: Type::Rdma, pci, up });
+    }
+    all
+}
+
+/// The members of a class of devices, and the PCI functions that they belong to.
+pub fn members(root: &Root, class: &str) -> Vec<(String, Option<PciAddress>)> {
+    let place = |name: &str| {
+        let own = root.link(&format!("{class}/{name}")).and_then(|path| PciAddress::last_of(&path));
+        let device = || root.resolved(&format!("{class}/{name}/device"));
+        own.or_else(|| device().and_then(|path| PciAddress::last_of(&path)))
+    };
+    let names = root.names(class).into_iter();
+    names.map(|name| (place(&name), name)).map(|(pci, name)| (name, pci)).collect()
+}
+
+/// Megabits a second, as the driver says.
+pub fn speed_mbps(root: &Root, interface: &Interface) -> Option<i64> {
+    match interface.of {
+        Type::Net => root.number(&format!("{NET}/{}/speed", interface.name)).filter(|speed| *speed > 0),
+        Type::Rdma => {
+            let ports = root.names(&format!("{RDMA}/{}/ports", interface.name));
+            // "400 Gb/sec (4X NDR)".
+            let rate = root.text(&format!("{RDMA}/{}/ports/{}/rate", interface.name, ports.first()?))?;
+            let gigabits: f64 = rate.split_whitespace().next()?.parse().ok()?;
+            (0.001..=1e6).contains(&gigabits).then_some((gigabits * 1000.0) as i64)
+        }
+    }
+}

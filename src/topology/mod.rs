@@ -1,0 +1,91 @@
+//! The machine: its NUMA nodes and CPUs, the PCI tree with GPUs and NICs in it,
+//! and what is near what.
+//!
+//! It is read from sysfs and procfs, under a folder that can be replaced
+//! (`WEFT_SYSFS_ROOT`). Any machine will do, also one that shows little or
+//! nothing of itself, as in a container: what is not known is near everything,
+//! and nothing here is an error.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`read`] | files, links and folders of the tree |
+//! | [`cpus`], [`nodes`], [`pci`], [`interfaces`], [`gpus`] | the parts of the machine |
+//! | [`distance`], [`near`] | what is near what, and near this process |
+//! | [`crews`] | which worker drives which rails, and where |
+//! | [`json`] | all of it, for people and programs |
+
+pub mod cpus;
+pub mod crews;
+pub mod distance;
+pub mod gpus;
+pub mod interfaces;
+pub mod json;
+pub mod near;
+pub mod nodes;
+pub mod pci;
+pub mod read;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub mod trees;
+
+use cpus::CpuSet;
+use interfaces::Interface;
+use nodes::Node;
+use pci::{Device, PciAddress};
+use read::Root;
+
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub root: Root,
+    /// CPUs that are online.
+    pub online: CpuSet,
+    /// CPUs that the calling thread may use.
+    pub affinity: CpuSet,
+    /// By number; none where the tree does not tell.
+    pub nodes: Vec<Node>,
+    /// By address.
+    pub devices: Vec<Device>,
+    pub interfaces: Vec<Interface>,
+    /// GPUs that NVIDIA's driver shows this process.
+    pub shown: Vec<gpus::Shown>,
+}
+
+impl Machine {
+    pub fn read(root: Root) -> Machine {
+        let listed = CpuSet::parse(&root.text("sys/devices/system/cpu/online").unwrap_or_default());
+        let nodes = nodes::read(&root, &listed);
+        let of_nodes = nodes.iter().fold(CpuSet::default(), |all, node| all.or(&node.cpus));
+        let affinity = affinity(&root);
+        // A tree that tells nothing of its CPUs has those that we run on.
+        let own = CpuSet::of_this_thread().unwrap_or_default();
+        let online = [listed, of_nodes, affinity.clone(), own].into_iter().find(|cpus| !cpus.is_empty());
+        let online = online.unwrap_or_default();
+        let ours = affinity.and(&online);
+        Machine {
+            affinity: if ours.is_empty() { online.clone() } else { ours },
+            online,
+            devices: pci::read(&root, &nodes),
+            nodes,
+            interfaces: interfaces::read(&root),
+            shown: gpus::read(&root),
+            root,
+        }
+    }
+
+    /// The PCI function behind any of a NIC's names: a network interface or an RDMA device.
+    pub fn place_of(&self, names: &[&str]) -> Option<PciAddress> {
+        let place = |name: &&str| self.interfaces.iter().find(|i| i.name == **name)?.pci;
+        names.iter().find_map(place)
+    }
+}
+
+/// The calling thread's; in a tree that stands for another machine, what that says.
+fn affinity(root: &Root) -> CpuSet {
+    if root.is_real() {
+        return CpuSet::of_this_thread().unwrap_or_default();
+    }
+    let status = root.text("proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    CpuSet::parse(list.unwrap_or_default())
+}

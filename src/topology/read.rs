@@ -1,0 +1,83 @@
+//! The tree that the machine is read from: `/`, or a folder that stands for it.
+//! What is missing, hidden or rubbish reads as nothing.
+
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// No file that is read here is longer; one that is, is not what it claims to be.
+const BYTES_MAX: u64 = 64 << 10;
+
+#[derive(Clone, Debug)]
+pub struct Root {
+    folder: PathBuf,
+}
+
+impl Root {
+    /// `WEFT_SYSFS_ROOT`, or the machine itself.
+    pub fn from_environment() -> Root {
+        match std::env::var_os("WEFT_SYSFS_ROOT").filter(|folder| !folder.is_empty()) {
+            None => Root::at("/"),
+            Some(folder) => {
+                if !Path::new(&folder).is_dir() {
+                    log::warn!("WEFT_SYSFS_ROOT is {folder:?}, which is not a folder: nothing is known");
+                }
+                Root::at(folder)
+            }
+        }
+    }
+
+    pub fn at(folder: impl Into<PathBuf>) -> Root {
+        Root { folder: folder.into() }
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether it is the machine that we run on.
+    pub fn is_real(&self) -> bool {
+        self.folder == Path::new("/")
+    }
+
+    /// A file's text without the white space around it.
+    pub fn text(&self, path: &str) -> Option<String> {
+        let mut options = OpenOptions::new();
+        // A pipe in a replaced tree must not make us wait.
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(self.folder.join(path)).ok()?;
+        let mut bytes = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// A decimal number, or a hexadecimal one that starts with "0x".
+    pub fn number(&self, path: &str) -> Option<i64> {
+        let text = self.text(path)?;
+        match text.strip_prefix("0x") {
+            Some(digits) => i64::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok(),
+        }
+    }
+
+    /// The names in a folder, sorted.
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.folder.join(path)) else { return Vec::new() };
+        let mut names: Vec<String> =
+            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Where a link points to, as it is written there.
+    pub fn link(&self, path: &str) -> Option<String> {
+        Some(fs::read_link(self.folder.join(path)).ok()?.to_string_lossy().into_owned())
+    }
+
+    /// Where a path leads to when all links are followed, if that is in the tree.
+    pub fn resolved(&self, path: &str) -> Option<String> {
+        let whole = fs::canonicalize(self.folder.join(path)).ok()?;
+        let folder = fs::canonicalize(&self.folder).ok()?;
+        Some(whole.strip_prefix(folder).ok()?.to_string_lossy().into_owned())
+    }
+}

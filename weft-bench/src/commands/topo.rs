@@ -1,0 +1,54 @@
+//! `weft-bench topo`: the machine as a tree, and the rails that Weft would open.
+
+use crate::engines::weft::check;
+use crate::tree::{self, Machine};
+use anyhow::{bail, Context, Result};
+use std::path::PathBuf;
+use weft::capi::status::WEFT_ERR_TOO_SMALL;
+use weft::capi::topology::weft_topology;
+
+/// Shows the machine as Weft sees it: NUMA nodes, PCI switches, GPUs and NICs,
+/// which rails an endpoint opens by default, and where its workers run.
+/// CUDA_VISIBLE_DEVICES, WEFT_RAILS and the affinity mask (taskset) count.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A folder that stands for /, with another machine's sys/ and proc/ in it.
+    #[arg(long, value_name = "DIR")]
+    sysfs: Option<PathBuf>,
+    /// Print it as JSON; weft.h says at weft_topology what is in it.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    if let Some(folder) = &args.sysfs {
+        if !folder.join("sys").is_dir() && !folder.join("proc").is_dir() {
+            bail!("{} has neither sys/ nor proc/ in it: name the folder that stands for /", folder.display());
+        }
+        std::env::set_var("WEFT_SYSFS_ROOT", folder);
+    }
+    let json = topology()?;
+    if args.json {
+        println!("{json}");
+        return Ok(());
+    }
+    let machine: Machine = serde_json::from_str(&json).context("what weft_topology wrote")?;
+    print!("{}", tree::draw(&machine));
+    Ok(())
+}
+
+fn topology() -> Result<String> {
+    let mut bytes = vec![0u8; 64 << 10];
+    loop {
+        let mut len = 0;
+        // SAFETY: a buffer with its size, and a place for the length.
+        let status = unsafe { weft_topology(bytes.as_mut_ptr().cast(), bytes.len(), &mut len) };
+        if status == WEFT_ERR_TOO_SMALL {
+            bytes.resize(2 * len, 0);
+            continue;
+        }
+        check("weft_topology", status)?;
+        bytes.truncate(len);
+        return String::from_utf8(bytes).context("weft_topology's text");
+    }
+}
