@@ -1,10 +1,12 @@
-//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric.
+//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric,
+//! `host` by itself, between processes of one host.
 //!
 //! A `Nic` belongs to one thread at a time (the worker that drives its rail);
 //! nothing here locks. Memory that an operation names must stay valid until the
 //! operation is reaped or the NIC is closed: that is what `Rail` keeps account
 //! of, and why posting is unsafe.
 
+pub mod host;
 pub mod ofi;
 pub mod select;
 

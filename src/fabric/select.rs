@@ -2,7 +2,7 @@
 
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
-use super::Nic;
+use super::{host, Nic};
 use crate::status::{Error, Result, Status};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -20,12 +20,33 @@ pub struct Candidate {
     pub network: String,
     /// The domain, or the network interface.
     pub name: String,
-    entry: Arc<Entry>,
+    source: Source,
+}
+
+/// Who opens it.
+#[derive(Clone)]
+enum Source {
+    Ofi(Arc<Entry>),
+    Host,
 }
 
 impl Candidate {
     pub fn open(&self) -> Result<Box<dyn Nic>> {
-        Ok(Box::new(OfiNic::open(&self.entry)?))
+        Ok(match &self.source {
+            Source::Ofi(entry) => Box::new(OfiNic::open(entry)?),
+            Source::Host => Box::new(host::HostNic::open()?),
+        })
+    }
+
+    pub fn is_host(&self) -> bool {
+        matches!(self.source, Source::Host)
+    }
+
+    fn entry(&self) -> Option<&Entry> {
+        match &self.source {
+            Source::Ofi(entry) => Some(entry),
+            Source::Host => None,
+        }
     }
 }
 
@@ -35,8 +56,63 @@ pub struct Found {
     pub libfabric: String,
 }
 
-/// The NICs to open, best fabric first.
+/// The NICs to open, best fabric first. Where nothing is named, that is `host`
+/// beside the best fabric of the network, or alone where there is none.
 pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
+    let patterns = match rails {
+        Some(patterns) => Some(patterns.to_owned()),
+        None => std::env::var("WEFT_RAILS").ok().filter(|patterns| !patterns.trim().is_empty()),
+    };
+    let patterns = patterns.as_deref();
+    let Some(fabric) = fabric else { return default_candidates(patterns) };
+    let is_host = |name: &&str| *name == host::NAME;
+    let (on_host, others): (Vec<&str>, Vec<&str>) = fabric.split(',').map(str::trim).partition(is_host);
+    if on_host.is_empty() {
+        return network_candidates(Some(fabric), patterns);
+    }
+    let nic = if leaves_out_host(patterns) { None } else { Some(host_candidate()?) };
+    if others.iter().all(|name| name.is_empty()) {
+        let nic = nic.ok_or_else(|| no_rails(patterns, host::NAME))?;
+        return Ok(Found { candidates: vec![nic], libfabric: String::new() });
+    }
+    let mut found = network_candidates(Some(&others.join(",")), patterns)?;
+    found.candidates.splice(0..0, nic);
+    Ok(found)
+}
+
+fn default_candidates(patterns: Option<&str>) -> Result<Found> {
+    let nic = if leaves_out_host(patterns) { None } else { host_candidate().ok() };
+    match (network_candidates(None, patterns), nic) {
+        (Ok(mut found), nic) => {
+            found.candidates.splice(0..0, nic);
+            Ok(found)
+        }
+        // There is no network to speak of, and this host is still there.
+        (Err(error), Some(nic)) if matches!(error.status, Status::NoLibfabric | Status::Unsupported) => {
+            log::info!("only peers on this host can be reached: {error}");
+            Ok(Found { candidates: vec![nic], libfabric: String::new() })
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+fn host_candidate() -> Result<Candidate> {
+    let network = host::network()?;
+    Ok(Candidate { fabric: host::NAME.into(), network, name: host::NAME.into(), source: Source::Host })
+}
+
+/// Patterns are about the network's NICs: only "!" leaves out the host's.
+fn leaves_out_host(patterns: Option<&str>) -> bool {
+    let mut all = patterns.unwrap_or_default().split(',').filter_map(|p| p.trim().strip_prefix('!'));
+    all.any(|pattern| matches(pattern, host::NAME))
+}
+
+fn no_rails(patterns: Option<&str>, names: &str) -> Error {
+    let patterns = patterns.unwrap_or("(default)");
+    Error::new(Status::NoRails, format!("rails \"{patterns}\" matches none of the NICs here: {names}"))
+}
+
+fn network_candidates(fabric: Option<&str>, patterns: Option<&str>) -> Result<Found> {
     let library = discover::library()?;
     let wanted = wanted_fabrics(fabric);
     if wanted.iter().flatten().any(|name| name == "shm") {
@@ -63,24 +139,13 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
     if found.is_empty() {
         return Err(unknown_fabric(library, "efa, verbs or tcp"));
     }
-    let patterns = match rails {
-        Some(patterns) => Some(patterns.to_owned()),
-        None => std::env::var("WEFT_RAILS").ok().filter(|patterns| !patterns.trim().is_empty()),
-    };
     let names: Vec<String> = found.iter().map(|c| c.name.clone()).collect();
-    let chosen = match &patterns {
+    let chosen = match patterns {
         Some(patterns) => by_patterns(found, patterns),
         None => by_default(found),
     };
     if chosen.is_empty() {
-        return Err(Error::new(
-            Status::NoRails,
-            format!(
-                "rails \"{}\" matches none of the NICs here: {}",
-                patterns.as_deref().unwrap_or("(default)"),
-                names.join(", ")
-            ),
-        ));
+        return Err(no_rails(patterns, &names.join(", ")));
     }
     Ok(Found { candidates: chosen, libfabric: library.describe() })
 }
@@ -115,7 +180,7 @@ fn candidate(entry: Entry) -> Candidate {
         fabric: entry.provider.clone(),
         network: entry.network.clone(),
         name: entry.domain.clone(),
-        entry: Arc::new(entry),
+        source: Source::Ofi(Arc::new(entry)),
     }
 }
 
@@ -134,8 +199,9 @@ fn by_patterns(found: Vec<Candidate>, patterns: &str) -> Vec<Candidate> {
 fn by_default(found: Vec<Candidate>) -> Vec<Candidate> {
     let (loopback, others): (Vec<_>, Vec<_>) = found
         .into_iter()
-        .filter(|c| !LEFT_OUT.iter().any(|p| matches(p, &c.name)) && !c.entry.link_local)
-        .partition(|c| c.entry.loopback);
+        .filter(|c| !LEFT_OUT.iter().any(|p| matches(p, &c.name)))
+        .filter(|c| !c.entry().is_some_and(|entry| entry.link_local))
+        .partition(|c| c.entry().is_some_and(|entry| entry.loopback));
     if others.is_empty() {
         loopback
     } else {
@@ -189,6 +255,15 @@ mod tests {
     fn patterns() {
         assert!(matches("eth*", "eth0") && matches("*", "") && matches("a*b*c", "aXbYc"));
         assert!(!matches("eth*", "xeth") && !matches("eth0", "eth01"));
+    }
+
+    #[test]
+    fn only_an_exclusion_leaves_out_the_host() {
+        for (patterns, out) in
+            [(None, false), (Some("eth*"), false), (Some("!eth0, !ho*"), true), (Some("!host"), true)]
+        {
+            assert_eq!(leaves_out_host(patterns), out, "{patterns:?}");
+        }
     }
 
     #[test]
