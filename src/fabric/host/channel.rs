@@ -83,8 +83,7 @@ impl Mapping {
 
     /// At an address that huge pages can be mapped to.
     pub fn aligned(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
-        let align = HUGE;
-        let room = len + align;
+        let room = len + HUGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let shared = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: address space is reserved, the file mapped into it, and the rest given back.
@@ -94,18 +93,18 @@ impl Mapping {
                 return Err(Error::system("reserving addresses for shared memory"));
             }
             let start = reserved as usize;
-            let base = start.next_multiple_of(align);
+            let base = start.next_multiple_of(HUGE);
             let mapped = libc::mmap(base as *mut _, len, protection(writable), shared, fd.as_raw_fd(), 0);
-            if mapped == libc::MAP_FAILED {
-                let error = Error::system("mapping shared memory");
-                libc::munmap(reserved, room);
-                return Err(error);
-            }
+            let failed = (mapped == libc::MAP_FAILED).then(|| Error::system("mapping shared memory"));
             if base > start {
                 libc::munmap(reserved, base - start);
             }
             if start + room > base + len {
                 libc::munmap((base + len) as *mut _, start + room - base - len);
+            }
+            if let Some(error) = failed {
+                // The kernel may have given up what was reserved: it can be somebody else's by now.
+                return Err(error);
             }
             Ok(Mapping { base: base as *mut u8, len })
         }
@@ -230,10 +229,11 @@ pub struct Block {
 }
 
 impl Block {
-    /// The next piece of `len` bytes after `position`; `len` is at most `AREA`.
+    /// The next piece of `len` bytes after `position`; `len` is at most half of
+    /// `AREA`, so that an empty area has room for it wherever it begins.
     #[inline]
     pub fn after(position: u64, len: u64) -> Block {
-        debug_assert!(len <= AREA && position % 64 == 0);
+        debug_assert!(len <= AREA / 2 && position % 64 == 0);
         let at = position % AREA;
         let len = len.next_multiple_of(64);
         let start = if at + len > AREA { position + (AREA - at) } else { position };
@@ -270,7 +270,7 @@ mod tests {
         let mut open: std::collections::VecDeque<Block> = Default::default();
         for _ in 0..10_000 {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let len = (seed >> 33) % (AREA + 1);
+            let len = (seed >> 33) % (AREA / 2 + 1);
             let block = Block::after(at, len);
             while !block.fits(free) {
                 free = open.pop_front().expect("an empty area has room").end;

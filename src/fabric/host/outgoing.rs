@@ -45,7 +45,9 @@ struct Op {
 /// A request on its way.
 #[derive(Clone, Copy)]
 struct Flight {
+    /// A message's is somebody else's meanwhile.
     op: u32,
+    kind: Kind,
     len: u64,
     /// Where its block in `forward` ends.
     end: u64,
@@ -84,7 +86,7 @@ unsafe impl Send for Outgoing {}
 impl Outgoing {
     pub fn new() -> Result<Outgoing> {
         let (channel, file) = Channel::create()?;
-        let flight = Flight { op: 0, len: 0, end: 0 };
+        let flight = Flight { op: 0, kind: Kind::Message, len: 0, end: 0 };
         Ok(Outgoing {
             socket: None,
             channel,
@@ -264,7 +266,7 @@ impl Outgoing {
             }
         }
         request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
-        self.flights[(self.sent % CELLS) as usize] = Flight { op: index, len, end: block.end };
+        self.flights[(self.sent % CELLS) as usize] = Flight { op: index, kind: op.kind, len, end: block.end };
         op.asked = after;
         op.open += 1;
         op.all_asked = after.segment == op.segments.len();
@@ -319,20 +321,19 @@ impl Outgoing {
         }
         self.done += 1;
         self.forward_free = flight.end;
+        if flight.kind == Kind::Message {
+            return;
+        }
         let op = &mut self.ops[flight.op as usize];
-        match op.kind {
-            Kind::Message => return,
-            Kind::Read if errno == 0 => {
-                let block = Block::after(self.back, flight.len);
-                if op.errno == 0 {
-                    // SAFETY: the block holds as many bytes; the operation's memory is valid until
-                    // it is done.
-                    unsafe { op.scatter(flight.len, self.channel.back(&block)) };
-                }
-                self.back = block.end;
-                *budget = budget.saturating_sub(flight.len);
+        if flight.kind == Kind::Read && errno == 0 {
+            let block = Block::after(self.back, flight.len);
+            if op.errno == 0 {
+                // SAFETY: the block holds as many bytes; the operation's memory is valid until it
+                // is done.
+                unsafe { op.scatter(flight.len, self.channel.back(&block)) };
             }
-            _ => {}
+            self.back = block.end;
+            *budget = budget.saturating_sub(flight.len);
         }
         if op.errno == 0 {
             op.errno = errno;

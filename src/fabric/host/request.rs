@@ -137,7 +137,7 @@ impl Request {
     }
 }
 
-const _: () = assert!(BYTES + (PIECES * size_of::<Piece>()) as u64 + 64 <= AREA);
+const _: () = assert!(BYTES + (PIECES * size_of::<Piece>()) as u64 + 64 <= AREA / 2);
 
 #[cfg(test)]
 mod tests {
