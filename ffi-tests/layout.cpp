@@ -68,6 +68,10 @@ SIZE(weft_memory_args, 8);
 AT(weft_memory_args, size, 0);
 AT(weft_memory_args, access, 4);
 
+SIZE(weft_alloc_args, 8);
+AT(weft_alloc_args, size, 0);
+AT(weft_alloc_args, node, 4);
+
 SIZE(weft_completion, 128);
 AT(weft_completion, kind, 0);
 AT(weft_completion, status, 4);

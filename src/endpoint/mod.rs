@@ -361,6 +361,12 @@ impl Endpoint {
 
     // Memory.
 
+    /// Memory that is ready for transfers.
+    pub fn allocate(&self, len: u64, node: Option<u32>) -> Result<u64> {
+        self.core.check_open()?;
+        crate::memory::alloc::allocate(len, node)
+    }
+
     pub fn register(&self, ranges: Vec<Range>, access: Access) -> Result<Arc<Memory>> {
         let core = &self.core;
         core.check_open()?;
@@ -391,6 +397,7 @@ impl Endpoint {
         if let Some(error) = failed {
             // What other workers' rails have learnt is taken back.
             let _ = self.deregister_from_rails(&memory);
+            memory.let_go();
             return Err(error);
         }
         core.memories.lock().insert(id, memory.clone());
@@ -418,11 +425,12 @@ impl Endpoint {
         }
         self.await_importers(memory);
         core.memories.lock().remove(&memory.id);
-        if self.down.load(Ordering::Acquire) {
-            return Ok(()); // The rails are closed, and the registrations with them.
+        if !self.down.load(Ordering::Acquire) {
+            // What failed can be tried again. Once the rails are closed, the registrations are, too.
+            self.deregister_from_rails(memory).inspect_err(|_| memory.stay())?;
         }
-        // What failed can be tried again.
-        self.deregister_from_rails(memory).inspect_err(|_| memory.stay())
+        memory.let_go();
+        Ok(())
     }
 
     /// Waits until no peer uses a memory; disconnects those that do not answer.
@@ -532,6 +540,7 @@ impl Endpoint {
         if ended.is_ok() {
             // Submissions that raced with the end.
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
+            core.memories.lock().values().for_each(|memory| memory.let_go());
             self.down.store(true, Ordering::Release);
         }
         self.close_queues(ended.is_ok());

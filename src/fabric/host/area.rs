@@ -51,7 +51,8 @@ impl Area {
             return Err(no_memory(len));
         }
         // SAFETY: as above.
-        if pages == Pages::Pool && unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0 {
+        if pages == Pages::Pool && unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0
+        {
             return Err(no_memory(len)); // The pool has not so many.
         }
         let mapping = Mapping::aligned(file.as_fd(), len, true)?;
@@ -182,7 +183,7 @@ impl Shared {
         self.area.len()
     }
 
-    pub fn file(&self) -> BorrowedFd {
+    pub fn file(&self) -> BorrowedFd<'_> {
         self.area.file.as_fd()
     }
 }

@@ -91,7 +91,7 @@ impl Incoming {
         }
     }
 
-    pub fn socket(&self) -> BorrowedFd {
+    pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 

@@ -127,7 +127,7 @@ impl Outgoing {
         Ok(true)
     }
 
-    pub fn socket(&self) -> Option<BorrowedFd> {
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
