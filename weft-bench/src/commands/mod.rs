@@ -3,7 +3,7 @@
 mod figures;
 mod raw;
 
-use crate::pair;
+use crate::{host, pair};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -25,6 +25,12 @@ enum Command {
         role: pair::Role,
         spec: String,
     },
+    /// The same, of the measurements on one host.
+    #[command(hide = true)]
+    HostPart {
+        role: host::Role,
+        spec: String,
+    },
 }
 
 pub fn run(cli: Cli) -> Result<()> {
@@ -32,5 +38,6 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Figures(args) => figures::run(&args),
         Command::Raw(args) => raw::run(&args),
         Command::Part { role, spec } => pair::run(role, &spec),
+        Command::HostPart { role, spec } => host::run(role, &spec),
     }
 }

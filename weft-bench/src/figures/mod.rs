@@ -1,6 +1,7 @@
 //! The figures by name: what each is, what it should be, and how it is measured.
 //! One file for each family.
 
+mod host;
 mod raw;
 
 use crate::machine::Facts;
@@ -37,7 +38,7 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] = &[raw::ALL];
+const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
