@@ -168,6 +168,8 @@ pub fn free(base: u64) -> Result<()> {
 
 /// An area as one NIC names it to its peers.
 pub struct Shared {
+    /// Where it stands among the NIC's areas, and a number that no other ever has.
+    pub place: usize,
     pub number: u32,
     area: Arc<Area>,
     /// Registrations in it.
@@ -186,49 +188,56 @@ impl Shared {
     pub fn file(&self) -> BorrowedFd<'_> {
         self.area.file.as_fd()
     }
+
+    /// What registrations in it are posted with: place and number in one.
+    fn descriptor(&self) -> u64 {
+        (self.place as u64 + 1) << 32 | self.number as u64
+    }
 }
 
 /// The areas that a NIC's registrations lie in.
 #[derive(Default)]
-pub struct SharedAreas(Vec<Option<Shared>>);
+pub struct SharedAreas {
+    places: Vec<Option<Shared>>,
+    last_number: u32,
+}
 
 impl SharedAreas {
-    /// The number of the area that a registered range lies in; 0: none.
-    pub fn enter(&mut self, base: u64, len: u64) -> u32 {
+    /// The descriptor of a range that is registered; 0 if it lies in no area.
+    pub fn enter(&mut self, base: u64, len: u64) -> u64 {
         let Some(area) = find(base, len) else { return 0 };
-        let known = self.0.iter_mut().flatten().find(|shared| shared.base() == area.base());
+        let known = self.places.iter_mut().flatten().find(|shared| shared.base() == area.base());
         if let Some(shared) = known {
             shared.users += 1;
-            return shared.number;
+            return shared.descriptor();
         }
-        let at = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.0.push(None);
-            self.0.len() - 1
+        // A peer may still have what had this number before: none is used twice.
+        let Some(number) = self.last_number.checked_add(1) else { return 0 };
+        self.last_number = number;
+        let place = self.places.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
         });
-        let number = at as u32 + 1;
-        self.0[at] = Some(Shared { number, area, users: 1 });
-        number
+        let shared = Shared { place, number, area, users: 1 };
+        self.places[place].insert(shared).descriptor()
     }
 
-    /// A registration ends; true if the area has no other.
-    pub fn leave(&mut self, number: u32) -> bool {
-        let Some(place) = self.0.get_mut((number as usize).wrapping_sub(1)) else { return false };
-        let Some(shared) = place else { return false };
+    /// A registration ends; the area, if this was the last one in it.
+    pub fn leave(&mut self, descriptor: u64) -> Option<Shared> {
+        let place = self.get(descriptor)?.place;
+        let shared = self.places[place].as_mut()?;
         shared.users -= 1;
-        let gone = shared.users == 0;
-        if gone {
-            *place = None;
-        }
-        gone
+        self.places[place].take_if(|shared| shared.users == 0)
     }
 
     #[inline]
-    pub fn get(&self, number: usize) -> Option<&Shared> {
-        self.0.get(number.wrapping_sub(1))?.as_ref()
+    pub fn get(&self, descriptor: u64) -> Option<&Shared> {
+        let place = ((descriptor >> 32) as usize).wrapping_sub(1);
+        self.places.get(place)?.as_ref().filter(|shared| shared.number == descriptor as u32)
     }
 
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.places.clear();
     }
 }
 
@@ -269,9 +278,11 @@ mod tests {
         assert_eq!(shared.enter(0x1000, 10), 0);
         let number = shared.enter(base, 4096);
         assert_eq!(shared.enter(base + 4096, 4096), number);
-        assert!(!shared.leave(number) && shared.get(number as usize).is_some());
-        assert!(shared.leave(number) && shared.get(number as usize).is_none());
-        assert!(!shared.leave(number) && !shared.leave(0));
+        assert!(shared.leave(number).is_none() && shared.get(number).is_some());
+        assert!(shared.leave(number).is_some() && shared.get(number).is_none());
+        assert!(shared.leave(number).is_none() && shared.leave(0).is_none());
+        assert_ne!(shared.enter(base, 1), number);
+        shared.clear();
         assert!(free(base).is_ok());
     }
 }

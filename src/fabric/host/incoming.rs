@@ -15,6 +15,9 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, Ordering};
 
+/// Areas that one route may pass: each costs us a mapping.
+const AREAS: usize = 8192;
+
 /// What requests are done with.
 pub struct Serving<'a> {
     pub registry: &'a mut Registry,
@@ -309,8 +312,8 @@ impl Incoming {
             match socket::hear(self.socket.as_fd()) {
                 Heard::Word(Word::Wake) => {}
                 Heard::Word(Word::Forget(number)) => self.areas.retain(|area| area.number != number),
+                Heard::Word(Word::Area(..)) if self.areas.len() == AREAS => return false,
                 Heard::Word(Word::Area(number, len, file)) => {
-                    self.areas.retain(|area| area.number != number);
                     // Without it, writes from there are refused.
                     match Mapping::of_peer(file.as_fd(), len as usize, libc::F_SEAL_SHRINK, false) {
                         Ok(mapping) => self.areas.push(Area { number, mapping }),

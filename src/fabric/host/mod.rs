@@ -26,6 +26,8 @@ mod outgoing;
 mod registry;
 mod request;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use nic::HostNic;

@@ -60,7 +60,8 @@ pub struct HostNic {
     /// "boot id/network namespace/name": the first two are the network.
     address: String,
     network: String,
-    listener: OwnedFd,
+    /// None once the NIC is closed.
+    listener: Option<OwnedFd>,
     watch: Watch,
     places: Vec<Place>,
     peers: Vec<Peer>,
@@ -110,7 +111,7 @@ impl HostNic {
             limits,
             address: format!("{network}/{name}"),
             network,
-            listener,
+            listener: Some(listener),
             watch,
             places: Vec::new(),
             peers: Vec::new(),
@@ -260,8 +261,12 @@ impl HostNic {
         }
     }
 
+    fn next_caller(&self) -> Option<OwnedFd> {
+        socket::accept(self.listener.as_ref()?.as_fd())
+    }
+
     fn accept_all(&mut self) {
-        while let Some(socket) = socket::accept(self.listener.as_fd()) {
+        while let Some(socket) = self.next_caller() {
             let strangers = self.peers.iter().filter(|peer| matches!(peer.talk, Talk::Stranger(_)));
             let Some(pid) = socket::of_our_user(socket.as_fd()) else { continue };
             if strangers.count() >= STRANGERS {
@@ -401,17 +406,16 @@ impl Nic for HostNic {
             key = self.random.u64()?;
         }
         let area = self.areas.enter(range.base, range.len);
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as usize as *mut c_void, key })
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
         if !self.registry.remove(registration.key) {
             return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
         }
-        let area = registration.descriptor as usize as u32;
-        if self.areas.leave(area) {
+        if let Some(area) = self.areas.leave(registration.descriptor as u64) {
             for place in &mut self.places {
-                place.route.iter_mut().for_each(|line| line.outgoing.forget(area));
+                place.route.iter_mut().for_each(|line| line.outgoing.forget(&area));
             }
         }
         Ok(())
@@ -428,7 +432,7 @@ impl Nic for HostNic {
         if rma.segments.is_empty() || rma.segments.len() > PIECES {
             return Posted::Failed(libc::EINVAL);
         }
-        let area = self.areas.get(rma.descriptor as usize);
+        let area = self.areas.get(rma.descriptor as u64);
         line.outgoing.rma(rma.read, rma.segments, rma.key, area, scratch);
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
         if !rma.more {
@@ -498,8 +502,14 @@ impl Nic for HostNic {
         self.finished.clear();
         self.registry.clear();
         self.areas.clear();
-        self.watch.remove(self.listener.as_fd());
-        socket::shut(self.listener.as_fd());
+        // Who waits to be accepted sees it, too.
+        while let Some(socket) = self.next_caller() {
+            socket::shut(socket.as_fd());
+        }
+        if let Some(listener) = self.listener.take() {
+            self.watch.remove(listener.as_fd());
+            socket::shut(listener.as_fd());
+        }
         Ok(())
     }
 }

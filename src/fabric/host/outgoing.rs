@@ -72,8 +72,8 @@ pub struct Outgoing {
     back: u64,
     /// Something was published of which a sleeping target was not told.
     untold: bool,
-    /// Areas that were passed, by number.
-    passed: Vec<bool>,
+    /// By place: the number of the area that was passed, or 0.
+    passed: Vec<u32>,
     /// The peer is gone: how operations end.
     dead: Option<i32>,
     /// Its user wants no more of it; it goes when everything is answered.
@@ -131,6 +131,11 @@ impl Outgoing {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
+    #[cfg(test)]
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
     /// The peer is gone, or none of its business: operations end with this.
     pub fn die(&mut self, errno: i32) {
         self.dead.get_or_insert(errno);
@@ -182,27 +187,28 @@ impl Outgoing {
     }
 
     /// Makes an area known to the target; false if it cannot be told now.
+    #[inline]
     fn pass(&mut self, area: &Shared) -> bool {
-        let at = area.number as usize;
-        if self.passed.get(at) == Some(&true) {
+        if self.passed.get(area.place) == Some(&area.number) {
             return true;
         }
         let Some(socket) = self.socket() else { return false };
         if !socket::pass_area(socket, area.number, area.len(), area.file()) {
             return false;
         }
-        self.passed.resize(self.passed.len().max(at + 1), false);
-        self.passed[at] = true;
+        self.passed.resize(self.passed.len().max(area.place + 1), 0);
+        self.passed[area.place] = area.number;
         true
     }
 
     /// An area is no more: the target need not keep it mapped.
-    pub fn forget(&mut self, number: u32) {
-        let Some(passed) = self.passed.get_mut(number as usize) else { return };
-        if std::mem::take(passed) {
-            if let Some(socket) = self.socket() {
-                socket::forget_area(socket, number);
-            }
+    pub fn forget(&mut self, area: &Shared) {
+        let Some(passed) = self.passed.get_mut(area.place).filter(|number| **number == area.number) else {
+            return;
+        };
+        *passed = 0;
+        if let Some(socket) = self.socket() {
+            socket::forget_area(socket, area.number);
         }
     }
 
