@@ -6,7 +6,7 @@
 //! error, one that makes no sense ends the channel.
 
 use super::channel::{self, Block, Channel, Mapping, AREA, CELLS};
-use super::copy::{self, STREAM};
+use super::copy;
 use super::registry::{Registry, Wish};
 use super::request::{Kind, Piece, Request, BYTES, PIECES};
 use super::socket::{self, Heard, Word};
@@ -125,11 +125,17 @@ impl Incoming {
     #[inline]
     pub fn serve(&mut self, with: &mut Serving) -> bool {
         if !self.is_there() {
+            self.tell();
             return true;
         }
         self.blocked = Blocked::No;
         let sane = self.serve_all(with);
         self.answer();
+        // Who sleeps already is woken at once. To see one that is just about to takes a fence,
+        // which would hold up what came: that is left to a pass without work.
+        if self.channel.initiator_sleeps().load(Ordering::Relaxed) != 0 || self.blocked != Blocked::No {
+            self.tell();
+        }
         sane
     }
 
@@ -156,7 +162,7 @@ impl Incoming {
             self.next += 1;
             with.budget = with.budget.saturating_sub(request.len);
             // Its part of the channel can be used again while we go on.
-            if request.len >= STREAM as u64 || self.next - self.answered >= CELLS / 4 {
+            if request.stream || self.next - self.answered >= CELLS / 4 {
                 self.answer();
             }
         }
@@ -189,7 +195,7 @@ impl Incoming {
         if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Write)) {
             return Refused(libc::EACCES);
         }
-        let stream = request.len >= STREAM as u64;
+        let stream = request.stream;
         if request.area == 0 {
             // SAFETY: the block holds the list, then as many bytes as the request has.
             let mut from = unsafe { self.channel.forward(block).add(request.list_len() as usize) };
@@ -245,7 +251,7 @@ impl Incoming {
                 return Later(Blocked::Room(place.end));
             }
         }
-        let stream = request.len >= STREAM as u64;
+        let stream = request.stream;
         let mut to = self.channel.back(&place);
         for piece in pieces {
             // SAFETY: registered memory, as `allows` said; the place has room for all pieces.
@@ -328,7 +334,7 @@ impl Incoming {
 
     /// Wakes the initiator if it sleeps and there is something new for it.
     #[inline]
-    pub fn tell(&mut self) {
+    fn tell(&mut self) {
         if !self.untold {
             return;
         }

@@ -187,7 +187,6 @@ impl HostNic {
                 log::warn!("a peer on this host breaks the rules of the fabric: its connection is closed");
                 channel.refuse();
             }
-            channel.tell();
             over |= channel.is_over();
         }
         let copied = PASS - with.budget;

@@ -8,7 +8,7 @@
 
 use super::area::Shared;
 use super::channel::{self, Block, Channel, CELLS};
-use super::copy::{self, STREAM};
+use super::copy;
 use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, INLINE, PIECES};
 use super::socket::{self, Heard};
 use crate::fabric::{Reaped, Scratch, Segment};
@@ -49,6 +49,7 @@ struct Flight {
     op: u32,
     kind: Kind,
     len: u64,
+    stream: bool,
     /// Where its block in `forward` ends.
     end: u64,
 }
@@ -86,7 +87,7 @@ unsafe impl Send for Outgoing {}
 impl Outgoing {
     pub fn new() -> Result<Outgoing> {
         let (channel, file) = Channel::create()?;
-        let flight = Flight { op: 0, kind: Kind::Message, len: 0, end: 0 };
+        let flight = Flight { op: 0, kind: Kind::Message, len: 0, stream: false, end: 0 };
         Ok(Outgoing {
             socket: None,
             channel,
@@ -241,6 +242,7 @@ impl Outgoing {
         let mut request = Request {
             kind: op.kind,
             inline: if is_inline { len } else { 0 },
+            stream: copy::streams(len, self.sent - self.done),
             pieces: count,
             len,
             area: op.area,
@@ -264,7 +266,7 @@ impl Outgoing {
                 };
             }
             if op.area == 0 && op.kind != Kind::Read {
-                let stream = len >= STREAM as u64;
+                let stream = request.stream;
                 // SAFETY: and then for the bytes, which are valid until the operation is done.
                 unsafe { op.gather(len, place.add(request.list_len() as usize), stream) };
                 copy::settle(stream);
@@ -272,7 +274,8 @@ impl Outgoing {
             }
         }
         request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
-        self.flights[(self.sent % CELLS) as usize] = Flight { op: index, kind: op.kind, len, end: block.end };
+        self.flights[(self.sent % CELLS) as usize] =
+            Flight { op: index, kind: op.kind, len, stream: request.stream, end: block.end };
         op.asked = after;
         op.open += 1;
         op.all_asked = after.segment == op.segments.len();
@@ -336,7 +339,7 @@ impl Outgoing {
             if op.errno == 0 {
                 // SAFETY: the block holds as many bytes; the operation's memory is valid until it
                 // is done.
-                unsafe { op.scatter(flight.len, self.channel.back(&block)) };
+                unsafe { op.scatter(flight.len, self.channel.back(&block), flight.stream) };
             }
             self.back = block.end;
             *budget = budget.saturating_sub(flight.len);
@@ -483,8 +486,7 @@ impl Op {
     ///
     /// # Safety
     /// The segments' memory must be valid, and `from` readable for `len` bytes.
-    unsafe fn scatter(&mut self, len: u64, from: *const u8) {
-        let stream = len >= STREAM as u64;
+    unsafe fn scatter(&mut self, len: u64, from: *const u8, stream: bool) {
         let mut copied = 0;
         while copied < len {
             let at = &mut self.arrived;

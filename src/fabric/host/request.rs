@@ -1,6 +1,6 @@
 //! Requests as they stand in a cell.
 //!
-//!     u64 stamp (32 bits), kind (8), inline bytes (8), segments (16)
+//!     u64 stamp (32 bits), kind (8), inline bytes (7), past the caches (1), segments (16)
 //!     u64 bytes in all (32 bits), area (32): where a write's bytes are, 0 for the ring
 //!     u64 key
 //!     u64 remote address          } of the only segment; several stand in
@@ -46,6 +46,8 @@ pub struct Piece {
 pub struct Request {
     pub kind: Kind,
     pub inline: u64,
+    /// Its bytes had better go past the caches.
+    pub stream: bool,
     pub pieces: usize,
     pub len: u64,
     pub area: u32,
@@ -82,7 +84,8 @@ impl Request {
         for (word, value) in cell[4..].iter().zip(self.words) {
             word.store(value, Relaxed);
         }
-        let first = stamp as u64 | (self.kind as u64) << 32 | self.inline << 40 | (self.pieces as u64) << 48;
+        let shape = self.inline | (self.stream as u64) << 7 | (self.pieces as u64) << 8;
+        let first = stamp as u64 | (self.kind as u64) << 32 | shape << 40;
         cell[0].store(first, Release);
     }
 
@@ -104,7 +107,8 @@ impl Request {
         };
         let request = Request {
             kind,
-            inline: first >> 40 & 0xff,
+            inline: first >> 40 & 0x7f,
+            stream: first >> 47 & 1 != 0,
             pieces: (first >> 48) as usize,
             len: second & 0xffff_ffff,
             area: (second >> 32) as u32,
@@ -153,6 +157,7 @@ mod tests {
         let request = Request {
             kind: Kind::Write,
             inline: 8,
+            stream: true,
             pieces: 1,
             len: 8,
             area: 0,
@@ -176,6 +181,7 @@ mod tests {
         let sound = Request {
             kind: Kind::Write,
             inline: 0,
+            stream: false,
             pieces: 2,
             len: BYTES,
             area: 0,

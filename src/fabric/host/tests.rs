@@ -451,6 +451,7 @@ fn a_request_of_an_unknown_area_is_refused() {
     let request = Request {
         kind: Kind::Write,
         inline: 0,
+        stream: false,
         pieces: 1,
         len: 4096,
         area: 3,
