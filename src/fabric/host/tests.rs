@@ -284,6 +284,8 @@ fn what_was_sent_before_leaving_arrives() {
     unsafe {
         assert_eq!(a.send(message, route, token(1)), Posted::Yes);
         a.close().unwrap();
+        // The hangup is seen before there is a receive.
+        (0..1000).for_each(|_| b.reap(&mut Vec::new()));
         let to = Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut() };
         assert_eq!(b.receive(to, token(2)), Posted::Yes);
     }
@@ -333,6 +335,51 @@ fn no_wake_up_is_lost() {
             });
         }
     });
+}
+
+/// Who waits for an answer only is woken by it.
+#[test]
+fn no_answer_is_slept_through() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let (mut source, mut target) = (vec![1u8; 64], vec![0u8; 64]);
+    let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
+    let route = a.insert(b.address()).unwrap();
+    let segment = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 64 };
+    let over = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut b = b;
+            while over.load(Ordering::Acquire) == 0 {
+                b.reap(&mut Vec::new());
+                if let Some((fd, true)) = b.wait_fd() {
+                    let mut event = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                    // SAFETY: one descriptor of ours.
+                    unsafe { libc::poll(&mut event, 1, 50) };
+                }
+            }
+        });
+        let _over = Over(&over);
+        let mut done = Vec::new();
+        for n in 0..20_000 {
+            post(&mut a, route, false, &[segment], &from, to.key, n);
+            while done.is_empty() {
+                a.reap(&mut done);
+                if done.is_empty() {
+                    sleep(&mut a);
+                }
+            }
+            done.clear();
+        }
+    });
+}
+
+/// Also a failed test ends its other thread.
+struct Over<'a>(&'a AtomicU64);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::Release);
+    }
 }
 
 fn sleep(nic: &mut HostNic) {
@@ -423,7 +470,7 @@ fn rubbish_in_answers_touches_no_other_memory() {
         }
         outgoing.pump(&mut { u64::MAX }, &mut reaped);
         for n in 0..CELLS {
-            outgoing.channel().failure(n).store(next() << 32 | next() % 12, Ordering::Relaxed);
+            outgoing.channel().failure(n).store((next() << 32) | (next() % 12), Ordering::Relaxed);
         }
         for _ in 0..4 {
             let wild = |value: u64, wild: u64| if wild % 8 == 0 { value << 20 } else { value % 14 };
