@@ -29,6 +29,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 mod watch;
+mod writable;
 
 pub use nic::HostNic;
 
