@@ -9,7 +9,7 @@ use ::weft::capi::memory::*;
 use ::weft::capi::peer::*;
 use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
-use std::mem::{size_of, zeroed};
+use std::mem::{size_of, zeroed, MaybeUninit};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -83,12 +83,12 @@ impl Side {
     /// One pass; what it completed goes to `each`.
     #[inline]
     pub fn poll(&self, mut each: impl FnMut(&weft_completion) -> Result<()>) -> Result<()> {
-        // SAFETY: integers and pointers.
-        let mut done: [weft_completion; 8] = unsafe { zeroed() };
+        let mut done = [const { MaybeUninit::<weft_completion>::uninit() }; 8];
         // SAFETY: room for as many completions.
-        let count = unsafe { weft_poll(self.endpoint, done.as_mut_ptr(), done.len() as u32) };
+        let count = unsafe { weft_poll(self.endpoint, done.as_mut_ptr().cast(), done.len() as u32) };
         check("weft_poll", count)?;
-        done[..count as usize].iter().try_for_each(&mut each)
+        // SAFETY: so many were filled in.
+        done[..count as usize].iter().try_for_each(|one| each(unsafe { one.assume_init_ref() }))
     }
 
     /// Polls until so many completions of this kind came, all successes; the last.
