@@ -58,7 +58,8 @@ pub struct Outgoing {
     /// None while the listener has no room.
     socket: Option<OwnedFd>,
     channel: Channel,
-    file: OwnedFd,
+    /// The channel's, until it is passed.
+    file: Option<OwnedFd>,
     ops: Vec<Op>,
     free: Vec<u32>,
     /// Operations that have requests to make.
@@ -91,7 +92,7 @@ impl Outgoing {
         Ok(Outgoing {
             socket: None,
             channel,
-            file,
+            file: Some(file),
             ops: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
@@ -118,7 +119,8 @@ impl Outgoing {
                 ..Error::new(Status::Fabric, "the peer on this host is another user's process")
             });
         }
-        if !socket::pass_channel(socket.as_fd(), self.file.as_fd()) {
+        let file = self.file.take();
+        if !file.is_some_and(|file| socket::pass_channel(socket.as_fd(), file.as_fd())) {
             return Err(Error {
                 provider_errno: socket::errno(),
                 ..Error::system("passing memory to a peer on this host")
