@@ -72,7 +72,7 @@ void skip(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)
 /* ---- A program of tests ---- */
 
 /*
- * where: "any" runs on every fabric, "tcp" on tcp only, "once" is not about a
+ * where: "any" runs on every fabric, "tcp,host" on these only, "once" is not about a
  * fabric; a further word "alone" keeps other tests from running beside it.
  */
 struct test {
@@ -138,7 +138,7 @@ struct box {
     size_t capacity;
 };
 
-const char *fabric(void); /* what this run is about: "tcp" or "shm" */
+const char *fabric(void); /* what this run is about: "tcp", "shm" or "host" */
 bool on_fabric(const char *name);
 weft_endpoint_config test_config(void);
 weft_endpoint *open_endpoint(void);

@@ -72,6 +72,10 @@ SIZE(weft_memory_args, 8);
 AT(weft_memory_args, size, 0);
 AT(weft_memory_args, access, 4);
 
+SIZE(weft_alloc_args, 8);
+AT(weft_alloc_args, size, 0);
+AT(weft_alloc_args, node, 4);
+
 SIZE(weft_completion, 128);
 AT(weft_completion, kind, 0);
 AT(weft_completion, status, 4);
@@ -211,12 +215,13 @@ bool weft_initializers_are_fine()
     weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
     weft_connect_args connect = WEFT_CONNECT_ARGS_INIT;
     weft_memory_args memory = WEFT_MEMORY_ARGS_INIT;
+    weft_alloc_args alloc = WEFT_ALLOC_ARGS_INIT;
     weft_range_args range WEFT_RANGE_ARGS_INIT; // brace initialisation
     weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
     static weft_send_args message = WEFT_SEND_ARGS_INIT;
     return config.size == sizeof config && endpoint.size == sizeof endpoint &&
            rail.size == sizeof rail && peer.size == sizeof peer &&
-           connect.size == sizeof connect && memory.size == sizeof memory &&
+           connect.size == sizeof connect && memory.size == sizeof memory && alloc.size == sizeof alloc &&
            range.size == sizeof range && pages.size == sizeof pages &&
            message.size == sizeof message && pages.queue == nullptr;
 }

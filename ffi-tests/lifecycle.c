@@ -458,7 +458,7 @@ static void exit_without_close(void)
 
 static const struct test tests[] = {
     {"fifty_opens_leave_nothing", "any", fifty_opens_leave_nothing},
-    {"failed_opens_leave_nothing", "tcp", failed_opens_leave_nothing},
+    {"failed_opens_leave_nothing", "tcp,host", failed_opens_leave_nothing},
     {"several_endpoints_at_once", "any", several_endpoints_at_once},
     {"close_says_busy", "any", close_says_busy},
     {"shutdown_drains", "any", shutdown_drains},
@@ -466,7 +466,7 @@ static const struct test tests[] = {
     {"shutdown_wakes_waiters", "any", shutdown_wakes_waiters},
     {"calls_after_shutdown_say_closed", "any", calls_after_shutdown_say_closed},
     {"fork_is_answered", "any", fork_is_answered},
-    {"exit_without_close", "tcp", exit_without_close},
+    {"exit_without_close", "tcp,host", exit_without_close},
     {NULL, NULL, NULL},
 };
 

@@ -213,6 +213,13 @@ static void workers_stay_on_our_cpus(void)
 
 /* ---- Without libfabric ---- */
 
+static uint32_t rail_count_of(weft_endpoint *endpoint)
+{
+    weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
+    CHECK_OK(weft_endpoint_info(endpoint, &p));
+    return p.rails;
+}
+
 static void no_libfabric_is_named(void)
 {
     const char *paths[] = {"/nonexistent/libfabric.so", "/etc/passwd", "/"};
@@ -220,9 +227,22 @@ static void no_libfabric_is_named(void)
         weft_endpoint *endpoint = NULL;
         weft_endpoint_config config = test_config();
         setenv("WEFT_LIBFABRIC", paths[i], 1);
+        config.fabric = "tcp";
         REFUSED(WEFT_ERR_NO_LIBFABRIC, weft_endpoint_open(&config, &endpoint));
         if (!strstr(weft_last_error(), paths[i]))
             FAIL("the message does not name %s", paths[i]);
+        /* Peers on this host can be reached without it. */
+        const char *without[] = {NULL, "host"};
+        for (size_t k = 0; k < COUNT(without); k++) {
+            config.fabric = without[k];
+            CHECK_OK(weft_endpoint_open(&config, &endpoint));
+            CHECK_EQ(rail_count_of(endpoint), 1);
+            CHECK_OK(weft_endpoint_close(endpoint));
+        }
+        config.rails = "!host";
+        REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_open(&config, &endpoint));
+        config.fabric = NULL;
+        REFUSED(WEFT_ERR_NO_LIBFABRIC, weft_endpoint_open(&config, &endpoint));
     }
 }
 

@@ -1032,14 +1032,14 @@ static const struct test tests[] = {
     {"deadlines_are_kept", "any alone", deadlines_are_kept},
     {"cancel_is_at_once", "any alone", cancel_is_at_once},
     {"a_late_read_changes_nothing", "any", a_late_read_changes_nothing},
-    {"stopped_peer", "tcp alone", stopped_peer},
+    {"stopped_peer", "tcp,host alone", stopped_peer},
     {"every_operation_completes_once", "any", every_operation_completes_once},
     {"every_operation_completes_once_on_four_rails", "any",
      every_operation_completes_once_on_four_rails},
     {"every_operation_completes_once_manually", "any", every_operation_completes_once_manually},
     {"a_full_queue_says_again", "any", a_full_queue_says_again},
     {"a_write_before_the_peer_is_up", "any", a_write_before_the_peer_is_up},
-    {"more_than_four_gigabytes", "tcp alone", more_than_four_gigabytes},
+    {"more_than_four_gigabytes", "tcp,host alone", more_than_four_gigabytes},
     {NULL, NULL, NULL},
 };
 

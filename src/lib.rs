@@ -12,7 +12,7 @@
 //! | [`transfer`] | the life of a transfer: read its top comment first |
 //! | [`memory`] | registered ranges, descriptors |
 //! | [`rail`] | one NIC: op slots, windows, lanes |
-//! | [`fabric`] | the seam to NICs, and libfabric behind it |
+//! | [`fabric`] | the seam to NICs, and behind it libfabric, and our own between processes of one host |
 //! | [`topology`] | the machine: what is near what |
 
 pub mod capi;

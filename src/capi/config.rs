@@ -13,7 +13,7 @@ use super::endpoint::{
 use super::guard::bytes;
 use super::handle;
 use super::memory::{
-    weft_memory, weft_memory_args, weft_memory_range, weft_remote_memory, WEFT_ACCESS_LOCAL,
+    weft_alloc_args, weft_memory, weft_memory_args, weft_memory_range, weft_remote_memory, WEFT_ACCESS_LOCAL,
     WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE,
 };
 use super::message::weft_send_args;
@@ -47,6 +47,7 @@ unsafe impl Sized32 for super::endpoint::weft_rail_properties {}
 unsafe impl Sized32 for super::peer::weft_peer_properties {}
 unsafe impl Sized32 for weft_connect_args {}
 unsafe impl Sized32 for weft_memory_args {}
+unsafe impl Sized32 for weft_alloc_args {}
 unsafe impl Sized32 for weft_range_args {}
 unsafe impl Sized32 for weft_pages_args {}
 unsafe impl Sized32 for weft_send_args {}
@@ -271,6 +272,22 @@ pub unsafe fn memory(args: *const weft_memory_args) -> Result<Access> {
         remote_write: any || args.access & WEFT_ACCESS_REMOTE_WRITE != 0,
         remote_read: any || args.access & WEFT_ACCESS_REMOTE_READ != 0,
     })
+}
+
+/// The NUMA node that is asked for.
+///
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn alloc(args: *const weft_alloc_args) -> Result<Option<u32>> {
+    // SAFETY: passed on.
+    let args = unsafe { read_or_default(args)? };
+    match args.node {
+        0 => Ok(None),
+        1..=64 => Ok(Some(args.node - 1)),
+        other => {
+            Err(Error::invalid(format!("node is {other}: it must be a NUMA node plus 1, 1 to 64, or 0")))
+        }
+    }
 }
 
 /// # Safety

@@ -53,16 +53,19 @@ pub struct weft_endpoint_config {
     pub size: u32,
     /// None defined yet: 0.
     pub flags: u32,
-    /// Which fabrics to open, separated by commas: "efa", "verbs", "tcp", "shm",
-    /// or a libfabric provider's exact name ("tcp;ofi_rxm"). A named fabric is
-    /// never replaced by another. "tcp" is libfabric's tcp provider, beneath
-    /// ofi_rxm where libfabric is older than 1.18. NULL: the network fabrics
-    /// that this machine has; "shm" is used only when named.
+    /// Which fabrics to open, separated by commas: "host", "efa", "verbs",
+    /// "tcp", "shm", or a libfabric provider's exact name ("tcp;ofi_rxm"). A
+    /// named fabric is never replaced by another. "host" is Weft's own, between
+    /// processes of one user on one host (and in one network namespace); it
+    /// needs no libfabric. "tcp" is libfabric's tcp provider, beneath ofi_rxm
+    /// where libfabric is older than 1.18. NULL: "host", and the best network
+    /// fabric that this machine has, if any; "shm" is used only when named.
     pub fabric: *const c_char,
     /// Which NICs to use, by the name of their domain or network interface:
     /// patterns separated by commas, "*" matches any text, a leading "!" leaves
     /// out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
-    /// set. The patterns apply to every fabric; shm's only NIC is called "shm".
+    /// set. The patterns apply to every fabric; shm's only NIC is called "shm",
+    /// that of host "host", which only "!host" leaves out.
     ///
     /// Without patterns, those near what this process may use. They are taken
     /// from all but loopback (unless nothing else is there), link-local
@@ -83,7 +86,8 @@ pub struct weft_endpoint_config {
     /// where NVIDIA's driver tells it in /proc. `weft_topology` shows the outcome.
     pub rails: *const c_char,
     /// Number of rails to open, 1 to 64. More than there are NICs: the NICs are
-    /// opened several times, in turn. 0: one for each NIC.
+    /// opened several times, in turn. 0: one for each NIC. A rail of "host"
+    /// beside those of a network is not counted, here and in `min_rails`.
     pub rail_count: u32,
     /// With fewer rails than this the open fails with `WEFT_ERR_NO_RAILS`,
     /// 0 to 64. 0: one is enough.
@@ -137,7 +141,8 @@ pub struct weft_endpoint_properties {
     pub peers: u32,
     /// Random, and different for every endpoint that was ever opened.
     pub incarnation: u64,
-    /// Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1".
+    /// Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1"; ""
+    /// where only "host" is open.
     pub libfabric: [c_char; 256],
 }
 

@@ -18,6 +18,7 @@ pub mod survey;
 mod talk;
 pub mod worker;
 
+use crate::fabric::host;
 use crate::memory::descriptor::{self, Descriptor};
 use crate::memory::{Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
@@ -351,11 +352,22 @@ impl Endpoint {
         }
     }
 
+    /// A host's own fabric leads to peers on the same host, and in the same network
+    /// namespace: both say where they are.
+    fn shares_host(&self, fabric: &str, address: &Address) -> bool {
+        if fabric != host::NAME {
+            return true;
+        }
+        let ours = self.core.rails.iter().find(|rail| rail.fabric == fabric).map(|rail| &rail.network);
+        let theirs = address.rails.iter().find(|rail| rail.fabric == fabric).map(|rail| &rail.network);
+        ours == theirs
+    }
+
     /// The best fabric that both have, and why.
     fn choose_fabric(&self, address: &Address) -> Result<(String, String)> {
         let theirs = address.fabrics();
-        let common: Vec<&str> =
-            self.core.fabrics.iter().map(String::as_str).filter(|fabric| theirs.contains(fabric)).collect();
+        let shared = |fabric: &&str| theirs.contains(fabric) && self.shares_host(fabric, address);
+        let common: Vec<&str> = self.core.fabrics.iter().map(String::as_str).filter(shared).collect();
         let Some(best) = common.first() else {
             return Err(Error::new(
                 Status::NoCommonFabric,
@@ -385,6 +397,12 @@ impl Endpoint {
     }
 
     // Memory.
+
+    /// Memory that is ready for transfers.
+    pub fn allocate(&self, len: u64, node: Option<u32>) -> Result<u64> {
+        self.core.check_open()?;
+        crate::memory::alloc::allocate(len, node)
+    }
 
     pub fn register(&self, ranges: Vec<Range>, access: Access) -> Result<Arc<Memory>> {
         let core = &self.core;
@@ -416,6 +434,7 @@ impl Endpoint {
         if let Some(error) = failed {
             // What other workers' rails have learnt is taken back.
             let _ = self.deregister_from_rails(&memory);
+            memory.let_go();
             return Err(error);
         }
         core.memories.lock().insert(id, memory.clone());
@@ -443,11 +462,12 @@ impl Endpoint {
         }
         self.await_importers(memory);
         core.memories.lock().remove(&memory.id);
-        if self.down.load(Ordering::Acquire) {
-            return Ok(()); // The rails are closed, and the registrations with them.
+        if !self.down.load(Ordering::Acquire) {
+            // What failed can be tried again. Once the rails are closed, the registrations are, too.
+            self.deregister_from_rails(memory).inspect_err(|_| memory.stay())?;
         }
-        // What failed can be tried again.
-        self.deregister_from_rails(memory).inspect_err(|_| memory.stay())
+        memory.let_go();
+        Ok(())
     }
 
     /// Waits until no peer uses a memory; disconnects those that do not answer.
@@ -557,6 +577,7 @@ impl Endpoint {
         if ended.is_ok() {
             // Submissions that raced with the end.
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
+            core.memories.lock().values().for_each(|memory| memory.let_go());
             self.down.store(true, Ordering::Release);
         }
         self.close_queues(ended.is_ok());

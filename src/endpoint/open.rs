@@ -152,10 +152,15 @@ fn start_log() {
     let _ = env_logger::Builder::from_env(env).try_init();
 }
 
-/// As many rails as were asked for: the NICs in turn, or one for each.
+/// As many rails as were asked for: the NICs in turn, or one for each. The
+/// host's, beside those of the network, is not counted.
 fn spread(candidates: Vec<Candidate>, count: usize) -> Vec<Candidate> {
-    let count = if count == 0 { candidates.len() } else { count }.min(RAILS_MAX);
-    (0..count).map(|i| candidates[i % candidates.len()].clone()).collect()
+    let (mut host, network): (Vec<_>, Vec<_>) = candidates.into_iter().partition(Candidate::is_host);
+    let beside = if network.is_empty() { Vec::new() } else { std::mem::take(&mut host) };
+    let nics = if network.is_empty() { host } else { network };
+    let count = if count == 0 { nics.len() } else { count }.min(RAILS_MAX - beside.len());
+    let rails = (0..count).map(|i| nics[i % nics.len()].clone());
+    beside.into_iter().chain(rails).collect()
 }
 
 /// The rails of each worker. Those of a worker are near each other.
@@ -241,13 +246,14 @@ fn assemble(
             }
         }
     }
-    if infos.len() < config.min_rails.max(1) {
+    let of_network = chosen.iter().any(|candidate| !candidate.is_host());
+    let counted = indexes.iter().filter(|(planned, _)| !of_network || !chosen[*planned].is_host()).count();
+    if counted < config.min_rails.max(1) {
         let why: Vec<String> = failures.iter().map(|(text, _)| text.clone()).collect();
         let reasons = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
         let provider_errno = failures.first().map_or(0, |(_, error)| error.provider_errno);
         let text = format!(
-            "rails that came up: {}; min_rails: {}{reasons}; lower min_rails, or look at rails and rail_count",
-            infos.len(),
+            "rails that came up: {counted}; min_rails: {}{reasons}; lower min_rails, or look at rails and rail_count",
             config.min_rails.max(1)
         );
         return Err(Error { provider_errno, ..Error::new(Status::NoRails, text) });

@@ -104,6 +104,8 @@ impl Worker {
             core.inboxes[worker].command(Command::DrainLanes { peer });
         }
         if !answers {
+            // What was delivered here has arrived, also where its acknowledgement still waited.
+            self.beat(peer, now);
             // Without room, the bye will say it.
             self.say(peer, Kind::Leave);
         }

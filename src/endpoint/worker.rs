@@ -346,7 +346,14 @@ impl Worker {
             let header = Header { sequence: number, ..Header::plain(Kind::Bundle, to, core.incarnation) };
             wire::about_lane(index, list, frame, &header)
         };
-        let mut pass = Pass { rail, lane: lane.lane, table: &core.table, now, announce: &announce };
+        let mut pass = Pass {
+            rail,
+            lane: lane.lane,
+            table: &core.table,
+            now,
+            announce: &announce,
+            segments: Default::default(),
+        };
         let posted = lane.flows.pump(&mut pass, left)?;
         if lane.flows.is_idle() && !rail.is_covered(lane.lane) {
             // Nobody else will say that the last writes were delivered.

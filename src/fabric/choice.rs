@@ -76,7 +76,7 @@ fn by_patterns(patterns: &str, name: &str) -> bool {
 }
 
 /// "*" stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((head, rest)) => {

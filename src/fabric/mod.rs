@@ -1,4 +1,5 @@
-//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric.
+//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric,
+//! `host` by itself, between processes of one host.
 //!
 //! A `Nic` belongs to one thread at a time (the worker that drives its rail);
 //! nothing here locks. Memory that an operation names must stay valid until the
@@ -6,6 +7,7 @@
 //! of, and why posting is unsafe.
 
 pub mod choice;
+pub mod host;
 pub mod ofi;
 pub mod select;
 

@@ -1,9 +1,9 @@
 //! Which fabrics and NICs an endpoint opens.
 
-use super::choice::{choose, place, Listed};
+use super::choice::{choose, matches, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
-use super::Nic;
+use super::{host, Nic};
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use crate::topology::Machine;
@@ -24,22 +24,38 @@ pub struct Candidate {
     /// Where the NIC is.
     pub pci: Option<PciAddress>,
     pub node: Option<u32>,
-    entry: Arc<Entry>,
+    source: Source,
+}
+
+/// Who opens it.
+#[derive(Clone)]
+enum Source {
+    Ofi(Arc<Entry>),
+    Host,
 }
 
 impl Candidate {
     pub fn open(&self) -> Result<Box<dyn Nic>> {
-        Ok(Box::new(OfiNic::open(&self.entry)?))
+        Ok(match &self.source {
+            Source::Ofi(entry) => Box::new(OfiNic::open(entry)?),
+            Source::Host => Box::new(host::HostNic::open()?),
+        })
     }
 
-    fn listed(&self) -> Listed {
-        Listed {
+    pub fn is_host(&self) -> bool {
+        matches!(self.source, Source::Host)
+    }
+
+    /// As the choice among the network's NICs sees it.
+    fn listed(&self) -> Option<Listed> {
+        let Source::Ofi(entry) = &self.source else { return None };
+        Some(Listed {
             fabric: self.fabric.clone(),
             name: self.name.clone(),
-            loopback: self.entry.loopback,
-            link_local: self.entry.link_local,
+            loopback: entry.loopback,
+            link_local: entry.link_local,
             pci: self.pci,
-        }
+        })
     }
 }
 
@@ -62,8 +78,70 @@ pub fn visible_gpus() -> Option<String> {
     std::env::var("CUDA_VISIBLE_DEVICES").ok()
 }
 
-/// The NICs to open, best fabric first.
+/// Why there is no other.
+const ONLY_HOST: &str = "the fabric of this host is alone";
+
+/// The NICs to open, best fabric first. Where nothing is named, that is `host`
+/// beside the best fabric of the network, or alone where there is none.
 pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) -> Result<Found> {
+    let patterns = patterns(rails);
+    let patterns = patterns.as_deref();
+    let Some(fabric) = fabric else { return default_candidates(patterns, machine) };
+    let is_host = |name: &&str| *name == host::NAME;
+    let (on_host, others): (Vec<&str>, Vec<&str>) = fabric.split(',').map(str::trim).partition(is_host);
+    if on_host.is_empty() {
+        return network_candidates(Some(fabric), patterns, machine);
+    }
+    let nic = if leaves_out_host(patterns) { None } else { Some(host_candidate()?) };
+    if others.iter().all(|name| name.is_empty()) {
+        let nic = nic.ok_or_else(|| no_rails(patterns, host::NAME))?;
+        return Ok(Found { candidates: vec![nic], why: ONLY_HOST.into(), libfabric: String::new() });
+    }
+    let mut found = network_candidates(Some(&others.join(",")), patterns, machine)?;
+    found.candidates.splice(0..0, nic);
+    Ok(found)
+}
+
+fn default_candidates(patterns: Option<&str>, machine: &Machine) -> Result<Found> {
+    let nic = if leaves_out_host(patterns) { None } else { host_candidate().ok() };
+    match (network_candidates(None, patterns, machine), nic) {
+        (Ok(mut found), nic) => {
+            found.candidates.splice(0..0, nic);
+            Ok(found)
+        }
+        // There is no network to speak of, and this host is still there.
+        (Err(error), Some(nic)) if matches!(error.status, Status::NoLibfabric | Status::Unsupported) => {
+            log::info!("only peers on this host can be reached: {error}");
+            Ok(Found { candidates: vec![nic], why: ONLY_HOST.into(), libfabric: String::new() })
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+fn host_candidate() -> Result<Candidate> {
+    let network = host::network()?;
+    Ok(Candidate {
+        fabric: host::NAME.into(),
+        network,
+        name: host::NAME.into(),
+        pci: None,
+        node: None,
+        source: Source::Host,
+    })
+}
+
+/// Patterns are about the network's NICs: only "!" leaves out the host's.
+fn leaves_out_host(patterns: Option<&str>) -> bool {
+    let mut all = patterns.unwrap_or_default().split(',').filter_map(|p| p.trim().strip_prefix('!'));
+    all.any(|pattern| matches(pattern, host::NAME))
+}
+
+fn no_rails(patterns: Option<&str>, names: &str) -> Error {
+    let patterns = patterns.unwrap_or("(default)");
+    Error::new(Status::NoRails, format!("rails \"{patterns}\" matches none of the NICs here: {names}"))
+}
+
+fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Machine) -> Result<Found> {
     let library = discover::library()?;
     let wanted = wanted_fabrics(fabric);
     if wanted.iter().flatten().any(|name| name == "shm") {
@@ -90,19 +168,12 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     if found.is_empty() {
         return Err(unknown_fabric(library, "efa, verbs or tcp"));
     }
-    let patterns = patterns(rails);
-    let listed: Vec<Listed> = found.iter().map(Candidate::listed).collect();
-    let choice = choose(&listed, patterns.as_deref(), machine, visible_gpus().as_deref());
+    let listed: Vec<Listed> = found.iter().filter_map(Candidate::listed).collect();
+    let choice = choose(&listed, patterns, machine, visible_gpus().as_deref());
     let chosen: Vec<Candidate> = choice.chosen.iter().map(|i| found[*i].clone()).collect();
     if chosen.is_empty() {
-        return Err(Error::new(
-            Status::NoRails,
-            format!(
-                "rails \"{}\" matches none of the NICs here: {}",
-                patterns.as_deref().unwrap_or("(default)"),
-                listed.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>().join(", ")
-            ),
-        ));
+        let names: Vec<&str> = listed.iter().map(|nic| nic.name.as_str()).collect();
+        return Err(no_rails(patterns, &names.join(", ")));
     }
     Ok(Found { candidates: chosen, why: choice.why, libfabric: library.describe() })
 }
@@ -140,7 +211,7 @@ fn candidate(entry: Entry, machine: &Machine) -> Candidate {
         fabric: entry.provider.clone(),
         network: entry.network.clone(),
         name: entry.domain.clone(),
-        entry: Arc::new(entry),
+        source: Source::Ofi(Arc::new(entry)),
     }
 }
 
@@ -174,6 +245,15 @@ pub fn readable(address: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_exclusion_leaves_out_the_host() {
+        for (patterns, out) in
+            [(None, false), (Some("eth*"), false), (Some("!eth0, !ho*"), true), (Some("!host"), true)]
+        {
+            assert_eq!(leaves_out_host(patterns), out, "{patterns:?}");
+        }
+    }
 
     #[test]
     fn addresses_for_people() {

@@ -1,16 +1,19 @@
 //! Memory: registered ranges of this process, and what is known of a peer's.
 
+pub mod alloc;
 pub mod descriptor;
 mod remote;
 
 pub use remote::{RemoteMemory, RemoteRail, RemoteState};
 
+use crate::fabric::host::area::Area;
 use crate::fabric::Registration;
 pub use crate::fabric::{Access, HostRange as Range};
 use crate::status::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// One handle for one or many ranges, registered on every rail.
 pub struct Memory {
@@ -22,6 +25,8 @@ pub struct Memory {
     /// By rail, then by range.
     rails: Box<[Box<[Registration]>]>,
     descriptor: Option<Vec<u8>>,
+    /// What `weft_memory_alloc` made of it: not freed before it is deregistered.
+    areas: Mutex<Vec<Arc<Area>>>,
     /// Transfers that use it.
     users: AtomicU64,
     /// Deregistration has begun: no new transfer may use it.
@@ -42,6 +47,7 @@ impl Memory {
         let mut memory = Memory {
             id,
             secret,
+            areas: Mutex::new(alloc::hold(&ranges)),
             ranges: ranges.into(),
             access,
             rails: rails.into(),
@@ -119,6 +125,11 @@ impl Memory {
     /// Deregistering failed half-way: it may be tried again.
     pub fn stay(&self) {
         self.leaving.store(false, Ordering::SeqCst);
+    }
+
+    /// It is registered no more.
+    pub fn let_go(&self) {
+        self.areas.lock().clear();
     }
 
     /// A peer asks to use it; false if it is on its way out.

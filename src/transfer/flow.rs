@@ -23,7 +23,7 @@ const BULK_TURN: u32 = 8;
 /// Slices of one claim at most, however small they are.
 const CLAIM_MAX: u64 = 256;
 /// Segments of one post at most.
-const VECTOR: usize = 4;
+pub const VECTOR: usize = 16;
 /// Bytes that segments are added up to.
 const VECTOR_LEN: u64 = 256 << 10;
 /// Flows that are looked at for having nothing left to do, when a lane is full.
@@ -119,6 +119,8 @@ pub struct Pass<'a> {
     pub table: &'a Table,
     pub now: u64,
     pub announce: Announce<'a>,
+    /// Room for a post's segments.
+    pub segments: [Segment; VECTOR],
 }
 
 enum Step {
@@ -386,7 +388,7 @@ impl Flow {
         room: u64,
         last: bool,
     ) -> Step {
-        let ((mut slice, mut after), mut segments) = (first, [Segment::default(); VECTOR]);
+        let (mut slice, mut after) = first;
         let read = transfer.direction == Direction::Read;
         let limits = pass.rail.limits();
         let vector = match (self.packing.vectors, read) {
@@ -397,7 +399,7 @@ impl Flow {
         let most = room.min(VECTOR_LEN);
         let (mut count, mut bytes, mut slices) = (0, 0, 0);
         loop {
-            segments[count] = Segment {
+            pass.segments[count] = Segment {
                 local: self.layer.local + slice.local,
                 remote: self.layer.remote + slice.remote,
                 len: slice.len,
@@ -415,7 +417,7 @@ impl Flow {
         }
         let rma = Rma {
             read,
-            segments: &segments[..count],
+            segments: &pass.segments[..count],
             descriptor: self.layer.descriptor,
             key: self.layer.key,
             route: 0,
@@ -433,7 +435,7 @@ impl Flow {
         }
         if !read {
             self.uncovered = !pass.rail.is_covered(pass.lane);
-            self.last = (segments[0], self.layer.descriptor, self.layer.key);
+            self.last = (pass.segments[0], self.layer.descriptor, self.layer.key);
         }
         self.advance(bytes, slices, after);
         Step::Posted

@@ -5,6 +5,7 @@
 //! | [`commands`] | what a user calls, one file for each command |
 //! | [`figures`] | the figures by name: what each is, and how it is measured |
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
+//! | [`host`] | two processes of this host, beside memcpy |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`machine`] | a network of our own to measure in, and what the machine is |
 //! | [`tree`] | the machine, drawn |
@@ -13,6 +14,7 @@
 mod commands;
 mod engines;
 mod figures;
+mod host;
 mod lab;
 mod machine;
 mod memory;

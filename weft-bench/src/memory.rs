@@ -37,6 +37,16 @@ impl Pool {
         Ok(pool)
     }
 
+    /// In memory that somebody else made.
+    ///
+    /// # Safety
+    /// It must be as long, aligned to words, ours alone, and never freed.
+    pub unsafe fn at(base: *mut u8, page_len: usize, pages: usize) -> Pool {
+        let mut pool = Pool { base, page_len, pages };
+        pool.wipe();
+        pool
+    }
+
     pub fn base(&self) -> *mut u8 {
         self.base
     }

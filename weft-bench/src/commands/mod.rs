@@ -4,7 +4,7 @@ mod figures;
 mod raw;
 mod topo;
 
-use crate::pair;
+use crate::{host, pair};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -27,6 +27,12 @@ enum Command {
         role: pair::Role,
         spec: String,
     },
+    /// The same, of the measurements on one host.
+    #[command(hide = true)]
+    HostPart {
+        role: host::Role,
+        spec: String,
+    },
 }
 
 pub fn run(cli: Cli) -> Result<()> {
@@ -35,5 +41,6 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Raw(args) => raw::run(&args),
         Command::Topo(args) => topo::run(&args),
         Command::Part { role, spec } => pair::run(role, &spec),
+        Command::HostPart { role, spec } => host::run(role, &spec),
     }
 }

@@ -1,0 +1,132 @@
+/* Memory that Weft allocates: it moves like any other, and is given back once. */
+#include "harness.h"
+
+#define LEN (5 * MIB)
+
+static void *alloc(weft_endpoint *endpoint, uint64_t len)
+{
+    void *address = NULL;
+    CHECK_OK(weft_memory_alloc(endpoint, len, NULL, &address));
+    CHECK(address != NULL);
+    return address;
+}
+
+static void arguments_are_checked(void)
+{
+    weft_endpoint *endpoint = open_endpoint();
+    weft_alloc_args args = WEFT_ALLOC_ARGS_INIT;
+    void *address = NULL;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_alloc(endpoint, 4096, NULL, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_memory_alloc(NULL, 4096, NULL, &address));
+    REFUSED(WEFT_ERR_LIMIT, weft_memory_alloc(endpoint, 0, NULL, &address));
+    REFUSED(WEFT_ERR_LIMIT, weft_memory_alloc(endpoint, UINT64_MAX, NULL, &address));
+    args.node = 65;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_alloc(endpoint, 4096, &args, &address));
+    CHECK(address == NULL);
+    args.node = 1;
+    CHECK_OK(weft_memory_alloc(endpoint, 1, &args, &address));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_free(endpoint, (char *)address + 1));
+    REFUSED(WEFT_ERR_HANDLE, weft_memory_free(NULL, address));
+    CHECK_OK(weft_memory_free(endpoint, NULL));
+    CHECK_OK(weft_memory_free(endpoint, address));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_free(endpoint, address));
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+static void it_is_zeroed_and_busy_while_registered(void)
+{
+    weft_endpoint *endpoint = open_endpoint();
+    uint8_t *bytes = alloc(endpoint, LEN);
+    for (size_t i = 0; i < LEN; i++)
+        CHECK(bytes[i] == 0);
+    weft_memory *part = register_one(endpoint, bytes + LEN / 2, 100);
+    REFUSED(WEFT_ERR_BUSY, weft_memory_free(endpoint, bytes));
+    CHECK_OK(weft_memory_deregister(part));
+    register_one(endpoint, bytes, LEN);
+    REFUSED(WEFT_ERR_BUSY, weft_memory_free(endpoint, bytes));
+    /* It outlives an endpoint, whose registrations do not. */
+    weft_endpoint *other = open_endpoint();
+    CHECK_OK(weft_endpoint_shutdown(endpoint, 0));
+    bytes[0] = 1;
+    CHECK_OK(weft_endpoint_close(endpoint));
+    bytes[LEN - 1] = 1;
+    CHECK_OK(weft_memory_free(other, bytes));
+    CHECK_OK(weft_endpoint_close(other));
+}
+
+static void nothing_is_left_behind(void)
+{
+    weft_endpoint *endpoint = open_endpoint();
+    CHECK_OK(weft_memory_free(endpoint, alloc(endpoint, LEN)));
+    int before = open_fds();
+    for (int i = 0; i < 100; i++)
+        CHECK_OK(weft_memory_free(endpoint, alloc(endpoint, LEN)));
+    CHECK_EQ(open_fds(), before);
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+static weft_transfer read_now(struct box *box, const weft_range_args *args)
+{
+    weft_transfer id = 0;
+    CHECK_OK(weft_read(box->endpoint, args, &id));
+    return id;
+}
+
+/* Writes what changes from round to round, each time from new memory. */
+static void gives(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    weft_remote_memory *theirs = take_memory(team, 1, box, peer);
+    for (uint64_t round = 0; round < 20; round++) {
+        uint8_t *bytes = alloc(box->endpoint, LEN);
+        weft_memory *memory = register_one(box->endpoint, bytes, LEN);
+        weft_range_args args = range_args(memory, theirs, LEN);
+        fill_random(bytes, LEN, round);
+        CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
+        memset(bytes, 0, LEN);
+        meet(team, 1, box);
+        CHECK_OK(box_await(box, read_now(box, &args), patience_ms()).status);
+        CHECK_EQ(differs_random(bytes, LEN, round), -1);
+        CHECK_OK(weft_memory_deregister(memory));
+        CHECK_OK(weft_memory_free(box->endpoint, bytes));
+        meet(team, 1, box);
+    }
+    CHECK_OK(weft_remote_memory_release(theirs));
+    box_close(box);
+}
+
+static void takes(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    uint8_t *bytes = alloc(box->endpoint, LEN);
+    join(team, 0, box);
+    weft_memory *memory = register_one(box->endpoint, bytes, LEN);
+    give_memory(team, 0, memory);
+    for (uint64_t round = 0; round < 20; round++) {
+        meet(team, 0, box);
+        CHECK_EQ(differs_random(bytes, LEN, round), -1);
+        meet(team, 0, box);
+    }
+    CHECK_OK(weft_memory_deregister(memory));
+    CHECK_OK(weft_memory_free(box->endpoint, bytes));
+    box_close(box);
+}
+
+static void it_moves_both_ways(void)
+{
+    run_pair(gives, takes);
+}
+
+static const struct test tests[] = {
+    {"arguments_are_checked", "once", arguments_are_checked},
+    {"it_is_zeroed_and_busy_while_registered", "any", it_is_zeroed_and_busy_while_registered},
+    {"nothing_is_left_behind", "any", nothing_is_left_behind},
+    {"it_moves_both_ways", "any", it_moves_both_ways},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,288 @@
+//! Memory that other processes of this host can read: what `weft_memory_alloc`
+//! gives out. All areas of the process are known here, by their address.
+
+use super::channel::{memfd, Mapping, HUGE};
+use crate::status::{Error, Result, Status};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// A peer may map an area to read it, never to write it, and it cannot shrink
+/// under either of us.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const F_SEAL_FUTURE_WRITE: i32 = 0x10;
+// From <linux/mman.h>; Linux 5.14 and 6.1 have them.
+const MADV_POPULATE_WRITE: i32 = 23;
+const MADV_COLLAPSE: i32 = 25;
+
+/// All areas of this process, by their first byte.
+static AREAS: Mutex<BTreeMap<u64, Arc<Area>>> = Mutex::new(BTreeMap::new());
+
+/// What an area's pages are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pages {
+    /// Of the system's pool of huge pages.
+    Pool,
+    /// Huge where the system has them, else small.
+    Any,
+}
+
+pub struct Area {
+    file: OwnedFd,
+    mapping: Mapping,
+}
+
+impl Area {
+    pub fn base(&self) -> u64 {
+        self.mapping.base() as u64
+    }
+
+    pub fn len(&self) -> u64 {
+        self.mapping.len() as u64
+    }
+
+    fn make(len: usize, pages: Pages, node: Option<u32>) -> Result<Area> {
+        let len = len.next_multiple_of(if len >= HUGE { HUGE } else { 4096 });
+        let flags = if pages == Pages::Pool { libc::MFD_HUGETLB | libc::MFD_HUGE_2MB } else { 0 };
+        let file = memfd(c"weft-memory", flags)?;
+        // SAFETY: a file of ours.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
+            return Err(no_memory(len));
+        }
+        // SAFETY: as above.
+        if pages == Pages::Pool && unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0
+        {
+            return Err(no_memory(len)); // The pool has not so many.
+        }
+        let mapping = Mapping::aligned(file.as_fd(), len, true)?;
+        if let Some(node) = node {
+            prefer_node(&mapping, node);
+        }
+        populate(&mapping, pages)?;
+        // Older kernels do not know the seal against writing; then peers of our user could.
+        // SAFETY: a file of ours.
+        unsafe {
+            if libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS | F_SEAL_FUTURE_WRITE) != 0
+                && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) != 0
+            {
+                return Err(Error::system("sealing memory that can be shared"));
+            }
+        }
+        Ok(Area { file, mapping })
+    }
+}
+
+fn no_memory(len: usize) -> Error {
+    let why = std::io::Error::last_os_error();
+    Error::new(Status::NoMemory, format!("{len} bytes of memory that can be shared: {why}"))
+}
+
+/// Gives every page memory now: a transfer should not wait for it, and what is
+/// not there should be said here.
+fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
+    let (base, len) = (mapping.base(), mapping.len());
+    // SAFETY: advice about a mapping of ours.
+    unsafe {
+        if pages == Pages::Any && len >= HUGE {
+            libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
+        }
+        if libc::madvise(base.cast(), len, MADV_POPULATE_WRITE) != 0 {
+            let errno = super::socket::errno();
+            if errno != libc::EINVAL || pages == Pages::Pool {
+                return Err(no_memory(len));
+            }
+            // Linux before 5.14: asks for the file's memory, then each page is touched.
+            touch(mapping);
+        }
+        if pages == Pages::Any && len >= HUGE {
+            // Where huge pages are off for shared memory, this still makes them.
+            libc::madvise(base.cast(), len, MADV_COLLAPSE);
+        }
+    }
+    Ok(())
+}
+
+fn touch(mapping: &Mapping) {
+    for at in (0..mapping.len()).step_by(4096) {
+        // SAFETY: inside the mapping, which nobody else knows yet.
+        unsafe { mapping.base().add(at).write_volatile(0) };
+    }
+}
+
+/// Best effort: memory elsewhere is slower, and no less right.
+fn prefer_node(mapping: &Mapping, node: u32) {
+    const MPOL_PREFERRED: libc::c_long = 1;
+    let Some(bit) = 1u64.checked_shl(node) else { return };
+    let mask = [bit];
+    // SAFETY: a mapping of ours, a mask of 64 bits.
+    unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            mapping.base(),
+            mapping.len(),
+            MPOL_PREFERRED,
+            mask.as_ptr(),
+            64 as libc::c_ulong + 1,
+            0,
+        )
+    };
+}
+
+/// Makes an area, and its address.
+pub fn allocate(len: u64, node: Option<u32>) -> Result<u64> {
+    let len = usize::try_from(len).map_err(|_| Error::limit("more bytes than an address space has"))?;
+    // The pool is what an administrator set aside: where there is none, this fails at once.
+    let pool = if len >= HUGE { Area::make(len, Pages::Pool, node).ok() } else { None };
+    let area = match pool {
+        Some(area) => area,
+        None => Area::make(len, Pages::Any, node)?,
+    };
+    let base = area.base();
+    AREAS.lock().insert(base, Arc::new(area));
+    Ok(base)
+}
+
+/// The area that a range lies in.
+pub fn find(base: u64, len: u64) -> Option<Arc<Area>> {
+    let areas = AREAS.lock();
+    let (_, area) = areas.range(..=base).next_back()?;
+    let offset = base - area.base();
+    (offset <= area.len() && len <= area.len() - offset).then(|| area.clone())
+}
+
+/// Gives an area back, unless somebody still has it.
+pub fn free(base: u64) -> Result<()> {
+    let mut areas = AREAS.lock();
+    let Some(area) = areas.get(&base) else {
+        return Err(Error::invalid(format!(
+            "{base:#x} is no address that weft_memory_alloc gave, or it was freed already"
+        )));
+    };
+    if Arc::strong_count(area) > 1 {
+        return Err(Error::new(Status::Busy, "the memory is registered: deregister it first"));
+    }
+    areas.remove(&base);
+    Ok(())
+}
+
+/// An area as one NIC names it to its peers.
+pub struct Shared {
+    /// Where it stands among the NIC's areas, and a number that no other ever has.
+    pub place: usize,
+    pub number: u32,
+    area: Arc<Area>,
+    /// Registrations in it.
+    users: usize,
+}
+
+impl Shared {
+    pub fn base(&self) -> u64 {
+        self.area.base()
+    }
+
+    pub fn len(&self) -> u64 {
+        self.area.len()
+    }
+
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.area.file.as_fd()
+    }
+
+    /// What registrations in it are posted with: place and number in one.
+    fn descriptor(&self) -> u64 {
+        (self.place as u64 + 1) << 32 | self.number as u64
+    }
+}
+
+/// The areas that a NIC's registrations lie in.
+#[derive(Default)]
+pub struct SharedAreas {
+    places: Vec<Option<Shared>>,
+    last_number: u32,
+}
+
+impl SharedAreas {
+    /// The descriptor of a range that is registered; 0 if it lies in no area.
+    pub fn enter(&mut self, base: u64, len: u64) -> u64 {
+        let Some(area) = find(base, len) else { return 0 };
+        let known = self.places.iter_mut().flatten().find(|shared| shared.base() == area.base());
+        if let Some(shared) = known {
+            shared.users += 1;
+            return shared.descriptor();
+        }
+        // A peer may still have what had this number before: none is used twice.
+        let Some(number) = self.last_number.checked_add(1) else { return 0 };
+        self.last_number = number;
+        let place = self.places.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        let shared = Shared { place, number, area, users: 1 };
+        self.places[place].insert(shared).descriptor()
+    }
+
+    /// A registration ends; the area, if this was the last one in it.
+    pub fn leave(&mut self, descriptor: u64) -> Option<Shared> {
+        let place = self.get(descriptor)?.place;
+        let shared = self.places[place].as_mut()?;
+        shared.users -= 1;
+        self.places[place].take_if(|shared| shared.users == 0)
+    }
+
+    #[inline]
+    pub fn get(&self, descriptor: u64) -> Option<&Shared> {
+        let place = ((descriptor >> 32) as usize).wrapping_sub(1);
+        self.places.get(place)?.as_ref().filter(|shared| shared.number == descriptor as u32)
+    }
+
+    pub fn clear(&mut self) {
+        self.places.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_are_found_by_what_lies_in_them_and_freed_once() {
+        let len = 3 << 20;
+        let base = allocate(len, None).unwrap();
+        assert!(base % HUGE as u64 == 0);
+        // SAFETY: just allocated.
+        unsafe { std::slice::from_raw_parts_mut(base as *mut u8, len as usize) }.fill(7);
+        assert!(find(base, len).is_some() && find(base + 5, 100).is_some());
+        assert!(find(base, len << 8).is_none() && find(base + len, len << 8).is_none());
+        let held = find(base, 1);
+        assert_eq!(free(base).err().map(|e| e.status), Some(Status::Busy));
+        drop(held);
+        assert!(free(base).is_ok());
+        assert_eq!(free(base).err().map(|e| e.status), Some(Status::Invalid));
+    }
+
+    #[test]
+    fn peers_can_read_an_area_and_not_write_it() {
+        let base = allocate(4096, None).unwrap();
+        let area = find(base, 1).unwrap();
+        assert!(Mapping::of_peer(area.file.as_fd(), 4096, libc::F_SEAL_SHRINK, false).is_ok());
+        assert!(Mapping::of_peer(area.file.as_fd(), 4096, libc::F_SEAL_SHRINK, true).is_err());
+        drop(area);
+        assert!(free(base).is_ok());
+    }
+
+    #[test]
+    fn a_nic_names_an_area_once() {
+        let base = allocate(8192, None).unwrap();
+        let mut shared = SharedAreas::default();
+        assert_eq!(shared.enter(0x1000, 10), 0);
+        let number = shared.enter(base, 4096);
+        assert_eq!(shared.enter(base + 4096, 4096), number);
+        assert!(shared.leave(number).is_none() && shared.get(number).is_some());
+        assert!(shared.leave(number).is_some() && shared.get(number).is_none());
+        assert!(shared.leave(number).is_none() && shared.leave(0).is_none());
+        assert_ne!(shared.enter(base, 1), number);
+        shared.clear();
+        assert!(free(base).is_ok());
+    }
+}

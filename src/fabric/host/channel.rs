@@ -1,0 +1,298 @@
+//! The memory that two NICs share: requests and bytes one way, answers and bytes
+//! the other way.
+//!
+//! The initiator makes it and passes it over a socket. Requests are cells of a
+//! ring; a cell is valid once it carries the stamp of its turn. Bytes of writes,
+//! messages and long lists of segments lie in the area `forward`, bytes of reads
+//! in `back`; both sides step through these in the same way, so no position is
+//! ever believed. The target answers by one number: how many requests are done.
+//! Of those that failed it keeps a list. Nothing here is locked, and all that the
+//! other side wrote is read once and checked.
+
+use crate::status::{Error, Result, Status};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Requests under way in one direction.
+pub const CELLS: u64 = 256;
+/// Bytes of `forward`, and of `back`. With 256 KiB, 64 KiB pages are a tenth slower.
+pub const AREA: u64 = 1 << 20;
+
+// Where things lie. What one side writes and the other polls has lines of its own.
+const ANSWERS: usize = 0;
+const RETURNED: usize = 128;
+const TARGET_SLEEPS: usize = 256;
+const INITIATOR_SLEEPS: usize = 384;
+const FAILURES: usize = 4096;
+const REQUESTS: usize = FAILURES + CELLS as usize * 8 + 2048;
+const FORWARD: usize = REQUESTS + CELLS as usize * 64 + 4096;
+const BACK: usize = FORWARD + AREA as usize;
+const WHOLE: usize = BACK + AREA as usize;
+const _: () = assert!(REQUESTS % 4096 == 0 && FORWARD % 4096 == 0);
+
+/// The size of a huge page, for which addresses are aligned.
+pub const HUGE: usize = 2 << 20;
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// Eight words on a cache line.
+pub type Cell = [AtomicU64; 8];
+
+/// Mapped memory of a file; unmapped when dropped.
+pub struct Mapping {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an address range that belongs to the mapping.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; what is done with the bytes is the users' affair.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a file that cannot shrink: then no access to it can fault.
+    pub fn of_peer(fd: BorrowedFd, len: usize, seals: i32, writable: bool) -> Result<Mapping> {
+        // SAFETY: asks about a descriptor of ours.
+        let (sealed, size) = unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            let known = libc::fstat(fd.as_raw_fd(), &mut stat) == 0;
+            (libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS), if known { stat.st_size } else { 0 })
+        };
+        if sealed < 0 || sealed & seals != seals || size < 0 || (size as usize) < len || len == 0 {
+            return Err(Error::new(
+                Status::Fabric,
+                "a process of this host passed memory that is not sealed",
+            ));
+        }
+        if len >= HUGE {
+            return Self::aligned(fd, len, writable);
+        }
+        Self::new(fd, len, writable)
+    }
+
+    fn new(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
+        // SAFETY: a new mapping, wherever there is room.
+        let base = unsafe {
+            let fd = fd.as_raw_fd();
+            libc::mmap(std::ptr::null_mut(), len, protection(writable), libc::MAP_SHARED, fd, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(Error::system("mapping memory shared with another process"));
+        }
+        Ok(Mapping { base: base.cast(), len })
+    }
+
+    /// At an address that huge pages can be mapped to.
+    pub fn aligned(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
+        let room = len + HUGE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let shared = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: address space is reserved, the file mapped into it, and the rest given back.
+        unsafe {
+            let reserved = libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, flags, -1, 0);
+            if reserved == libc::MAP_FAILED {
+                return Err(Error::system("reserving addresses for shared memory"));
+            }
+            let start = reserved as usize;
+            let base = start.next_multiple_of(HUGE);
+            let mapped = libc::mmap(base as *mut _, len, protection(writable), shared, fd.as_raw_fd(), 0);
+            let failed = (mapped == libc::MAP_FAILED).then(|| Error::system("mapping shared memory"));
+            if base > start {
+                libc::munmap(reserved, base - start);
+            }
+            if start + room > base + len {
+                libc::munmap((base + len) as *mut _, start + room - base - len);
+            }
+            if let Some(error) = failed {
+                // The kernel may have given up what was reserved: it can be somebody else's by now.
+                return Err(error);
+            }
+            Ok(Mapping { base: base as *mut u8, len })
+        }
+    }
+
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+fn protection(writable: bool) -> i32 {
+    if writable {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_READ
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, unmapped once.
+        unsafe { libc::munmap(self.base.cast(), self.len) };
+    }
+}
+
+pub struct Channel(Mapping);
+
+impl Channel {
+    /// A new one, and the file to pass to the target.
+    pub fn create() -> Result<(Channel, OwnedFd)> {
+        let fd = memfd(c"weft-channel", 0)?;
+        // SAFETY: a file of ours.
+        let made = unsafe {
+            libc::ftruncate(fd.as_raw_fd(), WHOLE as libc::off_t) == 0
+                && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) == 0
+        };
+        if !made {
+            return Err(Error::system("making memory to share with another process"));
+        }
+        use std::os::fd::AsFd;
+        Ok((Channel(Mapping::new(fd.as_fd(), WHOLE, true)?), fd))
+    }
+
+    /// One that a peer made.
+    pub fn attach(fd: BorrowedFd) -> Result<Channel> {
+        Ok(Channel(Mapping::of_peer(fd, WHOLE, SEALS, true)?))
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at + 8 <= WHOLE && at % 8 == 0);
+        // SAFETY: inside the mapping, aligned, and valid in every state.
+        unsafe { &*self.0.base().add(at).cast() }
+    }
+
+    fn flag(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { &*self.0.base().add(at).cast() }
+    }
+
+    /// By the target: requests that are done.
+    pub fn done(&self) -> &AtomicU64 {
+        self.word(ANSWERS)
+    }
+
+    /// By the target: how many of those failed, stored before `done`.
+    pub fn failed(&self) -> &AtomicU64 {
+        self.word(ANSWERS + 8)
+    }
+
+    /// By the target: the request (its low 32 bits, above) and error number of a failure.
+    pub fn failure(&self, n: u64) -> &AtomicU64 {
+        self.word(FAILURES + (n % CELLS) as usize * 8)
+    }
+
+    /// By the initiator: up to where `back` is free again.
+    pub fn returned(&self) -> &AtomicU64 {
+        self.word(RETURNED)
+    }
+
+    /// Not 0: who waits for requests (or room in `back`) sleeps.
+    pub fn target_sleeps(&self) -> &AtomicU32 {
+        self.flag(TARGET_SLEEPS)
+    }
+
+    /// Not 0: who waits for answers sleeps.
+    pub fn initiator_sleeps(&self) -> &AtomicU32 {
+        self.flag(INITIATOR_SLEEPS)
+    }
+
+    /// The cell of request `n`.
+    pub fn cell(&self, n: u64) -> &Cell {
+        // SAFETY: inside the mapping, aligned, and valid in every state.
+        unsafe { &*self.0.base().add(REQUESTS + (n % CELLS) as usize * 64).cast() }
+    }
+
+    /// Where a block of `forward` lies that `Block::after` has placed.
+    pub fn forward(&self, block: &Block) -> *mut u8 {
+        // SAFETY: a block lies within its area.
+        unsafe { self.0.base().add(FORWARD + (block.start % AREA) as usize) }
+    }
+
+    pub fn back(&self, block: &Block) -> *mut u8 {
+        // SAFETY: a block lies within its area.
+        unsafe { self.0.base().add(BACK + (block.start % AREA) as usize) }
+    }
+}
+
+/// The stamp of request `n`: what its cell did not carry a turn before.
+pub fn stamp(n: u64) -> u32 {
+    (n / CELLS) as u32 + 1
+}
+
+/// A piece of an area, in one run; positions count bytes since the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Block {
+    /// The next piece of `len` bytes after `position`; `len` is at most half of
+    /// `AREA`, so that an empty area has room for it wherever it begins.
+    #[inline]
+    pub fn after(position: u64, len: u64) -> Block {
+        debug_assert!(len <= AREA / 2 && position % 64 == 0);
+        let at = position % AREA;
+        let len = len.next_multiple_of(64);
+        let start = if at + len > AREA { position + (AREA - at) } else { position };
+        Block { start, end: start + len }
+    }
+
+    /// Whether it lies past nothing that is still in use.
+    #[inline]
+    pub fn fits(&self, free: u64) -> bool {
+        self.end - free <= AREA
+    }
+}
+
+/// An anonymous file in memory.
+pub fn memfd(name: &std::ffi::CStr, flags: u32) -> Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
+    // SAFETY: makes a descriptor that nobody else has.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    if fd < 0 {
+        return Err(Error::system("making memory that can be shared"));
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn blocks_never_cross_the_end_nor_each_other() {
+        let (mut at, mut free, mut seed) = (0u64, 0u64, 1u64);
+        let mut open: std::collections::VecDeque<Block> = Default::default();
+        for _ in 0..10_000 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let len = (seed >> 33) % (AREA / 2 + 1);
+            let block = Block::after(at, len);
+            while !block.fits(free) {
+                free = open.pop_front().expect("an empty area has room").end;
+            }
+            assert!(block.start % AREA + (block.end - block.start) <= AREA);
+            assert!(block.end - block.start >= len && block.start >= at && block.start % 64 == 0);
+            open.push_back(block);
+            at = block.end;
+        }
+    }
+
+    #[test]
+    fn only_sealed_memory_of_the_right_size_is_attached() {
+        let (_channel, fd) = Channel::create().unwrap();
+        assert!(Channel::attach(fd.as_fd()).is_ok());
+        let open = memfd(c"test", 0).unwrap();
+        // SAFETY: a file of ours.
+        unsafe { libc::ftruncate(open.as_raw_fd(), WHOLE as libc::off_t) };
+        assert!(Channel::attach(open.as_fd()).is_err());
+        let short = memfd(c"test", 0).unwrap();
+        // SAFETY: a file of ours.
+        unsafe { libc::fcntl(short.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
+        assert!(Channel::attach(short.as_fd()).is_err());
+    }
+}

@@ -1,0 +1,383 @@
+//! The target's end of a channel: does what one of a peer's NICs asks for.
+//!
+//! Requests are done in order, each in one go: it is checked against our own
+//! registrations, then its bytes are copied, then it is answered. What the peer
+//! wrote is hostile until checked: a request that may not be is answered with an
+//! error, one that makes no sense ends the channel.
+
+use super::channel::{self, Block, Channel, Mapping, AREA, CELLS};
+use super::copy;
+use super::registry::{Registry, Wish};
+use super::request::{Kind, Piece, Request, BYTES, PIECES};
+use super::socket::{self, Heard, Word};
+use crate::fabric::{Buffer, Reaped, Scratch};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{fence, Ordering};
+
+/// Areas that one route may pass: each costs us a mapping.
+const AREAS: usize = 8192;
+
+/// What requests are done with.
+pub struct Serving<'a> {
+    pub registry: &'a mut Registry,
+    /// Posted receives, the oldest first.
+    pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
+    pub reaped: &'a mut Vec<Reaped>,
+    /// Bytes that may be copied now.
+    pub budget: u64,
+}
+
+/// Memory of the peer that we may read.
+struct Area {
+    number: u32,
+    mapping: Mapping,
+}
+
+/// Why serving stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Blocked {
+    No,
+    /// A message finds no receive.
+    Receive,
+    /// A read finds no room in `back` up to here.
+    Room(u64),
+}
+
+/// How a request went.
+enum Outcome {
+    Done,
+    Refused(i32),
+    Later(Blocked),
+    /// The peer breaks the rules.
+    Senseless,
+}
+
+use Outcome::{Done, Later, Refused, Senseless};
+
+pub struct Incoming {
+    socket: OwnedFd,
+    channel: Channel,
+    areas: Vec<Area>,
+    next: u64,
+    failures: u64,
+    forward: u64,
+    back: u64,
+    back_free: u64,
+    /// The last number of requests that was published.
+    answered: u64,
+    /// Something was published of which a sleeping initiator was not told.
+    untold: bool,
+    blocked: Blocked,
+    /// The peer is gone: only what it left in the channel remains.
+    ended: bool,
+    /// It broke the rules.
+    refused: bool,
+}
+
+impl Incoming {
+    pub fn new(socket: OwnedFd, channel: Channel) -> Incoming {
+        Incoming {
+            socket,
+            channel,
+            areas: Vec::new(),
+            next: 0,
+            failures: 0,
+            forward: 0,
+            back: 0,
+            back_free: 0,
+            answered: 0,
+            untold: false,
+            blocked: Blocked::No,
+            ended: false,
+            refused: false,
+        }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The peer is gone.
+    pub fn end(&mut self) {
+        self.ended = true;
+        self.areas.clear();
+    }
+
+    /// Has nothing to do with the peer any more: it sees that by the hangup.
+    pub fn refuse(&mut self) {
+        self.end();
+        self.refused = true;
+    }
+
+    /// Nothing more will come.
+    pub fn is_over(&self) -> bool {
+        self.refused || self.ended && !self.is_there()
+    }
+
+    #[inline]
+    fn is_there(&self) -> bool {
+        Request::is_there(self.channel.cell(self.next), channel::stamp(self.next))
+    }
+
+    /// Does what is asked for, within the budget; false if the peer breaks the
+    /// rules.
+    #[inline]
+    pub fn serve(&mut self, with: &mut Serving) -> bool {
+        if !self.is_there() {
+            self.tell();
+            return true;
+        }
+        self.blocked = Blocked::No;
+        let sane = self.serve_all(with);
+        self.answer();
+        // Who sleeps already is woken at once. To see one that is just about to takes a fence,
+        // which would hold up what came: that is left to a pass without work.
+        if self.channel.initiator_sleeps().load(Ordering::Relaxed) != 0 || self.blocked != Blocked::No {
+            self.tell();
+        }
+        sane
+    }
+
+    fn serve_all(&mut self, with: &mut Serving) -> bool {
+        while with.budget > 0 && self.is_there() {
+            let Some(request) = Request::read(self.channel.cell(self.next)) else { return false };
+            let block = Block::after(self.forward, request.block_len());
+            let errno = match self.perform(&request, &block, with) {
+                Done => 0,
+                Refused(errno) => errno,
+                Later(blocked) => {
+                    self.blocked = blocked;
+                    return true;
+                }
+                Senseless => return false,
+            };
+            if errno != 0 {
+                let failure = self.next & 0xffff_ffff | (errno as u64) << 32;
+                self.channel.failure(self.failures).store(failure, Ordering::Relaxed);
+                self.failures += 1;
+                self.channel.failed().store(self.failures, Ordering::Release);
+            }
+            self.forward = block.end;
+            self.next += 1;
+            with.budget = with.budget.saturating_sub(request.len);
+            // Its part of the channel can be used again while we go on.
+            if request.stream || self.next - self.answered >= CELLS / 4 {
+                self.answer();
+            }
+        }
+        true
+    }
+
+    /// Publishes what is done.
+    #[inline]
+    fn answer(&mut self) {
+        if self.answered != self.next {
+            self.answered = self.next;
+            self.channel.done().store(self.next, Ordering::Release);
+            self.untold = true;
+        }
+    }
+
+    #[inline]
+    fn perform(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
+        match request.kind {
+            Kind::Write if request.inline > 0 => write_inline(request, with.registry),
+            Kind::Write => self.write(request, block, with.registry),
+            Kind::Read => self.read(request, block, with.registry),
+            Kind::Message => self.message(request, block, with),
+        }
+    }
+
+    fn write(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
+        let mut pieces = [Piece::default(); PIECES];
+        let Some(pieces) = self.pieces(request, block, &mut pieces) else { return Senseless };
+        if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Write)) {
+            return Refused(libc::EACCES);
+        }
+        let stream = request.stream;
+        if request.area == 0 {
+            // SAFETY: the block holds the list, then as many bytes as the request has.
+            let mut from = unsafe { self.channel.forward(block).add(request.list_len() as usize) };
+            for piece in pieces {
+                // SAFETY: the pieces' lengths add up to the request's; `allows` said that the
+                // target is registered memory, which stays valid while it is.
+                unsafe {
+                    copy::copy(piece.remote as *mut u8, from, piece.len as usize, stream);
+                    from = from.add(piece.len as usize);
+                }
+            }
+        } else {
+            let Some(area) = self.area(request.area) else { return Refused(libc::EIO) };
+            let within = |p: &Piece| {
+                let len = area.len() as u64;
+                p.offset <= len && p.len <= len - p.offset
+            };
+            if !pieces.iter().all(within) {
+                return Senseless;
+            }
+            for piece in pieces {
+                // SAFETY: inside the area, which cannot shrink; the target as above.
+                unsafe {
+                    let from = area.base().add(piece.offset as usize);
+                    copy::copy(piece.remote as *mut u8, from, piece.len as usize, stream);
+                }
+            }
+        }
+        copy::settle(stream);
+        Done
+    }
+
+    fn read(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
+        let mut pieces = [Piece::default(); PIECES];
+        let Some(pieces) = self.pieces(request, block, &mut pieces) else { return Senseless };
+        if request.len > BYTES {
+            return Senseless;
+        }
+        if self.ended {
+            return Refused(libc::ENOTCONN); // Nobody makes room for it any more.
+        }
+        if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Read)) {
+            return Refused(libc::EACCES);
+        }
+        let place = Block::after(self.back, request.len);
+        if !place.fits(self.back_free) {
+            let free = self.channel.returned().load(Ordering::Acquire);
+            if free < self.back_free || free > self.back {
+                return Senseless;
+            }
+            self.back_free = free;
+            if !place.fits(free) {
+                return Later(Blocked::Room(place.end));
+            }
+        }
+        let stream = request.stream;
+        let mut to = self.channel.back(&place);
+        for piece in pieces {
+            // SAFETY: registered memory, as `allows` said; the place has room for all pieces.
+            unsafe {
+                copy::copy(to, piece.remote as *const u8, piece.len as usize, stream);
+                to = to.add(piece.len as usize);
+            }
+        }
+        copy::settle(stream);
+        self.back = place.end;
+        Done
+    }
+
+    fn message(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
+        let Some((buffer, scratch)) = with.receives.front().copied() else {
+            return Later(Blocked::Receive);
+        };
+        let len = request.len as usize;
+        if len > buffer.len {
+            return Senseless;
+        }
+        // SAFETY: the block holds the message, and the buffer, which is ours until it is reaped, has
+        // room for it.
+        unsafe { copy::copy(buffer.address.cast(), self.channel.forward(block), len, false) };
+        with.receives.pop_front();
+        with.reaped.push(Reaped { scratch, len, errno: 0, provider_errno: 0 });
+        Done
+    }
+
+    /// The request's pieces, read once; `None` if they do not add up to it.
+    #[inline]
+    fn pieces<'a>(
+        &self,
+        request: &Request,
+        block: &Block,
+        pieces: &'a mut [Piece; PIECES],
+    ) -> Option<&'a [Piece]> {
+        if request.pieces == 1 {
+            pieces[0] = Piece { remote: request.remote, len: request.len, offset: request.words[0] };
+            return Some(&pieces[..1]);
+        }
+        let pieces = pieces.get_mut(..request.pieces)?;
+        // SAFETY: the block begins with so many pieces, which are integers.
+        unsafe {
+            let list = self.channel.forward(block).cast_const();
+            std::ptr::copy_nonoverlapping(list, pieces.as_mut_ptr().cast(), std::mem::size_of_val(pieces));
+        }
+        let sum = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len))?;
+        (sum == request.len).then_some(pieces)
+    }
+
+    /// The area of this number. It was passed before it was named, but the
+    /// socket may not have been read since.
+    fn area(&mut self, number: u32) -> Option<&Mapping> {
+        if !self.areas.iter().any(|area| area.number == number) {
+            self.listen();
+        }
+        self.areas.iter().find(|area| area.number == number).map(|area| &area.mapping)
+    }
+
+    /// Reads what the socket has; false when the peer is gone.
+    pub fn listen(&mut self) -> bool {
+        loop {
+            match socket::hear(self.socket.as_fd()) {
+                Heard::Word(Word::Wake) => {}
+                Heard::Word(Word::Forget(number)) => self.areas.retain(|area| area.number != number),
+                Heard::Word(Word::Area(..)) if self.areas.len() == AREAS => return false,
+                Heard::Word(Word::Area(number, len, file)) => {
+                    // Without it, writes from there are refused.
+                    match Mapping::of_peer(file.as_fd(), len as usize, libc::F_SEAL_SHRINK, false) {
+                        Ok(mapping) => self.areas.push(Area { number, mapping }),
+                        Err(error) => log::warn!("memory of a peer on this host: {error}"),
+                    }
+                }
+                Heard::Nothing => return true,
+                Heard::Word(Word::Channel(_)) | Heard::End => return false,
+            }
+        }
+    }
+
+    /// Wakes the initiator if it sleeps and there is something new for it.
+    #[inline]
+    fn tell(&mut self) {
+        if !self.untold {
+            return;
+        }
+        self.untold = false;
+        // Pairs with the fence before an initiator sleeps.
+        fence(Ordering::SeqCst);
+        let sleeps = self.channel.initiator_sleeps();
+        if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
+            socket::wake(self.socket.as_fd());
+        }
+    }
+
+    /// Says whether we sleep.
+    pub fn sleeps(&self, sleeps: bool) {
+        self.channel.target_sleeps().store(sleeps as u32, Ordering::Relaxed);
+    }
+
+    /// Whether `serve` has something to do.
+    pub fn has_work(&self, receives: bool) -> bool {
+        self.untold
+            || self.is_there()
+                && match self.blocked {
+                    Blocked::No => true,
+                    Blocked::Receive => receives,
+                    Blocked::Room(end) => {
+                        end.wrapping_sub(self.channel.returned().load(Ordering::Acquire)) <= AREA
+                    }
+                }
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        socket::shut(self.socket.as_fd());
+    }
+}
+
+fn write_inline(request: &Request, registry: &mut Registry) -> Outcome {
+    if !registry.allows(request.key, request.remote, request.len, Wish::Write) {
+        return Refused(libc::EACCES);
+    }
+    let bytes = request.inline_bytes();
+    // SAFETY: registered memory, as `allows` said; at most as long as the bytes.
+    unsafe { copy::copy(request.remote as *mut u8, bytes.as_ptr(), request.len as usize, false) };
+    Done
+}

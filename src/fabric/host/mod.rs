@@ -1,0 +1,52 @@
+//! The fabric between processes of one host: our own, since libfabric's shm
+//! cannot keep Weft's promises.
+//!
+//! A NIC of this fabric listens at an abstract Unix socket. A route to another
+//! one is a `channel`: memory that the two processes share and nobody else sees,
+//! passed over that socket. The initiator's worker puts requests and bytes into
+//! it (`outgoing`), the target's worker checks each against its own registrations,
+//! does it and answers (`incoming`). So a completion means delivered, a fence or a
+//! deregistration is the target's own decision, and what ends with a process ends
+//! for its peers by the socket's hangup. There is no lock and no file to be left
+//! behind.
+//!
+//! Bytes of ordinary memory are copied twice, by both sides at the same time;
+//! memory that `weft_memory_alloc` made (`area`) is read by the target straight
+//! from where it is. `copy` has the measurements.
+//!
+//! Peers must be of the same user, and in the same network namespace: that is
+//! what makes a host here.
+
+pub mod area;
+mod channel;
+mod copy;
+mod incoming;
+mod nic;
+mod outgoing;
+mod registry;
+mod request;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod watch;
+mod writable;
+
+pub use nic::HostNic;
+
+use crate::status::{Error, Result, Status};
+use std::os::unix::fs::MetadataExt;
+
+/// The fabric's name, and that of its only NIC.
+pub const NAME: &str = "host";
+
+/// What processes must have in common to be on one host.
+pub fn network() -> Result<String> {
+    let unknown = |what: &str, error: std::io::Error| {
+        Error::new(Status::System, format!("the fabric \"host\" needs {what}: {error}"))
+    };
+    const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+    const NAMESPACE: &str = "/proc/thread-self/ns/net";
+    let boot = std::fs::read_to_string(BOOT).map_err(|error| unknown(BOOT, error))?;
+    let namespace = std::fs::metadata(NAMESPACE).map_err(|error| unknown(NAMESPACE, error))?;
+    Ok(format!("{}/{}", boot.trim(), namespace.ino()))
+}

@@ -1,0 +1,508 @@
+//! The initiator's end of a channel: a route to one of a peer's NICs.
+//!
+//! Operations queue up in order. Each becomes one or several requests, as there
+//! is room in the channel: bytes of writes are copied into it, unless they lie in
+//! memory that the target can read by itself; bytes of reads are copied out. So
+//! the memory of an operation is touched by this process alone, or read by the
+//! target.
+
+use super::area::Shared;
+use super::channel::{self, Block, Channel, CELLS};
+use super::copy;
+use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, INLINE, PIECES};
+use super::socket::{self, Heard};
+use crate::fabric::{Reaped, Scratch, Segment};
+use crate::status::{Error, Result, Status};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{fence, Ordering};
+
+/// A place in an operation's segments.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    segment: usize,
+    offset: u64,
+}
+
+/// An operation whose requests are not all answered.
+struct Op {
+    scratch: *mut Scratch,
+    kind: Kind,
+    key: u64,
+    /// Its memory, as the target knows it; 0 if it does not.
+    area: u32,
+    area_base: u64,
+    segments: Vec<Segment>,
+    /// Up to where requests were made, and up to where reads have arrived.
+    asked: Cursor,
+    arrived: Cursor,
+    /// Requests without an answer.
+    open: u32,
+    all_asked: bool,
+    errno: i32,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy)]
+struct Flight {
+    /// A message's is somebody else's meanwhile.
+    op: u32,
+    kind: Kind,
+    len: u64,
+    stream: bool,
+    /// Where its block in `forward` ends.
+    end: u64,
+}
+
+pub struct Outgoing {
+    /// None while the listener has no room.
+    socket: Option<OwnedFd>,
+    channel: Channel,
+    /// The channel's, until it is passed.
+    file: Option<OwnedFd>,
+    ops: Vec<Op>,
+    free: Vec<u32>,
+    /// Operations that have requests to make.
+    queue: VecDeque<u32>,
+    flights: Box<[Flight; CELLS as usize]>,
+    sent: u64,
+    done: u64,
+    failures: u64,
+    /// How far `forward` is used, and up to where it is free again.
+    forward: u64,
+    forward_free: u64,
+    back: u64,
+    /// Something was published of which a sleeping target was not told.
+    untold: bool,
+    /// By place: the number of the area that was passed, or 0.
+    passed: Vec<u32>,
+    /// The peer is gone: how operations end.
+    dead: Option<i32>,
+    /// Its user wants no more of it; it goes when everything is answered.
+    pub removed: bool,
+}
+
+// SAFETY: the pointers are the caller's, which moves with it.
+unsafe impl Send for Outgoing {}
+
+impl Outgoing {
+    pub fn new() -> Result<Outgoing> {
+        let (channel, file) = Channel::create()?;
+        let flight = Flight { op: 0, kind: Kind::Message, len: 0, stream: false, end: 0 };
+        Ok(Outgoing {
+            socket: None,
+            channel,
+            file: Some(file),
+            ops: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            flights: Box::new([flight; CELLS as usize]),
+            sent: 0,
+            done: 0,
+            failures: 0,
+            forward: 0,
+            forward_free: 0,
+            back: 0,
+            untold: false,
+            passed: Vec::new(),
+            dead: None,
+            removed: false,
+        })
+    }
+
+    /// Connects to the listener; false while it has no room for us.
+    pub fn connect(&mut self, name: &str) -> Result<bool> {
+        let Some(socket) = socket::connect(name)? else { return Ok(false) };
+        if socket::of_our_user(socket.as_fd()).is_none() {
+            return Err(Error {
+                provider_errno: libc::EACCES,
+                ..Error::new(Status::Fabric, "the peer on this host is another user's process")
+            });
+        }
+        let file = self.file.take();
+        if !file.is_some_and(|file| socket::pass_channel(socket.as_fd(), file.as_fd())) {
+            return Err(Error {
+                provider_errno: socket::errno(),
+                ..Error::system("passing memory to a peer on this host")
+            });
+        }
+        self.socket = Some(socket);
+        Ok(true)
+    }
+
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    #[cfg(test)]
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// The peer is gone, or none of its business: operations end with this.
+    pub fn die(&mut self, errno: i32) {
+        self.dead.get_or_insert(errno);
+    }
+
+    pub fn dead(&self) -> Option<i32> {
+        self.dead
+    }
+
+    /// Nothing is under way.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.sent == self.done && self.queue.is_empty() && !self.untold
+    }
+
+    /// Queues a write or read.
+    #[inline]
+    pub fn rma(
+        &mut self,
+        read: bool,
+        segments: &[Segment],
+        key: u64,
+        area: Option<&Shared>,
+        scratch: *mut Scratch,
+    ) {
+        let kind = if read { Kind::Read } else { Kind::Write };
+        let passed = area.filter(|area| !read && self.pass(area));
+        let (area, base) = passed.map_or((0, 0), |area| (area.number, area.base()));
+        self.push(kind, key, (area, base), segments, scratch);
+    }
+
+    /// Queues a message.
+    pub fn send(&mut self, local: u64, len: u64, scratch: *mut Scratch) {
+        self.push(Kind::Message, 0, (0, 0), &[Segment { local, remote: 0, len }], scratch);
+    }
+
+    fn push(&mut self, kind: Kind, key: u64, area: (u32, u64), segments: &[Segment], scratch: *mut Scratch) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.ops.push(Op::empty());
+            self.ops.len() as u32 - 1
+        });
+        let op = &mut self.ops[index as usize];
+        op.segments.clear();
+        op.segments.extend_from_slice(segments);
+        (op.scratch, op.kind, op.key, op.area, op.area_base) = (scratch, kind, key, area.0, area.1);
+        (op.asked, op.arrived) = Default::default();
+        (op.open, op.all_asked, op.errno) = (0, false, 0);
+        self.queue.push_back(index);
+    }
+
+    /// Makes an area known to the target; false if it cannot be told now.
+    #[inline]
+    fn pass(&mut self, area: &Shared) -> bool {
+        if self.passed.get(area.place) == Some(&area.number) {
+            return true;
+        }
+        let Some(socket) = self.socket() else { return false };
+        if !socket::pass_area(socket, area.number, area.len(), area.file()) {
+            return false;
+        }
+        self.passed.resize(self.passed.len().max(area.place + 1), 0);
+        self.passed[area.place] = area.number;
+        true
+    }
+
+    /// An area is no more: the target need not keep it mapped.
+    pub fn forget(&mut self, area: &Shared) {
+        let Some(passed) = self.passed.get_mut(area.place).filter(|number| **number == area.number) else {
+            return;
+        };
+        *passed = 0;
+        if let Some(socket) = self.socket() {
+            socket::forget_area(socket, area.number);
+        }
+    }
+
+    /// Makes requests while there is room; messages are done when they are in
+    /// the channel. Up to `budget` bytes are copied.
+    #[inline]
+    pub fn pump(&mut self, budget: &mut u64, reaped: &mut Vec<Reaped>) {
+        while let Some(&index) = self.queue.front() {
+            if self.sent - self.done == CELLS || *budget == 0 || !self.ask(index, budget) {
+                break;
+            }
+            if self.ops[index as usize].all_asked {
+                self.queue.pop_front();
+                if self.ops[index as usize].kind == Kind::Message {
+                    self.finish(index, reaped);
+                }
+            }
+        }
+    }
+
+    /// Makes an operation's next request; false if there is no room for it.
+    #[inline]
+    fn ask(&mut self, index: u32, budget: &mut u64) -> bool {
+        let op = &mut self.ops[index as usize];
+        let most = if op.area == 0 { BYTES } else { AREA_BYTES };
+        let mut pieces = [Piece::default(); PIECES];
+        let (count, len, after) = op.take(most, &mut pieces);
+        let first = pieces[0];
+        let is_inline = op.kind == Kind::Write && count == 1 && len <= INLINE && op.area == 0 && len > 0;
+        let mut request = Request {
+            kind: op.kind,
+            inline: if is_inline { len } else { 0 },
+            stream: copy::streams(len, self.sent - self.done),
+            pieces: count,
+            len,
+            area: op.area,
+            key: op.key,
+            remote: first.remote,
+            words: [first.offset, 0, 0, 0],
+        };
+        let block = Block::after(self.forward, request.block_len());
+        if !block.fits(self.forward_free) {
+            return false;
+        }
+        if is_inline {
+            // SAFETY: at most as long as the words; the operation's memory is valid until it is done.
+            unsafe { op.gather(len, request.words.as_mut_ptr().cast(), false) };
+        } else if block.start != block.end {
+            let place = self.channel.forward(&block);
+            if count > 1 {
+                // SAFETY: the block has room for the pieces first.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(pieces.as_ptr().cast(), place, count * size_of::<Piece>())
+                };
+            }
+            if op.area == 0 && op.kind != Kind::Read {
+                let stream = request.stream;
+                // SAFETY: and then for the bytes, which are valid until the operation is done.
+                unsafe { op.gather(len, place.add(request.list_len() as usize), stream) };
+                copy::settle(stream);
+                *budget = budget.saturating_sub(len);
+            }
+        }
+        request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
+        self.flights[(self.sent % CELLS) as usize] =
+            Flight { op: index, kind: op.kind, len, stream: request.stream, end: block.end };
+        op.asked = after;
+        op.open += 1;
+        op.all_asked = after.segment == op.segments.len();
+        self.sent += 1;
+        self.forward = block.end;
+        self.untold = true;
+        true
+    }
+
+    /// Takes the target's answers; false if they make no sense.
+    #[inline]
+    pub fn progress(&mut self, budget: &mut u64, reaped: &mut Vec<Reaped>) -> bool {
+        if self.sent == self.done {
+            return true;
+        }
+        let done = self.channel.done().load(Ordering::Acquire);
+        if done == self.done {
+            return true;
+        }
+        if done.wrapping_sub(self.done) > self.sent - self.done {
+            return false;
+        }
+        let failed = self.channel.failed().load(Ordering::Acquire);
+        // It may tell of later ones already.
+        if failed.wrapping_sub(self.failures) > self.sent - self.done {
+            return false;
+        }
+        let back = self.back;
+        while self.done != done && *budget > 0 {
+            self.settle(failed, budget, reaped);
+        }
+        if self.back != back {
+            self.channel.returned().store(self.back, Ordering::Release);
+            self.untold = true;
+        }
+        true
+    }
+
+    /// One request is answered.
+    #[inline]
+    fn settle(&mut self, failed: u64, budget: &mut u64, reaped: &mut Vec<Reaped>) {
+        let n = self.done;
+        let flight = self.flights[(n % CELLS) as usize];
+        let mut errno = 0;
+        if self.failures != failed {
+            let failure = self.channel.failure(self.failures).load(Ordering::Relaxed);
+            if failure as u32 == n as u32 {
+                // Whatever it says, it is an error.
+                errno = ((failure >> 32) as i32).clamp(1, 4095);
+                self.failures += 1;
+            }
+        }
+        self.done += 1;
+        self.forward_free = flight.end;
+        if flight.kind == Kind::Message {
+            return;
+        }
+        let op = &mut self.ops[flight.op as usize];
+        if flight.kind == Kind::Read && errno == 0 {
+            let block = Block::after(self.back, flight.len);
+            if op.errno == 0 {
+                // SAFETY: the block holds as many bytes; the operation's memory is valid until it
+                // is done.
+                unsafe { op.scatter(flight.len, self.channel.back(&block), flight.stream) };
+            }
+            self.back = block.end;
+            *budget = budget.saturating_sub(flight.len);
+        }
+        if op.errno == 0 {
+            op.errno = errno;
+        }
+        op.open -= 1;
+        if op.open == 0 && op.all_asked {
+            self.finish(flight.op, reaped);
+        }
+    }
+
+    fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
+        let op = &mut self.ops[index as usize];
+        reaped.push(Reaped { scratch: op.scratch, len: 0, errno: op.errno, provider_errno: op.errno });
+        op.scratch = std::ptr::null_mut();
+        self.free.push(index);
+    }
+
+    /// Wakes the target if it sleeps and there is something new for it.
+    #[inline]
+    pub fn tell(&mut self) {
+        if !self.untold {
+            return;
+        }
+        let Some(socket) = &self.socket else { return };
+        self.untold = false;
+        // Pairs with the fence before a target sleeps: either it sees what we published, or we
+        // see that it sleeps.
+        fence(Ordering::SeqCst);
+        let sleeps = self.channel.target_sleeps();
+        if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
+            socket::wake(socket.as_fd());
+        }
+    }
+
+    /// Says whether we sleep.
+    pub fn sleeps(&self, sleeps: bool) {
+        if self.sent != self.done {
+            self.channel.initiator_sleeps().store(sleeps as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether `progress` or `pump` has something to do.
+    pub fn has_work(&self) -> bool {
+        let answered = self.sent != self.done && self.channel.done().load(Ordering::Acquire) != self.done;
+        answered || self.untold || (self.sent == self.done && !self.queue.is_empty()) || self.socket.is_none()
+    }
+
+    /// Reads what the socket has; false when the peer is gone.
+    pub fn listen(&mut self) -> bool {
+        while let Some(socket) = self.socket() {
+            match socket::hear(socket) {
+                Heard::Word(socket::Word::Wake) => {}
+                Heard::Nothing => return true,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Ends everything that is under way.
+    pub fn fail_all(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
+        self.queue.clear();
+        for op in &mut self.ops {
+            if !op.scratch.is_null() {
+                let scratch = std::mem::replace(&mut op.scratch, std::ptr::null_mut());
+                reaped.push(Reaped { scratch, len: 0, errno, provider_errno: errno });
+            }
+        }
+        self.ops.clear();
+        self.free.clear();
+        self.done = self.sent;
+        self.untold = false;
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.socket().into_iter().for_each(socket::shut);
+    }
+}
+
+impl Op {
+    fn empty() -> Op {
+        Op {
+            scratch: std::ptr::null_mut(),
+            kind: Kind::Write,
+            key: 0,
+            area: 0,
+            area_base: 0,
+            segments: Vec::new(),
+            asked: Cursor::default(),
+            arrived: Cursor::default(),
+            open: 0,
+            all_asked: false,
+            errno: 0,
+        }
+    }
+
+    /// The next pieces, of `most` bytes in all: their number, their bytes, and
+    /// where they end.
+    #[inline]
+    fn take(&self, most: u64, pieces: &mut [Piece; PIECES]) -> (usize, u64, Cursor) {
+        let (mut at, mut len, mut count) = (self.asked, 0, 0);
+        while count < PIECES && len < most {
+            let Some(segment) = self.segments.get(at.segment) else { break };
+            let part = (segment.len - at.offset).min(most - len);
+            pieces[count] = Piece {
+                remote: segment.remote.wrapping_add(at.offset),
+                len: part,
+                offset: (segment.local + at.offset).wrapping_sub(self.area_base),
+            };
+            count += 1;
+            len += part;
+            at.offset += part;
+            if at.offset == segment.len {
+                at = Cursor { segment: at.segment + 1, offset: 0 };
+            }
+        }
+        (count, len, at)
+    }
+
+    /// Copies the next `len` bytes from where requests were made up to.
+    ///
+    /// # Safety
+    /// The segments' memory must be valid, and `to` writable for `len` bytes.
+    #[inline]
+    unsafe fn gather(&self, len: u64, to: *mut u8, stream: bool) {
+        let (mut at, mut copied) = (self.asked, 0);
+        while copied < len {
+            let segment = &self.segments[at.segment];
+            let part = (segment.len - at.offset).min(len - copied);
+            let from = (segment.local + at.offset) as *const u8;
+            // SAFETY: a part of the segment, and of the `len` bytes at `to`.
+            unsafe { copy::copy(to.add(copied as usize), from, part as usize, stream) };
+            copied += part;
+            at = Cursor { segment: at.segment + 1, offset: 0 };
+        }
+    }
+
+    /// Copies the next `len` bytes that were read to their place.
+    ///
+    /// # Safety
+    /// The segments' memory must be valid, and `from` readable for `len` bytes.
+    unsafe fn scatter(&mut self, len: u64, from: *const u8, stream: bool) {
+        let mut copied = 0;
+        while copied < len {
+            let at = &mut self.arrived;
+            let segment = &self.segments[at.segment];
+            let part = (segment.len - at.offset).min(len - copied);
+            let to = (segment.local + at.offset) as *mut u8;
+            // SAFETY: a part of the segment, and of the `len` bytes at `from`.
+            unsafe { copy::copy(to, from.add(copied as usize), part as usize, stream) };
+            copied += part;
+            at.offset += part;
+            if at.offset == segment.len {
+                *at = Cursor { segment: at.segment + 1, offset: 0 };
+            }
+        }
+        copy::settle(stream);
+    }
+}

@@ -1,0 +1,120 @@
+//! What peers may reach: the registrations of one NIC, by key.
+
+use crate::fabric::{Access, HostRange};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// What a peer wants of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    Write,
+    Read,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    key: u64,
+    base: u64,
+    len: u64,
+    access: Access,
+}
+
+/// Keys are random: they are their own hash.
+#[derive(Default)]
+struct Itself(u64);
+
+impl Hasher for Itself {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | *byte as u64);
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+#[derive(Default)]
+pub struct Registry {
+    entries: HashMap<u64, Entry, BuildHasherDefault<Itself>>,
+    /// The one that was asked for last.
+    last: Option<Entry>,
+}
+
+impl Registry {
+    /// False if the key is taken.
+    pub fn add(&mut self, key: u64, range: HostRange, access: Access) -> bool {
+        let entry = Entry { key, base: range.base, len: range.len, access };
+        if self.entries.contains_key(&key) {
+            return false;
+        }
+        self.entries.insert(key, entry);
+        true
+    }
+
+    /// False if there is no such key.
+    pub fn remove(&mut self, key: u64) -> bool {
+        self.last = None;
+        self.entries.remove(&key).is_some()
+    }
+
+    pub fn clear(&mut self) {
+        self.last = None;
+        self.entries.clear();
+    }
+
+    /// Whether a peer that knows `key` may do this with these bytes.
+    #[inline]
+    pub fn allows(&mut self, key: u64, address: u64, len: u64, wish: Wish) -> bool {
+        let entry = match self.last {
+            Some(entry) if entry.key == key => entry,
+            _ => match self.entries.get(&key) {
+                Some(entry) => *self.last.insert(*entry),
+                None => return false,
+            },
+        };
+        let granted = match wish {
+            Wish::Write => entry.access.remote_write,
+            Wish::Read => entry.access.remote_read,
+        };
+        // Offsets, so that nothing can wrap around.
+        let offset = address.wrapping_sub(entry.base);
+        granted && offset <= entry.len && len <= entry.len - offset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_registered_is_allowed() {
+        let mut registry = Registry::default();
+        let both = Access { remote_write: true, remote_read: true };
+        assert!(registry.add(7, HostRange { base: 1000, len: 100 }, both));
+        assert!(registry.add(8, HostRange { base: 5000, len: 1 }, Access { remote_read: false, ..both }));
+        assert!(!registry.add(7, HostRange { base: 0, len: 1 }, both));
+        for (key, address, len, wish, expected) in [
+            (7, 1000, 100, Wish::Write, true),
+            (7, 1100, 0, Wish::Read, true),
+            (7, 1099, 1, Wish::Read, true),
+            (7, 999, 1, Wish::Write, false),
+            (7, 1000, 101, Wish::Write, false),
+            (7, 1101, 0, Wish::Write, false),
+            (7, 1001, u64::MAX, Wish::Write, false),
+            (7, u64::MAX, 2, Wish::Write, false),
+            (8, 5000, 1, Wish::Write, true),
+            (8, 5000, 1, Wish::Read, false),
+            (9, 1000, 1, Wish::Write, false),
+            (0, 0, 0, Wish::Write, false),
+        ] {
+            assert_eq!(registry.allows(key, address, len, wish), expected, "{key} {address} {len} {wish:?}");
+        }
+        assert!(registry.allows(7, 1000, 1, Wish::Write));
+        assert!(registry.remove(7) && !registry.remove(7));
+        assert!(!registry.allows(7, 1000, 1, Wish::Write));
+    }
+}

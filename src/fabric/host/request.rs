@@ -1,0 +1,208 @@
+//! Requests as they stand in a cell.
+//!
+//!     u64 stamp (32 bits), kind (8), inline bytes (7), past the caches (1), segments (16)
+//!     u64 bytes in all (32 bits), area (32): where a write's bytes are, 0 for the ring
+//!     u64 key
+//!     u64 remote address          } of the only segment; several stand in
+//!     u64 offset in the area      } `forward`, as pieces
+//!     3 words more: with the one before, room for 32 bytes inline
+//!
+//! The block of a request in `forward` holds its pieces, then its bytes, each
+//! from a cache line on.
+
+use super::channel::{Cell, AREA};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Segments of one request.
+pub const PIECES: usize = 64;
+/// Bytes of one request through the ring, and out of shared memory. The target
+/// does a request in one go.
+pub const BYTES: u64 = 64 << 10;
+pub const AREA_BYTES: u64 = 256 << 10;
+/// Bytes that fit into the cell.
+pub const INLINE: u64 = 32;
+/// Bytes of one message.
+pub const MESSAGE: u64 = 8192;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    Write = 1,
+    Read = 2,
+    Message = 3,
+}
+
+/// One segment of a request.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub remote: u64,
+    pub len: u64,
+    /// Where its bytes are in the area.
+    pub offset: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub kind: Kind,
+    pub inline: u64,
+    /// Its bytes had better go past the caches.
+    pub stream: bool,
+    pub pieces: usize,
+    pub len: u64,
+    pub area: u32,
+    pub key: u64,
+    pub remote: u64,
+    /// The inline bytes, or the offset first.
+    pub words: [u64; 4],
+}
+
+impl Request {
+    /// Bytes of its pieces in `forward`.
+    #[inline]
+    pub fn list_len(&self) -> u64 {
+        if self.pieces > 1 {
+            ((self.pieces * size_of::<Piece>()) as u64).next_multiple_of(64)
+        } else {
+            0
+        }
+    }
+
+    /// Bytes of its block in `forward`.
+    #[inline]
+    pub fn block_len(&self) -> u64 {
+        let carried = self.kind != Kind::Read && self.inline == 0 && self.area == 0;
+        self.list_len() + if carried { self.len } else { 0 }
+    }
+
+    /// Makes it known to the target.
+    #[inline]
+    pub fn publish(&self, cell: &Cell, stamp: u32) {
+        cell[1].store(self.len | (self.area as u64) << 32, Relaxed);
+        cell[2].store(self.key, Relaxed);
+        cell[3].store(self.remote, Relaxed);
+        for (word, value) in cell[4..].iter().zip(self.words) {
+            word.store(value, Relaxed);
+        }
+        let shape = self.inline | (self.stream as u64) << 7 | (self.pieces as u64) << 8;
+        let first = stamp as u64 | (self.kind as u64) << 32 | shape << 40;
+        cell[0].store(first, Release);
+    }
+
+    /// Whether a cell holds the request of this stamp.
+    #[inline]
+    pub fn is_there(cell: &Cell, stamp: u32) -> bool {
+        cell[0].load(Acquire) as u32 == stamp
+    }
+
+    /// Reads a cell once; `None` if it makes no sense.
+    #[inline]
+    pub fn read(cell: &Cell) -> Option<Request> {
+        let (first, second) = (cell[0].load(Acquire), cell[1].load(Relaxed));
+        let kind = match (first >> 32) as u8 {
+            1 => Kind::Write,
+            2 => Kind::Read,
+            3 => Kind::Message,
+            _ => return None,
+        };
+        let request = Request {
+            kind,
+            inline: first >> 40 & 0x7f,
+            stream: first >> 47 & 1 != 0,
+            pieces: (first >> 48) as usize,
+            len: second & 0xffff_ffff,
+            area: (second >> 32) as u32,
+            key: cell[2].load(Relaxed),
+            remote: cell[3].load(Relaxed),
+            words: [4, 5, 6, 7].map(|i| cell[i].load(Relaxed)),
+        };
+        request.makes_sense().then_some(request)
+    }
+
+    fn makes_sense(&self) -> bool {
+        let most = match (self.kind, self.area) {
+            (Kind::Message, _) => MESSAGE,
+            (_, 0) => BYTES,
+            _ => AREA_BYTES,
+        };
+        let inline = self.inline == 0
+            || (self.kind == Kind::Write && self.pieces == 1 && self.area == 0 && self.inline == self.len);
+        let area = self.area == 0 || self.kind == Kind::Write;
+        let pieces = if self.kind == Kind::Message { self.pieces == 1 } else { self.pieces <= PIECES };
+        self.pieces > 0 && pieces && area && inline && self.inline <= INLINE && self.len <= most
+    }
+
+    pub fn inline_bytes(&self) -> [u8; INLINE as usize] {
+        let mut bytes = [0; INLINE as usize];
+        for (at, word) in bytes.chunks_exact_mut(8).zip(self.words) {
+            at.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+}
+
+const _: () = assert!(BYTES + (PIECES * size_of::<Piece>()) as u64 + 64 <= AREA / 2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    fn cell_of(words: [u64; 8]) -> Cell {
+        words.map(AtomicU64::new)
+    }
+
+    #[test]
+    fn requests_are_read_as_written() {
+        let request = Request {
+            kind: Kind::Write,
+            inline: 8,
+            stream: true,
+            pieces: 1,
+            len: 8,
+            area: 0,
+            key: u64::MAX,
+            remote: 77,
+            words: [1, 2, 3, 4],
+        };
+        let cell = cell_of([0; 8]);
+        assert!(!Request::is_there(&cell, 9));
+        request.publish(&cell, 9);
+        assert!(Request::is_there(&cell, 9));
+        assert_eq!(Request::read(&cell), Some(request));
+        assert_eq!(request.inline_bytes()[..16], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        let paged = Request { inline: 0, pieces: 3, len: 12288, ..request };
+        assert_eq!((paged.list_len(), paged.block_len()), (128, 128 + 12288));
+        assert_eq!(Request { area: 5, ..paged }.block_len(), 128);
+    }
+
+    #[test]
+    fn senseless_requests_are_not_read() {
+        let sound = Request {
+            kind: Kind::Write,
+            inline: 0,
+            stream: false,
+            pieces: 2,
+            len: BYTES,
+            area: 0,
+            key: 1,
+            remote: 2,
+            words: [0; 4],
+        };
+        assert!(sound.makes_sense());
+        for bad in [
+            Request { pieces: 0, ..sound },
+            Request { pieces: PIECES + 1, ..sound },
+            Request { len: BYTES + 1, ..sound },
+            Request { inline: 33, len: 33, pieces: 1, ..sound },
+            Request { inline: 8, pieces: 1, ..sound },
+            Request { kind: Kind::Read, area: 1, ..sound },
+            Request { area: 1, len: AREA_BYTES + 1, ..sound },
+            Request { kind: Kind::Message, pieces: 1, len: MESSAGE + 1, ..sound },
+            Request { kind: Kind::Message, len: 1, ..sound },
+        ] {
+            assert!(!bad.makes_sense(), "{bad:?}");
+        }
+        assert_eq!(Request::read(&cell_of([9 << 32, 0, 0, 0, 0, 0, 0, 0])), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! Unix sockets by which two NICs meet: they pass memory along, wake each other,
+//! and tell of a process that died.
+//!
+//! Their names are abstract: they vanish with their process, and other network
+//! namespaces do not see them. Nothing here blocks.
+
+use crate::status::{Error, Result};
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// What NICs say to each other over a socket.
+#[derive(Debug)]
+pub enum Word {
+    /// The first: the channel.
+    Channel(OwnedFd),
+    /// Memory that the initiator writes from: number, length, file.
+    Area(u32, u64, OwnedFd),
+    /// Memory that it will not write from any more.
+    Forget(u32),
+    Wake,
+}
+
+/// What reading a socket gave.
+pub enum Heard {
+    Word(Word),
+    Nothing,
+    /// The other side is gone, or talks rubbish.
+    End,
+}
+
+const CHANNEL: u8 = 1;
+const AREA: u8 = 2;
+const FORGET: u8 = 3;
+const WAKE: u8 = 4;
+/// Changes whenever the channel's layout or its requests do.
+const VERSION: u32 = 1;
+const FRAME: usize = 16;
+const BACKLOG: i32 = 1024;
+
+fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: integers and characters.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // A leading NUL makes the name abstract.
+    let room = address.sun_path.len() - 1;
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let len = size_of::<libc::sa_family_t>() + 1 + name.len().min(room);
+    (address, len as libc::socklen_t)
+}
+
+fn open() -> Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: makes a descriptor that nobody else has.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if fd < 0 {
+        return Err(Error::system("making a socket for peers on this host"));
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub fn listen(name: &str) -> Result<OwnedFd> {
+    let socket = open()?;
+    let (address, len) = address_of(name);
+    // SAFETY: a socket of ours, an address of this length.
+    let rc = unsafe {
+        match libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) {
+            0 => libc::listen(socket.as_raw_fd(), BACKLOG),
+            rc => rc,
+        }
+    };
+    if rc != 0 {
+        return Err(Error::system("listening for peers on this host"));
+    }
+    Ok(socket)
+}
+
+/// Connects at once; `None` while the listener has no room for another one.
+pub fn connect(name: &str) -> Result<Option<OwnedFd>> {
+    let socket = open()?;
+    let (address, len) = address_of(name);
+    // SAFETY: a socket of ours, an address of this length.
+    let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
+    if rc == 0 {
+        return Ok(Some(socket));
+    }
+    let errno = errno();
+    if errno == libc::EAGAIN || errno == libc::EINTR {
+        return Ok(None);
+    }
+    Err(Error { provider_errno: errno, ..Error::system("connecting to a peer on this host") })
+}
+
+pub fn accept(listener: BorrowedFd) -> Option<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a listening socket of ours; nobody asks for the address.
+    let fd =
+        unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    // SAFETY: a descriptor that nobody else has.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The process at the other end, if it is of our own user.
+pub fn of_our_user(socket: BorrowedFd) -> Option<libc::pid_t> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: room for what is asked for.
+    let (rc, ours) = unsafe {
+        let place = (&raw mut peer).cast();
+        let rc = libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len);
+        (rc, libc::geteuid())
+    };
+    (rc == 0 && peer.uid == ours).then_some(peer.pid)
+}
+
+/// Ends a connection, or listening, also where a forked child holds the socket.
+pub fn shut(socket: BorrowedFd) {
+    // SAFETY: a socket of ours.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+pub fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Room for one descriptor beside a frame.
+#[repr(C, align(8))]
+struct Ancillary([u8; 24]);
+
+fn send(socket: BorrowedFd, kind: u8, number: u32, len: u64, fd: Option<RawFd>) -> bool {
+    let mut frame = [0u8; FRAME];
+    frame[0] = kind;
+    frame[4..8].copy_from_slice(&number.to_ne_bytes());
+    frame[8..].copy_from_slice(&len.to_ne_bytes());
+    let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: FRAME };
+    let mut beside = Ancillary([0; 24]);
+    // SAFETY: the message points to what outlives the call; `beside` has room for one descriptor.
+    let sent = unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        if let Some(fd) = fd {
+            message.msg_control = beside.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+            libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(fd);
+        }
+        libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    sent == FRAME as isize
+}
+
+pub fn pass_channel(socket: BorrowedFd, fd: BorrowedFd) -> bool {
+    send(socket, CHANNEL, VERSION, 0, Some(fd.as_raw_fd()))
+}
+
+/// False if it could not be passed: it can be tried again.
+pub fn pass_area(socket: BorrowedFd, number: u32, len: u64, fd: BorrowedFd) -> bool {
+    send(socket, AREA, number, len, Some(fd.as_raw_fd()))
+}
+
+pub fn forget_area(socket: BorrowedFd, number: u32) -> bool {
+    send(socket, FORGET, number, 0, None)
+}
+
+/// Where there is no room for it, the other side has not read an earlier one.
+pub fn wake(socket: BorrowedFd) {
+    send(socket, WAKE, 0, 0, None);
+}
+
+pub fn hear(socket: BorrowedFd) -> Heard {
+    let mut frame = [0u8; FRAME];
+    let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: FRAME };
+    let mut beside = Ancillary([0; 24]);
+    // SAFETY: the message points to what outlives the call, with its lengths.
+    let (got, fd) = unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = beside.0.as_mut_ptr().cast();
+        // Room for one descriptor and no more: the kernel keeps others.
+        message.msg_controllen = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+        let got =
+            libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
+        (got, if got < 0 { None } else { passed_fd(&message) })
+    };
+    if got < 0 {
+        let errno = errno();
+        return if errno == libc::EAGAIN || errno == libc::EINTR { Heard::Nothing } else { Heard::End };
+    }
+    let number = u32::from_ne_bytes([frame[4], frame[5], frame[6], frame[7]]);
+    let len = u64::from_ne_bytes([
+        frame[8], frame[9], frame[10], frame[11], frame[12], frame[13], frame[14], frame[15],
+    ]);
+    match (got as usize, frame[0], fd) {
+        (FRAME, CHANNEL, Some(fd)) if number == VERSION => Heard::Word(Word::Channel(fd)),
+        (FRAME, AREA, Some(fd)) => Heard::Word(Word::Area(number, len, fd)),
+        (FRAME, FORGET, None) => Heard::Word(Word::Forget(number)),
+        (FRAME, WAKE, None) => Heard::Word(Word::Wake),
+        _ => Heard::End,
+    }
+}
+
+/// The descriptor that came with a message: there is room for one.
+///
+/// # Safety
+/// `message` must be as `recvmsg` left it.
+unsafe fn passed_fd(message: &libc::msghdr) -> Option<OwnedFd> {
+    // SAFETY: as the caller promised; the kernel wrote the header.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(message);
+        if header.is_null()
+            || (*header).cmsg_level != libc::SOL_SOCKET
+            || (*header).cmsg_type != libc::SCM_RIGHTS
+            || (*header).cmsg_len < libc::CMSG_LEN(size_of::<RawFd>() as u32) as _
+        {
+            return None;
+        }
+        Some(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn descriptors_travel_and_ends_are_heard() {
+        let name = format!("weft-test-{}", crate::clock::Random.u64().unwrap());
+        assert!(connect(&name).is_err());
+        let listener = listen(&name).unwrap();
+        let near = connect(&name).unwrap().unwrap();
+        let far = accept(listener.as_fd()).unwrap();
+        // SAFETY: asks for our own number.
+        assert_eq!(of_our_user(near.as_fd()), Some(unsafe { libc::getpid() }));
+        assert!(matches!(hear(far.as_fd()), Heard::Nothing));
+        assert!(pass_area(near.as_fd(), 7, 99, listener.as_fd()));
+        wake(near.as_fd());
+        let Heard::Word(Word::Area(7, 99, fd)) = hear(far.as_fd()) else { panic!("no area") };
+        assert_ne!(fd.as_raw_fd(), listener.as_raw_fd());
+        assert!(matches!(hear(far.as_fd()), Heard::Word(Word::Wake)));
+        drop(near);
+        assert!(matches!(hear(far.as_fd()), Heard::End));
+    }
+}

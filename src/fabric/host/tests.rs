@@ -1,0 +1,543 @@
+//! NICs of one process, or of two threads, with each other; and peers that write
+//! rubbish into what they share.
+
+use super::area;
+use super::channel::{self, Channel, CELLS};
+use super::incoming::{Incoming, Serving};
+use super::nic::HostNic;
+use super::outgoing::Outgoing;
+use super::registry::Registry;
+use super::request::{Kind, Request};
+use super::socket;
+use crate::fabric::{
+    Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BOTH: Access = Access { remote_write: true, remote_read: true };
+
+/// What the operations of a test are told apart by.
+fn token(n: usize) -> *mut Scratch {
+    NonNull::<Scratch>::dangling().as_ptr().wrapping_add(n)
+}
+
+fn register(nic: &mut HostNic, bytes: &mut [u8]) -> Registration {
+    nic.register(HostRange { base: bytes.as_ptr() as u64, len: bytes.len() as u64 }, BOTH).unwrap()
+}
+
+fn post(
+    nic: &mut HostNic,
+    route: Route,
+    read: bool,
+    segments: &[Segment],
+    of: &Registration,
+    key: u64,
+    n: usize,
+) {
+    let rma = Rma { read, segments, descriptor: of.descriptor, key, route, delivered: false, more: false };
+    // SAFETY: the tests' memory outlives their NICs' operations.
+    assert_eq!(unsafe { nic.rma(&rma, token(n)) }, Posted::Yes);
+}
+
+/// Drives both until the first has finished so many operations.
+fn drive(a: &mut HostNic, b: &mut HostNic, count: usize) -> Vec<(*mut Scratch, i32)> {
+    let (mut done, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..200_000 {
+        a.reap(&mut done);
+        b.reap(&mut others);
+        if done.len() >= count {
+            break;
+        }
+    }
+    done.iter().map(|one| (one.scratch, one.errno)).collect()
+}
+
+fn random_bytes(len: usize, mut seed: u64) -> Vec<u8> {
+    let mut next = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[test]
+fn writes_and_reads_of_all_shapes_arrive() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let mut source = random_bytes(3 << 20, 1);
+    let mut target = vec![0u8; 3 << 20];
+    let mut back = vec![0u8; 3 << 20];
+    let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
+    let home = register(&mut a, &mut back);
+    let route = a.insert(b.address()).unwrap();
+    for (len, count) in
+        [(1u64, 1u64), (8, 1), (32, 1), (33, 1), (100, 64), (4096, 64), (65_537, 7), (3 << 20, 1)]
+    {
+        target.fill(0);
+        back.fill(0);
+        // Local pages in order, remote ones backwards.
+        let segments = |local: &[u8]| -> Vec<Segment> {
+            let at = |base: &[u8], i: u64| base.as_ptr() as u64 + i * len;
+            (0..count)
+                .map(|i| Segment { local: at(local, i), remote: at(&target, count - 1 - i), len })
+                .collect()
+        };
+        post(&mut a, route, false, &segments(&source), &from, to.key, 1);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
+        for i in 0..count as usize {
+            let (near, far) = (i * len as usize, (count as usize - 1 - i) * len as usize);
+            assert!(source[near..near + len as usize] == target[far..far + len as usize], "{len} x {count}");
+        }
+        assert!(target[(len * count) as usize..].iter().all(|byte| *byte == 0));
+        post(&mut a, route, true, &segments(&back), &home, to.key, 2);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(2), 0)]);
+        let whole = (len * count) as usize;
+        assert!(back[..whole] == source[..whole], "{len} x {count}, read");
+        assert!(back[whole..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn many_operations_finish_in_order_each_once() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let mut source = random_bytes(100_000, 2);
+    let mut target = vec![0u8; 100_000];
+    let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
+    let route = a.insert(b.address()).unwrap();
+    for n in 0..3000usize {
+        let len = (n as u64 * 7919) % 100_000;
+        let segment = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len };
+        post(&mut a, route, n % 3 == 0, &[segment], &from, to.key, n);
+    }
+    let done = drive(&mut a, &mut b, 3000);
+    assert_eq!(done.len(), 3000);
+    assert!(done.iter().enumerate().all(|(n, one)| *one == (token(n), 0)));
+}
+
+#[test]
+fn a_route_to_oneself_works() {
+    let mut nic = HostNic::open().unwrap();
+    let mut bytes = random_bytes(200_000, 3);
+    let of = register(&mut nic, &mut bytes);
+    let address = nic.address().to_vec();
+    let route = nic.insert(&address).unwrap();
+    let base = bytes.as_ptr() as u64;
+    post(
+        &mut nic,
+        route,
+        false,
+        &[Segment { local: base, remote: base + 100_000, len: 100_000 }],
+        &of,
+        of.key,
+        5,
+    );
+    let mut done = Vec::new();
+    for _ in 0..100_000 {
+        nic.reap(&mut done);
+    }
+    assert_eq!(done.len(), 1);
+    assert!(done[0].errno == 0 && bytes[..100_000] == bytes[100_000..]);
+}
+
+#[test]
+fn shared_memory_is_read_where_it_is() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let len = 4 << 20;
+    let base = area::allocate(len as u64, None).unwrap();
+    // SAFETY: just allocated.
+    let source = unsafe { std::slice::from_raw_parts_mut(base as *mut u8, len) };
+    source.copy_from_slice(&random_bytes(len, 4));
+    let mut target = vec![0u8; len];
+    let (from, to) = (register(&mut a, source), register(&mut b, &mut target));
+    assert!(!from.descriptor.is_null() && to.descriptor.is_null());
+    let route = a.insert(b.address()).unwrap();
+    let segment = Segment { local: base, remote: target.as_ptr() as u64, len: len as u64 };
+    post(&mut a, route, false, &[segment], &from, to.key, 1);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
+    assert!(*source == target[..]);
+    // Registered again, it may have another number; what was mapped must not be used.
+    a.deregister(from).unwrap();
+    let other = area::allocate(8192, None).unwrap();
+    // SAFETY: just allocated.
+    let small = unsafe { std::slice::from_raw_parts_mut(other as *mut u8, 8192) };
+    small.fill(9);
+    let of_small = register(&mut a, small);
+    post(
+        &mut a,
+        route,
+        false,
+        &[Segment { local: other, remote: target.as_ptr() as u64, len: 8192 }],
+        &of_small,
+        to.key,
+        2,
+    );
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(2), 0)]);
+    assert!(target[..8192].iter().all(|byte| *byte == 9) && target[8192..] == source[8192..]);
+    a.deregister(of_small).unwrap();
+    drop((a, b));
+    assert!(area::free(base).is_ok() && area::free(other).is_ok());
+}
+
+#[test]
+fn what_is_not_registered_is_refused_and_only_that_fails() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let mut source = random_bytes(200_000, 5);
+    let mut target = vec![0u8; 200_000];
+    let from = register(&mut a, &mut source);
+    // The last byte is not part of it.
+    let to = register(&mut b, &mut target[..199_999]);
+    let route = a.insert(b.address()).unwrap();
+    let whole = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 199_999 };
+    post(&mut a, route, false, &[whole], &from, to.key ^ 1, 1);
+    post(&mut a, route, false, &[Segment { len: 200_000, ..whole }], &from, to.key, 2);
+    post(&mut a, route, true, &[Segment { remote: whole.remote - 1, len: 10, ..whole }], &from, to.key, 3);
+    post(&mut a, route, false, &[Segment { remote: u64::MAX - 3, len: 8, ..whole }], &from, to.key, 4);
+    post(&mut a, route, false, &[whole], &from, to.key, 5);
+    let done = drive(&mut a, &mut b, 5);
+    assert_eq!(done[..2], [(token(1), libc::EACCES), (token(2), libc::EACCES)]);
+    assert_eq!(done[2..4], [(token(3), libc::EACCES), (token(4), libc::EACCES)]);
+    assert_eq!(done[4], (token(5), 0));
+    assert!(target[..199_999] == source[..199_999] && target[199_999] == 0);
+    b.deregister(to).unwrap();
+    target.fill(0);
+    post(&mut a, route, false, &[whole], &from, to.key, 6);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(6), libc::EACCES)]);
+    assert!(target.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn read_only_memory_is_read_and_never_written() {
+    static CONSTANT: [u8; 4096] = [7; 4096];
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let mut bytes = vec![0u8; 4096];
+    let near = register(&mut a, &mut bytes);
+    let far = b.register(HostRange { base: CONSTANT.as_ptr() as u64, len: 4096 }, BOTH).unwrap();
+    let route = a.insert(b.address()).unwrap();
+    let segment = Segment { local: bytes.as_ptr() as u64, remote: CONSTANT.as_ptr() as u64, len: 4096 };
+    post(&mut a, route, false, &[segment], &near, far.key, 1);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(1), libc::EACCES)]);
+    post(&mut a, route, true, &[segment], &near, far.key, 2);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(2), 0)]);
+    assert!(bytes == CONSTANT);
+    let back = b.insert(a.address()).unwrap();
+    let rma = Rma {
+        read: true,
+        segments: &[Segment { local: segment.remote, remote: segment.local, len: 4096 }],
+        descriptor: far.descriptor,
+        key: near.key,
+        route: back,
+        delivered: false,
+        more: false,
+    };
+    // SAFETY: all memory outlives the NICs.
+    assert!(matches!(unsafe { b.rma(&rma, token(3)) }, Posted::Failed(_)));
+}
+
+#[test]
+fn messages_wait_for_receives_and_follow_writes() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let mut source = random_bytes(1 << 20, 6);
+    let mut target = vec![0u8; 1 << 20];
+    let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
+    let route = a.insert(b.address()).unwrap();
+    let write = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 1 << 20 };
+    post(&mut a, route, false, &[write], &from, to.key, 1);
+    let message = |len| Buffer { address: source.as_ptr() as *mut _, len, descriptor: null_mut() };
+    for (n, len) in [(2, 0), (3, 8192), (4, 77)] {
+        // SAFETY: the source outlives the NIC.
+        assert_eq!(unsafe { a.send(message(len), route, token(n)) }, Posted::Yes);
+    }
+    // SAFETY: as above.
+    assert!(matches!(unsafe { a.send(message(8193), route, token(9)) }, Posted::Failed(_)));
+    let mut received = Vec::new();
+    for _ in 0..10_000 {
+        a.reap(&mut Vec::new());
+        b.reap(&mut received);
+    }
+    assert!(received.is_empty() && target == source);
+    let mut buffers = vec![[0u8; 8192]; 4];
+    for (n, buffer) in buffers.iter_mut().enumerate() {
+        let buffer = Buffer { address: buffer.as_mut_ptr().cast(), len: 8192, descriptor: null_mut() };
+        // SAFETY: the buffers outlive the NIC's use of them.
+        assert_eq!(unsafe { b.receive(buffer, token(n)) }, Posted::Yes);
+    }
+    for _ in 0..1000 {
+        b.reap(&mut received);
+    }
+    let lengths: Vec<(*mut Scratch, usize)> = received.iter().map(|one| (one.scratch, one.len)).collect();
+    assert_eq!(lengths, [(token(0), 0), (token(1), 8192), (token(2), 77)]);
+    assert!(buffers[1][..] == source[..8192] && buffers[2][..77] == source[..77]);
+}
+
+#[test]
+fn a_peer_that_closes_ends_what_is_outstanding() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let mut source = vec![1u8; 8 << 20];
+    let from = register(&mut a, &mut source);
+    let address = b.address().to_vec();
+    let route = a.insert(&address).unwrap();
+    let whole = Segment { local: source.as_ptr() as u64, remote: 4096, len: 8 << 20 };
+    (0..10).for_each(|n| post(&mut a, route, false, &[whole], &from, 1, n));
+    let mut done = Vec::new();
+    a.reap(&mut done);
+    assert!(done.is_empty());
+    b.close().unwrap();
+    for _ in 0..1000 {
+        a.reap(&mut done);
+    }
+    assert_eq!(done.len(), 10);
+    assert!(done.iter().all(|one| one.errno != 0));
+    let message = Buffer { address: source.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    done.clear();
+    // SAFETY: the source outlives the NIC.
+    assert_eq!(unsafe { a.send(message, route, token(11)) }, Posted::Yes);
+    a.reap(&mut done);
+    assert!(done.len() == 1 && done[0].errno != 0);
+    assert!(a.insert(&address).is_err());
+    for bad in [&b"10.0.0.7"[..], b"another-boot/1/weft-0123456789abcdef0123456789abcdef", b"\xff/\0"] {
+        assert!(a.insert(bad).is_err());
+    }
+}
+
+#[test]
+fn what_was_sent_before_leaving_arrives() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let mut word = [7u8; 8];
+    let mut buffer = [0u8; 64];
+    let route = a.insert(b.address()).unwrap();
+    let message = Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    // SAFETY: both outlive the NICs' use of them.
+    unsafe {
+        assert_eq!(a.send(message, route, token(1)), Posted::Yes);
+        a.close().unwrap();
+        // The hangup is seen before there is a receive.
+        (0..1000).for_each(|_| b.reap(&mut Vec::new()));
+        let to = Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut() };
+        assert_eq!(b.receive(to, token(2)), Posted::Yes);
+    }
+    let mut received = Vec::new();
+    (0..1000).for_each(|_| b.reap(&mut received));
+    assert!(received.len() == 1 && buffer[..8] == word);
+}
+
+/// Two threads that sleep after each word wake each other 100,000 times.
+#[test]
+fn no_wake_up_is_lost() {
+    const ROUNDS: u64 = 50_000;
+    let mut nics = [HostNic::open().unwrap(), HostNic::open().unwrap()];
+    let words = [const { AtomicU64::new(0) }; 2];
+    let place = |i: usize| words[i].as_ptr() as u64;
+    let of: Vec<Registration> =
+        (0..2).map(|i| nics[i].register(HostRange { base: place(i), len: 8 }, BOTH).unwrap()).collect();
+    let addresses = [nics[0].address().to_vec(), nics[1].address().to_vec()];
+    std::thread::scope(|scope| {
+        for (me, mut nic) in nics.into_iter().enumerate() {
+            let (words, of, addresses) = (&words, &of, &addresses);
+            let (near, far) = (words[me].as_ptr() as u64, words[1 - me].as_ptr() as u64);
+            scope.spawn(move || {
+                let route = nic.insert(&addresses[1 - me]).unwrap();
+                let mut done = Vec::new();
+                let mut number = [0u64];
+                for round in 0..ROUNDS {
+                    if me == 0 {
+                        number[0] = round + 1;
+                        let segment = Segment { local: number.as_ptr() as u64, remote: far, len: 8 };
+                        post(&mut nic, route, false, &[segment], &of[me], of[1 - me].key, 0);
+                    }
+                    while words[me].load(Ordering::Acquire) != round + 1 {
+                        nic.reap(&mut done);
+                        if words[me].load(Ordering::Acquire) != round + 1 {
+                            sleep(&mut nic);
+                        }
+                    }
+                    if me == 1 {
+                        let segment = Segment { local: near, remote: far, len: 8 };
+                        post(&mut nic, route, false, &[segment], &of[me], of[1 - me].key, 0);
+                    }
+                    done.clear();
+                }
+                // The last word must get through.
+                (0..1_000).for_each(|_| nic.reap(&mut done));
+            });
+        }
+    });
+}
+
+/// Who waits for an answer only is woken by it.
+#[test]
+fn no_answer_is_slept_through() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let (mut source, mut target) = (vec![1u8; 64], vec![0u8; 64]);
+    let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
+    let route = a.insert(b.address()).unwrap();
+    let segment = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 64 };
+    let over = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut b = b;
+            while over.load(Ordering::Acquire) == 0 {
+                b.reap(&mut Vec::new());
+                if let Some((fd, true)) = b.wait_fd() {
+                    let mut event = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                    // SAFETY: one descriptor of ours.
+                    unsafe { libc::poll(&mut event, 1, 50) };
+                }
+            }
+        });
+        let _over = Over(&over);
+        let mut done = Vec::new();
+        for n in 0..20_000 {
+            post(&mut a, route, false, &[segment], &from, to.key, n);
+            while done.is_empty() {
+                a.reap(&mut done);
+                if done.is_empty() {
+                    sleep(&mut a);
+                }
+            }
+            done.clear();
+        }
+    });
+}
+
+/// Also a failed test ends its other thread.
+struct Over<'a>(&'a AtomicU64);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::Release);
+    }
+}
+
+fn sleep(nic: &mut HostNic) {
+    let Some((fd, true)) = nic.wait_fd() else { return };
+    let mut event = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor of ours.
+    let rc = unsafe { libc::poll(&mut event, 1, 5_000) };
+    assert_ne!(rc, 0, "nobody wakes us");
+}
+
+/// A channel, the socket of its peer, and its target's end.
+fn under_attack() -> (Channel, OwnedFd, Incoming) {
+    let name = format!("weft-test-{}", crate::clock::Random.u64().unwrap());
+    let listener = socket::listen(&name).unwrap();
+    let near = socket::connect(&name).unwrap().unwrap();
+    let far = socket::accept(listener.as_fd()).unwrap();
+    let (channel, file) = Channel::create().unwrap();
+    let incoming = Incoming::new(far, Channel::attach(file.as_fd()).unwrap());
+    (channel, near, incoming)
+}
+
+#[test]
+fn rubbish_in_the_ring_reaches_nothing_outside_a_registration() {
+    let mut arena = vec![0xabu8; 4096 * 3];
+    let base = arena.as_mut_ptr() as u64 + 4096;
+    let mut receive = vec![0u8; 8192];
+    let mut seed = 7u64;
+    let mut next = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        seed >> 11
+    };
+    let (mut refused, mut written) = (0, 0);
+    for _ in 0..300 {
+        let (channel, _near, mut incoming) = under_attack();
+        let mut registry = Registry::default();
+        assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH));
+        let mut receives: VecDeque<(Buffer, *mut Scratch)> = VecDeque::new();
+        let buffer = Buffer { address: receive.as_mut_ptr().cast(), len: 8192, descriptor: null_mut() };
+        receives.push_back((buffer, null_mut()));
+        for n in 0..CELLS {
+            // Often nearly right: else the first check would see to all.
+            let cell = channel.cell(n);
+            for word in &cell[1..] {
+                word.store(if next() % 4 == 0 { next() << 20 } else { next() % 6000 }, Ordering::Relaxed);
+            }
+            if next() % 4 != 0 {
+                cell[1].store(next() % 5000, Ordering::Relaxed);
+                cell[2].store(5, Ordering::Relaxed);
+                cell[3].store(base.wrapping_add(next() % 5000).wrapping_sub(400), Ordering::Relaxed);
+            }
+            let shape = (next() % 5) << 32 | (next() % 3 * 8) << 40 | (next() % 4) << 48;
+            cell[0].store(channel::stamp(n) as u64 | shape, Ordering::Relaxed);
+        }
+        channel.returned().store(next(), Ordering::Relaxed);
+        let mut reaped: Vec<Reaped> = Vec::new();
+        let mut with = Serving {
+            registry: &mut registry,
+            receives: &mut receives,
+            reaped: &mut reaped,
+            budget: u64::MAX,
+        };
+        let sane = incoming.serve(&mut with);
+        refused += !sane as usize;
+        written += arena[4096..8192].iter().any(|byte| *byte != 0xab) as usize;
+        assert!(arena[..4096].iter().chain(&arena[8192..]).all(|byte| *byte == 0xab));
+        arena[4096..8192].fill(0xab);
+    }
+    // It was no rubbish that is simply turned away.
+    assert!(refused > 0 && written > 0, "{refused} {written}");
+}
+
+#[test]
+fn rubbish_in_answers_touches_no_other_memory() {
+    let mut seed = 9u64;
+    let mut next = || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        seed >> 33
+    };
+    let mut refused = 0;
+    for _ in 0..500 {
+        let mut outgoing = Outgoing::new().unwrap();
+        let mut arena = vec![0xcdu8; 3 << 16];
+        let local = arena.as_mut_ptr() as u64 + (1 << 16);
+        let segment = Segment { local, remote: 0, len: 1 << 16 };
+        let mut reaped = Vec::new();
+        for n in 0..10 {
+            outgoing.rma(n % 2 == 0, &[segment], 1, None, token(n));
+        }
+        outgoing.pump(&mut { u64::MAX }, &mut reaped);
+        for n in 0..CELLS {
+            outgoing.channel().failure(n).store((next() << 32) | (next() % 12), Ordering::Relaxed);
+        }
+        for _ in 0..4 {
+            let wild = |value: u64, wild: u64| if wild % 8 == 0 { value << 20 } else { value % 14 };
+            outgoing.channel().failed().store(wild(next(), next()), Ordering::Relaxed);
+            outgoing.channel().done().store(wild(next(), next()), Ordering::Relaxed);
+            if !outgoing.progress(&mut { u64::MAX }, &mut reaped) {
+                refused += 1;
+                break;
+            }
+        }
+        outgoing.fail_all(libc::EPROTO, &mut reaped);
+        assert_eq!(reaped.len(), 10);
+        assert!(arena[..1 << 16].iter().chain(&arena[2 << 16..]).all(|byte| *byte == 0xcd));
+    }
+    assert!(refused > 0);
+}
+
+#[test]
+fn a_request_of_an_unknown_area_is_refused() {
+    let (channel, _near, mut incoming) = under_attack();
+    let mut arena = vec![0u8; 4096];
+    let mut registry = Registry::default();
+    let base = arena.as_mut_ptr() as u64;
+    assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH));
+    let request = Request {
+        kind: Kind::Write,
+        inline: 0,
+        stream: false,
+        pieces: 1,
+        len: 4096,
+        area: 3,
+        key: 5,
+        remote: base,
+        words: [0; 4],
+    };
+    request.publish(channel.cell(0), channel::stamp(0));
+    let (mut receives, mut reaped) = (VecDeque::new(), Vec::new());
+    let mut with =
+        Serving { registry: &mut registry, receives: &mut receives, reaped: &mut reaped, budget: 1 << 20 };
+    assert!(incoming.serve(&mut with));
+    assert_eq!((channel.done().load(Ordering::Relaxed), channel.failed().load(Ordering::Relaxed)), (1, 1));
+}

@@ -1,0 +1,100 @@
+//! The descriptors of a NIC, behind one that can be waited on.
+
+use super::socket::errno;
+use crate::status::{Error, Result};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// What a descriptor belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    Listener,
+    /// The socket of a route, by its index; of who connected to us, by a number.
+    Route(u32),
+    Peer(u32),
+    /// The process at the other end has ended. A forked child of it may hold its
+    /// sockets open.
+    RouteProcess(u32),
+    PeerProcess(u32),
+}
+
+impl Whose {
+    fn word(self) -> u64 {
+        match self {
+            Whose::Listener => 0,
+            Whose::Route(at) => 1 << 32 | at as u64,
+            Whose::Peer(at) => 2 << 32 | at as u64,
+            Whose::RouteProcess(at) => 3 << 32 | at as u64,
+            Whose::PeerProcess(at) => 4 << 32 | at as u64,
+        }
+    }
+
+    fn of(word: u64) -> Whose {
+        let at = word as u32;
+        match word >> 32 {
+            1 => Whose::Route(at),
+            2 => Whose::Peer(at),
+            3 => Whose::RouteProcess(at),
+            4 => Whose::PeerProcess(at),
+            _ => Whose::Listener,
+        }
+    }
+}
+
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    pub fn new() -> Result<Watch> {
+        // SAFETY: makes a descriptor that nobody else has.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(Error::system("making a descriptor to wait on"));
+        }
+        // SAFETY: as above.
+        Ok(Watch(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    pub fn add(&self, fd: BorrowedFd, whose: Whose) -> Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: whose.word() };
+        // SAFETY: two descriptors of ours, an event that outlives the call.
+        let rc =
+            unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
+        if rc != 0 {
+            return Err(Error { provider_errno: errno(), ..Error::system("watching a socket") });
+        }
+        Ok(())
+    }
+
+    /// Before a descriptor is closed: a forked child may keep what is behind it.
+    pub fn remove(&self, fd: BorrowedFd) {
+        // SAFETY: as above.
+        unsafe {
+            libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), std::ptr::null_mut())
+        };
+    }
+
+    /// Those that have something to say, at most 32; never waits.
+    pub fn ready(&self) -> impl Iterator<Item = Whose> {
+        const MOST: usize = 32;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
+        // SAFETY: room for so many events.
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MOST as i32, 0) };
+        events.into_iter().take(count.max(0) as usize).map(|event| Whose::of(event.u64))
+    }
+}
+
+/// A descriptor that becomes readable when a process ends; `None` for our own,
+/// for one that this PID namespace does not see, and where the system has none.
+pub fn process(pid: libc::pid_t) -> Option<OwnedFd> {
+    // SAFETY: asks for our own number.
+    if pid <= 0 || pid == unsafe { libc::getpid() } {
+        return None;
+    }
+    // SAFETY: makes a descriptor that nobody else has; it is closed at exec.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    // SAFETY: as above.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
