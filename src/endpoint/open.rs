@@ -4,7 +4,7 @@
 use super::core::{Core, RailInfo, STOPPING};
 use super::worker::Worker;
 use super::{fork, Endpoint, EndpointConfig};
-use crate::clock::Random;
+use crate::clock::{Clock, Part, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::peer::address::{Address, RailAddress, RAILS_MAX};
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -46,6 +46,13 @@ impl Endpoint {
         fork::watch();
         start_log();
         let found = select::candidates(config.fabric.as_deref(), config.rails.as_deref())?;
+        let time = (found.clock, found.random);
+        if matches!(time.0, Clock::Virtual(_)) && !config.manual {
+            return Err(Error::new(
+                Status::Unsupported,
+                "virtual time needs manual progress: set progress to WEFT_PROGRESS_MANUAL",
+            ));
+        }
         let chosen = spread(found.candidates, config.rail_count);
         let workers = if config.manual { 1 } else { config.workers.min(chosen.len()) };
         let mut plans: Vec<Vec<(usize, Candidate)>> = (0..workers).map(|_| Vec::new()).collect();
@@ -53,26 +60,31 @@ impl Endpoint {
             plans[index % workers].push((index, candidate));
         }
         if config.manual {
-            return Self::open_manual(config, plans, &chosen, found.libfabric);
+            return Self::open_manual(config, time, plans, &chosen, found.libfabric);
         }
-        Self::open_threads(config, plans, &chosen, found.libfabric)
+        Self::open_threads(config, time, plans, &chosen, found.libfabric)
     }
 
     fn open_manual(
         config: EndpointConfig,
+        time: (Clock, Random),
         mut plans: Vec<Vec<(usize, Candidate)>>,
         chosen: &[Candidate],
         libfabric: String,
     ) -> Result<Arc<Endpoint>> {
         let (rails, opened) = open_rails(plans.pop().unwrap_or_default());
-        let (core, indexes) = assemble(config, chosen, vec![opened], 1)?;
+        let (core, indexes) = assemble(config, time, chosen, vec![opened], 1)?;
         let rails = number(rails, &indexes);
-        let worker = Worker::new(0, core.clone(), rails);
+        let worker = Arc::new(Mutex::new(Worker::new(0, core.clone(), rails)));
+        if let Clock::Virtual(time) = &core.clock {
+            let part: Weak<Mutex<Worker>> = Arc::downgrade(&worker);
+            time.join(part);
+        }
         Ok(Arc::new(Endpoint {
             core,
             threads: Mutex::default(),
             ended: Arc::default(),
-            manual: Some(Mutex::new(worker)),
+            manual: Some(worker),
             libfabric,
             queues: Mutex::default(),
             down: AtomicBool::new(false),
@@ -82,6 +94,7 @@ impl Endpoint {
 
     fn open_threads(
         config: EndpointConfig,
+        time: (Clock, Random),
         plans: Vec<Vec<(usize, Candidate)>>,
         chosen: &[Candidate],
         libfabric: String,
@@ -104,7 +117,7 @@ impl Endpoint {
                     .map_err(|_| Error::new(Status::Internal, "a worker ended while it opened its rails"))
             })
             .collect::<Result<Vec<Opened>>>()?;
-        let (core, indexes) = match assemble(config, chosen, opened, workers) {
+        let (core, indexes) = match assemble(config, time, chosen, opened, workers) {
             Ok(assembled) => assembled,
             Err(error) => {
                 // Their channels close: the workers close their rails and end.
@@ -134,6 +147,12 @@ impl Endpoint {
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }))
+    }
+}
+
+impl Part for Mutex<Worker> {
+    fn step(&self) -> bool {
+        self.try_lock().is_some_and(|mut worker| worker.step())
     }
 }
 
@@ -191,6 +210,7 @@ fn number(rails: Vec<(usize, Rail)>, indexes: &[(usize, usize)]) -> Vec<Rail> {
 /// Makes the shared part from what the workers opened.
 fn assemble(
     config: EndpointConfig,
+    (clock, random): (Clock, Random),
     chosen: &[Candidate],
     opened: Vec<Opened>,
     workers: usize,
@@ -231,7 +251,6 @@ fn assemble(
         );
         return Err(Error { provider_errno, ..Error::new(Status::NoRails, text) });
     }
-    let random = Random;
     let address = Address::new(random.u64()?, addresses);
     let mut fabrics: Vec<String> = Vec::new();
     for info in &infos {
@@ -239,7 +258,7 @@ fn assemble(
             fabrics.push(info.fabric.clone());
         }
     }
-    let core = Core::new(config, random, &address, infos, fabrics, workers)?;
+    let core = Core::new(config, clock, random, &address, infos, fabrics, workers)?;
     Ok((Arc::new(core), indexes))
 }
 

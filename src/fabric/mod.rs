@@ -7,6 +7,7 @@
 
 pub mod ofi;
 pub mod select;
+pub mod sim;
 
 use crate::status::Result;
 use std::ffi::c_void;

@@ -2,7 +2,8 @@
 
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
-use super::Nic;
+use super::{sim, Nic};
+use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -33,10 +34,16 @@ pub struct Found {
     pub candidates: Vec<Candidate>,
     /// libfabric's version and path.
     pub libfabric: String,
+    pub clock: Clock,
+    pub random: Random,
 }
 
 /// The NICs to open, best fabric first.
 pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
+    if let Some(name) = simulated(fabric)? {
+        let found = discover::simulated(name)?.into_iter().map(candidate).collect();
+        return choose(found, rails, "simulated".into());
+    }
     let library = discover::library()?;
     let wanted = wanted_fabrics(fabric);
     if wanted.iter().flatten().any(|name| name == "shm") {
@@ -63,6 +70,21 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
     if found.is_empty() {
         return Err(unknown_fabric(library, "efa, verbs or tcp"));
     }
+    choose(found, rails, library.describe())
+}
+
+/// The simulation that is named: alone, since its clock is its own.
+fn simulated(fabric: Option<&str>) -> Result<Option<&str>> {
+    let mut names = fabric.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty());
+    let Some(name) = names.clone().find(|name| sim::is_ours(name)) else { return Ok(None) };
+    if names.any(|other| other != name) {
+        return Err(Error::invalid(format!("fabric \"{name}\" is simulated, and opened alone or not at all")));
+    }
+    Ok(Some(name))
+}
+
+/// Those that `rails` names, or all that are good for anything.
+fn choose(found: Vec<Candidate>, rails: Option<&str>, libfabric: String) -> Result<Found> {
     let patterns = match rails {
         Some(patterns) => Some(patterns.to_owned()),
         None => std::env::var("WEFT_RAILS").ok().filter(|patterns| !patterns.trim().is_empty()),
@@ -82,7 +104,9 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
             ),
         ));
     }
-    Ok(Found { candidates: chosen, libfabric: library.describe() })
+    let entry = &chosen[0].entry;
+    let (clock, random) = (entry.clock.clone(), entry.random.clone());
+    Ok(Found { candidates: chosen, libfabric, clock, random })
 }
 
 /// For each fabric that was named, the provider names to try, in order.
