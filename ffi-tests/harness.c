@@ -357,6 +357,11 @@ bool on_fabric(const char *name)
     return strcmp(fabric(), name) == 0;
 }
 
+bool target_must_poll(void)
+{
+    return strncmp(fabric(), "sim", 3) != 0 || strstr(fabric(), "like=tcp");
+}
+
 weft_endpoint_config test_config(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;

@@ -143,6 +143,8 @@ struct box {
 
 const char *fabric(void); /* what this run is about: "tcp", "shm", "sim:like=efa", ... */
 bool on_fabric(const char *name);
+/* Writes and reads need the target's progress; not so where NICs do them. */
+bool target_must_poll(void);
 weft_endpoint_config test_config(void);
 weft_endpoint *open_endpoint(void);
 weft_endpoint *open_with(const weft_endpoint_config *config);

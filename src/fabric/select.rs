@@ -42,7 +42,7 @@ pub struct Found {
 pub fn candidates(fabric: Option<&str>, rails: Option<&str>) -> Result<Found> {
     if let Some(name) = simulated(fabric)? {
         let found = discover::simulated(name)?.into_iter().map(candidate).collect();
-        return choose(found, rails, "simulated".into());
+        return choose(found, rails, "none: simulated, without libfabric".into());
     }
     let library = discover::library()?;
     let wanted = wanted_fabrics(fabric);

@@ -9,7 +9,7 @@
 //! | | |
 //! | --- | --- |
 //! | `like=` | `tcp`, `efa` (the default), `efa-direct` or `verbs`: the provider to behave like (`mode`) |
-//! | `rails=` | NICs, 1 to 64; 2 |
+//! | `rails=` | NICs, 1 to 64; 1 |
 //! | `gbps=` | line rate of each, each way; 0, the default: no limit |
 //! | `depth=` | operations that may be posted and not read, and receives, of each; 256 |
 //! | `delay_us=` | one way; 0 |

@@ -25,7 +25,7 @@ impl Default for Spec {
     fn default() -> Self {
         Spec {
             like: Like::Efa,
-            rails: 2,
+            rails: 1,
             gbps: 0.0,
             depth: 256,
             delay_us: 0.0,
