@@ -5,7 +5,7 @@ use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Nanoseconds since some moment.
@@ -100,6 +100,8 @@ pub trait Part: Send + Sync {
 pub struct Virtual {
     now: AtomicU64,
     wakes: Mutex<BinaryHeap<Reverse<u64>>>,
+    /// Something is due now that no part has seen yet.
+    stirred: AtomicBool,
     random: Mutex<Sequence>,
     parts: Mutex<Vec<Weak<dyn Part>>>,
     stepping: Mutex<()>,
@@ -113,6 +115,7 @@ impl Virtual {
         Virtual {
             now: AtomicU64::new(BEGIN_NS),
             wakes: Mutex::default(),
+            stirred: AtomicBool::new(false),
             random: Mutex::new(Sequence(seed)),
             parts: Mutex::default(),
             stepping: Mutex::default(),
@@ -127,6 +130,8 @@ impl Virtual {
     fn wake_at(&self, at: u64) {
         if at > self.now() {
             self.wakes.lock().push(Reverse(at));
+        } else {
+            self.stirred.store(true, Ordering::Relaxed);
         }
     }
 
@@ -144,7 +149,7 @@ impl Virtual {
             parts.iter().filter_map(Weak::upgrade).collect()
         };
         let busy = parts.iter().fold(false, |busy, part| part.step() || busy);
-        if !busy {
+        if !self.stirred.swap(false, Ordering::Relaxed) && !busy {
             self.advance(horizon);
         }
         busy
@@ -190,7 +195,9 @@ mod tests {
         assert_eq!(time.now(), begin + 20);
         time.step(begin + 30);
         assert_eq!(time.now(), begin + 30);
+        time.wake_at(begin);
         time.step(u64::MAX);
+        assert_eq!(time.now(), begin + 30);
         time.step(u64::MAX);
         assert_eq!(time.now(), begin + 50);
     }

@@ -78,7 +78,9 @@ fn simulated(fabric: Option<&str>) -> Result<Option<&str>> {
     let mut names = fabric.unwrap_or_default().split(',').map(str::trim).filter(|name| !name.is_empty());
     let Some(name) = names.clone().find(|name| sim::is_ours(name)) else { return Ok(None) };
     if names.any(|other| other != name) {
-        return Err(Error::invalid(format!("fabric \"{name}\" is simulated, and opened alone or not at all")));
+        return Err(Error::invalid(format!(
+            "fabric \"{name}\" is simulated, and opened alone or not at all"
+        )));
     }
     Ok(Some(name))
 }

@@ -233,11 +233,7 @@ impl Nic for OfiNic {
         if rc == 1 {
             return Ok(route);
         }
-        Err(super::error(
-            self.source,
-            "inserting a peer's address",
-            if rc < 0 { rc } else { FI_EINVAL },
-        ))
+        Err(super::error(self.source, "inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
     }
 
     fn remove(&mut self, route: Route) {

@@ -89,8 +89,7 @@ unsafe extern "C" fn open_domain(
             mr: table(&MR_OPS),
         };
         (*fabric).domains += 1;
-        let made =
-            Domain { fid, fabric, world: world.clone(), port, users: 0, locals: Vec::new(), keys };
+        let made = Domain { fid, fabric, world: world.clone(), port, users: 0, locals: Vec::new(), keys };
         *domain = Box::into_raw(Box::new(made)).cast();
     }
     0

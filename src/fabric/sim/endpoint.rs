@@ -84,14 +84,12 @@ pub struct Receive {
     pub context: *mut c_void,
 }
 
-static FID: fi_ops =
-    fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi_ops::EMPTY };
+static FID: fi_ops = fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi_ops::EMPTY };
 static OPS: fi_ops_ep = fi_ops_ep { cancel: Some(cancel), ..fi_ops_ep::EMPTY };
 static CM: fi_ops_cm = fi_ops_cm { getname: Some(getname), ..fi_ops_cm::EMPTY };
 static MSG: fi_ops_msg =
     fi_ops_msg { recv: Some(recv), send: Some(send), sendmsg: Some(sendmsg), ..fi_ops_msg::EMPTY };
-static RMA: fi_ops_rma =
-    fi_ops_rma { readmsg: Some(readmsg), writemsg: Some(writemsg), ..fi_ops_rma::EMPTY };
+static RMA: fi_ops_rma = fi_ops_rma { readmsg: Some(readmsg), writemsg: Some(writemsg), ..fi_ops_rma::EMPTY };
 
 /// # Safety
 /// As `fi_endpoint` says; the domain outlives the endpoint.
@@ -632,13 +630,7 @@ impl Endpoint {
     /// # Safety
     /// As `rma`.
     #[inline]
-    unsafe fn at_once(
-        &mut self,
-        out: usize,
-        msg: &fi_msg_rma,
-        flags: u64,
-        kind: Kind,
-    ) -> Result<(), c_int> {
+    unsafe fn at_once(&mut self, out: usize, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
         // SAFETY: as the caller promised.
         unsafe { self.claim(msg.context)? };
         let mut errno = 0;

@@ -138,7 +138,8 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_named() {
-        for bad in ["x * up", "1 rail up", "1 * slow=2", "1 * error=0", "1 * up now", "1 port1", "1 nic1 up"] {
+        for bad in ["x * up", "1 rail up", "1 * slow=2", "1 * error=0", "1 * up now", "1 port1", "1 nic1 up"]
+        {
             let message = parse(bad).map_or_else(|e| e.message.into_owned(), |_| String::new());
             assert!(message.contains(bad), "{bad}: {message}");
         }

@@ -429,4 +429,3 @@ pub fn is_down(wire: &Wire, kind: Kind) -> bool {
     let there = wire.from.has(TX_DOWN) || wire.to.has(RX_DOWN);
     there || kind == Kind::Read && (wire.from.has(RX_DOWN) || wire.to.has(TX_DOWN))
 }
-

@@ -64,7 +64,9 @@ impl Spec {
 
     fn set(&mut self, key: &str, value: &str, part: &str) -> std::result::Result<(), String> {
         match key {
-            "like" => self.like = Like::named(value).ok_or(format!("like=\"{value}\" is none of the modes"))?,
+            "like" => {
+                self.like = Like::named(value).ok_or(format!("like=\"{value}\" is none of the modes"))?
+            }
             "rails" => self.rails = number(key, value, 1, RAILS_MAX as u64)? as usize,
             "gbps" => self.gbps = real(key, value, 0.0, 100_000.0)?,
             "depth" => self.depth = number(key, value, 16, 65_536)? as usize,

@@ -96,10 +96,6 @@ impl World {
         self.virtual_time.clone().map_or(Random::System, Random::Virtual)
     }
 
-    pub fn is_virtual(&self) -> bool {
-        self.virtual_time.is_some()
-    }
-
     /// Picoseconds since the world began.
     #[inline]
     pub fn now(&self) -> u64 {
