@@ -148,7 +148,7 @@ impl Virtual {
             parts.retain(|part| part.strong_count() > 0);
             parts.iter().filter_map(Weak::upgrade).collect()
         };
-        let busy = parts.iter().fold(false, |busy, part| part.step() || busy);
+        let busy = parts.iter().filter(|part| part.step()).count() > 0;
         if !self.stirred.swap(false, Ordering::Relaxed) && !busy {
             self.advance(horizon);
         }

@@ -42,7 +42,7 @@ fn c_string(text: &str) -> CString {
 }
 
 impl Info {
-    pub fn new(spec: &Spec, rail: usize, world: Arc<World>) -> *mut fi_info {
+    pub fn make(spec: &Spec, rail: usize, world: Arc<World>) -> *mut fi_info {
         // SAFETY: integers, pointers, and enums that may have any value.
         let (info, tx, rx, ep, domain, fabric) = unsafe { std::mem::zeroed() };
         let mut made = Box::new(Info {
@@ -126,7 +126,7 @@ impl Info {
 /// As `fi_freeinfo`.
 ///
 /// # Safety
-/// Of `Info::new`, once.
+/// Of `Info::make`, once.
 pub unsafe fn free(info: *mut fi_info) {
     // SAFETY: as the caller promised.
     drop(unsafe { Box::from_raw(info.cast::<Info>()) });

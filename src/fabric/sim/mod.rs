@@ -68,7 +68,7 @@ pub fn list(name: &str) -> Result<Simulated> {
     let spec = Spec::parse(name)?;
     let world = World::of(&spec)?;
     Ok(Simulated {
-        infos: (0..spec.rails).map(|rail| info::Info::new(&spec, rail, world.clone())).collect(),
+        infos: (0..spec.rails).map(|rail| info::Info::make(&spec, rail, world.clone())).collect(),
         fabric: spec.fabric(),
         mode: spec.like.name(),
         delivers: !spec.like.mode().delivery_complete,

@@ -17,7 +17,10 @@ use std::sync::{Arc, Weak};
 /// Plans faults, for worlds that begin while it is set.
 const FAULTS: &str = "WEFT_SIM_FAULTS";
 
-static WORLDS: Mutex<Option<HashMap<(Like, String), Weak<World>>>> = Mutex::new(None);
+/// By mode and name.
+type Worlds = HashMap<(Like, String), Weak<World>>;
+
+static WORLDS: Mutex<Option<Worlds>> = Mutex::new(None);
 
 pub struct World {
     pub like: Like,
