@@ -7,27 +7,23 @@ use std::io::IsTerminal;
 /// One bar for each measurement. Where nobody watches, one line instead.
 pub struct Progress {
     bar: ProgressBar,
-    cases: usize,
     begun: std::cell::Cell<usize>,
 }
 
 impl Progress {
-    pub fn new(cases: usize) -> Progress {
-        Progress { bar: ProgressBar::hidden(), cases, begun: Default::default() }.shown()
-    }
-
-    fn shown(mut self) -> Progress {
+    pub fn new() -> Progress {
+        let mut progress = Progress { bar: ProgressBar::hidden(), begun: Default::default() };
         if std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("{prefix} {wide_msg} {bar:30} {pos:>4}/{len} {eta:>4}");
-            self.bar = ProgressBar::new(1);
-            self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            progress.bar = ProgressBar::new(1);
+            progress.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         }
-        self
+        progress
     }
 
     pub fn begin(&self, what: &str) {
         self.begun.set(self.begun.get() + 1);
-        let prefix = format!("[{}/{}]", self.begun.get(), self.cases);
+        let prefix = format!("[{}]", self.begun.get());
         if self.bar.is_hidden() {
             eprintln!("{prefix} {what}");
         }

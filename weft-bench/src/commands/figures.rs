@@ -1,16 +1,17 @@
 //! `weft-bench figures`: every figure of the registry, as a table and as JSON.
 
-use crate::figures::{self, Figure, Lab};
+use crate::figures::{self, Bench, Figure};
 use crate::show::{self, Progress};
 use anyhow::{bail, Context, Result};
 use comfy_table::{CellAlignment, Table};
-use std::path::PathBuf;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 
 /// Measures the figures of this library on this machine. It measures; it does
 /// not judge.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Write them as JSON, too: one object, from name to number.
+    /// Write them as JSON, too: one object, from name to number, or to why there is none.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Only those whose names match: patterns separated by commas, "*" matches any text.
@@ -26,47 +27,59 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let patterns = args.only.as_deref().unwrap_or("*");
-    let chosen: Vec<&Figure> =
-        figures::ALL.iter().filter(|figure| matches_any(patterns, figure.id)).collect();
+    let chosen: Vec<&Figure> = figures::all().filter(|figure| matches_any(patterns, figure.id)).collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = figures::ALL.iter().map(|figure| figure.id).collect();
+        let names: Vec<&str> = figures::all().map(|figure| figure.id).collect();
         bail!("no figure matches \"{patterns}\"; there are {}", names.join(", "));
     }
     if args.list {
         for figure in chosen {
-            println!("{:20} {}", figure.id, figure.what);
+            println!("{:22} {}", figure.id, figure.what);
         }
         return Ok(());
     }
-    let mut lab = Lab::new(args.quick, Progress::new(figures::cases_of(&chosen)));
+    let mut bench = Bench::new(args.quick, Progress::new());
     let mut values: Vec<(&Figure, Result<f64>)> = Vec::new();
     for figure in chosen {
-        let value = (figure.run)(&mut lab);
+        let value = (figure.run)(&mut bench);
         values.push((figure, value));
     }
-    lab.progress.finish();
-    show::facts(&lab.facts);
-    for note in &lab.notes {
+    bench.progress.finish();
+    show::facts(&bench.facts);
+    for note in &bench.notes {
         println!("{note}");
     }
     println!("{}", table(&values, args.quick));
     for (figure, value) in &values {
         if let Err(error) = value {
-            println!("{} could not be measured here: {error:#}", figure.id);
+            println!("{}: {}", figure.id, why_not(error));
         }
     }
     if let Some(path) = &args.json {
-        let object: serde_json::Map<String, serde_json::Value> = values
-            .iter()
-            .filter_map(|(figure, value)| Some((figure.id.to_owned(), (*value.as_ref().ok()?).into())))
-            .collect();
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        }
-        let text = serde_json::to_string_pretty(&object)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+        save(path, &values)?;
     }
     Ok(())
+}
+
+fn why_not(error: &anyhow::Error) -> String {
+    format!("not measured: {error:#}")
+}
+
+/// One object: of each figure its number, or a text that says why there is none.
+fn save(path: &Path, values: &[(&Figure, Result<f64>)]) -> Result<()> {
+    let object: serde_json::Map<String, Value> = values
+        .iter()
+        .map(|(figure, value)| {
+            let value =
+                value.as_ref().map_or_else(|error| why_not(error).into(), |value| Value::from(*value));
+            (figure.id.to_owned(), value)
+        })
+        .collect();
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    }
+    let text = serde_json::to_string_pretty(&object)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 fn table(values: &[(&Figure, Result<f64>)], quick: bool) -> Table {
@@ -74,7 +87,7 @@ fn table(values: &[(&Figure, Result<f64>)], quick: bool) -> Table {
     table.load_preset(comfy_table::presets::NOTHING);
     table.set_header(["figure", "value", "least", "aim", "command"]);
     for (figure, value) in values {
-        let value = value.as_ref().map_or("-".to_owned(), |value| format!("{value:.3}"));
+        let value = value.as_ref().map_or("not measured".to_owned(), |value| format!("{value:.3}"));
         let quick = if quick { " --quick" } else { "" };
         let command = format!("{}{quick}", figure.command);
         table.add_row([figure.id, &value, figure.least, figure.aim, &command]);
@@ -114,7 +127,7 @@ mod tests {
 
     #[test]
     fn every_figure_is_printed_by_its_own_command() {
-        for figure in figures::ALL {
+        for figure in figures::all() {
             assert_eq!(figure.command, format!("weft-bench figures --only {}", figure.id));
             assert!(!figure.what.is_empty());
         }

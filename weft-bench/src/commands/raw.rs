@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<()> {
     case.sessions = args.sessions;
     case.threads = args.threads;
     case.window = args.window;
-    let progress = Progress::new(1);
+    let progress = Progress::new();
     let outcome = pair::measure(&case, &progress)?;
     progress.finish();
     print(&case, &outcome);

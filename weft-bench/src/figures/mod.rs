@@ -1,0 +1,61 @@
+//! The figures by name: what each is, what it should be, and how it is measured.
+//! One file for each family.
+
+mod raw;
+
+use crate::machine::Facts;
+use crate::pair::Outcome;
+use crate::show::Progress;
+use anyhow::Result;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+pub struct Figure {
+    pub id: &'static str,
+    pub what: &'static str,
+    /// The least that is hoped for, and the aim, in words for people; "" for a
+    /// figure that is only shown.
+    pub least: &'static str,
+    pub aim: &'static str,
+    /// Prints just this figure.
+    pub command: &'static str,
+    /// An error says why it cannot be measured here.
+    pub run: fn(&mut Bench) -> Result<f64>,
+}
+
+macro_rules! figure {
+    ($id:literal, $what:literal, $least:literal, $aim:literal, $run:expr) => {
+        Figure {
+            id: $id,
+            what: $what,
+            least: $least,
+            aim: $aim,
+            command: concat!("weft-bench figures --only ", $id),
+            run: $run,
+        }
+    };
+}
+use figure;
+
+const FAMILIES: &[&[Figure]] = &[raw::ALL];
+
+pub fn all() -> impl Iterator<Item = &'static Figure> {
+    FAMILIES.iter().copied().flatten()
+}
+
+/// What the figures share while they are measured: each measurement is made
+/// once, for all figures that come from it.
+pub struct Bench {
+    pub quick: bool,
+    pub progress: Progress,
+    pub facts: Facts,
+    /// What a reader should know beside the numbers.
+    pub notes: Vec<String>,
+    raw: HashMap<raw::Key, Result<Rc<Outcome>, String>>,
+}
+
+impl Bench {
+    pub fn new(quick: bool, progress: Progress) -> Bench {
+        Bench { quick, progress, facts: Facts::of_machine(), notes: Vec::new(), raw: HashMap::new() }
+    }
+}
