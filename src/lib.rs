@@ -24,3 +24,9 @@ mod peer;
 mod rail;
 mod status;
 mod transfer;
+
+/// The simulated NICs without Weft: to measure what they cost by themselves.
+#[doc(hidden)]
+pub mod simulated {
+    pub use crate::fabric::sim::{free, nics, open_fabric};
+}

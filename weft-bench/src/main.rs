@@ -5,6 +5,7 @@
 //! | [`commands`] | what a user calls, one file for each command |
 //! | [`figures`] | the figures by name: what each is, and how it is measured |
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
+//! | [`sim`] | both sides in one process, over simulated NICs |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`machine`] | a network of our own to measure in, and what the machine is |
 //! | [`memory`], [`pages`], [`stats`], [`show`] | buffers, page lists, medians, the terminal |
@@ -18,6 +19,7 @@ mod memory;
 mod pages;
 mod pair;
 mod show;
+mod sim;
 mod stats;
 
 use clap::Parser;

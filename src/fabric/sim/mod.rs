@@ -77,6 +77,12 @@ pub fn list(name: &str) -> Result<Simulated> {
     })
 }
 
+/// The infos of a fabric's name, for who calls the tables directly; to be freed
+/// by `free`.
+pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
+    list(name).map(|simulated| simulated.infos).map_err(|error| error.message.into_owned())
+}
+
 /// As `fi_strerror`.
 pub fn strerror(errno: c_int) -> String {
     match errno {

@@ -3,7 +3,7 @@
 mod figures;
 mod raw;
 
-use crate::pair;
+use crate::{pair, sim};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -25,12 +25,16 @@ enum Command {
         role: pair::Role,
         spec: String,
     },
+    /// Both sides of a transfer over simulated NICs: started by the figures.
+    #[command(hide = true)]
+    Simulated(sim::Drive),
 }
 
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Figures(args) => figures::run(&args),
         Command::Raw(args) => raw::run(&args),
+        Command::Simulated(drive) => sim::run(&drive),
         Command::Part { role, spec } => pair::run(role, &spec),
     }
 }

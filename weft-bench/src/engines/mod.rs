@@ -4,7 +4,7 @@
 mod bare;
 mod port;
 mod socket;
-mod weft;
+pub mod weft;
 
 pub use self::weft::{rail, Rail};
 

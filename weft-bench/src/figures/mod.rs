@@ -2,6 +2,7 @@
 //! One file for each family.
 
 mod raw;
+mod sim;
 
 use crate::machine::Facts;
 use crate::pair::Outcome;
@@ -37,7 +38,7 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] = &[raw::ALL];
+const FAMILIES: &[&[Figure]] = &[raw::ALL, sim::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
