@@ -377,23 +377,30 @@ impl Endpoint {
         if flags & FI_REMOTE_CQ_DATA != 0 && self.mode.cq_data == 4 && msg.data >> 32 != 0 {
             return Err(FI_EINVAL);
         }
-        let mut remote = 0;
+        // SAFETY: as the caller promised.
+        unsafe { self.check_ranges(msg) }
+    }
+
+    /// # Safety
+    /// As `fi_writemsg` says, and with counts that were checked.
+    #[inline]
+    unsafe fn check_ranges(&self, msg: &fi_msg_rma) -> Result<(), c_int> {
+        let guarded = self.mode.has(FI_MR_LOCAL);
         // SAFETY: as many ranges as the message says.
         unsafe {
-            for i in 0..msg.rma_iov_count {
-                remote += (*msg.rma_iov.add(i)).len;
-            }
-            for i in 0..msg.iov_count {
-                let iov = *msg.msg_iov.add(i);
-                let desc = if self.mode.has(FI_MR_LOCAL) && !msg.desc.is_null() {
-                    *msg.desc.add(i)
-                } else {
-                    ptr::null_mut()
-                };
-                self.check_local(iov.iov_base as u64, iov.iov_len, desc)?;
-            }
-            if total(msg.msg_iov, msg.iov_count) != remote {
+            let (local, remote) = if msg.iov_count == 1 && msg.rma_iov_count == 1 {
+                ((*msg.msg_iov).iov_len, (*msg.rma_iov).len)
+            } else {
+                let remote = std::slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count);
+                (total(msg.msg_iov, msg.iov_count), remote.iter().map(|range| range.len).sum())
+            };
+            if local != remote {
                 return Err(FI_EINVAL);
+            }
+            for i in 0..if guarded { msg.iov_count } else { 0 } {
+                let iov = *msg.msg_iov.add(i);
+                let desc = if msg.desc.is_null() { ptr::null_mut() } else { *msg.desc.add(i) };
+                self.check_local(iov.iov_base as u64, iov.iov_len, desc)?;
             }
         }
         Ok(())
@@ -635,12 +642,10 @@ impl Endpoint {
         unsafe { self.claim(msg.context)? };
         let mut errno = 0;
         let access = access_of(kind);
-        for i in 0..msg.rma_iov_count {
-            // SAFETY: as many ranges as the message says.
-            let range = unsafe { *msg.rma_iov.add(i) };
-            if self.outbound[out].locate(&range, access).is_none() {
-                errno = self.mode.refused;
-            }
+        // SAFETY: as many ranges as the message says.
+        let ranges = unsafe { std::slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count) };
+        if ranges.iter().any(|range| self.outbound[out].locate(range, access).is_none()) {
+            errno = self.mode.refused;
         }
         let flag = if kind == Kind::Read { FI_READ } else { FI_WRITE };
         let flags_of = if errno == 0 || self.mode.errors_have_flags { FI_RMA | flag } else { 0 };
