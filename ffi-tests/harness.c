@@ -253,7 +253,7 @@ static void *run_member(void *argument)
 }
 
 /* Simulated NICs reach only those of their own process. */
-static bool team_is_threads(void)
+bool team_is_threads(void)
 {
     return strncmp(fabric(), "sim", 3) == 0;
 }

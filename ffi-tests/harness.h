@@ -125,6 +125,9 @@ struct team {
 
 typedef void (*role)(struct team *);
 
+/* Its sides are threads of one process. */
+bool team_is_threads(void);
+
 /* Runs one process (or thread) for each role; all must end well. */
 void run_team(int size, const role *roles);
 void run_pair(role first, role second);
