@@ -98,4 +98,6 @@ pub fn strerror(errno: c_int) -> String {
 }
 
 #[cfg(test)]
+mod raw_tests;
+#[cfg(test)]
 mod tests;
