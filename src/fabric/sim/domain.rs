@@ -19,7 +19,8 @@ struct Fabric {
 }
 
 static FABRIC_FID: fi_ops = fi_ops { close: Some(close_fabric), ..fi_ops::EMPTY };
-static FABRIC_OPS: fi_ops_fabric = fi_ops_fabric { domain: Some(open_domain), ..fi_ops_fabric::EMPTY };
+static FABRIC_OPS: fi_ops_fabric =
+    fi_ops_fabric { domain: Some(open_domain), trywait: Some(queue::trywait), ..fi_ops_fabric::EMPTY };
 
 /// As `fi_fabric`.
 ///
@@ -114,8 +115,13 @@ unsafe extern "C" fn open_cq(
     cq: *mut *mut fid_cq,
     context: *mut c_void,
 ) -> c_int {
+    let domain: *mut Domain = domain.cast();
     // SAFETY: as `fi_cq_open` says; domains outlive their queues.
-    unsafe { queue::open(attr, cq, context, &raw mut (*domain.cast::<Domain>()).users) }
+    unsafe {
+        // In virtual time nobody sleeps.
+        let fd = if (*domain).world.is_virtual() { None } else { (*domain).port.bell.descriptor() };
+        queue::open(attr, cq, context, fd, &raw mut (*domain).users)
+    }
 }
 
 unsafe extern "C" fn open_endpoint(

@@ -111,6 +111,26 @@ impl Endpoint {
         endpoint.serve();
     }
 
+    /// Whether nothing happens here before somebody else does something; then the
+    /// bell rings.
+    pub fn may_sleep(&mut self) -> bool {
+        let port = self.port.clone();
+        port.bell.arm();
+        port.inbound(&mut self.inbound, &mut self.inbound_seen);
+        // SAFETY: this endpoint's thread is the only one that pops.
+        let asked = self.inbound.iter().any(|wire| unsafe { wire.requests.peek() }.is_some());
+        let answered = self.outbound.iter().any(|out| {
+            let busy = out.in_wire > 0 || out.shaking;
+            // SAFETY: as above.
+            busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
+        });
+        let idle = !asked && !answered && self.flight.waiting.is_empty() && !self.world.has_faults();
+        if !idle {
+            port.bell.disarm();
+        }
+        idle
+    }
+
     pub(super) fn now(&self) -> u64 {
         if self.timeless {
             0
@@ -163,6 +183,7 @@ impl Endpoint {
         // operation and as many arrivals, for which `land` looks first.
         let pushed = unsafe { wire.requests.push((due, request)) };
         debug_assert!(pushed);
+        wire.to.bell.ring();
     }
 
     /// When bytes that begin now have left, and when they are there.

@@ -26,6 +26,7 @@
 //! where the mode is so, by the target's (`serve`), to which it goes over a
 //! `wire`. Nothing locks on that way.
 
+mod bell;
 mod domain;
 mod endpoint;
 mod faults;

@@ -5,6 +5,7 @@ use super::fid_ops::{self, table};
 use libfabric_sys::*;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
 use std::ptr;
 
 /// A finished operation that nobody has read yet.
@@ -27,10 +28,12 @@ pub struct Queue {
     entries: VecDeque<Entry>,
     size: usize,
     overrun: bool,
+    /// The descriptor to wait on, where it was asked for.
+    waits_on: Option<RawFd>,
     domain_users: *mut usize,
 }
 
-static FID: fi_ops = fi_ops { close: Some(close), control: Some(fid_ops::no_control), ..fi_ops::EMPTY };
+static FID: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::EMPTY };
 static OPS: fi_ops_cq =
     fi_ops_cq { read: Some(read), readerr: Some(readerr), strerror: None, ..fi_ops_cq::EMPTY };
 
@@ -40,13 +43,16 @@ pub unsafe fn open(
     attr: *const fi_cq_attr,
     cq: *mut *mut fid_cq,
     context: *mut c_void,
+    waits_on: Option<RawFd>,
     domain_users: *mut usize,
 ) -> c_int {
     // SAFETY: as the caller promised.
     let attr = unsafe { &*attr };
-    if !matches!(attr.wait_obj, fi_wait_obj::FI_WAIT_NONE | fi_wait_obj::FI_WAIT_UNSPEC) {
-        return -FI_ENOSYS;
-    }
+    let waits = match attr.wait_obj {
+        fi_wait_obj::FI_WAIT_NONE => false,
+        fi_wait_obj::FI_WAIT_FD if waits_on.is_some() => true,
+        _ => return -FI_ENOSYS,
+    };
     if attr.format != fi_cq_format::FI_CQ_FORMAT_DATA {
         return -FI_ENOSYS;
     }
@@ -58,6 +64,7 @@ pub unsafe fn open(
         entries: VecDeque::with_capacity(size),
         size,
         overrun: false,
+        waits_on: waits_on.filter(|_| waits),
         domain_users,
     });
     // SAFETY: as the caller promised.
@@ -95,6 +102,33 @@ impl Queue {
         }
         self.overrun = true;
     }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: a queue that `open` made, and a place for a descriptor.
+    unsafe {
+        match (command, (*fid.cast::<Queue>()).waits_on) {
+            (FI_GETWAIT, Some(fd)) => *arg.cast::<c_int>() = fd,
+            _ => return -FI_ENOSYS,
+        }
+    }
+    0
+}
+
+/// As `fi_trywait`, of queues.
+pub unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    for i in 0..count as usize {
+        // SAFETY: queues that `open` made; their endpoints release them before they go.
+        let ready = unsafe {
+            let queue: *mut Queue = (*fids.add(i)).cast();
+            let endpoint = (*queue).endpoint;
+            (*queue).entries.is_empty() && !endpoint.is_null() && (*endpoint).may_sleep()
+        };
+        if !ready {
+            return -FI_EAGAIN;
+        }
+    }
+    0
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {

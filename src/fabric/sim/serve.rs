@@ -86,6 +86,7 @@ impl Endpoint {
         // to every operation of the sender.
         let pushed = unsafe { wire.answers.push((due, answer)) };
         debug_assert!(pushed);
+        wire.from.bell.ring();
     }
 
     /// When the bytes of a read have left this side.

@@ -1,6 +1,7 @@
 //! Worlds: NICs of one process that reach each other, their clock, their lines,
 //! and the memory that others may write to.
 
+use super::bell::Bell;
 use super::faults::{self, Fault, KILLED};
 use super::mode::{Like, Mode};
 use super::spec::Spec;
@@ -99,6 +100,10 @@ impl World {
         self.virtual_time.clone().map_or(Random::System, Random::Virtual)
     }
 
+    pub fn is_virtual(&self) -> bool {
+        self.virtual_time.is_some()
+    }
+
     /// Picoseconds since the world began.
     #[inline]
     pub fn now(&self) -> u64 {
@@ -122,9 +127,14 @@ impl World {
         Ok(())
     }
 
+    /// Faults are planned that have not struck.
+    pub fn has_faults(&self) -> bool {
+        self.next_fault.load(Relaxed) != u64::MAX
+    }
+
     #[inline]
     pub fn strike_faults(&self) {
-        if self.next_fault.load(Relaxed) != u64::MAX {
+        if self.has_faults() {
             self.strike(self.now());
         }
     }
@@ -177,6 +187,7 @@ pub struct Port {
     regions: Mutex<HashMap<u64, Arc<Region>>>,
     inbound: Mutex<Vec<Arc<Wire>>>,
     inbound_changes: AtomicU64,
+    pub bell: Bell,
 }
 
 impl Port {
@@ -195,6 +206,7 @@ impl Port {
             regions: Mutex::default(),
             inbound: Mutex::default(),
             inbound_changes: AtomicU64::new(0),
+            bell: Bell::default(),
         }
     }
 
@@ -252,7 +264,10 @@ impl Port {
     // Wires towards this port.
 
     pub fn attach(&self, wire: &Arc<Wire>) {
-        self.inbound.lock().push(wire.clone());
+        let mut inbound = self.inbound.lock();
+        if !self.is_gone() {
+            inbound.push(wire.clone());
+        }
         self.inbound_changes.fetch_add(1, Release);
     }
 
@@ -276,6 +291,7 @@ impl Port {
     pub fn close(&self) {
         self.closed.store(true, SeqCst);
         self.await_writers();
+        self.inbound.lock().drain(..).for_each(|wire| wire.from.bell.ring());
     }
 }
 
