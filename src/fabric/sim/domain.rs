@@ -119,7 +119,8 @@ unsafe extern "C" fn open_cq(
     // SAFETY: as `fi_cq_open` says; domains outlive their queues.
     unsafe {
         // In virtual time nobody sleeps.
-        let fd = if (*domain).world.is_virtual() { None } else { (*domain).port.bell.descriptor() };
+        let of = &*domain;
+        let fd = if of.world.is_virtual() { None } else { of.port.bell.descriptor() };
         queue::open(attr, cq, context, fd, &raw mut (*domain).users)
     }
 }

@@ -538,3 +538,33 @@ fn a_world_has_one_clock_and_seed() {
     let name = format!("sim:like=efa:seed=3:world={}", two.world.name);
     assert!(discover::simulated(&name).is_err());
 }
+
+fn is_readable(fd: i32) -> bool {
+    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, no waiting.
+    unsafe { libc::poll(&mut one, 1, 0) == 1 }
+}
+
+#[test]
+fn a_sleeper_is_woken() {
+    let name = "sim:like=verbs:world=bell";
+    let (mut a, mut b) = (Side::open(name, BOTH), Side::open(name, BOTH));
+    let route = a.nic.insert(b.nic.address()).expect("an address");
+    let mut slots = [const { Scratch([std::ptr::null_mut(); 8]) }; 2];
+    let Some((target, true)) = b.nic.wait_fd() else { panic!("an idle NIC may be slept on") };
+    assert!(!is_readable(target));
+    let buffer = Buffer { address: a.bytes.as_mut_ptr().cast(), len: 8, descriptor: a.memory.descriptor };
+    // SAFETY: slots and memory outlive the NICs.
+    assert_eq!(unsafe { a.nic.send(buffer, route, &mut slots[0]) }, Posted::Yes);
+    assert!(is_readable(target));
+    assert!(b.nic.wait_fd().is_some_and(|(_, may)| !may));
+    let Some((sender, true)) = a.nic.wait_fd() else { panic!("only the target can go on") };
+    let buffer = Buffer { address: b.bytes.as_mut_ptr().cast(), len: 8, descriptor: b.memory.descriptor };
+    // SAFETY: slots and memory outlive the NICs.
+    assert_eq!(unsafe { b.nic.receive(buffer, &mut slots[1]) }, Posted::Yes);
+    assert!(!is_readable(sender));
+    assert_eq!((b.reap(), is_readable(sender)), (1, true));
+    assert_eq!(a.reap(), 1);
+    let mut two = Two::open("like=verbs");
+    assert!(two.a.nic.wait_fd().is_none(), "nobody sleeps in virtual time");
+}
