@@ -1,4 +1,5 @@
-//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric.
+//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric, or
+//! with the simulated NICs of `sim` beneath it.
 //!
 //! A `Nic` belongs to one thread at a time (the worker that drives its rail);
 //! nothing here locks. Memory that an operation names must stay valid until the
