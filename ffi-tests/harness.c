@@ -6,7 +6,7 @@
 #define EXIT_SKIPPED 77
 #define MARK "987654321"
 
-static char role_name[16] = "";
+static _Thread_local char role_name[16] = "";
 
 /* ---- Checks ---- */
 
@@ -239,6 +239,39 @@ static void wait_for_team(const struct team *team)
     }
 }
 
+struct member {
+    struct team team;
+    role run;
+};
+
+static void *run_member(void *argument)
+{
+    struct member *member = argument;
+    snprintf(role_name, sizeof role_name, "[%d] ", member->team.rank);
+    member->run(&member->team);
+    return NULL;
+}
+
+/* Simulated NICs reach only those of their own process. */
+bool team_is_threads(void)
+{
+    return strncmp(fabric(), "sim", 3) == 0;
+}
+
+static void run_threads(const struct team *team, int ends[TEAM_MAX][TEAM_MAX], const role *roles)
+{
+    struct member members[TEAM_MAX];
+    pthread_t threads[TEAM_MAX];
+    for (int r = 0; r < team->size; r++) {
+        members[r] = (struct member){.team = *team, .run = roles[r]};
+        members[r].team.rank = r;
+        memcpy(members[r].team.fd, ends[r], sizeof members[r].team.fd);
+        CHECK(pthread_create(&threads[r], NULL, run_member, &members[r]) == 0);
+    }
+    for (int r = 0; r < team->size; r++)
+        CHECK(pthread_join(threads[r], NULL) == 0);
+}
+
 void run_team(int size, const role *roles)
 {
     int ends[TEAM_MAX][TEAM_MAX];
@@ -255,6 +288,10 @@ void run_team(int size, const role *roles)
             ends[a][b] = fds[0];
             ends[b][a] = fds[1];
         }
+    }
+    if (team_is_threads()) {
+        run_threads(&team, ends, roles);
+        return;
     }
     for (int r = 0; r < size; r++) {
         fflush(NULL);
@@ -292,6 +329,8 @@ void run_pair(role first, role second)
 pid_t pid_of(struct team *team, int rank)
 {
     pid_t pid;
+    if (team_is_threads())
+        skip("the sides are threads of one process here");
     while ((pid = team->board->pid[rank]) == 0)
         sched_yield();
     return pid;
@@ -316,6 +355,11 @@ const char *fabric(void)
 bool on_fabric(const char *name)
 {
     return strcmp(fabric(), name) == 0;
+}
+
+bool target_must_poll(void)
+{
+    return strncmp(fabric(), "sim", 3) != 0 || strstr(fabric(), "like=tcp");
 }
 
 weft_endpoint_config test_config(void)

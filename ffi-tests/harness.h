@@ -102,7 +102,10 @@ int running_threads(void);
 /* Bytes of zeroed memory in whole pages; ends the process if there are none. */
 void *map_bytes(size_t len);
 
-/* ---- Teams: processes that are forked first, and joined by sockets ---- */
+/*
+ * ---- Teams: processes that are forked first, and joined by sockets ----
+ * On a simulated fabric they are threads of one process.
+ */
 
 #define TEAM_MAX 10
 
@@ -122,7 +125,10 @@ struct team {
 
 typedef void (*role)(struct team *);
 
-/* Runs one process for each role; all must end well. */
+/* Its sides are threads of one process. */
+bool team_is_threads(void);
+
+/* Runs one process (or thread) for each role; all must end well. */
 void run_team(int size, const role *roles);
 void run_pair(role first, role second);
 pid_t pid_of(struct team *team, int rank);
@@ -138,8 +144,10 @@ struct box {
     size_t capacity;
 };
 
-const char *fabric(void); /* what this run is about: "tcp", "shm" or "host" */
+const char *fabric(void); /* what this run is about: "tcp", "shm", "host", "sim:like=efa", ... */
 bool on_fabric(const char *name);
+/* Writes and reads need the target's progress; not so where NICs do them. */
+bool target_must_poll(void);
 weft_endpoint_config test_config(void);
 weft_endpoint *open_endpoint(void);
 weft_endpoint *open_with(const weft_endpoint_config *config);

@@ -11,7 +11,7 @@ static void compose(uint8_t *data, uint64_t i, size_t len)
 
 static void check_message(const weft_completion *c, uint64_t i, size_t len)
 {
-    static uint8_t *want;
+    static _Thread_local uint8_t *want;
     if (!want)
         want = malloc(WEFT_MESSAGE_MAX);
     CHECK(want != NULL);

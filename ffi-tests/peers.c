@@ -185,7 +185,8 @@ static void comes_and_goes(struct team *team)
     sleep_ms(500);
     if (open_fds() > fds + 4)
         FAIL("%d descriptors were open after 3 rounds, %d after 103", fds, open_fds());
-    CHECK_EQ(running_threads(), threads);
+    if (!team_is_threads()) /* the other side has some of them */
+        CHECK_EQ(running_threads(), threads);
     box_close(box);
 }
 

@@ -222,6 +222,8 @@ static uint32_t rail_count_of(weft_endpoint *endpoint)
 
 static void no_libfabric_is_named(void)
 {
+    if (strncmp(fabric(), "sim", 3) == 0)
+        skip("simulated NICs need no libfabric");
     const char *paths[] = {"/nonexistent/libfabric.so", "/etc/passwd", "/"};
     for (size_t i = 0; i < COUNT(paths); i++) {
         weft_endpoint *endpoint = NULL;

@@ -1,35 +1,214 @@
-//! Time and randomness. All of an endpoint's goes through here.
+//! Time and randomness. All of an endpoint's goes through here: of the machine,
+//! or of a virtual world that decides both and can be replayed.
 
 use crate::status::{Error, Result, Status};
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
-/// Nanoseconds of CLOCK_MONOTONIC.
-pub struct Clock;
+/// Nanoseconds since some moment.
+#[derive(Clone, Default)]
+pub enum Clock {
+    /// CLOCK_MONOTONIC.
+    #[default]
+    System,
+    Virtual(Arc<Virtual>),
+}
 
 impl Clock {
     #[inline]
     pub fn now(&self) -> u64 {
-        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: fills in `t`; this clock always exists.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-        t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+        match self {
+            Clock::System => monotonic(),
+            Clock::Virtual(time) => time.now(),
+        }
+    }
+
+    /// Something is due then: virtual time does not jump past it.
+    #[inline]
+    pub fn wake_at(&self, at: u64) {
+        if let Clock::Virtual(time) = self {
+            time.wake_at(at);
+        }
     }
 }
 
+#[inline]
+fn monotonic() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills in `t`; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// Unpredictable numbers, from the system: keys and incarnations are guarded by
-/// nothing else.
-pub struct Random;
+/// nothing else. Those of a virtual world follow from its seed.
+#[derive(Clone, Default)]
+pub enum Random {
+    #[default]
+    System,
+    Virtual(Arc<Virtual>),
+}
 
 impl Random {
     /// Never 0.
     pub fn u64(&self) -> Result<u64> {
         loop {
-            let mut bytes = [0u8; 8];
-            getrandom::fill(&mut bytes)
-                .map_err(|e| Error::new(Status::System, format!("no random numbers from the system: {e}")))?;
-            let number = u64::from_le_bytes(bytes);
+            let number = match self {
+                Random::System => from_system()?,
+                Random::Virtual(time) => time.random.lock().next(),
+            };
             if number != 0 {
                 return Ok(number);
             }
         }
+    }
+}
+
+fn from_system() -> Result<u64> {
+    let mut bytes = [0u8; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::new(Status::System, format!("no random numbers from the system: {e}")))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Splitmix64: numbers that follow from a seed.
+#[derive(Clone, Debug)]
+pub struct Sequence(pub u64);
+
+impl Sequence {
+    #[inline]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+}
+
+/// What a virtual world drives: a worker and its rails.
+pub trait Part: Send + Sync {
+    /// One pass; true if there was anything to do.
+    fn step(&self) -> bool;
+}
+
+/// The time and randomness of a world in which one thread at a time steps all
+/// parts, in the order in which they joined. Time stands still while any of
+/// them has something to do, then jumps to when the next thing is due.
+pub struct Virtual {
+    now: AtomicU64,
+    wakes: Mutex<BinaryHeap<Reverse<u64>>>,
+    /// Something is due now that no part has seen yet.
+    stirred: AtomicBool,
+    random: Mutex<Sequence>,
+    parts: Mutex<Vec<Weak<dyn Part>>>,
+    stepping: Mutex<()>,
+}
+
+/// A world begins here: 0 means "never" in many places.
+const BEGIN_NS: u64 = 1_000_000_000;
+
+impl Virtual {
+    pub fn new(seed: u64) -> Virtual {
+        Virtual {
+            now: AtomicU64::new(BEGIN_NS),
+            wakes: Mutex::default(),
+            stirred: AtomicBool::new(false),
+            random: Mutex::new(Sequence(seed)),
+            parts: Mutex::default(),
+            stepping: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    fn wake_at(&self, at: u64) {
+        if at > self.now() {
+            self.wakes.lock().push(Reverse(at));
+        } else {
+            self.stirred.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub fn join(&self, part: Weak<dyn Part>) {
+        self.parts.lock().push(part);
+    }
+
+    /// Steps every part once. If none had anything to do, time jumps to the next
+    /// thing that is due, at most to `horizon`. True if anything was done.
+    pub fn step(&self, horizon: u64) -> bool {
+        let Some(_turn) = self.stepping.try_lock() else { return false };
+        let parts: Vec<Arc<dyn Part>> = {
+            let mut parts = self.parts.lock();
+            parts.retain(|part| part.strong_count() > 0);
+            parts.iter().filter_map(Weak::upgrade).collect()
+        };
+        let busy = parts.iter().filter(|part| part.step()).count() > 0;
+        if !self.stirred.swap(false, Ordering::Relaxed) && !busy {
+            self.advance(horizon);
+        }
+        busy
+    }
+
+    fn advance(&self, horizon: u64) {
+        let now = self.now();
+        let mut wakes = self.wakes.lock();
+        while wakes.peek().is_some_and(|Reverse(at)| *at <= now) {
+            wakes.pop();
+        }
+        let next = wakes.peek().map_or(horizon, |Reverse(at)| (*at).min(horizon));
+        if next != u64::MAX && next > now {
+            self.now.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Busy(AtomicU64);
+
+    impl Part for Busy {
+        fn step(&self) -> bool {
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        }
+    }
+
+    #[test]
+    fn time_jumps_only_when_nothing_can_happen() {
+        let time = Virtual::new(1);
+        let part = Arc::new(Busy(AtomicU64::new(2)));
+        let weak: Weak<Busy> = Arc::downgrade(&part);
+        time.join(weak);
+        let begin = time.now();
+        time.wake_at(begin + 50);
+        time.wake_at(begin + 20);
+        assert!(time.step(u64::MAX) && time.step(u64::MAX));
+        assert_eq!(time.now(), begin);
+        assert!(!time.step(u64::MAX));
+        assert_eq!(time.now(), begin + 20);
+        time.step(begin + 30);
+        assert_eq!(time.now(), begin + 30);
+        time.wake_at(begin);
+        time.step(u64::MAX);
+        assert_eq!(time.now(), begin + 30);
+        time.step(u64::MAX);
+        assert_eq!(time.now(), begin + 50);
+    }
+
+    #[test]
+    fn randomness_follows_from_the_seed() {
+        let draw = |seed| {
+            let random = Random::Virtual(Arc::new(Virtual::new(seed)));
+            (random.u64().unwrap_or(0), random.u64().unwrap_or(0))
+        };
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
     }
 }

@@ -26,3 +26,9 @@ mod rail;
 mod status;
 mod topology;
 mod transfer;
+
+/// The simulated NICs without Weft: to measure what they cost by themselves.
+#[doc(hidden)]
+pub mod simulated {
+    pub use crate::fabric::sim::{free, nics, open_fabric};
+}

@@ -80,6 +80,7 @@ pub struct Core {
 impl Core {
     pub fn new(
         config: EndpointConfig,
+        clock: Clock,
         random: Random,
         address: &Address,
         rails: Vec<RailInfo>,
@@ -89,7 +90,7 @@ impl Core {
         let inboxes = (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
         let first = random.u64()?;
         Ok(Core {
-            clock: Clock,
+            clock,
             random,
             incarnation: address.incarnation,
             address: address.encode(),

@@ -18,6 +18,7 @@ pub mod survey;
 mod talk;
 pub mod worker;
 
+use crate::clock::Clock;
 use crate::fabric::host;
 use crate::memory::descriptor::{self, Descriptor};
 use crate::memory::{Access, Memory, Range, RemoteMemory, RemoteState};
@@ -116,7 +117,7 @@ pub struct Endpoint {
     /// Threads that have ended, or will never start.
     ended: Arc<AtomicUsize>,
     /// Manual progress: the worker, taken by whoever polls.
-    manual: Option<Mutex<Worker>>,
+    manual: Option<Arc<Mutex<Worker>>>,
     libfabric: String,
     /// Queues beside the endpoint's own.
     queues: Mutex<Vec<Weak<Queue>>>,
@@ -186,11 +187,18 @@ impl Endpoint {
 
     // Progress.
 
-    /// With manual progress: one pass, unless another thread is at it.
+    /// With manual progress: one pass, unless another thread is at it. In virtual
+    /// time it is a pass of the whole world.
     fn progress(&self) -> bool {
-        match &self.manual {
-            Some(worker) => worker.try_lock().is_some_and(|mut worker| worker.step()),
-            None => false,
+        self.progress_until(u64::MAX)
+    }
+
+    /// As `progress`; virtual time does not go past `horizon`.
+    fn progress_until(&self, horizon: u64) -> bool {
+        match (&self.manual, &self.core.clock) {
+            (Some(_), Clock::Virtual(time)) => time.step(horizon),
+            (Some(worker), _) => worker.try_lock().is_some_and(|mut worker| worker.step()),
+            (None, _) => false,
         }
     }
 
@@ -240,7 +248,7 @@ impl Endpoint {
         let until = self.core.clock.now().saturating_add(timeout_ns);
         let mut idle_since = 0;
         loop {
-            let busy = self.progress();
+            let busy = self.progress_until(until);
             let taken = queue.poll(out);
             if taken > 0 || out.is_empty() {
                 return Ok(taken as i32);
@@ -253,7 +261,7 @@ impl Endpoint {
             let left = Duration::from_nanos(until - now);
             if self.manual.is_none() {
                 queue.sleep(left);
-            } else if busy || idle_since == 0 {
+            } else if busy || idle_since == 0 || matches!(self.core.clock, Clock::Virtual(_)) {
                 idle_since = now;
             } else if now - idle_since > MANUAL_SPIN_NS {
                 // Latency first; but a wait of milliseconds should not cost a core.
@@ -264,7 +272,7 @@ impl Endpoint {
 
     /// With manual progress: sleeps until the rails have something to do.
     fn rest(&self, now: u64, at_most: Duration) {
-        match self.manual.as_ref().and_then(Mutex::try_lock) {
+        match self.manual.as_ref().and_then(|worker| worker.try_lock()) {
             Some(mut worker) => worker.rest(now, at_most),
             // Somebody else drives the rails.
             None => std::thread::sleep(at_most.min(Duration::from_micros(50))),
@@ -571,7 +579,7 @@ impl Endpoint {
             inbox.command(Command::Shutdown);
         }
         let ended = match &self.manual {
-            Some(worker) => self.stop_manual(&mut worker.lock()),
+            Some(worker) => self.stop_manual(worker),
             None => self.join_threads(),
         };
         if ended.is_ok() {
@@ -592,12 +600,12 @@ impl Endpoint {
         all.for_each(|queue| queue.interrupt(over));
     }
 
-    fn stop_manual(&self, worker: &mut Worker) -> Result<()> {
+    fn stop_manual(&self, worker: &Mutex<Worker>) -> Result<()> {
         let until = self.core.clock.now() + UNRESPONSIVE.as_nanos() as u64;
-        while !self.core.stopping(worker) && self.core.clock.now() < until {
-            worker.step();
+        while !self.core.stopping(&worker.lock()) && self.core.clock.now() < until {
+            self.progress();
         }
-        worker.close()
+        worker.lock().close()
     }
 
     fn join_threads(&self) -> Result<()> {

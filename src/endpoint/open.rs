@@ -4,7 +4,7 @@
 use super::core::{Core, RailInfo, STOPPING};
 use super::worker::Worker;
 use super::{fork, Endpoint, EndpointConfig};
-use crate::clock::Random;
+use crate::clock::{Clock, Part, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::peer::address::{Address, RailAddress, RAILS_MAX};
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -56,31 +56,43 @@ impl Endpoint {
         start_log();
         let machine = Machine::read(Root::from_environment());
         let found = select::candidates(config.fabric.as_deref(), config.rails.as_deref(), &machine)?;
+        let time = (found.clock, found.random);
+        if matches!(time.0, Clock::Virtual(_)) && !config.manual {
+            return Err(Error::new(
+                Status::Unsupported,
+                "virtual time needs manual progress: set progress to WEFT_PROGRESS_MANUAL",
+            ));
+        }
         let chosen = spread(found.candidates, config.rail_count);
         log::debug!("{} rails: {}", chosen.len(), found.why);
         let wanted = if config.manual { 1 } else { config.workers };
         let plans = plans(&chosen, &machine, wanted);
         if config.manual {
-            return Self::open_manual(config, plans, &chosen, found.libfabric);
+            return Self::open_manual(config, time, plans, &chosen, found.libfabric);
         }
-        Self::open_threads(config, plans, &chosen, found.libfabric)
+        Self::open_threads(config, time, plans, &chosen, found.libfabric)
     }
 
     fn open_manual(
         config: EndpointConfig,
+        time: (Clock, Random),
         mut plans: Vec<Plan>,
         chosen: &[Candidate],
         libfabric: String,
     ) -> Result<Arc<Endpoint>> {
         let (rails, opened) = open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default());
-        let (core, indexes) = assemble(config, chosen, vec![opened], 1)?;
+        let (core, indexes) = assemble(config, time, chosen, vec![opened], 1)?;
         let rails = number(rails, &indexes);
-        let worker = Worker::new(0, core.clone(), rails);
+        let worker = Arc::new(Mutex::new(Worker::new(0, core.clone(), rails)));
+        if let Clock::Virtual(time) = &core.clock {
+            let part: Weak<Mutex<Worker>> = Arc::downgrade(&worker);
+            time.join(part);
+        }
         Ok(Arc::new(Endpoint {
             core,
             threads: Mutex::default(),
             ended: Arc::default(),
-            manual: Some(Mutex::new(worker)),
+            manual: Some(worker),
             libfabric,
             queues: Mutex::default(),
             down: AtomicBool::new(false),
@@ -90,6 +102,7 @@ impl Endpoint {
 
     fn open_threads(
         config: EndpointConfig,
+        time: (Clock, Random),
         plans: Vec<Plan>,
         chosen: &[Candidate],
         libfabric: String,
@@ -112,7 +125,7 @@ impl Endpoint {
                     .map_err(|_| Error::new(Status::Internal, "a worker ended while it opened its rails"))
             })
             .collect::<Result<Vec<Opened>>>()?;
-        let (core, indexes) = match assemble(config, chosen, opened, workers) {
+        let (core, indexes) = match assemble(config, time, chosen, opened, workers) {
             Ok(assembled) => assembled,
             Err(error) => {
                 // Their channels close: the workers close their rails and end.
@@ -142,6 +155,12 @@ impl Endpoint {
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }))
+    }
+}
+
+impl Part for Mutex<Worker> {
+    fn step(&self) -> bool {
+        self.try_lock().is_some_and(|mut worker| worker.step())
     }
 }
 
@@ -212,6 +231,7 @@ fn number(rails: Vec<(usize, Rail)>, indexes: &[(usize, usize)]) -> Vec<Rail> {
 /// Makes the shared part from what the workers opened.
 fn assemble(
     config: EndpointConfig,
+    (clock, random): (Clock, Random),
     chosen: &[Candidate],
     opened: Vec<Opened>,
     workers: usize,
@@ -258,7 +278,6 @@ fn assemble(
         );
         return Err(Error { provider_errno, ..Error::new(Status::NoRails, text) });
     }
-    let random = Random;
     let address = Address::new(random.u64()?, addresses);
     let mut fabrics: Vec<String> = Vec::new();
     for info in &infos {
@@ -266,7 +285,7 @@ fn assemble(
             fabrics.push(info.fabric.clone());
         }
     }
-    let core = Core::new(config, random, &address, infos, fabrics, workers)?;
+    let core = Core::new(config, clock, random, &address, infos, fabrics, workers)?;
     Ok((Arc::new(core), indexes))
 }
 

@@ -139,6 +139,7 @@ impl Worker {
         busy |= self.talk(now);
         if now >= self.next_tick {
             self.next_tick = now + TICK_NS;
+            self.core.clock.wake_at(self.next_tick);
             self.tick(now);
         }
         busy

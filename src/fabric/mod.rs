@@ -1,5 +1,6 @@
-//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric,
-//! `host` by itself, between processes of one host.
+//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric, or
+//! with the simulated NICs of `sim` beneath it; `host` by itself, between
+//! processes of one host.
 //!
 //! A `Nic` belongs to one thread at a time (the worker that drives its rail);
 //! nothing here locks. Memory that an operation names must stay valid until the
@@ -10,6 +11,7 @@ pub mod choice;
 pub mod host;
 pub mod ofi;
 pub mod select;
+pub mod sim;
 
 use crate::status::Result;
 use std::ffi::c_void;

@@ -3,7 +3,8 @@
 use super::choice::{choose, matches, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
-use super::{host, Nic};
+use super::{host, sim, Nic};
+use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use crate::topology::Machine;
@@ -46,6 +47,13 @@ impl Candidate {
         matches!(self.source, Source::Host)
     }
 
+    fn time(&self) -> (Clock, Random) {
+        match &self.source {
+            Source::Ofi(entry) => (entry.clock.clone(), entry.random.clone()),
+            Source::Host => (Clock::System, Random::System),
+        }
+    }
+
     /// As the choice among the network's NICs sees it.
     fn listed(&self) -> Option<Listed> {
         let Source::Ofi(entry) = &self.source else { return None };
@@ -65,6 +73,8 @@ pub struct Found {
     pub why: String,
     /// libfabric's version and path.
     pub libfabric: String,
+    pub clock: Clock,
+    pub random: Random,
 }
 
 /// The patterns that decide on rails: the caller's, or else the environment's.
@@ -87,6 +97,10 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     let patterns = patterns(rails);
     let patterns = patterns.as_deref();
     let Some(fabric) = fabric else { return default_candidates(patterns, machine) };
+    if let Some(name) = simulated(fabric)? {
+        let found = discover::simulated(name)?.into_iter().map(|entry| candidate(entry, machine)).collect();
+        return chosen(found, patterns, machine, "none: simulated, without libfabric".into());
+    }
     let is_host = |name: &&str| *name == host::NAME;
     let (on_host, others): (Vec<&str>, Vec<&str>) = fabric.split(',').map(str::trim).partition(is_host);
     if on_host.is_empty() {
@@ -95,7 +109,7 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     let nic = if leaves_out_host(patterns) { None } else { Some(host_candidate()?) };
     if others.iter().all(|name| name.is_empty()) {
         let nic = nic.ok_or_else(|| no_rails(patterns, host::NAME))?;
-        return Ok(Found { candidates: vec![nic], why: ONLY_HOST.into(), libfabric: String::new() });
+        return Ok(only_host(nic));
     }
     let mut found = network_candidates(Some(&others.join(",")), patterns, machine)?;
     found.candidates.splice(0..0, nic);
@@ -112,10 +126,15 @@ fn default_candidates(patterns: Option<&str>, machine: &Machine) -> Result<Found
         // There is no network to speak of, and this host is still there.
         (Err(error), Some(nic)) if matches!(error.status, Status::NoLibfabric | Status::Unsupported) => {
             log::info!("only peers on this host can be reached: {error}");
-            Ok(Found { candidates: vec![nic], why: ONLY_HOST.into(), libfabric: String::new() })
+            Ok(only_host(nic))
         }
         (Err(error), _) => Err(error),
     }
+}
+
+fn only_host(nic: Candidate) -> Found {
+    let (clock, random) = (Clock::System, Random::System);
+    Found { candidates: vec![nic], why: ONLY_HOST.into(), libfabric: String::new(), clock, random }
 }
 
 fn host_candidate() -> Result<Candidate> {
@@ -168,6 +187,28 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
     if found.is_empty() {
         return Err(unknown_fabric(library, "efa, verbs or tcp"));
     }
+    chosen(found, patterns, machine, library.describe())
+}
+
+/// The simulation that is named: alone, since its clock is its own.
+fn simulated(fabric: &str) -> Result<Option<&str>> {
+    let mut names = fabric.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let Some(name) = names.clone().find(|name| sim::is_ours(name)) else { return Ok(None) };
+    if names.any(|other| other != name) {
+        return Err(Error::invalid(format!(
+            "fabric \"{name}\" is simulated, and opened alone or not at all"
+        )));
+    }
+    Ok(Some(name))
+}
+
+/// Those that the patterns name, or that are near what this process may use.
+fn chosen(
+    found: Vec<Candidate>,
+    patterns: Option<&str>,
+    machine: &Machine,
+    libfabric: String,
+) -> Result<Found> {
     let listed: Vec<Listed> = found.iter().filter_map(Candidate::listed).collect();
     let choice = choose(&listed, patterns, machine, visible_gpus().as_deref());
     let chosen: Vec<Candidate> = choice.chosen.iter().map(|i| found[*i].clone()).collect();
@@ -175,7 +216,8 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
         let names: Vec<&str> = listed.iter().map(|nic| nic.name.as_str()).collect();
         return Err(no_rails(patterns, &names.join(", ")));
     }
-    Ok(Found { candidates: chosen, why: choice.why, libfabric: library.describe() })
+    let (clock, random) = chosen[0].time();
+    Ok(Found { candidates: chosen, why: choice.why, libfabric, clock, random })
 }
 
 /// For each fabric that was named, the provider names to try, in order.

@@ -6,6 +6,7 @@
 //! | [`figures`] | the figures by name: what each is, and how it is measured |
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
 //! | [`host`] | two processes of this host, beside memcpy |
+//! | [`sim`] | both sides in one process, over simulated NICs |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`machine`] | a network of our own to measure in, and what the machine is |
 //! | [`tree`] | the machine, drawn |
@@ -21,6 +22,7 @@ mod memory;
 mod pages;
 mod pair;
 mod show;
+mod sim;
 mod stats;
 mod tree;
 

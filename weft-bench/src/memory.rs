@@ -8,6 +8,18 @@ const HUGE: usize = 2 << 20;
 /// What a target's pages hold before a transfer that is verified.
 const WIPED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
+/// Anonymous memory for the life of the process, which costs nothing until it is
+/// touched.
+pub fn untouched(len: usize) -> Result<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping.
+    let base = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        bail!("mapping {len} bytes: {}", std::io::Error::last_os_error());
+    }
+    Ok(base.cast())
+}
+
 /// A pool of pages in anonymous memory, on huge pages where the system lets us.
 pub struct Pool {
     base: *mut u8,

@@ -94,7 +94,7 @@ fn line(places: &mut [Place], route: Route) -> Option<&mut Line> {
 
 impl HostNic {
     pub fn open() -> Result<HostNic> {
-        let random = Random;
+        let random = Random::System;
         let network = super::network()?;
         let name = format!("weft-{:016x}{:016x}", random.u64()?, random.u64()?);
         let listener = socket::listen(&name)?;

@@ -1,6 +1,8 @@
 //! libfabric, loaded once, and the NICs that it lists.
 
 use super::signals;
+use crate::clock::{Clock, Random};
+use crate::fabric::sim;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use libfabric_sys::*;
@@ -56,7 +58,35 @@ pub fn settle_shm(fabrics: &'static Fabrics) {
     });
 }
 
-/// A NIC as libfabric describes it.
+/// Who drives a NIC.
+#[derive(Clone, Copy)]
+pub enum Source {
+    Libfabric(&'static Fabrics),
+    Sim,
+}
+
+impl Source {
+    pub fn strerror(&self, errno: i32) -> String {
+        match self {
+            Source::Libfabric(fabrics) => fabrics.library.strerror(errno),
+            Source::Sim => sim::strerror(errno),
+        }
+    }
+
+    /// # Safety
+    /// `attr` is of an info of this source's; `fabric` is written.
+    pub unsafe fn fabric(&self, attr: *mut fi_fabric_attr, fabric: *mut *mut fid_fabric) -> i32 {
+        // SAFETY: as the caller promised.
+        unsafe {
+            match self {
+                Source::Libfabric(fabrics) => fabrics.library.fabric(attr, fabric, ptr::null_mut()),
+                Source::Sim => sim::open_fabric(fabric, ptr::null_mut()),
+            }
+        }
+    }
+}
+
+/// A NIC as libfabric, or a simulation, describes it.
 pub struct Entry {
     pub provider: String,
     pub domain: String,
@@ -66,8 +96,12 @@ pub struct Entry {
     /// What the provider tells of the NIC behind it: the kernel's name for it, or "", and its place.
     pub device: String,
     pub pci: Option<PciAddress>,
+    /// Completions mean delivery without being asked to.
+    pub delivers: bool,
+    pub clock: Clock,
+    pub random: Random,
     info: *mut fi_info,
-    fabrics: &'static Fabrics,
+    source: Source,
 }
 
 // SAFETY: the info is only read.
@@ -77,8 +111,13 @@ unsafe impl Sync for Entry {}
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // SAFETY: our own duplicate.
-        unsafe { self.fabrics.library.freeinfo(self.info) };
+        // SAFETY: our own, or our own duplicate.
+        unsafe {
+            match self.source {
+                Source::Libfabric(fabrics) => fabrics.library.freeinfo(self.info),
+                Source::Sim => sim::free(self.info),
+            }
+        }
     }
 }
 
@@ -87,8 +126,8 @@ impl Entry {
         self.info
     }
 
-    pub fn fabrics(&self) -> &'static Fabrics {
-        self.fabrics
+    pub fn source(&self) -> Source {
+        self.source
     }
 }
 
@@ -117,6 +156,26 @@ pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> 
         }
     })?;
     Ok(found)
+}
+
+/// The NICs that a simulation's name describes.
+pub fn simulated(name: &str) -> Result<Vec<Entry>> {
+    let sim::Simulated { infos, fabric, mode, delivers, clock, random } = sim::list(name)?;
+    let entry = |(rail, info)| Entry {
+        device: String::new(),
+        pci: None,
+        provider: fabric.clone(),
+        domain: format!("sim{rail}"),
+        network: mode.to_owned(),
+        loopback: false,
+        link_local: false,
+        delivers,
+        clock: clock.clone(),
+        random: random.clone(),
+        info,
+        source: Source::Sim,
+    };
+    Ok(infos.into_iter().enumerate().map(entry).collect())
 }
 
 /// The providers that offer what a rail needs.
@@ -164,7 +223,7 @@ fn list(fabrics: &'static Fabrics, provider: Option<&str>, mut each: impl FnMut(
             return Ok(());
         }
         if rc != 0 {
-            return Err(super::error(library, "listing the NICs", rc));
+            return Err(super::error(Source::Libfabric(fabrics), "listing the NICs", rc));
         }
         let mut info = infos;
         while !info.is_null() {
@@ -190,16 +249,20 @@ unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -
         if !usable {
             return None;
         }
+        let network = text((*(*info).fabric_attr).name);
         Some(Entry {
             provider: provider.to_owned(),
-            network: text((*(*info).fabric_attr).name),
             loopback: loopback || domain == "lo",
             link_local,
             domain,
             device: device_name(info),
             pci: pci(info),
+            delivers: provider.starts_with("efa") && network.contains("direct"),
+            network,
+            clock: Clock::System,
+            random: Random::System,
             info: fabrics.library.dupinfo(info),
-            fabrics,
+            source: Source::Libfabric(fabrics),
         })
     }
     .filter(|entry| !entry.info.is_null())

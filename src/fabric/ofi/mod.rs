@@ -8,12 +8,12 @@ mod segments;
 pub mod signals;
 
 use crate::status::{Error, Status};
-use libfabric_sys::Library;
+use discover::Source;
 
 /// An error of libfabric, with what was being done.
-fn error(library: &Library, doing: &str, rc: i32) -> Error {
+fn error(source: Source, doing: &str, rc: i32) -> Error {
     let errno = rc.abs();
     let status = if errno == libc::ENOMEM { Status::NoMemory } else { Status::Fabric };
-    let text = format!("{doing}: {} (libfabric error {errno})", library.strerror(errno));
+    let text = format!("{doing}: {} (libfabric error {errno})", source.strerror(errno));
     Error { provider_errno: errno, ..Error::new(status, text) }
 }

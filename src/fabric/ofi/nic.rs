@@ -1,7 +1,7 @@
 //! One NIC through libfabric: a domain, an endpoint, a completion queue and an
 //! address vector.
 
-use super::discover::{Entry, Fabrics};
+use super::discover::{Entry, Source};
 use super::signals;
 use crate::clock::Random;
 use crate::fabric::{
@@ -30,7 +30,7 @@ const LANE_WINDOW: u64 = 1 << 20;
 const RAIL_WINDOW: u64 = 8 << 20;
 
 pub struct OfiNic {
-    fabrics: &'static Fabrics,
+    source: Source,
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     ep: *mut fid_ep,
@@ -61,11 +61,11 @@ struct Template {
     remote: [fi_rma_iov; VECTOR],
 }
 
-fn check(fabrics: &Fabrics, doing: &str, rc: i32) -> Result<()> {
+fn check(source: Source, doing: &str, rc: i32) -> Result<()> {
     if rc == 0 {
         return Ok(());
     }
-    Err(super::error(&fabrics.library, doing, rc))
+    Err(super::error(source, doing, rc))
 }
 
 impl OfiNic {
@@ -88,7 +88,7 @@ impl OfiNic {
         // SAFETY: reading what libfabric described.
         let (limits, mr_mode) = unsafe { limits(entry) };
         let mut nic = OfiNic {
-            fabrics: entry.fabrics(),
+            source: entry.source(),
             fabric: ptr::null_mut(),
             domain: ptr::null_mut(),
             ep: ptr::null_mut(),
@@ -98,7 +98,7 @@ impl OfiNic {
             limits,
             mr_mode,
             address: Vec::new(),
-            random: Random,
+            random: entry.random.clone(),
             // SAFETY: integers and pointers.
             rma: unsafe { zeroed() },
             keeps_routes: entry.provider == "shm",
@@ -113,7 +113,7 @@ impl OfiNic {
     /// # Safety
     /// `entry.info()` must be valid.
     unsafe fn bring_up(&mut self, entry: &Entry) -> Result<()> {
-        let fabrics = self.fabrics;
+        let source = self.source;
         let null = ptr::null_mut();
         // SAFETY: objects are made in libfabric's order, from an info of its own; every
         // out-pointer is a field of ours.
@@ -122,13 +122,13 @@ impl OfiNic {
             let (tx, rx) = ((*info).tx_attr, (*info).rx_attr);
             (*tx).op_flags = 0;
             (*rx).op_flags = 0;
-            let rc = fabrics.library.fabric((*info).fabric_attr, &mut self.fabric, null);
-            check(fabrics, "opening the fabric", rc)?;
-            check(fabrics, "opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
+            let rc = source.fabric((*info).fabric_attr, &mut self.fabric);
+            check(source, "opening the fabric", rc)?;
+            check(source, "opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
             let mut av_attr: fi_av_attr = zeroed();
             av_attr.type_ = fi_av_type::FI_AV_TABLE;
             check(
-                fabrics,
+                source,
                 "opening the address vector",
                 fi_av_open(self.domain, &mut av_attr, &mut self.av, null),
             )?;
@@ -139,21 +139,21 @@ impl OfiNic {
             let mut opened = fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null);
             if opened == 0 {
                 let asked = fi_control(&mut (*self.cq).fid, FI_GETWAIT, (&raw mut self.wait_fd).cast());
-                check(fabrics, "asking for the completion queue's descriptor", asked)?;
+                check(source, "asking for the completion queue's descriptor", asked)?;
             } else {
                 cq_attr.wait_obj = fi_wait_obj::FI_WAIT_NONE;
                 opened = fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null);
             }
-            check(fabrics, "opening the completion queue", opened)?;
-            check(fabrics, "opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
+            check(source, "opening the completion queue", opened)?;
+            check(source, "opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
             let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
-            check(fabrics, "binding the completion queue", bound)?;
-            check(fabrics, "binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
-            check(fabrics, "enabling the endpoint", fi_enable(self.ep))?;
+            check(source, "binding the completion queue", bound)?;
+            check(source, "binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
+            check(source, "enabling the endpoint", fi_enable(self.ep))?;
             let mut len = 256;
             let mut name = vec![0u8; len];
             let named = fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
-            check(fabrics, "asking for the endpoint's address", named)?;
+            check(source, "asking for the endpoint's address", named)?;
             name.truncate(len);
             self.address = name;
         }
@@ -165,7 +165,7 @@ impl OfiNic {
         for mr in self.mrs.drain(..) {
             // SAFETY: open until here.
             let rc = unsafe { fi_close(&mut (*mr).fid) };
-            outcome = outcome.and(check(self.fabrics, "closing a registration", rc));
+            outcome = outcome.and(check(self.source, "closing a registration", rc));
         }
         outcome
     }
@@ -181,7 +181,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             (&*(*info).tx_attr, &*(*info).rx_attr, &*(*info).ep_attr, &*(*info).domain_attr);
         let shm = entry.provider == "shm";
         let ordered = (tx.msg_order & rx.msg_order) & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
-        let delivery = if entry.provider.starts_with("efa") && entry.network.contains("direct") {
+        let delivery = if entry.delivers {
             Delivery::Native
         } else if ordered && !shm {
             Delivery::Covers
@@ -236,11 +236,7 @@ impl Nic for OfiNic {
         if rc == 1 {
             return Ok(route);
         }
-        Err(super::error(
-            &self.fabrics.library,
-            "inserting a peer's address",
-            if rc < 0 { rc } else { FI_EINVAL },
-        ))
+        Err(super::error(self.source, "inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
     }
 
     fn remove(&mut self, route: Route) {
@@ -276,7 +272,7 @@ impl Nic for OfiNic {
             }
             let mut mr = ptr::null_mut();
             let rc = fi_mr_regattr(self.domain, &attr, 0, &mut mr);
-            check(self.fabrics, &format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
+            check(self.source, &format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
             mr
         };
         self.mrs.push(mr);
@@ -291,7 +287,7 @@ impl Nic for OfiNic {
         };
         self.mrs.swap_remove(at);
         // SAFETY: open until here.
-        check(self.fabrics, "closing a registration", unsafe { fi_close(&mut (*mr).fid) })
+        check(self.source, "closing a registration", unsafe { fi_close(&mut (*mr).fid) })
     }
 
     #[inline]
@@ -373,13 +369,13 @@ impl Nic for OfiNic {
     }
 
     fn close(&mut self) -> Result<()> {
-        let fabrics = self.fabrics;
+        let source = self.source;
         let mut outcome = Ok(());
         // Registrations outlive the endpoint that uses them, and nothing else.
         // SAFETY: each object is closed once, in libfabric's order.
         signals::preserved(|| unsafe {
             if !self.ep.is_null() {
-                outcome = check(fabrics, "closing the endpoint", fi_close(&mut (*self.ep).fid));
+                outcome = check(source, "closing the endpoint", fi_close(&mut (*self.ep).fid));
                 self.ep = ptr::null_mut();
             }
             let registrations = self.close_registrations();
@@ -390,7 +386,7 @@ impl Nic for OfiNic {
                 fids.into_iter().zip(["completion queue", "address vector", "domain", "fabric"])
             {
                 if !fid.is_null() {
-                    let closed = check(fabrics, &format!("closing the {what}"), fi_close(fid));
+                    let closed = check(source, &format!("closing the {what}"), fi_close(fid));
                     outcome = std::mem::replace(&mut outcome, Ok(())).and(closed);
                 }
             }

@@ -4,7 +4,7 @@ mod figures;
 mod raw;
 mod topo;
 
-use crate::{host, pair};
+use crate::{host, pair, sim};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -33,6 +33,9 @@ enum Command {
         role: host::Role,
         spec: String,
     },
+    /// Both sides of a transfer over simulated NICs: started by the figures.
+    #[command(hide = true)]
+    Simulated(sim::Drive),
 }
 
 pub fn run(cli: Cli) -> Result<()> {
@@ -40,6 +43,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Figures(args) => figures::run(&args),
         Command::Raw(args) => raw::run(&args),
         Command::Topo(args) => topo::run(&args),
+        Command::Simulated(drive) => sim::run(&drive),
         Command::Part { role, spec } => pair::run(role, &spec),
         Command::HostPart { role, spec } => host::run(role, &spec),
     }

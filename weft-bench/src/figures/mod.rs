@@ -3,10 +3,12 @@
 
 mod host;
 mod raw;
+mod sim;
 
 use crate::machine::Facts;
 use crate::pair::Outcome;
 use crate::show::Progress;
+use crate::sim::profile::Counts;
 use anyhow::Result;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -38,7 +40,7 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL];
+const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL, sim::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
@@ -53,10 +55,19 @@ pub struct Bench {
     /// What a reader should know beside the numbers.
     pub notes: Vec<String>,
     raw: HashMap<raw::Key, Result<Rc<Outcome>, String>>,
+    /// For each slice.
+    counts: Option<Counts>,
 }
 
 impl Bench {
     pub fn new(quick: bool, progress: Progress) -> Bench {
-        Bench { quick, progress, facts: Facts::of_machine(), notes: Vec::new(), raw: HashMap::new() }
+        Bench {
+            quick,
+            progress,
+            facts: Facts::of_machine(),
+            notes: Vec::new(),
+            raw: HashMap::new(),
+            counts: None,
+        }
     }
 }

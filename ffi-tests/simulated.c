@@ -1,0 +1,260 @@
+/* Simulated NICs: what their names may say, virtual time, planned faults, replay. */
+#include "harness.h"
+
+#define PAGES 100
+#define PAGE (16 * KIB)
+#define WRITES 40
+
+static weft_endpoint *open_simulated(const char *name)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = name;
+    config.progress = WEFT_PROGRESS_MANUAL;
+    return open_with(&config);
+}
+
+static void bad_names_are_refused(void)
+{
+    const char *names[] = {"sim:like=ib", "sim:rails=65", "sim:", "sim:nocopy=1", "sim:seed=1:seed=2",
+                           "sim:clock=virtual,tcp"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+        weft_endpoint *endpoint = NULL;
+        config.fabric = names[i];
+        REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    }
+    setenv("WEFT_SIM_FAULTS", "soon rail1 down", 1);
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    weft_endpoint *endpoint = NULL;
+    config.fabric = "sim";
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    CHECK(strstr(weft_last_error(), "soon rail1 down") != NULL);
+}
+
+static void virtual_time_needs_manual_progress(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    weft_endpoint *endpoint = NULL;
+    config.fabric = "sim:clock=virtual";
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_endpoint_open(&config, &endpoint));
+    CHECK(strstr(weft_last_error(), "WEFT_PROGRESS_MANUAL") != NULL);
+}
+
+/* ---- A world of two ---- */
+
+struct world {
+    struct box *box[2];
+    weft_peer peer;
+    weft_memory *memory;
+    weft_remote_memory *theirs;
+    uint8_t *bytes[2];
+    uint64_t len;
+    /* All completions, in their order. */
+    uint8_t *trace;
+    size_t traced;
+};
+
+static void trace(struct world *world, int side, uint64_t ms)
+{
+    struct box *box = world->box[side];
+    size_t before = box->count;
+    box_pump(box, ms);
+    for (size_t i = before; i < box->count; i++) {
+        weft_completion c = box->items[i];
+        memset(&c.data, 0, sizeof c.data); /* where a message lies differs */
+        world->trace = realloc(world->trace, world->traced + 1 + sizeof c);
+        CHECK(world->trace != NULL);
+        world->trace[world->traced] = (uint8_t)side;
+        memcpy(world->trace + world->traced + 1, &c, sizeof c);
+        world->traced += 1 + sizeof c;
+    }
+}
+
+static weft_completion await_kind(struct world *world, int side, weft_completion_kind kind)
+{
+    weft_completion c;
+    for (int i = 0; !box_try(world->box[side], kind, &c); i++) {
+        CHECK(i < 100000);
+        trace(world, side, 1);
+    }
+    return c;
+}
+
+static struct world begin_world(const char *name, uint64_t len)
+{
+    char blob[8192];
+    struct world world = {.len = len};
+    for (int side = 0; side < 2; side++) {
+        world.box[side] = box_of(open_simulated(name));
+        world.bytes[side] = map_bytes(len);
+    }
+    size_t n = address_of(world.box[1]->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(world.box[0]->endpoint, blob, n, NULL, &world.peer));
+    CHECK_OK(await_kind(&world, 0, WEFT_COMPLETION_PEER_UP).status);
+    CHECK_OK(await_kind(&world, 1, WEFT_COMPLETION_PEER_UP).status);
+    world.memory = register_one(world.box[0]->endpoint, world.bytes[0], len);
+    n = descriptor_of(register_one(world.box[1]->endpoint, world.bytes[1], len), blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(world.box[0]->endpoint, world.peer, blob, n, &world.theirs));
+    return world;
+}
+
+static void end_world(struct world *world)
+{
+    for (int side = 0; side < 2; side++) {
+        box_close(world->box[side]);
+        munmap(world->bytes[side], world->len);
+    }
+    free(world->trace);
+}
+
+static void write_pages(struct world *world, uint64_t seed, uint64_t timeout_ns)
+{
+    uint32_t mine[PAGES], yours[PAGES];
+    uint64_t pages = world->len / PAGE;
+    for (size_t i = 0; i < PAGES; i++) {
+        mine[i] = (uint32_t)(next_random(&seed) % pages);
+        yours[i] = mine[i]; /* one content for each page, whatever the order */
+    }
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.local = world->memory;
+    args.remote = world->theirs;
+    args.local_pages = mine;
+    args.remote_pages = yours;
+    args.page_len = args.local_page_stride = args.remote_page_stride = PAGE;
+    args.page_count = PAGES;
+    args.timeout_ns = timeout_ns;
+    args.flags = seed % 2 ? WEFT_NOTIFY : 0;
+    CHECK_OK(weft_write_pages(world->box[0]->endpoint, &args, NULL));
+}
+
+/* ---- Replay ---- */
+
+/* Runs the same things in a world of that name; what completed, byte for byte. */
+static struct world played(const char *name, const char *faults)
+{
+    setenv("WEFT_SIM_FAULTS", faults, 1);
+    struct world world = begin_world(name, 4 * MIB);
+    fill_random(world.bytes[0], world.len, 7);
+    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    message.peer = world.peer;
+    message.data = "again";
+    message.len = 5;
+    for (uint64_t i = 0; i < WRITES; i++) {
+        write_pages(&world, i, 0);
+        CHECK_OK(weft_send(world.box[0]->endpoint, &message, NULL));
+    }
+    for (int i = 0; i < WRITES; i++)
+        CHECK_OK(await_kind(&world, 0, WEFT_COMPLETION_WRITE).status);
+    for (int i = 0; i < WRITES; i++) {
+        CHECK_OK(await_kind(&world, 0, WEFT_COMPLETION_SEND).status);
+        weft_completion got = await_kind(&world, 1, WEFT_COMPLETION_MESSAGE);
+        CHECK(memcmp(got.data, "again", 5) == 0);
+    }
+    return world;
+}
+
+static void replays_byte_for_byte(void)
+{
+    const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
+    const char *faults = "300 rail1 down:tx; 900 rail1 up; 1000 rail0 slow=0.3; 1200 port2 again=300";
+    for (size_t i = 0; i < COUNT(modes); i++) {
+        char name[2][128];
+        struct world world[3];
+        for (int seed = 0; seed < 2; seed++)
+            snprintf(name[seed], sizeof name[seed],
+                     "sim:like=%s:rails=3:gbps=10:delay_us=20:clock=virtual:seed=%d", modes[i], seed);
+        for (int run = 0; run < 3; run++) {
+            world[run] = played(name[run / 2], faults);
+            weft_endpoint *endpoints[] = {world[run].box[0]->endpoint, world[run].box[1]->endpoint};
+            for (int side = 0; side < 2; side++)
+                CHECK_OK(weft_endpoint_shutdown(endpoints[side], 0));
+            for (int side = 0; side < 2; side++)
+                CHECK_OK(weft_endpoint_close(endpoints[side]));
+        }
+        CHECK(world[0].traced > 3 * WRITES * sizeof(weft_completion));
+        CHECK_EQ(world[0].traced, world[1].traced);
+        if (memcmp(world[0].trace, world[1].trace, world[0].traced) != 0)
+            FAIL("%s: two runs of one seed differ", modes[i]);
+        if (world[0].traced == world[2].traced &&
+            memcmp(world[0].trace, world[2].trace, world[0].traced) == 0)
+            FAIL("%s: two seeds give the same run", modes[i]);
+    }
+}
+
+/* ---- Time and faults ---- */
+
+static void waiting_passes_virtual_time(void)
+{
+    struct world world = begin_world("sim:clock=virtual:delay_us=1000", MIB);
+    uint64_t begin = now_ns();
+    weft_completion c;
+    CHECK_EQ(weft_wait(world.box[0]->endpoint, &c, 1, 20 * SECOND), 0);
+    CHECK(now_ns() - begin < 5 * SECOND);
+    weft_range_args args = range_args(world.memory, world.theirs, 64);
+    CHECK_OK(weft_write(world.box[0]->endpoint, &args, NULL));
+    c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
+    CHECK_OK(c.status);
+    CHECK(c.done_ns - c.first_post_ns >= 2 * MS && c.done_ns - c.first_post_ns < 4 * MS);
+    end_world(&world);
+}
+
+/* A peer that is killed in mid-transfer: each operation ends, with a reason, in time. */
+static void a_killed_peer_ends_every_operation(void)
+{
+    const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
+    for (size_t i = 0; i < COUNT(modes); i++) {
+        char name[128];
+        snprintf(name, sizeof name, "sim:like=%s:gbps=1:clock=virtual:world=k%zu", modes[i], i);
+        setenv("WEFT_SIM_FAULTS", "20000 port1 kill", 1);
+        struct world world = begin_world(name, 4 * MIB);
+        for (uint64_t k = 0; k < WRITES; k++)
+            write_pages(&world, k, 2 * SECOND);
+        int lost = 0;
+        for (uint64_t k = 0; k < WRITES; k++) {
+            weft_completion c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
+            CHECK(c.done_ns - c.submit_ns < 2 * SECOND + 200 * MS);
+            lost += CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT) != WEFT_OK;
+        }
+        CHECK(lost > 0);
+    }
+}
+
+/* A link that is cut and comes back loses and doubles nothing. */
+static void a_link_that_comes_back_loses_nothing(void)
+{
+    const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
+    for (size_t i = 0; i < COUNT(modes); i++) {
+        char name[128];
+        snprintf(name, sizeof name, "sim:like=%s:rails=2:gbps=10:clock=virtual:world=l%zu", modes[i], i);
+        setenv("WEFT_SIM_FAULTS", "150000 rail1 down; 800000 rail1 up", 1);
+        struct world world = begin_world(name, 4 * MIB);
+        fill_random(world.bytes[0], world.len, i);
+        weft_range_args args = range_args(world.memory, world.theirs, world.len);
+        uint64_t longest = 0;
+        for (int k = 0; k < 100; k++)
+            CHECK_OK(weft_write(world.box[0]->endpoint, &args, NULL));
+        for (int k = 0; k < 100; k++) {
+            weft_completion c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
+            CHECK_OK(c.status);
+            longest = c.done_ns - c.submit_ns > longest ? c.done_ns - c.submit_ns : longest;
+        }
+        CHECK(longest > 500 * MS); /* the cut did hit them */
+        CHECK(memcmp(world.bytes[0], world.bytes[1], world.len) == 0);
+        end_world(&world);
+    }
+}
+
+static const struct test tests[] = {
+    {"bad_names_are_refused", "once", bad_names_are_refused},
+    {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
+    {"replays_byte_for_byte", "once", replays_byte_for_byte},
+    {"waiting_passes_virtual_time", "once", waiting_passes_virtual_time},
+    {"a_killed_peer_ends_every_operation", "once", a_killed_peer_ends_every_operation},
+    {"a_link_that_comes_back_loses_nothing", "once", a_link_that_comes_back_loses_nothing},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

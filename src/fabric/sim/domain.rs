@@ -1,0 +1,333 @@
+//! Fabrics, domains, address vectors and registrations.
+
+use super::endpoint::{self, Endpoint};
+use super::fid_ops::{self, table};
+use super::info::Info;
+use super::queue;
+use super::world::{Port, Region, World};
+use crate::clock::Sequence;
+use libfabric_sys::*;
+use std::ffi::{c_int, c_void, CStr};
+use std::ptr;
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+#[repr(C)]
+struct Fabric {
+    fid: fid_fabric,
+    domains: usize,
+}
+
+static FABRIC_FID: fi_ops = fi_ops { close: Some(close_fabric), ..fi_ops::EMPTY };
+static FABRIC_OPS: fi_ops_fabric =
+    fi_ops_fabric { domain: Some(open_domain), trywait: Some(queue::trywait), ..fi_ops_fabric::EMPTY };
+
+/// As `fi_fabric`.
+///
+/// # Safety
+/// `fabric` is written.
+pub unsafe fn open_fabric(fabric: *mut *mut fid_fabric, context: *mut c_void) -> c_int {
+    let fid = fid_fabric {
+        fid: fid_ops::fid(FI_CLASS_FABRIC, context, &FABRIC_FID),
+        ops: table(&FABRIC_OPS),
+        api_version: FI_VERSION(1, 18),
+    };
+    // SAFETY: as the caller promised.
+    unsafe { *fabric = Box::into_raw(Box::new(Fabric { fid, domains: 0 })).cast() };
+    0
+}
+
+unsafe extern "C" fn close_fabric(fid: *mut fid) -> c_int {
+    let fabric: *mut Fabric = fid.cast();
+    // SAFETY: a fabric that `open_fabric` made, closed once.
+    unsafe {
+        if (*fabric).domains > 0 {
+            return -FI_EBUSY;
+        }
+        drop(Box::from_raw(fabric));
+    }
+    0
+}
+
+/// One NIC.
+#[repr(C)]
+pub struct Domain {
+    fid: fid_domain,
+    fabric: *mut Fabric,
+    pub world: Arc<World>,
+    pub port: Arc<Port>,
+    /// Objects that are open in it.
+    users: usize,
+    /// By their descriptor, less one.
+    locals: Vec<Option<Arc<Region>>>,
+    keys: Sequence,
+}
+
+static DOMAIN_FID: fi_ops = fi_ops { close: Some(close_domain), ..fi_ops::EMPTY };
+static DOMAIN_OPS: fi_ops_domain = fi_ops_domain {
+    av_open: Some(open_av),
+    cq_open: Some(open_cq),
+    endpoint: Some(open_endpoint),
+    ..fi_ops_domain::EMPTY
+};
+static MR_OPS: fi_ops_mr = fi_ops_mr { reg: Some(reg), regattr: Some(regattr), ..fi_ops_mr::EMPTY };
+
+unsafe extern "C" fn open_domain(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    domain: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a fabric and an info of ours, which is what libfabric asks for, too.
+    unsafe {
+        let (fabric, info): (*mut Fabric, *mut Info) = (fabric.cast(), info.cast());
+        let (spec, rail, world) = ((*info).spec(), (*info).rail(), (*info).world());
+        let port = world.open_port(rail, spec.rate_of(rail));
+        let keys = Sequence(world.seed ^ port.number << 32);
+        let fid = fid_domain {
+            fid: fid_ops::fid(FI_CLASS_DOMAIN, context, &DOMAIN_FID),
+            ops: table(&DOMAIN_OPS),
+            mr: table(&MR_OPS),
+        };
+        (*fabric).domains += 1;
+        let made = Domain { fid, fabric, world: world.clone(), port, users: 0, locals: Vec::new(), keys };
+        *domain = Box::into_raw(Box::new(made)).cast();
+    }
+    0
+}
+
+unsafe extern "C" fn close_domain(fid: *mut fid) -> c_int {
+    let domain: *mut Domain = fid.cast();
+    // SAFETY: a domain that `open_domain` made, closed once.
+    unsafe {
+        if (*domain).users > 0 {
+            return -FI_EBUSY;
+        }
+        (*(*domain).fabric).domains -= 1;
+        drop(Box::from_raw(domain));
+    }
+    0
+}
+
+unsafe extern "C" fn open_cq(
+    domain: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    cq: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    let domain: *mut Domain = domain.cast();
+    // SAFETY: as `fi_cq_open` says; domains outlive their queues.
+    unsafe {
+        // In virtual time nobody sleeps.
+        let of = &*domain;
+        let fd = if of.world.is_virtual() { None } else { of.port.bell.descriptor() };
+        queue::open(attr, cq, context, fd, &raw mut (*domain).users)
+    }
+}
+
+unsafe extern "C" fn open_endpoint(
+    domain: *mut fid_domain,
+    info: *mut fi_info,
+    ep: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    let domain: *mut Domain = domain.cast();
+    // SAFETY: as `fi_endpoint` says; domains outlive their endpoints.
+    unsafe {
+        (*domain).users += 1;
+        let users = &raw mut (*domain).users;
+        endpoint::open(domain, (*info.cast::<Info>()).spec(), ep, context, users)
+    }
+}
+
+impl Domain {
+    /// Whether a local range lies in the registration that a descriptor names.
+    #[inline]
+    pub fn covers(&self, descriptor: *mut c_void, base: u64, len: u64) -> bool {
+        let region = (descriptor as usize).checked_sub(1).and_then(|at| self.locals.get(at));
+        let Some(Some(region)) = region else { return false };
+        base >= region.base && base + len <= region.base + region.len
+    }
+}
+
+// Registrations.
+
+#[repr(C)]
+struct Mr {
+    fid: fid_mr,
+    domain: *mut Domain,
+    region: Arc<Region>,
+}
+
+static MR_FID: fi_ops = fi_ops { close: Some(close_mr), ..fi_ops::EMPTY };
+
+unsafe extern "C" fn reg(
+    fid: *mut fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    _offset: u64,
+    requested_key: u64,
+    flags: u64,
+    mr: *mut *mut fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+    let mut attr = fi_mr_attr { iov_count: 1, access, requested_key, context, ..Default::default() };
+    attr.iov.mr_iov = &iov;
+    // SAFETY: as `fi_mr_reg` says.
+    unsafe { regattr(fid, &attr, flags, mr) }
+}
+
+unsafe extern "C" fn regattr(
+    fid: *mut fid,
+    attr: *const fi_mr_attr,
+    flags: u64,
+    mr: *mut *mut fid_mr,
+) -> c_int {
+    // SAFETY: as `fi_mr_regattr` says.
+    unsafe {
+        let (domain, attr) = (&mut *fid.cast::<Domain>(), &*attr);
+        if attr.iov_count != 1 || flags != 0 {
+            return -FI_EINVAL;
+        }
+        let (mode, iov) = (domain.world.mode(), &*attr.iov.mr_iov);
+        let own_key = mode.has(FI_MR_PROV_KEY);
+        let key = if own_key { domain.keys.next() >> 32 } else { attr.requested_key };
+        let region = Arc::new(Region {
+            base: iov.iov_base as u64,
+            len: iov.iov_len as u64,
+            key,
+            access: attr.access,
+            virtual_addresses: mode.has(FI_MR_VIRT_ADDR),
+            valid: AtomicBool::new(true),
+        });
+        if !domain.port.add_region(region.clone()) {
+            if own_key {
+                return regattr(fid, attr, flags, mr);
+            }
+            return -FI_ENOKEY;
+        }
+        let at = domain.locals.iter().position(Option::is_none).unwrap_or(domain.locals.len());
+        domain.locals.resize_with(domain.locals.len().max(at + 1), || None);
+        domain.locals[at] = Some(region.clone());
+        domain.users += 1;
+        let fid = fid_mr {
+            fid: fid_ops::fid(FI_CLASS_MR, attr.context, &MR_FID),
+            mem_desc: (at + 1) as *mut c_void,
+            key,
+        };
+        *mr = Box::into_raw(Box::new(Mr { fid, domain, region })).cast();
+    }
+    0
+}
+
+unsafe extern "C" fn close_mr(fid: *mut fid) -> c_int {
+    // SAFETY: a registration that `regattr` made, closed once, before its domain.
+    unsafe {
+        let mr = Box::from_raw(fid.cast::<Mr>());
+        let domain = &mut *mr.domain;
+        domain.port.remove_region(&mr.region);
+        domain.locals[mr.fid.mem_desc as usize - 1] = None;
+        domain.users -= 1;
+    }
+    0
+}
+
+// Address vectors.
+
+#[repr(C)]
+pub struct AddressVector {
+    fid: fid_av,
+    domain: *mut Domain,
+    pub users: usize,
+    pub endpoint: *mut Endpoint,
+    /// By their `fi_addr_t`.
+    routes: Vec<Option<String>>,
+}
+
+static AV_FID: fi_ops = fi_ops { close: Some(close_av), ..fi_ops::EMPTY };
+static AV_OPS: fi_ops_av = fi_ops_av { insert: Some(insert), remove: Some(remove), ..fi_ops_av::EMPTY };
+
+unsafe extern "C" fn open_av(
+    domain: *mut fid_domain,
+    attr: *mut fi_av_attr,
+    av: *mut *mut fid_av,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: as `fi_av_open` says.
+    unsafe {
+        if !matches!((*attr).type_, fi_av_type::FI_AV_TABLE | fi_av_type::FI_AV_UNSPEC) {
+            return -FI_ENOSYS;
+        }
+        let domain: *mut Domain = domain.cast();
+        (*domain).users += 1;
+        let fid = fid_av { fid: fid_ops::fid(FI_CLASS_AV, context, &AV_FID), ops: table(&AV_OPS) };
+        let made = AddressVector { fid, domain, users: 0, endpoint: ptr::null_mut(), routes: Vec::new() };
+        *av = Box::into_raw(Box::new(made)).cast();
+    }
+    0
+}
+
+unsafe extern "C" fn close_av(fid: *mut fid) -> c_int {
+    let av: *mut AddressVector = fid.cast();
+    // SAFETY: an address vector that `open_av` made, closed once, before its domain.
+    unsafe {
+        if (*av).users > 0 {
+            return -FI_EBUSY;
+        }
+        (*(*av).domain).users -= 1;
+        drop(Box::from_raw(av));
+    }
+    0
+}
+
+/// Of each address a C string.
+unsafe extern "C" fn insert(
+    av: *mut fid_av,
+    addr: *const c_void,
+    count: usize,
+    fi_addr: *mut fi_addr_t,
+    _flags: u64,
+    _context: *mut c_void,
+) -> c_int {
+    if count != 1 {
+        return -FI_ENOSYS;
+    }
+    // SAFETY: as `fi_av_insert` says.
+    unsafe {
+        let av = &mut *av.cast::<AddressVector>();
+        let Ok(address) = CStr::from_ptr(addr.cast()).to_str() else { return -FI_EINVAL };
+        if !address.starts_with("sim://") {
+            return -FI_EINVAL;
+        }
+        let at = av.routes.iter().position(Option::is_none).unwrap_or(av.routes.len());
+        av.routes.resize(av.routes.len().max(at + 1), None);
+        av.routes[at] = Some(address.to_owned());
+        *fi_addr = at as fi_addr_t;
+    }
+    1
+}
+
+unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, _flags: u64) -> c_int {
+    // SAFETY: as `fi_av_remove` says; the endpoint lets go of the vector before it closes.
+    unsafe {
+        let av = &mut *av.cast::<AddressVector>();
+        for i in 0..count {
+            let at = *fi_addr.add(i) as usize;
+            if av.routes.get_mut(at).and_then(Option::take).is_none() {
+                return -FI_EINVAL;
+            }
+            if !av.endpoint.is_null() {
+                (*av.endpoint).forget_route(at);
+            }
+        }
+    }
+    0
+}
+
+impl AddressVector {
+    pub fn address(&self, route: fi_addr_t) -> Option<&str> {
+        self.routes.get(route as usize)?.as_deref()
+    }
+}

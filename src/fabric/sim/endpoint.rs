@@ -1,0 +1,696 @@
+//! Endpoints: what is posted, and what of it is refused at once. `flight` has
+//! what happens to it then, `serve` the target's side.
+
+use super::domain::{AddressVector, Domain};
+use super::faults::{AGAIN, DEAD, KILLED};
+use super::fid_ops::{self, table};
+use super::flight::Flight;
+use super::mode::Mode;
+use super::queue::{Entry, Queue};
+use super::spec::Spec;
+use super::wire::{Kind, Op, Pool, State, Wire, IOV};
+use super::world::{Port, Region, World};
+use crate::clock::Sequence;
+use libfabric_sys::*;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+/// Regions of one peer that are found without a look into its table.
+const KNOWN_REGIONS: usize = 16;
+const NOWHERE: u32 = u32::MAX;
+
+#[repr(C)]
+pub struct Endpoint {
+    fid: fid_ep,
+    pub(super) domain: *mut Domain,
+    domain_users: *mut usize,
+    pub(super) world: Arc<World>,
+    pub(super) mode: &'static Mode,
+    pub(super) port: Arc<Port>,
+    pub(super) cq: *mut Queue,
+    av: *mut AddressVector,
+    enabled: bool,
+    depth: usize,
+    pub(super) copies: bool,
+    pub(super) delay: u64,
+    /// Nothing of it takes time.
+    pub(super) timeless: bool,
+    /// Nothing of it takes time, and no byte moves: what is posted is done.
+    instant: bool,
+    /// Posted, and not read from the queue.
+    outstanding: usize,
+    pub(super) pool: Arc<Pool>,
+    free: Vec<u32>,
+    /// What waits for the doorbell: operations, and those that are done already.
+    held: Vec<u32>,
+    quiet: Vec<Entry>,
+    pub(super) flight: Flight,
+    pub(super) outbound: Vec<Outbound>,
+    /// By port number.
+    outbound_of: HashMap<u64, u32>,
+    /// By route, where it is known yet.
+    routes: Vec<u32>,
+    pub(super) in_wires: usize,
+    pub(super) inbound: Vec<Arc<Wire>>,
+    pub(super) inbound_seen: u64,
+    pub(super) receives: VecDeque<Receive>,
+    pub(super) random: Sequence,
+}
+
+/// What goes to one other NIC.
+pub struct Outbound {
+    /// None: nobody was ever there.
+    pub wire: Option<Arc<Wire>>,
+    pub regions: [Option<Arc<Region>>; KNOWN_REGIONS],
+    pub shaken: bool,
+    pub shaking: bool,
+    /// Until the handshake is through.
+    pub waiting: VecDeque<u32>,
+    pub in_wire: usize,
+    /// That it has gone was said.
+    pub told_gone: bool,
+    /// Operations of the pool that name it, and routes.
+    ops: usize,
+    routes: usize,
+}
+
+#[derive(Clone, Copy)]
+pub struct Receive {
+    pub base: *mut c_void,
+    pub len: usize,
+    pub context: *mut c_void,
+}
+
+static FID: fi_ops = fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi_ops::EMPTY };
+static OPS: fi_ops_ep = fi_ops_ep { cancel: Some(cancel), ..fi_ops_ep::EMPTY };
+static CM: fi_ops_cm = fi_ops_cm { getname: Some(getname), ..fi_ops_cm::EMPTY };
+static MSG: fi_ops_msg =
+    fi_ops_msg { recv: Some(recv), send: Some(send), sendmsg: Some(sendmsg), ..fi_ops_msg::EMPTY };
+static RMA: fi_ops_rma = fi_ops_rma { readmsg: Some(readmsg), writemsg: Some(writemsg), ..fi_ops_rma::EMPTY };
+
+/// # Safety
+/// As `fi_endpoint` says; the domain outlives the endpoint.
+pub unsafe fn open(
+    domain: *mut Domain,
+    spec: &Spec,
+    ep: *mut *mut fid_ep,
+    context: *mut c_void,
+    domain_users: *mut usize,
+) -> c_int {
+    // SAFETY: as the caller promised.
+    let (world, port) = unsafe { ((*domain).world.clone(), (*domain).port.clone()) };
+    let mode = world.mode();
+    let fid = fid_ep {
+        fid: fid_ops::fid(FI_CLASS_EP, context, &FID),
+        ops: table(&OPS),
+        cm: table(&CM),
+        msg: table(&MSG),
+        rma: table(&RMA),
+        tagged: ptr::null_mut(),
+        atomic: ptr::null_mut(),
+        collective: ptr::null_mut(),
+    };
+    let limitless = spec.gbps == 0.0 && spec.delay_us == 0.0;
+    let size = 2 * spec.depth;
+    let made = Box::new(Endpoint {
+        fid,
+        domain,
+        domain_users,
+        mode,
+        cq: ptr::null_mut(),
+        av: ptr::null_mut(),
+        enabled: false,
+        depth: spec.depth,
+        copies: !spec.nocopy,
+        delay: (spec.delay_us * 1e6) as u64,
+        timeless: limitless && (mode.ordered || spec.nocopy),
+        instant: limitless && spec.nocopy && !mode.target_serves,
+        outstanding: 0,
+        pool: Arc::new(Pool::new(size)),
+        free: (0..size as u32).rev().collect(),
+        held: Vec::with_capacity(spec.depth),
+        quiet: Vec::with_capacity(spec.depth),
+        flight: Flight::with_capacity(size),
+        outbound: Vec::new(),
+        outbound_of: HashMap::new(),
+        routes: Vec::new(),
+        in_wires: 0,
+        inbound: Vec::new(),
+        inbound_seen: 0,
+        receives: VecDeque::with_capacity(spec.depth),
+        random: Sequence(world.seed ^ (port.number + 1) << 16),
+        world,
+        port,
+    });
+    // SAFETY: as the caller promised.
+    unsafe { *ep = Box::into_raw(made).cast() };
+    0
+}
+
+unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int {
+    let endpoint: *mut Endpoint = fid.cast();
+    // SAFETY: objects of ours; queue and vector are released before they close.
+    unsafe {
+        match (*other).fclass {
+            FI_CLASS_CQ if (*endpoint).cq.is_null() => {
+                (*endpoint).cq = other.cast();
+                (*(*endpoint).cq).serve(endpoint);
+            }
+            FI_CLASS_AV if (*endpoint).av.is_null() => {
+                (*endpoint).av = other.cast();
+                (*(*endpoint).av).users += 1;
+                (*(*endpoint).av).endpoint = endpoint;
+            }
+            _ => return -FI_EINVAL,
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
+    let endpoint: *mut Endpoint = fid.cast();
+    // SAFETY: an endpoint that `open` made.
+    unsafe {
+        if command != FI_ENABLE {
+            return -FI_ENOSYS;
+        }
+        if (*endpoint).cq.is_null() {
+            return -FI_ENOCQ;
+        }
+        if (*endpoint).av.is_null() {
+            return -FI_ENOAV;
+        }
+        (*endpoint).enabled = true;
+    }
+    0
+}
+
+/// Outstanding operations end without completions.
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: an endpoint that `open` made, closed once, before what it is bound to.
+    unsafe {
+        let endpoint = Box::from_raw(fid.cast::<Endpoint>());
+        endpoint.port.close();
+        endpoint.outbound.iter().filter_map(|out| out.wire.as_ref()).for_each(|wire| wire.await_target());
+        let lost = endpoint.held.len() + endpoint.quiet.len();
+        if lost > 0 {
+            endpoint.world.counts.lost_flushes.fetch_add(lost as u64, Relaxed);
+            log::warn!("sim: {lost} operations waited for a doorbell that never rang");
+        }
+        if !endpoint.cq.is_null() {
+            (*endpoint.cq).release();
+        }
+        if !endpoint.av.is_null() {
+            (*endpoint.av).users -= 1;
+            (*endpoint.av).endpoint = ptr::null_mut();
+        }
+        *endpoint.domain_users -= 1;
+    }
+    0
+}
+
+unsafe extern "C" fn cancel(_fid: fid_t, _context: *mut c_void) -> isize {
+    // As tcp's: it says yes and does nothing.
+    0
+}
+
+unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
+    // SAFETY: an endpoint that `open` made, and a buffer of the length it says.
+    unsafe {
+        let endpoint = &*fid.cast::<Endpoint>();
+        let name = endpoint.world.address_of(&endpoint.port) + "\0";
+        let room = *addrlen;
+        *addrlen = name.len();
+        if room < name.len() {
+            return -FI_ETOOSMALL;
+        }
+        ptr::copy_nonoverlapping(name.as_ptr(), addr.cast(), name.len());
+    }
+    0
+}
+
+fn answer(outcome: Result<(), c_int>) -> isize {
+    match outcome {
+        Ok(()) => 0,
+        Err(errno) => -(errno as isize),
+    }
+}
+
+unsafe extern "C" fn recv(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    _src_addr: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: as `fi_recv` says.
+    answer(unsafe { (*ep.cast::<Endpoint>()).receive(Receive { base: buf, len, context }, desc) })
+}
+
+unsafe extern "C" fn send(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest_addr: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
+    let mut desc = desc;
+    let msg = fi_msg { msg_iov: &iov, desc: &mut desc, iov_count: 1, addr: dest_addr, context, data: 0 };
+    // SAFETY: as `fi_send` says.
+    answer(unsafe { (*ep.cast::<Endpoint>()).send(&msg, 0) })
+}
+
+unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
+    // SAFETY: as `fi_sendmsg` says.
+    answer(unsafe { (*ep.cast::<Endpoint>()).send(&*msg, flags) })
+}
+
+unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+    // SAFETY: as `fi_readmsg` says.
+    answer(unsafe { (*ep.cast::<Endpoint>()).rma(&*msg, flags, Kind::Read) })
+}
+
+unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+    // SAFETY: as `fi_writemsg` says.
+    answer(unsafe { (*ep.cast::<Endpoint>()).rma(&*msg, flags, Kind::Write) })
+}
+
+/// # Safety
+/// `count` ranges.
+unsafe fn total(iov: *const iovec, count: usize) -> usize {
+    // SAFETY: as the caller promised.
+    (0..count).map(|i| unsafe { (*iov.add(i)).iov_len }).sum()
+}
+
+impl Endpoint {
+    /// # Safety
+    /// As `fi_recv` says.
+    unsafe fn receive(&mut self, receive: Receive, desc: *mut c_void) -> Result<(), c_int> {
+        if !self.enabled {
+            return Err(FI_EOPBADSTATE);
+        }
+        if self.receives.len() == self.depth {
+            return Err(FI_EAGAIN);
+        }
+        // SAFETY: as the caller promised.
+        unsafe { self.check_local(receive.base as u64, receive.len, desc)? };
+        // SAFETY: as the caller promised.
+        unsafe { self.claim(receive.context)? };
+        self.receives.push_back(receive);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As `fi_sendmsg` says.
+    unsafe fn send(&mut self, msg: &fi_msg, flags: u64) -> Result<(), c_int> {
+        self.check_post()?;
+        if msg.iov_count != 1 || flags & !(FI_MORE | FI_COMPLETION) != 0 {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: one range and its descriptor.
+        let iov = unsafe { *msg.msg_iov };
+        // SAFETY: as above.
+        unsafe { self.check_local(iov.iov_base as u64, iov.iov_len, *msg.desc)? };
+        let out = self.outbound_at(msg.addr)?;
+        // SAFETY: as the caller promised.
+        let op = unsafe { self.begin(out, Kind::Send, msg.context)? };
+        // SAFETY: an operation that is ours.
+        let filled = unsafe { &mut *self.pool.op(op) };
+        filled.flags = FI_MSG | FI_SEND;
+        filled.delivered = true;
+        filled.len = iov.iov_len;
+        filled.local[0] = iov;
+        (filled.local_count, filled.remote_count) = (1, 0);
+        filled.data = None;
+        self.ring(op, flags & FI_MORE != 0);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As `fi_writemsg` and `fi_readmsg` say.
+    #[inline]
+    unsafe fn rma(&mut self, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
+        self.check_post()?;
+        // SAFETY: as the caller promised.
+        unsafe { self.check_rma(msg, flags)? };
+        let out = self.outbound_at(msg.addr)?;
+        if self.instant && self.is_ready(out) && flags & FI_REMOTE_CQ_DATA == 0 {
+            // SAFETY: as the caller promised.
+            return unsafe { self.at_once(out, msg, flags, kind) };
+        }
+        // SAFETY: as the caller promised.
+        let op = unsafe { self.begin(out, kind, msg.context)? };
+        // SAFETY: an operation that is ours, and ranges whose counts were checked.
+        unsafe {
+            let filled = &mut *self.pool.op(op);
+            filled.flags = FI_RMA | if kind == Kind::Read { FI_READ } else { FI_WRITE };
+            filled.delivered = flags & FI_DELIVERY_COMPLETE != 0;
+            filled.len = total(msg.msg_iov, msg.iov_count);
+            ptr::copy_nonoverlapping(msg.msg_iov, filled.local.as_mut_ptr(), msg.iov_count);
+            ptr::copy_nonoverlapping(msg.rma_iov, filled.remote.as_mut_ptr(), msg.rma_iov_count);
+            (filled.local_count, filled.remote_count) = (msg.iov_count, msg.rma_iov_count);
+            filled.data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
+        }
+        self.ring(op, flags & FI_MORE != 0);
+        Ok(())
+    }
+
+    /// What the mode does not offer or misses.
+    ///
+    /// # Safety
+    /// As `fi_writemsg` says.
+    #[inline]
+    unsafe fn check_rma(&self, msg: &fi_msg_rma, flags: u64) -> Result<(), c_int> {
+        let most = self.mode.iov.min(IOV);
+        if !(1..=most).contains(&msg.iov_count) || !(1..=most).contains(&msg.rma_iov_count) {
+            return Err(FI_EINVAL);
+        }
+        if flags & FI_DELIVERY_COMPLETE != 0 && !self.mode.delivery_complete {
+            return Err(FI_EOPNOTSUPP);
+        }
+        if flags & FI_REMOTE_CQ_DATA != 0 && self.mode.cq_data == 4 && msg.data >> 32 != 0 {
+            return Err(FI_EINVAL);
+        }
+        // SAFETY: as the caller promised.
+        unsafe { self.check_ranges(msg) }
+    }
+
+    /// # Safety
+    /// As `fi_writemsg` says, and with counts that were checked.
+    #[inline]
+    unsafe fn check_ranges(&self, msg: &fi_msg_rma) -> Result<(), c_int> {
+        let guarded = self.mode.has(FI_MR_LOCAL);
+        // SAFETY: as many ranges as the message says.
+        unsafe {
+            let (local, remote) = if msg.iov_count == 1 && msg.rma_iov_count == 1 {
+                ((*msg.msg_iov).iov_len, (*msg.rma_iov).len)
+            } else {
+                let remote = std::slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count);
+                (total(msg.msg_iov, msg.iov_count), remote.iter().map(|range| range.len).sum())
+            };
+            if local != remote {
+                return Err(FI_EINVAL);
+            }
+            for i in 0..if guarded { msg.iov_count } else { 0 } {
+                let iov = *msg.msg_iov.add(i);
+                let desc = if msg.desc.is_null() { ptr::null_mut() } else { *msg.desc.add(i) };
+                self.check_local(iov.iov_base as u64, iov.iov_len, desc)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_post(&self) -> Result<(), c_int> {
+        if !self.enabled {
+            return Err(FI_EOPBADSTATE);
+        }
+        if self.outstanding >= self.depth {
+            return Err(FI_EAGAIN);
+        }
+        if self.port.has(AGAIN | KILLED | DEAD) {
+            return self.check_faults();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn check_faults(&self) -> Result<(), c_int> {
+        if self.port.has(AGAIN) {
+            let until = self.port.again_until.load(Relaxed);
+            if self.world.now() < until {
+                self.world.wake_at(until);
+                return Err(FI_EAGAIN);
+            }
+            self.port.state.fetch_and(!AGAIN, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The domain must be open.
+    #[inline]
+    unsafe fn check_local(&self, base: u64, len: usize, desc: *mut c_void) -> Result<(), c_int> {
+        // SAFETY: as the caller promised.
+        if self.mode.has(FI_MR_LOCAL) && !unsafe { (*self.domain).covers(desc, base, len as u64) } {
+            return Err(FI_EINVAL);
+        }
+        Ok(())
+    }
+
+    // Contexts that are ours until the completion.
+
+    fn mark(context: *mut c_void) -> u64 {
+        0x5157_c0de_0000_0001 ^ (context as u64).rotate_left(17)
+    }
+
+    /// # Safety
+    /// `context` must be as large as the mode asks for.
+    #[inline]
+    unsafe fn claim(&self, context: *mut c_void) -> Result<(), c_int> {
+        if self.mode.mode & FI_CONTEXT2 == 0 {
+            return Ok(());
+        }
+        let (words, mark) = (context.cast::<[u64; 8]>(), Self::mark(context));
+        // SAFETY: as the caller promised.
+        if words.is_null() || unsafe { (*words)[0] == mark && (*words)[7] == mark } {
+            return Err(self.spoilt());
+        }
+        // SAFETY: as the caller promised.
+        unsafe { *words = [mark; 8] };
+        Ok(())
+    }
+
+    #[cold]
+    fn spoilt(&self) -> c_int {
+        self.world.counts.spoilt_contexts.fetch_add(1, Relaxed);
+        log::error!("sim: a context slot was missing, used twice, or written to before its completion");
+        FI_EINVAL
+    }
+
+    /// A completion was read: its context is the caller's again. False if it was
+    /// touched before.
+    ///
+    /// # Safety
+    /// The entry must be of this endpoint.
+    #[inline]
+    pub unsafe fn given_back(&mut self, entry: &Entry) -> bool {
+        if entry.sent {
+            self.outstanding -= 1;
+        }
+        if self.mode.mode & FI_CONTEXT2 == 0 || entry.context.is_null() {
+            return true;
+        }
+        let (words, mark) = (entry.context.cast::<[u64; 8]>(), Self::mark(entry.context));
+        // SAFETY: as the caller promised: claimed, and given back once.
+        unsafe {
+            let whole = *words == [mark; 8];
+            if !whole && entry.errno == 0 {
+                self.spoilt();
+            }
+            *words = [0; 8];
+            whole
+        }
+    }
+
+    // Routes.
+
+    #[inline]
+    fn outbound_at(&mut self, route: fi_addr_t) -> Result<usize, c_int> {
+        match self.routes.get(route as usize) {
+            Some(out) if *out != NOWHERE => Ok(*out as usize),
+            _ => self.find_outbound(route),
+        }
+    }
+
+    #[cold]
+    fn find_outbound(&mut self, route: fi_addr_t) -> Result<usize, c_int> {
+        // SAFETY: bound, and open as long as the endpoint.
+        let address = unsafe { (*self.av).address(route) }.ok_or(FI_EINVAL)?;
+        let port = self.world.port_at(address).filter(|port| !port.is_gone());
+        let known = port.as_ref().and_then(|port| self.outbound_of.get(&port.number).copied());
+        let out = known.map_or_else(|| self.new_outbound(port), |out| out as usize);
+        self.routes.resize(self.routes.len().max(route as usize + 1), NOWHERE);
+        self.routes[route as usize] = out as u32;
+        self.outbound[out].routes += 1;
+        Ok(out)
+    }
+
+    fn new_outbound(&mut self, port: Option<Arc<Port>>) -> usize {
+        let number = port.as_ref().map(|port| port.number);
+        let wire = port.map(|port| {
+            let wire = Arc::new(Wire::new(&self.port, &port, &self.pool, self.copies, self.delay));
+            port.attach(&wire);
+            wire
+        });
+        let fresh = Outbound {
+            wire,
+            regions: Default::default(),
+            shaken: self.mode.before_handshake.is_none(),
+            shaking: false,
+            waiting: VecDeque::new(),
+            in_wire: 0,
+            told_gone: false,
+            ops: 0,
+            routes: 0,
+        };
+        let unused = |out: &Outbound| {
+            let over = out.wire.as_ref().is_none_or(|wire| wire.to.is_gone());
+            out.routes == 0 && out.ops == 0 && over
+        };
+        let at = match self.outbound.iter().position(unused) {
+            Some(at) => {
+                self.outbound_of.retain(|_, out| *out as usize != at);
+                self.outbound[at] = fresh;
+                at
+            }
+            None => {
+                self.outbound.push(fresh);
+                self.outbound.len() - 1
+            }
+        };
+        if let Some(number) = number {
+            self.outbound_of.insert(number, at as u32);
+        }
+        at
+    }
+
+    /// Its address was removed from the vector.
+    pub fn forget_route(&mut self, route: usize) {
+        if let Some(out) = self.routes.get_mut(route).filter(|out| **out != NOWHERE) {
+            self.outbound[*out as usize].routes -= 1;
+            *out = NOWHERE;
+        }
+    }
+
+    // Operations.
+
+    /// Takes an operation, and the caller's context.
+    ///
+    /// # Safety
+    /// `context` must be as large as the mode asks for.
+    unsafe fn begin(&mut self, out: usize, kind: Kind, context: *mut c_void) -> Result<u32, c_int> {
+        let to = &self.outbound[out];
+        let queued = self.mode.before_handshake.is_some_and(|most| to.waiting.len() >= most);
+        if (!to.shaken && queued) || (to.told_gone && self.mode.gone_is_again) {
+            return Err(FI_EAGAIN);
+        }
+        let Some(op) = self.free.last().copied() else { return Err(FI_EAGAIN) };
+        // SAFETY: as the caller promised.
+        unsafe { self.claim(context)? };
+        self.free.pop();
+        self.outbound[out].ops += 1;
+        self.outstanding += 1;
+        // SAFETY: a free operation is ours.
+        let taken: &mut Op = unsafe { &mut *self.pool.op(op) };
+        (taken.state, taken.outbound) = (State::Here, out as u32);
+        (taken.kind, taken.context) = (kind, context);
+        (taken.errno, taken.early) = (0, false);
+        Ok(op)
+    }
+
+    pub(super) fn release(&mut self, op: u32) {
+        // SAFETY: an operation that has come back is ours.
+        let released = unsafe { &mut *self.pool.op(op) };
+        released.state = State::Free;
+        self.outbound[released.outbound as usize].ops -= 1;
+        self.free.push(op);
+    }
+
+    /// Rings the doorbell, unless another post is to do it.
+    fn ring(&mut self, op: u32, more: bool) {
+        if more {
+            return self.held.push(op);
+        }
+        self.flush();
+        self.launch(op);
+    }
+
+    fn flush(&mut self) {
+        for entry in self.quiet.drain(..) {
+            // SAFETY: bound, and open as long as the endpoint.
+            unsafe { (*self.cq).push(entry) };
+        }
+        if !self.held.is_empty() {
+            let mut held = std::mem::take(&mut self.held);
+            held.drain(..).for_each(|op| self.launch(op));
+            self.held = held;
+        }
+    }
+
+    /// Nothing is in the way of an instant operation.
+    #[inline]
+    fn is_ready(&self, out: usize) -> bool {
+        let out = &self.outbound[out];
+        let clear = |port: &Port| port.state.load(Relaxed) == 0;
+        out.shaken && clear(&self.port) && out.wire.as_ref().is_some_and(|w| clear(&w.to) && !w.to.is_gone())
+    }
+
+    /// An operation that is done as it is posted.
+    ///
+    /// # Safety
+    /// As `rma`.
+    #[inline]
+    unsafe fn at_once(&mut self, out: usize, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
+        // SAFETY: as the caller promised.
+        unsafe { self.claim(msg.context)? };
+        let mut errno = 0;
+        let access = access_of(kind);
+        // SAFETY: as many ranges as the message says.
+        let ranges = unsafe { std::slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count) };
+        if ranges.iter().any(|range| self.outbound[out].locate(range, access).is_none()) {
+            errno = self.mode.refused;
+        }
+        let flag = if kind == Kind::Read { FI_READ } else { FI_WRITE };
+        let flags_of = if errno == 0 || self.mode.errors_have_flags { FI_RMA | flag } else { 0 };
+        let entry = Entry { context: msg.context, flags: flags_of, len: 0, data: 0, errno, sent: true };
+        self.outstanding += 1;
+        if flags & FI_MORE != 0 {
+            self.quiet.push(entry);
+        } else {
+            self.flush();
+            // SAFETY: bound, and open as long as the endpoint.
+            unsafe { (*self.cq).push(entry) };
+        }
+        Ok(())
+    }
+}
+
+/// What a region must allow.
+#[inline]
+pub fn access_of(kind: Kind) -> u64 {
+    if kind == Kind::Read {
+        FI_REMOTE_READ
+    } else {
+        FI_REMOTE_WRITE
+    }
+}
+
+impl Outbound {
+    /// Where a remote range lies in this process.
+    #[inline]
+    pub fn locate(&mut self, range: &fi_rma_iov, access: u64) -> Option<u64> {
+        let place = range.key as usize % KNOWN_REGIONS;
+        let known = self.regions[place].as_ref();
+        if let Some(region) = known.filter(|region| region.key == range.key) {
+            if let Some(at) = region.locate(range.addr, range.len as u64, access) {
+                return Some(at);
+            }
+        }
+        self.look_up(place, range, access)
+    }
+
+    #[cold]
+    fn look_up(&mut self, place: usize, range: &fi_rma_iov, access: u64) -> Option<u64> {
+        let region = self.wire.as_ref()?.to.region(range.key)?;
+        let at = region.locate(range.addr, range.len as u64, access);
+        self.regions[place] = Some(region);
+        at
+    }
+}

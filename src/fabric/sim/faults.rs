@@ -1,0 +1,147 @@
+//! Planned faults: lines of "at_us who action", separated by newlines or ";".
+//!
+//! `at_us` counts from the world's beginning. `who` is `*`, `rail2` (that rail
+//! of every endpoint) or `port5` (the world's fifth opened NIC, from 0). Actions:
+//!
+//! | | |
+//! | --- | --- |
+//! | `down`, `up` | the link, or one way of it: `down:tx`, `up:rx` |
+//! | `dead` | nothing completes any more |
+//! | `error=N` | the next N operations fail, and the queue does not say which |
+//! | `again=US` | posts find no room for so long |
+//! | `slow=SHARE` | of the line rate |
+//! | `kill` | the endpoint is gone, without a word |
+
+use super::world::Port;
+use crate::status::{Error, Result};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Bits of a port's state.
+pub const TX_DOWN: u32 = 1;
+pub const RX_DOWN: u32 = 2;
+pub const DEAD: u32 = 4;
+pub const ERRORS: u32 = 8;
+pub const AGAIN: u32 = 16;
+pub const KILLED: u32 = 32;
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Action {
+    Set(u32),
+    Clear(u32),
+    Errors(u32),
+    Again(u64),
+    Slow(f64),
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Who {
+    All,
+    Rail(usize),
+    Port(u64),
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Fault {
+    /// Picoseconds from the world's beginning.
+    pub at: u64,
+    who: Who,
+    action: Action,
+}
+
+/// Reads a plan; what is not understood is named.
+pub fn parse(plan: &str) -> Result<Vec<Fault>> {
+    let lines = plan.split(['\n', ';']).map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| fault(line).ok_or_else(|| wrong(line))).collect()
+}
+
+fn wrong(line: &str) -> Error {
+    Error::invalid(format!(
+        "the fault \"{line}\" is not understood: \"at_us who action\" is, with *, railN or portN, and down, up, \
+         down:tx, down:rx, up:tx, up:rx, dead, error=N, again=US, slow=SHARE or kill"
+    ))
+}
+
+fn fault(line: &str) -> Option<Fault> {
+    let mut words = line.split_whitespace();
+    let at: u64 = words.next()?.parse().ok()?;
+    let (who, action) = (who(words.next()?)?, action(words.next()?)?);
+    words.next().is_none().then_some(Fault { at: at.checked_mul(1_000_000)?, who, action })
+}
+
+fn who(word: &str) -> Option<Who> {
+    match word {
+        "*" => Some(Who::All),
+        _ if word.starts_with("rail") => word[4..].parse().ok().map(Who::Rail),
+        _ => word.strip_prefix("port")?.parse().ok().map(Who::Port),
+    }
+}
+
+fn action(word: &str) -> Option<Action> {
+    Some(match word {
+        "down" => Action::Set(TX_DOWN | RX_DOWN),
+        "down:tx" => Action::Set(TX_DOWN),
+        "down:rx" => Action::Set(RX_DOWN),
+        "up" => Action::Clear(TX_DOWN | RX_DOWN),
+        "up:tx" => Action::Clear(TX_DOWN),
+        "up:rx" => Action::Clear(RX_DOWN),
+        "dead" => Action::Set(DEAD),
+        "kill" => Action::Set(KILLED),
+        _ => match word.split_once('=')? {
+            ("error", n) => Action::Errors(n.parse().ok().filter(|n| *n > 0)?),
+            ("again", us) => Action::Again(us.parse().ok()?),
+            ("slow", share) => Action::Slow(share.parse().ok().filter(|s| *s > 0.0 && *s <= 1.0)?),
+            _ => return None,
+        },
+    })
+}
+
+impl Fault {
+    pub fn is_about(&self, port: &Port) -> bool {
+        match self.who {
+            Who::All => true,
+            Who::Rail(rail) => port.rail == rail,
+            Who::Port(number) => port.number == number,
+        }
+    }
+
+    pub fn strike(&self, port: &Port, now: u64) {
+        match self.action {
+            Action::Set(bits) => _ = port.state.fetch_or(bits, Relaxed),
+            Action::Clear(bits) => _ = port.state.fetch_and(!bits, Relaxed),
+            Action::Errors(count) => {
+                port.errors.store(count, Relaxed);
+                port.state.fetch_or(ERRORS, Relaxed);
+            }
+            Action::Again(us) => {
+                port.again_until.store(now.saturating_add(us.saturating_mul(1_000_000)), Relaxed);
+                port.state.fetch_or(AGAIN, Relaxed);
+            }
+            Action::Slow(share) => port.slow_down(share),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_read() {
+        let plan = "10 rail2 down:rx; 20 * up\n30 port7 again=5";
+        let want = [
+            Fault { at: 10_000_000, who: Who::Rail(2), action: Action::Set(RX_DOWN) },
+            Fault { at: 20_000_000, who: Who::All, action: Action::Clear(TX_DOWN | RX_DOWN) },
+            Fault { at: 30_000_000, who: Who::Port(7), action: Action::Again(5) },
+        ];
+        assert_eq!(parse(plan).unwrap_or_default(), want);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for bad in ["x * up", "1 rail up", "1 * slow=2", "1 * error=0", "1 * up now", "1 port1", "1 nic1 up"]
+        {
+            let message = parse(bad).map_or_else(|e| e.message.into_owned(), |_| String::new());
+            assert!(message.contains(bad), "{bad}: {message}");
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! What happens to an operation once the doorbell has rung: lines, delays,
+//! landing, completion.
+
+use super::endpoint::{access_of, Endpoint};
+use super::faults::{DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
+use super::queue::Entry;
+use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire, IOV};
+use super::world::Port;
+use libfabric_sys::{fi_rma_iov, iovec};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ptr;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::Arc;
+
+/// How far apart writes of one route may land that were posted together.
+const SPREAD_PS: u64 = 4_000_000;
+/// A link that is down is tried again so often.
+pub const RETRY_PS: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    Complete,
+    Land,
+    Depart,
+}
+
+/// Operations that wait for a time: the time, a number that orders those of one
+/// time, the operation.
+pub struct Flight {
+    waiting: BinaryHeap<Reverse<(u64, u64, u32, Next)>>,
+    count: u64,
+}
+
+impl Flight {
+    pub fn with_capacity(capacity: usize) -> Flight {
+        Flight { waiting: BinaryHeap::with_capacity(capacity), count: 0 }
+    }
+}
+
+/// Copies between lists of ranges of equal length.
+///
+/// # Safety
+/// `from` readable, `to` writable.
+pub unsafe fn copy(from: &[iovec], to: &[iovec]) {
+    let (mut target, mut at) = (0, 0);
+    for source in from {
+        let mut done = 0;
+        while done < source.iov_len && target < to.len() {
+            let len = (source.iov_len - done).min(to[target].iov_len - at);
+            // SAFETY: inside both ranges; they may be the same memory.
+            unsafe {
+                ptr::copy(
+                    source.iov_base.cast::<u8>().add(done),
+                    to[target].iov_base.cast::<u8>().add(at),
+                    len,
+                );
+            }
+            (done, at) = (done + len, at + len);
+            if at == to[target].iov_len {
+                (target, at) = (target + 1, 0);
+            }
+        }
+    }
+}
+
+/// Where an operation's remote ranges lie; none if one of them may not be used.
+pub fn locate_all(op: &Op, mut locate: impl FnMut(&fi_rma_iov) -> Option<u64>) -> Option<[iovec; IOV]> {
+    let mut found = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; IOV];
+    for (range, found) in op.remote().iter().zip(&mut found) {
+        *found = iovec { iov_base: locate(range)? as *mut _, iov_len: range.len };
+    }
+    Some(found)
+}
+
+/// Moves an operation's bytes between its local ranges and those.
+///
+/// # Safety
+/// All ranges must be in use for nothing else.
+pub unsafe fn move_bytes(op: &Op, remote: &[iovec; IOV]) {
+    let remote = &remote[..op.remote_count];
+    // SAFETY: as the caller promised.
+    unsafe {
+        if op.kind == Kind::Read {
+            copy(remote, op.local());
+        } else {
+            copy(op.local(), remote);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Drives all that is under way here.
+    ///
+    /// # Safety
+    /// `endpoint` must be open, on the thread that uses its domain.
+    #[inline]
+    pub unsafe fn progress(endpoint: *mut Endpoint) {
+        // SAFETY: as the caller promised.
+        let endpoint = unsafe { &mut *endpoint };
+        endpoint.world.strike_faults();
+        if endpoint.port.has(KILLED) {
+            return;
+        }
+        if !endpoint.flight.waiting.is_empty() {
+            endpoint.fly();
+        }
+        if endpoint.in_wires > 0 {
+            endpoint.read_answers();
+        }
+        endpoint.serve();
+    }
+
+    /// Whether nothing happens here before somebody else does something; then the
+    /// bell rings.
+    pub fn may_sleep(&mut self) -> bool {
+        let port = self.port.clone();
+        port.bell.arm();
+        port.inbound(&mut self.inbound, &mut self.inbound_seen);
+        // SAFETY: this endpoint's thread is the only one that pops.
+        let asked = self.inbound.iter().any(|wire| unsafe { wire.requests.peek() }.is_some());
+        let answered = self.outbound.iter().any(|out| {
+            let busy = out.in_wire > 0 || out.shaking;
+            // SAFETY: as above.
+            busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
+        });
+        let idle = !asked && !answered && self.flight.waiting.is_empty() && !self.world.has_faults();
+        if !idle {
+            port.bell.disarm();
+        }
+        idle
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        if self.timeless {
+            0
+        } else {
+            self.world.now()
+        }
+    }
+
+    fn at(&mut self, due: u64, op: u32, next: Next) {
+        self.flight.count += 1;
+        self.world.wake_at(due);
+        self.flight.waiting.push(Reverse((due, self.flight.count, op, next)));
+    }
+
+    /// The doorbell has rung for an operation.
+    pub(super) fn launch(&mut self, index: u32) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        let out = &mut self.outbound[op.outbound as usize];
+        let Some(wire) = &out.wire else {
+            return self.fail_later(index, self.mode.never_there);
+        };
+        if wire.to.is_gone() {
+            out.told_gone = true;
+            return self.fail_later(index, self.mode.gone);
+        }
+        if out.shaken {
+            return self.depart(index);
+        }
+        out.waiting.push_back(index);
+        if !out.shaking {
+            out.shaking = true;
+            self.in_wires += 1;
+            let wire = wire.clone();
+            let due = if self.delay == 0 { 0 } else { self.world.now() + self.delay };
+            self.tell(&wire, due, Request::Handshake);
+        }
+    }
+
+    fn fail_later(&mut self, index: u32, errno: i32) {
+        // SAFETY: an operation that is here is ours.
+        unsafe { (*self.pool.op(index)).errno = errno };
+        let due = if self.delay == 0 { 0 } else { self.world.now() + 2 * self.delay };
+        self.complete_at(index, due);
+    }
+
+    fn tell(&self, wire: &Wire, due: u64, request: Request) {
+        self.world.wake_at(due);
+        // SAFETY: this endpoint's thread is the only one that pushes. There is room for every
+        // operation and as many arrivals, for which `land` looks first.
+        let pushed = unsafe { wire.requests.push((due, request)) };
+        debug_assert!(pushed);
+        wire.to.bell.ring();
+    }
+
+    /// When bytes that begin now have left, and when they are there.
+    fn cross(&self, from: &Port, to: &Port, now: u64, len: usize) -> (u64, u64) {
+        let (slow, fast) = (from.cost(len), to.cost(len));
+        let left = from.sending.take(now, slow) + slow;
+        let there = to.receiving.take(left - slow + self.delay, fast) + fast;
+        (left, there.max(left + self.delay))
+    }
+
+    fn depart(&mut self, index: u32) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
+        let now = self.now();
+        match op.kind {
+            Kind::Send => {
+                let (_, there) = self.cross(&wire.from, &wire.to, now, op.len);
+                if !self.mode.ordered_messages && !self.timeless {
+                    let due = there + self.random.next() % SPREAD_PS;
+                    return self.at(due, index, Next::Depart);
+                }
+                self.hand_over(index, &wire, there);
+            }
+            Kind::Write if self.mode.target_serves => {
+                let (left, there) = self.cross(&wire.from, &wire.to, now, op.len);
+                if self.mode.completes_early && !op.delivered {
+                    (op.early, op.ends) = (true, 2);
+                    if wire.copies {
+                        // SAFETY: the caller's until its completion, which comes after this.
+                        unsafe { op.keep_bytes() };
+                    }
+                    // Before the other side may look at it.
+                    self.complete_at(index, left);
+                }
+                self.hand_over(index, &wire, there);
+            }
+            Kind::Read if self.mode.target_serves => self.hand_over(index, &wire, now + self.delay),
+            kind => {
+                let (_, there) = match kind {
+                    Kind::Read => self.cross(&wire.to, &wire.from, now + self.delay, op.len),
+                    _ => self.cross(&wire.from, &wire.to, now, op.len),
+                };
+                if self.timeless {
+                    return self.land(index, now);
+                }
+                let spread = if self.mode.ordered { 0 } else { self.random.next() % SPREAD_PS };
+                self.at(there + spread, index, Next::Land);
+            }
+        }
+    }
+
+    /// Gives an operation to the other side.
+    fn hand_over(&mut self, index: u32, wire: &Wire, due: u64) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        op.state = State::InWire;
+        self.outbound[op.outbound as usize].in_wire += 1;
+        self.in_wires += 1;
+        self.tell(wire, due, Request::Op(index));
+    }
+
+    fn fly(&mut self) {
+        let now = self.world.now();
+        while let Some(Reverse((due, _, index, next))) = self.flight.waiting.peek().copied() {
+            if due > now {
+                break;
+            }
+            self.flight.waiting.pop();
+            match next {
+                Next::Complete => self.finish(index),
+                Next::Land => self.land(index, now),
+                Next::Depart => {
+                    // SAFETY: an operation that is here is ours.
+                    let out = unsafe { (*self.pool.op(index)).outbound } as usize;
+                    if let Some(wire) = self.outbound[out].wire.clone() {
+                        self.hand_over(index, &wire, due);
+                    }
+                }
+            }
+        }
+    }
+
+    fn complete_at(&mut self, index: u32, due: u64) {
+        if due == 0 {
+            self.finish(index);
+        } else {
+            self.at(due, index, Next::Complete);
+        }
+    }
+
+    /// A write or read that this side does by itself is there.
+    fn land(&mut self, index: u32, now: u64) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
+        let (down, full) = (is_down(&wire, op.kind), op.data.is_some() && !wire.requests.is_half_free());
+        if down || full {
+            return self.at(self.world.now() + if down { RETRY_PS } else { SPREAD_PS }, index, Next::Land);
+        }
+        op.errno = if enter(&wire.sender_works, &wire.to) {
+            let errno = self.reach(op, &wire);
+            leave(&wire.sender_works);
+            errno
+        } else {
+            self.outbound[op.outbound as usize].told_gone = true;
+            self.mode.gone
+        };
+        if let (Some(data), 0) = (op.data, op.errno) {
+            self.tell(&wire, now, Request::Arrived { data, len: op.len });
+        }
+        let back = if op.kind == Kind::Read { 0 } else { self.delay };
+        let due = if self.timeless || back == 0 { 0 } else { now + back };
+        self.complete_at(index, due);
+    }
+
+    fn reach(&mut self, op: &Op, wire: &Wire) -> i32 {
+        let out = &mut self.outbound[op.outbound as usize];
+        let Some(remote) = locate_all(op, |range| out.locate(range, access_of(op.kind))) else {
+            return self.mode.refused;
+        };
+        if wire.copies {
+            // SAFETY: the target waits for us before its region goes, and ours is held by the caller.
+            unsafe { move_bytes(op, &remote) };
+        }
+        0
+    }
+
+    // What comes back.
+
+    fn read_answers(&mut self) {
+        let mut now = 0;
+        for out in 0..self.outbound.len() {
+            let to = &self.outbound[out];
+            if to.in_wire == 0 && !to.shaking {
+                continue;
+            }
+            let Some(wire) = to.wire.clone() else { continue };
+            // SAFETY: this endpoint's thread is the only one that pops.
+            while let Some((due, answer)) = unsafe { wire.answers.peek() } {
+                if due > 0 && now == 0 {
+                    now = self.world.now();
+                }
+                if due > now {
+                    break;
+                }
+                // SAFETY: as above.
+                unsafe { wire.answers.pop() };
+                self.answered(out, answer);
+            }
+            if wire.to.is_gone() {
+                self.abandon(out, &wire);
+            }
+        }
+    }
+
+    fn answered(&mut self, out: usize, answer: Answer) {
+        self.in_wires -= 1;
+        match answer {
+            Answer::Handshake => {
+                let to = &mut self.outbound[out];
+                (to.shaking, to.shaken) = (false, true);
+                while let Some(op) = self.outbound[out].waiting.pop_front() {
+                    self.depart(op);
+                }
+            }
+            Answer::Op { op: index, errno } => {
+                self.outbound[out].in_wire -= 1;
+                // SAFETY: answered: it is ours again.
+                let op = unsafe { &mut *self.pool.op(index) };
+                op.state = State::Here;
+                if op.early {
+                    return self.end(index); // Nobody learns how it went.
+                }
+                op.errno = errno;
+                self.finish(index);
+            }
+        }
+    }
+
+    /// The other side has gone: nobody will answer.
+    fn abandon(&mut self, out: usize, wire: &Arc<Wire>) {
+        // SAFETY: this endpoint's thread is the only one that pops.
+        let answers = unsafe { wire.answers.peek() }.is_some();
+        if answers || wire.target_works.load(SeqCst) {
+            return; // Not yet.
+        }
+        let to = &mut self.outbound[out];
+        to.told_gone = true;
+        if std::mem::take(&mut to.shaking) {
+            to.shaken = true;
+            self.in_wires -= 1;
+        }
+        let waiting = std::mem::take(&mut to.waiting);
+        self.in_wires -= std::mem::take(&mut to.in_wire);
+        let in_wire = (0..self.pool.len() as u32).filter(|index| {
+            // SAFETY: these two fields are always ours.
+            let op = unsafe { &*self.pool.op(*index) };
+            op.state == State::InWire && op.outbound as usize == out
+        });
+        let lost: Vec<u32> = in_wire.chain(waiting).collect();
+        for index in lost {
+            // SAFETY: the target touches it no more.
+            let op = unsafe { &mut *self.pool.op(index) };
+            op.state = State::Here;
+            if op.early {
+                self.end(index);
+            } else {
+                op.errno = self.mode.gone;
+                self.finish(index);
+            }
+        }
+    }
+
+    /// One of the ends of an early operation has come.
+    fn end(&mut self, index: u32) {
+        // SAFETY: this field is always ours.
+        let ends = unsafe { &mut (*self.pool.op(index)).ends };
+        *ends -= 1;
+        if *ends == 0 {
+            self.release(index);
+        }
+    }
+
+    /// Puts an operation into the queue.
+    fn finish(&mut self, index: u32) {
+        // SAFETY: an operation that is done is ours, and an early one's entry is made of what the
+        // target only reads.
+        let op = unsafe { &*self.pool.op(index) };
+        let mut entry =
+            Entry { context: op.context, flags: op.flags, len: 0, data: 0, errno: op.errno, sent: true };
+        if op.early {
+            entry.errno = 0;
+            self.end(index);
+        } else {
+            self.release(index);
+        }
+        if self.port.has(DEAD) {
+            return;
+        }
+        if self.port.has(ERRORS) {
+            self.spoil(&mut entry);
+        }
+        if entry.errno != 0 && !self.mode.errors_have_flags {
+            entry.flags = 0;
+        }
+        // SAFETY: bound, and open as long as the endpoint.
+        unsafe { (*self.cq).push(entry) };
+    }
+
+    /// A planned error, which does not say of what.
+    #[cold]
+    fn spoil(&mut self, entry: &mut Entry) {
+        entry.errno = libfabric_sys::FI_EIO;
+        entry.context = ptr::null_mut();
+        if self.port.errors.fetch_sub(1, Relaxed) == 1 {
+            self.port.state.fetch_and(!ERRORS, Relaxed);
+        }
+    }
+}
+
+/// Whether the bytes of an operation cannot pass now.
+pub fn is_down(wire: &Wire, kind: Kind) -> bool {
+    let there = wire.from.has(TX_DOWN) || wire.to.has(RX_DOWN);
+    there || kind == Kind::Read && (wire.from.has(RX_DOWN) || wire.to.has(TX_DOWN))
+}

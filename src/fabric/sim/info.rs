@@ -1,0 +1,133 @@
+//! What `fi_getinfo` would list.
+
+use super::mode::Mode;
+use super::spec::Spec;
+use super::world::World;
+use libfabric_sys::*;
+use std::ffi::CString;
+use std::ptr;
+use std::sync::Arc;
+
+/// One NIC's info, with all its parts in one piece of memory.
+#[repr(C)]
+pub struct Info {
+    info: fi_info,
+    tx: fi_tx_attr,
+    rx: fi_rx_attr,
+    ep: fi_ep_attr,
+    domain: fi_domain_attr,
+    fabric: fi_fabric_attr,
+    domain_name: CString,
+    fabric_name: CString,
+    provider: CString,
+    spec: Spec,
+    rail: usize,
+    world: Arc<World>,
+}
+
+const CAPS: u64 = FI_MSG
+    | FI_RMA
+    | FI_READ
+    | FI_WRITE
+    | FI_SEND
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_LOCAL_COMM
+    | FI_REMOTE_COMM;
+
+/// A C string of our own text, which has no NUL in it.
+fn c_string(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
+}
+
+impl Info {
+    pub fn make(spec: &Spec, rail: usize, world: Arc<World>) -> *mut fi_info {
+        // SAFETY: integers, pointers, and enums that may have any value.
+        let (info, tx, rx, ep, domain, fabric) = unsafe { std::mem::zeroed() };
+        let mut made = Box::new(Info {
+            info,
+            tx,
+            rx,
+            ep,
+            domain,
+            fabric,
+            domain_name: c_string(&format!("sim{rail}")),
+            fabric_name: c_string(spec.like.name()),
+            provider: c_string(&spec.fabric()),
+            spec: spec.clone(),
+            rail,
+            world,
+        });
+        made.fill(spec.like.mode());
+        Box::into_raw(made).cast()
+    }
+
+    fn fill(&mut self, mode: &Mode) {
+        let info = &mut self.info;
+        info.caps = CAPS;
+        info.mode = mode.mode;
+        info.addr_format = FI_ADDR_STR;
+        self.tx = fi_tx_attr {
+            caps: CAPS,
+            mode: mode.mode,
+            msg_order: mode.msg_order(),
+            size: self.spec.depth,
+            iov_limit: mode.iov,
+            rma_iov_limit: mode.iov,
+            inject_size: 0,
+            ..self.tx
+        };
+        self.rx = fi_rx_attr {
+            caps: CAPS,
+            mode: mode.mode,
+            msg_order: mode.msg_order(),
+            size: self.spec.depth,
+            iov_limit: mode.iov,
+            ..self.rx
+        };
+        self.ep.type_ = fi_ep_type::FI_EP_RDM;
+        self.ep.max_msg_size = 1 << 30;
+        (self.ep.tx_ctx_cnt, self.ep.rx_ctx_cnt) = (1, 1);
+        self.domain.name = self.domain_name.as_ptr().cast_mut();
+        self.domain.threading = fi_threading::FI_THREAD_DOMAIN;
+        let progress =
+            if mode.auto_progress { fi_progress::FI_PROGRESS_AUTO } else { fi_progress::FI_PROGRESS_MANUAL };
+        (self.domain.control_progress, self.domain.data_progress) = (progress, progress);
+        self.domain.resource_mgmt = fi_resource_mgmt::FI_RM_ENABLED;
+        self.domain.av_type = fi_av_type::FI_AV_TABLE;
+        self.domain.mr_mode = mode.mr_mode;
+        self.domain.mr_key_size = if mode.has(FI_MR_PROV_KEY) { 4 } else { 8 };
+        self.domain.cq_data_size = mode.cq_data;
+        self.fabric.name = self.fabric_name.as_ptr().cast_mut();
+        self.fabric.prov_name = self.provider.as_ptr().cast_mut();
+        self.fabric.api_version = FI_VERSION(1, 18);
+        info.next = ptr::null_mut();
+        info.tx_attr = &mut self.tx;
+        info.rx_attr = &mut self.rx;
+        info.ep_attr = &mut self.ep;
+        info.domain_attr = &mut self.domain;
+        info.fabric_attr = &mut self.fabric;
+    }
+
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    pub fn rail(&self) -> usize {
+        self.rail
+    }
+
+    pub fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+}
+
+/// As `fi_freeinfo`.
+///
+/// # Safety
+/// Of `Info::make`, once.
+pub unsafe fn free(info: *mut fi_info) {
+    // SAFETY: as the caller promised.
+    drop(unsafe { Box::from_raw(info.cast::<Info>()) });
+}

@@ -1,0 +1,156 @@
+//! The providers that sim stands in for: what each offers, asks for and does.
+
+use libfabric_sys::*;
+use std::ffi::c_int;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Like {
+    Tcp,
+    Efa,
+    EfaDirect,
+    Verbs,
+}
+
+/// How a provider behaves, where they differ.
+pub struct Mode {
+    pub name: &'static str,
+    /// Writes of one route land in the order in which they were posted.
+    pub ordered: bool,
+    /// Messages arrive in order.
+    pub ordered_messages: bool,
+    /// Writes and reads are served by the target's own progress.
+    pub target_serves: bool,
+    /// A write that does not ask for delivery completes when it has left.
+    pub completes_early: bool,
+    pub delivery_complete: bool,
+    pub iov: usize,
+    pub mr_mode: c_int,
+    /// What the caller must do: `FI_CONTEXT2`, `FI_RX_CQ_DATA`.
+    pub mode: u64,
+    pub cq_data: usize,
+    pub auto_progress: bool,
+    /// Operations that wait for a peer's first answer.
+    pub before_handshake: Option<usize>,
+    /// Errors of the completion queue say what they were.
+    pub errors_have_flags: bool,
+    /// A peer that has gone, and a key or range that is refused.
+    pub gone: c_int,
+    pub refused: c_int,
+    /// What a peer that never was there gives; after the first error of one that
+    /// was, posts find no room for ever.
+    pub never_there: c_int,
+    pub gone_is_again: bool,
+}
+
+const DEVICE: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+static TCP: Mode = Mode {
+    name: "tcp",
+    ordered: true,
+    ordered_messages: true,
+    target_serves: true,
+    completes_early: true,
+    delivery_complete: true,
+    iov: 4,
+    mr_mode: 0,
+    mode: 0,
+    cq_data: 8,
+    auto_progress: false,
+    before_handshake: None,
+    errors_have_flags: true,
+    gone: FI_ECONNRESET,
+    refused: FI_ECANCELED,
+    never_there: FI_ECONNREFUSED,
+    gone_is_again: true,
+};
+
+static EFA: Mode = Mode {
+    name: "efa",
+    ordered: false,
+    ordered_messages: true,
+    target_serves: false,
+    completes_early: false,
+    delivery_complete: true,
+    iov: 1,
+    mr_mode: DEVICE,
+    mode: 0,
+    cq_data: 4,
+    auto_progress: false,
+    before_handshake: Some(16),
+    errors_have_flags: true,
+    gone: FI_EHOSTUNREACH,
+    refused: FI_EREMOTEIO,
+    never_there: FI_EHOSTUNREACH,
+    gone_is_again: false,
+};
+
+static EFA_DIRECT: Mode = Mode {
+    name: "efa-direct",
+    ordered: false,
+    ordered_messages: false,
+    target_serves: false,
+    completes_early: false,
+    delivery_complete: false,
+    iov: 1,
+    mr_mode: DEVICE | FI_MR_LOCAL,
+    mode: FI_CONTEXT2,
+    cq_data: 4,
+    auto_progress: true,
+    before_handshake: None,
+    errors_have_flags: true,
+    gone: FI_EHOSTUNREACH,
+    refused: FI_EREMOTEIO,
+    never_there: FI_EHOSTUNREACH,
+    gone_is_again: false,
+};
+
+static VERBS: Mode = Mode {
+    name: "verbs",
+    ordered: true,
+    ordered_messages: true,
+    target_serves: false,
+    completes_early: false,
+    delivery_complete: true,
+    iov: 1,
+    mr_mode: DEVICE | FI_MR_LOCAL,
+    mode: FI_RX_CQ_DATA,
+    cq_data: 4,
+    auto_progress: false,
+    before_handshake: None,
+    errors_have_flags: false,
+    gone: FI_ENOTCONN,
+    refused: FI_EIO,
+    never_there: FI_ECONNREFUSED,
+    gone_is_again: false,
+};
+
+impl Like {
+    pub fn mode(self) -> &'static Mode {
+        match self {
+            Like::Tcp => &TCP,
+            Like::Efa => &EFA,
+            Like::EfaDirect => &EFA_DIRECT,
+            Like::Verbs => &VERBS,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        self.mode().name
+    }
+
+    pub fn named(name: &str) -> Option<Like> {
+        [Like::Tcp, Like::Efa, Like::EfaDirect, Like::Verbs].into_iter().find(|like| like.name() == name)
+    }
+}
+
+impl Mode {
+    pub fn has(&self, mr_mode: c_int) -> bool {
+        self.mr_mode & mr_mode != 0
+    }
+
+    pub fn msg_order(&self) -> u64 {
+        let sas = if self.ordered_messages { FI_ORDER_SAS } else { 0 };
+        let waw = if self.ordered { FI_ORDER_WAW | FI_ORDER_RMA_WAW } else { 0 };
+        sas | waw
+    }
+}

@@ -1,0 +1,209 @@
+//! Completion queues.
+
+use super::endpoint::Endpoint;
+use super::fid_ops::{self, table};
+use libfabric_sys::*;
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
+use std::ptr;
+
+/// A finished operation that nobody has read yet.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub context: *mut c_void,
+    pub flags: u64,
+    pub len: usize,
+    pub data: u64,
+    pub errno: c_int,
+    /// It makes room in the endpoint when it is read.
+    pub sent: bool,
+}
+
+#[repr(C)]
+pub struct Queue {
+    fid: fid_cq,
+    pub users: usize,
+    endpoint: *mut Endpoint,
+    entries: VecDeque<Entry>,
+    size: usize,
+    overrun: bool,
+    /// The descriptor to wait on, where it was asked for.
+    waits_on: Option<RawFd>,
+    domain_users: *mut usize,
+}
+
+static FID: fi_ops = fi_ops { close: Some(close), control: Some(control), ..fi_ops::EMPTY };
+static OPS: fi_ops_cq =
+    fi_ops_cq { read: Some(read), readerr: Some(readerr), strerror: None, ..fi_ops_cq::EMPTY };
+
+/// # Safety
+/// As `fi_cq_open` says; `domain_users` outlives the queue.
+pub unsafe fn open(
+    attr: *const fi_cq_attr,
+    cq: *mut *mut fid_cq,
+    context: *mut c_void,
+    waits_on: Option<RawFd>,
+    domain_users: *mut usize,
+) -> c_int {
+    // SAFETY: as the caller promised.
+    let attr = unsafe { &*attr };
+    let waits = match attr.wait_obj {
+        fi_wait_obj::FI_WAIT_NONE => false,
+        fi_wait_obj::FI_WAIT_FD if waits_on.is_some() => true,
+        _ => return -FI_ENOSYS,
+    };
+    if attr.format != fi_cq_format::FI_CQ_FORMAT_DATA {
+        return -FI_ENOSYS;
+    }
+    let size = if attr.size == 0 { 1024 } else { attr.size };
+    let queue = Box::new(Queue {
+        fid: fid_cq { fid: fid_ops::fid(FI_CLASS_CQ, context, &FID), ops: table(&OPS) },
+        users: 0,
+        endpoint: ptr::null_mut(),
+        entries: VecDeque::with_capacity(size),
+        size,
+        overrun: false,
+        waits_on: waits_on.filter(|_| waits),
+        domain_users,
+    });
+    // SAFETY: as the caller promised.
+    unsafe {
+        *domain_users += 1;
+        *cq = Box::into_raw(queue).cast();
+    }
+    0
+}
+
+impl Queue {
+    pub fn serve(&mut self, endpoint: *mut Endpoint) {
+        self.endpoint = endpoint;
+        self.users += 1;
+    }
+
+    pub fn release(&mut self) {
+        self.endpoint = ptr::null_mut();
+        self.users -= 1;
+    }
+
+    #[inline]
+    pub fn push(&mut self, entry: Entry) {
+        if self.entries.len() < self.size {
+            self.entries.push_back(entry);
+        } else {
+            self.overrun();
+        }
+    }
+
+    #[cold]
+    fn overrun(&mut self) {
+        if !self.overrun {
+            log::error!("sim: a completion queue of {} entries ran over", self.size);
+        }
+        self.overrun = true;
+    }
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: a queue that `open` made, and a place for a descriptor.
+    unsafe {
+        match (command, (*fid.cast::<Queue>()).waits_on) {
+            (FI_GETWAIT, Some(fd)) => *arg.cast::<c_int>() = fd,
+            _ => return -FI_ENOSYS,
+        }
+    }
+    0
+}
+
+/// As `fi_trywait`, of queues.
+pub unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
+    for i in 0..count as usize {
+        // SAFETY: queues that `open` made; their endpoints release them before they go.
+        let ready = unsafe {
+            let queue: *mut Queue = (*fids.add(i)).cast();
+            let endpoint = (*queue).endpoint;
+            (*queue).entries.is_empty() && !endpoint.is_null() && (*endpoint).may_sleep()
+        };
+        if !ready {
+            return -FI_EAGAIN;
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    let queue: *mut Queue = fid.cast();
+    // SAFETY: a queue that `open` made, closed once.
+    unsafe {
+        if (*queue).users > 0 {
+            return -FI_EBUSY;
+        }
+        *(*queue).domain_users -= 1;
+        drop(Box::from_raw(queue));
+    }
+    0
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: a queue that `open` made, and room for `count` entries of its format; the endpoint
+    // releases the queue before it goes. The borrow ends before the endpoint pushes to the queue.
+    unsafe {
+        let queue: *mut Queue = cq.cast();
+        let endpoint = (*queue).endpoint;
+        if endpoint.is_null() {
+            return -(FI_EAGAIN as isize);
+        }
+        Endpoint::progress(endpoint);
+        let queue = &mut *queue;
+        if queue.overrun {
+            return -(FI_EOVERRUN as isize);
+        }
+        let mut out: *mut fi_cq_data_entry = buf.cast();
+        let mut taken = 0;
+        while taken < count {
+            let Some(entry) = queue.entries.front().copied() else { break };
+            if entry.errno != 0 {
+                break;
+            }
+            queue.entries.pop_front();
+            let Entry { context, flags, len, data, .. } = entry;
+            out.write(fi_cq_data_entry { op_context: context, flags, len, buf: ptr::null_mut(), data });
+            if !(*endpoint).given_back(&entry) {
+                // Found out now: the entry says so instead.
+                queue.entries.push_front(Entry { errno: FI_EINVAL, sent: false, ..entry });
+                break;
+            }
+            out = out.add(1);
+            taken += 1;
+        }
+        match (taken, queue.entries.front()) {
+            (0, None) => -(FI_EAGAIN as isize),
+            (0, Some(_)) => -(FI_EAVAIL as isize),
+            _ => taken as isize,
+        }
+    }
+}
+
+unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags: u64) -> isize {
+    // SAFETY: a queue that `open` made, and one entry of the caller's.
+    unsafe {
+        let queue: *mut Queue = cq.cast();
+        let endpoint = (*queue).endpoint;
+        let queue = &mut *queue;
+        let Some(entry) = queue.entries.front().copied().filter(|entry| entry.errno != 0) else {
+            return -(FI_EAGAIN as isize);
+        };
+        queue.entries.pop_front();
+        let out = &mut *buf;
+        out.op_context = entry.context;
+        out.flags = entry.flags;
+        out.len = 0;
+        out.err = entry.errno;
+        out.prov_errno = entry.errno;
+        out.err_data_size = 0;
+        if !endpoint.is_null() {
+            (*endpoint).given_back(&entry);
+        }
+    }
+    1
+}

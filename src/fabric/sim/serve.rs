@@ -1,0 +1,153 @@
+//! The target's side: messages that arrive, and where the mode has it so,
+//! writes and reads, which its own progress serves.
+
+use super::endpoint::{access_of, Endpoint, Receive};
+use super::faults::DEAD;
+use super::flight::{copy, is_down, locate_all, move_bytes, RETRY_PS};
+use super::queue::Entry;
+use super::wire::{enter, leave, Answer, Kind, Op, Request, Wire};
+use libfabric_sys::*;
+
+impl Endpoint {
+    /// Serves what has arrived.
+    pub(super) fn serve(&mut self) {
+        let (port, mut wires) = (self.port.clone(), std::mem::take(&mut self.inbound));
+        port.inbound(&mut wires, &mut self.inbound_seen);
+        let mut ended = false;
+        for wire in &wires {
+            // SAFETY: this endpoint's thread is the only one that pops.
+            match unsafe { wire.requests.peek() } {
+                Some((due, _)) if due == 0 || due <= self.world.now() => self.serve_wire(wire),
+                Some(_) => {}
+                None => ended |= wire.from.is_gone(),
+            }
+        }
+        self.inbound = wires;
+        if ended {
+            port.detach_ended();
+        }
+    }
+
+    fn serve_wire(&mut self, wire: &Wire) {
+        if is_down(wire, Kind::Write) {
+            return self.world.wake_at(self.world.now() + RETRY_PS);
+        }
+        let alive = enter(&wire.target_works, &wire.from);
+        let mut now = 0;
+        // SAFETY: this endpoint's thread is the only one that pops.
+        while let Some((due, request)) = unsafe { wire.requests.peek() } {
+            if due > 0 && now == 0 {
+                now = self.world.now();
+            }
+            if due > now || !self.take(wire, request, now, alive) {
+                break;
+            }
+            // SAFETY: as above.
+            unsafe { wire.requests.pop() };
+        }
+        if alive {
+            leave(&wire.target_works);
+        }
+    }
+
+    /// False if it must wait.
+    fn take(&mut self, wire: &Wire, request: Request, now: u64, alive: bool) -> bool {
+        match request {
+            Request::Handshake => {
+                if alive {
+                    self.reply(wire, now, Answer::Handshake);
+                }
+                true
+            }
+            Request::Arrived { data, len } => self.arrived(data, len),
+            Request::Op(index) => {
+                // SAFETY: the sender leaves it to us until the answer. One that has gone frees
+                // nothing of its pool, only what its operations point to.
+                let op = unsafe { &*wire.pool.op(index) };
+                if !alive && !op.early {
+                    return true;
+                }
+                let served = match op.kind {
+                    Kind::Send => self.deliver(op),
+                    _ => self.serve_rma(op, wire),
+                };
+                if let (Some(errno), true) = (served, alive) {
+                    self.reply(wire, self.sent_back(op, wire, now), Answer::Op { op: index, errno });
+                }
+                served.is_some()
+            }
+        }
+    }
+
+    fn reply(&self, wire: &Wire, now: u64, answer: Answer) {
+        let due = if wire.delay == 0 { now } else { now.max(1) + wire.delay };
+        self.world.wake_at(due);
+        // SAFETY: this endpoint's thread is the only one that pushes; there is room for an answer
+        // to every operation of the sender.
+        let pushed = unsafe { wire.answers.push((due, answer)) };
+        debug_assert!(pushed);
+        wire.from.bell.ring();
+    }
+
+    /// When the bytes of a read have left this side.
+    fn sent_back(&self, op: &Op, wire: &Wire, now: u64) -> u64 {
+        if op.kind != Kind::Read || now == 0 {
+            return now;
+        }
+        let cost = self.port.cost(op.len).max(wire.from.cost(op.len));
+        wire.from.receiving.take(self.port.sending.take(now, cost), cost) + cost
+    }
+
+    /// A message into the first receive; none: there is no receive.
+    fn deliver(&mut self, op: &Op) -> Option<i32> {
+        let receive = self.receives.pop_front()?;
+        let buffer = iovec { iov_base: receive.base, iov_len: receive.len.min(op.len) };
+        // SAFETY: the sender waits for us before its buffer goes; the receive's is ours until its
+        // completion.
+        unsafe { copy(op.local(), &[buffer]) };
+        let errno = if op.len > receive.len { FI_ETRUNC } else { 0 };
+        self.received(receive, FI_MSG | FI_RECV, op.len, 0, errno);
+        Some(0)
+    }
+
+    fn received(&mut self, receive: Receive, flags: u64, len: usize, data: u64, errno: i32) {
+        if !self.port.has(DEAD) {
+            let entry = Entry { context: receive.context, flags, len, data, errno, sent: false };
+            // SAFETY: bound, and open as long as the endpoint.
+            unsafe { (*self.cq).push(entry) };
+        }
+    }
+
+    fn serve_rma(&mut self, op: &Op, wire: &Wire) -> Option<i32> {
+        let (port, access) = (&self.port, access_of(op.kind));
+        let located =
+            locate_all(op, |range| port.region(range.key)?.locate(range.addr, range.len as u64, access));
+        let Some(remote) = located else { return Some(self.mode.refused) };
+        if let Some(data) = op.data {
+            if !self.arrived(data, op.len) {
+                return None;
+            }
+        }
+        if wire.copies {
+            // SAFETY: the region is this thread's to close, and the sender waits for us before
+            // its ranges go.
+            unsafe { move_bytes(op, &remote) };
+        }
+        Some(0)
+    }
+
+    /// An immediate; false if it must wait for a receive.
+    fn arrived(&mut self, data: u64, len: usize) -> bool {
+        let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+        let receive = if self.mode.mode & FI_RX_CQ_DATA == 0 {
+            Receive { base: std::ptr::null_mut(), len: 0, context: std::ptr::null_mut() }
+        } else {
+            match self.receives.pop_front() {
+                Some(receive) => receive,
+                None => return false,
+            }
+        };
+        self.received(receive, flags, len, data, 0);
+        true
+    }
+}

@@ -1,0 +1,570 @@
+//! NICs through `ofi::nic`, in virtual time: what they take, when it is done, and
+//! what they refuse.
+
+use super::spec::Spec;
+use super::world::World;
+use crate::clock::{Clock, Virtual};
+use crate::fabric::ofi::discover;
+use crate::fabric::ofi::nic::OfiNic;
+use crate::fabric::{
+    Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+};
+use libfabric_sys::*;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+
+const PAGE: usize = 65536;
+const BOTH: Access = Access { remote_write: true, remote_read: true };
+
+/// A NIC with a page of registered memory.
+struct Side {
+    nic: OfiNic,
+    bytes: Vec<u8>,
+    memory: Registration,
+    done: Vec<Reaped>,
+    closed: bool,
+}
+
+impl Side {
+    fn open(name: &str, access: Access) -> Side {
+        let entries = discover::simulated(name).expect("a good name");
+        let mut nic = OfiNic::open(&entries[0]).expect("it opens");
+        let bytes = vec![0u8; PAGE];
+        let range = HostRange { base: bytes.as_ptr() as u64, len: PAGE as u64 };
+        let memory = nic.register(range, access).expect("it registers");
+        Side { nic, bytes, memory, done: Vec::new(), closed: false }
+    }
+
+    fn base(&self) -> u64 {
+        if self.nic.limits().virtual_addresses {
+            self.bytes.as_ptr() as u64
+        } else {
+            0
+        }
+    }
+
+    fn close(&mut self) {
+        self.nic.close().expect("it closes");
+        self.closed = true;
+    }
+
+    fn reap(&mut self) -> usize {
+        if self.closed {
+            return 0;
+        }
+        let before = self.done.len();
+        self.nic.reap(&mut self.done);
+        self.done.len() - before
+    }
+}
+
+/// Two of them, and slots for operations.
+struct Two {
+    time: Arc<Virtual>,
+    world: Arc<World>,
+    a: Side,
+    b: Side,
+    route: Route,
+    slots: Vec<Scratch>,
+    delivered: bool,
+}
+
+impl Two {
+    fn open(parameters: &str) -> Two {
+        Self::open_with(parameters, BOTH)
+    }
+
+    fn open_with(parameters: &str, access: Access) -> Two {
+        static WORLD: AtomicU32 = AtomicU32::new(0);
+        let world = WORLD.fetch_add(1, Relaxed);
+        let name = format!("sim:{parameters}:clock=virtual:world=t{world}");
+        let (mut a, b) = (Side::open(&name, BOTH), Side::open(&name, access));
+        let world = World::of(&Spec::parse(&name).expect("a good name")).expect("it exists");
+        let Clock::Virtual(time) = world.clock() else { unreachable!("virtual time was asked for") };
+        let route = a.nic.insert(b.nic.address()).expect("an address");
+        let slots = (0..4096).map(|_| Scratch([std::ptr::null_mut(); 8])).collect();
+        let delivered = world.mode().delivery_complete;
+        let mut two = Two { time, world, a, b, route, slots, delivered };
+        two.shake_hands();
+        two
+    }
+
+    fn shake_hands(&mut self) {
+        assert_eq!(self.write(4095, 8, false), Posted::Yes);
+        self.run(1);
+        self.a.done.clear();
+    }
+
+    fn rma(&mut self, slot: usize, segments: &[Segment], key: u64, read: bool, more: bool) -> Posted {
+        let rma = Rma {
+            read,
+            segments,
+            descriptor: self.a.memory.descriptor,
+            key,
+            route: self.route,
+            delivered: self.delivered && !read,
+            more,
+        };
+        // SAFETY: slots and memory outlive the NICs.
+        unsafe { self.a.nic.rma(&rma, &mut self.slots[slot]) }
+    }
+
+    fn write(&mut self, slot: usize, len: usize, more: bool) -> Posted {
+        let (local, remote) = (self.a.bytes.as_ptr() as u64, self.b.base());
+        let segment = Segment { local, remote, len: len as u64 };
+        self.rma(slot, &[segment], self.b.memory.key, false, more)
+    }
+
+    fn slot_of(&self, reaped: &Reaped) -> usize {
+        (reaped.scratch as usize - self.slots.as_ptr() as usize) / size_of::<Scratch>()
+    }
+
+    /// Both sides poll, and time passes, until `a` has so many completions; or a
+    /// minute has passed.
+    fn run(&mut self, count: usize) {
+        let until = self.time.now() + 60_000_000_000;
+        while self.a.done.len() < count && self.time.now() < until {
+            if self.a.reap() + self.b.reap() == 0 {
+                self.time.step(until);
+            }
+        }
+        assert!(self.a.done.len() >= count, "{} of {count} completions", self.a.done.len());
+    }
+
+    /// Nothing comes within a second.
+    fn is_quiet(&mut self) -> bool {
+        let until = self.time.now() + 1_000_000_000;
+        while self.time.now() < until {
+            if self.a.reap() + self.b.reap() > 0 {
+                return false;
+            }
+            self.time.step(until);
+        }
+        true
+    }
+
+    fn message(&mut self, slot: usize, len: usize) -> Posted {
+        let address = self.a.bytes.as_mut_ptr().cast();
+        let buffer = Buffer { address, len, descriptor: self.a.memory.descriptor };
+        // SAFETY: slots and memory outlive the NICs.
+        unsafe { self.a.nic.send(buffer, self.route, &mut self.slots[slot]) }
+    }
+
+    fn receive(&mut self, slot: usize, len: usize) -> Posted {
+        let address = self.b.bytes.as_mut_ptr().cast();
+        let buffer = Buffer { address, len, descriptor: self.b.memory.descriptor };
+        // SAFETY: slots and memory outlive the NICs.
+        unsafe { self.b.nic.receive(buffer, &mut self.slots[slot]) }
+    }
+
+    /// Writes pages with a full window; nanoseconds of virtual time.
+    fn stream(&mut self, pages: usize) -> u64 {
+        let begin = self.time.now();
+        let (mut posted, mut done) = (0, 0);
+        while done < pages {
+            while posted < pages && self.write(posted % 2048, PAGE, false) == Posted::Yes {
+                posted += 1;
+            }
+            let reaped = self.a.reap();
+            done += reaped;
+            if reaped + self.b.reap() == 0 {
+                self.time.step(u64::MAX);
+            }
+        }
+        self.time.now() - begin
+    }
+}
+
+const MODES: [&str; 4] = ["like=tcp", "like=efa", "like=efa-direct", "like=verbs"];
+
+fn close_to(took: u64, ideal: f64) {
+    let share = ideal / took as f64;
+    assert!((0.99..=1.0).contains(&share), "{took} ns, where the line needs {ideal}: {share}");
+}
+
+#[test]
+fn the_line_rate_is_kept() {
+    for mode in MODES {
+        let mut two = Two::open(&format!("{mode}:gbps=100:delay_us=10"));
+        close_to(two.stream(2000), 2000.0 * PAGE as f64 * 0.08);
+        let mut slow = Two::open(&format!("{mode}:gbps=400:slow=1/1@0.25:nocopy"));
+        close_to(slow.stream(2000), 2000.0 * PAGE as f64 * 0.08);
+    }
+}
+
+#[test]
+fn two_senders_share_a_receiving_line() {
+    let mut two = Two::open("like=efa-direct:gbps=100");
+    let name = format!("sim:like=efa-direct:gbps=100:clock=virtual:world={}", two.world.name);
+    let mut third = Side::open(&name, BOTH);
+    let route = third.nic.insert(two.b.nic.address()).expect("an address");
+    let begin = two.time.now();
+    for slot in 0..100 {
+        assert_eq!(two.write(slot, PAGE, false), Posted::Yes);
+        let segments =
+            [Segment { local: third.bytes.as_ptr() as u64, remote: two.b.base(), len: PAGE as u64 }];
+        let (descriptor, key) = (third.memory.descriptor, two.b.memory.key);
+        let rma =
+            Rma { read: false, segments: &segments, descriptor, key, route, delivered: false, more: false };
+        // SAFETY: slots and memory outlive the NICs.
+        assert_eq!(unsafe { third.nic.rma(&rma, &mut two.slots[1000 + slot]) }, Posted::Yes);
+    }
+    while two.a.done.len() + third.done.len() < 200 {
+        if two.a.reap() + third.reap() == 0 {
+            two.time.step(u64::MAX);
+        }
+    }
+    close_to(two.time.now() - begin, 200.0 * PAGE as f64 * 0.08);
+}
+
+#[test]
+fn a_write_takes_the_delay_both_ways() {
+    for (mode, spread) in [("like=verbs", 0), ("like=tcp", 0), ("like=efa", 4000)] {
+        let mut two = Two::open(&format!("{mode}:delay_us=50"));
+        let begin = two.time.now();
+        two.write(0, 8, false);
+        two.run(1);
+        let took = two.time.now() - begin;
+        assert!((100_000..=100_000 + spread).contains(&took), "{mode}: {took} ns");
+    }
+}
+
+fn order_of(mode: &str, seed: u32) -> Vec<usize> {
+    let mut two = Two::open(&format!("{mode}:gbps=400:delay_us=1:seed={seed}"));
+    (0..64).for_each(|slot| assert_eq!(two.write(slot, 512, slot < 63), Posted::Yes));
+    two.run(64);
+    two.a.done.iter().map(|reaped| two.slot_of(reaped)).collect()
+}
+
+#[test]
+fn only_ordered_modes_keep_the_order() {
+    let posted: Vec<usize> = (0..64).collect();
+    assert_eq!(order_of("like=verbs", 1), posted);
+    assert_eq!(order_of("like=tcp", 1), posted);
+    let efa = order_of("like=efa", 1);
+    assert_ne!(efa, posted);
+    assert_eq!(efa, order_of("like=efa", 1));
+    assert_ne!(efa, order_of("like=efa", 2));
+}
+
+#[test]
+fn bytes_arrive_where_they_should() {
+    for mode in MODES {
+        let mut two = Two::open(&format!("{mode}:gbps=10:delay_us=1"));
+        two.a.bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
+        let (local, remote, key) = (two.a.bytes.as_ptr() as u64, two.b.base(), two.b.memory.key);
+        let segment = Segment { local: local + 100, remote: remote + 1000, len: 300 };
+        assert_eq!(two.rma(0, &[segment], key, false, false), Posted::Yes);
+        two.run(1);
+        assert_eq!(two.b.bytes[1000..1300], two.a.bytes[100..400], "{mode}");
+        assert!(two.b.bytes[..1000].iter().chain(&two.b.bytes[1300..]).skip(8).all(|byte| *byte == 0));
+        two.b.bytes[2000..2010].fill(0xee);
+        let segment = Segment { local: local + 50_000, remote: remote + 2000, len: 10 };
+        assert_eq!(two.rma(1, &[segment], key, true, false), Posted::Yes);
+        two.run(2);
+        assert_eq!(two.a.bytes[50_000..50_010], [0xee; 10], "{mode}");
+    }
+}
+
+#[test]
+fn several_segments_where_the_mode_has_them() {
+    let segments = |two: &Two| {
+        let (local, remote) = (two.a.bytes.as_ptr() as u64, two.b.base());
+        [Segment { local, remote: remote + 10, len: 4 }, Segment { local: local + 8, remote, len: 2 }]
+    };
+    let mut two = Two::open("like=tcp");
+    two.a.bytes[..10].copy_from_slice(b"abcdefghij");
+    let list = segments(&two);
+    assert_eq!(two.rma(0, &list, two.b.memory.key, false, false), Posted::Yes);
+    two.run(1);
+    assert_eq!((&two.b.bytes[..2], &two.b.bytes[10..14]), (&b"ij"[..], &b"abcd"[..]));
+    let mut efa = Two::open("like=efa");
+    let list = segments(&efa);
+    assert_eq!(efa.rma(0, &list, efa.b.memory.key, false, false), Posted::Failed(FI_EINVAL));
+}
+
+#[test]
+fn the_queue_is_bounded() {
+    let mut two = Two::open("like=efa-direct:depth=16:delay_us=5");
+    (0..16).for_each(|slot| assert_eq!(two.write(slot, 8, false), Posted::Yes));
+    assert_eq!(two.write(16, 8, false), Posted::Again);
+    two.run(1);
+    assert_eq!(two.write(16, 8, false), Posted::Yes);
+}
+
+#[test]
+fn a_doorbell_that_never_rings_is_counted() {
+    for parameters in ["like=efa", "like=efa:nocopy", "like=verbs", "like=tcp"] {
+        let mut two = Two::open(parameters);
+        (0..3).for_each(|slot| assert_eq!(two.write(slot, 8, true), Posted::Yes));
+        assert!(two.is_quiet(), "{parameters}");
+        assert_eq!(two.write(3, 8, false), Posted::Yes);
+        two.run(4);
+        assert_eq!(two.write(4, 8, true), Posted::Yes);
+        two.a.close();
+        assert_eq!(two.world.counts.lost_flushes.load(Relaxed), 1, "{parameters}");
+    }
+}
+
+#[test]
+fn sixteen_operations_wait_for_efas_handshake() {
+    let mut two = Two::open("like=efa:delay_us=1");
+    let mut fresh = Side::open(&format!("sim:like=efa:clock=virtual:world={}", two.world.name), BOTH);
+    two.route = two.a.nic.insert(fresh.nic.address()).expect("an address");
+    two.b.memory = fresh.memory;
+    let segment = [Segment { local: two.a.bytes.as_ptr() as u64, remote: fresh.base(), len: 8 }];
+    let key = fresh.memory.key;
+    let post = |two: &mut Two, slot| two.rma(slot, &segment, key, false, false);
+    (0..16).for_each(|slot| assert_eq!(post(&mut two, slot), Posted::Yes));
+    assert_eq!(post(&mut two, 16), Posted::Again);
+    assert!(two.is_quiet());
+    while two.a.done.len() < 16 {
+        if two.a.reap() + fresh.reap() == 0 {
+            two.time.step(u64::MAX);
+        }
+    }
+    assert_eq!(post(&mut two, 16), Posted::Yes);
+}
+
+#[test]
+fn remote_memory_is_guarded() {
+    for mode in MODES {
+        let mut two = Two::open_with(mode, Access { remote_write: true, remote_read: false });
+        let (local, remote, key) = (two.a.bytes.as_ptr() as u64, two.b.base(), two.b.memory.key);
+        let inside = Segment { local, remote, len: 8 };
+        let outside = Segment { local, remote: remote + PAGE as u64 - 4, len: 8 };
+        let before = Segment { local, remote: remote.wrapping_sub(1), len: 8 };
+        let refused = two.world.mode().refused;
+        let cases =
+            [(inside, key ^ 1, false), (outside, key, false), (before, key, false), (inside, key, true)];
+        for (slot, (segment, key, read)) in cases.into_iter().enumerate() {
+            assert_eq!(two.rma(slot, &[segment], key, read, false), Posted::Yes);
+            two.run(slot + 1);
+            assert_eq!(two.a.done[slot].errno, refused, "{mode}, case {slot}");
+        }
+        two.b.nic.deregister(two.b.memory).expect("it is registered");
+        assert_eq!(two.rma(9, &[inside], key, false, false), Posted::Yes);
+        two.run(5);
+        assert_eq!(two.a.done[4].errno, refused, "{mode}, deregistered");
+    }
+}
+
+#[test]
+fn local_memory_is_guarded_where_the_mode_asks() {
+    for (mode, posted) in [
+        ("like=tcp", Posted::Yes),
+        ("like=efa", Posted::Yes),
+        ("like=efa-direct", Posted::Failed(FI_EINVAL)),
+        ("like=verbs", Posted::Failed(FI_EINVAL)),
+    ] {
+        let mut two = Two::open(mode);
+        let other = two.a.memory;
+        two.a.memory.descriptor = std::ptr::null_mut();
+        assert_eq!(two.write(0, 8, false), posted, "{mode}");
+        assert_eq!(two.message(1, 8), posted, "{mode}");
+        two.a.memory = other;
+        let outside = Segment { local: two.a.bytes.as_ptr() as u64 - 8, remote: two.b.base(), len: 4 };
+        if posted != Posted::Yes {
+            assert_eq!(two.rma(2, &[outside], two.b.memory.key, false, false), posted, "{mode}");
+        }
+    }
+}
+
+#[test]
+fn direct_offers_no_delivery_complete_and_owns_its_contexts() {
+    let mut two = Two::open("like=efa-direct:delay_us=1");
+    two.delivered = true;
+    assert_eq!(two.write(0, 8, false), Posted::Failed(FI_EOPNOTSUPP));
+    two.delivered = false;
+    assert_eq!(two.write(0, 8, false), Posted::Yes);
+    assert_eq!(two.write(0, 8, false), Posted::Failed(FI_EINVAL)); // The slot is in use.
+    assert_eq!(two.write(1, 8, false), Posted::Yes);
+    two.slots[1].0[3] = std::ptr::null_mut(); // And this one is not ours.
+    two.run(2);
+    let errno = |slot| two.a.done.iter().find(|one| two.slot_of(one) == slot).map(|one| one.errno);
+    assert_eq!((errno(0), errno(1)), (Some(0), Some(FI_EINVAL)));
+    assert_eq!(two.world.counts.spoilt_contexts.load(Relaxed), 2);
+    two.a.done.clear();
+    assert_eq!(two.write(0, 8, false), Posted::Yes);
+    two.run(1);
+}
+
+#[test]
+fn tcp_says_done_before_it_is_delivered() {
+    let mut two = Two::open("like=tcp:gbps=10:delay_us=5");
+    two.delivered = false;
+    two.a.bytes[0] = 7;
+    assert_eq!(two.write(0, 8, false), Posted::Yes);
+    while two.a.reap() == 0 {
+        two.time.step(u64::MAX); // The target does not poll.
+    }
+    assert_eq!(two.b.bytes[0], 0);
+    two.a.bytes[0] = 9; // The caller's again.
+    two.delivered = true;
+    let local = two.a.bytes.as_ptr() as u64 + 64;
+    let apart = Segment { local, remote: two.b.base() + 64, len: 8 };
+    assert_eq!(two.rma(1, &[apart], two.b.memory.key, false, false), Posted::Yes);
+    let until = two.time.now() + 1_000_000_000;
+    while two.time.now() < until {
+        assert_eq!(two.a.reap(), 0);
+        two.time.step(until);
+    }
+    two.run(2);
+    assert_eq!(two.b.bytes[0], 7);
+}
+
+#[test]
+fn bytes_of_a_closed_tcp_sender_still_land() {
+    let mut two = Two::open("like=tcp:gbps=10:delay_us=5");
+    two.delivered = false;
+    two.a.bytes[0] = 7;
+    two.write(0, 8, false);
+    while two.a.reap() == 0 {
+        two.time.step(u64::MAX);
+    }
+    two.a.close();
+    two.b.reap();
+    two.time.step(two.time.now() + 1_000_000);
+    two.b.reap();
+    assert_eq!(two.b.bytes[0], 7);
+}
+
+#[test]
+fn messages_wait_for_a_receive() {
+    for mode in MODES {
+        let mut two = Two::open(mode);
+        two.a.bytes[..5].copy_from_slice(b"hello");
+        assert_eq!(two.message(0, 5), Posted::Yes);
+        assert!(two.is_quiet(), "{mode}");
+        assert_eq!(two.receive(100, 64), Posted::Yes);
+        two.run(1);
+        assert_eq!((two.b.done[0].len, &two.b.bytes[..5]), (5, &b"hello"[..]), "{mode}");
+        two.receive(101, 2);
+        two.message(1, 5);
+        two.run(2);
+        assert_eq!(two.b.done[1].errno, FI_ETRUNC, "{mode}");
+    }
+}
+
+#[test]
+fn a_peer_that_has_gone_is_noticed() {
+    for mode in MODES {
+        let mut two = Two::open(&format!("{mode}:delay_us=5"));
+        assert_eq!(two.message(0, 8), Posted::Yes);
+        two.b.close();
+        two.run(1);
+        let gone = two.world.mode().gone;
+        assert_eq!(two.a.done[0].errno, gone, "{mode}");
+        let posted = two.write(1, 8, false);
+        assert_eq!(posted, if mode == "like=tcp" { Posted::Again } else { Posted::Yes }, "{mode}");
+        two.route = two.a.nic.insert(b"sim://00000000/efa/x/7\0").expect("an address");
+        assert_eq!(two.message(2, 8), Posted::Yes);
+        two.run(if mode == "like=tcp" { 2 } else { 3 });
+        let never = two.a.done.iter().find(|one| two.slot_of(one) == 2).map(|one| one.errno);
+        assert_eq!(never, Some(two.world.mode().never_there), "{mode}");
+    }
+}
+
+/// Plans a fault for now.
+fn strike(two: &Two, what: &str) {
+    let plan = format!("{} {what}", two.world.now() / 1_000_000);
+    two.world.plan(&plan).expect("a good plan");
+}
+
+#[test]
+fn a_link_that_is_down_delays() {
+    for mode in MODES {
+        for which in ["port0 down:tx", "port1 down:rx", "* down"] {
+            let mut two = Two::open(&format!("{mode}:gbps=100"));
+            strike(&two, which);
+            two.a.reap();
+            assert_eq!(two.write(0, 8, false), Posted::Yes);
+            assert!(two.is_quiet(), "{mode}, {which}");
+            strike(&two, "* up");
+            two.run(1);
+            assert_eq!(two.a.done[0].errno, 0);
+        }
+    }
+}
+
+#[test]
+fn planned_errors_do_not_say_of_what() {
+    for parameters in ["like=efa", "like=verbs:nocopy"] {
+        let mut two = Two::open(parameters);
+        strike(&two, "port0 error=2");
+        two.a.reap();
+        (0..3).for_each(|slot| assert_eq!(two.write(slot, 8, false), Posted::Yes));
+        two.run(3);
+        let errors = two.a.done.iter().filter(|one| one.errno == FI_EIO && one.scratch.is_null()).count();
+        assert_eq!(errors, 2, "{parameters}");
+    }
+}
+
+#[test]
+fn a_dead_rail_says_nothing_and_a_killed_one_is_gone() {
+    let mut two = Two::open("like=efa-direct");
+    strike(&two, "port0 dead");
+    two.a.reap();
+    assert_eq!(two.write(0, 8, false), Posted::Yes);
+    assert!(two.is_quiet());
+    let mut two = Two::open("like=efa-direct");
+    strike(&two, "rail0 again=100");
+    two.a.reap();
+    assert_eq!(two.write(0, 8, false), Posted::Again);
+    assert!(two.is_quiet());
+    assert_eq!(two.write(0, 8, false), Posted::Yes);
+    two.run(1);
+    strike(&two, "port1 kill");
+    two.a.reap();
+    two.write(1, 8, false);
+    two.run(2);
+    assert_eq!(two.a.done[1].errno, FI_EHOSTUNREACH);
+}
+
+#[test]
+fn a_slower_line_takes_longer() {
+    let mut two = Two::open("like=efa:gbps=100");
+    strike(&two, "rail0 slow=0.5");
+    two.a.reap();
+    close_to(two.stream(500), 500.0 * PAGE as f64 * 0.16);
+}
+
+#[test]
+fn a_world_has_one_clock_and_seed() {
+    let two = Two::open("like=efa:seed=3");
+    let name = format!("sim:like=efa:seed=4:clock=virtual:world={}", two.world.name);
+    assert!(discover::simulated(&name).is_err());
+    let name = format!("sim:like=efa:seed=3:world={}", two.world.name);
+    assert!(discover::simulated(&name).is_err());
+}
+
+fn is_readable(fd: i32) -> bool {
+    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, no waiting.
+    unsafe { libc::poll(&mut one, 1, 0) == 1 }
+}
+
+#[test]
+fn a_sleeper_is_woken() {
+    let name = "sim:like=verbs:world=bell";
+    let (mut a, mut b) = (Side::open(name, BOTH), Side::open(name, BOTH));
+    let route = a.nic.insert(b.nic.address()).expect("an address");
+    let mut slots = [const { Scratch([std::ptr::null_mut(); 8]) }; 2];
+    let Some((target, true)) = b.nic.wait_fd() else { panic!("an idle NIC may be slept on") };
+    assert!(!is_readable(target));
+    let buffer = Buffer { address: a.bytes.as_mut_ptr().cast(), len: 8, descriptor: a.memory.descriptor };
+    // SAFETY: slots and memory outlive the NICs.
+    assert_eq!(unsafe { a.nic.send(buffer, route, &mut slots[0]) }, Posted::Yes);
+    assert!(is_readable(target));
+    assert!(b.nic.wait_fd().is_some_and(|(_, may)| !may));
+    let Some((sender, true)) = a.nic.wait_fd() else { panic!("only the target can go on") };
+    let buffer = Buffer { address: b.bytes.as_mut_ptr().cast(), len: 8, descriptor: b.memory.descriptor };
+    // SAFETY: slots and memory outlive the NICs.
+    assert_eq!(unsafe { b.nic.receive(buffer, &mut slots[1]) }, Posted::Yes);
+    assert!(!is_readable(sender));
+    assert_eq!((b.reap(), is_readable(sender)), (1, true));
+    assert_eq!(a.reap(), 1);
+    let mut two = Two::open("like=verbs");
+    assert!(two.a.nic.wait_fd().is_none(), "nobody sleeps in virtual time");
+}

@@ -1,0 +1,200 @@
+//! What goes from one NIC to another: requests one way, answers back.
+
+use super::ring::Ring;
+use super::world::Port;
+use crossbeam_utils::CachePadded;
+use libfabric_sys::{fi_rma_iov, iovec};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Release, SeqCst};
+use std::sync::Arc;
+
+pub const IOV: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Write,
+    Read,
+    Send,
+}
+
+/// Where an operation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    Free,
+    /// Waits for a doorbell, a handshake, a time.
+    Here,
+    /// The other side may look at it.
+    InWire,
+}
+
+/// An operation under way. It belongs to the NIC that posted it, and while it is
+/// in a wire to the other one, but for `state`, `outbound` and `ends`.
+pub struct Op {
+    pub state: State,
+    pub outbound: u32,
+    pub kind: Kind,
+    pub context: *mut c_void,
+    /// Of its completion entry.
+    pub flags: u64,
+    pub delivered: bool,
+    /// Its completion does not wait for the target; the bytes are in `bytes`.
+    pub early: bool,
+    /// Of an early one, what is still to come: its completion, the target's answer.
+    pub ends: u8,
+    pub len: usize,
+    pub local: [iovec; IOV],
+    pub local_count: usize,
+    pub remote: [fi_rma_iov; IOV],
+    pub remote_count: usize,
+    pub data: Option<u64>,
+    pub errno: i32,
+    pub bytes: Vec<u8>,
+}
+
+impl Op {
+    fn new() -> Op {
+        Op {
+            state: State::Free,
+            outbound: 0,
+            kind: Kind::Write,
+            context: ptr::null_mut(),
+            flags: 0,
+            delivered: false,
+            early: false,
+            ends: 0,
+            len: 0,
+            local: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; IOV],
+            local_count: 0,
+            remote: [fi_rma_iov { addr: 0, len: 0, key: 0 }; IOV],
+            remote_count: 0,
+            data: None,
+            errno: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    pub fn local(&self) -> &[iovec] {
+        &self.local[..self.local_count]
+    }
+
+    pub fn remote(&self) -> &[fi_rma_iov] {
+        &self.remote[..self.remote_count]
+    }
+
+    /// Keeps the bytes: the caller may change its own from now on.
+    ///
+    /// # Safety
+    /// The local ranges must be readable.
+    pub unsafe fn keep_bytes(&mut self) {
+        self.bytes.clear();
+        for i in 0..self.local_count {
+            let iov = self.local[i];
+            // SAFETY: as the caller promised.
+            self.bytes
+                .extend_from_slice(unsafe { std::slice::from_raw_parts(iov.iov_base.cast(), iov.iov_len) });
+        }
+        self.local[0] = iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: self.bytes.len() };
+        self.local_count = 1;
+    }
+}
+
+/// All operations of a NIC: in place while anybody may look at them.
+pub struct Pool(Box<[UnsafeCell<Op>]>);
+
+// SAFETY: who may touch an operation is said by its state, and handed over by rings.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    pub fn new(size: usize) -> Pool {
+        Pool((0..size).map(|_| UnsafeCell::new(Op::new())).collect())
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    pub fn op(&self, op: u32) -> *mut Op {
+        self.0[op as usize].get()
+    }
+}
+
+#[derive(Clone, Copy)]
+pub enum Request {
+    /// Serve this operation.
+    Op(u32),
+    /// A write of this length with this immediate has landed.
+    Arrived { data: u64, len: usize },
+    /// The first contact.
+    Handshake,
+}
+
+#[derive(Clone, Copy)]
+pub enum Answer {
+    Op { op: u32, errno: i32 },
+    Handshake,
+}
+
+/// From one NIC to another; with the time when it is there.
+pub struct Wire {
+    pub from: Arc<Port>,
+    pub to: Arc<Port>,
+    pub pool: Arc<Pool>,
+    pub copies: bool,
+    /// How long an answer takes.
+    pub delay: u64,
+    pub requests: Ring<(u64, Request)>,
+    pub answers: Ring<(u64, Answer)>,
+    /// One side touches memory of the other.
+    pub sender_works: CachePadded<AtomicBool>,
+    pub target_works: CachePadded<AtomicBool>,
+}
+
+/// Begins to touch memory of the other side, unless that has gone; whoever goes
+/// waits until we are through.
+pub fn enter(works: &AtomicBool, other: &Port) -> bool {
+    works.store(true, SeqCst);
+    if other.is_gone() {
+        works.store(false, Release);
+        return false;
+    }
+    true
+}
+
+pub fn leave(works: &AtomicBool) {
+    works.store(false, Release);
+}
+
+impl Wire {
+    pub fn new(from: &Arc<Port>, to: &Arc<Port>, pool: &Arc<Pool>, copies: bool, delay: u64) -> Wire {
+        Wire {
+            from: from.clone(),
+            to: to.clone(),
+            pool: pool.clone(),
+            copies,
+            delay,
+            requests: Ring::new(2 * pool.len()),
+            answers: Ring::new(pool.len() + 1),
+            sender_works: Default::default(),
+            target_works: Default::default(),
+        }
+    }
+
+    /// The sender has gone, and nothing of it is under way.
+    pub fn has_ended(&self) -> bool {
+        // SAFETY: only the target calls this, on the thread that pops.
+        self.from.is_gone() && unsafe { self.requests.peek() }.is_none()
+    }
+
+    /// The sender goes: its operations are its own again when this returns.
+    pub fn await_target(&self) {
+        while self.target_works.load(SeqCst) {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Weft's own cost, over simulated NICs that cost next to nothing. What they do
+//! cost is taken off; they say nothing about a network.
+
+use super::{figure, Bench, Figure};
+use crate::sim::profile::{self, Counts};
+use crate::sim::Drive;
+use crate::stats::Spread;
+use anyhow::{ensure, Result};
+
+pub const ALL: &[Figure] = &[
+    figure!(
+        "sim_mslices_per_s",
+        "million slices of 4 KiB a second of one worker's processor, over NICs without limit, whose own cost is \
+         taken off",
+        "10",
+        "20",
+        mslices
+    ),
+    figure!(
+        "worker_scaling",
+        "slices a second of processor, of each of min(4, cores) workers, over those of one",
+        "0.85",
+        "0.97",
+        scaling
+    ),
+    figure!(
+        "sim32_line_share",
+        "payload over the sum of the lines: 32 NICs of 100 Gbps, one in four at half speed, 64 KiB pages, \
+         cores - 1 workers",
+        "0.971",
+        "0.990",
+        line_share
+    ),
+    figure!(
+        "instructions_per_slice",
+        "instructions of both sides for each page of 4 KiB, without those of the simulated NICs",
+        "under 300",
+        "under 120",
+        |bench| per_slice(bench, |counts| counts.instructions)
+    ),
+    figure!("hot_path_allocs", "allocations for each slice", "0", "0", |bench| {
+        per_slice(bench, |counts| counts.allocations)
+    }),
+    figure!("hot_path_locks", "locks taken for each slice", "0", "0", |bench| {
+        per_slice(bench, |counts| counts.locks)
+    }),
+    figure!("hot_path_syscalls", "system calls for each slice", "0", "0", system_calls),
+];
+
+/// NICs that do by themselves what efa's do, without limit.
+fn limitless(rails: u32, workers: u32, pages: usize, transfers: usize) -> Drive {
+    let fabric = format!("sim:like=efa:nocopy:rails={rails}");
+    Drive { fabric, workers, page: 4096, pages, transfers, inflight: 4, bare: false }
+}
+
+fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, usize::from) as u32
+}
+
+/// Of so many rounds the median.
+fn median(bench: &Bench, mut one: impl FnMut() -> Result<f64>) -> Result<f64> {
+    let rounds = if bench.quick { 3 } else { 9 };
+    let values = (0..rounds).map(|_| one()).collect::<Result<Vec<f64>>>()?;
+    Ok(Spread::of(values).median)
+}
+
+/// Nanoseconds of processor for each slice: 2N slices less N.
+fn ns_per_slice(drive: &Drive) -> Result<f64> {
+    let less = drive.measure()?.worker_ns as f64;
+    Ok((drive.larger(2).measure()?.worker_ns as f64 - less) / drive.slices())
+}
+
+fn mslices(bench: &mut Bench) -> Result<f64> {
+    bench.progress.begin("one worker over NICs without limit");
+    let transfers = if bench.quick { 100 } else { 400 };
+    let whole = limitless(4, 1, 10_000, transfers);
+    let bare = Drive { bare: true, ..whole.clone() };
+    let of_both = median(bench, || ns_per_slice(&whole))?;
+    let of_nics = median(bench, || ns_per_slice(&bare))?;
+    bench.notes.push(format!(
+        "sim_mslices_per_s: {of_both:.1} ns of the worker's processor a slice, less {of_nics:.1} ns of a bare loop \
+         with the same posts and polls"
+    ));
+    ensure!(of_both > of_nics, "Weft's share is lost in the noise: is the machine busy?");
+    Ok(1000.0 / (of_both - of_nics))
+}
+
+fn scaling(bench: &mut Bench) -> Result<f64> {
+    let workers = cores().min(4);
+    bench.progress.begin("several workers and one, over NICs without limit");
+    let transfers = if bench.quick { 100 } else { 400 };
+    median(bench, || {
+        // As many NICs for each worker.
+        let one = ns_per_slice(&limitless(1, 1, 10_000, transfers))?;
+        Ok(one / ns_per_slice(&limitless(workers, workers, 10_000, transfers))?)
+    })
+}
+
+fn line_share(bench: &mut Bench) -> Result<f64> {
+    let workers = cores().saturating_sub(1).max(1);
+    bench.progress.begin("32 NICs of 100 Gbps");
+    let fabric = "sim:like=efa:rails=32:gbps=100:depth=256:delay_us=10:slow=1/4@0.5:nocopy".to_owned();
+    let transfers = if bench.quick { 100 } else { 400 };
+    let drive = Drive { fabric, workers, page: 65536, pages: 20_000, transfers, inflight: 4, bare: false };
+    let lines = (24.0 + 8.0 * 0.5) * 100.0;
+    // From the first submission to the last completion: what is left out can only hide a tail.
+    median(bench, || Ok(drive.slices() * 65536.0 * 8.0 / drive.measure()?.wall_ns as f64 / lines))
+}
+
+/// N slices, by manual progress: nothing spins, so every run executes the same.
+fn counted() -> Drive {
+    limitless(4, 0, 4000, 8)
+}
+
+fn per_slice(bench: &mut Bench, of: fn(&Counts) -> f64) -> Result<f64> {
+    let counts = match bench.counts {
+        Some(counts) => counts,
+        None => {
+            bench.progress.begin("both sides under callgrind");
+            let (n, drive) = (counted().slices(), counted());
+            let (less, more) = (profile::counts(&drive)?, profile::counts(&drive.larger(2))?);
+            bench.notes.push(format!(
+                "instructions, allocations, locks: {}; progress is manual, so each poll takes the worker's lock once",
+                profile::CALLGRIND
+            ));
+            let each = |of: fn(&Counts) -> f64| (of(&more) - of(&less)) / n;
+            *bench.counts.insert(Counts {
+                instructions: each(|counts| counts.instructions),
+                allocations: each(|counts| counts.allocations),
+                locks: each(|counts| counts.locks),
+            })
+        }
+    };
+    Ok(of(&counts))
+}
+
+fn system_calls(bench: &mut Bench) -> Result<f64> {
+    bench.progress.begin("both sides under strace");
+    let drive = counted();
+    let less = profile::system_calls(&drive)?;
+    bench.notes.push(format!("system calls: {}", profile::STRACE));
+    Ok((profile::system_calls(&drive.larger(2))? - less) / drive.slices())
+}
