@@ -36,12 +36,14 @@ AT(weft_endpoint_properties, peers, 12);
 AT(weft_endpoint_properties, incarnation, 16);
 AT(weft_endpoint_properties, libfabric, 24);
 
-SIZE(weft_rail_properties, 264);
+SIZE(weft_rail_properties, 280);
 AT(weft_rail_properties, size, 0);
 AT(weft_rail_properties, worker, 4);
 AT(weft_rail_properties, fabric, 8);
 AT(weft_rail_properties, name, 72);
 AT(weft_rail_properties, address, 136);
+AT(weft_rail_properties, bytes, 264);
+AT(weft_rail_properties, posts, 272);
 
 SIZE(weft_connect_args, 24);
 AT(weft_connect_args, size, 0);

@@ -373,9 +373,15 @@ typedef struct weft_rail_properties {
     char name[64];
     /** The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none. */
     char address[128];
+    /**
+     * Bytes of this endpoint's own writes and reads that it has carried, and
+     * the posts that carried them.
+     */
+    uint64_t bytes;
+    uint64_t posts;
 } weft_rail_properties;
 
-#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}}
+#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, 0}
 
 /**
  * Opens an endpoint: loads libfabric, opens the rails, starts the workers.

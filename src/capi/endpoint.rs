@@ -109,6 +109,10 @@ pub struct weft_rail_properties {
     pub name: [c_char; 64],
     /// The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none.
     pub address: [c_char; 128],
+    /// Bytes of this endpoint's own writes and reads that it has carried, and
+    /// the posts that carried them.
+    pub bytes: u64,
+    pub posts: u64,
 }
 
 /// Opens an endpoint: loads libfabric, opens the rails, starts the workers.
@@ -223,6 +227,8 @@ pub unsafe extern "C" fn weft_rail_info(
             config::text(&mut filled.fabric, &rail.fabric);
             config::text(&mut filled.name, &rail.name);
             config::text(&mut filled.address, &rail.address);
+            filled.bytes = rail.traffic.bytes();
+            filled.posts = rail.traffic.posts();
             config::fill(properties, filled)
         })
     })

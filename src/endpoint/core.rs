@@ -9,6 +9,7 @@ use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::table::PeerTable;
 use crate::peer::{pair, Peer, Plan};
+use crate::rail::Traffic;
 use crate::status::{Error, Result, Status};
 use crate::transfer::queue::Queue;
 use crate::transfer::table::Table;
@@ -35,6 +36,7 @@ pub struct RailInfo {
     pub name: String,
     pub address: String,
     pub virtual_addresses: bool,
+    pub traffic: Arc<Traffic>,
 }
 
 /// The rails of one fabric, of all (fabric, network): their indexes and networks.

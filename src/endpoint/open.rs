@@ -8,7 +8,7 @@ use crate::clock::Random;
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::peer::address::{Address, RailAddress, RAILS_MAX};
-use crate::rail::Rail;
+use crate::rail::{Rail, Traffic};
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -30,6 +30,7 @@ struct RailFound {
     address: RailAddress,
     virtual_addresses: bool,
     readable: String,
+    traffic: Arc<Traffic>,
 }
 
 /// Of each rail that opened: the place it was planned for, and its index.
@@ -174,6 +175,7 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
         },
         virtual_addresses: rail.limits().virtual_addresses,
         readable: select::readable(rail.address()),
+        traffic: rail.traffic(),
     }
 }
 
@@ -215,6 +217,7 @@ fn assemble(
                     name: name.clone(),
                     address: rail.readable,
                     virtual_addresses: rail.virtual_addresses,
+                    traffic: rail.traffic,
                 });
                 addresses.push(rail.address);
             }

@@ -5,9 +5,11 @@
 
 mod frames;
 mod lane;
+mod traffic;
 
 pub use frames::Frame;
 pub use lane::{Lane, LaneState};
+pub use traffic::Traffic;
 
 use crate::fabric::{
     Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
@@ -17,6 +19,7 @@ use frames::Frames;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::Arc;
 
 /// Enough for the smallest pages: more gained nothing on any provider (measured).
 const LANE_OPS: usize = 128;
@@ -98,6 +101,7 @@ pub struct Rail {
     /// that have none.
     lane_ops: u32,
     inflight_bytes: u64,
+    traffic: Arc<Traffic>,
     lanes: Vec<Place>,
     reaped: Vec<Reaped>,
     /// The last post said that another would follow.
@@ -129,6 +133,7 @@ impl Rail {
             free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
             lane_ops: (limits.tx_depth / 4).clamp(1, LANE_OPS) as u32,
             inflight_bytes: 0,
+            traffic: Arc::default(),
             lanes: Vec::new(),
             reaped: Vec::new(),
             unflushed: None,
@@ -145,6 +150,10 @@ impl Rail {
 
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    pub fn traffic(&self) -> Arc<Traffic> {
+        self.traffic.clone()
     }
 
     pub fn address(&self) -> &[u8] {
@@ -425,7 +434,12 @@ impl Rail {
                 self.nic.remove(tag.bytes);
             }
             Work::Receive => {}
-            Work::Slice | Work::Warm => self.account(&tag),
+            Work::Slice | Work::Warm => {
+                self.account(&tag);
+                if tag.work == Work::Slice && reaped.errno == 0 {
+                    self.traffic.add(tag.bytes);
+                }
+            }
         }
         Done { tag, len: reaped.len, errno: reaped.errno, provider_errno: reaped.provider_errno }
     }
