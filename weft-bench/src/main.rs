@@ -5,6 +5,7 @@
 //! | [`commands`] | what a user calls, one file for each command |
 //! | [`figures`] | the figures by name: what each is, and how it is measured |
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
+//! | [`load`] | two hosts, a load between them, and what it reached |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`machine`] | a network of our own to measure in, and what the machine is |
 //! | [`memory`], [`pages`], [`stats`], [`show`] | buffers, page lists, medians, the terminal |
@@ -13,6 +14,7 @@ mod commands;
 mod engines;
 mod figures;
 mod lab;
+mod load;
 mod machine;
 mod memory;
 mod pages;

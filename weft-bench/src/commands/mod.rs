@@ -1,6 +1,7 @@
 //! What a user calls: one file for each command.
 
 mod figures;
+mod load;
 mod raw;
 
 use crate::pair;
@@ -19,6 +20,9 @@ pub struct Cli {
 enum Command {
     Figures(figures::Args),
     Raw(raw::Args),
+    Serve(load::ServeArgs),
+    Run(load::RunArgs),
+    Loopback(load::LoopbackArgs),
     /// One of the two processes of a measurement: started by the others.
     #[command(hide = true)]
     Part {
@@ -31,6 +35,9 @@ pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Figures(args) => figures::run(&args),
         Command::Raw(args) => raw::run(&args),
+        Command::Serve(args) => load::serve(&args),
+        Command::Run(args) => load::run(&args),
+        Command::Loopback(args) => load::loopback(&args),
         Command::Part { role, spec } => pair::run(role, &spec),
     }
 }

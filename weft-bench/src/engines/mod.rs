@@ -6,7 +6,7 @@ mod port;
 mod socket;
 mod weft;
 
-pub use self::weft::{rail, Rail};
+pub use self::weft::{blob, check, rail, text, Rail};
 
 use crate::memory::Pool;
 use crate::pages::Lists;

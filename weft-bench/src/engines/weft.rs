@@ -49,12 +49,12 @@ pub fn rail(case: &Case) -> Result<Rail> {
     }
 }
 
-fn text(field: &[c_char]) -> String {
+pub fn text(field: &[c_char]) -> String {
     // SAFETY: Weft ends its texts with a NUL.
     unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-fn check(call: &str, status: weft_status) -> Result<()> {
+pub fn check(call: &str, status: weft_status) -> Result<()> {
     if status >= 0 {
         return Ok(());
     }
@@ -65,7 +65,7 @@ fn check(call: &str, status: weft_status) -> Result<()> {
 }
 
 /// Asks for the length of a blob, then for the blob.
-fn blob(call: &str, write: impl Fn(*mut c_void, usize, &mut usize) -> weft_status) -> Result<Vec<u8>> {
+pub fn blob(call: &str, write: impl Fn(*mut c_void, usize, &mut usize) -> weft_status) -> Result<Vec<u8>> {
     let mut len = 0;
     check(call, write(ptr::null_mut(), 0, &mut len))?;
     let mut bytes = vec![0u8; len];
