@@ -7,12 +7,14 @@
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
 //! | [`load`] | two hosts, a load between them, and what it reached |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
-//! | [`lab`], [`machine`] | a network of our own to measure in, and what the machine is |
+//! | [`lab`], [`hosts`], [`wire`] | networks of our own to measure in, and what they carry |
+//! | [`machine`] | what the machine is |
 //! | [`memory`], [`pages`], [`stats`], [`show`] | buffers, page lists, medians, the terminal |
 
 mod commands;
 mod engines;
 mod figures;
+mod hosts;
 mod lab;
 mod load;
 mod machine;
@@ -21,6 +23,7 @@ mod pages;
 mod pair;
 mod show;
 mod stats;
+mod wire;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -53,8 +53,6 @@ pub struct Rates {
 }
 
 impl Rates {
-    const PAUSE: Duration = Duration::from_millis(250);
-
     pub fn new() -> Rates {
         let bar = if std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("{prefix} {wide_msg}");
@@ -72,9 +70,6 @@ impl Rates {
             self.last = Some((now, bytes.to_vec()));
             return;
         };
-        if now - *then < Self::PAUSE {
-            return;
-        }
         let seconds = (now - *then).as_secs_f64();
         let rates: Vec<f64> =
             bytes.iter().zip(before).map(|(to, from)| (to - from) as f64 * 8.0 / seconds / 1e9).collect();

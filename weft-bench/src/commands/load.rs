@@ -220,9 +220,6 @@ fn results(report: &Report) -> Table {
         table.add_row([name.to_owned(), value]);
     };
     row("rate", format!("{:.3} Gbps, {:.0} pages/s", report.gbps, report.pages_per_s));
-    if let Some(steady) = report.steady_gbps {
-        row("rate without begin and end", format!("{steady:.3} Gbps"));
-    }
     let interrupted = if report.interrupted { ", interrupted" } else { "" };
     row(
         "moved",

@@ -4,9 +4,10 @@ mod figures;
 mod load;
 mod raw;
 
-use crate::pair;
+use crate::{pair, wire};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::net::SocketAddr;
 
 /// Measures Weft on this machine, beside bare libfabric and plain sockets.
 #[derive(Parser)]
@@ -23,6 +24,13 @@ enum Command {
     Serve(load::ServeArgs),
     Run(load::RunArgs),
     Loopback(load::LoopbackArgs),
+    /// One of the two ends of the sockets that a network is tried with.
+    #[command(hide = true)]
+    Wire {
+        end: wire::End,
+        #[arg(value_delimiter = ',')]
+        addresses: Vec<SocketAddr>,
+    },
     /// One of the two processes of a measurement: started by the others.
     #[command(hide = true)]
     Part {
@@ -38,6 +46,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Serve(args) => load::serve(&args),
         Command::Run(args) => load::run(&args),
         Command::Loopback(args) => load::loopback(&args),
+        Command::Wire { end, addresses } => wire::run(end, &addresses),
         Command::Part { role, spec } => pair::run(role, &spec),
     }
 }

@@ -1,6 +1,7 @@
 //! The figures by name: what each is, what it should be, and how it is measured.
 //! One file for each family.
 
+mod lab;
 mod raw;
 
 use crate::machine::Facts;
@@ -37,7 +38,7 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] = &[raw::ALL];
+const FAMILIES: &[&[Figure]] = &[raw::ALL, lab::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
@@ -52,10 +53,18 @@ pub struct Bench {
     /// What a reader should know beside the numbers.
     pub notes: Vec<String>,
     raw: HashMap<raw::Key, Result<Rc<Outcome>, String>>,
+    lab: lab::Checked,
 }
 
 impl Bench {
     pub fn new(quick: bool, progress: Progress) -> Bench {
-        Bench { quick, progress, facts: Facts::of_machine(), notes: Vec::new(), raw: HashMap::new() }
+        Bench {
+            quick,
+            progress,
+            facts: Facts::of_machine(),
+            notes: Vec::new(),
+            raw: HashMap::new(),
+            lab: HashMap::new(),
+        }
     }
 }

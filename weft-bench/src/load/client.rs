@@ -10,16 +10,21 @@ use crate::pages::Lists;
 use crate::show::Rates;
 use ::weft::capi::completion::*;
 use anyhow::{anyhow, bail, Context, Result};
+use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Who starts both sides at once need not look which is first.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(3);
 /// A server opens, registers and looks at its pages in less.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 const WAIT: Duration = Duration::from_millis(20);
-const SAMPLE: Duration = Duration::from_millis(50);
+const SHOW: Duration = Duration::from_millis(250);
+/// How long the transfers beside the load go on before it.
+const ALONE: Duration = Duration::from_millis(500);
 /// Transfers beside the load, and as many without it.
 const SMALL_ONES: usize = 50;
 /// For these the load may go on so many times as long.
@@ -59,8 +64,23 @@ pub fn run(place: &str, load: &Load, rates: &mut Rates) -> Result<Report> {
 }
 
 fn connect(place: &str) -> Result<TcpStream> {
+    let begun = Instant::now();
+    loop {
+        let failure = match connect_once(place) {
+            Ok(stream) => return Ok(stream),
+            Err(failure) => failure,
+        };
+        let refused = failure.downcast_ref::<io::Error>().map(io::Error::kind);
+        if refused != Some(io::ErrorKind::ConnectionRefused) || begun.elapsed() > REFUSED_PATIENCE {
+            return Err(failure.context(format!("connecting to {place}: does weft-bench serve run there?")));
+        }
+        std::thread::sleep(WAIT);
+    }
+}
+
+fn connect_once(place: &str) -> Result<TcpStream> {
     let mut failure = anyhow!("no such host");
-    for address in place.to_socket_addrs().with_context(|| format!("{place}: HOST:PORT is needed"))? {
+    for address in place.to_socket_addrs().context("HOST:PORT is needed")? {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => {
                 stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -69,7 +89,7 @@ fn connect(place: &str) -> Result<TcpStream> {
             Err(error) => failure = error.into(),
         }
     }
-    Err(failure.context(format!("connecting to {place}: does weft-bench serve run there?")))
+    Err(failure)
 }
 
 impl Client<'_> {
@@ -82,12 +102,11 @@ impl Client<'_> {
         let remote_before = self.remote_cpu_ns()?;
         let before = self.side.rails()?;
         let cpu_before = cpu_ns();
-        let steady_gbps = self.stream(&mut tally, rates)?;
+        self.stream(&mut tally, rates)?;
         let cpu_ns = (cpu_ns() - cpu_before, self.remote_cpu_ns()?.saturating_sub(remote_before));
         let ending = Ending {
             rails: (before, self.side.rails()?),
             cpu_ns,
-            steady_gbps,
             lanes: self.side.lanes()?,
             remote_rails: self.remote_rails,
             interrupted: self.interrupted.load(Ordering::Relaxed),
@@ -131,10 +150,12 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// The transfers beside the load, without the load, one after the other.
+    /// The transfers beside the load, without the load, one after the other. Only the last
+    /// ones count: a link that was idle first carries some faster than it can go on.
     fn small_alone(&self) -> Result<Vec<f64>> {
         let mut times = Vec::new();
-        for _ in 0..2 * SMALL_ONES {
+        let begun = Instant::now();
+        while begun.elapsed() < ALONE || times.len() < SMALL_ONES {
             self.side.submit_small(self.load)?;
             let mut done = self.completions()?;
             while done.is_empty() {
@@ -142,21 +163,20 @@ impl Client<'_> {
             }
             times.extend(done.iter().map(|one| (one.done_ns - one.submit_ns) as f64));
         }
-        Ok(times.split_off(SMALL_ONES))
+        Ok(times.split_off(times.len() - SMALL_ONES))
     }
 
-    /// The load itself. Its steady rate, if it went on for long enough to have one.
-    fn stream(&self, tally: &mut Tally, rates: &mut Rates) -> Result<Option<f64>> {
+    /// The load itself.
+    fn stream(&self, tally: &mut Tally, rates: &mut Rates) -> Result<()> {
         let load = self.load;
         let begun = Instant::now();
-        let mut samples: Vec<(Instant, u64)> = Vec::new();
+        let mut shown = begun;
         let (mut free, mut small_free): (Vec<usize>, bool) = ((0..load.in_flight).rev().collect(), true);
         let mut submitted = 0;
         loop {
             let over = self.is_over(begun, submitted, tally);
-            while !over
-                && (!load.together || free.len() == load.in_flight || submitted % load.in_flight as u64 != 0)
-            {
+            let all_free = free.len() == load.in_flight;
+            while !over && (all_free || !load.together) {
                 let Some(place) = free.pop() else { break };
                 self.side.submit(load, place, &self.lists[place])?;
                 submitted += 1;
@@ -177,17 +197,13 @@ impl Client<'_> {
                     tally.add(&one, load);
                 }
             }
-            if samples.last().is_none_or(|(at, _)| at.elapsed() > SAMPLE) {
-                let rails = self.side.rails()?;
-                samples.push((Instant::now(), rails.iter().map(|rail| rail.bytes).sum()));
-                rates.show(
-                    &rails.iter().map(|rail| rail.bytes).collect::<Vec<u64>>(),
-                    begun.elapsed(),
-                    load.seconds,
-                );
+            if shown.elapsed() > SHOW {
+                shown = Instant::now();
+                let carried: Vec<u64> = self.side.rails()?.iter().map(|rail| rail.bytes).collect();
+                rates.show(&carried, begun.elapsed(), load.seconds);
             }
         }
-        Ok(steady(&samples))
+        Ok(())
     }
 
     fn is_over(&self, begun: Instant, submitted: u64, tally: &Tally) -> bool {
@@ -216,14 +232,4 @@ impl Client<'_> {
         }
         self.talk.ask(&Ask::Verify).map(|_| ()).context("wrong bytes were written")
     }
-}
-
-/// Gbps by what the rails counted, without the begin and the end.
-fn steady(samples: &[(Instant, u64)]) -> Option<f64> {
-    let (first, last) = (samples.len() / 10, samples.len().checked_sub(1 + samples.len() / 10)?);
-    if last < first + 5 {
-        return None;
-    }
-    let (from, to) = (samples[first], samples[last]);
-    Some((to.1 - from.1) as f64 * 8.0 / (to.0 - from.0).as_secs_f64() / 1e9)
 }

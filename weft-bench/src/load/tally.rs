@@ -27,8 +27,6 @@ pub struct Tally {
 pub struct Report {
     /// From the first post to the last completion.
     pub gbps: f64,
-    /// By what the rails counted between a tenth and nine tenths of the time.
-    pub steady_gbps: Option<f64>,
     pub seconds: f64,
     pub transfers: usize,
     pub bytes: u64,
@@ -81,7 +79,6 @@ pub struct Small {
 pub struct Ending {
     pub rails: (Vec<RailNow>, Vec<RailNow>),
     pub cpu_ns: (u64, u64),
-    pub steady_gbps: Option<f64>,
     pub lanes: u32,
     pub remote_rails: u32,
     pub interrupted: bool,
@@ -126,7 +123,6 @@ impl Tally {
         let for_each = |ns: u64| ns as f64 / posts.max(1) as f64;
         Report {
             gbps: self.bytes as f64 * 8.0 / seconds / 1e9,
-            steady_gbps: ending.steady_gbps,
             seconds,
             transfers: self.times.len(),
             bytes: self.bytes,
