@@ -114,20 +114,7 @@ impl OpeningArgs {
 
 impl LoadArgs {
     fn load(&self) -> Result<Load> {
-        if self.pages == 0 || self.in_flight == 0 || !(1..=65535).contains(&self.layers) {
-            bail!("at least one page, one transfer in flight, and 1 to 65535 layers are needed");
-        }
-        if self.in_flight > 4096 {
-            bail!("--in-flight {}: at most 4096", self.in_flight);
-        }
-        if !(self.seconds > 0.0 && self.seconds <= 86400.0) {
-            bail!("--seconds {}: more than 0, up to 86400", self.seconds);
-        }
-        let pages = self.pages.checked_mul(self.in_flight).and_then(|pages| pages.checked_mul(self.layers));
-        if pages.and_then(|pages| pages.checked_mul(self.page)).is_none_or(|bytes| bytes >= 1 << 47) {
-            bail!("pages x layers x transfers in flight are more than memory can hold");
-        }
-        Ok(Load {
+        let load = Load {
             page_len: self.page,
             pages: self.pages,
             layers: self.layers,
@@ -140,7 +127,9 @@ impl LoadArgs {
             small: self.small.unwrap_or(0),
             verify: self.verify,
             opening: self.opening.opening(),
-        })
+        };
+        load.check()?;
+        Ok(load)
     }
 
     fn show(&self, report: &Report) -> Result<()> {

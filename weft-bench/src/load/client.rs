@@ -174,14 +174,13 @@ impl Client<'_> {
         let (mut free, mut small_free): (Vec<usize>, bool) = ((0..load.in_flight).rev().collect(), true);
         let mut submitted = 0;
         loop {
-            let over = self.is_over(begun, submitted, tally);
             let all_free = free.len() == load.in_flight;
-            while !over && (all_free || !load.together) {
+            while (all_free || !load.together) && !self.is_over(begun, submitted, tally) {
                 let Some(place) = free.pop() else { break };
                 self.side.submit(load, place, &self.lists[place])?;
                 submitted += 1;
             }
-            if load.small > 0 && small_free && !over {
+            if load.small > 0 && small_free && !self.is_over(begun, submitted, tally) {
                 self.side.submit_small(load)?;
                 small_free = false;
             }

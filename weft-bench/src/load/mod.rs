@@ -15,9 +15,14 @@ mod talk;
 pub mod tally;
 
 use crate::pages::Lists;
+use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
+
+/// What the endpoint's queues hold with room to spare.
+const IN_FLIGHT_MAX: usize = 4096;
+const BYTES_MAX: usize = 1 << 40;
 
 /// What to move, and how often. The client's; the server learns it.
 #[derive(Clone, Serialize, Deserialize)]
@@ -64,6 +69,28 @@ impl Opening {
 }
 
 impl Load {
+    /// Says what cannot be: the command line's, or what a client sent.
+    pub fn check(&self) -> Result<()> {
+        let Load { page_len, pages, layers, in_flight, small, seconds, .. } = *self;
+        if page_len == 0 || page_len % 8 != 0 {
+            bail!("pages of {page_len} bytes: they must be a multiple of 8");
+        }
+        if pages == 0 || in_flight == 0 || !(1..=65535).contains(&layers) {
+            bail!("at least one page, one transfer in flight, and 1 to 65535 layers are needed");
+        }
+        if in_flight > IN_FLIGHT_MAX {
+            bail!("{in_flight} transfers in flight: at most {IN_FLIGHT_MAX}");
+        }
+        if !(seconds > 0.0 && seconds <= 86400.0) {
+            bail!("{seconds} seconds: more than 0, up to 86400");
+        }
+        let bytes = [in_flight, layers, page_len].iter().try_fold(pages, |all, by| all.checked_mul(*by));
+        if bytes.is_none_or(|bytes| bytes > BYTES_MAX) || small > BYTES_MAX {
+            bail!("pages x layers x transfers in flight are more than {BYTES_MAX} bytes");
+        }
+        Ok(())
+    }
+
     /// Pages of all transfers at once, in each layer.
     pub fn pages_of_layer(&self) -> usize {
         self.pages * self.in_flight
@@ -115,9 +142,8 @@ pub fn interruption() -> std::io::Result<Arc<AtomicBool>> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn transfers_share_no_page() {
-        let load = Load {
+    fn load() -> Load {
+        Load {
             page_len: 8,
             pages: 5,
             layers: 3,
@@ -130,7 +156,21 @@ mod tests {
             small: 0,
             verify: true,
             opening: Opening::default(),
-        };
+        }
+    }
+
+    #[test]
+    fn impossible_loads_are_refused() {
+        assert!(load().check().is_ok());
+        assert!(Load { page_len: 7, ..load() }.check().is_err());
+        assert!(Load { pages: usize::MAX / 2, ..load() }.check().is_err());
+        assert!(Load { in_flight: 0, ..load() }.check().is_err());
+        assert!(Load { seconds: f64::NAN, ..load() }.check().is_err());
+    }
+
+    #[test]
+    fn transfers_share_no_page() {
+        let load = load();
         for mut pages in [load.all_lists().source, load.all_lists().target] {
             pages.sort_unstable();
             assert_eq!(pages, (0..60).collect::<Vec<u32>>());

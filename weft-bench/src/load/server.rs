@@ -43,6 +43,7 @@ pub fn serve(stream: TcpStream, opening: &Opening) -> Result<()> {
 }
 
 fn open(load: &Load, opening: &Opening) -> Result<(Side, Answer)> {
+    load.check()?;
     let mut side = Side::open(load, &opening.clone().or(load.opening.clone()))?;
     if load.read {
         side.pool.fill();
