@@ -436,7 +436,8 @@ impl Rail {
             Work::Receive => {}
             Work::Slice | Work::Warm => {
                 self.account(&tag);
-                if tag.work == Work::Slice && reaped.errno == 0 {
+                // One without slices only asks whether earlier ones have arrived.
+                if tag.slices > 0 && reaped.errno == 0 {
                     self.traffic.add(tag.bytes);
                 }
             }
