@@ -231,7 +231,7 @@ fn results(report: &Report) -> Table {
         row(
             "beside the load",
             format!(
-                "{} transfers, median {:.1} us; alone {:.1} us",
+                "{} transfers, median {:.1} us; alone {:.1} us in the mean",
                 small.count, small.beside_us, small.alone_us
             ),
         );

@@ -101,7 +101,7 @@ fn small_behind_big(bench: &mut Bench) -> Result<f64> {
     for report in &reports {
         let small = report.small.as_ref().context("no small transfer ended")?;
         bench.notes.push(format!(
-            "64 KiB: {:.0} us behind 1 GB, {:.0} us alone (medians of {})",
+            "64 KiB: {:.0} us behind 1 GB, {:.0} us alone (the median of {}, and the mean)",
             small.beside_us, small.alone_us, small.count
         ));
         ratios.push(small.beside_us / small.alone_us);

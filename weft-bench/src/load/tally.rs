@@ -67,7 +67,9 @@ pub struct RailShare {
     pub share: f64,
 }
 
-/// The transfers beside the load: medians, from submission to completion.
+/// The transfers beside the load, from submission to completion: their median, and
+/// the mean of those without the load. A token bucket lets some of these pass faster
+/// than the line and the next ones slower; only their mean tells of the line.
 #[derive(Serialize, Deserialize)]
 pub struct Small {
     pub count: usize,
@@ -137,7 +139,7 @@ impl Tally {
             evenness: (!self.evenness.is_empty()).then(|| Spread::of(self.evenness).median),
             small: (!self.small.is_empty()).then(|| Small {
                 count: self.small.len(),
-                alone_us: Spread::of(self.small_alone).median / 1000.0,
+                alone_us: self.small_alone.iter().sum::<f64>() / self.small_alone.len() as f64 / 1000.0,
                 beside_us: Spread::of(self.small).median / 1000.0,
             }),
             interrupted: ending.interrupted,
