@@ -11,9 +11,12 @@ FILL_C      := $(FILL_PARTS:%=examples-c/%.c)
 LIB         := $(TARGET)/release/libweft.so
 LINK        := -L$(TARGET)/release -lweft -Wl,-rpath,'$$ORIGIN/../release'
 
+# A command is one word of the shell, whatever is in it.
+lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
+
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures header check lib examples clean
+.PHONY: help demo test figures lab header check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +35,10 @@ test: ## Runs every test; ends with how many passed and failed
 figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
 	$(CARGO) run --release $(CARGO_FLAGS) -p weft-bench -- figures --json $(TARGET)/figures.json
+
+lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
+	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
+		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
 
 header: ## Makes include/weft.h again from src/capi
 	@tools/header.sh write

@@ -757,6 +757,12 @@ static void rail_and_peer_properties(void)
     CHECK(strstr(peer.fabric, fabric()) != NULL);
     CHECK(peer.reason[0] != 0);
     CHECK_EQ(of_b.peers, 1);
+    CHECK_EQ(rail.bytes, 0);
+    CHECK_EQ(rail.posts, 0);
+    still_works(&duo); /* writes duo.len bytes */
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail));
+    CHECK_EQ(rail.bytes, duo.len);
+    CHECK(rail.posts >= 1 && rail.posts <= duo.len);
     duo_close(&duo);
 }
 

@@ -38,7 +38,7 @@ AT(weft_endpoint_properties, peers, 12);
 AT(weft_endpoint_properties, incarnation, 16);
 AT(weft_endpoint_properties, libfabric, 24);
 
-SIZE(weft_rail_properties, 300);
+SIZE(weft_rail_properties, 320);
 AT(weft_rail_properties, size, 0);
 AT(weft_rail_properties, worker, 4);
 AT(weft_rail_properties, fabric, 8);
@@ -46,6 +46,8 @@ AT(weft_rail_properties, name, 72);
 AT(weft_rail_properties, address, 136);
 AT(weft_rail_properties, numa_node, 264);
 AT(weft_rail_properties, pci, 268);
+AT(weft_rail_properties, bytes, 304);
+AT(weft_rail_properties, posts, 312);
 
 SIZE(weft_connect_args, 24);
 AT(weft_connect_args, size, 0);

@@ -529,9 +529,15 @@ typedef struct weft_rail_properties {
      * known.
      */
     char pci[32];
+    /**
+     * Bytes of this endpoint's own writes and reads that it has carried, and
+     * the posts that carried them.
+     */
+    uint64_t bytes;
+    uint64_t posts;
 } weft_rail_properties;
 
-#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, {0}}
+#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, {0}, 0, 0}
 
 /**
  * Opens an endpoint: loads libfabric, opens the rails, starts the workers.

@@ -22,7 +22,7 @@ stage() { # title, command...
     status=${PIPESTATUS[0]}
     p=$(count passed) f=$(count failed) s=$(count 'skipped|ignored')
     # One that failed without counting, or that ran nothing at all, is a failure too.
-    if [ "$f" = 0 ] && { [ "$status" != 0 ] || [ "$p" = 0 ]; }; then
+    if [ "$f" = 0 ] && { [ "$status" != 0 ] || [ $((p + s)) = 0 ]; }; then
         f=1
         echo "FAILED  $title ended with status $status"
     fi
@@ -34,6 +34,7 @@ stage() { # title, command...
 stage "Rust" "${CARGO:-cargo}" test ${CARGO_FLAGS:-} --workspace --no-fail-fast
 stage "C, C++ and Python" ffi-tests/run "$library"
 stage "Random fill" tools/test-random-fill.sh "$fill"
+stage "Lab" tools/test-lab.sh "$fill"
 stage "Examples and README" tools/test-examples.sh
 
 printf '\n'

@@ -169,6 +169,10 @@ pub struct weft_rail_properties {
     /// The NIC's PCI address, as "0000:53:00.0"; "" if it has none or that is not
     /// known.
     pub pci: [c_char; 32],
+    /// Bytes of this endpoint's own writes and reads that it has carried, and
+    /// the posts that carried them.
+    pub bytes: u64,
+    pub posts: u64,
 }
 
 /// Opens an endpoint: loads libfabric, opens the rails, starts the workers.
@@ -286,6 +290,8 @@ pub unsafe extern "C" fn weft_rail_info(
             filled.numa_node = rail.node.and_then(|node| node.try_into().ok()).unwrap_or(-1);
             let pci = rail.pci.map(|pci| pci.to_string());
             config::text(&mut filled.pci, &pci.unwrap_or_default());
+            filled.bytes = rail.traffic.bytes();
+            filled.posts = rail.traffic.posts();
             config::fill(properties, filled)
         })
     })

@@ -9,6 +9,7 @@ use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::table::PeerTable;
 use crate::peer::{pair, Peer, Plan};
+use crate::rail::Traffic;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use crate::transfer::queue::Queue;
@@ -38,6 +39,7 @@ pub struct RailInfo {
     pub pci: Option<PciAddress>,
     pub address: String,
     pub virtual_addresses: bool,
+    pub traffic: Arc<Traffic>,
 }
 
 /// The rails of one fabric, of all (fabric, network): their indexes and networks.

@@ -8,7 +8,7 @@ use crate::clock::{Clock, Part, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::peer::address::{Address, RailAddress, RAILS_MAX};
-use crate::rail::Rail;
+use crate::rail::{Rail, Traffic};
 use crate::status::{Error, Result, Status};
 use crate::topology::cpus::CpuSet;
 use crate::topology::read::Root;
@@ -39,6 +39,7 @@ struct RailFound {
     address: RailAddress,
     virtual_addresses: bool,
     readable: String,
+    traffic: Arc<Traffic>,
 }
 
 /// Of each rail that opened: the place it was planned for, and its index.
@@ -214,6 +215,7 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
         },
         virtual_addresses: rail.limits().virtual_addresses,
         readable: select::readable(rail.address()),
+        traffic: rail.traffic(),
     }
 }
 
@@ -261,6 +263,7 @@ fn assemble(
                     pci: chosen[planned].pci,
                     address: rail.readable,
                     virtual_addresses: rail.virtual_addresses,
+                    traffic: rail.traffic,
                 });
                 addresses.push(rail.address);
             }

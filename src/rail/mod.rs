@@ -5,10 +5,12 @@
 
 mod frames;
 mod lane;
+mod traffic;
 mod window;
 
 pub use frames::Frame;
 pub use lane::{Lane, LaneState};
+pub use traffic::Traffic;
 
 use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
@@ -19,6 +21,7 @@ use frames::Frames;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::Arc;
 
 /// Enough for the smallest pages: more gained nothing on any provider (measured).
 const LANE_OPS: usize = 128;
@@ -62,13 +65,15 @@ pub struct Tag {
     pub slices: u32,
     /// Bytes that its completion says were delivered.
     pub bytes: u64,
+    /// Bytes of transfers that it carries.
+    pub len: u64,
     /// Its completion ends a sample of the lane's window.
     pub sampled: bool,
 }
 
 impl Tag {
     pub fn new(work: Work, lane: u32, flow: u32, slices: u32) -> Tag {
-        Tag { work, lane, flow, slices, bytes: 0, sampled: false }
+        Tag { work, lane, flow, slices, bytes: 0, len: 0, sampled: false }
     }
 }
 
@@ -118,6 +123,7 @@ pub struct Rail {
     lane_ops: u32,
     /// Of all lanes that move.
     inflight_bytes: u64,
+    traffic: Arc<Traffic>,
     lanes: Vec<Place>,
     reaped: Vec<Reaped>,
     /// The last post said that another would follow.
@@ -149,6 +155,7 @@ impl Rail {
             free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
             lane_ops: (limits.tx_depth / 4).clamp(1, LANE_OPS) as u32,
             inflight_bytes: 0,
+            traffic: Arc::default(),
             lanes: Vec::new(),
             reaped: Vec::new(),
             unflushed: None,
@@ -165,6 +172,10 @@ impl Rail {
 
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    pub fn traffic(&self) -> Arc<Traffic> {
+        self.traffic.clone()
     }
 
     pub fn address(&self) -> &[u8] {
@@ -309,6 +320,9 @@ impl Rail {
             return Posted::Failed(libc::ENOTCONN);
         };
         let Some(op) = self.free_ops.pop() else { return Posted::Again };
+        if tag.slices > 0 {
+            tag.len = bytes;
+        }
         let mut uncovered = lane.uncovered;
         if rma.read || delivery != Delivery::Covers {
             rma.delivered = delivery == Delivery::Each;
@@ -538,7 +552,12 @@ impl Rail {
                 self.nic.remove(tag.bytes);
             }
             Work::Receive => {}
-            Work::Slice | Work::Bundle | Work::Warm => self.account(&tag, now),
+            Work::Slice | Work::Bundle | Work::Warm => {
+                self.account(&tag, now);
+                if tag.len > 0 && reaped.errno == 0 {
+                    self.traffic.add(tag.len);
+                }
+            }
         }
         Done { tag, len: reaped.len, errno: reaped.errno, provider_errno: reaped.provider_errno }
     }

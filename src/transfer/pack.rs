@@ -130,9 +130,10 @@ impl Packer {
                 delivered: false,
                 more: false,
             };
+            let tag = Tag { len: segment.len, ..Tag::new(Work::Bundle, lane, slot, 0) };
             // SAFETY: the staging memory stays until nothing of it is in flight; the slot is not
             // touched until the target has acknowledged it.
-            match unsafe { rail.post(rma, 0, Tag::new(Work::Bundle, lane, slot, 0), now) } {
+            match unsafe { rail.post(rma, 0, tag, now) } {
                 Posted::Yes => self.written = self.written.wrapping_add(1),
                 Posted::Again => break,
                 Posted::Failed(errno) => return Err(errno),

@@ -7,16 +7,19 @@
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
 //! | [`host`] | two processes of this host, beside memcpy |
 //! | [`sim`] | both sides in one process, over simulated NICs |
+//! | [`load`] | two hosts, a load between them, and what it reached |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
-//! | [`lab`], [`machine`] | a network of our own to measure in, and what the machine is |
-//! | [`tree`] | the machine, drawn |
+//! | [`lab`], [`hosts`], [`wire`] | networks of our own to measure in, and what they carry |
+//! | [`machine`], [`tree`] | what the machine is, and how it is drawn |
 //! | [`memory`], [`pages`], [`stats`], [`show`] | buffers, page lists, medians, the terminal |
 
 mod commands;
 mod engines;
 mod figures;
 mod host;
+mod hosts;
 mod lab;
+mod load;
 mod machine;
 mod memory;
 mod pages;
@@ -25,6 +28,7 @@ mod show;
 mod sim;
 mod stats;
 mod tree;
+mod wire;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -3,6 +3,7 @@
 use crate::machine::Facts;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 /// One bar for each measurement. Where nobody watches, one line instead.
 pub struct Progress {
@@ -38,6 +39,46 @@ impl Progress {
             self.bar.reset_eta();
         }
         self.bar.set_position(done);
+    }
+
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A line with the rate of each rail, while a load runs. Only where somebody watches.
+pub struct Rates {
+    bar: ProgressBar,
+    last: Option<(Instant, Vec<u64>)>,
+}
+
+impl Rates {
+    pub fn new() -> Rates {
+        let bar = if std::io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template("{prefix} {wide_msg}");
+            ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+        } else {
+            ProgressBar::hidden()
+        };
+        Rates { bar, last: None }
+    }
+
+    /// `bytes`: what each rail has carried so far.
+    pub fn show(&mut self, bytes: &[u64], passed: Duration, of_seconds: f64) {
+        let now = Instant::now();
+        let Some((then, before)) = &self.last else {
+            self.last = Some((now, bytes.to_vec()));
+            return;
+        };
+        let seconds = (now - *then).as_secs_f64();
+        let rates: Vec<f64> =
+            bytes.iter().zip(before).map(|(to, from)| (to - from) as f64 * 8.0 / seconds / 1e9).collect();
+        let each: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
+        self.bar.set_prefix(format!("{:.0}/{of_seconds:.0} s", passed.as_secs_f64()));
+        let all: f64 = rates.iter().sum();
+        self.bar.set_message(format!("{all:.2} Gbps; of each rail: {}", each.join(" ")));
+        self.bar.tick();
+        self.last = Some((now, bytes.to_vec()));
     }
 
     pub fn finish(&self) {

@@ -1,12 +1,14 @@
 //! What a user calls: one file for each command.
 
 mod figures;
+mod load;
 mod raw;
 mod topo;
 
-use crate::{host, pair, sim};
+use crate::{host, pair, sim, wire};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::net::SocketAddr;
 
 /// Measures Weft on this machine, beside bare libfabric and plain sockets.
 #[derive(Parser)]
@@ -21,6 +23,16 @@ enum Command {
     Figures(figures::Args),
     Raw(raw::Args),
     Topo(topo::Args),
+    Serve(load::ServeArgs),
+    Run(load::RunArgs),
+    Loopback(load::LoopbackArgs),
+    /// One of the two ends of the sockets that a network is tried with.
+    #[command(hide = true)]
+    Wire {
+        end: wire::End,
+        #[arg(value_delimiter = ',')]
+        addresses: Vec<SocketAddr>,
+    },
     /// One of the two processes of a measurement: started by the others.
     #[command(hide = true)]
     Part {
@@ -44,6 +56,10 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Raw(args) => raw::run(&args),
         Command::Topo(args) => topo::run(&args),
         Command::Simulated(drive) => sim::run(&drive),
+        Command::Serve(args) => load::serve(&args),
+        Command::Run(args) => load::run(&args),
+        Command::Loopback(args) => load::loopback(&args),
+        Command::Wire { end, addresses } => wire::run(end, &addresses),
         Command::Part { role, spec } => pair::run(role, &spec),
         Command::HostPart { role, spec } => host::run(role, &spec),
     }

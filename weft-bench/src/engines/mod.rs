@@ -6,7 +6,7 @@ mod port;
 mod socket;
 pub mod weft;
 
-pub use self::weft::{blob, check, rail, Rail};
+pub use self::weft::{blob, check, rail, text, Rail};
 
 use crate::memory::Pool;
 use crate::pages::Lists;

@@ -49,7 +49,7 @@ pub fn rail(case: &Case) -> Result<Rail> {
     }
 }
 
-fn text(field: &[c_char]) -> String {
+pub fn text(field: &[c_char]) -> String {
     // SAFETY: Weft ends its texts with a NUL.
     unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()
 }

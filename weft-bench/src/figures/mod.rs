@@ -2,6 +2,7 @@
 //! One file for each family.
 
 mod host;
+mod lab;
 mod raw;
 mod sim;
 
@@ -40,7 +41,7 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL, sim::ALL];
+const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL, lab::ALL, sim::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
@@ -57,6 +58,7 @@ pub struct Bench {
     raw: HashMap<raw::Key, Result<Rc<Outcome>, String>>,
     /// For each slice.
     counts: Option<Counts>,
+    lab: lab::Checked,
 }
 
 impl Bench {
@@ -68,6 +70,7 @@ impl Bench {
             notes: Vec::new(),
             raw: HashMap::new(),
             counts: None,
+            lab: HashMap::new(),
         }
     }
 }

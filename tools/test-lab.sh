@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Random fill between two hosts in network namespaces, over the networks that hosts have: one line for each case, and
+# a last one with the count. Only root can make them; otherwise it says that it skips.
+#     tools/test-lab.sh RANDOM_FILL [ONLY]     ONLY: a part of the names of the cases to run
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+fill=$(realpath "${1:?where is random_fill?}")
+only=${2:-}
+# shellcheck source=tools/pair.sh
+. "$here/pair.sh"
+# shellcheck source=tools/lab.sh
+. "$here/lab.sh"
+guard=(timeout --foreground -k 5 40)
+passed=0 failed=0
+
+why=$(lab_missing)
+if [ -n "$why" ]; then
+    echo "skipped: the lab's tests: $why"
+    echo "0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+logs=$(mktemp -d)
+trap 'end_prefill; lab_remove; rm -rf "$logs"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+settle() { # name, 0 or not, what to add
+    if [ "$2" = 0 ]; then
+        passed=$((passed + 1))
+        printf 'ok      %-44s %s\n' "$1" "$3"
+        return
+    fi
+    failed=$((failed + 1))
+    printf 'FAILED  %-44s %s\n' "$1" "$3"
+    tail -n 12 "$logs"/*.out "$logs"/*.err 2>/dev/null | sed 's/^/        /'
+}
+
+# The decode side, on the right host, says how many of its rails it used: they must be as many as expected.
+moves() { # name, options of the lab, rails that each side must have: left, right
+    local name=$1 shape used status=0
+    [[ "$name" == *"$only"* ]] || return 0
+    rm -f "$logs"/*
+    read -ra shape <<<"$2"
+    lab_reset
+    if ! { lab_options "${shape[@]}" && lab_make; } >"$logs/lab.out" 2>&1; then
+        settle "$name" 1 "the lab could not be made"
+        lab_remove
+        return
+    fi
+    prefill_in=(ip netns exec "$(lab_space left)")
+    decode_in=(ip netns exec "$(lab_space right)")
+    run_pair case "$lab_left_address" "--fabric tcp" "--pages 1000 --page-size 64K --layers 2" || status=1
+    lab_remove
+    grep -q '^prefill: verified: ' "$logs/case.prefill.out" || status=1
+    grep -q '^decode: verified: ' "$logs/case.decode.out" || status=1
+    used="$(grep -oE '[0-9]+ rails?' "$logs/case.prefill.out"), $(grep -oE '[0-9]+ rails? \([0-9]+ lanes?\)' "$logs/case.decode.out")"
+    [[ "$used" =~ ^$3\ rails?,\ $4\ rails?\  ]] || { status=1; used+=", but $3 and $4 were expected"; }
+    settle "$name" "$status" "$used"
+}
+
+# A lab whose owner was killed is removed by the next one, with what still runs in it.
+sweeps() {
+    local name="what a killed lab left is removed" owner space left='' try
+    [[ "$name" == *"$only"* ]] || return 0
+    rm -f "$logs"/*
+    "$here/lab.sh" --rails 1 "exec sleep 60" &
+    owner=$!
+    space=$lab_prefix-$owner-left
+    for ((try = 0; try < 100; try++)); do
+        left=$(ip netns pids "$space" 2>/dev/null)
+        [ -n "$left" ] && break
+        sleep 0.05
+    done
+    kill -KILL "$owner"
+    wait "$owner" 2>/dev/null
+    lab_sweep
+    for ((try = 0; try < 20; try++)); do # It dies a moment later, and may stay a zombie, which has no command line.
+        grep -q . "/proc/$left/cmdline" 2>/dev/null || break
+        sleep 0.05
+    done
+    [ -n "$left" ] && [ "$try" -lt 20 ] && ! ip netns list | grep -q "^$space"
+    settle "$name" $? ""
+}
+
+moves "4 rails" "--rails 4" 4 4
+moves "behind a router, 4 rails" "--rails 4 --router" 4 4
+moves "1 rail here, 4 there" "--rails 1 --right-rails 4" 1 4
+moves "4 rails here, 1 there" "--rails 4 --right-rails 1" 4 1
+moves "3 rails here, 2 there" "--rails 3 --right-rails 2" 3 2
+moves "/32 addresses" "--rails 4 --host-routes" 4 4
+moves "/32 addresses behind a router" "--rails 2 --host-routes --router" 2 2
+moves "docker0 with the same address on both" "--rails 2 --bridge docker0" 2 2
+moves "another bridge with the same address" "--rails 2 --bridge br-lan" 2 2
+moves "a rail that is down" "--rails 3 --down 2" 2 2
+sweeps
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

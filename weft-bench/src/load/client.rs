@@ -1,0 +1,234 @@
+//! The running side: asks a server for its pages, keeps transfers in flight, and
+//! reports.
+
+use super::side::{cpu_ns, Side, SMALL};
+use super::talk::{Answer, Ask, Talk, VERSION};
+use super::tally::{Ending, Report, Tally};
+use super::{interruption, Load};
+use crate::engines::check;
+use crate::pages::Lists;
+use crate::show::Rates;
+use ::weft::capi::completion::*;
+use anyhow::{anyhow, bail, Context, Result};
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Who starts both sides at once need not look which is first.
+const REFUSED_PATIENCE: Duration = Duration::from_secs(3);
+/// A server opens, registers and looks at its pages in less.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+const WAIT: Duration = Duration::from_millis(20);
+const SHOW: Duration = Duration::from_millis(250);
+/// How long the transfers beside the load go on before it.
+const ALONE: Duration = Duration::from_millis(500);
+/// Transfers beside the load, and as many without it.
+const SMALL_ONES: usize = 50;
+/// For these the load may go on so many times as long.
+const SMALL_PATIENCE: f64 = 6.0;
+
+struct Client<'a> {
+    load: &'a Load,
+    lists: Vec<Lists>,
+    side: Side,
+    talk: Talk,
+    remote_rails: u32,
+    interrupted: Arc<AtomicBool>,
+}
+
+/// Runs a load against the server at `place`, "HOST:PORT".
+pub fn run(place: &str, load: &Load, rates: &mut Rates) -> Result<Report> {
+    let interrupted = interruption().context("catching signals")?;
+    let mut talk = Talk::new(connect(place)?)?;
+    let hello = Ask::Hello { version: VERSION.to_owned(), load: load.clone() };
+    let Answer::Ready { address, descriptor, rails } = talk.ask(&hello)? else {
+        bail!("{place} answers, but not as weft-bench serve does");
+    };
+    let mut side = Side::open(load, &load.opening)?;
+    if !load.read {
+        side.pool.fill();
+    }
+    side.connect(&address, &descriptor)?;
+    let lists = (0..load.in_flight).map(|place| load.lists(place)).collect();
+    let mut client = Client { load, lists, side, talk, remote_rails: rails, interrupted };
+    let mut report = client.measure(rates)?;
+    rates.finish();
+    if load.verify && !report.interrupted {
+        client.verify()?;
+        report.verified = Some(true);
+    }
+    Ok(report)
+}
+
+fn connect(place: &str) -> Result<TcpStream> {
+    let begun = Instant::now();
+    loop {
+        let failure = match connect_once(place) {
+            Ok(stream) => return Ok(stream),
+            Err(failure) => failure,
+        };
+        let refused = failure.downcast_ref::<io::Error>().map(io::Error::kind);
+        if refused != Some(io::ErrorKind::ConnectionRefused) || begun.elapsed() > REFUSED_PATIENCE {
+            return Err(failure.context(format!("connecting to {place}: does weft-bench serve run there?")));
+        }
+        std::thread::sleep(WAIT);
+    }
+}
+
+fn connect_once(place: &str) -> Result<TcpStream> {
+    let mut failure = anyhow!("no such host");
+    for address in place.to_socket_addrs().context("HOST:PORT is needed")? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error.into(),
+        }
+    }
+    Err(failure)
+}
+
+impl Client<'_> {
+    fn measure(&mut self, rates: &mut Rates) -> Result<Report> {
+        let mut tally = Tally::default();
+        if self.load.small > 0 {
+            tally.small_alone = self.small_alone()?;
+        }
+        self.once()?;
+        let remote_before = self.remote_cpu_ns()?;
+        let before = self.side.rails()?;
+        let cpu_before = cpu_ns();
+        self.stream(&mut tally, rates)?;
+        let cpu_ns = (cpu_ns() - cpu_before, self.remote_cpu_ns()?.saturating_sub(remote_before));
+        let ending = Ending {
+            rails: (before, self.side.rails()?),
+            cpu_ns,
+            lanes: self.side.lanes()?,
+            remote_rails: self.remote_rails,
+            interrupted: self.interrupted.load(Ordering::Relaxed),
+        };
+        if tally.transfers() == 0 {
+            bail!("interrupted before a transfer was complete");
+        }
+        Ok(tally.report(self.load, ending))
+    }
+
+    fn remote_cpu_ns(&mut self) -> Result<u64> {
+        match self.talk.ask(&Ask::Usage)? {
+            Answer::Usage { cpu_ns } => Ok(cpu_ns),
+            _ => bail!("the serving side gave another answer than its CPU time"),
+        }
+    }
+
+    /// Takes completions of transfers; whatever went wrong ends the load.
+    fn completions(&self) -> Result<Vec<weft_completion>> {
+        let mut done = self.side.wait(WAIT)?;
+        for one in &done {
+            match one.kind {
+                WEFT_COMPLETION_PEER_DOWN => bail!("the serving side's endpoint is gone"),
+                WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ => check("a transfer", one.status)?,
+                _ => {}
+            }
+        }
+        done.retain(|one| matches!(one.kind, WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ));
+        Ok(done)
+    }
+
+    /// Every transfer once: connections are warm and token buckets empty afterwards.
+    fn once(&self) -> Result<()> {
+        for place in 0..self.load.in_flight {
+            self.side.submit(self.load, place, &self.lists[place])?;
+        }
+        let mut left = self.load.in_flight;
+        while left > 0 {
+            left -= self.completions()?.len();
+        }
+        Ok(())
+    }
+
+    /// The transfers beside the load, without the load, one after the other. Only the last
+    /// ones count: a link that was idle first carries some faster than it can go on.
+    fn small_alone(&self) -> Result<Vec<f64>> {
+        let mut times = Vec::new();
+        let begun = Instant::now();
+        while begun.elapsed() < ALONE || times.len() < SMALL_ONES {
+            self.side.submit_small(self.load)?;
+            let mut done = self.completions()?;
+            while done.is_empty() {
+                done = self.completions()?;
+            }
+            times.extend(done.iter().map(|one| (one.done_ns - one.submit_ns) as f64));
+        }
+        Ok(times.split_off(times.len() - SMALL_ONES))
+    }
+
+    /// The load itself.
+    fn stream(&self, tally: &mut Tally, rates: &mut Rates) -> Result<()> {
+        let load = self.load;
+        let begun = Instant::now();
+        let mut shown = begun;
+        let (mut free, mut small_free): (Vec<usize>, bool) = ((0..load.in_flight).rev().collect(), true);
+        let mut submitted = 0;
+        loop {
+            let all_free = free.len() == load.in_flight;
+            while (all_free || !load.together) && !self.is_over(begun, submitted, tally) {
+                let Some(place) = free.pop() else { break };
+                self.side.submit(load, place, &self.lists[place])?;
+                submitted += 1;
+            }
+            if load.small > 0 && small_free && !self.is_over(begun, submitted, tally) {
+                self.side.submit_small(load)?;
+                small_free = false;
+            }
+            if free.len() == load.in_flight && (small_free || load.small == 0) {
+                break;
+            }
+            for one in self.completions()? {
+                if one.user_data as usize == SMALL {
+                    small_free = true;
+                    tally.small.push((one.done_ns - one.submit_ns) as f64);
+                } else {
+                    free.push(one.user_data as usize);
+                    tally.add(&one, load);
+                }
+            }
+            if shown.elapsed() > SHOW {
+                shown = Instant::now();
+                let carried: Vec<u64> = self.side.rails()?.iter().map(|rail| rail.bytes).collect();
+                rates.show(&carried, begun.elapsed(), load.seconds);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self, begun: Instant, submitted: u64, tally: &Tally) -> bool {
+        if self.interrupted.load(Ordering::Relaxed) {
+            return true;
+        }
+        if let Some(repeat) = self.load.repeat {
+            return submitted >= repeat;
+        }
+        let passed = begun.elapsed().as_secs_f64();
+        let enough = self.load.small == 0 || tally.small.len() >= SMALL_ONES;
+        passed >= self.load.seconds * if enough { 1.0 } else { SMALL_PATIENCE }
+    }
+
+    /// Every transfer once more, into wiped pages, which are looked at byte by byte.
+    fn verify(&mut self) -> Result<()> {
+        if self.load.read {
+            self.side.pool.wipe();
+        } else {
+            self.talk.ask(&Ask::Wipe)?;
+        }
+        self.once()?;
+        if self.load.read {
+            let looked_at = self.side.pool.verify(&self.load.all_lists());
+            return looked_at.map_err(|wrong| anyhow!("wrong bytes were read: {wrong}"));
+        }
+        self.talk.ask(&Ask::Verify).map(|_| ()).context("wrong bytes were written")
+    }
+}

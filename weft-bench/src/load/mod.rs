@@ -1,0 +1,180 @@
+//! A load between two hosts: one serves, the other runs it, each in a process of
+//! its own, and what both measured.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`client`], [`server`] | what each side does |
+//! | [`side`] | what both have: an endpoint with worker threads, and pages |
+//! | [`talk`] | the TCP connection over which they agree |
+//! | [`tally`] | times and bytes of the transfers, and the report |
+
+pub mod client;
+pub mod server;
+mod side;
+mod talk;
+pub mod tally;
+
+use crate::pages::Lists;
+use anyhow::{bail, Result};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+/// What the endpoint's queues hold with room to spare.
+const IN_FLIGHT_MAX: usize = 4096;
+const BYTES_MAX: usize = 1 << 40;
+
+/// What to move, and how often. The client's; the server learns it.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Load {
+    pub page_len: usize,
+    /// Pages of a transfer, in each layer.
+    pub pages: usize,
+    pub layers: usize,
+    /// Transfers at once: each has pages of its own.
+    pub in_flight: usize,
+    pub adjacent: bool,
+    /// The client reads the server's pages.
+    pub read: bool,
+    pub seconds: f64,
+    /// Transfers in all, instead of a time.
+    pub repeat: Option<u64>,
+    /// Wait for all that are in flight before the next ones are submitted.
+    pub together: bool,
+    /// Bytes of the transfers that are submitted one by one beside the load.
+    pub small: usize,
+    pub verify: bool,
+    pub opening: Opening,
+}
+
+/// How a side opens its endpoint; what is not said is left to Weft.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct Opening {
+    pub fabric: Option<String>,
+    pub rail_names: Option<String>,
+    pub rails: Option<u32>,
+    pub workers: Option<u32>,
+}
+
+impl Opening {
+    /// Takes from the other what this one does not say.
+    pub fn or(self, other: Opening) -> Opening {
+        Opening {
+            fabric: self.fabric.or(other.fabric),
+            rail_names: self.rail_names.or(other.rail_names),
+            rails: self.rails.or(other.rails),
+            workers: self.workers.or(other.workers),
+        }
+    }
+}
+
+impl Load {
+    /// Says what cannot be: the command line's, or what a client sent.
+    pub fn check(&self) -> Result<()> {
+        let Load { page_len, pages, layers, in_flight, small, seconds, .. } = *self;
+        if page_len == 0 || page_len % 8 != 0 {
+            bail!("pages of {page_len} bytes: they must be a multiple of 8");
+        }
+        if pages == 0 || in_flight == 0 || !(1..=65535).contains(&layers) {
+            bail!("at least one page, one transfer in flight, and 1 to 65535 layers are needed");
+        }
+        if in_flight > IN_FLIGHT_MAX {
+            bail!("{in_flight} transfers in flight: at most {IN_FLIGHT_MAX}");
+        }
+        if !(seconds > 0.0 && seconds <= 86400.0) {
+            bail!("{seconds} seconds: more than 0, up to 86400");
+        }
+        let bytes = [in_flight, layers, page_len].iter().try_fold(pages, |all, by| all.checked_mul(*by));
+        if bytes.is_none_or(|bytes| bytes > BYTES_MAX) || small > BYTES_MAX {
+            bail!("pages x layers x transfers in flight are more than {BYTES_MAX} bytes");
+        }
+        Ok(())
+    }
+
+    /// Pages of all transfers at once, in each layer.
+    pub fn pages_of_layer(&self) -> usize {
+        self.pages * self.in_flight
+    }
+
+    /// The pages of the transfer in a place, in each layer.
+    pub fn lists(&self, place: usize) -> Lists {
+        let mut lists = Lists::random(place as u64 + 1, self.pages, self.pages);
+        if self.adjacent {
+            lists.source = (0..self.pages as u32).collect();
+            lists.target = lists.source.clone();
+        }
+        for page in lists.source.iter_mut().chain(&mut lists.target) {
+            *page += (place * self.pages) as u32;
+        }
+        lists
+    }
+
+    /// The pages of all transfers, and all layers behind each other.
+    fn all_lists(&self) -> Lists {
+        let mut all = Lists { source: Vec::new(), target: Vec::new() };
+        for layer in 0..self.layers {
+            let first = (layer * self.pages_of_layer()) as u32;
+            for place in 0..self.in_flight {
+                let lists = self.lists(place);
+                all.source.extend(lists.source.iter().map(|page| first + page));
+                all.target.extend(lists.target.iter().map(|page| first + page));
+            }
+        }
+        all
+    }
+
+    pub fn bytes_of_transfer(&self) -> u64 {
+        (self.page_len * self.pages * self.layers) as u64
+    }
+}
+
+/// Set when the user interrupts; a second time ends the process at once.
+pub fn interruption() -> std::io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())?;
+        signal_hook::flag::register(signal, flag.clone())?;
+    }
+    Ok(flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load() -> Load {
+        Load {
+            page_len: 8,
+            pages: 5,
+            layers: 3,
+            in_flight: 4,
+            adjacent: false,
+            read: false,
+            seconds: 1.0,
+            repeat: None,
+            together: false,
+            small: 0,
+            verify: true,
+            opening: Opening::default(),
+        }
+    }
+
+    #[test]
+    fn impossible_loads_are_refused() {
+        assert!(load().check().is_ok());
+        assert!(Load { page_len: 7, ..load() }.check().is_err());
+        assert!(Load { pages: usize::MAX / 2, ..load() }.check().is_err());
+        assert!(Load { in_flight: 0, ..load() }.check().is_err());
+        assert!(Load { seconds: f64::NAN, ..load() }.check().is_err());
+    }
+
+    #[test]
+    fn transfers_share_no_page() {
+        let load = load();
+        for mut pages in [load.all_lists().source, load.all_lists().target] {
+            pages.sort_unstable();
+            assert_eq!(pages, (0..60).collect::<Vec<u32>>());
+        }
+        assert!(load.lists(2).source.iter().all(|page| (10..15).contains(page)));
+    }
+}

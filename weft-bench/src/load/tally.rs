@@ -1,0 +1,148 @@
+//! Times and bytes of the transfers, and the report that comes of them.
+
+use super::side::RailNow;
+use super::Load;
+use crate::stats::{quantile, Spread};
+use ::weft::capi::completion::weft_completion;
+use serde::{Deserialize, Serialize};
+
+/// What is known of the transfers that have completed.
+#[derive(Default)]
+pub struct Tally {
+    /// Nanoseconds from submission to completion.
+    times: Vec<f64>,
+    first_post_ns: u64,
+    last_done_ns: u64,
+    bytes: u64,
+    /// Of each round of transfers that were submitted together: the slowest one's
+    /// rate over the fastest one's.
+    evenness: Vec<f64>,
+    round: Vec<f64>,
+    pub small: Vec<f64>,
+    pub small_alone: Vec<f64>,
+}
+
+/// What was measured.
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    /// From the first post to the last completion.
+    pub gbps: f64,
+    pub seconds: f64,
+    pub transfers: usize,
+    pub bytes: u64,
+    pub pages_per_s: f64,
+    pub transfer_us: Quantiles,
+    pub cpu_ns_per_slice: Cpu,
+    pub fabric: String,
+    pub lanes: u32,
+    pub remote_rails: u32,
+    pub rails: Vec<RailShare>,
+    /// None: not looked at.
+    pub verified: Option<bool>,
+    /// The slowest transfer's rate over the fastest one's, of those submitted together.
+    pub evenness: Option<f64>,
+    pub small: Option<Small>,
+    pub interrupted: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p99: f64,
+    pub p99_9: f64,
+}
+
+/// CPU time of both processes, for each post to a rail.
+#[derive(Serialize, Deserialize)]
+pub struct Cpu {
+    pub local: f64,
+    pub remote: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct RailShare {
+    pub name: String,
+    pub address: String,
+    pub bytes: u64,
+    pub share: f64,
+}
+
+/// The transfers beside the load, from submission to completion: their median, and
+/// the mean of those without the load. A token bucket lets some of these pass faster
+/// than the line and the next ones slower; only their mean tells of the line.
+#[derive(Serialize, Deserialize)]
+pub struct Small {
+    pub count: usize,
+    pub alone_us: f64,
+    pub beside_us: f64,
+}
+
+/// What only the end of a load knows.
+pub struct Ending {
+    pub rails: (Vec<RailNow>, Vec<RailNow>),
+    pub cpu_ns: (u64, u64),
+    pub lanes: u32,
+    pub remote_rails: u32,
+    pub interrupted: bool,
+}
+
+impl Tally {
+    pub fn add(&mut self, done: &weft_completion, load: &Load) {
+        self.times.push((done.done_ns - done.submit_ns) as f64);
+        if self.first_post_ns == 0 || done.first_post_ns < self.first_post_ns {
+            self.first_post_ns = done.first_post_ns;
+        }
+        self.last_done_ns = self.last_done_ns.max(done.done_ns);
+        self.bytes += load.bytes_of_transfer();
+        if load.together {
+            self.round.push((done.done_ns - done.submit_ns) as f64);
+            if self.round.len() == load.in_flight {
+                let round = std::mem::take(&mut self.round);
+                let (low, high) = round.iter().fold((f64::MAX, 0f64), |(l, h), t| (l.min(*t), h.max(*t)));
+                self.evenness.push(low / high);
+            }
+        }
+    }
+
+    pub fn transfers(&self) -> usize {
+        self.times.len()
+    }
+
+    pub fn report(mut self, load: &Load, ending: Ending) -> Report {
+        self.times.sort_by(f64::total_cmp);
+        let at = |part| quantile(&self.times, part) / 1000.0;
+        let seconds = self.last_done_ns.saturating_sub(self.first_post_ns) as f64 / 1e9;
+        let (before, after) = &ending.rails;
+        let moved: Vec<u64> = after.iter().zip(before).map(|(a, b)| a.bytes - b.bytes).collect();
+        let posts: u64 = after.iter().zip(before).map(|(a, b)| a.posts - b.posts).sum();
+        let all: u64 = moved.iter().sum();
+        let share = |(rail, bytes): (&RailNow, &u64)| RailShare {
+            name: rail.name.clone(),
+            address: rail.address.clone(),
+            bytes: *bytes,
+            share: *bytes as f64 / all.max(1) as f64,
+        };
+        let for_each = |ns: u64| ns as f64 / posts.max(1) as f64;
+        Report {
+            gbps: self.bytes as f64 * 8.0 / seconds / 1e9,
+            seconds,
+            transfers: self.times.len(),
+            bytes: self.bytes,
+            pages_per_s: self.bytes as f64 / load.page_len as f64 / seconds,
+            transfer_us: Quantiles { p50: at(0.5), p99: at(0.99), p99_9: at(0.999) },
+            cpu_ns_per_slice: Cpu { local: for_each(ending.cpu_ns.0), remote: for_each(ending.cpu_ns.1) },
+            fabric: after.first().map_or(String::new(), |rail| rail.fabric.clone()),
+            lanes: ending.lanes,
+            remote_rails: ending.remote_rails,
+            rails: after.iter().zip(&moved).map(share).collect(),
+            verified: None,
+            evenness: (!self.evenness.is_empty()).then(|| Spread::of(self.evenness).median),
+            small: (!self.small.is_empty()).then(|| Small {
+                count: self.small.len(),
+                alone_us: self.small_alone.iter().sum::<f64>() / self.small_alone.len() as f64 / 1000.0,
+                beside_us: Spread::of(self.small).median / 1000.0,
+            }),
+            interrupted: ending.interrupted,
+        }
+    }
+}

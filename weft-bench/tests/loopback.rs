@@ -1,0 +1,56 @@
+//! `weft-bench loopback` as a user calls it.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn loopback(options: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft-bench"));
+    command.args(["loopback", "--provider", "tcp"]).args(options).output().unwrap()
+}
+
+fn report(options: &[&str]) -> Value {
+    let output = loopback(&[&["--rail-names", "lo", "--json", "-"], options].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+const LOAD: [&str; 9] = ["--page", "4K", "--pages", "100", "--layers", "3", "--repeat", "10", "--verify"];
+const BYTES: u64 = 4096 * 100 * 3 * 10;
+
+#[test]
+fn writes_and_reads_are_counted_and_verified() {
+    for further in [&["--adjacent"][..], &["--read"], &["--rails", "2", "--workers", "2"]] {
+        let report = report(&[&LOAD[..], further].concat());
+        assert_eq!(report["transfers"], 10);
+        assert_eq!(report["bytes"], BYTES);
+        assert_eq!(report["verified"], true);
+        let rails = report["rails"].as_array().unwrap();
+        assert_eq!(rails.len(), if further.len() == 4 { 2 } else { 1 });
+        assert_eq!(rails.iter().map(|rail| rail["bytes"].as_u64().unwrap()).sum::<u64>(), BYTES);
+        assert!(report["gbps"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn transfers_together_and_beside_are_told() {
+    let report =
+        report(&["--page", "64K", "--pages", "32", "--together", "--small", "64K", "--seconds", "0.5"]);
+    let evenness = report["evenness"].as_f64().unwrap();
+    assert!(evenness > 0.0 && evenness <= 1.0, "{evenness}");
+    assert!(report["small"]["count"].as_u64().unwrap() >= 50);
+    assert!(report["small"]["alone_us"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_reason() {
+    for (options, reason) in [
+        (&["--page", "7"][..], "multiple of 8"),
+        (&["--in-flight", "0"], "at least one page"),
+        (&["--rail-names", "nope"], "matches none"),
+    ] {
+        let output = loopback(options);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(reason), "{said}");
+    }
+}
