@@ -2,6 +2,7 @@
 //! at the target; each is driven by polling.
 
 mod bare;
+mod packed;
 mod port;
 mod socket;
 mod weft;
@@ -21,14 +22,23 @@ pub enum Kind {
     Bare {
         wait_fd: bool,
     },
+    /// The bare loop with several pages a write: the provider's vectors.
+    Vectors,
+    /// Pages gathered, sent as one and scattered.
+    Packed,
     Weft,
     Socket,
 }
+
+/// Segments of a write that tcp and shm take.
+const SEGMENTS: usize = 4;
 
 impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Bare { .. } => "bare",
+            Kind::Vectors => "vectors",
+            Kind::Packed => "packed",
             Kind::Weft => "weft",
             Kind::Socket => "socket",
         }
@@ -77,6 +87,8 @@ pub struct Place<'a> {
 pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiver>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareReceiver::open(place.rail, wait_fd, pool)?),
+        Kind::Vectors => Box::new(bare::BareReceiver::open(place.rail, false, pool)?),
+        Kind::Packed => Box::new(packed::PackedReceiver::open(place.rail, pool)?),
         Kind::Weft => Box::new(weft::WeftReceiver::open(place.case, pool)?),
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
     })
@@ -86,7 +98,17 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
 pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<(Box<dyn Sender>, Value)> {
     Ok(match kind {
         Kind::Bare { wait_fd } => {
-            let sender = bare::BareSender::open(place, wait_fd, pool, offer)?;
+            let sender = bare::BareSender::<1>::open(place, wait_fd, pool, offer)?;
+            let answer = sender.answer();
+            (Box::new(sender), answer)
+        }
+        Kind::Vectors => {
+            let sender = bare::BareSender::<SEGMENTS>::open(place, false, pool, offer)?;
+            let answer = sender.answer();
+            (Box::new(sender), answer)
+        }
+        Kind::Packed => {
+            let sender = packed::PackedSender::open(place, pool, offer)?;
             let answer = sender.answer();
             (Box::new(sender), answer)
         }

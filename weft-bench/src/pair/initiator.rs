@@ -57,6 +57,7 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
     let kinds = match case.rival {
         Rival::Weft => vec![bare[0], bare[1], Kind::Weft],
         Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
+        Rival::Packing => vec![bare[0], Kind::Vectors, Kind::Packed],
         Rival::Socket => vec![Kind::Socket],
     };
     let provider = match case.rival {
@@ -64,20 +65,31 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
         _ => format!("{} ({})", rail.provider, rail.domain),
     };
     let mut pair = Pair::start(session, rail, kinds)?;
-    let first = if case.rival == Rival::Socket { 0..1 } else { 0..2 };
-    let tuned = match session.tuned.is_empty() {
-        true => pair.calibrate(pair.tunings(first), &ROUNDS)?,
-        false => pair.calibrate(session.tuned.clone(), &ROUNDS[ROUNDS.len() - 1..])?,
+    // Of each of these the fastest is measured.
+    let contests = match case.rival {
+        Rival::Socket => vec![0..1],
+        Rival::Packing => vec![0..1, 1..2, 2..3],
+        Rival::Weft | Rival::Itself => vec![0..2],
     };
-    let best = tuned.first().context("no engine to tune")?;
-    let mut measured = vec![best.engine];
+    let (mut tuned, mut measured) = (Vec::new(), Vec::new());
+    for contest in contests {
+        let known: Vec<Tuned> =
+            session.tuned.iter().filter(|tuned| contest.contains(&tuned.engine)).copied().collect();
+        let ranked = match known.is_empty() {
+            true => pair.calibrate(pair.tunings(contest), &ROUNDS)?,
+            false => pair.calibrate(known, &ROUNDS[ROUNDS.len() - 1..])?,
+        };
+        measured.push(ranked.first().context("no engine to tune")?.engine);
+        tuned.extend(ranked);
+    }
     match case.rival {
         Rival::Weft => measured.push(2),
         Rival::Itself => {
+            let best: &Tuned = tuned.first().context("no engine to tune")?;
             measured.push(best.engine + 2);
             pair.sender(best.engine + 2)?.tune(best.tuning);
         }
-        Rival::Socket => {}
+        Rival::Socket | Rival::Packing => {}
     }
     let times = pair.alternate(case.pairs, &measured)?;
     pair.verify(&measured)?;

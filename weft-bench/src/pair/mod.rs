@@ -26,6 +26,8 @@ pub enum Rival {
     Weft,
     /// A second bare loop: the ratio must be 1.
     Itself,
+    /// Several pages a write, and packed pages, over bare libfabric.
+    Packing,
     /// A plain socket, alone.
     Socket,
 }
@@ -61,6 +63,7 @@ impl fmt::Display for Case {
         let what = match self.rival {
             Rival::Weft => "weft beside the bare loop",
             Rival::Itself => "the bare loop beside itself",
+            Rival::Packing => "one write a page, vectors and packed",
             Rival::Socket => "a plain socket",
         };
         write!(f, "{fabric}, {} pages, {what}", show::size(self.page_len))
