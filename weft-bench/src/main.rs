@@ -7,8 +7,10 @@
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`machine`] | a network of our own to measure in, and what the machine is |
-//! | [`memory`], [`pages`], [`stats`], [`show`] | buffers, page lists, medians, the terminal |
+//! | [`memory`], [`pages`], [`stats`] | buffers, page lists, medians |
+//! | [`show`], [`chart`] | the terminal, and charts |
 
+mod chart;
 mod commands;
 mod engines;
 mod figures;

@@ -1,5 +1,6 @@
 //! What a user calls: one file for each command.
 
+mod crossover;
 mod figures;
 mod raw;
 
@@ -17,6 +18,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Crossover(crossover::Args),
     Figures(figures::Args),
     Raw(raw::Args),
     /// One of the two processes of a measurement: started by the others.
@@ -29,6 +31,7 @@ enum Command {
 
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
+        Command::Crossover(args) => crossover::run(&args),
         Command::Figures(args) => figures::run(&args),
         Command::Raw(args) => raw::run(&args),
         Command::Part { role, spec } => pair::run(role, &spec),

@@ -234,7 +234,8 @@ impl Sender for PackedSender {
         let since = Instant::now();
         let mut calls = 0u32;
         while gathered < total || free.len() < window {
-            if let Some(slot) = free.pop_if(|_| gathered < total) {
+            let slot = if gathered < total { free.pop() } else { None };
+            if let Some(slot) = slot {
                 let (count, len) = self.gather(slot, lists, gathered, piece);
                 gathered += count;
                 while !self.post(slot, len)? {

@@ -1,0 +1,68 @@
+//! Charts as SVG, with colours that can be read on light and on dark ground.
+
+use anyhow::{anyhow, Context, Result};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::path::Path;
+
+const SIZE: (u32, u32) = (900, 420);
+const FONT: (&str, u32) = ("sans-serif", 14);
+const TITLE: (&str, u32) = ("sans-serif", 17);
+const INK: RGBColor = RGBColor(128, 128, 128);
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(66, 133, 190), RGBColor(224, 130, 44), RGBColor(66, 160, 96), RGBColor(170, 110, 190)];
+
+pub struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Lines over a logarithmic axis; `label` names its places.
+pub fn lines(path: &Path, title: &str, lines: &[Line], label: &dyn Fn(f64) -> String) -> Result<()> {
+    let all = || lines.iter().flat_map(|line| line.points.iter());
+    let left = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let right = all().map(|point| point.0).fold(left, f64::max).max(left * 2.0);
+    let top = all().map(|point| point.1).fold(0.0, f64::max) * 1.1;
+    save(path, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption(title, TITLE.into_font().color(&INK))
+            .margin(12)
+            .x_label_area_size(36)
+            .y_label_area_size(52)
+            .build_cartesian_2d((left..right).log_scale().base(2.0), 0.0..top)?;
+        let (ink, label) = (FONT.into_font().color(&INK), |page: &f64| label(*page));
+        let mut mesh = chart.configure_mesh();
+        mesh.axis_style(INK).bold_line_style(INK.mix(0.25)).light_line_style(TRANSPARENT);
+        mesh.label_style(ink.clone()).x_labels(12).x_label_formatter(&label).draw()?;
+        for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
+            let colour = *colour;
+            let drawn = LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)).point_size(3);
+            chart
+                .draw_series(drawn)?
+                .label(&line.name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        }
+        let legend = SeriesLabelPosition::UpperLeft;
+        chart.configure_series_labels().position(legend).label_font(ink).draw()?;
+        Ok(())
+    })
+}
+
+/// Makes the folder, draws, and writes the file.
+fn save(
+    path: &Path,
+    draw: impl FnOnce(&Area) -> std::result::Result<(), Box<dyn std::error::Error>>,
+) -> Result<()> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+        let drawn = draw(&area).and_then(|()| Ok(area.present()?));
+        drawn.map_err(|error| anyhow!("drawing {}: {error}", path.display()))?;
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    }
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
