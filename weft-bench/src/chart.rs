@@ -50,6 +50,46 @@ pub fn lines(path: &Path, title: &str, lines: &[Line], label: &dyn Fn(f64) -> St
     })
 }
 
+/// Bars over each other, one for each name, drawn from zero to `most`, with what each says.
+pub struct Bars {
+    pub title: String,
+    pub most: f64,
+    pub bars: Vec<(String, f64, String)>,
+}
+
+/// Charts of bars side by side, in the same order of names.
+pub fn bars(path: &Path, charts: &[Bars]) -> Result<()> {
+    save(path, |area| {
+        for ((area, bars), colour) in area.split_evenly((1, charts.len())).iter().zip(charts).zip(COLOURS) {
+            draw_bars(area, bars, colour)?;
+        }
+        Ok(())
+    })
+}
+
+fn draw_bars(
+    area: &Area,
+    bars: &Bars,
+    colour: RGBColor,
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let (width, height) = area.dim_in_pixel();
+    let (name_width, value_width) = (120, 110);
+    let ink = FONT.into_font().color(&INK);
+    area.draw(&Text::new(bars.title.clone(), (12, 12), TITLE.into_font().color(&INK)))?;
+    let pitch = (height as i32 - 52) / bars.bars.len().max(1) as i32;
+    let room = f64::from(width as i32 - name_width - value_width);
+    for (at, (name, value, says)) in bars.bars.iter().enumerate() {
+        let top = 44 + at as i32 * pitch;
+        let (left, bottom) = (name_width, top + pitch * 2 / 3);
+        let right = left + (value / bars.most * room).max(1.0) as i32;
+        let text = (top + bottom) / 2 - 7;
+        area.draw(&Text::new(name.clone(), (12, text), ink.clone()))?;
+        area.draw(&Rectangle::new([(left, top), (right, bottom)], colour.filled()))?;
+        area.draw(&Text::new(says.clone(), (right + 6, text), ink.clone()))?;
+    }
+    Ok(())
+}
+
 /// Makes the folder, draws, and writes the file.
 fn save(
     path: &Path,

@@ -9,6 +9,8 @@ const HUGE: usize = 2 << 20;
 const WIPED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 /// A pool of pages in anonymous memory, on huge pages where the system lets us.
+/// A clone names the same pages.
+#[derive(Clone)]
 pub struct Pool {
     base: *mut u8,
     pub page_len: usize,

@@ -1,5 +1,6 @@
 //! What a user calls: one file for each command.
 
+mod ablate;
 mod crossover;
 mod figures;
 mod raw;
@@ -18,6 +19,7 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Ablate(ablate::Args),
     Crossover(crossover::Args),
     Figures(figures::Args),
     Raw(raw::Args),
@@ -31,6 +33,7 @@ enum Command {
 
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
+        Command::Ablate(args) => ablate::run(&args),
         Command::Crossover(args) => crossover::run(&args),
         Command::Figures(args) => figures::run(&args),
         Command::Raw(args) => raw::run(&args),

@@ -5,8 +5,10 @@ mod bare;
 mod packed;
 mod port;
 mod socket;
+mod steps;
 mod weft;
 
+pub use self::steps::Step;
 pub use self::weft::{rail, Rail};
 
 use crate::memory::Pool;
@@ -26,6 +28,8 @@ pub enum Kind {
     Vectors,
     /// Pages gathered, sent as one and scattered.
     Packed,
+    /// A step of the ablation.
+    Step(Step),
     Weft,
     Socket,
 }
@@ -39,6 +43,7 @@ impl Kind {
             Kind::Bare { .. } => "bare",
             Kind::Vectors => "vectors",
             Kind::Packed => "packed",
+            Kind::Step(step) => step.name(),
             Kind::Weft => "weft",
             Kind::Socket => "socket",
         }
@@ -89,6 +94,7 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
         Kind::Bare { wait_fd } => Box::new(bare::BareReceiver::open(place.rail, wait_fd, pool)?),
         Kind::Vectors => Box::new(bare::BareReceiver::open(place.rail, false, pool)?),
         Kind::Packed => Box::new(packed::PackedReceiver::open(place.rail, pool)?),
+        Kind::Step(_) => Box::new(steps::StepReceiver::open(place, pool)?),
         Kind::Weft => Box::new(weft::WeftReceiver::open(place.case, pool)?),
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
     })
@@ -112,6 +118,7 @@ pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<(
             let answer = sender.answer();
             (Box::new(sender), answer)
         }
+        Kind::Step(step) => (Box::new(steps::StepSender::open(step, place, pool, offer)?), Value::Null),
         Kind::Weft => (Box::new(weft::WeftSender::open(place.case, pool, offer)?), Value::Null),
         Kind::Socket => (Box::new(socket::SocketSender::open(pool, offer)?), Value::Null),
     })

@@ -4,7 +4,7 @@
 use super::control::{Control, Order};
 use super::target::{Offer, Spec};
 use super::{command_of, Case, Event, Fabric, Outcome, Rival, Session, Tuned};
-use crate::engines::{self, Kind, Place, Sender};
+use crate::engines::{self, Kind, Place, Sender, Step};
 use crate::lab;
 use crate::machine::Facts;
 use crate::memory::Pool;
@@ -12,6 +12,7 @@ use crate::pages::Lists;
 use anyhow::{anyhow, bail, Context, Result};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,7 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
         Rival::Weft => vec![bare[0], bare[1], Kind::Weft],
         Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
         Rival::Packing => vec![bare[0], Kind::Vectors, Kind::Packed],
+        Rival::Steps => Step::ALL.map(Kind::Step).into_iter().chain([Kind::Weft]).collect(),
         Rival::Socket => vec![Kind::Socket],
     };
     let provider = match case.rival {
@@ -66,8 +68,9 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
     };
     let mut pair = Pair::start(session, rail, kinds)?;
     // Of each of these the fastest is measured.
-    let contests = match case.rival {
+    let contests: Vec<Range<usize>> = match case.rival {
         Rival::Socket => vec![0..1],
+        Rival::Steps => vec![],
         Rival::Packing => vec![0..1, 1..2, 2..3],
         Rival::Weft | Rival::Itself => vec![0..2],
     };
@@ -89,6 +92,7 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
             measured.push(best.engine + 2);
             pair.sender(best.engine + 2)?.tune(best.tuning);
         }
+        Rival::Steps => measured.extend(0..pair.kinds.len()),
         Rival::Socket | Rival::Packing => {}
     }
     let times = pair.alternate(case.pairs, &measured)?;

@@ -28,6 +28,8 @@ pub enum Rival {
     Itself,
     /// Several pages a write, and packed pages, over bare libfabric.
     Packing,
+    /// The steps of the ablation, and Weft.
+    Steps,
     /// A plain socket, alone.
     Socket,
 }
@@ -48,12 +50,26 @@ pub struct Case {
     pub threads: bool,
     /// The bare loop's window, instead of the fastest.
     pub window: Option<usize>,
+    /// Of the steps of the ablation: endpoints, and threads that drive them.
+    pub rails: usize,
+    pub step_threads: usize,
 }
 
 impl Case {
     pub fn new(fabric: Fabric, page_len: usize, rival: Rival) -> Case {
         let pages = ((32 << 20) / page_len).clamp(1, 4096);
-        Case { fabric, rival, page_len, pages, pairs: 400, sessions: 4, threads: false, window: None }
+        Case {
+            fabric,
+            rival,
+            page_len,
+            pages,
+            pairs: 400,
+            sessions: 4,
+            threads: false,
+            window: None,
+            rails: 1,
+            step_threads: 1,
+        }
     }
 }
 
@@ -64,6 +80,7 @@ impl fmt::Display for Case {
             Rival::Weft => "weft beside the bare loop",
             Rival::Itself => "the bare loop beside itself",
             Rival::Packing => "one write a page, vectors and packed",
+            Rival::Steps => "step by step",
             Rival::Socket => "a plain socket",
         };
         write!(f, "{fabric}, {} pages, {what}", show::size(self.page_len))
