@@ -81,7 +81,7 @@ fn draw_bars(
     for (at, (name, value, says)) in bars.bars.iter().enumerate() {
         let top = 44 + at as i32 * pitch;
         let (left, bottom) = (name_width, top + pitch * 2 / 3);
-        let right = left + (value / bars.most * room).max(1.0) as i32;
+        let right = left + (value / bars.most * room) as i32;
         let text = (top + bottom) / 2 - 7;
         area.draw(&Text::new(name.clone(), (12, text), ink.clone()))?;
         area.draw(&Rectangle::new([(left, top), (right, bottom)], colour.filled()))?;

@@ -3,6 +3,7 @@
 mod ablate;
 mod crossover;
 mod figures;
+mod markdown;
 mod raw;
 
 use crate::pair;

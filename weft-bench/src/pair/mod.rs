@@ -48,6 +48,8 @@ pub struct Case {
     pub sessions: usize,
     /// Weft with worker threads.
     pub threads: bool,
+    /// Weft may pack pages.
+    pub packing: bool,
     /// The bare loop's window, instead of the fastest.
     pub window: Option<usize>,
     /// Of the steps of the ablation: endpoints, and threads that drive them.
@@ -66,6 +68,7 @@ impl Case {
             pairs: 400,
             sessions: 4,
             threads: false,
+            packing: false,
             window: None,
             rails: 1,
             step_threads: 1,
@@ -122,6 +125,12 @@ impl Outcome {
     /// GB/s of an engine's transfers.
     pub fn rates(&self, engine: usize) -> Vec<f64> {
         self.times.iter().map(|round| self.bytes as f64 / round[engine] as f64).collect()
+    }
+
+    /// What a round's transfers take, all engines together.
+    pub fn round_seconds(&self) -> f64 {
+        let all: u64 = self.times.iter().flatten().sum();
+        all as f64 / 1e9 / self.times.len().max(1) as f64
     }
 
     /// Of each pair: the second's throughput over the first's.
@@ -243,5 +252,6 @@ mod tests {
         };
         assert_eq!(outcome.rates(0), [2.0, 1.0]);
         assert_eq!(outcome.ratios(), [0.5, 2.0]);
+        assert_eq!(outcome.round_seconds(), 1.5e-6);
     }
 }
