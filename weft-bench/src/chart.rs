@@ -6,8 +6,8 @@ use plotters::prelude::*;
 use std::path::Path;
 
 const SIZE: (u32, u32) = (900, 420);
-const FONT: (&str, u32) = ("sans-serif", 14);
-const TITLE: (&str, u32) = ("sans-serif", 17);
+const FONT: (&str, u32) = ("sans-serif", 16);
+const TITLE: (&str, u32) = ("sans-serif", 18);
 const INK: RGBColor = RGBColor(128, 128, 128);
 const COLOURS: [RGBColor; 4] =
     [RGBColor(66, 133, 190), RGBColor(224, 130, 44), RGBColor(66, 160, 96), RGBColor(170, 110, 190)];
@@ -105,4 +105,30 @@ fn save(
         std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     }
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_long_as_their_values() {
+        let path = std::env::temp_dir().join(format!("weft-bench-{}.svg", std::process::id()));
+        let bars_of = |values: &[f64]| Bars {
+            title: "a < b".into(),
+            most: 10.0,
+            bars: values.iter().map(|value| ("name".into(), *value, format!("{value}"))).collect(),
+        };
+        bars(&path, &[bars_of(&[10.0, 5.0])]).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let widths: Vec<f64> = text
+            .split("<rect ")
+            .skip(1)
+            .filter_map(|rect| rect.split("width=\"").nth(1)?.split('"').next()?.parse().ok())
+            .collect();
+        assert_eq!(widths.len(), 2);
+        assert!((widths[0] / widths[1] - 2.0).abs() < 0.02, "{widths:?}");
+        assert!(text.contains("a &lt; b"));
+    }
 }

@@ -92,7 +92,9 @@ pub fn run(args: &Args) -> Result<()> {
         case.pairs
     );
     println!("{}", table(&rows));
-    println!("All rails share one NIC and these cores: what a step is worth here is not what it is on 32 NICs.");
+    println!(
+        "All rails share one NIC and these cores: what a step is worth here is not what it is on 32 NICs."
+    );
     if let Some(path) = &args.json {
         let rows: Vec<_> = rows.iter().map(to_json).collect();
         std::fs::write(path, serde_json::to_string_pretty(&rows)? + "\n")

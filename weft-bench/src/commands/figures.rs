@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn row_of(figure: &Figure, value: &Result<f64>) -> Row {
-    let value = value.as_ref().map_or_else(|error| why_not(error), |value| format!("{value:.3}"));
+    let value = value.as_ref().map_or_else(why_not, |value| format!("{value:.3}"));
     Row { id: figure.id, what: figure.what, value, least: figure.least, aim: figure.aim }
 }
 

@@ -476,7 +476,8 @@ const ENDED: u64 = u64::MAX;
 impl StepReceiver {
     pub fn open(place: &Place, pool: &Pool) -> Result<StepReceiver> {
         let (rails, threads) = (place.case.rails, place.case.step_threads.min(place.case.rails));
-        let ports: Vec<Port> = (0..rails).map(|_| Port::open(place.rail, false, pool)).collect::<Result<_>>()?;
+        let ports: Vec<Port> =
+            (0..rails).map(|_| Port::open(place.rail, false, pool)).collect::<Result<_>>()?;
         let offer = |port: &Port| {
             let Remote { base, key } = port.remote(pool);
             Offer { address: port.address.clone(), base, key }
@@ -515,5 +516,34 @@ impl Drop for StepReceiver {
             // A panic has been printed already.
             let _ = helper.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_may_use_one_processor_of_those_it_had() {
+        let all = processors();
+        // SAFETY: sets of bits.
+        unsafe {
+            for number in 0..5 {
+                let one = one_of(&all, number);
+                assert_eq!(libc::CPU_COUNT(&one), 1);
+                let is_within = |cpu| !libc::CPU_ISSET(cpu, &one) || libc::CPU_ISSET(cpu, &all);
+                assert!((0..libc::CPU_SETSIZE as usize).all(is_within));
+            }
+        }
+    }
+
+    #[test]
+    fn shared_state_gives_each_page_once_and_counts_by_transfer() {
+        let mut state = State::default();
+        assert_eq!([state.take(), state.take(), state.take()], [0, 1, 2]);
+        state.count(7, 2);
+        state.count(8, 1);
+        state.count(7, 3);
+        assert_eq!((state.completed[&7], state.completed[&8]), (5, 1));
     }
 }

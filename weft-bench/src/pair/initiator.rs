@@ -12,7 +12,6 @@ use crate::pages::Lists;
 use anyhow::{anyhow, bail, Context, Result};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
-use std::ops::Range;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
@@ -68,11 +67,11 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
     };
     let mut pair = Pair::start(session, rail, kinds)?;
     // Of each of these the fastest is measured.
-    let contests: Vec<Range<usize>> = match case.rival {
-        Rival::Socket => vec![0..1],
-        Rival::Steps => vec![],
-        Rival::Packing => vec![0..1, 1..2, 2..3],
-        Rival::Weft | Rival::Itself => vec![0..2],
+    let contests: &[&[usize]] = match case.rival {
+        Rival::Socket => &[&[0]],
+        Rival::Steps => &[],
+        Rival::Packing => &[&[0], &[1], &[2]],
+        Rival::Weft | Rival::Itself => &[&[0, 1]],
     };
     let (mut tuned, mut measured) = (Vec::new(), Vec::new());
     for contest in contests {
@@ -209,12 +208,13 @@ impl Pair {
         Ok(begun.elapsed().as_nanos() as u64)
     }
 
-    fn tunings(&self, engines: std::ops::Range<usize>) -> Vec<Tuned> {
-        let of_one = |engine: usize| {
+    fn tunings(&self, engines: &[usize]) -> Vec<Tuned> {
+        let of_one = |engine: &usize| {
+            let engine = *engine;
             let count = self.senders[engine].as_ref().map_or(0, |sender| sender.tunings());
             (0..count).map(move |tuning| Tuned { engine, tuning })
         };
-        engines.flat_map(of_one).collect()
+        engines.iter().flat_map(of_one).collect()
     }
 
     /// Tries these tunings, and sets the fastest; it is the first of those that
