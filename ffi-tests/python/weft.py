@@ -38,7 +38,8 @@ class EndpointProperties(Sized):
 class RailProperties(Sized):
     _fields_ = [
         ("size", c_uint32), ("worker", c_uint32), ("fabric", c_char * 64), ("name", c_char * 64),
-        ("address", c_char * 128), ("numa_node", c_int32), ("pci", c_char * 32)]
+        ("address", c_char * 128), ("numa_node", c_int32), ("pci", c_char * 32),
+        ("bytes", c_uint64), ("posts", c_uint64)]
 
 
 class MemoryRange(Structure):

@@ -21,11 +21,11 @@ pub fn survey() -> Result<String> {
 fn rails(machine: &Machine, visible: Option<&str>) -> Rails {
     let listed = if machine.root.is_real() { select::candidates(None, None, machine).ok() } else { None };
     let (source, why, list) = match listed {
-        Some(found) => {
+        Some(found) if !found.libfabric.is_empty() => {
             let rail = |c: select::Candidate| Rail { fabric: c.fabric, name: c.name, pci: c.pci };
             ("libfabric", found.why, found.candidates.into_iter().map(rail).collect::<Vec<Rail>>())
         }
-        None => {
+        _ => {
             let nics = guess(machine);
             let choice = choose(&nics, select::patterns(None).as_deref(), machine, visible);
             let rail = |i: &usize| nics[*i].clone();

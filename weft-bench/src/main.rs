@@ -11,8 +11,10 @@
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`hosts`], [`wire`] | networks of our own to measure in, and what they carry |
 //! | [`machine`], [`tree`] | what the machine is, and how it is drawn |
-//! | [`memory`], [`pages`], [`stats`], [`show`] | buffers, page lists, medians, the terminal |
+//! | [`memory`], [`pages`], [`stats`] | buffers, page lists, medians |
+//! | [`show`], [`chart`] | the terminal, and charts |
 
+mod chart;
 mod commands;
 mod engines;
 mod figures;

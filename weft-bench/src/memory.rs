@@ -21,6 +21,8 @@ pub fn untouched(len: usize) -> Result<*mut u8> {
 }
 
 /// A pool of pages in anonymous memory, on huge pages where the system lets us.
+/// A clone names the same pages.
+#[derive(Clone)]
 pub struct Pool {
     base: *mut u8,
     pub page_len: usize,

@@ -1,7 +1,7 @@
 //! Which pages a transfer moves: both processes draw the same from a seed.
 
 /// Page indexes of both sides: distinct, random, out of a pool.
-#[derive(PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Lists {
     pub source: Vec<u32>,
     pub target: Vec<u32>,

@@ -1,5 +1,6 @@
 //! `weft-bench figures`: every figure of the registry, as a table and as JSON.
 
+use super::markdown::{self, Row};
 use crate::figures::{self, Bench, Figure};
 use crate::show::{self, Progress};
 use anyhow::{bail, Context, Result};
@@ -14,6 +15,9 @@ pub struct Args {
     /// Write them as JSON, too: one object, from name to number, or to why there is none.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write them as a table between the two markers of this file, too.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
     /// Only those whose names match: patterns separated by commas, "*" matches any text.
     #[arg(long, value_name = "PATTERN")]
     only: Option<String>,
@@ -58,7 +62,16 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.json {
         save(path, &values)?;
     }
+    if let Some(path) = &args.markdown {
+        let rows: Vec<Row> = values.iter().map(|(figure, value)| row_of(figure, value)).collect();
+        markdown::write(path, &bench.facts, args.quick, &rows)?;
+    }
     Ok(())
+}
+
+fn row_of(figure: &Figure, value: &Result<f64>) -> Row {
+    let value = value.as_ref().map_or_else(why_not, |value| format!("{value:.3}"));
+    Row { id: figure.id, what: figure.what, value, least: figure.least, aim: figure.aim }
 }
 
 fn why_not(error: &anyhow::Error) -> String {

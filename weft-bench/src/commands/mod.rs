@@ -1,7 +1,10 @@
 //! What a user calls: one file for each command.
 
+mod ablate;
+mod crossover;
 mod figures;
 mod load;
+mod markdown;
 mod raw;
 mod topo;
 
@@ -20,6 +23,8 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Ablate(ablate::Args),
+    Crossover(crossover::Args),
     Figures(figures::Args),
     Raw(raw::Args),
     Topo(topo::Args),
@@ -52,6 +57,8 @@ enum Command {
 
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
+        Command::Ablate(args) => ablate::run(&args),
+        Command::Crossover(args) => crossover::run(&args),
         Command::Figures(args) => figures::run(&args),
         Command::Raw(args) => raw::run(&args),
         Command::Topo(args) => topo::run(&args),

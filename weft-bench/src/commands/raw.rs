@@ -32,6 +32,9 @@ pub struct Args {
     /// Weft with its worker threads, instead of progress in the polling thread.
     #[arg(long)]
     threads: bool,
+    /// Weft may pack small pages, instead of one write for each.
+    #[arg(long)]
+    packing: bool,
     /// The bare loop's window: writes in flight. Default: the fastest of several.
     #[arg(long, value_name = "WRITES")]
     window: Option<usize>,
@@ -43,6 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
     case.pairs = args.pairs;
     case.sessions = args.sessions;
     case.threads = args.threads;
+    case.packing = args.packing;
     case.window = args.window;
     let progress = Progress::new();
     let outcome = pair::measure(&case, &progress)?;

@@ -1,6 +1,6 @@
 //! The bare loop: what a program reaches with plain libfabric. One fi_writemsg
-//! for each page, a window of them in flight, on one endpoint; no sharding, no
-//! state, no checks.
+//! for each page (or, as `RUN` says, for several), a window of them in flight, on
+//! one endpoint; no sharding, no state, no checks.
 
 use super::port::{Port, Remote};
 use super::{Place, Rail, Receiver, Sender};
@@ -11,6 +11,7 @@ use libfabric_sys::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 use std::mem::zeroed;
+use std::ptr;
 use std::time::{Duration, Instant};
 
 const WINDOWS: [usize; 6] = [8, 16, 32, 64, 128, 256];
@@ -45,7 +46,8 @@ struct Offer {
     key: u64,
 }
 
-pub struct BareSender {
+/// `RUN` pages go with one write, each a segment of it.
+pub struct BareSender<const RUN: usize> {
     port: Port,
     wait_fd: bool,
     source: *mut u8,
@@ -58,8 +60,8 @@ pub struct BareSender {
     tuning: Tuning,
 }
 
-impl BareSender {
-    pub fn open(place: &Place, wait_fd: bool, pool: &Pool, offer: &Value) -> Result<BareSender> {
+impl<const RUN: usize> BareSender<RUN> {
+    pub fn open(place: &Place, wait_fd: bool, pool: &Pool, offer: &Value) -> Result<Self> {
         let offer: Offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
         let port = Port::open(place.rail, wait_fd, pool)?;
         let route = port.insert(&offer.address)?;
@@ -77,7 +79,7 @@ impl BareSender {
                 }
             }
         }
-        Ok(BareSender {
+        Ok(Self {
             port,
             wait_fd,
             source: pool.base(),
@@ -95,25 +97,26 @@ impl BareSender {
         json!({ "address": self.port.address })
     }
 
-    /// True if the provider took it; false if it has no room.
+    /// True if the provider took it; false if it has no room. `len` of each page.
     #[inline]
-    fn post(&mut self, at: usize, source: u32, target: u32, len: usize, flags: u64) -> Result<bool> {
-        let iov = libc::iovec {
-            iov_base: self.source.wrapping_add(source as usize * self.page_len).cast(),
-            iov_len: len,
-        };
-        let remote = fi_rma_iov {
-            addr: self.remote.base + target as u64 * self.page_len as u64,
-            len,
-            key: self.remote.key,
-        };
+    fn post(&mut self, at: usize, sources: &[u32], targets: &[u32], len: usize, flags: u64) -> Result<bool> {
+        let mut iov = [libc::iovec { iov_base: ptr::null_mut(), iov_len: len }; RUN];
+        let mut remote = [fi_rma_iov { addr: 0, len, key: self.remote.key }; RUN];
+        let mut descriptors = [self.port.descriptor; RUN];
+        for (segment, source) in iov.iter_mut().zip(sources) {
+            segment.iov_base = self.source.wrapping_add(*source as usize * self.page_len).cast();
+        }
+        for (segment, target) in remote.iter_mut().zip(targets) {
+            segment.addr = self.remote.base + *target as u64 * self.page_len as u64;
+        }
+        let count = sources.len().min(RUN);
         let message = fi_msg_rma {
-            msg_iov: &iov,
-            desc: &mut self.port.descriptor,
-            iov_count: 1,
+            msg_iov: iov.as_ptr(),
+            desc: descriptors.as_mut_ptr(),
+            iov_count: count,
             addr: self.route,
-            rma_iov: &remote,
-            rma_iov_count: 1,
+            rma_iov: remote.as_ptr(),
+            rma_iov_count: count,
             context: (&raw mut self.contexts[at]).cast(),
             data: 0,
         };
@@ -126,7 +129,7 @@ impl BareSender {
     }
 }
 
-impl Sender for BareSender {
+impl<const RUN: usize> Sender for BareSender<RUN> {
     fn connect(&mut self) -> Result<()> {
         // The first writes to a peer connect: they take milliseconds.
         self.write(&Lists { source: vec![0], target: vec![0] })
@@ -135,7 +138,8 @@ impl Sender for BareSender {
     fn write(&mut self, lists: &Lists) -> Result<()> {
         let Tuning { window, delivery, more, refill } = self.tuning;
         let pages = lists.len();
-        let total = pages + (delivery == Delivery::Flush) as usize;
+        let writes = pages.div_ceil(RUN);
+        let total = writes + (delivery == Delivery::Flush) as usize;
         let (mut posted, mut done, mut idle) = (0, 0, 0u32);
         let mut since = None;
         // SAFETY: integers and pointers.
@@ -152,8 +156,12 @@ impl Sender for BareSender {
                     if more && posted + 1 < until {
                         flags |= FI_MORE;
                     }
-                    let (page, len) = if posted < pages { (posted, self.page_len) } else { (pages - 1, 1) };
-                    if !self.post(posted, lists.source[page], lists.target[page], len, flags)? {
+                    let (from, end, len) = match posted < writes {
+                        true => (posted * RUN, pages.min(posted * RUN + RUN), self.page_len),
+                        false => (pages - 1, pages, 1),
+                    };
+                    let (sources, targets) = (&lists.source[from..end], &lists.target[from..end]);
+                    if !self.post(posted, sources, targets, len, flags)? {
                         break;
                     }
                     posted += 1;
@@ -198,7 +206,8 @@ impl Sender for BareSender {
         };
         let more = if more { ", FI_MORE" } else { "" };
         let wait = if self.wait_fd { "FI_WAIT_FD" } else { "FI_WAIT_NONE" };
-        format!("bare: window {window}, filled when {refill} are free, {delivery}{more}, {wait}")
+        let run = if RUN > 1 { format!("{RUN} pages a write, ") } else { String::new() };
+        format!("bare: {run}window {window}, filled when {refill} are free, {delivery}{more}, {wait}")
     }
 }
 

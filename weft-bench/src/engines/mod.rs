@@ -2,10 +2,13 @@
 //! at the target; each is driven by polling.
 
 mod bare;
+mod packed;
 mod port;
 mod socket;
+mod steps;
 pub mod weft;
 
+pub use self::steps::Step;
 pub use self::weft::{blob, check, rail, text, Rail};
 
 use crate::memory::Pool;
@@ -21,14 +24,26 @@ pub enum Kind {
     Bare {
         wait_fd: bool,
     },
+    /// The bare loop with several pages a write: the provider's vectors.
+    Vectors,
+    /// Pages gathered, sent as one and scattered.
+    Packed,
+    /// A step of the ablation.
+    Step(Step),
     Weft,
     Socket,
 }
+
+/// Segments of a write that tcp and shm take.
+const SEGMENTS: usize = 4;
 
 impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Bare { .. } => "bare",
+            Kind::Vectors => "vectors",
+            Kind::Packed => "packed",
+            Kind::Step(step) => step.name(),
             Kind::Weft => "weft",
             Kind::Socket => "socket",
         }
@@ -77,6 +92,9 @@ pub struct Place<'a> {
 pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiver>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareReceiver::open(place.rail, wait_fd, pool)?),
+        Kind::Vectors => Box::new(bare::BareReceiver::open(place.rail, false, pool)?),
+        Kind::Packed => Box::new(packed::PackedReceiver::open(place.rail, pool)?),
+        Kind::Step(_) => Box::new(steps::StepReceiver::open(place, pool)?),
         Kind::Weft => Box::new(weft::WeftReceiver::open(place.case, pool)?),
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
     })
@@ -86,10 +104,21 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
 pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<(Box<dyn Sender>, Value)> {
     Ok(match kind {
         Kind::Bare { wait_fd } => {
-            let sender = bare::BareSender::open(place, wait_fd, pool, offer)?;
+            let sender = bare::BareSender::<1>::open(place, wait_fd, pool, offer)?;
             let answer = sender.answer();
             (Box::new(sender), answer)
         }
+        Kind::Vectors => {
+            let sender = bare::BareSender::<SEGMENTS>::open(place, false, pool, offer)?;
+            let answer = sender.answer();
+            (Box::new(sender), answer)
+        }
+        Kind::Packed => {
+            let sender = packed::PackedSender::open(place, pool, offer)?;
+            let answer = sender.answer();
+            (Box::new(sender), answer)
+        }
+        Kind::Step(step) => (Box::new(steps::StepSender::open(step, place, pool, offer)?), Value::Null),
         Kind::Weft => (Box::new(weft::WeftSender::open(place.case, pool, offer)?), Value::Null),
         Kind::Socket => (Box::new(socket::SocketSender::open(pool, offer)?), Value::Null),
     })

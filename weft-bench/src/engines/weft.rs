@@ -91,6 +91,7 @@ impl Endpoint {
                 Fabric::Shm => c"*".as_ptr(),
             };
             config.rail_count = 1;
+            config.packing = if case.packing { WEFT_PACKING_AUTO } else { WEFT_PACKING_OFF };
             config.progress = if case.threads { WEFT_PROGRESS_THREADS } else { WEFT_PROGRESS_MANUAL };
             check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
         }

@@ -7,6 +7,9 @@ use crate::stats::Spread;
 use anyhow::{anyhow, Result};
 use std::rc::Rc;
 
+/// Small pages of a transfer that Weft may pack.
+const PACKED_PAGES: usize = 20_000;
+
 /// A measurement that several figures may share.
 pub type Key = (Fabric, usize, Rival);
 
@@ -45,6 +48,13 @@ pub const ALL: &[Figure] = &[
         "0.85",
         "1.00",
         |bench| ratio(bench, Shm, SMALL)
+    ),
+    figure!(
+        "packed_4k_tcp",
+        "20,000 random 4 KiB pages a transfer over loopback tcp: Weft, which may pack, over the bare loop, which writes page by page",
+        "2.0",
+        "5.0",
+        packed_ratio
     ),
     figure!(
         "raw_self_ratio",
@@ -86,7 +96,11 @@ fn measure(bench: &mut Bench, (fabric, page_len, rival): Key) -> Result<Outcome>
     if bench.quick {
         (case.pairs, case.sessions) = (60, 2);
     }
-    let outcome = pair::measure(&case, &bench.progress)?;
+    measure_case(bench, &case)
+}
+
+fn measure_case(bench: &mut Bench, case: &Case) -> Result<Outcome> {
+    let outcome = pair::measure(case, &bench.progress)?;
     bench.facts.learn(&outcome.facts);
     let rates: Vec<String> = (0..outcome.names.len())
         .map(|i| format!("{} {:.3} GB/s", outcome.names[i], Spread::of(outcome.rates(i)).median))
@@ -102,6 +116,13 @@ fn measure(bench: &mut Bench, (fabric, page_len, rival): Key) -> Result<Outcome>
 
 fn ratio(bench: &mut Bench, fabric: Fabric, page_len: usize) -> Result<f64> {
     Ok(Spread::of(outcome(bench, (fabric, page_len, Weft))?.ratios()).median)
+}
+
+fn packed_ratio(bench: &mut Bench) -> Result<f64> {
+    let mut case = Case::new(Tcp, SMALL, Weft);
+    (case.pages, case.packing) = (PACKED_PAGES, true);
+    (case.pairs, case.sessions) = if bench.quick { (16, 1) } else { (80, 4) };
+    Ok(Spread::of(measure_case(bench, &case)?.ratios()).median)
 }
 
 fn bare_gbs(bench: &mut Bench, fabric: Fabric, page_len: usize) -> Result<f64> {

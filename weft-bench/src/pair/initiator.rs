@@ -4,7 +4,7 @@
 use super::control::{Control, Order};
 use super::target::{Offer, Spec};
 use super::{command_of, Case, Event, Fabric, Outcome, Rival, Session, Tuned};
-use crate::engines::{self, Kind, Place, Sender};
+use crate::engines::{self, Kind, Place, Sender, Step};
 use crate::lab;
 use crate::machine::Facts;
 use crate::memory::Pool;
@@ -57,6 +57,8 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
     let kinds = match case.rival {
         Rival::Weft => vec![bare[0], bare[1], Kind::Weft],
         Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
+        Rival::Packing => vec![bare[0], Kind::Vectors, Kind::Packed],
+        Rival::Steps => Step::ALL.map(Kind::Step).into_iter().chain([Kind::Weft]).collect(),
         Rival::Socket => vec![Kind::Socket],
     };
     let provider = match case.rival {
@@ -64,20 +66,33 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
         _ => format!("{} ({})", rail.provider, rail.domain),
     };
     let mut pair = Pair::start(session, rail, kinds)?;
-    let first = if case.rival == Rival::Socket { 0..1 } else { 0..2 };
-    let tuned = match session.tuned.is_empty() {
-        true => pair.calibrate(pair.tunings(first), &ROUNDS)?,
-        false => pair.calibrate(session.tuned.clone(), &ROUNDS[ROUNDS.len() - 1..])?,
+    // Of each of these the fastest is measured.
+    let contests: &[&[usize]] = match case.rival {
+        Rival::Socket => &[&[0]],
+        Rival::Steps => &[],
+        Rival::Packing => &[&[0], &[1], &[2]],
+        Rival::Weft | Rival::Itself => &[&[0, 1]],
     };
-    let best = tuned.first().context("no engine to tune")?;
-    let mut measured = vec![best.engine];
+    let (mut tuned, mut measured) = (Vec::new(), Vec::new());
+    for contest in contests {
+        let known: Vec<Tuned> =
+            session.tuned.iter().filter(|tuned| contest.contains(&tuned.engine)).copied().collect();
+        let ranked = match known.is_empty() {
+            true => pair.calibrate(pair.tunings(contest), &ROUNDS)?,
+            false => pair.calibrate(known, &ROUNDS[ROUNDS.len() - 1..])?,
+        };
+        measured.push(ranked.first().context("no engine to tune")?.engine);
+        tuned.extend(ranked);
+    }
     match case.rival {
         Rival::Weft => measured.push(2),
         Rival::Itself => {
+            let best: &Tuned = tuned.first().context("no engine to tune")?;
             measured.push(best.engine + 2);
             pair.sender(best.engine + 2)?.tune(best.tuning);
         }
-        Rival::Socket => {}
+        Rival::Steps => measured.extend(0..pair.kinds.len()),
+        Rival::Socket | Rival::Packing => {}
     }
     let times = pair.alternate(case.pairs, &measured)?;
     pair.verify(&measured)?;
@@ -193,12 +208,13 @@ impl Pair {
         Ok(begun.elapsed().as_nanos() as u64)
     }
 
-    fn tunings(&self, engines: std::ops::Range<usize>) -> Vec<Tuned> {
-        let of_one = |engine: usize| {
+    fn tunings(&self, engines: &[usize]) -> Vec<Tuned> {
+        let of_one = |engine: &usize| {
+            let engine = *engine;
             let count = self.senders[engine].as_ref().map_or(0, |sender| sender.tunings());
             (0..count).map(move |tuning| Tuned { engine, tuning })
         };
-        engines.flat_map(of_one).collect()
+        engines.iter().flat_map(of_one).collect()
     }
 
     /// Tries these tunings, and sets the fastest; it is the first of those that

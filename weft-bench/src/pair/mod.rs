@@ -26,6 +26,10 @@ pub enum Rival {
     Weft,
     /// A second bare loop: the ratio must be 1.
     Itself,
+    /// Several pages a write, and packed pages, over bare libfabric.
+    Packing,
+    /// The steps of the ablation, and Weft.
+    Steps,
     /// A plain socket, alone.
     Socket,
 }
@@ -44,14 +48,31 @@ pub struct Case {
     pub sessions: usize,
     /// Weft with worker threads.
     pub threads: bool,
+    /// Weft may pack pages.
+    pub packing: bool,
     /// The bare loop's window, instead of the fastest.
     pub window: Option<usize>,
+    /// Of the steps of the ablation: endpoints, and threads that drive them.
+    pub rails: usize,
+    pub step_threads: usize,
 }
 
 impl Case {
     pub fn new(fabric: Fabric, page_len: usize, rival: Rival) -> Case {
         let pages = ((32 << 20) / page_len).clamp(1, 4096);
-        Case { fabric, rival, page_len, pages, pairs: 400, sessions: 4, threads: false, window: None }
+        Case {
+            fabric,
+            rival,
+            page_len,
+            pages,
+            pairs: 400,
+            sessions: 4,
+            threads: false,
+            packing: false,
+            window: None,
+            rails: 1,
+            step_threads: 1,
+        }
     }
 }
 
@@ -61,6 +82,8 @@ impl fmt::Display for Case {
         let what = match self.rival {
             Rival::Weft => "weft beside the bare loop",
             Rival::Itself => "the bare loop beside itself",
+            Rival::Packing => "one write a page, vectors and packed",
+            Rival::Steps => "step by step",
             Rival::Socket => "a plain socket",
         };
         write!(f, "{fabric}, {} pages, {what}", show::size(self.page_len))
@@ -102,6 +125,12 @@ impl Outcome {
     /// GB/s of an engine's transfers.
     pub fn rates(&self, engine: usize) -> Vec<f64> {
         self.times.iter().map(|round| self.bytes as f64 / round[engine] as f64).collect()
+    }
+
+    /// What a round's transfers take, all engines together.
+    pub fn round_seconds(&self) -> f64 {
+        let all: u64 = self.times.iter().flatten().sum();
+        all as f64 / 1e9 / self.times.len().max(1) as f64
     }
 
     /// Of each pair: the second's throughput over the first's.
@@ -223,5 +252,6 @@ mod tests {
         };
         assert_eq!(outcome.rates(0), [2.0, 1.0]);
         assert_eq!(outcome.ratios(), [0.5, 2.0]);
+        assert_eq!(outcome.round_seconds(), 1.5e-6);
     }
 }
