@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn descriptors_travel_and_ends_are_heard() {
-        let name = format!("weft-test-{}", crate::clock::Random.u64().unwrap());
+        let name = format!("weft-test-{}", crate::clock::Random::System.u64().unwrap());
         assert!(connect(&name).is_err());
         let listener = listen(&name).unwrap();
         let near = connect(&name).unwrap().unwrap();

@@ -420,7 +420,7 @@ fn sleep(nic: &mut HostNic) {
 
 /// A channel, the socket of its peer, and its target's end.
 fn under_attack() -> (Channel, OwnedFd, Incoming) {
-    let name = format!("weft-test-{}", crate::clock::Random.u64().unwrap());
+    let name = format!("weft-test-{}", crate::clock::Random::System.u64().unwrap());
     let listener = socket::listen(&name).unwrap();
     let near = socket::connect(&name).unwrap().unwrap();
     let far = socket::accept(listener.as_fd()).unwrap();
