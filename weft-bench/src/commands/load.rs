@@ -88,7 +88,7 @@ struct LoadArgs {
     /// Submit all that may be in flight at once, and wait for all, again and again.
     #[arg(long)]
     together: bool,
-    /// Beside the load, one transfer of so many bytes after the other.
+    /// Beside the load, one transfer of so many bytes after the other, of the latency class.
     #[arg(long, value_name = "BYTES", value_parser = show::parse_size)]
     small: Option<usize>,
     /// At the end move everything once more, into wiped pages, and look at every byte.

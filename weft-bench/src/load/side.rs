@@ -143,6 +143,7 @@ impl Side {
         unsafe {
             let mut args: weft_range_args = zeroed();
             args.size = size_of::<weft_range_args>() as u32;
+            args.flags = WEFT_CLASS_LATENCY;
             args.local = self.memory;
             args.remote = self.remote;
             args.local_range = load.layers as u32;
