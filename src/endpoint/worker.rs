@@ -356,7 +356,7 @@ impl Worker {
             segments: Default::default(),
         };
         let posted = lane.flows.pump(&mut pass, left)?;
-        if lane.flows.is_idle() && !rail.is_covered(lane.lane) {
+        if rail.needs_cover(lane.lane, lane.flows.is_idle()) {
             // Nobody else will say that the last writes were delivered.
             rail.post_warm(lane.lane, now);
         }

@@ -361,6 +361,13 @@ impl Rail {
         self.lane(lane).is_none_or(|lane| lane.uncovered == 0)
     }
 
+    /// Whether a lane's last writes need one that covers them: nothing else will be
+    /// posted, or the window has become so small that nothing else can be.
+    pub fn needs_cover(&self, lane: u32, idle: bool) -> bool {
+        let Some(of) = self.lane(lane).filter(|of| of.uncovered > 0) else { return false };
+        idle || of.inflight_bytes == of.uncovered && of.inflight_bytes >= of.window.bytes()
+    }
+
     /// Counts bytes as in flight on a lane.
     #[inline]
     pub fn charge(&mut self, lane: u32, bytes: u64, now: u64) {

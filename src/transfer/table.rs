@@ -300,15 +300,18 @@ impl Table {
             Some(Move { direction: Direction::Write, .. }) => KIND_WRITE,
             Some(_) => KIND_READ,
         };
-        // A worker's time is that of the beginning of its pass.
-        let mut completion = Completion::new(kind, outcome, body.peer, now.max(body.submit_ns));
+        // A worker's time is that of the beginning of its pass, and workers' passes overlap.
+        let first_post = match slot.first_post.load(Ordering::Relaxed) {
+            0 => 0,
+            posted => posted.max(body.submit_ns),
+        };
+        let now = now.max(body.submit_ns).max(first_post);
+        let mut completion = Completion::new(kind, outcome, body.peer, now);
         completion.transfer = id;
         completion.user_data = body.user_data;
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
         completion.submit_ns = body.submit_ns;
-        // As above; 0 if nothing was posted.
-        let first_post = slot.first_post.load(Ordering::Relaxed);
-        completion.first_post_ns = if first_post == 0 { 0 } else { first_post.max(body.submit_ns) };
+        completion.first_post_ns = first_post;
         let queue = body.queue.clone();
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
