@@ -888,6 +888,37 @@ static void access_is_kept(void)
     duo_close(&duo);
 }
 
+/* Pages that this process may not read are refused; those that it may not write
+ * are sources only. */
+static void protected_memory(void)
+{
+    struct duo duo = duo_open(8192);
+    uint8_t *pages = map_bytes(8192);
+    weft_memory_range range = {pages, 8192};
+    weft_memory *memory;
+    fill_random(pages, 8192, 3);
+    CHECK(mprotect(pages + 4096, 4096, PROT_NONE) == 0);
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(duo.a->endpoint, &range, 1, NULL, &memory));
+    CHECK(mprotect(pages, 8192, PROT_READ) == 0);
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(duo.a->endpoint, &range, 1, NULL, &memory));
+    CHECK(strstr(weft_last_error(), "WEFT_ACCESS_REMOTE_READ") != NULL);
+    const uint32_t allowed[] = {WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_LOCAL};
+    for (size_t i = 0; i < COUNT(allowed); i++) {
+        weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+        weft_transfer id;
+        args.access = allowed[i];
+        CHECK_OK(weft_memory_register(duo.a->endpoint, &range, 1, &args, &memory));
+        weft_range_args write = range_args(memory, duo.b_of_a, 8192);
+        CHECK_OK(box_await(duo.a, write_now(duo.a, &write), patience_ms()).status);
+        CHECK(memcmp(duo.b_bytes, pages, 8192) == 0);
+        REFUSED(WEFT_ERR_INVALID, weft_read(duo.a->endpoint, &write, &id));
+        CHECK_OK(weft_memory_deregister(memory));
+    }
+    still_works(&duo);
+    duo_close(&duo);
+    munmap(pages, 8192);
+}
+
 /* ---- What transfers ask for ---- */
 
 static void range_transfers_outside(void)
@@ -1344,6 +1375,7 @@ static const struct test tests[] = {
     {"many_ranges_register", "any", many_ranges_register},
     {"local_memory_has_no_descriptor", "any", local_memory_has_no_descriptor},
     {"access_is_kept", "tcp,host", access_is_kept},
+    {"protected_memory", "tcp,host", protected_memory},
     {"range_transfers_outside", "once", range_transfers_outside},
     {"page_transfers_outside", "once", page_transfers_outside},
     {"bad_transfer_arguments", "once", bad_transfer_arguments},

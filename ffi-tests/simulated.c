@@ -5,10 +5,13 @@
 #define PAGE (16 * KIB)
 #define WRITES 40
 
+static uint32_t packing = WEFT_PACKING_AUTO;
+
 static weft_endpoint *open_simulated(const char *name)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = name;
+    config.packing = packing;
     config.progress = WEFT_PROGRESS_MANUAL;
     return open_with(&config);
 }
@@ -244,6 +247,37 @@ static void a_link_that_comes_back_loses_nothing(void)
     }
 }
 
+/* A window that shrinks below what no delivered write covers yet: a cover must
+ * follow, or nothing would ever make room again. */
+static void a_line_that_becomes_slow_goes_on(void)
+{
+    enum { PAGES_60K = 100, TRANSFERS = 48, AT_ONCE = 4 };
+    uint32_t backwards[PAGES_60K]; /* neighbours that nobody merges */
+    for (uint32_t i = 0; i < PAGES_60K; i++)
+        backwards[i] = PAGES_60K - 1 - i;
+    packing = WEFT_PACKING_OFF;
+    setenv("WEFT_SIM_FAULTS", "15000 rail0 slow=0.003", 1);
+    struct world world = begin_world("sim:like=tcp:gbps=100:delay_us=10:clock=virtual:nocopy", 8 * MIB);
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.local = world.memory;
+    args.remote = world.theirs;
+    args.page_len = args.local_page_stride = args.remote_page_stride = 60 * KIB;
+    args.local_pages = args.remote_pages = backwards;
+    args.page_count = PAGES_60K;
+    uint64_t slow = 0;
+    for (int i = 0; i < TRANSFERS + AT_ONCE; i++) {
+        if (i < TRANSFERS)
+            CHECK_OK(weft_write_pages(world.box[0]->endpoint, &args, NULL));
+        if (i < AT_ONCE)
+            continue;
+        weft_completion c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
+        CHECK_OK(c.status);
+        slow += c.done_ns - c.submit_ns > 200 * MS;
+    }
+    CHECK(slow >= AT_ONCE); /* the change did hit them */
+    end_world(&world);
+}
+
 static const struct test tests[] = {
     {"bad_names_are_refused", "once", bad_names_are_refused},
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
@@ -251,6 +285,7 @@ static const struct test tests[] = {
     {"waiting_passes_virtual_time", "once", waiting_passes_virtual_time},
     {"a_killed_peer_ends_every_operation", "once", a_killed_peer_ends_every_operation},
     {"a_link_that_comes_back_loses_nothing", "once", a_link_that_comes_back_loses_nothing},
+    {"a_line_that_becomes_slow_goes_on", "once", a_line_that_becomes_slow_goes_on},
     {NULL, NULL, NULL},
 };
 

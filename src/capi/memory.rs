@@ -125,9 +125,16 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// 5. `args`: NULL for defaults. `memory`: receives the handle; the caller owns
 /// it and gives it back with `weft_memory_deregister`.
 ///
+/// All of it must be readable; writable, too, where peers may write. Read-only
+/// memory (weights mapped from a file) is registered with
+/// `WEFT_ACCESS_REMOTE_READ` or `WEFT_ACCESS_LOCAL`, and cannot be the
+/// destination of a `weft_read`. Its protection must not be lowered until it is
+/// deregistered.
+///
 /// Any thread. Blocks while the NICs learn the memory's pages, which takes up
 /// to seconds for many gigabytes: register before traffic. Errors:
-/// `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+/// `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
+/// not use so), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
 /// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
 /// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
 ///

@@ -8,7 +8,7 @@ use crate::peer::wire::{self, Header, Kind};
 use crate::peer::{Peer, Plan};
 use crate::rail::lane_index;
 use crate::status::Status;
-use crate::transfer::pack::{read_list, Landing, SLOT_LEN};
+use crate::transfer::pack::{read_list, Due, SLOT_LEN};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -23,61 +23,54 @@ impl Worker {
     }
 
     /// A bundle is in one of our landings.
-    pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, body: &[u8], now: u64) {
+    pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, body: &[u8]) {
         let Some((r, lane, list)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
         let core = self.core.clone();
         let Some(of) = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        let Some(next) = of.landing.as_ref().map(|landing| landing.scattered) else {
-            return core.count_rubbish();
-        };
-        if header.sequence != next {
+        if !of.landing.as_ref().is_some_and(|landing| landing.tally.expects(header.sequence)) {
             return core.count_rubbish();
         }
         let scattered = scatter(of, list, |memory| core.offered(memory, peer.id));
         if let Err(status) = scattered {
             log::warn!("peer {:#x}: a bundle was refused: {status:?}", peer.id);
-            self.acknowledge_bundles();
-            let _ = self.say_landed(r, lane, Kind::Unlanded, status as i32);
         }
-        let Some(landing) = self.landing(r, lane) else { return };
-        landing.scattered = landing.scattered.wrapping_add(1);
-        if scattered.is_err() {
-            landing.acknowledged = landing.scattered;
-        } else if !self.owing.contains(&(r, lane)) {
+        if let Some(landing) = &mut of.landing {
+            landing.tally.advance(scattered);
+        }
+        if !self.owing.contains(&(r, lane)) {
             self.owing.push((r, lane));
         }
-        let _ = now;
     }
 
-    fn landing(&mut self, r: usize, lane: u32) -> Option<&mut Landing> {
-        let of = self.rails[r].lanes.get_mut(lane_index(lane))?.as_mut()?;
-        of.landing.as_mut().filter(|_| of.lane == lane)
-    }
-
-    /// Tells senders how far their bundles were scattered.
+    /// Tells senders how far their bundles were scattered, and which were refused.
     pub(super) fn acknowledge_bundles(&mut self) {
         let mut owing = std::mem::take(&mut self.owing);
-        owing.retain(|(r, lane)| {
-            let Some(landing) = self.landing(*r, *lane) else { return false };
-            landing.acknowledged != landing.scattered && !self.say_landed(*r, *lane, Kind::Landed, 0)
-        });
+        owing.retain(|(r, lane)| !self.acknowledge_lane(*r, *lane));
         self.owing = owing;
     }
 
     /// False if there was no room.
-    fn say_landed(&mut self, r: usize, lane: u32, kind: Kind, status: i32) -> bool {
+    fn acknowledge_lane(&mut self, r: usize, lane: u32) -> bool {
         let from = self.core.incarnation;
         let work = &mut self.rails[r];
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return true };
+        let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
+        let Some(of) = of.filter(|of| of.lane == lane) else { return true };
         let Some(landing) = of.landing.as_mut() else { return true };
         let to = of.peer.their_id.load(Ordering::Acquire);
-        let header = Header { sequence: landing.scattered, ..Header::plain(kind, to, from) };
-        let (index, body) = (work.rail.index, status.to_le_bytes());
-        let posted = work.rail.send_frame(lane, |frame| wire::about_lane(index, &body, frame, &header));
-        if posted == Posted::Yes {
-            landing.acknowledged = landing.scattered;
+        while let Some(due) = landing.tally.due() {
+            let (kind, number, status) = match due {
+                Due::Landed(count) => (Kind::Landed, count, 0),
+                Due::Refused(number, status) => (Kind::Unlanded, number, status as i32),
+            };
+            let header = Header { sequence: number, ..Header::plain(kind, to, from) };
+            let (index, body) = (work.rail.index, status.to_le_bytes());
+            match work.rail.send_frame(lane, |frame| wire::about_lane(index, &body, frame, &header)) {
+                Posted::Yes => landing.tally.said(due),
+                Posted::Again => return false,
+                Posted::Failed(_) => return true,
+            }
         }
-        posted != Posted::Again
+        true
     }
 
     /// A target says how far it has scattered our bundles, or refuses the next.
@@ -88,7 +81,7 @@ impl Worker {
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
         let (rail, left) = (&mut work.rail, &mut self.left);
         of.flows.landed(header.sequence, rail, lane, now, &core.table, left);
-        if header.kind == Kind::Unlanded {
+        if header.kind == Kind::Unlanded && of.flows.is_next(header.sequence) {
             let code = rest.first_chunk::<4>().map_or(0, |code| i32::from_le_bytes(*code));
             let status = match Status::from_code(code) {
                 Status::MemoryGone => Status::MemoryGone,

@@ -8,7 +8,7 @@ use crate::peer::wire::{self, Header, Hello, Kind, Welcome};
 use crate::peer::{Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
-use crate::transfer::pack::{Landing, Packer};
+use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl Worker {
     fn welcome(&mut self, r: usize, lane: u32, nonce: u64) {
         let work = &mut self.rails[r];
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if of.landing.is_none() && work.rail.limits().costly_posts {
+        if of.landing.is_none() && pack::is_worthwhile(work.rail.limits()) {
             of.landing = Landing::new(&mut work.rail)
                 .inspect_err(|error| log::warn!("no landing for bundles: {error}"))
                 .ok();
@@ -228,7 +228,7 @@ impl Worker {
         }
         *state = LaneState::Warming;
         peer.their_id.store(welcome.peer, Ordering::Release);
-        if let Some(landing) = welcome.landing.filter(|_| work.rail.limits().costly_posts) {
+        if let Some(landing) = welcome.landing.filter(|_| pack::is_worthwhile(work.rail.limits())) {
             lane.flows.packer = Packer::new(&mut work.rail, landing)
                 .inspect_err(|error| log::warn!("no staging for bundles: {error}"))
                 .ok();
@@ -324,13 +324,7 @@ impl Worker {
                     lane.closing && rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0)
                 };
                 if let Some(mut gone) = place.take_if(empty) {
-                    gone.flows.abandon(&self.core.table, &mut self.left);
-                    if let Some(packer) = gone.flows.packer.take() {
-                        packer.close(&mut work.rail);
-                    }
-                    if let Some(landing) = gone.landing.take() {
-                        landing.close(&mut work.rail);
-                    }
+                    gone.abandon(&mut work.rail, &self.core.table, &mut self.left);
                     work.rail.remove_lane(gone.lane);
                 }
             }

@@ -21,7 +21,7 @@ pub mod worker;
 use crate::clock::Clock;
 use crate::fabric::host;
 use crate::memory::descriptor::{self, Descriptor};
-use crate::memory::{Access, Memory, Range, RemoteMemory, RemoteState};
+use crate::memory::{protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
@@ -124,24 +124,6 @@ pub struct Endpoint {
     /// Everything has ended: rails and workers are no more.
     down: AtomicBool,
     closed: AtomicBool,
-}
-
-/// Memory that is not there would be found out by a provider in mid-transfer, at
-/// the cost of the connection.
-fn check_mapped(index: usize, range: &Range) -> Result<()> {
-    // SAFETY: asks for a constant.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
-    let first = range.base / page * page;
-    let len = (range.base + range.len - first) as usize;
-    // SAFETY: with MS_ASYNC it changes nothing; what is not mapped is answered by ENOMEM.
-    let rc = unsafe { libc::msync(first as *mut std::ffi::c_void, len, libc::MS_ASYNC) };
-    if rc != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
-        return Err(Error::invalid(format!(
-            "range {index} ({} bytes at {:#x}) is not all mapped memory of this process",
-            range.len, range.base
-        )));
-    }
-    Ok(())
 }
 
 impl Endpoint {
@@ -415,7 +397,13 @@ impl Endpoint {
     pub fn register(&self, ranges: Vec<Range>, access: Access) -> Result<Arc<Memory>> {
         let core = &self.core;
         core.check_open()?;
-        ranges.iter().enumerate().try_for_each(|(i, range)| check_mapped(i, range))?;
+        let writable = protection::check(&ranges)?;
+        if access.remote_write && !writable {
+            return Err(Error::invalid(
+                "this process may not write to all of the ranges, so peers may not either: register them with \
+                 WEFT_ACCESS_REMOTE_READ or WEFT_ACCESS_LOCAL",
+            ));
+        }
         let shared: Arc<[Range]> = ranges.clone().into();
         let replies: Vec<Reply<Result<RailRegistrations>>> = core
             .inboxes
@@ -438,7 +426,7 @@ impl Endpoint {
         let (id, secret) = (core.random.u64()?, core.random.u64()?);
         let virtual_addresses: Vec<bool> = core.rails.iter().map(|rail| rail.virtual_addresses).collect();
         let encode = |memory: &Memory| descriptor::encode(memory, core.incarnation, &virtual_addresses);
-        let memory = Arc::new(Memory::new(id, secret, ranges, access, by_rail, encode));
+        let memory = Arc::new(Memory::new((id, secret), ranges, access, writable, by_rail, encode));
         if let Some(error) = failed {
             // What other workers' rails have learnt is taken back.
             let _ = self.deregister_from_rails(&memory);

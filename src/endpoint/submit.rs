@@ -175,10 +175,16 @@ fn check_access(spec: &TransferSpec) -> Result<()> {
         Direction::Write => (spec.remote.writable, "WEFT_ACCESS_REMOTE_WRITE"),
         Direction::Read => (spec.remote.readable, "WEFT_ACCESS_REMOTE_READ"),
     };
-    if allowed {
-        return Ok(());
+    if !allowed {
+        return Err(Error::new(
+            Status::RemoteAccess,
+            format!("the owner registered this memory without {needed}"),
+        ));
     }
-    Err(Error::new(Status::RemoteAccess, format!("the owner registered this memory without {needed}")))
+    if spec.direction == Direction::Read && !spec.local.is_writable() {
+        return Err(Error::invalid("a read into memory that this process may not write to"));
+    }
+    Ok(())
 }
 
 fn enter(local: &Memory, remote: &RemoteMemory) -> Result<()> {

@@ -179,7 +179,7 @@ impl Worker {
             return self.welcomed(r, &peer, body, now);
         }
         match header.kind {
-            Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
+            Kind::Bundle => return self.bundle(r, &peer, &header, body),
             Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
             _ => {}
         }

@@ -18,7 +18,7 @@ use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
 use crate::transfer::flow::{Flows, Packing, Pass, Share};
 use crate::transfer::pack::Landing;
-use crate::transfer::table::Left;
+use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -96,6 +96,17 @@ fn packing(config: &EndpointConfig, slices: u64) -> Packing {
 }
 
 impl LaneWork {
+    /// Ends its flows, and gives its memory back.
+    pub fn abandon(&mut self, rail: &mut Rail, table: &Table, left: &mut Vec<Left>) {
+        self.flows.abandon(table, left);
+        if let Some(packer) = self.flows.packer.take() {
+            packer.close(rail);
+        }
+        if let Some(landing) = self.landing.take() {
+            landing.close(rail);
+        }
+    }
+
     /// Something of it is due soon.
     fn is_waiting(&self) -> bool {
         self.closing || self.drain != Drain::No || self.greeting.is_waiting()
@@ -318,8 +329,9 @@ impl Worker {
         let urgent = work.lanes.iter().flatten().any(|lane| lane.flows.is_urgent());
         for pass in 0..lanes * (1 + urgent as usize) {
             let Some(lane) = &mut work.lanes[(work.turn + pass) % lanes] else { continue };
-            let first_round = urgent && pass < lanes;
-            if first_round != lane.flows.is_urgent() && urgent || !lane.flows.has_work() {
+            // With something urgent there are two rounds: the first for lanes that have it.
+            let of_round = !urgent || lane.flows.is_urgent() == (pass < lanes);
+            if !of_round || !lane.flows.has_work() {
                 continue;
             }
             match Self::pump_lane(&self.core, &mut work.rail, lane, now, &mut self.left) {
@@ -477,7 +489,7 @@ impl Worker {
         }
         for work in &mut self.rails {
             for mut lane in work.lanes.drain(..).flatten() {
-                lane.flows.abandon(&self.core.table, &mut self.left);
+                lane.abandon(&mut work.rail, &self.core.table, &mut self.left);
             }
         }
         self.closed = true;

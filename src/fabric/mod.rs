@@ -44,6 +44,8 @@ pub struct Limits {
     pub read_vector: usize,
     /// A post costs more than copying a small page.
     pub costly_posts: bool,
+    /// A message comes after the writes that were posted before it.
+    pub sends_follow_writes: bool,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
@@ -103,7 +105,6 @@ pub struct Rma<'a> {
     pub segments: &'a [Segment],
     pub descriptor: *mut c_void,
     pub key: u64,
-    pub route: Route,
     /// Ask for delivery-complete (`Delivery::Each` and `Covers`).
     pub delivered: bool,
     /// Another post follows at once: the doorbell may wait for it.
@@ -151,7 +152,7 @@ pub trait Nic {
 
     /// # Safety
     /// The segments' local bytes and `scratch` stay valid until the operation is reaped or the NIC closed.
-    unsafe fn rma(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> Posted;
+    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratch: *mut Scratch) -> Posted;
     /// # Safety
     /// As `rma`, for `buffer`.
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted;

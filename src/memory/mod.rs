@@ -2,6 +2,7 @@
 
 pub mod alloc;
 pub mod descriptor;
+pub mod protection;
 mod remote;
 
 pub use remote::{RemoteMemory, RemoteRail, RemoteState};
@@ -22,6 +23,8 @@ pub struct Memory {
     pub secret: u64,
     ranges: Box<[Range]>,
     access: Access,
+    /// This process may write to all of it.
+    writable: bool,
     /// By rail, then by range.
     rails: Box<[Box<[Registration]>]>,
     descriptor: Option<Vec<u8>>,
@@ -37,10 +40,10 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(
-        id: u64,
-        secret: u64,
+        (id, secret): (u64, u64),
         ranges: Vec<Range>,
         access: Access,
+        writable: bool,
         rails: Vec<Box<[Registration]>>,
         encode: impl FnOnce(&Memory) -> Vec<u8>,
     ) -> Memory {
@@ -50,6 +53,7 @@ impl Memory {
             areas: Mutex::new(alloc::hold(&ranges)),
             ranges: ranges.into(),
             access,
+            writable,
             rails: rails.into(),
             descriptor: None,
             users: AtomicU64::new(0),
@@ -68,6 +72,10 @@ impl Memory {
 
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    pub fn is_writable(&self) -> bool {
+        self.writable
     }
 
     pub fn range_len(&self, range: u64) -> Option<u64> {

@@ -179,6 +179,9 @@ impl Welcome {
     }
 }
 
+/// Bytes of what `about_lane` puts before the rest.
+pub const ABOUT_LANE: usize = 8;
+
 /// Which of the receiver's lanes a bundle is about: the sender's rail, before
 /// what else there is to say.
 pub fn about_lane(rail: usize, rest: &[u8], frame: &mut [u8], header: &Header) -> usize {
@@ -186,7 +189,7 @@ pub fn about_lane(rail: usize, rest: &[u8], frame: &mut [u8], header: &Header) -
 }
 
 pub fn read_about_lane(body: &[u8]) -> Option<(usize, &[u8])> {
-    let (rail, rest) = body.split_first_chunk::<8>()?;
+    let (rail, rest) = body.split_first_chunk::<ABOUT_LANE>()?;
     Some((usize::try_from(u64::from_le_bytes(*rail)).ok()?, rest))
 }
 

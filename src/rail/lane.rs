@@ -58,6 +58,34 @@ impl Lane {
         }
     }
 
+    /// Counts bytes as in flight, here and on the rail.
+    #[inline]
+    pub fn charge(&mut self, bytes: u64, of_rail: &mut u64, now: u64) {
+        if self.inflight_bytes == 0 {
+            self.progress_ns = now;
+        }
+        self.inflight_bytes += bytes;
+        if !self.parked {
+            *of_rail += bytes;
+        }
+    }
+
+    /// Counts bytes as delivered: the lane moves.
+    #[inline]
+    pub fn credit(&mut self, bytes: u64, sampled: bool, of_rail: &mut u64, now: u64) {
+        if self.parked {
+            self.parked = false;
+            *of_rail += self.inflight_bytes;
+        }
+        self.progress_ns = now;
+        self.inflight_bytes -= bytes;
+        *of_rail -= bytes;
+        self.window.deliver(bytes);
+        if sampled {
+            self.window.measure(now);
+        }
+    }
+
     /// Nothing of it is under way.
     pub fn is_idle(&self) -> bool {
         self.inflight_ops == 0 && self.inflight_bytes == 0

@@ -91,6 +91,12 @@ struct Place {
     lane: Option<Lane>,
 }
 
+#[inline]
+fn find(lanes: &mut [Place], lane: u32) -> Option<&mut Lane> {
+    let place = lanes.get_mut(lane_index(lane))?;
+    place.lane.as_mut().filter(|_| place.generation == lane >> LANE_BITS)
+}
+
 /// An operation that the NIC has. The provider's part comes first: its address
 /// is what the NIC gives back.
 #[repr(C, align(64))]
@@ -203,19 +209,15 @@ impl Rail {
 
     pub fn drop_frame(&mut self, mut frame: Frame) {
         let Some(registration) = frame.take_registration() else { return };
-        if self.closed.is_none() {
-            if let Err(error) = self.nic.deregister(registration) {
-                log::warn!("rail {}: {error}", self.index);
-                // The NIC may still use it.
-                std::mem::forget(frame);
-            }
+        let outcome = match &self.closed {
+            None => self.nic.deregister(registration),
+            Some(outcome) => outcome.clone(),
+        };
+        if let Err(error) = outcome {
+            log::warn!("rail {}: {error}", self.index);
+            // The NIC may still use it.
+            std::mem::forget(frame);
         }
-    }
-
-    /// Whether a post of now should end a sample of the lane's window when it is
-    /// delivered.
-    pub fn begin_sample(&mut self, lane: u32, now: u64) -> bool {
-        self.lane_mut(lane).is_some_and(|lane| lane.window.begin(now))
     }
 
     /// A lane to one of a peer's rails.
@@ -259,8 +261,7 @@ impl Rail {
     }
 
     pub fn lane_mut(&mut self, lane: u32) -> Option<&mut Lane> {
-        let place = self.lanes.get_mut(lane_index(lane))?;
-        place.lane.as_mut().filter(|_| place.generation == lane >> LANE_BITS)
+        find(&mut self.lanes, lane)
     }
 
     pub fn remote_rail(&self, lane: u32) -> usize {
@@ -312,13 +313,7 @@ impl Rail {
     #[inline]
     pub unsafe fn post(&mut self, mut rma: Rma<'_>, bytes: u64, mut tag: Tag, now: u64) -> Posted {
         let delivery = self.limits.delivery;
-        let place = self.lanes.get_mut(lane_index(tag.lane));
-        let Some(lane) = place
-            .filter(|place| place.generation == tag.lane >> LANE_BITS)
-            .and_then(|place| place.lane.as_mut())
-        else {
-            return Posted::Failed(libc::ENOTCONN);
-        };
+        let Some(lane) = find(&mut self.lanes, tag.lane) else { return Posted::Failed(libc::ENOTCONN) };
         let Some(op) = self.free_ops.pop() else { return Posted::Again };
         if tag.slices > 0 {
             tag.len = bytes;
@@ -336,11 +331,10 @@ impl Rail {
             }
         }
         tag.sampled = tag.bytes > 0 && lane.window.begin(now);
-        rma.route = lane.route;
         // SAFETY: a free op is ours alone.
         unsafe { (*op).tag = tag };
         // SAFETY: the op stays in place until it is reaped; the range as the caller promised.
-        let posted = unsafe { self.nic.rma(&rma, op.cast()) };
+        let posted = unsafe { self.nic.rma(&rma, lane.route, op.cast()) };
         if posted != Posted::Yes {
             self.free_ops.push(op);
             if tag.sampled {
@@ -351,7 +345,7 @@ impl Rail {
         self.unflushed = rma.more.then_some(tag.lane);
         lane.uncovered = uncovered;
         lane.inflight_ops += 1;
-        self.charge(tag.lane, bytes, now);
+        lane.charge(bytes, &mut self.inflight_bytes, now);
         posted
     }
 
@@ -362,43 +356,24 @@ impl Rail {
     }
 
     /// Whether a lane's last writes need one that covers them: nothing else will be
-    /// posted, or the window has become so small that nothing else can be.
+    /// posted, or there is no room for more, and nothing under way that would make some.
     pub fn needs_cover(&self, lane: u32, idle: bool) -> bool {
         let Some(of) = self.lane(lane).filter(|of| of.uncovered > 0) else { return false };
-        idle || of.inflight_bytes == of.uncovered && of.inflight_bytes >= of.window.bytes()
+        idle || of.inflight_bytes == of.uncovered && self.room(lane, false) == 0
     }
 
-    /// Counts bytes as in flight on a lane.
-    #[inline]
-    pub fn charge(&mut self, lane: u32, bytes: u64, now: u64) {
-        let Some(lane) = self.lanes.get_mut(lane_index(lane)).and_then(|place| place.lane.as_mut()) else {
-            return;
-        };
-        if lane.inflight_bytes == 0 {
-            lane.progress_ns = now;
-        }
-        lane.inflight_bytes += bytes;
-        if !lane.parked {
-            self.inflight_bytes += bytes;
-        }
+    /// Counts bytes as in flight on a lane that a later post will carry: whether
+    /// their delivery should end a sample of the lane's window.
+    pub fn charge(&mut self, lane: u32, bytes: u64, now: u64) -> bool {
+        let Some(lane) = find(&mut self.lanes, lane) else { return false };
+        lane.charge(bytes, &mut self.inflight_bytes, now);
+        lane.window.begin(now)
     }
 
-    /// Counts bytes of a lane as delivered.
-    #[inline]
+    /// Counts such bytes as delivered.
     pub fn credit(&mut self, lane: u32, bytes: u64, sampled: bool, now: u64) {
-        let Some(lane) = self.lanes.get_mut(lane_index(lane)).and_then(|place| place.lane.as_mut()) else {
-            return;
-        };
-        if lane.parked {
-            lane.parked = false;
-            self.inflight_bytes += lane.inflight_bytes;
-        }
-        lane.progress_ns = now;
-        lane.inflight_bytes -= bytes;
-        self.inflight_bytes -= bytes;
-        lane.window.deliver(bytes);
-        if sampled {
-            lane.window.measure(now);
+        if let Some(lane) = find(&mut self.lanes, lane) {
+            lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
         }
     }
 
@@ -416,7 +391,7 @@ impl Rail {
     /// Writes a few bytes to the peer's pad: the lane's first write, or its last.
     /// Delivered, so it covers what was posted before.
     pub fn post_warm(&mut self, lane: u32, now: u64) -> Posted {
-        let Some((route, (remote, key))) = self.lane(lane).map(|lane| (lane.route, lane.pad)) else {
+        let Some((remote, key)) = self.lane(lane).map(|lane| lane.pad) else {
             return Posted::Failed(libc::ENOTCONN);
         };
         let rma = Rma {
@@ -425,7 +400,6 @@ impl Rail {
             segments: &[Segment { local: self.pad.address() as u64 + PAD as u64 / 2, remote, len: 8 }],
             descriptor: self.pad.descriptor(),
             key,
-            route,
             delivered: true,
             more: false,
         };
@@ -572,10 +546,10 @@ impl Rail {
     #[inline]
     fn account(&mut self, tag: &Tag, now: u64) {
         // A lane that was removed took its bytes off already.
-        let Some(lane) = self.lane_mut(tag.lane) else { return };
+        let Some(lane) = find(&mut self.lanes, tag.lane) else { return };
         lane.inflight_ops -= 1;
         if tag.bytes > 0 {
-            self.credit(tag.lane, tag.bytes, tag.sampled, now);
+            lane.credit(tag.bytes, tag.sampled, &mut self.inflight_bytes, now);
         }
     }
 

@@ -20,6 +20,9 @@ const TURN: u64 = 128 << 10;
 /// Of so many posts, one is for the bulk class even while the latency class has
 /// something to post.
 const BULK_TURN: u32 = 8;
+/// The classes.
+const URGENT: usize = 0;
+const BULK: usize = 1;
 /// Slices of one claim at most, however small they are.
 const CLAIM_MAX: u64 = 256;
 /// Segments of one post at most.
@@ -43,8 +46,7 @@ pub struct Packing {
 pub struct Flows {
     flows: Vec<Option<Flow>>,
     free: Vec<u32>,
-    /// Flows that may have something to post, in turn: of the latency class, and
-    /// the others.
+    /// Flows that may have something to post, in turn: by class.
     ready: [VecDeque<u32>; 2],
     posts: u32,
     pub packer: Option<Packer>,
@@ -168,7 +170,7 @@ impl Flows {
                 self.flows.len() as u32 - 1
             }
         };
-        self.ready[!transfer.urgent as usize].push_back(index);
+        self.ready[if transfer.urgent { URGENT } else { BULK }].push_back(index);
     }
 
     /// Nothing to post.
@@ -182,15 +184,17 @@ impl Flows {
     }
 
     pub fn is_urgent(&self) -> bool {
-        !self.ready[0].is_empty()
+        !self.ready[URGENT].is_empty()
     }
 
     /// Posts what the windows allow, up to a batch. Flows that are through with
     /// everything leave; `left` learns it. True if anything was posted.
     pub fn pump(&mut self, pass: &mut Pass, left: &mut Vec<Left>) -> Result<bool, i32> {
         let mut posted = 0;
+        // What has room for the latency class may have none for the bulk class.
+        let mut bulk_full = false;
         while posted < BATCH {
-            let class = self.class();
+            let class = self.class(bulk_full);
             let Some(&index) = self.ready[class].front() else { break };
             let Some(flow) = self.flows[index as usize].as_mut() else {
                 self.ready[class].pop_front();
@@ -207,7 +211,10 @@ impl Flows {
                 }
                 Step::Full => {
                     self.sweep(class, pass.table, left);
-                    break;
+                    if class == URGENT || self.ready[URGENT].is_empty() {
+                        break;
+                    }
+                    bulk_full = true;
                 }
                 Step::Finished => {
                     self.ready[class].pop_front();
@@ -223,9 +230,13 @@ impl Flows {
     }
 
     /// Whose turn it is: the latency class's, with a little for the others.
-    fn class(&self) -> usize {
-        let bulk = self.ready[0].is_empty() || self.posts % BULK_TURN == BULK_TURN - 1;
-        (bulk && !self.ready[1].is_empty()) as usize
+    fn class(&self, bulk_full: bool) -> usize {
+        let turn = self.posts % BULK_TURN == BULK_TURN - 1 && !bulk_full;
+        if (turn || self.ready[URGENT].is_empty()) && !self.ready[BULK].is_empty() {
+            BULK
+        } else {
+            URGENT
+        }
     }
 
     /// On a full lane, flows for which others have claimed everything need not
@@ -272,8 +283,12 @@ impl Flows {
         }
     }
 
-    /// The target refused the bundle after those that it has scattered: the id of
-    /// its transfer.
+    /// Whether all bundles before this one are acknowledged, and it is not.
+    pub fn is_next(&self, bundle: u32) -> bool {
+        self.packer.as_ref().is_some_and(|packer| packer.acknowledged() == bundle)
+    }
+
+    /// The target refused the next bundle: the id of its transfer.
     pub fn refused(
         &mut self,
         rail: &mut Rail,
@@ -283,7 +298,8 @@ impl Flows {
         left: &mut Vec<Left>,
     ) -> Option<u64> {
         let packer = self.packer.as_mut()?;
-        let Landed { flow, slices, bytes, sampled } = packer.acknowledge(packer.next_landed())?;
+        let next = packer.acknowledged().wrapping_add(1);
+        let Landed { flow, slices, bytes, sampled } = packer.acknowledge(next)?;
         rail.credit(lane, bytes, sampled, now);
         let of = self.flows.get(flow as usize)?.as_ref()?;
         // SAFETY: the flow holds the slot.
@@ -420,7 +436,6 @@ impl Flow {
             segments: &pass.segments[..count],
             descriptor: self.layer.descriptor,
             key: self.layer.key,
-            route: 0,
             delivered: self.next + slices == transfer.geometry.slices,
             // Only when the next post of this claim follows at once.
             more: !last && self.next + slices < self.end && self.turn > bytes && room > 2 * bytes,
@@ -513,7 +528,6 @@ impl Flow {
             segments: &[Segment { len: 1, ..last }],
             descriptor,
             key,
-            route: 0,
             delivered: true,
             more: false,
         };

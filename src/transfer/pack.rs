@@ -8,9 +8,11 @@
 //! slices have arrived. Frames and writes of a lane keep their order.
 
 use crate::codec::Reader;
-use crate::fabric::{Posted, Rma, Segment};
+use crate::fabric::{Limits, Posted, Rma, Segment};
+use crate::peer::wire::{ABOUT_LANE, HEADER};
 use crate::rail::{Frame, Rail, Tag, Work};
-use crate::status::Result;
+use crate::status::{Result, Status};
+use std::collections::VecDeque;
 
 /// Bytes of a slot, and slots of a lane: large enough that a post costs little
 /// beside its bytes, small enough to stay in a core's cache (see `weft-bench
@@ -19,6 +21,16 @@ pub const SLOT_LEN: usize = 256 << 10;
 pub const SLOTS: u32 = 8;
 /// Pieces of a bundle: what a frame's list has room for.
 const PIECES: usize = 480;
+/// Bytes of the list's parts: the memory's id, and each piece.
+const MEMORY: usize = 8;
+const PIECE: usize = 16;
+
+/// Whether a rail's lanes carry bundles.
+pub fn is_worthwhile(limits: &Limits) -> bool {
+    limits.costly_posts
+        && limits.sends_follow_writes
+        && limits.message_max >= HEADER + ABOUT_LANE + MEMORY + PIECES * PIECE
+}
 
 /// Where a peer takes bundles: address and key.
 pub type Place = (u64, u64);
@@ -83,7 +95,7 @@ impl Packer {
         rail.drop_frame(self.staging);
     }
 
-    pub fn has_slot(&self) -> bool {
+    fn has_slot(&self) -> bool {
         self.gathered.wrapping_sub(self.acknowledged) < SLOTS
     }
 
@@ -126,7 +138,6 @@ impl Packer {
                 segments: &[segment],
                 descriptor: self.staging.descriptor(),
                 key: self.landing.1,
-                route: 0,
                 delivered: false,
                 more: false,
             };
@@ -151,9 +162,9 @@ impl Packer {
         Ok(())
     }
 
-    /// What `acknowledge` takes for one more bundle.
-    pub fn next_landed(&self) -> u32 {
-        self.acknowledged.wrapping_add(1)
+    /// Bundles that the target has scattered or refused.
+    pub fn acknowledged(&self) -> u32 {
+        self.acknowledged
     }
 
     /// The next bundle that the target has scattered, up to bundle `count`.
@@ -193,7 +204,7 @@ impl Gathering<'_> {
     #[inline]
     pub unsafe fn add(&mut self, local: u64, piece: Piece, slices: u32) -> bool {
         let at = self.bundle().bytes as usize;
-        if at + piece.len as usize > SLOT_LEN || self.bundle().list.len() >= 8 + 16 * PIECES {
+        if at + piece.len as usize > SLOT_LEN || self.bundle().list.len() >= MEMORY + PIECE * PIECES {
             return false;
         }
         let to = self.packer.staging.address() as usize + self.slot as usize * SLOT_LEN + at;
@@ -202,7 +213,7 @@ impl Gathering<'_> {
         let bundle = self.bundle();
         bundle.bytes += u64::from(piece.len);
         bundle.slices += slices;
-        let mut entry = [0; 16];
+        let mut entry = [0; PIECE];
         entry[0..4].copy_from_slice(&piece.range.to_le_bytes());
         entry[4..8].copy_from_slice(&piece.len.to_le_bytes());
         entry[8..16].copy_from_slice(&piece.offset.to_le_bytes());
@@ -210,30 +221,79 @@ impl Gathering<'_> {
         true
     }
 
-    /// It is complete, and will be posted: its bytes.
-    pub fn finish(mut self, rail: &mut Rail, lane: u32, flow: u32, now: u64) -> u64 {
-        let sampled = rail.begin_sample(lane, now);
+    /// It is complete, and will be posted.
+    pub fn finish(mut self, rail: &mut Rail, lane: u32, flow: u32, now: u64) {
+        let bytes = self.bundle().bytes;
+        let sampled = rail.charge(lane, bytes, now);
         let bundle = self.bundle();
         (bundle.flow, bundle.sampled) = (flow, sampled);
-        let bytes = bundle.bytes;
         self.packer.gathered = self.packer.gathered.wrapping_add(1);
-        rail.charge(lane, bytes, now);
-        bytes
     }
 }
 
 /// The target's end, of one lane.
 pub struct Landing {
     frame: Frame,
-    /// Bundles scattered, and of these, acknowledged.
-    pub scattered: u32,
-    pub acknowledged: u32,
+    pub tally: Tally,
+}
+
+/// What became of the bundles of a landing.
+#[derive(Default)]
+pub struct Tally {
+    /// Bundles so far: scattered or refused; and of these, those that the sender was
+    /// told of.
+    seen: u32,
+    told: u32,
+    /// Bundles that were refused, and that the sender was not told of.
+    refused: VecDeque<(u32, Status)>,
+}
+
+/// What the sender should hear next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// So many bundles were scattered.
+    Landed(u32),
+    /// All before this one were, and this one was refused.
+    Refused(u32, Status),
+}
+
+impl Tally {
+    /// Whether a bundle is the next, and comes to a slot that the sender may use.
+    pub fn expects(&self, number: u32) -> bool {
+        number == self.seen && self.seen.wrapping_sub(self.told) < SLOTS
+    }
+
+    /// What became of the next bundle.
+    pub fn advance(&mut self, outcome: std::result::Result<(), Status>) {
+        if let Err(status) = outcome {
+            self.refused.push_back((self.seen, status));
+        }
+        self.seen = self.seen.wrapping_add(1);
+    }
+
+    /// A count says nothing of what was refused among it: that is told one by one.
+    pub fn due(&self) -> Option<Due> {
+        match self.refused.front() {
+            Some((number, status)) => Some(Due::Refused(*number, *status)),
+            None => (self.told != self.seen).then_some(Due::Landed(self.seen)),
+        }
+    }
+
+    pub fn said(&mut self, due: Due) {
+        self.told = match due {
+            Due::Landed(count) => count,
+            Due::Refused(number, _) => {
+                self.refused.pop_front();
+                number.wrapping_add(1)
+            }
+        };
+    }
 }
 
 impl Landing {
     pub fn new(rail: &mut Rail) -> Result<Landing> {
         let frame = rail.make_frame(SLOT_LEN * SLOTS as usize, true)?;
-        Ok(Landing { frame, scattered: 0, acknowledged: 0 })
+        Ok(Landing { frame, tally: Tally::default() })
     }
 
     pub fn close(self, rail: &mut Rail) {
@@ -249,7 +309,7 @@ impl Landing {
     /// Where the next bundle is, `SLOT_LEN` bytes long. (A peer may write to it at
     /// any time: it can change only what it has sent itself.)
     pub fn next(&self) -> *const u8 {
-        let offset = (self.scattered % SLOTS) as usize * SLOT_LEN;
+        let offset = (self.tally.seen % SLOTS) as usize * SLOT_LEN;
         (self.frame.address() as usize + offset) as *const u8
     }
 }
@@ -259,12 +319,44 @@ pub fn read_list(list: &[u8]) -> Option<(u64, impl Iterator<Item = Piece> + '_)>
     let mut r = Reader::new(list);
     let memory = r.u64()?;
     let rest = r.rest();
-    if rest.len() % 16 != 0 {
+    if rest.len() % PIECE != 0 {
         return None;
     }
     let piece = |entry: &[u8]| {
         let mut r = Reader::new(entry);
         Some(Piece { range: r.u32()?, len: r.u32()?, offset: r.u64()? })
     };
-    Some((memory, rest.chunks_exact(16).map_while(piece)))
+    Some((memory, rest.chunks_exact(PIECE).map_while(piece)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_however_late_there_is_room_for_it() {
+        let mut tally = Tally::default();
+        let outcomes = [Ok(()), Err(Status::MemoryGone), Ok(()), Err(Status::RemoteAccess), Ok(())];
+        for (number, outcome) in outcomes.into_iter().enumerate() {
+            assert!(tally.expects(number as u32));
+            tally.advance(outcome);
+        }
+        let mut told = Vec::new();
+        while let Some(due) = tally.due() {
+            tally.said(due);
+            told.push(due);
+        }
+        let expected =
+            [Due::Refused(1, Status::MemoryGone), Due::Refused(3, Status::RemoteAccess), Due::Landed(5)];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_sender_that_fills_more_than_its_slots_is_not_believed() {
+        let mut tally = Tally::default();
+        (0..SLOTS).for_each(|_| tally.advance(Ok(())));
+        assert!(!tally.expects(SLOTS));
+        tally.said(Due::Landed(1));
+        assert!(tally.expects(SLOTS) && !tally.expects(SLOTS + 1));
+    }
 }

@@ -29,7 +29,6 @@ mod socket;
 #[cfg(test)]
 mod tests;
 mod watch;
-mod writable;
 
 pub use nic::HostNic;
 

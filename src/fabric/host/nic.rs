@@ -8,7 +8,6 @@ use super::registry::Registry;
 use super::request::{MESSAGE, PIECES};
 use super::socket::{self, Heard, Word};
 use super::watch::{self, Watch, Whose};
-use super::writable::Writable;
 use crate::clock::Random;
 use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
@@ -25,8 +24,6 @@ const PASS: u64 = 512 << 10;
 const LOOK: u64 = 128;
 /// Who connected and has passed no channel yet: more are turned away.
 const STRANGERS: usize = 256;
-/// In a descriptor: memory that cannot be written to.
-const READ_ONLY: u64 = 1 << 63;
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 const LANE_WINDOW: u64 = 4 << 20;
@@ -71,7 +68,6 @@ pub struct HostNic {
     next_peer: u32,
     registry: Registry,
     areas: SharedAreas,
-    writable: Writable,
     receives: VecDeque<(Buffer, *mut Scratch)>,
     /// Finished between two calls of `reap`.
     finished: Vec<Reaped>,
@@ -105,6 +101,7 @@ impl HostNic {
             tx_depth: TX_DEPTH,
             rx_depth: RX_DEPTH,
             costly_posts: false,
+            sends_follow_writes: true,
             vector: PIECES,
             read_vector: PIECES,
             message_max: MESSAGE as usize,
@@ -124,7 +121,6 @@ impl HostNic {
             next_peer: 0,
             registry: Registry::default(),
             areas: SharedAreas::default(),
-            writable: Writable::default(),
             receives: VecDeque::new(),
             finished: Vec::new(),
             random,
@@ -407,14 +403,11 @@ impl Nic for HostNic {
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
-        // Sources may be read-only: then peers cannot write there, and neither do reads of ours.
-        let writable = self.writable.covers(range);
-        let access = Access { remote_write: access.remote_write && writable, ..access };
         let mut key = self.random.u64()?;
         while !self.registry.add(key, range, access) {
             key = self.random.u64()?;
         }
-        let area = self.areas.enter(range.base, range.len) | if writable { 0 } else { READ_ONLY };
+        let area = self.areas.enter(range.base, range.len);
         Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
     }
 
@@ -422,7 +415,7 @@ impl Nic for HostNic {
         if !self.registry.remove(registration.key) {
             return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
         }
-        if let Some(area) = self.areas.leave(registration.descriptor as u64 & !READ_ONLY) {
+        if let Some(area) = self.areas.leave(registration.descriptor as u64) {
             for place in &mut self.places {
                 place.route.iter_mut().for_each(|line| line.outgoing.forget(&area));
             }
@@ -431,8 +424,8 @@ impl Nic for HostNic {
     }
 
     #[inline]
-    unsafe fn rma(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> Posted {
-        let Some(line) = line(&mut self.places, rma.route) else {
+    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratch: *mut Scratch) -> Posted {
+        let Some(line) = line(&mut self.places, route) else {
             return Posted::Failed(libc::ENOTCONN);
         };
         if let Some(errno) = line.outgoing.dead() {
@@ -441,11 +434,7 @@ impl Nic for HostNic {
         if rma.segments.is_empty() || rma.segments.len() > PIECES {
             return Posted::Failed(libc::EINVAL);
         }
-        let descriptor = rma.descriptor as u64;
-        if rma.read && descriptor & READ_ONLY != 0 {
-            return Posted::Failed(libc::EFAULT);
-        }
-        let area = self.areas.get(descriptor & !READ_ONLY);
+        let area = self.areas.get(rma.descriptor as u64);
         line.outgoing.rma(rma.read, rma.segments, rma.key, area, scratch);
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
         if !rma.more {

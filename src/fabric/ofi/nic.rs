@@ -180,7 +180,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         let (tx, rx, ep, domain) =
             (&*(*info).tx_attr, &*(*info).rx_attr, &*(*info).ep_attr, &*(*info).domain_attr);
         let shm = entry.provider == "shm";
-        let ordered = (tx.msg_order & rx.msg_order) & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
+        let order = tx.msg_order & rx.msg_order;
+        let ordered = order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
         let delivery = if entry.delivers {
             Delivery::Native
         } else if ordered && !shm {
@@ -194,7 +195,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             delivery,
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
-            costly_posts: entry.provider.starts_with("tcp"),
+            costly_posts: ["tcp", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name)),
+            sends_follow_writes: ordered && order & FI_ORDER_SAW != 0,
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
             vector: tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR),
@@ -291,7 +293,7 @@ impl Nic for OfiNic {
     }
 
     #[inline]
-    unsafe fn rma(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> Posted {
+    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratch: *mut Scratch) -> Posted {
         let count = rma.segments.len().min(VECTOR);
         for (i, segment) in rma.segments.iter().take(VECTOR).enumerate() {
             let len = segment.len as usize;
@@ -303,7 +305,7 @@ impl Nic for OfiNic {
             msg_iov: self.rma.local.as_ptr(),
             desc: self.rma.descriptors.as_mut_ptr(),
             iov_count: count,
-            addr: rma.route,
+            addr: route,
             rma_iov: self.rma.remote.as_ptr(),
             rma_iov_count: count,
             context: scratch.cast(),

@@ -151,6 +151,7 @@ impl Mode {
     pub fn msg_order(&self) -> u64 {
         let sas = if self.ordered_messages { FI_ORDER_SAS } else { 0 };
         let waw = if self.ordered { FI_ORDER_WAW | FI_ORDER_RMA_WAW } else { 0 };
-        sas | waw
+        let saw = if self.ordered && self.ordered_messages { FI_ORDER_SAW } else { 0 };
+        sas | waw | saw
     }
 }

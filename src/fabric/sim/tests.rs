@@ -102,12 +102,11 @@ impl Two {
             segments,
             descriptor: self.a.memory.descriptor,
             key,
-            route: self.route,
             delivered: self.delivered && !read,
             more,
         };
         // SAFETY: slots and memory outlive the NICs.
-        unsafe { self.a.nic.rma(&rma, &mut self.slots[slot]) }
+        unsafe { self.a.nic.rma(&rma, self.route, &mut self.slots[slot]) }
     }
 
     fn write(&mut self, slot: usize, len: usize, more: bool) -> Posted {
@@ -205,10 +204,9 @@ fn two_senders_share_a_receiving_line() {
         let segments =
             [Segment { local: third.bytes.as_ptr() as u64, remote: two.b.base(), len: PAGE as u64 }];
         let (descriptor, key) = (third.memory.descriptor, two.b.memory.key);
-        let rma =
-            Rma { read: false, segments: &segments, descriptor, key, route, delivered: false, more: false };
+        let rma = Rma { read: false, segments: &segments, descriptor, key, delivered: false, more: false };
         // SAFETY: slots and memory outlive the NICs.
-        assert_eq!(unsafe { third.nic.rma(&rma, &mut two.slots[1000 + slot]) }, Posted::Yes);
+        assert_eq!(unsafe { third.nic.rma(&rma, route, &mut two.slots[1000 + slot]) }, Posted::Yes);
     }
     while two.a.done.len() + third.done.len() < 200 {
         if two.a.reap() + third.reap() == 0 {
