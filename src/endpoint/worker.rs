@@ -16,7 +16,7 @@ use crate::peer::wire::{self, Header, Kind};
 use crate::peer::Peer;
 use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
-use crate::transfer::flow::{Flows, Packing, Pass, Share};
+use crate::transfer::flow::{Flows, Packing, Share};
 use crate::transfer::pack::Landing;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
@@ -279,23 +279,24 @@ impl Worker {
 
     #[inline]
     fn finish(&mut self, r: usize, done: &Done, now: u64) {
-        match done.tag.work {
+        match done.work {
             Work::Slice => {
                 let work = &mut self.rails[r];
-                let lane = work.lanes.get_mut(lane_index(done.tag.lane)).and_then(Option::as_mut);
-                let Some(lane) = lane.filter(|lane| lane.lane == done.tag.lane) else { return };
+                let lane = work.lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
+                let Some(lane) = lane.filter(|lane| lane.lane == done.lane) else { return };
                 let arrived = done.errno == 0;
-                lane.flows.reaped(done.tag.flow, done.tag.slices, arrived, &self.core.table, &mut self.left);
+                let slices = if arrived { done.slices } else { 0 };
+                lane.flows.reaped(done.flow, done.posts, slices, &self.core.table, &mut self.left);
                 if !arrived {
-                    self.lane_failed(r, done.tag.lane, done.errno, done.provider_errno, now);
+                    self.lane_failed(r, done.lane, done.errno, done.provider_errno, now);
                 }
             }
             Work::Bundle if done.errno == 0 => {}
             Work::Receive => self.received(r, done, now),
-            Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.tag.lane, now),
+            Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.lane, now),
             Work::Answer => {}
             Work::Frame if done.errno == 0 => {}
-            _ => self.lane_failed(r, done.tag.lane, done.errno, done.provider_errno, now),
+            _ => self.lane_failed(r, done.lane, done.errno, done.provider_errno, now),
         }
     }
 
@@ -359,15 +360,10 @@ impl Worker {
             let header = Header { sequence: number, ..Header::plain(Kind::Bundle, to, core.incarnation) };
             wire::about_lane(index, list, frame, &header)
         };
-        let mut pass = Pass {
-            rail,
-            lane: lane.lane,
-            table: &core.table,
-            now,
-            announce: &announce,
-            segments: Default::default(),
-        };
-        let posted = lane.flows.pump(&mut pass, left)?;
+        let posted = lane.flows.pump(rail, lane.lane, now, &core.table, left)?;
+        if let Some(packer) = &mut lane.flows.packer {
+            packer.advance(rail, lane.lane, now, &announce)?;
+        }
         if rail.needs_cover(lane.lane, lane.flows.is_idle()) {
             // Nobody else will say that the last writes were delivered.
             rail.post_warm(lane.lane, now);

@@ -3,18 +3,21 @@
 //! A rail belongs to one worker. It keeps every operation's slot until the NIC
 //! gives it back, whatever became of the transfer meanwhile.
 
+mod burst;
 mod frames;
 mod lane;
+mod reap;
 mod traffic;
 mod window;
 
+pub use burst::Burst;
 pub use frames::Frame;
 pub use lane::{Lane, LaneState};
+pub use reap::Done;
 pub use traffic::Traffic;
 
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
-    Segment,
+    Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
 };
 use crate::status::{Error, Result, Status};
 use frames::Frames;
@@ -103,17 +106,6 @@ fn find(lanes: &mut [Place], lane: u32) -> Option<&mut Lane> {
 struct Op {
     scratch: Scratch,
     tag: Tag,
-}
-
-/// A finished operation.
-#[derive(Clone, Copy, Debug)]
-pub struct Done {
-    pub tag: Tag,
-    /// Bytes received.
-    pub len: usize,
-    /// 0, or an error number of libfabric.
-    pub errno: i32,
-    pub provider_errno: i32,
 }
 
 pub struct Rail {
@@ -268,25 +260,6 @@ impl Rail {
         self.lane(lane).map_or(0, |lane| lane.remote_rail)
     }
 
-    /// Bytes that a lane may post now. An idle lane always may post something, so
-    /// a window smaller than a slice cannot stop it; what is urgent may go past a
-    /// full window.
-    #[inline]
-    pub fn room(&self, lane: u32, urgent: bool) -> u64 {
-        let Some(lane) = self.lane(lane) else { return 0 };
-        let free = self.free_ops.len();
-        if lane.is_idle() {
-            return if free > SENDS { lane.window.bytes() } else { 0 };
-        }
-        if lane.inflight_ops >= self.lane_ops || free <= SENDS + self.lane_ops as usize {
-            return 0;
-        }
-        let extra = if urgent { URGENT_WINDOW } else { 0 };
-        let of_lane = (lane.window.bytes() + extra).saturating_sub(lane.inflight_bytes);
-        let of_rail = (self.limits.rail_window + extra).saturating_sub(self.inflight_bytes);
-        of_lane.min(of_rail)
-    }
-
     /// Rings a doorbell that waits for a post which did not come: by a write to
     /// the pad of the lane that was posted to last.
     pub fn flush(&mut self, now: u64) {
@@ -304,73 +277,16 @@ impl Rail {
         Some(op)
     }
 
-    /// Posts a write or read of `bytes`. Where one delivered write covers others
-    /// (`Delivery::Covers`), enough are made so that the window keeps moving;
-    /// `rma.delivered` asks for it in any case.
-    ///
-    /// # Safety
-    /// The local range must stay registered until the operation is done, or the rail is closed.
-    #[inline]
-    pub unsafe fn post(&mut self, mut rma: Rma<'_>, bytes: u64, mut tag: Tag, now: u64) -> Posted {
-        let delivery = self.limits.delivery;
-        let Some(lane) = find(&mut self.lanes, tag.lane) else { return Posted::Failed(libc::ENOTCONN) };
-        let Some(op) = self.free_ops.pop() else { return Posted::Again };
-        if tag.slices > 0 {
-            tag.len = bytes;
-        }
-        let mut uncovered = lane.uncovered;
-        if rma.read || delivery != Delivery::Covers {
-            rma.delivered = delivery == Delivery::Each;
-            tag.bytes = bytes;
-        } else {
-            uncovered += bytes;
-            rma.delivered |= uncovered >= lane.window.bytes() / COVERS;
-            if rma.delivered {
-                tag.bytes = uncovered;
-                uncovered = 0;
-            }
-        }
-        tag.sampled = tag.bytes > 0 && lane.window.begin(now);
-        // SAFETY: a free op is ours alone.
-        unsafe { (*op).tag = tag };
-        // SAFETY: the op stays in place until it is reaped; the range as the caller promised.
-        let posted = unsafe { self.nic.rma(&rma, lane.route, op.cast()) };
-        if posted != Posted::Yes {
-            self.free_ops.push(op);
-            if tag.sampled {
-                lane.window.forget();
-            }
-            return posted;
-        }
-        self.unflushed = rma.more.then_some(tag.lane);
-        lane.uncovered = uncovered;
-        lane.inflight_ops += 1;
-        lane.charge(bytes, &mut self.inflight_bytes, now);
-        posted
-    }
-
-    /// Whether all that a lane has written is covered by a delivered write.
-    #[inline]
-    pub fn is_covered(&self, lane: u32) -> bool {
-        self.lane(lane).is_none_or(|lane| lane.uncovered == 0)
-    }
-
     /// Whether a lane's last writes need one that covers them: nothing else will be
     /// posted, or there is no room for more, and nothing under way that would make some.
-    pub fn needs_cover(&self, lane: u32, idle: bool) -> bool {
-        let Some(of) = self.lane(lane).filter(|of| of.uncovered > 0) else { return false };
-        idle || of.inflight_bytes == of.uncovered && self.room(lane, false) == 0
+    pub fn needs_cover(&mut self, lane: u32, idle: bool) -> bool {
+        let Some(mut burst) = self.burst(lane, 0).filter(|burst| burst.lane.uncovered > 0) else {
+            return false;
+        };
+        idle || burst.lane.inflight_bytes == burst.lane.uncovered && burst.room(false) == 0
     }
 
-    /// Counts bytes as in flight on a lane that a later post will carry: whether
-    /// their delivery should end a sample of the lane's window.
-    pub fn charge(&mut self, lane: u32, bytes: u64, now: u64) -> bool {
-        let Some(lane) = find(&mut self.lanes, lane) else { return false };
-        lane.charge(bytes, &mut self.inflight_bytes, now);
-        lane.window.begin(now)
-    }
-
-    /// Counts such bytes as delivered.
+    /// Counts bytes as delivered that `Burst::charge` counted.
     pub fn credit(&mut self, lane: u32, bytes: u64, sampled: bool, now: u64) {
         if let Some(lane) = find(&mut self.lanes, lane) {
             lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
@@ -391,20 +307,20 @@ impl Rail {
     /// Writes a few bytes to the peer's pad: the lane's first write, or its last.
     /// Delivered, so it covers what was posted before.
     pub fn post_warm(&mut self, lane: u32, now: u64) -> Posted {
-        let Some((remote, key)) = self.lane(lane).map(|lane| lane.pad) else {
-            return Posted::Failed(libc::ENOTCONN);
-        };
+        // Past what peers write to.
+        let (local, descriptor) = (self.pad.address() as u64 + PAD as u64 / 2, self.pad.descriptor());
+        let Some(mut burst) = self.burst(lane, now) else { return Posted::Failed(libc::ENOTCONN) };
+        let (remote, key) = burst.lane.pad;
         let rma = Rma {
             read: false,
-            // Past what peers write to.
-            segments: &[Segment { local: self.pad.address() as u64 + PAD as u64 / 2, remote, len: 8 }],
-            descriptor: self.pad.descriptor(),
+            segments: &[Segment { local, remote, len: 8 }],
+            descriptor,
             key,
             delivered: true,
             more: false,
         };
         // SAFETY: the pad lives as long as the rail.
-        unsafe { self.post(rma, 8, Tag::new(Work::Warm, lane, 0, 0), now) }
+        unsafe { burst.post(rma, 8, Tag::new(Work::Warm, lane, 0, 0)) }
     }
 
     /// Sends a control frame over a lane; `fill` writes it and says its length.
@@ -479,13 +395,13 @@ impl Rail {
 
     /// The bytes of a received frame; `give_back` when they were read.
     pub fn received(&self, done: &Done) -> &[u8] {
-        let bytes = self.receives.bytes(done.tag.flow);
+        let bytes = self.receives.bytes(done.flow);
         &bytes[..done.len.min(bytes.len())]
     }
 
     /// Posts a receive buffer again, with those that found no room before.
     pub fn give_back(&mut self, done: &Done) -> Result<()> {
-        self.receives.put(done.tag.flow);
+        self.receives.put(done.flow);
         self.post_receives()
     }
 
@@ -497,60 +413,6 @@ impl Rail {
             }
         }
         Ok(())
-    }
-
-    /// Drives the NIC; finished operations go to `done`.
-    #[inline]
-    pub fn reap(&mut self, done: &mut Vec<Done>, now: u64) {
-        let mut reaped = std::mem::take(&mut self.reaped);
-        self.nic.reap(&mut reaped);
-        for one in reaped.drain(..) {
-            done.push(self.finish(&one, now));
-        }
-        self.reaped = reaped;
-    }
-
-    #[inline]
-    fn finish(&mut self, reaped: &Reaped, now: u64) -> Done {
-        let op = reaped.scratch.cast::<Op>();
-        if op.is_null() {
-            // The provider does not say whose error it is: it is the rail's.
-            let tag = Tag::new(Work::Frame, u32::MAX, u32::MAX, 0);
-            return Done { tag, len: 0, errno: reaped.errno, provider_errno: reaped.provider_errno };
-        }
-        // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
-        let tag = unsafe { (*op).tag };
-        self.free_ops.push(op);
-        match tag.work {
-            Work::Frame => {
-                self.sends.put(tag.flow);
-                if let Some(lane) = self.lane_mut(tag.lane) {
-                    lane.inflight_frames -= 1;
-                }
-            }
-            Work::Answer => {
-                self.sends.put(tag.flow);
-                self.nic.remove(tag.bytes);
-            }
-            Work::Receive => {}
-            Work::Slice | Work::Bundle | Work::Warm => {
-                self.account(&tag, now);
-                if tag.len > 0 && reaped.errno == 0 {
-                    self.traffic.add(tag.len);
-                }
-            }
-        }
-        Done { tag, len: reaped.len, errno: reaped.errno, provider_errno: reaped.provider_errno }
-    }
-
-    #[inline]
-    fn account(&mut self, tag: &Tag, now: u64) {
-        // A lane that was removed took its bytes off already.
-        let Some(lane) = find(&mut self.lanes, tag.lane) else { return };
-        lane.inflight_ops -= 1;
-        if tag.bytes > 0 {
-            lane.credit(tag.bytes, tag.sampled, &mut self.inflight_bytes, now);
-        }
     }
 
     pub fn wait_fd(&mut self) -> Option<(RawFd, bool)> {

@@ -13,9 +13,9 @@ pub struct Traffic {
 impl Traffic {
     /// By the rail's worker alone: nobody else writes, so no atomic addition is needed.
     #[inline]
-    pub fn add(&self, bytes: u64) {
+    pub fn add(&self, posts: u64, bytes: u64) {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
-        self.posts.store(self.posts.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.posts.store(self.posts.load(Ordering::Relaxed) + posts, Ordering::Relaxed);
     }
 
     pub fn bytes(&self) -> u64 {

@@ -2,11 +2,11 @@
 //! arrives, and leaves.
 
 use super::geometry::{Position, Slice, PIECE};
-use super::pack::{Announce, Landed, Packer, Piece};
+use super::pack::{Landed, Packer, Piece};
 use super::table::{Left, Move, Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
-use crate::rail::{Rail, Tag, Work};
+use crate::rail::{Burst, Rail, Tag, Work};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Posts of one lane before the completion queue is looked at again: some NICs
 /// lose rate when posts come without polls.
-const BATCH: usize = 32;
+const BATCH: u32 = 32;
 /// Bytes of one flow before the lane's next flow has its turn.
 const TURN: u64 = 128 << 10;
 /// Of so many posts, one is for the bulk class even while the latency class has
@@ -112,20 +112,24 @@ impl Layer {
         let (remote, key) = transfer.remote.locate(remote_rail, range, offset);
         Layer { index, local, descriptor, remote, key, range: range as u32, offset }
     }
+
+    #[inline]
+    fn segment(&self, slice: &Slice) -> Segment {
+        Segment { local: self.local + slice.local, remote: self.remote + slice.remote, len: slice.len }
+    }
 }
 
-/// What a pass of a lane works with.
-pub struct Pass<'a> {
-    pub rail: &'a mut Rail,
-    pub lane: u32,
-    pub table: &'a Table,
-    pub now: u64,
-    pub announce: Announce<'a>,
-    /// Room for a post's segments.
-    pub segments: [Segment; VECTOR],
+/// What goes in one post.
+struct Gathered {
+    /// Segments.
+    count: usize,
+    bytes: u64,
+    slices: u64,
+    after: Position,
 }
 
 enum Step {
+    /// Something was posted; there may be more.
     Posted,
     /// The lane or rail has no room: try again after completions.
     Full,
@@ -189,28 +193,38 @@ impl Flows {
 
     /// Posts what the windows allow, up to a batch. Flows that are through with
     /// everything leave; `left` learns it. True if anything was posted.
-    pub fn pump(&mut self, pass: &mut Pass, left: &mut Vec<Left>) -> Result<bool, i32> {
-        let mut posted = 0;
+    pub fn pump(
+        &mut self,
+        rail: &mut Rail,
+        lane: u32,
+        now: u64,
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) -> Result<bool, i32> {
+        let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
+        let mut left_of_batch = BATCH;
         // What has room for the latency class may have none for the bulk class.
         let mut bulk_full = false;
-        while posted < BATCH {
-            let class = self.class(bulk_full);
+        while left_of_batch > 0 {
+            let (class, most) = self.class(bulk_full);
             let Some(&index) = self.ready[class].front() else { break };
             let Some(flow) = self.flows[index as usize].as_mut() else {
                 self.ready[class].pop_front();
                 continue;
             };
-            match flow.step(pass, index, self.packer.as_mut(), posted + 1 == BATCH) {
-                Step::Posted => {
-                    posted += 1;
-                    self.posts = self.posts.wrapping_add(1);
-                    if flow.turn == 0 {
-                        flow.turn = TURN;
-                        self.ready[class].rotate_left(1);
-                    }
+            let most = most.min(left_of_batch);
+            let mut budget = most;
+            let step = flow.step(&mut burst, index, self.packer.as_mut(), &mut budget);
+            left_of_batch -= most - budget;
+            self.posts = self.posts.wrapping_add(most - budget);
+            match step {
+                Step::Posted if flow.turn == 0 => {
+                    flow.turn = TURN;
+                    self.ready[class].rotate_left(1);
                 }
+                Step::Posted => {}
                 Step::Full => {
-                    self.sweep(class, pass.table, left);
+                    self.sweep(class, table, left);
                     if class == URGENT || self.ready[URGENT].is_empty() {
                         break;
                     }
@@ -218,24 +232,23 @@ impl Flows {
                 }
                 Step::Finished => {
                     self.ready[class].pop_front();
-                    self.leave_if_done(index, pass.table, left);
+                    self.leave_if_done(index, table, left);
                 }
                 Step::Failed(errno) => return Err(errno),
             }
         }
-        if let Some(packer) = &mut self.packer {
-            packer.advance(pass.rail, pass.lane, pass.now, pass.announce)?;
-        }
-        Ok(posted > 0)
+        Ok(left_of_batch < BATCH)
     }
 
-    /// Whose turn it is: the latency class's, with a little for the others.
-    fn class(&self, bulk_full: bool) -> usize {
-        let turn = self.posts % BULK_TURN == BULK_TURN - 1 && !bulk_full;
-        if (turn || self.ready[URGENT].is_empty()) && !self.ready[BULK].is_empty() {
-            BULK
-        } else {
-            URGENT
+    /// Whose turn it is, and for how many posts: the latency class's, with a little
+    /// for the others.
+    fn class(&self, bulk_full: bool) -> (usize, u32) {
+        let until_bulk = BULK_TURN - 1 - self.posts % BULK_TURN;
+        match (self.ready[URGENT].is_empty(), self.ready[BULK].is_empty() || bulk_full) {
+            (true, _) => (BULK, BATCH),
+            (false, true) => (URGENT, BATCH),
+            (false, false) if until_bulk == 0 => (BULK, 1),
+            (false, false) => (URGENT, until_bulk),
         }
     }
 
@@ -253,14 +266,12 @@ impl Flows {
         }
     }
 
-    /// Counts a finished post.
+    /// Counts finished posts, with the slices that arrived through them.
     #[inline]
-    pub fn reaped(&mut self, index: u32, slices: u32, arrived: bool, table: &Table, left: &mut Vec<Left>) {
+    pub fn reaped(&mut self, index: u32, posts: u32, slices: u32, table: &Table, left: &mut Vec<Left>) {
         let Some(flow) = self.flows.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        flow.inflight -= 1;
-        if arrived {
-            flow.arrived += slices as u64;
-        }
+        flow.inflight -= posts;
+        flow.arrived += slices as u64;
         if flow.exhausted {
             self.leave_if_done(index, table, left);
         }
@@ -279,7 +290,7 @@ impl Flows {
         while let Some(landed) = self.packer.as_mut().and_then(|packer| packer.acknowledge(count)) {
             let Landed { flow, slices, bytes, sampled } = landed;
             rail.credit(lane, bytes, sampled, now);
-            self.reaped(flow, slices, true, table, left);
+            self.reaped(flow, 1, slices, table, left);
         }
     }
 
@@ -299,12 +310,12 @@ impl Flows {
     ) -> Option<u64> {
         let packer = self.packer.as_mut()?;
         let next = packer.acknowledged().wrapping_add(1);
-        let Landed { flow, slices, bytes, sampled } = packer.acknowledge(next)?;
+        let Landed { flow, bytes, sampled, .. } = packer.acknowledge(next)?;
         rail.credit(lane, bytes, sampled, now);
         let of = self.flows.get(flow as usize)?.as_ref()?;
         // SAFETY: the flow holds the slot.
         let id = table.id_of(unsafe { of.slot.as_ref() });
-        self.reaped(flow, slices, false, table, left);
+        self.reaped(flow, 1, 0, table, left);
         Some(id)
     }
 
@@ -360,110 +371,189 @@ impl Flow {
         self.exhausted && !self.uncovered
     }
 
-    fn step(&mut self, pass: &mut Pass, index: u32, packer: Option<&mut Packer>, last: bool) -> Step {
+    /// Posts until the turn, the claim, the room or the budget of posts is over.
+    fn step(&mut self, burst: &mut Burst, index: u32, packer: Option<&mut Packer>, budget: &mut u32) -> Step {
         // SAFETY: the flow holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         if !Table::wanted(slot) {
             self.give_up();
             return Step::Finished;
         }
-        let room = pass.rail.room(pass.lane, self.urgent);
+        let room = burst.room(self.urgent);
         if room == 0 {
             return Step::Full;
         }
         if self.next == self.end && !self.claim(slot, transfer, room) {
-            return self.cover(pass, index);
+            return self.cover(burst, index, budget);
         }
         if self.layer.index != self.at.layer {
-            let rail = &*pass.rail;
-            self.layer = Layer::of(transfer, self.at.layer, rail.index, rail.remote_rail(pass.lane));
+            self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
         }
-        let (slice, after) = transfer.geometry.take(self.at, self.end - self.next);
-        let stepped = match packer {
-            Some(packer)
-                if slice.len < self.packing.bundle_below && transfer.direction == Direction::Write =>
-            {
-                self.pack(pass, index, transfer, packer, room)
+        if slot.first_post.load(Relaxed) == 0 {
+            slot.first_post.store(burst.now, Relaxed);
+        }
+        let bundled = packer.filter(|_| transfer.direction == Direction::Write);
+        let bundle_below = bundled.as_ref().map_or(0, |_| self.packing.bundle_below);
+        match bundled {
+            Some(packer) if transfer.geometry.take(self.at, self.end - self.next).0.len < bundle_below => {
+                self.pack(burst, index, transfer, packer, (room, budget))
             }
-            _ => self.post(pass, index, transfer, (slice, after), room, last),
-        };
-        if matches!(stepped, Step::Posted) && slot.first_post.load(Relaxed) == 0 {
-            slot.first_post.store(pass.now, Relaxed);
+            _ => self.post(burst, index, transfer, bundle_below, budget),
         }
-        stepped
     }
 
-    /// Posts a slice, with those that follow in the same layer where the NIC
-    /// takes several.
+    /// Posts slices of one layer that are not to be bundled, several at once where
+    /// the NIC takes that.
+    #[inline]
     fn post(
         &mut self,
-        pass: &mut Pass,
+        burst: &mut Burst,
         index: u32,
         transfer: &Move,
-        first: (Slice, Position),
-        room: u64,
-        last: bool,
+        bundle_below: u64,
+        budget: &mut u32,
     ) -> Step {
-        let (mut slice, mut after) = first;
         let read = transfer.direction == Direction::Read;
-        let limits = pass.rail.limits();
         let vector = match (self.packing.vectors, read) {
             (false, _) => 1,
-            (true, false) => limits.vector.min(VECTOR),
-            (true, true) => limits.read_vector.min(VECTOR),
+            (true, false) => burst.limits.vector.min(VECTOR),
+            (true, true) => burst.limits.read_vector.min(VECTOR),
         };
-        let most = room.min(VECTOR_LEN);
-        let (mut count, mut bytes, mut slices) = (0, 0, 0);
-        loop {
-            pass.segments[count] = Segment {
-                local: self.layer.local + slice.local,
-                remote: self.layer.remote + slice.remote,
-                len: slice.len,
+        let mut room = burst.room(self.urgent).min(self.turn);
+        let mut posts = burst.posts().min(*budget);
+        let run = transfer.geometry.whole_pages(self.at, self.end - self.next);
+        if vector == 1 && run > 0 {
+            let run = run.min(posts.into()).min(room.div_ceil(transfer.geometry.slice_len()));
+            return self.post_pages(burst, index, transfer, run, budget);
+        }
+        let (descriptor, key) = (self.layer.descriptor, self.layer.key);
+        let mut segments = [Segment::default(); VECTOR];
+        let mut outcome = Step::Posted;
+        while posts > 0 && room > 0 && self.next < self.end && self.at.layer == self.layer.index {
+            let (slice, after) = transfer.geometry.take(self.at, self.end - self.next);
+            if slice.len < bundle_below {
+                break;
+            }
+            segments[0] = self.layer.segment(&slice);
+            let mut gathered = Gathered { count: 1, bytes: slice.len, slices: slice.slices, after };
+            if vector > 1 {
+                self.gather(&mut segments[..vector], &mut gathered, transfer, room.min(VECTOR_LEN));
+            }
+            let Gathered { count, bytes, slices, after } = gathered;
+            let next = self.next + slices;
+            let rma = Rma {
+                read,
+                segments: &segments[..count],
+                descriptor,
+                key,
+                delivered: next == transfer.geometry.slices,
+                // Only when the next post of this claim follows at once.
+                more: posts > 1 && room > bytes && next < self.end,
             };
-            (count, bytes, slices) = (count + 1, bytes + slice.len, slices + slice.slices);
-            let left = self.end - self.next - slices;
-            if count == vector || left == 0 || after.layer != self.layer.index {
-                break;
+            let tag = Tag { len: bytes, ..Tag::new(Work::Slice, 0, index, slices as u32) };
+            // SAFETY: the memory stays registered while the slot is held, and the rail keeps the
+            // op until the NIC gives it back.
+            match unsafe { burst.post(rma, bytes, tag) } {
+                Posted::Yes => {}
+                Posted::Again => {
+                    outcome = Step::Full;
+                    break;
+                }
+                Posted::Failed(errno) => return Step::Failed(errno),
             }
-            let (more, then) = transfer.geometry.take(after, left);
-            if bytes + more.len > most {
-                break;
+            self.uncovered = !read && burst.lane.uncovered > 0;
+            if self.uncovered {
+                self.last = (segments[0], descriptor, key);
             }
-            (slice, after) = (more, then);
+            self.advance(bytes, slices, after);
+            room = room.saturating_sub(bytes);
+            posts -= 1;
+            *budget -= 1;
         }
-        let rma = Rma {
-            read,
-            segments: &pass.segments[..count],
-            descriptor: self.layer.descriptor,
-            key: self.layer.key,
-            delivered: self.next + slices == transfer.geometry.slices,
-            // Only when the next post of this claim follows at once.
-            more: !last && self.next + slices < self.end && self.turn > bytes && room > 2 * bytes,
-        };
-        let tag = Tag::new(Work::Slice, pass.lane, index, slices as u32);
-        // SAFETY: the memory stays registered while the slot is held, and the rail keeps the op
-        // until the NIC gives it back.
-        match unsafe { pass.rail.post(rma, bytes, tag, pass.now) } {
-            Posted::Yes => {}
-            Posted::Again => return Step::Full,
-            Posted::Failed(errno) => return Step::Failed(errno),
-        }
-        if !read {
-            self.uncovered = !pass.rail.is_covered(pass.lane);
-            self.last = (pass.segments[0], self.layer.descriptor, self.layer.key);
-        }
-        self.advance(bytes, slices, after);
-        Step::Posted
+        outcome
     }
 
-    /// Gathers slices into a bundle.
-    fn pack(&mut self, pass: &mut Pass, index: u32, transfer: &Move, packer: &mut Packer, room: u64) -> Step {
+    /// Posts a run of whole pages of one layer, one by one: the shortest way.
+    fn post_pages(
+        &mut self,
+        burst: &mut Burst,
+        index: u32,
+        transfer: &Move,
+        run: u64,
+        budget: &mut u32,
+    ) -> Step {
+        let geometry = &transfer.geometry;
+        let (read, len) = (transfer.direction == Direction::Read, geometry.slice_len());
+        let Layer { descriptor, key, .. } = self.layer;
+        let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
+        let mut segment = Segment::default();
+        let mut posted = 0;
+        let mut outcome = Step::Posted;
+        while posted < run {
+            segment = self.layer.segment(&geometry.whole_page(self.at, posted));
+            let rma = Rma {
+                read,
+                segments: std::slice::from_ref(&segment),
+                descriptor,
+                key,
+                delivered: self.next + posted + 1 == geometry.slices,
+                more: posted + 1 < run,
+            };
+            // SAFETY: as in `post`.
+            match unsafe { burst.post(rma, len, tag) } {
+                Posted::Yes => posted += 1,
+                Posted::Again => {
+                    outcome = Step::Full;
+                    break;
+                }
+                Posted::Failed(errno) => return Step::Failed(errno),
+            }
+        }
+        if posted > 0 && !read {
+            self.uncovered = burst.lane.uncovered > 0;
+            self.last = (segment, descriptor, key);
+        }
+        self.next += posted;
+        self.at = geometry.after_pages(self.at, posted);
+        self.inflight += posted as u32;
+        self.turn = self.turn.saturating_sub(posted * len);
+        *budget -= posted as u32;
+        outcome
+    }
+
+    /// Adds the slices that may go in the same post, of so many bytes in all.
+    fn gather(&self, segments: &mut [Segment], gathered: &mut Gathered, transfer: &Move, most: u64) {
+        for place in &mut segments[1..] {
+            let left = self.end - self.next - gathered.slices;
+            if left == 0 || gathered.after.layer != self.layer.index {
+                return;
+            }
+            let (slice, after) = transfer.geometry.take(gathered.after, left);
+            if gathered.bytes + slice.len > most {
+                return;
+            }
+            *place = self.layer.segment(&slice);
+            gathered.count += 1;
+            gathered.bytes += slice.len;
+            gathered.slices += slice.slices;
+            gathered.after = after;
+        }
+    }
+
+    /// Copies slices into a bundle.
+    fn pack(
+        &mut self,
+        burst: &mut Burst,
+        index: u32,
+        transfer: &Move,
+        packer: &mut Packer,
+        (room, budget): (u64, &mut u32),
+    ) -> Step {
         let Some(mut bundle) = packer.gather(transfer.remote.id) else { return Step::Full };
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {
-                let rail = &*pass.rail;
-                self.layer = Layer::of(transfer, at.layer, rail.index, rail.remote_rail(pass.lane));
+                self.layer = Layer::of(transfer, at.layer, burst.rail, burst.lane.remote_rail);
             }
             let (slice, after) = transfer.geometry.take(at, self.end - self.next - slices);
             if slice.len >= self.packing.bundle_below {
@@ -480,11 +570,13 @@ impl Flow {
             }
             (at, slices, bytes) = (after, slices + slice.slices, bytes + slice.len);
         }
-        bundle.finish(pass.rail, pass.lane, index, pass.now);
+        bundle.finish(burst, index);
         self.advance(bytes, slices, at);
+        *budget -= 1;
         Step::Posted
     }
 
+    #[inline]
     fn advance(&mut self, bytes: u64, slices: u64, at: Position) {
         self.inflight += 1;
         self.next += slices;
@@ -518,7 +610,7 @@ impl Flow {
 
     /// When this flow has nothing more to post: one last write of a byte that
     /// it has written already, which is delivered after all before it.
-    fn cover(&mut self, pass: &mut Pass, index: u32) -> Step {
+    fn cover(&mut self, burst: &mut Burst, index: u32, budget: &mut u32) -> Step {
         if !self.uncovered {
             return Step::Finished;
         }
@@ -532,10 +624,11 @@ impl Flow {
             more: false,
         };
         // SAFETY: as for a slice.
-        match unsafe { pass.rail.post(rma, 1, Tag::new(Work::Slice, pass.lane, index, 0), pass.now) } {
+        match unsafe { burst.post(rma, 1, Tag::new(Work::Slice, 0, index, 0)) } {
             Posted::Yes => {
                 self.uncovered = false;
                 self.inflight += 1;
+                *budget -= 1;
                 Step::Posted
             }
             Posted::Again => Step::Full,

@@ -133,7 +133,9 @@ impl Pages<'_> {
             ))
         })?;
         let adjacent = |side: &Side| side.page_stride == self.page_len;
+        let mergeable = self.page_len < piece && adjacent(&self.local) && adjacent(&self.remote);
         Ok(Geometry {
+            mergeable: mergeable && have_neighbours(&local, &remote, self.page_count),
             local,
             remote,
             page_len: self.page_len,
@@ -141,7 +143,6 @@ impl Pages<'_> {
             piece,
             pieces,
             slices,
-            mergeable: self.page_len < piece && adjacent(&self.local) && adjacent(&self.remote),
         })
     }
 }
@@ -173,6 +174,18 @@ impl KeptSide {
     }
 }
 
+/// Whether any two pages follow each other on both sides.
+fn have_neighbours(local: &KeptSide, remote: &KeptSide, page_count: u64) -> bool {
+    let follows = |pages: &[u32]| u64::from(pages[1]) == u64::from(pages[0]) + 1;
+    match (&local.pages, &remote.pages) {
+        (None, None) => page_count > 1,
+        (Some(list), None) | (None, Some(list)) => list.windows(2).any(follows),
+        (Some(local), Some(remote)) => {
+            local.windows(2).zip(remote.windows(2)).any(|(local, remote)| follows(local) && follows(remote))
+        }
+    }
+}
+
 /// A checked transfer.
 pub struct Geometry {
     pub local: KeptSide,
@@ -182,7 +195,7 @@ pub struct Geometry {
     piece: u64,
     pieces: u64,
     pub slices: u64,
-    /// Neighbours on both sides may go in one post.
+    /// There are neighbours on both sides, which may go in one post.
     mergeable: bool,
 }
 
@@ -221,42 +234,78 @@ impl Geometry {
 
     /// The slice at `at`, with up to `most - 1` neighbours merged into it, and
     /// the position after it.
-    #[inline]
+    #[inline(always)]
     pub fn take(&self, at: Position, most: u64) -> (Slice, Position) {
         let (local_page, remote_page) = (self.local.page(at.page), self.remote.page(at.page));
-        let within = at.piece * self.piece;
         let mut slice = Slice {
-            local: local_page * self.local.page_stride + within,
-            remote: remote_page * self.remote.page_stride + within,
-            len: self.piece.min(self.page_len - within),
+            local: local_page * self.local.page_stride,
+            remote: remote_page * self.remote.page_stride,
+            len: self.page_len,
             slices: 1,
         };
-        let mut next = at;
+        let mut next = Position { page: at.page + 1, ..at };
         if self.pieces > 1 {
-            next.piece += 1;
+            let within = at.piece * self.piece;
+            (slice.local, slice.remote) = (slice.local + within, slice.remote + within);
+            slice.len = self.piece.min(self.page_len - within);
+            next.piece = at.piece + 1;
             if next.piece < self.pieces {
+                next.page = at.page;
                 return (slice, next);
             }
             next.piece = 0;
-        }
-        next.page += 1;
-        if self.mergeable {
-            while slice.slices < most
-                && next.page < self.page_count
-                && slice.len + self.page_len <= self.piece
-                && self.local.page(next.page) == local_page + slice.slices
-                && self.remote.page(next.page) == remote_page + slice.slices
-            {
-                slice.len += self.page_len;
-                slice.slices += 1;
-                next.page += 1;
-            }
+        } else if self.mergeable {
+            self.merge(&mut slice, &mut next, (local_page, remote_page), most);
         }
         if next.page == self.page_count {
             next.page = 0;
             next.layer += 1;
         }
         (slice, next)
+    }
+
+    /// How many of the next slices are whole pages of one layer that are not merged.
+    #[inline]
+    pub fn whole_pages(&self, at: Position, most: u64) -> u64 {
+        if self.pieces > 1 || self.mergeable {
+            return 0;
+        }
+        most.min(self.page_count - at.page)
+    }
+
+    /// The page so many after `at`, of those.
+    #[inline(always)]
+    pub fn whole_page(&self, at: Position, after: u64) -> Slice {
+        let page = at.page + after;
+        Slice {
+            local: self.local.page(page) * self.local.page_stride,
+            remote: self.remote.page(page) * self.remote.page_stride,
+            len: self.page_len,
+            slices: 1,
+        }
+    }
+
+    /// The position after so many of them.
+    pub fn after_pages(&self, at: Position, pages: u64) -> Position {
+        let page = at.page + pages;
+        if page == self.page_count {
+            return Position { layer: at.layer + 1, page: 0, piece: 0 };
+        }
+        Position { page, ..at }
+    }
+
+    /// Adds the neighbours that follow on both sides.
+    fn merge(&self, slice: &mut Slice, next: &mut Position, (local, remote): (u64, u64), most: u64) {
+        while slice.slices < most
+            && next.page < self.page_count
+            && slice.len + self.page_len <= self.piece
+            && self.local.page(next.page) == local + slice.slices
+            && self.remote.page(next.page) == remote + slice.slices
+        {
+            slice.len += self.page_len;
+            slice.slices += 1;
+            next.page += 1;
+        }
     }
 }
 

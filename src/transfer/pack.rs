@@ -10,7 +10,7 @@
 use crate::codec::Reader;
 use crate::fabric::{Limits, Posted, Rma, Segment};
 use crate::peer::wire::{ABOUT_LANE, HEADER};
-use crate::rail::{Frame, Rail, Tag, Work};
+use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
 use std::collections::VecDeque;
 
@@ -125,6 +125,22 @@ impl Packer {
         now: u64,
         announce: Announce,
     ) -> std::result::Result<(), i32> {
+        self.write(rail, lane, now)?;
+        while self.announced != self.written {
+            let number = self.announced;
+            let list = &self.slots[(number % SLOTS) as usize].list;
+            match rail.send_frame(lane, |frame| announce(number, list, frame)) {
+                Posted::Yes => self.announced = number.wrapping_add(1),
+                Posted::Again => break,
+                Posted::Failed(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts the writes of bundles that were gathered.
+    fn write(&mut self, rail: &mut Rail, lane: u32, now: u64) -> std::result::Result<(), i32> {
+        let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
         while self.written != self.gathered {
             let slot = self.written % SLOTS;
             let offset = slot as u64 * SLOT_LEN as u64;
@@ -144,17 +160,8 @@ impl Packer {
             let tag = Tag { len: segment.len, ..Tag::new(Work::Bundle, lane, slot, 0) };
             // SAFETY: the staging memory stays until nothing of it is in flight; the slot is not
             // touched until the target has acknowledged it.
-            match unsafe { rail.post(rma, 0, tag, now) } {
+            match unsafe { burst.post(rma, 0, tag) } {
                 Posted::Yes => self.written = self.written.wrapping_add(1),
-                Posted::Again => break,
-                Posted::Failed(errno) => return Err(errno),
-            }
-        }
-        while self.announced != self.written {
-            let number = self.announced;
-            let list = &self.slots[(number % SLOTS) as usize].list;
-            match rail.send_frame(lane, |frame| announce(number, list, frame)) {
-                Posted::Yes => self.announced = number.wrapping_add(1),
                 Posted::Again => break,
                 Posted::Failed(errno) => return Err(errno),
             }
@@ -222,9 +229,9 @@ impl Gathering<'_> {
     }
 
     /// It is complete, and will be posted.
-    pub fn finish(mut self, rail: &mut Rail, lane: u32, flow: u32, now: u64) {
+    pub fn finish(mut self, burst: &mut Burst, flow: u32) {
         let bytes = self.bundle().bytes;
-        let sampled = rail.charge(lane, bytes, now);
+        let sampled = burst.charge(bytes);
         let bundle = self.bundle();
         (bundle.flow, bundle.sampled) = (flow, sampled);
         self.packer.gathered = self.packer.gathered.wrapping_add(1);

@@ -6,6 +6,7 @@ use super::signals;
 use crate::clock::Random;
 use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Segment,
 };
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
@@ -42,7 +43,6 @@ pub struct OfiNic {
     mr_mode: i32,
     address: Vec<u8>,
     random: Random,
-    rma: Template,
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
@@ -52,14 +52,6 @@ pub struct OfiNic {
 
 // SAFETY: all objects belong to this NIC, which one thread uses at a time.
 unsafe impl Send for OfiNic {}
-
-/// The message that every write and read is posted with; only what differs is
-/// filled in.
-struct Template {
-    local: [libc::iovec; VECTOR],
-    descriptors: [*mut c_void; VECTOR],
-    remote: [fi_rma_iov; VECTOR],
-}
 
 fn check(source: Source, doing: &str, rc: i32) -> Result<()> {
     if rc == 0 {
@@ -99,8 +91,6 @@ impl OfiNic {
             mr_mode,
             address: Vec::new(),
             random: entry.random.clone(),
-            // SAFETY: integers and pointers.
-            rma: unsafe { zeroed() },
             keeps_routes: entry.provider == "shm",
             wait_fd: -1,
         };
@@ -294,38 +284,24 @@ impl Nic for OfiNic {
 
     #[inline]
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratch: *mut Scratch) -> Posted {
-        let count = rma.segments.len().min(VECTOR);
-        for (i, segment) in rma.segments.iter().take(VECTOR).enumerate() {
-            let len = segment.len as usize;
-            self.rma.local[i] = libc::iovec { iov_base: segment.local as *mut c_void, iov_len: len };
-            self.rma.descriptors[i] = rma.descriptor;
-            self.rma.remote[i] = fi_rma_iov { addr: segment.remote, len, key: rma.key };
-        }
-        let message = fi_msg_rma {
-            msg_iov: self.rma.local.as_ptr(),
-            desc: self.rma.descriptors.as_mut_ptr(),
-            iov_count: count,
-            addr: route,
-            rma_iov: self.rma.remote.as_ptr(),
-            rma_iov_count: count,
-            context: scratch.cast(),
-            data: 0,
+        let key = rma.key;
+        let local = |segment: &Segment| libc::iovec {
+            iov_base: segment.local as *mut c_void,
+            iov_len: segment.len as usize,
         };
-        let mut flags = FI_COMPLETION;
-        if rma.delivered {
-            flags |= FI_DELIVERY_COMPLETE;
-        }
-        if rma.more {
-            flags |= FI_MORE;
-        }
-        // SAFETY: the message lives through the call; what it points to as the caller promised.
-        posted(unsafe {
-            if rma.read {
-                fi_readmsg(self.ep, &message, flags & !FI_DELIVERY_COMPLETE)
-            } else {
-                fi_writemsg(self.ep, &message, flags)
+        let remote = |segment: &Segment| fi_rma_iov { addr: segment.remote, len: segment.len as usize, key };
+        // SAFETY: as the caller promised.
+        unsafe {
+            if let [one] = rma.segments {
+                return self.post(rma, &[local(one)], &[remote(one)], route, scratch);
             }
-        })
+            let (mut locals, mut remotes): ([_; VECTOR], [_; VECTOR]) = zeroed();
+            let count = rma.segments.len().min(VECTOR);
+            for (i, segment) in rma.segments[..count].iter().enumerate() {
+                (locals[i], remotes[i]) = (local(segment), remote(segment));
+            }
+            self.post(rma, &locals[..count], &remotes[..count], route, scratch)
+        }
     }
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
@@ -349,12 +325,11 @@ impl Nic for OfiNic {
         // SAFETY: room for `MOST` entries of the queue's format.
         let rc = unsafe { fi_cq_read(self.cq, entries.as_mut_ptr().cast(), MOST) };
         if rc > 0 {
-            for entry in &entries[..(rc as usize).min(MOST)] {
+            reaped.extend(entries[..(rc as usize).min(MOST)].iter().map(|entry| {
                 // SAFETY: libfabric filled in the first `rc` entries.
                 let entry = unsafe { entry.assume_init_ref() };
-                let scratch = entry.op_context.cast();
-                reaped.push(Reaped { scratch, len: entry.len, errno: 0, provider_errno: 0 });
-            }
+                Reaped { scratch: entry.op_context.cast(), len: entry.len, errno: 0, provider_errno: 0 }
+            }));
         } else if rc == -(FI_EAVAIL as isize) {
             self.reap_error(reaped);
         }
@@ -400,6 +375,40 @@ impl Nic for OfiNic {
 }
 
 impl OfiNic {
+    /// # Safety
+    /// As `Nic::rma`; the lists are equally long.
+    #[inline(always)]
+    unsafe fn post(
+        &mut self,
+        rma: &Rma<'_>,
+        local: &[libc::iovec],
+        remote: &[fi_rma_iov],
+        route: Route,
+        scratch: *mut Scratch,
+    ) -> Posted {
+        let mut descriptors = [rma.descriptor; VECTOR];
+        let message = fi_msg_rma {
+            msg_iov: local.as_ptr(),
+            desc: descriptors.as_mut_ptr(),
+            iov_count: local.len(),
+            addr: route,
+            rma_iov: remote.as_ptr(),
+            rma_iov_count: remote.len(),
+            context: scratch.cast(),
+            data: 0,
+        };
+        let more = if rma.more { FI_COMPLETION | FI_MORE } else { FI_COMPLETION };
+        // SAFETY: the message lives through the call; what it points to as the caller promised.
+        posted(unsafe {
+            if rma.read {
+                fi_readmsg(self.ep, &message, more)
+            } else {
+                let delivered = if rma.delivered { FI_DELIVERY_COMPLETE } else { 0 };
+                fi_writemsg(self.ep, &message, more | delivered)
+            }
+        })
+    }
+
     #[cold]
     fn reap_error(&mut self, reaped: &mut Vec<Reaped>) {
         // SAFETY: integers and pointers; no buffer for provider data is offered.

@@ -1,0 +1,138 @@
+//! What a lane posts at one go: everything is looked up once.
+
+use super::lane::Lane;
+use super::{Op, Rail, Tag, COVERS, SENDS, URGENT_WINDOW};
+use crate::fabric::{Delivery, Limits, Nic, Posted, Rma};
+
+pub struct Burst<'a> {
+    pub lane: &'a mut Lane,
+    pub limits: &'a Limits,
+    /// The rail's index.
+    pub rail: usize,
+    pub now: u64,
+    number: u32,
+    nic: &'a mut dyn Nic,
+    free_ops: &'a mut Vec<*mut Op>,
+    lane_ops: u32,
+    inflight_bytes: &'a mut u64,
+    /// Posted, and not counted on the lane yet.
+    ops: u32,
+    bytes: u64,
+    unflushed: &'a mut Option<u32>,
+}
+
+impl Rail {
+    /// `None`: there is no such lane any more.
+    #[inline]
+    pub fn burst(&mut self, lane: u32, now: u64) -> Option<Burst<'_>> {
+        Some(Burst {
+            lane: super::find(&mut self.lanes, lane)?,
+            limits: &self.limits,
+            rail: self.index,
+            now,
+            number: lane,
+            nic: &mut *self.nic,
+            free_ops: &mut self.free_ops,
+            lane_ops: self.lane_ops,
+            inflight_bytes: &mut self.inflight_bytes,
+            ops: 0,
+            bytes: 0,
+            unflushed: &mut self.unflushed,
+        })
+    }
+}
+
+impl Burst<'_> {
+    /// Bytes that the lane may post now. An idle lane always may post something, so
+    /// a window smaller than a slice cannot stop it; what is urgent may go past a
+    /// full window.
+    #[inline]
+    pub fn room(&mut self, urgent: bool) -> u64 {
+        self.settle();
+        let lane = &*self.lane;
+        let extra = if urgent { URGENT_WINDOW } else { 0 };
+        let of_lane = (lane.window.bytes() + extra).saturating_sub(lane.inflight_bytes);
+        let of_rail = (self.limits.rail_window + extra).saturating_sub(*self.inflight_bytes);
+        match self.posts() {
+            0 => 0,
+            _ if lane.is_idle() => of_lane.min(of_rail).max(1),
+            _ => of_lane.min(of_rail),
+        }
+    }
+
+    /// Operations that the lane may post now.
+    #[inline]
+    pub fn posts(&self) -> u32 {
+        let free = self.free_ops.len().saturating_sub(SENDS);
+        if self.lane.is_idle() {
+            return free.min(self.lane_ops as usize) as u32;
+        }
+        let free = free.saturating_sub(self.lane_ops as usize) as u32;
+        self.lane_ops.saturating_sub(self.lane.inflight_ops).min(free)
+    }
+
+    /// Counts bytes as in flight that a later post will carry: whether their
+    /// delivery should end a sample of the lane's window.
+    pub fn charge(&mut self, bytes: u64) -> bool {
+        self.bytes += bytes;
+        self.lane.window.begin(self.now)
+    }
+
+    /// Posts a write or read of `bytes`. Where one delivered write covers others
+    /// (`Delivery::Covers`), enough are made so that the window keeps moving;
+    /// `rma.delivered` asks for it in any case.
+    ///
+    /// # Safety
+    /// The local range must stay registered until the operation is done, or the rail is closed.
+    #[inline(always)]
+    pub unsafe fn post(&mut self, mut rma: Rma<'_>, bytes: u64, mut tag: Tag) -> Posted {
+        let Some(op) = self.free_ops.pop() else { return Posted::Again };
+        let delivery = self.limits.delivery;
+        let mut uncovered = self.lane.uncovered;
+        if rma.read || delivery != Delivery::Covers {
+            rma.delivered = delivery == Delivery::Each;
+            tag.bytes = bytes;
+        } else {
+            uncovered += bytes;
+            rma.delivered |= uncovered >= self.lane.window.bytes() / COVERS;
+            if rma.delivered {
+                tag.bytes = uncovered;
+                uncovered = 0;
+            }
+        }
+        tag.lane = self.number;
+        tag.sampled = tag.bytes > 0 && self.lane.window.begin(self.now);
+        // SAFETY: a free op is ours alone.
+        unsafe { (*op).tag = tag };
+        // SAFETY: the op stays in place until it is reaped; the range as the caller promised.
+        let posted = unsafe { self.nic.rma(&rma, self.lane.route, op.cast()) };
+        if posted != Posted::Yes {
+            self.free_ops.push(op);
+            if tag.sampled {
+                self.lane.window.forget();
+            }
+            return posted;
+        }
+        *self.unflushed = rma.more.then_some(self.number);
+        self.lane.uncovered = uncovered;
+        self.ops += 1;
+        self.bytes += bytes;
+        posted
+    }
+
+    /// Counts what was posted since the last time.
+    #[inline]
+    fn settle(&mut self) {
+        self.lane.inflight_ops += self.ops;
+        if self.bytes > 0 {
+            self.lane.charge(self.bytes, self.inflight_bytes, self.now);
+        }
+        (self.ops, self.bytes) = (0, 0);
+    }
+}
+
+impl Drop for Burst<'_> {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}

@@ -1,0 +1,140 @@
+//! Finished operations: their slots are free again, their lanes have room again.
+
+use super::{find, Op, Rail, Tag, Work};
+use crate::fabric::Reaped;
+
+/// A finished operation, or several slices of one flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    pub work: Work,
+    pub lane: u32,
+    pub flow: u32,
+    pub slices: u32,
+    pub posts: u32,
+    /// 0, or an error number of libfabric.
+    pub errno: i32,
+    pub provider_errno: i32,
+    /// Bytes received.
+    pub len: usize,
+}
+
+/// Slices of one flow that arrived, one after the other.
+struct Run {
+    lane: u32,
+    flow: u32,
+    posts: u32,
+    slices: u32,
+    /// Delivered, and carried: as in a tag.
+    bytes: u64,
+    len: u64,
+    sampled: bool,
+}
+
+impl Run {
+    fn of(tag: &Tag) -> Run {
+        Run { lane: tag.lane, flow: tag.flow, posts: 0, slices: 0, bytes: 0, len: 0, sampled: false }
+    }
+
+    #[inline]
+    fn is_of(&self, tag: &Tag) -> bool {
+        (self.lane, self.flow) == (tag.lane, tag.flow)
+    }
+
+    #[inline]
+    fn add(&mut self, tag: &Tag) {
+        self.posts += 1;
+        self.slices += tag.slices;
+        self.bytes += tag.bytes;
+        self.len += tag.len;
+        self.sampled |= tag.sampled;
+    }
+}
+
+impl Rail {
+    /// Drives the NIC; finished operations go to `done`.
+    pub fn reap(&mut self, done: &mut Vec<Done>, now: u64) {
+        let mut reaped = std::mem::take(&mut self.reaped);
+        self.nic.reap(&mut reaped);
+        let mut run: Option<Run> = None;
+        for one in &reaped {
+            let Some(tag) = arrived(one) else {
+                done.extend(run.take().map(|run| self.finish_run(&run, now)));
+                done.push(self.finish(one, now));
+                continue;
+            };
+            self.free_ops.push(one.scratch.cast());
+            match &mut run {
+                Some(run) if run.is_of(tag) => run.add(tag),
+                _ => {
+                    done.extend(run.take().map(|run| self.finish_run(&run, now)));
+                    run.insert(Run::of(tag)).add(tag);
+                }
+            }
+        }
+        done.extend(run.map(|run| self.finish_run(&run, now)));
+        reaped.clear();
+        self.reaped = reaped;
+    }
+
+    fn finish_run(&mut self, run: &Run, now: u64) -> Done {
+        let &Run { lane, flow, posts, slices, .. } = run;
+        self.account(lane, posts, (run.bytes, run.sampled), now);
+        self.traffic.add(posts.into(), run.len);
+        Done { work: Work::Slice, lane, flow, slices, posts, errno: 0, provider_errno: 0, len: 0 }
+    }
+
+    fn finish(&mut self, reaped: &Reaped, now: u64) -> Done {
+        let &Reaped { errno, provider_errno, len, .. } = reaped;
+        let op = reaped.scratch.cast::<Op>();
+        if op.is_null() {
+            // The provider does not say whose error it is: it is the rail's.
+            let (work, lane, flow) = (Work::Frame, u32::MAX, u32::MAX);
+            return Done { work, lane, flow, slices: 0, posts: 1, errno, provider_errno, len: 0 };
+        }
+        // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
+        let tag = unsafe { (*op).tag };
+        self.free_ops.push(op);
+        match tag.work {
+            Work::Slice | Work::Bundle | Work::Warm => {
+                if tag.len > 0 && errno == 0 {
+                    self.traffic.add(1, tag.len);
+                }
+                self.account(tag.lane, 1, (tag.bytes, tag.sampled), now);
+            }
+            Work::Frame => {
+                self.sends.put(tag.flow);
+                if let Some(lane) = self.lane_mut(tag.lane) {
+                    lane.inflight_frames -= 1;
+                }
+            }
+            Work::Answer => {
+                self.sends.put(tag.flow);
+                self.nic.remove(tag.bytes);
+            }
+            Work::Receive => {}
+        }
+        let Tag { work, lane, flow, slices, .. } = tag;
+        Done { work, lane, flow, slices, posts: 1, errno, provider_errno, len }
+    }
+
+    fn account(&mut self, lane: u32, posts: u32, (bytes, sampled): (u64, bool), now: u64) {
+        // A lane that was removed took its bytes off already.
+        let Some(lane) = find(&mut self.lanes, lane) else { return };
+        lane.inflight_ops -= posts;
+        if bytes > 0 {
+            lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
+        }
+    }
+}
+
+/// The tag of a post of slices that have arrived.
+#[inline]
+fn arrived(reaped: &Reaped) -> Option<&Tag> {
+    let op = reaped.scratch.cast::<Op>();
+    if reaped.errno != 0 || op.is_null() {
+        return None;
+    }
+    // SAFETY: as above; nobody takes the op before the tag has been read.
+    let tag = unsafe { &(*op).tag };
+    (tag.work == Work::Slice).then_some(tag)
+}
