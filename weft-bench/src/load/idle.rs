@@ -82,12 +82,13 @@ fn one_page(opening: Opening) -> Load {
     }
 }
 
-/// Microseconds until the caller, who polls, sees the completion.
+/// Microseconds until the caller, who sleeps meanwhile, sees the completion. One who
+/// polled would take the worker's core: a scheduler may wake threads where their waker runs.
 fn write(side: &Side, load: &Load, lists: &Lists) -> Result<f64> {
     let begun = Instant::now();
     side.submit(load, 0, lists)?;
     while begun.elapsed() < PATIENCE {
-        for one in side.wait(Duration::ZERO)? {
+        for one in side.wait(PATIENCE)? {
             match one.kind {
                 WEFT_COMPLETION_PEER_DOWN => bail!("the serving side's endpoint is gone"),
                 WEFT_COMPLETION_WRITE => {

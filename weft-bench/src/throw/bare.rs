@@ -16,11 +16,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// answered before the next.
 const CONTEXTS: usize = 256;
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Write,
+    Inject,
+    /// Asks for delivery, as Weft must for its completions. Nothing waits for it here.
+    Delivered,
+}
+
 pub struct Bare {
     port: Port,
     words: Words,
     wait_fd: bool,
-    inject: bool,
+    way: Way,
     route: fi_addr_t,
     remote: Remote,
     contexts: Vec<fi_context2>,
@@ -35,13 +43,13 @@ struct Offer {
 }
 
 impl Bare {
-    pub fn open(rail: &Rail, wait_fd: bool, inject: bool) -> Result<Bare> {
+    pub fn open(rail: &Rail, wait_fd: bool, way: Way) -> Result<Bare> {
         let words = Words::new()?;
         Ok(Bare {
             port: Port::open(rail, wait_fd, words.pool())?,
             words,
             wait_fd,
-            inject,
+            way,
             route: 0,
             remote: Remote { base: 0, key: 0 },
             // SAFETY: pointers, for the provider to use.
@@ -52,16 +60,28 @@ impl Bare {
 
     #[inline]
     fn post(&mut self, word: *const u64) -> isize {
-        let context = &raw mut self.contexts[self.thrown % CONTEXTS];
+        let context = (&raw mut self.contexts[self.thrown % CONTEXTS]).cast();
         let (ep, Remote { base, key }, len) = (self.port.ep, self.remote, size_of::<u64>());
+        let (word, mut descriptor) = (word.cast_mut().cast(), self.port.descriptor);
         // SAFETY: the word stays in place while the endpoint is open, the context until it comes
-        // back.
+        // back; the message lives through the call.
         unsafe {
-            if self.inject {
-                fi_inject_write(ep, word.cast(), len, self.route, base, key)
-            } else {
-                let context = context.cast();
-                fi_write(ep, word.cast(), len, self.port.descriptor, self.route, base, key, context)
+            match self.way {
+                Way::Write => fi_write(ep, word, len, descriptor, self.route, base, key, context),
+                Way::Inject => fi_inject_write(ep, word, len, self.route, base, key),
+                Way::Delivered => {
+                    let message = fi_msg_rma {
+                        msg_iov: &libc::iovec { iov_base: word, iov_len: len },
+                        desc: &mut descriptor,
+                        iov_count: 1,
+                        addr: self.route,
+                        rma_iov: &fi_rma_iov { addr: base, len, key },
+                        rma_iov_count: 1,
+                        context,
+                        data: 0,
+                    };
+                    fi_writemsg(ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE)
+                }
             }
         }
     }
@@ -76,8 +96,12 @@ impl Bare {
 
 impl Hand for Bare {
     fn name(&self) -> String {
-        let write = if self.inject { "fi_inject_write" } else { "fi_write" };
-        format!("bare {write}, {}", if self.wait_fd { "FI_WAIT_FD" } else { "FI_WAIT_NONE" })
+        let way = match self.way {
+            Way::Write => "fi_write",
+            Way::Inject => "fi_inject_write",
+            Way::Delivered => "delivery-complete",
+        };
+        format!("bare {way}, {}", if self.wait_fd { "FI_WAIT_FD" } else { "FI_WAIT_NONE" })
     }
 
     fn offer(&self) -> Result<Value> {
@@ -90,6 +114,10 @@ impl Hand for Bare {
         self.route = self.port.insert(&offer.address)?;
         self.remote = Remote { base: offer.base, key: offer.key };
         Ok(())
+    }
+
+    fn promises(&self) -> bool {
+        self.way == Way::Delivered
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! What all that throw have in common.
 
-use super::bare::Bare;
+use super::bare::{Bare, Way};
 use super::weft::Weft;
 use crate::engines::Rail;
 use crate::memory::Pool;
@@ -11,6 +11,9 @@ use serde_json::Value;
 /// kind in the other process.
 pub trait Hand {
     fn name(&self) -> String;
+
+    /// Whether its completions mean that the bytes have arrived.
+    fn promises(&self) -> bool;
 
     /// What the counterpart needs.
     fn offer(&self) -> Result<Value>;
@@ -28,9 +31,9 @@ pub trait Hand {
 pub fn open(rail: &Rail) -> Result<Vec<Box<dyn Hand>>> {
     let mut hands: Vec<Box<dyn Hand>> = Vec::new();
     for wait_fd in [false, true] {
-        for inject in [false, true] {
+        for way in [Way::Write, Way::Inject, Way::Delivered] {
             // Not every provider has a descriptor to wait on.
-            match Bare::open(rail, wait_fd, inject) {
+            match Bare::open(rail, wait_fd, way) {
                 Ok(bare) => hands.push(Box::new(bare)),
                 Err(error) if !wait_fd => return Err(error),
                 Err(_) => {}

@@ -15,6 +15,7 @@ mod weft;
 use crate::engines::Rail;
 use crate::machine::Facts;
 use crate::show::Progress;
+use crate::stats::Spread;
 use anyhow::{bail, Context, Result};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,8 @@ pub struct Outcome {
     pub provider: String,
     /// The last is Weft, all others are bare.
     pub names: Vec<String>,
+    /// Of each: whether its completions mean that the bytes have arrived.
+    pub promises: Vec<bool>,
     /// For each round, of each of these: nanoseconds there and back.
     pub rounds: Vec<Vec<f64>>,
 }
@@ -45,9 +48,17 @@ pub enum Role {
 }
 
 impl Outcome {
-    /// Times of one of them.
-    pub fn times(&self, hand: usize) -> Vec<f64> {
-        self.rounds.iter().map(|round| round[hand]).collect()
+    pub fn median(&self, hand: usize) -> f64 {
+        Spread::of(self.rounds.iter().map(|round| round[hand]).collect()).median
+    }
+
+    /// Of each round: Weft's time over that of the bare loop which is the fastest in all.
+    pub fn ratios(&self, of: impl Fn(usize) -> bool) -> Result<Spread> {
+        let weft = self.names.len() - 1;
+        let bare = (0..weft).filter(|hand| of(*hand));
+        let fastest = bare.min_by(|a, b| self.median(*a).total_cmp(&self.median(*b)));
+        let fastest = fastest.context("no bare loop")?;
+        Ok(Spread::of(self.rounds.iter().map(|round| round[weft] / round[fastest]).collect()))
     }
 }
 
@@ -89,5 +100,28 @@ pub fn run(role: Role, spec: &str) -> Result<()> {
     match role {
         Role::Initiator => play::initiate(spec),
         Role::Target => play::respond(&spec),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weft_stands_beside_the_loop_that_is_fastest_in_all() {
+        let outcome = Outcome {
+            facts: Facts::default(),
+            provider: String::new(),
+            names: ["slow", "fast", "promising", "weft"].map(String::from).into(),
+            promises: vec![false, false, true, true],
+            rounds: vec![
+                vec![9.0, 10.0, 20.0, 30.0],
+                vec![30.0, 10.0, 20.0, 30.0],
+                vec![30.0, 5.0, 20.0, 30.0],
+            ],
+        };
+        assert_eq!(outcome.ratios(|_| true).unwrap().median, 3.0);
+        assert_eq!(outcome.ratios(|hand| outcome.promises[hand]).unwrap().median, 1.5);
+        assert!(outcome.ratios(|_| false).is_err());
     }
 }

@@ -56,7 +56,9 @@ pub fn initiate(mut spec: Spec) -> Result<()> {
     }
     end(&mut hands, &mut target)?;
     let names = hands.iter().map(|hand| hand.name()).collect();
-    let outcome = Outcome { facts, provider: format!("{} ({})", rail.provider, rail.domain), names, rounds };
+    let promises = hands.iter().map(|hand| hand.promises()).collect();
+    let provider = format!("{} ({})", rail.provider, rail.domain);
+    let outcome = Outcome { facts, provider, names, promises, rounds };
     println!("{}", serde_json::to_string(&outcome)?);
     Ok(())
 }

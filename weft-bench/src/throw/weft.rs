@@ -30,6 +30,10 @@ impl Hand for Weft {
         "weft".to_owned()
     }
 
+    fn promises(&self) -> bool {
+        true
+    }
+
     fn offer(&self) -> Result<Value> {
         Ok(serde_json::to_value(self.side.offer()?)?)
     }
