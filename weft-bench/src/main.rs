@@ -6,6 +6,7 @@
 //! | [`figures`] | the figures by name: what each is, and how it is measured |
 //! | [`pair`] | two processes, an initiator and a target, and what they do together |
 //! | [`host`] | two processes of this host, beside memcpy |
+//! | [`throw`] | a word there and back over tcp, by Weft and by bare libfabric |
 //! | [`sim`] | both sides in one process, over simulated NICs |
 //! | [`load`] | two hosts, a load between them, and what it reached |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
@@ -29,6 +30,7 @@ mod pair;
 mod show;
 mod sim;
 mod stats;
+mod throw;
 mod tree;
 mod wire;
 

@@ -8,7 +8,8 @@ mod markdown;
 mod raw;
 mod topo;
 
-use crate::{host, pair, sim, wire};
+use crate::load::idle;
+use crate::{host, pair, sim, throw, wire};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::net::SocketAddr;
@@ -50,6 +51,15 @@ enum Command {
         role: host::Role,
         spec: String,
     },
+    /// The same, of what is thrown there and back over tcp.
+    #[command(hide = true)]
+    ThrowPart {
+        role: throw::Role,
+        spec: String,
+    },
+    /// One of two hosts that do nothing for a while; the other one serves.
+    #[command(hide = true)]
+    Idle(idle::Spec),
     /// Both sides of a transfer over simulated NICs: started by the figures.
     #[command(hide = true)]
     Simulated(sim::Drive),
@@ -69,5 +79,10 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Wire { end, addresses } => wire::run(end, &addresses),
         Command::Part { role, spec } => pair::run(role, &spec),
         Command::HostPart { role, spec } => host::run(role, &spec),
+        Command::ThrowPart { role, spec } => throw::run(role, &spec),
+        Command::Idle(spec) => {
+            println!("{}", serde_json::to_string(&idle::run(&spec)?)?);
+            Ok(())
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 mod bare;
 mod packed;
-mod port;
+pub mod port;
 mod socket;
 mod steps;
 pub mod weft;

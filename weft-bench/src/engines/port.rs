@@ -25,6 +25,7 @@ pub struct Port {
 }
 
 /// Of the registered pool, for the other side.
+#[derive(Clone, Copy)]
 pub struct Remote {
     pub base: u64,
     pub key: u64,

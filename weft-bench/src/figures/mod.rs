@@ -3,6 +3,7 @@
 
 mod host;
 mod lab;
+mod latency;
 mod raw;
 mod sim;
 
@@ -41,7 +42,7 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL, lab::ALL, sim::ALL];
+const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL, latency::ALL, lab::ALL, sim::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
@@ -59,6 +60,7 @@ pub struct Bench {
     /// For each slice.
     counts: Option<Counts>,
     lab: lab::Checked,
+    idle: latency::Idle,
 }
 
 impl Bench {
@@ -71,6 +73,7 @@ impl Bench {
             raw: HashMap::new(),
             counts: None,
             lab: HashMap::new(),
+            idle: None,
         }
     }
 }

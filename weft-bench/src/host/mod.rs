@@ -2,7 +2,7 @@
 //! pages, and the time of a message there and back.
 
 mod initiator;
-mod side;
+pub mod side;
 mod target;
 
 use anyhow::{bail, Context, Result};

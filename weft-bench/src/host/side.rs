@@ -1,5 +1,5 @@
-//! One side of a measurement: an endpoint of the fabric "host", driven by its
-//! polling, and a pool of pages.
+//! One side of a measurement: an endpoint that is driven by its polling, and a
+//! pool of pages.
 
 use crate::engines::{blob, check};
 use crate::memory::Pool;
@@ -9,6 +9,7 @@ use ::weft::capi::memory::*;
 use ::weft::capi::peer::*;
 use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
+use std::ffi::{c_char, CStr};
 use std::mem::{size_of, zeroed, MaybeUninit};
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -29,17 +30,13 @@ pub struct Side {
 }
 
 impl Side {
+    /// On the fabric "host".
     pub fn open(page_len: usize, pages: usize, shared: bool) -> Result<Side> {
-        let mut endpoint = ptr::null_mut();
-        // SAFETY: a config of zeros means defaults; the text outlives the call.
-        unsafe {
-            let mut config: weft_endpoint_config = zeroed();
-            config.size = size_of::<weft_endpoint_config>() as u32;
-            config.fabric = c"host".as_ptr();
-            config.progress = WEFT_PROGRESS_MANUAL;
-            check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
-        }
-        let pool = pool(endpoint, page_len, pages, shared)?;
+        let endpoint = manual(c"host", ptr::null())?;
+        Side::over(endpoint, pool(endpoint, page_len, pages, shared)?)
+    }
+
+    pub fn over(endpoint: *mut weft_endpoint, pool: Pool) -> Result<Side> {
         let range = weft_memory_range { address: pool.base().cast(), len: pool.len() as u64 };
         let mut memory = ptr::null_mut();
         // SAFETY: the pool stays mapped for the life of the process.
@@ -109,6 +106,20 @@ impl Side {
         }
         Ok(last)
     }
+}
+
+/// An endpoint with manual progress; `rails` as in its config.
+pub fn manual(fabric: &CStr, rails: *const c_char) -> Result<*mut weft_endpoint> {
+    let mut endpoint = ptr::null_mut();
+    // SAFETY: a config of zeros means defaults; the texts outlive the call.
+    unsafe {
+        let mut config: weft_endpoint_config = zeroed();
+        config.size = size_of::<weft_endpoint_config>() as u32;
+        (config.fabric, config.rails) = (fabric.as_ptr(), rails);
+        config.progress = WEFT_PROGRESS_MANUAL;
+        check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
+    }
+    Ok(endpoint)
 }
 
 /// Memory of the one or the other kind.

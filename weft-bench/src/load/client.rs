@@ -42,18 +42,9 @@ struct Client<'a> {
 /// Runs a load against the server at `place`, "HOST:PORT".
 pub fn run(place: &str, load: &Load, rates: &mut Rates) -> Result<Report> {
     let interrupted = interruption().context("catching signals")?;
-    let mut talk = Talk::new(connect(place)?)?;
-    let hello = Ask::Hello { version: VERSION.to_owned(), load: load.clone() };
-    let Answer::Ready { address, descriptor, rails } = talk.ask(&hello)? else {
-        bail!("{place} answers, but not as weft-bench serve does");
-    };
-    let mut side = Side::open(load, &load.opening)?;
-    if !load.read {
-        side.pool.fill();
-    }
-    side.connect(&address, &descriptor)?;
+    let Met { side, talk, remote_rails } = meet(place, load)?;
     let lists = (0..load.in_flight).map(|place| load.lists(place)).collect();
-    let mut client = Client { load, lists, side, talk, remote_rails: rails, interrupted };
+    let mut client = Client { load, lists, side, talk, remote_rails, interrupted };
     let mut report = client.measure(rates)?;
     rates.finish();
     if load.verify && !report.interrupted {
@@ -61,6 +52,27 @@ pub fn run(place: &str, load: &Load, rates: &mut Rates) -> Result<Report> {
         report.verified = Some(true);
     }
     Ok(report)
+}
+
+/// The two sides, joined.
+pub(super) struct Met {
+    pub side: Side,
+    pub talk: Talk,
+    pub remote_rails: u32,
+}
+
+pub(super) fn meet(place: &str, load: &Load) -> Result<Met> {
+    let mut talk = Talk::new(connect(place)?)?;
+    let hello = Ask::Hello { version: VERSION.to_owned(), load: load.clone() };
+    let Answer::Ready { address, descriptor, rails: remote_rails } = talk.ask(&hello)? else {
+        bail!("{place} answers, but not as weft-bench serve does");
+    };
+    let mut side = Side::open(load, &load.opening)?;
+    if !load.read {
+        side.pool.fill();
+    }
+    side.connect(&address, &descriptor)?;
+    Ok(Met { side, talk, remote_rails })
 }
 
 fn connect(place: &str) -> Result<TcpStream> {
@@ -99,11 +111,11 @@ impl Client<'_> {
             tally.small_alone = self.small_alone()?;
         }
         self.once()?;
-        let remote_before = self.remote_cpu_ns()?;
+        let remote_before = self.talk.remote_cpu_ns()?;
         let before = self.side.rails()?;
         let cpu_before = cpu_ns();
         self.stream(&mut tally, rates)?;
-        let cpu_ns = (cpu_ns() - cpu_before, self.remote_cpu_ns()?.saturating_sub(remote_before));
+        let cpu_ns = (cpu_ns() - cpu_before, self.talk.remote_cpu_ns()?.saturating_sub(remote_before));
         let ending = Ending {
             rails: (before, self.side.rails()?),
             cpu_ns,
@@ -115,13 +127,6 @@ impl Client<'_> {
             bail!("interrupted before a transfer was complete");
         }
         Ok(tally.report(self.load, ending))
-    }
-
-    fn remote_cpu_ns(&mut self) -> Result<u64> {
-        match self.talk.ask(&Ask::Usage)? {
-            Answer::Usage { cpu_ns } => Ok(cpu_ns),
-            _ => bail!("the serving side gave another answer than its CPU time"),
-        }
     }
 
     /// Takes completions of transfers; whatever went wrong ends the load.

@@ -64,4 +64,11 @@ impl Talk {
             answer => Ok(answer),
         }
     }
+
+    pub fn remote_cpu_ns(&mut self) -> Result<u64> {
+        match self.ask(&Ask::Usage)? {
+            Answer::Usage { cpu_ns } => Ok(cpu_ns),
+            _ => bail!("the serving side gave another answer than its CPU time"),
+        }
+    }
 }

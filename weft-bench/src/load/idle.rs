@@ -1,0 +1,104 @@
+//! Two hosts that have nothing to do for a while: the CPU time it costs them, and
+//! how soon a write is through that comes now and then.
+
+use super::client::{meet, Met};
+use super::side::{cpu_ns, Side};
+use super::{Load, Opening};
+use crate::engines::check;
+use crate::pages::Lists;
+use ::weft::capi::completion::*;
+use anyhow::{bail, Context, Result};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+/// Lanes that come up late and connections that warm up are not idle.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Between the writes that wake: longer than any worker goes on looking for work.
+const PAUSE: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is measured against `weft-bench serve`.
+#[derive(clap::Args)]
+pub struct Spec {
+    #[arg(long)]
+    connect: String,
+    #[arg(long)]
+    rails: u32,
+    #[arg(long)]
+    seconds: f64,
+    /// Writes, one after the other, each after a pause.
+    #[arg(long)]
+    wakes: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    pub rails: usize,
+    pub remote_rails: u32,
+    /// CPU time of the process over the time that passed.
+    pub share: f64,
+    pub remote_share: f64,
+    /// Microseconds of a write after a pause, and of one that follows the last at once.
+    pub wake_us: Vec<f64>,
+    pub awake_us: Vec<f64>,
+}
+
+pub fn run(spec: &Spec) -> Result<Report> {
+    let load =
+        one_page(Opening { rails: Some(spec.rails), fabric: Some("tcp".into()), ..Opening::default() });
+    let lists = load.lists(0);
+    let Met { side, mut talk, remote_rails } = meet(&spec.connect, &load)?;
+    write(&side, &load, &lists)?;
+    std::thread::sleep(SETTLE);
+    let (before, remote_before, begun) = (cpu_ns(), talk.remote_cpu_ns()?, Instant::now());
+    std::thread::sleep(Duration::try_from_secs_f64(spec.seconds).context("the time to be idle")?);
+    let passed = begun.elapsed().as_nanos() as f64;
+    let share = (cpu_ns() - before) as f64 / passed;
+    let remote_share = talk.remote_cpu_ns()?.saturating_sub(remote_before) as f64 / passed;
+    let mut wake_us = Vec::new();
+    for _ in 0..spec.wakes {
+        std::thread::sleep(PAUSE);
+        wake_us.push(write(&side, &load, &lists)?);
+    }
+    let awake_us = (0..spec.wakes).map(|_| write(&side, &load, &lists)).collect::<Result<_>>()?;
+    Ok(Report { rails: side.rails()?.len(), remote_rails, share, remote_share, wake_us, awake_us })
+}
+
+fn one_page(opening: Opening) -> Load {
+    Load {
+        page_len: PAGE,
+        pages: 1,
+        layers: 1,
+        in_flight: 1,
+        adjacent: false,
+        read: false,
+        seconds: 1.0,
+        repeat: None,
+        together: false,
+        small: 0,
+        verify: false,
+        opening,
+    }
+}
+
+/// Microseconds until the caller, who sleeps meanwhile, sees the completion. One who
+/// polled would take the worker's core: a scheduler may wake threads where their waker runs.
+fn write(side: &Side, load: &Load, lists: &Lists) -> Result<f64> {
+    let begun = Instant::now();
+    side.submit(load, 0, lists)?;
+    while begun.elapsed() < PATIENCE {
+        for one in side.wait(PATIENCE)? {
+            match one.kind {
+                WEFT_COMPLETION_PEER_DOWN => bail!("the serving side's endpoint is gone"),
+                WEFT_COMPLETION_WRITE => {
+                    let passed = begun.elapsed();
+                    check("a write", one.status)?;
+                    return Ok(passed.as_nanos() as f64 / 1000.0);
+                }
+                _ => {}
+            }
+        }
+    }
+    bail!("a write of one page did not end for {PATIENCE:?}")
+}

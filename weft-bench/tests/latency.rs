@@ -1,0 +1,21 @@
+//! Figures of latency as a user calls them.
+
+use serde_json::Value;
+use std::process::Command;
+
+fn figures(names: &str) -> Value {
+    let path = std::env::temp_dir().join(format!("weft-latency-{}.json", std::process::id()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft-bench"));
+    let output = command.args(["figures", "--quick", "--only", names, "--json"]).arg(&path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn words_come_back() {
+    let ratio = &figures("pingpong_ratio_tcp")["pingpong_ratio_tcp"];
+    // A loaded machine says nothing about how much.
+    assert!(ratio.as_f64().is_some_and(|ratio| ratio > 0.0), "{ratio}");
+}
