@@ -38,6 +38,7 @@ struct Opened {
 struct RailFound {
     address: RailAddress,
     virtual_addresses: bool,
+    message_max: usize,
     readable: String,
     traffic: Arc<Traffic>,
 }
@@ -214,6 +215,7 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
             pad: rail.pad(),
         },
         virtual_addresses: rail.limits().virtual_addresses,
+        message_max: rail.limits().message_max,
         readable: select::readable(rail.address()),
         traffic: rail.traffic(),
     }
@@ -263,6 +265,7 @@ fn assemble(
                     pci: chosen[planned].pci,
                     address: rail.readable,
                     virtual_addresses: rail.virtual_addresses,
+                    message_max: rail.message_max,
                     traffic: rail.traffic,
                 });
                 addresses.push(rail.address);

@@ -44,6 +44,8 @@ pub struct Limits {
     pub read_vector: usize,
     /// A post costs more than copying a small page.
     pub costly_posts: bool,
+    /// A route that failed may work later: the fabric connects anew.
+    pub reconnects: bool,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.

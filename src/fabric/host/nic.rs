@@ -105,6 +105,7 @@ impl HostNic {
             tx_depth: TX_DEPTH,
             rx_depth: RX_DEPTH,
             costly_posts: false,
+            reconnects: false,
             vector: PIECES,
             read_vector: PIECES,
             message_max: MESSAGE as usize,

@@ -195,6 +195,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
             costly_posts: entry.provider.starts_with("tcp"),
+            reconnects: true,
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
             vector: tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR),
