@@ -128,7 +128,7 @@ impl Worker {
             return self.end_peer(peer, outcome, now);
         }
         if let Some(plans) = link.approaches.begin_next(now) {
-            log::info!("peer {peer:#x}: {}: trying another fabric", link.approaches.failures());
+            log::info!("peer {peer:#x}: another fabric is tried, too");
             add_lanes(&core, &link.peer, &plans, None);
         }
         if link.approaches.serving().is_none() && decides(&core, &link.peer) {
