@@ -226,6 +226,77 @@ static void who_left_is_unreachable(void)
     run_pair(calls_who_left, leaves);
 }
 
+/* ---- Simulated NICs, of which the better ones fail in other ways than host does ---- */
+
+#define BETTER "sim:like=efa:world=better"
+#define WORSE "sim:like=tcp:rails=2:world=worse"
+
+static struct box *open_simulated(const char *name, uint32_t workers)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = name;
+    config.workers = workers;
+    return box_of(open_with(&config));
+}
+
+static weft_peer connect_now(struct box *from, struct box *to)
+{
+    char address[8192];
+    weft_peer peer;
+    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    args.timeout_ns = 2 * SECOND;
+    size_t len = address_of(to->endpoint, address, sizeof address);
+    CHECK_OK(weft_peer_connect(from->endpoint, address, len, &args, &peer));
+    return peer;
+}
+
+static weft_peer arrives(struct box *box, uint32_t lanes, const char *fabric, const char *why)
+{
+    weft_peer_properties properties = WEFT_PEER_PROPERTIES_INIT;
+    weft_completion up = box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms());
+    CHECK_OK(up.status);
+    CHECK_OK(weft_peer_info(box->endpoint, up.peer, &properties));
+    if (!strstr(properties.fabric, fabric) || !strstr(properties.reason, why))
+        FAIL("it is %s (%s), not %s (%s)", properties.fabric, properties.reason, fabric, why);
+    CHECK_EQ(properties.lanes, lanes);
+    return up.peer;
+}
+
+/* A faulty better fabric beside a sound one: the other serves, whoever connects. */
+static void falls_back(const char *faults, const char *why, uint32_t workers)
+{
+    for (int who = 1; who <= 3; who++) {
+        /* The sound world begins first, without faults. */
+        unsetenv("WEFT_SIM_FAULTS");
+        struct box *keeper = open_simulated(WORSE, 0);
+        setenv("WEFT_SIM_FAULTS", faults, 1);
+        struct box *box[2];
+        for (int side = 0; side < 2; side++)
+            box[side] = open_simulated(BETTER "," WORSE, workers);
+        sleep_ms(300);
+        uint64_t began = now_ns();
+        for (int side = 0; side < 2; side++)
+            if (who & 1 << side)
+                connect_now(box[side], box[1 - side]);
+        for (int side = 0; side < 2; side++) {
+            weft_peer peer = arrives(box[side], 2, "world=worse", why);
+            CHECK_OK(box_await(box[side], send_now(box[side], peer, "hello", 5), patience_ms()).status);
+        }
+        /* The head start is a quarter of the connect's time; who accepts follows at once. */
+        CHECK(now_ns() - began < 1300 * MS);
+        for (int side = 0; side < 2; side++)
+            box_close(box[side]);
+        box_close(keeper);
+    }
+}
+
+static void a_silent_fabric_is_left(void)
+{
+    const char *faults[] = {"200000 * down", "200000 port0 down:tx", "200000 port1 kill"};
+    for (size_t i = 0; i < COUNT(faults); i++)
+        falls_back(faults[i], "; using sim:like=tcp:world=worse", i);
+}
+
 static const struct test tests[] = {
     {"to_another_user", "once", to_another_user},
     {"from_another_user", "once", from_another_user},
@@ -233,6 +304,7 @@ static const struct test tests[] = {
     {"one_user_stays_on_the_host", "once", one_user_stays_on_the_host},
     {"a_busy_peer_stays_on_the_host", "once", a_busy_peer_stays_on_the_host},
     {"who_left_is_unreachable", "once", who_left_is_unreachable},
+    {"a_silent_fabric_is_left", "once", a_silent_fabric_is_left},
     {NULL, NULL, NULL},
 };
 
