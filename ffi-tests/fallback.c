@@ -10,6 +10,7 @@ static struct way {
     bool manual;
     uint32_t workers;
     bool foreign; /* rank 1 is another user's process */
+    bool closes;  /* at the end, without a disconnect */
 } way;
 
 static struct box *open_both(void)
@@ -100,6 +101,10 @@ static void lives(struct team *team)
     weft_completion again;
     if (way.connects[0] && way.connects[1] && box_try(box, WEFT_COMPLETION_PEER_UP, &again))
         CHECK(again.status == WEFT_OK && again.peer == peer);
+    if (team->rank == 0 && way.closes) {
+        box_close(box);
+        return;
+    }
     if (team->rank == 0)
         CHECK_OK(weft_peer_disconnect(box->endpoint, peer));
     CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status,
@@ -115,6 +120,7 @@ static void in_every_way(bool first_connects, bool second_connects, bool foreign
         way = (struct way){.connects = {first_connects, second_connects}, .foreign = foreign};
         way.manual = round % 3 == 1;
         way.workers = round % 3 == 2 ? 2 : 0;
+        way.closes = round >= 3;
         run_pair(lives, lives);
     }
 }

@@ -397,8 +397,9 @@ typedef struct weft_endpoint_config {
      * fabric that this machine has, if any; "shm" is used only when named.
      * "sim" is never opened unless named, and not beside others than its own
      * kind: simulated NICs, which reach other endpoints of this process only,
-     * for tests; it may go on with parameters ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"),
-     * and an error lists all of them.
+     * for tests; it may go on with parameters
+     * ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"), and an error
+     * lists all of them.
      */
     const char *fabric;
     /**

@@ -168,6 +168,8 @@ impl Worker {
                 _ => self.rest(now, Duration::MAX),
             }
         }
+        // Another worker may have given its last word to be carried.
+        self.step();
     }
 
     /// Waits for the rails and the inbox. A rail that has no descriptor and has
