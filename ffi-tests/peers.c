@@ -741,6 +741,53 @@ static void stopped_importer(void)
     run_pair(deregisters_beside_the_stopped, imports_and_is_stopped);
 }
 
+/* ---- All that can be asked of a peer before it is up ---- */
+
+static void asks_at_once(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    char address[8192], descriptor[8192];
+    weft_peer peer;
+    weft_remote_memory *theirs;
+    uint8_t *bytes = map_bytes(4096);
+    fill_random(bytes, 4096, 5);
+    weft_memory *mine = register_one(box->endpoint, bytes, 4096);
+    size_t address_len = hear(team, 1, box, address, sizeof address);
+    size_t len = hear(team, 1, box, descriptor, sizeof descriptor);
+    CHECK_OK(weft_peer_connect(box->endpoint, address, address_len, NULL, &peer));
+    CHECK_OK(weft_remote_memory_import(box->endpoint, peer, descriptor, len, &theirs));
+    weft_range_args args = range_args(mine, theirs, 4096);
+    weft_transfer written = write_now(box, &args);
+    weft_transfer sent = send_now(box, peer, "at once", 7);
+    CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_await(box, written, patience_ms()).status);
+    CHECK_OK(box_await(box, sent, patience_ms()).status);
+    meet(team, 1, box);
+    CHECK_OK(weft_remote_memory_release(theirs));
+    box_close(box);
+}
+
+static void is_asked_at_once(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    char address[8192];
+    uint8_t *bytes = map_bytes(4096);
+    weft_memory *memory = register_one(box->endpoint, bytes, 4096);
+    tell(team, 0, address, address_of(box->endpoint, address, sizeof address));
+    give_memory(team, 0, memory);
+    CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_EQ(box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms()).bytes, 7);
+    meet(team, 0, box);
+    CHECK_EQ(differs_random(bytes, 4096, 5), -1);
+    box_close(box);
+}
+
+static void a_peer_is_used_before_it_is_up(void)
+{
+    for (int round = 0; round < 6; round++) /* chance decides which side is ready first */
+        run_pair(asks_at_once, is_asked_at_once);
+}
+
 static const struct test tests[] = {
     {"closed_endpoint_is_unreachable", "any", closed_endpoint_is_unreachable},
     {"dead_process_is_unreachable", "tcp,host", dead_process_is_unreachable},
@@ -757,6 +804,7 @@ static const struct test tests[] = {
     {"memory_gone_before_import", "any", memory_gone_before_import},
     {"memory_gone_under_fire", "any", memory_gone_under_fire},
     {"stopped_importer", "tcp,host", stopped_importer},
+    {"a_peer_is_used_before_it_is_up", "any", a_peer_is_used_before_it_is_up},
     {NULL, NULL, NULL},
 };
 

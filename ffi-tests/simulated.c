@@ -19,7 +19,7 @@ static weft_endpoint *open_simulated(const char *name)
 static void bad_names_are_refused(void)
 {
     const char *names[] = {"sim:like=ib", "sim:rails=65", "sim:", "sim:nocopy=1", "sim:seed=1:seed=2",
-                           "sim:clock=virtual,tcp"};
+                           "sim:clock=virtual,tcp", "sim,tcp", "sim:world=a,sim:world=b:clock=virtual"};
     for (size_t i = 0; i < COUNT(names); i++) {
         weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
         weft_endpoint *endpoint = NULL;

@@ -395,10 +395,11 @@ typedef struct weft_endpoint_config {
      * needs no libfabric. "tcp" is libfabric's tcp provider, beneath ofi_rxm
      * where libfabric is older than 1.18. NULL: "host", and the best network
      * fabric that this machine has, if any; "shm" is used only when named.
-     * "sim" is never opened unless named, and alone: simulated NICs, which
-     * reach other endpoints of this process only, for tests; it may go on with
-     * parameters ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"),
-     * and an error lists all of them.
+     * "sim" is never opened unless named, and not beside others than its own
+     * kind: simulated NICs, which reach other endpoints of this process only,
+     * for tests; it may go on with parameters
+     * ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"), and an error
+     * lists all of them.
      */
     const char *fabric;
     /**
@@ -680,7 +681,7 @@ typedef struct weft_peer_properties {
     uint64_t incarnation;
     /** The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up. */
     char fabric[64];
-    /** Why this fabric, in a sentence. */
+    /** Why this fabric, in a sentence; of better ones, why they do not serve. */
     char reason[256];
 } weft_peer_properties;
 
@@ -697,6 +698,12 @@ typedef struct weft_peer_properties {
  * That a peer died is told by its fabric when something is sent to it (every
  * second, at least): over tcp within some 4 seconds. A peer that only stopped
  * is not lost; operations with it end at their deadlines.
+ *
+ * The fabrics that both sides have are tried best first: the next one when the
+ * better ones have failed, or when none of their lanes has come up for a while
+ * (0.3 s for `host`, 1.5 s for others, and at most a quarter of the timeout). The
+ * best that came up serves the peer until it ends, and `weft_peer_info` says which
+ * that is. `WEFT_ERR_UNREACHABLE` comes at once when all have failed.
  *
  * Up means: every lane was proven by an answer over it, and is warm.
  *

@@ -172,6 +172,14 @@ impl Error {
     }
 }
 
+/// An error number of libfabric, which begin with the system's, for people.
+pub fn errno_text(errno: i32) -> String {
+    match errno {
+        1..=255 => std::io::Error::from_raw_os_error(errno).to_string(),
+        _ => format!("libfabric error {errno}"),
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: {}", self.status, self.message)

@@ -60,10 +60,11 @@ pub struct weft_endpoint_config {
     /// needs no libfabric. "tcp" is libfabric's tcp provider, beneath ofi_rxm
     /// where libfabric is older than 1.18. NULL: "host", and the best network
     /// fabric that this machine has, if any; "shm" is used only when named.
-    /// "sim" is never opened unless named, and alone: simulated NICs, which
-    /// reach other endpoints of this process only, for tests; it may go on with
-    /// parameters ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"),
-    /// and an error lists all of them.
+    /// "sim" is never opened unless named, and not beside others than its own
+    /// kind: simulated NICs, which reach other endpoints of this process only,
+    /// for tests; it may go on with parameters
+    /// ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"), and an error
+    /// lists all of them.
     pub fabric: *const c_char,
     /// Which NICs to use, by the name of their domain or network interface:
     /// patterns separated by commas, "*" matches any text, a leading "!" leaves
@@ -113,8 +114,9 @@ pub struct weft_endpoint_config {
     pub queue_depth: u32,
     /// Peers at once, 1 to 65,536. 0: 4,096.
     pub max_peers: u32,
-    /// What worker threads do without work: `WEFT_IDLE_*`. Ignored with manual
-    /// progress.
+    /// What worker threads do without work: `WEFT_IDLE_*`. With manual progress
+    /// it is what `weft_wait` does: `WEFT_IDLE_SPIN` never sleeps, and the others
+    /// do after a while.
     pub idle: u32,
     /// Deadline of operations that name none, in nanoseconds, up to 24 hours.
     /// 0: 30 seconds.

@@ -44,7 +44,7 @@ pub struct weft_peer_properties {
     pub incarnation: u64,
     /// The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up.
     pub fabric: [c_char; 64],
-    /// Why this fabric, in a sentence.
+    /// Why this fabric, in a sentence; of better ones, why they do not serve.
     pub reason: [c_char; 256],
 }
 
@@ -58,6 +58,12 @@ pub struct weft_peer_properties {
 /// That a peer died is told by its fabric when something is sent to it (every
 /// second, at least): over tcp within some 4 seconds. A peer that only stopped
 /// is not lost; operations with it end at their deadlines.
+///
+/// The fabrics that both sides have are tried best first: the next one when the
+/// better ones have failed, or when none of their lanes has come up for a while
+/// (0.3 s for `host`, 1.5 s for others, and at most a quarter of the timeout). The
+/// best that came up serves the peer until it ends, and `weft_peer_info` says which
+/// that is. `WEFT_ERR_UNREACHABLE` comes at once when all have failed.
 ///
 /// Up means: every lane was proven by an answer over it, and is warm.
 ///

@@ -5,8 +5,10 @@ use super::messages::Messages;
 use super::worker::Worker;
 use super::EndpointConfig;
 use crate::clock::{Clock, Random};
+use crate::fabric::host;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
+use crate::peer::approach::{Approach, Approaches};
 use crate::peer::table::PeerTable;
 use crate::peer::{pair, Peer, Plan};
 use crate::rail::Traffic;
@@ -39,6 +41,8 @@ pub struct RailInfo {
     pub pci: Option<PciAddress>,
     pub address: String,
     pub virtual_addresses: bool,
+    /// Bytes of one control frame.
+    pub message_max: usize,
     pub traffic: Arc<Traffic>,
 }
 
@@ -291,16 +295,15 @@ impl Core {
     /// A stranger greeted us over one of our rails.
     pub fn accept(&self, address: Address, their_id: u64, greeted: Plan, nonce: u64) -> Result<()> {
         self.check_open()?;
-        let fabric = self.rails[greeted.rail].fabric.clone();
-        if address.rails[greeted.remote_rail].fabric != fabric {
+        let fabric = &self.rails[greeted.rail].fabric;
+        if address.rails.get(greeted.remote_rail).is_none_or(|rail| rail.fabric != *fabric) {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
         }
         if !self.queue.reserve(2) {
             return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
         }
-        let reason = format!("the peer chose {fabric}");
         let begin = Begin::Accepted { their_id, greeted, nonce };
-        let made = self.make_peer(address, fabric, reason, self.config.connect_timeout_ns, begin);
+        let made = self.make_peer(address, self.config.connect_timeout_ns, begin);
         let (_, new) = made.inspect_err(|_| self.queue.unreserve(2))?;
         if !new {
             self.queue.unreserve(2);
@@ -308,55 +311,84 @@ impl Core {
         Ok(())
     }
 
-    /// The peer of an address, and whether it is new; with the lanes it needs.
-    pub fn make_peer(
-        &self,
-        address: Address,
-        fabric: String,
-        reason: String,
-        timeout_ns: u64,
-        begin: Begin,
-    ) -> Result<(Arc<Peer>, bool)> {
-        let ours = on_fabric(&fabric, self.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
-        let theirs = on_fabric(&fabric, address.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
-        let plans = pair(&ours, &theirs);
-        let mask = plans.iter().fold(0u64, |mask, plan| mask | 1 << self.rails[plan.rail].worker);
-        let candidates: Vec<usize> =
-            (0..self.inboxes.len()).filter(|worker| mask & 1 << worker != 0).collect();
+    /// A host's own fabric leads to peers on the same host, and in the same network
+    /// namespace: both say where they are. (It may not lead there all the same.)
+    fn shares_host(&self, fabric: &str, address: &Address) -> bool {
+        if fabric != host::NAME {
+            return true;
+        }
+        let ours = self.rails.iter().find(|rail| rail.fabric == fabric).map(|rail| &rail.network);
+        let theirs = address.rails.iter().find(|rail| rail.fabric == fabric).map(|rail| &rail.network);
+        ours == theirs
+    }
+
+    /// The fabrics that both have, best first, with the lanes that each would have.
+    fn approaches(&self, address: &Address) -> Result<Vec<Approach>> {
+        let shared = self.fabrics.iter().filter(|fabric| self.shares_host(fabric, address));
+        let approaches = shared.map(|fabric| {
+            let ours = on_fabric(fabric, self.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
+            let theirs = on_fabric(fabric, address.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
+            Approach::new(fabric.clone(), pair(&ours, &theirs))
+        });
+        let common: Vec<Approach> = approaches.filter(|approach| !approach.plans.is_empty()).collect();
+        if common.is_empty() {
+            return Err(Error::new(
+                Status::NoCommonFabric,
+                format!(
+                    "the peer has {}, this endpoint {}: open both with a fabric in common",
+                    address.fabrics().join(", "),
+                    self.fabrics.join(", ")
+                ),
+            ));
+        }
+        Ok(common)
+    }
+
+    /// The workers of an approach's rails, one bit each.
+    fn workers_of(&self, approach: &Approach) -> u64 {
+        approach.plans.iter().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail].worker)
+    }
+
+    /// The worker that a peer is at home with: of the best fabric, and of as many
+    /// others as can be, since it talks over its own lanes most quickly.
+    fn choose_home(&self, incarnation: u64, approaches: &[Approach]) -> usize {
+        let mut masks = approaches.iter().map(|approach| self.workers_of(approach));
+        let best = masks.next().unwrap_or(1);
+        let narrowed = masks.fold(best, |home, mask| if home & mask != 0 { home & mask } else { home });
+        let nth = incarnation % u64::from(narrowed.count_ones().max(1));
+        let without = (0..nth).fold(narrowed, |mask, _| mask & mask.wrapping_sub(1));
+        without.trailing_zeros() as usize
+    }
+
+    /// The peer of an address, and whether it is new.
+    pub fn make_peer(&self, address: Address, timeout_ns: u64, begin: Begin) -> Result<(Arc<Peer>, bool)> {
+        let approaches = self.approaches(&address)?;
+        let workers = approaches.iter().fold(0, |mask, approach| mask | self.workers_of(approach));
         let incarnation = address.incarnation;
-        let home = *candidates
-            .get(incarnation as usize % candidates.len().max(1))
-            .ok_or_else(|| Error::new(Status::NoCommonFabric, "no rail of ours is on the peer's fabric"))?;
+        let home = self.choose_home(incarnation, &approaches);
+        let approaches = Approaches::new(approaches, timeout_ns);
+        let reason = approaches.reason();
         let deadline = self.clock.now().saturating_add(timeout_ns);
         self.peers.get_or_insert(
             incarnation,
-            |id| Ok(Peer::new(id, address, fabric, reason, home, mask, deadline)),
-            |peer| self.start_peer(peer, plans, begin),
+            |id| Ok(Peer::new(id, address, home, workers, reason, deadline)),
+            |peer| self.start_peer(peer, approaches, begin),
         )
     }
 
-    /// Lets the workers begin with a new peer.
-    fn start_peer(&self, peer: &Arc<Peer>, plans: Vec<Plan>, begin: Begin) {
-        let (accepted, welcome) = match begin {
+    /// Lets a new peer's home begin with it.
+    fn start_peer(&self, peer: &Arc<Peer>, approaches: Approaches, begin: Begin) {
+        let accepted = match begin {
             Begin::Connecting { user_data } => {
                 peer.connects.lock().push(user_data);
-                (false, None)
+                None
             }
             Begin::Accepted { their_id, greeted, nonce } => {
                 peer.their_id.store(their_id, Ordering::Release);
-                (true, Some((greeted, nonce)))
+                Some((greeted, nonce))
             }
         };
-        self.inboxes[peer.home].command(Command::AddLink {
-            peer: peer.clone(),
-            plans: plans.clone(),
-            accepted,
-        });
-        for (worker, inbox) in self.inboxes.iter().enumerate() {
-            if peer.workers & 1 << worker != 0 {
-                inbox.command(Command::AddLanes { peer: peer.clone(), plans: plans.clone(), welcome });
-            }
-        }
+        self.inboxes[peer.home].command(Command::AddLink { peer: peer.clone(), approaches, accepted });
     }
 }
 

@@ -7,7 +7,7 @@ use crate::peer::table::place;
 use crate::peer::wire::{self, Header, Hello, Kind, Welcome};
 use crate::peer::{Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
-use crate::status::Status;
+use crate::status::{self, Status};
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
@@ -45,11 +45,9 @@ impl Worker {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    log::warn!("peer {:#x}: no lane from rail {}: {error}", peer.id, plan.rail);
-                    self.tell_home(
-                        peer,
-                        Command::LaneFailed { peer: peer.id, plan: *plan, errno: error.provider_errno },
-                    );
+                    log::debug!("peer {:#x}: no lane from rail {}: {error}", peer.id, plan.rail);
+                    let (errno, why) = (error.provider_errno, error.message.into_owned());
+                    self.tell_home(peer, Command::LaneFailed { peer: peer.id, plan: *plan, errno, why });
                 }
             }
         }
@@ -132,8 +130,13 @@ impl Worker {
             }
         }
         for (peer, plan, errno) in failed {
-            self.tell_home(&peer, Command::LaneFailed { peer: peer.id, plan, errno });
+            self.say_failed(&peer, plan, errno);
         }
+    }
+
+    fn say_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
+        let why = status::errno_text(errno);
+        self.tell_home(peer, Command::LaneFailed { peer: peer.id, plan, errno, why });
     }
 
     pub fn tell_home(&self, peer: &Peer, command: Command) {
@@ -178,6 +181,8 @@ impl Worker {
         }
         if let Some((r, lane)) = self.find_lane(&peer, plan) {
             self.welcome(r, lane, hello.nonce);
+        } else if peer.state() == PeerState::Connecting {
+            self.tell_home(&peer, Command::Greeted { peer: peer.id, plan, nonce: hello.nonce });
         }
     }
 
@@ -255,7 +260,7 @@ impl Worker {
     }
 
     /// An operation of a lane failed. A lane that greets tries again for a
-    /// while; one that was up takes its peer down with it.
+    /// while, where that can help; one that serves its peer takes it down.
     pub fn lane_failed(&mut self, r: usize, lane: u32, errno: i32, provider_errno: i32, now: u64) {
         let work = &mut self.rails[r];
         let index = work.rail.index;
@@ -268,6 +273,7 @@ impl Worker {
             return;
         };
         let peer = of.peer.clone();
+        let for_good = !work.rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM);
         log::debug!(
             "rail {index}: peer {:#x}: lane {state:?}: libfabric error {errno} ({provider_errno})",
             peer.id
@@ -276,14 +282,17 @@ impl Worker {
             LaneState::Greeting | LaneState::Warming => {
                 of.greeting.failures += 1;
                 of.greeting.next_ns = now + AGAIN_NS;
-                if of.greeting.failures >= PATIENCE {
+                if for_good || of.greeting.failures >= PATIENCE {
                     of.greeting.next_ns = u64::MAX;
-                    self.tell_home(&peer, Command::LaneFailed { peer: peer.id, plan, errno });
+                    self.say_failed(&peer, plan, errno);
                 }
             }
             LaneState::Up => {
                 if let Some(l) = work.rail.lane_mut(lane) {
                     l.state = LaneState::Down;
+                }
+                if !peer.is_served_by(index) {
+                    return self.say_failed(&peer, plan, errno);
                 }
                 let outcome =
                     Outcome { status: Status::PeerLost, provider_errno: errno, rail: Some(index as u32) };
@@ -293,13 +302,15 @@ impl Worker {
         }
     }
 
-    /// A peer has ended: its lanes take nothing new, and go when the fabric has
-    /// given back what they have in flight.
-    pub fn drop_lanes(&mut self, peer: u64) {
+    /// A peer has ended, or only the rails in `keep` serve it: the other lanes take
+    /// nothing new, and go when the fabric has given back what they have in flight.
+    pub fn drop_lanes(&mut self, peer: u64, keep: u64) {
         let Some(lanes) = self.lanes_of.get_mut(place(peer)) else { return };
         // A successor at the same place may have lanes here already.
-        let of_peer =
-            |(r, lane): &(usize, u32)| self.rails[*r].rail.lane(*lane).is_none_or(|l| l.peer == peer);
+        let of_peer = |(r, lane): &(usize, u32)| {
+            let rail = &self.rails[*r].rail;
+            keep & 1 << rail.index == 0 && rail.lane(*lane).is_none_or(|l| l.peer == peer)
+        };
         let (gone, others): (Vec<_>, Vec<_>) = lanes.drain(..).partition(of_peer);
         *lanes = others;
         for (r, lane) in gone {

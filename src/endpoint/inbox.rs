@@ -3,6 +3,7 @@
 
 use crate::fabric::{Access, HostRange, Registration};
 use crate::memory::{Memory, RemoteMemory};
+use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
 use crate::status::{Error, Result, Status};
 use crate::transfer::Outcome;
@@ -24,24 +25,38 @@ pub enum Command {
         memory: Arc<Memory>,
         reply: Reply<Result<()>>,
     },
-    /// To every worker with lanes to a new peer; `welcome` is the hello that
-    /// made it.
+    /// From a peer's home to the workers that may have lanes; `welcome` is the
+    /// hello that asks for them.
     AddLanes {
         peer: Arc<Peer>,
         plans: Vec<Plan>,
         welcome: Option<(Plan, u64)>,
     },
+    /// Those over the rails in `keep`, one bit each, stay.
     DropLanes {
         peer: u64,
+        keep: u64,
     },
     DrainLanes {
         peer: u64,
     },
+    /// A frame to a peer whose home has no lane for it.
+    Carry {
+        peer: u64,
+        bytes: Vec<u8>,
+    },
     /// The rest is for the peer's home.
     AddLink {
         peer: Arc<Peer>,
-        plans: Vec<Plan>,
-        accepted: bool,
+        approaches: Approaches,
+        /// It greeted us: the hello's plan and nonce.
+        accepted: Option<(Plan, u64)>,
+    },
+    /// The peer greets over a rail that has no lane to it.
+    Greeted {
+        peer: u64,
+        plan: Plan,
+        nonce: u64,
     },
     LaneUp {
         peer: u64,
@@ -51,6 +66,7 @@ pub enum Command {
         peer: u64,
         plan: Plan,
         errno: i32,
+        why: String,
     },
     LaneDrained {
         peer: u64,

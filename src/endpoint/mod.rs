@@ -4,7 +4,9 @@
 //! `worker` drives rails. With manual progress there is one worker and no
 //! thread: whoever polls takes it for a moment.
 
+mod arrival;
 mod bundles;
+mod carry;
 pub mod core;
 pub mod fork;
 mod greet;
@@ -19,7 +21,6 @@ mod talk;
 pub mod worker;
 
 use crate::clock::Clock;
-use crate::fabric::host;
 use crate::memory::descriptor::{self, Descriptor};
 use crate::memory::{protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
@@ -105,6 +106,12 @@ impl Default for EndpointConfig {
 }
 
 impl EndpointConfig {
+    /// Whether anybody sleeps until a rail has something to do. (A completion queue
+    /// that can be slept on costs tcp some 4 % of its rate: measured.)
+    pub fn sleeps(&self) -> bool {
+        self.idle != Idle::Spin
+    }
+
     /// Largest message that is believed.
     pub fn message_max(&self) -> usize {
         1 << 20
@@ -304,7 +311,6 @@ impl Endpoint {
         if address.incarnation == core.incarnation {
             return Err(Error::invalid("this is the endpoint's own address"));
         }
-        let (fabric, reason) = self.choose_fabric(&address)?;
         let timeout = if timeout_ns == 0 { core.config.connect_timeout_ns } else { timeout_ns };
         if !core.queue.reserve(2) {
             return Err(Error::new(
@@ -312,7 +318,7 @@ impl Endpoint {
                 "the completion queue has no room for the peer's events: poll it",
             ));
         }
-        let made = core.make_peer(address, fabric, reason, timeout, Begin::Connecting { user_data });
+        let made = core.make_peer(address, timeout, Begin::Connecting { user_data });
         let (peer, new) = made.inspect_err(|_| core.queue.unreserve(2))?;
         if !new {
             core.queue.unreserve(1);
@@ -340,39 +346,6 @@ impl Endpoint {
             }
             None => Ok(peer.id),
         }
-    }
-
-    /// A host's own fabric leads to peers on the same host, and in the same network
-    /// namespace: both say where they are.
-    fn shares_host(&self, fabric: &str, address: &Address) -> bool {
-        if fabric != host::NAME {
-            return true;
-        }
-        let ours = self.core.rails.iter().find(|rail| rail.fabric == fabric).map(|rail| &rail.network);
-        let theirs = address.rails.iter().find(|rail| rail.fabric == fabric).map(|rail| &rail.network);
-        ours == theirs
-    }
-
-    /// The best fabric that both have, and why.
-    fn choose_fabric(&self, address: &Address) -> Result<(String, String)> {
-        let theirs = address.fabrics();
-        let shared = |fabric: &&str| theirs.contains(fabric) && self.shares_host(fabric, address);
-        let common: Vec<&str> = self.core.fabrics.iter().map(String::as_str).filter(shared).collect();
-        let Some(best) = common.first() else {
-            return Err(Error::new(
-                Status::NoCommonFabric,
-                format!(
-                    "the peer has {}, this endpoint {}: open both with a fabric in common",
-                    theirs.join(", "),
-                    self.core.fabrics.join(", ")
-                ),
-            ));
-        };
-        let reason = match common.len() {
-            1 => format!("{best} is the only fabric that both have"),
-            _ => format!("{best} is the best of the fabrics that both have ({})", common.join(", ")),
-        };
-        Ok((best.to_string(), reason))
     }
 
     pub fn disconnect(&self, peer: u64) -> Result<()> {

@@ -38,6 +38,7 @@ struct Opened {
 struct RailFound {
     address: RailAddress,
     virtual_addresses: bool,
+    message_max: usize,
     readable: String,
     traffic: Arc<Traffic>,
 }
@@ -81,7 +82,7 @@ impl Endpoint {
         chosen: &[Candidate],
         libfabric: String,
     ) -> Result<Arc<Endpoint>> {
-        let (rails, opened) = open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default());
+        let (rails, opened) = open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default(), config.sleeps());
         let (core, indexes) = assemble(config, time, chosen, vec![opened], 1)?;
         let rails = number(rails, &indexes);
         let worker = Arc::new(Mutex::new(Worker::new(0, core.clone(), rails)));
@@ -115,7 +116,7 @@ impl Endpoint {
         for (index, plan) in plans.into_iter().enumerate() {
             let (report, opened) = channel();
             let (go, wait) = channel();
-            threads.push((start(index, plan, report, wait, ended.clone())?, go));
+            threads.push((start(index, plan, config.sleeps(), report, wait, ended.clone())?, go));
             reports.push(opened);
         }
         let opened = reports
@@ -192,11 +193,11 @@ fn plans(chosen: &[Candidate], machine: &Machine, wanted: usize) -> Vec<Plan> {
 }
 
 /// Opens the rails of a worker, on its thread.
-fn open_rails(plan: Vec<(usize, Candidate)>) -> (Vec<(usize, Rail)>, Opened) {
+fn open_rails(plan: Vec<(usize, Candidate)>, waits: bool) -> (Vec<(usize, Rail)>, Opened) {
     let mut rails = Vec::new();
     let mut report = Vec::new();
     for (index, candidate) in plan {
-        let opened = candidate.open().and_then(|nic| Rail::open(index, nic));
+        let opened = candidate.open(waits).and_then(|nic| Rail::open(index, nic));
         report.push((index, opened.as_ref().map_err(Error::clone).map(|rail| describe(rail, &candidate))));
         if let Ok(rail) = opened {
             rails.push((index, rail));
@@ -214,6 +215,7 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
             pad: rail.pad(),
         },
         virtual_addresses: rail.limits().virtual_addresses,
+        message_max: rail.limits().message_max,
         readable: select::readable(rail.address()),
         traffic: rail.traffic(),
     }
@@ -263,6 +265,7 @@ fn assemble(
                     pci: chosen[planned].pci,
                     address: rail.readable,
                     virtual_addresses: rail.virtual_addresses,
+                    message_max: rail.message_max,
                     traffic: rail.traffic,
                 });
                 addresses.push(rail.address);
@@ -295,6 +298,7 @@ fn assemble(
 fn start(
     index: usize,
     plan: Plan,
+    waits: bool,
     report: Sender<Opened>,
     wait: Receiver<Go>,
     ended: Arc<AtomicUsize>,
@@ -304,7 +308,7 @@ fn start(
     std::thread::Builder::new()
         .name(format!("weft-worker-{index}"))
         .spawn(move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| life(index, plan, report, wait)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| life(index, plan, waits, report, wait)));
             ended.fetch_add(1, Ordering::Release);
             outcome.unwrap_or(Ok(()))
         })
@@ -328,12 +332,12 @@ fn start_watchdog(core: Arc<Core>, ended: Arc<AtomicUsize>) -> Result<JoinHandle
         .map_err(|e| Error::new(Status::System, format!("starting the watchdog thread: {e}")))
 }
 
-fn life(index: usize, plan: Plan, report: Sender<Opened>, wait: Receiver<Go>) -> Result<()> {
+fn life(index: usize, plan: Plan, waits: bool, report: Sender<Opened>, wait: Receiver<Go>) -> Result<()> {
     // First of all: what a provider allocates and starts stays near the NICs, too.
     if let Some(Err(error)) = plan.cpus.map(|cpus| cpus.pin_this_thread()) {
         log::debug!("worker {index} is not kept near its NICs: {error}");
     }
-    let (rails, opened) = open_rails(plan.rails);
+    let (rails, opened) = open_rails(plan.rails, waits);
     if report.send(opened).is_err() {
         return Ok(());
     }

@@ -89,7 +89,7 @@ impl Worker {
     fn begin_parting(&mut self, peer: u64, outcome: Outcome, answers: bool, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
-        let draining = link.lanes_up.len();
+        let draining = link.lanes_up().len();
         link.parting =
             Some(Parting { stage: Stage::Draining, since: now, draining, answers, heard: false, outcome });
         let workers = link.peer.workers;
@@ -148,10 +148,11 @@ impl Worker {
 
     /// Posts a frame without a body; false if there was no room.
     pub(super) fn say(&mut self, peer: u64, kind: Kind) -> bool {
-        let from = self.core.incarnation;
-        let (Some((r, lane)), Some(link)) = (self.control_lane(peer), self.link(peer)) else { return false };
-        let header = Header::plain(kind, link.peer.their_id.load(Ordering::Acquire), from);
-        self.rails[r].rail.send_frame(lane, |frame| header.write(frame, &[], &[])) == Posted::Yes
+        let Some(link) = self.link_here(peer) else { return false };
+        let Some(way) = self.way_to(link) else { return false };
+        let to = link.peer.their_id.load(Ordering::Acquire);
+        let header = Header::plain(kind, to, self.core.incarnation);
+        self.send_by(way, peer, &header, &[], &[]) == Posted::Yes
     }
 
     // Lanes.

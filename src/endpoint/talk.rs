@@ -1,7 +1,9 @@
 //! What links say: frames out and in, messages, notifications, imports.
 
+use super::arrival;
+use super::carry::{Way, REFUSED_NS};
 use super::inbox::Command;
-use super::worker::Worker;
+use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
@@ -9,15 +11,12 @@ use crate::peer::link::{Assembly, Link, Part};
 use crate::peer::table::place;
 use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, HEADER, SYSTEM, USER};
 use crate::peer::Plan;
-use crate::rail::LaneState;
+use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-
-/// A lane that refuses frames for so long, with nothing in flight, is lost.
-const REFUSED_NS: u64 = 3_000_000_000;
 
 /// Frames that a lane may have under way when a heartbeat joins them.
 const BEATS: u32 = 4;
@@ -46,7 +45,10 @@ impl Worker {
     pub(super) fn control_lane(&self, peer: u64) -> Option<(usize, u32)> {
         let lanes = self.lanes_of.get(place(peer))?;
         lanes.iter().copied().find(|(r, lane)| {
-            self.rails[*r].rail.lane(*lane).is_some_and(|l| l.peer == peer && l.state == LaneState::Up)
+            let work = &self.rails[*r];
+            let serves = |of: &LaneWork| of.peer.is_served_by(work.rail.index);
+            work.rail.lane(*lane).is_some_and(|l| l.peer == peer && l.state == LaneState::Up)
+                && work.lanes.get(lane_index(*lane)).and_then(Option::as_ref).is_some_and(serves)
         })
     }
 
@@ -62,10 +64,10 @@ impl Worker {
 
     /// Lets links send what they have; true if anything was sent.
     pub fn talk(&mut self, now: u64) -> bool {
+        let mut busy = !self.carried.is_empty() && self.post_carried(now);
         if self.dirty.is_empty() {
-            return false;
+            return busy;
         }
-        let mut busy = false;
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|at| {
             let Some(mut link) = self.links.get_mut(*at).and_then(Option::take) else { return false };
@@ -82,19 +84,25 @@ impl Worker {
 
     pub(super) fn beat(&mut self, peer: u64, now: u64) {
         let from = self.core.incarnation;
-        let Some((r, lane)) = self.control_lane(peer) else { return };
-        let under_way = self.rails[r].rail.lane(lane).is_some_and(|lane| lane.inflight_frames >= BEATS);
+        let Some(way) = self.link_here(peer).and_then(|link| self.way_to(link)) else { return };
+        let under_way = match way {
+            Way::Lane(r, lane) => {
+                self.rails[r].rail.lane(lane).is_some_and(|lane| lane.inflight_frames >= BEATS)
+            }
+            Way::Worker(_) => false,
+        };
         let Some(link) = self.link(peer) else { return };
         link.sent_ns = now;
         if under_way {
             return; // They are not taken; more would only take up room.
         }
-        let to = link.peer.their_id.load(Ordering::Acquire);
+        let header = Header::plain(Kind::Ack, link.peer.their_id.load(Ordering::Acquire), from);
         let body = acknowledgement(link);
         // Without room, something else is being sent.
-        let _ =
-            self.rails[r].rail.send_frame(lane, |f| Header::plain(Kind::Ack, to, from).write(f, &body, &[]));
-        self.watch_refusal(peer, r, lane, now);
+        let _ = self.send_by(way, peer, &header, &body, &[]);
+        if let Way::Lane(r, lane) = way {
+            self.watch_refusal(peer, r, lane, now);
+        }
     }
 
     /// A provider whose peer has died may refuse frames for ever, without an
@@ -123,9 +131,9 @@ impl Worker {
         for memory in link.take_revoked() {
             link.push(Out::new(Kind::Revoked, numbers(&[memory])));
         }
-        let Some((r, lane)) = self.control_lane(link.peer.id) else { return (false, false) };
-        let (to, from) = (link.peer.their_id.load(Ordering::Acquire), self.core.incarnation);
-        let rail = &mut self.rails[r].rail;
+        let Some(way) = self.way_to(link) else { return (false, false) };
+        let (peer, from) = (link.peer.id, self.core.incarnation);
+        let to = link.peer.their_id.load(Ordering::Acquire);
         let (mut sent, mut full) = (false, false);
         for channel in &mut link.channels {
             while let Some((sequence, out)) = channel.next() {
@@ -134,8 +142,7 @@ impl Worker {
                 }
                 let acknowledged = channel.delivered();
                 let header = Header { kind: out.kind, to, from, sequence, acknowledged };
-                let posted = rail.send_frame(lane, |frame| header.write(frame, &out.body, out.payload()));
-                if posted != Posted::Yes {
+                if self.send_by(way, peer, &header, &out.body, out.payload()) != Posted::Yes {
                     full = true;
                     break;
                 }
@@ -146,7 +153,7 @@ impl Worker {
         if link.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
             let body = acknowledgement(link);
             let header = Header::plain(Kind::Ack, to, from);
-            match rail.send_frame(lane, |frame| header.write(frame, &body, &[])) {
+            match self.send_by(way, peer, &header, &body, &[]) {
                 Posted::Yes => {
                     link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent());
                     sent = true;
@@ -282,7 +289,7 @@ impl Worker {
             let ready = link.ready_seen && !link.up;
             self.links[place(peer)] = Some(link);
             if ready {
-                self.come_up(peer, now);
+                self.come_closer(peer, now);
             }
             if stalled {
                 return;
@@ -293,7 +300,7 @@ impl Worker {
     fn system(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
         let core = self.core.clone();
         match (kind, read_numbers::<1>(body), read_numbers::<2>(body), read_numbers::<3>(body)) {
-            (Kind::Ready, ..) => link.ready_seen = true,
+            (Kind::Ready, ..) => arrival::ready(&core, link, body),
             (Kind::Import, .., Some([memory, secret, number])) => {
                 let known = core.offer(memory, secret, link.peer.id);
                 link.push(Out::new(Kind::Imported, numbers(&[number, known as u64])));
@@ -305,8 +312,8 @@ impl Worker {
                         link.peer.gone.lock().insert(remote.id);
                     }
                     let of = |plan: &Plan| 1u64 << core.rails[plan.rail].worker;
-                    let workers = link.lanes_up.iter().fold(0, |workers, plan| workers | of(plan));
-                    remote.lanes.store(link.lanes_up.len() as u64, Ordering::Relaxed);
+                    let workers = link.lanes_up().iter().fold(0, |workers, plan| workers | of(plan));
+                    remote.lanes.store(link.lanes_up().len() as u64, Ordering::Relaxed);
                     remote.workers.store(workers, Ordering::Release);
                     core.answered(remote, state, now);
                 }
@@ -398,9 +405,9 @@ impl Worker {
         self.mark(peer);
     }
 
-    /// Bytes of a frame that every lane here can carry.
+    /// Bytes of a frame that every lane can carry.
     pub(super) fn frame_bytes(&self) -> usize {
-        let smallest = self.rails.iter().map(|work| work.rail.limits().message_max).min();
+        let smallest = self.core.rails.iter().map(|rail| rail.message_max).min();
         smallest.unwrap_or(HEADER + 1024)
     }
 

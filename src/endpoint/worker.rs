@@ -51,6 +51,8 @@ pub struct Worker {
     pub left: Vec<Left>,
     /// Lanes whose peers should hear what was scattered.
     pub owing: Vec<(usize, u32)>,
+    /// Frames of peers that are at home elsewhere.
+    pub carried: super::carry::Queue,
     scratch: Vec<u8>,
     fds: Vec<libc::pollfd>,
     next_tick: u64,
@@ -125,6 +127,7 @@ impl Worker {
             done: Vec::new(),
             left: Vec::new(),
             owing: Vec::new(),
+            carried: Default::default(),
             scratch: Vec::new(),
             fds: Vec::new(),
             next_tick: 0,
@@ -176,6 +179,8 @@ impl Worker {
                 _ => self.rest(now, Duration::MAX),
             }
         }
+        // Another worker may have given its last word to be carried.
+        self.step();
     }
 
     /// Waits for the rails and the inbox. A rail that has no descriptor and has
@@ -183,6 +188,9 @@ impl Worker {
     pub fn rest(&mut self, now: u64, at_most: Duration) {
         if self.closed {
             return;
+        }
+        if !self.core.config.sleeps() {
+            return std::thread::yield_now();
         }
         let mut fds = std::mem::take(&mut self.fds);
         fds.clear();
@@ -210,7 +218,7 @@ impl Worker {
         let greeting =
             self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        if !self.dirty.is_empty() || !self.owing.is_empty() {
+        if !self.dirty.is_empty() || !self.owing.is_empty() || !self.carried.is_empty() {
             Duration::from_micros(50)
         } else if greeting || stalled || self.core.table.active() > 0 || self.shutting_down {
             Duration::from_nanos(self.next_tick.saturating_sub(now).max(1000))
@@ -256,7 +264,7 @@ impl Worker {
                 continue;
             }
             if let Some(lane) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
-                if lane.drain == Drain::No {
+                if lane.drain == Drain::No && lane.peer.is_served_by(work.rail.index) {
                     core.table.share(slot, 1);
                     lane.flows.begin(slot, transfer, &share);
                     chosen += 1;
@@ -406,12 +414,16 @@ impl Worker {
             Command::Register { ranges, access, reply } => reply.put(self.register(&ranges, access)),
             Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
             Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
-            Command::DropLanes { peer } => self.drop_lanes(peer),
+            Command::DropLanes { peer, keep } => self.drop_lanes(peer, keep),
             Command::DrainLanes { peer } => self.drain_lanes(peer, now),
             Command::LaneDrained { peer } => self.link_lane_drained(peer, now),
-            Command::AddLink { peer, plans, accepted } => self.add_link(peer, plans, accepted),
+            Command::Carry { peer, bytes } => self.carry(peer, bytes, now),
+            Command::AddLink { peer, approaches, accepted } => self.add_link(peer, approaches, accepted, now),
+            Command::Greeted { peer, plan, nonce } => self.link_greeted(peer, plan, nonce, now),
             Command::LaneUp { peer, plan } => self.link_lane_up(peer, plan, now),
-            Command::LaneFailed { peer, plan, errno } => self.link_lane_failed(peer, plan, errno, now),
+            Command::LaneFailed { peer, plan, errno, why } => {
+                self.link_lane_failed(peer, plan, errno, why, now)
+            }
             Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
             Command::Frame { peer, bytes } => self.link_frame(peer, &bytes, now),
             Command::Send { peer, id, data, allowance } => self.link_send(peer, id, data, allowance),
@@ -508,7 +520,9 @@ impl Worker {
                 Command::Register { reply, .. } => reply.put(Err(Error::closed())),
                 Command::Deregister { reply, .. } => reply.put(Ok(())),
                 Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
-                Command::AddLink { peer, plans, accepted } => self.add_link(peer, plans, accepted),
+                Command::AddLink { peer, approaches, accepted } => {
+                    self.add_link(peer, approaches, accepted, now)
+                }
                 _ => {}
             }
         }

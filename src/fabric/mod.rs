@@ -46,6 +46,8 @@ pub struct Limits {
     pub costly_posts: bool,
     /// A message comes after the writes that were posted before it.
     pub sends_follow_writes: bool,
+    /// A route that failed may work later: the fabric connects anew.
+    pub reconnects: bool,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.

@@ -36,9 +36,10 @@ enum Source {
 }
 
 impl Candidate {
-    pub fn open(&self) -> Result<Box<dyn Nic>> {
+    /// `waits`: somebody may want to sleep until something happens.
+    pub fn open(&self, waits: bool) -> Result<Box<dyn Nic>> {
         Ok(match &self.source {
-            Source::Ofi(entry) => Box::new(OfiNic::open(entry)?),
+            Source::Ofi(entry) => Box::new(OfiNic::open(entry, waits)?),
             Source::Host => Box::new(host::HostNic::open()?),
         })
     }
@@ -97,8 +98,8 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     let patterns = patterns(rails);
     let patterns = patterns.as_deref();
     let Some(fabric) = fabric else { return default_candidates(patterns, machine) };
-    if let Some(name) = simulated(fabric)? {
-        let found = discover::simulated(name)?.into_iter().map(|entry| candidate(entry, machine)).collect();
+    if let Some(found) = simulated(fabric)? {
+        let found = found.into_iter().map(|entry| candidate(entry, machine)).collect();
         return chosen(found, patterns, machine, "none: simulated, without libfabric".into());
     }
     let is_host = |name: &&str| *name == host::NAME;
@@ -190,16 +191,25 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
     chosen(found, patterns, machine, library.describe())
 }
 
-/// The simulation that is named: alone, since its clock is its own.
-fn simulated(fabric: &str) -> Result<Option<&str>> {
-    let mut names = fabric.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let Some(name) = names.clone().find(|name| sim::is_ours(name)) else { return Ok(None) };
-    if names.any(|other| other != name) {
+/// The simulations that are named: not beside other fabrics, and one alone where
+/// its clock is its own.
+fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
+    let names: Vec<&str> = fabric.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let Some(name) = names.iter().find(|name| sim::is_ours(name)) else { return Ok(None) };
+    if names.iter().any(|other| !sim::is_ours(other)) {
         return Err(Error::invalid(format!(
-            "fabric \"{name}\" is simulated, and opened alone or not at all"
+            "fabric \"{name}\" is simulated: it is not opened beside others"
         )));
     }
-    Ok(Some(name))
+    let mut found = Vec::new();
+    for name in &names {
+        found.extend(discover::simulated(name)?);
+    }
+    let has_own_clock = |entry: &Entry| matches!(entry.clock, Clock::Virtual(_));
+    if names.len() > 1 && found.iter().any(has_own_clock) {
+        return Err(Error::invalid(format!("fabric \"{fabric}\": a virtual clock is alone in its endpoint")));
+    }
+    Ok(Some(found))
 }
 
 /// Those that the patterns name, or that are near what this process may use.

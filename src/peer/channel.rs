@@ -57,6 +57,11 @@ impl Channel {
         self.waiting.push_back(out);
     }
 
+    /// Goes before all that waits.
+    pub fn push_first(&mut self, out: Out) {
+        self.waiting.push_front(out);
+    }
+
     /// The next frame to send and its number, if the window is open.
     pub fn next(&self) -> Option<(u32, &Out)> {
         let sent = self.unacknowledged.len() as u32;

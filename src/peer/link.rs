@@ -1,5 +1,6 @@
 //! The home worker's side of a peer: its channels, and what waits on them.
 
+use super::approach::{Approach, Approaches};
 use super::channel::{Channel, Out};
 use super::wire::{Kind, HEADER, USER};
 use super::{Peer, Plan};
@@ -16,10 +17,7 @@ pub struct Link {
     pub peer: Arc<Peer>,
     /// The peer connected to us: its PEER_UP and PEER_DOWN are reserved.
     pub accepted: bool,
-    pub plans: Vec<Plan>,
-    pub lanes_up: Vec<Plan>,
-    pub lanes_failed: Vec<Plan>,
-    pub first_up_ns: u64,
+    pub approaches: Approaches,
     pub last_errno: i32,
     pub ready_sent: bool,
     pub ready_seen: bool,
@@ -77,14 +75,11 @@ pub struct Part<'a> {
 }
 
 impl Link {
-    pub fn new(peer: Arc<Peer>, plans: Vec<Plan>, accepted: bool) -> Link {
+    pub fn new(peer: Arc<Peer>, approaches: Approaches, accepted: bool) -> Link {
         Link {
             peer,
             accepted,
-            plans,
-            lanes_up: Vec::new(),
-            lanes_failed: Vec::new(),
-            first_up_ns: 0,
+            approaches,
             last_errno: 0,
             ready_sent: false,
             ready_seen: false,
@@ -167,9 +162,9 @@ impl Link {
             || self.channels[USER].deliverable().is_some()
     }
 
-    /// Everything planned has come up or failed.
-    pub fn settled(&self) -> bool {
-        self.plans.iter().all(|plan| self.lanes_up.contains(plan) || self.lanes_failed.contains(plan))
+    /// The lanes that serve the peer.
+    pub fn lanes_up(&self) -> &[Plan] {
+        self.approaches.serving().map_or(&[], Approach::up)
     }
 }
 

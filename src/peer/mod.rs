@@ -9,7 +9,9 @@
 //!    both sides prove every lane, and two that connect at once become one.
 //! 2. **Warm.** A welcomed lane writes a few bytes to the peer's pad: the first
 //!    write pays for connections and handshakes below.
-//! 3. **Ready.** When its lanes are up, each side says so; up is who has said it
+//! 3. **Ready.** Of the fabrics over which lanes are up, one of the two sides takes
+//!    the best (`approach`) and says so; the other follows, says the same when its
+//!    own lanes are up, and the lanes over other fabrics go. Up is who has said it
 //!    and heard it.
 //! 4. **Talk** over two sequenced channels: memory on one, messages and
 //!    notifications on the other.
@@ -17,6 +19,7 @@
 //!    ends, then PEER_DOWN is published.
 
 pub mod address;
+pub mod approach;
 pub mod channel;
 pub mod link;
 pub mod table;
@@ -39,13 +42,13 @@ pub enum PeerState {
 pub struct Peer {
     pub id: u64,
     pub address: Address,
-    pub fabric: String,
-    /// Why this fabric, for people.
-    pub reason: String,
     /// The worker that has its link.
     pub home: usize,
-    /// Workers that have lanes to it, one bit each.
+    /// Workers that may have lanes to it, one bit each.
     pub workers: u64,
+    service: Mutex<Service>,
+    /// Our rails that serve it, one bit each: of one fabric. 0 until that is settled.
+    rails: AtomicU64,
     /// A connect that takes longer has failed.
     pub connect_deadline: u64,
     /// The peer's id of us: the `to` of our frames. 0 until it is known.
@@ -62,6 +65,13 @@ pub struct Peer {
     pub lanes_up: AtomicU32,
     pub local_rails: AtomicU32,
     pub remote_rails: AtomicU32,
+}
+
+/// The fabric that serves a peer, and why, for people.
+#[derive(Clone, Default)]
+pub struct Service {
+    pub fabric: String,
+    pub reason: String,
 }
 
 /// What the caller may know of a peer.
@@ -86,19 +96,18 @@ impl Peer {
     pub fn new(
         id: u64,
         address: Address,
-        fabric: String,
-        reason: String,
         home: usize,
         workers: u64,
+        reason: String,
         connect_deadline: u64,
     ) -> Peer {
         Peer {
             id,
             address,
-            fabric,
-            reason,
             home,
             workers,
+            service: Mutex::new(Service { fabric: String::new(), reason }),
+            rails: AtomicU64::new(0),
             connect_deadline,
             their_id: AtomicU64::new(0),
             state: AtomicU8::new(PeerState::Connecting as u8),
@@ -124,16 +133,28 @@ impl Peer {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
+    /// It is settled which rails serve it.
+    pub fn serve(&self, service: Service, rails: u64) {
+        *self.service.lock() = service;
+        self.rails.store(rails, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn is_served_by(&self, rail: usize) -> bool {
+        self.rails.load(Ordering::Acquire) & 1 << rail != 0
+    }
+
     pub fn info(&self) -> PeerInfo {
         let up = self.state() == PeerState::Up;
+        let service = self.service.lock().clone();
         PeerInfo {
             up,
             lanes: self.lanes_up.load(Ordering::Relaxed),
             local_rails: self.local_rails.load(Ordering::Relaxed),
             remote_rails: self.remote_rails.load(Ordering::Relaxed),
             incarnation: self.address.incarnation,
-            fabric: if up { self.fabric.clone() } else { String::new() },
-            reason: self.reason.clone(),
+            fabric: if up { service.fabric } else { String::new() },
+            reason: service.reason,
         }
     }
 }

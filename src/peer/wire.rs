@@ -36,7 +36,7 @@ pub enum Kind {
     Leave = 7,
     Bye = 5,
     ByeAck = 6,
-    /// System channel: all lanes of the sender are up.
+    /// System channel: the sender's lanes over the fabric that serves are up.
     Ready = 16,
     Import = 17,
     Imported = 18,
@@ -208,6 +208,17 @@ pub fn read_refuse(body: &[u8]) -> Option<(Status, String)> {
         _ => Status::Unreachable,
     };
     Some((status, r.text()?))
+}
+
+/// The body of a ready: the fabric.
+pub fn ready(fabric: &str) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.short(fabric.as_bytes());
+    w.finish()
+}
+
+pub fn read_ready(body: &[u8]) -> Option<String> {
+    Reader::new(body).text()
 }
 
 /// Numbers, as most bodies are.

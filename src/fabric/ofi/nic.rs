@@ -61,22 +61,22 @@ fn check(source: Source, doing: &str, rc: i32) -> Result<()> {
 }
 
 impl OfiNic {
-    pub fn open(entry: &Entry) -> Result<OfiNic> {
+    pub fn open(entry: &Entry, waits: bool) -> Result<OfiNic> {
         if entry.provider == "shm" {
             super::segments::make_room()?;
         }
         // A dead process that had our PID may have left segments by the names that ours
         // get: the next name is tried.
         for _ in 0..STALE_NAMES {
-            match Self::open_once(entry) {
+            match Self::open_once(entry, waits) {
                 Err(error) if entry.provider == "shm" && error.provider_errno == libc::EBUSY => {}
                 outcome => return outcome,
             }
         }
-        Self::open_once(entry)
+        Self::open_once(entry, waits)
     }
 
-    fn open_once(entry: &Entry) -> Result<OfiNic> {
+    fn open_once(entry: &Entry, waits: bool) -> Result<OfiNic> {
         // SAFETY: reading what libfabric described.
         let (limits, mr_mode) = unsafe { limits(entry) };
         let mut nic = OfiNic {
@@ -96,13 +96,13 @@ impl OfiNic {
         };
         // Dropping a NIC that opened halfway closes the half.
         // SAFETY: the info is valid while the entry is.
-        signals::preserved(|| unsafe { nic.bring_up(entry) })?;
+        signals::preserved(|| unsafe { nic.bring_up(entry, waits) })?;
         Ok(nic)
     }
 
     /// # Safety
     /// `entry.info()` must be valid.
-    unsafe fn bring_up(&mut self, entry: &Entry) -> Result<()> {
+    unsafe fn bring_up(&mut self, entry: &Entry, waits: bool) -> Result<()> {
         let source = self.source;
         let null = ptr::null_mut();
         // SAFETY: objects are made in libfabric's order, from an info of its own; every
@@ -126,11 +126,15 @@ impl OfiNic {
             cq_attr.size = self.limits.tx_depth + self.limits.rx_depth + 64;
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
             cq_attr.wait_obj = fi_wait_obj::FI_WAIT_FD;
-            let mut opened = fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null);
+            let mut opened = match waits {
+                true => fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null),
+                false => -FI_ENOSYS,
+            };
             if opened == 0 {
                 let asked = fi_control(&mut (*self.cq).fid, FI_GETWAIT, (&raw mut self.wait_fd).cast());
                 check(source, "asking for the completion queue's descriptor", asked)?;
             } else {
+                // Not every provider has descriptors.
                 cq_attr.wait_obj = fi_wait_obj::FI_WAIT_NONE;
                 opened = fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null);
             }
@@ -187,6 +191,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             rx_depth: depth(rx.size, RX_DEPTH),
             costly_posts: ["tcp", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name)),
             sends_follow_writes: ordered && order & FI_ORDER_SAW != 0,
+            reconnects: true,
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
             vector: tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR),

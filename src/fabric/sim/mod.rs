@@ -19,7 +19,8 @@
 //! | `world=` | endpoints of one process, mode and world reach each other; "0" |
 //! | `nocopy` | the bytes of writes and reads stay where they are: for figures of software cost |
 //!
-//! `WEFT_SIM_FAULTS` plans faults (`faults`).
+//! `WEFT_SIM_FAULTS` plans faults (`faults`). Several, separated by commas, are
+//! fabrics of one endpoint, best first, if all have a wall clock.
 //!
 //! An operation is posted (`endpoint`), takes its time on the lines of both
 //! NICs and lands (`flight`), by the poster's own progress or, as a message or

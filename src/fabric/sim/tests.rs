@@ -29,7 +29,7 @@ struct Side {
 impl Side {
     fn open(name: &str, access: Access) -> Side {
         let entries = discover::simulated(name).expect("a good name");
-        let mut nic = OfiNic::open(&entries[0]).expect("it opens");
+        let mut nic = OfiNic::open(&entries[0], true).expect("it opens");
         let bytes = vec![0u8; PAGE];
         let range = HostRange { base: bytes.as_ptr() as u64, len: PAGE as u64 };
         let memory = nic.register(range, access).expect("it registers");

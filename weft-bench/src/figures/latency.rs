@@ -16,7 +16,8 @@ pub type Idle = Option<Result<Rc<Report>, String>>;
 pub const ALL: &[Figure] = &[
     figure!(
         "pingpong_ratio_tcp",
-        "8 bytes there and back over loopback tcp, both sides spinning: Weft's time over the bare loop's",
+        "8 bytes there and back over loopback tcp, both sides spinning: Weft's time over that of the fastest bare loop \
+         whose writes are known to be delivered",
         "under 1.10",
         "under 1.02",
         pingpong
@@ -42,18 +43,18 @@ fn pingpong(bench: &mut Bench) -> Result<f64> {
     let (rounds, sessions) = if bench.quick { (40, 2) } else { (240, 4) };
     let outcome = throw::measure(rounds, sessions, &bench.progress)?;
     bench.facts.learn(&outcome.facts);
-    let ratios = outcome.ratios(|_| true)?;
-    let equal = outcome.ratios(|hand| outcome.promises[hand])?;
+    let ratios = outcome.ratios(|hand| outcome.promises[hand])?;
+    let any = outcome.ratios(|_| true)?;
     let names = outcome.names.iter().enumerate();
     let each: Vec<String> = names.map(|(i, name)| format!("{name} {:.0} ns", outcome.median(i))).collect();
     bench.notes.push(format!(
-        "{}, there and back: {}; ratio {:.3} (10 % {:.3}, 90 % {:.3}), to a loop that asks for delivery {:.3}",
+        "{}, there and back: {}; ratio {:.3} (10 % {:.3}, 90 % {:.3}), to the fastest loop that does not ask whether its writes were delivered {:.3}",
         outcome.provider,
         each.join("; "),
         ratios.median,
         ratios.low,
         ratios.high,
-        equal.median
+        any.median
     ));
     Ok(ratios.median)
 }

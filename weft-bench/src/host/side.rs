@@ -116,7 +116,7 @@ pub fn manual(fabric: &CStr, rails: *const c_char) -> Result<*mut weft_endpoint>
         let mut config: weft_endpoint_config = zeroed();
         config.size = size_of::<weft_endpoint_config>() as u32;
         (config.fabric, config.rails) = (fabric.as_ptr(), rails);
-        config.progress = WEFT_PROGRESS_MANUAL;
+        (config.progress, config.idle) = (WEFT_PROGRESS_MANUAL, WEFT_IDLE_SPIN);
         check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
     }
     Ok(endpoint)

@@ -1,0 +1,188 @@
+//! How a link comes up: approaches begin, lanes come up or fail, one fabric is
+//! taken, both sides are ready.
+
+use super::core::Core;
+use super::inbox::Command;
+use super::worker::Worker;
+use crate::peer::approach::Approaches;
+use crate::peer::channel::Out;
+use crate::peer::link::Link;
+use crate::peer::table::place;
+use crate::peer::wire::{self, Kind, SYSTEM, USER};
+use crate::peer::{Peer, PeerState, Plan, Service};
+use crate::status::Status;
+use crate::transfer::completion::{self, Completion};
+use crate::transfer::Outcome;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Has the workers make lanes.
+fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<(Plan, u64)>) {
+    for (worker, inbox) in core.inboxes.iter().enumerate() {
+        if plans.iter().any(|plan| core.rails[plan.rail].worker == worker) {
+            inbox.command(Command::AddLanes { peer: peer.clone(), plans: plans.to_vec(), welcome });
+        }
+    }
+}
+
+/// Of two sides, one says which fabric they take: both come to the same by
+/// themselves, whoever connected.
+fn decides(core: &Core, peer: &Peer) -> bool {
+    core.incarnation < peer.address.incarnation
+}
+
+/// Takes a fabric: the lanes over others go.
+fn take(core: &Core, link: &mut Link, at: usize) {
+    link.approaches.take(at);
+    let Some(serving) = link.approaches.serving() else { return };
+    let rails = serving.plans.iter().fold(0, |rails, plan| rails | 1u64 << plan.rail);
+    let service = Service { fabric: serving.fabric.clone(), reason: link.approaches.reason() };
+    log::debug!("peer {:#x}: {}", link.peer.id, service.reason);
+    link.peer.serve(service, rails);
+    count_lanes(link);
+    if link.approaches.has_others() {
+        for worker in (0..core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0) {
+            core.inboxes[worker].command(Command::DropLanes { peer: link.peer.id, keep: rails });
+        }
+    }
+}
+
+fn count_lanes(link: &Link) {
+    let up = link.lanes_up();
+    let count = |rail: fn(&Plan) -> usize| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
+    link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
+    link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
+    link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
+}
+
+/// The deciding side is ready: we take the fabric that it names. Or it answers so
+/// to our own word.
+pub(super) fn ready(core: &Core, link: &mut Link, body: &[u8]) {
+    let Some(fabric) = wire::read_ready(body) else { return core.count_rubbish() };
+    if link.approaches.serving().is_none() && !decides(core, &link.peer) {
+        match link.approaches.find(&fabric) {
+            Some(at) => take(core, link, at),
+            None => core.count_rubbish(),
+        }
+    }
+    link.ready_seen |= link.approaches.serving().is_some_and(|serving| serving.fabric == fabric);
+}
+
+impl Worker {
+    /// A new peer is at home here; `accepted` if it has greeted us.
+    pub fn add_link(
+        &mut self,
+        peer: Arc<Peer>,
+        mut approaches: Approaches,
+        accepted: Option<(Plan, u64)>,
+        now: u64,
+    ) {
+        let greeted = accepted.map(|(plan, _)| self.core.rails[plan.rail].fabric.as_str());
+        let plans = match greeted.and_then(|fabric| approaches.follow(fabric, now)) {
+            Some(plans) => plans,
+            None => approaches.begin(1, now),
+        };
+        add_lanes(&self.core, &peer, &plans, accepted);
+        let at = place(peer.id);
+        if self.links.len() <= at {
+            self.links.resize_with(at + 1, || None);
+        }
+        self.links[at] = Some(Box::new(Link::new(peer, approaches, accepted.is_some())));
+    }
+
+    /// The peer greets over a fabric that we may not have tried yet.
+    pub fn link_greeted(&mut self, peer: u64, plan: Plan, nonce: u64, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer) else { return };
+        // Otherwise its lane is on its way, or not wanted: the peer greets again.
+        if let Some(plans) = link.approaches.follow(&core.rails[plan.rail].fabric, now) {
+            add_lanes(&core, &link.peer, &plans, Some((plan, nonce)));
+        }
+    }
+
+    pub fn link_lane_up(&mut self, peer: u64, plan: Plan, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        link.approaches.lane_up(plan, now);
+        count_lanes(link);
+        self.mark(peer);
+        self.come_closer(peer, now);
+    }
+
+    pub fn link_lane_failed(&mut self, peer: u64, plan: Plan, errno: i32, why: String, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        link.approaches.lane_failed(plan, why);
+        link.last_errno = errno;
+        count_lanes(link);
+        self.come_closer(peer, now);
+    }
+
+    /// Does what is next for a link that is not up.
+    pub(super) fn come_closer(&mut self, peer: u64, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
+        if link.approaches.is_hopeless() {
+            log::warn!("peer {peer:#x}: {}", link.approaches.failures());
+            let outcome =
+                Outcome { status: Status::Unreachable, provider_errno: link.last_errno, rail: None };
+            return self.end_peer(peer, outcome, now);
+        }
+        if let Some(plans) = link.approaches.begin_next(now) {
+            log::info!("peer {peer:#x}: another fabric is tried, too");
+            add_lanes(&core, &link.peer, &plans, None);
+        }
+        if link.approaches.serving().is_none() && decides(&core, &link.peer) {
+            if let Some(at) = link.approaches.best(now) {
+                take(&core, link, at);
+            }
+        }
+        self.say_ready(peer, now);
+    }
+
+    /// When the lanes are up that will be.
+    fn say_ready(&mut self, peer: u64, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        if !link.ready_sent && link.approaches.is_ready(now) {
+            let fabric = link.approaches.serving().map_or("", |serving| &serving.fabric);
+            link.ready_sent = true;
+            // Imports may wait already.
+            link.channels[SYSTEM].push_first(Out::new(Kind::Ready, wire::ready(fabric)));
+            self.mark(peer);
+        }
+        self.come_up(peer, now);
+    }
+
+    fn come_up(&mut self, peer: u64, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer).filter(|l| l.ready_sent && l.ready_seen && !l.up) else { return };
+        link.up = true;
+        let mut connects = link.peer.connects.lock();
+        link.peer.set_state(PeerState::Up);
+        let mut completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
+        if connects.is_empty() {
+            completion.value = 1;
+            core.queue.publish(completion);
+        } else {
+            if link.accepted {
+                // Its place is not needed: the connects have their own.
+                core.queue.unreserve(1);
+            }
+            for user_data in connects.drain(..) {
+                core.queue.publish(Completion { user_data, ..completion });
+            }
+        }
+        drop(connects);
+        self.mark(peer);
+        self.deliver(peer, USER, now);
+    }
+
+    /// A further connect to a peer that may be up already.
+    pub fn link_connected(&mut self, peer: u64, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer).filter(|link| link.up) else { return };
+        for user_data in link.peer.connects.lock().drain(..) {
+            let completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
+            core.queue.publish(Completion { user_data, ..completion });
+        }
+    }
+}

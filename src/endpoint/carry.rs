@@ -1,0 +1,119 @@
+//! Control frames of a peer whose home has no lane that serves it: another worker
+//! carries them.
+
+use super::core::Core;
+use super::inbox::Command;
+use super::worker::Worker;
+use crate::fabric::Posted;
+use crate::peer::link::Link;
+use crate::peer::wire::{Header, Kind, HEADER};
+use std::collections::VecDeque;
+
+/// A lane that refuses frames for so long, with nothing in flight, is lost.
+pub(super) const REFUSED_NS: u64 = 3_000_000_000;
+
+/// How a link's frames go.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// By a rail and lane of this worker.
+    Lane(usize, u32),
+    Worker(usize),
+}
+
+/// A frame that waits for room. There are no more than the channels' windows allow.
+pub struct Carried {
+    peer: u64,
+    bytes: Vec<u8>,
+    since: u64,
+}
+
+pub type Queue = VecDeque<Carried>;
+
+fn is_ack(bytes: &[u8]) -> bool {
+    Header::read(bytes).is_some_and(|(header, _)| header.kind == Kind::Ack)
+}
+
+impl Core {
+    /// A worker that has a lane which serves a link.
+    fn carrier(&self, link: &Link) -> Option<usize> {
+        link.lanes_up().first().map(|plan| self.rails[plan.rail].worker)
+    }
+
+    fn carry(&self, worker: usize, peer: u64, header: &Header, body: &[u8], payload: &[u8]) {
+        let mut bytes = vec![0; HEADER + body.len() + payload.len()];
+        header.write(&mut bytes, body, payload);
+        self.inboxes[worker].command(Command::Carry { peer, bytes });
+    }
+}
+
+impl Worker {
+    pub(super) fn way_to(&self, link: &Link) -> Option<Way> {
+        let lane = self.control_lane(link.peer.id).map(|(r, lane)| Way::Lane(r, lane));
+        let carrier = || self.core.carrier(link).filter(|worker| *worker != self.index).map(Way::Worker);
+        lane.or_else(carrier)
+    }
+
+    /// Posts a control frame, or has it carried.
+    pub(super) fn send_by(
+        &mut self,
+        way: Way,
+        peer: u64,
+        header: &Header,
+        body: &[u8],
+        payload: &[u8],
+    ) -> Posted {
+        match way {
+            Way::Lane(r, lane) => {
+                self.rails[r].rail.send_frame(lane, |frame| header.write(frame, body, payload))
+            }
+            Way::Worker(worker) => {
+                self.core.carry(worker, peer, header, body, payload);
+                Posted::Yes
+            }
+        }
+    }
+
+    /// The peer's home asks us to post a frame.
+    pub fn carry(&mut self, peer: u64, bytes: Vec<u8>, now: u64) {
+        let waiting = self.carried.iter_mut().find(|other| {
+            // Both acknowledge all up to a number: the last one says it all.
+            other.peer == peer && is_ack(&other.bytes) && is_ack(&bytes)
+        });
+        match waiting {
+            Some(other) => other.bytes = bytes,
+            None => self.carried.push_back(Carried { peer, bytes, since: now }),
+        }
+        self.post_carried(now);
+    }
+
+    /// Posts what there is room for, each peer's frames in their order.
+    pub(super) fn post_carried(&mut self, now: u64) -> bool {
+        let mut queue = std::mem::take(&mut self.carried);
+        let (mut held, mut posted) = (Vec::new(), false);
+        queue.retain(|frame| {
+            if held.contains(&frame.peer) {
+                return true;
+            }
+            // Without a lane the peer has ended, or is about to.
+            let Some((r, lane)) = self.control_lane(frame.peer) else { return false };
+            let rail = &mut self.rails[r].rail;
+            let fill = |to: &mut [u8]| {
+                to[..frame.bytes.len()].copy_from_slice(&frame.bytes);
+                frame.bytes.len()
+            };
+            if rail.send_frame(lane, fill) == Posted::Yes {
+                posted = true;
+                return false;
+            }
+            let refused = rail.lane(lane).is_some_and(|lane| lane.refused);
+            if refused && now.saturating_sub(frame.since) > REFUSED_NS {
+                self.lane_failed(r, lane, libc::ENOTCONN, 0, now);
+            }
+            held.push(frame.peer);
+            true
+        });
+        queue.append(&mut self.carried);
+        self.carried = queue;
+        posted
+    }
+}

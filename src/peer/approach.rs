@@ -1,0 +1,277 @@
+//! How a peer is approached: over the fabrics that both sides have, best first.
+//!
+//! The next fabric is tried when the better ones have failed, or none of their
+//! lanes has come up within a head start. Those go on all the same: a peer that
+//! was only busy is not kept to a worse fabric. One of the two sides takes the
+//! fabric that serves, and the other follows.
+
+use super::Plan;
+use crate::fabric::host;
+
+/// Without a lane by then, the next fabric is tried, too. On one host an answer
+/// takes microseconds; networks have handshakes to make.
+const HEAD_START_HOST_NS: u64 = 300_000_000;
+const HEAD_START_NS: u64 = 1_500_000_000;
+/// No head start is more than this part of the time that the connect has.
+const HEAD_STARTS: u64 = 4;
+/// A better fabric that has not answered gets so long after another one has: who
+/// was busy answers all of them at about the same time.
+const LAST_CALL_NS: u64 = 50_000_000;
+/// Lanes that greet get so long after the first one is up.
+const STRAGGLERS_NS: u64 = 1_000_000_000;
+
+/// The lanes over one fabric.
+pub struct Approach {
+    pub fabric: String,
+    pub plans: Vec<Plan>,
+    up: Vec<Plan>,
+    failed: Vec<Plan>,
+    first_up_ns: u64,
+    /// Why a lane failed, the last one that did.
+    why: String,
+}
+
+impl Approach {
+    pub fn new(fabric: String, plans: Vec<Plan>) -> Approach {
+        Approach { fabric, plans, up: Vec::new(), failed: Vec::new(), first_up_ns: 0, why: String::new() }
+    }
+
+    pub fn up(&self) -> &[Plan] {
+        &self.up
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.len() >= self.plans.len()
+    }
+
+    /// Lanes are up, and the others have failed or had their time.
+    fn is_ready(&self, now: u64) -> bool {
+        let settled = self.up.len() + self.failed.len() >= self.plans.len();
+        !self.up.is_empty() && (settled || now.saturating_sub(self.first_up_ns) > STRAGGLERS_NS)
+    }
+
+    fn head_start(&self) -> u64 {
+        if self.fabric == host::NAME {
+            HEAD_START_HOST_NS
+        } else {
+            HEAD_START_NS
+        }
+    }
+}
+
+pub struct Approaches {
+    /// Best first.
+    all: Vec<Approach>,
+    /// How many are tried, and since when the last of them is.
+    tried: usize,
+    since: u64,
+    timeout_ns: u64,
+    serving: Option<usize>,
+}
+
+impl Approaches {
+    pub fn new(all: Vec<Approach>, timeout_ns: u64) -> Approaches {
+        Approaches { all, tried: 0, since: 0, timeout_ns, serving: None }
+    }
+
+    /// Tries the first `count`; hands out the plans that this adds.
+    pub fn begin(&mut self, count: usize, now: u64) -> Vec<Plan> {
+        let count = count.clamp(self.tried, self.all.len());
+        let new = self.all[self.tried..count].iter().flat_map(|approach| approach.plans.clone()).collect();
+        (self.tried, self.since) = (count, now);
+        new
+    }
+
+    /// Tries the next one, if it is time for it.
+    pub fn begin_next(&mut self, now: u64) -> Option<Vec<Plan>> {
+        let tried = &self.all[..self.tried];
+        let last = tried.last().filter(|_| self.serving.is_none() && self.tried < self.all.len())?;
+        let head_start = last.head_start().min(self.timeout_ns / HEAD_STARTS);
+        let silent = tried.iter().all(|approach| approach.up.is_empty());
+        let late = silent && now.saturating_sub(self.since) >= head_start;
+        (late || tried.iter().all(Approach::has_failed)).then(|| self.begin(self.tried + 1, now))
+    }
+
+    /// The peer greets over this fabric: tries it, too, and all that are better.
+    /// `None` if that is nothing new.
+    pub fn follow(&mut self, fabric: &str, now: u64) -> Option<Vec<Plan>> {
+        let at = self.all.iter().position(|approach| approach.fabric == fabric)?;
+        (self.serving.is_none() && at >= self.tried).then(|| self.begin(at + 1, now))
+    }
+
+    pub fn lane_up(&mut self, plan: Plan, now: u64) {
+        let Some(of) = self.of(plan).filter(|of| !of.up.contains(&plan)) else { return };
+        of.failed.retain(|failed| *failed != plan);
+        of.up.push(plan);
+        if of.first_up_ns == 0 {
+            of.first_up_ns = now;
+        }
+    }
+
+    pub fn lane_failed(&mut self, plan: Plan, why: String) {
+        let Some(of) = self.of(plan) else { return };
+        of.up.retain(|up| *up != plan);
+        if !of.failed.contains(&plan) {
+            of.failed.push(plan);
+        }
+        of.why = why;
+    }
+
+    fn of(&mut self, plan: Plan) -> Option<&mut Approach> {
+        self.all.iter_mut().find(|approach| approach.plans.contains(&plan))
+    }
+
+    /// There is nothing left that could come up.
+    pub fn is_hopeless(&self) -> bool {
+        match self.serving() {
+            Some(approach) => approach.has_failed(),
+            None => self.all.iter().all(Approach::has_failed),
+        }
+    }
+
+    /// The fabric to take: the best that is ready, unless a better one may still be.
+    pub fn best(&self, now: u64) -> Option<usize> {
+        let mut silent = false;
+        for (at, approach) in self.all[..self.tried].iter().enumerate() {
+            if approach.is_ready(now) {
+                let called = now.saturating_sub(approach.first_up_ns) > LAST_CALL_NS;
+                return (!silent || called).then_some(at);
+            }
+            if !approach.up.is_empty() {
+                return None; // Its other lanes come, or are given up.
+            }
+            silent |= !approach.has_failed();
+        }
+        None
+    }
+
+    /// The place of a fabric that is tried.
+    pub fn find(&self, fabric: &str) -> Option<usize> {
+        self.all[..self.tried].iter().position(|approach| approach.fabric == fabric)
+    }
+
+    pub fn take(&mut self, at: usize) {
+        self.serving = Some(at);
+    }
+
+    /// What serves the peer, once that is settled.
+    pub fn serving(&self) -> Option<&Approach> {
+        self.all.get(self.serving?)
+    }
+
+    /// What serves has the lanes that it will have.
+    pub fn is_ready(&self, now: u64) -> bool {
+        self.serving().is_some_and(|approach| approach.is_ready(now))
+    }
+
+    /// Others than what serves were tried.
+    pub fn has_others(&self) -> bool {
+        self.tried > 1
+    }
+
+    /// Why none of the tried fabrics has a lane, for people.
+    pub fn failures(&self) -> String {
+        self.failures_of(self.tried)
+    }
+
+    fn failures_of(&self, first: usize) -> String {
+        let without = self.all[..first].iter().filter(|approach| approach.up.is_empty());
+        let said = without.map(|approach| match approach.has_failed() {
+            true => format!("{} could not be reached: {}", approach.fabric, approach.why),
+            false => format!("{} was not answered in time", approach.fabric),
+        });
+        said.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Why this fabric serves, in a sentence.
+    pub fn reason(&self) -> String {
+        let names = || self.all.iter().map(|a| a.fabric.as_str()).collect::<Vec<_>>().join(", ");
+        let Some((at, serving)) = self.serving.zip(self.serving()) else {
+            return format!("not settled yet; both have {}", names());
+        };
+        let fabric = &serving.fabric;
+        match (at, self.all.len()) {
+            (_, 1) => format!("{fabric} is the only fabric that both have"),
+            (0, _) => format!("{fabric} is the best of the fabrics that both have ({})", names()),
+            _ => match self.failures_of(at) {
+                failures if failures.is_empty() => format!("the peer chose {fabric}"),
+                failures => format!("{failures}; using {fabric}"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn plan(rail: usize) -> Plan {
+        Plan { rail, remote_rail: rail }
+    }
+
+    /// `host` with a lane, tcp with two.
+    fn two(timeout_ns: u64) -> Approaches {
+        let host = Approach::new(host::NAME.into(), vec![plan(0)]);
+        let tcp = Approach::new("tcp".into(), vec![plan(1), plan(2)]);
+        Approaches::new(vec![host, tcp], timeout_ns)
+    }
+
+    #[test]
+    fn the_next_fabric_is_tried_at_once_after_a_failure_and_later_without_an_answer() {
+        let mut ways = two(10_000 * MS);
+        assert_eq!(ways.begin(1, 0), [plan(0)]);
+        assert_eq!(ways.begin_next(299 * MS), None);
+        ways.lane_failed(plan(0), "no".into());
+        assert_eq!(ways.begin_next(299 * MS), Some(vec![plan(1), plan(2)]));
+        assert!(!ways.is_hopeless() && ways.begin_next(9000 * MS).is_none());
+        let mut ways = two(10_000 * MS);
+        ways.begin(1, 0);
+        assert!(ways.begin_next(300 * MS).is_some());
+        let mut hurried = two(400 * MS);
+        hurried.begin(1, 0);
+        assert!(hurried.begin_next(100 * MS).is_some());
+        let mut answered = two(10_000 * MS);
+        answered.begin(1, 0);
+        answered.lane_up(plan(0), MS);
+        assert!(answered.begin_next(5000 * MS).is_none());
+    }
+
+    #[test]
+    fn the_best_that_is_ready_is_taken() {
+        let mut ways = two(10_000 * MS);
+        ways.begin(2, 0);
+        ways.lane_up(plan(1), 400 * MS);
+        assert_eq!(ways.best(400 * MS), None, "the other lane of tcp may come");
+        ways.lane_up(plan(2), 401 * MS);
+        assert_eq!(ways.best(402 * MS), None, "the last call for host");
+        assert_eq!(ways.best(451 * MS), Some(1));
+        ways.lane_up(plan(0), 402 * MS);
+        assert_eq!(ways.best(402 * MS), Some(0));
+        ways.lane_failed(plan(0), "no".into());
+        assert_eq!(ways.best(402 * MS), Some(1));
+        ways.take(1);
+        assert_eq!(ways.reason(), "host could not be reached: no; using tcp");
+    }
+
+    #[test]
+    fn stragglers_are_given_up_and_failures_end_it() {
+        let mut ways = two(10_000 * MS);
+        ways.begin(2, 0);
+        ways.lane_failed(plan(0), "no".into());
+        ways.lane_up(plan(2), MS);
+        assert_eq!((ways.best(900 * MS), ways.best(1002 * MS)), (None, Some(1)));
+        ways.lane_failed(plan(2), "gone".into());
+        assert!(!ways.is_hopeless());
+        ways.lane_failed(plan(1), "gone".into());
+        assert!(ways.is_hopeless());
+    }
+
+    #[test]
+    fn a_greeter_is_followed_with_all_that_is_better() {
+        let mut ways = two(10_000 * MS);
+        assert_eq!(ways.follow("tcp", 0).map(|plans| plans.len()), Some(3));
+        assert!(ways.follow("tcp", 0).is_none() && ways.follow("efa", 0).is_none());
+    }
+}
