@@ -60,15 +60,16 @@ pub fn zeroed<T: Sized32>() -> T {
 /// # Safety
 /// `source` must be NULL or valid for the size that it begins with.
 unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
-    let name = std::any::type_name::<T>().rsplit("::").next().unwrap_or("struct");
+    let name = || std::any::type_name::<T>().rsplit("::").next().unwrap_or("struct");
     if source.is_null() {
-        return Err(Error::invalid(format!("the {name} is NULL")));
+        return Err(Error::invalid(format!("the {} is NULL", name())));
     }
     // SAFETY: at least its size can be read, as the caller promised.
     let size = unsafe { source.cast::<u32>().read_unaligned() } as usize;
     if !(size_of::<u32>()..=SIZE_MAX).contains(&size) {
         return Err(Error::invalid(format!(
-            "size {size} cannot be that of a {name}: start from its _INIT macro"
+            "size {size} cannot be that of a {}: start from its _INIT macro",
+            name()
         )));
     }
     Ok(size)

@@ -207,26 +207,13 @@ impl Core {
         self.table.end(id, outcome, now);
     }
 
-    /// Every byte of a transfer has arrived.
-    pub fn arrived(&self, id: u64, now: u64) {
-        let notify = self.table.read(id).and_then(|slot| {
-            // SAFETY: held as a reader until it is released.
-            let body = unsafe { self.table.body(slot) };
-            let notify = body.transfer.as_ref().is_some_and(|t| t.notify.is_some());
-            let peer = body.peer;
-            self.table.release(slot);
-            notify.then_some(peer)
-        });
-        match notify {
-            None => {
-                self.table.end(id, Outcome::OK, now);
+    /// Every byte of a transfer has arrived, of which its peer wants to know.
+    pub fn notify(&self, id: u64, peer: u64, now: u64) {
+        match self.peers.get(peer) {
+            Ok(found) => self.inboxes[found.home].command(Command::Notify { peer, id }),
+            Err(_) => {
+                self.table.end(id, Outcome::of(Status::PeerLost), now);
             }
-            Some(peer) => match self.peers.get(peer) {
-                Ok(found) => self.inboxes[found.home].command(Command::Notify { peer, id }),
-                Err(_) => {
-                    self.table.end(id, Outcome::of(Status::PeerLost), now);
-                }
-            },
         }
     }
 

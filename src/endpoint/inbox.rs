@@ -210,6 +210,12 @@ impl Inbox {
         self.wake();
     }
 
+    /// How many there are: asking costs less than taking from none.
+    #[inline]
+    pub fn transfers(&self) -> usize {
+        self.transfers.len()
+    }
+
     #[inline]
     pub fn next_transfer(&self) -> Option<u64> {
         self.transfers.pop()
@@ -231,7 +237,9 @@ impl Inbox {
         std::mem::take(&mut *commands)
     }
 
-    fn is_empty(&self) -> bool {
+    /// Without a fence: what is pushed meanwhile is seen the next time.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.transfers.is_empty() && !self.has_commands.load(Ordering::Relaxed)
     }
 

@@ -2,10 +2,11 @@
 
 use super::inbox::Command;
 use super::Endpoint;
+use crate::clock::Clock;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
-use crate::transfer::table::{Body, Move};
+use crate::transfer::table::{Body, Left, Move};
 use crate::transfer::{Direction, Outcome, SendSpec, TransferSpec};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -67,15 +68,30 @@ impl Endpoint {
             return Err(full(&format!("{} operations are outstanding (max_transfers)", core.table.active())));
         };
         self.start(id, remote, slices, now);
+        self.hurry(now);
         Ok(id)
+    }
+
+    /// With manual progress the caller is the worker, too: unless another thread is
+    /// at it, posts go out at once.
+    fn hurry(&self, now: u64) {
+        if let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) {
+            if let Some(mut worker) = worker.try_lock() {
+                worker.hurry(now);
+            }
+        }
     }
 
     /// Sends an accepted transfer on its way.
     fn start(&self, id: u64, remote: &Arc<RemoteMemory>, slices: u64, now: u64) {
         let core = &self.core;
         if slices == 0 {
-            core.table.leave(core.table.held_slot(id), 0);
-            core.arrived(id, now);
+            match core.table.leave(core.table.held_slot(id), 0) {
+                Left::ToNotify(id, peer) => core.notify(id, peer, now),
+                _ => {
+                    core.table.end(id, Outcome::OK, now);
+                }
+            }
         } else {
             match remote.wait(id) {
                 None => {}

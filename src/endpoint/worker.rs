@@ -228,50 +228,69 @@ impl Worker {
     }
 
     fn take_inbox(&mut self, now: u64) -> bool {
-        let core = self.core.clone();
-        let inbox = &core.inboxes[self.index];
-        let mut busy = false;
-        while let Some(id) = inbox.next_transfer() {
-            self.start(id);
-            busy = true;
+        if self.core.inboxes[self.index].is_empty() {
+            return false;
         }
-        for command in inbox.take_commands() {
+        let mut busy = self.start_submitted();
+        for command in self.core.inboxes[self.index].take_commands() {
             self.obey(command, now);
             busy = true;
         }
         busy
     }
 
+    fn start_submitted(&mut self) -> bool {
+        let count = self.core.inboxes[self.index].transfers();
+        for _ in 0..count {
+            let Some(id) = self.core.inboxes[self.index].next_transfer() else { break };
+            self.start(id);
+        }
+        count > 0
+    }
+
+    /// With manual progress: posts what was just submitted, ahead of the next pass.
+    pub fn hurry(&mut self, now: u64) {
+        if !self.closed && self.start_submitted() {
+            (0..self.rails.len()).for_each(|r| {
+                self.pump(r, now);
+            });
+        }
+    }
+
     /// Begins a transfer's flows on the peer's lanes here.
     fn start(&mut self, id: u64) {
-        let core = self.core.clone();
+        let Worker { core, rails, lanes_of, left, turn, .. } = self;
         let slot = core.table.held_slot(id);
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
-        let Some(transfer) = &body.transfer else { return self.left.push(core.table.leave(slot, 0)) };
+        let Some(transfer) = &body.transfer else { return left.push(core.table.leave(slot, 0)) };
         let slices = transfer.geometry.slices;
-        let lanes = self.lanes_of.get(place(body.peer)).map_or(&[][..], Vec::as_slice);
+        let lanes = lanes_of.get(place(body.peer)).map_or(&[][..], Vec::as_slice);
         let workers = core.inboxes.len() as u64;
         let mut chosen = 0;
         let wanted = (lanes.len() as u64).min(slices);
         let share = Share { sharers: wanted * workers, packing: packing(&core.config, slices) };
-        self.turn = self.turn.wrapping_add(1);
+        *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
-            let (r, lane) = lanes[(self.turn + i) % lanes.len()];
-            let work = &mut self.rails[r];
+            let (r, lane) = lanes[(*turn + i) % lanes.len()];
+            let work = &mut rails[r];
             let up = work.rail.lane(lane).is_some_and(|l| l.state == LaneState::Up && l.peer == body.peer);
             if !up || chosen == wanted {
                 continue;
             }
             if let Some(lane) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
                 if lane.drain == Drain::No && lane.peer.is_served_by(work.rail.index) {
-                    core.table.share(slot, 1);
                     lane.flows.begin(slot, transfer, &share);
                     chosen += 1;
                 }
             }
         }
-        self.left.push(core.table.leave(slot, 0));
+        // The hand-over's hold becomes the first flow's.
+        match chosen {
+            0 => left.push(core.table.leave(slot, 0)),
+            1 => {}
+            more => core.table.share(slot, more - 1),
+        }
     }
 
     fn reap(&mut self, r: usize, now: u64) -> bool {
@@ -388,7 +407,10 @@ impl Worker {
         for one in left.drain(..) {
             match one {
                 Left::Done => {}
-                Left::Arrived(id) => self.core.arrived(id, now),
+                Left::Arrived(id) => {
+                    self.core.table.end(id, Outcome::OK, now);
+                }
+                Left::ToNotify(id, peer) => self.core.notify(id, peer, now),
                 Left::Short(id) => {
                     self.core.table.end(id, Outcome::of(Status::PeerLost), now);
                 }

@@ -119,13 +119,14 @@ impl RemoteMemory {
 
     /// Keeps a transfer until the owner has answered; otherwise says the state.
     pub fn wait(&self, transfer: u64) -> Option<RemoteState> {
-        let mut waiting = self.waiting.lock();
-        let state = self.state();
-        if state == RemoteState::Asking {
-            waiting.push(transfer);
-            return None;
+        if self.state() == RemoteState::Asking {
+            let mut waiting = self.waiting.lock();
+            if self.state() == RemoteState::Asking {
+                waiting.push(transfer);
+                return None;
+            }
         }
-        Some(state)
+        Some(self.state())
     }
 
     pub fn enter(&self) {

@@ -422,7 +422,7 @@ impl Flow {
         let mut room = burst.room(self.urgent).min(self.turn);
         let mut posts = burst.posts().min(*budget);
         let run = transfer.geometry.whole_pages(self.at, self.end - self.next);
-        if vector == 1 && run > 0 {
+        if run > 0 && (vector == 1 || self.end - self.next == 1) {
             let run = run.min(posts.into()).min(room.div_ceil(transfer.geometry.slice_len()));
             return self.post_pages(burst, index, transfer, run, budget);
         }

@@ -81,6 +81,8 @@ pub enum Left {
     Done,
     /// It was the last, and every slice has arrived.
     Arrived(u64),
+    /// As before, and this peer should be told.
+    ToNotify(u64, u64),
     /// It was the last, and slices are missing, or nobody wants them any more.
     Short(u64),
 }
@@ -255,6 +257,9 @@ impl Table {
     /// A flow leaves, with the slices that arrived through it.
     pub fn leave(&self, slot: &Slot, arrived: u64) -> Left {
         let id = self.id_of(slot);
+        // SAFETY: the flow holds the slot until it has left.
+        let body = unsafe { self.body(slot) };
+        let notify = body.transfer.as_ref().is_some_and(|t| t.notify.is_some()).then_some(body.peer);
         let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
         debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
         let after = before - FLOW - arrived;
@@ -265,10 +270,10 @@ impl Table {
             self.recycle(slot);
             return Left::Done;
         }
-        if after & SLICES == 0 {
-            Left::Arrived(id)
-        } else {
-            Left::Short(id)
+        match notify {
+            _ if after & SLICES != 0 => Left::Short(id),
+            Some(peer) => Left::ToNotify(id, peer),
+            None => Left::Arrived(id),
         }
     }
 
