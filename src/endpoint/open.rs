@@ -82,7 +82,8 @@ impl Endpoint {
         chosen: &[Candidate],
         libfabric: String,
     ) -> Result<Arc<Endpoint>> {
-        let (rails, opened) = open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default(), config.sleeps());
+        let (rails, opened) =
+            open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default(), config.sleeps());
         let (core, indexes) = assemble(config, time, chosen, vec![opened], 1)?;
         let rails = number(rails, &indexes);
         let worker = Arc::new(Mutex::new(Worker::new(0, core.clone(), rails)));

@@ -35,7 +35,7 @@ impl Side {
             config.size = size_of::<weft_endpoint_config>() as u32;
             config.fabric = fabric.as_ptr();
             config.progress = if workers == 0 { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
-            config.workers = workers;
+            (config.workers, config.idle) = (workers, WEFT_IDLE_SPIN);
             check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
         }
         Ok(Side { endpoint })
@@ -147,11 +147,13 @@ impl Both<'_> {
     /// Polls until so many completions of a kind have come, or more: how many.
     fn until(&self, kind: weft_completion_kind, count: usize) -> Result<usize> {
         let (begun, mut done, mut polls) = (Instant::now(), 0, 0u32);
+        // Polls of a sender that has a worker are short.
+        let seldom = if self.drive.workers == 0 { 64 } else { 4096 };
         while done < count {
             done += self.sender.poll(kind)?;
             polls = polls.wrapping_add(1);
             // The receiver has little to say; NICs serve it.
-            if polls % 64 == 0 {
+            if polls % seldom == 0 {
                 self.receiver.poll(WEFT_COMPLETION_MESSAGE)?;
                 if polls == 0 && begun.elapsed() > PATIENCE {
                     bail!("no completion of kind {kind}: {done} of {count}");

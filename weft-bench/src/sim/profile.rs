@@ -47,13 +47,18 @@ fn run(tool: &str, options: &[String], drive: &Drive) -> Result<()> {
 /// Runs a drive under callgrind.
 pub fn counts(drive: &Drive) -> Result<Counts> {
     let out = scratch("callgrind");
-    let options = [
+    let mut options = vec![
         "--tool=callgrind".to_owned(),
         "--dump-instr=yes".into(),
-        // Connecting takes as many polls as it takes time.
-        "--toggle-collect=*both*counted*".into(),
         format!("--callgrind-out-file={}", out.display()),
     ];
+    if drive.workers == 0 {
+        // Connecting takes as many polls as it takes time. (It collects in one thread alone.)
+        options.push("--toggle-collect=*both*counted*".into());
+    } else {
+        // Or a thread that spins would keep the others waiting.
+        options.push("--fair-sched=yes".into());
+    }
     run("valgrind", &options, drive)?;
     let text = std::fs::read_to_string(&out).context("callgrind's profile")?;
     // It is not needed any more; a left-over in the temporary folder harms nobody.
