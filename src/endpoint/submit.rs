@@ -33,7 +33,7 @@ impl Endpoint {
         check_access(&spec)?;
         let (local, remote) = (spec.local, spec.remote);
         let geometry = spec.pages.check(
-            remote.lanes(),
+            (remote.lanes(), spec.urgent),
             |range| local.range_len(range),
             |range| remote.range_len(range),
         )?;

@@ -17,6 +17,7 @@ use crate::peer::Peer;
 use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
 use crate::transfer::flow::{Flows, Packing, Share};
+use crate::transfer::geometry::Geometry;
 use crate::transfer::pack::Landing;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
@@ -83,12 +84,12 @@ pub struct LaneWork {
     pub drain: Drain,
 }
 
-/// How the small pages of a transfer with so many slices go.
-fn packing(config: &EndpointConfig, slices: u64) -> Packing {
+/// How the small pages of a transfer go.
+fn packing(config: &EndpointConfig, geometry: &Geometry) -> Packing {
     // A bundle has its price, too: a frame each way.
     let bundles = match config.packing {
         PackingMode::Messages => true,
-        PackingMode::Auto => slices >= BUNDLE_SLICES,
+        PackingMode::Auto => geometry.slices >= BUNDLE_SLICES && geometry.page_len() < BUNDLE_BELOW,
         PackingMode::Off | PackingMode::Vectors => false,
     };
     Packing {
@@ -269,7 +270,7 @@ impl Worker {
         let workers = core.inboxes.len() as u64;
         let mut chosen = 0;
         let wanted = (lanes.len() as u64).min(slices);
-        let share = Share { sharers: wanted * workers, packing: packing(&core.config, slices) };
+        let share = Share { sharers: wanted * workers, packing: packing(&core.config, &transfer.geometry) };
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
             let (r, lane) = lanes[(*turn + i) % lanes.len()];
@@ -391,7 +392,7 @@ impl Worker {
         if let Some(packer) = &mut lane.flows.packer {
             packer.advance(rail, lane.lane, now, &announce)?;
         }
-        if rail.needs_cover(lane.lane, lane.flows.is_idle()) {
+        if rail.needs_cover(lane.lane, lane.flows.is_idle(), !posted) {
             // Nobody else will say that the last writes were delivered.
             rail.post_warm(lane.lane, now);
         }

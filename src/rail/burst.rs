@@ -1,7 +1,7 @@
 //! What a lane posts at one go: everything is looked up once.
 
 use super::lane::Lane;
-use super::{Op, Rail, Tag, COVERS, SENDS, URGENT_WINDOW};
+use super::{Op, Rail, Tag, COVERS, SENDS, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Delivery, Limits, Nic, Posted, Rma};
 
 pub struct Burst<'a> {
@@ -14,6 +14,7 @@ pub struct Burst<'a> {
     nic: &'a mut dyn Nic,
     free_ops: &'a mut Vec<*mut Op>,
     lane_ops: u32,
+    urgent_until: &'a mut u64,
     inflight_bytes: &'a mut u64,
     /// Posted, and not counted on the lane yet.
     ops: u32,
@@ -34,6 +35,7 @@ impl Rail {
             nic: &mut *self.nic,
             free_ops: &mut self.free_ops,
             lane_ops: self.lane_ops,
+            urgent_until: &mut self.urgent_until,
             inflight_bytes: &mut self.inflight_bytes,
             ops: 0,
             bytes: 0,
@@ -51,13 +53,40 @@ impl Burst<'_> {
         self.settle();
         let lane = &*self.lane;
         let extra = if urgent { URGENT_WINDOW } else { 0 };
-        let of_lane = (lane.window.bytes() + extra).saturating_sub(lane.inflight_bytes);
+        let of_lane = (self.window(urgent) + extra).saturating_sub(lane.inflight_bytes);
         let of_rail = (self.limits.rail_window + extra).saturating_sub(*self.inflight_bytes);
         match self.posts() {
             0 => 0,
             _ if lane.is_idle() => of_lane.min(of_rail).max(1),
             _ => of_lane.min(of_rail),
         }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.lane.is_idle() && self.ops == 0
+    }
+
+    /// What the lane's window is for a class.
+    #[inline]
+    fn window(&self, urgent: bool) -> u64 {
+        if !urgent && self.is_brief() {
+            self.lane.window.brief()
+        } else {
+            self.lane.window.bytes()
+        }
+    }
+
+    /// Something of the latency class goes over this rail.
+    #[inline]
+    pub fn hurry(&mut self) {
+        *self.urgent_until = self.now + URGENT_NS;
+    }
+
+    /// Something of the latency class went over this rail not long ago: the bulk
+    /// class keeps its queue short.
+    #[inline]
+    pub fn is_brief(&self) -> bool {
+        *self.urgent_until > self.now
     }
 
     /// Operations that the lane may post now.
@@ -94,7 +123,7 @@ impl Burst<'_> {
             tag.bytes = bytes;
         } else {
             uncovered += bytes;
-            rma.delivered |= uncovered >= self.lane.window.bytes() / COVERS;
+            rma.delivered |= uncovered >= self.window(false) / COVERS;
             if rma.delivered {
                 tag.bytes = uncovered;
                 uncovered = 0;

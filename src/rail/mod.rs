@@ -36,6 +36,8 @@ const SENDS: usize = 128;
 const SENDS_OF_LANE: u32 = 16;
 /// Past a full window, for transfers of the latency class.
 const URGENT_WINDOW: u64 = 128 << 10;
+/// After something of that class, the queue before the next is kept short so long.
+const URGENT_NS: u64 = 5_000_000;
 /// Delivered writes in a full window, where one covers others.
 const COVERS: u64 = 4;
 /// A lane with bytes in flight that says nothing for so long does not move.
@@ -119,6 +121,7 @@ pub struct Rail {
     /// Operations that one lane may have in flight; as many stay free for lanes
     /// that have none.
     lane_ops: u32,
+    urgent_until: u64,
     /// Of all lanes that move.
     inflight_bytes: u64,
     traffic: Arc<Traffic>,
@@ -152,6 +155,7 @@ impl Rail {
             // SAFETY: inside the array.
             free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
             lane_ops: (limits.tx_depth / 4).clamp(1, LANE_OPS) as u32,
+            urgent_until: 0,
             inflight_bytes: 0,
             traffic: Arc::default(),
             lanes: Vec::new(),
@@ -278,12 +282,10 @@ impl Rail {
     }
 
     /// Whether a lane's last writes need one that covers them: nothing else will be
-    /// posted, or there is no room for more, and nothing under way that would make some.
-    pub fn needs_cover(&mut self, lane: u32, idle: bool) -> bool {
-        let Some(mut burst) = self.burst(lane, 0).filter(|burst| burst.lane.uncovered > 0) else {
-            return false;
-        };
-        idle || burst.lane.inflight_bytes == burst.lane.uncovered && burst.room(false) == 0
+    /// posted, or nothing can be, and nothing is under way that would make room.
+    pub fn needs_cover(&self, lane: u32, idle: bool, stuck: bool) -> bool {
+        let Some(of) = self.lane(lane).filter(|of| of.uncovered > 0) else { return false };
+        idle || stuck && of.inflight_bytes == of.uncovered
     }
 
     /// Counts bytes as delivered that `Burst::charge` counted.

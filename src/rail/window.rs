@@ -8,11 +8,15 @@
 /// Time's worth of bytes that may wait on top of what a round trip carries. A
 /// transfer that comes behind others waits about so long.
 const QUEUE_NS: u64 = 500_000;
+/// The same while something of the latency class is about, and the least bytes then.
+const BRIEF_QUEUE_NS: u64 = 100_000;
+const BRIEF_LEAST: u64 = 32 << 10;
 /// A rate counts as the line's for one to two of these.
 const MEMORY_NS: u64 = 100_000_000;
 
 pub struct Window {
     bytes: u64,
+    brief: u64,
     least: u64,
     most: u64,
     /// Bytes per second: the best of this stretch of time, and of the one before.
@@ -29,6 +33,7 @@ impl Window {
     pub fn new(least: u64, most: u64) -> Window {
         Window {
             bytes: most,
+            brief: most,
             least: least.min(most),
             most,
             rates: [0; 2],
@@ -42,6 +47,12 @@ impl Window {
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// For the bulk class while something of the latency class is about.
+    #[inline]
+    pub fn brief(&self) -> u64 {
+        self.brief
     }
 
     /// Whether the post of now should be a sample: then `measure` when it is done.
@@ -74,8 +85,12 @@ impl Window {
         }
         self.rates[0] = self.rates[0].max(rate);
         let best = self.rates[0].max(self.rates[1]);
-        let carries = u128::from(best) * u128::from(self.round_trip_ns + QUEUE_NS) / 1_000_000_000;
-        self.bytes = u64::try_from(carries).unwrap_or(u64::MAX).clamp(self.least, self.most);
+        let carries = |queue_ns| {
+            let bytes = u128::from(best) * u128::from(self.round_trip_ns + queue_ns) / 1_000_000_000;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        self.bytes = carries(QUEUE_NS).clamp(self.least, self.most);
+        self.brief = carries(BRIEF_QUEUE_NS).max(BRIEF_LEAST).min(self.bytes);
     }
 
     /// The sample's post failed, or is not waited for any more.

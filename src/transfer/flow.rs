@@ -29,6 +29,8 @@ const CLAIM_MAX: u64 = 256;
 pub const VECTOR: usize = 16;
 /// Bytes that segments are added up to.
 const VECTOR_LEN: u64 = 256 << 10;
+/// Shortest part of a slice, where bulk slices are cut to keep the queue short.
+const PART_LEAST: u64 = 16 << 10;
 /// Flows that are looked at for having nothing left to do, when a lane is full.
 const SWEEP: usize = 16;
 
@@ -49,6 +51,7 @@ pub struct Flows {
     /// Flows that may have something to post, in turn: by class.
     ready: [VecDeque<u32>; 2],
     posts: u32,
+    passes: u32,
     pub packer: Option<Packer>,
 }
 
@@ -59,11 +62,16 @@ struct Flow {
     transfer: NonNull<Move>,
     /// How many lanes share the transfer: claims shrink towards its end.
     sharers: u64,
+    /// What may be claimed in this pass: the other lanes come next.
+    quota: u64,
+    pass: u32,
     packing: Packing,
     urgent: bool,
     next: u64,
     end: u64,
     at: Position,
+    /// Bytes of the next slice that were posted: it goes in parts.
+    within: u64,
     layer: Layer,
     /// Posts that are under way.
     inflight: u32,
@@ -133,6 +141,8 @@ enum Step {
     Posted,
     /// The lane or rail has no room: try again after completions.
     Full,
+    /// The flow has its share of this pass.
+    Shared,
     /// Nothing more to post in this flow.
     Finished,
     Failed(i32),
@@ -151,11 +161,14 @@ impl Flows {
             slot: NonNull::from(slot),
             transfer: NonNull::from(transfer),
             sharers: share.sharers.max(1),
+            quota: 0,
+            pass: 0,
             packing: share.packing,
             urgent: transfer.urgent,
             next: 0,
             end: 0,
             at: Position::default(),
+            within: 0,
             layer: Layer::NONE,
             inflight: 0,
             arrived: 0,
@@ -202,6 +215,7 @@ impl Flows {
         left: &mut Vec<Left>,
     ) -> Result<bool, i32> {
         let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
+        self.passes = self.passes.wrapping_add(1);
         let mut left_of_batch = BATCH;
         // What has room for the latency class may have none for the bulk class.
         let mut bulk_full = false;
@@ -214,6 +228,7 @@ impl Flows {
             };
             let most = most.min(left_of_batch);
             let mut budget = most;
+            flow.enter(self.passes);
             let step = flow.step(&mut burst, index, self.packer.as_mut(), &mut budget);
             left_of_batch -= most - budget;
             self.posts = self.posts.wrapping_add(most - budget);
@@ -223,6 +238,10 @@ impl Flows {
                     self.ready[class].rotate_left(1);
                 }
                 Step::Posted => {}
+                Step::Shared => {
+                    self.ready[class].rotate_left(1);
+                    break;
+                }
                 Step::Full => {
                     self.sweep(class, table, left);
                     if class == URGENT || self.ready[URGENT].is_empty() {
@@ -371,6 +390,17 @@ impl Flow {
         self.exhausted && !self.uncovered
     }
 
+    /// Begins a pass: a lane claims no more than its share before others have a look.
+    fn enter(&mut self, pass: u32) {
+        if self.pass == pass {
+            return;
+        }
+        // SAFETY: the flow holds the slot, and with it the transfer.
+        let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
+        let unclaimed = transfer.geometry.slices.saturating_sub(slot.cursor.load(Relaxed));
+        (self.pass, self.quota) = (pass, unclaimed.div_ceil(self.sharers).max(1));
+    }
+
     /// Posts until the turn, the claim, the room or the budget of posts is over.
     fn step(&mut self, burst: &mut Burst, index: u32, packer: Option<&mut Packer>, budget: &mut u32) -> Step {
         // SAFETY: the flow holds the slot, and with it the transfer.
@@ -379,9 +409,15 @@ impl Flow {
             self.give_up();
             return Step::Finished;
         }
+        if self.urgent {
+            burst.hurry();
+        }
         let room = burst.room(self.urgent);
         if room == 0 {
             return Step::Full;
+        }
+        if self.next == self.end && !self.exhausted && self.quota == 0 {
+            return Step::Shared;
         }
         if self.next == self.end && !self.claim(slot, transfer, room) {
             return self.cover(burst, index, budget);
@@ -419,24 +455,36 @@ impl Flow {
             (true, false) => burst.limits.vector.min(VECTOR),
             (true, true) => burst.limits.read_vector.min(VECTOR),
         };
-        let mut room = burst.room(self.urgent).min(self.turn);
+        let mut room = burst.room(self.urgent);
         let mut posts = burst.posts().min(*budget);
+        let whole = self.within == 0 && (self.urgent || !burst.is_brief());
         let run = transfer.geometry.whole_pages(self.at, self.end - self.next);
-        if run > 0 && (vector == 1 || self.end - self.next == 1) {
-            let run = run.min(posts.into()).min(room.div_ceil(transfer.geometry.slice_len()));
+        if whole && run > 0 && (vector == 1 || self.end - self.next == 1) {
+            let bytes = room.min(self.turn);
+            let run = run.min(posts.into()).min(bytes.div_ceil(transfer.geometry.slice_len()));
             return self.post_pages(burst, index, transfer, run, budget);
         }
         let (descriptor, key) = (self.layer.descriptor, self.layer.key);
         let mut segments = [Segment::default(); VECTOR];
         let mut outcome = Step::Posted;
-        while posts > 0 && room > 0 && self.next < self.end && self.at.layer == self.layer.index {
+        while posts > 0
+            && room > 0
+            && self.turn > 0
+            && self.next < self.end
+            && self.at.layer == self.layer.index
+        {
             let (slice, after) = transfer.geometry.take(self.at, self.end - self.next);
             if slice.len < bundle_below {
                 break;
             }
-            segments[0] = self.layer.segment(&slice);
             let mut gathered = Gathered { count: 1, bytes: slice.len, slices: slice.slices, after };
-            if vector > 1 {
+            segments[0] = self.layer.segment(&slice);
+            if !whole {
+                if room < PART_LEAST.min(slice.len) && !burst.is_idle() {
+                    return Step::Full;
+                }
+                self.cut(&mut segments[0], &mut gathered, room);
+            } else if vector > 1 {
                 self.gather(&mut segments[..vector], &mut gathered, transfer, room.min(VECTOR_LEN));
             }
             let Gathered { count, bytes, slices, after } = gathered;
@@ -448,7 +496,7 @@ impl Flow {
                 key,
                 delivered: next == transfer.geometry.slices,
                 // Only when the next post of this claim follows at once.
-                more: posts > 1 && room > bytes && next < self.end,
+                more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
             };
             let tag = Tag { len: bytes, ..Tag::new(Work::Slice, 0, index, slices as u32) };
             // SAFETY: the memory stays registered while the slot is held, and the rail keeps the
@@ -465,6 +513,7 @@ impl Flow {
             if self.uncovered {
                 self.last = (segments[0], descriptor, key);
             }
+            self.within = if slices == 0 { self.within + bytes } else { 0 };
             self.advance(bytes, slices, after);
             room = room.saturating_sub(bytes);
             posts -= 1;
@@ -519,6 +568,19 @@ impl Flow {
         self.turn = self.turn.saturating_sub(posted * len);
         *budget -= posted as u32;
         outcome
+    }
+
+    /// Leaves of a slice what has not been posted yet, and what there is room for.
+    fn cut(&self, segment: &mut Segment, gathered: &mut Gathered, room: u64) {
+        segment.local += self.within;
+        segment.remote += self.within;
+        segment.len -= self.within;
+        let part = room.max(PART_LEAST);
+        if segment.len > part {
+            segment.len = part;
+            (gathered.slices, gathered.after) = (0, self.at);
+        }
+        gathered.bytes = segment.len;
     }
 
     /// Adds the slices that may go in the same post, of so many bytes in all.
@@ -596,12 +658,13 @@ impl Flow {
         }
         let fair = unclaimed / (2 * self.sharers);
         let most = (room.min(PIECE) / geometry.slice_len()).clamp(1, CLAIM_MAX);
-        let run = fair.clamp(1, most);
+        let run = fair.clamp(1, most).min(self.quota.max(1));
         let start = slot.cursor.fetch_add(run, Relaxed);
         if start >= slices {
             self.exhausted = true;
             return false;
         }
+        self.quota = self.quota.saturating_sub(run);
         self.next = start;
         self.end = slices.min(start + run);
         self.at = geometry.seek(start);

@@ -10,15 +10,17 @@ use crate::status::{Error, Result, Status};
 /// Longest piece of a page, and longest merge of neighbours, in bytes: a post
 /// costs little beside so many.
 pub const PIECE: u64 = 1 << 20;
-/// Shortest piece that a page is cut into.
+/// Shortest piece that a page is cut into, and of the latency class.
 const PIECE_LEAST: u64 = 64 << 10;
+const URGENT_PIECE_LEAST: u64 = 16 << 10;
 /// Pieces that a rail should have of a transfer, so that a fast one can take more.
 const PIECES_OF_RAIL: u64 = 4;
 
 /// How long pieces are, for so many bytes over so many rails.
-fn piece_len(bytes: u64, rails: u64) -> u64 {
-    let share = bytes / (rails * PIECES_OF_RAIL).max(1);
-    share.next_multiple_of(PIECE_LEAST).clamp(PIECE_LEAST, PIECE)
+fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
+    let (least, pieces) = if urgent { (URGENT_PIECE_LEAST, 1) } else { (PIECE_LEAST, PIECES_OF_RAIL) };
+    let share = bytes / (rails * pieces).max(1);
+    share.next_multiple_of(least).clamp(least, PIECE)
 }
 
 /// More slices than this would not fit beside the flows in a slot's account.
@@ -102,10 +104,10 @@ impl Side<'_> {
 
 impl Pages<'_> {
     /// Checks everything against the two memories, and keeps a copy, cut for so
-    /// many rails.
+    /// many rails and for the class.
     pub fn check(
         &self,
-        rails: u64,
+        (rails, urgent): (u64, bool),
         local_len: impl Fn(u64) -> Option<u64>,
         remote_len: impl Fn(u64) -> Option<u64>,
     ) -> Result<Geometry> {
@@ -122,7 +124,7 @@ impl Pages<'_> {
             remote.check("remote", self, remote_len)?;
         }
         let pages = self.page_count.saturating_mul(self.layer_count.max(1).into());
-        let piece = piece_len(self.page_len.saturating_mul(pages), rails);
+        let piece = piece_len(self.page_len.saturating_mul(pages), rails, urgent);
         let pieces = self.page_len.div_ceil(piece).max(1);
         let per_layer = self.page_count.checked_mul(pieces);
         let slices = per_layer.and_then(|s| s.checked_mul(self.layer_count.max(1).into()));
@@ -220,6 +222,10 @@ pub struct Slice {
 impl Geometry {
     pub fn bytes(&self) -> u64 {
         self.page_len * (self.slices / self.pieces)
+    }
+
+    pub fn page_len(&self) -> u64 {
+        self.page_len
     }
 
     /// Bytes of most slices.
@@ -331,7 +337,8 @@ mod tests {
 
     #[test]
     fn neighbours_on_both_sides_are_merged() {
-        let geometry = pages(&[4, 5, 6, 9, 8]).check(1, |_| Some(1000), |_| Some(1000)).expect("valid");
+        let geometry =
+            pages(&[4, 5, 6, 9, 8]).check((1, false), |_| Some(1000), |_| Some(1000)).expect("valid");
         assert_eq!(all(&geometry), [(0, 400, 300), (0, 900, 100), (0, 800, 100)]);
         assert_eq!(geometry.bytes(), 500);
     }
@@ -341,7 +348,7 @@ mod tests {
         let side = Side { page_stride: 3 * PIECE, range_step: 1, ..Side::default() };
         let pages =
             Pages { local: side, remote: side, page_len: 2 * PIECE + 5, page_count: 1, layer_count: 2 };
-        let geometry = pages.check(1, |_| Some(4 * PIECE), |_| Some(4 * PIECE)).expect("valid");
+        let geometry = pages.check((1, false), |_| Some(4 * PIECE), |_| Some(4 * PIECE)).expect("valid");
         let one_layer = [(0, PIECE), (PIECE, PIECE), (2 * PIECE, 5)];
         let expected: Vec<_> = (0..2).flat_map(|l| one_layer.map(|(at, len)| (l, at, len))).collect();
         assert_eq!(all(&geometry), expected);
@@ -350,16 +357,18 @@ mod tests {
 
     #[test]
     fn every_rail_has_a_share_of_a_large_page() {
-        let pieces = |len: u64, rails| len.div_ceil(piece_len(len, rails));
+        let pieces = |len: u64, rails| len.div_ceil(piece_len(len, rails, false));
         assert_eq!((pieces(64 << 10, 32), pieces(256 << 10, 4), pieces(1 << 20, 4)), (1, 4, 16));
         assert_eq!(pieces(32 << 20, 32), 128);
         assert_eq!(pieces(1 << 30, 4), 1024);
+        assert_eq!(piece_len(64 << 10, 4, true), 16 << 10);
     }
 
     #[test]
     fn what_lies_outside_or_overflows_is_refused() {
-        let refused =
-            |p: Pages, len: u64| p.check(4, move |_| Some(len), |_| Some(1 << 40)).err().map(|e| e.status);
+        let refused = |p: Pages, len: u64| {
+            p.check((4, false), move |_| Some(len), |_| Some(1 << 40)).err().map(|e| e.status)
+        };
         assert_eq!(refused(pages(&[9]), 1000), None);
         assert_eq!(refused(pages(&[9]), 999), Some(Status::Range));
         let mut huge = pages(&[u32::MAX]);
