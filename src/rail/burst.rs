@@ -104,7 +104,7 @@ impl Burst<'_> {
     /// delivery should end a sample of the lane's window.
     pub fn charge(&mut self, bytes: u64) -> bool {
         self.bytes += bytes;
-        self.lane.window.begin(self.now)
+        self.lane.begin_sample(self.now)
     }
 
     /// Posts a write or read of `bytes`. Where one delivered write covers others
@@ -130,7 +130,7 @@ impl Burst<'_> {
             }
         }
         tag.lane = self.number;
-        tag.sampled = tag.bytes > 0 && self.lane.window.begin(self.now);
+        tag.sampled = tag.bytes > 0 && self.lane.begin_sample(self.now);
         // SAFETY: a free op is ours alone.
         unsafe { (*op).tag = tag };
         // SAFETY: the op stays in place until it is reaped; the range as the caller promised.

@@ -70,6 +70,13 @@ impl Lane {
         }
     }
 
+    /// Whether a post of now should end a sample of the window when it is delivered.
+    #[inline]
+    pub fn begin_sample(&mut self, now: u64) -> bool {
+        let since = if self.inflight_bytes == 0 { now } else { self.progress_ns };
+        self.window.begin(now, since)
+    }
+
     /// Counts bytes as delivered: the lane moves.
     #[inline]
     pub fn credit(&mut self, bytes: u64, sampled: bool, of_rail: &mut u64, now: u64) {

@@ -8,9 +8,13 @@
 /// Time's worth of bytes that may wait on top of what a round trip carries. A
 /// transfer that comes behind others waits about so long.
 const QUEUE_NS: u64 = 500_000;
-/// The same while something of the latency class is about, and the least bytes then.
+/// The same while something of the latency class is about, and the least bytes
+/// then. It is for the mean rate: samples that a pause of ours made look fast
+/// would make the queue long.
 const BRIEF_QUEUE_NS: u64 = 100_000;
 const BRIEF_LEAST: u64 = 32 << 10;
+/// What the mean is taken over.
+const MEAN_NS: u64 = 10_000_000;
 /// A rate counts as the line's for one to two of these.
 const MEMORY_NS: u64 = 100_000_000;
 
@@ -22,11 +26,26 @@ pub struct Window {
     /// Bytes per second: the best of this stretch of time, and of the one before.
     rates: [u64; 2],
     stretch_ns: u64,
+    /// Bytes and the time they took, of late.
+    late: (u64, u64),
     /// The shortest round trip ever seen.
     round_trip_ns: u64,
     delivered: u64,
-    /// Of the sample under way: when it was posted, and what had been delivered.
-    sample: Option<(u64, u64)>,
+    sample: Option<Sample>,
+}
+
+/// What goes in `ns`, where `bytes` go in `took_ns`.
+fn carried(bytes: u64, ns: u64, took_ns: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * u128::from(ns) / u128::from(took_ns)).unwrap_or(u64::MAX)
+}
+
+/// A post that says when it was delivered.
+struct Sample {
+    posted_ns: u64,
+    /// What had been delivered then, and since when: what is delivered after that
+    /// moment took from there on, not only from the post on.
+    delivered: u64,
+    since_ns: u64,
 }
 
 impl Window {
@@ -38,6 +57,7 @@ impl Window {
             most,
             rates: [0; 2],
             stretch_ns: 0,
+            late: (0, 0),
             round_trip_ns: u64::MAX,
             delivered: 0,
             sample: None,
@@ -56,12 +76,13 @@ impl Window {
     }
 
     /// Whether the post of now should be a sample: then `measure` when it is done.
+    /// `since_ns`: when something was delivered last; now, if nothing is under way.
     #[inline]
-    pub fn begin(&mut self, now: u64) -> bool {
+    pub fn begin(&mut self, now: u64, since_ns: u64) -> bool {
         if self.sample.is_some() {
             return false;
         }
-        self.sample = Some((now, self.delivered));
+        self.sample = Some(Sample { posted_ns: now, delivered: self.delivered, since_ns });
         true
     }
 
@@ -73,11 +94,11 @@ impl Window {
 
     /// The sample's post was delivered.
     pub fn measure(&mut self, now: u64) {
-        let Some((begun, before)) = self.sample.take() else { return };
-        let took = now.saturating_sub(begun).max(1000);
-        let bytes = self.delivered - before;
-        self.round_trip_ns = self.round_trip_ns.min(took);
-        let rate = (u128::from(bytes) * 1_000_000_000 / u128::from(took)) as u64;
+        let Some(sample) = self.sample.take() else { return };
+        let since = |begun| now.saturating_sub(begun).max(1000);
+        self.round_trip_ns = self.round_trip_ns.min(since(sample.posted_ns));
+        let (bytes, took) = (self.delivered - sample.delivered, since(sample.since_ns));
+        let rate = carried(bytes, 1_000_000_000, took);
         if now.saturating_sub(self.stretch_ns) > MEMORY_NS {
             self.rates[1] = self.rates[0];
             self.rates[0] = 0;
@@ -85,12 +106,14 @@ impl Window {
         }
         self.rates[0] = self.rates[0].max(rate);
         let best = self.rates[0].max(self.rates[1]);
-        let carries = |queue_ns| {
-            let bytes = u128::from(best) * u128::from(self.round_trip_ns + queue_ns) / 1_000_000_000;
-            u64::try_from(bytes).unwrap_or(u64::MAX)
-        };
-        self.bytes = carries(QUEUE_NS).clamp(self.least, self.most);
-        self.brief = carries(BRIEF_QUEUE_NS).max(BRIEF_LEAST).min(self.bytes);
+        self.late = (self.late.0 + bytes, self.late.1 + took);
+        let mean = carried(self.late.0, 1_000_000_000, self.late.1);
+        if self.late.1 > MEAN_NS {
+            self.late = (self.late.0 / 2, self.late.1 / 2);
+        }
+        let carries = |rate, queue_ns| carried(rate, self.round_trip_ns + queue_ns, 1_000_000_000);
+        self.bytes = carries(best, QUEUE_NS).clamp(self.least, self.most);
+        self.brief = carries(mean, BRIEF_QUEUE_NS).max(BRIEF_LEAST).min(self.bytes);
     }
 
     /// The sample's post failed, or is not waited for any more.
@@ -106,7 +129,7 @@ mod tests {
     /// A line with `rate` bytes per second and `delay` ns, kept full by `window`.
     fn run(window: &mut Window, rate: u64, delay: u64, rounds: usize, now: &mut u64) {
         for _ in 0..rounds {
-            assert!(window.begin(*now));
+            assert!(window.begin(*now, *now));
             // A full window: it takes its time on the line, or a round trip if that is longer.
             let bytes = window.bytes();
             *now += (bytes * 1_000_000_000 / rate).max(delay);
@@ -121,7 +144,7 @@ mod tests {
         let mut window = Window::new(128 << 10, MOST);
         let mut now = 1;
         // What a lane posts first is short.
-        window.begin(now);
+        window.begin(now, now);
         window.deliver(8);
         now += 100_000;
         window.measure(now);
@@ -135,10 +158,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_on_its_way_before_a_sample_does_not_make_a_line_fast() {
+        let mut window = Window::new(1, u64::MAX);
+        // 100 kB were posted at 0 and nothing has been heard; a little follows at 0.9 ms,
+        // and all is told of at 1 ms.
+        assert!(window.begin(900_000, 0));
+        window.deliver(101_000);
+        window.measure(1_000_000);
+        assert!(window.bytes() < 101_000 * 700 / 1000, "{}", window.bytes());
+    }
+
+    #[test]
     fn one_sample_at_a_time() {
         let mut window = Window::new(1, 1000);
-        assert!(window.begin(5) && !window.begin(6));
+        assert!(window.begin(5, 5) && !window.begin(6, 6));
         window.forget();
-        assert!(window.begin(7));
+        assert!(window.begin(7, 7));
     }
 }
