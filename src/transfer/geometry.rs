@@ -378,6 +378,6 @@ mod tests {
         layers.local.range_step = 1;
         layers.layer_count = 2;
         let only_one = |range| (range == 0).then_some(1000);
-        assert_eq!(layers.check(1, only_one, only_one).err().map(|e| e.status), Some(Status::Range));
+        assert_eq!(layers.check((1, false), only_one, only_one).err().map(|e| e.status), Some(Status::Range));
     }
 }
