@@ -70,9 +70,10 @@ SIZE(weft_memory_range, 16);
 AT(weft_memory_range, address, 0);
 AT(weft_memory_range, len, 8);
 
-SIZE(weft_memory_args, 8);
+SIZE(weft_memory_args, 16);
 AT(weft_memory_args, size, 0);
 AT(weft_memory_args, access, 4);
+AT(weft_memory_args, rails, 8);
 
 SIZE(weft_alloc_args, 8);
 AT(weft_alloc_args, size, 0);

@@ -1023,7 +1023,87 @@ static void more_than_four_gigabytes(void)
     run_pair(writes_huge, has_huge);
 }
 
+/* ---- Memory that only some rails know ---- */
+
+static weft_memory *register_on(weft_endpoint *endpoint, uint8_t *bytes, uint64_t len, uint64_t rails)
+{
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    weft_memory_range range = {bytes, len};
+    weft_memory *memory = NULL;
+    args.rails = rails;
+    CHECK_OK(weft_memory_register(endpoint, &range, 1, &args, &memory));
+    return memory;
+}
+
+static uint64_t bytes_of_rail(weft_endpoint *endpoint, uint32_t rail)
+{
+    weft_rail_properties of = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(endpoint, rail, &of));
+    return of.bytes;
+}
+
+/* Whatever rails know the two memories, transfers find or make lanes between them,
+ * and no other rail carries a byte. */
+static void memory_of_some_rails(void)
+{
+    const struct { uint64_t ours, theirs; } cases[] = {
+        {1, 1}, {1, 8}, {8, 1}, {2, 15}, {12, 3}, {0, 4}, {4, 0}, {5, 10},
+    };
+    weft_endpoint_config config = test_config();
+    config.rail_count = 4;
+    config.workers = 2;
+    struct box *box[2] = {box_of(open_with(&config)), box_of(open_with(&config))};
+    char blob[16384];
+    weft_peer peer;
+    size_t n = address_of(box[1]->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(box[0]->endpoint, blob, n, NULL, &peer));
+    CHECK_OK(box_take(box[0], WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_take(box[1], WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    weft_rail_properties first = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(box[0]->endpoint, 0, &first));
+    uint8_t *mine = map_bytes(MIB), *theirs = map_bytes(MIB);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        weft_memory *near = register_on(box[0]->endpoint, mine, MIB, cases[i].ours);
+        weft_memory *far = register_on(box[1]->endpoint, theirs, MIB, cases[i].theirs);
+        weft_remote_memory *remote;
+        n = descriptor_of(far, blob, sizeof blob);
+        CHECK_OK(weft_remote_memory_import(box[0]->endpoint, peer, blob, n, &remote));
+        uint64_t before[4];
+        for (uint32_t rail = 0; rail < 4; rail++)
+            before[rail] = bytes_of_rail(box[0]->endpoint, rail);
+        for (int k = 0; k < 3; k++) {
+            weft_range_args args = range_args(near, remote, MIB);
+            weft_transfer id;
+            fill_random(mine, MIB, 2 * i + (uint64_t)k);
+            CHECK_OK(box_await(box[0], write_now(box[0], &args), patience_ms()).status);
+            CHECK(memcmp(mine, theirs, MIB) == 0);
+            fill_random(theirs, MIB, 99 + i);
+            CHECK_OK(weft_read(box[0]->endpoint, &args, &id));
+            CHECK_OK(box_await(box[0], id, patience_ms()).status);
+            CHECK(memcmp(mine, theirs, MIB) == 0);
+        }
+        uint64_t all = 0;
+        for (uint32_t rail = 0; rail < 4; rail++) {
+            uint64_t moved = bytes_of_rail(box[0]->endpoint, rail) - before[rail];
+            CHECK(moved == 0 || cases[i].ours == 0 || cases[i].ours & UINT64_C(1) << rail);
+            all += moved;
+        }
+        CHECK_EQ(all, 6 * MIB);
+        CHECK_OK(weft_remote_memory_release(remote));
+        CHECK_OK(weft_memory_deregister(near));
+        CHECK_OK(weft_memory_deregister(far));
+    }
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    weft_memory_range range = {mine, MIB};
+    weft_memory *memory;
+    args.rails = 16;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(box[0]->endpoint, &range, 1, &args, &memory));
+    box_close(box[0]);
+    box_close(box[1]);
+}
+
 static const struct test tests[] = {
+    {"memory_of_some_rails", "tcp,sim:like=tcp,sim:like=efa", memory_of_some_rails},
     {"pages_of_all_shapes", "any alone", pages_of_all_shapes},
     {"pages_on_four_rails", "any alone", pages_on_four_rails},
     {"pages_on_four_rails_of_three_workers", "any alone", pages_on_four_rails_of_three_workers},

@@ -463,8 +463,9 @@ typedef struct weft_endpoint_config {
     /** Peers at once, 1 to 65,536. 0: 4,096. */
     uint32_t max_peers;
     /**
-     * What worker threads do without work: `WEFT_IDLE_*`. Ignored with manual
-     * progress.
+     * What worker threads do without work: `WEFT_IDLE_*`. With manual progress
+     * it is what `weft_wait` does: `WEFT_IDLE_SPIN` never sleeps, and the others
+     * do after a while.
      */
     uint32_t idle;
     /**
@@ -806,9 +807,18 @@ typedef struct weft_memory_args {
     uint32_t size;
     /** `WEFT_ACCESS_*`. 0: remote write and remote read. */
     uint32_t access;
+    /**
+     * The rails that should know the memory: bit i stands for rail i of
+     * `weft_rail_info`. Only these carry transfers of it, so that memory can
+     * keep to the rails near it. 0: all. Where no lane joins a rail that knows
+     * the local memory with one that knows the remote, the first transfer has
+     * lanes made, and waits for them; `WEFT_ERR_NO_RAILS` if the fabric that
+     * serves the peer has no such rails.
+     */
+    uint64_t rails;
 } weft_memory_args;
 
-#define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args), 0}
+#define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args), 0, 0}
 
 /**
  * Allocates memory that is ready for transfers: all there, zeroed, on huge
@@ -857,9 +867,16 @@ WEFT_API weft_status weft_memory_free(weft_endpoint *endpoint, void *address);
  * 5. `args`: NULL for defaults. `memory`: receives the handle; the caller owns
  * it and gives it back with `weft_memory_deregister`.
  *
+ * All of it must be readable; writable, too, where peers may write. Read-only
+ * memory (weights mapped from a file) is registered with
+ * `WEFT_ACCESS_REMOTE_READ` or `WEFT_ACCESS_LOCAL`, and cannot be the
+ * destination of a `weft_read`. Its protection must not be lowered until it is
+ * deregistered.
+ *
  * Any thread. Blocks while the NICs learn the memory's pages, which takes up
  * to seconds for many gigabytes: register before traffic. Errors:
- * `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+ * `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
+ * not use so), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
  * `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
  * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
  */

@@ -260,7 +260,7 @@ pub unsafe fn connect(args: *const weft_connect_args) -> Result<weft_connect_arg
 
 /// # Safety
 /// `args` must be valid as the header asks.
-pub unsafe fn memory(args: *const weft_memory_args) -> Result<Access> {
+pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64)> {
     // SAFETY: passed on.
     let args = unsafe { read_or_default(args)? };
     no_flags(args.access, WEFT_ACCESS_LOCAL | WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE)?;
@@ -269,10 +269,11 @@ pub unsafe fn memory(args: *const weft_memory_args) -> Result<Access> {
         return Err(Error::invalid("WEFT_ACCESS_LOCAL excludes remote access"));
     }
     let any = args.access == 0;
-    Ok(Access {
+    let access = Access {
         remote_write: any || args.access & WEFT_ACCESS_REMOTE_WRITE != 0,
         remote_read: any || args.access & WEFT_ACCESS_REMOTE_READ != 0,
-    })
+    };
+    Ok((access, args.rails))
 }
 
 /// The NUMA node that is asked for.

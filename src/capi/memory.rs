@@ -45,6 +45,13 @@ pub struct weft_memory_args {
     pub size: u32,
     /// `WEFT_ACCESS_*`. 0: remote write and remote read.
     pub access: u32,
+    /// The rails that should know the memory: bit i stands for rail i of
+    /// `weft_rail_info`. Only these carry transfers of it, so that memory can
+    /// keep to the rails near it. 0: all. Where no lane joins a rail that knows
+    /// the local memory with one that knows the remote, the first transfer has
+    /// lanes made, and waits for them; `WEFT_ERR_NO_RAILS` if the fabric that
+    /// serves the peer has no such rails.
+    pub rails: u64,
 }
 
 /// How to allocate. Start from `WEFT_ALLOC_ARGS_INIT`.
@@ -152,10 +159,10 @@ pub unsafe extern "C" fn weft_memory_register(
 ) -> weft_status {
     guard(|| {
         let out = output(memory, "memory")?;
-        let access = config::memory(args)?;
+        let (access, rails) = config::memory(args)?;
         let ranges = config::ranges(ranges, count)?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_memory(ep, ep.register(ranges, access)?)?;
+            *out = handle::insert_memory(ep, ep.register(ranges, access, rails)?)?;
             Ok(())
         })
     })

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Has the workers make lanes.
-fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<(Plan, u64)>) {
+pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<(Plan, u64)>) {
     for (worker, inbox) in core.inboxes.iter().enumerate() {
         if plans.iter().any(|plan| core.rails[plan.rail].worker == worker) {
             inbox.command(Command::AddLanes { peer: peer.clone(), plans: plans.to_vec(), welcome });
@@ -51,6 +51,7 @@ fn take(core: &Core, link: &mut Link, at: usize) {
 fn count_lanes(link: &Link) {
     let up = link.lanes_up();
     let count = |rail: fn(&Plan) -> usize| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
+    *link.peer.lanes.lock() = up.to_vec();
     link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
     link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
     link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
@@ -94,7 +95,16 @@ impl Worker {
     /// The peer greets over a fabric that we may not have tried yet.
     pub fn link_greeted(&mut self, peer: u64, plan: Plan, nonce: u64, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.link(peer) else { return };
+        let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
+        if link.up {
+            // A lane for memory that not all rails know.
+            let fabric = &core.rails[plan.rail].fabric;
+            if link.approaches.serving().is_some_and(|serving| serving.fabric == *fabric) {
+                let new = link.approaches.extend(&[plan]);
+                add_lanes(&core, &link.peer, &new, Some((plan, nonce)));
+            }
+            return;
+        }
         // Otherwise its lane is on its way, or not wanted: the peer greets again.
         if let Some(plans) = link.approaches.follow(&core.rails[plan.rail].fabric, now) {
             add_lanes(&core, &link.peer, &plans, Some((plan, nonce)));
@@ -107,6 +117,7 @@ impl Worker {
         count_lanes(link);
         self.mark(peer);
         self.come_closer(peer, now);
+        self.go_on_joining(peer, now);
     }
 
     pub fn link_lane_failed(&mut self, peer: u64, plan: Plan, errno: i32, why: String, now: u64) {
@@ -115,6 +126,7 @@ impl Worker {
         link.last_errno = errno;
         count_lanes(link);
         self.come_closer(peer, now);
+        self.go_on_joining(peer, now);
     }
 
     /// Does what is next for a link that is not up.

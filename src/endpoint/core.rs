@@ -171,10 +171,9 @@ impl Core {
 
     // Transfers.
 
-    /// Hands a transfer that may start to the workers that have lanes to its
-    /// peer: to as many as it has slices for. The caller's hold goes with it.
-    pub fn dispatch(&self, id: u64, remote: &RemoteMemory, slices: u64, now: u64) {
-        let workers = remote.workers.load(Ordering::Acquire);
+    /// Hands a transfer that may start to workers that have lanes for it: to as many
+    /// as it has slices for. The caller's hold goes with it.
+    pub fn dispatch(&self, id: u64, workers: u64, slices: u64, now: u64) {
         let wanted = (workers.count_ones() as u64).min(slices).max(1);
         let slot = self.table.held_slot(id);
         if workers == 0 {
@@ -226,13 +225,7 @@ impl Core {
     pub fn answered(&self, remote: &Arc<RemoteMemory>, state: RemoteState, now: u64) {
         for id in remote.settle(state) {
             match Error::of_remote(state) {
-                None => {
-                    let slot = self.table.held_slot(id);
-                    // SAFETY: the hand-over holds the slot.
-                    let body = unsafe { self.table.body(slot) };
-                    let slices = body.transfer.as_ref().map_or(0, |t| t.geometry.slices);
-                    self.dispatch(id, remote, slices, now);
-                }
+                None => self.send_off(id, now),
                 Some(error) => self.abandon(id, Outcome::of(error.status), now),
             }
         }

@@ -181,7 +181,7 @@ impl Worker {
         }
         if let Some((r, lane)) = self.find_lane(&peer, plan) {
             self.welcome(r, lane, hello.nonce);
-        } else if peer.state() == PeerState::Connecting {
+        } else {
             self.tell_home(&peer, Command::Greeted { peer: peer.id, plan, nonce: hello.nonce });
         }
     }

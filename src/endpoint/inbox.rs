@@ -19,6 +19,8 @@ pub enum Command {
     Register {
         ranges: Arc<[HostRange]>,
         access: Access,
+        /// One bit each; 0: all.
+        rails: u64,
         reply: Reply<Result<RailRegistrations>>,
     },
     Deregister {
@@ -104,6 +106,11 @@ pub enum Command {
     },
     Connected {
         peer: u64,
+    },
+    /// A transfer wants a lane between rails that have none.
+    Join {
+        peer: u64,
+        id: u64,
     },
     Disconnect {
         peer: u64,

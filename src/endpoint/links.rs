@@ -53,6 +53,7 @@ impl Worker {
                 core.abandon(id, ended, now);
             }
         }
+        link.joining.iter().for_each(|id| core.abandon(*id, ended, now));
         core.table.end_of_peer(peer, ended, now);
         if link.assembly.is_some() {
             core.queue.unreserve(1);
@@ -82,7 +83,7 @@ impl Worker {
     pub fn tend_links(&mut self, now: u64) {
         let mut ended = Vec::new();
         let mut coming = Vec::new();
-        let mut marked = Vec::new();
+        let (mut marked, mut joining) = (Vec::new(), Vec::new());
         let (mut partings, mut beats) = (Vec::new(), Vec::new());
         let refusals: Vec<(u64, usize, u32)> = self.refusals();
         for link in self.links.iter_mut().flatten() {
@@ -98,6 +99,9 @@ impl Worker {
             } else if !link.up {
                 coming.push(peer);
             }
+            if !link.joining.is_empty() {
+                joining.push(peer);
+            }
             if !link.revoking.is_empty() || link.channels[USER].deliverable().is_some() {
                 marked.push(peer);
             }
@@ -107,6 +111,9 @@ impl Worker {
         }
         for peer in coming {
             self.come_closer(peer, now);
+        }
+        for peer in joining {
+            self.go_on_joining(peer, now);
         }
         for peer in partings {
             self.go_on_parting(peer, now);

@@ -11,6 +11,7 @@ pub mod core;
 pub mod fork;
 mod greet;
 pub mod inbox;
+mod join;
 mod links;
 mod messages;
 mod open;
@@ -367,9 +368,16 @@ impl Endpoint {
         crate::memory::alloc::allocate(len, node)
     }
 
-    pub fn register(&self, ranges: Vec<Range>, access: Access) -> Result<Arc<Memory>> {
+    /// `rails`: those that should know it, one bit each; 0: all.
+    pub fn register(&self, ranges: Vec<Range>, access: Access, rails: u64) -> Result<Arc<Memory>> {
         let core = &self.core;
         core.check_open()?;
+        if (rails as u128) >> core.rails.len() != 0 {
+            return Err(Error::invalid(format!(
+                "rails is {rails:#x}, but this endpoint has {}: bit i stands for rail i",
+                core.rails.len()
+            )));
+        }
         let writable = protection::check(&ranges)?;
         if access.remote_write && !writable {
             return Err(Error::invalid(
@@ -383,7 +391,8 @@ impl Endpoint {
             .iter()
             .map(|inbox| {
                 let reply = Reply::new();
-                inbox.command(Command::Register { ranges: shared.clone(), access, reply: reply.clone() });
+                let ranges = shared.clone();
+                inbox.command(Command::Register { ranges, access, rails, reply: reply.clone() });
                 reply
             })
             .collect();

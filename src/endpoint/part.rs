@@ -99,6 +99,9 @@ impl Worker {
                 core.abandon(id, ended, now);
             }
         }
+        for id in std::mem::take(&mut link.joining) {
+            core.abandon(id, ended, now);
+        }
         core.table.end_of_peer(peer, ended, now);
         for worker in (0..core.inboxes.len()).filter(|worker| workers & 1 << worker != 0) {
             core.inboxes[worker].command(Command::DrainLanes { peer });

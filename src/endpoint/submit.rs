@@ -95,7 +95,7 @@ impl Endpoint {
         } else {
             match remote.wait(id) {
                 None => {}
-                Some(RemoteState::Ready) => core.dispatch(id, remote, slices, now),
+                Some(RemoteState::Ready) => core.send_off(id, now),
                 Some(state) => {
                     let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
                     core.abandon(id, Outcome::of(status), now);

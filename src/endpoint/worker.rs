@@ -275,7 +275,10 @@ impl Worker {
         for i in 0..lanes.len() {
             let (r, lane) = lanes[(*turn + i) % lanes.len()];
             let work = &mut rails[r];
-            let up = work.rail.lane(lane).is_some_and(|l| l.state == LaneState::Up && l.peer == body.peer);
+            let up = work.rail.lane(lane).is_some_and(|l| {
+                let up = l.state == LaneState::Up && l.peer == body.peer;
+                up && transfer.reaches(work.rail.index, l.remote_rail)
+            });
             if !up || chosen == wanted {
                 continue;
             }
@@ -434,7 +437,9 @@ impl Worker {
 
     fn obey(&mut self, command: Command, now: u64) {
         match command {
-            Command::Register { ranges, access, reply } => reply.put(self.register(&ranges, access)),
+            Command::Register { ranges, access, rails, reply } => {
+                reply.put(self.register(&ranges, access, rails))
+            }
             Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
             Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
             Command::DropLanes { peer, keep } => self.drop_lanes(peer, keep),
@@ -456,15 +461,19 @@ impl Worker {
             Command::Revoke { peer, memory } => self.link_revoke(peer, memory),
             Command::Resume { peer } => self.link_resume(peer, now),
             Command::Connected { peer } => self.link_connected(peer, now),
+            Command::Join { peer, id } => self.link_join(peer, id, now),
             Command::Disconnect { peer } => self.link_disconnect(peer, now),
             Command::Shutdown => self.leave_all(now),
         }
     }
 
-    fn register(&mut self, ranges: &[HostRange], access: Access) -> Result<RailRegistrations> {
+    fn register(&mut self, ranges: &[HostRange], access: Access, rails: u64) -> Result<RailRegistrations> {
         let mut all: RailRegistrations = Vec::new();
         for work in &mut self.rails {
             let rail = &mut work.rail;
+            if rails != 0 && rails >> rail.index & 1 == 0 {
+                continue;
+            }
             let mut done = Vec::with_capacity(ranges.len());
             let failed = ranges.iter().find_map(|range| match rail.register(*range, access) {
                 Ok(registration) => {
@@ -543,6 +552,7 @@ impl Worker {
                 Command::Register { reply, .. } => reply.put(Err(Error::closed())),
                 Command::Deregister { reply, .. } => reply.put(Ok(())),
                 Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
+                Command::Join { id, .. } => core.abandon(id, Outcome::of(Status::Canceled), now),
                 Command::AddLink { peer, approaches, accepted } => {
                     self.add_link(peer, approaches, accepted, now)
                 }

@@ -2,18 +2,22 @@
 //!
 //!     u32 "WFTM"  u16 format  u64 incarnation  u64 memory  u64 secret  u8 access
 //!     u16 rails   u32 ranges  ranges x (u64 base, u64 len)
-//!     rails x (u8 virtual addresses, ranges x u64 key)   u32 crc32 of all that
+//!     rails x (u8 flags: 1 virtual addresses, 2 the rail does not know it; unless it does not,
+//!     ranges x u64 key)   u32 crc32 of all that
 //!
 //! Format 1. All little-endian.
 
 use super::{Memory, Range, RemoteMemory, RemoteRail};
 use crate::codec::{Reader, Writer};
+use crate::peer::address::RAILS_MAX;
 use crate::status::{Error, Result, Status};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WFTM");
 const FORMAT: u16 = 1;
 const WRITE: u8 = 1;
 const READ: u8 = 2;
+const VIRTUAL: u8 = 1;
+const ABSENT: u8 = 2;
 
 pub fn encode(memory: &Memory, incarnation: u64, virtual_addresses: &[bool]) -> Vec<u8> {
     let access = memory.access();
@@ -25,7 +29,7 @@ pub fn encode(memory: &Memory, incarnation: u64, virtual_addresses: &[bool]) -> 
         w.u64(range.base).u64(range.len);
     }
     for (rail, is_virtual) in memory.rails().iter().zip(virtual_addresses) {
-        w.u8(*is_virtual as u8);
+        w.u8((*is_virtual as u8 * VIRTUAL) | (rail.is_empty() as u8 * ABSENT));
         for registration in rail.iter() {
             w.u64(registration.key);
         }
@@ -64,11 +68,8 @@ impl Descriptor {
     fn body(r: &mut Reader) -> Option<Descriptor> {
         let (incarnation, id, secret, access) = (r.u64()?, r.u64()?, r.u64()?, r.u8()?);
         let (rails, ranges) = (r.u16()? as usize, r.u32()? as usize);
-        // Before anything is allocated: the lengths must be those of the blob.
-        let needed = ranges
-            .checked_mul(16)?
-            .checked_add(rails.checked_mul(ranges.checked_mul(8)?.checked_add(1)?)?)?;
-        if needed != r.remaining() || ranges == 0 || rails == 0 {
+        // Before anything is allocated: the blob must have room for it.
+        if ranges == 0 || rails == 0 || rails > RAILS_MAX || ranges.checked_mul(16)? > r.remaining() {
             return None;
         }
         let range = |r: &mut Reader| {
@@ -78,11 +79,18 @@ impl Descriptor {
         };
         let ranges: Vec<Range> = (0..ranges).map(|_| range(r)).collect::<Option<_>>()?;
         let rail = |r: &mut Reader| {
-            let virtual_addresses = r.u8()? != 0;
-            let keys = (0..ranges.len()).map(|_| r.u64()).collect::<Option<_>>()?;
-            Some(RemoteRail { virtual_addresses, keys })
+            let flags = r.u8()?;
+            let keys = if flags & ABSENT == 0 { ranges.len() } else { 0 };
+            if keys * 8 > r.remaining() {
+                return None;
+            }
+            let keys = (0..keys).map(|_| r.u64()).collect::<Option<_>>()?;
+            Some(RemoteRail { virtual_addresses: flags & VIRTUAL != 0, keys })
         };
         let rails = (0..rails).map(|_| rail(r)).collect::<Option<_>>()?;
+        if r.remaining() != 0 {
+            return None;
+        }
         Some(Descriptor { incarnation, id, secret, access, ranges, rails })
     }
 

@@ -16,6 +16,11 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
+/// A bit for each.
+fn bits(flags: impl Iterator<Item = bool>) -> u64 {
+    flags.take(64).enumerate().fold(0, |bits, (i, flag)| bits | (flag as u64) << i)
+}
+
 /// One handle for one or many ranges, registered on every rail.
 pub struct Memory {
     pub id: u64,
@@ -25,8 +30,10 @@ pub struct Memory {
     access: Access,
     /// This process may write to all of it.
     writable: bool,
-    /// By rail, then by range.
+    /// By rail, then by range; none for rails that do not know it.
     rails: Box<[Box<[Registration]>]>,
+    /// Rails that know it, one bit each.
+    known: u64,
     descriptor: Option<Vec<u8>>,
     /// What `weft_memory_alloc` made of it: not freed before it is deregistered.
     areas: Mutex<Vec<Arc<Area>>>,
@@ -54,6 +61,7 @@ impl Memory {
             ranges: ranges.into(),
             access,
             writable,
+            known: bits(rails.iter().map(|rail| !rail.is_empty())),
             rails: rails.into(),
             descriptor: None,
             users: AtomicU64::new(0),
@@ -72,6 +80,17 @@ impl Memory {
 
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    #[inline]
+    pub fn knows(&self, rail: usize) -> bool {
+        self.known >> rail & 1 != 0
+    }
+
+    /// All rails know it.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        self.known.count_ones() as usize == self.rails.len()
     }
 
     pub fn is_writable(&self) -> bool {

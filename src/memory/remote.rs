@@ -36,7 +36,7 @@ impl RemoteState {
 pub struct RemoteRail {
     /// Addresses are virtual, else offsets into each range.
     pub virtual_addresses: bool,
-    /// By range.
+    /// By range; none if this rail does not know the memory.
     pub keys: Box<[u64]>,
 }
 
@@ -46,6 +46,8 @@ pub struct RemoteMemory {
     pub secret: u64,
     ranges: Box<[Range]>,
     rails: Box<[RemoteRail]>,
+    /// The owner's rails that know it, one bit each.
+    known: u64,
     pub writable: bool,
     pub readable: bool,
     /// Workers that have lanes to the peer, one bit each.
@@ -73,6 +75,7 @@ impl RemoteMemory {
             id,
             secret,
             ranges: ranges.into(),
+            known: super::bits(rails.iter().map(|rail| !rail.keys.is_empty())),
             rails: rails.into(),
             writable,
             readable,
@@ -90,6 +93,17 @@ impl RemoteMemory {
 
     pub fn range_len(&self, range: u64) -> Option<u64> {
         self.ranges.get(usize::try_from(range).ok()?).map(|r| r.len)
+    }
+
+    #[inline]
+    pub fn knows(&self, rail: usize) -> bool {
+        self.known >> rail & 1 != 0
+    }
+
+    /// All of the owner's rails know it.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        self.known.count_ones() as usize == self.rails.len()
     }
 
     pub fn rail_count(&self) -> usize {

@@ -117,6 +117,18 @@ impl Approaches {
         of.why = why;
     }
 
+    /// Adds lanes to what serves the peer: hands out those that are new.
+    pub fn extend(&mut self, plans: &[Plan]) -> Vec<Plan> {
+        let Some(serving) = self.serving.and_then(|at| self.all.get_mut(at)) else { return Vec::new() };
+        let new: Vec<Plan> = plans.iter().copied().filter(|plan| !serving.plans.contains(plan)).collect();
+        serving.plans.extend(&new);
+        new
+    }
+
+    pub fn is_failed(&self, plan: Plan) -> bool {
+        self.all.iter().any(|approach| approach.failed.contains(&plan))
+    }
+
     fn of(&mut self, plan: Plan) -> Option<&mut Approach> {
         self.all.iter_mut().find(|approach| approach.plans.contains(&plan))
     }

@@ -30,6 +30,8 @@ pub struct Link {
     next_remote: u64,
     /// Memories that the peer takes back, while our transfers still use them.
     pub revoking: Vec<u64>,
+    /// Transfers that wait for lanes.
+    pub joining: Vec<u64>,
     pub parting: Option<Parting>,
     /// When a frame was last sent.
     pub sent_ns: u64,
@@ -89,6 +91,7 @@ impl Link {
             remotes: HashMap::new(),
             next_remote: 1,
             revoking: Vec::new(),
+            joining: Vec::new(),
             parting: None,
             sent_ns: 0,
             refused_ns: 0,

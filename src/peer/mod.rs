@@ -62,6 +62,8 @@ pub struct Peer {
     pub held: AtomicU64,
     /// Memories that it said are no more.
     pub gone: Mutex<HashSet<u64>>,
+    /// Lanes that are up, of the fabric that serves it.
+    pub lanes: Mutex<Vec<Plan>>,
     pub lanes_up: AtomicU32,
     pub local_rails: AtomicU32,
     pub remote_rails: AtomicU32,
@@ -115,6 +117,7 @@ impl Peer {
             outgoing: AtomicU64::new(0),
             held: AtomicU64::new(0),
             gone: Mutex::default(),
+            lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
             local_rails: AtomicU32::new(0),
             remote_rails: AtomicU32::new(0),

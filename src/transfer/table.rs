@@ -43,6 +43,14 @@ pub struct Move {
     pub notify: Option<(u64, Box<[u8]>)>,
 }
 
+impl Move {
+    /// Whether a lane between two rails can carry it: both know its memory.
+    #[inline]
+    pub fn reaches(&self, rail: usize, remote_rail: usize) -> bool {
+        self.local.knows(rail) && self.remote.knows(remote_rail)
+    }
+}
+
 /// What does not change while a slot is held.
 pub struct Body {
     pub queue: Arc<Queue>,

@@ -100,7 +100,7 @@ impl Endpoint {
 
     fn register(&self, pool: &Pool, access: u32) -> Result<*mut weft_memory> {
         let range = weft_memory_range { address: pool.base().cast(), len: pool.len() as u64 };
-        let args = weft_memory_args { size: size_of::<weft_memory_args>() as u32, access };
+        let args = weft_memory_args { size: size_of::<weft_memory_args>() as u32, access, rails: 0 };
         let mut memory = ptr::null_mut();
         // SAFETY: the pool stays mapped for the life of the process.
         check("weft_memory_register", unsafe {

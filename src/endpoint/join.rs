@@ -1,0 +1,99 @@
+//! Lanes on demand: memory may be known to some rails only, on either side, and
+//! no lane may join two of those. The first such transfer has one made, and
+//! waits for it.
+
+use super::core::Core;
+use super::worker::Worker;
+use crate::peer::link::Link;
+use crate::peer::{pair, Plan};
+use crate::status::Status;
+use crate::transfer::table::{Move, Slot};
+use crate::transfer::Outcome;
+use std::sync::atomic::Ordering;
+
+/// The workers of lanes that a transfer can use.
+fn workers(core: &Core, lanes: &[Plan], transfer: &Move) -> u64 {
+    let usable = lanes.iter().filter(|plan| transfer.reaches(plan.rail, plan.remote_rail));
+    usable.fold(0, |workers, plan| workers | 1 << core.rails[plan.rail].worker)
+}
+
+impl Core {
+    /// A transfer that the caller holds.
+    fn held<'a>(&'a self, id: u64) -> (&'a Slot, Option<&'a Move>) {
+        let slot = self.table.held_slot(id);
+        // SAFETY: held by the hand-over.
+        (slot, unsafe { self.table.body(slot) }.transfer.as_ref())
+    }
+
+    /// Sends a transfer that may start on its way: to the workers that have lanes
+    /// for it, or to its peer's home to have one made. The caller's hold goes with it.
+    pub fn send_off(&self, id: u64, now: u64) {
+        let (_, Some(transfer)) = self.held(id) else { return };
+        let (remote, slices) = (&transfer.remote, transfer.geometry.slices);
+        if transfer.local.is_whole() && remote.is_whole() {
+            return self.dispatch(id, remote.workers.load(Ordering::Acquire), slices, now);
+        }
+        let Ok(peer) = self.peers.get(remote.peer) else {
+            return self.abandon(id, Outcome::of(Status::PeerLost), now);
+        };
+        let usable = workers(self, &peer.lanes.lock(), transfer);
+        match usable {
+            0 => self.inboxes[peer.home].command(super::inbox::Command::Join { peer: peer.id, id }),
+            workers => self.dispatch(id, workers, slices, now),
+        }
+    }
+}
+
+impl Worker {
+    /// A transfer wants lanes that there are not.
+    pub fn link_join(&mut self, peer: u64, id: u64, now: u64) {
+        let core = self.core.clone();
+        let (_, Some(transfer)) = core.held(id) else { return };
+        let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else {
+            return core.abandon(id, Outcome::of(Status::PeerClosed), now);
+        };
+        let plans = plans(&core, link, transfer);
+        if plans.is_empty() {
+            log::warn!(
+                "peer {peer:#x}: no rail that knows the local memory leads to one that knows the remote"
+            );
+            return core.abandon(id, Outcome::of(Status::NoRails), now);
+        }
+        let new = link.approaches.extend(&plans);
+        link.joining.push(id);
+        super::arrival::add_lanes(&core, &link.peer, &new, None);
+        self.go_on_joining(peer, now);
+    }
+
+    /// Lets transfers go whose lanes are up, or will not be.
+    pub(super) fn go_on_joining(&mut self, peer: u64, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer) else { return };
+        let waiting = std::mem::take(&mut link.joining);
+        for id in waiting {
+            let (_, Some(transfer)) = core.held(id) else { continue };
+            let Some(link) = self.link(peer) else { return };
+            let usable = workers(&core, link.lanes_up(), transfer);
+            if usable != 0 || !core.table.is_active(id) {
+                core.dispatch(id, usable, transfer.geometry.slices, now);
+            } else if plans(&core, link, transfer).iter().all(|plan| link.approaches.is_failed(*plan)) {
+                core.abandon(id, Outcome::of(Status::Unreachable), now);
+            } else {
+                link.joining.push(id);
+            }
+        }
+    }
+}
+
+/// The lanes that should join the rails of both memories.
+fn plans(core: &Core, link: &Link, transfer: &Move) -> Vec<Plan> {
+    let Some(serving) = link.approaches.serving() else { return Vec::new() };
+    let fabric = serving.fabric.as_str();
+    let ours = core.rails.iter().enumerate();
+    let ours = ours.filter(|(rail, info)| info.fabric == fabric && transfer.local.knows(*rail));
+    let theirs = link.peer.address.rails.iter().enumerate();
+    let theirs = theirs.filter(|(rail, of)| of.fabric == fabric && transfer.remote.knows(*rail));
+    let ours: Vec<_> = ours.map(|(rail, info)| (rail, info.network.as_str())).collect();
+    let theirs: Vec<_> = theirs.map(|(rail, of)| (rail, of.network.as_str())).collect();
+    pair(&ours, &theirs)
+}
