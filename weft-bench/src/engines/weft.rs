@@ -92,6 +92,8 @@ impl Endpoint {
             };
             config.rail_count = 1;
             config.packing = if case.packing { WEFT_PACKING_AUTO } else { WEFT_PACKING_OFF };
+            // It never sleeps, nor does the bare loop.
+            config.idle = WEFT_IDLE_SPIN;
             config.progress = if case.threads { WEFT_PROGRESS_THREADS } else { WEFT_PROGRESS_MANUAL };
             check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
         }

@@ -41,7 +41,7 @@ pub const ALL: &[Figure] = &[
     figure!("hot_path_allocs", "allocations for each slice", "0", "0", |bench| {
         per_slice(bench, |counts| counts.allocations)
     }),
-    figure!("hot_path_locks", "locks taken for each slice, with a spinning worker", "0", "0", locks),
+    figure!("hot_path_locks", "locks taken for each slice, with a worker", "0", "0", locks),
     figure!("hot_path_syscalls", "system calls for each slice", "0", "0", system_calls),
 ];
 
@@ -134,7 +134,7 @@ fn per_slice(bench: &mut Bench, of: fn(&Counts) -> f64) -> Result<f64> {
 
 /// With a worker: manual progress takes its worker's lock at each poll.
 fn locks(bench: &mut Bench) -> Result<f64> {
-    bench.progress.begin("a spinning worker under callgrind");
+    bench.progress.begin("a worker under callgrind");
     let drive = limitless(4, 1, 4000, 16);
     let less = profile::counts(&drive)?;
     Ok((profile::counts(&drive.larger(2))?.locks - less.locks) / drive.slices())

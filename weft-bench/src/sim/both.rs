@@ -35,7 +35,7 @@ impl Side {
             config.size = size_of::<weft_endpoint_config>() as u32;
             config.fabric = fabric.as_ptr();
             config.progress = if workers == 0 { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
-            (config.workers, config.idle) = (workers, WEFT_IDLE_SPIN);
+            config.workers = workers;
             check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
         }
         Ok(Side { endpoint })
