@@ -222,6 +222,42 @@ static void a_killed_peer_ends_every_operation(void)
     }
 }
 
+/* Whenever a rail breaks: what was said to be written is there, to the last byte. */
+static void success_is_true_whenever_a_rail_breaks(void)
+{
+    enum { TIMES = 60, AT_ONCE = 4 };
+    const uint64_t each = 128 * KIB;
+    const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
+    for (int k = 0; k < TIMES; k++) {
+        char name[128], fault[64];
+        snprintf(name, sizeof name, "sim:like=%s:rails=2:gbps=1:delay_us=20:clock=virtual:world=b%d",
+                 modes[k % 4], k);
+        snprintf(fault, sizeof fault, "%d port%d kill", 60000 + k * 97, k % 8 < 4 ? 2 : 3);
+        setenv("WEFT_SIM_FAULTS", fault, 1);
+        struct world world = begin_world(name, AT_ONCE * each);
+        uint64_t written = 0, submitted = 0;
+        for (weft_status status = WEFT_OK; status == WEFT_OK;) {
+            uint64_t at = submitted * each;
+            if (submitted >= AT_ONCE) {
+                weft_completion c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
+                at = (uint64_t)(uintptr_t)c.user_data;
+                status = c.status;
+                if (status == WEFT_OK && memcmp(world.bytes[0] + at, world.bytes[1] + at, each) != 0)
+                    FAIL("%s, %s: a write is not there", name, fault);
+                written += status == WEFT_OK;
+            }
+            weft_range_args args = range_args(world.memory, world.theirs, each);
+            args.local_offset = args.remote_offset = at;
+            args.user_data = (void *)(uintptr_t)at;
+            fill_random(world.bytes[0] + at, each, submitted++);
+            if (status == WEFT_OK)
+                status = weft_write(world.box[0]->endpoint, &args, NULL);
+        }
+        CHECK(written > AT_ONCE);
+        end_world(&world);
+    }
+}
+
 /* A link that is cut and comes back loses and doubles nothing. */
 static void a_link_that_comes_back_loses_nothing(void)
 {
@@ -284,6 +320,7 @@ static const struct test tests[] = {
     {"replays_byte_for_byte", "once", replays_byte_for_byte},
     {"waiting_passes_virtual_time", "once", waiting_passes_virtual_time},
     {"a_killed_peer_ends_every_operation", "once", a_killed_peer_ends_every_operation},
+    {"success_is_true_whenever_a_rail_breaks", "once", success_is_true_whenever_a_rail_breaks},
     {"a_link_that_comes_back_loses_nothing", "once", a_link_that_comes_back_loses_nothing},
     {"a_line_that_becomes_slow_goes_on", "once", a_line_that_becomes_slow_goes_on},
     {NULL, NULL, NULL},

@@ -49,8 +49,9 @@ pub struct weft_memory_args {
     /// `weft_rail_info`. Only these carry transfers of it, so that memory can
     /// keep to the rails near it. 0: all. Where no lane joins a rail that knows
     /// the local memory with one that knows the remote, the first transfer has
-    /// lanes made, and waits for them; `WEFT_ERR_NO_RAILS` if the fabric that
-    /// serves the peer has no such rails.
+    /// lanes made, and waits for them; its completion says `WEFT_ERR_NO_RAILS`
+    /// if the fabric that serves the peer has no such rails, and
+    /// `WEFT_ERR_UNREACHABLE` if they do not reach each other.
     pub rails: u64,
 }
 

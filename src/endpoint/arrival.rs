@@ -98,8 +98,10 @@ impl Worker {
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
         if link.up {
             // A lane for memory that not all rails know.
-            let fabric = &core.rails[plan.rail].fabric;
-            if link.approaches.serving().is_some_and(|serving| serving.fabric == *fabric) {
+            let ours = &core.rails[plan.rail].fabric;
+            let theirs = link.peer.address.rails.get(plan.remote_rail).map(|rail| &rail.fabric);
+            let serving = link.approaches.serving().map(|serving| &serving.fabric);
+            if serving == Some(ours) && serving == theirs {
                 let new = link.approaches.extend(&[plan]);
                 add_lanes(&core, &link.peer, &new, Some((plan, nonce)));
             }
@@ -125,6 +127,11 @@ impl Worker {
         link.approaches.lane_failed(plan, why);
         link.last_errno = errno;
         count_lanes(link);
+        if link.up && link.lanes_up().is_empty() {
+            // It failed while this side was coming up.
+            let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
+            return self.end_peer(peer, outcome, now);
+        }
         self.come_closer(peer, now);
         self.go_on_joining(peer, now);
     }

@@ -43,19 +43,28 @@ impl Worker {
     }
 
     /// Tells senders how far their bundles were scattered, and which were refused.
-    pub(super) fn acknowledge_bundles(&mut self) {
+    pub(super) fn acknowledge_bundles(&mut self, now: u64) {
+        if self.owing.is_empty() {
+            return;
+        }
         let mut owing = std::mem::take(&mut self.owing);
-        owing.retain(|(r, lane)| !self.acknowledge_lane(*r, *lane));
+        owing.retain(|(r, lane)| match self.acknowledge_lane(*r, *lane) {
+            Posted::Yes => false,
+            Posted::Again => true,
+            Posted::Failed(errno) => {
+                self.lane_failed(*r, *lane, errno, 0, now);
+                false
+            }
+        });
         self.owing = owing;
     }
 
-    /// False if there was no room.
-    fn acknowledge_lane(&mut self, r: usize, lane: u32) -> bool {
+    fn acknowledge_lane(&mut self, r: usize, lane: u32) -> Posted {
         let from = self.core.incarnation;
         let work = &mut self.rails[r];
         let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
-        let Some(of) = of.filter(|of| of.lane == lane) else { return true };
-        let Some(landing) = of.landing.as_mut() else { return true };
+        let Some(of) = of.filter(|of| of.lane == lane) else { return Posted::Yes };
+        let Some(landing) = of.landing.as_mut() else { return Posted::Yes };
         let to = of.peer.their_id.load(Ordering::Acquire);
         while let Some(due) = landing.tally.due() {
             let (kind, number, status) = match due {
@@ -66,11 +75,10 @@ impl Worker {
             let (index, body) = (work.rail.index, status.to_le_bytes());
             match work.rail.send_frame(lane, |frame| wire::about_lane(index, &body, frame, &header)) {
                 Posted::Yes => landing.tally.said(due),
-                Posted::Again => return false,
-                Posted::Failed(_) => return true,
+                other => return other,
             }
         }
-        true
+        Posted::Yes
     }
 
     /// A target says how far it has scattered our bundles, or refuses the next.

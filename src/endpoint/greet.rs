@@ -59,6 +59,10 @@ impl Worker {
             return Ok(None);
         };
         let Some(theirs) = peer.address.rails.get(plan.remote_rail) else { return Ok(None) };
+        if let Some((r, lane)) = self.find_lane(peer, *plan) {
+            self.revive(r, lane);
+            return Ok(Some((r, lane)));
+        }
         let nonce = self.core.random.u64()?;
         let work = &mut self.rails[r];
         let lane = work.rail.add_lane(peer.id, plan.remote_rail, &theirs.address, theirs.pad)?;
@@ -83,6 +87,17 @@ impl Worker {
         }
         self.lanes_of[of].push((r, lane));
         Ok(Some((r, lane)))
+    }
+
+    /// A lane that has given up greets again.
+    fn revive(&mut self, r: usize, lane: u32) {
+        let work = &mut self.rails[r];
+        let greets = work.rail.lane(lane).is_some_and(|lane| lane.state == LaneState::Greeting);
+        if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
+            if greets && !of.greeting.is_waiting() {
+                (of.greeting.next_ns, of.greeting.failures) = (0, 0);
+            }
+        }
     }
 
     /// Says hello on lanes that were not welcomed yet, and writes to the pads of
@@ -180,6 +195,7 @@ impl Worker {
             return self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
         }
         if let Some((r, lane)) = self.find_lane(&peer, plan) {
+            self.revive(r, lane);
             self.welcome(r, lane, hello.nonce);
         } else {
             self.tell_home(&peer, Command::Greeted { peer: peer.id, plan, nonce: hello.nonce });
@@ -288,6 +304,7 @@ impl Worker {
                 }
             }
             LaneState::Up => {
+                of.flows.fail(&self.core.table, &mut self.left);
                 if let Some(l) = work.rail.lane_mut(lane) {
                     l.state = LaneState::Down;
                 }

@@ -72,6 +72,7 @@ pub enum Command {
     },
     LaneDrained {
         peer: u64,
+        plan: Plan,
     },
     EndPeer {
         peer: u64,
@@ -206,15 +207,22 @@ impl Inbox {
     }
 
     pub fn command(&self, command: Command) {
+        if let Some(refused) = self.try_command(command) {
+            refused.refuse();
+        }
+    }
+
+    /// Gives the command back if nobody will obey it.
+    pub fn try_command(&self, command: Command) -> Option<Command> {
         let mut commands = self.commands.lock();
         if self.closed.load(Ordering::Relaxed) {
-            drop(commands);
-            return command.refuse();
+            return Some(command);
         }
         commands.push_back(command);
         drop(commands);
         self.has_commands.store(true, Ordering::Release);
         self.wake();
+        None
     }
 
     /// How many there are: asking costs less than taking from none.

@@ -3,6 +3,7 @@
 //! waits for it.
 
 use super::core::Core;
+use super::inbox::Command;
 use super::worker::Worker;
 use crate::peer::link::Link;
 use crate::peer::{pair, Plan};
@@ -38,7 +39,12 @@ impl Core {
         };
         let usable = workers(self, &peer.lanes.lock(), transfer);
         match usable {
-            0 => self.inboxes[peer.home].command(super::inbox::Command::Join { peer: peer.id, id }),
+            0 => {
+                let join = Command::Join { peer: peer.id, id };
+                if self.inboxes[peer.home].try_command(join).is_some() {
+                    self.abandon(id, Outcome::of(Status::Canceled), now);
+                }
+            }
             workers => self.dispatch(id, workers, slices, now),
         }
     }

@@ -10,9 +10,9 @@ use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::{Delivery, Posted};
 use crate::peer::link::{remote_state_of_end, Parting, Stage};
-use crate::peer::status_of_end;
 use crate::peer::table::place;
 use crate::peer::wire::{Header, Kind};
+use crate::peer::{status_of_end, Plan};
 use crate::rail::lane_index;
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -89,7 +89,7 @@ impl Worker {
     fn begin_parting(&mut self, peer: u64, outcome: Outcome, answers: bool, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
-        let draining = link.lanes_up().len();
+        let draining = link.lanes_up().to_vec();
         link.parting =
             Some(Parting { stage: Stage::Draining, since: now, draining, answers, heard: false, outcome });
         let workers = link.peer.workers;
@@ -126,7 +126,7 @@ impl Worker {
                     Stage::Draining
                 }
             }
-            Stage::Draining if parting.draining == 0 || took > DRAIN_NS => Stage::Saying,
+            Stage::Draining if parting.draining.is_empty() || took > DRAIN_NS => Stage::Saying,
             Stage::Waiting if took > ANSWER_NS => Stage::Over,
             Stage::Saying if took > UNSAID_NS => Stage::Over,
             same => same,
@@ -187,18 +187,19 @@ impl Worker {
                 let idle = work.rail.lane(lane.lane).is_some_and(|l| l.inflight_ops == 0);
                 if lane.drain == Drain::Posted && idle {
                     lane.drain = Drain::Done;
-                    drained.push(lane.peer.clone());
+                    let remote_rail = work.rail.remote_rail(lane.lane);
+                    drained.push((lane.peer.clone(), Plan { rail: work.rail.index, remote_rail }));
                 }
             }
         }
-        for peer in drained {
-            self.tell_home(&peer, Command::LaneDrained { peer: peer.id });
+        for (peer, plan) in drained {
+            self.tell_home(&peer, Command::LaneDrained { peer: peer.id, plan });
         }
     }
 
-    pub fn link_lane_drained(&mut self, peer: u64, now: u64) {
+    pub fn link_lane_drained(&mut self, peer: u64, plan: Plan, now: u64) {
         if let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) {
-            parting.draining = parting.draining.saturating_sub(1);
+            parting.draining.retain(|other| *other != plan);
             self.go_on_parting(peer, now);
         }
     }

@@ -150,7 +150,7 @@ impl Worker {
             busy |= self.pump(r, now);
         }
         busy |= self.settle(now);
-        self.acknowledge_bundles();
+        self.acknowledge_bundles(now);
         busy |= self.talk(now);
         if now >= self.next_tick {
             self.next_tick = now + TICK_NS;
@@ -312,15 +312,15 @@ impl Worker {
     fn finish(&mut self, r: usize, done: &Done, now: u64) {
         match done.work {
             Work::Slice => {
+                if done.errno != 0 {
+                    // First: what the flow has counted does not stand.
+                    self.lane_failed(r, done.lane, done.errno, done.provider_errno, now);
+                }
                 let work = &mut self.rails[r];
                 let lane = work.lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
                 let Some(lane) = lane.filter(|lane| lane.lane == done.lane) else { return };
-                let arrived = done.errno == 0;
-                let slices = if arrived { done.slices } else { 0 };
+                let slices = if done.errno == 0 { done.slices } else { 0 };
                 lane.flows.reaped(done.flow, done.posts, slices, &self.core.table, &mut self.left);
-                if !arrived {
-                    self.lane_failed(r, done.lane, done.errno, done.provider_errno, now);
-                }
             }
             Work::Bundle if done.errno == 0 => {}
             Work::Receive => self.received(r, done, now),
@@ -364,6 +364,9 @@ impl Worker {
             // With something urgent there are two rounds: the first for lanes that have it.
             let of_round = !urgent || lane.flows.is_urgent() == (pass < lanes);
             if !of_round || !lane.flows.has_work() {
+                continue;
+            }
+            if work.rail.lane(lane.lane).is_none_or(|lane| lane.state == LaneState::Down) {
                 continue;
             }
             match Self::pump_lane(&self.core, &mut work.rail, lane, now, &mut self.left) {
@@ -444,7 +447,7 @@ impl Worker {
             Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
             Command::DropLanes { peer, keep } => self.drop_lanes(peer, keep),
             Command::DrainLanes { peer } => self.drain_lanes(peer, now),
-            Command::LaneDrained { peer } => self.link_lane_drained(peer, now),
+            Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
             Command::Carry { peer, bytes } => self.carry(peer, bytes, now),
             Command::AddLink { peer, approaches, accepted } => self.add_link(peer, approaches, accepted, now),
             Command::Greeted { peer, plan, nonce } => self.link_greeted(peer, plan, nonce, now),

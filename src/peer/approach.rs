@@ -117,11 +117,18 @@ impl Approaches {
         of.why = why;
     }
 
-    /// Adds lanes to what serves the peer: hands out those that are new.
+    /// Adds lanes to what serves the peer: hands out those that are new, or failed
+    /// before.
     pub fn extend(&mut self, plans: &[Plan]) -> Vec<Plan> {
         let Some(serving) = self.serving.and_then(|at| self.all.get_mut(at)) else { return Vec::new() };
-        let new: Vec<Plan> = plans.iter().copied().filter(|plan| !serving.plans.contains(plan)).collect();
+        let failed = std::mem::take(&mut serving.failed);
+        let (again, failed): (Vec<Plan>, Vec<Plan>) =
+            failed.into_iter().partition(|plan| plans.contains(plan));
+        serving.failed = failed;
+        let mut new: Vec<Plan> = plans.to_vec();
+        new.retain(|plan| !serving.plans.contains(plan));
         serving.plans.extend(&new);
+        new.extend(again);
         new
     }
 

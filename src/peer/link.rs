@@ -47,7 +47,7 @@ pub struct Parting {
     /// When this stage began.
     pub since: u64,
     /// Lanes that have not drained yet.
-    pub draining: usize,
+    pub draining: Vec<Plan>,
     /// The peer leaves: the word to say is the answer to its bye.
     pub answers: bool,
     /// It has said bye.

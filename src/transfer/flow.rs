@@ -79,6 +79,8 @@ struct Flow {
     /// Bytes left of this turn.
     turn: u64,
     exhausted: bool,
+    /// Something of it failed, or may have: what seemed to arrive does not count.
+    spoilt: bool,
     /// Writes were posted that no delivered one covers yet.
     uncovered: bool,
     /// The last write: a segment, and what it was posted with.
@@ -174,6 +176,7 @@ impl Flows {
             arrived: 0,
             turn: TURN,
             exhausted: false,
+            spoilt: false,
             uncovered: false,
             last: (Segment::default(), std::ptr::null_mut(), 0),
         };
@@ -342,9 +345,16 @@ impl Flows {
         let place = &mut self.flows[index as usize];
         if let Some(flow) = place.take_if(|flow| flow.exhausted && flow.inflight == 0 && !flow.uncovered) {
             // SAFETY: the flow holds the slot until here.
-            left.push(table.leave(unsafe { flow.slot.as_ref() }, flow.arrived));
+            left.push(table.leave(unsafe { flow.slot.as_ref() }, flow.counts()));
             self.free.push(index);
         }
+    }
+
+    /// The lane failed: nothing that it carried for transfers which are not over is
+    /// known to be delivered. Shares end as their operations come back.
+    pub fn fail(&mut self, table: &Table, left: &mut Vec<Left>) {
+        self.flows.iter_mut().flatten().for_each(|flow| flow.spoilt = true);
+        self.stop(table, left);
     }
 
     /// The lane takes nothing new: shares end as their operations come back.
@@ -365,7 +375,7 @@ impl Flows {
         self.free.clear();
         for flow in self.flows.drain(..).flatten() {
             // SAFETY: the flow holds the slot until here.
-            left.push(table.leave(unsafe { flow.slot.as_ref() }, flow.arrived));
+            left.push(table.leave(unsafe { flow.slot.as_ref() }, flow.counts()));
         }
     }
 }
@@ -375,6 +385,15 @@ impl Flow {
     fn give_up(&mut self) {
         self.exhausted = true;
         self.uncovered = false;
+    }
+
+    /// Slices that count as arrived when it leaves.
+    fn counts(&self) -> u64 {
+        if self.spoilt {
+            0
+        } else {
+            self.arrived
+        }
     }
 
     /// Whether it has nothing to post any more, not even a cover.
@@ -555,7 +574,10 @@ impl Flow {
                     outcome = Step::Full;
                     break;
                 }
-                Posted::Failed(errno) => return Step::Failed(errno),
+                Posted::Failed(errno) => {
+                    outcome = Step::Failed(errno);
+                    break;
+                }
             }
         }
         if posted > 0 && !read {
