@@ -20,7 +20,7 @@ fn workers(core: &Core, lanes: &[Plan], transfer: &Move) -> u64 {
 
 impl Core {
     /// A transfer that the caller holds.
-    fn held<'a>(&'a self, id: u64) -> (&'a Slot, Option<&'a Move>) {
+    fn held(&self, id: u64) -> (&Slot, Option<&Move>) {
         let slot = self.table.held_slot(id);
         // SAFETY: held by the hand-over.
         (slot, unsafe { self.table.body(slot) }.transfer.as_ref())
