@@ -407,7 +407,8 @@ typedef struct weft_endpoint_config {
      * patterns separated by commas, "*" matches any text, a leading "!" leaves
      * out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
      * set. The patterns apply to every fabric; shm's only NIC is called "shm",
-     * that of host "host", which only "!host" leaves out.
+     * that of host "host", which only "!host" leaves out. So tcp over loopback
+     * alone, also between processes of one host, is fabric "tcp" with rails "lo".
      *
      * Without patterns, those near what this process may use. They are taken
      * from all but loopback (unless nothing else is there), link-local
@@ -533,7 +534,8 @@ typedef struct weft_rail_properties {
     char pci[32];
     /**
      * Bytes of this endpoint's own writes and reads that it has carried, and
-     * the posts that carried them.
+     * the posts that carried them. What peers write here or read from here is
+     * counted at the peer.
      */
     uint64_t bytes;
     uint64_t posts;
@@ -670,7 +672,9 @@ typedef struct weft_peer_properties {
     uint32_t up;
     /**
      * Lanes that are up: pairs of one of our rails and one of theirs, each
-     * proven by an answer over it.
+     * proven by an answer over it. A connect makes as many as the side with more
+     * rails has, so that every rail has one (rails of one network together where
+     * that is so); more come when memory of some rails needs them.
      */
     uint32_t lanes;
     /** Rails of ours, and of theirs, that have a lane. */
@@ -706,7 +710,8 @@ typedef struct weft_peer_properties {
  * best that came up serves the peer until it ends, and `weft_peer_info` says which
  * that is. `WEFT_ERR_UNREACHABLE` comes at once when all have failed.
  *
- * Up means: every lane was proven by an answer over it, and is warm.
+ * Up means: every lane that the connect makes was proven by an answer over it,
+ * and is warm.
  *
  * `address`, `address_len`: from `weft_endpoint_address`; not needed after the
  * call. `args`: NULL for defaults. `peer`: receives the id. It can be used at
@@ -745,7 +750,8 @@ weft_status weft_peer_disconnect(weft_endpoint *endpoint,
                                  weft_peer peer);
 
 /**
- * Fills in what is known of a peer. `properties->size` must be set.
+ * Fills in what is known of a peer, until its PEER_DOWN has been polled.
+ * `properties->size` must be set.
  * Any thread; does not block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API
@@ -764,7 +770,7 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
 
 /**
  * Only this process uses it, as source or destination of its own transfers;
- * it has no descriptor.
+ * it has no descriptor. Not to be added to the others.
  */
 #define WEFT_ACCESS_LOCAL 4
 
@@ -809,10 +815,15 @@ typedef struct weft_memory_args {
     uint32_t access;
     /**
      * The rails that should know the memory: bit i stands for rail i of
-     * `weft_rail_info`. Only these carry transfers of it, so that memory can
-     * keep to the rails near it. 0: all. Where no lane joins a rail that knows
-     * the local memory with one that knows the remote, the first transfer has
-     * lanes made, and waits for them; its completion says `WEFT_ERR_NO_RAILS`
+     * `weft_rail_info` on this endpoint; take them by `fabric`, `name` and
+     * `numa_node`, for `host` is a rail, too, and memory that peers on this host
+     * should reach over it needs its bit. Only these rails carry transfers of the
+     * memory, so that it can keep to those near it. The descriptor says which they
+     * are: an importer need not know, and its own memory's rails are another
+     * matter. 0: all. Where no lane joins a rail that knows
+     * the local memory with one that knows the remote, the first transfer (of a
+     * byte or more) has lanes made, and waits for them, over tcp some tens of
+     * milliseconds; its completion says `WEFT_ERR_NO_RAILS`
      * if the fabric that serves the peer has no such rails, and
      * `WEFT_ERR_UNREACHABLE` if they do not reach each other.
      */
@@ -830,8 +841,8 @@ typedef struct weft_memory_args {
  * `endpoint`: an open one. `len`: bytes, 1 to 2^47; it is rounded up to whole
  * pages (2 MiB from there on). `args`: NULL for defaults. `address`: receives
  * the first byte. The caller owns the memory, registers it or parts of it like
- * any other, and gives it back with `weft_memory_free`; it outlives the
- * endpoint.
+ * any other, and gives it back with `weft_memory_free`, for which any open
+ * endpoint of the process will do; it outlives the endpoint.
  *
  * A peer on this host that is written to from here may read all of the
  * allocation, whatever part is registered; it can never write to it. A forked
@@ -1052,7 +1063,8 @@ typedef struct weft_completion {
  * Takes up to `max` completions from the endpoint's own queue, in the order
  * in which they were published.
  *
- * Returns how many were stored, 0 to `max`, or a negative `weft_status`:
+ * Returns how many were stored, 0 to `max` (a count, not a status), or a
+ * negative `weft_status`:
  * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty,
  * `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. With manual progress this drives the
  * rails. Any thread; does not block. Since 0.1.
@@ -1241,7 +1253,10 @@ typedef struct weft_pages_args {
     /** The range of layer 0. */
     uint32_t local_first_range;
     uint32_t remote_first_range;
-    /** Ranges from one layer to the next. */
+    /**
+     * Ranges from one layer to the next. With 0, and a `layer_stride` of 0, all
+     * layers lie at the same place.
+     */
     uint32_t local_range_step;
     uint32_t remote_range_step;
     /** Bytes of a page: 1 to 2^47; 0 only with a `page_count` of 0. */

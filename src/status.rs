@@ -81,7 +81,7 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
     (Status::Closed, c"WEFT_ERR_CLOSED", c"the endpoint is shut down"),
     (Status::Forked, c"WEFT_ERR_FORKED", c"the object was made before a fork: only the parent can use it"),
     (Status::NoLibfabric, c"WEFT_ERR_NO_LIBFABRIC", c"libfabric.so.1 could not be loaded"),
-    (Status::NoRails, c"WEFT_ERR_NO_RAILS", c"no rail could be opened, or fewer than min_rails"),
+    (Status::NoRails, c"WEFT_ERR_NO_RAILS", c"no rail could be opened, or fewer than min_rails; in a completion: no rails that know both memories"),
     (Status::Fabric, c"WEFT_ERR_FABRIC", c"libfabric reported an error"),
     (Status::NoMemory, c"WEFT_ERR_NO_MEMORY", c"out of memory, of registrations, or of another resource"),
     (Status::System, c"WEFT_ERR_SYSTEM", c"a system call failed"),

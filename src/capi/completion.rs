@@ -83,7 +83,8 @@ pub struct weft_queue {
 /// Takes up to `max` completions from the endpoint's own queue, in the order
 /// in which they were published.
 ///
-/// Returns how many were stored, 0 to `max`, or a negative `weft_status`:
+/// Returns how many were stored, 0 to `max` (a count, not a status), or a
+/// negative `weft_status`:
 /// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty,
 /// `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. With manual progress this drives the
 /// rails. Any thread; does not block. Since 0.1.

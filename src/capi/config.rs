@@ -174,7 +174,10 @@ fn within(name: &str, value: u64, low: u64, high: u64, default: u64) -> Result<u
     match value {
         0 => Ok(default),
         v if (low..=high).contains(&v) => Ok(v),
-        v => Err(Error::limit(format!("{name} is {v}: it must be {low} to {high}, or 0 for {default}"))),
+        v => {
+            let default = if default == 0 { "the default".to_owned() } else { default.to_string() };
+            Err(Error::limit(format!("{name} is {v}: it must be {low} to {high}, or 0 for {default}")))
+        }
     }
 }
 

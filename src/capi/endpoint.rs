@@ -70,7 +70,8 @@ pub struct weft_endpoint_config {
     /// patterns separated by commas, "*" matches any text, a leading "!" leaves
     /// out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
     /// set. The patterns apply to every fabric; shm's only NIC is called "shm",
-    /// that of host "host", which only "!host" leaves out.
+    /// that of host "host", which only "!host" leaves out. So tcp over loopback
+    /// alone, also between processes of one host, is fabric "tcp" with rails "lo".
     ///
     /// Without patterns, those near what this process may use. They are taken
     /// from all but loopback (unless nothing else is there), link-local
@@ -172,7 +173,8 @@ pub struct weft_rail_properties {
     /// known.
     pub pci: [c_char; 32],
     /// Bytes of this endpoint's own writes and reads that it has carried, and
-    /// the posts that carried them.
+    /// the posts that carried them. What peers write here or read from here is
+    /// counted at the peer.
     pub bytes: u64,
     pub posts: u64,
 }

@@ -34,7 +34,7 @@ pub const WEFT_ACCESS_REMOTE_WRITE: u32 = 1;
 /// Peers may read from this memory.
 pub const WEFT_ACCESS_REMOTE_READ: u32 = 2;
 /// Only this process uses it, as source or destination of its own transfers;
-/// it has no descriptor.
+/// it has no descriptor. Not to be added to the others.
 pub const WEFT_ACCESS_LOCAL: u32 = 4;
 
 /// How to register. Start from `WEFT_MEMORY_ARGS_INIT`.
@@ -46,10 +46,15 @@ pub struct weft_memory_args {
     /// `WEFT_ACCESS_*`. 0: remote write and remote read.
     pub access: u32,
     /// The rails that should know the memory: bit i stands for rail i of
-    /// `weft_rail_info`. Only these carry transfers of it, so that memory can
-    /// keep to the rails near it. 0: all. Where no lane joins a rail that knows
-    /// the local memory with one that knows the remote, the first transfer has
-    /// lanes made, and waits for them; its completion says `WEFT_ERR_NO_RAILS`
+    /// `weft_rail_info` on this endpoint; take them by `fabric`, `name` and
+    /// `numa_node`, for `host` is a rail, too, and memory that peers on this host
+    /// should reach over it needs its bit. Only these rails carry transfers of the
+    /// memory, so that it can keep to those near it. The descriptor says which they
+    /// are: an importer need not know, and its own memory's rails are another
+    /// matter. 0: all. Where no lane joins a rail that knows
+    /// the local memory with one that knows the remote, the first transfer (of a
+    /// byte or more) has lanes made, and waits for them, over tcp some tens of
+    /// milliseconds; its completion says `WEFT_ERR_NO_RAILS`
     /// if the fabric that serves the peer has no such rails, and
     /// `WEFT_ERR_UNREACHABLE` if they do not reach each other.
     pub rails: u64,
@@ -74,8 +79,8 @@ pub struct weft_alloc_args {
 /// `endpoint`: an open one. `len`: bytes, 1 to 2^47; it is rounded up to whole
 /// pages (2 MiB from there on). `args`: NULL for defaults. `address`: receives
 /// the first byte. The caller owns the memory, registers it or parts of it like
-/// any other, and gives it back with `weft_memory_free`; it outlives the
-/// endpoint.
+/// any other, and gives it back with `weft_memory_free`, for which any open
+/// endpoint of the process will do; it outlives the endpoint.
 ///
 /// A peer on this host that is written to from here may read all of the
 /// allocation, whatever part is registered; it can never write to it. A forked

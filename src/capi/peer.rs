@@ -33,7 +33,9 @@ pub struct weft_peer_properties {
     /// 1 when the peer is up, else 0.
     pub up: u32,
     /// Lanes that are up: pairs of one of our rails and one of theirs, each
-    /// proven by an answer over it.
+    /// proven by an answer over it. A connect makes as many as the side with more
+    /// rails has, so that every rail has one (rails of one network together where
+    /// that is so); more come when memory of some rails needs them.
     pub lanes: u32,
     /// Rails of ours, and of theirs, that have a lane.
     pub local_rails: u32,
@@ -65,7 +67,8 @@ pub struct weft_peer_properties {
 /// best that came up serves the peer until it ends, and `weft_peer_info` says which
 /// that is. `WEFT_ERR_UNREACHABLE` comes at once when all have failed.
 ///
-/// Up means: every lane was proven by an answer over it, and is warm.
+/// Up means: every lane that the connect makes was proven by an answer over it,
+/// and is warm.
 ///
 /// `address`, `address_len`: from `weft_endpoint_address`; not needed after the
 /// call. `args`: NULL for defaults. `peer`: receives the id. It can be used at
@@ -119,7 +122,8 @@ pub unsafe extern "C" fn weft_peer_disconnect(endpoint: *mut weft_endpoint, peer
     guard(|| with_endpoint(endpoint, |ep| ep.disconnect(peer)))
 }
 
-/// Fills in what is known of a peer. `properties->size` must be set.
+/// Fills in what is known of a peer, until its PEER_DOWN has been polled.
+/// `properties->size` must be set.
 /// Any thread; does not block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety

@@ -99,7 +99,8 @@ pub struct weft_pages_args {
     /// The range of layer 0.
     pub local_first_range: u32,
     pub remote_first_range: u32,
-    /// Ranges from one layer to the next.
+    /// Ranges from one layer to the next. With 0, and a `layer_stride` of 0, all
+    /// layers lie at the same place.
     pub local_range_step: u32,
     pub remote_range_step: u32,
     /// Bytes of a page: 1 to 2^47; 0 only with a `page_count` of 0.

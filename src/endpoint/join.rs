@@ -60,8 +60,10 @@ impl Worker {
         };
         let plans = plans(&core, link, transfer);
         if plans.is_empty() {
+            let fabric = link.approaches.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
-                "peer {peer:#x}: no rail that knows the local memory leads to one that knows the remote"
+                "peer {peer:#x}: fabric {fabric} serves it, and has no rail here that knows the local memory, or none \
+                 there that knows the remote"
             );
             return core.abandon(id, Outcome::of(Status::NoRails), now);
         }
