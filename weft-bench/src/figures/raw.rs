@@ -24,28 +24,28 @@ pub const ALL: &[Figure] = &[
     figure!(
         "raw_ratio_tcp_64k",
         "Weft's throughput over the bare loop's: random 64 KiB pages over loopback tcp",
-        "0.90",
+        "0.97",
         "1.00",
         |bench| ratio(bench, Tcp, LARGE)
     ),
     figure!(
         "raw_ratio_shm_64k",
         "the same over shm, copied through the shared ring",
-        "0.90",
+        "0.97",
         "1.00",
         |bench| ratio(bench, Shm, LARGE)
     ),
     figure!(
         "raw_ratio_tcp_4k",
         "Weft's throughput over the bare loop's: random 4 KiB pages over loopback tcp",
-        "0.85",
+        "0.95",
         "1.00",
         |bench| ratio(bench, Tcp, SMALL)
     ),
     figure!(
         "raw_ratio_shm_4k",
         "the same over shm, copied through the shared ring",
-        "0.85",
+        "0.95",
         "1.00",
         |bench| ratio(bench, Shm, SMALL)
     ),
