@@ -8,10 +8,11 @@ fill=$(realpath "${1:?where is random_fill?}")
 only=${2:-}
 # shellcheck source=tools/pair.sh
 . "$here/pair.sh"
+# shellcheck source=tools/cases.sh
+. "$here/cases.sh"
 # shellcheck source=tools/lab.sh
 . "$here/lab.sh"
 guard=(timeout --foreground -k 5 40)
-passed=0 failed=0
 
 why=$(lab_missing)
 if [ -n "$why" ]; then
@@ -24,21 +25,10 @@ trap 'end_prefill; lab_remove; rm -rf "$logs"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-settle() { # name, 0 or not, what to add
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1))
-        printf 'ok      %-44s %s\n' "$1" "$3"
-        return
-    fi
-    failed=$((failed + 1))
-    printf 'FAILED  %-44s %s\n' "$1" "$3"
-    tail -n 12 "$logs"/*.out "$logs"/*.err 2>/dev/null | sed 's/^/        /'
-}
-
 # The decode side, on the right host, says how many of its rails it used: they must be as many as expected.
 moves() { # name, options of the lab, rails that each side must have: left, right
     local name=$1 shape used status=0
-    [[ "$name" == *"$only"* ]] || return 0
+    skipped_by_name "$name" && return 0
     rm -f "$logs"/*
     read -ra shape <<<"$2"
     lab_reset
@@ -61,7 +51,7 @@ moves() { # name, options of the lab, rails that each side must have: left, righ
 # A lab whose owner was killed is removed by the next one, with what still runs in it.
 sweeps() {
     local name="what a killed lab left is removed" owner space left='' try
-    [[ "$name" == *"$only"* ]] || return 0
+    skipped_by_name "$name" && return 0
     rm -f "$logs"/*
     "$here/lab.sh" --rails 1 "exec sleep 60" &
     owner=$!

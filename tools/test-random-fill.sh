@@ -8,23 +8,11 @@ only=${2:-}
 logs=$(mktemp -d)
 # shellcheck source=tools/pair.sh
 . "$here/pair.sh"
-passed=0 failed=0
+# shellcheck source=tools/cases.sh
+. "$here/cases.sh"
 trap 'end_prefill; rm -rf "$logs"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-
-settle() { # name, 0 or not, what to add
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1))
-        printf 'ok      %-44s %s\n' "$1" "$3"
-        return
-    fi
-    failed=$((failed + 1))
-    printf 'FAILED  %-44s\n' "$1"
-    tail -n 12 "$logs"/*.out "$logs"/*.err 2>/dev/null | sed 's/^/        /'
-}
-
-skipped_by_name() { [[ "$1" != *"$only"* ]]; }
 
 options_of() { # fabric
     case $1 in

@@ -8,7 +8,7 @@ use super::worker::Worker;
 use crate::peer::link::Link;
 use crate::peer::{pair, Plan};
 use crate::status::Status;
-use crate::transfer::table::{Move, Slot};
+use crate::transfer::table::Move;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 
@@ -20,16 +20,15 @@ fn workers(core: &Core, lanes: &[Plan], transfer: &Move) -> u64 {
 
 impl Core {
     /// A transfer that the caller holds.
-    fn held(&self, id: u64) -> (&Slot, Option<&Move>) {
-        let slot = self.table.held_slot(id);
+    fn held(&self, id: u64) -> Option<&Move> {
         // SAFETY: held by the hand-over.
-        (slot, unsafe { self.table.body(slot) }.transfer.as_ref())
+        unsafe { self.table.body(self.table.held_slot(id)) }.transfer.as_ref()
     }
 
     /// Sends a transfer that may start on its way: to the workers that have lanes
     /// for it, or to its peer's home to have one made. The caller's hold goes with it.
     pub fn send_off(&self, id: u64, now: u64) {
-        let (_, Some(transfer)) = self.held(id) else { return };
+        let Some(transfer) = self.held(id) else { return };
         let (remote, slices) = (&transfer.remote, transfer.geometry.slices);
         if transfer.local.is_whole() && remote.is_whole() {
             return self.dispatch(id, remote.workers.load(Ordering::Acquire), slices, now);
@@ -54,7 +53,7 @@ impl Worker {
     /// A transfer wants lanes that there are not.
     pub fn link_join(&mut self, peer: u64, id: u64, now: u64) {
         let core = self.core.clone();
-        let (_, Some(transfer)) = core.held(id) else { return };
+        let Some(transfer) = core.held(id) else { return };
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else {
             return core.abandon(id, Outcome::of(Status::PeerClosed), now);
         };
@@ -79,7 +78,7 @@ impl Worker {
         let Some(link) = self.link(peer) else { return };
         let waiting = std::mem::take(&mut link.joining);
         for id in waiting {
-            let (_, Some(transfer)) = core.held(id) else { continue };
+            let Some(transfer) = core.held(id) else { continue };
             let Some(link) = self.link(peer) else { return };
             let usable = workers(&core, link.lanes_up(), transfer);
             if usable != 0 || !core.table.is_active(id) {

@@ -1,28 +1,17 @@
-//! A lane's share in a transfer: claims runs of slices, posts them, counts what
-//! arrives, and leaves.
+//! A lane's share in one transfer: claims runs of slices and posts them, in
+//! whichever way is best for them.
 
+use super::flows::TURN;
 use super::geometry::{Position, Slice, PIECE};
-use super::pack::{Landed, Packer, Piece};
-use super::table::{Left, Move, Slot, Table};
+use super::pack::{Packer, Piece};
+use super::table::{Move, Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
-use crate::rail::{Burst, Rail, Tag, Work};
-use std::collections::VecDeque;
+use crate::rail::{Burst, Tag, Work};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Posts of one lane before the completion queue is looked at again: some NICs
-/// lose rate when posts come without polls.
-const BATCH: u32 = 32;
-/// Bytes of one flow before the lane's next flow has its turn.
-const TURN: u64 = 128 << 10;
-/// Of so many posts, one is for the bulk class even while the latency class has
-/// something to post.
-const BULK_TURN: u32 = 8;
-/// The classes.
-const URGENT: usize = 0;
-const BULK: usize = 1;
 /// Slices of one claim at most, however small they are.
 const CLAIM_MAX: u64 = 256;
 /// Segments of one post at most.
@@ -31,8 +20,6 @@ pub const VECTOR: usize = 16;
 const VECTOR_LEN: u64 = 256 << 10;
 /// Shortest part of a slice, where bulk slices are cut to keep the queue short.
 const PART_LEAST: u64 = 16 << 10;
-/// Flows that are looked at for having nothing left to do, when a lane is full.
-const SWEEP: usize = 16;
 
 /// How small pages go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,19 +30,7 @@ pub struct Packing {
     pub bundle_below: u64,
 }
 
-/// The shares of one lane.
-#[derive(Default)]
-pub struct Flows {
-    flows: Vec<Option<Flow>>,
-    free: Vec<u32>,
-    /// Flows that may have something to post, in turn: by class.
-    ready: [VecDeque<u32>; 2],
-    posts: u32,
-    passes: u32,
-    pub packer: Option<Packer>,
-}
-
-struct Flow {
+pub struct Flow {
     /// Valid while the flow has not left it.
     slot: NonNull<Slot>,
     /// Of the slot's body.
@@ -138,7 +113,7 @@ struct Gathered {
     after: Position,
 }
 
-enum Step {
+pub enum Step {
     /// Something was posted; there may be more.
     Posted,
     /// The lane or rail has no room: try again after completions.
@@ -156,10 +131,9 @@ pub struct Share {
     pub packing: Packing,
 }
 
-impl Flows {
-    /// Begins a share; the caller's hold on the slot becomes the flow's.
-    pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: &Share) {
-        let flow = Flow {
+impl Flow {
+    pub fn new(slot: &Slot, transfer: &Move, share: &Share) -> Flow {
+        Flow {
             slot: NonNull::from(slot),
             transfer: NonNull::from(transfer),
             sharers: share.sharers.max(1),
@@ -179,216 +153,50 @@ impl Flows {
             spoilt: false,
             uncovered: false,
             last: (Segment::default(), std::ptr::null_mut(), 0),
-        };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.flows[index as usize] = Some(flow);
-                index
-            }
-            None => {
-                self.flows.push(Some(flow));
-                self.flows.len() as u32 - 1
-            }
-        };
-        self.ready[if transfer.urgent { URGENT } else { BULK }].push_back(index);
-    }
-
-    /// Nothing to post.
-    pub fn is_idle(&self) -> bool {
-        self.ready.iter().all(VecDeque::is_empty)
-    }
-
-    /// Something to post, or to announce.
-    pub fn has_work(&self) -> bool {
-        !self.is_idle() || self.packer.as_ref().is_some_and(Packer::is_behind)
-    }
-
-    pub fn is_urgent(&self) -> bool {
-        !self.ready[URGENT].is_empty()
-    }
-
-    /// Posts what the windows allow, up to a batch. Flows that are through with
-    /// everything leave; `left` learns it. True if anything was posted.
-    pub fn pump(
-        &mut self,
-        rail: &mut Rail,
-        lane: u32,
-        now: u64,
-        table: &Table,
-        left: &mut Vec<Left>,
-    ) -> Result<bool, i32> {
-        let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
-        self.passes = self.passes.wrapping_add(1);
-        let mut left_of_batch = BATCH;
-        // What has room for the latency class may have none for the bulk class.
-        let mut bulk_full = false;
-        while left_of_batch > 0 {
-            let (class, most) = self.class(bulk_full);
-            let Some(&index) = self.ready[class].front() else { break };
-            let Some(flow) = self.flows[index as usize].as_mut() else {
-                self.ready[class].pop_front();
-                continue;
-            };
-            let most = most.min(left_of_batch);
-            let mut budget = most;
-            flow.enter(self.passes);
-            let step = flow.step(&mut burst, index, self.packer.as_mut(), &mut budget);
-            left_of_batch -= most - budget;
-            self.posts = self.posts.wrapping_add(most - budget);
-            match step {
-                Step::Posted if flow.turn == 0 => {
-                    flow.turn = TURN;
-                    self.ready[class].rotate_left(1);
-                }
-                Step::Posted => {}
-                Step::Shared => {
-                    self.ready[class].rotate_left(1);
-                    break;
-                }
-                Step::Full => {
-                    self.sweep(class, table, left);
-                    if class == URGENT || self.ready[URGENT].is_empty() {
-                        break;
-                    }
-                    bulk_full = true;
-                }
-                Step::Finished => {
-                    self.ready[class].pop_front();
-                    self.leave_if_done(index, table, left);
-                }
-                Step::Failed(errno) => return Err(errno),
-            }
-        }
-        Ok(left_of_batch < BATCH)
-    }
-
-    /// Whose turn it is, and for how many posts: the latency class's, with a little
-    /// for the others.
-    fn class(&self, bulk_full: bool) -> (usize, u32) {
-        let until_bulk = BULK_TURN - 1 - self.posts % BULK_TURN;
-        match (self.ready[URGENT].is_empty(), self.ready[BULK].is_empty() || bulk_full) {
-            (true, _) => (BULK, BATCH),
-            (false, true) => (URGENT, BATCH),
-            (false, false) if until_bulk == 0 => (BULK, 1),
-            (false, false) => (URGENT, until_bulk),
         }
     }
 
-    /// On a full lane, flows for which others have claimed everything need not
-    /// wait for room.
-    fn sweep(&mut self, class: usize, table: &Table, left: &mut Vec<Left>) {
-        for _ in 0..self.ready[class].len().min(SWEEP) {
-            let Some(index) = self.ready[class].pop_front() else { return };
-            let over = self.flows[index as usize].as_mut().is_none_or(Flow::is_over);
-            if !over {
-                self.ready[class].push_back(index);
-            } else {
-                self.leave_if_done(index, table, left);
-            }
-        }
+    /// What it works on.
+    pub fn slot(&self) -> &Slot {
+        // SAFETY: held until the flow has left it.
+        unsafe { self.slot.as_ref() }
     }
 
-    /// Counts finished posts, with the slices that arrived through them.
+    /// Everything has been posted, and has come back.
+    pub fn is_done(&self) -> bool {
+        self.exhausted && self.inflight == 0 && !self.uncovered
+    }
+
+    /// Counts finished posts, and slices that arrived through them; true if it may
+    /// be done.
     #[inline]
-    pub fn reaped(&mut self, index: u32, posts: u32, slices: u32, table: &Table, left: &mut Vec<Left>) {
-        let Some(flow) = self.flows.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        flow.inflight -= posts;
-        flow.arrived += slices as u64;
-        if flow.exhausted {
-            self.leave_if_done(index, table, left);
+    pub fn count(&mut self, posts: u32, slices: u32) -> bool {
+        self.inflight -= posts;
+        self.arrived += u64::from(slices);
+        self.exhausted
+    }
+
+    pub fn spoil(&mut self) {
+        self.spoilt = true;
+    }
+
+    /// Whether its turn is over; then the next one begins.
+    pub fn end_turn(&mut self) -> bool {
+        let over = self.turn == 0;
+        if over {
+            self.turn = TURN;
         }
+        over
     }
 
-    /// The target has scattered bundles up to number `count`.
-    pub fn landed(
-        &mut self,
-        count: u32,
-        rail: &mut Rail,
-        lane: u32,
-        now: u64,
-        table: &Table,
-        left: &mut Vec<Left>,
-    ) {
-        while let Some(landed) = self.packer.as_mut().and_then(|packer| packer.acknowledge(count)) {
-            let Landed { flow, slices, bytes, sampled } = landed;
-            rail.credit(lane, bytes, sampled, now);
-            self.reaped(flow, 1, slices, table, left);
-        }
-    }
-
-    /// Whether all bundles before this one are acknowledged, and it is not.
-    pub fn is_next(&self, bundle: u32) -> bool {
-        self.packer.as_ref().is_some_and(|packer| packer.acknowledged() == bundle)
-    }
-
-    /// The target refused the next bundle: the id of its transfer.
-    pub fn refused(
-        &mut self,
-        rail: &mut Rail,
-        lane: u32,
-        now: u64,
-        table: &Table,
-        left: &mut Vec<Left>,
-    ) -> Option<u64> {
-        let packer = self.packer.as_mut()?;
-        let next = packer.acknowledged().wrapping_add(1);
-        let Landed { flow, bytes, sampled, .. } = packer.acknowledge(next)?;
-        rail.credit(lane, bytes, sampled, now);
-        let of = self.flows.get(flow as usize)?.as_ref()?;
-        // SAFETY: the flow holds the slot.
-        let id = table.id_of(unsafe { of.slot.as_ref() });
-        self.reaped(flow, 1, 0, table, left);
-        Some(id)
-    }
-
-    fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
-        let place = &mut self.flows[index as usize];
-        if let Some(flow) = place.take_if(|flow| flow.exhausted && flow.inflight == 0 && !flow.uncovered) {
-            // SAFETY: the flow holds the slot until here.
-            left.push(table.leave(unsafe { flow.slot.as_ref() }, flow.counts()));
-            self.free.push(index);
-        }
-    }
-
-    /// The lane failed: nothing that it carried for transfers which are not over is
-    /// known to be delivered. Shares end as their operations come back.
-    pub fn fail(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.flows.iter_mut().flatten().for_each(|flow| flow.spoilt = true);
-        self.stop(table, left);
-    }
-
-    /// The lane takes nothing new: shares end as their operations come back.
-    pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.iter_mut().for_each(VecDeque::clear);
-        for index in 0..self.flows.len() as u32 {
-            if let Some(flow) = &mut self.flows[index as usize] {
-                flow.give_up();
-            }
-            self.leave_if_done(index, table, left);
-        }
-    }
-
-    /// The lane is no more: every share ends, with what had arrived. The ids of
-    /// the transfers are told by `left`.
-    pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.iter_mut().for_each(VecDeque::clear);
-        self.free.clear();
-        for flow in self.flows.drain(..).flatten() {
-            // SAFETY: the flow holds the slot until here.
-            left.push(table.leave(unsafe { flow.slot.as_ref() }, flow.counts()));
-        }
-    }
-}
-
-impl Flow {
     /// Nobody waits for it any more: nothing is claimed, nothing covered.
-    fn give_up(&mut self) {
+    pub fn give_up(&mut self) {
         self.exhausted = true;
         self.uncovered = false;
     }
 
     /// Slices that count as arrived when it leaves.
-    fn counts(&self) -> u64 {
+    pub fn counts(&self) -> u64 {
         if self.spoilt {
             0
         } else {
@@ -397,7 +205,7 @@ impl Flow {
     }
 
     /// Whether it has nothing to post any more, not even a cover.
-    fn is_over(&mut self) -> bool {
+    pub fn is_over(&mut self) -> bool {
         // SAFETY: the flow holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         if !Table::wanted(slot) {
@@ -410,7 +218,7 @@ impl Flow {
     }
 
     /// Begins a pass: a lane claims no more than its share before others have a look.
-    fn enter(&mut self, pass: u32) {
+    pub fn enter(&mut self, pass: u32) {
         if self.pass == pass {
             return;
         }
@@ -421,7 +229,13 @@ impl Flow {
     }
 
     /// Posts until the turn, the claim, the room or the budget of posts is over.
-    fn step(&mut self, burst: &mut Burst, index: u32, packer: Option<&mut Packer>, budget: &mut u32) -> Step {
+    pub fn step(
+        &mut self,
+        burst: &mut Burst,
+        index: u32,
+        packer: Option<&mut Packer>,
+        budget: &mut u32,
+    ) -> Step {
         // SAFETY: the flow holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         if !Table::wanted(slot) {
@@ -453,7 +267,7 @@ impl Flow {
             Some(packer) if transfer.geometry.take(self.at, self.end - self.next).0.len < bundle_below => {
                 self.pack(burst, index, transfer, packer, (room, budget))
             }
-            _ => self.post(burst, index, transfer, bundle_below, budget),
+            _ => self.post(burst, index, transfer, bundle_below, (room, budget)),
         }
     }
 
@@ -466,7 +280,7 @@ impl Flow {
         index: u32,
         transfer: &Move,
         bundle_below: u64,
-        budget: &mut u32,
+        (mut room, budget): (u64, &mut u32),
     ) -> Step {
         let read = transfer.direction == Direction::Read;
         let vector = match (self.packing.vectors, read) {
@@ -474,7 +288,6 @@ impl Flow {
             (true, false) => burst.limits.vector.min(VECTOR),
             (true, true) => burst.limits.read_vector.min(VECTOR),
         };
-        let mut room = burst.room(self.urgent);
         let mut posts = burst.posts().min(*budget);
         let whole = self.within == 0 && (self.urgent || !burst.is_brief());
         let run = transfer.geometry.whole_pages(self.at, self.end - self.next);

@@ -4,8 +4,10 @@
 //!    every page against both memories, once. A place in the completion queue is
 //!    reserved, a slot of the `table` is taken and filled, and its id is pushed
 //!    to the workers that have lanes to the peer. Nothing is made per page.
-//! 2. **Claim** (`flow`, a worker). Each lane that takes part has a flow. A flow
-//!    claims the next run of slices from the slot's cursor by one atomic add:
+//!    With manual progress the same call posts what there is room for.
+//! 2. **Claim** (`flow`, a worker). Each lane that takes part has a flow, and
+//!    gives its flows their turns (`flows`). A flow claims the next run of slices
+//!    from the slot's cursor by one atomic add, in one pass no more than its share:
 //!    whoever is free takes more, so a slow rail takes less.
 //! 3. **Post** (`flow` -> `rail`). Slices are computed as they are posted,
 //!    neighbours merged, several in one post where the NIC takes that, within
@@ -28,6 +30,7 @@
 
 pub mod completion;
 pub mod flow;
+pub mod flows;
 pub mod geometry;
 pub mod pack;
 pub mod queue;

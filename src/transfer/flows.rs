@@ -1,0 +1,232 @@
+//! The shares that one lane has in transfers: whose turn it is, what arrives of
+//! each, and when it leaves. `flow` has what one of them does.
+
+use super::flow::{Flow, Share, Step};
+use super::pack::{Landed, Packer};
+use super::table::{Left, Move, Slot, Table};
+use crate::rail::Rail;
+use std::collections::VecDeque;
+
+/// Posts of one lane before the completion queue is looked at again: some NICs
+/// lose rate when posts come without polls.
+const BATCH: u32 = 32;
+/// Bytes of one flow before the lane's next flow has its turn.
+pub(super) const TURN: u64 = 128 << 10;
+/// Of so many posts, one is for the bulk class even while the latency class has
+/// something to post.
+const BULK_TURN: u32 = 8;
+/// The classes.
+const URGENT: usize = 0;
+const BULK: usize = 1;
+/// Flows that are looked at for having nothing left to do, when a lane is full.
+const SWEEP: usize = 16;
+
+/// The shares of one lane.
+#[derive(Default)]
+pub struct Flows {
+    flows: Vec<Option<Flow>>,
+    free: Vec<u32>,
+    /// Flows that may have something to post, in turn: by class.
+    ready: [VecDeque<u32>; 2],
+    posts: u32,
+    passes: u32,
+    pub packer: Option<Packer>,
+}
+
+impl Flows {
+    /// Begins a share; the caller's hold on the slot becomes the flow's.
+    pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: &Share) {
+        let flow = Flow::new(slot, transfer, share);
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.flows[index as usize] = Some(flow);
+                index
+            }
+            None => {
+                self.flows.push(Some(flow));
+                self.flows.len() as u32 - 1
+            }
+        };
+        self.ready[if transfer.urgent { URGENT } else { BULK }].push_back(index);
+    }
+
+    /// Nothing to post.
+    pub fn is_idle(&self) -> bool {
+        self.ready.iter().all(VecDeque::is_empty)
+    }
+
+    /// Something to post, or to announce.
+    pub fn has_work(&self) -> bool {
+        !self.is_idle() || self.packer.as_ref().is_some_and(Packer::is_behind)
+    }
+
+    pub fn is_urgent(&self) -> bool {
+        !self.ready[URGENT].is_empty()
+    }
+
+    /// Posts what the windows allow, up to a batch. Flows that are through with
+    /// everything leave; `left` learns it. True if anything was posted.
+    pub fn pump(
+        &mut self,
+        rail: &mut Rail,
+        lane: u32,
+        now: u64,
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) -> Result<bool, i32> {
+        let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
+        self.passes = self.passes.wrapping_add(1);
+        let mut left_of_batch = BATCH;
+        // What has room for the latency class may have none for the bulk class.
+        let mut bulk_full = false;
+        while left_of_batch > 0 {
+            let (class, most) = self.class(bulk_full);
+            let Some(&index) = self.ready[class].front() else { break };
+            let Some(flow) = self.flows[index as usize].as_mut() else {
+                self.ready[class].pop_front();
+                continue;
+            };
+            let most = most.min(left_of_batch);
+            let mut budget = most;
+            flow.enter(self.passes);
+            let step = flow.step(&mut burst, index, self.packer.as_mut(), &mut budget);
+            left_of_batch -= most - budget;
+            self.posts = self.posts.wrapping_add(most - budget);
+            match step {
+                Step::Posted if flow.end_turn() => {
+                    self.ready[class].rotate_left(1);
+                }
+                Step::Posted => {}
+                Step::Shared => {
+                    self.ready[class].rotate_left(1);
+                    break;
+                }
+                Step::Full => {
+                    self.sweep(class, table, left);
+                    if class == URGENT || self.ready[URGENT].is_empty() {
+                        break;
+                    }
+                    bulk_full = true;
+                }
+                Step::Finished => {
+                    self.ready[class].pop_front();
+                    self.leave_if_done(index, table, left);
+                }
+                Step::Failed(errno) => return Err(errno),
+            }
+        }
+        Ok(left_of_batch < BATCH)
+    }
+
+    /// Whose turn it is, and for how many posts: the latency class's, with a little
+    /// for the others.
+    fn class(&self, bulk_full: bool) -> (usize, u32) {
+        let until_bulk = BULK_TURN - 1 - self.posts % BULK_TURN;
+        match (self.ready[URGENT].is_empty(), self.ready[BULK].is_empty() || bulk_full) {
+            (true, _) => (BULK, BATCH),
+            (false, true) => (URGENT, BATCH),
+            (false, false) if until_bulk == 0 => (BULK, 1),
+            (false, false) => (URGENT, until_bulk),
+        }
+    }
+
+    /// On a full lane, flows for which others have claimed everything need not
+    /// wait for room.
+    fn sweep(&mut self, class: usize, table: &Table, left: &mut Vec<Left>) {
+        for _ in 0..self.ready[class].len().min(SWEEP) {
+            let Some(index) = self.ready[class].pop_front() else { return };
+            let over = self.flows[index as usize].as_mut().is_none_or(Flow::is_over);
+            if !over {
+                self.ready[class].push_back(index);
+            } else {
+                self.leave_if_done(index, table, left);
+            }
+        }
+    }
+
+    /// Counts finished posts, with the slices that arrived through them.
+    #[inline]
+    pub fn reaped(&mut self, index: u32, posts: u32, slices: u32, table: &Table, left: &mut Vec<Left>) {
+        let Some(flow) = self.flows.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if flow.count(posts, slices) {
+            self.leave_if_done(index, table, left);
+        }
+    }
+
+    /// The target has scattered bundles up to number `count`.
+    pub fn landed(
+        &mut self,
+        count: u32,
+        rail: &mut Rail,
+        lane: u32,
+        now: u64,
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) {
+        while let Some(landed) = self.packer.as_mut().and_then(|packer| packer.acknowledge(count)) {
+            let Landed { flow, slices, bytes, sampled } = landed;
+            rail.credit(lane, bytes, sampled, now);
+            self.reaped(flow, 1, slices, table, left);
+        }
+    }
+
+    /// Whether all bundles before this one are acknowledged, and it is not.
+    pub fn is_next(&self, bundle: u32) -> bool {
+        self.packer.as_ref().is_some_and(|packer| packer.acknowledged() == bundle)
+    }
+
+    /// The target refused the next bundle: the id of its transfer.
+    pub fn refused(
+        &mut self,
+        rail: &mut Rail,
+        lane: u32,
+        now: u64,
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) -> Option<u64> {
+        let packer = self.packer.as_mut()?;
+        let next = packer.acknowledged().wrapping_add(1);
+        let Landed { flow, bytes, sampled, .. } = packer.acknowledge(next)?;
+        rail.credit(lane, bytes, sampled, now);
+        let of = self.flows.get(flow as usize)?.as_ref()?;
+        let id = table.id_of(of.slot());
+        self.reaped(flow, 1, 0, table, left);
+        Some(id)
+    }
+
+    fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
+        let place = &mut self.flows[index as usize];
+        if let Some(flow) = place.take_if(|flow| flow.is_done()) {
+            left.push(table.leave(flow.slot(), flow.counts()));
+            self.free.push(index);
+        }
+    }
+
+    /// The lane failed: nothing that it carried for transfers which are not over is
+    /// known to be delivered. Shares end as their operations come back.
+    pub fn fail(&mut self, table: &Table, left: &mut Vec<Left>) {
+        self.flows.iter_mut().flatten().for_each(Flow::spoil);
+        self.stop(table, left);
+    }
+
+    /// The lane takes nothing new: shares end as their operations come back.
+    pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
+        self.ready.iter_mut().for_each(VecDeque::clear);
+        for index in 0..self.flows.len() as u32 {
+            if let Some(flow) = &mut self.flows[index as usize] {
+                flow.give_up();
+            }
+            self.leave_if_done(index, table, left);
+        }
+    }
+
+    /// The lane is no more: every share ends, with what had arrived. The ids of
+    /// the transfers are told by `left`.
+    pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>) {
+        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.free.clear();
+        for flow in self.flows.drain(..).flatten() {
+            left.push(table.leave(flow.slot(), flow.counts()));
+        }
+    }
+}
