@@ -18,6 +18,7 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_NS: u64 = 1_000_000;
 /// Pages to draw from, for each page of a transfer.
 const POOL: usize = 2;
 
@@ -50,13 +51,14 @@ impl Side {
         Ok(memory)
     }
 
-    /// Counts completions of a kind; any that is none of success is an error.
-    fn poll(&self, kind: weft_completion_kind) -> Result<usize> {
+    /// Counts completions of a kind, after a wait of up to `wait_ns` for the first;
+    /// any that is none of success is an error.
+    fn poll(&self, kind: weft_completion_kind, wait_ns: u64) -> Result<usize> {
         // SAFETY: integers and pointers; room for as many completions.
         unsafe {
             let mut done: [weft_completion; 16] = zeroed();
-            let count = weft_poll(self.endpoint, done.as_mut_ptr(), done.len() as u32);
-            check("weft_poll", count)?;
+            let count = weft_wait(self.endpoint, done.as_mut_ptr(), done.len() as u32, wait_ns);
+            check("weft_wait", count)?;
             for one in &done[..count as usize] {
                 check("a completion", one.status)?;
             }
@@ -147,15 +149,15 @@ impl Both<'_> {
     /// Polls until so many completions of a kind have come, or more: how many.
     fn until(&self, kind: weft_completion_kind, count: usize) -> Result<usize> {
         let (begun, mut done, mut polls) = (Instant::now(), 0, 0u32);
-        // Polls of a sender that has a worker are short.
-        let seldom = if self.drive.workers == 0 { 64 } else { 4096 };
+        // Beside workers this thread sleeps: the processors are theirs.
+        let (seldom, wait_ns) = if self.drive.workers == 0 { (64, 0) } else { (1, WAIT_NS) };
         while done < count {
-            done += self.sender.poll(kind)?;
+            done += self.sender.poll(kind, wait_ns)?;
             polls = polls.wrapping_add(1);
             // The receiver has little to say; NICs serve it.
             if polls % seldom == 0 {
-                self.receiver.poll(WEFT_COMPLETION_MESSAGE)?;
-                if polls == 0 && begun.elapsed() > PATIENCE {
+                self.receiver.poll(WEFT_COMPLETION_MESSAGE, 0)?;
+                if polls % (seldom << 10) == 0 && begun.elapsed() > PATIENCE {
                     bail!("no completion of kind {kind}: {done} of {count}");
                 }
             }
