@@ -35,7 +35,7 @@ pub fn run(spec: Spec) -> Result<()> {
     let mut side = Side::open(page_len, pages, shared)?;
     side.pool.fill();
     writeln!(target.stdin.take().context("its input")?, "{}", serde_json::to_string(&side.offer()?)?)?;
-    let remote = side.connect(&offer)?;
+    let remote = side.import(side.connect(&offer)?, &offer)?;
     let outcome = match spec.case {
         Case::Pages { pages, .. } => move_pages(&side, remote, pages, shared, spec.rounds)?,
         Case::PingPong => throw(&side, remote, spec.rounds)?,

@@ -58,14 +58,14 @@ impl Side {
         Ok(Offer { address, descriptor })
     }
 
-    pub fn connect(&self, offer: &Offer) -> Result<*mut weft_remote_memory> {
+    pub fn connect(&self, offer: &Offer) -> Result<weft_peer> {
         let (mut peer, address) = (0, &offer.address);
         // SAFETY: the address outlives the call.
         check("weft_peer_connect", unsafe {
             weft_peer_connect(self.endpoint, address.as_ptr().cast(), address.len(), ptr::null(), &mut peer)
         })?;
         self.wait(WEFT_COMPLETION_PEER_UP, 1)?;
-        self.import(peer, offer)
+        Ok(peer)
     }
 
     pub fn import(&self, peer: weft_peer, offer: &Offer) -> Result<*mut weft_remote_memory> {

@@ -1,14 +1,27 @@
 //! What all that throw have in common.
 
 use super::bare::{Bare, Way};
+use super::messages::Messages;
 use super::weft::Weft;
 use crate::engines::Rail;
 use crate::memory::Pool;
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Throws a number into the memory of its counterpart, which is one of the same
-/// kind in the other process.
+/// What is thrown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Game {
+    /// A write of eight bytes, which the counterpart sees in its memory.
+    Words,
+    /// A message of 64 bytes.
+    Messages,
+    /// Weft: a write of eight bytes that notifies; the bare loops: a message.
+    Notifications,
+}
+
+/// Throws a number to its counterpart, which is one of the same kind in the other
+/// process.
 pub trait Hand {
     fn name(&self) -> String;
 
@@ -28,19 +41,31 @@ pub trait Hand {
 }
 
 /// The bare ones first: all ways that may be the fastest.
-pub fn open(rail: &Rail) -> Result<Vec<Box<dyn Hand>>> {
+pub fn open(rail: &Rail, game: Game) -> Result<Vec<Box<dyn Hand>>> {
     let mut hands: Vec<Box<dyn Hand>> = Vec::new();
     for wait_fd in [false, true] {
-        for way in [Way::Write, Way::Inject, Way::Delivered] {
+        match bare(rail, game, wait_fd) {
+            Ok(bare) => hands.extend(bare),
+            Err(error) if !wait_fd => return Err(error),
             // Not every provider has a descriptor to wait on.
-            match Bare::open(rail, wait_fd, way) {
-                Ok(bare) => hands.push(Box::new(bare)),
-                Err(error) if !wait_fd => return Err(error),
-                Err(_) => {}
-            }
+            Err(_) => {}
         }
     }
-    hands.push(Box::new(Weft::open()?));
+    hands.push(Box::new(Weft::open(game)?));
+    Ok(hands)
+}
+
+fn bare(rail: &Rail, game: Game, wait_fd: bool) -> Result<Vec<Box<dyn Hand>>> {
+    let mut hands: Vec<Box<dyn Hand>> = Vec::new();
+    if game == Game::Words {
+        for way in [Way::Write, Way::Inject, Way::Delivered] {
+            hands.push(Box::new(Bare::open(rail, wait_fd, way)?));
+        }
+    } else {
+        for inject in [false, true] {
+            hands.push(Box::new(Messages::open(rail, wait_fd, inject)?));
+        }
+    }
     Ok(hands)
 }
 

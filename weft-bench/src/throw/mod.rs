@@ -1,16 +1,19 @@
-//! Eight bytes there and back over tcp, by Weft and by bare libfabric in turns,
-//! between two processes that both poll the bytes.
+//! A few bytes there and back over tcp, by Weft and by bare libfabric in turns,
+//! between two processes that both poll.
 //!
 //! | | |
 //! | --- | --- |
 //! | [`hands`] | what all that throw have in common |
-//! | [`bare`], [`weft`] | the two ways to throw |
+//! | [`bare`], [`messages`], [`weft`] | the ways to throw |
 //! | [`play`] | the two processes, and whose turn it is |
 
 mod bare;
 mod hands;
+mod messages;
 mod play;
 mod weft;
+
+pub use hands::Game;
 
 use crate::engines::Rail;
 use crate::machine::Facts;
@@ -24,6 +27,7 @@ use std::process::{Command, Stdio};
 /// What the two processes are to do.
 #[derive(Clone, Serialize, Deserialize)]
 struct Spec {
+    game: Game,
     rounds: usize,
     /// The initiator finds it out for the target.
     rail: Option<Rail>,
@@ -72,11 +76,11 @@ fn command_of(role: &str, spec: &Spec) -> Result<Command> {
 
 /// Measures in processes of its own: each time, they and their connections happen
 /// to lie elsewhere.
-pub fn measure(rounds: usize, sessions: usize, progress: &Progress) -> Result<Outcome> {
+pub fn measure(game: Game, rounds: usize, sessions: usize, progress: &Progress) -> Result<Outcome> {
     let mut whole: Option<Outcome> = None;
     for session in 0..sessions {
         progress.at(session as u64, sessions as u64);
-        let spec = Spec { rounds: rounds.div_ceil(sessions), rail: None };
+        let spec = Spec { game, rounds: rounds.div_ceil(sessions), rail: None };
         let output =
             command_of("initiator", &spec)?.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
         if !output.status.success() {

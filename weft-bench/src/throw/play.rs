@@ -39,7 +39,7 @@ pub fn initiate(mut spec: Spec) -> Result<()> {
     spec.rail = Some(rail.clone());
     let mut target = command_of("target", &spec)?.stdin(Stdio::piped()).spawn().context("the target")?;
     let offers: Vec<Value> = hear(&mut BufReader::new(target.stdout.take().context("its output")?))?;
-    let mut hands = hands::open(&rail)?;
+    let mut hands = hands::open(&rail, spec.game)?;
     let mut input = target.stdin.take().context("the target's input")?;
     writeln!(input, "{}", said(&hands)?)?;
     join(&mut hands, &offers, true)?;
@@ -103,7 +103,7 @@ fn end(hands: &mut Hands, target: &mut Child) -> Result<()> {
 }
 
 pub fn respond(spec: &Spec) -> Result<()> {
-    let mut hands = hands::open(spec.rail.as_ref().context("no rail is named")?)?;
+    let mut hands = hands::open(spec.rail.as_ref().context("no rail is named")?, spec.game)?;
     println!("{}", said(&hands)?);
     let offers: Vec<Value> = hear(&mut std::io::stdin().lock())?;
     join(&mut hands, &offers, false)?;
