@@ -206,6 +206,11 @@ impl Core {
         self.table.end(id, outcome, now);
     }
 
+    /// The worker at which a peer's link is.
+    pub fn home_of(&self, peer: u64) -> Option<usize> {
+        self.peers.get(peer).ok().map(|peer| peer.home)
+    }
+
     /// Every byte of a transfer has arrived, of which its peer wants to know.
     pub fn notify(&self, id: u64, peer: u64, now: u64) {
         match self.peers.get(peer) {

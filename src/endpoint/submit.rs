@@ -157,6 +157,7 @@ impl Endpoint {
             data: spec.data.into(),
             allowance,
         });
+        self.hurry(now);
         let state = match peer.state() {
             PeerState::Down => RemoteState::PeerLost,
             _ => RemoteState::Ready,

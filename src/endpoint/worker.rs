@@ -252,10 +252,11 @@ impl Worker {
 
     /// With manual progress: posts what was just submitted, ahead of the next pass.
     pub fn hurry(&mut self, now: u64) {
-        if !self.closed && self.start_submitted() {
+        if !self.closed && self.take_inbox(now) {
             (0..self.rails.len()).for_each(|r| {
                 self.pump(r, now);
             });
+            self.talk(now);
         }
     }
 
@@ -418,7 +419,10 @@ impl Worker {
                 Left::Arrived(id) => {
                     self.core.table.end(id, Outcome::OK, now);
                 }
-                Left::ToNotify(id, peer) => self.core.notify(id, peer, now),
+                Left::ToNotify(id, peer) => match self.core.home_of(peer) {
+                    Some(home) if home == self.index => self.link_notify(peer, id, now),
+                    _ => self.core.notify(id, peer, now),
+                },
                 Left::Short(id) => {
                     self.core.table.end(id, Outcome::of(Status::PeerLost), now);
                 }
