@@ -1,6 +1,7 @@
 //! The figures by name: what each is, what it should be, and how it is measured.
 //! One file for each family.
 
+mod calls;
 mod host;
 mod lab;
 mod latency;
@@ -42,7 +43,7 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL, latency::ALL, lab::ALL, sim::ALL];
+const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL, latency::ALL, calls::ALL, lab::ALL, sim::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()

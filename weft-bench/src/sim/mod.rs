@@ -3,6 +3,8 @@
 
 mod bare;
 mod both;
+pub mod calls;
+mod ends;
 pub mod profile;
 
 use anyhow::{bail, Context, Result};

@@ -1,0 +1,74 @@
+//! What a submission costs the thread that calls: over simulated NICs, so that
+//! nothing else does.
+
+use super::ends::Ends;
+use crate::engines::weft::check;
+use crate::memory::untouched;
+use crate::pages::Lists;
+use crate::stats::Spread;
+use ::weft::capi::completion::*;
+use ::weft::capi::endpoint::*;
+use ::weft::capi::transfer::*;
+use anyhow::Result;
+use std::mem::{size_of, zeroed};
+use std::ptr;
+use std::time::Instant;
+
+const FABRIC: &str = "sim:like=efa:nocopy:rails=4";
+const PAGE: usize = 4096;
+
+/// A transfer that is submitted again and again, to a worker that spins.
+pub struct Calls {
+    ends: Ends,
+    args: weft_pages_args,
+    /// What `args` points to.
+    _lists: Lists,
+}
+
+impl Calls {
+    pub fn open(pages: usize, layers: usize) -> Result<Calls> {
+        let mut ends = Ends::open(FABRIC, 1, WEFT_IDLE_SPIN)?;
+        let len = PAGE * pages * 2 * layers;
+        let local = ends.sender.register(untouched(len)?, len)?;
+        let given = ends.receiver.register(untouched(len)?, len)?;
+        ends.connect()?;
+        let remote = ends.import(given)?;
+        let lists = Lists::random(1, pages, pages * 2);
+        // SAFETY: arguments of zeros mean defaults.
+        let mut args: weft_pages_args = unsafe { zeroed() };
+        args.size = size_of::<weft_pages_args>() as u32;
+        (args.local, args.remote) = (local, remote);
+        (args.local_pages, args.remote_pages) = (lists.source.as_ptr(), lists.target.as_ptr());
+        (args.page_len, args.page_count, args.layer_count) = (PAGE as u64, pages as u64, layers as u32);
+        let layer = (PAGE * pages * 2) as u64;
+        (args.local_layer_stride, args.remote_layer_stride) = (layer, layer);
+        Ok(Calls { ends, args, _lists: lists })
+    }
+
+    /// Nanoseconds of one submission: the median of so many batches.
+    pub fn pages(&self, batches: usize, batch: usize) -> Result<f64> {
+        let endpoint = self.ends.sender.endpoint;
+        // SAFETY: the arguments name what is open.
+        self.measure(batches, batch, || unsafe { weft_write_pages(endpoint, &self.args, ptr::null_mut()) })
+    }
+
+    fn measure(&self, batches: usize, batch: usize, submit: impl Fn() -> i32) -> Result<f64> {
+        let mut one = Vec::new();
+        for _ in 0..batches {
+            let begun = Instant::now();
+            for _ in 0..batch {
+                check("the submission", submit())?;
+            }
+            one.push(begun.elapsed().as_nanos() as f64 / batch as f64);
+            let mut done = 0;
+            while done < batch {
+                done += self.ends.until(WEFT_COMPLETION_WRITE, 1)?;
+            }
+        }
+        Ok(Spread::of(one).median)
+    }
+
+    pub fn close(self) -> Result<()> {
+        self.ends.close()
+    }
+}

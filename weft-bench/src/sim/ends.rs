@@ -1,0 +1,137 @@
+//! Two endpoints of this process over simulated NICs, joined.
+
+use crate::engines::weft::{blob, check};
+use ::weft::capi::completion::*;
+use ::weft::capi::endpoint::*;
+use ::weft::capi::memory::*;
+use ::weft::capi::peer::*;
+use anyhow::{bail, Result};
+use std::ffi::CString;
+use std::mem::{size_of, zeroed};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_NS: u64 = 1_000_000;
+
+pub struct Side {
+    pub endpoint: *mut weft_endpoint,
+}
+
+impl Side {
+    fn open(fabric: &str, workers: u32, idle: u32) -> Result<Side> {
+        let fabric = CString::new(fabric)?;
+        let mut endpoint = ptr::null_mut();
+        // SAFETY: a config of zeros means defaults; the string outlives the call.
+        unsafe {
+            let mut config: weft_endpoint_config = zeroed();
+            config.size = size_of::<weft_endpoint_config>() as u32;
+            config.fabric = fabric.as_ptr();
+            config.progress = if workers == 0 { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
+            (config.workers, config.idle) = (workers, idle);
+            check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
+        }
+        Ok(Side { endpoint })
+    }
+
+    pub fn register(&self, base: *mut u8, len: usize) -> Result<*mut weft_memory> {
+        let range = weft_memory_range { address: base.cast(), len: len as u64 };
+        let mut memory = ptr::null_mut();
+        // SAFETY: mapped for the life of the process.
+        let registered = unsafe { weft_memory_register(self.endpoint, &range, 1, ptr::null(), &mut memory) };
+        check("weft_memory_register", registered)?;
+        Ok(memory)
+    }
+
+    /// Counts completions of a kind, after a wait of up to `wait_ns` for the first;
+    /// any that is none of success is an error.
+    pub fn poll(&self, kind: weft_completion_kind, wait_ns: u64) -> Result<usize> {
+        // SAFETY: integers and pointers; room for as many completions.
+        unsafe {
+            let mut done: [weft_completion; 16] = zeroed();
+            let count = weft_wait(self.endpoint, done.as_mut_ptr(), done.len() as u32, wait_ns);
+            check("weft_wait", count)?;
+            for one in &done[..count as usize] {
+                check("a completion", one.status)?;
+            }
+            Ok(done[..count as usize].iter().filter(|one| one.kind == kind).count())
+        }
+    }
+
+    pub fn close(&self) -> Result<()> {
+        // SAFETY: our own handle, closed once.
+        unsafe {
+            check("weft_endpoint_shutdown", weft_endpoint_shutdown(self.endpoint, 0))?;
+            check("weft_endpoint_close", weft_endpoint_close(self.endpoint))
+        }
+    }
+}
+
+/// A sender, and a receiver that is polled now and then.
+pub struct Ends {
+    pub sender: Side,
+    pub receiver: Side,
+    pub peer: weft_peer,
+    /// The sender's thread drives its rails.
+    manual: bool,
+}
+
+impl Ends {
+    /// With so many workers of the sender; 0: both progress as they are polled.
+    pub fn open(fabric: &str, workers: u32, idle: u32) -> Result<Ends> {
+        let (sender, receiver) = (Side::open(fabric, workers, idle)?, Side::open(fabric, 0, idle)?);
+        Ok(Ends { sender, receiver, peer: 0, manual: workers == 0 })
+    }
+
+    pub fn connect(&mut self) -> Result<()> {
+        let receiver = self.receiver.endpoint;
+        // SAFETY: `blob` passes buffers with their size.
+        let address = blob("weft_endpoint_address", |buffer, capacity, len| unsafe {
+            weft_endpoint_address(receiver, buffer, capacity, len)
+        })?;
+        let (data, len) = (address.as_ptr().cast(), address.len());
+        // SAFETY: the address outlives the call.
+        check("weft_peer_connect", unsafe {
+            weft_peer_connect(self.sender.endpoint, data, len, ptr::null(), &mut self.peer)
+        })?;
+        self.until(WEFT_COMPLETION_PEER_UP, 1).map(|_| ())
+    }
+
+    /// The receiver's memory, as the sender knows it.
+    pub fn import(&self, given: *mut weft_memory) -> Result<*mut weft_remote_memory> {
+        // SAFETY: as above.
+        let descriptor = blob("weft_memory_export", |buffer, capacity, len| unsafe {
+            weft_memory_export(given, buffer, capacity, len)
+        })?;
+        let (data, len, mut remote) = (descriptor.as_ptr().cast(), descriptor.len(), ptr::null_mut());
+        // SAFETY: the descriptor outlives the call.
+        check("weft_remote_memory_import", unsafe {
+            weft_remote_memory_import(self.sender.endpoint, self.peer, data, len, &mut remote)
+        })?;
+        Ok(remote)
+    }
+
+    /// Polls until so many completions of a kind have come, or more: how many.
+    pub fn until(&self, kind: weft_completion_kind, count: usize) -> Result<usize> {
+        let (begun, mut done, mut polls) = (Instant::now(), 0, 0u32);
+        // Beside workers this thread sleeps: the processors are theirs.
+        let (seldom, wait_ns) = if self.manual { (64, 0) } else { (1, WAIT_NS) };
+        while done < count {
+            done += self.sender.poll(kind, wait_ns)?;
+            polls = polls.wrapping_add(1);
+            // The receiver has little to say; NICs serve it.
+            if polls % seldom == 0 {
+                self.receiver.poll(WEFT_COMPLETION_MESSAGE, 0)?;
+                if polls % (seldom << 10) == 0 && begun.elapsed() > PATIENCE {
+                    bail!("no completion of kind {kind}: {done} of {count}");
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    pub fn close(&self) -> Result<()> {
+        self.sender.close()?;
+        self.receiver.close()
+    }
+}
