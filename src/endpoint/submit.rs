@@ -180,7 +180,9 @@ impl Endpoint {
             return Ok(());
         }
         let peer = self.core.messages.release(id)?;
-        if peer.state() == PeerState::Up {
+        // Should the two just miss each other, the next tick delivers.
+        if peer.stalled.load(Ordering::Relaxed) && peer.state() == PeerState::Up {
+            peer.stalled.store(false, Ordering::Relaxed);
             self.core.inboxes[peer.home].command(Command::Resume { peer: peer.id });
         }
         Ok(())

@@ -228,12 +228,26 @@ impl Worker {
             kind => {
                 let Some(channel) = kind.channel() else { return self.core.count_rubbish() };
                 self.acknowledged(peer, channel, header.acknowledged, now);
-                let Some(link) = self.link(peer) else { return };
-                link.channels[channel].receive(header.sequence, kind, body, now);
-                self.deliver(peer, channel, now);
+                self.arrive(peer, channel, (header.sequence, kind, body), now);
                 self.mark(peer);
             }
         }
+    }
+
+    /// A sequenced frame came: what is next is handed over where it lies.
+    fn arrive(&mut self, peer: u64, channel: usize, frame: (u32, Kind, &[u8]), now: u64) {
+        let (number, kind, body) = frame;
+        let Some(link) = self.link(peer) else { return };
+        if !link.channels[channel].is_next(number) || !link.takes(channel) {
+            link.channels[channel].receive(number, kind, body, now);
+        } else if let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) {
+            match self.hand_over(&mut link, kind, body, now) {
+                Delivery::Stalled => link.channels[channel].receive(number, kind, body, now),
+                delivery => link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently)),
+            }
+            self.bring_back(link, now);
+        }
+        self.deliver(peer, channel, now);
     }
 
     pub(super) fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
@@ -266,34 +280,37 @@ impl Worker {
 
     /// Hands over what has come in order, until there is no room for it.
     pub(super) fn deliver(&mut self, peer: u64, channel: usize, now: u64) {
-        loop {
+        while let Some(link) = self.link(peer).filter(|link| link.takes(channel)) {
+            let Some((kind, body)) = link.channels[channel].take_deliverable() else { return };
             let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) else { return };
-            // Nothing of a peer is published before its PEER_UP.
-            let wanted = channel == SYSTEM || link.up;
-            let next = wanted.then(|| link.channels[channel].take_deliverable()).flatten();
-            let Some((kind, body)) = next else {
-                self.links[place(peer)] = Some(link);
-                return;
-            };
-            let delivery = match kind {
-                Kind::Message => self.message(&mut link, &body, now),
-                Kind::Notify => self.notification(&link, &body, now),
-                _ => self.system(&mut link, kind, &body, now),
-            };
+            let delivery = self.hand_over(&mut link, kind, &body, now);
             let stalled = matches!(delivery, Delivery::Stalled);
             if stalled {
                 link.channels[channel].put_back(kind, body);
             } else {
                 link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
             }
-            let ready = link.ready_seen && !link.up;
-            self.links[place(peer)] = Some(link);
-            if ready {
-                self.come_closer(peer, now);
-            }
+            self.bring_back(link, now);
             if stalled {
                 return;
             }
+        }
+    }
+
+    fn hand_over(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
+        match kind {
+            Kind::Message => self.message(link, body, now),
+            Kind::Notify => self.notification(link, body, now),
+            _ => self.system(link, kind, body, now),
+        }
+    }
+
+    /// The link is in its place again.
+    fn bring_back(&mut self, link: Box<Link>, now: u64) {
+        let (peer, ready) = (link.peer.id, link.ready_seen && !link.up);
+        self.links[place(peer)] = Some(link);
+        if ready {
+            self.come_closer(peer, now);
         }
     }
 
@@ -347,7 +364,12 @@ impl Worker {
             let held = link.peer.held.load(Ordering::Relaxed);
             let room = held == 0 || held + part.total as u64 <= core.config.message_bytes;
             if !room || !core.queue.reserve(1) {
+                link.peer.stalled.store(true, Ordering::Relaxed);
                 return Delivery::Stalled;
+            }
+            if part.bytes.len() == part.total {
+                self.publish_message(link, part.bytes.to_vec(), now);
+                return Delivery::Taken;
             }
             link.assembly = Some(Assembly { bytes: Vec::with_capacity(part.total), total: part.total });
         }
@@ -362,6 +384,13 @@ impl Worker {
             return Delivery::Taken;
         }
         let bytes = link.assembly.take().map(|a| a.bytes).unwrap_or_default();
+        self.publish_message(link, bytes, now);
+        Delivery::Taken
+    }
+
+    /// Its place in the queue is reserved.
+    fn publish_message(&self, link: &Link, bytes: Vec<u8>, now: u64) {
+        let core = &self.core;
         let mut completion = Completion::new(completion::KIND_MESSAGE, Outcome::OK, link.peer.id, now);
         completion.bytes = bytes.len() as u64;
         if !bytes.is_empty() {
@@ -370,7 +399,6 @@ impl Worker {
             completion.data = data.cast();
         }
         core.queue.publish(completion);
-        Delivery::Taken
     }
 
     fn notification(&mut self, link: &Link, body: &[u8], now: u64) -> Delivery {

@@ -118,6 +118,11 @@ impl Channel {
         }
     }
 
+    /// Whether a frame that came is the next in order.
+    pub fn is_next(&self, number: u32) -> bool {
+        number == self.delivered.wrapping_add(1) && self.early.is_empty()
+    }
+
     /// The next frame in order, if it is here. `deliver` when it was taken.
     pub fn deliverable(&self) -> Option<(Kind, &[u8])> {
         let next = self.delivered.wrapping_add(1);

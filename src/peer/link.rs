@@ -156,6 +156,11 @@ impl Link {
         done
     }
 
+    /// Nothing of a peer is published before its PEER_UP.
+    pub fn takes(&self, channel: usize) -> bool {
+        channel == super::wire::SYSTEM || self.up
+    }
+
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
         !self.up

@@ -29,7 +29,7 @@ use crate::status::Status;
 use address::Address;
 use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +60,8 @@ pub struct Peer {
     pub outgoing: AtomicU64,
     /// Bytes of messages from it that the caller has not released.
     pub held: AtomicU64,
+    /// Its next message waits for room.
+    pub stalled: AtomicBool,
     /// Memories that it said are no more.
     pub gone: Mutex<HashSet<u64>>,
     /// Lanes that are up, of the fabric that serves it.
@@ -116,6 +118,7 @@ impl Peer {
             connects: Mutex::default(),
             outgoing: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            stalled: AtomicBool::new(false),
             gone: Mutex::default(),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),

@@ -73,7 +73,8 @@ fn there_and_back(bench: &mut Bench, game: Game) -> Result<f64> {
     );
     if game == Game::Words {
         let any = outcome.ratios(|_| true)?.median;
-        note += &format!(", to the fastest loop that does not ask whether its writes were delivered {any:.3}");
+        note +=
+            &format!(", to the fastest loop that does not ask whether its writes were delivered {any:.3}");
     }
     bench.notes.push(note);
     Ok(ratios.median)
