@@ -229,11 +229,10 @@ typedef int32_t weft_category;
 WEFT_API const char *weft_status_name(weft_status status);
 
 /**
- * One sentence on what a status means, or that it is a count. Static: never free it. Any thread.
- * Since 0.1.
+ * One sentence on what a status means, or that it is a count. Static: never free
+ * it. Any thread. Since 0.1.
  */
-WEFT_API
-const char *weft_status_text(weft_status status);
+WEFT_API const char *weft_status_text(weft_status status);
 
 /**
  * The `WEFT_CATEGORY_*` of a status; for negative numbers that this library does

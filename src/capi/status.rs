@@ -109,8 +109,8 @@ pub extern "C" fn weft_status_name(status: weft_status) -> *const c_char {
     Status::name_of(status).as_ptr()
 }
 
-/// One sentence on what a status means, or that it is a count. Static: never free it. Any thread.
-/// Since 0.1.
+/// One sentence on what a status means, or that it is a count. Static: never free
+/// it. Any thread. Since 0.1.
 #[no_mangle]
 pub extern "C" fn weft_status_text(status: weft_status) -> *const c_char {
     Status::text_of(status).as_ptr()
