@@ -135,7 +135,6 @@ static struct waiting wait_for_silence(void)
 
 static void end_waiting(struct waiting *w)
 {
-    /* First: libfabric's shm may crash when it reads greetings of an endpoint that has gone. */
     CHECK_OK(weft_endpoint_close(w->silent));
     box_close(w->box);
 }
@@ -230,7 +229,9 @@ static void *say(void *argument)
 static void *replace(void *argument)
 {
     (void)argument;
-    for (int i = 0; i < 2000; i++) {
+    uint64_t until = now_ns() + patience_ms() * MS;
+    for (int i = 0; i < 2000 || heard == 0; i++) {
+        CHECK(now_ns() < until);
         pthread_mutex_lock(&current_lock);
         struct lines *old = current;
         current = i % 5 == 4 ? NULL : new_lines();
@@ -267,14 +268,17 @@ static void a_replaced_callback_is_left_alone(void)
     end_waiting(&w);
 }
 
+/* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other greets. */
+#define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
+
 static const struct test tests[] = {
     {"lines_come_to_a_callback", "once", lines_come_to_a_callback},
     {"levels_are_kept", "once", levels_are_kept},
     {"stderr_is_the_usual_place", "once", stderr_is_the_usual_place},
     {"a_callback_cannot_change_the_log", "once", a_callback_cannot_change_the_log},
-    {"failures_are_explained", "any", failures_are_explained},
+    {"failures_are_explained", QUIET, failures_are_explained},
     {"a_fabrics_word_is_told", "once", a_fabrics_word_is_told},
-    {"a_replaced_callback_is_left_alone", "any", a_replaced_callback_is_left_alone},
+    {"a_replaced_callback_is_left_alone", QUIET, a_replaced_callback_is_left_alone},
     {NULL, NULL, NULL},
 };
 

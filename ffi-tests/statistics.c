@@ -206,7 +206,6 @@ static void statuses_are_counted(void)
     CHECK_EQ(s.completions[-WEFT_ERR_CANCELED], CANCELED);
     CHECK_EQ(sum(s.completions, COUNT(s.completions)), LATE + CANCELED);
     CHECK_EQ(sum(s.latency, COUNT(s.latency)) + s.bytes_written + s.latency_sum_ns, 0);
-    /* First: libfabric's shm may crash when it reads greetings of an endpoint that has gone. */
     CHECK_OK(weft_endpoint_close(silent));
     box_close(box);
 }
@@ -365,10 +364,13 @@ static void arguments_are_checked(void)
     REFUSED(WEFT_ERR_HANDLE, weft_endpoint_stats(endpoint, &s));
 }
 
+/* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other greets. */
+#define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
+
 static const struct test tests[] = {
     {"figures_are_what_was_moved", "any", figures_are_what_was_moved},
     {"pages_count_as_slices", "any", pages_count_as_slices},
-    {"statuses_are_counted", "any", statuses_are_counted},
+    {"statuses_are_counted", QUIET, statuses_are_counted},
     {"refused_posts_are_counted", "once", refused_posts_are_counted},
     {"a_stalled_peer_shows", "tcp", a_stalled_peer_shows},
     {"counters_only_grow", "any", counters_only_grow},
