@@ -2,13 +2,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <weft.h>
-#define CHECK(call) check(call, #call)
-static void check(int32_t status, const char *call) {
-    if (status < 0) fprintf(stderr, "%s: %s: %s\n", call, weft_status_name(status), weft_last_error()), exit(1);
+#define CHECK(call) check(call, #call, NULL)
+static void check(int32_t status, const char *what, const char *why) {
+    const char *name = weft_status_name(status);
+    if (status < 0) fprintf(stderr, "%s: %s: %s\n", what, name, why ? why : weft_last_error()), exit(1);
 }
 static void wait_for(weft_endpoint *endpoint, weft_completion_kind kind) {
-    for (weft_completion done = {0}; done.kind != kind; CHECK(done.status)) /* PEER_UP comes first */
-        CHECK(weft_wait(endpoint, &done, 1, UINT64_C(10000000000)) == 1 ? WEFT_OK : WEFT_ERR_TIMED_OUT);
+    for (weft_completion done = {0}; done.kind != kind;) { /* PEER_UP comes first */
+        int32_t count = weft_wait(endpoint, &done, 1, UINT64_C(10000000000));
+        CHECK(count);
+        int32_t status = count ? done.status : WEFT_ERR_TIMED_OUT;
+        check(status, "completion", weft_status_text(status)); /* weft_last_error is of calls */
+    }
 }
 int main(void) {
     weft_endpoint *here, *there; /* with every NIC of this machine */

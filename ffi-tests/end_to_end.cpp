@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <sys/socket.h>
@@ -139,7 +140,14 @@ void decode(int fd)
 void prefill(int fd)
 {
     auto layers = make_layers(true);
+    std::vector<std::string> lines;
+    auto keep = [](weft_log_level, const char *component, const char *message, void *all) {
+        static_cast<std::vector<std::string> *>(all)->push_back(std::string(component) + ": " + message);
+    };
+    check("log", weft_log_set(WEFT_LOG_DEBUG, keep, &lines));
     endpoint e = open();
+    check("log", weft_log_set(WEFT_LOG_DEFAULT, nullptr, nullptr));
+    require(!lines.empty(), "a line of the log");
     memory m = register_all(e, layers);
     auto address = hear(fd), descriptor = hear(fd);
     weft_peer peer = 0;
@@ -166,6 +174,11 @@ void prefill(int fd)
     check("write", weft_write_pages(e.get(), &args, &id));
     weft_completion c = next(e, WEFT_COMPLETION_WRITE);
     require(c.transfer == id && c.bytes == page_len * page_count * layer_count, "the completion");
+    weft_endpoint_statistics stats = WEFT_ENDPOINT_STATISTICS_INIT;
+    check("stats", weft_endpoint_stats(e.get(), &stats));
+    require(stats.bytes_written == c.bytes && stats.writes == 1 && stats.completions[-WEFT_OK] == 1 &&
+                std::accumulate(stats.latency, stats.latency + WEFT_STATISTICS_BUCKETS, uint64_t(0)) == 1,
+            "the statistics");
     c = next(e, WEFT_COMPLETION_MESSAGE);
     require(c.bytes == 6 && std::memcmp(c.data, "thanks", 6) == 0, "the message");
     check("release", weft_message_release(e.get(), c.transfer));

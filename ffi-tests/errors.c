@@ -60,11 +60,21 @@ static void statuses_have_names(void)
 
 static void unknown_statuses_are_answered(void)
 {
-    const weft_status unknown[] = {1, 2, -3, -19, -30, -49, -75, -91, -1000, INT32_MAX, INT32_MIN};
+    const weft_status unknown[] = {-3, -19, -30, -49, -75, -91, -1000, INT32_MIN};
     for (size_t i = 0; i < COUNT(unknown); i++) {
         CHECK(strcmp(weft_status_name(unknown[i]), "WEFT_ERR_UNKNOWN") == 0);
         CHECK(weft_status_text(unknown[i]) && *weft_status_text(unknown[i]));
         CHECK_EQ(weft_status_category(unknown[i]), WEFT_CATEGORY_INTERNAL);
+    }
+}
+
+static void counts_are_no_errors(void)
+{
+    const weft_status counts[] = {1, 2, 20, INT32_MAX};
+    for (size_t i = 0; i < COUNT(counts); i++) {
+        CHECK(strcmp(weft_status_name(counts[i]), "WEFT_OK") == 0);
+        CHECK(strstr(weft_status_text(counts[i]), "count") != NULL);
+        CHECK_EQ(weft_status_category(counts[i]), WEFT_CATEGORY_OK);
     }
 }
 
@@ -246,6 +256,7 @@ static void unknown_fabric_is_named(void)
     config.rails = NULL;
     REFUSED(WEFT_ERR_UNSUPPORTED, opens(&config));
     CHECK(strstr(weft_last_error(), "nosuchfabric") != NULL);
+    CHECK(strstr(weft_last_error(), "host, efa, verbs, tcp, shm and sim") != NULL);
     CHECK(strstr(weft_last_error(), "tcp") != NULL); /* what there is */
     const char *odd[] = {",", "tcp,nosuchfabric", ";", "\xff\xfe", "%s%s%s%n"};
     for (size_t i = 0; i < COUNT(odd); i++) {
@@ -1014,6 +1025,34 @@ static void page_transfers_outside(void)
     duo_close(&duo);
 }
 
+/* Layers may come from one place, but not go to one. */
+static void layers_are_not_written_to_one_place(void)
+{
+    struct duo duo = duo_open(65536);
+    weft_endpoint *a = duo.a->endpoint;
+    weft_transfer id;
+    weft_pages_args p = good_pages(&duo);
+    p.page_count = 1;
+    p.layer_count = 3;
+    REFUSED(WEFT_ERR_INVALID, weft_write_pages(a, &p, NULL));
+    CHECK(strstr(weft_last_error(), "remote_range_step") != NULL);
+    CHECK(strstr(weft_last_error(), "remote_layer_stride") != NULL);
+    REFUSED(WEFT_ERR_INVALID, weft_read_pages(a, &p, NULL));
+    CHECK(strstr(weft_last_error(), "local_range_step") != NULL);
+    p.remote_layer_stride = p.page_len;
+    fill_random(duo.a_bytes, p.page_len, 1);
+    CHECK_OK(weft_write_pages(a, &p, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    for (uint64_t layer = 0; layer < 3; layer++)
+        CHECK_EQ(differs_random(duo.b_bytes + layer * p.page_len, p.page_len, 1), -1);
+    REFUSED(WEFT_ERR_INVALID, weft_read_pages(a, &p, NULL));
+    p.page_count = 0; /* nothing is written at all */
+    p.remote_layer_stride = 0;
+    CHECK_OK(weft_write_pages(a, &p, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    duo_close(&duo);
+}
+
 static void bad_transfer_arguments(void)
 {
     struct duo duo = duo_open(65536);
@@ -1049,6 +1088,8 @@ static void bad_transfer_arguments(void)
     BAD_PAGES(WEFT_ERR_LIMIT, p.layer_count = UINT32_MAX);
     BAD_PAGES(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data; p.notify_data_len = 257);
     BAD_PAGES(WEFT_ERR_INVALID, p.flags = WEFT_NOTIFY; p.notify_data_len = 1);
+    BAD_PAGES(WEFT_ERR_INVALID, p.notify = 1); /* without WEFT_NOTIFY */
+    CHECK(strstr(weft_last_error(), "WEFT_NOTIFY") != NULL);
     BAD_PAGES(WEFT_ERR_LIMIT, p.timeout_ns = HOURS_25);
     BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 4);
     BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 0x80000001);
@@ -1057,6 +1098,7 @@ static void bad_transfer_arguments(void)
     BAD_RANGE(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data;
               p.notify_data_len = UINT32_MAX);
     BAD_RANGE(WEFT_ERR_INVALID, p.flags = WEFT_NOTIFY; p.notify_data_len = 1);
+    BAD_RANGE(WEFT_ERR_INVALID, p.notify = UINT64_MAX);
     BAD_RANGE(WEFT_ERR_LIMIT, p.timeout_ns = UINT64_MAX);
     BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.flags = 4);
     BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.reserved = 1);
@@ -1348,6 +1390,7 @@ static void ten_million_pages(void)
 static const struct test tests[] = {
     {"statuses_have_names", "once", statuses_have_names},
     {"unknown_statuses_are_answered", "once", unknown_statuses_are_answered},
+    {"counts_are_no_errors", "once", counts_are_no_errors},
     {"version_is_that_of_the_header", "once", version_is_that_of_the_header},
     {"last_error_is_of_this_thread", "once", last_error_is_of_this_thread},
     {"open_refuses_null", "once", open_refuses_null},
@@ -1379,6 +1422,7 @@ static const struct test tests[] = {
     {"range_transfers_outside", "once", range_transfers_outside},
     {"page_transfers_outside", "once", page_transfers_outside},
     {"bad_transfer_arguments", "once", bad_transfer_arguments},
+    {"layers_are_not_written_to_one_place", "any", layers_are_not_written_to_one_place},
     {"argument_sizes", "once", argument_sizes},
     {"damaged_addresses", "any", damaged_addresses},
     {"damaged_descriptors", "any", damaged_descriptors},

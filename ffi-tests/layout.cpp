@@ -151,6 +151,46 @@ AT(weft_send_args, timeout_ns, 32);
 AT(weft_send_args, user_data, 40);
 AT(weft_send_args, queue, 48);
 
+SIZE(weft_endpoint_statistics, 1208);
+AT(weft_endpoint_statistics, size, 0);
+AT(weft_endpoint_statistics, peers, 4);
+AT(weft_endpoint_statistics, active, 8);
+AT(weft_endpoint_statistics, writes, 16);
+AT(weft_endpoint_statistics, reads, 24);
+AT(weft_endpoint_statistics, sends, 32);
+AT(weft_endpoint_statistics, bytes_written, 40);
+AT(weft_endpoint_statistics, bytes_read, 48);
+AT(weft_endpoint_statistics, bytes_sent, 56);
+AT(weft_endpoint_statistics, messages_sent, 64);
+AT(weft_endpoint_statistics, notifications_sent, 72);
+AT(weft_endpoint_statistics, messages_received, 80);
+AT(weft_endpoint_statistics, bytes_received, 88);
+AT(weft_endpoint_statistics, notifications_received, 96);
+AT(weft_endpoint_statistics, frames_dropped, 104);
+AT(weft_endpoint_statistics, completions, 112);
+AT(weft_endpoint_statistics, latency, 880);
+AT(weft_endpoint_statistics, latency_sum_ns, 1200);
+
+SIZE(weft_rail_statistics, 128);
+AT(weft_rail_statistics, size, 0);
+AT(weft_rail_statistics, up, 4);
+AT(weft_rail_statistics, lanes, 8);
+AT(weft_rail_statistics, lanes_stalled, 12);
+AT(weft_rail_statistics, bytes_written, 16);
+AT(weft_rail_statistics, bytes_read, 24);
+AT(weft_rail_statistics, slices_written, 32);
+AT(weft_rail_statistics, slices_read, 40);
+AT(weft_rail_statistics, posts, 48);
+AT(weft_rail_statistics, posts_refused, 56);
+AT(weft_rail_statistics, errors, 64);
+AT(weft_rail_statistics, retries, 72);
+AT(weft_rail_statistics, frames_sent, 80);
+AT(weft_rail_statistics, frames_received, 88);
+AT(weft_rail_statistics, inflight_bytes, 96);
+AT(weft_rail_statistics, inflight_posts, 104);
+AT(weft_rail_statistics, bytes_per_s, 112);
+AT(weft_rail_statistics, round_trip_ns, 120);
+
 // Numbers, fixed for ever.
 static_assert(WEFT_OK == 0, "WEFT_OK");
 static_assert(WEFT_ERR_AGAIN == -1, "WEFT_ERR_AGAIN");
@@ -201,6 +241,14 @@ static_assert(WEFT_COMPLETION_PEER_DOWN == 7, "WEFT_COMPLETION_PEER_DOWN");
 static_assert(WEFT_NOTIFY == 1, "WEFT_NOTIFY");
 static_assert(WEFT_NOTIFY_DATA_MAX == 256, "WEFT_NOTIFY_DATA_MAX");
 static_assert(WEFT_MESSAGE_MAX == 1048576, "WEFT_MESSAGE_MAX");
+static_assert(WEFT_LOG_DEFAULT == 0, "WEFT_LOG_DEFAULT");
+static_assert(WEFT_LOG_ERROR == 1, "WEFT_LOG_ERROR");
+static_assert(WEFT_LOG_WARN == 2, "WEFT_LOG_WARN");
+static_assert(WEFT_LOG_INFO == 3, "WEFT_LOG_INFO");
+static_assert(WEFT_LOG_DEBUG == 4, "WEFT_LOG_DEBUG");
+static_assert(WEFT_LOG_TRACE == 5, "WEFT_LOG_TRACE");
+static_assert(WEFT_STATISTICS_STATUSES == 96, "WEFT_STATISTICS_STATUSES");
+static_assert(WEFT_STATISTICS_BUCKETS == 40, "WEFT_STATISTICS_BUCKETS");
 
 static_assert(std::is_same<weft_status, int32_t>::value, "weft_status");
 static_assert(std::is_same<weft_category, int32_t>::value, "weft_category");
@@ -222,9 +270,12 @@ bool weft_initializers_are_fine()
     weft_range_args range WEFT_RANGE_ARGS_INIT; // brace initialisation
     weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
     static weft_send_args message = WEFT_SEND_ARGS_INIT;
+    weft_endpoint_statistics done = WEFT_ENDPOINT_STATISTICS_INIT;
+    weft_rail_statistics carried = WEFT_RAIL_STATISTICS_INIT;
     return config.size == sizeof config && endpoint.size == sizeof endpoint &&
            rail.size == sizeof rail && peer.size == sizeof peer &&
            connect.size == sizeof connect && memory.size == sizeof memory && alloc.size == sizeof alloc &&
            range.size == sizeof range && pages.size == sizeof pages &&
-           message.size == sizeof message && pages.queue == nullptr;
+           message.size == sizeof message && done.size == sizeof done &&
+           carried.size == sizeof carried && pages.queue == nullptr;
 }

@@ -222,20 +222,22 @@ typedef int32_t weft_category;
 
 /**
  * The name of a status, as "WEFT_ERR_TIMED_OUT"; "WEFT_ERR_UNKNOWN" for a
- * number that this library does not know. Static: never free it. Any thread.
+ * negative number that this library does not know. A positive number is a count,
+ * as `weft_poll` returns it: "WEFT_OK". Static: never free it. Any thread.
  * Since 0.1.
  */
 WEFT_API const char *weft_status_name(weft_status status);
 
 /**
- * One sentence on what a status means. Static: never free it. Any thread.
- * Since 0.1.
+ * One sentence on what a status means, or that it is a count. Static: never free
+ * it. Any thread. Since 0.1.
  */
 WEFT_API const char *weft_status_text(weft_status status);
 
 /**
- * The `WEFT_CATEGORY_*` of a status; for numbers that this library does not
- * know, `WEFT_CATEGORY_INTERNAL`. Any thread. Since 0.1.
+ * The `WEFT_CATEGORY_*` of a status; for negative numbers that this library does
+ * not know, `WEFT_CATEGORY_INTERNAL`, for counts `WEFT_CATEGORY_OK`. Any thread.
+ * Since 0.1.
  */
 WEFT_API weft_category weft_status_category(weft_status status);
 
@@ -247,6 +249,71 @@ WEFT_API weft_category weft_status_category(weft_status status);
  * status instead, since whoever polls may be another thread. Since 0.1.
  */
 WEFT_API const char *weft_last_error(void);
+
+/* ---- The log ---- */
+
+/** How much is logged: `WEFT_LOG_*`. Each level has the lines of those before it. */
+typedef uint32_t weft_log_level;
+
+/**
+ * Receives one line of the log: its level (`WEFT_LOG_ERROR` to
+ * `WEFT_LOG_TRACE`), the part of the library that it is of ("endpoint", "rail",
+ * "transfer", ...) and the text, without a newline. Both strings are valid during
+ * the call only. `user_data`: as given to `weft_log_set`.
+ *
+ * It may be called by any thread of Weft and any that calls Weft, by several at
+ * once, and while they move data: be quick, and do not wait for another thread
+ * that calls Weft. It must not call Weft, and must not end by an exception or
+ * longjmp.
+ */
+typedef void (*weft_log_callback)(weft_log_level level,
+                                  const char *component,
+                                  const char *message,
+                                  void *user_data);
+
+/**
+ * As the environment variable WEFT_LOG says (error, warn, info, debug or trace);
+ * without it, warnings.
+ */
+#define WEFT_LOG_DEFAULT 0
+
+/** What stops an endpoint. */
+#define WEFT_LOG_ERROR 1
+
+/**
+ * What an operator should know: a NIC that is left out, a peer that cannot be
+ * reached.
+ */
+#define WEFT_LOG_WARN 2
+
+/** Operations that failed because a fabric reported an error, with its text. */
+#define WEFT_LOG_INFO 3
+
+/** Choices of rails and fabrics, and every operation that failed. */
+#define WEFT_LOG_DEBUG 4
+
+/** Everything. */
+#define WEFT_LOG_TRACE 5
+
+/**
+ * Says how much is logged in this process, by all of its endpoints, and where to.
+ *
+ * `level`: `WEFT_LOG_*`. `callback`: receives every line up to that level,
+ * instead of stderr; NULL: stderr. `user_data`: passed on to it, and the
+ * caller's to keep until the callback has been replaced. `weft_log_set(0, NULL,
+ * NULL)` is how it was at first.
+ *
+ * Any thread, at any time, also before the first open. Blocks while another
+ * thread is in the old callback: when it has returned, that one is not called
+ * any more. Errors: `WEFT_ERR_INVALID` (no such level), `WEFT_ERR_BUSY` (called
+ * by a log callback), `WEFT_ERR_UNSUPPORTED` (Weft is part of a Rust program that
+ * has a logger). Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_log_set(weft_log_level level,
+                         weft_log_callback callback,
+                         void *user_data);
 
 /* ---- The machine: what is near what ---- */
 
@@ -548,7 +615,8 @@ typedef struct weft_rail_properties {
  *
  * libfabric is `libfabric.so.1`, or the file that the environment variable
  * WEFT_LIBFABRIC names. WEFT_LOG (error, warn, info, debug or trace) writes to
- * stderr what the library does; by default warnings.
+ * stderr what the library does; by default warnings. `weft_log_set` has them go
+ * elsewhere.
  *
  * `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
  * owns it and gives it back with `weft_endpoint_close`. Nothing is left open
@@ -792,7 +860,8 @@ typedef struct weft_alloc_args {
     uint32_t size;
     /**
      * The NUMA node that the memory should be on, plus 1: 1 to 64. A wish: if
-     * the node has no room, it lies elsewhere. 0: where the system puts it.
+     * the node has no room, it lies elsewhere. 0: the node that most of the
+     * endpoint's rails are on, if that is known, else where the system puts it.
      */
     uint32_t node;
 } weft_alloc_args;
@@ -1014,7 +1083,9 @@ typedef struct weft_completion {
     const void *data;
     /**
      * The provider's error number behind a failure, as in libfabric's
-     * fi_errno.h; 0 if there is none.
+     * fi_errno.h; 0 if there is none. The log says more: at `WEFT_LOG_INFO` a line
+     * for each such operation, with its id, peer, rail and the provider's text, and
+     * at `WEFT_LOG_DEBUG` one for every operation that failed.
      */
     int32_t provider_errno;
     /** The rail that failed, or 0xffffffff. */
@@ -1190,7 +1261,7 @@ typedef struct weft_range_args {
     uint64_t remote_offset;
     /** Bytes to move; 0 moves nothing and completes (and notifies) all the same. */
     uint64_t len;
-    /** The notification's value, with `WEFT_NOTIFY`. */
+    /** The notification's value, with `WEFT_NOTIFY`; else 0. */
     uint64_t notify;
     /** The notification's data, copied by the call; NULL for none. */
     const void *notify_data;
@@ -1255,7 +1326,8 @@ typedef struct weft_pages_args {
     uint32_t remote_first_range;
     /**
      * Ranges from one layer to the next. With 0, and a `layer_stride` of 0, all
-     * layers lie at the same place.
+     * layers lie at the same place: fine where they are read from, but several
+     * layers are not written to one place (`WEFT_ERR_INVALID`).
      */
     uint32_t local_range_step;
     uint32_t remote_range_step;
@@ -1270,7 +1342,7 @@ typedef struct weft_pages_args {
     uint32_t layer_count;
     /** Bytes of `notify_data`, up to `WEFT_NOTIFY_DATA_MAX`. */
     uint32_t notify_data_len;
-    /** The notification's value, with `WEFT_NOTIFY`. */
+    /** The notification's value, with `WEFT_NOTIFY`; else 0. */
     uint64_t notify;
     /** The notification's data, copied by the call; NULL for none. */
     const void *notify_data;
@@ -1424,6 +1496,151 @@ weft_status weft_send(weft_endpoint *endpoint,
  * not a message of this endpoint). Since 0.1.
  */
 WEFT_API weft_status weft_message_release(weft_endpoint *endpoint, weft_transfer message);
+
+/* ---- Statistics: what an endpoint and its rails have done ---- */
+
+/** Places of `completions` in `weft_endpoint_statistics`. */
+#define WEFT_STATISTICS_STATUSES 96
+
+/** Places of `latency` in `weft_endpoint_statistics`. */
+#define WEFT_STATISTICS_BUCKETS 40
+
+/**
+ * What an endpoint has done since it was opened. Filled by
+ * `weft_endpoint_stats`. All but `peers` and `active` only grow. An operation
+ * counts before its completion can be polled.
+ */
+typedef struct weft_endpoint_statistics {
+    /** `sizeof(weft_endpoint_statistics)`, set by the caller. */
+    uint32_t size;
+    /** Peers that are connected now. */
+    uint32_t peers;
+    /** Operations that are outstanding now. */
+    uint64_t active;
+    /** Operations that were accepted: writes, reads and sends. */
+    uint64_t writes;
+    uint64_t reads;
+    uint64_t sends;
+    /** Bytes of those that ended with `WEFT_OK`. */
+    uint64_t bytes_written;
+    uint64_t bytes_read;
+    uint64_t bytes_sent;
+    /** Sends, and transfers with `WEFT_NOTIFY`, that ended with `WEFT_OK`. */
+    uint64_t messages_sent;
+    uint64_t notifications_sent;
+    /** Messages of peers that came into the endpoint's queue, and their bytes. */
+    uint64_t messages_received;
+    uint64_t bytes_received;
+    /** Notifications of peers that came into the endpoint's queue. */
+    uint64_t notifications_received;
+    /**
+     * Frames that were dropped because they made no sense: of a program that is
+     * not Weft, or of peers that have ended.
+     */
+    uint64_t frames_dropped;
+    /**
+     * Operations that have ended, by their status: `completions[-status]`, so
+     * [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
+     * to `writes`, `reads` and `sends`.
+     */
+    uint64_t completions[WEFT_STATISTICS_STATUSES];
+    /**
+     * How long writes and reads that ended with `WEFT_OK` took from submission to
+     * completion, as a histogram: [i] counts those of 2^i ns up to but not including
+     * 2^(i + 1) ns; [0] also those of 0 ns, the last all longer ones.
+     */
+    uint64_t latency[WEFT_STATISTICS_BUCKETS];
+    /** Nanoseconds that all of these took together. */
+    uint64_t latency_sum_ns;
+} weft_endpoint_statistics;
+
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0}
+
+/**
+ * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is
+ * about this endpoint's own writes and reads: what peers write here or read from
+ * here counts at the peer.
+ *
+ * Counters only grow, and count before the operation's completion can be polled.
+ * What says "now" is how it was when the rail's worker last looked, up to some
+ * milliseconds ago (with manual progress: when somebody polled last).
+ */
+typedef struct weft_rail_statistics {
+    /** `sizeof(weft_rail_statistics)`, set by the caller. */
+    uint32_t size;
+    /** 1 while it is open, 0 once the endpoint has shut down. */
+    uint32_t up;
+    /**
+     * Rails of peers that it reaches now, and of these the ones that have bytes in
+     * flight and have not taken any for 20 ms.
+     */
+    uint32_t lanes;
+    uint32_t lanes_stalled;
+    /**
+     * Bytes that it has carried: delivered, or (writes of small pages in bundles)
+     * written to the peer's staging memory.
+     */
+    uint64_t bytes_written;
+    uint64_t bytes_read;
+    /** Slices of these: pages, or pieces of large ones. */
+    uint64_t slices_written;
+    uint64_t slices_read;
+    /** The posts that carried them. */
+    uint64_t posts;
+    /**
+     * Posts for which the NIC, or the peer's connection, had no room (EAGAIN);
+     * each was tried again later.
+     */
+    uint64_t posts_refused;
+    /** Posts and receives that failed. */
+    uint64_t errors;
+    /** What was sent again because nobody answered: greetings of peers. */
+    uint64_t retries;
+    /** Control frames: greetings, messages, notifications, acknowledgements. */
+    uint64_t frames_sent;
+    uint64_t frames_received;
+    /** Bytes and posts that are in flight now. */
+    uint64_t inflight_bytes;
+    uint64_t inflight_posts;
+    /**
+     * Bytes per second that were delivered of late while there was something to
+     * carry, by its fastest lane; 0: not measured yet.
+     */
+    uint64_t bytes_per_s;
+    /**
+     * The shortest time from a post to its delivery that its lanes have seen, in
+     * nanoseconds; 0: not measured yet.
+     */
+    uint64_t round_trip_ns;
+} weft_rail_statistics;
+
+#define WEFT_RAIL_STATISTICS_INIT {sizeof(weft_rail_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Fills in what the endpoint has done. `statistics->size` must be set. The
+ * figures are not of one moment: others work meanwhile.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_stats(const weft_endpoint *endpoint,
+                                weft_endpoint_statistics *statistics);
+
+/**
+ * Fills in what rail `index` has done, from 0 to `rails - 1` of
+ * `weft_endpoint_properties`. `statistics->size` must be set. The figures are not
+ * of one moment: others work meanwhile.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail),
+ * `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_rail_stats(const weft_endpoint *endpoint,
+                            uint32_t index,
+                            weft_rail_statistics *statistics);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -20,6 +20,7 @@ mod clock;
 mod codec;
 mod endpoint;
 mod fabric;
+mod logging;
 mod memory;
 mod peer;
 mod rail;

@@ -94,10 +94,13 @@ impl Status {
     }
 
     pub fn name_of(code: i32) -> &'static CStr {
-        Self::row(code).map_or(c"WEFT_ERR_UNKNOWN", |row| row.1)
+        Self::row(code.min(0)).map_or(c"WEFT_ERR_UNKNOWN", |row| row.1)
     }
 
     pub fn text_of(code: i32) -> &'static CStr {
+        if code > 0 {
+            return c"success: a positive number is a count, as weft_poll returns it";
+        }
         Self::row(code).map_or(c"a status that this version of Weft does not know", |row| row.2)
     }
 
@@ -122,6 +125,7 @@ pub enum Category {
 impl Category {
     /// The blocks of the numbering say it.
     pub fn of(code: i32) -> Category {
+        let code = code.min(0);
         if Status::row(code).is_none() {
             return Category::Internal;
         }
@@ -169,14 +173,6 @@ impl Error {
     /// The last OS error, with what was being done.
     pub fn system(doing: &str) -> Error {
         Error::new(Status::System, format!("{doing}: {}", std::io::Error::last_os_error()))
-    }
-}
-
-/// An error number of libfabric, which begin with the system's, for people.
-pub fn errno_text(errno: i32) -> String {
-    match errno {
-        1..=255 => std::io::Error::from_raw_os_error(errno).to_string(),
-        _ => format!("libfabric error {errno}"),
     }
 }
 

@@ -83,6 +83,21 @@ async def target(sock):
     weft.lib.weft_endpoint_close(endpoint)
 
 
+def check_figures(weft, endpoint):
+    done, carried = weft.EndpointStatistics(), weft.RailStatistics()
+    weft.lib.weft_endpoint_stats(endpoint, byref(done))
+    assert (done.writes, done.completions[0], sum(done.latency)) == (200, 200, 200)
+    assert (done.notifications_sent, done.messages_received) == (200, 200)
+    assert done.bytes_written == 200 * PAGE * PAGES * LAYERS
+    properties = weft.EndpointProperties()
+    weft.lib.weft_endpoint_info(endpoint, byref(properties))
+    written = 0
+    for rail in range(properties.rails):
+        weft.lib.weft_rail_stats(endpoint, rail, byref(carried))
+        written += carried.bytes_written
+    assert written == done.bytes_written
+
+
 async def writer(sock):
     import weft
 
@@ -118,6 +133,7 @@ async def writer(sock):
         assert done.bytes == PAGE * PAGES * LAYERS
         assert seen == b"seen %d" % round_
     tell(sock, b"done")
+    check_figures(weft, endpoint)
     weft.lib.weft_remote_memory_release(remote)
     weft.lib.weft_memory_deregister(memory)
     weft.lib.weft_endpoint_shutdown(endpoint, 0)
@@ -183,9 +199,27 @@ def errors_are_exceptions():
         raise AssertionError("an unknown fabric opened")
 
 
+def the_log_comes_to_python():
+    import weft
+
+    lines = []
+
+    def keep(level, component, message, user_data):
+        lines.append((level, component.decode(), message.decode()))
+
+    callback = weft.LogCallback(keep)
+    weft.lib.weft_log_set(weft.LOG_DEBUG, callback, None)
+    endpoint = weft.open_endpoint()
+    weft.lib.weft_endpoint_close(endpoint)
+    weft.lib.weft_log_set(weft.LOG_DEFAULT, weft.LogCallback(), None)
+    assert any(component == "endpoint" and "rails" in text for _, component, text in lines), lines
+    assert all(level <= weft.LOG_DEBUG for level, _, _ in lines)
+
+
 TESTS = {
     "asyncio_end_to_end": ("any", asyncio_end_to_end),
     "sigterm_handler_still_runs": ("any", sigterm_handler_still_runs),
+    "the_log_comes_to_python": ("any", the_log_comes_to_python),
     "errors_are_exceptions": ("once", errors_are_exceptions),
 }
 

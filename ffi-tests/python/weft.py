@@ -6,6 +6,7 @@ from ctypes import (POINTER, Structure, byref, c_char, c_char_p, c_int32, c_size
                     c_uint64, c_void_p)
 
 OK, AGAIN = 0, -1
+LOG_DEFAULT, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE = range(6)
 NOTIFY = 1
 WRITE, READ, SEND, MESSAGE, NOTIFICATION, PEER_UP, PEER_DOWN = range(1, 8)
 
@@ -40,6 +41,25 @@ class RailProperties(Sized):
         ("size", c_uint32), ("worker", c_uint32), ("fabric", c_char * 64), ("name", c_char * 64),
         ("address", c_char * 128), ("numa_node", c_int32), ("pci", c_char * 32),
         ("bytes", c_uint64), ("posts", c_uint64)]
+
+
+class EndpointStatistics(Sized):
+    _fields_ = [("size", c_uint32), ("peers", c_uint32)] + [(name, c_uint64) for name in (
+        "active", "writes", "reads", "sends", "bytes_written", "bytes_read", "bytes_sent",
+        "messages_sent", "notifications_sent", "messages_received", "bytes_received",
+        "notifications_received", "frames_dropped")] + [
+        ("completions", c_uint64 * 96), ("latency", c_uint64 * 40), ("latency_sum_ns", c_uint64)]
+
+
+class RailStatistics(Sized):
+    _fields_ = [(name, c_uint32) for name in ("size", "up", "lanes", "lanes_stalled")] + [
+        (name, c_uint64) for name in (
+            "bytes_written", "bytes_read", "slices_written", "slices_read", "posts",
+            "posts_refused", "errors", "retries", "frames_sent", "frames_received",
+            "inflight_bytes", "inflight_posts", "bytes_per_s", "round_trip_ns")]
+
+
+LogCallback = ctypes.CFUNCTYPE(None, c_uint32, c_char_p, c_char_p, c_void_p)
 
 
 class MemoryRange(Structure):
@@ -98,6 +118,9 @@ for _name, _types in {
     "weft_endpoint_address": [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)],
     "weft_endpoint_info": [c_void_p, POINTER(EndpointProperties)],
     "weft_rail_info": [c_void_p, c_uint32, POINTER(RailProperties)],
+    "weft_endpoint_stats": [c_void_p, POINTER(EndpointStatistics)],
+    "weft_rail_stats": [c_void_p, c_uint32, POINTER(RailStatistics)],
+    "weft_log_set": [c_uint32, LogCallback, c_void_p],
     "weft_endpoint_shutdown": [c_void_p, c_uint64],
     "weft_endpoint_close": [c_void_p],
     "weft_peer_connect": [c_void_p, c_char_p, c_size_t, c_void_p, POINTER(c_uint64)],

@@ -60,7 +60,9 @@ pub struct weft_completion {
     /// MESSAGE, NOTIFICATION: the data, until it is released.
     pub data: *const c_void,
     /// The provider's error number behind a failure, as in libfabric's
-    /// fi_errno.h; 0 if there is none.
+    /// fi_errno.h; 0 if there is none. The log says more: at `WEFT_LOG_INFO` a line
+    /// for each such operation, with its id, peer, rail and the provider's text, and
+    /// at `WEFT_LOG_DEBUG` one for every operation that failed.
     pub provider_errno: i32,
     /// The rail that failed, or 0xffffffff.
     pub rail: u32,

@@ -45,6 +45,8 @@ unsafe impl Sized32 for weft_endpoint_config {}
 unsafe impl Sized32 for super::endpoint::weft_endpoint_properties {}
 unsafe impl Sized32 for super::endpoint::weft_rail_properties {}
 unsafe impl Sized32 for super::peer::weft_peer_properties {}
+unsafe impl Sized32 for super::statistics::weft_endpoint_statistics {}
+unsafe impl Sized32 for super::statistics::weft_rail_statistics {}
 unsafe impl Sized32 for weft_connect_args {}
 unsafe impl Sized32 for weft_memory_args {}
 unsafe impl Sized32 for weft_alloc_args {}
@@ -338,8 +340,9 @@ unsafe fn notify<'a>(
         )));
     }
     if flags & WEFT_NOTIFY == 0 {
-        if len > 0 {
-            return Err(Error::invalid("notify_data is given, but WEFT_NOTIFY is not set in flags"));
+        if len > 0 || value != 0 {
+            let what = if len > 0 { "notify_data is given".into() } else { format!("notify is {value}") };
+            return Err(Error::invalid(format!("{what}, but WEFT_NOTIFY is not set in flags")));
         }
         return Ok(None);
     }

@@ -5,7 +5,6 @@ use super::guard::{guard, output, with_endpoint};
 use super::handle;
 use super::status::weft_status;
 use crate::endpoint::{Endpoint, EndpointConfig};
-use crate::status::{Error, Status};
 use std::ffi::c_char;
 use std::sync::Arc;
 
@@ -183,7 +182,8 @@ pub struct weft_rail_properties {
 ///
 /// libfabric is `libfabric.so.1`, or the file that the environment variable
 /// WEFT_LIBFABRIC names. WEFT_LOG (error, warn, info, debug or trace) writes to
-/// stderr what the library does; by default warnings.
+/// stderr what the library does; by default warnings. `weft_log_set` has them go
+/// elsewhere.
 ///
 /// `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
 /// owns it and gives it back with `weft_endpoint_close`. Nothing is left open
@@ -280,12 +280,7 @@ pub unsafe extern "C" fn weft_rail_info(
 ) -> weft_status {
     guard(|| {
         with_endpoint(endpoint, |ep| {
-            let rail = ep.rails().get(index as usize).ok_or_else(|| {
-                Error::new(
-                    Status::Range,
-                    format!("rail {index} does not exist: the endpoint has {}", ep.rails().len()),
-                )
-            })?;
+            let rail = ep.rail(index)?;
             let mut filled: weft_rail_properties = config::zeroed();
             filled.worker = rail.worker as u32;
             config::text(&mut filled.fabric, &rail.fabric);
@@ -295,7 +290,7 @@ pub unsafe extern "C" fn weft_rail_info(
             let pci = rail.pci.map(|pci| pci.to_string());
             config::text(&mut filled.pci, &pci.unwrap_or_default());
             filled.bytes = rail.traffic.bytes();
-            filled.posts = rail.traffic.posts();
+            filled.posts = rail.traffic.posts.get();
             config::fill(properties, filled)
         })
     })

@@ -67,7 +67,8 @@ pub struct weft_alloc_args {
     /// `sizeof(weft_alloc_args)`.
     pub size: u32,
     /// The NUMA node that the memory should be on, plus 1: 1 to 64. A wish: if
-    /// the node has no room, it lies elsewhere. 0: where the system puts it.
+    /// the node has no room, it lies elsewhere. 0: the node that most of the
+    /// endpoint's rails are on, if that is known, else where the system puts it.
     pub node: u32,
 }
 

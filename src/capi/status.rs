@@ -101,22 +101,24 @@ pub const WEFT_CATEGORY_SYSTEM: weft_category = 4;
 pub const WEFT_CATEGORY_INTERNAL: weft_category = 5;
 
 /// The name of a status, as "WEFT_ERR_TIMED_OUT"; "WEFT_ERR_UNKNOWN" for a
-/// number that this library does not know. Static: never free it. Any thread.
+/// negative number that this library does not know. A positive number is a count,
+/// as `weft_poll` returns it: "WEFT_OK". Static: never free it. Any thread.
 /// Since 0.1.
 #[no_mangle]
 pub extern "C" fn weft_status_name(status: weft_status) -> *const c_char {
     Status::name_of(status).as_ptr()
 }
 
-/// One sentence on what a status means. Static: never free it. Any thread.
-/// Since 0.1.
+/// One sentence on what a status means, or that it is a count. Static: never free
+/// it. Any thread. Since 0.1.
 #[no_mangle]
 pub extern "C" fn weft_status_text(status: weft_status) -> *const c_char {
     Status::text_of(status).as_ptr()
 }
 
-/// The `WEFT_CATEGORY_*` of a status; for numbers that this library does not
-/// know, `WEFT_CATEGORY_INTERNAL`. Any thread. Since 0.1.
+/// The `WEFT_CATEGORY_*` of a status; for negative numbers that this library does
+/// not know, `WEFT_CATEGORY_INTERNAL`, for counts `WEFT_CATEGORY_OK`. Any thread.
+/// Since 0.1.
 #[no_mangle]
 pub extern "C" fn weft_status_category(status: weft_status) -> weft_category {
     Category::of(status) as weft_category

@@ -42,7 +42,7 @@ pub struct weft_range_args {
     pub remote_offset: u64,
     /// Bytes to move; 0 moves nothing and completes (and notifies) all the same.
     pub len: u64,
-    /// The notification's value, with `WEFT_NOTIFY`.
+    /// The notification's value, with `WEFT_NOTIFY`; else 0.
     pub notify: u64,
     /// The notification's data, copied by the call; NULL for none.
     pub notify_data: *const c_void,
@@ -100,7 +100,8 @@ pub struct weft_pages_args {
     pub local_first_range: u32,
     pub remote_first_range: u32,
     /// Ranges from one layer to the next. With 0, and a `layer_stride` of 0, all
-    /// layers lie at the same place.
+    /// layers lie at the same place: fine where they are read from, but several
+    /// layers are not written to one place (`WEFT_ERR_INVALID`).
     pub local_range_step: u32,
     pub remote_range_step: u32,
     /// Bytes of a page: 1 to 2^47; 0 only with a `page_count` of 0.
@@ -112,7 +113,7 @@ pub struct weft_pages_args {
     pub layer_count: u32,
     /// Bytes of `notify_data`, up to `WEFT_NOTIFY_DATA_MAX`.
     pub notify_data_len: u32,
-    /// The notification's value, with `WEFT_NOTIFY`.
+    /// The notification's value, with `WEFT_NOTIFY`; else 0.
     pub notify: u64,
     /// The notification's data, copied by the call; NULL for none.
     pub notify_data: *const c_void,

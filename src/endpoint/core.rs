@@ -132,6 +132,10 @@ impl Core {
         self.rubbish.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub fn rubbish(&self) -> u64 {
+        self.rubbish.load(Ordering::Relaxed)
+    }
+
     // Defects.
 
     #[cold]

@@ -2,12 +2,12 @@
 
 use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
-use crate::fabric::Posted;
+use crate::fabric::{error_text, Posted};
 use crate::peer::table::place;
 use crate::peer::wire::{self, Header, Hello, Kind, Welcome};
 use crate::peer::{Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
-use crate::status::{self, Status};
+use crate::status::Status;
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
@@ -112,6 +112,7 @@ impl Worker {
                     continue;
                 }
                 let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
+                let again = lane.greeting.next_ns != 0;
                 lane.greeting.next_ns = now + AGAIN_NS;
                 if state == LaneState::Warming {
                     // One is enough: it has been posted unless there was no room.
@@ -124,6 +125,9 @@ impl Worker {
                         }
                     };
                     continue;
+                }
+                if again {
+                    work.rail.count_retry();
                 }
                 let hello = Hello {
                     target: lane.peer.address.incarnation,
@@ -150,7 +154,7 @@ impl Worker {
     }
 
     fn say_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
-        let why = status::errno_text(errno);
+        let why = error_text(errno);
         self.tell_home(peer, Command::LaneFailed { peer: peer.id, plan, errno, why });
     }
 
@@ -291,8 +295,9 @@ impl Worker {
         let peer = of.peer.clone();
         let for_good = !work.rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM);
         log::debug!(
-            "rail {index}: peer {:#x}: lane {state:?}: libfabric error {errno} ({provider_errno})",
-            peer.id
+            "rail {index}: peer {:#x}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
+            peer.id,
+            error_text(errno)
         );
         match state {
             LaneState::Greeting | LaneState::Warming => {

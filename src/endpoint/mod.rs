@@ -29,7 +29,7 @@ use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
-use crate::transfer::Outcome;
+use crate::transfer::{tally, Outcome};
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use inbox::{Command, RailRegistrations, Reply};
 use parking_lot::Mutex;
@@ -145,6 +145,28 @@ impl Endpoint {
 
     pub fn rails(&self) -> &[RailInfo] {
         &self.core.rails
+    }
+
+    pub fn rail(&self, index: u32) -> Result<&RailInfo> {
+        let rails = self.rails();
+        rails.get(index as usize).ok_or_else(|| {
+            let text = format!("rail {index} does not exist: the endpoint has {}", rails.len());
+            Error::new(Status::Range, text)
+        })
+    }
+
+    /// What its operations have come to.
+    pub fn tally(&self) -> tally::Sum {
+        self.core.table.tally.sum()
+    }
+
+    /// Operations that are outstanding.
+    pub fn active(&self) -> u64 {
+        self.core.table.active()
+    }
+
+    pub fn rubbish(&self) -> u64 {
+        self.core.rubbish()
     }
 
     pub fn worker_threads(&self) -> u32 {
@@ -362,10 +384,17 @@ impl Endpoint {
 
     // Memory.
 
-    /// Memory that is ready for transfers.
+    /// Memory that is ready for transfers, near the rails if nothing else is asked for.
     pub fn allocate(&self, len: u64, node: Option<u32>) -> Result<u64> {
         self.core.check_open()?;
-        crate::memory::alloc::allocate(len, node)
+        crate::memory::alloc::allocate(len, node.or_else(|| self.node_of_most_rails()))
+    }
+
+    /// The NUMA node that more than half of the rails are on whose node is known.
+    fn node_of_most_rails(&self) -> Option<u32> {
+        let nodes: Vec<u32> = self.rails().iter().filter_map(|rail| rail.node).collect();
+        let on = |node: u32| nodes.iter().filter(|other| **other == node).count();
+        nodes.iter().copied().find(|node| on(*node) * 2 > nodes.len())
     }
 
     /// `rails`: those that should know it, one bit each; 0: all.

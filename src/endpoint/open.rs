@@ -7,6 +7,7 @@ use super::{fork, Endpoint, EndpointConfig};
 use crate::clock::{Clock, Part, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
+use crate::logging;
 use crate::peer::address::{Address, RailAddress, RAILS_MAX};
 use crate::rail::{Rail, Traffic};
 use crate::status::{Error, Result, Status};
@@ -55,7 +56,7 @@ struct Go {
 impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         fork::watch();
-        start_log();
+        logging::start();
         let machine = Machine::read(Root::from_environment());
         let found = select::candidates(config.fabric.as_deref(), config.rails.as_deref(), &machine)?;
         let time = (found.clock, found.random);
@@ -165,13 +166,6 @@ impl Part for Mutex<Worker> {
     fn step(&self) -> bool {
         self.try_lock().is_some_and(|mut worker| worker.step())
     }
-}
-
-/// WEFT_LOG=debug (or error, warn, info, trace) writes to stderr; by default
-/// only warnings do. A host that has a logger of Rust's keeps it.
-fn start_log() {
-    let env = env_logger::Env::new().filter_or("WEFT_LOG", "weft=warn");
-    let _ = env_logger::Builder::from_env(env).try_init();
 }
 
 /// As many rails as were asked for: the NICs in turn, or one for each. The

@@ -37,6 +37,7 @@ impl Endpoint {
             |range| local.range_len(range),
             |range| remote.range_len(range),
         )?;
+        geometry.check_destination(spec.direction)?;
         let now = core.clock.now();
         if !spec.queue.reserve(1) {
             return Err(full("the completion queue is full"));

@@ -393,6 +393,7 @@ impl Worker {
         let core = &self.core;
         let mut completion = Completion::new(completion::KIND_MESSAGE, Outcome::OK, link.peer.id, now);
         completion.bytes = bytes.len() as u64;
+        core.table.tally.message(completion.bytes);
         if !bytes.is_empty() {
             let (id, data) = core.messages.keep(bytes, &link.peer);
             completion.transfer = id;
@@ -413,6 +414,7 @@ impl Worker {
         }
         let mut completion = Completion::new(completion::KIND_NOTIFICATION, Outcome::OK, link.peer.id, now);
         completion.value = u64::from_le_bytes(*value);
+        core.table.tally.notification();
         if !data.is_empty() {
             let (id, kept) = core.messages.keep(data.to_vec(), &link.peer);
             completion.transfer = id;

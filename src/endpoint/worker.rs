@@ -206,6 +206,7 @@ impl Worker {
                 }
                 None => waitless |= work.lanes.iter().any(Option::is_some),
             }
+            work.rail.tell_changes();
         }
         if waitless {
             std::thread::yield_now();

@@ -17,6 +17,11 @@ use crate::status::Result;
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 
+/// What libfabric, or a simulation of it, says of an error number, for people.
+pub fn error_text(errno: i32) -> String {
+    ofi::discover::error_text(errno).unwrap_or_else(|| sim::strerror(errno))
+}
+
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
 

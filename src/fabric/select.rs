@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// Network fabrics, best first: what is opened when nothing is named.
 const RANKED: [&str; 4] = ["efa", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"];
 
+/// What callers name, beside libfabric's providers.
+const NAMES: &str = "host, efa, verbs, tcp, shm and sim";
+
 /// A NIC that could be a rail.
 #[derive(Clone)]
 pub struct Candidate {
@@ -248,7 +251,8 @@ fn unknown_fabric(library: &'static discover::Fabrics, name: &str) -> Error {
     Error::new(
         Status::Unsupported,
         format!(
-            "no NIC of fabric \"{name}\" with reliable datagrams and RMA; libfabric {} offers {}",
+            "no NIC of fabric \"{name}\" with reliable datagrams and RMA: Weft's own names are {NAMES}; libfabric {} \
+             offers {}",
             library.describe(),
             if known.is_empty() { "none".to_owned() } else { known.join(", ") }
         ),

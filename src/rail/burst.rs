@@ -1,7 +1,7 @@
 //! What a lane posts at one go: everything is looked up once.
 
 use super::lane::Lane;
-use super::{Op, Rail, Tag, COVERS, SENDS, URGENT_NS, URGENT_WINDOW};
+use super::{Op, Rail, Tag, Traffic, COVERS, SENDS, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Delivery, Limits, Nic, Posted, Rma};
 
 pub struct Burst<'a> {
@@ -20,6 +20,7 @@ pub struct Burst<'a> {
     ops: u32,
     bytes: u64,
     unflushed: &'a mut Option<u32>,
+    traffic: &'a Traffic,
 }
 
 impl Rail {
@@ -40,6 +41,7 @@ impl Rail {
             ops: 0,
             bytes: 0,
             unflushed: &mut self.unflushed,
+            traffic: &self.traffic,
         })
     }
 }
@@ -130,6 +132,7 @@ impl Burst<'_> {
             }
         }
         tag.lane = self.number;
+        tag.read = rma.read;
         tag.sampled = tag.bytes > 0 && self.lane.begin_sample(self.now);
         // SAFETY: a free op is ours alone.
         unsafe { (*op).tag = tag };
@@ -137,15 +140,24 @@ impl Burst<'_> {
         let posted = unsafe { self.nic.rma(&rma, self.lane.route, op.cast()) };
         if posted != Posted::Yes {
             self.free_ops.push(op);
-            if tag.sampled {
-                self.lane.window.forget();
-            }
-            return posted;
+            return self.not_posted(posted, tag.sampled);
         }
         *self.unflushed = rma.more.then_some(self.number);
         self.lane.uncovered = uncovered;
         self.ops += 1;
         self.bytes += bytes;
+        posted
+    }
+
+    #[cold]
+    fn not_posted(&mut self, posted: Posted, sampled: bool) -> Posted {
+        if sampled {
+            self.lane.window.forget();
+        }
+        match posted {
+            Posted::Again => self.traffic.refused.add(1),
+            _ => self.traffic.errors.add(1),
+        }
         posted
     }
 

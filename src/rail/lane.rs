@@ -1,5 +1,6 @@
 //! A rail's queue towards one of a peer's rails.
 
+use super::traffic::Glance;
 use super::window::Window;
 use crate::fabric::Route;
 
@@ -91,6 +92,17 @@ impl Lane {
         if sampled {
             self.window.measure(now);
         }
+    }
+
+    /// Adds itself to what its rail tells.
+    pub fn add_to(&self, glance: &mut Glance) {
+        glance.bytes += self.inflight_bytes;
+        glance.ops += u64::from(self.inflight_ops);
+        glance.bytes_per_s = glance.bytes_per_s.max(self.window.bytes_per_s());
+        let times = [glance.round_trip_ns, self.window.round_trip_ns()];
+        glance.round_trip_ns = times.into_iter().flatten().min();
+        glance.lanes += u32::from(self.state == LaneState::Up);
+        glance.parked += u32::from(self.state == LaneState::Up && self.parked);
     }
 
     /// Nothing of it is under way.

@@ -25,6 +25,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
+use traffic::Glance;
 
 /// Enough for the smallest pages: more gained nothing on any provider (measured).
 const LANE_OPS: usize = 128;
@@ -74,11 +75,13 @@ pub struct Tag {
     pub len: u64,
     /// Its completion ends a sample of the lane's window.
     pub sampled: bool,
+    /// Of a read.
+    pub read: bool,
 }
 
 impl Tag {
     pub fn new(work: Work, lane: u32, flow: u32, slices: u32) -> Tag {
-        Tag { work, lane, flow, slices, bytes: 0, len: 0, sampled: false }
+        Tag { work, lane, flow, slices, bytes: 0, len: 0, sampled: false, read: false }
     }
 }
 
@@ -125,6 +128,8 @@ pub struct Rail {
     /// Of all lanes that move.
     inflight_bytes: u64,
     traffic: Arc<Traffic>,
+    /// Something has come since it was told how the rail is.
+    changed: bool,
     lanes: Vec<Place>,
     reaped: Vec<Reaped>,
     /// The last post said that another would follow.
@@ -158,6 +163,7 @@ impl Rail {
             urgent_until: 0,
             inflight_bytes: 0,
             traffic: Arc::default(),
+            changed: false,
             lanes: Vec::new(),
             reaped: Vec::new(),
             unflushed: None,
@@ -304,6 +310,28 @@ impl Rail {
                 self.inflight_bytes -= lane.inflight_bytes;
             }
         }
+        self.tell();
+    }
+
+    /// Before a rest: nobody should see as under way what is not.
+    pub fn tell_changes(&mut self) {
+        if self.changed {
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        self.changed = false;
+        let mut glance = Glance::default();
+        for lane in self.lanes.iter().filter_map(|place| place.lane.as_ref()) {
+            lane.add_to(&mut glance);
+        }
+        self.traffic.tell(&glance);
+    }
+
+    /// A greeting was said again.
+    pub fn count_retry(&self) {
+        self.traffic.retries.add(1);
     }
 
     /// Writes a few bytes to the peer's pad: the lane's first write, or its last.
@@ -358,6 +386,11 @@ impl Rail {
         let bytes = Buffer { len, ..self.sends.buffer(buffer) };
         // SAFETY: the buffer stays taken until the op is reaped.
         let posted = unsafe { self.nic.send(bytes, route, op.cast()) };
+        match posted {
+            Posted::Yes => self.traffic.frames_sent.add(1),
+            Posted::Again => self.traffic.refused.add(1),
+            Posted::Failed(_) => self.traffic.errors.add(1),
+        }
         if posted != Posted::Yes {
             self.free_ops.push(op);
             self.sends.put(buffer);
@@ -427,6 +460,7 @@ impl Rail {
             return outcome.clone();
         }
         let outcome = self.nic.close();
+        self.traffic.close();
         self.closed = Some(outcome.clone());
         outcome
     }

@@ -28,11 +28,13 @@ struct Run {
     bytes: u64,
     len: u64,
     sampled: bool,
+    read: bool,
 }
 
 impl Run {
     fn of(tag: &Tag) -> Run {
-        Run { lane: tag.lane, flow: tag.flow, posts: 0, slices: 0, bytes: 0, len: 0, sampled: false }
+        let &Tag { lane, flow, read, .. } = tag;
+        Run { lane, flow, posts: 0, slices: 0, bytes: 0, len: 0, sampled: false, read }
     }
 
     #[inline]
@@ -72,6 +74,7 @@ impl Rail {
             }
         }
         done.extend(run.map(|run| self.finish_run(&run, now)));
+        self.changed |= !reaped.is_empty();
         reaped.clear();
         self.reaped = reaped;
     }
@@ -79,7 +82,7 @@ impl Rail {
     fn finish_run(&mut self, run: &Run, now: u64) -> Done {
         let &Run { lane, flow, posts, slices, .. } = run;
         self.account(lane, posts, (run.bytes, run.sampled), now);
-        self.traffic.add(posts.into(), run.len);
+        self.traffic.add(run.read, posts.into(), slices.into(), run.len);
         Done { work: Work::Slice, lane, flow, slices, posts, errno: 0, provider_errno: 0, len: 0 }
     }
 
@@ -88,16 +91,20 @@ impl Rail {
         let op = reaped.scratch.cast::<Op>();
         if op.is_null() {
             // The provider does not say whose error it is: it is the rail's.
+            self.traffic.errors.add(1);
             let (work, lane, flow) = (Work::Frame, u32::MAX, u32::MAX);
             return Done { work, lane, flow, slices: 0, posts: 1, errno, provider_errno, len: 0 };
         }
         // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
         let tag = unsafe { (*op).tag };
         self.free_ops.push(op);
+        if errno != 0 {
+            self.traffic.errors.add(1);
+        }
         match tag.work {
             Work::Slice | Work::Bundle | Work::Warm => {
                 if tag.len > 0 && errno == 0 {
-                    self.traffic.add(1, tag.len);
+                    self.traffic.add(tag.read, 1, tag.slices.into(), tag.len);
                 }
                 self.account(tag.lane, 1, (tag.bytes, tag.sampled), now);
             }
@@ -111,6 +118,7 @@ impl Rail {
                 self.sends.put(tag.flow);
                 self.nic.remove(tag.bytes);
             }
+            Work::Receive if errno == 0 => self.traffic.frames_received.add(1),
             Work::Receive => {}
         }
         let Tag { work, lane, flow, slices, .. } = tag;

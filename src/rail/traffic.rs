@@ -1,28 +1,111 @@
-//! What a rail has carried: counted by its worker, read by anybody.
+//! What a rail has carried, and how it is: told by its worker, read by anybody.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// On a cache line of its own: readers must not slow the worker's neighbours.
+/// A figure that one worker writes: no atomic addition is needed.
+#[derive(Default)]
+pub struct Figure(AtomicU64);
+
+impl Figure {
+    #[inline]
+    pub fn add(&self, more: u64) {
+        self.0.store(self.0.load(Relaxed) + more, Relaxed);
+    }
+
+    fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Of one direction.
+#[derive(Default)]
+pub struct Carried {
+    pub bytes: Figure,
+    pub slices: Figure,
+}
+
+/// On cache lines of its own: readers must not slow the worker's neighbours.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Traffic {
-    bytes: AtomicU64,
-    posts: AtomicU64,
+    pub written: Carried,
+    pub read: Carried,
+    /// Posts that are done.
+    pub posts: Figure,
+    /// Posts for which the NIC had no room.
+    pub refused: Figure,
+    /// Posts that failed.
+    pub errors: Figure,
+    /// Greetings that were said again.
+    pub retries: Figure,
+    pub frames_sent: Figure,
+    pub frames_received: Figure,
+    // What follows is looked at from time to time.
+    pub inflight_bytes: Figure,
+    pub inflight_ops: Figure,
+    pub bytes_per_s: Figure,
+    /// 0: nothing was measured.
+    pub round_trip_ns: Figure,
+    lanes: AtomicU32,
+    parked: AtomicU32,
+    closed: AtomicBool,
+}
+
+/// A rail and its lanes, at a glance.
+#[derive(Default)]
+pub struct Glance {
+    pub bytes: u64,
+    pub ops: u64,
+    pub bytes_per_s: u64,
+    pub round_trip_ns: Option<u64>,
+    /// Lanes that are up, and of these the ones that do not move.
+    pub lanes: u32,
+    pub parked: u32,
 }
 
 impl Traffic {
-    /// By the rail's worker alone: nobody else writes, so no atomic addition is needed.
+    /// Counts what was carried, in one direction.
     #[inline]
-    pub fn add(&self, posts: u64, bytes: u64) {
-        self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
-        self.posts.store(self.posts.load(Ordering::Relaxed) + posts, Ordering::Relaxed);
+    pub fn add(&self, read: bool, posts: u64, slices: u64, bytes: u64) {
+        let carried = if read { &self.read } else { &self.written };
+        carried.bytes.add(bytes);
+        carried.slices.add(slices);
+        self.posts.add(posts);
     }
 
+    pub fn tell(&self, glance: &Glance) {
+        self.inflight_bytes.set(glance.bytes);
+        self.inflight_ops.set(glance.ops);
+        self.bytes_per_s.set(glance.bytes_per_s);
+        self.round_trip_ns.set(glance.round_trip_ns.unwrap_or(0));
+        self.lanes.store(glance.lanes, Relaxed);
+        self.parked.store(glance.parked, Relaxed);
+    }
+
+    /// The rail is no more.
+    pub fn close(&self) {
+        self.tell(&Glance {
+            bytes_per_s: self.bytes_per_s.get(),
+            round_trip_ns: Some(self.round_trip_ns.get()),
+            ..Glance::default()
+        });
+        self.closed.store(true, Relaxed);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
+    pub fn lanes(&self) -> (u32, u32) {
+        (self.lanes.load(Relaxed), self.parked.load(Relaxed))
+    }
+
+    /// Bytes of both directions.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    pub fn posts(&self) -> u64 {
-        self.posts.load(Ordering::Relaxed)
+        self.written.bytes.get() + self.read.bytes.get()
     }
 }

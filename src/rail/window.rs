@@ -75,6 +75,20 @@ impl Window {
         self.brief
     }
 
+    /// The mean rate of late; 0 before anything was measured.
+    pub fn bytes_per_s(&self) -> u64 {
+        let (bytes, took) = self.late;
+        if took == 0 {
+            return 0;
+        }
+        carried(bytes, 1_000_000_000, took)
+    }
+
+    /// The shortest round trip that was measured.
+    pub fn round_trip_ns(&self) -> Option<u64> {
+        Some(self.round_trip_ns).filter(|ns| *ns != u64::MAX)
+    }
+
     /// Whether the post of now should be a sample: then `measure` when it is done.
     /// `since_ns`: when something was delivered last; now, if nothing is under way.
     #[inline]

@@ -5,6 +5,7 @@
 //! then pages, then layers. Pages are cut where they are large, into pieces so
 //! long that all rails have a share.
 
+use super::Direction;
 use crate::status::{Error, Result, Status};
 
 /// Longest piece of a page, and longest merge of neighbours, in bytes: a post
@@ -220,6 +221,23 @@ pub struct Slice {
 }
 
 impl Geometry {
+    /// Layers that are written on top of each other are a mistake: somebody forgot
+    /// to say where they are. (Their source may well be one.)
+    pub fn check_destination(&self, direction: Direction) -> Result<()> {
+        let (side, name) = match direction {
+            Direction::Write => (&self.remote, "remote"),
+            Direction::Read => (&self.local, "local"),
+        };
+        let layers = self.slices / (self.page_count * self.pieces).max(1);
+        if layers < 2 || side.range_step != 0 || side.layer_stride != 0 {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "all {layers} layers would be written to the same place: set {name}_range_step to 1 if each layer is a \
+             range of its own, or {name}_layer_stride if they lie behind each other in one range"
+        )))
+    }
+
     pub fn bytes(&self) -> u64 {
         self.page_len * (self.slices / self.pieces)
     }

@@ -35,6 +35,7 @@ pub mod geometry;
 pub mod pack;
 pub mod queue;
 pub mod table;
+pub mod tally;
 
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;

@@ -157,7 +157,10 @@ impl Packer {
                 delivered: false,
                 more: false,
             };
-            let tag = Tag { len: segment.len, ..Tag::new(Work::Bundle, lane, slot, 0) };
+            let tag = Tag {
+                len: segment.len,
+                ..Tag::new(Work::Bundle, lane, slot, self.slots[slot as usize].slices)
+            };
             // SAFETY: the staging memory stays until nothing of it is in flight; the slot is not
             // touched until the target has acknowledged it.
             match unsafe { burst.post(rma, 0, tag) } {

@@ -9,7 +9,9 @@
 use super::completion::{Completion, KIND_READ, KIND_SEND, KIND_WRITE};
 use super::geometry::Geometry;
 use super::queue::Queue;
+use super::tally::{Ended, Tally};
 use super::{Direction, Outcome};
+use crate::fabric::error_text;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
@@ -82,6 +84,17 @@ unsafe impl Sync for Slot {}
 // SAFETY: all parts can move between threads.
 unsafe impl Send for Slot {}
 
+impl Body {
+    /// Of its completion.
+    fn kind(&self) -> i32 {
+        match &self.transfer {
+            None => KIND_SEND,
+            Some(Move { direction: Direction::Write, .. }) => KIND_WRITE,
+            Some(_) => KIND_READ,
+        }
+    }
+}
+
 /// What a holder learns when it leaves.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Left {
@@ -106,6 +119,7 @@ pub struct Table {
     /// No deadline is earlier than this.
     next_deadline: CachePadded<AtomicU64>,
     active: CachePadded<AtomicU64>,
+    pub tally: Tally,
 }
 
 fn index_of(id: u64) -> usize {
@@ -124,6 +138,7 @@ impl Table {
             free: CachePadded::new(AtomicU64::new(0)),
             next_deadline: CachePadded::new(AtomicU64::new(u64::MAX)),
             active: CachePadded::new(AtomicU64::new(0)),
+            tally: Tally::new(),
         }
     }
 
@@ -197,6 +212,7 @@ impl Table {
         slot.deadline.store(deadline, Ordering::Relaxed);
         slot.cursor.store(0, Ordering::Relaxed);
         slot.first_post.store(0, Ordering::Relaxed);
+        self.tally.begun(body.kind());
         // SAFETY: the slot came off the free list: nobody else holds it.
         unsafe { *slot.body.get() = Some(body) };
         slot.held.store(FLOW + READER + slices, Ordering::Release);
@@ -308,23 +324,26 @@ impl Table {
         }
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
-        let kind = match &body.transfer {
-            None => KIND_SEND,
-            Some(Move { direction: Direction::Write, .. }) => KIND_WRITE,
-            Some(_) => KIND_READ,
-        };
         // A worker's time is that of the beginning of its pass, and workers' passes overlap.
         let first_post = match slot.first_post.load(Ordering::Relaxed) {
             0 => 0,
             posted => posted.max(body.submit_ns),
         };
         let now = now.max(body.submit_ns).max(first_post);
-        let mut completion = Completion::new(kind, outcome, body.peer, now);
+        let mut completion = Completion::new(body.kind(), outcome, body.peer, now);
         completion.transfer = id;
         completion.user_data = body.user_data;
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;
+        self.tally.ended(&Ended {
+            kind: completion.kind,
+            status: outcome.status,
+            bytes: completion.bytes,
+            notified: body.transfer.as_ref().is_some_and(|transfer| transfer.notify.is_some()),
+            took_ns: now - body.submit_ns,
+        });
+        explain(&completion, outcome);
         let queue = body.queue.clone();
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
@@ -389,6 +408,25 @@ impl Table {
             }
         }
         self.next_deadline.fetch_min(earliest, Ordering::SeqCst);
+    }
+}
+
+/// Says why an operation failed: what its completion has no room for.
+fn explain(completion: &Completion, outcome: Outcome) {
+    if outcome.status == Status::Ok {
+        return;
+    }
+    let Completion { transfer, peer, .. } = completion;
+    let why = Status::text_of(completion.status).to_string_lossy();
+    match (outcome.rail, outcome.provider_errno) {
+        (_, 0) => log::debug!("operation {transfer:#x} with peer {peer:#x}: {why}"),
+        (Some(rail), errno) => log::info!(
+            "operation {transfer:#x} with peer {peer:#x}: {why}; rail {rail}: {} ({errno})",
+            error_text(errno)
+        ),
+        (None, errno) => {
+            log::info!("operation {transfer:#x} with peer {peer:#x}: {why}: {} ({errno})", error_text(errno))
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! | [`throw`] | a word there and back over tcp, by Weft and by bare libfabric |
 //! | [`sim`] | both sides in one process, over simulated NICs |
 //! | [`load`] | two hosts, a load between them, and what it reached |
+//! | [`prometheus`] | what an endpoint has done, for Prometheus |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`hosts`], [`wire`] | networks of our own to measure in, and what they carry |
 //! | [`machine`], [`tree`] | what the machine is, and how it is drawn |
@@ -27,6 +28,7 @@ mod machine;
 mod memory;
 mod pages;
 mod pair;
+mod prometheus;
 mod show;
 mod sim;
 mod stats;

@@ -30,8 +30,9 @@ impl Fabrics {
 /// Newer ones change defaults that nobody here has tried.
 const API: u32 = FI_VERSION(1, 18);
 
+static FABRICS: OnceCell<Fabrics> = OnceCell::new();
+
 pub fn library() -> Result<&'static Fabrics> {
-    static FABRICS: OnceCell<Fabrics> = OnceCell::new();
     FABRICS.get_or_try_init(|| {
         // Loading replaces signal handlers, too.
         let library = signals::preserved(Library::load)
@@ -39,6 +40,11 @@ pub fn library() -> Result<&'static Fabrics> {
         let api = library.version().min(API);
         Ok(Fabrics { library, api })
     })
+}
+
+/// What libfabric says of an error number, if it is loaded.
+pub fn error_text(errno: i32) -> Option<String> {
+    FABRICS.get().map(|fabrics| fabrics.library.strerror(errno))
 }
 
 /// Makes providers read their settings, once, with shm's cross-memory path off:

@@ -9,7 +9,7 @@ use comfy_table::{CellAlignment, Table};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Waits for `weft-bench run` from another host, and lends it pages of this one.
@@ -21,6 +21,8 @@ pub struct ServeArgs {
     /// End after the first client.
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    export: ExportArgs,
     #[command(flatten)]
     opening: OpeningArgs,
 }
@@ -57,6 +59,20 @@ struct OpeningArgs {
     /// Worker threads.
     #[arg(long)]
     workers: Option<u32>,
+}
+
+#[derive(clap::Args)]
+struct ExportArgs {
+    /// Write what this side's endpoint has done, once a second and at the end, in Prometheus' text
+    /// format; as FILE.prom in the folder of a node exporter's textfile collector.
+    #[arg(long, value_name = "FILE")]
+    prometheus: Option<PathBuf>,
+}
+
+impl ExportArgs {
+    fn path(&self) -> Option<&Path> {
+        self.prometheus.as_deref()
+    }
 }
 
 #[derive(clap::Args)]
@@ -97,6 +113,8 @@ struct LoadArgs {
     /// Write the result as JSON, too; "-" writes it to stdout instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    export: ExportArgs,
     #[command(flatten)]
     opening: OpeningArgs,
 }
@@ -156,7 +174,7 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
     println!("listening on {}", listener.local_addr()?);
     loop {
         let (stream, from) = listener.accept().context("waiting for a client")?;
-        let served = server::serve(stream, &args.opening.opening());
+        let served = server::serve(stream, &args.opening.opening(), args.export.path());
         if args.once {
             return served;
         }
@@ -167,14 +185,15 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
 }
 
 pub fn run(args: &RunArgs) -> Result<()> {
-    let report = client::run(&args.connect, &args.load.load()?, &mut Rates::new())?;
+    let load = args.load.load()?;
+    let report = client::run(&args.connect, &load, args.load.export.path(), &mut Rates::new())?;
     args.load.show(&report)
 }
 
 pub fn loopback(args: &LoopbackArgs) -> Result<()> {
     let load = args.load.load()?;
     let (mut server, place) = start_server()?;
-    let report = client::run(&place, &load, &mut Rates::new());
+    let report = client::run(&place, &load, args.load.export.path(), &mut Rates::new());
     if report.is_err() {
         server.kill().context("ending the serving process")?;
     }

@@ -12,6 +12,7 @@ use ::weft::capi::completion::*;
 use anyhow::{anyhow, bail, Context, Result};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,9 +41,10 @@ struct Client<'a> {
 }
 
 /// Runs a load against the server at `place`, "HOST:PORT".
-pub fn run(place: &str, load: &Load, rates: &mut Rates) -> Result<Report> {
+pub fn run(place: &str, load: &Load, prometheus: Option<&Path>, rates: &mut Rates) -> Result<Report> {
     let interrupted = interruption().context("catching signals")?;
-    let Met { side, talk, remote_rails } = meet(place, load)?;
+    let Met { mut side, talk, remote_rails } = meet(place, load)?;
+    side.export(prometheus)?;
     let lists = (0..load.in_flight).map(|place| load.lists(place)).collect();
     let mut client = Client { load, lists, side, talk, remote_rails, interrupted };
     let mut report = client.measure(rates)?;

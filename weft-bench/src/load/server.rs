@@ -6,15 +6,16 @@ use super::talk::{Answer, Ask, Talk, VERSION};
 use super::{Load, Opening};
 use anyhow::{bail, Context, Result};
 use std::net::TcpStream;
+use std::path::Path;
 
 /// Serves one client to its end. What `opening` names goes before what the client asks for.
-pub fn serve(stream: TcpStream, opening: &Opening) -> Result<()> {
+pub fn serve(stream: TcpStream, opening: &Opening, prometheus: Option<&Path>) -> Result<()> {
     let mut talk = Talk::new(stream)?;
     let Some(Ask::Hello { version, load }) = talk.hear()? else {
         bail!("a client that says nothing, or not hello first");
     };
     let opened = match version == VERSION {
-        true => open(&load, opening),
+        true => open(&load, opening, prometheus),
         false => Err(anyhow::anyhow!("weft-bench {VERSION} here, {version} there: use one version")),
     };
     let mut side = match opened {
@@ -42,9 +43,10 @@ pub fn serve(stream: TcpStream, opening: &Opening) -> Result<()> {
     Ok(())
 }
 
-fn open(load: &Load, opening: &Opening) -> Result<(Side, Answer)> {
+fn open(load: &Load, opening: &Opening, prometheus: Option<&Path>) -> Result<(Side, Answer)> {
     load.check()?;
     let mut side = Side::open(load, &opening.clone().or(load.opening.clone()))?;
+    side.export(prometheus)?;
     if load.read {
         side.pool.fill();
     }

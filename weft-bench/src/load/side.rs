@@ -4,6 +4,7 @@ use super::{Load, Opening};
 use crate::engines::{blob, check, text};
 use crate::memory::Pool;
 use crate::pages::Lists;
+use crate::prometheus::Exporter;
 use ::weft::capi::completion::*;
 use ::weft::capi::endpoint::*;
 use ::weft::capi::memory::*;
@@ -12,6 +13,7 @@ use ::weft::capi::transfer::*;
 use anyhow::{bail, Context, Result};
 use std::ffi::CString;
 use std::mem::{size_of, zeroed};
+use std::path::Path;
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,7 @@ pub struct Side {
     remote: *mut weft_remote_memory,
     peer: weft_peer,
     pub pool: Pool,
+    exporter: Option<Exporter>,
 }
 
 /// A rail, and what it has carried so far.
@@ -41,9 +44,16 @@ impl Side {
     pub fn open(load: &Load, opening: &Opening) -> Result<Side> {
         let pool = Pool::new(load.page_len, load.pages_of_layer() * load.layers)?;
         let endpoint = open(opening)?;
-        let mut side = Side { endpoint, memory: ptr::null_mut(), remote: ptr::null_mut(), peer: 0, pool };
+        let (memory, remote) = (ptr::null_mut(), ptr::null_mut());
+        let mut side = Side { endpoint, memory, remote, peer: 0, pool, exporter: None };
         side.register(load)?;
         Ok(side)
+    }
+
+    /// From now on its figures are in a file for Prometheus.
+    pub fn export(&mut self, path: Option<&Path>) -> Result<()> {
+        self.exporter = path.map(|path| Exporter::start(path, self.endpoint)).transpose()?;
+        Ok(())
     }
 
     /// A range for each layer, and one for the transfers beside the load.
@@ -222,6 +232,7 @@ fn open(opening: &Opening) -> Result<*mut weft_endpoint> {
 
 impl Drop for Side {
     fn drop(&mut self) {
+        self.exporter.take();
         // SAFETY: our own handle, closed once. Registrations go with it.
         let closed = unsafe { check("weft_endpoint_shutdown", weft_endpoint_shutdown(self.endpoint, 0)) }
             // SAFETY: the same.

@@ -1,0 +1,288 @@
+/* The log: levels, callbacks, and that a callback which was replaced is left alone. */
+#include "harness.h"
+
+struct lines {
+    pthread_mutex_t lock;
+    char text[64 * 1024];
+    size_t used;
+    int count;
+    weft_log_level highest;
+    atomic_bool dead;
+    weft_status changing; /* what weft_log_set said to a callback */
+};
+
+static void keep(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    struct lines *lines = user_data;
+    CHECK(!lines->dead);
+    CHECK(level >= WEFT_LOG_ERROR && level <= WEFT_LOG_TRACE);
+    CHECK(*component && *message && strchr(message, '\n') == NULL);
+    pthread_mutex_lock(&lines->lock);
+    lines->count++;
+    lines->highest = level > lines->highest ? level : lines->highest;
+    size_t room = sizeof lines->text - lines->used;
+    int written = snprintf(lines->text + lines->used, room, "%s: %s\n", component, message);
+    lines->used += (size_t)written < room ? (size_t)written : 0;
+    pthread_mutex_unlock(&lines->lock);
+}
+
+static struct lines *new_lines(void)
+{
+    struct lines *lines = calloc(1, sizeof *lines);
+    CHECK(lines != NULL);
+    pthread_mutex_init(&lines->lock, NULL);
+    return lines;
+}
+
+static void open_and_close(void)
+{
+    CHECK_OK(weft_endpoint_close(open_endpoint()));
+}
+
+static void lines_come_to_a_callback(void)
+{
+    struct lines *lines = new_lines();
+    CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, keep, lines));
+    open_and_close();
+    CHECK(lines->count > 0 && lines->highest <= WEFT_LOG_DEBUG);
+    if (strstr(lines->text, "endpoint: 1 rails: ") == NULL)
+        FAIL("no line of the endpoint that opened: %s", lines->text);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    lines->dead = true;
+    open_and_close();
+    free(lines);
+}
+
+static void levels_are_kept(void)
+{
+    struct lines *lines = new_lines();
+    CHECK_OK(weft_log_set(WEFT_LOG_ERROR, keep, lines));
+    open_and_close();
+    CHECK_EQ(lines->count, 0);
+    REFUSED(WEFT_ERR_INVALID, weft_log_set(6, keep, lines));
+    setenv("WEFT_LOG", "trace", 1); /* read once, at first */
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, keep, lines));
+    open_and_close();
+    CHECK_EQ(lines->count, 0);
+}
+
+/* WEFT_LOG's lines go to stderr; so do those of a level without a callback. */
+static void stderr_is_the_usual_place(void)
+{
+    char text[4096] = "";
+    int fds[2];
+    setenv("WEFT_LOG", "debug", 1);
+    CHECK_EQ(pipe2(fds, O_NONBLOCK), 0);
+    int before = dup(2);
+    dup2(fds[1], 2);
+    open_and_close();
+    bool usual = read(fds[0], text, sizeof text - 1) > 0 && strstr(text, "weft::endpoint") != NULL;
+    weft_status silenced = weft_log_set(WEFT_LOG_ERROR, NULL, NULL);
+    open_and_close();
+    bool silent = read(fds[0], text, sizeof text - 1) < 0;
+    weft_status loud = weft_log_set(WEFT_LOG_TRACE, NULL, NULL);
+    open_and_close();
+    bool again = read(fds[0], text, sizeof text - 1) > 0;
+    dup2(before, 2);
+    CHECK_OK(silenced);
+    CHECK_OK(loud);
+    CHECK(usual && silent && again);
+}
+
+static void change(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    struct lines *lines = user_data;
+    (void)level, (void)component, (void)message;
+    lines->count++;
+    lines->changing = weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL);
+}
+
+static void a_callback_cannot_change_the_log(void)
+{
+    struct lines *lines = new_lines();
+    CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, change, lines));
+    open_and_close();
+    CHECK(lines->count > 0);
+    CHECK_STATUS(lines->changing, WEFT_ERR_BUSY);
+}
+
+/* ---- What went wrong with an operation ---- */
+
+struct waiting {
+    struct box *box;
+    weft_endpoint *silent;
+    weft_range_args args;
+    weft_peer peer;
+};
+
+/* Transfers to a peer that never answers. */
+static struct waiting wait_for_silence(void)
+{
+    char blob[8192];
+    struct waiting w;
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    w.silent = open_with(&config);
+    w.box = box_of(open_endpoint());
+    weft_remote_memory *theirs;
+    size_t len = address_of(w.silent, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(w.box->endpoint, blob, len, NULL, &w.peer));
+    len = descriptor_of(register_one(w.silent, map_bytes(4096), 4096), blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(w.box->endpoint, w.peer, blob, len, &theirs));
+    w.args = range_args(register_one(w.box->endpoint, map_bytes(4096), 4096), theirs, 64);
+    return w;
+}
+
+static void end_waiting(struct waiting *w)
+{
+    CHECK_OK(weft_endpoint_close(w->silent));
+    box_close(w->box);
+}
+
+static void failures_are_explained(void)
+{
+    struct lines *lines = new_lines();
+    struct waiting w = wait_for_silence();
+    char wanted[128];
+    weft_transfer id;
+    CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, keep, lines));
+    w.args.timeout_ns = 10 * MS;
+    CHECK_OK(weft_write(w.box->endpoint, &w.args, &id));
+    CHECK_STATUS(box_await(w.box, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64 ": the deadline passed",
+             id, w.peer);
+    if (strstr(lines->text, wanted) == NULL)
+        FAIL("\"%s\" is not in: %s", wanted, lines->text);
+    end_waiting(&w);
+}
+
+/* A NIC's own error goes into the log at the info level, with its text. */
+static void a_fabrics_word_is_told(void)
+{
+    char blob[8192], wanted[128];
+    struct lines *lines = new_lines();
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=tcp:delay_us=100:clock=virtual:world=told";
+    config.progress = WEFT_PROGRESS_MANUAL;
+    setenv("WEFT_SIM_FAULTS", "20000 port1 kill", 1);
+    struct box *a = box_of(open_with(&config)), *b = box_of(open_with(&config));
+    weft_peer peer;
+    weft_completion c;
+    weft_remote_memory *theirs;
+    size_t len = address_of(b->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(a->endpoint, blob, len, NULL, &peer));
+    do {
+        box_pump(b, 0);
+        box_pump(a, 1);
+    } while (!box_try(a, WEFT_COMPLETION_PEER_UP, &c));
+    weft_memory *mine = register_one(a->endpoint, map_bytes(4096), 4096);
+    len = descriptor_of(register_one(b->endpoint, map_bytes(4096), 4096), blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(a->endpoint, peer, blob, len, &theirs));
+    CHECK_OK(weft_log_set(WEFT_LOG_INFO, keep, lines));
+    weft_range_args args = range_args(mine, theirs, 64);
+    do {
+        CHECK_OK(weft_write(a->endpoint, &args, NULL));
+        c = box_take(a, WEFT_COMPLETION_WRITE, patience_ms());
+    } while (c.status == WEFT_OK);
+    CHECK(c.provider_errno != 0);
+    snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64, c.transfer, peer);
+    const char *line = strstr(lines->text, wanted);
+    if (line == NULL || strstr(line, "rail 0") == NULL)
+        FAIL("\"%s\" and its rail are not in: %s", wanted, lines->text);
+    CHECK_EQ(lines->highest, WEFT_LOG_INFO);
+    box_close(a);
+    box_close(b);
+}
+
+/* ---- Replacing a callback while others log ---- */
+
+static atomic_bool over;
+static pthread_mutex_t current_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lines *current;
+static atomic_int heard;
+
+static void note(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    struct lines *lines = user_data;
+    (void)level, (void)component, (void)message;
+    CHECK(!lines->dead);
+    sched_yield();
+    CHECK(!lines->dead);
+    heard++;
+}
+
+static void *say(void *argument)
+{
+    struct waiting *w = argument;
+    while (!over) {
+        weft_transfer id;
+        weft_status status = weft_write(w->box->endpoint, &w->args, &id);
+        if (status == WEFT_OK)
+            CHECK_OK(weft_transfer_cancel(w->box->endpoint, id)); /* logs a line */
+        weft_completion c;
+        CHECK(weft_poll(w->box->endpoint, &c, 1) >= 0);
+    }
+    return NULL;
+}
+
+static void *replace(void *argument)
+{
+    (void)argument;
+    uint64_t until = now_ns() + patience_ms() * MS;
+    for (int i = 0; i < 2000 || heard == 0; i++) {
+        CHECK(now_ns() < until);
+        pthread_mutex_lock(&current_lock);
+        struct lines *old = current;
+        current = i % 5 == 4 ? NULL : new_lines();
+        /* Quiet where it goes to stderr. */
+        CHECK_OK(current ? weft_log_set(WEFT_LOG_DEBUG, note, current)
+                         : weft_log_set(WEFT_LOG_ERROR, NULL, NULL));
+        if (old) {
+            old->dead = true;
+            free(old); /* it is nobody's any more */
+        }
+        pthread_mutex_unlock(&current_lock);
+        if (i % 16 == 0)
+            sleep_ms(1);
+    }
+    return NULL;
+}
+
+static void a_replaced_callback_is_left_alone(void)
+{
+    struct waiting w = wait_for_silence();
+    pthread_t sayers[2], replacers[2];
+    w.args.timeout_ns = 20 * SECOND;
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_create(&sayers[i], NULL, say, &w), 0);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(pthread_create(&replacers[i], NULL, replace, NULL), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(replacers[i], NULL);
+    over = true;
+    for (int i = 0; i < 2; i++)
+        pthread_join(sayers[i], NULL);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    CHECK(heard > 0);
+    end_waiting(&w);
+}
+
+/* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other greets. */
+#define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
+
+static const struct test tests[] = {
+    {"lines_come_to_a_callback", "once", lines_come_to_a_callback},
+    {"levels_are_kept", "once", levels_are_kept},
+    {"stderr_is_the_usual_place", "once", stderr_is_the_usual_place},
+    {"a_callback_cannot_change_the_log", "once", a_callback_cannot_change_the_log},
+    {"failures_are_explained", QUIET, failures_are_explained},
+    {"a_fabrics_word_is_told", "once", a_fabrics_word_is_told},
+    {"a_replaced_callback_is_left_alone", QUIET, a_replaced_callback_is_left_alone},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

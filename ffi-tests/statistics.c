@@ -1,0 +1,384 @@
+/* What endpoints and rails say that they have done. */
+#include "harness.h"
+
+#define WRITES 20
+#define READS 5
+#define SENDS 7
+#define WRITE_LEN 10000
+#define READ_LEN 3000
+
+static weft_endpoint_statistics stats_of(struct box *box)
+{
+    weft_endpoint_statistics s = WEFT_ENDPOINT_STATISTICS_INIT;
+    CHECK_OK(weft_endpoint_stats(box->endpoint, &s));
+    CHECK_EQ(s.size, sizeof s);
+    return s;
+}
+
+static weft_rail_statistics rail_stats(struct box *box, uint32_t rail)
+{
+    weft_rail_statistics s = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_stats(box->endpoint, rail, &s));
+    CHECK_EQ(s.size, sizeof s);
+    return s;
+}
+
+/* All rails together. */
+static weft_rail_statistics all_rails(struct box *box)
+{
+    weft_endpoint_properties info = WEFT_ENDPOINT_PROPERTIES_INIT;
+    weft_rail_statistics all = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_endpoint_info(box->endpoint, &info));
+    for (uint32_t i = 0; i < info.rails; i++) {
+        weft_rail_statistics one = rail_stats(box, i);
+        all.up += one.up;
+        all.lanes += one.lanes;
+        all.lanes_stalled += one.lanes_stalled;
+        all.bytes_written += one.bytes_written;
+        all.bytes_read += one.bytes_read;
+        all.slices_written += one.slices_written;
+        all.slices_read += one.slices_read;
+        all.posts += one.posts;
+        all.posts_refused += one.posts_refused;
+        all.errors += one.errors;
+        all.frames_sent += one.frames_sent;
+        all.frames_received += one.frames_received;
+        all.inflight_bytes += one.inflight_bytes;
+        all.inflight_posts += one.inflight_posts;
+    }
+    return all;
+}
+
+static uint64_t sum(const uint64_t *values, size_t count)
+{
+    uint64_t all = 0;
+    for (size_t i = 0; i < count; i++)
+        all += values[i];
+    return all;
+}
+
+static size_t bucket(uint64_t ns)
+{
+    size_t i = 0;
+    while (ns >= 2 && i < WEFT_STATISTICS_BUCKETS - 1) {
+        ns /= 2;
+        i++;
+    }
+    return i;
+}
+
+/* The completion of an operation; how long it took goes into `latency`. */
+static void await_ok(struct duo *duo, weft_transfer id, uint64_t *latency, uint64_t *total)
+{
+    weft_completion c = box_await(duo->a, id, patience_ms());
+    CHECK_OK(c.status);
+    latency[bucket(c.done_ns - c.submit_ns)]++;
+    *total += c.done_ns - c.submit_ns;
+}
+
+static void move_some(struct duo *duo, uint64_t *latency, uint64_t *total)
+{
+    for (uint64_t i = 0; i < WRITES; i++) {
+        weft_range_args args = range_args(duo->a_memory, duo->b_of_a, WRITE_LEN);
+        args.flags = i % 2 ? WEFT_NOTIFY : 0;
+        args.notify = i % 2 ? i : 0;
+        await_ok(duo, write_now(duo->a, &args), latency, total);
+    }
+    for (int i = 0; i < READS; i++) {
+        weft_range_args args = range_args(duo->a_memory, duo->b_of_a, READ_LEN);
+        weft_transfer id;
+        CHECK_OK(weft_read(duo->a->endpoint, &args, &id));
+        await_ok(duo, id, latency, total);
+    }
+    for (int i = 0; i < SENDS; i++) {
+        uint64_t unused_latency[WEFT_STATISTICS_BUCKETS] = {0}, unused = 0;
+        await_ok(duo, send_now(duo->a, duo->a_to_b, "message", 7), unused_latency, &unused);
+    }
+}
+
+static void figures_are_what_was_moved(void)
+{
+    struct duo duo = duo_open(MIB);
+    uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
+    CHECK_EQ(stats_of(duo.a).writes, 0);
+    move_some(&duo, latency, &total);
+    weft_endpoint_statistics s = stats_of(duo.a);
+    CHECK_EQ(s.peers, 1);
+    CHECK_EQ(s.active, 0);
+    CHECK_EQ(s.writes, WRITES);
+    CHECK_EQ(s.reads, READS);
+    CHECK_EQ(s.sends, SENDS);
+    CHECK_EQ(s.bytes_written, WRITES * WRITE_LEN);
+    CHECK_EQ(s.bytes_read, READS * READ_LEN);
+    CHECK_EQ(s.bytes_sent, SENDS * 7);
+    CHECK_EQ(s.messages_sent, SENDS);
+    CHECK_EQ(s.notifications_sent, WRITES / 2);
+    CHECK_EQ(s.completions[0], WRITES + READS + SENDS);
+    CHECK_EQ(sum(s.completions, COUNT(s.completions)), WRITES + READS + SENDS);
+    CHECK_EQ(sum(s.latency, COUNT(s.latency)), WRITES + READS);
+    CHECK(memcmp(s.latency, latency, sizeof latency) == 0);
+    CHECK_EQ(s.latency_sum_ns, total);
+    weft_rail_statistics r = all_rails(duo.a);
+    CHECK(r.up > 0);
+    CHECK_EQ(r.bytes_written, WRITES * WRITE_LEN);
+    CHECK_EQ(r.bytes_read, READS * READ_LEN);
+    CHECK(r.slices_written >= WRITES && r.slices_read >= READS);
+    CHECK(r.posts >= WRITES + READS && r.errors == 0);
+    CHECK(r.frames_sent > 0 && r.frames_received > 0);
+    s = stats_of(duo.b);
+    CHECK_EQ(s.messages_received, SENDS);
+    CHECK_EQ(s.bytes_received, SENDS * 7);
+    CHECK_EQ(s.notifications_received, WRITES / 2);
+    CHECK_EQ(s.writes + s.bytes_written, 0);
+    CHECK_EQ(all_rails(duo.b).bytes_written, 0);
+    uint64_t until = now_ns() + patience_ms() * MS;
+    do {
+        CHECK(now_ns() < until);
+        box_pump(duo.a, 1);
+        r = all_rails(duo.a);
+    } while (r.inflight_bytes + r.inflight_posts > 0 || r.lanes == 0);
+    CHECK_OK(weft_endpoint_shutdown(duo.a->endpoint, 0));
+    CHECK_EQ(all_rails(duo.a).up, 0);
+    CHECK_EQ(all_rails(duo.a).bytes_written, WRITES * WRITE_LEN);
+    CHECK_EQ(stats_of(duo.a).peers, 0);
+    duo_close(&duo);
+}
+
+/* Small pages, which go in bundles or by vectors, count as slices. */
+static void pages_count_as_slices(void)
+{
+    struct duo duo = duo_open(MIB);
+    uint32_t backwards[64]; /* neighbours that nobody merges */
+    for (uint32_t i = 0; i < COUNT(backwards); i++)
+        backwards[i] = (uint32_t)COUNT(backwards) - 1 - i;
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.local = duo.a_memory;
+    args.remote = duo.b_of_a;
+    args.local_pages = backwards;
+    args.page_len = 4096;
+    args.page_count = COUNT(backwards);
+    weft_transfer id;
+    CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    weft_rail_statistics r = all_rails(duo.a);
+    CHECK_EQ(r.slices_written, COUNT(backwards));
+    CHECK_EQ(r.bytes_written, sizeof backwards / 4 * 4096);
+    CHECK_EQ(r.slices_read, 0);
+    duo_close(&duo);
+}
+
+/* A peer that never answers: what waits for it ends in ways that we choose. */
+static void statuses_are_counted(void)
+{
+    enum { LATE = 3, CANCELED = 2 };
+    char blob[8192];
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    weft_endpoint *silent = open_with(&config);
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer;
+    weft_remote_memory *theirs;
+    weft_transfer id[LATE + CANCELED];
+    void *here = map_bytes(4096), *there = map_bytes(4096);
+    weft_memory *mine = register_one(box->endpoint, here, 4096);
+    size_t len = address_of(silent, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(box->endpoint, blob, len, NULL, &peer));
+    len = descriptor_of(register_one(silent, there, 4096), blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(box->endpoint, peer, blob, len, &theirs));
+    weft_range_args args = range_args(mine, theirs, 4096);
+    for (int i = 0; i < LATE + CANCELED; i++) {
+        args.timeout_ns = i < LATE ? 20 * MS : 20 * SECOND;
+        CHECK_OK(weft_write(box->endpoint, &args, &id[i]));
+    }
+    for (int i = 0; i < LATE; i++)
+        CHECK_STATUS(box_await(box, id[i], patience_ms()).status, WEFT_ERR_TIMED_OUT);
+    weft_endpoint_statistics s = stats_of(box);
+    CHECK_EQ(s.active, CANCELED);
+    CHECK_EQ(s.peers, 0);
+    for (int i = LATE; i < LATE + CANCELED; i++) {
+        CHECK_OK(weft_transfer_cancel(box->endpoint, id[i]));
+        CHECK_STATUS(box_await(box, id[i], patience_ms()).status, WEFT_ERR_CANCELED);
+    }
+    s = stats_of(box);
+    CHECK_EQ(s.writes, LATE + CANCELED);
+    CHECK_EQ(s.active, 0);
+    CHECK_EQ(s.completions[-WEFT_ERR_TIMED_OUT], LATE);
+    CHECK_EQ(s.completions[-WEFT_ERR_CANCELED], CANCELED);
+    CHECK_EQ(sum(s.completions, COUNT(s.completions)), LATE + CANCELED);
+    CHECK_EQ(sum(s.latency, COUNT(s.latency)) + s.bytes_written + s.latency_sum_ns, 0);
+    CHECK_OK(weft_endpoint_close(silent));
+    box_close(box);
+}
+
+static bool both_pump(struct box *a, struct box *b, weft_completion_kind kind, weft_completion *c)
+{
+    box_pump(b, 0);
+    box_pump(a, 1);
+    return box_try(a, kind, c);
+}
+
+/* NICs without room for a while: posts are refused, counted, and tried again. */
+static void refused_posts_are_counted(void)
+{
+    char blob[8192];
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=efa:gbps=10:clock=virtual:world=refused";
+    config.progress = WEFT_PROGRESS_MANUAL;
+    setenv("WEFT_SIM_FAULTS", "20000 rail0 again=5000", 1);
+    struct box *a = box_of(open_with(&config)), *b = box_of(open_with(&config));
+    weft_peer peer;
+    weft_completion c;
+    weft_remote_memory *theirs;
+    size_t len = address_of(b->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(a->endpoint, blob, len, NULL, &peer));
+    while (!both_pump(a, b, WEFT_COMPLETION_PEER_UP, &c))
+        continue;
+    weft_memory *mine = register_one(a->endpoint, map_bytes(4 * MIB), 4 * MIB);
+    len = descriptor_of(register_one(b->endpoint, map_bytes(4 * MIB), 4 * MIB), blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(a->endpoint, peer, blob, len, &theirs));
+    CHECK_EQ(rail_stats(a, 0).posts_refused, 0);
+    weft_range_args args = range_args(mine, theirs, 4 * MIB);
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(weft_write(a->endpoint, &args, NULL));
+    for (int i = 0; i < 20; i++) {
+        while (!both_pump(a, b, WEFT_COMPLETION_WRITE, &c))
+            continue;
+        CHECK_OK(c.status);
+    }
+    weft_rail_statistics r = rail_stats(a, 0);
+    CHECK(r.posts_refused > 0);
+    CHECK_EQ(r.bytes_written, 80 * MIB);
+    CHECK(r.bytes_per_s > GIB / 10 && r.bytes_per_s < 2 * GIB); /* 10 Gbps */
+    CHECK(r.round_trip_ns > 0 && r.round_trip_ns < SECOND);
+    box_close(a);
+    box_close(b);
+}
+
+/* A peer that takes nothing: what is on its way there shows as such. */
+static void a_stalled_peer_shows(void)
+{
+    char blob[8192];
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    struct box *a = box_of(open_endpoint()), *b = box_of(open_with(&config));
+    weft_peer peer;
+    weft_completion c;
+    weft_remote_memory *theirs;
+    weft_transfer id;
+    size_t len = address_of(b->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(a->endpoint, blob, len, NULL, &peer));
+    while (!both_pump(a, b, WEFT_COMPLETION_PEER_UP, &c))
+        continue;
+    weft_memory *mine = register_one(a->endpoint, map_bytes(64 * MIB), 64 * MIB);
+    len = descriptor_of(register_one(b->endpoint, map_bytes(64 * MIB), 64 * MIB), blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(a->endpoint, peer, blob, len, &theirs));
+    weft_range_args args = range_args(mine, theirs, 1);
+    CHECK_OK(weft_write(a->endpoint, &args, NULL)); /* the import is answered after it */
+    while (!both_pump(a, b, WEFT_COMPLETION_WRITE, &c))
+        continue;
+    args.len = 64 * MIB;
+    CHECK_OK(weft_write(a->endpoint, &args, &id));
+    uint64_t until = now_ns() + patience_ms() * MS;
+    while (all_rails(a).lanes_stalled == 0) {
+        CHECK(now_ns() < until);
+        sleep_ms(1);
+    }
+    weft_rail_statistics r = all_rails(a);
+    CHECK(r.inflight_bytes > 0 && r.inflight_bytes < 64 * MIB && r.inflight_posts > 0);
+    CHECK_EQ(stats_of(a).active, 1);
+    while (!both_pump(a, b, WEFT_COMPLETION_WRITE, &c))
+        continue;
+    CHECK_OK(c.status);
+    until = now_ns() + patience_ms() * MS;
+    while (all_rails(a).lanes_stalled + all_rails(a).inflight_bytes > 0)
+        CHECK(now_ns() < until);
+    box_close(a);
+    box_close(b);
+}
+
+static atomic_bool over;
+
+/* Counters seen by one who looks while others work. */
+static void *look(void *argument)
+{
+    struct box *box = argument;
+    weft_endpoint_statistics before = stats_of(box);
+    weft_rail_statistics rail_before = rail_stats(box, 0);
+    while (!over) {
+        weft_endpoint_statistics s = stats_of(box);
+        weft_rail_statistics r = rail_stats(box, 0);
+        CHECK(s.writes >= before.writes && s.bytes_written >= before.bytes_written);
+        CHECK(s.latency_sum_ns >= before.latency_sum_ns);
+        for (size_t i = 0; i < COUNT(s.latency); i++)
+            CHECK(s.latency[i] >= before.latency[i]);
+        for (size_t i = 0; i < COUNT(s.completions); i++)
+            CHECK(s.completions[i] >= before.completions[i]);
+        CHECK(r.bytes_written >= rail_before.bytes_written && r.posts >= rail_before.posts);
+        CHECK(r.frames_sent >= rail_before.frames_sent);
+        before = s;
+        rail_before = r;
+    }
+    return NULL;
+}
+
+static void counters_only_grow(void)
+{
+    struct duo duo = duo_open(MIB);
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, look, duo.a), 0);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
+    weft_transfer ids[8];
+    for (int i = 0; i < 1000; i++) {
+        if (i >= 8)
+            CHECK_OK(box_await(duo.a, ids[i % 8], patience_ms()).status);
+        ids[i % 8] = write_now(duo.a, &args);
+    }
+    for (int i = 0; i < 8; i++)
+        CHECK_OK(box_await(duo.a, ids[i], patience_ms()).status);
+    over = true;
+    pthread_join(thread, NULL);
+    CHECK_EQ(stats_of(duo.a).bytes_written, 1000 * 64 * KIB);
+    duo_close(&duo);
+}
+
+static void arguments_are_checked(void)
+{
+    weft_endpoint *endpoint = open_endpoint();
+    weft_endpoint_statistics s = WEFT_ENDPOINT_STATISTICS_INIT;
+    weft_rail_statistics r = WEFT_RAIL_STATISTICS_INIT;
+    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_stats(NULL, &s));
+    REFUSED(WEFT_ERR_HANDLE, weft_rail_stats(NULL, 0, &r));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_stats(endpoint, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_rail_stats(endpoint, 0, NULL));
+    REFUSED(WEFT_ERR_RANGE, weft_rail_stats(endpoint, 64, &r));
+    s.size = 0;
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_stats(endpoint, &s));
+    /* A shorter struct is filled as far as it goes, and no further. */
+    memset(&s, 0xee, sizeof s);
+    s.size = offsetof(weft_endpoint_statistics, completions);
+    CHECK_OK(weft_endpoint_stats(endpoint, &s));
+    CHECK_EQ(s.writes, 0);
+    CHECK(s.completions[0] == UINT64_C(0xeeeeeeeeeeeeeeee));
+    CHECK_OK(weft_endpoint_close(endpoint));
+    s.size = sizeof s;
+    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_stats(endpoint, &s));
+}
+
+/* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other greets. */
+#define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
+
+static const struct test tests[] = {
+    {"figures_are_what_was_moved", "any", figures_are_what_was_moved},
+    {"pages_count_as_slices", "any", pages_count_as_slices},
+    {"statuses_are_counted", QUIET, statuses_are_counted},
+    {"refused_posts_are_counted", "once", refused_posts_are_counted},
+    {"a_stalled_peer_shows", "tcp", a_stalled_peer_shows},
+    {"counters_only_grow", "any", counters_only_grow},
+    {"arguments_are_checked", "once", arguments_are_checked},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,105 @@
+//! The log.
+
+use super::guard::guard;
+use super::status::weft_status;
+use crate::endpoint::fork;
+use crate::logging::{self, Sink};
+use crate::status::Error;
+use log::{Level, LevelFilter};
+use std::ffi::{c_char, c_void, CString};
+
+/// How much is logged: `WEFT_LOG_*`. Each level has the lines of those before it.
+pub type weft_log_level = u32;
+/// As the environment variable WEFT_LOG says (error, warn, info, debug or trace);
+/// without it, warnings.
+pub const WEFT_LOG_DEFAULT: weft_log_level = 0;
+/// What stops an endpoint.
+pub const WEFT_LOG_ERROR: weft_log_level = 1;
+/// What an operator should know: a NIC that is left out, a peer that cannot be
+/// reached.
+pub const WEFT_LOG_WARN: weft_log_level = 2;
+/// Operations that failed because a fabric reported an error, with its text.
+pub const WEFT_LOG_INFO: weft_log_level = 3;
+/// Choices of rails and fabrics, and every operation that failed.
+pub const WEFT_LOG_DEBUG: weft_log_level = 4;
+/// Everything.
+pub const WEFT_LOG_TRACE: weft_log_level = 5;
+
+/// Receives one line of the log: its level (`WEFT_LOG_ERROR` to
+/// `WEFT_LOG_TRACE`), the part of the library that it is of ("endpoint", "rail",
+/// "transfer", ...) and the text, without a newline. Both strings are valid during
+/// the call only. `user_data`: as given to `weft_log_set`.
+///
+/// It may be called by any thread of Weft and any that calls Weft, by several at
+/// once, and while they move data: be quick, and do not wait for another thread
+/// that calls Weft. It must not call Weft, and must not end by an exception or
+/// longjmp.
+pub type weft_log_callback = Option<
+    unsafe extern "C" fn(
+        level: weft_log_level,
+        component: *const c_char,
+        message: *const c_char,
+        user_data: *mut c_void,
+    ),
+>;
+
+/// Says how much is logged in this process, by all of its endpoints, and where to.
+///
+/// `level`: `WEFT_LOG_*`. `callback`: receives every line up to that level,
+/// instead of stderr; NULL: stderr. `user_data`: passed on to it, and the
+/// caller's to keep until the callback has been replaced. `weft_log_set(0, NULL,
+/// NULL)` is how it was at first.
+///
+/// Any thread, at any time, also before the first open. Blocks while another
+/// thread is in the old callback: when it has returned, that one is not called
+/// any more. Errors: `WEFT_ERR_INVALID` (no such level), `WEFT_ERR_BUSY` (called
+/// by a log callback), `WEFT_ERR_UNSUPPORTED` (Weft is part of a Rust program that
+/// has a logger). Since 0.1.
+///
+/// # Safety
+/// `callback` must be as its type says.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_log_set(
+    level: weft_log_level,
+    callback: weft_log_callback,
+    user_data: *mut c_void,
+) -> weft_status {
+    guard(|| {
+        fork::watch();
+        let level = match level {
+            WEFT_LOG_DEFAULT => None,
+            WEFT_LOG_ERROR => Some(LevelFilter::Error),
+            WEFT_LOG_WARN => Some(LevelFilter::Warn),
+            WEFT_LOG_INFO => Some(LevelFilter::Info),
+            WEFT_LOG_DEBUG => Some(LevelFilter::Debug),
+            WEFT_LOG_TRACE => Some(LevelFilter::Trace),
+            other => {
+                return Err(Error::invalid(format!("level is {other}: it must be 0 to {WEFT_LOG_TRACE}")))
+            }
+        };
+        logging::set(level, callback.map(|callback| sink(callback, user_data as usize)))
+    })
+}
+
+fn sink(
+    callback: unsafe extern "C" fn(weft_log_level, *const c_char, *const c_char, *mut c_void),
+    user_data: usize,
+) -> Sink {
+    Box::new(move |level, component, message| {
+        let c_string = |text: &str| CString::new(text.replace('\0', "?")).unwrap_or_default();
+        let (component, message) = (c_string(component), c_string(message));
+        // SAFETY: as the caller of weft_log_set promised.
+        unsafe { callback(number(level), component.as_ptr(), message.as_ptr(), user_data as *mut c_void) };
+    })
+}
+
+fn number(level: Level) -> weft_log_level {
+    match level {
+        Level::Error => WEFT_LOG_ERROR,
+        Level::Warn => WEFT_LOG_WARN,
+        Level::Info => WEFT_LOG_INFO,
+        Level::Debug => WEFT_LOG_DEBUG,
+        Level::Trace => WEFT_LOG_TRACE,
+    }
+}

@@ -1,0 +1,195 @@
+//! Statistics: what an endpoint and its rails have done.
+
+use super::config;
+use super::endpoint::weft_endpoint;
+use super::guard::{guard, with_endpoint};
+use super::status::weft_status;
+use crate::transfer::tally;
+
+/// Places of `completions` in `weft_endpoint_statistics`.
+pub const WEFT_STATISTICS_STATUSES: usize = 96;
+/// Places of `latency` in `weft_endpoint_statistics`.
+pub const WEFT_STATISTICS_BUCKETS: usize = 40;
+
+const _: () = assert!(WEFT_STATISTICS_STATUSES == tally::STATUSES);
+const _: () = assert!(WEFT_STATISTICS_BUCKETS == tally::BUCKETS);
+
+/// What an endpoint has done since it was opened. Filled by
+/// `weft_endpoint_stats`. All but `peers` and `active` only grow. An operation
+/// counts before its completion can be polled.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_endpoint_statistics {
+    /// `sizeof(weft_endpoint_statistics)`, set by the caller.
+    pub size: u32,
+    /// Peers that are connected now.
+    pub peers: u32,
+    /// Operations that are outstanding now.
+    pub active: u64,
+    /// Operations that were accepted: writes, reads and sends.
+    pub writes: u64,
+    pub reads: u64,
+    pub sends: u64,
+    /// Bytes of those that ended with `WEFT_OK`.
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    pub bytes_sent: u64,
+    /// Sends, and transfers with `WEFT_NOTIFY`, that ended with `WEFT_OK`.
+    pub messages_sent: u64,
+    pub notifications_sent: u64,
+    /// Messages of peers that came into the endpoint's queue, and their bytes.
+    pub messages_received: u64,
+    pub bytes_received: u64,
+    /// Notifications of peers that came into the endpoint's queue.
+    pub notifications_received: u64,
+    /// Frames that were dropped because they made no sense: of a program that is
+    /// not Weft, or of peers that have ended.
+    pub frames_dropped: u64,
+    /// Operations that have ended, by their status: `completions[-status]`, so
+    /// [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
+    /// to `writes`, `reads` and `sends`.
+    pub completions: [u64; WEFT_STATISTICS_STATUSES],
+    /// How long writes and reads that ended with `WEFT_OK` took from submission to
+    /// completion, as a histogram: [i] counts those of 2^i ns up to but not including
+    /// 2^(i + 1) ns; [0] also those of 0 ns, the last all longer ones.
+    pub latency: [u64; WEFT_STATISTICS_BUCKETS],
+    /// Nanoseconds that all of these took together.
+    pub latency_sum_ns: u64,
+}
+
+/// What a rail has done since it was opened. Filled by `weft_rail_stats`. It is
+/// about this endpoint's own writes and reads: what peers write here or read from
+/// here counts at the peer.
+///
+/// Counters only grow, and count before the operation's completion can be polled.
+/// What says "now" is how it was when the rail's worker last looked, up to some
+/// milliseconds ago (with manual progress: when somebody polled last).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_rail_statistics {
+    /// `sizeof(weft_rail_statistics)`, set by the caller.
+    pub size: u32,
+    /// 1 while it is open, 0 once the endpoint has shut down.
+    pub up: u32,
+    /// Rails of peers that it reaches now, and of these the ones that have bytes in
+    /// flight and have not taken any for 20 ms.
+    pub lanes: u32,
+    pub lanes_stalled: u32,
+    /// Bytes that it has carried: delivered, or (writes of small pages in bundles)
+    /// written to the peer's staging memory.
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    /// Slices of these: pages, or pieces of large ones.
+    pub slices_written: u64,
+    pub slices_read: u64,
+    /// The posts that carried them.
+    pub posts: u64,
+    /// Posts for which the NIC, or the peer's connection, had no room (EAGAIN);
+    /// each was tried again later.
+    pub posts_refused: u64,
+    /// Posts and receives that failed.
+    pub errors: u64,
+    /// What was sent again because nobody answered: greetings of peers.
+    pub retries: u64,
+    /// Control frames: greetings, messages, notifications, acknowledgements.
+    pub frames_sent: u64,
+    pub frames_received: u64,
+    /// Bytes and posts that are in flight now.
+    pub inflight_bytes: u64,
+    pub inflight_posts: u64,
+    /// Bytes per second that were delivered of late while there was something to
+    /// carry, by its fastest lane; 0: not measured yet.
+    pub bytes_per_s: u64,
+    /// The shortest time from a post to its delivery that its lanes have seen, in
+    /// nanoseconds; 0: not measured yet.
+    pub round_trip_ns: u64,
+}
+
+/// Fills in what the endpoint has done. `statistics->size` must be set. The
+/// figures are not of one moment: others work meanwhile.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`.
+/// Since 0.1.
+///
+/// # Safety
+/// `statistics` must be NULL or valid for `statistics->size` bytes.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_endpoint_stats(
+    endpoint: *const weft_endpoint,
+    statistics: *mut weft_endpoint_statistics,
+) -> weft_status {
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            let sum = ep.tally();
+            let filled = weft_endpoint_statistics {
+                size: 0,
+                peers: ep.connected_peers(),
+                active: ep.active(),
+                writes: sum.writes,
+                reads: sum.reads,
+                sends: sum.sends,
+                bytes_written: sum.bytes_written,
+                bytes_read: sum.bytes_read,
+                bytes_sent: sum.bytes_sent,
+                messages_sent: sum.messages_sent,
+                notifications_sent: sum.notifications_sent,
+                messages_received: sum.messages_received,
+                bytes_received: sum.bytes_received,
+                notifications_received: sum.notifications_received,
+                frames_dropped: ep.rubbish(),
+                completions: sum.completions,
+                latency: sum.latency,
+                latency_sum_ns: sum.latency_sum_ns,
+            };
+            // SAFETY: passed on.
+            unsafe { config::fill(statistics, filled) }
+        })
+    })
+}
+
+/// Fills in what rail `index` has done, from 0 to `rails - 1` of
+/// `weft_endpoint_properties`. `statistics->size` must be set. The figures are not
+/// of one moment: others work meanwhile.
+///
+/// Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail),
+/// `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `statistics` must be NULL or valid for `statistics->size` bytes.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_rail_stats(
+    endpoint: *const weft_endpoint,
+    index: u32,
+    statistics: *mut weft_rail_statistics,
+) -> weft_status {
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            let traffic = &ep.rail(index)?.traffic;
+            let (lanes, lanes_stalled) = traffic.lanes();
+            let filled = weft_rail_statistics {
+                size: 0,
+                up: u32::from(!traffic.is_closed()),
+                lanes,
+                lanes_stalled,
+                bytes_written: traffic.written.bytes.get(),
+                bytes_read: traffic.read.bytes.get(),
+                slices_written: traffic.written.slices.get(),
+                slices_read: traffic.read.slices.get(),
+                posts: traffic.posts.get(),
+                posts_refused: traffic.refused.get(),
+                errors: traffic.errors.get(),
+                retries: traffic.retries.get(),
+                frames_sent: traffic.frames_sent.get(),
+                frames_received: traffic.frames_received.get(),
+                inflight_bytes: traffic.inflight_bytes.get(),
+                inflight_posts: traffic.inflight_ops.get(),
+                bytes_per_s: traffic.bytes_per_s.get(),
+                round_trip_ns: traffic.round_trip_ns.get(),
+            };
+            // SAFETY: passed on.
+            unsafe { config::fill(statistics, filled) }
+        })
+    })
+}

@@ -1,0 +1,138 @@
+//! Where log lines go: to stderr as WEFT_LOG says, or to the host program's own
+//! callback.
+
+use crate::status::{Error, Result, Status};
+use log::{LevelFilter, Log, Metadata, Record};
+use once_cell::sync::OnceCell;
+use parking_lot::RwLock;
+use std::cell::Cell;
+
+/// What the host program does with a line: level, component, message.
+pub type Sink = Box<dyn Fn(log::Level, &str, &str) + Send + Sync>;
+
+struct Logger {
+    /// As WEFT_LOG says.
+    usual: LevelFilter,
+    /// Whoever logs reads it for as long as its line takes: who changes it waits
+    /// until nobody is in the old sink.
+    to: RwLock<To>,
+}
+
+enum To {
+    Stderr(env_logger::Logger),
+    Sink(LevelFilter, Sink),
+}
+
+impl To {
+    fn stderr(level: Option<LevelFilter>) -> To {
+        let builder = match level {
+            Some(level) => env_logger::Builder::new().filter_module("weft", level).build(),
+            None => {
+                let env = env_logger::Env::new().filter_or("WEFT_LOG", "weft=warn");
+                env_logger::Builder::from_env(env).build()
+            }
+        };
+        To::Stderr(builder)
+    }
+}
+
+static LOGGER: OnceCell<Logger> = OnceCell::new();
+
+thread_local! {
+    /// This thread is in the sink: what it logs there goes nowhere.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Starts the log, once. A host that has a logger of Rust's keeps it: then this
+/// is not the one.
+fn logger() -> (&'static Logger, bool) {
+    static OURS: OnceCell<bool> = OnceCell::new();
+    let logger = LOGGER.get_or_init(|| {
+        let to = To::stderr(None);
+        let usual = if let To::Stderr(stderr) = &to { stderr.filter() } else { LevelFilter::Warn };
+        Logger { usual, to: RwLock::new(to) }
+    });
+    let ours = *OURS.get_or_init(|| {
+        let taken = log::set_logger(logger).is_ok();
+        if taken {
+            log::set_max_level(logger.usual);
+        }
+        taken
+    });
+    (logger, ours)
+}
+
+pub fn start() {
+    logger();
+}
+
+/// From now on lines go to `sink`, or to stderr, up to a level or as usual. The
+/// sink that there was is not called any more.
+pub fn set(level: Option<LevelFilter>, sink: Option<Sink>) -> Result<()> {
+    let (logger, ours) = logger();
+    if !ours {
+        return Err(Error::new(
+            Status::Unsupported,
+            "the host program has a logger of Rust's: set its level",
+        ));
+    }
+    if INSIDE.get() {
+        return Err(Error::new(Status::Busy, "a log callback cannot change the log: return first"));
+    }
+    let most = level.unwrap_or(logger.usual);
+    let new = match sink {
+        Some(sink) => To::Sink(most, sink),
+        None => To::stderr(level),
+    };
+    let mut to = logger.to.write();
+    log::set_max_level(most);
+    *to = new;
+    Ok(())
+}
+
+/// The part of the library that a line is of: of "weft::rail::lane", "rail".
+fn component(target: &str) -> Option<&str> {
+    let mut parts = target.split("::");
+    (parts.next()? == "weft").then(|| parts.next().unwrap_or("weft"))
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record) {
+        // A thread that is ending has no such place any more.
+        if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true) {
+            return;
+        }
+        self.pass_on(record);
+        INSIDE.set(false);
+    }
+
+    fn flush(&self) {}
+}
+
+impl Logger {
+    fn pass_on(&self, record: &Record) {
+        match (&*self.to.read(), component(record.target())) {
+            (To::Stderr(logger), _) => logger.log(record),
+            (To::Sink(most, sink), Some(component)) if record.level() <= *most => {
+                sink(record.level(), component, &record.args().to_string());
+            }
+            (To::Sink(..), _) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_of_a_part_of_the_library() {
+        assert_eq!(component("weft::rail::lane"), Some("rail"));
+        assert_eq!(component("weft"), Some("weft"));
+        assert_eq!(component("other::rail"), None);
+    }
+}

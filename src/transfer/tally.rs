@@ -1,0 +1,199 @@
+//! What became of an endpoint's operations: counted where they begin and end, in
+//! several parts, so that threads seldom share a cache line; added up by readers.
+
+use super::completion::{KIND_READ, KIND_SEND, KIND_WRITE};
+use crate::status::Status;
+use crossbeam_utils::CachePadded;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Completions are counted by their status, whose negative is the place.
+pub const STATUSES: usize = 96;
+/// More than there are kinds of completions.
+const KINDS: usize = 16;
+/// Transfers that took 2^i to 2^(i + 1) ns are in place i, longer ones in the last.
+pub const BUCKETS: usize = 40;
+const PARTS: usize = 16;
+
+/// How an operation ended.
+pub struct Ended {
+    pub kind: i32,
+    pub status: Status,
+    pub bytes: u64,
+    pub notified: bool,
+    pub took_ns: u64,
+}
+
+struct Part {
+    /// Operations that were accepted, by their kind.
+    submitted: [AtomicU64; KINDS],
+    /// Bytes of those that succeeded, by their kind.
+    bytes: [AtomicU64; KINDS],
+    notified: AtomicU64,
+    took_ns: AtomicU64,
+    took: [AtomicU64; BUCKETS],
+    ended: [AtomicU64; STATUSES],
+    sent: AtomicU64,
+    /// What peers sent.
+    messages: AtomicU64,
+    message_bytes: AtomicU64,
+    notifications: AtomicU64,
+}
+
+/// All parts together.
+pub struct Sum {
+    pub writes: u64,
+    pub reads: u64,
+    pub sends: u64,
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    pub bytes_sent: u64,
+    pub messages_sent: u64,
+    pub notifications_sent: u64,
+    pub messages_received: u64,
+    pub bytes_received: u64,
+    pub notifications_received: u64,
+    pub completions: [u64; STATUSES],
+    pub latency: [u64; BUCKETS],
+    pub latency_sum_ns: u64,
+}
+
+pub struct Tally(Box<[CachePadded<Part>]>);
+
+/// The part that this thread counts in.
+fn part() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PART: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    let chosen = PART.try_with(|part| {
+        let chosen = part.get().unwrap_or_else(|| NEXT.fetch_add(1, Relaxed) % PARTS);
+        part.set(Some(chosen));
+        chosen
+    });
+    chosen.unwrap_or(0)
+}
+
+fn bucket(ns: u64) -> usize {
+    (ns.max(1).ilog2() as usize).min(BUCKETS - 1)
+}
+
+fn kind_of(kind: i32) -> usize {
+    usize::try_from(kind).map_or(0, |kind| kind % KINDS)
+}
+
+const fn zeros<const N: usize>() -> [AtomicU64; N] {
+    [const { AtomicU64::new(0) }; N]
+}
+
+impl Part {
+    fn new() -> Part {
+        Part {
+            submitted: zeros(),
+            bytes: zeros(),
+            notified: AtomicU64::new(0),
+            took_ns: AtomicU64::new(0),
+            took: zeros(),
+            ended: zeros(),
+            sent: AtomicU64::new(0),
+            messages: AtomicU64::new(0),
+            message_bytes: AtomicU64::new(0),
+            notifications: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Tally {
+    pub fn new() -> Tally {
+        Tally((0..PARTS).map(|_| CachePadded::new(Part::new())).collect())
+    }
+
+    /// An operation was accepted.
+    #[inline]
+    pub fn begun(&self, kind: i32) {
+        self.0[part()].submitted[kind_of(kind)].fetch_add(1, Relaxed);
+    }
+
+    /// An operation ended.
+    pub fn ended(&self, ended: &Ended) {
+        let part = &self.0[part()];
+        let place = (ended.status as i32).unsigned_abs() as usize;
+        part.ended[place.min(STATUSES - 1)].fetch_add(1, Relaxed);
+        if ended.status != Status::Ok {
+            return;
+        }
+        part.bytes[kind_of(ended.kind)].fetch_add(ended.bytes, Relaxed);
+        if ended.kind == KIND_SEND {
+            part.sent.fetch_add(1, Relaxed);
+            return;
+        }
+        part.took[bucket(ended.took_ns)].fetch_add(1, Relaxed);
+        part.took_ns.fetch_add(ended.took_ns, Relaxed);
+        if ended.notified {
+            part.notified.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A peer's message was published.
+    pub fn message(&self, bytes: u64) {
+        let part = &self.0[part()];
+        part.messages.fetch_add(1, Relaxed);
+        part.message_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// A peer's notification was published.
+    pub fn notification(&self) {
+        self.0[part()].notifications.fetch_add(1, Relaxed);
+    }
+
+    pub fn sum(&self) -> Sum {
+        let sum = |of: &dyn Fn(&Part) -> &AtomicU64| self.0.iter().map(|part| of(part).load(Relaxed)).sum();
+        let submitted = |kind: i32| sum(&|part| &part.submitted[kind_of(kind)]);
+        let bytes = |kind: i32| sum(&|part| &part.bytes[kind_of(kind)]);
+        Sum {
+            writes: submitted(KIND_WRITE),
+            reads: submitted(KIND_READ),
+            sends: submitted(KIND_SEND),
+            bytes_written: bytes(KIND_WRITE),
+            bytes_read: bytes(KIND_READ),
+            bytes_sent: bytes(KIND_SEND),
+            messages_sent: sum(&|part| &part.sent),
+            notifications_sent: sum(&|part| &part.notified),
+            messages_received: sum(&|part| &part.messages),
+            bytes_received: sum(&|part| &part.message_bytes),
+            notifications_received: sum(&|part| &part.notifications),
+            completions: std::array::from_fn(|i| sum(&|part| &part.ended[i])),
+            latency: std::array::from_fn(|i| sum(&|part| &part.took[i])),
+            latency_sum_ns: sum(&|part| &part.took_ns),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_fall_between_powers_of_two() {
+        assert_eq!([0, 1, 2, 3, 4, 1023, 1024].map(bucket), [0, 0, 1, 1, 2, 9, 10]);
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn parts_add_up() {
+        let tally = Tally::new();
+        let count = || {
+            tally.begun(KIND_READ);
+            let bytes = 5;
+            tally.ended(&Ended { kind: KIND_READ, status: Status::Ok, bytes, notified: false, took_ns: 8 });
+        };
+        std::thread::scope(|scope| {
+            (0..3 * PARTS).for_each(|_| {
+                scope.spawn(count);
+            });
+        });
+        let (sum, all) = (tally.sum(), 3 * PARTS as u64);
+        assert_eq!((sum.reads, sum.bytes_read, sum.completions[0]), (all, 5 * all, all));
+        assert_eq!((sum.latency[3], sum.latency_sum_ns, sum.writes), (all, 8 * all, 0));
+    }
+}

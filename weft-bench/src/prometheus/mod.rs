@@ -1,0 +1,76 @@
+//! What an endpoint and its rails have done, in a file for Prometheus: as the
+//! textfile collector of its node exporter wants it.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`figures`] | which of Weft's statistics become which metrics |
+//! | [`text`] | the exposition format |
+
+mod figures;
+mod text;
+
+use ::weft::capi::endpoint::weft_endpoint;
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Writes the file once a second, and when it is dropped: before the endpoint is closed.
+pub struct Exporter {
+    /// Nothing is sent: the thread ends when it goes.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// An endpoint may be used by any thread until it is closed.
+struct Shared(*mut weft_endpoint);
+// SAFETY: as above; the handle is only passed to Weft.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn write(&self, path: &Path) -> Result<()> {
+        replace(path, &figures::of(self.0)?)
+    }
+}
+
+impl Exporter {
+    /// A path that cannot be written is an error at once.
+    pub fn start(path: &Path, endpoint: *mut weft_endpoint) -> Result<Exporter> {
+        let (shared, path) = (Shared(endpoint), path.to_owned());
+        shared.write(&path)?;
+        let (stop, stopped) = channel::<()>();
+        let thread = std::thread::Builder::new().name("prometheus".into()).spawn(move || loop {
+            let last = stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
+            if let Err(error) = shared.write(&path) {
+                eprintln!("weft-bench: {error:#}");
+            }
+            if last {
+                return;
+            }
+        })?;
+        Ok(Exporter { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.stop.take();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            eprintln!("weft-bench: the thread that writes for Prometheus failed");
+        }
+    }
+}
+
+/// Readers see the old text or the new one, and never a part: the collector reads
+/// only what is called *.prom.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    written.with_context(|| format!("writing {}", path.display()))
+}

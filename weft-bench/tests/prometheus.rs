@@ -1,0 +1,141 @@
+//! What `weft-bench loopback --prometheus` writes, read as Prometheus reads it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const PAGES: [&str; 9] = ["--page", "4K", "--pages", "100", "--layers", "3", "--repeat", "10", "--verify"];
+/// Once before the load and once after it, four in flight each, beside the ten.
+const TRANSFERS: f64 = 18.0;
+
+fn loopback(path: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft-bench"));
+    command.args(["loopback", "--provider", "tcp", "--rail-names", "lo", "--prometheus"]).arg(path);
+    command.args(PAGES).output().unwrap()
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(fits)
+}
+
+/// The labels between braces, each `name="value"` with \\, \" and \n escaped.
+fn labels(mut text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    while !text.is_empty() {
+        let (name, rest) = text.split_once("=\"").expect("a label has a value");
+        assert!(is_name(name) && !name.contains(':'), "{name}");
+        let (mut value, mut chars) = (String::new(), rest.char_indices());
+        let end = loop {
+            match chars.next().expect("a value ends") {
+                (at, '"') => break at,
+                (_, '\\') => value.push(match chars.next().expect("an escape is of two").1 {
+                    'n' => '\n',
+                    c @ ('\\' | '"') => c,
+                    other => panic!("\\{other} is no escape"),
+                }),
+                (_, c) => value.push(c),
+            }
+        };
+        assert!(found.insert(name.to_owned(), value).is_none(), "{name} is there twice");
+        text = &rest[end + 1..];
+        text = text.strip_prefix(',').unwrap_or(text);
+    }
+    found
+}
+
+struct Sample {
+    name: String,
+    labels: BTreeMap<String, String>,
+    value: f64,
+}
+
+fn sample(line: &str) -> Sample {
+    let (series, value) = line.rsplit_once(' ').expect("a sample has a value");
+    let (name, rest) = series.split_once('{').unwrap_or((series, "}"));
+    assert!(is_name(name), "{line}");
+    let inside = rest.strip_suffix('}').expect("labels end");
+    Sample { name: name.to_owned(), labels: labels(inside), value: value.parse().expect(line) }
+}
+
+/// Checks the format; all samples.
+fn parse(text: &str) -> Vec<Sample> {
+    assert!(text.ends_with('\n') && !text.contains("\n\n"));
+    let (mut samples, mut seen, mut helped, mut series) =
+        (Vec::new(), HashSet::new(), String::new(), HashSet::new());
+    let mut current = (String::new(), String::new());
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            helped = help.split_once(' ').expect("a help has a text").0.to_owned();
+            continue;
+        }
+        if let Some(typed) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = typed.split_once(' ').expect("a type");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert_eq!(name, helped, "HELP comes before TYPE");
+            assert!(seen.insert(name.to_owned()), "{name} is there twice");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            current = (name.to_owned(), kind.to_owned());
+            continue;
+        }
+        assert!(!line.starts_with('#'), "{line}");
+        let sample = sample(line);
+        let rest = sample.name.strip_prefix(&current.0).expect("a sample follows its type");
+        let suffixes = if current.1 == "histogram" { &["_bucket", "_sum", "_count"][..] } else { &[""] };
+        assert!(suffixes.contains(&rest), "{line}");
+        assert!(sample.value >= 0.0, "{line}");
+        assert!(series.insert((sample.name.clone(), sample.labels.clone())), "{line} is there twice");
+        samples.push(sample);
+    }
+    samples
+}
+
+fn total(samples: &[Sample], name: &str, label: (&str, &str)) -> f64 {
+    let of = |sample: &&Sample| {
+        sample.name == name
+            && (label.0.is_empty() || sample.labels.get(label.0).map(String::as_str) == Some(label.1))
+    };
+    let found: Vec<f64> = samples.iter().filter(of).map(|sample| sample.value).collect();
+    assert!(!found.is_empty(), "{name} {label:?}");
+    found.iter().sum()
+}
+
+#[test]
+fn it_is_prometheus_text_of_what_was_moved() {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("weft-bench.prom");
+    let _ = std::fs::remove_file(&path);
+    let output = loopback(&path);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!path.with_extension("prom.new").exists());
+    let samples = parse(&std::fs::read_to_string(&path).unwrap());
+    let all = ("", "");
+    let bytes = TRANSFERS * 4096.0 * 300.0;
+    assert_eq!(total(&samples, "weft_rail_bytes_total", ("direction", "write")), bytes);
+    let rail = samples.iter().find(|sample| sample.name == "weft_rail_bytes_total").unwrap();
+    // Beneath ofi_rxm, where libfabric is old.
+    assert!(rail.labels["rail"] == "0" && rail.labels["fabric"].starts_with("tcp"), "{:?}", rail.labels);
+    assert_eq!(total(&samples, "weft_rail_bytes_total", ("name", "lo")), bytes);
+    assert_eq!(total(&samples, "weft_bytes_total", ("kind", "write")), bytes);
+    assert_eq!(total(&samples, "weft_completions_total", ("status", "ok")), TRANSFERS);
+    assert_eq!(total(&samples, "weft_completions_total", ("status", "timed_out")), 0.0);
+    assert_eq!(total(&samples, "weft_transfer_seconds_count", all), TRANSFERS);
+    let sum = total(&samples, "weft_transfer_seconds_sum", all);
+    assert!(sum > TRANSFERS * 1e-6 && sum < 600.0, "{sum}");
+    assert_eq!(total(&samples, "weft_rail_up", all), 1.0);
+    assert!(total(&samples, "weft_rail_posts_total", all) > 0.0);
+    let buckets: Vec<(f64, f64)> = samples
+        .iter()
+        .filter(|sample| sample.name == "weft_transfer_seconds_bucket")
+        .map(|sample| (sample.labels["le"].replace("+Inf", "inf").parse().unwrap(), sample.value))
+        .collect();
+    assert!(buckets.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1), "{buckets:?}");
+    assert_eq!(buckets.last(), Some(&(f64::INFINITY, TRANSFERS)));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error() {
+    let output = loopback(Path::new("/nowhere/weft.prom"));
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("writing /nowhere/weft.prom"), "{said}");
+}
