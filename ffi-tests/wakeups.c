@@ -135,6 +135,7 @@ static void a_million_edge_triggered(void)
 /* ---- Threads in weft_wait, on one queue or on a queue each ---- */
 
 #define WAITERS 4
+#define STREAK 20 /* completions in a row for one of several queues */
 #define LAST NULL /* the user_data that ends a waiter */
 
 struct crowd {
@@ -164,22 +165,43 @@ static void *waits(void *argument)
         if (c.user_data == LAST)
             return NULL;
         check_age(&c);
-        /* It is the only one that is there: the publisher goes on when it was taken. */
-        CHECK((uintptr_t)c.user_data == crowd->taken + 1);
+        CHECK((uintptr_t)c.user_data <= crowd->rounds);
         w->woken++;
         crowd->taken++;
+    }
+}
+
+/* One after the other to the same waiter, or a few at once for whoever wakes. */
+static void publish_to(struct crowd *crowd, bool shared)
+{
+    weft_range_args args = range_args(crowd->duo->a_memory, crowd->duo->b_of_a, 0);
+    uint64_t random = 1;
+    for (uint64_t i = 1; i <= crowd->rounds; i++) {
+        uint64_t draw = next_random(&random);
+        args.user_data = (void *)(uintptr_t)i;
+        args.queue = crowd->queue[(i - 1) / STREAK % WAITERS];
+        CHECK_OK(weft_write(crowd->duo->a->endpoint, &args, NULL));
+        if (shared && draw % 2)
+            continue;
+        await_taken(&crowd->taken, i);
+        pause_for(draw / 2 % 256);
+    }
+    await_taken(&crowd->taken, crowd->rounds);
+    for (int i = 0; i < WAITERS; i++) {
+        args.user_data = LAST;
+        args.queue = crowd->queue[i];
+        CHECK_OK(weft_write(crowd->duo->a->endpoint, &args, NULL));
     }
 }
 
 static void wait_in_a_crowd(bool shared)
 {
     struct duo duo = duo_open(4096);
-    struct crowd crowd = {.duo = &duo, .rounds = rounds(20000)};
+    struct crowd crowd = {.duo = &duo, .rounds = rounds(1000) * STREAK * WAITERS};
     struct waiter waiters[WAITERS];
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 0);
     for (int i = 0; i < WAITERS; i++) {
         if (i == 0 || !shared)
-            CHECK_OK(weft_queue_create(duo.a->endpoint, 16, &crowd.queue[i]));
+            CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &crowd.queue[i]));
         else
             crowd.queue[i] = crowd.queue[0];
     }
@@ -187,19 +209,7 @@ static void wait_in_a_crowd(bool shared)
         waiters[i] = (struct waiter){.crowd = &crowd, .number = i};
         CHECK(pthread_create(&waiters[i].thread, NULL, waits, &waiters[i]) == 0);
     }
-    uint64_t random = 1;
-    for (uint64_t i = 1; i <= crowd.rounds; i++) {
-        pause_for(next_random(&random) % 4096);
-        args.user_data = (void *)(uintptr_t)i;
-        args.queue = crowd.queue[i % WAITERS];
-        CHECK_OK(weft_write(duo.a->endpoint, &args, NULL));
-        await_taken(&crowd.taken, i);
-    }
-    for (int i = 0; i < WAITERS; i++) {
-        args.user_data = LAST;
-        args.queue = crowd.queue[i];
-        CHECK_OK(weft_write(duo.a->endpoint, &args, NULL));
-    }
+    publish_to(&crowd, shared);
     for (int i = 0; i < WAITERS; i++)
         CHECK(pthread_join(waiters[i].thread, NULL) == 0);
     for (int i = 0; i < WAITERS; i++) {
