@@ -2,10 +2,12 @@
  * An event loop: one epoll watches an endpoint and whatever else the program has,
  * here a timer. Every tick sends a message to a second endpoint, which answers.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 #include <weft.h>
 
@@ -14,15 +16,13 @@
 
 static int32_t check(int32_t status, const char *call) {
     if (status < 0) {
-        fprintf(stderr, "%s: %s: %s\n", call, weft_status_name(status), weft_last_error());
-        exit(1);
+        fprintf(stderr, "%s: %s: %s\n", call, weft_status_name(status), weft_last_error()), exit(1);
     }
     return status;
 }
 
-static void *must(int bad, const char *what) {
+static void must(int bad, const char *what) {
     if (bad) perror(what), exit(1);
-    return NULL;
 }
 
 /* An endpoint in the loop, and what to do with a message. */

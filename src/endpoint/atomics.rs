@@ -61,7 +61,9 @@ impl Endpoint {
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             remote.exit();
             spec.queue.unreserve(1);
-            return Err(full(&format!("{} operations are outstanding (max_transfers)", core.table.active())));
+            return Err(full(
+                "max_transfers operations are outstanding, or ended and still with their peers",
+            ));
         };
         self.start(id, remote, 1, now);
         Ok(id)
