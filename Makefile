@@ -54,13 +54,13 @@ lib: ## Builds target/release/libweft.so
 	@ln -sf libweft.so $(LIB).0
 
 examples: lib ## Builds the C examples into target/examples-c
-	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill $(EXAMPLES)/hello
+	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill $(EXAMPLES)/hello $(EXAMPLES)/epoll
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(WARNINGS) $(CFLAGS) -Iinclude $(FILL_C) $(LINK) -o $@
 
-$(EXAMPLES)/hello: examples-c/hello.c include/weft.h $(LIB)
+$(EXAMPLES)/hello $(EXAMPLES)/epoll: $(EXAMPLES)/%: examples-c/%.c include/weft.h $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(WARNINGS) $(CFLAGS) -Iinclude $< $(LINK) -o $@
 

@@ -16,7 +16,7 @@ fn main() {
 mod header {
     use std::{env, fs, path::Path};
 
-    const SECTIONS: [&str; 11] = [
+    const SECTIONS: [&str; 12] = [
         "version",
         "status",
         "log",
@@ -27,6 +27,7 @@ mod header {
         "completion",
         "transfer",
         "message",
+        "atomic",
         "statistics",
     ];
 

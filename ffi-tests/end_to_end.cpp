@@ -135,6 +135,10 @@ void decode(int fd)
     check("send", weft_send(e.get(), &args, nullptr));
     next(e, WEFT_COMPLETION_SEND);
     hear(fd);
+    uint64_t before = 0, after = 0;
+    std::memcpy(&before, &expected[1][(page_count - 1) * page_len], sizeof before);
+    std::memcpy(&after, &layers[1][0], sizeof after);
+    require(after == before + 42, "the word that was added to");
 }
 
 void prefill(int fd)
@@ -182,6 +186,22 @@ void prefill(int fd)
     c = next(e, WEFT_COMPLETION_MESSAGE);
     require(c.bytes == 6 && std::memcmp(c.data, "thanks", 6) == 0, "the message");
     check("release", weft_message_release(e.get(), c.transfer));
+
+    weft_peer_properties properties = WEFT_PEER_PROPERTIES_INIT;
+    check("peer", weft_peer_info(e.get(), peer, &properties));
+    require(properties.capabilities & WEFT_CAPABILITY_ATOMICS, "the peer does atomics");
+    uint64_t word = 0;
+    std::memcpy(&word, &layers[1][(page_count - 1) * page_len], sizeof word);
+    weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
+    atomic.remote = theirs.get();
+    atomic.remote_range = 1;
+    atomic.operand = 42;
+    check("fetch_add", weft_fetch_add(e.get(), &atomic, &id));
+    c = next(e, WEFT_COMPLETION_ATOMIC);
+    require(c.transfer == id && c.value == word, "what the word was before");
+    check("compare_swap", weft_compare_swap(e.get(), &atomic, nullptr)); // it is not 0
+    c = next(e, WEFT_COMPLETION_ATOMIC);
+    require(c.value == word + 42, "what was added");
     tell(fd, {'.'});
 }
 

@@ -468,7 +468,7 @@ weft_completion box_await_at(const char *file, int line, struct box *box,
         for (; seen < box->count; seen++) {
             const weft_completion *c = &box->items[seen];
             bool operation = c->kind == WEFT_COMPLETION_WRITE || c->kind == WEFT_COMPLETION_READ ||
-                             c->kind == WEFT_COMPLETION_SEND;
+                             c->kind == WEFT_COMPLETION_SEND || c->kind == WEFT_COMPLETION_ATOMIC;
             if (operation && c->transfer == transfer) {
                 weft_completion out;
                 remove_item(box, seen, &out);

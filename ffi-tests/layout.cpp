@@ -61,7 +61,7 @@ AT(weft_peer_properties, up, 4);
 AT(weft_peer_properties, lanes, 8);
 AT(weft_peer_properties, local_rails, 12);
 AT(weft_peer_properties, remote_rails, 16);
-AT(weft_peer_properties, reserved, 20);
+AT(weft_peer_properties, capabilities, 20);
 AT(weft_peer_properties, incarnation, 24);
 AT(weft_peer_properties, fabric, 32);
 AT(weft_peer_properties, reason, 96);
@@ -191,6 +191,19 @@ AT(weft_rail_statistics, inflight_posts, 104);
 AT(weft_rail_statistics, bytes_per_s, 112);
 AT(weft_rail_statistics, round_trip_ns, 120);
 
+SIZE(weft_atomic_args, 72);
+AT(weft_atomic_args, size, 0);
+AT(weft_atomic_args, flags, 4);
+AT(weft_atomic_args, remote, 8);
+AT(weft_atomic_args, remote_range, 16);
+AT(weft_atomic_args, reserved, 20);
+AT(weft_atomic_args, remote_offset, 24);
+AT(weft_atomic_args, operand, 32);
+AT(weft_atomic_args, compare, 40);
+AT(weft_atomic_args, timeout_ns, 48);
+AT(weft_atomic_args, user_data, 56);
+AT(weft_atomic_args, queue, 64);
+
 // Numbers, fixed for ever.
 static_assert(WEFT_OK == 0, "WEFT_OK");
 static_assert(WEFT_ERR_AGAIN == -1, "WEFT_ERR_AGAIN");
@@ -238,6 +251,8 @@ static_assert(WEFT_COMPLETION_MESSAGE == 4, "WEFT_COMPLETION_MESSAGE");
 static_assert(WEFT_COMPLETION_NOTIFICATION == 5, "WEFT_COMPLETION_NOTIFICATION");
 static_assert(WEFT_COMPLETION_PEER_UP == 6, "WEFT_COMPLETION_PEER_UP");
 static_assert(WEFT_COMPLETION_PEER_DOWN == 7, "WEFT_COMPLETION_PEER_DOWN");
+static_assert(WEFT_COMPLETION_ATOMIC == 9, "WEFT_COMPLETION_ATOMIC");
+static_assert(WEFT_CAPABILITY_ATOMICS == 1, "WEFT_CAPABILITY_ATOMICS");
 static_assert(WEFT_NOTIFY == 1, "WEFT_NOTIFY");
 static_assert(WEFT_NOTIFY_DATA_MAX == 256, "WEFT_NOTIFY_DATA_MAX");
 static_assert(WEFT_MESSAGE_MAX == 1048576, "WEFT_MESSAGE_MAX");
@@ -272,10 +287,11 @@ bool weft_initializers_are_fine()
     static weft_send_args message = WEFT_SEND_ARGS_INIT;
     weft_endpoint_statistics done = WEFT_ENDPOINT_STATISTICS_INIT;
     weft_rail_statistics carried = WEFT_RAIL_STATISTICS_INIT;
+    weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
     return config.size == sizeof config && endpoint.size == sizeof endpoint &&
            rail.size == sizeof rail && peer.size == sizeof peer &&
            connect.size == sizeof connect && memory.size == sizeof memory && alloc.size == sizeof alloc &&
            range.size == sizeof range && pages.size == sizeof pages &&
-           message.size == sizeof message && done.size == sizeof done &&
+           message.size == sizeof message && atomic.size == sizeof atomic && done.size == sizeof done &&
            carried.size == sizeof carried && pages.queue == nullptr;
 }

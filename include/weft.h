@@ -519,7 +519,7 @@ typedef struct weft_endpoint_config {
      */
     uint32_t workers;
     /**
-     * Transfers and sends that can be outstanding at once, 1 to 1,048,576.
+     * Transfers, sends and atomics that can be outstanding at once, 1 to 1,048,576.
      * 0: 16,384.
      */
     uint32_t max_transfers;
@@ -712,6 +712,9 @@ WEFT_API weft_status weft_endpoint_close(weft_endpoint *endpoint);
 
 /* ---- Peers: connecting, disconnecting, and what is known of them ---- */
 
+/** In `capabilities` of a peer: it does `weft_fetch_add` and `weft_compare_swap`. */
+#define WEFT_CAPABILITY_ATOMICS 1
+
 /** How to connect. Start from `WEFT_CONNECT_ARGS_INIT`. */
 typedef struct weft_connect_args {
     /** `sizeof(weft_connect_args)`. */
@@ -748,8 +751,11 @@ typedef struct weft_peer_properties {
     /** Rails of ours, and of theirs, that have a lane. */
     uint32_t local_rails;
     uint32_t remote_rails;
-    /** 0. */
-    uint32_t reserved;
+    /**
+     * What the peer does beside transfers and messages: `WEFT_CAPABILITY_*` added
+     * up. 0 until it is up.
+     */
+    uint32_t capabilities;
     /** The peer's incarnation, as in its `weft_endpoint_properties`. */
     uint64_t incarnation;
     /** The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up. */
@@ -1072,7 +1078,10 @@ typedef struct weft_completion {
     void *user_data;
     /** The other side. */
     weft_peer peer;
-    /** NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. */
+    /**
+     * NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
+     * the word was before.
+     */
     uint64_t value;
     /**
      * WRITE, READ, SEND: bytes moved, all or (failed) 0. MESSAGE,
@@ -1129,6 +1138,9 @@ typedef struct weft_completion {
  * completed; its id is stale from now on.
  */
 #define WEFT_COMPLETION_PEER_DOWN 7
+
+/** A `weft_fetch_add` or `weft_compare_swap` ended: `value`. */
+#define WEFT_COMPLETION_ATOMIC 9
 
 /**
  * Takes up to `max` completions from the endpoint's own queue, in the order
@@ -1422,7 +1434,7 @@ weft_status weft_read_pages(weft_endpoint *endpoint,
                             weft_transfer *transfer);
 
 /**
- * Ends a transfer or send early: its completion comes at once, with
+ * Ends a transfer, send or atomic early: its completion comes at once, with
  * `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
  * arrived.
  *
@@ -1496,6 +1508,110 @@ weft_status weft_send(weft_endpoint *endpoint,
  * not a message of this endpoint). Since 0.1.
  */
 WEFT_API weft_status weft_message_release(weft_endpoint *endpoint, weft_transfer message);
+
+/* ---- Atomics: single words of peers' memory, changed by many at once ---- */
+
+/**
+ * An atomic operation on 8 bytes of remote memory. Start from
+ * `WEFT_ATOMIC_ARGS_INIT`.
+ */
+typedef struct weft_atomic_args {
+    /** `sizeof(weft_atomic_args)`. */
+    uint32_t size;
+    /** 0 or `WEFT_CLASS_LATENCY`, which changes nothing: atomics always go first. */
+    uint32_t flags;
+    /**
+     * The memory that the word is in. Its owner must have registered it with
+     * `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ`.
+     */
+    const weft_remote_memory *remote;
+    /** Index of the range. */
+    uint32_t remote_range;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Bytes from the start of that range to the word, whose *address* at the
+     * owner must be a multiple of 8.
+     */
+    uint64_t remote_offset;
+    /** What is added, or what the word becomes. */
+    uint64_t operand;
+    /** `weft_compare_swap`: what the word must be. Else 0. */
+    uint64_t compare;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_atomic_args;
+
+#define WEFT_ATOMIC_ARGS_INIT {sizeof(weft_atomic_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Adds `operand` to a word of remote memory (around 2^64), and tells what it
+ * was before.
+ *
+ * The word is 8 bytes in the owner's byte order. The owner's Weft does it, with
+ * its CPU and sequentially consistent: it is atomic with what all peers ask for,
+ * over whatever fabric, and with what the owner's own program does by atomic
+ * instructions (`_Atomic uint64_t`, `std::atomic`), but not with writes of peers
+ * to the same bytes. With manual progress it is done while the owner polls.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `value` is the word as it
+ * was before. `WEFT_OK` means that it was done, once. After
+ * `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_LOST` or
+ * `WEFT_ERR_PEER_CLOSED` it may have been done (once) or not, or may still be,
+ * until `weft_memory_deregister` has returned `WEFT_OK` or PEER_DOWN of this peer
+ * was polled at the owner; after `WEFT_ERR_MEMORY_GONE` it may have been done.
+ * After any other status it was not. Until the owner has answered, what was
+ * canceled or timed out still counts in `max_transfers` and uses the remote
+ * memory.
+ *
+ * There is no order with other operations, atomics included: submit what must
+ * come later when this has completed.
+ *
+ * A ticket is one `weft_fetch_add` of 1. A lock on a word that begins as 0:
+ *
+ *     take   do weft_compare_swap(compare = 0, operand = my_id)   // not 0
+ *            until a completion has value 0, pausing longer each time
+ *     use    what it guards, and wait for the completions
+ *     give   weft_compare_swap(compare = my_id, operand = 0)
+ *
+ * A holder that dies keeps it: who guards against that writes into `my_id` who
+ * holds it, and takes it from the dead.
+ *
+ * Costs a message there and one back: for coordination, not for data.
+ *
+ * `transfer`: receives the id, for `weft_transfer_cancel`; NULL if it is not
+ * wanted. `args` is not needed after the call.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_UNSUPPORTED` (the peer does no
+ * atomics: see `weft_peer_properties`), `WEFT_ERR_REMOTE_ACCESS` (registered
+ * without one of the accesses), `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID` (not aligned),
+ * `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in use:
+ * poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_fetch_add(weft_endpoint *endpoint,
+                           const weft_atomic_args *args,
+                           weft_transfer *transfer);
+
+/**
+ * Replaces a word of remote memory by `operand` if it is `compare`; otherwise
+ * as `weft_fetch_add`. It did if the completion's `value` is `compare`: that is
+ * what the word was. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_compare_swap(weft_endpoint *endpoint,
+                              const weft_atomic_args *args,
+                              weft_transfer *transfer);
 
 /* ---- Statistics: what an endpoint and its rails have done ---- */
 

@@ -41,5 +41,13 @@ grep -qF 'Hello from the other endpoint.' "$scratch/out" || status=1
 [ "$status" = 0 ] || { cat "$scratch/commands" "$scratch/out"; }
 settle "README: the commands shown build and run it" "$status"
 
+library=${CARGO_TARGET_DIR:-target}/release
+status=0
+gcc -std=c11 -O2 -Iinclude examples-c/epoll.c "-L$library" -lweft "-Wl,-rpath,$(realpath "$library")" -o "$scratch/epoll" || status=1
+timeout 60 "$scratch/epoll" >"$scratch/out" 2>&1 </dev/null || status=$?
+[ "$(grep -c 'hears: tick' "$scratch/out")" = 20 ] || status=1
+[ "$status" = 0 ] || cat "$scratch/out"
+settle "the event loop hears every tick and every answer" "$status"
+
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

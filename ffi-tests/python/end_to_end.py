@@ -79,6 +79,7 @@ async def target(sock):
         weft.lib.weft_send(endpoint, byref(args), None)
         await events.take(weft.SEND)
     hear(sock)
+    assert buffers[1].raw[8:16] == struct.pack("<Q", 4711)
     weft.lib.weft_endpoint_shutdown(endpoint, 0)
     weft.lib.weft_endpoint_close(endpoint)
 
@@ -132,6 +133,15 @@ async def writer(sock):
         assert done.transfer == transfer.value and done.user_data == 1000 + round_
         assert done.bytes == PAGE * PAGES * LAYERS
         assert seen == b"seen %d" % round_
+    (word,) = struct.unpack("<Q", page(1, PAGES - 1)[8:16])
+    args = weft.AtomicArgs(remote=remote, remote_range=1, remote_offset=8, operand=5)
+    for before in (word, word + 5):
+        weft.lib.weft_fetch_add(endpoint, byref(args), byref(transfer))
+        c = await events.take(weft.ATOMIC)
+        assert (c.transfer, c.value) == (transfer.value, before), c.value
+    args.compare, args.operand = word + 10, 4711
+    weft.lib.weft_compare_swap(endpoint, byref(args), byref(transfer))
+    assert (await events.take(weft.ATOMIC)).value == word + 10
     tell(sock, b"done")
     check_figures(weft, endpoint)
     weft.lib.weft_remote_memory_release(remote)

@@ -9,6 +9,7 @@ OK, AGAIN = 0, -1
 LOG_DEFAULT, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE = range(6)
 NOTIFY = 1
 WRITE, READ, SEND, MESSAGE, NOTIFICATION, PEER_UP, PEER_DOWN = range(1, 8)
+ATOMIC = 9
 
 lib = ctypes.CDLL(os.environ["WEFT_TEST_LIBRARY"])
 
@@ -66,6 +67,15 @@ class MemoryRange(Structure):
     _fields_ = [("address", c_void_p), ("len", c_uint64)]
 
 
+class RangeArgs(Sized):
+    _fields_ = [
+        ("size", c_uint32), ("flags", c_uint32), ("local", c_void_p), ("remote", c_void_p),
+        ("local_range", c_uint32), ("remote_range", c_uint32), ("local_offset", c_uint64),
+        ("remote_offset", c_uint64), ("len", c_uint64), ("notify", c_uint64),
+        ("notify_data", c_void_p), ("notify_data_len", c_uint32), ("reserved", c_uint32),
+        ("timeout_ns", c_uint64), ("user_data", c_void_p), ("queue", c_void_p)]
+
+
 class PagesArgs(Sized):
     _fields_ = [
         ("size", c_uint32), ("flags", c_uint32), ("local", c_void_p), ("remote", c_void_p),
@@ -84,6 +94,14 @@ class SendArgs(Sized):
     _fields_ = [
         ("size", c_uint32), ("flags", c_uint32), ("peer", c_uint64), ("data", c_void_p),
         ("len", c_uint64), ("timeout_ns", c_uint64), ("user_data", c_void_p),
+        ("queue", c_void_p)]
+
+
+class AtomicArgs(Sized):
+    _fields_ = [
+        ("size", c_uint32), ("flags", c_uint32), ("remote", c_void_p), ("remote_range", c_uint32),
+        ("reserved", c_uint32), ("remote_offset", c_uint64), ("operand", c_uint64),
+        ("compare", c_uint64), ("timeout_ns", c_uint64), ("user_data", c_void_p),
         ("queue", c_void_p)]
 
 
@@ -133,9 +151,12 @@ for _name, _types in {
     "weft_poll": [c_void_p, POINTER(Completion), c_uint32],
     "weft_wait": [c_void_p, POINTER(Completion), c_uint32, c_uint64],
     "weft_event_fd": [c_void_p, POINTER(c_int32)],
+    "weft_write": [c_void_p, POINTER(RangeArgs), POINTER(c_uint64)],
     "weft_write_pages": [c_void_p, POINTER(PagesArgs), POINTER(c_uint64)],
     "weft_send": [c_void_p, POINTER(SendArgs), POINTER(c_uint64)],
     "weft_message_release": [c_void_p, c_uint64],
+    "weft_fetch_add": [c_void_p, POINTER(AtomicArgs), POINTER(c_uint64)],
+    "weft_compare_swap": [c_void_p, POINTER(AtomicArgs), POINTER(c_uint64)],
 }.items():
     _function = getattr(lib, _name)
     _function.argtypes, _function.restype, _function.errcheck = _types, c_int32, _check

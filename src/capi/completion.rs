@@ -32,6 +32,8 @@ pub const WEFT_COMPLETION_PEER_UP: weft_completion_kind = 6;
 /// `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_PEER_LOST`. All operations with it have
 /// completed; its id is stale from now on.
 pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
+/// A `weft_fetch_add` or `weft_compare_swap` ended: `value`.
+pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
 
 /// What polling hands out: always 128 bytes. Fields that a kind does not name
 /// are 0, but for `rail` and `entry`, whose "none" is all ones.
@@ -52,7 +54,8 @@ pub struct weft_completion {
     pub user_data: *mut c_void,
     /// The other side.
     pub peer: weft_peer,
-    /// NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us.
+    /// NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
+    /// the word was before.
     pub value: u64,
     /// WRITE, READ, SEND: bytes moved, all or (failed) 0. MESSAGE,
     /// NOTIFICATION: bytes of `data`.

@@ -79,7 +79,7 @@ unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
 
 /// # Safety
 /// `source` must be NULL or valid for the size that it begins with.
-unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
+pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
     // SAFETY: passed on.
     let size = unsafe { size_of_theirs(source)? };
     let mut value: T = zeroed();
@@ -145,7 +145,7 @@ pub fn text(field: &mut [c_char], text: &str) {
     }
 }
 
-fn no_flags(flags: u32, known: u32) -> Result<()> {
+pub(super) fn no_flags(flags: u32, known: u32) -> Result<()> {
     if flags & !known != 0 {
         return Err(Error::new(
             Status::Unsupported,
@@ -155,7 +155,7 @@ fn no_flags(flags: u32, known: u32) -> Result<()> {
     Ok(())
 }
 
-fn zero_reserved(reserved: u32) -> Result<()> {
+pub(super) fn zero_reserved(reserved: u32) -> Result<()> {
     if reserved != 0 {
         return Err(Error::new(
             Status::Unsupported,
@@ -165,7 +165,7 @@ fn zero_reserved(reserved: u32) -> Result<()> {
     Ok(())
 }
 
-fn timeout(name: &str, ns: u64) -> Result<u64> {
+pub(super) fn timeout(name: &str, ns: u64) -> Result<u64> {
     if ns > DAY_NS {
         return Err(Error::limit(format!("{name} is {ns} ns: at most 24 hours ({DAY_NS} ns) are allowed")));
     }
@@ -509,7 +509,7 @@ pub unsafe fn submit_send(
 
 /// # Safety
 /// `place` must be NULL or valid.
-unsafe fn store(place: *mut weft_transfer, id: u64) {
+pub(super) unsafe fn store(place: *mut weft_transfer, id: u64) {
     if !place.is_null() {
         // SAFETY: not NULL, so valid.
         unsafe { place.write(id) };

@@ -106,7 +106,7 @@ pub struct weft_endpoint_config {
     /// use (if there are any). Ignored with manual progress, where no thread's
     /// affinity changes.
     pub workers: u32,
-    /// Transfers and sends that can be outstanding at once, 1 to 1,048,576.
+    /// Transfers, sends and atomics that can be outstanding at once, 1 to 1,048,576.
     /// 0: 16,384.
     pub max_transfers: u32,
     /// Completions that a queue holds, 16 to 1,048,576; an accepted operation

@@ -5,6 +5,7 @@
 
 #![allow(non_camel_case_types)]
 
+pub mod atomic;
 pub mod completion;
 mod config;
 pub mod endpoint;

@@ -24,6 +24,9 @@ pub struct weft_connect_args {
     pub user_data: *mut c_void,
 }
 
+/// In `capabilities` of a peer: it does `weft_fetch_add` and `weft_compare_swap`.
+pub const WEFT_CAPABILITY_ATOMICS: u32 = 1;
+
 /// What is known of a peer. Filled by `weft_peer_info`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -40,8 +43,9 @@ pub struct weft_peer_properties {
     /// Rails of ours, and of theirs, that have a lane.
     pub local_rails: u32,
     pub remote_rails: u32,
-    /// 0.
-    pub reserved: u32,
+    /// What the peer does beside transfers and messages: `WEFT_CAPABILITY_*` added
+    /// up. 0 until it is up.
+    pub capabilities: u32,
     /// The peer's incarnation, as in its `weft_endpoint_properties`.
     pub incarnation: u64,
     /// The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up.
@@ -143,6 +147,7 @@ pub unsafe extern "C" fn weft_peer_info(
             filled.lanes = info.lanes;
             filled.local_rails = info.local_rails;
             filled.remote_rails = info.remote_rails;
+            filled.capabilities = info.capabilities;
             filled.incarnation = info.incarnation;
             config::text(&mut filled.fabric, &info.fabric);
             config::text(&mut filled.reason, &info.reason);

@@ -208,7 +208,7 @@ pub unsafe extern "C" fn weft_read_pages(
     guard(|| with_endpoint(endpoint, |ep| config::submit_pages(ep, Direction::Read, args, transfer)))
 }
 
-/// Ends a transfer or send early: its completion comes at once, with
+/// Ends a transfer, send or atomic early: its completion comes at once, with
 /// `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
 /// arrived.
 ///

@@ -8,7 +8,7 @@ use crate::peer::approach::Approaches;
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
 use crate::peer::table::place;
-use crate::peer::wire::{self, Kind, SYSTEM, USER};
+use crate::peer::wire::{self, Kind, REQUESTS, SYSTEM, USER};
 use crate::peer::{Peer, PeerState, Plan, Service};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -193,6 +193,7 @@ impl Worker {
         drop(connects);
         self.mark(peer);
         self.deliver(peer, USER, now);
+        self.deliver(peer, REQUESTS, now);
     }
 
     /// A further connect to a peer that may be up already.

@@ -92,6 +92,11 @@ pub enum Command {
         peer: u64,
         id: u64,
     },
+    /// To be asked for.
+    Atomic {
+        peer: u64,
+        id: u64,
+    },
     Import {
         remote: Arc<RemoteMemory>,
     },

@@ -25,10 +25,10 @@ impl Core {
         unsafe { self.table.body(self.table.held_slot(id)) }.transfer.as_ref()
     }
 
-    /// Sends a transfer that may start on its way: to the workers that have lanes
+    /// Sends an operation that may start on its way: to the workers that have lanes
     /// for it, or to its peer's home to have one made. The caller's hold goes with it.
     pub fn send_off(&self, id: u64, now: u64) {
-        let Some(transfer) = self.held(id) else { return };
+        let Some(transfer) = self.held(id) else { return self.send_off_atomic(id, now) };
         let (remote, slices) = (&transfer.remote, transfer.geometry.slices);
         if transfer.local.is_whole() && remote.is_whole() {
             return self.dispatch(id, remote.workers.load(Ordering::Acquire), slices, now);

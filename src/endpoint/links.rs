@@ -4,7 +4,7 @@ use super::inbox::Command;
 use super::worker::Worker;
 use crate::peer::link::{remote_state_of_end, Link};
 use crate::peer::table::place;
-use crate::peer::wire::{Kind, USER};
+use crate::peer::wire::{Kind, REQUESTS, USER};
 use crate::peer::{status_of_end, PeerState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -53,7 +53,7 @@ impl Worker {
                 core.abandon(id, ended, now);
             }
         }
-        link.joining.iter().for_each(|id| core.abandon(*id, ended, now));
+        link.joining.iter().chain(&link.atomics).for_each(|id| core.abandon(*id, ended, now));
         core.table.end_of_peer(peer, ended, now);
         if link.assembly.is_some() {
             core.queue.unreserve(1);
@@ -102,7 +102,7 @@ impl Worker {
             if !link.joining.is_empty() {
                 joining.push(peer);
             }
-            if !link.revoking.is_empty() || link.channels[USER].deliverable().is_some() {
+            if !link.revoking.is_empty() || link.is_held_back() {
                 marked.push(peer);
             }
         }
@@ -126,6 +126,7 @@ impl Worker {
         }
         for peer in marked {
             self.deliver(peer, USER, now);
+            self.deliver(peer, REQUESTS, now);
             self.mark(peer);
         }
         if self.shutting_down && self.links.iter().all(Option::is_none) {

@@ -5,6 +5,7 @@
 //! thread: whoever polls takes it for a moment.
 
 mod arrival;
+mod atomics;
 mod bundles;
 mod carry;
 pub mod core;

@@ -14,12 +14,12 @@ use std::sync::Arc;
 /// What a message costs of the allowance beside its bytes.
 const MESSAGE_COST: u64 = 64;
 
-fn full(what: &str) -> Error {
+pub(super) fn full(what: &str) -> Error {
     Error::new(Status::Again, format!("{what}: poll, then try again"))
 }
 
 impl Endpoint {
-    fn deadline(&self, now: u64, timeout_ns: u64) -> u64 {
+    pub(super) fn deadline(&self, now: u64, timeout_ns: u64) -> u64 {
         let timeout = if timeout_ns == 0 { self.core.config.timeout_ns } else { timeout_ns };
         now.saturating_add(timeout)
     }
@@ -61,6 +61,7 @@ impl Endpoint {
                 remote: remote.clone(),
                 notify: spec.notify.map(|notify| (notify.value, notify.data.into())),
             }),
+            atomic: None,
         };
         let Some(id) = core.table.begin(body, slices, self.deadline(now, spec.timeout_ns)) else {
             local.exit();
@@ -84,7 +85,7 @@ impl Endpoint {
     }
 
     /// Sends an accepted transfer on its way.
-    fn start(&self, id: u64, remote: &Arc<RemoteMemory>, slices: u64, now: u64) {
+    pub(super) fn start(&self, id: u64, remote: &Arc<RemoteMemory>, slices: u64, now: u64) {
         let core = &self.core;
         if slices == 0 {
             match core.table.leave(core.table.held_slot(id), 0) {
@@ -144,6 +145,7 @@ impl Endpoint {
             submit_ns: now,
             bytes: spec.data.len() as u64,
             transfer: None,
+            atomic: None,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);

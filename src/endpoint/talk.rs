@@ -9,7 +9,7 @@ use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::{Assembly, Link, Part};
 use crate::peer::table::place;
-use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, HEADER, SYSTEM, USER};
+use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, CHANNELS, HEADER, USER};
 use crate::peer::Plan;
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
@@ -25,7 +25,7 @@ const BEATS: u32 = 4;
 const NOTIFY_DATA: usize = 256;
 
 /// What became of a frame that was next in its channel.
-enum Delivery {
+pub(super) enum Delivery {
     Taken,
     /// Somebody waits for its acknowledgement.
     TakenUrgently,
@@ -33,9 +33,9 @@ enum Delivery {
     Stalled,
 }
 
-/// The body of an acknowledgement of both channels.
+/// The body of an acknowledgement of all channels.
 fn acknowledgement(link: &Link) -> Vec<u8> {
-    numbers(&[SYSTEM, USER].map(|channel| link.channels[channel].delivered().into()))
+    numbers(&link.channels.each_ref().map(|channel| channel.delivered().into()))
 }
 
 impl Worker {
@@ -73,8 +73,12 @@ impl Worker {
             let Some(mut link) = self.links.get_mut(*at).and_then(Option::take) else { return false };
             let (sent, more) = self.flush(&mut link, now);
             busy |= sent;
-            link.dirty = more;
+            let peer = link.peer.id;
             self.links[*at] = Some(link);
+            let more = self.resume_requests(peer, now) | more;
+            if let Some(link) = self.link(peer) {
+                link.dirty = more;
+            }
             more
         });
         dirty.append(&mut self.dirty);
@@ -220,9 +224,9 @@ impl Worker {
             Kind::Bye => self.bye(peer, now),
             Kind::ByeAck => self.bye_ack(peer, now),
             Kind::Ack => {
-                if let Some([system, user]) = read_numbers::<2>(body) {
-                    self.acknowledged(peer, SYSTEM, system as u32, now);
-                    self.acknowledged(peer, USER, user as u32, now);
+                let delivered = read_numbers::<CHANNELS>(body).into_iter().flatten();
+                for (channel, number) in delivered.enumerate() {
+                    self.acknowledged(peer, channel, number as u32, now);
                 }
             }
             kind => {
@@ -301,6 +305,8 @@ impl Worker {
         match kind {
             Kind::Message => self.message(link, body, now),
             Kind::Notify => self.notification(link, body, now),
+            Kind::Atomic => self.atomic(link, body),
+            Kind::AtomicDone => self.atomic_done(link, body, now),
             _ => self.system(link, kind, body, now),
         }
     }

@@ -465,6 +465,7 @@ impl Worker {
             Command::Frame { peer, bytes } => self.link_frame(peer, &bytes, now),
             Command::Send { peer, id, data, allowance } => self.link_send(peer, id, data, allowance),
             Command::Notify { peer, id } => self.link_notify(peer, id, now),
+            Command::Atomic { peer, id } => self.link_atomic(peer, id, now),
             Command::Import { remote } => self.link_import(remote, now),
             Command::Release { remote } => self.link_release(&remote),
             Command::Revoke { peer, memory } => self.link_revoke(peer, memory),
@@ -561,7 +562,9 @@ impl Worker {
                 Command::Register { reply, .. } => reply.put(Err(Error::closed())),
                 Command::Deregister { reply, .. } => reply.put(Ok(())),
                 Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
-                Command::Join { id, .. } => core.abandon(id, Outcome::of(Status::Canceled), now),
+                Command::Join { id, .. } | Command::Atomic { id, .. } => {
+                    core.abandon(id, Outcome::of(Status::Canceled), now)
+                }
                 Command::AddLink { peer, approaches, accepted } => {
                     self.add_link(peer, approaches, accepted, now)
                 }

@@ -95,6 +95,10 @@ impl RemoteMemory {
         self.ranges.get(usize::try_from(range).ok()?).map(|r| r.len)
     }
 
+    pub fn range(&self, range: u64) -> Option<Range> {
+        self.ranges.get(usize::try_from(range).ok()?).copied()
+    }
+
     #[inline]
     pub fn knows(&self, rail: usize) -> bool {
         self.known >> rail & 1 != 0

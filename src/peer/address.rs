@@ -1,6 +1,7 @@
 //! The address of an endpoint: what others need to connect to it.
 //!
 //!     u32 "WFTA"  u16 format  u16 lowest and u16 highest wire version  u64 incarnation
+//!     u32 capabilities
 //!     u16 rails   rails x (text fabric, text network, bytes address, u64 pad, u64 pad key)
 //!     u32 crc32 of all that
 //!
@@ -13,6 +14,8 @@ use crate::status::{Error, Result, Status};
 const MAGIC: u32 = u32::from_le_bytes(*b"WFTA");
 const FORMAT: u16 = 1;
 pub const RAILS_MAX: usize = 64;
+/// Capabilities, as in `weft_peer_properties`.
+pub const ATOMICS: u32 = 1;
 
 /// A rail as others see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,18 +33,20 @@ pub struct RailAddress {
 pub struct Address {
     pub incarnation: u64,
     pub wire: (u16, u16),
+    /// What it does for its peers, one bit each.
+    pub capabilities: u32,
     pub rails: Vec<RailAddress>,
 }
 
 impl Address {
     pub fn new(incarnation: u64, rails: Vec<RailAddress>) -> Address {
-        Address { incarnation, wire: (WIRE_LOWEST, WIRE_HIGHEST), rails }
+        Address { incarnation, wire: (WIRE_LOWEST, WIRE_HIGHEST), capabilities: ATOMICS, rails }
     }
 
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.u32(MAGIC).u16(FORMAT).u16(self.wire.0).u16(self.wire.1).u64(self.incarnation);
-        w.u16(self.rails.len() as u16);
+        w.u32(self.capabilities).u16(self.rails.len() as u16);
         for rail in &self.rails {
             w.short(rail.fabric.as_bytes()).short(rail.network.as_bytes()).short(&rail.address);
             w.u64(rail.pad.0).u64(rail.pad.1);
@@ -67,7 +72,8 @@ impl Address {
     }
 
     fn body(mut r: Reader) -> Option<Address> {
-        let (wire, incarnation, count) = ((r.u16()?, r.u16()?), r.u64()?, r.u16()? as usize);
+        let (wire, incarnation) = ((r.u16()?, r.u16()?), r.u64()?);
+        let (capabilities, count) = (r.u32()?, r.u16()? as usize);
         if count == 0 || count > RAILS_MAX || wire.0 > wire.1 {
             return None;
         }
@@ -80,7 +86,11 @@ impl Address {
                 pad: (r.u64()?, r.u64()?),
             });
         }
-        (r.remaining() == 0).then_some(Address { incarnation, wire, rails })
+        (r.remaining() == 0).then_some(Address { incarnation, wire, capabilities, rails })
+    }
+
+    pub fn does_atomics(&self) -> bool {
+        self.capabilities & ATOMICS != 0
     }
 
     /// The fabrics that it has, each once, in order.
@@ -126,6 +136,7 @@ mod tests {
         let blob = address.encode();
         let read = Address::decode(&blob).expect("undamaged");
         assert_eq!((read.incarnation, &read.rails), (42, &address.rails));
+        assert!(read.does_atomics());
         for at in 0..blob.len() {
             assert_eq!(Address::decode(&blob[..at]).err().map(|e| e.status), Some(Status::Format));
         }

@@ -62,6 +62,11 @@ impl Channel {
         self.waiting.push_front(out);
     }
 
+    /// Frames that were not sent yet.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// The next frame to send and its number, if the window is open.
     pub fn next(&self) -> Option<(u32, &Out)> {
         let sent = self.unacknowledged.len() as u32;

@@ -2,12 +2,12 @@
 
 use super::approach::{Approach, Approaches};
 use super::channel::{Channel, Out};
-use super::wire::{Kind, HEADER, USER};
+use super::wire::{Kind, CHANNELS, HEADER, REQUESTS, USER};
 use super::{Peer, Plan};
 use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Bytes of a message frame before its part of the message.
@@ -22,7 +22,7 @@ pub struct Link {
     pub ready_sent: bool,
     pub ready_seen: bool,
     pub up: bool,
-    pub channels: [Channel; 2],
+    pub channels: [Channel; CHANNELS],
     /// A message of which parts have come.
     pub assembly: Option<Assembly>,
     /// Remote memories of this peer, by the number that its owner answers with.
@@ -32,6 +32,8 @@ pub struct Link {
     pub revoking: Vec<u64>,
     /// Transfers that wait for lanes.
     pub joining: Vec<u64>,
+    /// Atomics that the peer has not answered.
+    pub atomics: BTreeSet<u64>,
     pub parting: Option<Parting>,
     /// When a frame was last sent.
     pub sent_ns: u64,
@@ -92,6 +94,7 @@ impl Link {
             next_remote: 1,
             revoking: Vec::new(),
             joining: Vec::new(),
+            atomics: BTreeSet::new(),
             parting: None,
             sent_ns: 0,
             refused_ns: 0,
@@ -167,7 +170,12 @@ impl Link {
             || self.parting.is_some()
             || self.refused_ns != 0
             || !self.revoking.is_empty()
-            || self.channels[USER].deliverable().is_some()
+            || self.is_held_back()
+    }
+
+    /// Something has come that there was no room for.
+    pub fn is_held_back(&self) -> bool {
+        [USER, REQUESTS].iter().any(|channel| self.channels[*channel].deliverable().is_some())
     }
 
     /// The lanes that serve the peer.

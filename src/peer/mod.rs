@@ -13,8 +13,8 @@
 //!    the best (`approach`) and says so; the other follows, says the same when its
 //!    own lanes are up, and the lanes over other fabrics go. Up is who has said it
 //!    and heard it.
-//! 4. **Talk** over two sequenced channels: memory on one, messages and
-//!    notifications on the other.
+//! 4. **Talk** over three sequenced channels: memory and answers on one, messages
+//!    and notifications on another, requests for atomics on the third.
 //! 5. **End**, by a bye, a lost lane or a disconnect: everything outstanding
 //!    ends, then PEER_DOWN is published.
 
@@ -85,6 +85,8 @@ pub struct PeerInfo {
     pub local_rails: u32,
     pub remote_rails: u32,
     pub incarnation: u64,
+    /// 0 until it is up.
+    pub capabilities: u32,
     pub fabric: String,
     pub reason: String,
 }
@@ -159,6 +161,7 @@ impl Peer {
             local_rails: self.local_rails.load(Ordering::Relaxed),
             remote_rails: self.remote_rails.load(Ordering::Relaxed),
             incarnation: self.address.incarnation,
+            capabilities: if up { self.address.capabilities } else { 0 },
             fabric: if up { service.fabric } else { String::new() },
             reason: service.reason,
         }

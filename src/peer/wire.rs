@@ -42,9 +42,13 @@ pub enum Kind {
     Imported = 18,
     Revoke = 19,
     Revoked = 20,
+    /// The answer to an atomic.
+    AtomicDone = 24,
     /// User channel.
     Message = 32,
     Notify = 33,
+    /// Requests channel.
+    Atomic = 48,
 }
 
 impl Kind {
@@ -52,7 +56,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Leave, Bye, ByeAck, Ready, Import,
-            Imported, Revoke, Revoked, Message, Notify,
+            Imported, Revoke, Revoked, AtomicDone, Message, Notify, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
@@ -63,7 +67,8 @@ impl Kind {
         match self as u8 {
             0..16 => None,
             16..32 => Some(SYSTEM),
-            _ => Some(USER),
+            32..48 => Some(USER),
+            _ => Some(REQUESTS),
         }
     }
 }
@@ -71,6 +76,9 @@ impl Kind {
 /// Memory must be revoked even while messages are held back.
 pub const SYSTEM: usize = 0;
 pub const USER: usize = 1;
+/// Held back while their answers pile up.
+pub const REQUESTS: usize = 2;
+pub const CHANNELS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Header {

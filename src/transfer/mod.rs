@@ -28,6 +28,7 @@
 //!    peer) writes the one completion. The slot is free again when every flow
 //!    has left it.
 
+pub mod atomic;
 pub mod completion;
 pub mod flow;
 pub mod flows;

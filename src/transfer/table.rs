@@ -6,7 +6,8 @@
 //! the one who takes the flows to zero knows whether everything has arrived. The
 //! slot is free again when flows and readers are both gone.
 
-use super::completion::{Completion, KIND_READ, KIND_SEND, KIND_WRITE};
+use super::atomic::Atomic;
+use super::completion::{Completion, KIND_ATOMIC, KIND_READ, KIND_SEND, KIND_WRITE};
 use super::geometry::Geometry;
 use super::queue::Queue;
 use super::tally::{Ended, Tally};
@@ -60,8 +61,17 @@ pub struct Body {
     pub peer: u64,
     pub submit_ns: u64,
     pub bytes: u64,
-    /// `None` for a send.
+    /// `None` for a send and an atomic.
     pub transfer: Option<Move>,
+    pub atomic: Option<Atomic>,
+}
+
+impl Body {
+    /// The remote memory that it uses.
+    fn remote(&self) -> Option<&Arc<RemoteMemory>> {
+        let of_atomic = self.atomic.as_ref().map(|atomic| &atomic.remote);
+        self.transfer.as_ref().map(|transfer| &transfer.remote).or(of_atomic)
+    }
 }
 
 pub struct Slot {
@@ -88,6 +98,7 @@ impl Body {
     /// Of its completion.
     fn kind(&self) -> i32 {
         match &self.transfer {
+            None if self.atomic.is_some() => KIND_ATOMIC,
             None => KIND_SEND,
             Some(Move { direction: Direction::Write, .. }) => KIND_WRITE,
             Some(_) => KIND_READ,
@@ -306,7 +317,9 @@ impl Table {
         if let Some(body) = unsafe { (*slot.body.get()).take() } {
             if let Some(transfer) = &body.transfer {
                 transfer.local.exit();
-                transfer.remote.exit();
+            }
+            if let Some(remote) = body.remote() {
+                remote.exit();
             }
         }
         let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & GENERATIONS;
@@ -316,6 +329,11 @@ impl Table {
 
     /// Ends an operation with its one completion; false if it ended before.
     pub fn end(&self, id: u64, outcome: Outcome, now: u64) -> bool {
+        self.end_with_value(id, outcome, 0, now)
+    }
+
+    /// As `end`; the completion has a value.
+    pub fn end_with_value(&self, id: u64, outcome: Outcome, value: u64, now: u64) -> bool {
         let Some(slot) = self.slot(index_of(id)) else { return false };
         let active = (id >> 32) << 8 | ACTIVE;
         let ended = (id >> 32) << 8 | ENDED;
@@ -333,6 +351,7 @@ impl Table {
         let mut completion = Completion::new(body.kind(), outcome, body.peer, now);
         completion.transfer = id;
         completion.user_data = body.user_data;
+        completion.value = value;
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;
@@ -383,7 +402,7 @@ impl Table {
             let Some(slot) = self.read(id) else { return false };
             // SAFETY: held as a reader.
             let body = unsafe { self.body(slot) };
-            let uses = body.transfer.as_ref().is_some_and(|t| Arc::ptr_eq(&t.remote, remote));
+            let uses = body.remote().is_some_and(|used| Arc::ptr_eq(used, remote));
             self.release(slot);
             uses
         };

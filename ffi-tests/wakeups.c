@@ -1,0 +1,345 @@
+/*
+ * No wake-up is lost, however publishing and going to sleep overlap. Writes of 0
+ * bytes complete within the call: nothing is cheaper, so the next completion
+ * comes while the waiter is on its way to sleep after the last one.
+ */
+#include "harness.h"
+
+#include <sys/epoll.h>
+
+/* The environment's WEFT_TEST_ROUNDS multiplies them. */
+static uint64_t rounds(uint64_t usual)
+{
+    const char *factor = getenv("WEFT_TEST_ROUNDS");
+    long n = factor ? atol(factor) : 1;
+    return usual * (uint64_t)(n > 0 ? n : 1);
+}
+
+static void pause_for(uint64_t turns)
+{
+    for (volatile uint64_t i = 0; i < turns; i++) {
+    }
+}
+
+/* Until somebody has taken it. Yields now and then: there may be fewer cores than threads. */
+static void await_taken(const _Atomic uint64_t *taken, uint64_t wanted)
+{
+    for (unsigned i = 1; *taken < wanted; i++)
+        if (i % 256 == 0)
+            sched_yield();
+}
+
+/* ---- One thread that sleeps in epoll ---- */
+
+struct handoff {
+    weft_endpoint *endpoint;
+    weft_memory *memory;
+    weft_remote_memory *remote;
+    weft_queue *queue;
+    uint64_t rounds;
+    _Atomic uint64_t taken;
+    uint64_t slept;
+};
+
+static void *publishes(void *argument)
+{
+    struct handoff *h = argument;
+    weft_range_args args = range_args(h->memory, h->remote, 0);
+    uint64_t random = 1;
+    args.queue = h->queue;
+    for (uint64_t i = 1; i <= h->rounds; i++) {
+        /* So that it meets each place on the waiter's way, asleep too. */
+        uint64_t draw = next_random(&random);
+        pause_for(draw % 8 ? draw / 8 % 256 : draw / 8 % 8192);
+        args.user_data = (void *)(uintptr_t)i;
+        CHECK_OK(weft_write(h->endpoint, &args, NULL));
+        await_taken(&h->taken, i);
+    }
+    return NULL;
+}
+
+/* How long a completion has been there: somebody should have been woken for it. */
+static void check_age(const weft_completion *c)
+{
+    uint64_t age = now_ns() - c->done_ns;
+    if (age > 900 * MS)
+        FAIL("nothing woke us for completion %ju, which was there for %" PRIu64 " ms",
+             (uintmax_t)(uintptr_t)c->user_data, age / MS);
+}
+
+static int32_t take(struct handoff *h, weft_completion *c, uint32_t max)
+{
+    int32_t n = weft_queue_poll(h->queue, c, max);
+    CHECK(n >= 0);
+    for (int32_t i = 0; i < n; i++) {
+        CHECK_OK(c[i].status);
+        CHECK((uintptr_t)c[i].user_data == h->taken + 1);
+        h->taken++;
+    }
+    return n;
+}
+
+static void sleeps(struct handoff *h, int epoll)
+{
+    weft_completion c[4];
+    while (h->taken < h->rounds) {
+        struct epoll_event event;
+        weft_status armed;
+        while (take(h, c, 4) > 0) {
+        }
+        armed = weft_queue_arm(h->queue);
+        if (armed == WEFT_ERR_AGAIN || h->taken == h->rounds)
+            continue;
+        CHECK_OK(armed);
+        int n = epoll_wait(epoll, &event, 1, 1000);
+        h->slept += n > 0;
+        if (n == 0 && take(h, c, 4) > 0)
+            check_age(&c[0]);
+        CHECK(n >= 0 || errno == EINTR);
+    }
+}
+
+static void hand_over(uint32_t events, uint64_t count)
+{
+    struct duo duo = duo_open(4096);
+    struct handoff h = {.endpoint = duo.a->endpoint, .memory = duo.a_memory, .remote = duo.b_of_a,
+                        .rounds = rounds(count)};
+    struct epoll_event event = {.events = events};
+    int32_t fd, epoll = epoll_create1(EPOLL_CLOEXEC);
+    pthread_t thread;
+    CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &h.queue));
+    CHECK_OK(weft_queue_event_fd(h.queue, &fd));
+    CHECK(epoll >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0);
+    uint64_t began = now_ns();
+    CHECK(pthread_create(&thread, NULL, publishes, &h) == 0);
+    sleeps(&h, epoll);
+    CHECK(pthread_join(thread, NULL) == 0);
+    printf("slept %" PRIu64 " times in %" PRIu64 " rounds, %.2f us a round\n", h.slept, h.rounds,
+           (double)(now_ns() - began) / 1000 / (double)h.rounds);
+    CHECK(h.slept > h.rounds / 10);
+    CHECK_OK(weft_queue_destroy(h.queue));
+    close(epoll);
+    duo_close(&duo);
+}
+
+static void a_million_level_triggered(void)
+{
+    hand_over(EPOLLIN, 1000000);
+}
+
+static void a_million_edge_triggered(void)
+{
+    hand_over(EPOLLIN | EPOLLET, 1000000);
+}
+
+/* ---- Threads in weft_wait, on one queue or on a queue each ---- */
+
+#define WAITERS 4
+#define STREAK 20 /* completions in a row for one of several queues */
+#define LAST NULL /* the user_data that ends a waiter */
+
+struct crowd {
+    struct duo *duo;
+    weft_queue *queue[WAITERS]; /* all the same, or one each */
+    uint64_t rounds;
+    _Atomic uint64_t taken;
+};
+
+struct waiter {
+    pthread_t thread;
+    struct crowd *crowd;
+    int number;
+    uint64_t woken;
+};
+
+static void *waits(void *argument)
+{
+    struct waiter *w = argument;
+    struct crowd *crowd = w->crowd;
+    weft_completion c;
+    for (;;) {
+        int32_t n = weft_queue_wait(crowd->queue[w->number], &c, 1, 3 * SECOND);
+        CHECK(n >= 0);
+        if (n == 0)
+            continue;
+        if (c.user_data == LAST)
+            return NULL;
+        check_age(&c);
+        CHECK((uintptr_t)c.user_data <= crowd->rounds);
+        w->woken++;
+        crowd->taken++;
+    }
+}
+
+/* One after the other to the same waiter, or a few at once for whoever wakes. */
+static void publish_to(struct crowd *crowd, bool shared)
+{
+    weft_range_args args = range_args(crowd->duo->a_memory, crowd->duo->b_of_a, 0);
+    uint64_t random = 1;
+    for (uint64_t i = 1; i <= crowd->rounds; i++) {
+        uint64_t draw = next_random(&random);
+        args.user_data = (void *)(uintptr_t)i;
+        args.queue = crowd->queue[(i - 1) / STREAK % WAITERS];
+        CHECK_OK(weft_write(crowd->duo->a->endpoint, &args, NULL));
+        if (shared && draw % 2)
+            continue;
+        await_taken(&crowd->taken, i);
+        pause_for(draw / 2 % 256);
+    }
+    await_taken(&crowd->taken, crowd->rounds);
+    for (int i = 0; i < WAITERS; i++) {
+        args.user_data = LAST;
+        args.queue = crowd->queue[i];
+        CHECK_OK(weft_write(crowd->duo->a->endpoint, &args, NULL));
+    }
+}
+
+static void wait_in_a_crowd(bool shared)
+{
+    struct duo duo = duo_open(4096);
+    struct crowd crowd = {.duo = &duo, .rounds = rounds(1000) * STREAK * WAITERS};
+    struct waiter waiters[WAITERS];
+    for (int i = 0; i < WAITERS; i++) {
+        if (i == 0 || !shared)
+            CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &crowd.queue[i]));
+        else
+            crowd.queue[i] = crowd.queue[0];
+    }
+    for (int i = 0; i < WAITERS; i++) {
+        waiters[i] = (struct waiter){.crowd = &crowd, .number = i};
+        CHECK(pthread_create(&waiters[i].thread, NULL, waits, &waiters[i]) == 0);
+    }
+    publish_to(&crowd, shared);
+    for (int i = 0; i < WAITERS; i++)
+        CHECK(pthread_join(waiters[i].thread, NULL) == 0);
+    for (int i = 0; i < WAITERS; i++) {
+        CHECK(shared || waiters[i].woken == crowd.rounds / WAITERS);
+        if (i == 0 || !shared)
+            CHECK_OK(weft_queue_destroy(crowd.queue[i]));
+    }
+    duo_close(&duo);
+}
+
+static void threads_that_wait_on_one_queue(void)
+{
+    wait_in_a_crowd(true);
+}
+
+static void threads_that_wait_on_a_queue_each(void)
+{
+    wait_in_a_crowd(false);
+}
+
+/* ---- Many submit at once, to several queues ---- */
+
+#define SUBMITTERS 4
+#define EACH 6000
+
+struct exchange {
+    struct duo *duo;
+    weft_queue *queue[WAITERS];
+    _Atomic uint64_t left;
+    _Atomic uint8_t seen[SUBMITTERS * EACH];
+};
+
+struct part {
+    pthread_t thread;
+    struct exchange *exchange;
+    int number;
+};
+
+/* Operations of all kinds; where their completion is to come follows from their number. */
+static weft_status submit(struct exchange *e, uint64_t i)
+{
+    weft_endpoint *a = e->duo->a->endpoint;
+    weft_queue *queue = e->queue[mix(i) % WAITERS];
+    void *number = (void *)(uintptr_t)(i + 1);
+    if (i % 4 == 3) {
+        weft_atomic_args args = WEFT_ATOMIC_ARGS_INIT;
+        args.remote = e->duo->b_of_a;
+        args.operand = 1;
+        args.queue = queue;
+        args.user_data = number;
+        return weft_fetch_add(a, &args, NULL);
+    }
+    weft_range_args args = range_args(e->duo->a_memory, e->duo->b_of_a, i % 4 ? 64 : 0);
+    args.local_offset = args.remote_offset = 64 + i % 4 * 64;
+    args.queue = queue;
+    args.user_data = number;
+    return weft_write(a, &args, NULL);
+}
+
+static void *submits(void *argument)
+{
+    struct part *part = argument;
+    uint64_t until = now_ns() + 2 * patience_ms() * MS;
+    for (uint64_t i = 0; i < EACH; i++) {
+        weft_status status;
+        while ((status = submit(part->exchange, (uint64_t)part->number * EACH + i)) == WEFT_ERR_AGAIN) {
+            CHECK(now_ns() < until);
+            sched_yield();
+        }
+        CHECK_OK(status);
+    }
+    return NULL;
+}
+
+static void *takes_its_own(void *argument)
+{
+    struct part *part = argument;
+    struct exchange *e = part->exchange;
+    weft_completion c[8];
+    uint64_t until = now_ns() + 2 * patience_ms() * MS;
+    while (e->left > 0) {
+        int32_t n = weft_queue_wait(e->queue[part->number], c, 8, 20 * MS);
+        CHECK(n >= 0 && now_ns() < until);
+        for (int32_t i = 0; i < n; i++) {
+            uint64_t number = (uintptr_t)c[i].user_data - 1;
+            CHECK_OK(c[i].status);
+            CHECK_EQ(c[i].kind, number % 4 == 3 ? WEFT_COMPLETION_ATOMIC : WEFT_COMPLETION_WRITE);
+            CHECK(number < SUBMITTERS * EACH);
+            CHECK_EQ(mix(number) % WAITERS, part->number);
+            CHECK_EQ(e->seen[number]++, 0);
+        }
+        e->left -= (uint64_t)n;
+    }
+    return NULL;
+}
+
+static void many_submit_to_several_queues(void)
+{
+    struct duo duo = duo_open(4096);
+    static struct exchange exchange;
+    struct part parts[SUBMITTERS + WAITERS];
+    exchange.duo = &duo;
+    exchange.left = SUBMITTERS * EACH;
+    for (int i = 0; i < WAITERS; i++)
+        CHECK_OK(weft_queue_create(duo.a->endpoint, i == 0 ? 16 : 256, &exchange.queue[i]));
+    for (int i = 0; i < SUBMITTERS + WAITERS; i++) {
+        parts[i] = (struct part){.exchange = &exchange, .number = i % SUBMITTERS};
+        CHECK(pthread_create(&parts[i].thread, NULL, i < SUBMITTERS ? submits : takes_its_own,
+                             &parts[i]) == 0);
+    }
+    for (int i = 0; i < SUBMITTERS + WAITERS; i++)
+        CHECK(pthread_join(parts[i].thread, NULL) == 0);
+    CHECK_EQ(exchange.left, 0);
+    CHECK_EQ(*(_Atomic uint64_t *)(void *)duo.b_bytes, SUBMITTERS * EACH / 4);
+    for (int i = 0; i < WAITERS; i++)
+        CHECK_OK(weft_queue_destroy(exchange.queue[i]));
+    box_quiet(duo.a, 20);
+    duo_close(&duo);
+}
+
+static const struct test tests[] = {
+    {"a_million_level_triggered", "host alone", a_million_level_triggered},
+    {"a_million_edge_triggered", "host alone", a_million_edge_triggered},
+    {"threads_that_wait_on_one_queue", "host,sim:like=verbs", threads_that_wait_on_one_queue},
+    {"threads_that_wait_on_a_queue_each", "host,sim:like=verbs", threads_that_wait_on_a_queue_each},
+    {"many_submit_to_several_queues", "any", many_submit_to_several_queues},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,208 @@
+//! The way of an atomic: submitted, sent as a request to the peer's worker, done
+//! there, answered.
+//!
+//! Requests have a channel of their own, which the target leaves unread while
+//! its answers pile up; answers go by the system channel, which is always read.
+//! So two sides that ask each other at once cannot block one another.
+
+use super::core::Core;
+use super::inbox::Command;
+use super::submit::full;
+use super::talk::Delivery;
+use super::worker::Worker;
+use super::Endpoint;
+use crate::memory::{RemoteMemory, RemoteState};
+use crate::peer::channel::Out;
+use crate::peer::link::Link;
+use crate::peer::wire::{Kind, REQUESTS, SYSTEM};
+use crate::peer::Peer;
+use crate::status::{Error, Result, Status};
+use crate::transfer::atomic::{self, Atomic, AtomicSpec, Request, WORD};
+use crate::transfer::table::Body;
+use crate::transfer::Outcome;
+
+/// Answers that may wait for the peer to take them.
+const ANSWERS: usize = 64;
+
+impl Endpoint {
+    pub fn atomic(&self, spec: AtomicSpec) -> Result<u64> {
+        let core = &self.core;
+        core.check_open()?;
+        let remote = spec.remote;
+        if let Some(error) = Error::of_remote(remote.state()) {
+            return Err(error);
+        }
+        let ended = |error| Error::of_remote(RemoteState::PeerLost).unwrap_or(error);
+        check_support(&*core.peers.get(remote.peer).map_err(ended)?)?;
+        check_access(remote)?;
+        check_place(remote, spec.range, spec.offset)?;
+        let now = core.clock.now();
+        if !spec.queue.reserve(1) {
+            return Err(full("the completion queue is full"));
+        }
+        let request = Request {
+            operation: spec.operation,
+            memory: remote.id,
+            range: spec.range,
+            offset: spec.offset,
+            operand: spec.operand,
+            compare: spec.compare,
+        };
+        let body = Body {
+            queue: spec.queue.clone(),
+            user_data: spec.user_data,
+            peer: remote.peer,
+            submit_ns: now,
+            bytes: 0,
+            transfer: None,
+            atomic: Some(Atomic { remote: remote.clone(), request }),
+        };
+        remote.enter();
+        let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+            remote.exit();
+            spec.queue.unreserve(1);
+            return Err(full(
+                "max_transfers operations are outstanding, or ended and still with their peers",
+            ));
+        };
+        self.start(id, remote, 1, now);
+        Ok(id)
+    }
+}
+
+fn check_support(peer: &Peer) -> Result<()> {
+    if !peer.address.does_atomics() {
+        return Err(Error::new(
+            Status::Unsupported,
+            "the peer's Weft does no atomics: see capabilities in weft_peer_info",
+        ));
+    }
+    Ok(())
+}
+
+fn check_access(remote: &RemoteMemory) -> Result<()> {
+    if !remote.writable || !remote.readable {
+        let missing = if remote.writable { "READ" } else { "WRITE" };
+        return Err(Error::new(
+            Status::RemoteAccess,
+            format!(
+                "the owner registered this memory without WEFT_ACCESS_REMOTE_{missing}: atomics need both"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn outside(message: String) -> Error {
+    Error::new(Status::Range, message)
+}
+
+fn check_place(remote: &RemoteMemory, range: u64, offset: u64) -> Result<()> {
+    let Some(place) = remote.range(range) else {
+        return Err(outside(format!("remote_range is {range}, which the remote memory does not have")));
+    };
+    if offset.checked_add(WORD).is_none_or(|end| end > place.len) {
+        return Err(outside(format!(
+            "remote_offset is {offset}: the {WORD} bytes from there are not all in range {range}, which has {}",
+            place.len
+        )));
+    }
+    let address = place.base.wrapping_add(offset);
+    if address % WORD != 0 {
+        return Err(Error::invalid(format!(
+            "remote_offset is {offset}, which is address {address:#x} there: it must be a multiple of {WORD}"
+        )));
+    }
+    Ok(())
+}
+
+impl Core {
+    /// An atomic whose memory is known to be there goes to its peer's home. The
+    /// caller's hold goes with it.
+    pub(super) fn send_off_atomic(&self, id: u64, now: u64) {
+        // SAFETY: held by the caller.
+        let peer = unsafe { self.table.body(self.table.held_slot(id)) }.peer;
+        match self.peers.get(peer) {
+            Ok(peer) => {
+                let command = Command::Atomic { peer: peer.id, id };
+                if self.inboxes[peer.home].try_command(command).is_some() {
+                    self.abandon(id, Outcome::of(Status::Canceled), now);
+                }
+            }
+            Err(_) => self.abandon(id, Outcome::of(Status::PeerLost), now),
+        }
+    }
+
+    /// What an atomic that the caller holds asks for, if anybody still wants it.
+    fn request(&self, id: u64) -> Option<Request> {
+        let slot = self.table.held_slot(id);
+        // SAFETY: held by the caller.
+        let body = unsafe { self.table.body(slot) };
+        body.atomic.as_ref().filter(|_| self.table.is_active(id)).map(|atomic| atomic.request)
+    }
+}
+
+impl Worker {
+    /// Asks the peer. The hold is kept until it has answered: what was canceled
+    /// counts as outstanding for so long, and no more than the table's slots are.
+    pub fn link_atomic(&mut self, peer: u64, id: u64, now: u64) {
+        let core = self.core.clone();
+        let link = self.link(peer).filter(|link| link.parting.is_none());
+        let (Some(link), Some(request)) = (link, core.request(id)) else {
+            return core.abandon(id, Outcome::of(Status::PeerClosed), now);
+        };
+        link.atomics.insert(id);
+        link.push(Out::new(Kind::Atomic, request.encode(id)));
+        self.mark(peer);
+    }
+
+    /// A peer asks.
+    pub(super) fn atomic(&mut self, link: &mut Link, body: &[u8]) -> Delivery {
+        if !takes_requests(link) {
+            return Delivery::Stalled;
+        }
+        let Some((id, request)) = Request::decode(body) else {
+            self.core.count_rubbish();
+            return Delivery::Taken;
+        };
+        let memory = self.core.offered(request.memory, link.peer.id).ok_or(Status::MemoryGone);
+        // SAFETY: deregistering waits for every worker's pass to end.
+        let done = memory.and_then(|memory| unsafe { request.execute(&memory) });
+        link.push(Out::new(Kind::AtomicDone, atomic::answer(id, done)));
+        Delivery::Taken
+    }
+
+    /// The peer answers.
+    pub(super) fn atomic_done(&mut self, link: &mut Link, body: &[u8], now: u64) -> Delivery {
+        let answer = atomic::read_answer(body).filter(|(id, _)| link.atomics.remove(id));
+        let Some((id, done)) = answer else {
+            self.core.count_rubbish();
+            return Delivery::Taken;
+        };
+        let table = &self.core.table;
+        // First: whoever polls the completion may release the remote memory at once.
+        table.leave(table.held_slot(id), 0);
+        match done {
+            Ok(old) => table.end_with_value(id, Outcome::OK, old, now),
+            Err(status) => table.end(id, Outcome::of(status), now),
+        };
+        Delivery::Taken
+    }
+
+    /// Requests that were left unread, once there is room for their answers; true
+    /// if there were any.
+    pub(super) fn resume_requests(&mut self, peer: u64, now: u64) -> bool {
+        let resumes =
+            |link: &&Link| link.channels[REQUESTS].deliverable().is_some() && link.up && takes_requests(link);
+        if self.link_here(peer).filter(resumes).is_none() {
+            return false;
+        }
+        self.deliver(peer, REQUESTS, now);
+        true
+    }
+}
+
+/// Few enough answers wait for the peer.
+fn takes_requests(link: &Link) -> bool {
+    link.channels[SYSTEM].waiting() < ANSWERS
+}

@@ -1,0 +1,165 @@
+//! Atomics: what one asks for, how that travels, and what the target does.
+//!
+//! The target's own CPU does it, not a NIC: so it is atomic with what programs
+//! there do to the word, and is the same over every fabric.
+
+use super::queue::Queue;
+use crate::memory::{Memory, RemoteMemory};
+use crate::peer::wire::{numbers, read_numbers};
+use crate::status::Status;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// Bytes of the word.
+pub const WORD: u64 = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Operation {
+    /// Adds `operand`, around 2^64.
+    FetchAdd = 1,
+    /// Becomes `operand` if it is `compare`.
+    CompareSwap = 2,
+}
+
+/// What the target is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    pub operation: Operation,
+    pub memory: u64,
+    pub range: u64,
+    pub offset: u64,
+    pub operand: u64,
+    pub compare: u64,
+}
+
+/// What the caller asked for.
+pub struct AtomicSpec<'a> {
+    pub operation: Operation,
+    pub remote: &'a Arc<RemoteMemory>,
+    pub range: u64,
+    pub offset: u64,
+    pub operand: u64,
+    pub compare: u64,
+    /// 0: the endpoint's default.
+    pub timeout_ns: u64,
+    pub user_data: u64,
+    pub queue: &'a Arc<Queue>,
+}
+
+/// An operation's part of its slot.
+pub struct Atomic {
+    pub remote: Arc<RemoteMemory>,
+    pub request: Request,
+}
+
+impl Request {
+    /// `id`: the asker's, for the answer.
+    pub fn encode(&self, id: u64) -> Vec<u8> {
+        let Request { operation, memory, range, offset, operand, compare } = *self;
+        numbers(&[id, operation as u64, memory, range, offset, operand, compare])
+    }
+
+    pub fn decode(body: &[u8]) -> Option<(u64, Request)> {
+        let [id, operation, memory, range, offset, operand, compare] = read_numbers(body)?;
+        let operation = [Operation::FetchAdd, Operation::CompareSwap]
+            .into_iter()
+            .find(|known| *known as u64 == operation)?;
+        Some((id, Request { operation, memory, range, offset, operand, compare }))
+    }
+
+    /// The address of the word, if the asker may have it.
+    fn locate(&self, memory: &Memory) -> Result<u64, Status> {
+        let access = memory.access();
+        if !access.remote_read || !access.remote_write {
+            return Err(Status::RemoteAccess);
+        }
+        let range = usize::try_from(self.range).ok().and_then(|at| memory.ranges().get(at));
+        let range = range.ok_or(Status::Range)?;
+        let end = self.offset.checked_add(WORD).ok_or(Status::Range)?;
+        let address = range.base.wrapping_add(self.offset);
+        match end <= range.len {
+            true if address % WORD == 0 => Ok(address),
+            true => Err(Status::Invalid),
+            false => Err(Status::Range),
+        }
+    }
+
+    /// Does it, and gives what the word was.
+    ///
+    /// # Safety
+    /// The memory must stay registered meanwhile.
+    pub unsafe fn execute(&self, memory: &Memory) -> Result<u64, Status> {
+        let address = self.locate(memory)?;
+        // SAFETY: aligned, inside a registered range, and other accesses of the program to memory that peers
+        // change at any time are atomic or do not count on what they read.
+        let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+        Ok(match self.operation {
+            Operation::FetchAdd => word.fetch_add(self.operand, Ordering::SeqCst),
+            Operation::CompareSwap => word
+                .compare_exchange(self.compare, self.operand, Ordering::SeqCst, Ordering::SeqCst)
+                .unwrap_or_else(|other| other),
+        })
+    }
+}
+
+/// The answer to a request: what the word was, or why nothing was done.
+pub fn answer(id: u64, done: Result<u64, Status>) -> Vec<u8> {
+    let (old, status) = match done {
+        Ok(old) => (old, Status::Ok),
+        Err(status) => (0, status),
+    };
+    numbers(&[id, old, status as i32 as u32 as u64])
+}
+
+pub fn read_answer(body: &[u8]) -> Option<(u64, Result<u64, Status>)> {
+    let [id, old, code] = read_numbers(body)?;
+    let done = match Status::from_code(code as u32 as i32) {
+        Status::Ok => Ok(old),
+        // Whatever else a target claims, it has refused.
+        known @ (Status::MemoryGone | Status::Range | Status::Invalid | Status::Unsupported) => Err(known),
+        _ => Err(Status::RemoteAccess),
+    };
+    Some((id, done))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Access, Range};
+
+    fn request(range: u64, offset: u64) -> Request {
+        Request { operation: Operation::FetchAdd, memory: 1, range, offset, operand: 5, compare: 0 }
+    }
+
+    #[test]
+    fn only_words_that_a_peer_may_have_are_touched() {
+        let words = [7u64; 4];
+        let range = Range { base: words.as_ptr() as u64, len: 31 };
+        let of = |access| Memory::new((1, 2), vec![range], access, true, vec![], |_| vec![]);
+        let both = of(Access { remote_write: true, remote_read: true });
+        let locate = |range, offset| request(range, offset).locate(&both);
+        assert_eq!(locate(0, 16), Ok(range.base + 16));
+        assert_eq!(locate(0, 17), Err(Status::Invalid));
+        assert_eq!(locate(0, 24), Err(Status::Range), "its last byte is outside");
+        assert_eq!(locate(0, u64::MAX - 7), Err(Status::Range));
+        assert_eq!(locate(1, 0), Err(Status::Range));
+        for (remote_write, remote_read) in [(true, false), (false, true)] {
+            let half = of(Access { remote_write, remote_read });
+            assert_eq!(request(0, 0).locate(&half), Err(Status::RemoteAccess));
+        }
+    }
+
+    #[test]
+    fn requests_and_answers_are_read_as_written_and_rubbish_is_not() {
+        let asked = Request { operation: Operation::CompareSwap, ..request(3, 64) };
+        let body = asked.encode(9);
+        assert_eq!(Request::decode(&body), Some((9, asked)));
+        assert_eq!(Request::decode(&body[..body.len() - 1]), None);
+        assert_eq!(Request::decode(&[3; 56]), None, "an operation that is none");
+        for done in [Ok(u64::MAX), Err(Status::MemoryGone), Err(Status::Unsupported)] {
+            assert_eq!(read_answer(&answer(4, done)), Some((4, done)));
+        }
+        assert_eq!(read_answer(&answer(4, Err(Status::Internal))), Some((4, Err(Status::RemoteAccess))));
+    }
+}
