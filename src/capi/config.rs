@@ -25,7 +25,7 @@ use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
 use crate::status::{Error, Result, Status};
 use crate::transfer::geometry::{Pages, Side};
-use crate::transfer::{Direction, Notify, SendSpec, TransferSpec};
+use crate::transfer::{Direction, Notify, SendSpec, Terms, TransferSpec};
 use std::ffi::{c_char, CStr};
 use std::mem::size_of;
 use std::sync::Arc;
@@ -50,6 +50,8 @@ unsafe impl Sized32 for weft_memory_args {}
 unsafe impl Sized32 for weft_alloc_args {}
 unsafe impl Sized32 for weft_range_args {}
 unsafe impl Sized32 for weft_pages_args {}
+unsafe impl Sized32 for super::list::weft_list_args {}
+unsafe impl Sized32 for super::kept::weft_kept_args {}
 unsafe impl Sized32 for weft_send_args {}
 
 pub fn zeroed<T: Sized32>() -> T {
@@ -77,7 +79,7 @@ unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
 
 /// # Safety
 /// `source` must be NULL or valid for the size that it begins with.
-unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
+pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
     // SAFETY: passed on.
     let size = unsafe { size_of_theirs(source)? };
     let mut value: T = zeroed();
@@ -143,7 +145,7 @@ pub fn text(field: &mut [c_char], text: &str) {
     }
 }
 
-fn no_flags(flags: u32, known: u32) -> Result<()> {
+pub(super) fn no_flags(flags: u32, known: u32) -> Result<()> {
     if flags & !known != 0 {
         return Err(Error::new(
             Status::Unsupported,
@@ -153,7 +155,7 @@ fn no_flags(flags: u32, known: u32) -> Result<()> {
     Ok(())
 }
 
-fn zero_reserved(reserved: u32) -> Result<()> {
+pub(super) fn zero_reserved(reserved: u32) -> Result<()> {
     if reserved != 0 {
         return Err(Error::new(
             Status::Unsupported,
@@ -163,7 +165,7 @@ fn zero_reserved(reserved: u32) -> Result<()> {
     Ok(())
 }
 
-fn timeout(name: &str, ns: u64) -> Result<u64> {
+pub(super) fn timeout(name: &str, ns: u64) -> Result<u64> {
     if ns > DAY_NS {
         return Err(Error::limit(format!("{name} is {ns} ns: at most 24 hours ({DAY_NS} ns) are allowed")));
     }
@@ -325,7 +327,7 @@ pub unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<V
 
 /// # Safety
 /// `data` must be NULL or valid for `len` bytes.
-unsafe fn notify<'a>(
+pub(super) unsafe fn notify<'a>(
     flags: u32,
     value: u64,
     data: *const std::ffi::c_void,
@@ -369,15 +371,18 @@ unsafe fn submit(
     let (local, remote) = (handle::memory(local)?, handle::remote(remote)?);
     let queue = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
     let id = ep.submit(TransferSpec {
-        direction,
         local: local.of(ep)?,
         remote: remote.of(ep)?,
         pages,
-        notify: rest.notify,
-        urgent: rest.urgent,
-        timeout_ns: timeout("timeout_ns", rest.timeout_ns)?,
-        user_data: rest.user_data,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+        terms: Terms {
+            direction,
+            notify: rest.notify,
+            each_peer: false,
+            urgent: rest.urgent,
+            timeout_ns: timeout("timeout_ns", rest.timeout_ns)?,
+            user_data: rest.user_data,
+            queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+        },
     })?;
     // SAFETY: NULL or valid, as the header asks.
     unsafe { store(rest.transfer, id) };
@@ -423,6 +428,22 @@ pub unsafe fn submit_pages(
 ) -> Result<()> {
     // SAFETY: passed on.
     let args = unsafe { read(args)? };
+    // SAFETY: valid as the header asks.
+    unsafe {
+        let pages = pages(&args)?;
+        let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
+        let urgent = args.flags & WEFT_CLASS_LATENCY != 0;
+        let rest =
+            Rest { notify, urgent, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
+        submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
+    }
+}
+
+/// The pages that are asked for, in the caller's own lists.
+///
+/// # Safety
+/// `args` must be as the header asks, for as long as the pages are used.
+pub(super) unsafe fn pages<'a>(args: &weft_pages_args) -> Result<Pages<'a>> {
     if args.page_len > 1 << 47 {
         return Err(Error::limit(format!("page_len is {}: at most 2^47 bytes are allowed", args.page_len)));
     }
@@ -442,7 +463,7 @@ pub unsafe fn submit_pages(
             .then(|| unsafe { std::slice::from_raw_parts(pages, args.page_count as usize) })
     };
     let or_page_len = |stride: u64| if stride == 0 { args.page_len } else { stride };
-    let pages = Pages {
+    Ok(Pages {
         local: Side {
             pages: list(args.local_pages),
             page_stride: or_page_len(args.local_page_stride),
@@ -462,15 +483,7 @@ pub unsafe fn submit_pages(
         page_len: args.page_len,
         page_count: args.page_count,
         layer_count: args.layer_count.max(1),
-    };
-    // SAFETY: valid as the header asks.
-    unsafe {
-        let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
-        let urgent = args.flags & WEFT_CLASS_LATENCY != 0;
-        let rest =
-            Rest { notify, urgent, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
-        submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
-    }
+    })
 }
 
 /// # Safety
@@ -506,7 +519,7 @@ pub unsafe fn submit_send(
 
 /// # Safety
 /// `place` must be NULL or valid.
-unsafe fn store(place: *mut weft_transfer, id: u64) {
+pub(super) unsafe fn store(place: *mut weft_transfer, id: u64) {
     if !place.is_null() {
         // SAFETY: not NULL, so valid.
         unsafe { place.write(id) };

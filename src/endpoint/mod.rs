@@ -13,6 +13,7 @@ mod greet;
 pub mod inbox;
 mod join;
 mod links;
+pub mod lists;
 mod messages;
 mod open;
 mod part;
@@ -425,7 +426,7 @@ impl Endpoint {
             return Err(Error::new(
                 Status::Busy,
                 format!(
-                    "{} transfers use the memory, or the fabric has not given it back yet: poll and try again",
+                    "{} transfers or kept geometries use the memory, or the fabric has not given it back yet: poll and try again",
                     memory.users()
                 ),
             ));
@@ -517,7 +518,7 @@ impl Endpoint {
         if remote.users() > 0 {
             return Err(Error::new(
                 Status::Busy,
-                format!("{} transfers use the remote memory", remote.users()),
+                format!("{} transfers or kept geometries use the remote memory", remote.users()),
             ));
         }
         if let Ok(peer) = self.core.peers.get(remote.peer) {

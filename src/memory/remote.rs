@@ -100,6 +100,11 @@ impl RemoteMemory {
         self.known >> rail & 1 != 0
     }
 
+    /// The owner's rails that know it, one bit each.
+    pub fn known(&self) -> u64 {
+        self.known
+    }
+
     /// All of the owner's rails know it.
     #[inline]
     pub fn is_whole(&self) -> bool {
