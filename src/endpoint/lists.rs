@@ -53,7 +53,7 @@ impl Endpoint {
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part);
         match list.parts() {
-            [one] => self.launch(Shape::List(list.clone(), 0), terms, || state(one)),
+            [one] => self.launch(Shape::part(list, 0), terms, || state(one)),
             _ => self.launch_parts(list, terms, state),
         }
     }
@@ -111,6 +111,6 @@ impl Endpoint {
         self.core.check_open()?;
         Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;
         check_access(terms.direction, &paged.local, &paged.remote)?;
-        self.launch(Shape::Pages(paged.clone()), terms, || paged.remote.state())
+        self.launch(Shape::pages(&paged), terms, || paged.remote.state())
     }
 }

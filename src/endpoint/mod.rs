@@ -515,10 +515,10 @@ impl Endpoint {
     }
 
     pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
-        if remote.users() > 0 {
+        if remote.keepers() > 0 {
             return Err(Error::new(
                 Status::Busy,
-                format!("{} transfers or kept geometries use the remote memory", remote.users()),
+                format!("{} transfers or kept geometries use the remote memory", remote.keepers()),
             ));
         }
         if let Ok(peer) = self.core.peers.get(remote.peer) {

@@ -37,7 +37,7 @@ impl Endpoint {
         }
         check_access(spec.terms.direction, local, remote)?;
         let paged = check_pages(&spec.pages, local, remote, spec.terms.urgent)?;
-        self.launch(Shape::Own(paged), &spec.terms, || remote.state())
+        self.launch(Shape::own(paged), &spec.terms, || remote.state())
     }
 
     /// Begins a transfer of one peer and sends it on its way. `state`: of its peer and
@@ -90,7 +90,7 @@ impl Endpoint {
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
         for (i, part) in list.parts().iter().enumerate() {
-            let body = body(Shape::List(list.clone(), i), terms, queue_of(terms.each_peer), now);
+            let body = body(Shape::part(list, i), terms, queue_of(terms.each_peer), now);
             let Some(id) = reserved.begin_part(body, part.slices, deadline, whole) else { break };
             self.start(id, part.slices, now);
             self.end_if_too_late(id, state(part));

@@ -146,7 +146,7 @@ impl Part {
     }
 }
 
-/// A checked list. Its memories are in use for as long as this lives.
+/// A checked list. Its memories are not given back while this lives.
 pub struct List {
     locals: Vec<Arc<Memory>>,
     remotes: Vec<Arc<RemoteMemory>>,
@@ -183,7 +183,7 @@ impl List {
 impl Drop for List {
     fn drop(&mut self) {
         self.locals.iter().for_each(|memory| memory.exit());
-        self.remotes.iter().for_each(|memory| memory.exit());
+        self.remotes.iter().for_each(|memory| memory.unkeep());
     }
 }
 
@@ -311,7 +311,7 @@ impl Builder {
                 return Err(Error::handle("a local memory of the list is being deregistered"));
             }
         }
-        self.remotes.iter().for_each(|memory| memory.enter());
+        self.remotes.iter().for_each(|memory| memory.keep());
         let Builder { locals, remotes, parts, refusals, .. } = self;
         Ok(List { locals, remotes, parts, refusals })
     }

@@ -9,7 +9,7 @@ use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result, Status};
 use std::sync::Arc;
 
-/// Pages between two memories, which are in use for as long as this lives.
+/// Pages between two memories, which are not given back while this lives.
 pub struct Paged {
     pub geometry: Geometry,
     pub local: Arc<Memory>,
@@ -21,7 +21,7 @@ impl Paged {
         if !local.enter() {
             return Err(Error::handle("the local memory is being deregistered"));
         }
-        remote.enter();
+        remote.keep();
         Ok(Paged { geometry, local: local.clone(), remote: remote.clone() })
     }
 }
@@ -29,7 +29,7 @@ impl Paged {
 impl Drop for Paged {
     fn drop(&mut self) {
         self.local.exit();
-        self.remote.exit();
+        self.remote.unkeep();
     }
 }
 
@@ -51,8 +51,13 @@ pub fn check_access(direction: Direction, local: &Memory, remote: &RemoteMemory)
     Ok(())
 }
 
-/// A shape as its transfer has it: its own, or shared with others.
-pub enum Shape {
+/// A shape as its transfer has it: its own, or shared with others. The transfer is a
+/// user of the remote memories for as long as this lives.
+pub struct Shape {
+    held: Held,
+}
+
+enum Held {
     Own(Paged),
     Pages(Arc<Paged>),
     /// One part of a list.
@@ -60,13 +65,37 @@ pub enum Shape {
 }
 
 impl Shape {
+    fn new(held: Held) -> Shape {
+        let shape = Shape { held };
+        shape.view().remotes().for_each(|remote| remote.enter());
+        shape
+    }
+
+    pub fn own(paged: Paged) -> Shape {
+        Shape::new(Held::Own(paged))
+    }
+
+    pub fn pages(paged: &Arc<Paged>) -> Shape {
+        Shape::new(Held::Pages(paged.clone()))
+    }
+
+    pub fn part(list: &Arc<List>, part: usize) -> Shape {
+        Shape::new(Held::List(list.clone(), part))
+    }
+
     #[inline]
     pub fn view(&self) -> View<'_> {
-        match self {
-            Shape::Own(paged) => View::Pages(paged),
-            Shape::Pages(paged) => View::Pages(paged),
-            Shape::List(list, part) => View::List(list, &list.parts()[*part]),
+        match &self.held {
+            Held::Own(paged) => View::Pages(paged),
+            Held::Pages(paged) => View::Pages(paged),
+            Held::List(list, part) => View::List(list, &list.parts()[*part]),
         }
+    }
+}
+
+impl Drop for Shape {
+    fn drop(&mut self) {
+        self.view().remotes().for_each(|remote| remote.exit());
     }
 }
 

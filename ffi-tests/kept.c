@@ -1,0 +1,434 @@
+/* Kept geometry: checked once, used by many transfers; what happens to its memories. */
+#include "harness.h"
+
+static weft_kept *keep_pages(struct box *box, const weft_pages_args *args)
+{
+    weft_kept *kept;
+    CHECK_OK(weft_pages_keep(box->endpoint, args, &kept));
+    return kept;
+}
+
+static weft_completion write_kept(struct box *box, weft_kept *kept, weft_kept_args *args)
+{
+    weft_transfer id;
+    CHECK_OK(weft_write_kept(box->endpoint, kept, args, &id));
+    weft_completion c = box_await(box, id, patience_ms());
+    CHECK_EQ(c.kind, WEFT_COMPLETION_WRITE);
+    return c;
+}
+
+/* ---- 1000 pages of 200 layers, there and back, many at the same time ---- */
+
+#define LAYERS 200
+#define PAGES 1000
+#define PAGE 64
+#define LAYER (PAGES * PAGE)
+
+static weft_memory *register_layers(weft_endpoint *endpoint, uint8_t *bytes)
+{
+    weft_memory_range ranges[LAYERS];
+    weft_memory *memory;
+    for (size_t i = 0; i < LAYERS; i++)
+        ranges[i] = (weft_memory_range){bytes + i * LAYER, LAYER};
+    CHECK_OK(weft_memory_register(endpoint, ranges, LAYERS, NULL, &memory));
+    return memory;
+}
+
+static struct box *open_rails(uint32_t rails)
+{
+    weft_endpoint_config config = test_config();
+    config.rail_count = rails;
+    return box_of(open_with(&config));
+}
+
+static uint32_t rails = 1;
+
+static void keeps_pages(struct team *team)
+{
+    struct box *box = open_rails(rails);
+    weft_peer peer = join(team, 1, box);
+    uint8_t *bytes = map_bytes(LAYERS * LAYER);
+    weft_memory *memory = register_layers(box->endpoint, bytes);
+    weft_remote_memory *theirs = take_memory(team, 1, box, peer);
+    uint32_t list[PAGES], backwards[PAGES];
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    for (uint32_t i = 0; i < PAGES; i++) {
+        list[i] = i;
+        backwards[i] = PAGES - 1 - i;
+    }
+    pages.local = memory;
+    pages.remote = theirs;
+    pages.local_pages = list;
+    pages.remote_pages = backwards;
+    pages.local_range_step = pages.remote_range_step = 1;
+    pages.page_len = PAGE;
+    pages.page_count = PAGES;
+    pages.layer_count = LAYERS;
+    weft_kept *kept = keep_pages(box, &pages);
+    memset(list, 0xff, sizeof list); /* not needed any more */
+    memset(backwards, 0xff, sizeof backwards);
+    memset(&pages, 0xff, sizeof pages);
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    args.flags = WEFT_NOTIFY;
+    args.notify_data = "kept";
+    args.notify_data_len = 4;
+    for (uint64_t round = 0; round < 3; round++) {
+        fill_random(bytes, LAYERS * LAYER, round);
+        args.notify = round;
+        args.user_data = &args;
+        args.flags ^= WEFT_CLASS_LATENCY;
+        weft_completion c = write_kept(box, kept, &args);
+        CHECK_OK(c.status);
+        CHECK_EQ(c.bytes, LAYERS * LAYER);
+        CHECK_EQ(c.entry, UINT64_MAX);
+        CHECK(c.user_data == &args && c.peer == peer);
+        meet(team, 1, box);
+    }
+    /* Several at once, and released while they are under way. */
+    weft_transfer ids[4];
+    weft_kept_args plain = WEFT_KEPT_ARGS_INIT;
+    memset(bytes, 0, LAYERS * LAYER);
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(weft_read_kept(box->endpoint, kept, &plain, &ids[i]));
+    CHECK_OK(weft_kept_release(kept));
+    REFUSED(WEFT_ERR_HANDLE, weft_read_kept(box->endpoint, kept, &plain, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_kept_release(kept));
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(box_await(box, ids[i], patience_ms()).status);
+    CHECK_EQ(differs_random(bytes, LAYERS * LAYER, 2), -1);
+    CHECK_OK(weft_remote_memory_release(theirs));
+    CHECK_OK(weft_memory_deregister(memory));
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void has_pages(struct team *team)
+{
+    struct box *box = open_rails(rails);
+    join(team, 0, box);
+    uint8_t *bytes = map_bytes(LAYERS * LAYER), *want = map_bytes(LAYERS * LAYER);
+    give_memory(team, 0, register_layers(box->endpoint, bytes));
+    for (uint64_t round = 0; round < 3; round++) {
+        weft_completion c = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
+        CHECK_EQ(c.value, round);
+        CHECK(c.bytes == 4 && memcmp(c.data, "kept", 4) == 0);
+        CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+        fill_random(want, LAYERS * LAYER, round);
+        for (size_t layer = 0; layer < LAYERS; layer++)
+            for (size_t i = 0; i < PAGES; i++)
+                if (memcmp(bytes + layer * LAYER + (PAGES - 1 - i) * PAGE,
+                           want + layer * LAYER + i * PAGE, PAGE))
+                    FAIL("round %d: page %zu of layer %zu", (int)round, i, layer);
+        meet(team, 0, box);
+    }
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void pages_there_and_back(void)
+{
+    run_pair(keeps_pages, has_pages);
+}
+
+static void pages_there_and_back_on_four_rails(void)
+{
+    rails = 4;
+    run_pair(keeps_pages, has_pages);
+}
+
+/* ---- 100,000 pages, and lists ---- */
+
+static void a_hundred_thousand_pages(void)
+{
+    enum { COUNT_OF = 100000, LEN = 16 };
+    struct duo duo = duo_open(COUNT_OF * LEN);
+    uint32_t *list = malloc(COUNT_OF * sizeof *list);
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    for (uint32_t i = 0; i < COUNT_OF; i++)
+        list[i] = (uint32_t)((uint64_t)i * 7919 % COUNT_OF);
+    pages.local = duo.a_memory;
+    pages.remote = duo.b_of_a;
+    pages.local_pages = pages.remote_pages = list;
+    pages.page_len = LEN;
+    pages.page_count = COUNT_OF;
+    weft_kept *kept = keep_pages(duo.a, &pages);
+    free(list);
+    for (uint64_t round = 0; round < 2; round++) {
+        fill_random(duo.a_bytes, duo.len, round);
+        CHECK_OK(write_kept(duo.a, kept, &args).status);
+        CHECK_EQ(differs_random(duo.b_bytes, duo.len, round), -1);
+    }
+    CHECK_OK(weft_kept_release(kept));
+    CHECK_OK(weft_kept_release(NULL));
+    duo_close(&duo);
+}
+
+static void lists_are_kept(void)
+{
+    struct duo duo = duo_open(MIB);
+    weft_list_entry entries[1000];
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_kept *kept;
+    for (uint64_t i = 0; i < 1000; i++)
+        entries[i] = (weft_list_entry){duo.a_memory, duo.b_of_a, 0, 0, 0, i * 1000, (999 - i) * 1000,
+                                       i % 9 ? 1000 : 0, 0};
+    list.entries = entries;
+    list.count = 1000;
+    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept));
+    memset(entries, 0xff, sizeof entries);
+    for (uint64_t round = 0; round < 3; round++) {
+        fill_random(duo.a_bytes, MIB, round);
+        memset(duo.b_bytes, 0, MIB);
+        args.flags = round ? WEFT_NOTIFY | WEFT_COMPLETE_EACH_PEER : 0;
+        args.notify = round;
+        weft_completion c = write_kept(duo.a, kept, &args);
+        CHECK_OK(c.status);
+        CHECK_EQ(c.bytes, 888 * 1000);
+        CHECK_EQ(c.peer, duo.a_to_b);
+        for (uint64_t i = 0; i < 1000; i++) {
+            const uint8_t *got = duo.b_bytes + (999 - i) * 1000;
+            CHECK(i % 9 ? memcmp(got, duo.a_bytes + i * 1000, 1000) == 0 : got[0] == 0);
+        }
+        if (round)
+            CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, round);
+    }
+    CHECK_OK(weft_kept_release(kept));
+    duo_close(&duo);
+}
+
+/* ---- What it holds, and what ends it ---- */
+
+static weft_pages_args one_page(const struct duo *duo)
+{
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    pages.local = duo->a_memory;
+    pages.remote = duo->b_of_a;
+    pages.page_len = pages.page_count = 1;
+    return pages;
+}
+
+static void memories_are_held(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_pages_args pages = one_page(&duo);
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_list_entry entry = {duo.a_memory, duo.b_of_a, 0, 0, 0, 0, 0, 1, 0};
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_kept *kept[2];
+    list.entries = &entry;
+    list.count = 1;
+    kept[0] = keep_pages(duo.a, &pages);
+    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept[1]));
+    for (int i = 0; i < 2; i++) {
+        REFUSED(WEFT_ERR_BUSY, weft_memory_deregister(duo.a_memory));
+        REFUSED(WEFT_ERR_BUSY, weft_remote_memory_release(duo.b_of_a));
+        CHECK_OK(write_kept(duo.a, kept[i], &args).status);
+        CHECK_OK(weft_kept_release(kept[i]));
+    }
+    CHECK_OK(weft_remote_memory_release(duo.b_of_a));
+    CHECK_OK(weft_memory_deregister(duo.a_memory));
+    CHECK_OK(weft_memory_deregister(duo.b_memory));
+    box_close(duo.a);
+    box_close(duo.b);
+}
+
+/* The target takes its memory back, then goes. */
+static void the_other_side_goes(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_pages_args pages = one_page(&duo);
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_list_entry entry = {duo.a_memory, duo.b_of_a, 0, 0, 0, 0, 0, 1, 0}, empty = {.peer = duo.a_to_b};
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_kept *kept[3];
+    list.count = 1;
+    list.entries = &entry;
+    kept[0] = keep_pages(duo.a, &pages);
+    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept[1]));
+    list.entries = &empty;
+    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept[2]));
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(write_kept(duo.a, kept[i], &args).status);
+    CHECK_OK(weft_memory_deregister(duo.b_memory));
+    for (int i = 0; i < 2; i++)
+        REFUSED(WEFT_ERR_MEMORY_GONE, weft_write_kept(duo.a->endpoint, kept[i], &args, NULL));
+    CHECK_OK(write_kept(duo.a, kept[2], &args).status);
+    box_close(duo.b);
+    CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status, WEFT_ERR_PEER_CLOSED);
+    for (int i = 0; i < 3; i++) {
+        weft_status status = weft_write_kept(duo.a->endpoint, kept[i], &args, NULL);
+        CHECK_ONE_OF(status, WEFT_ERR_MEMORY_GONE, WEFT_ERR_PEER_CLOSED, WEFT_ERR_HANDLE);
+    }
+    CHECK_OK(weft_kept_release(kept[0]));
+    CHECK_OK(weft_kept_release(kept[1]));
+    box_close(duo.a); /* with one that was not released */
+    REFUSED(WEFT_ERR_HANDLE, weft_kept_release(kept[2]));
+}
+
+static void bad_arguments(void)
+{
+    struct duo duo = duo_open(4096), other = duo_open(4096);
+    weft_endpoint *ep = duo.a->endpoint;
+    const weft_pages_args good = one_page(&duo);
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_pages_args pages;
+    weft_kept *kept;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, NULL, &kept));
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &good, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_list_keep(ep, NULL, &kept));
+    REFUSED(WEFT_ERR_HANDLE, weft_pages_keep(NULL, &good, &kept));
+    pages = good, pages.flags = WEFT_NOTIFY;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
+    CHECK(strstr(weft_last_error(), "WEFT_NOTIFY"));
+    pages = good, pages.flags = 64;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_pages_keep(ep, &pages, &kept));
+    pages = good, pages.timeout_ns = 1;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
+    CHECK(strstr(weft_last_error(), "timeout_ns"));
+    pages = good, pages.user_data = &pages;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
+    pages = good, pages.queue = (const weft_queue *)duo.a_memory;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
+    pages = good, pages.page_len = 4097;
+    REFUSED(WEFT_ERR_RANGE, weft_pages_keep(ep, &pages, &kept));
+    pages = good, pages.local = other.a_memory;
+    REFUSED(WEFT_ERR_HANDLE, weft_pages_keep(ep, &pages, &kept));
+
+    kept = keep_pages(duo.a, &good);
+    REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, NULL, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(ep, NULL, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(ep, (weft_kept *)duo.a_memory, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(other.a->endpoint, kept, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_memory_deregister((weft_memory *)kept));
+    REFUSED(WEFT_ERR_HANDLE, weft_kept_release((weft_kept *)&duo));
+    weft_kept_args bad;
+    bad = args, bad.size = 1;
+    REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, &bad, NULL));
+    bad = args, bad.flags = WEFT_COMPLETE_EACH_PEER; /* not a list */
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_kept(ep, kept, &bad, NULL));
+    bad = args, bad.reserved = 1;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_kept(ep, kept, &bad, NULL));
+    bad = args, bad.counter = 1;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_kept(ep, kept, &bad, NULL));
+    bad = args, bad.notify_data_len = 1;
+    REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, &bad, NULL));
+    bad = args, bad.timeout_ns = UINT64_MAX;
+    REFUSED(WEFT_ERR_LIMIT, weft_write_kept(ep, kept, &bad, NULL));
+    bad = args, bad.queue = (const weft_queue *)kept;
+    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(ep, kept, &bad, NULL));
+    CHECK_OK(write_kept(duo.a, kept, &args).status);
+    CHECK_OK(weft_kept_release(kept));
+    duo_close(&duo);
+    duo_close(&other);
+}
+
+/* A peer that allows only reads: what is kept can be read, not written. */
+static void access_is_checked_when_used(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_memory_args how = WEFT_MEMORY_ARGS_INIT;
+    weft_memory_range range = {duo.b_bytes, 4096};
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_memory *memory;
+    weft_remote_memory *remote;
+    char blob[4096];
+    how.access = WEFT_ACCESS_REMOTE_READ;
+    CHECK_OK(weft_memory_register(duo.b->endpoint, &range, 1, &how, &memory));
+    size_t n = descriptor_of(memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &remote));
+    weft_list_entry entries[2] = {{duo.a_memory, duo.b_of_a, 0, 0, 0, 0, 0, 9, 0},
+                                  {duo.a_memory, remote, 0, 0, 0, 0, 0, 9, 0}};
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_kept *kept;
+    weft_transfer id;
+    list.entries = entries;
+    list.count = 2;
+    REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_list(duo.a->endpoint, &list, NULL));
+    CHECK(strstr(weft_last_error(), "entry 1:"));
+    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept));
+    REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_kept(duo.a->endpoint, kept, &args, NULL));
+    CHECK_OK(weft_read_kept(duo.a->endpoint, kept, &args, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    CHECK_OK(weft_kept_release(kept));
+    weft_pages_args pages = one_page(&duo);
+    pages.remote = remote;
+    kept = keep_pages(duo.a, &pages);
+    REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_kept(duo.a->endpoint, kept, &args, NULL));
+    CHECK_OK(weft_read_kept(duo.a->endpoint, kept, &args, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    CHECK_OK(weft_kept_release(kept));
+    CHECK_OK(weft_remote_memory_release(remote));
+    CHECK_OK(weft_memory_deregister(memory));
+    duo_close(&duo);
+}
+
+/* ---- The same one from several threads, released by one of them ---- */
+
+#define THREADS 4
+#define EACH 500
+
+struct shared {
+    struct duo duo;
+    weft_kept *kept;
+    atomic_int accepted;
+};
+
+static void *writes_until_released(void *context)
+{
+    struct shared *shared = context;
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    for (int i = 0; i < EACH; i++) {
+        weft_status status = weft_write_kept(shared->duo.a->endpoint, shared->kept, &args, NULL);
+        if (status == WEFT_ERR_HANDLE)
+            break;
+        CHECK(status == WEFT_OK || status == WEFT_ERR_AGAIN);
+        shared->accepted += status == WEFT_OK;
+    }
+    return NULL;
+}
+
+static void threads_share_one(void)
+{
+    struct shared shared = {.duo = duo_open(MIB)};
+    struct duo *duo = &shared.duo;
+    weft_pages_args pages = one_page(duo);
+    pages.page_len = 1000;
+    pages.page_count = 1000;
+    for (int round = 0; round < 5; round++) {
+        pthread_t threads[THREADS];
+        shared.accepted = 0;
+        shared.kept = keep_pages(duo->a, &pages);
+        for (int i = 0; i < THREADS; i++)
+            CHECK(pthread_create(&threads[i], NULL, writes_until_released, &shared) == 0);
+        while (shared.accepted < 20)
+            sched_yield();
+        CHECK_OK(weft_kept_release(shared.kept));
+        for (int i = 0; i < THREADS; i++)
+            pthread_join(threads[i], NULL);
+        for (int i = 0; i < shared.accepted; i++)
+            CHECK_OK(box_take(duo->a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+        box_quiet(duo->a, 5);
+    }
+    duo_close(duo);
+}
+
+static const struct test tests[] = {
+    {"pages_there_and_back", "any", pages_there_and_back},
+    {"pages_there_and_back_on_four_rails", "tcp,sim:like=tcp,sim:like=efa,sim:like=verbs",
+     pages_there_and_back_on_four_rails},
+    {"a_hundred_thousand_pages", "tcp,host,sim:like=efa", a_hundred_thousand_pages},
+    {"lists_are_kept", "any", lists_are_kept},
+    {"memories_are_held", "any", memories_are_held},
+    {"the_other_side_goes", "any", the_other_side_goes},
+    {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
+    {"access_is_checked_when_used", "any", access_is_checked_when_used},
+    {"threads_share_one", "any", threads_share_one},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}
