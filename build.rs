@@ -16,7 +16,7 @@ fn main() {
 mod header {
     use std::{env, fs, path::Path};
 
-    const SECTIONS: [&str; 12] = [
+    const SECTIONS: [&str; 14] = [
         "version",
         "status",
         "log",
@@ -26,6 +26,8 @@ mod header {
         "memory",
         "completion",
         "transfer",
+        "list",
+        "kept",
         "message",
         "atomic",
         "statistics",

@@ -2,6 +2,7 @@
 // a notification, a message back. No harness: weft.h and the standard library only.
 #include "weft.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -128,6 +129,10 @@ void decode(int fd)
             require(std::memcmp(&layers[l][p * page_len],
                                 &expected[l][(page_count - 1 - p) * page_len], page_len) == 0,
                     "a page");
+    // The same again, by a kept geometry, and a list that swaps two layers.
+    require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4712, "the kept one's notification");
+    require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4713, "the list's notification");
+    require(layers[0] == expected[1] && layers[1] == expected[0], "the list's layers");
     weft_send_args args = WEFT_SEND_ARGS_INIT;
     args.peer = c.peer;
     args.data = "thanks";
@@ -139,6 +144,41 @@ void decode(int fd)
     std::memcpy(&before, &expected[1][(page_count - 1) * page_len], sizeof before);
     std::memcpy(&after, &layers[1][0], sizeof after);
     require(after == before + 42, "the word that was added to");
+}
+
+// Writes pages once more, kept; then swaps layers 0 and 1 by a list, reads them back, and says so.
+void keep_and_list(const endpoint &e, weft_pages_args pages)
+{
+    weft_kept *made = nullptr;
+    pages.flags = 0;
+    check("keep", weft_pages_keep(e.get(), &pages, &made));
+    std::unique_ptr<weft_kept, weft_status (*)(weft_kept *)> kept(made, weft_kept_release);
+    weft_kept_args again = WEFT_KEPT_ARGS_INIT;
+    again.flags = WEFT_NOTIFY;
+    again.notify = 4712;
+    check("write kept", weft_write_kept(e.get(), kept.get(), &again, nullptr));
+    require(next(e, WEFT_COMPLETION_WRITE).bytes == page_len * page_count * layer_count, "kept bytes");
+
+    std::vector<weft_list_entry> entries(2);
+    for (uint32_t l = 0; l < 2; l++) {
+        entries[l].local = pages.local;
+        entries[l].remote = pages.remote;
+        entries[l].local_range = l;
+        entries[l].remote_range = 1 - l;
+        entries[l].len = page_len * page_count;
+    }
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    list.entries = entries.data();
+    list.count = entries.size();
+    check("write list", weft_write_list(e.get(), &list, nullptr));
+    require(next(e, WEFT_COMPLETION_WRITE).entry == UINT64_MAX, "the list's completion");
+    check("read list", weft_read_list(e.get(), &list, nullptr));
+    require(next(e, WEFT_COMPLETION_READ).bytes == 2 * page_len * page_count, "the list's bytes");
+    for (auto &entry : entries)
+        entry.len = 0;
+    list.flags = WEFT_NOTIFY;
+    list.notify = 4713;
+    check("notify by an empty list", weft_write_list(e.get(), &list, nullptr));
 }
 
 void prefill(int fd)
@@ -183,6 +223,7 @@ void prefill(int fd)
     require(stats.bytes_written == c.bytes && stats.writes == 1 && stats.completions[-WEFT_OK] == 1 &&
                 std::accumulate(stats.latency, stats.latency + WEFT_STATISTICS_BUCKETS, uint64_t(0)) == 1,
             "the statistics");
+    keep_and_list(e, args);
     c = next(e, WEFT_COMPLETION_MESSAGE);
     require(c.bytes == 6 && std::memcmp(c.data, "thanks", 6) == 0, "the message");
     check("release", weft_message_release(e.get(), c.transfer));

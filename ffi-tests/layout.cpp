@@ -141,6 +141,42 @@ AT(weft_pages_args, timeout_ns, 144);
 AT(weft_pages_args, user_data, 152);
 AT(weft_pages_args, queue, 160);
 
+SIZE(weft_list_entry, 64);
+AT(weft_list_entry, local, 0);
+AT(weft_list_entry, remote, 8);
+AT(weft_list_entry, peer, 16);
+AT(weft_list_entry, local_range, 24);
+AT(weft_list_entry, remote_range, 28);
+AT(weft_list_entry, local_offset, 32);
+AT(weft_list_entry, remote_offset, 40);
+AT(weft_list_entry, len, 48);
+AT(weft_list_entry, counter, 56);
+
+SIZE(weft_list_args, 72);
+AT(weft_list_args, size, 0);
+AT(weft_list_args, flags, 4);
+AT(weft_list_args, entries, 8);
+AT(weft_list_args, count, 16);
+AT(weft_list_args, notify, 24);
+AT(weft_list_args, notify_data, 32);
+AT(weft_list_args, notify_data_len, 40);
+AT(weft_list_args, reserved, 44);
+AT(weft_list_args, timeout_ns, 48);
+AT(weft_list_args, user_data, 56);
+AT(weft_list_args, queue, 64);
+
+SIZE(weft_kept_args, 64);
+AT(weft_kept_args, size, 0);
+AT(weft_kept_args, flags, 4);
+AT(weft_kept_args, notify, 8);
+AT(weft_kept_args, notify_data, 16);
+AT(weft_kept_args, notify_data_len, 24);
+AT(weft_kept_args, reserved, 28);
+AT(weft_kept_args, counter, 32);
+AT(weft_kept_args, timeout_ns, 40);
+AT(weft_kept_args, user_data, 48);
+AT(weft_kept_args, queue, 56);
+
 SIZE(weft_send_args, 56);
 AT(weft_send_args, size, 0);
 AT(weft_send_args, flags, 4);

@@ -1446,6 +1446,252 @@ WEFT_MUST_USE
 weft_status weft_transfer_cancel(weft_endpoint *endpoint,
                                  weft_transfer transfer);
 
+/* ---- Lists: writes and reads between many memories and many peers ---- */
+
+/**
+ * In `flags` of lists and kept lists: one completion for each peer instead of
+ * one for all.
+ */
+#define WEFT_COMPLETE_EACH_PEER 4
+
+/** Most entries of a list. */
+#define WEFT_LIST_ENTRIES_MAX 1048576
+
+/**
+ * One entry of a list: bytes between one local and one remote range.
+ *
+ * With a `len` of 0 it moves nothing and needs no memories, only a peer: that
+ * is how a list notifies a peer that gets no bytes.
+ */
+typedef struct weft_list_entry {
+    /**
+     * The local memory: source of a write, destination of a read. NULL only
+     * with a `len` of 0.
+     */
+    const weft_memory *local;
+    /**
+     * The remote memory: destination of a write, source of a read. NULL only
+     * with a `len` of 0.
+     */
+    const weft_remote_memory *remote;
+    /** The peer. 0: the one that `remote` is of; anything else must be that one. */
+    weft_peer peer;
+    /** Index of the range in each memory. */
+    uint32_t local_range;
+    uint32_t remote_range;
+    /** Bytes from the start of that range. */
+    uint64_t local_offset;
+    uint64_t remote_offset;
+    /** Bytes to move. 0 moves nothing; ranges and offsets do not count then. */
+    uint64_t len;
+    /** 0. (Counters come with a later version.) */
+    uint64_t counter;
+} weft_list_entry;
+
+/** A list. Start from `WEFT_LIST_ARGS_INIT`. */
+typedef struct weft_list_args {
+    /** `sizeof(weft_list_args)`. */
+    uint32_t size;
+    /**
+     * 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COMPLETE_EACH_PEER`
+     * added up.
+     */
+    uint32_t flags;
+    /** The entries, copied by the call. */
+    const weft_list_entry *entries;
+    /** How many: 1 to `WEFT_LIST_ENTRIES_MAX`. */
+    uint64_t count;
+    /**
+     * With `WEFT_NOTIFY`: the notification's value. Every peer of the list gets
+     * one, after its own last byte.
+     */
+    uint64_t notify;
+    /** The notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_list_args;
+
+#define WEFT_LIST_ARGS_INIT {sizeof(weft_list_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Writes the entries of a list, between any memories of this endpoint and of
+ * any of its peers; otherwise as `weft_write`.
+ *
+ * Every entry is checked before any starts: if the call fails, nothing was
+ * moved, and `weft_last_error()` names the entry, counted from 0. Entries have
+ * no order among each other; where destinations overlap, which bytes win is
+ * not defined.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_WRITE`, when all peers have everything
+ * or have failed; a peer that fails does not stop what goes to the others.
+ * `bytes` is the sum of all entries. `peer` is the list's only peer, or 0 if it
+ * has several. After a failure, `status` is that of the peer that failed first,
+ * `peer` is this peer, and `entry` is the first of its entries: any of that
+ * peer's may have failed, too. (With `WEFT_ERR_MEMORY_GONE` it is the first
+ * entry of the memory that is gone.)
+ *
+ * With `WEFT_COMPLETE_EACH_PEER` there is one completion for each peer instead,
+ * with its `peer` and the bytes of its entries; all have the same `transfer`
+ * and `user_data`. `weft_transfer_cancel` cancels what goes to all peers.
+ *
+ * A list over N peers takes N + 1 of `max_transfers` (of one peer: 1), and one
+ * place in the queue for each completion. The rails that know the memories are
+ * those that know all of one peer's entries (`weft_memory_args.rails`): without
+ * a common one it ends with `WEFT_ERR_NO_RAILS`.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted. `args` and its entries
+ * are not needed after the call, whose cost grows with `count`.
+ *
+ * Any thread; does not block. Errors: those of `weft_write`;
+ * `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
+ * `remote` differ. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_write_list(weft_endpoint *endpoint,
+                            const weft_list_args *args,
+                            weft_transfer *transfer);
+
+/**
+ * Reads the entries of a list; otherwise as `weft_read` and `weft_write_list`:
+ * `WEFT_COMPLETION_READ`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_read_list(weft_endpoint *endpoint,
+                           const weft_list_args *args,
+                           weft_transfer *transfer);
+
+/* ---- Kept geometry: checked and copied once, used by any number of transfers ---- */
+
+/**
+ * The geometry of a transfer, checked. Opaque; made by `weft_pages_keep` and
+ * `weft_list_keep`.
+ */
+typedef struct weft_kept weft_kept;
+
+/** One transfer of a kept geometry. Start from `WEFT_KEPT_ARGS_INIT`. */
+typedef struct weft_kept_args {
+    /** `sizeof(weft_kept_args)`. */
+    uint32_t size;
+    /**
+     * 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and (of a list only)
+     * `WEFT_COMPLETE_EACH_PEER` added up.
+     */
+    uint32_t flags;
+    /** The notification's value, with `WEFT_NOTIFY`. */
+    uint64_t notify;
+    /** The notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** 0. */
+    uint32_t reserved;
+    /** 0. (Counters come with a later version.) */
+    uint64_t counter;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_kept_args;
+
+#define WEFT_KEPT_ARGS_INIT {sizeof(weft_kept_args), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Checks pages as `weft_write_pages` does, and keeps a copy of them, for any
+ * number of transfers in either direction.
+ *
+ * Of `args`, the geometry counts, and `WEFT_CLASS_LATENCY` in `flags`, which
+ * cuts large pages finer (`weft_kept_args` says anew of which class a transfer
+ * is). What belongs to a single transfer must be 0: `WEFT_NOTIFY`,
+ * `notify_data_len`, `timeout_ns`, `user_data`, `queue`.
+ *
+ * `kept`: receives the handle; the caller owns it and gives it back with
+ * `weft_kept_release`. `args` and its lists are not needed after the call. The
+ * memories are in use while they are kept: giving them back says
+ * `WEFT_ERR_BUSY`. It takes 4 bytes for each page index.
+ *
+ * Any thread; does not block. Errors: as `weft_write_pages`, but for the access
+ * that the memories were registered with, which is checked when it is used.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_pages_keep(weft_endpoint *endpoint,
+                            const weft_pages_args *args,
+                            weft_kept **kept);
+
+/**
+ * As `weft_pages_keep`, for a list: checks it as `weft_write_list` does, and
+ * keeps a copy, of about 72 bytes for each entry. `WEFT_COMPLETE_EACH_PEER`
+ * belongs to `weft_kept_args`, too. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_list_keep(weft_endpoint *endpoint,
+                           const weft_list_args *args,
+                           weft_kept **kept);
+
+/**
+ * Writes what was kept, as `weft_write_pages` or `weft_write_list`. Any number
+ * of transfers may use one kept geometry at the same time.
+ *
+ * The cost of the call does not grow with pages, layers or entries, only (of a
+ * list) with remote memories and peers.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
+ * after the call.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_REMOTE_ACCESS` (registered
+ * without this direction), `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT`,
+ * `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth`
+ * are in use: poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST` and
+ * `WEFT_ERR_PEER_CLOSED` (for good: release it), `WEFT_ERR_CLOSED`,
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_write_kept(weft_endpoint *endpoint,
+                            const weft_kept *kept,
+                            const weft_kept_args *args,
+                            weft_transfer *transfer);
+
+/**
+ * Reads what was kept, as `weft_read_pages` or `weft_read_list`; otherwise as
+ * `weft_write_kept`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_read_kept(weft_endpoint *endpoint,
+                           const weft_kept *kept,
+                           const weft_kept_args *args,
+                           weft_transfer *transfer);
+
+/**
+ * Gives a kept geometry back. Transfers that use it go on; its memories stay in
+ * use until the last of them has ended. `kept`: NULL is fine; the handle is
+ * invalid after `WEFT_OK`. Any thread; does not block. Errors:
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_kept_release(weft_kept *kept);
+
 /* ---- Messages: small control data, in order ---- */
 
 /** Largest message, in bytes. */

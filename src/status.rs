@@ -166,6 +166,12 @@ impl Error {
         Error::new(Status::Limit, message)
     }
 
+    /// The same, said of something.
+    pub fn about(mut self, what: &str) -> Error {
+        self.message = format!("{what}: {}", self.message).into();
+        self
+    }
+
     pub fn closed() -> Error {
         Error::new(Status::Closed, "the endpoint is shut down")
     }

@@ -174,6 +174,71 @@ def asyncio_end_to_end():
     assert status == 0, f"the target ended with {status:#x}"
 
 
+def wait_for(weft, endpoint, kind):
+    """The next completion of a kind, which must be a success."""
+    c = weft.Completion()
+    for _ in range(200):
+        if weft.lib.weft_wait(endpoint, byref(c), 1, 100_000_000) == 1:
+            assert c.status == 0, (c.kind, weft.lib.weft_status_name(c.status))
+            if c.kind == kind:
+                return c
+    raise AssertionError(f"nothing of kind {kind} came")
+
+
+def lists_and_kept():
+    """Two endpoints of one process: a list, the same one kept, and kept pages."""
+    import weft
+
+    endpoints = [weft.open_endpoint(), weft.open_endpoint()]
+    mine = [ctypes.create_string_buffer(page(layer, 0), PAGE) for layer in range(LAYERS)]
+    theirs = [(c_char * PAGE)() for _ in range(LAYERS)]
+    local, target = weft.register(endpoints[0], mine), weft.register(endpoints[1], theirs)
+    address = weft.blob(weft.lib.weft_endpoint_address, endpoints[1])
+    descriptor = weft.blob(weft.lib.weft_memory_export, target)
+    peer, remote, kept, pages = c_uint64(), c_void_p(), c_void_p(), c_void_p()
+    weft.lib.weft_peer_connect(endpoints[0], address, len(address), None, byref(peer))
+    weft.lib.weft_remote_memory_import(endpoints[0], peer, descriptor, len(descriptor), byref(remote))
+    wait_for(weft, endpoints[0], weft.PEER_UP)
+    entries = (weft.ListEntry * LAYERS)()
+    for layer, entry in enumerate(entries):
+        entry.local, entry.remote, entry.len = local.value, remote.value, PAGE
+        entry.local_range, entry.remote_range = layer, LAYERS - 1 - layer
+    args = weft.ListArgs(entries=entries, count=LAYERS, flags=weft.NOTIFY, notify=7)
+    again = weft.KeptArgs(user_data=42)
+    weft.lib.weft_write_list(endpoints[0], byref(args), None)
+    assert wait_for(weft, endpoints[0], weft.WRITE).bytes == LAYERS * PAGE
+    assert wait_for(weft, endpoints[1], weft.NOTIFICATION).value == 7
+    assert [t.raw for t in theirs] == [page(layer, 0) for layer in reversed(range(LAYERS))]
+    args.flags = 0
+    weft.lib.weft_list_keep(endpoints[0], byref(args), byref(kept))
+    ctypes.memset(mine[1], 0, PAGE)
+    weft.lib.weft_read_kept(endpoints[0], kept, byref(again), None)
+    assert wait_for(weft, endpoints[0], weft.READ).user_data == 42
+    assert mine[1].raw == page(1, 0)
+    weft.lib.weft_read_list(endpoints[0], byref(args), None)
+    wait_for(weft, endpoints[0], weft.READ)
+    whole = weft.PagesArgs(local=local, remote=remote, local_range_step=1, remote_range_step=1,
+                           page_len=PAGE, page_count=1, layer_count=LAYERS)
+    weft.lib.weft_pages_keep(endpoints[0], byref(whole), byref(pages))
+    weft.lib.weft_write_kept(endpoints[0], pages, byref(again), None)
+    wait_for(weft, endpoints[0], weft.WRITE)
+    assert [t.raw for t in theirs] == [m.raw for m in mine]
+    entries[2].len = PAGE + 1
+    try:
+        weft.lib.weft_write_list(endpoints[0], byref(args), None)
+    except weft.Error as error:
+        assert "WEFT_ERR_RANGE" in str(error) and "entry 2" in str(error), error
+    else:
+        raise AssertionError("an entry outside its memory was taken")
+    for made in (kept, pages):
+        weft.lib.weft_kept_release(made)
+    weft.lib.weft_remote_memory_release(remote)
+    weft.lib.weft_memory_deregister(local)
+    for endpoint in endpoints:
+        weft.lib.weft_endpoint_shutdown(endpoint, 0)
+        weft.lib.weft_endpoint_close(endpoint)
+
+
 def sigterm_handler_still_runs():
     """A handler that Python installed runs after an open, and after a close."""
     ran = []
@@ -228,6 +293,7 @@ def the_log_comes_to_python():
 
 TESTS = {
     "asyncio_end_to_end": ("any", asyncio_end_to_end),
+    "lists_and_kept": ("any", lists_and_kept),
     "sigterm_handler_still_runs": ("any", sigterm_handler_still_runs),
     "the_log_comes_to_python": ("any", the_log_comes_to_python),
     "errors_are_exceptions": ("once", errors_are_exceptions),

@@ -90,6 +90,28 @@ class PagesArgs(Sized):
         ("timeout_ns", c_uint64), ("user_data", c_void_p), ("queue", c_void_p)]
 
 
+class ListEntry(Structure):
+    _fields_ = [
+        ("local", c_void_p), ("remote", c_void_p), ("peer", c_uint64), ("local_range", c_uint32),
+        ("remote_range", c_uint32), ("local_offset", c_uint64), ("remote_offset", c_uint64),
+        ("len", c_uint64), ("counter", c_uint64)]
+
+
+class ListArgs(Sized):
+    _fields_ = [
+        ("size", c_uint32), ("flags", c_uint32), ("entries", POINTER(ListEntry)),
+        ("count", c_uint64), ("notify", c_uint64), ("notify_data", c_void_p),
+        ("notify_data_len", c_uint32), ("reserved", c_uint32), ("timeout_ns", c_uint64),
+        ("user_data", c_void_p), ("queue", c_void_p)]
+
+
+class KeptArgs(Sized):
+    _fields_ = [
+        ("size", c_uint32), ("flags", c_uint32), ("notify", c_uint64), ("notify_data", c_void_p),
+        ("notify_data_len", c_uint32), ("reserved", c_uint32), ("counter", c_uint64),
+        ("timeout_ns", c_uint64), ("user_data", c_void_p), ("queue", c_void_p)]
+
+
 class SendArgs(Sized):
     _fields_ = [
         ("size", c_uint32), ("flags", c_uint32), ("peer", c_uint64), ("data", c_void_p),
@@ -153,6 +175,13 @@ for _name, _types in {
     "weft_event_fd": [c_void_p, POINTER(c_int32)],
     "weft_write": [c_void_p, POINTER(RangeArgs), POINTER(c_uint64)],
     "weft_write_pages": [c_void_p, POINTER(PagesArgs), POINTER(c_uint64)],
+    "weft_write_list": [c_void_p, POINTER(ListArgs), POINTER(c_uint64)],
+    "weft_read_list": [c_void_p, POINTER(ListArgs), POINTER(c_uint64)],
+    "weft_pages_keep": [c_void_p, POINTER(PagesArgs), POINTER(c_void_p)],
+    "weft_list_keep": [c_void_p, POINTER(ListArgs), POINTER(c_void_p)],
+    "weft_write_kept": [c_void_p, c_void_p, POINTER(KeptArgs), POINTER(c_uint64)],
+    "weft_read_kept": [c_void_p, c_void_p, POINTER(KeptArgs), POINTER(c_uint64)],
+    "weft_kept_release": [c_void_p],
     "weft_send": [c_void_p, POINTER(SendArgs), POINTER(c_uint64)],
     "weft_message_release": [c_void_p, c_uint64],
     "weft_fetch_add": [c_void_p, POINTER(AtomicArgs), POINTER(c_uint64)],

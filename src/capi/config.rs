@@ -25,7 +25,7 @@ use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
 use crate::status::{Error, Result, Status};
 use crate::transfer::geometry::{Pages, Side};
-use crate::transfer::{Direction, Notify, SendSpec, TransferSpec};
+use crate::transfer::{Direction, Notify, SendSpec, Terms, TransferSpec};
 use std::ffi::{c_char, CStr};
 use std::mem::size_of;
 use std::sync::Arc;
@@ -52,6 +52,8 @@ unsafe impl Sized32 for weft_memory_args {}
 unsafe impl Sized32 for weft_alloc_args {}
 unsafe impl Sized32 for weft_range_args {}
 unsafe impl Sized32 for weft_pages_args {}
+unsafe impl Sized32 for super::list::weft_list_args {}
+unsafe impl Sized32 for super::kept::weft_kept_args {}
 unsafe impl Sized32 for weft_send_args {}
 
 pub fn zeroed<T: Sized32>() -> T {
@@ -327,7 +329,7 @@ pub unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<V
 
 /// # Safety
 /// `data` must be NULL or valid for `len` bytes.
-unsafe fn notify<'a>(
+pub(super) unsafe fn notify<'a>(
     flags: u32,
     value: u64,
     data: *const std::ffi::c_void,
@@ -372,15 +374,18 @@ unsafe fn submit(
     let (local, remote) = (handle::memory(local)?, handle::remote(remote)?);
     let queue = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
     let id = ep.submit(TransferSpec {
-        direction,
         local: local.of(ep)?,
         remote: remote.of(ep)?,
         pages,
-        notify: rest.notify,
-        urgent: rest.urgent,
-        timeout_ns: timeout("timeout_ns", rest.timeout_ns)?,
-        user_data: rest.user_data,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+        terms: Terms {
+            direction,
+            notify: rest.notify,
+            each_peer: false,
+            urgent: rest.urgent,
+            timeout_ns: timeout("timeout_ns", rest.timeout_ns)?,
+            user_data: rest.user_data,
+            queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+        },
     })?;
     // SAFETY: NULL or valid, as the header asks.
     unsafe { store(rest.transfer, id) };
@@ -426,6 +431,22 @@ pub unsafe fn submit_pages(
 ) -> Result<()> {
     // SAFETY: passed on.
     let args = unsafe { read(args)? };
+    // SAFETY: valid as the header asks.
+    unsafe {
+        let pages = pages(&args)?;
+        let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
+        let urgent = args.flags & WEFT_CLASS_LATENCY != 0;
+        let rest =
+            Rest { notify, urgent, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
+        submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
+    }
+}
+
+/// The pages that are asked for, in the caller's own lists.
+///
+/// # Safety
+/// `args` must be as the header asks, for as long as the pages are used.
+pub(super) unsafe fn pages<'a>(args: &weft_pages_args) -> Result<Pages<'a>> {
     if args.page_len > 1 << 47 {
         return Err(Error::limit(format!("page_len is {}: at most 2^47 bytes are allowed", args.page_len)));
     }
@@ -445,7 +466,7 @@ pub unsafe fn submit_pages(
             .then(|| unsafe { std::slice::from_raw_parts(pages, args.page_count as usize) })
     };
     let or_page_len = |stride: u64| if stride == 0 { args.page_len } else { stride };
-    let pages = Pages {
+    Ok(Pages {
         local: Side {
             pages: list(args.local_pages),
             page_stride: or_page_len(args.local_page_stride),
@@ -465,15 +486,7 @@ pub unsafe fn submit_pages(
         page_len: args.page_len,
         page_count: args.page_count,
         layer_count: args.layer_count.max(1),
-    };
-    // SAFETY: valid as the header asks.
-    unsafe {
-        let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
-        let urgent = args.flags & WEFT_CLASS_LATENCY != 0;
-        let rest =
-            Rest { notify, urgent, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
-        submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
-    }
+    })
 }
 
 /// # Safety

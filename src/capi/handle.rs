@@ -8,7 +8,9 @@
 
 use super::completion::{weft_completion, weft_queue};
 use super::endpoint::weft_endpoint;
+use super::kept::weft_kept;
 use super::memory::{weft_memory, weft_remote_memory};
+use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result, Status};
@@ -35,7 +37,8 @@ trait Kind: Sized {
     const KIND: u64;
 }
 
-const NAMES: [&str; 5] = ["closed", "weft_endpoint", "weft_memory", "weft_remote_memory", "weft_queue"];
+const NAMES: [&str; 6] =
+    ["closed", "weft_endpoint", "weft_memory", "weft_remote_memory", "weft_queue", "weft_kept"];
 
 impl Kind for Endpoint {
     const KIND: u64 = 1;
@@ -48,6 +51,9 @@ impl Kind for Owned<RemoteMemory> {
 }
 impl Kind for Owned<Queue> {
     const KIND: u64 = 4;
+}
+impl Kind for Owned<Kept> {
+    const KIND: u64 = 5;
 }
 
 /// An object and the endpoint that it belongs to.
@@ -75,7 +81,9 @@ impl<T> Owned<T> {
     /// The object, if it belongs to this endpoint.
     pub fn of(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<T>> {
         if !self.belongs(endpoint) {
-            return Err(Error::handle("the memory, remote memory or queue belongs to another endpoint"));
+            return Err(Error::handle(
+                "the memory, remote memory, kept geometry or queue belongs to another endpoint",
+            ));
         }
         Ok(&self.object)
     }
@@ -264,6 +272,7 @@ pub fn remove_endpoint(pointer: *const weft_endpoint, endpoint: &Arc<Endpoint>) 
             table.remove_if_owned::<Memory>(slot, endpoint);
             table.remove_if_owned::<RemoteMemory>(slot, endpoint);
             table.remove_if_owned::<Queue>(slot, endpoint);
+            table.remove_if_owned::<Kept>(slot, endpoint);
         }
     }
     Ok(())
@@ -297,6 +306,16 @@ pub fn queue(pointer: *const weft_queue) -> Result<Ref<Owned<Queue>>> {
 }
 pub fn remove_queue(pointer: *const weft_queue) -> Result<()> {
     remove::<Owned<Queue>>(pointer)
+}
+
+pub fn insert_kept(endpoint: &Arc<Endpoint>, object: Arc<Kept>) -> Result<*mut weft_kept> {
+    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+}
+pub fn kept(pointer: *const weft_kept) -> Result<Ref<Owned<Kept>>> {
+    lookup(pointer)
+}
+pub fn remove_kept(pointer: *const weft_kept) -> Result<()> {
+    remove::<Owned<Kept>>(pointer)
 }
 
 /// The caller's array of completions.

@@ -1,6 +1,6 @@
 //! The only `extern "C"` of the library. Each file is one section of
 //! `include/weft.h`, which is made from it (see `build.rs`); `guard` is the
-//! boundary, `handle` turns pointers into objects, `config` reads sized structs.
+//! boundary, `handle` turns pointers into objects, `config` and `entries` read sized structs.
 //! There is no logic here.
 
 #![allow(non_camel_case_types)]
@@ -9,8 +9,11 @@ pub mod atomic;
 pub mod completion;
 mod config;
 pub mod endpoint;
+mod entries;
 mod guard;
 mod handle;
+pub mod kept;
+pub mod list;
 pub mod log;
 pub mod memory;
 pub mod message;

@@ -142,8 +142,7 @@ impl Worker {
         let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
         if link.approaches.is_hopeless() {
             log::warn!("peer {peer:#x}: {}", link.approaches.failures());
-            let outcome =
-                Outcome { status: Status::Unreachable, provider_errno: link.last_errno, rail: None };
+            let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
             return self.end_peer(peer, outcome, now);
         }
         if let Some(plans) = link.approaches.begin_next(now) {

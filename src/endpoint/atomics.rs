@@ -18,6 +18,7 @@ use crate::peer::wire::{Kind, REQUESTS, SYSTEM};
 use crate::peer::Peer;
 use crate::status::{Error, Result, Status};
 use crate::transfer::atomic::{self, Atomic, AtomicSpec, Request, WORD};
+use crate::transfer::completion::KIND_ATOMIC;
 use crate::transfer::table::Body;
 use crate::transfer::Outcome;
 
@@ -49,23 +50,24 @@ impl Endpoint {
             compare: spec.compare,
         };
         let body = Body {
-            queue: spec.queue.clone(),
+            kind: KIND_ATOMIC,
+            queue: Some(spec.queue.clone()),
             user_data: spec.user_data,
             peer: remote.peer,
             submit_ns: now,
             bytes: 0,
             transfer: None,
-            atomic: Some(Atomic { remote: remote.clone(), request }),
+            atomic: Some(Atomic::new(remote, request)),
         };
-        remote.enter();
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
-            remote.exit();
             spec.queue.unreserve(1);
             return Err(full(
                 "max_transfers operations are outstanding, or ended and still with their peers",
             ));
         };
-        self.start(id, remote, 1, now);
+        core.go_on(id, now);
+        self.end_if_too_late(id, remote.state());
+        self.hurry(now);
         Ok(id)
     }
 }
@@ -117,12 +119,21 @@ fn check_place(remote: &RemoteMemory, range: u64, offset: u64) -> Result<()> {
 }
 
 impl Core {
-    /// An atomic whose memory is known to be there goes to its peer's home. The
-    /// caller's hold goes with it.
-    pub(super) fn send_off_atomic(&self, id: u64, now: u64) {
+    /// Once the owner has said that its memory is there, an atomic goes to its peer's
+    /// home. The caller's hold goes with it.
+    pub(super) fn go_on_atomic(&self, id: u64, now: u64) {
         // SAFETY: held by the caller.
-        let peer = unsafe { self.table.body(self.table.held_slot(id)) }.peer;
-        match self.peers.get(peer) {
+        let Some(atomic) = &unsafe { self.table.body(self.table.held_slot(id)) }.atomic else { return };
+        match atomic.remote.wait(id) {
+            // Whoever hands out the answer has the hold now.
+            None => return,
+            Some(RemoteState::Ready) => {}
+            Some(state) => {
+                let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
+                return self.abandon(id, Outcome::of(status), now);
+            }
+        }
+        match self.peers.get(atomic.remote.peer) {
             Ok(peer) => {
                 let command = Command::Atomic { peer: peer.id, id };
                 if self.inboxes[peer.home].try_command(command).is_some() {

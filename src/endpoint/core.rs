@@ -15,7 +15,7 @@ use crate::rail::Traffic;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use crate::transfer::queue::Queue;
-use crate::transfer::table::Table;
+use crate::transfer::table::{Move, Table};
 use crate::transfer::Outcome;
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
@@ -234,10 +234,32 @@ impl Core {
     pub fn answered(&self, remote: &Arc<RemoteMemory>, state: RemoteState, now: u64) {
         for id in remote.settle(state) {
             match Error::of_remote(state) {
-                None => self.send_off(id, now),
-                Some(error) => self.abandon(id, Outcome::of(error.status), now),
+                None => self.go_on(id, now),
+                Some(error) => {
+                    let entry = self.held(id).and_then(|transfer| transfer.view().entry_of(remote));
+                    self.abandon(id, Outcome { entry, ..Outcome::of(error.status) }, now)
+                }
             }
         }
+    }
+
+    /// Sends a transfer off once the owners of all its remote memories have answered.
+    /// The caller's hold goes with it.
+    pub fn go_on(&self, id: u64, now: u64) {
+        let Some(view) = self.held(id).map(Move::view) else { return self.go_on_atomic(id, now) };
+        for remote in view.remotes() {
+            match remote.wait(id) {
+                // Whoever hands out the answer has the hold now.
+                None => return,
+                Some(RemoteState::Ready) => {}
+                Some(state) => {
+                    let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
+                    let entry = view.entry_of(remote);
+                    return self.abandon(id, Outcome { entry, ..Outcome::of(status) }, now);
+                }
+            }
+        }
+        self.send_off(id, now);
     }
 
     // Memory that peers import.

@@ -316,8 +316,12 @@ impl Worker {
                 if !peer.is_served_by(index) {
                     return self.say_failed(&peer, plan, errno);
                 }
-                let outcome =
-                    Outcome { status: Status::PeerLost, provider_errno: errno, rail: Some(index as u32) };
+                let outcome = Outcome {
+                    status: Status::PeerLost,
+                    provider_errno: errno,
+                    rail: Some(index as u32),
+                    entry: None,
+                };
                 self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
             }
             LaneState::Down => {}

@@ -8,35 +8,37 @@ use super::worker::Worker;
 use crate::peer::link::Link;
 use crate::peer::{pair, Plan};
 use crate::status::Status;
+use crate::transfer::shape::View;
 use crate::transfer::table::Move;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 
 /// The workers of lanes that a transfer can use.
-fn workers(core: &Core, lanes: &[Plan], transfer: &Move) -> u64 {
-    let usable = lanes.iter().filter(|plan| transfer.reaches(plan.rail, plan.remote_rail));
+fn workers(core: &Core, lanes: &[Plan], view: View) -> u64 {
+    let usable = lanes.iter().filter(|plan| view.reaches(plan.rail, plan.remote_rail));
     usable.fold(0, |workers, plan| workers | 1 << core.rails[plan.rail].worker)
 }
 
 impl Core {
     /// A transfer that the caller holds.
-    fn held(&self, id: u64) -> Option<&Move> {
+    pub(super) fn held(&self, id: u64) -> Option<&Move> {
         // SAFETY: held by the hand-over.
         unsafe { self.table.body(self.table.held_slot(id)) }.transfer.as_ref()
     }
 
-    /// Sends an operation that may start on its way: to the workers that have lanes
+    /// Sends a transfer that may start on its way: to the workers that have lanes
     /// for it, or to its peer's home to have one made. The caller's hold goes with it.
     pub fn send_off(&self, id: u64, now: u64) {
-        let Some(transfer) = self.held(id) else { return self.send_off_atomic(id, now) };
-        let (remote, slices) = (&transfer.remote, transfer.geometry.slices);
-        if transfer.local.is_whole() && remote.is_whole() {
+        let Some(transfer) = self.held(id) else { return };
+        let (view, slices) = (transfer.view(), transfer.slices);
+        let Some(remote) = view.remotes().next() else { return };
+        if view.is_whole() {
             return self.dispatch(id, remote.workers.load(Ordering::Acquire), slices, now);
         }
         let Ok(peer) = self.peers.get(remote.peer) else {
             return self.abandon(id, Outcome::of(Status::PeerLost), now);
         };
-        let usable = workers(self, &peer.lanes.lock(), transfer);
+        let usable = workers(self, &peer.lanes.lock(), view);
         match usable {
             0 => {
                 let join = Command::Join { peer: peer.id, id };
@@ -57,7 +59,7 @@ impl Worker {
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else {
             return core.abandon(id, Outcome::of(Status::PeerClosed), now);
         };
-        let plans = plans(&core, link, transfer);
+        let plans = plans(&core, link, transfer.view());
         if plans.is_empty() {
             let fabric = link.approaches.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
@@ -80,10 +82,11 @@ impl Worker {
         for id in waiting {
             let Some(transfer) = core.held(id) else { continue };
             let Some(link) = self.link(peer) else { return };
-            let usable = workers(&core, link.lanes_up(), transfer);
+            let view = transfer.view();
+            let usable = workers(&core, link.lanes_up(), view);
             if usable != 0 || !core.table.is_active(id) {
-                core.dispatch(id, usable, transfer.geometry.slices, now);
-            } else if plans(&core, link, transfer).iter().all(|plan| link.approaches.is_failed(*plan)) {
+                core.dispatch(id, usable, transfer.slices, now);
+            } else if plans(&core, link, view).iter().all(|plan| link.approaches.is_failed(*plan)) {
                 core.abandon(id, Outcome::of(Status::Unreachable), now);
             } else {
                 link.joining.push(id);
@@ -93,13 +96,13 @@ impl Worker {
 }
 
 /// The lanes that should join the rails of both memories.
-fn plans(core: &Core, link: &Link, transfer: &Move) -> Vec<Plan> {
+fn plans(core: &Core, link: &Link, view: View) -> Vec<Plan> {
     let Some(serving) = link.approaches.serving() else { return Vec::new() };
     let fabric = serving.fabric.as_str();
     let ours = core.rails.iter().enumerate();
-    let ours = ours.filter(|(rail, info)| info.fabric == fabric && transfer.local.knows(*rail));
+    let ours = ours.filter(|(rail, info)| info.fabric == fabric && view.knows(*rail));
     let theirs = link.peer.address.rails.iter().enumerate();
-    let theirs = theirs.filter(|(rail, of)| of.fabric == fabric && transfer.remote.knows(*rail));
+    let theirs = theirs.filter(|(rail, of)| of.fabric == fabric && view.remote_knows(*rail));
     let ours: Vec<_> = ours.map(|(rail, info)| (rail, info.network.as_str())).collect();
     let theirs: Vec<_> = theirs.map(|(rail, of)| (rail, of.network.as_str())).collect();
     pair(&ours, &theirs)

@@ -14,6 +14,7 @@ mod greet;
 pub mod inbox;
 mod join;
 mod links;
+pub mod lists;
 mod messages;
 mod open;
 mod part;
@@ -455,7 +456,7 @@ impl Endpoint {
             return Err(Error::new(
                 Status::Busy,
                 format!(
-                    "{} transfers use the memory, or the fabric has not given it back yet: poll and try again",
+                    "{} transfers or kept geometries use the memory, or the fabric has not given it back yet: poll and try again",
                     memory.users()
                 ),
             ));
@@ -544,10 +545,10 @@ impl Endpoint {
     }
 
     pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
-        if remote.users() > 0 {
+        if remote.keepers() > 0 {
             return Err(Error::new(
                 Status::Busy,
-                format!("{} transfers use the remote memory", remote.users()),
+                format!("{} transfers or kept geometries use the remote memory", remote.keepers()),
             ));
         }
         if let Ok(peer) = self.core.peers.get(remote.peer) {

@@ -6,8 +6,13 @@ use crate::clock::Clock;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
+use crate::transfer::completion;
+use crate::transfer::geometry::Pages;
+use crate::transfer::list::{List, Part};
+use crate::transfer::queue::Queue;
+use crate::transfer::shape::{check_access, Paged, Shape};
 use crate::transfer::table::{Body, Left, Move};
-use crate::transfer::{Direction, Outcome, SendSpec, TransferSpec};
+use crate::transfer::{Direction, Outcome, SendSpec, Terms, TransferSpec};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -25,58 +30,84 @@ impl Endpoint {
     }
 
     pub fn submit(&self, spec: TransferSpec) -> Result<u64> {
-        let core = &self.core;
-        core.check_open()?;
-        if let Some(error) = Error::of_remote(spec.remote.state()) {
+        self.core.check_open()?;
+        let (local, remote) = (spec.local, spec.remote);
+        if let Some(error) = Error::of_remote(remote.state()) {
             return Err(error);
         }
-        check_access(&spec)?;
-        let (local, remote) = (spec.local, spec.remote);
-        let geometry = spec.pages.check(
-            (remote.lanes(), spec.urgent),
-            |range| local.range_len(range),
-            |range| remote.range_len(range),
-        )?;
-        geometry.check_destination(spec.direction)?;
+        check_access(spec.terms.direction, local, remote)?;
+        let paged = check_pages(&spec.pages, local, remote, spec.terms.urgent)?;
+        paged.geometry.check_destination(spec.terms.direction)?;
+        self.launch(Shape::own(paged), &spec.terms, || remote.state())
+    }
+
+    /// Begins a transfer of one peer and sends it on its way. `state`: of its peer and
+    /// memories.
+    pub(super) fn launch(&self, shape: Shape, terms: &Terms, state: impl Fn() -> RemoteState) -> Result<u64> {
+        let core = &self.core;
         let now = core.clock.now();
-        if !spec.queue.reserve(1) {
+        if !terms.queue.reserve(1) {
             return Err(full("the completion queue is full"));
         }
-        if let Err(error) = enter(local, remote) {
-            spec.queue.unreserve(1);
-            return Err(error);
-        }
-        let slices = geometry.slices;
-        let body = Body {
-            queue: spec.queue.clone(),
-            user_data: spec.user_data,
-            peer: remote.peer,
-            submit_ns: now,
-            bytes: geometry.bytes(),
-            transfer: Some(Move {
-                direction: spec.direction,
-                urgent: spec.urgent,
-                geometry,
-                local: local.clone(),
-                remote: remote.clone(),
-                notify: spec.notify.map(|notify| (notify.value, notify.data.into())),
-            }),
-            atomic: None,
+        let body = body(shape, terms, Some(terms.queue.clone()), now);
+        let slices = body.transfer.as_ref().map_or(0, |transfer| transfer.slices);
+        let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
+            terms.queue.unreserve(1);
+            return Err(self.no_slots());
         };
-        let Some(id) = core.table.begin(body, slices, self.deadline(now, spec.timeout_ns)) else {
-            local.exit();
-            remote.exit();
-            spec.queue.unreserve(1);
-            return Err(full(&format!("{} operations are outstanding (max_transfers)", core.table.active())));
-        };
-        self.start(id, remote, slices, now);
+        self.start(id, slices, now);
+        self.end_if_too_late(id, state());
         self.hurry(now);
         Ok(id)
     }
 
+    /// As `launch`, for a list of several peers.
+    pub(super) fn launch_parts(
+        &self,
+        list: &Arc<List>,
+        terms: &Terms,
+        state: impl Fn(&Part) -> RemoteState,
+    ) -> Result<u64> {
+        let core = &self.core;
+        let (now, parts) = (core.clock.now(), list.parts().len());
+        let completions = if terms.each_peer { parts as u64 } else { 1 };
+        if !terms.queue.reserve(completions) {
+            return Err(full("the completion queue has no room for all completions of the list"));
+        }
+        let Some(mut reserved) = core.table.reserve(parts + 1) else {
+            terms.queue.unreserve(completions);
+            return Err(self.no_slots());
+        };
+        let queue_of = |tells: bool| tells.then(|| terms.queue.clone());
+        let whole = Body {
+            kind: kind(terms.direction),
+            queue: queue_of(!terms.each_peer),
+            user_data: terms.user_data,
+            peer: 0,
+            submit_ns: now,
+            bytes: list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
+            transfer: None,
+            atomic: None,
+        };
+        let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
+        let deadline = self.deadline(now, terms.timeout_ns);
+        for (i, part) in list.parts().iter().enumerate() {
+            let body = body(Shape::part(list, i), terms, queue_of(terms.each_peer), now);
+            let Some(id) = reserved.begin_part(body, part.slices, deadline, whole) else { break };
+            self.start(id, part.slices, now);
+            self.end_if_too_late(id, state(part));
+        }
+        self.hurry(now);
+        Ok(whole)
+    }
+
+    fn no_slots(&self) -> Error {
+        full(&format!("{} operations are outstanding (max_transfers)", self.core.table.active()))
+    }
+
     /// With manual progress the caller is the worker, too: unless another thread is
     /// at it, posts go out at once.
-    fn hurry(&self, now: u64) {
+    pub(super) fn hurry(&self, now: u64) {
         if let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) {
             if let Some(mut worker) = worker.try_lock() {
                 worker.hurry(now);
@@ -85,31 +116,22 @@ impl Endpoint {
     }
 
     /// Sends an accepted transfer on its way.
-    pub(super) fn start(&self, id: u64, remote: &Arc<RemoteMemory>, slices: u64, now: u64) {
+    fn start(&self, id: u64, slices: u64, now: u64) {
         let core = &self.core;
-        if slices == 0 {
-            match core.table.leave(core.table.held_slot(id), 0) {
-                Left::ToNotify(id, peer) => core.notify(id, peer, now),
-                _ => {
-                    core.table.end(id, Outcome::OK, now);
-                }
-            }
-        } else {
-            match remote.wait(id) {
-                None => {}
-                Some(RemoteState::Ready) => core.send_off(id, now),
-                Some(state) => {
-                    let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
-                    core.abandon(id, Outcome::of(status), now);
-                }
+        if slices > 0 {
+            return core.go_on(id, now);
+        }
+        match core.table.leave(core.table.held_slot(id), 0) {
+            Left::ToNotify(id, peer) => core.notify(id, peer, now),
+            _ => {
+                core.table.end(id, Outcome::OK, now);
             }
         }
-        self.end_if_too_late(id, remote.state());
     }
 
     /// What ended while we submitted has ended all operations that it saw; ours
     /// may not have been among them.
-    fn end_if_too_late(&self, id: u64, state: RemoteState) {
+    pub(super) fn end_if_too_late(&self, id: u64, state: RemoteState) {
         let late = if self.core.phase.load(Ordering::SeqCst) != super::core::OPEN {
             Some(Status::Canceled)
         } else {
@@ -139,7 +161,8 @@ impl Endpoint {
         }
         let now = core.clock.now();
         let body = Body {
-            queue: spec.queue.clone(),
+            kind: completion::KIND_SEND,
+            queue: Some(spec.queue.clone()),
             user_data: spec.user_data,
             peer: peer.id,
             submit_ns: now,
@@ -150,7 +173,7 @@ impl Endpoint {
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
             spec.queue.unreserve(1);
-            return Err(full(&format!("{} operations are outstanding (max_transfers)", core.table.active())));
+            return Err(self.no_slots());
         };
         // A send has no flows: its place in the peer's channel ends it.
         core.table.leave(core.table.held_slot(id), 0);
@@ -170,7 +193,7 @@ impl Endpoint {
     }
 
     pub fn cancel(&self, id: u64) -> Result<()> {
-        if !self.core.table.end(id, Outcome::of(Status::Canceled), self.core.clock.now()) {
+        if !self.core.table.cancel(id, self.core.clock.now()) {
             return Err(Error::handle(format!(
                 "{id:#x} is not an operation of this endpoint, or it has completed already"
             )));
@@ -192,27 +215,44 @@ impl Endpoint {
     }
 }
 
-fn check_access(spec: &TransferSpec) -> Result<()> {
-    let (allowed, needed) = match spec.direction {
-        Direction::Write => (spec.remote.writable, "WEFT_ACCESS_REMOTE_WRITE"),
-        Direction::Read => (spec.remote.readable, "WEFT_ACCESS_REMOTE_READ"),
-    };
-    if !allowed {
-        return Err(Error::new(
-            Status::RemoteAccess,
-            format!("the owner registered this memory without {needed}"),
-        ));
-    }
-    if spec.direction == Direction::Read && !spec.local.is_writable() {
-        return Err(Error::invalid("a read into memory that this process may not write to"));
-    }
-    Ok(())
+/// Checks pages against two memories, and holds these.
+pub(super) fn check_pages(
+    pages: &Pages,
+    local: &Arc<Memory>,
+    remote: &Arc<RemoteMemory>,
+    urgent: bool,
+) -> Result<Paged> {
+    let geometry = pages.check(
+        (remote.lanes(), urgent),
+        |range| local.range_len(range),
+        |range| remote.range_len(range),
+    )?;
+    Paged::new(geometry, local, remote)
 }
 
-fn enter(local: &Memory, remote: &RemoteMemory) -> Result<()> {
-    if !local.enter() {
-        return Err(Error::handle("the local memory is being deregistered"));
+fn kind(direction: Direction) -> i32 {
+    match direction {
+        Direction::Write => completion::KIND_WRITE,
+        Direction::Read => completion::KIND_READ,
     }
-    remote.enter();
-    Ok(())
+}
+
+fn body(shape: Shape, terms: &Terms, queue: Option<Arc<Queue>>, now: u64) -> Body {
+    let view = shape.view();
+    Body {
+        kind: kind(terms.direction),
+        queue,
+        user_data: terms.user_data,
+        peer: view.peer(),
+        submit_ns: now,
+        bytes: view.bytes(),
+        transfer: Some(Move {
+            direction: terms.direction,
+            urgent: terms.urgent,
+            slices: view.slices(),
+            notify: terms.notify.map(|notify| (notify.value, notify.data.into())),
+            shape,
+        }),
+        atomic: None,
+    }
 }

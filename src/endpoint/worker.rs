@@ -18,8 +18,8 @@ use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
 use crate::transfer::flow::{Packing, Share};
 use crate::transfer::flows::Flows;
-use crate::transfer::geometry::Geometry;
 use crate::transfer::pack::Landing;
+use crate::transfer::shape::View;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
@@ -86,11 +86,11 @@ pub struct LaneWork {
 }
 
 /// How the small pages of a transfer go.
-fn packing(config: &EndpointConfig, geometry: &Geometry) -> Packing {
+fn packing(config: &EndpointConfig, view: View) -> Packing {
     // A bundle has its price, too: a frame each way.
     let bundles = match config.packing {
         PackingMode::Messages => true,
-        PackingMode::Auto => geometry.slices >= BUNDLE_SLICES && geometry.page_len() < BUNDLE_BELOW,
+        PackingMode::Auto => view.slices() >= BUNDLE_SLICES && view.page_len() < BUNDLE_BELOW,
         PackingMode::Off | PackingMode::Vectors => false,
     };
     Packing {
@@ -268,19 +268,19 @@ impl Worker {
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
         let Some(transfer) = &body.transfer else { return left.push(core.table.leave(slot, 0)) };
-        let slices = transfer.geometry.slices;
+        let (view, slices) = (transfer.view(), transfer.slices);
         let lanes = lanes_of.get(place(body.peer)).map_or(&[][..], Vec::as_slice);
         let workers = core.inboxes.len() as u64;
         let mut chosen = 0;
         let wanted = (lanes.len() as u64).min(slices);
-        let share = Share { sharers: wanted * workers, packing: packing(&core.config, &transfer.geometry) };
+        let share = Share { sharers: wanted * workers, packing: packing(&core.config, view) };
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
             let (r, lane) = lanes[(*turn + i) % lanes.len()];
             let work = &mut rails[r];
             let up = work.rail.lane(lane).is_some_and(|l| {
                 let up = l.state == LaneState::Up && l.peer == body.peer;
-                up && transfer.reaches(work.rail.index, l.remote_rail)
+                up && view.reaches(work.rail.index, l.remote_rail)
             });
             if !up || chosen == wanted {
                 continue;

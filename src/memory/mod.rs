@@ -87,6 +87,11 @@ impl Memory {
         self.known >> rail & 1 != 0
     }
 
+    /// Rails that know it, one bit each.
+    pub fn known(&self) -> u64 {
+        self.known
+    }
+
     /// All rails know it.
     #[inline]
     pub fn is_whole(&self) -> bool {

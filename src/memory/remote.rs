@@ -54,7 +54,10 @@ pub struct RemoteMemory {
     pub workers: AtomicU64,
     /// Lanes to the peer.
     pub lanes: AtomicU64,
+    /// Transfers that use it: its owner's revocation waits for them.
     users: AtomicU64,
+    /// Geometries that name it, kept or of a transfer.
+    keepers: AtomicU64,
     state: AtomicU8,
     /// Transfers that wait for the owner's answer.
     waiting: Mutex<Vec<u64>>,
@@ -82,6 +85,7 @@ impl RemoteMemory {
             workers: AtomicU64::new(0),
             lanes: AtomicU64::new(1),
             users: AtomicU64::new(0),
+            keepers: AtomicU64::new(0),
             state: AtomicU8::new(RemoteState::Asking as u8),
             waiting: Mutex::default(),
         }
@@ -102,6 +106,11 @@ impl RemoteMemory {
     #[inline]
     pub fn knows(&self, rail: usize) -> bool {
         self.known >> rail & 1 != 0
+    }
+
+    /// The owner's rails that know it, one bit each.
+    pub fn known(&self) -> u64 {
+        self.known
     }
 
     /// All of the owner's rails know it.
@@ -153,6 +162,18 @@ impl RemoteMemory {
 
     pub fn exit(&self) {
         self.users.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn keep(&self) {
+        self.keepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn unkeep(&self) {
+        self.keepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn keepers(&self) -> u64 {
+        self.keepers.load(Ordering::SeqCst)
     }
 
     pub fn users(&self) -> u64 {

@@ -53,6 +53,19 @@ pub struct Atomic {
     pub request: Request,
 }
 
+impl Atomic {
+    pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Atomic {
+        remote.enter();
+        Atomic { remote: remote.clone(), request }
+    }
+}
+
+impl Drop for Atomic {
+    fn drop(&mut self) {
+        self.remote.exit();
+    }
+}
+
 impl Request {
     /// `id`: the asker's, for the answer.
     pub fn encode(&self, id: u64) -> Vec<u8> {

@@ -49,7 +49,7 @@ impl Completion {
             data: std::ptr::null(),
             provider_errno: outcome.provider_errno,
             rail: outcome.rail.unwrap_or(u32::MAX),
-            entry: u64::MAX,
+            entry: outcome.entry.unwrap_or(u64::MAX),
             submit_ns: 0,
             first_post_ns: 0,
             done_ns: now,

@@ -2,8 +2,10 @@
 //! whichever way is best for them.
 
 use super::flows::TURN;
-use super::geometry::{Position, Slice, PIECE};
+use super::geometry::{Geometry, Position, PIECE};
+use super::layer::Layer;
 use super::pack::{Packer, Piece};
+use super::shape::View;
 use super::table::{Move, Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
@@ -64,45 +66,6 @@ pub struct Flow {
 
 // SAFETY: the slot outlives the flow and is shared between threads by design.
 unsafe impl Send for Flow {}
-
-/// The addresses of the layer that a flow is in.
-#[derive(Clone, Copy)]
-struct Layer {
-    index: u64,
-    local: u64,
-    descriptor: *mut c_void,
-    remote: u64,
-    key: u64,
-    /// The same place as the owner names it.
-    range: u32,
-    offset: u64,
-}
-
-impl Layer {
-    const NONE: Layer = Layer {
-        index: u64::MAX,
-        local: 0,
-        descriptor: std::ptr::null_mut(),
-        remote: 0,
-        key: 0,
-        range: 0,
-        offset: 0,
-    };
-
-    fn of(transfer: &Move, index: u64, rail: usize, remote_rail: usize) -> Layer {
-        let (range, at) = transfer.geometry.local.layer(index);
-        let local = transfer.local.ranges()[range].base + at;
-        let descriptor = transfer.local.registration(rail, range).descriptor;
-        let (range, offset) = transfer.geometry.remote.layer(index);
-        let (remote, key) = transfer.remote.locate(remote_rail, range, offset);
-        Layer { index, local, descriptor, remote, key, range: range as u32, offset }
-    }
-
-    #[inline]
-    fn segment(&self, slice: &Slice) -> Segment {
-        Segment { local: self.local + slice.local, remote: self.remote + slice.remote, len: slice.len }
-    }
-}
 
 /// What goes in one post.
 struct Gathered {
@@ -211,7 +174,7 @@ impl Flow {
         if !Table::wanted(slot) {
             self.give_up();
         }
-        if self.next == self.end && slot.cursor.load(Relaxed) >= transfer.geometry.slices {
+        if self.next == self.end && slot.cursor.load(Relaxed) >= transfer.slices {
             self.exhausted = true;
         }
         self.exhausted && !self.uncovered
@@ -224,7 +187,7 @@ impl Flow {
         }
         // SAFETY: the flow holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
-        let unclaimed = transfer.geometry.slices.saturating_sub(slot.cursor.load(Relaxed));
+        let unclaimed = transfer.slices.saturating_sub(slot.cursor.load(Relaxed));
         (self.pass, self.quota) = (pass, unclaimed.div_ceil(self.sharers).max(1));
     }
 
@@ -255,8 +218,9 @@ impl Flow {
         if self.next == self.end && !self.claim(slot, transfer, room) {
             return self.cover(burst, index, budget);
         }
+        let view = transfer.view();
         if self.layer.index != self.at.layer {
-            self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
+            self.layer = Layer::of(view, self.at.layer, burst.rail, burst.lane.remote_rail);
         }
         if slot.first_post.load(Relaxed) == 0 {
             slot.first_post.store(burst.now, Relaxed);
@@ -264,15 +228,21 @@ impl Flow {
         let bundled = packer.filter(|_| transfer.direction == Direction::Write);
         let bundle_below = bundled.as_ref().map_or(0, |_| self.packing.bundle_below);
         match bundled {
-            Some(packer) if transfer.geometry.take(self.at, self.end - self.next).0.len < bundle_below => {
-                self.pack(burst, index, transfer, packer, (room, budget))
+            Some(packer) if self.is_bundled(view, bundle_below) => {
+                self.pack(burst, index, view, packer, (room, budget))
             }
             _ => self.post(burst, index, transfer, bundle_below, (room, budget)),
         }
     }
 
-    /// Posts slices of one layer that are not to be bundled, several at once where
-    /// the NIC takes that.
+    /// Whether the next slice goes in a bundle.
+    fn is_bundled(&self, view: View, bundle_below: u64) -> bool {
+        let (slice, _) = view.take(self.at, self.end - self.next);
+        self.layer.is_bundled(slice.len, bundle_below)
+    }
+
+    /// Posts slices that are not to be bundled, several at once where the NIC takes
+    /// that.
     #[inline]
     fn post(
         &mut self,
@@ -282,7 +252,7 @@ impl Flow {
         bundle_below: u64,
         (mut room, budget): (u64, &mut u32),
     ) -> Step {
-        let read = transfer.direction == Direction::Read;
+        let (view, read) = (transfer.view(), transfer.direction == Direction::Read);
         let vector = match (self.packing.vectors, read) {
             (false, _) => 1,
             (true, false) => burst.limits.vector.min(VECTOR),
@@ -290,25 +260,24 @@ impl Flow {
         };
         let mut posts = burst.posts().min(*budget);
         let whole = self.within == 0 && (self.urgent || !burst.is_brief());
-        let run = transfer.geometry.whole_pages(self.at, self.end - self.next);
-        if whole && run > 0 && (vector == 1 || self.end - self.next == 1) {
-            let bytes = room.min(self.turn);
-            let run = run.min(posts.into()).min(bytes.div_ceil(transfer.geometry.slice_len()));
-            return self.post_pages(burst, index, transfer, run, budget);
+        if whole && (vector == 1 || self.end - self.next == 1) {
+            if let Some((geometry, run)) = view.whole_pages(self.at, self.end - self.next) {
+                let bytes = room.min(self.turn);
+                let run = run.min(posts.into()).min(bytes.div_ceil(geometry.slice_len()));
+                return self.post_pages(burst, index, (geometry, run, read), budget);
+            }
         }
-        let (descriptor, key) = (self.layer.descriptor, self.layer.key);
         let mut segments = [Segment::default(); VECTOR];
         let mut outcome = Step::Posted;
-        while posts > 0
-            && room > 0
-            && self.turn > 0
-            && self.next < self.end
-            && self.at.layer == self.layer.index
-        {
-            let (slice, after) = transfer.geometry.take(self.at, self.end - self.next);
-            if slice.len < bundle_below {
+        while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
+            if self.layer.index != self.at.layer {
+                self.layer = Layer::of(view, self.at.layer, burst.rail, burst.lane.remote_rail);
+            }
+            let (slice, after) = view.take(self.at, self.end - self.next);
+            if self.layer.is_bundled(slice.len, bundle_below) {
                 break;
             }
+            let (descriptor, key) = (self.layer.descriptor, self.layer.key);
             let mut gathered = Gathered { count: 1, bytes: slice.len, slices: slice.slices, after };
             segments[0] = self.layer.segment(&slice);
             if !whole {
@@ -317,7 +286,7 @@ impl Flow {
                 }
                 self.cut(&mut segments[0], &mut gathered, room);
             } else if vector > 1 {
-                self.gather(&mut segments[..vector], &mut gathered, transfer, room.min(VECTOR_LEN));
+                self.gather(&mut segments[..vector], &mut gathered, (view, burst), room.min(VECTOR_LEN));
             }
             let Gathered { count, bytes, slices, after } = gathered;
             let next = self.next + slices;
@@ -326,7 +295,7 @@ impl Flow {
                 segments: &segments[..count],
                 descriptor,
                 key,
-                delivered: next == transfer.geometry.slices,
+                delivered: next == transfer.slices,
                 // Only when the next post of this claim follows at once.
                 more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
             };
@@ -359,12 +328,10 @@ impl Flow {
         &mut self,
         burst: &mut Burst,
         index: u32,
-        transfer: &Move,
-        run: u64,
+        (geometry, run, read): (&Geometry, u64, bool),
         budget: &mut u32,
     ) -> Step {
-        let geometry = &transfer.geometry;
-        let (read, len) = (transfer.direction == Direction::Read, geometry.slice_len());
+        let len = geometry.slice_len();
         let Layer { descriptor, key, .. } = self.layer;
         let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
         let mut segment = Segment::default();
@@ -419,17 +386,30 @@ impl Flow {
     }
 
     /// Adds the slices that may go in the same post, of so many bytes in all.
-    fn gather(&self, segments: &mut [Segment], gathered: &mut Gathered, transfer: &Move, most: u64) {
+    fn gather(
+        &self,
+        segments: &mut [Segment],
+        gathered: &mut Gathered,
+        (view, burst): (View, &Burst),
+        most: u64,
+    ) {
+        let mut layer = self.layer;
         for place in &mut segments[1..] {
             let left = self.end - self.next - gathered.slices;
-            if left == 0 || gathered.after.layer != self.layer.index {
+            if left == 0 {
                 return;
             }
-            let (slice, after) = transfer.geometry.take(gathered.after, left);
+            if gathered.after.layer != layer.index {
+                layer = Layer::of(view, gathered.after.layer, burst.rail, burst.lane.remote_rail);
+                if !layer.joins(&self.layer) {
+                    return;
+                }
+            }
+            let (slice, after) = view.take(gathered.after, left);
             if gathered.bytes + slice.len > most {
                 return;
             }
-            *place = self.layer.segment(&slice);
+            *place = layer.segment(&slice);
             gathered.count += 1;
             gathered.bytes += slice.len;
             gathered.slices += slice.slices;
@@ -442,18 +422,23 @@ impl Flow {
         &mut self,
         burst: &mut Burst,
         index: u32,
-        transfer: &Move,
+        view: View,
         packer: &mut Packer,
         (room, budget): (u64, &mut u32),
     ) -> Step {
-        let Some(mut bundle) = packer.gather(transfer.remote.id) else { return Step::Full };
+        let Some(mut bundle) = packer.gather(self.layer.memory) else { return Step::Full };
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {
-                self.layer = Layer::of(transfer, at.layer, burst.rail, burst.lane.remote_rail);
+                let layer = Layer::of(view, at.layer, burst.rail, burst.lane.remote_rail);
+                // A bundle is for one memory of the target's.
+                if layer.memory != self.layer.memory {
+                    break;
+                }
+                self.layer = layer;
             }
-            let (slice, after) = transfer.geometry.take(at, self.end - self.next - slices);
-            if slice.len >= self.packing.bundle_below {
+            let (slice, after) = view.take(at, self.end - self.next - slices);
+            if !self.layer.is_bundled(slice.len, self.packing.bundle_below) {
                 break;
             }
             let piece = Piece {
@@ -484,15 +469,14 @@ impl Flow {
     /// Claims the next run of slices, of about as many bytes as there is room for;
     /// false when there are no more.
     fn claim(&mut self, slot: &Slot, transfer: &Move, room: u64) -> bool {
-        let geometry = &transfer.geometry;
-        let slices = geometry.slices;
+        let (view, slices) = (transfer.view(), transfer.slices);
         let unclaimed = slices.saturating_sub(slot.cursor.load(Relaxed));
         if self.exhausted || unclaimed == 0 {
             self.exhausted = true;
             return false;
         }
         let fair = unclaimed / (2 * self.sharers);
-        let most = (room.min(PIECE) / geometry.slice_len()).clamp(1, CLAIM_MAX);
+        let most = (room.min(PIECE) / view.slice_len()).clamp(1, CLAIM_MAX);
         let run = fair.clamp(1, most).min(self.quota.max(1));
         let start = slot.cursor.fetch_add(run, Relaxed);
         if start >= slices {
@@ -502,7 +486,7 @@ impl Flow {
         self.quota = self.quota.saturating_sub(run);
         self.next = start;
         self.end = slices.min(start + run);
-        self.at = geometry.seek(start);
+        self.at = view.seek(start);
         true
     }
 

@@ -18,7 +18,7 @@ const URGENT_PIECE_LEAST: u64 = 16 << 10;
 const PIECES_OF_RAIL: u64 = 4;
 
 /// How long pieces are, for so many bytes over so many rails.
-fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
+pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
     let (least, pieces) = if urgent { (URGENT_PIECE_LEAST, 1) } else { (PIECE_LEAST, PIECES_OF_RAIL) };
     let share = bytes / (rails * pieces).max(1);
     share.next_multiple_of(least).clamp(least, PIECE)
@@ -206,8 +206,8 @@ pub struct Geometry {
 #[derive(Clone, Copy, Default)]
 pub struct Position {
     pub layer: u64,
-    page: u64,
-    piece: u64,
+    pub page: u64,
+    pub piece: u64,
 }
 
 /// A run of bytes, relative to the layer's page 0 on each side.

@@ -33,10 +33,14 @@ pub mod completion;
 pub mod flow;
 pub mod flows;
 pub mod geometry;
+mod layer;
+pub mod list;
 pub mod pack;
 pub mod queue;
+pub mod shape;
 pub mod table;
 pub mod tally;
+pub mod whole;
 
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
@@ -57,13 +61,20 @@ pub struct Notify<'a> {
     pub data: &'a [u8],
 }
 
-/// What the caller asked for: a write or read.
+/// What the caller asked for: a write or read of pages.
 pub struct TransferSpec<'a> {
-    pub direction: Direction,
     pub local: &'a Arc<Memory>,
     pub remote: &'a Arc<RemoteMemory>,
     pub pages: Pages<'a>,
+    pub terms: Terms<'a>,
+}
+
+/// How a transfer goes, whatever it moves.
+pub struct Terms<'a> {
+    pub direction: Direction,
     pub notify: Option<Notify<'a>>,
+    /// A list completes once for each peer.
+    pub each_peer: bool,
     /// Of the latency class.
     pub urgent: bool,
     /// 0: the endpoint's default.
@@ -87,12 +98,14 @@ pub struct Outcome {
     pub status: Status,
     pub provider_errno: i32,
     pub rail: Option<u32>,
+    /// Of a list.
+    pub entry: Option<u64>,
 }
 
 impl Outcome {
     pub const OK: Outcome = Outcome::of(Status::Ok);
 
     pub const fn of(status: Status) -> Outcome {
-        Outcome { status, provider_errno: 0, rail: None }
+        Outcome { status, provider_errno: 0, rail: None, entry: None }
     }
 }

@@ -7,13 +7,14 @@
 //! slot is free again when flows and readers are both gone.
 
 use super::atomic::Atomic;
-use super::completion::{Completion, KIND_ATOMIC, KIND_READ, KIND_SEND, KIND_WRITE};
-use super::geometry::Geometry;
+use super::completion::Completion;
 use super::queue::Queue;
+use super::shape::{Shape, View};
 use super::tally::{Ended, Tally};
+use super::whole::{Whole, ALONE, IN_PARTS};
 use super::{Direction, Outcome};
 use crate::fabric::error_text;
-use crate::memory::{Memory, RemoteMemory};
+use crate::memory::RemoteMemory;
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
@@ -40,37 +41,42 @@ pub struct Move {
     pub direction: Direction,
     /// Of the latency class.
     pub urgent: bool,
-    pub geometry: Geometry,
-    pub local: Arc<Memory>,
-    pub remote: Arc<RemoteMemory>,
+    pub shape: Shape,
+    pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
 }
 
 impl Move {
-    /// Whether a lane between two rails can carry it: both know its memory.
     #[inline]
-    pub fn reaches(&self, rail: usize, remote_rail: usize) -> bool {
-        self.local.knows(rail) && self.remote.knows(remote_rail)
+    pub fn view(&self) -> View<'_> {
+        self.shape.view()
     }
 }
 
 /// What does not change while a slot is held.
 pub struct Body {
-    pub queue: Arc<Queue>,
+    /// Of its completion.
+    pub kind: i32,
+    /// Where its completion goes, unless it has none: parts that only the whole
+    /// tells of, or a whole whose parts tell for themselves.
+    pub queue: Option<Arc<Queue>>,
     pub user_data: u64,
     pub peer: u64,
     pub submit_ns: u64,
     pub bytes: u64,
-    /// `None` for a send and an atomic.
+    /// `None` for a send, an atomic, and what has parts.
     pub transfer: Option<Move>,
     pub atomic: Option<Atomic>,
 }
 
 impl Body {
-    /// The remote memory that it uses.
-    fn remote(&self) -> Option<&Arc<RemoteMemory>> {
-        let of_atomic = self.atomic.as_ref().map(|atomic| &atomic.remote);
-        self.transfer.as_ref().map(|transfer| &transfer.remote).or(of_atomic)
+    /// How it ends if that is because of a remote memory; `None` if it does not use it.
+    fn if_using(&self, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
+        if self.atomic.as_ref().is_some_and(|atomic| Arc::ptr_eq(&atomic.remote, remote)) {
+            return Some(outcome);
+        }
+        let view = self.transfer.as_ref().map(Move::view).filter(|view| view.uses(remote))?;
+        Some(Outcome { entry: view.entry_of(remote), ..outcome })
     }
 }
 
@@ -86,6 +92,7 @@ pub struct Slot {
     pub cursor: CachePadded<AtomicU64>,
     held: CachePadded<AtomicU64>,
     pub first_post: AtomicU64,
+    pub(super) whole: Whole,
 }
 
 // SAFETY: `body` is written only by the one who took the slot (before its id is known to anyone)
@@ -93,18 +100,6 @@ pub struct Slot {
 unsafe impl Sync for Slot {}
 // SAFETY: all parts can move between threads.
 unsafe impl Send for Slot {}
-
-impl Body {
-    /// Of its completion.
-    fn kind(&self) -> i32 {
-        match &self.transfer {
-            None if self.atomic.is_some() => KIND_ATOMIC,
-            None => KIND_SEND,
-            Some(Move { direction: Direction::Write, .. }) => KIND_WRITE,
-            Some(_) => KIND_READ,
-        }
-    }
-}
 
 /// What a holder learns when it leaves.
 #[derive(PartialEq, Eq, Debug)]
@@ -184,7 +179,7 @@ impl Table {
         }
     }
 
-    fn push_free(&self, slot: &Slot) {
+    pub(super) fn push_free(&self, slot: &Slot) {
         let mut head = self.free.load(Ordering::Acquire);
         loop {
             slot.next_free.store(head as u32, Ordering::Relaxed);
@@ -196,7 +191,7 @@ impl Table {
         }
     }
 
-    fn take(&self) -> Option<&Slot> {
+    pub(super) fn take(&self) -> Option<&Slot> {
         if let Some(index) = self.pop_free() {
             return self.slot(index);
         }
@@ -217,13 +212,31 @@ impl Table {
     /// it as a flow: it must pass that on, or `leave`.
     /// `None`: all slots are in use.
     pub fn begin(&self, body: Body, slices: u64, deadline: u64) -> Option<u64> {
-        let slot = self.take()?;
+        Some(self.fill(self.take()?, body, slices, deadline, ALONE))
+    }
+
+    /// Chains slots that were taken, and not filled yet.
+    pub(super) fn chain(&self, slot: &Slot, next: Option<&Slot>) {
+        slot.next_free.store(next.map_or(0, |next| next.index + 1), Ordering::Relaxed);
+    }
+
+    /// The next of a chain.
+    pub(super) fn after(&self, slot: &Slot) -> Option<&Slot> {
+        let next = slot.next_free.load(Ordering::Relaxed);
+        self.slot(next.checked_sub(1)? as usize)
+    }
+
+    /// Begins in a slot that was taken. `whole`: what it is a part of.
+    pub(super) fn fill(&self, slot: &Slot, body: Body, slices: u64, deadline: u64, whole: u64) -> u64 {
         let generation = slot.state.load(Ordering::Relaxed) >> 8;
         slot.peer.store(body.peer, Ordering::Relaxed);
         slot.deadline.store(deadline, Ordering::Relaxed);
         slot.cursor.store(0, Ordering::Relaxed);
         slot.first_post.store(0, Ordering::Relaxed);
-        self.tally.begun(body.kind());
+        if body.queue.is_some() {
+            self.tally.begun(body.kind);
+        }
+        slot.whole.of.store(whole, Ordering::Relaxed);
         // SAFETY: the slot came off the free list: nobody else holds it.
         unsafe { *slot.body.get() = Some(body) };
         slot.held.store(FLOW + READER + slices, Ordering::Release);
@@ -232,7 +245,7 @@ impl Table {
         if deadline < self.next_deadline.load(Ordering::SeqCst) {
             self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
         }
-        Some(generation << 32 | slot.index as u64)
+        generation << 32 | slot.index as u64
     }
 
     /// Operations that have not ended.
@@ -314,14 +327,7 @@ impl Table {
 
     fn recycle(&self, slot: &Slot) {
         // SAFETY: the last holder has left.
-        if let Some(body) = unsafe { (*slot.body.get()).take() } {
-            if let Some(transfer) = &body.transfer {
-                transfer.local.exit();
-            }
-            if let Some(remote) = body.remote() {
-                remote.exit();
-            }
-        }
+        drop(unsafe { (*slot.body.get()).take() });
         let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & GENERATIONS;
         slot.state.store(generation.max(1) << 8 | FREE, Ordering::Release);
         self.push_free(slot);
@@ -329,11 +335,22 @@ impl Table {
 
     /// Ends an operation with its one completion; false if it ended before.
     pub fn end(&self, id: u64, outcome: Outcome, now: u64) -> bool {
-        self.end_with_value(id, outcome, 0, now)
+        self.end_as(id, outcome, (None, 0), now)
     }
 
     /// As `end`; the completion has a value.
     pub fn end_with_value(&self, id: u64, outcome: Outcome, value: u64, now: u64) -> bool {
+        self.end_as(id, outcome, (None, value), now)
+    }
+
+    /// As `end`. `peer`: who the completion names, if not the body's.
+    pub(super) fn end_as(
+        &self,
+        id: u64,
+        outcome: Outcome,
+        (peer, value): (Option<u64>, u64),
+        now: u64,
+    ) -> bool {
         let Some(slot) = self.slot(index_of(id)) else { return false };
         let active = (id >> 32) << 8 | ACTIVE;
         let ended = (id >> 32) << 8 | ENDED;
@@ -342,71 +359,107 @@ impl Table {
         }
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
+        let outcome = self.with_entry(body, outcome);
         // A worker's time is that of the beginning of its pass, and workers' passes overlap.
         let first_post = match slot.first_post.load(Ordering::Relaxed) {
             0 => 0,
             posted => posted.max(body.submit_ns),
         };
         let now = now.max(body.submit_ns).max(first_post);
-        let mut completion = Completion::new(body.kind(), outcome, body.peer, now);
-        completion.transfer = id;
+        let whole = Some(slot.whole.of.load(Ordering::Relaxed)).filter(|of| !matches!(*of, ALONE | IN_PARTS));
+        let mut completion = Completion::new(body.kind, outcome, peer.unwrap_or(body.peer), now);
+        completion.transfer = whole.unwrap_or(id);
         completion.user_data = body.user_data;
         completion.value = value;
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;
-        self.tally.ended(&Ended {
-            kind: completion.kind,
-            status: outcome.status,
-            bytes: completion.bytes,
-            notified: body.transfer.as_ref().is_some_and(|transfer| transfer.notify.is_some()),
-            took_ns: now - body.submit_ns,
-        });
+        if body.queue.is_some() {
+            self.tally.ended(&Ended {
+                kind: completion.kind,
+                status: outcome.status,
+                bytes: completion.bytes,
+                notified: body.transfer.as_ref().is_some_and(|transfer| transfer.notify.is_some()),
+                took_ns: now - body.submit_ns,
+            });
+        }
         explain(&completion, outcome);
         let queue = body.queue.clone();
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
         self.active.fetch_sub(1, Ordering::Release);
-        queue.publish(completion);
+        if let Some(whole) = whole {
+            // Before its own completion: who has polled the last one finds all of it gone.
+            self.part_ended(whole, outcome, (completion.peer, first_post), now);
+        }
+        if let Some(queue) = queue {
+            queue.publish(completion);
+        }
         true
     }
 
-    /// Ends all active operations that `which` (id, peer, deadline) chooses.
-    fn end_where(&self, which: impl Fn(u64, u64, u64) -> bool, outcome: Outcome, now: u64) {
+    /// Of a list that failed: the entry, unless that is known already.
+    fn with_entry(&self, body: &Body, outcome: Outcome) -> Outcome {
+        if outcome.status == Status::Ok || outcome.entry.is_some() {
+            return outcome;
+        }
+        Outcome { entry: body.transfer.as_ref().and_then(|t| t.view().first_entry()), ..outcome }
+    }
+
+    /// Whether it is an operation with parts, which has not ended.
+    pub(super) fn is_in_parts(&self, id: u64) -> bool {
+        self.slot(index_of(id)).is_some_and(|slot| slot.whole.of.load(Ordering::Relaxed) == IN_PARTS)
+            && self.is_active(id)
+    }
+
+    /// Ends the parts of an operation, and so the operation; false if all had ended.
+    pub(super) fn end_parts(&self, whole: u64, outcome: Outcome, now: u64) -> bool {
+        self.end_where(|slot, _| slot.whole.of.load(Ordering::Relaxed) == whole, outcome, now)
+    }
+
+    /// Ends all active operations that `which` (slot, id) chooses; whether there was
+    /// any. Those with parts end with these.
+    fn end_where(&self, which: impl Fn(&Slot, u64) -> bool, outcome: Outcome, now: u64) -> bool {
+        let mut any = false;
         fence(Ordering::SeqCst);
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { continue };
             let state = slot.state.load(Ordering::SeqCst);
             let id = state >> 8 << 32 | index as u64;
-            let (peer, deadline) = (slot.peer.load(Ordering::Relaxed), slot.deadline.load(Ordering::Relaxed));
-            if state & 0xff == ACTIVE && which(id, peer, deadline) {
-                self.end(id, outcome, now);
+            let alone = slot.whole.of.load(Ordering::Relaxed) != IN_PARTS;
+            if state & 0xff == ACTIVE && alone && which(slot, id) {
+                any |= self.end(id, outcome, now);
             }
         }
+        any
     }
 
     pub fn end_all(&self, outcome: Outcome, now: u64) {
-        self.end_where(|_, _, _| true, outcome, now);
+        self.end_where(|_, _| true, outcome, now);
     }
 
     pub fn end_of_peer(&self, peer: u64, outcome: Outcome, now: u64) {
-        self.end_where(|_, of, _| of == peer, outcome, now);
+        self.end_where(|slot, _| slot.peer.load(Ordering::Relaxed) == peer, outcome, now);
     }
 
     /// Ends the transfers that use a remote memory.
     pub fn end_of_remote(&self, remote: &Arc<RemoteMemory>, outcome: Outcome, now: u64) {
-        let uses = |id: u64, of: u64, _| {
-            if of != remote.peer {
-                return false;
+        fence(Ordering::SeqCst);
+        for index in 0..self.used.load(Ordering::Acquire) {
+            let Some(slot) = self.slot(index) else { continue };
+            if slot.peer.load(Ordering::Relaxed) != remote.peer {
+                continue;
             }
-            let Some(slot) = self.read(id) else { return false };
+            let id = slot.state.load(Ordering::SeqCst) >> 8 << 32 | index as u64;
+            let Some(slot) = self.read(id) else { continue };
             // SAFETY: held as a reader.
-            let body = unsafe { self.body(slot) };
-            let uses = body.remote().is_some_and(|used| Arc::ptr_eq(used, remote));
+            // SAFETY: held as a reader.
+            let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);
             self.release(slot);
-            uses
-        };
-        self.end_where(uses, outcome, now);
+            if let Some(outcome) = outcome {
+                self.end(id, outcome, now);
+            }
+        }
     }
 
     /// Ends what is past its deadline. Cheap until the earliest one has passed:
@@ -417,7 +470,8 @@ impl Table {
             return;
         }
         self.next_deadline.store(u64::MAX, Ordering::SeqCst);
-        self.end_where(|_, _, deadline| deadline <= now, Outcome::of(Status::TimedOut), now);
+        let late = |slot: &Slot, _| slot.deadline.load(Ordering::Relaxed) <= now;
+        self.end_where(late, Outcome::of(Status::TimedOut), now);
         let mut earliest = u64::MAX;
         for index in 0..self.used.load(Ordering::Acquire) {
             if let Some(slot) = self.slot(index) {
@@ -461,6 +515,7 @@ impl Slot {
             cursor: CachePadded::new(AtomicU64::new(0)),
             held: CachePadded::new(AtomicU64::new(0)),
             first_post: AtomicU64::new(0),
+            whole: Whole::new(),
         }
     }
 }

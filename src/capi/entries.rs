@@ -1,0 +1,243 @@
+//! Reads lists, and what is kept and used again.
+
+use super::config::{no_flags, notify, pages, read, store, timeout, zero_reserved};
+use super::handle::{self, Owned, Ref};
+use super::kept::{weft_kept, weft_kept_args};
+use super::list::{weft_list_args, weft_list_entry, WEFT_COMPLETE_EACH_PEER, WEFT_LIST_ENTRIES_MAX};
+use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_NOTIFY};
+use super::{completion::weft_queue, completion::weft_transfer};
+use crate::endpoint::lists::Kept;
+use crate::endpoint::Endpoint;
+use crate::status::{Error, Result, Status};
+use crate::transfer::list::{Asked, Builder, List};
+use crate::transfer::{Direction, Notify, Terms};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Handles that were looked up before, and the numbers they got.
+#[derive(Default)]
+struct Seen {
+    numbers: HashMap<usize, u32>,
+    /// The last one: lists often name one memory many times in a row.
+    last: Option<(usize, u32)>,
+}
+
+impl Seen {
+    /// The number of a handle; `None` for NULL.
+    fn number<T>(&mut self, handle: *const T, look_up: impl FnOnce() -> Result<u32>) -> Result<Option<u32>> {
+        let at = handle as usize;
+        if at == 0 {
+            return Ok(None);
+        }
+        if let Some((_, number)) = self.last.filter(|(last, _)| *last == at) {
+            return Ok(Some(number));
+        }
+        let number = match self.numbers.get(&at) {
+            Some(number) => *number,
+            None => {
+                let number = look_up()?;
+                self.numbers.insert(at, number);
+                number
+            }
+        };
+        self.last = Some((at, number));
+        Ok(Some(number))
+    }
+}
+
+/// Adds an entry to a list.
+fn add(
+    ep: &Arc<Endpoint>,
+    list: &mut Builder,
+    (locals, remotes): (&mut Seen, &mut Seen),
+    entry: &weft_list_entry,
+) -> Result<()> {
+    let local = locals.number(entry.local, || Ok(list.add_local(handle::memory(entry.local)?.of(ep)?)))?;
+    let remote =
+        remotes.number(entry.remote, || Ok(list.add_remote(handle::remote(entry.remote)?.of(ep)?)))?;
+    no_counter(entry.counter)?;
+    list.add(&Asked {
+        local,
+        remote,
+        peer: entry.peer,
+        local_range: entry.local_range,
+        remote_range: entry.remote_range,
+        local_offset: entry.local_offset,
+        remote_offset: entry.remote_offset,
+        len: entry.len,
+        counter: entry.counter,
+    })
+}
+
+fn no_counter(counter: u64) -> Result<()> {
+    if counter != 0 {
+        let text = format!("counter is {counter:#x}: this version of Weft has no counters");
+        return Err(Error::new(Status::Unsupported, text));
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `args` must be as the header asks.
+unsafe fn list(ep: &Arc<Endpoint>, args: &weft_list_args) -> Result<List> {
+    zero_reserved(args.reserved)?;
+    if args.count == 0 {
+        return Err(Error::invalid("count is 0: a list without entries has no peer"));
+    }
+    if args.count > WEFT_LIST_ENTRIES_MAX.into() {
+        return Err(Error::limit(format!(
+            "{} entries: at most {WEFT_LIST_ENTRIES_MAX} are allowed",
+            args.count
+        )));
+    }
+    if args.entries.is_null() {
+        return Err(Error::invalid(format!("entries is NULL, but count is {}", args.count)));
+    }
+    if !args.entries.is_aligned() {
+        return Err(Error::invalid("entries is not aligned as a weft_list_entry must be"));
+    }
+    let (mut list, mut locals, mut remotes) = (Builder::default(), Seen::default(), Seen::default());
+    for i in 0..args.count as usize {
+        // Copied first: the caller's entries may change while they are checked.
+        // SAFETY: `count` entries are valid, as the header asks.
+        let entry = unsafe { args.entries.add(i).read() };
+        add(ep, &mut list, (&mut locals, &mut remotes), &entry)
+            .map_err(|error| error.about(&format!("entry {i}")))?;
+    }
+    list.finish(args.flags & WEFT_CLASS_LATENCY != 0)
+}
+
+/// What a transfer says beside its geometry.
+struct Said<'a> {
+    direction: Direction,
+    flags: u32,
+    notify: Option<Notify<'a>>,
+    timeout_ns: u64,
+    user_data: *mut c_void,
+    queue: *const weft_queue,
+}
+
+/// Runs `submit` with the terms, and stores the id.
+///
+/// # Safety
+/// `transfer` must be NULL or valid.
+unsafe fn submit(
+    ep: &Arc<Endpoint>,
+    said: &Said,
+    transfer: *mut weft_transfer,
+    submit: impl FnOnce(&Terms) -> Result<u64>,
+) -> Result<()> {
+    let queue = if said.queue.is_null() { None } else { Some(handle::queue(said.queue)?) };
+    let id = submit(&Terms {
+        direction: said.direction,
+        notify: said.notify,
+        each_peer: said.flags & WEFT_COMPLETE_EACH_PEER != 0,
+        urgent: said.flags & WEFT_CLASS_LATENCY != 0,
+        timeout_ns: timeout("timeout_ns", said.timeout_ns)?,
+        user_data: said.user_data as u64,
+        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+    })?;
+    // SAFETY: NULL or valid, as the header asks.
+    unsafe { store(transfer, id) };
+    Ok(())
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn submit_list(
+    ep: &Arc<Endpoint>,
+    direction: Direction,
+    args: *const weft_list_args,
+    transfer: *mut weft_transfer,
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe {
+        let args = read(args)?;
+        let flags = args.flags & !WEFT_COMPLETE_EACH_PEER;
+        let said = Said {
+            direction,
+            flags: args.flags,
+            notify: notify(flags, args.notify, args.notify_data, args.notify_data_len)?,
+            timeout_ns: args.timeout_ns,
+            user_data: args.user_data,
+            queue: args.queue,
+        };
+        let list = Arc::new(list(ep, &args)?);
+        submit(ep, &said, transfer, |terms| ep.submit_list(&list, terms))
+    }
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn submit_kept(
+    ep: &Arc<Endpoint>,
+    direction: Direction,
+    kept: *const weft_kept,
+    args: *const weft_kept_args,
+    transfer: *mut weft_transfer,
+) -> Result<()> {
+    let kept: Ref<Owned<Kept>> = handle::kept(kept)?;
+    let kept = kept.of(ep)?;
+    // SAFETY: passed on.
+    unsafe {
+        let args = read(args)?;
+        zero_reserved(args.reserved)?;
+        no_counter(args.counter)?;
+        let flags = if kept.is_list() { args.flags & !WEFT_COMPLETE_EACH_PEER } else { args.flags };
+        let said = Said {
+            direction,
+            flags: args.flags,
+            notify: notify(flags, args.notify, args.notify_data, args.notify_data_len)?,
+            timeout_ns: args.timeout_ns,
+            user_data: args.user_data,
+            queue: args.queue,
+        };
+        submit(ep, &said, transfer, |terms| ep.submit_kept(kept, terms))
+    }
+}
+
+/// What belongs to a single transfer, and not to what is kept.
+fn no_terms(
+    flags: u32,
+    data_len: u32,
+    timeout: u64,
+    user_data: *mut c_void,
+    q: *const weft_queue,
+) -> Result<()> {
+    let wrong = [
+        (flags & WEFT_NOTIFY != 0, "WEFT_NOTIFY in flags"),
+        (flags & WEFT_COMPLETE_EACH_PEER != 0, "WEFT_COMPLETE_EACH_PEER in flags"),
+        (data_len != 0, "notify_data_len"),
+        (timeout != 0, "timeout_ns"),
+        (!user_data.is_null(), "user_data"),
+        (!q.is_null(), "queue"),
+    ];
+    if let Some((_, name)) = wrong.iter().find(|(set, _)| *set) {
+        return Err(Error::invalid(format!("{name} is set: it belongs to weft_kept_args, of each transfer")));
+    }
+    no_flags(flags, WEFT_CLASS_LATENCY)
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn keep_pages(ep: &Arc<Endpoint>, args: *const weft_pages_args) -> Result<Arc<Kept>> {
+    // SAFETY: passed on.
+    let args = unsafe { read(args)? };
+    no_terms(args.flags, args.notify_data_len, args.timeout_ns, args.user_data, args.queue)?;
+    let (local, remote) = (handle::memory(args.local)?, handle::remote(args.remote)?);
+    // SAFETY: passed on.
+    let pages = unsafe { pages(&args)? };
+    ep.keep_pages(&pages, local.of(ep)?, remote.of(ep)?, args.flags & WEFT_CLASS_LATENCY != 0)
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn keep_list(ep: &Arc<Endpoint>, args: *const weft_list_args) -> Result<Arc<Kept>> {
+    // SAFETY: passed on.
+    unsafe {
+        let args = read(args)?;
+        no_terms(args.flags, args.notify_data_len, args.timeout_ns, args.user_data, args.queue)?;
+        ep.keep_list(list(ep, &args)?)
+    }
+}

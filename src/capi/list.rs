@@ -1,0 +1,135 @@
+//! Lists: writes and reads between many memories and many peers.
+
+use super::completion::{weft_queue, weft_transfer};
+use super::endpoint::weft_endpoint;
+use super::entries;
+use super::guard::{guard, with_endpoint};
+use super::memory::{weft_memory, weft_remote_memory};
+use super::peer::weft_peer;
+use super::status::weft_status;
+use crate::transfer::Direction;
+use std::ffi::c_void;
+
+/// In `flags` of lists and kept lists: one completion for each peer instead of
+/// one for all.
+pub const WEFT_COMPLETE_EACH_PEER: u32 = 4;
+
+/// Most entries of a list.
+pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
+
+/// One entry of a list: bytes between one local and one remote range.
+///
+/// With a `len` of 0 it moves nothing and needs no memories, only a peer: that
+/// is how a list notifies a peer that gets no bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_list_entry {
+    /// The local memory: source of a write, destination of a read. NULL only
+    /// with a `len` of 0.
+    pub local: *const weft_memory,
+    /// The remote memory: destination of a write, source of a read. NULL only
+    /// with a `len` of 0.
+    pub remote: *const weft_remote_memory,
+    /// The peer. 0: the one that `remote` is of; anything else must be that one.
+    pub peer: weft_peer,
+    /// Index of the range in each memory.
+    pub local_range: u32,
+    pub remote_range: u32,
+    /// Bytes from the start of that range.
+    pub local_offset: u64,
+    pub remote_offset: u64,
+    /// Bytes to move. 0 moves nothing; ranges and offsets do not count then.
+    pub len: u64,
+    /// 0. (Counters come with a later version.)
+    pub counter: u64,
+}
+
+/// A list. Start from `WEFT_LIST_ARGS_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_list_args {
+    /// `sizeof(weft_list_args)`.
+    pub size: u32,
+    /// 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COMPLETE_EACH_PEER`
+    /// added up.
+    pub flags: u32,
+    /// The entries, copied by the call.
+    pub entries: *const weft_list_entry,
+    /// How many: 1 to `WEFT_LIST_ENTRIES_MAX`.
+    pub count: u64,
+    /// With `WEFT_NOTIFY`: the notification's value. Every peer of the list gets
+    /// one, after its own last byte.
+    pub notify: u64,
+    /// The notification's data, copied by the call; NULL for none.
+    pub notify_data: *const c_void,
+    /// Its bytes, up to `WEFT_NOTIFY_DATA_MAX`.
+    pub notify_data_len: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+    /// `timeout_ns`.
+    pub timeout_ns: u64,
+    /// Returned in the completion.
+    pub user_data: *mut c_void,
+    /// Where the completion goes. NULL: the endpoint's own queue.
+    pub queue: *const weft_queue,
+}
+
+/// Writes the entries of a list, between any memories of this endpoint and of
+/// any of its peers; otherwise as `weft_write`.
+///
+/// Every entry is checked before any starts: if the call fails, nothing was
+/// moved, and `weft_last_error()` names the entry, counted from 0. Entries have
+/// no order among each other; where destinations overlap, which bytes win is
+/// not defined.
+///
+/// Ends in exactly one `WEFT_COMPLETION_WRITE`, when all peers have everything
+/// or have failed; a peer that fails does not stop what goes to the others.
+/// `bytes` is the sum of all entries. `peer` is the list's only peer, or 0 if it
+/// has several. After a failure, `status` is that of the peer that failed first,
+/// `peer` is this peer, and `entry` is the first of its entries: any of that
+/// peer's may have failed, too. (With `WEFT_ERR_MEMORY_GONE` it is the first
+/// entry of the memory that is gone.)
+///
+/// With `WEFT_COMPLETE_EACH_PEER` there is one completion for each peer instead,
+/// with its `peer` and the bytes of its entries; all have the same `transfer`
+/// and `user_data`. `weft_transfer_cancel` cancels what goes to all peers.
+///
+/// A list over N peers takes N + 1 of `max_transfers` (of one peer: 1), and one
+/// place in the queue for each completion. The rails that know the memories are
+/// those that know all of one peer's entries (`weft_memory_args.rails`): without
+/// a common one it ends with `WEFT_ERR_NO_RAILS`.
+///
+/// `transfer`: receives the id; NULL if it is not wanted. `args` and its entries
+/// are not needed after the call, whose cost grows with `count`.
+///
+/// Any thread; does not block. Errors: those of `weft_write`;
+/// `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
+/// `remote` differ. Since 0.1.
+///
+/// # Safety
+/// `args` must be valid for `args->size` bytes, with valid pointers in it.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_write_list(
+    endpoint: *mut weft_endpoint,
+    args: *const weft_list_args,
+    transfer: *mut weft_transfer,
+) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| entries::submit_list(ep, Direction::Write, args, transfer)))
+}
+
+/// Reads the entries of a list; otherwise as `weft_read` and `weft_write_list`:
+/// `WEFT_COMPLETION_READ`. Since 0.1.
+///
+/// # Safety
+/// As for `weft_write_list`.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_read_list(
+    endpoint: *mut weft_endpoint,
+    args: *const weft_list_args,
+    transfer: *mut weft_transfer,
+) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| entries::submit_list(ep, Direction::Read, args, transfer)))
+}

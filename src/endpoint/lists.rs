@@ -1,0 +1,117 @@
+//! Lists, and geometry that is kept: checked once, used by any number of transfers.
+
+use super::submit::check_pages;
+use super::Endpoint;
+use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::peer::PeerState;
+use crate::status::{Error, Result};
+use crate::transfer::geometry::Pages;
+use crate::transfer::list::{List, Part};
+use crate::transfer::shape::{check_access, Paged, Shape};
+use crate::transfer::Terms;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What a caller keeps, until it is released. Transfers that use it share it.
+pub struct Kept {
+    is_list: bool,
+    shape: Mutex<Option<KeptShape>>,
+}
+
+#[derive(Clone)]
+enum KeptShape {
+    Pages(Arc<Paged>),
+    List(Arc<List>),
+}
+
+impl Kept {
+    fn new(shape: KeptShape) -> Arc<Kept> {
+        let is_list = matches!(shape, KeptShape::List(_));
+        Arc::new(Kept { is_list, shape: Mutex::new(Some(shape)) })
+    }
+
+    pub fn is_list(&self) -> bool {
+        self.is_list
+    }
+
+    /// Its memories are free once the transfers that use it have ended.
+    pub fn release(&self) {
+        let released = self.shape.lock().take();
+        drop(released);
+    }
+
+    fn shape(&self) -> Result<KeptShape> {
+        self.shape.lock().clone().ok_or_else(|| Error::handle("the kept geometry was released"))
+    }
+}
+
+impl Endpoint {
+    /// Submits a checked list.
+    pub fn submit_list(&self, list: &Arc<List>, terms: &Terms) -> Result<u64> {
+        self.core.check_open()?;
+        list.allows(terms.direction)?;
+        list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
+        let state = |part: &Part| self.state_of(list, part);
+        match list.parts() {
+            [one] => self.launch(Shape::part(list, 0), terms, || state(one)),
+            _ => self.launch_parts(list, terms, state),
+        }
+    }
+
+    /// Whether a part can start: its memories are there, and its peer.
+    fn check_part(&self, list: &List, part: &Part) -> Result<()> {
+        for remote in list.remotes_of(part) {
+            if let Some(error) = Error::of_remote(remote.state()) {
+                let entry = list.entry_of(part, remote).unwrap_or(part.first_entry);
+                return Err(error.about(&format!("entry {entry}")));
+            }
+        }
+        let about = |error: Error| error.about(&format!("entry {}", part.first_entry));
+        match list.remotes_of(part).next() {
+            Some(_) => Ok(()),
+            None => self.core.peers.get(part.peer).map(drop).map_err(about),
+        }
+    }
+
+    fn state_of(&self, list: &List, part: &Part) -> RemoteState {
+        let bad = |state: &RemoteState| Error::of_remote(*state).is_some();
+        if let Some(state) = list.remotes_of(part).map(|remote| remote.state()).find(bad) {
+            return state;
+        }
+        match self.core.peers.get(part.peer) {
+            Ok(peer) if peer.state() != PeerState::Down => RemoteState::Ready,
+            _ => RemoteState::PeerLost,
+        }
+    }
+
+    pub fn keep_pages(
+        &self,
+        pages: &Pages,
+        local: &Arc<Memory>,
+        remote: &Arc<RemoteMemory>,
+        urgent: bool,
+    ) -> Result<Arc<Kept>> {
+        self.core.check_open()?;
+        Error::of_remote(remote.state()).map_or(Ok(()), Err)?;
+        let paged = check_pages(pages, local, remote, urgent)?;
+        Ok(Kept::new(KeptShape::Pages(Arc::new(paged))))
+    }
+
+    pub fn keep_list(&self, list: List) -> Result<Arc<Kept>> {
+        self.core.check_open()?;
+        list.parts().iter().try_for_each(|part| self.check_part(&list, part))?;
+        Ok(Kept::new(KeptShape::List(Arc::new(list))))
+    }
+
+    pub fn submit_kept(&self, kept: &Kept, terms: &Terms) -> Result<u64> {
+        let paged = match kept.shape()? {
+            KeptShape::List(list) => return self.submit_list(&list, terms),
+            KeptShape::Pages(paged) => paged,
+        };
+        self.core.check_open()?;
+        Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;
+        check_access(terms.direction, &paged.local, &paged.remote)?;
+        paged.geometry.check_destination(terms.direction)?;
+        self.launch(Shape::pages(&paged), terms, || paged.remote.state())
+    }
+}

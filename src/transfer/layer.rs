@@ -1,0 +1,79 @@
+//! The addresses of a layer, or of an entry of a list, through one lane: looked up
+//! once for all its slices.
+
+use super::geometry::Slice;
+use super::shape::View;
+use crate::fabric::Segment;
+use std::ffi::c_void;
+
+#[derive(Clone, Copy)]
+pub struct Layer {
+    pub index: u64,
+    pub local: u64,
+    pub descriptor: *mut c_void,
+    pub remote: u64,
+    pub key: u64,
+    /// The same place as the owner names it.
+    pub memory: u64,
+    pub range: u32,
+    pub offset: u64,
+    /// What its one post raises; 0: nothing.
+    pub counter: u64,
+}
+
+impl Layer {
+    pub const NONE: Layer = Layer {
+        index: u64::MAX,
+        local: 0,
+        descriptor: std::ptr::null_mut(),
+        remote: 0,
+        key: 0,
+        memory: 0,
+        range: 0,
+        offset: 0,
+        counter: 0,
+    };
+
+    pub fn of(view: View, index: u64, rail: usize, remote_rail: usize) -> Layer {
+        let (local, remote) = match view {
+            View::Pages(paged) => (&paged.local, &paged.remote),
+            View::List(list, part) => list.memories(part.entry(index)),
+        };
+        let ((from, at), (range, offset), counter) = match view {
+            View::Pages(paged) => (paged.geometry.local.layer(index), paged.geometry.remote.layer(index), 0),
+            View::List(_, part) => part.entry(index).places(),
+        };
+        let (address, key) = remote.locate(remote_rail, range, offset);
+        Layer {
+            index,
+            local: local.ranges()[from].base + at,
+            descriptor: local.registration(rail, from).descriptor,
+            remote: address,
+            key,
+            memory: remote.id,
+            range: range as u32,
+            offset,
+            counter,
+        }
+    }
+
+    #[inline]
+    pub fn segment(&self, slice: &Slice) -> Segment {
+        Segment { local: self.local + slice.local, remote: self.remote + slice.remote, len: slice.len }
+    }
+
+    /// Whether its slices may go in one post with another's: they lie in the same
+    /// registrations, and raise nothing.
+    pub fn joins(&self, other: &Layer) -> bool {
+        self.descriptor == other.descriptor
+            && (self.memory, self.key) == (other.memory, other.key)
+            && self.counter == 0
+            && other.counter == 0
+    }
+
+    /// Whether a slice of it goes in a bundle. (What raises a counter goes by itself.)
+    #[inline]
+    pub fn is_bundled(&self, len: u64, bundle_below: u64) -> bool {
+        len < bundle_below && self.counter == 0
+    }
+}

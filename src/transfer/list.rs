@@ -1,0 +1,371 @@
+//! Lists: entries between many memories of many peers, checked once. The entries of
+//! each peer are a part, which moves as a transfer of its own.
+//!
+//! Slice `s` of a part is a piece of an entry: a sum of slices before each entry
+//! leads from one to the other.
+
+use super::geometry::{piece_len, Position, Slice, SLICES_MAX};
+use super::shape::check_access;
+use super::Direction;
+use crate::memory::{Memory, RemoteMemory};
+use crate::status::{Error, Result, Status};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// One entry as the caller asked for it; memories by their number in the builder.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    pub local: Option<u32>,
+    pub remote: Option<u32>,
+    /// 0: the remote memory's.
+    pub peer: u64,
+    pub local_range: u32,
+    pub remote_range: u32,
+    pub local_offset: u64,
+    pub remote_offset: u64,
+    pub len: u64,
+    pub counter: u64,
+}
+
+/// An entry that moves bytes.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    local: u32,
+    remote: u32,
+    local_range: u32,
+    remote_range: u32,
+    local_offset: u64,
+    remote_offset: u64,
+    len: u64,
+    counter: u64,
+    /// Its first slice.
+    first: u64,
+}
+
+/// A range, and an offset in it.
+type Place = (usize, u64);
+
+impl Entry {
+    /// The places on both sides, and what it raises.
+    #[inline]
+    pub fn places(&self) -> (Place, Place, u64) {
+        let local = (self.local_range as usize, self.local_offset);
+        (local, (self.remote_range as usize, self.remote_offset), self.counter)
+    }
+
+    fn slices(&self, piece: u64) -> u64 {
+        // What raises a counter is one post.
+        if self.counter == 0 {
+            self.len.div_ceil(piece)
+        } else {
+            1
+        }
+    }
+}
+
+/// The entries of one peer.
+pub struct Part {
+    pub peer: u64,
+    /// The caller's first entry for this peer, as are those of `remotes`.
+    pub first_entry: u64,
+    entries: Vec<Entry>,
+    /// Each remote memory, and the first entry that uses it.
+    remotes: Vec<(u32, u64)>,
+    pub bytes: u64,
+    pub slices: u64,
+    piece: u64,
+    /// Rails that know all memories, one bit each.
+    pub local_known: u64,
+    pub remote_known: u64,
+    pub whole: bool,
+}
+
+impl Part {
+    fn new(peer: u64, first_entry: u64) -> Part {
+        Part {
+            peer,
+            first_entry,
+            entries: Vec::new(),
+            remotes: Vec::new(),
+            bytes: 0,
+            slices: 0,
+            piece: 1,
+            local_known: u64::MAX,
+            remote_known: u64::MAX,
+            whole: true,
+        }
+    }
+
+    #[inline]
+    pub fn entry(&self, index: u64) -> &Entry {
+        &self.entries[index as usize]
+    }
+
+    pub fn slice_len(&self) -> u64 {
+        (self.bytes / self.slices.max(1)).max(1)
+    }
+
+    /// Mean of the entries.
+    pub fn entry_len(&self) -> u64 {
+        self.bytes / (self.entries.len() as u64).max(1)
+    }
+
+    pub fn seek(&self, slice: u64) -> Position {
+        let entry = self.entries.partition_point(|entry| entry.first <= slice) - 1;
+        Position { layer: entry as u64, page: 0, piece: slice - self.entries[entry].first }
+    }
+
+    #[inline]
+    pub fn take(&self, at: Position) -> (Slice, Position) {
+        let entry = self.entry(at.layer);
+        let within = at.piece * self.piece;
+        let left = entry.len - within;
+        if entry.counter == 0 && left > self.piece {
+            let slice = Slice { local: within, remote: within, len: self.piece, slices: 1 };
+            return (slice, Position { piece: at.piece + 1, ..at });
+        }
+        let slice = Slice { local: within, remote: within, len: left, slices: 1 };
+        (slice, Position { layer: at.layer + 1, page: 0, piece: 0 })
+    }
+
+    /// Cuts it for so many rails and for the class.
+    fn cut(&mut self, rails: u64, urgent: bool) -> Result<()> {
+        self.entries.shrink_to_fit();
+        self.piece = piece_len(self.bytes, rails, urgent);
+        for entry in &mut self.entries {
+            entry.first = self.slices;
+            self.slices += entry.slices(self.piece);
+        }
+        if self.slices >= SLICES_MAX {
+            return Err(Error::limit(format!(
+                "{} bytes to one peer are more than one list can move: split it",
+                self.bytes
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// A checked list. Its memories are not given back while this lives.
+pub struct List {
+    locals: Vec<Arc<Memory>>,
+    remotes: Vec<Arc<RemoteMemory>>,
+    parts: Vec<Part>,
+    /// Why it cannot be written, or read.
+    refusals: [Option<Error>; 2],
+}
+
+impl List {
+    #[inline]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    #[inline]
+    pub fn memories(&self, entry: &Entry) -> (&Arc<Memory>, &Arc<RemoteMemory>) {
+        (&self.locals[entry.local as usize], &self.remotes[entry.remote as usize])
+    }
+
+    pub fn remotes_of<'a>(&'a self, part: &'a Part) -> impl Iterator<Item = &'a Arc<RemoteMemory>> {
+        part.remotes.iter().map(|(remote, _)| &self.remotes[*remote as usize])
+    }
+
+    pub fn entry_of(&self, part: &Part, remote: &Arc<RemoteMemory>) -> Option<u64> {
+        let of = |(known, _): &&(u32, u64)| Arc::ptr_eq(&self.remotes[*known as usize], remote);
+        part.remotes.iter().find(of).map(|(_, entry)| *entry)
+    }
+
+    pub fn allows(&self, direction: Direction) -> Result<()> {
+        self.refusals[direction as usize].clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        self.locals.iter().for_each(|memory| memory.exit());
+        self.remotes.iter().for_each(|memory| memory.unkeep());
+    }
+}
+
+/// Takes entries one by one, and checks them.
+#[derive(Default)]
+pub struct Builder {
+    locals: Vec<Arc<Memory>>,
+    remotes: Vec<Arc<RemoteMemory>>,
+    /// The part of each remote memory; none before an entry uses it.
+    part_of: Vec<Option<u32>>,
+    part_of_peer: HashMap<u64, u32>,
+    parts: Vec<Part>,
+    refusals: [Option<Error>; 2],
+    entries: u64,
+}
+
+impl Builder {
+    /// The number of a memory that was not named before.
+    pub fn add_local(&mut self, memory: &Arc<Memory>) -> u32 {
+        self.locals.push(memory.clone());
+        self.locals.len() as u32 - 1
+    }
+
+    pub fn add_remote(&mut self, memory: &Arc<RemoteMemory>) -> u32 {
+        self.remotes.push(memory.clone());
+        self.part_of.push(None);
+        self.remotes.len() as u32 - 1
+    }
+
+    fn part(&mut self, peer: u64) -> u32 {
+        let (parts, entry) = (&mut self.parts, self.entries);
+        *self.part_of_peer.entry(peer).or_insert_with(|| {
+            parts.push(Part::new(peer, entry));
+            parts.len() as u32 - 1
+        })
+    }
+
+    pub fn add(&mut self, asked: &Asked) -> Result<()> {
+        let index = self.entries;
+        let peer = self.peer(asked)?;
+        if asked.len == 0 {
+            self.part(peer);
+        } else {
+            let (Some(local), Some(remote)) = (asked.local, asked.remote) else {
+                return Err(Error::handle("its memories are NULL, but its len is not 0"));
+            };
+            self.check(asked, local, remote)?;
+            let part = self.part_using(peer, local, remote);
+            part.bytes = part
+                .bytes
+                .checked_add(asked.len)
+                .ok_or_else(|| Error::limit("with it, the bytes to this peer are more than 2^64"))?;
+            part.entries.push(Entry {
+                local,
+                remote,
+                local_range: asked.local_range,
+                remote_range: asked.remote_range,
+                local_offset: asked.local_offset,
+                remote_offset: asked.remote_offset,
+                len: asked.len,
+                counter: asked.counter,
+                first: 0,
+            });
+        }
+        self.entries = index + 1;
+        Ok(())
+    }
+
+    fn peer(&self, asked: &Asked) -> Result<u64> {
+        let of_remote = asked.remote.map_or(0, |remote| self.remotes[remote as usize].peer);
+        match (of_remote, asked.peer) {
+            (0, 0) => Err(Error::handle("it names neither a remote memory nor a peer")),
+            (0, peer) | (peer, 0) => Ok(peer),
+            (of_remote, peer) if of_remote == peer => Ok(peer),
+            (of_remote, peer) => Err(Error::invalid(format!(
+                "its peer is {peer:#x}, but its remote memory is of peer {of_remote:#x}"
+            ))),
+        }
+    }
+
+    fn check(&mut self, asked: &Asked, local: u32, remote: u32) -> Result<()> {
+        let (local, remote) = (&self.locals[local as usize], &self.remotes[remote as usize]);
+        let (range, offset) = (asked.local_range, asked.local_offset);
+        within("local", range, offset, asked.len, local.range_len(range.into()))?;
+        let (range, offset) = (asked.remote_range, asked.remote_offset);
+        within("remote", range, offset, asked.len, remote.range_len(range.into()))?;
+        for direction in [Direction::Write, Direction::Read] {
+            let refusal = &mut self.refusals[direction as usize];
+            if refusal.is_none() {
+                let refused = check_access(direction, local, remote).err();
+                *refusal = refused.map(|error| error.about(&format!("entry {}", self.entries)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The part of an entry, which learns of the memories.
+    fn part_using(&mut self, peer: u64, local: u32, remote: u32) -> &mut Part {
+        let entry = self.entries;
+        let known = self.part_of[remote as usize];
+        let index = known.unwrap_or_else(|| self.part(peer));
+        let part = &mut self.parts[index as usize];
+        if known.is_none() {
+            self.part_of[remote as usize] = Some(index);
+            part.remotes.push((remote, entry));
+            let remote = &self.remotes[remote as usize];
+            part.remote_known &= remote.known();
+            part.whole &= remote.is_whole();
+        }
+        let local = &self.locals[local as usize];
+        part.local_known &= local.known();
+        part.whole &= local.is_whole();
+        part
+    }
+
+    /// All entries are there.
+    pub fn finish(mut self, urgent: bool) -> Result<List> {
+        for part in &mut self.parts {
+            let rails = part.remotes.iter().map(|(remote, _)| self.remotes[*remote as usize].lanes()).max();
+            part.cut(rails.unwrap_or(1), urgent)?;
+        }
+        for (i, memory) in self.locals.iter().enumerate() {
+            if !memory.enter() {
+                self.locals[..i].iter().for_each(|entered| entered.exit());
+                return Err(Error::handle("a local memory of the list is being deregistered"));
+            }
+        }
+        self.remotes.iter().for_each(|memory| memory.keep());
+        let Builder { locals, remotes, parts, refusals, .. } = self;
+        Ok(List { locals, remotes, parts, refusals })
+    }
+}
+
+fn within(name: &str, range: u32, offset: u64, len: u64, of: Option<u64>) -> Result<()> {
+    let Some(of) = of else {
+        return Err(Error::new(Status::Range, format!("{name}_range {range} does not exist in the memory")));
+    };
+    if offset.checked_add(len).is_none_or(|end| end > of) {
+        return Err(Error::new(
+            Status::Range,
+            format!("{len} bytes at {name}_offset {offset} end outside {name}_range {range}, which has {of} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(lens: &[u64]) -> Part {
+        let mut part = Part::new(1, 0);
+        for len in lens {
+            part.bytes += len;
+            part.entries.push(Entry {
+                local: 0,
+                remote: 0,
+                local_range: 0,
+                remote_range: 0,
+                local_offset: 0,
+                remote_offset: 0,
+                len: *len,
+                counter: 0,
+                first: 0,
+            });
+        }
+        part.cut(4, false).expect("not too long");
+        part
+    }
+
+    #[test]
+    fn every_slice_is_found_from_anywhere() {
+        let lens = [1, 5 << 20, 64 << 10, (64 << 10) + 1, 7];
+        let part = part(&lens);
+        let (mut at, mut sums) = (Position::default(), [0; 5]);
+        for slice in 0..part.slices {
+            assert_eq!((part.seek(slice).layer, part.seek(slice).piece), (at.layer, at.piece));
+            let (taken, next) = part.take(at);
+            assert_eq!(taken.local, sums[at.layer as usize]);
+            sums[at.layer as usize] += taken.len;
+            at = next;
+        }
+        assert_eq!((sums, at.layer), (lens, 5));
+    }
+}

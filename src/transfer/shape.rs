@@ -1,0 +1,231 @@
+//! What a transfer moves, checked, with the memories that it holds: pages, or the
+//! part of a list that goes to one peer. `Geometry` and `Part` have the cutting
+//! into slices.
+
+use super::geometry::{Geometry, Position, Slice};
+use super::list::{List, Part};
+use super::Direction;
+use crate::memory::{Memory, RemoteMemory};
+use crate::status::{Error, Result, Status};
+use std::sync::Arc;
+
+/// Pages between two memories, which are not given back while this lives.
+pub struct Paged {
+    pub geometry: Geometry,
+    pub local: Arc<Memory>,
+    pub remote: Arc<RemoteMemory>,
+}
+
+impl Paged {
+    pub fn new(geometry: Geometry, local: &Arc<Memory>, remote: &Arc<RemoteMemory>) -> Result<Paged> {
+        if !local.enter() {
+            return Err(Error::handle("the local memory is being deregistered"));
+        }
+        remote.keep();
+        Ok(Paged { geometry, local: local.clone(), remote: remote.clone() })
+    }
+}
+
+impl Drop for Paged {
+    fn drop(&mut self) {
+        self.local.exit();
+        self.remote.unkeep();
+    }
+}
+
+/// Whether bytes may go this way between two memories.
+pub fn check_access(direction: Direction, local: &Memory, remote: &RemoteMemory) -> Result<()> {
+    let (allowed, needed) = match direction {
+        Direction::Write => (remote.writable, "WEFT_ACCESS_REMOTE_WRITE"),
+        Direction::Read => (remote.readable, "WEFT_ACCESS_REMOTE_READ"),
+    };
+    if !allowed {
+        return Err(Error::new(
+            Status::RemoteAccess,
+            format!("the owner registered this memory without {needed}"),
+        ));
+    }
+    if direction == Direction::Read && !local.is_writable() {
+        return Err(Error::invalid("a read into memory that this process may not write to"));
+    }
+    Ok(())
+}
+
+/// A shape as its transfer has it: its own, or shared with others. The transfer is a
+/// user of the remote memories for as long as this lives.
+pub struct Shape {
+    held: Held,
+}
+
+enum Held {
+    Own(Paged),
+    Pages(Arc<Paged>),
+    /// One part of a list.
+    List(Arc<List>, usize),
+}
+
+impl Shape {
+    fn new(held: Held) -> Shape {
+        let shape = Shape { held };
+        shape.view().remotes().for_each(|remote| remote.enter());
+        shape
+    }
+
+    pub fn own(paged: Paged) -> Shape {
+        Shape::new(Held::Own(paged))
+    }
+
+    pub fn pages(paged: &Arc<Paged>) -> Shape {
+        Shape::new(Held::Pages(paged.clone()))
+    }
+
+    pub fn part(list: &Arc<List>, part: usize) -> Shape {
+        Shape::new(Held::List(list.clone(), part))
+    }
+
+    #[inline]
+    pub fn view(&self) -> View<'_> {
+        match &self.held {
+            Held::Own(paged) => View::Pages(paged),
+            Held::Pages(paged) => View::Pages(paged),
+            Held::List(list, part) => View::List(list, &list.parts()[*part]),
+        }
+    }
+}
+
+impl Drop for Shape {
+    fn drop(&mut self) {
+        self.view().remotes().for_each(|remote| remote.exit());
+    }
+}
+
+/// A shape, whoever has it.
+#[derive(Clone, Copy)]
+pub enum View<'a> {
+    Pages(&'a Paged),
+    List(&'a List, &'a Part),
+}
+
+impl<'a> View<'a> {
+    pub fn peer(self) -> u64 {
+        match self {
+            View::Pages(paged) => paged.remote.peer,
+            View::List(_, part) => part.peer,
+        }
+    }
+
+    #[inline]
+    pub fn slices(self) -> u64 {
+        match self {
+            View::Pages(paged) => paged.geometry.slices,
+            View::List(_, part) => part.slices,
+        }
+    }
+
+    pub fn bytes(self) -> u64 {
+        match self {
+            View::Pages(paged) => paged.geometry.bytes(),
+            View::List(_, part) => part.bytes,
+        }
+    }
+
+    /// Bytes of most slices, or their mean.
+    #[inline]
+    pub fn slice_len(self) -> u64 {
+        match self {
+            View::Pages(paged) => paged.geometry.slice_len(),
+            View::List(_, part) => part.slice_len(),
+        }
+    }
+
+    /// Bytes of a page or entry, before large ones are cut.
+    pub fn page_len(self) -> u64 {
+        match self {
+            View::Pages(paged) => paged.geometry.page_len(),
+            View::List(_, part) => part.entry_len(),
+        }
+    }
+
+    pub fn seek(self, slice: u64) -> Position {
+        match self {
+            View::Pages(paged) => paged.geometry.seek(slice),
+            View::List(_, part) => part.seek(slice),
+        }
+    }
+
+    /// As `Geometry::take`; entries of lists are not merged.
+    #[inline(always)]
+    pub fn take(self, at: Position, most: u64) -> (Slice, Position) {
+        match self {
+            View::Pages(paged) => paged.geometry.take(at, most),
+            View::List(_, part) => part.take(at),
+        }
+    }
+
+    /// As `Geometry::whole_pages`, with what they are pages of.
+    #[inline]
+    pub fn whole_pages(self, at: Position, most: u64) -> Option<(&'a Geometry, u64)> {
+        let View::Pages(paged) = self else { return None };
+        let run = paged.geometry.whole_pages(at, most);
+        (run > 0).then_some((&paged.geometry, run))
+    }
+
+    pub fn remotes(self) -> impl Iterator<Item = &'a Arc<RemoteMemory>> {
+        let (one, many) = match self {
+            View::Pages(paged) => (Some(&paged.remote), None),
+            View::List(list, part) => (None, Some(list.remotes_of(part))),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    pub fn uses(self, remote: &Arc<RemoteMemory>) -> bool {
+        self.remotes().any(|used| Arc::ptr_eq(used, remote))
+    }
+
+    /// Of a list: the first entry that uses a remote memory.
+    pub fn entry_of(self, remote: &Arc<RemoteMemory>) -> Option<u64> {
+        match self {
+            View::Pages(_) => None,
+            View::List(list, part) => list.entry_of(part, remote),
+        }
+    }
+
+    /// Of a list: its first entry.
+    pub fn first_entry(self) -> Option<u64> {
+        match self {
+            View::Pages(_) => None,
+            View::List(_, part) => Some(part.first_entry),
+        }
+    }
+
+    /// All rails know all of its memories.
+    #[inline]
+    pub fn is_whole(self) -> bool {
+        match self {
+            View::Pages(paged) => paged.local.is_whole() && paged.remote.is_whole(),
+            View::List(_, part) => part.whole,
+        }
+    }
+
+    #[inline]
+    pub fn knows(self, rail: usize) -> bool {
+        match self {
+            View::Pages(paged) => paged.local.knows(rail),
+            View::List(_, part) => part.local_known >> rail & 1 != 0,
+        }
+    }
+
+    #[inline]
+    pub fn remote_knows(self, rail: usize) -> bool {
+        match self {
+            View::Pages(paged) => paged.remote.knows(rail),
+            View::List(_, part) => part.remote_known >> rail & 1 != 0,
+        }
+    }
+
+    /// Whether a lane between two rails can carry it: both know its memory.
+    #[inline]
+    pub fn reaches(self, rail: usize, remote_rail: usize) -> bool {
+        self.knows(rail) && self.remote_knows(remote_rail)
+    }
+}

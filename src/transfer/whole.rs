@@ -1,0 +1,113 @@
+//! An operation in parts: a list over several peers. Each part is an operation of
+//! its own, with its own deadline; the whole ends when the last of them has.
+
+use super::table::{Body, Slot, Table};
+use super::Outcome;
+use crate::status::Status;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// In a slot: the operation is no part of another.
+pub(super) const ALONE: u64 = 0;
+/// It has parts. (No id is all ones.)
+pub(super) const IN_PARTS: u64 = u64::MAX;
+
+/// How the first part that failed did.
+#[derive(Clone, Copy)]
+struct Failure {
+    outcome: Outcome,
+    peer: u64,
+}
+
+/// What a slot knows of the whole.
+pub(super) struct Whole {
+    /// The id of the whole, `ALONE` or `IN_PARTS`.
+    pub of: AtomicU64,
+    /// Parts that have not ended.
+    left: AtomicU64,
+    failed: Mutex<Option<Failure>>,
+}
+
+impl Whole {
+    pub fn new() -> Whole {
+        Whole { of: AtomicU64::new(ALONE), left: AtomicU64::new(0), failed: Mutex::new(None) }
+    }
+}
+
+/// Slots that were taken and not filled yet; those left over go back.
+pub struct Reserved<'a> {
+    pub(super) table: &'a Table,
+    pub(super) first: Option<&'a Slot>,
+}
+
+impl<'a> Reserved<'a> {
+    fn take(&mut self) -> Option<&'a Slot> {
+        let slot = self.first.take()?;
+        self.first = self.table.after(slot);
+        Some(slot)
+    }
+
+    /// Begins an operation of so many parts. It is held until the last has ended.
+    pub fn begin_whole(&mut self, body: Body, parts: u64) -> Option<u64> {
+        let slot = self.take()?;
+        slot.whole.left.store(parts, Ordering::Relaxed);
+        *slot.whole.failed.lock() = None;
+        Some(self.table.fill(slot, body, 0, u64::MAX, IN_PARTS))
+    }
+
+    /// Begins one of its parts, as `Table::begin`.
+    pub fn begin_part(&mut self, body: Body, slices: u64, deadline: u64, whole: u64) -> Option<u64> {
+        let slot = self.take()?;
+        Some(self.table.fill(slot, body, slices, deadline, whole))
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        while let Some(slot) = self.take() {
+            self.table.push_free(slot);
+        }
+    }
+}
+
+impl Table {
+    /// Takes slots; `None`, and none is taken, where there are not so many.
+    pub fn reserve(&self, count: usize) -> Option<Reserved<'_>> {
+        let mut reserved = Reserved { table: self, first: None };
+        for _ in 0..count {
+            let slot = self.take()?;
+            self.chain(slot, reserved.first);
+            reserved.first = Some(slot);
+        }
+        Some(reserved)
+    }
+
+    /// A part has ended; the last one ends the whole.
+    pub(super) fn part_ended(&self, whole: u64, outcome: Outcome, (peer, first_post): (u64, u64), now: u64) {
+        let slot = self.held_slot(whole);
+        if outcome.status != Status::Ok {
+            slot.whole.failed.lock().get_or_insert(Failure { outcome, peer });
+        }
+        if first_post != 0 {
+            let earlier = |first: u64| (first == 0 || first_post < first).then_some(first_post);
+            let _ = slot.first_post.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earlier);
+        }
+        if slot.whole.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let failed = slot.whole.failed.lock().take();
+        let Failure { outcome, peer } = failed.unwrap_or(Failure { outcome: Outcome::OK, peer: 0 });
+        self.leave(slot, 0);
+        self.end_as(whole, outcome, (Some(peer), 0), now);
+    }
+
+    /// Cancels an operation, with its parts if it has any; false if there was
+    /// nothing left to cancel.
+    pub fn cancel(&self, id: u64, now: u64) -> bool {
+        let canceled = Outcome::of(Status::Canceled);
+        if self.is_in_parts(id) {
+            return self.end_parts(id, canceled, now);
+        }
+        self.end(id, canceled, now)
+    }
+}
