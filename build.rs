@@ -16,8 +16,18 @@ fn main() {
 mod header {
     use std::{env, fs, path::Path};
 
-    const SECTIONS: [&str; 9] =
-        ["version", "status", "topology", "endpoint", "peer", "memory", "completion", "transfer", "message"];
+    const SECTIONS: [&str; 10] = [
+        "version",
+        "status",
+        "topology",
+        "endpoint",
+        "peer",
+        "memory",
+        "completion",
+        "counter",
+        "transfer",
+        "message",
+    ];
 
     pub fn write() {
         let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");

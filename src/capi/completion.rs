@@ -32,6 +32,8 @@ pub const WEFT_COMPLETION_PEER_UP: weft_completion_kind = 6;
 /// `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_PEER_LOST`. All operations with it have
 /// completed; its id is stale from now on.
 pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
+/// A `weft_counter_expect` ended.
+pub const WEFT_COMPLETION_COUNTER: weft_completion_kind = 8;
 
 /// What polling hands out: always 128 bytes. Fields that a kind does not name
 /// are 0, but for `rail` and `entry`, whose "none" is all ones.

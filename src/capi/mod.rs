@@ -7,6 +7,7 @@
 
 pub mod completion;
 mod config;
+pub mod counter;
 pub mod endpoint;
 mod guard;
 mod handle;

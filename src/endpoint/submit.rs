@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
+use crate::transfer::geometry::Cut;
 use crate::transfer::table::{Body, Left, Move};
 use crate::transfer::{Direction, Outcome, SendSpec, TransferSpec};
 use std::sync::atomic::Ordering;
@@ -14,12 +15,12 @@ use std::sync::Arc;
 /// What a message costs of the allowance beside its bytes.
 const MESSAGE_COST: u64 = 64;
 
-fn full(what: &str) -> Error {
+pub(super) fn full(what: &str) -> Error {
     Error::new(Status::Again, format!("{what}: poll, then try again"))
 }
 
 impl Endpoint {
-    fn deadline(&self, now: u64, timeout_ns: u64) -> u64 {
+    pub(super) fn deadline(&self, now: u64, timeout_ns: u64) -> u64 {
         let timeout = if timeout_ns == 0 { self.core.config.timeout_ns } else { timeout_ns };
         now.saturating_add(timeout)
     }
@@ -32,8 +33,10 @@ impl Endpoint {
         }
         check_access(&spec)?;
         let (local, remote) = (spec.local, spec.remote);
+        let counting = self.counting(&spec)?;
+        let whole = counting.is_some_and(|counting| counting.at_end == 0);
         let geometry = spec.pages.check(
-            (remote.lanes(), spec.urgent),
+            Cut { rails: remote.lanes(), urgent: spec.urgent, whole },
             |range| local.range_len(range),
             |range| remote.range_len(range),
         )?;
@@ -59,7 +62,9 @@ impl Endpoint {
                 local: local.clone(),
                 remote: remote.clone(),
                 notify: spec.notify.map(|notify| (notify.value, notify.data.into())),
+                counting,
             }),
+            expecting: None,
         };
         let Some(id) = core.table.begin(body, slices, self.deadline(now, spec.timeout_ns)) else {
             local.exit();
@@ -107,7 +112,7 @@ impl Endpoint {
 
     /// What ended while we submitted has ended all operations that it saw; ours
     /// may not have been among them.
-    fn end_if_too_late(&self, id: u64, state: RemoteState) {
+    pub(super) fn end_if_too_late(&self, id: u64, state: RemoteState) {
         let late = if self.core.phase.load(Ordering::SeqCst) != super::core::OPEN {
             Some(Status::Canceled)
         } else {
@@ -143,6 +148,7 @@ impl Endpoint {
             submit_ns: now,
             bytes: spec.data.len() as u64,
             transfer: None,
+            expecting: None,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);

@@ -186,7 +186,7 @@ impl Worker {
             return self.welcomed(r, &peer, body, now);
         }
         match header.kind {
-            Kind::Bundle => return self.bundle(r, &peer, &header, body),
+            Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
             Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
             _ => {}
         }
@@ -326,6 +326,7 @@ impl Worker {
                 }
                 link.revoking.push(memory);
             }
+            (Kind::Count, _, Some([counter, by]), _) => core.count(counter as u32, by, now),
             (Kind::Revoked, Some([memory]), ..) => core.revoked(memory, link.peer.id),
             _ => core.count_rubbish(),
         }
@@ -375,8 +376,9 @@ impl Worker {
 
     fn notification(&mut self, link: &Link, body: &[u8], now: u64) -> Delivery {
         let core = &self.core;
-        let Some((value, data)) = body.split_first_chunk::<8>().filter(|(_, data)| data.len() <= NOTIFY_DATA)
-        else {
+        const FIXED: usize = 24;
+        let fixed = read_numbers::<3>(body).filter(|_| body.len() - FIXED <= NOTIFY_DATA);
+        let Some([counter, by, value]) = fixed else {
             core.count_rubbish();
             return Delivery::Taken;
         };
@@ -384,7 +386,8 @@ impl Worker {
             return Delivery::Stalled;
         }
         let mut completion = Completion::new(completion::KIND_NOTIFICATION, Outcome::OK, link.peer.id, now);
-        completion.value = u64::from_le_bytes(*value);
+        completion.value = value;
+        let data = &body[FIXED..];
         if !data.is_empty() {
             let (id, kept) = core.messages.keep(data.to_vec(), &link.peer);
             completion.transfer = id;
@@ -392,6 +395,9 @@ impl Worker {
             completion.bytes = data.len() as u64;
         }
         core.queue.publish(completion);
+        if by > 0 {
+            core.count(counter as u32, by, now);
+        }
         Delivery::TakenUrgently
     }
 
@@ -420,10 +426,8 @@ impl Worker {
         let Some(slot) = core.table.read(id) else { return };
         // SAFETY: held as a reader until it is released.
         let body = unsafe { core.table.body(slot) };
-        if let (Some(link), Some((value, data))) =
-            (self.link(peer), body.transfer.as_ref().and_then(|t| t.notify.as_ref()))
-        {
-            link.push_notify(id, *value, data);
+        if let (Some(link), Some(transfer)) = (self.link(peer), &body.transfer) {
+            link.push_arrived(id, transfer);
         }
         core.table.release(slot);
         self.mark(peer);

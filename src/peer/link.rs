@@ -7,6 +7,7 @@ use super::{Peer, Plan};
 use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
+use crate::transfer::table::Move;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -129,10 +130,20 @@ impl Link {
         }
     }
 
-    pub fn push_notify(&mut self, id: u64, value: u64, data: &[u8]) {
+    /// What the peer hears of a transfer after its last byte: one frame, whatever it says.
+    pub fn push_arrived(&mut self, id: u64, transfer: &Move) {
+        let (counter, by) =
+            transfer.counting.map_or((0, 0), |counting| (counting.immediate, counting.at_end));
         let mut body = Writer::new();
-        body.u64(value).raw(data);
-        self.push(Out { done: Some(id), ..Out::new(Kind::Notify, body.finish()) });
+        body.u64(counter.into()).u64(by);
+        let kind = match &transfer.notify {
+            Some((value, data)) => {
+                body.u64(*value).raw(data);
+                Kind::Notify
+            }
+            None => Kind::Count,
+        };
+        self.push(Out { done: Some(id), ..Out::new(kind, body.finish()) });
     }
 
     /// Asks the owner whether a memory still exists.

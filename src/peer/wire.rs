@@ -42,6 +42,8 @@ pub enum Kind {
     Imported = 18,
     Revoke = 19,
     Revoked = 20,
+    /// A transfer has arrived: a counter is raised.
+    Count = 21,
     /// User channel.
     Message = 32,
     Notify = 33,
@@ -52,7 +54,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Leave, Bye, ByeAck, Ready, Import,
-            Imported, Revoke, Revoked, Message, Notify,
+            Imported, Revoke, Revoked, Count, Message, Notify,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

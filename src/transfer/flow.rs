@@ -283,13 +283,15 @@ impl Flow {
         (mut room, budget): (u64, &mut u32),
     ) -> Step {
         let read = transfer.direction == Direction::Read;
-        let vector = match (self.packing.vectors, read) {
+        // A page that carries an immediate goes by itself.
+        let immediate = transfer.page_immediate();
+        let vector = match (self.packing.vectors && immediate.is_none(), read) {
             (false, _) => 1,
             (true, false) => burst.limits.vector.min(VECTOR),
             (true, true) => burst.limits.read_vector.min(VECTOR),
         };
         let mut posts = burst.posts().min(*budget);
-        let whole = self.within == 0 && (self.urgent || !burst.is_brief());
+        let whole = self.within == 0 && (immediate.is_some() || self.urgent || !burst.is_brief());
         let run = transfer.geometry.whole_pages(self.at, self.end - self.next);
         if whole && run > 0 && (vector == 1 || self.end - self.next == 1) {
             let bytes = room.min(self.turn);
@@ -327,6 +329,7 @@ impl Flow {
                 descriptor,
                 key,
                 delivered: next == transfer.geometry.slices,
+                immediate: None,
                 // Only when the next post of this claim follows at once.
                 more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
             };
@@ -367,6 +370,7 @@ impl Flow {
         let (read, len) = (transfer.direction == Direction::Read, geometry.slice_len());
         let Layer { descriptor, key, .. } = self.layer;
         let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
+        let immediate = transfer.page_immediate();
         let mut segment = Segment::default();
         let mut posted = 0;
         let mut outcome = Step::Posted;
@@ -378,6 +382,7 @@ impl Flow {
                 descriptor,
                 key,
                 delivered: self.next + posted + 1 == geometry.slices,
+                immediate,
                 more: posted + 1 < run,
             };
             // SAFETY: as in `post`.
@@ -446,7 +451,9 @@ impl Flow {
         packer: &mut Packer,
         (room, budget): (u64, &mut u32),
     ) -> Step {
-        let Some(mut bundle) = packer.gather(transfer.remote.id) else { return Step::Full };
+        let Some(mut bundle) = packer.gather(transfer.remote.id, transfer.page_immediate()) else {
+            return Step::Full;
+        };
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {
@@ -519,6 +526,7 @@ impl Flow {
             descriptor,
             key,
             delivered: true,
+            immediate: None,
             more: false,
         };
         // SAFETY: as for a slice.

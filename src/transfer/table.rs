@@ -6,7 +6,8 @@
 //! the one who takes the flows to zero knows whether everything has arrived. The
 //! slot is free again when flows and readers are both gone.
 
-use super::completion::{Completion, KIND_READ, KIND_SEND, KIND_WRITE};
+use super::completion::{Completion, KIND_COUNTER, KIND_READ, KIND_SEND, KIND_WRITE};
+use super::expect::Expecting;
 use super::geometry::Geometry;
 use super::queue::Queue;
 use super::{Direction, Outcome};
@@ -41,9 +42,30 @@ pub struct Move {
     pub local: Arc<Memory>,
     pub remote: Arc<RemoteMemory>,
     pub notify: Option<(u64, Box<[u8]>)>,
+    pub counting: Option<Counting>,
+}
+
+/// How a transfer raises a counter of its peer.
+#[derive(Clone, Copy)]
+pub struct Counting {
+    /// Names the counter.
+    pub immediate: u32,
+    /// By how much after the last byte; 0: each page carries the immediate.
+    pub at_end: u64,
 }
 
 impl Move {
+    /// What each page carries: it is posted by itself, in one piece.
+    #[inline]
+    pub fn page_immediate(&self) -> Option<u32> {
+        self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
+    }
+
+    /// The peer hears of it after the last byte.
+    fn is_announced(&self) -> bool {
+        self.notify.is_some() || self.counting.is_some_and(|counting| counting.at_end > 0)
+    }
+
     /// Whether a lane between two rails can carry it: both know its memory.
     #[inline]
     pub fn reaches(&self, rail: usize, remote_rail: usize) -> bool {
@@ -58,8 +80,9 @@ pub struct Body {
     pub peer: u64,
     pub submit_ns: u64,
     pub bytes: u64,
-    /// `None` for a send.
+    /// `None` for a send, and where counters are expected.
     pub transfer: Option<Move>,
+    pub expecting: Option<Expecting>,
 }
 
 pub struct Slot {
@@ -267,7 +290,7 @@ impl Table {
         let id = self.id_of(slot);
         // SAFETY: the flow holds the slot until it has left.
         let body = unsafe { self.body(slot) };
-        let notify = body.transfer.as_ref().is_some_and(|t| t.notify.is_some()).then_some(body.peer);
+        let notify = body.transfer.as_ref().is_some_and(Move::is_announced).then_some(body.peer);
         let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
         debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
         let after = before - FLOW - arrived;
@@ -309,6 +332,7 @@ impl Table {
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
         let kind = match &body.transfer {
+            None if body.expecting.is_some() => KIND_COUNTER,
             None => KIND_SEND,
             Some(Move { direction: Direction::Write, .. }) => KIND_WRITE,
             Some(_) => KIND_READ,

@@ -37,7 +37,15 @@ fn post(
     key: u64,
     n: usize,
 ) {
-    let rma = Rma { read, segments, descriptor: of.descriptor, key, delivered: false, more: false };
+    let rma = Rma {
+        read,
+        segments,
+        descriptor: of.descriptor,
+        key,
+        delivered: false,
+        immediate: None,
+        more: false,
+    };
     // SAFETY: the tests' memory outlives their NICs' operations.
     assert_eq!(unsafe { nic.rma(&rma, route, token(n)) }, Posted::Yes);
 }
