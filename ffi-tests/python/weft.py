@@ -6,8 +6,8 @@ from ctypes import (POINTER, Structure, byref, c_char, c_char_p, c_int32, c_size
                     c_uint64, c_void_p)
 
 OK, AGAIN = 0, -1
-NOTIFY = 1
-WRITE, READ, SEND, MESSAGE, NOTIFICATION, PEER_UP, PEER_DOWN = range(1, 8)
+NOTIFY, COUNT_PAGES = 1, 4
+WRITE, READ, SEND, MESSAGE, NOTIFICATION, PEER_UP, PEER_DOWN, COUNTER = range(1, 9)
 
 lib = ctypes.CDLL(os.environ["WEFT_TEST_LIBRARY"])
 
@@ -26,7 +26,7 @@ class EndpointConfig(Sized):
         ("workers", c_uint32), ("max_transfers", c_uint32), ("queue_depth", c_uint32),
         ("max_peers", c_uint32), ("idle", c_uint32), ("timeout_ns", c_uint64),
         ("connect_timeout_ns", c_uint64), ("message_bytes", c_uint64),
-        ("packing", c_uint32), ("reserved", c_uint32)]
+        ("packing", c_uint32), ("max_counters", c_uint32)]
 
 
 class EndpointProperties(Sized):
@@ -57,6 +57,14 @@ class PagesArgs(Sized):
         ("local_range_step", c_uint32), ("remote_range_step", c_uint32),
         ("page_len", c_uint64), ("page_count", c_uint64), ("layer_count", c_uint32),
         ("notify_data_len", c_uint32), ("notify", c_uint64), ("notify_data", c_void_p),
+        ("timeout_ns", c_uint64), ("user_data", c_void_p), ("queue", c_void_p),
+        ("counter", c_uint64)]
+
+
+class ExpectArgs(Sized):
+    _fields_ = [
+        ("size", c_uint32), ("flags", c_uint32), ("counters", POINTER(c_uint64)),
+        ("values", POINTER(c_uint64)), ("count", c_uint32), ("reserved", c_uint32),
         ("timeout_ns", c_uint64), ("user_data", c_void_p), ("queue", c_void_p)]
 
 
@@ -111,6 +119,10 @@ for _name, _types in {
     "weft_wait": [c_void_p, POINTER(Completion), c_uint32, c_uint64],
     "weft_event_fd": [c_void_p, POINTER(c_int32)],
     "weft_write_pages": [c_void_p, POINTER(PagesArgs), POINTER(c_uint64)],
+    "weft_counter_create": [c_void_p, POINTER(c_uint64)],
+    "weft_counter_read": [c_void_p, c_uint64, POINTER(c_uint64)],
+    "weft_counter_expect": [c_void_p, POINTER(ExpectArgs), POINTER(c_uint64)],
+    "weft_counter_destroy": [c_void_p, c_uint64],
     "weft_send": [c_void_p, POINTER(SendArgs), POINTER(c_uint64)],
     "weft_message_release": [c_void_p, c_uint64],
 }.items():

@@ -491,7 +491,16 @@ fn rubbish_in_answers_touches_no_other_memory() {
         let segment = Segment { local, remote: 0, len: 1 << 16 };
         let mut reaped = Vec::new();
         for n in 0..10 {
-            outgoing.rma(n % 2 == 0, &[segment], 1, None, token(n));
+            let rma = Rma {
+                read: n % 2 == 0,
+                segments: &[segment],
+                descriptor: std::ptr::null_mut(),
+                key: 1,
+                delivered: false,
+                immediate: None,
+                more: false,
+            };
+            outgoing.rma(&rma, None, token(n));
         }
         outgoing.pump(&mut { u64::MAX }, &mut reaped);
         for n in 0..CELLS {
@@ -528,6 +537,7 @@ fn a_request_of_an_unknown_area_is_refused() {
         len: 4096,
         area: 3,
         key: 5,
+        immediate: None,
         remote: base,
         words: [0; 4],
     };
