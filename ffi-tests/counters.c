@@ -268,6 +268,8 @@ SHAPE(small_pages, .page_len = 4096, .count = 500, .layers = 2, .adjacent = true
 SHAPE(small_pages_over_rails, .page_len = 4096, .count = 500, .layers = 2, .rails = 4)
 SHAPE(small_pages_unpacked, .page_len = 4096, .count = 500, .layers = 1, .adjacent = true,
       .packing = WEFT_PACKING_OFF)
+SHAPE(small_pages_in_vectors, .page_len = 4096, .count = 500, .layers = 1,
+      .packing = WEFT_PACKING_VECTORS)
 SHAPE(tiny_pages, .page_len = 9, .count = 3000, .layers = 1)
 SHAPE(tiny_pages_unpacked, .page_len = 8, .count = 3000, .layers = 1, .adjacent = true,
       .packing = WEFT_PACKING_OFF)
@@ -636,6 +638,7 @@ static const struct test tests[] = {
     {"small_pages", "any", small_pages},
     {"small_pages_over_rails", "any", small_pages_over_rails},
     {"small_pages_unpacked", "any", small_pages_unpacked},
+    {"small_pages_in_vectors", "any", small_pages_in_vectors},
     {"tiny_pages", "any", tiny_pages},
     {"tiny_pages_unpacked", "any", tiny_pages_unpacked},
     {"large_pages", "any", large_pages},

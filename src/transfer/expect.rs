@@ -167,6 +167,7 @@ impl Waiting {
 mod tests {
     use super::*;
     use crate::transfer::counters::Raised;
+    use std::sync::atomic::AtomicU64;
 
     fn entry(counters: &Counters, id: u64, value: u64) -> Entry {
         Entry { place: counters.find(id).expect("it exists").0, value }
@@ -217,31 +218,41 @@ mod tests {
         assert!(!counters.watch(late.ticket(), 6, &entries, &mut ended));
     }
 
+    /// In each round one arrival and one who waits for it meet: one of them sees it.
     #[test]
     fn no_value_is_missed_while_others_raise_it() {
+        const ROUNDS: u64 = 50_000;
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");
-        let last = 20_000;
-        let others = counters.clone();
+        let (others, round) = (counters.clone(), Arc::new(AtomicU64::new(0)));
+        let (begun, done) = (round.clone(), Arc::new(AtomicU64::new(0)));
+        let raised = done.clone();
         let raiser = std::thread::spawn(move || {
             let mut ended = Vec::new();
-            for _ in 0..last {
+            for n in 1..=ROUNDS {
+                while begun.load(Ordering::SeqCst) < n {
+                    std::thread::yield_now();
+                }
                 if let Raised::Reached(index) = others.raise(a as u32, 1) {
                     others.settle(index, &mut ended);
                 }
+                raised.store(n, Ordering::SeqCst);
             }
             ended
         });
-        let (mut seen, mut expectings) = (Vec::new(), Vec::new());
-        for operation in 1..=2000 {
-            let (place, value) = counters.find(a).expect("it exists");
-            let entries: Arc<[Entry]> = [Entry { place, value: (value + operation % 3).min(last) }].into();
+        let mut ended = Vec::new();
+        for n in 1..=ROUNDS {
+            let entries: Arc<[Entry]> = [entry(&counters, a, n)].into();
             let expecting = Expecting::new(&counters, entries.clone());
-            assert!(counters.watch(expecting.ticket(), operation, &entries, &mut seen));
-            expectings.push(expecting);
+            round.store(n, Ordering::SeqCst);
+            (0..n % 64).for_each(|_| std::hint::spin_loop());
+            assert!(counters.watch(expecting.ticket(), n, &entries, &mut ended));
+            while done.load(Ordering::SeqCst) < n {
+                std::thread::yield_now();
+            }
         }
-        seen.extend(raiser.join().expect("no panic"));
-        seen.sort();
-        assert_eq!(seen, (1..=2000).collect::<Vec<u64>>());
+        ended.extend(raiser.join().expect("no panic"));
+        ended.sort();
+        assert_eq!(ended, (1..=ROUNDS).collect::<Vec<u64>>());
     }
 }
