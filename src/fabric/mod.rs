@@ -15,7 +15,11 @@ pub mod sim;
 
 use crate::status::Result;
 use std::ffi::c_void;
+use std::num::NonZeroU32;
 use std::os::fd::RawFd;
+
+/// What a write tells its target beside its bytes. (Never 0: so that none costs no word more.)
+pub type Immediate = NonZeroU32;
 
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
@@ -112,7 +116,7 @@ pub struct Rma<'a> {
     /// Ask for delivery-complete (`Delivery::Each` and `Covers`).
     pub delivered: bool,
     /// Of a write: the target reaps it when the bytes are there (`Reaped::immediate`).
-    pub immediate: Option<u32>,
+    pub immediate: Option<Immediate>,
     /// Another post follows at once: the doorbell may wait for it.
     pub more: bool,
 }
@@ -147,7 +151,7 @@ pub struct Reaped {
     pub errno: i32,
     pub provider_errno: i32,
     /// An arrival's; only ever without an error.
-    pub immediate: Option<u32>,
+    pub immediate: Option<Immediate>,
 }
 
 impl Reaped {
@@ -155,7 +159,7 @@ impl Reaped {
         Reaped { scratch, len: 0, errno, provider_errno: errno, immediate: None }
     }
 
-    pub fn arrival(immediate: u32) -> Reaped {
+    pub fn arrival(immediate: Immediate) -> Reaped {
         Reaped { immediate: Some(immediate), ..Reaped::of(std::ptr::null_mut(), 0) }
     }
 }

@@ -133,7 +133,7 @@ impl Link {
     /// What the peer hears of a transfer after its last byte: one frame, whatever it says.
     pub fn push_arrived(&mut self, id: u64, transfer: &Move) {
         let (counter, by) =
-            transfer.counting.map_or((0, 0), |counting| (counting.immediate, counting.at_end));
+            transfer.counting.map_or((0, 0), |counting| (counting.immediate.get(), counting.at_end));
         let mut body = Writer::new();
         body.u64(counter.into()).u64(by);
         let kind = match &transfer.notify {

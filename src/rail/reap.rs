@@ -103,7 +103,10 @@ impl Rail {
         let &Reaped { errno, provider_errno, len, .. } = reaped;
         let op = reaped.scratch.cast::<Op>();
         if let Some(immediate) = reaped.immediate {
-            return Done { immediate, ..Done::of(Work::Arrival, u32::MAX, self.take_receive(op)) };
+            return Done {
+                immediate: immediate.get(),
+                ..Done::of(Work::Arrival, u32::MAX, self.take_receive(op))
+            };
         }
         if op.is_null() {
             // The provider does not say whose error it is: it is the rail's.

@@ -7,6 +7,7 @@
 //! without a lock, a lookup or an allocation. `expect` has who waits for values.
 
 use super::expect::Waiting;
+use crate::fabric::Immediate;
 use crate::status::{Error, Result};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
@@ -90,20 +91,21 @@ fn owner_of(incarnation: u64) -> u32 {
 }
 
 /// What names a counter of a peer on the wire.
-pub fn immediate_of(id: u64, incarnation: u64) -> Result<u32> {
+pub fn immediate_of(id: u64, incarnation: u64) -> Result<Immediate> {
     let owner = owner_of(incarnation);
-    if (id >> 32) as u32 != owner || id as u32 == 0 {
-        return Err(Error::handle(format!(
+    let of_owner = (id >> 32) as u32 == owner;
+    Immediate::new(id as u32).filter(|_| of_owner).ok_or_else(|| {
+        Error::handle(format!(
             "counter {id:#x} is not one of the peer's (they begin with {owner:#010x}): it is this endpoint's own or \
              another's, or the peer was restarted"
-        )));
-    }
-    Ok(id as u32)
+        ))
+    })
 }
 
 impl Counters {
     pub fn new(capacity: usize, incarnation: u64) -> Counters {
-        let index_bits = capacity.next_power_of_two().trailing_zeros();
+        // At least one: then 1 has generation 0 and names no counter.
+        let index_bits = capacity.next_power_of_two().trailing_zeros().max(1);
         let generation_bits = GENERATION_BITS.min(u32::BITS - index_bits);
         Counters {
             capacity,

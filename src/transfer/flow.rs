@@ -6,7 +6,7 @@ use super::geometry::{Position, Slice, PIECE};
 use super::pack::{Packer, Piece};
 use super::table::{Move, Slot, Table};
 use super::Direction;
-use crate::fabric::{Posted, Rma, Segment};
+use crate::fabric::{Immediate, Posted, Rma, Segment};
 use crate::rail::{Burst, Tag, Work};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -42,6 +42,8 @@ pub struct Flow {
     pass: u32,
     packing: Packing,
     urgent: bool,
+    /// What each page carries: then it is posted by itself, in one piece.
+    immediate: Option<Immediate>,
     next: u64,
     end: u64,
     at: Position,
@@ -141,6 +143,7 @@ impl Flow {
             pass: 0,
             packing: share.packing,
             urgent: transfer.urgent,
+            immediate: transfer.page_immediate(),
             next: 0,
             end: 0,
             at: Position::default(),
@@ -284,7 +287,7 @@ impl Flow {
     ) -> Step {
         let read = transfer.direction == Direction::Read;
         // A page that carries an immediate goes by itself.
-        let immediate = transfer.page_immediate();
+        let immediate = self.immediate;
         let vector = match (self.packing.vectors && immediate.is_none(), read) {
             (false, _) => 1,
             (true, false) => burst.limits.vector.min(VECTOR),
@@ -370,7 +373,7 @@ impl Flow {
         let (read, len) = (transfer.direction == Direction::Read, geometry.slice_len());
         let Layer { descriptor, key, .. } = self.layer;
         let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
-        let immediate = transfer.page_immediate();
+        let immediate = self.immediate;
         let mut segment = Segment::default();
         let mut posted = 0;
         let mut outcome = Step::Posted;
@@ -451,7 +454,7 @@ impl Flow {
         packer: &mut Packer,
         (room, budget): (u64, &mut u32),
     ) -> Step {
-        let Some(mut bundle) = packer.gather(transfer.remote.id, transfer.page_immediate()) else {
+        let Some(mut bundle) = packer.gather(transfer.remote.id, self.immediate) else {
             return Step::Full;
         };
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);

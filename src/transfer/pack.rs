@@ -8,7 +8,7 @@
 //! slices have arrived. Frames and writes of a lane keep their order.
 
 use crate::codec::Reader;
-use crate::fabric::{Limits, Posted, Rma, Segment};
+use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
 use crate::peer::wire::{ABOUT_LANE, HEADER};
 use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
@@ -107,7 +107,7 @@ impl Packer {
 
     /// Begins a bundle for a memory of the peer's, each of whose pieces raises a counter if there
     /// is an immediate; `None` without a free slot.
-    pub fn gather(&mut self, memory: u64, immediate: Option<u32>) -> Option<Gathering<'_>> {
+    pub fn gather(&mut self, memory: u64, immediate: Option<Immediate>) -> Option<Gathering<'_>> {
         if !self.has_slot() {
             return None;
         }
@@ -115,7 +115,7 @@ impl Packer {
         let bundle = &mut self.slots[slot as usize];
         bundle.list.clear();
         bundle.list.extend_from_slice(&memory.to_le_bytes());
-        bundle.list.extend_from_slice(&u64::from(immediate.unwrap_or(0)).to_le_bytes());
+        bundle.list.extend_from_slice(&u64::from(immediate.map_or(0, Immediate::get)).to_le_bytes());
         (bundle.slices, bundle.bytes) = (0, 0);
         Some(Gathering { packer: self, slot })
     }

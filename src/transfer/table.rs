@@ -11,6 +11,7 @@ use super::expect::Expecting;
 use super::geometry::Geometry;
 use super::queue::Queue;
 use super::{Direction, Outcome};
+use crate::fabric::Immediate;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
@@ -49,7 +50,7 @@ pub struct Move {
 #[derive(Clone, Copy)]
 pub struct Counting {
     /// Names the counter.
-    pub immediate: u32,
+    pub immediate: Immediate,
     /// By how much after the last byte; 0: each page carries the immediate.
     pub at_end: u64,
 }
@@ -57,7 +58,7 @@ pub struct Counting {
 impl Move {
     /// What each page carries: it is posted by itself, in one piece.
     #[inline]
-    pub fn page_immediate(&self) -> Option<u32> {
+    pub fn page_immediate(&self) -> Option<Immediate> {
         self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
     }
 

@@ -11,7 +11,7 @@ use super::channel::{self, Block, Channel, CELLS};
 use super::copy;
 use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, INLINE, PIECES};
 use super::socket::{self, Heard};
-use crate::fabric::{Reaped, Rma, Scratch, Segment};
+use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,7 @@ struct Op {
     area: u32,
     area_base: u64,
     /// Goes with the last request.
-    immediate: Option<u32>,
+    immediate: Option<Immediate>,
     segments: Vec<Segment>,
     /// Up to where requests were made, and up to where reads have arrived.
     asked: Cursor,

@@ -12,6 +12,7 @@
 //! from a cache line on.
 
 use super::channel::{Cell, AREA};
+use crate::fabric::Immediate;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Segments of one request.
@@ -58,7 +59,7 @@ pub struct Request {
     pub key: u64,
     pub remote: u64,
     /// Of a write that has no inline bytes.
-    pub immediate: Option<u32>,
+    pub immediate: Option<Immediate>,
     /// The inline bytes, or the offset first.
     pub words: [u64; 4],
 }
@@ -92,7 +93,7 @@ impl Request {
         }
         let kind = match self.immediate {
             Some(immediate) => {
-                cell[5].store(immediate.into(), Relaxed);
+                cell[5].store(immediate.get().into(), Relaxed);
                 WRITE_IMMEDIATE
             }
             None => self.kind as u8,
@@ -127,7 +128,10 @@ impl Request {
             area: (second >> 32) as u32,
             key: cell[2].load(Relaxed),
             remote: cell[3].load(Relaxed),
-            immediate: ((first >> 32) as u8 == WRITE_IMMEDIATE).then(|| cell[5].load(Relaxed) as u32),
+            immediate: match (first >> 32) as u8 {
+                WRITE_IMMEDIATE => Immediate::new(cell[5].load(Relaxed) as u32),
+                _ => None,
+            },
             words: [4, 5, 6, 7].map(|i| cell[i].load(Relaxed)),
         };
         request.makes_sense().then_some(request)
@@ -190,7 +194,7 @@ mod tests {
         let paged = Request { inline: 0, pieces: 3, len: 12288, ..request };
         assert_eq!((paged.list_len(), paged.block_len()), (128, 128 + 12288));
         assert_eq!(Request { area: 5, ..paged }.block_len(), 128);
-        let counted = Request { immediate: Some(u32::MAX), words: [1, u32::MAX.into(), 3, 4], ..paged };
+        let counted = Request { immediate: Some(Immediate::MAX), words: [1, u32::MAX.into(), 3, 4], ..paged };
         counted.publish(&cell, 10);
         assert_eq!(Request::read(&cell), Some(counted));
     }
@@ -216,7 +220,7 @@ mod tests {
             Request { len: BYTES + 1, ..sound },
             Request { inline: 33, len: 33, pieces: 1, ..sound },
             Request { inline: 8, pieces: 1, ..sound },
-            Request { inline: 8, len: 8, pieces: 1, immediate: Some(1), ..sound },
+            Request { inline: 8, len: 8, pieces: 1, immediate: Some(Immediate::MIN), ..sound },
             Request { kind: Kind::Read, area: 1, ..sound },
             Request { area: 1, len: AREA_BYTES + 1, ..sound },
             Request { kind: Kind::Message, pieces: 1, len: MESSAGE + 1, ..sound },

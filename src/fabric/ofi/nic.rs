@@ -5,8 +5,8 @@ use super::discover::{Entry, Source};
 use super::signals;
 use crate::clock::Random;
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
-    Segment,
+    Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
+    Scratch, Segment,
 };
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
@@ -305,15 +305,16 @@ impl Nic for OfiNic {
         let remote = |segment: &Segment| fi_rma_iov { addr: segment.remote, len: segment.len as usize, key };
         // SAFETY: as the caller promised.
         unsafe {
-            if let [one] = rma.segments {
-                return self.post(rma, &[local(one)], &[remote(one)], route, scratch);
+            // The shortest way, for what is posted most.
+            if let ([one], None) = (rma.segments, rma.immediate) {
+                return self.post(rma, None, &[local(one)], &[remote(one)], route, scratch);
             }
             let (mut locals, mut remotes): ([_; VECTOR], [_; VECTOR]) = zeroed();
             let count = rma.segments.len().min(VECTOR);
             for (i, segment) in rma.segments[..count].iter().enumerate() {
                 (locals[i], remotes[i]) = (local(segment), remote(segment));
             }
-            self.post(rma, &locals[..count], &remotes[..count], route, scratch)
+            self.post(rma, rma.immediate, &locals[..count], &remotes[..count], route, scratch)
         }
     }
 
@@ -397,6 +398,7 @@ impl OfiNic {
     unsafe fn post(
         &mut self,
         rma: &Rma<'_>,
+        immediate: Option<Immediate>,
         local: &[libc::iovec],
         remote: &[fi_rma_iov],
         route: Route,
@@ -411,7 +413,7 @@ impl OfiNic {
             rma_iov: remote.as_ptr(),
             rma_iov_count: remote.len(),
             context: scratch.cast(),
-            data: rma.immediate.unwrap_or(0).into(),
+            data: immediate.map_or(0, Immediate::get).into(),
         };
         let more = if rma.more { FI_COMPLETION | FI_MORE } else { FI_COMPLETION };
         // SAFETY: the message lives through the call; what it points to as the caller promised.
@@ -420,17 +422,19 @@ impl OfiNic {
                 fi_readmsg(self.ep, &message, more)
             } else {
                 let delivered = if rma.delivered { FI_DELIVERY_COMPLETE } else { 0 };
-                let immediate = if rma.immediate.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+                let immediate = if immediate.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
                 fi_writemsg(self.ep, &message, more | delivered | immediate)
             }
         })
     }
 
-    /// A peer's write with an immediate arrived.
+    /// A peer's write with an immediate arrived. (0 is none of ours: 1 names no counter either.)
+    #[cold]
     fn arrival(&self, entry: &fi_cq_data_entry) -> Reaped {
         // Where it took no receive, the context is nobody's.
         let scratch = if self.arrivals_take_receives { entry.op_context.cast() } else { ptr::null_mut() };
-        Reaped { scratch, ..Reaped::arrival(entry.data as u32) }
+        let immediate = Immediate::new(entry.data as u32).unwrap_or(Immediate::MIN);
+        Reaped { scratch, ..Reaped::arrival(immediate) }
     }
 
     #[cold]
