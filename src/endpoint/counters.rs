@@ -105,18 +105,16 @@ impl Endpoint {
         let serves = |(rail, _): &(usize, _)| !peer.has_service() || peer.is_served_by(*rail);
         let rails = self.core.rails.iter().enumerate().filter(serves);
         let page_max = rails.map(|(_, rail)| rail.immediate_max).min().unwrap_or(0);
-        if page_max == 0 {
-            // The fabric tells nothing of a page by itself: the peer is told of all in the end.
-            let pages = spec.pages.page_count.saturating_mul(spec.pages.layer_count.max(1).into());
-            return Ok(Some(Counting { immediate, at_end: pages }));
-        }
-        let (len, most) = (spec.pages.page_len, page_max.min(PAGE_MAX));
+        let tells = page_max > 0;
+        let (len, most) = (spec.pages.page_len, if tells { page_max.min(PAGE_MAX) } else { PAGE_MAX });
         if len > most {
             return Err(Error::limit(format!(
                 "a page of {len} bytes with WEFT_COUNT_PAGES: at most {most} are allowed, since one post carries it"
             )));
         }
-        Ok(Some(Counting { immediate, at_end: 0 }))
+        // Where the fabric tells nothing of a page by itself, the peer is told of all in the end.
+        let pages = spec.pages.page_count.saturating_mul(spec.pages.layer_count.max(1).into());
+        Ok(Some(Counting { immediate, at_end: if tells { 0 } else { pages } }))
     }
 }
 
