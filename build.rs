@@ -16,7 +16,7 @@ fn main() {
 mod header {
     use std::{env, fs, path::Path};
 
-    const SECTIONS: [&str; 14] = [
+    const SECTIONS: [&str; 15] = [
         "version",
         "status",
         "log",
@@ -25,6 +25,7 @@ mod header {
         "peer",
         "memory",
         "completion",
+        "counter",
         "transfer",
         "list",
         "kept",

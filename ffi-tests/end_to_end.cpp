@@ -121,8 +121,26 @@ void decode(int fd)
     blob.resize(len);
     check("export", weft_memory_export(m.get(), blob.data(), blob.size(), &len));
     tell(fd, blob);
+    weft_counter counter = 0;
+    check("counter", weft_counter_create(e.get(), &counter));
+    const uint64_t value = page_count * layer_count;
+    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    expect.counters = &counter;
+    expect.values = &value;
+    expect.count = 1;
+    weft_transfer id = 0;
+    check("expect", weft_counter_expect(e.get(), &expect, &id));
+    blob.assign(reinterpret_cast<const char *>(&counter),
+                reinterpret_cast<const char *>(&counter + 1));
+    tell(fd, blob);
 
-    weft_completion c = next(e, WEFT_COMPLETION_NOTIFICATION);
+    weft_completion c = next(e, WEFT_COMPLETION_COUNTER);
+    require(c.transfer == id, "the expected counter");
+    uint64_t counted = 0;
+    check("read", weft_counter_read(e.get(), counter, &counted));
+    require(counted == value, "the counter's value");
+    check("destroy", weft_counter_destroy(e.get(), counter));
+    c = next(e, WEFT_COMPLETION_NOTIFICATION);
     require(c.value == 4711, "the notification's value");
     for (size_t l = 0; l < layer_count; l++)
         for (size_t p = 0; p < page_count; p++) // pages arrive in reverse
@@ -193,7 +211,7 @@ void prefill(int fd)
     check("log", weft_log_set(WEFT_LOG_DEFAULT, nullptr, nullptr));
     require(!lines.empty(), "a line of the log");
     memory m = register_all(e, layers);
-    auto address = hear(fd), descriptor = hear(fd);
+    auto address = hear(fd), descriptor = hear(fd), counter = hear(fd);
     weft_peer peer = 0;
     check("connect", weft_peer_connect(e.get(), address.data(), address.size(), nullptr, &peer));
     weft_remote_memory *made = nullptr;
@@ -205,7 +223,8 @@ void prefill(int fd)
     for (uint32_t p = page_count; p-- > 0;)
         pages.push_back(p);
     weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    args.flags = WEFT_NOTIFY;
+    args.flags = WEFT_NOTIFY | WEFT_COUNT_PAGES;
+    std::memcpy(&args.counter, counter.data(), sizeof args.counter);
     args.local = m.get();
     args.remote = theirs.get();
     args.local_range_step = args.remote_range_step = 1;

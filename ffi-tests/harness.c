@@ -468,7 +468,8 @@ weft_completion box_await_at(const char *file, int line, struct box *box,
         for (; seen < box->count; seen++) {
             const weft_completion *c = &box->items[seen];
             bool operation = c->kind == WEFT_COMPLETION_WRITE || c->kind == WEFT_COMPLETION_READ ||
-                             c->kind == WEFT_COMPLETION_SEND || c->kind == WEFT_COMPLETION_ATOMIC;
+                             c->kind == WEFT_COMPLETION_SEND || c->kind == WEFT_COMPLETION_ATOMIC ||
+                             c->kind == WEFT_COMPLETION_COUNTER;
             if (operation && c->transfer == transfer) {
                 weft_completion out;
                 remove_item(box, seen, &out);
@@ -686,10 +687,16 @@ weft_transfer send_now(struct box *box, weft_peer peer, const void *data, uint64
 
 struct duo duo_open(uint64_t len)
 {
+    weft_endpoint_config config = test_config();
+    return duo_open_with(len, &config);
+}
+
+struct duo duo_open_with(uint64_t len, const weft_endpoint_config *config)
+{
     char blob[8192];
     struct duo duo = {.len = len};
-    duo.a = box_of(open_endpoint());
-    duo.b = box_of(open_endpoint());
+    duo.a = box_of(open_with(config));
+    duo.b = box_of(open_with(config));
     size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &duo.a_to_b));
     CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);

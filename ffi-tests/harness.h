@@ -206,6 +206,7 @@ struct duo {
 };
 
 struct duo duo_open(uint64_t len);
+struct duo duo_open_with(uint64_t len, const weft_endpoint_config *config);
 void duo_close(struct duo *duo);
 
 #endif

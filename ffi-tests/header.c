@@ -16,11 +16,13 @@ int weft_header_is_fine(void)
     weft_memory_args memory = WEFT_MEMORY_ARGS_INIT;
     weft_alloc_args alloc = WEFT_ALLOC_ARGS_INIT;
     weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
     weft_send_args message = WEFT_SEND_ARGS_INIT;
     weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
     return config.size == sizeof config && range_args.size == sizeof range_args &&
            endpoint.size == sizeof endpoint && rail.size == sizeof rail &&
            peer.size == sizeof peer && connect.size == sizeof connect &&
            memory.size == sizeof memory && alloc.size == sizeof alloc && pages.size == sizeof pages &&
-           message.size == sizeof message && atomic.size == sizeof atomic && pages.queue == 0 && message.timeout_ns == 0;
+           message.size == sizeof message && atomic.size == sizeof atomic && expect.size == sizeof expect &&
+           pages.queue == 0 && message.timeout_ns == 0;
 }

@@ -311,7 +311,10 @@ static void bad_arguments(void)
     bad = args, bad.reserved = 1;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_kept(ep, kept, &bad, NULL));
     bad = args, bad.counter = 1;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(ep, kept, &bad, NULL));
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &bad.counter));
+    bad.flags = WEFT_COUNT_PAGES; /* which it was not kept with */
+    REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, &bad, NULL));
     bad = args, bad.notify_data_len = 1;
     REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, &bad, NULL));
     bad = args, bad.timeout_ns = UINT64_MAX;

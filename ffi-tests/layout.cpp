@@ -28,7 +28,7 @@ AT(weft_endpoint_config, timeout_ns, 56);
 AT(weft_endpoint_config, connect_timeout_ns, 64);
 AT(weft_endpoint_config, message_bytes, 72);
 AT(weft_endpoint_config, packing, 80);
-AT(weft_endpoint_config, reserved, 84);
+AT(weft_endpoint_config, max_counters, 84);
 
 SIZE(weft_endpoint_properties, 280);
 AT(weft_endpoint_properties, size, 0);
@@ -96,7 +96,7 @@ AT(weft_completion, first_post_ns, 80);
 AT(weft_completion, done_ns, 88);
 AT(weft_completion, reserved, 96);
 
-SIZE(weft_range_args, 104);
+SIZE(weft_range_args, 112);
 AT(weft_range_args, size, 0);
 AT(weft_range_args, flags, 4);
 AT(weft_range_args, local, 8);
@@ -113,8 +113,9 @@ AT(weft_range_args, reserved, 76);
 AT(weft_range_args, timeout_ns, 80);
 AT(weft_range_args, user_data, 88);
 AT(weft_range_args, queue, 96);
+AT(weft_range_args, counter, 104);
 
-SIZE(weft_pages_args, 168);
+SIZE(weft_pages_args, 176);
 AT(weft_pages_args, size, 0);
 AT(weft_pages_args, flags, 4);
 AT(weft_pages_args, local, 8);
@@ -140,6 +141,18 @@ AT(weft_pages_args, notify_data, 136);
 AT(weft_pages_args, timeout_ns, 144);
 AT(weft_pages_args, user_data, 152);
 AT(weft_pages_args, queue, 160);
+AT(weft_pages_args, counter, 168);
+
+SIZE(weft_expect_args, 56);
+AT(weft_expect_args, size, 0);
+AT(weft_expect_args, flags, 4);
+AT(weft_expect_args, counters, 8);
+AT(weft_expect_args, values, 16);
+AT(weft_expect_args, count, 24);
+AT(weft_expect_args, reserved, 28);
+AT(weft_expect_args, timeout_ns, 32);
+AT(weft_expect_args, user_data, 40);
+AT(weft_expect_args, queue, 48);
 
 SIZE(weft_list_entry, 64);
 AT(weft_list_entry, local, 0);

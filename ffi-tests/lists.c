@@ -678,7 +678,7 @@ static void bad_entries_are_named(void)
     e = good, e.remote_offset = UINT64_MAX, refused(WEFT_ERR_RANGE, "remote_offset", e);
     e = good, e.len = MIB + 1, refused(WEFT_ERR_RANGE, "1048577 bytes", e);
     e = good, e.len = UINT64_MAX, refused(WEFT_ERR_RANGE, "bytes", e);
-    e = good, e.counter = 5, refused(WEFT_ERR_UNSUPPORTED, "counter", e);
+    e = good, e.counter = 5, refused(WEFT_ERR_HANDLE, "counter", e);
     memset(&e, 0, sizeof e), refused(WEFT_ERR_HANDLE, "neither", e);
     e.peer = UINT64_C(0x1234567800000001), refused(WEFT_ERR_HANDLE, "not a peer", e);
     weft_memory *local;

@@ -553,8 +553,8 @@ typedef struct weft_endpoint_config {
     uint64_t message_bytes;
     /** How small pages go: `WEFT_PACKING_*`. */
     uint32_t packing;
-    /** 0. */
-    uint32_t reserved;
+    /** Counters at once, 1 to 1,048,576. 0: 65,536. */
+    uint32_t max_counters;
 } weft_endpoint_config;
 
 #define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -1139,6 +1139,9 @@ typedef struct weft_completion {
  */
 #define WEFT_COMPLETION_PEER_DOWN 7
 
+/** A `weft_counter_expect` ended. */
+#define WEFT_COMPLETION_COUNTER 8
+
 /** A `weft_fetch_add` or `weft_compare_swap` ended: `value`. */
 #define WEFT_COMPLETION_ATOMIC 9
 
@@ -1235,6 +1238,109 @@ weft_status weft_queue_event_fd(weft_queue *queue,
  */
 WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
 
+/* ---- Counters: raised by what peers write, expected and read here ---- */
+
+/**
+ * A counter of an endpoint: a plain number, which its owner tells its peers by a
+ * message or any other way, and which they name in transfers that are to raise it.
+ * 0 is no counter.
+ *
+ * The high half is the owner's (so that a peer cannot raise somebody else's by
+ * mistake), the low half a place below `max_counters` and that place's generation.
+ * The generation makes what arrives late for a destroyed counter count for nobody:
+ * it has 16 bits, or with more than 65,536 counters as many of 32 as the place
+ * leaves (12 at 1,048,576). So an id comes again after its place was used 65,535
+ * (4,095) times more; places rest before they are used again. Whoever is connected
+ * and knows or guesses an id can raise it.
+ */
+typedef uint64_t weft_counter;
+
+/** What to wait for. Start from `WEFT_EXPECT_ARGS_INIT`. */
+typedef struct weft_expect_args {
+    /** `sizeof(weft_expect_args)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /**
+     * `count` counters of this endpoint, copied by the call. One may be listed more
+     * than once.
+     */
+    const weft_counter *counters;
+    /** The value that each is to reach: 0 to 2^48 - 1, copied by the call. */
+    const uint64_t *values;
+    /** 1 to 65,536. */
+    uint32_t count;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_expect_args;
+
+#define WEFT_EXPECT_ARGS_INIT {sizeof(weft_expect_args), 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Makes a counter, of value 0. It is raised by transfers of peers that name it, and
+ * lives until it is destroyed or the endpoint is closed.
+ *
+ * `counter`: receives the id. Any thread; does not block. Errors: `WEFT_ERR_LIMIT`
+ * (`max_counters` exist), `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`, `WEFT_ERR_INVALID`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_counter_create(weft_endpoint *endpoint,
+                                weft_counter *counter);
+
+/**
+ * Reads a counter. All bytes that it counts are visible to whoever has read it. It
+ * stays at 2^48 - 1 when it gets there.
+ *
+ * With manual progress it changes only while somebody polls. Any thread, at any
+ * time; does not block. Errors: `WEFT_ERR_HANDLE` (another endpoint's, or
+ * destroyed), `WEFT_ERR_INVALID`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_counter_read(weft_endpoint *endpoint,
+                              weft_counter counter,
+                              uint64_t *value);
+
+/**
+ * Waits for counters: ends in exactly one `WEFT_COMPLETION_COUNTER`, with `WEFT_OK`
+ * when every one has reached its value (also if it had before), and all bytes that
+ * they count are visible then; with `WEFT_ERR_TIMED_OUT`, or with
+ * `WEFT_ERR_CANCELED` (`weft_transfer_cancel`, or one of them was destroyed). Any
+ * number may wait for one counter, and none of them uses it up.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted. It is one of
+ * `max_transfers`. Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (a counter
+ * of another endpoint, or destroyed), `WEFT_ERR_LIMIT`, `WEFT_ERR_INVALID`,
+ * `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
+ * use: poll), `WEFT_ERR_CLOSED`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_counter_expect(weft_endpoint *endpoint,
+                                const weft_expect_args *args,
+                                weft_transfer *transfer);
+
+/**
+ * Gives a counter back. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
+ * way to it counts for nobody. Any thread; does not block. Errors:
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_counter_destroy(weft_endpoint *endpoint,
+                                 weft_counter counter);
+
 /* ---- Transfers: writes and reads of ranges and pages ---- */
 
 /**
@@ -1252,6 +1358,15 @@ WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
  */
 #define WEFT_CLASS_LATENCY 2
 
+/**
+ * In `flags` of a write that names a `counter`: it is raised by 1 for each page (of
+ * each layer), when that page's bytes have arrived, and not again after the last
+ * one. A range is one page. Such a page goes by itself and in one piece over one
+ * rail, up to 1 GiB (or the fabric's longest message, if that is less:
+ * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`.
+ */
+#define WEFT_COUNT_PAGES 4
+
 /** Largest data of a notification, in bytes. */
 #define WEFT_NOTIFY_DATA_MAX 256
 
@@ -1259,7 +1374,7 @@ WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
 typedef struct weft_range_args {
     /** `sizeof(weft_range_args)`. */
     uint32_t size;
-    /** 0, or `WEFT_NOTIFY` and `WEFT_CLASS_LATENCY` added up. */
+    /** 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COUNT_PAGES` added up. */
     uint32_t flags;
     /** The local memory: source of a write, destination of a read. */
     const weft_memory *local;
@@ -1290,9 +1405,17 @@ typedef struct weft_range_args {
     void *user_data;
     /** Where the completion goes. NULL: the endpoint's own queue. */
     const weft_queue *queue;
+    /**
+     * A counter of the peer to raise: by 1, exactly once, after the last byte, also
+     * when there are no bytes (the transfer's own completion then also says that it
+     * was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
+     * is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
+     * raised in vain, which the transfer does not learn.
+     */
+    weft_counter counter;
 } weft_range_args;
 
-#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
@@ -1312,7 +1435,7 @@ typedef struct weft_range_args {
 typedef struct weft_pages_args {
     /** `sizeof(weft_pages_args)`. */
     uint32_t size;
-    /** 0, or `WEFT_NOTIFY` and `WEFT_CLASS_LATENCY` added up. */
+    /** 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COUNT_PAGES` added up. */
     uint32_t flags;
     /** The local memory: source of a write, destination of a read. */
     const weft_memory *local;
@@ -1367,9 +1490,17 @@ typedef struct weft_pages_args {
     void *user_data;
     /** Where the completion goes. NULL: the endpoint's own queue. */
     const weft_queue *queue;
+    /**
+     * A counter of the peer to raise: by 1, exactly once, after the last byte, also
+     * when there are no bytes (the transfer's own completion then also says that it
+     * was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
+     * is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
+     * raised in vain, which the transfer does not learn.
+     */
+    weft_counter counter;
 } weft_pages_args;
 
-#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Writes one range of local memory into remote memory.
@@ -1434,7 +1565,8 @@ weft_status weft_read_pages(weft_endpoint *endpoint,
                             weft_transfer *transfer);
 
 /**
- * Ends a transfer, send or atomic early: its completion comes at once, with
+ * Ends a transfer, a send, an atomic or a wait for counters early: its completion
+ * comes at once, with
  * `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
  * arrived.
  *
@@ -1461,7 +1593,8 @@ weft_status weft_transfer_cancel(weft_endpoint *endpoint,
  * One entry of a list: bytes between one local and one remote range.
  *
  * With a `len` of 0 it moves nothing and needs no memories, only a peer: that
- * is how a list notifies a peer that gets no bytes.
+ * is how a list notifies a peer that gets no bytes, or raises its counter. (A
+ * barrier is a list of such entries, one for each peer.)
  */
 typedef struct weft_list_entry {
     /**
@@ -1484,8 +1617,12 @@ typedef struct weft_list_entry {
     uint64_t remote_offset;
     /** Bytes to move. 0 moves nothing; ranges and offsets do not count then. */
     uint64_t len;
-    /** 0. (Counters come with a later version.) */
-    uint64_t counter;
+    /**
+     * A counter of the peer (see `weft_counter_create`), raised by 1 when the
+     * bytes of this entry have arrived, or (an empty entry, a read) when all bytes
+     * of the list for this peer have; 0: none. Then `len` is at most 1 GiB.
+     */
+    weft_counter counter;
 } weft_list_entry;
 
 /** A list. Start from `WEFT_LIST_ARGS_INIT`. */
@@ -1587,8 +1724,8 @@ typedef struct weft_kept_args {
     /** `sizeof(weft_kept_args)`. */
     uint32_t size;
     /**
-     * 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and (of a list only)
-     * `WEFT_COMPLETE_EACH_PEER` added up.
+     * 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY`, `WEFT_COUNT_PAGES` (of pages that
+     * were kept with it) and `WEFT_COMPLETE_EACH_PEER` (of a list) added up.
      */
     uint32_t flags;
     /** The notification's value, with `WEFT_NOTIFY`. */
@@ -1599,8 +1736,11 @@ typedef struct weft_kept_args {
     uint32_t notify_data_len;
     /** 0. */
     uint32_t reserved;
-    /** 0. (Counters come with a later version.) */
-    uint64_t counter;
+    /**
+     * Of pages: a counter of the peer, as in `weft_pages_args`; 0: none. Entries of
+     * lists name theirs.
+     */
+    weft_counter counter;
     /**
      * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
      * `timeout_ns`.
@@ -1620,8 +1760,9 @@ typedef struct weft_kept_args {
  *
  * Of `args`, the geometry counts, and `WEFT_CLASS_LATENCY` in `flags`, which
  * cuts large pages finer (`weft_kept_args` says anew of which class a transfer
- * is). What belongs to a single transfer must be 0: `WEFT_NOTIFY`,
- * `notify_data_len`, `timeout_ns`, `user_data`, `queue`.
+ * is), or `WEFT_COUNT_PAGES`, which keeps each page in one post: only such
+ * pages can be counted. What belongs to a single transfer must be 0:
+ * `WEFT_NOTIFY`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
  *
  * `kept`: receives the handle; the caller owns it and gives it back with
  * `weft_kept_release`. `args` and its lists are not needed after the call. The

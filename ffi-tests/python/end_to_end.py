@@ -34,11 +34,11 @@ class Events:
                 return
             assert status == self.weft.AGAIN, status
 
-    async def take(self, kind):
+    async def take(self, kind=None):
         while True:
             c = await asyncio.wait_for(self.queue.get(), 20)
             assert c.status == 0, (c.kind, self.weft.lib.weft_status_name(c.status))
-            if c.kind == kind:
+            if c.kind == kind or kind is None and c.kind != self.weft.PEER_UP:
                 return c
 
 
@@ -55,6 +55,13 @@ def page(layer, index):
     return bytes((layer * 50 + index * 3 + k * 7) % 256 for k in range(64)) * (PAGE // 64)
 
 
+def expect(weft, endpoint, counter, value):
+    transfer = c_uint64()
+    args = weft.ExpectArgs(counters=(c_uint64 * 1)(counter), values=(c_uint64 * 1)(value), count=1)
+    weft.lib.weft_counter_expect(endpoint, byref(args), byref(transfer))
+    return transfer.value
+
+
 async def target(sock):
     import weft
 
@@ -63,9 +70,19 @@ async def target(sock):
     memory = weft.register(endpoint, buffers)
     tell(sock, weft.blob(weft.lib.weft_endpoint_address, endpoint))
     tell(sock, weft.blob(weft.lib.weft_memory_export, memory))
+    counter, value = c_uint64(), c_uint64()
+    weft.lib.weft_counter_create(endpoint, byref(counter))
+    tell(sock, bytes(counter))
     events = Events(weft, endpoint)
     for round_ in range(200):
-        c = await events.take(weft.NOTIFICATION)
+        pages = (round_ + 1) * LAYERS * PAGES
+        transfer = expect(weft, endpoint, counter.value, pages)
+        # In either order: they are not about the same thing.
+        came = {c.kind: c for c in [await events.take(), await events.take()]}
+        c = came[weft.NOTIFICATION]
+        assert came[weft.COUNTER].transfer == transfer
+        weft.lib.weft_counter_read(endpoint, counter, byref(value))
+        assert value.value == pages
         assert c.value == round_
         assert ctypes.string_at(c.data, c.bytes) == b"round %d" % round_
         weft.lib.weft_message_release(endpoint, c.transfer)
@@ -80,6 +97,7 @@ async def target(sock):
         await events.take(weft.SEND)
     hear(sock)
     assert buffers[1].raw[8:16] == struct.pack("<Q", 4711)
+    weft.lib.weft_counter_destroy(endpoint, counter)
     weft.lib.weft_endpoint_shutdown(endpoint, 0)
     weft.lib.weft_endpoint_close(endpoint)
 
@@ -107,7 +125,7 @@ async def writer(sock):
                                            PAGES * PAGE) for layer in range(LAYERS)]
     memory = weft.register(endpoint, buffers)
     events = Events(weft, endpoint)
-    address, descriptor = hear(sock), hear(sock)
+    address, descriptor, counter = hear(sock), hear(sock), hear(sock)
     peer, remote, transfer = c_uint64(), c_void_p(), c_uint64()
     weft.lib.weft_peer_connect(endpoint, address, len(address), None, byref(peer))
     weft.lib.weft_remote_memory_import(endpoint, peer, descriptor, len(descriptor), byref(remote))
@@ -116,10 +134,11 @@ async def writer(sock):
     for round_ in range(200):
         data = b"round %d" % round_
         args = weft.PagesArgs(
-            flags=weft.NOTIFY, local=memory, remote=remote, remote_pages=backwards,
+            flags=weft.NOTIFY | weft.COUNT_PAGES, local=memory, remote=remote, remote_pages=backwards,
             local_range_step=1, remote_range_step=1, page_len=PAGE, page_count=PAGES,
             layer_count=LAYERS, notify=round_, notify_data=ctypes.cast(data, c_void_p),
-            notify_data_len=len(data), user_data=1000 + round_)
+            notify_data_len=len(data), user_data=1000 + round_,
+            counter=int.from_bytes(counter, sys.byteorder))
         weft.lib.weft_write_pages(endpoint, byref(args), byref(transfer))
         done = seen = None
         while done is None or seen is None:

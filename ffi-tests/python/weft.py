@@ -7,9 +7,8 @@ from ctypes import (POINTER, Structure, byref, c_char, c_char_p, c_int32, c_size
 
 OK, AGAIN = 0, -1
 LOG_DEFAULT, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE = range(6)
-NOTIFY = 1
-WRITE, READ, SEND, MESSAGE, NOTIFICATION, PEER_UP, PEER_DOWN = range(1, 8)
-ATOMIC = 9
+NOTIFY, COUNT_PAGES = 1, 4
+WRITE, READ, SEND, MESSAGE, NOTIFICATION, PEER_UP, PEER_DOWN, COUNTER, ATOMIC = range(1, 10)
 
 lib = ctypes.CDLL(os.environ["WEFT_TEST_LIBRARY"])
 
@@ -28,7 +27,7 @@ class EndpointConfig(Sized):
         ("workers", c_uint32), ("max_transfers", c_uint32), ("queue_depth", c_uint32),
         ("max_peers", c_uint32), ("idle", c_uint32), ("timeout_ns", c_uint64),
         ("connect_timeout_ns", c_uint64), ("message_bytes", c_uint64),
-        ("packing", c_uint32), ("reserved", c_uint32)]
+        ("packing", c_uint32), ("max_counters", c_uint32)]
 
 
 class EndpointProperties(Sized):
@@ -87,6 +86,14 @@ class PagesArgs(Sized):
         ("local_range_step", c_uint32), ("remote_range_step", c_uint32),
         ("page_len", c_uint64), ("page_count", c_uint64), ("layer_count", c_uint32),
         ("notify_data_len", c_uint32), ("notify", c_uint64), ("notify_data", c_void_p),
+        ("timeout_ns", c_uint64), ("user_data", c_void_p), ("queue", c_void_p),
+        ("counter", c_uint64)]
+
+
+class ExpectArgs(Sized):
+    _fields_ = [
+        ("size", c_uint32), ("flags", c_uint32), ("counters", POINTER(c_uint64)),
+        ("values", POINTER(c_uint64)), ("count", c_uint32), ("reserved", c_uint32),
         ("timeout_ns", c_uint64), ("user_data", c_void_p), ("queue", c_void_p)]
 
 
@@ -182,6 +189,10 @@ for _name, _types in {
     "weft_write_kept": [c_void_p, c_void_p, POINTER(KeptArgs), POINTER(c_uint64)],
     "weft_read_kept": [c_void_p, c_void_p, POINTER(KeptArgs), POINTER(c_uint64)],
     "weft_kept_release": [c_void_p],
+    "weft_counter_create": [c_void_p, POINTER(c_uint64)],
+    "weft_counter_read": [c_void_p, c_uint64, POINTER(c_uint64)],
+    "weft_counter_expect": [c_void_p, POINTER(ExpectArgs), POINTER(c_uint64)],
+    "weft_counter_destroy": [c_void_p, c_uint64],
     "weft_send": [c_void_p, POINTER(SendArgs), POINTER(c_uint64)],
     "weft_message_release": [c_void_p, c_uint64],
     "weft_fetch_add": [c_void_p, POINTER(AtomicArgs), POINTER(c_uint64)],

@@ -32,6 +32,8 @@ pub const WEFT_COMPLETION_PEER_UP: weft_completion_kind = 6;
 /// `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_PEER_LOST`. All operations with it have
 /// completed; its id is stale from now on.
 pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
+/// A `weft_counter_expect` ended.
+pub const WEFT_COMPLETION_COUNTER: weft_completion_kind = 8;
 /// A `weft_fetch_add` or `weft_compare_swap` ended: `value`.
 pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
 

@@ -6,6 +6,7 @@
 //! do not know must be zero, or we would ignore what it asks for.
 
 use super::completion::{weft_queue, weft_transfer};
+use super::counter::weft_expect_args;
 use super::endpoint::{
     weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_PACKING_AUTO,
     WEFT_PACKING_MESSAGES, WEFT_PACKING_OFF, WEFT_PACKING_VECTORS, WEFT_PROGRESS_MANUAL,
@@ -19,13 +20,13 @@ use super::memory::{
 use super::message::weft_send_args;
 use super::peer::weft_connect_args;
 use super::transfer::{
-    weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
+    weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
 };
 use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
 use crate::status::{Error, Result, Status};
 use crate::transfer::geometry::{Pages, Side};
-use crate::transfer::{Direction, Notify, SendSpec, Terms, TransferSpec};
+use crate::transfer::{Count, Direction, ExpectSpec, Notify, SendSpec, Terms, TransferSpec};
 use std::ffi::{c_char, CStr};
 use std::mem::size_of;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ unsafe impl Sized32 for weft_pages_args {}
 unsafe impl Sized32 for super::list::weft_list_args {}
 unsafe impl Sized32 for super::kept::weft_kept_args {}
 unsafe impl Sized32 for weft_send_args {}
+unsafe impl Sized32 for weft_expect_args {}
 
 pub fn zeroed<T: Sized32>() -> T {
     // SAFETY: all zero bytes are a value of these types.
@@ -204,7 +206,6 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
     // SAFETY: passed on.
     let theirs = unsafe { read(config)? };
     no_flags(theirs.flags, 0)?;
-    zero_reserved(theirs.reserved)?;
     let packing = match theirs.packing {
         WEFT_PACKING_AUTO => PackingMode::Auto,
         WEFT_PACKING_OFF => PackingMode::Off,
@@ -243,6 +244,8 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
         queue_depth: within("queue_depth", theirs.queue_depth.into(), 16, 1 << 20, d.queue_depth as u64)?
             as usize,
         max_peers: within("max_peers", theirs.max_peers.into(), 1, 65536, d.max_peers as u64)? as usize,
+        max_counters: within("max_counters", theirs.max_counters.into(), 1, 1 << 20, d.max_counters as u64)?
+            as usize,
         timeout_ns: within("timeout_ns", theirs.timeout_ns, 1, DAY_NS, d.timeout_ns)?,
         connect_timeout_ns: within(
             "connect_timeout_ns",
@@ -335,7 +338,7 @@ pub(super) unsafe fn notify<'a>(
     data: *const std::ffi::c_void,
     len: u32,
 ) -> Result<Option<Notify<'a>>> {
-    no_flags(flags, WEFT_NOTIFY | WEFT_CLASS_LATENCY)?;
+    no_flags(flags, WEFT_NOTIFY | WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)?;
     if len > WEFT_NOTIFY_DATA_MAX {
         return Err(Error::limit(format!(
             "notify_data has {len} bytes: at most {WEFT_NOTIFY_DATA_MAX} are allowed"
@@ -352,8 +355,17 @@ pub(super) unsafe fn notify<'a>(
     Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? } }))
 }
 
+pub(super) fn count(flags: u32, counter: u64) -> Result<Option<Count>> {
+    let pages = flags & WEFT_COUNT_PAGES != 0;
+    if pages && counter == 0 {
+        return Err(Error::invalid("WEFT_COUNT_PAGES is set in flags, but counter is 0"));
+    }
+    Ok((counter != 0).then_some(Count { counter, pages }))
+}
+
 struct Rest<'a> {
     notify: Option<Notify<'a>>,
+    count: Option<Count>,
     urgent: bool,
     timeout_ns: u64,
     user_data: u64,
@@ -380,6 +392,7 @@ unsafe fn submit(
         terms: Terms {
             direction,
             notify: rest.notify,
+            count: rest.count,
             each_peer: false,
             urgent: rest.urgent,
             timeout_ns: timeout("timeout_ns", rest.timeout_ns)?,
@@ -414,9 +427,14 @@ pub unsafe fn submit_range(
     // SAFETY: valid as the header asks.
     unsafe {
         let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
-        let urgent = args.flags & WEFT_CLASS_LATENCY != 0;
-        let rest =
-            Rest { notify, urgent, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
+        let rest = Rest {
+            notify,
+            count: count(args.flags, args.counter)?,
+            urgent: args.flags & WEFT_CLASS_LATENCY != 0,
+            timeout_ns: args.timeout_ns,
+            user_data: args.user_data as u64,
+            transfer,
+        };
         submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
     }
 }
@@ -435,9 +453,14 @@ pub unsafe fn submit_pages(
     unsafe {
         let pages = pages(&args)?;
         let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
-        let urgent = args.flags & WEFT_CLASS_LATENCY != 0;
-        let rest =
-            Rest { notify, urgent, timeout_ns: args.timeout_ns, user_data: args.user_data as u64, transfer };
+        let rest = Rest {
+            notify,
+            count: count(args.flags, args.counter)?,
+            urgent: args.flags & WEFT_CLASS_LATENCY != 0,
+            timeout_ns: args.timeout_ns,
+            user_data: args.user_data as u64,
+            transfer,
+        };
         submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
     }
 }
@@ -511,6 +534,40 @@ pub unsafe fn submit_send(
         peer: args.peer,
         // SAFETY: valid for `len` bytes as the header asks.
         data: unsafe { bytes(args.data, args.len as usize, "data")? },
+        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
+        user_data: args.user_data as u64,
+        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+    })?;
+    // SAFETY: NULL or valid, as the header asks.
+    unsafe { store(transfer, id) };
+    Ok(())
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn submit_expect(
+    ep: &Arc<Endpoint>,
+    args: *const weft_expect_args,
+    transfer: *mut weft_transfer,
+) -> Result<()> {
+    // SAFETY: passed on.
+    let args = unsafe { read(args)? };
+    no_flags(args.flags, 0)?;
+    zero_reserved(args.reserved)?;
+    let list = |name: &str, numbers: *const u64| {
+        if args.count > 0 && (numbers.is_null() || !numbers.is_aligned()) {
+            return Err(Error::invalid(format!("{name} must be an array of {} uint64_t", args.count)));
+        }
+        if args.count == 0 {
+            return Ok(&[][..]);
+        }
+        // SAFETY: `count` numbers, as the header asks.
+        Ok(unsafe { std::slice::from_raw_parts(numbers, args.count as usize) })
+    };
+    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
+    let id = ep.expect(ExpectSpec {
+        counters: list("counters", args.counters)?,
+        values: list("values", args.values)?,
         timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
         user_data: args.user_data as u64,
         queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,

@@ -129,8 +129,8 @@ pub struct weft_endpoint_config {
     pub message_bytes: u64,
     /// How small pages go: `WEFT_PACKING_*`.
     pub packing: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Counters at once, 1 to 1,048,576. 0: 65,536.
+    pub max_counters: u32,
 }
 
 /// What an endpoint has. Filled by `weft_endpoint_info`.

@@ -1,16 +1,16 @@
 //! Reads lists, and what is kept and used again.
 
-use super::config::{no_flags, notify, pages, read, store, timeout, zero_reserved};
+use super::config::{count, no_flags, notify, pages, read, store, timeout, zero_reserved};
 use super::handle::{self, Owned, Ref};
 use super::kept::{weft_kept, weft_kept_args};
 use super::list::{weft_list_args, weft_list_entry, WEFT_COMPLETE_EACH_PEER, WEFT_LIST_ENTRIES_MAX};
-use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_NOTIFY};
+use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use super::{completion::weft_queue, completion::weft_transfer};
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 use crate::transfer::list::{Asked, Builder, List};
-use crate::transfer::{Direction, Notify, Terms};
+use crate::transfer::{Count, Direction, Notify, Terms};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -56,8 +56,7 @@ fn add(
     let local = locals.number(entry.local, || Ok(list.add_local(handle::memory(entry.local)?.of(ep)?)))?;
     let remote =
         remotes.number(entry.remote, || Ok(list.add_remote(handle::remote(entry.remote)?.of(ep)?)))?;
-    no_counter(entry.counter)?;
-    list.add(&Asked {
+    let asked = Asked {
         local,
         remote,
         peer: entry.peer,
@@ -67,15 +66,8 @@ fn add(
         remote_offset: entry.remote_offset,
         len: entry.len,
         counter: entry.counter,
-    })
-}
-
-fn no_counter(counter: u64) -> Result<()> {
-    if counter != 0 {
-        let text = format!("counter is {counter:#x}: this version of Weft has no counters");
-        return Err(Error::new(Status::Unsupported, text));
-    }
-    Ok(())
+    };
+    list.add(&asked, |peer| ep.raises(peer))
 }
 
 /// # Safety
@@ -113,6 +105,7 @@ struct Said<'a> {
     direction: Direction,
     flags: u32,
     notify: Option<Notify<'a>>,
+    count: Option<Count>,
     timeout_ns: u64,
     user_data: *mut c_void,
     queue: *const weft_queue,
@@ -132,6 +125,7 @@ unsafe fn submit(
     let id = submit(&Terms {
         direction: said.direction,
         notify: said.notify,
+        count: said.count,
         each_peer: said.flags & WEFT_COMPLETE_EACH_PEER != 0,
         urgent: said.flags & WEFT_CLASS_LATENCY != 0,
         timeout_ns: timeout("timeout_ns", said.timeout_ns)?,
@@ -159,6 +153,7 @@ pub unsafe fn submit_list(
             direction,
             flags: args.flags,
             notify: notify(flags, args.notify, args.notify_data, args.notify_data_len)?,
+            count: no_count(args.flags)?,
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
@@ -183,18 +178,34 @@ pub unsafe fn submit_kept(
     unsafe {
         let args = read(args)?;
         zero_reserved(args.reserved)?;
-        no_counter(args.counter)?;
         let flags = if kept.is_list() { args.flags & !WEFT_COMPLETE_EACH_PEER } else { args.flags };
         let said = Said {
             direction,
             flags: args.flags,
             notify: notify(flags, args.notify, args.notify_data, args.notify_data_len)?,
+            count: match kept.is_list() {
+                true if args.counter != 0 => {
+                    return Err(Error::invalid(
+                        "counter is set, but a list was kept: its entries name counters",
+                    ))
+                }
+                true => no_count(args.flags)?,
+                false => count(args.flags, args.counter)?,
+            },
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
         };
         submit(ep, &said, transfer, |terms| ep.submit_kept(kept, terms))
     }
+}
+
+/// Of lists.
+fn no_count(flags: u32) -> Result<Option<Count>> {
+    if flags & WEFT_COUNT_PAGES != 0 {
+        return Err(Error::invalid("WEFT_COUNT_PAGES is set, but this is a list: its entries name counters"));
+    }
+    Ok(None)
 }
 
 /// What belongs to a single transfer, and not to what is kept.
@@ -216,7 +227,7 @@ fn no_terms(
     if let Some((_, name)) = wrong.iter().find(|(set, _)| *set) {
         return Err(Error::invalid(format!("{name} is set: it belongs to weft_kept_args, of each transfer")));
     }
-    no_flags(flags, WEFT_CLASS_LATENCY)
+    no_flags(flags, WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)
 }
 
 /// # Safety
@@ -228,7 +239,11 @@ pub unsafe fn keep_pages(ep: &Arc<Endpoint>, args: *const weft_pages_args) -> Re
     let (local, remote) = (handle::memory(args.local)?, handle::remote(args.remote)?);
     // SAFETY: passed on.
     let pages = unsafe { pages(&args)? };
-    ep.keep_pages(&pages, local.of(ep)?, remote.of(ep)?, args.flags & WEFT_CLASS_LATENCY != 0)
+    if args.counter != 0 {
+        return Err(Error::invalid("counter is set: it belongs to weft_kept_args, of each transfer"));
+    }
+    let cut = (args.flags & WEFT_CLASS_LATENCY != 0, args.flags & WEFT_COUNT_PAGES != 0);
+    ep.keep_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)
 }
 
 /// # Safety
@@ -238,6 +253,7 @@ pub unsafe fn keep_list(ep: &Arc<Endpoint>, args: *const weft_list_args) -> Resu
     unsafe {
         let args = read(args)?;
         no_terms(args.flags, args.notify_data_len, args.timeout_ns, args.user_data, args.queue)?;
+        no_count(args.flags)?;
         ep.keep_list(list(ep, &args)?)
     }
 }

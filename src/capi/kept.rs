@@ -1,6 +1,7 @@
 //! Kept geometry: checked and copied once, used by any number of transfers.
 
 use super::completion::{weft_queue, weft_transfer};
+use super::counter::weft_counter;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
 use super::list::weft_list_args;
@@ -22,8 +23,8 @@ pub struct weft_kept {
 pub struct weft_kept_args {
     /// `sizeof(weft_kept_args)`.
     pub size: u32,
-    /// 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and (of a list only)
-    /// `WEFT_COMPLETE_EACH_PEER` added up.
+    /// 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY`, `WEFT_COUNT_PAGES` (of pages that
+    /// were kept with it) and `WEFT_COMPLETE_EACH_PEER` (of a list) added up.
     pub flags: u32,
     /// The notification's value, with `WEFT_NOTIFY`.
     pub notify: u64,
@@ -33,8 +34,9 @@ pub struct weft_kept_args {
     pub notify_data_len: u32,
     /// 0.
     pub reserved: u32,
-    /// 0. (Counters come with a later version.)
-    pub counter: u64,
+    /// Of pages: a counter of the peer, as in `weft_pages_args`; 0: none. Entries of
+    /// lists name theirs.
+    pub counter: weft_counter,
     /// Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
     /// `timeout_ns`.
     pub timeout_ns: u64,
@@ -49,8 +51,9 @@ pub struct weft_kept_args {
 ///
 /// Of `args`, the geometry counts, and `WEFT_CLASS_LATENCY` in `flags`, which
 /// cuts large pages finer (`weft_kept_args` says anew of which class a transfer
-/// is). What belongs to a single transfer must be 0: `WEFT_NOTIFY`,
-/// `notify_data_len`, `timeout_ns`, `user_data`, `queue`.
+/// is), or `WEFT_COUNT_PAGES`, which keeps each page in one post: only such
+/// pages can be counted. What belongs to a single transfer must be 0:
+/// `WEFT_NOTIFY`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
 ///
 /// `kept`: receives the handle; the caller owns it and gives it back with
 /// `weft_kept_release`. `args` and its lists are not needed after the call. The

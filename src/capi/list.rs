@@ -1,6 +1,7 @@
 //! Lists: writes and reads between many memories and many peers.
 
 use super::completion::{weft_queue, weft_transfer};
+use super::counter::weft_counter;
 use super::endpoint::weft_endpoint;
 use super::entries;
 use super::guard::{guard, with_endpoint};
@@ -20,7 +21,8 @@ pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
 /// One entry of a list: bytes between one local and one remote range.
 ///
 /// With a `len` of 0 it moves nothing and needs no memories, only a peer: that
-/// is how a list notifies a peer that gets no bytes.
+/// is how a list notifies a peer that gets no bytes, or raises its counter. (A
+/// barrier is a list of such entries, one for each peer.)
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_list_entry {
@@ -40,8 +42,10 @@ pub struct weft_list_entry {
     pub remote_offset: u64,
     /// Bytes to move. 0 moves nothing; ranges and offsets do not count then.
     pub len: u64,
-    /// 0. (Counters come with a later version.)
-    pub counter: u64,
+    /// A counter of the peer (see `weft_counter_create`), raised by 1 when the
+    /// bytes of this entry have arrived, or (an empty entry, a read) when all bytes
+    /// of the list for this peer have; 0: none. Then `len` is at most 1 GiB.
+    pub counter: weft_counter,
 }
 
 /// A list. Start from `WEFT_LIST_ARGS_INIT`.

@@ -8,6 +8,7 @@
 pub mod atomic;
 pub mod completion;
 mod config;
+pub mod counter;
 pub mod endpoint;
 mod entries;
 mod guard;

@@ -2,6 +2,7 @@
 
 use super::completion::{weft_queue, weft_transfer};
 use super::config;
+use super::counter::weft_counter;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::memory::{weft_memory, weft_remote_memory};
@@ -18,6 +19,12 @@ pub const WEFT_NOTIFY: u32 = 1;
 /// small transfers that somebody waits for. Without it, transfers are of the bulk
 /// class and share the rails alike.
 pub const WEFT_CLASS_LATENCY: u32 = 2;
+/// In `flags` of a write that names a `counter`: it is raised by 1 for each page (of
+/// each layer), when that page's bytes have arrived, and not again after the last
+/// one. A range is one page. Such a page goes by itself and in one piece over one
+/// rail, up to 1 GiB (or the fabric's longest message, if that is less:
+/// `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`.
+pub const WEFT_COUNT_PAGES: u32 = 4;
 
 /// Largest data of a notification, in bytes.
 pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
@@ -28,7 +35,7 @@ pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
 pub struct weft_range_args {
     /// `sizeof(weft_range_args)`.
     pub size: u32,
-    /// 0, or `WEFT_NOTIFY` and `WEFT_CLASS_LATENCY` added up.
+    /// 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COUNT_PAGES` added up.
     pub flags: u32,
     /// The local memory: source of a write, destination of a read.
     pub local: *const weft_memory,
@@ -57,6 +64,12 @@ pub struct weft_range_args {
     pub user_data: *mut c_void,
     /// Where the completion goes. NULL: the endpoint's own queue.
     pub queue: *const weft_queue,
+    /// A counter of the peer to raise: by 1, exactly once, after the last byte, also
+    /// when there are no bytes (the transfer's own completion then also says that it
+    /// was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
+    /// is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
+    /// raised in vain, which the transfer does not learn.
+    pub counter: weft_counter,
 }
 
 /// A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
@@ -77,7 +90,7 @@ pub struct weft_range_args {
 pub struct weft_pages_args {
     /// `sizeof(weft_pages_args)`.
     pub size: u32,
-    /// 0, or `WEFT_NOTIFY` and `WEFT_CLASS_LATENCY` added up.
+    /// 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COUNT_PAGES` added up.
     pub flags: u32,
     /// The local memory: source of a write, destination of a read.
     pub local: *const weft_memory,
@@ -124,6 +137,12 @@ pub struct weft_pages_args {
     pub user_data: *mut c_void,
     /// Where the completion goes. NULL: the endpoint's own queue.
     pub queue: *const weft_queue,
+    /// A counter of the peer to raise: by 1, exactly once, after the last byte, also
+    /// when there are no bytes (the transfer's own completion then also says that it
+    /// was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
+    /// is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
+    /// raised in vain, which the transfer does not learn.
+    pub counter: weft_counter,
 }
 
 /// Writes one range of local memory into remote memory.
@@ -208,7 +227,8 @@ pub unsafe extern "C" fn weft_read_pages(
     guard(|| with_endpoint(endpoint, |ep| config::submit_pages(ep, Direction::Read, args, transfer)))
 }
 
-/// Ends a transfer, send or atomic early: its completion comes at once, with
+/// Ends a transfer, a send, an atomic or a wait for counters early: its completion
+/// comes at once, with
 /// `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
 /// arrived.
 ///

@@ -58,6 +58,7 @@ impl Endpoint {
             bytes: 0,
             transfer: None,
             atomic: Some(Atomic::new(remote, request)),
+            _expecting: None,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);

@@ -23,7 +23,7 @@ impl Worker {
     }
 
     /// A bundle is in one of our landings.
-    pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, body: &[u8]) {
+    pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, body: &[u8], now: u64) {
         let Some((r, lane, list)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
         let core = self.core.clone();
         let Some(of) = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
@@ -35,7 +35,10 @@ impl Worker {
             log::warn!("peer {:#x}: a bundle was refused: {status:?}", peer.id);
         }
         if let Some(landing) = &mut of.landing {
-            landing.tally.advance(scattered);
+            landing.tally.advance(scattered.map(drop));
+        }
+        if let Ok((immediate @ 1.., pieces)) = scattered {
+            core.count(immediate, pieces, now);
         }
         if !self.owing.contains(&(r, lane)) {
             self.owing.push((r, lane));
@@ -102,10 +105,15 @@ impl Worker {
     }
 }
 
-/// Copies the pieces of a bundle to where they belong, if all of them may go there.
-fn scatter(of: &mut LaneWork, list: &[u8], find: impl Fn(u64) -> Option<Arc<Memory>>) -> Result<(), Status> {
+/// Copies the pieces of a bundle to where they belong, if all of them may go there: which counter
+/// they raise (0: none), and how many they are.
+fn scatter(
+    of: &mut LaneWork,
+    list: &[u8],
+    find: impl Fn(u64) -> Option<Arc<Memory>>,
+) -> Result<(u32, u64), Status> {
     let Some(landing) = &of.landing else { return Err(Status::Format) };
-    let (id, pieces) = read_list(list).ok_or(Status::Format)?;
+    let (id, immediate, pieces) = read_list(list).ok_or(Status::Format)?;
     if of.memory.as_ref().is_none_or(|last| last.id != id) {
         of.memory = find(id);
     }
@@ -113,7 +121,7 @@ fn scatter(of: &mut LaneWork, list: &[u8], find: impl Fn(u64) -> Option<Arc<Memo
     if !memory.access().remote_write {
         return Err(Status::RemoteAccess);
     }
-    let (from, mut at) = (landing.next(), 0);
+    let (from, mut at, mut count) = (landing.next(), 0, 0);
     for piece in pieces {
         let len = piece.len as usize;
         let range = memory.ranges().get(piece.range as usize).ok_or(Status::RemoteAccess)?;
@@ -128,6 +136,7 @@ fn scatter(of: &mut LaneWork, list: &[u8], find: impl Fn(u64) -> Option<Arc<Memo
             std::ptr::copy_nonoverlapping(from.add(at), to, len);
         }
         at += len;
+        count += 1;
     }
-    Ok(())
+    Ok((immediate, count))
 }

@@ -14,6 +14,7 @@ use crate::peer::{pair, Peer, Plan};
 use crate::rail::Traffic;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
+use crate::transfer::counters::Counters;
 use crate::transfer::queue::Queue;
 use crate::transfer::table::{Move, Table};
 use crate::transfer::Outcome;
@@ -43,6 +44,8 @@ pub struct RailInfo {
     pub virtual_addresses: bool,
     /// Bytes of one control frame.
     pub message_max: usize,
+    /// Bytes of one write that carries an immediate; 0 where none can.
+    pub immediate_max: u64,
     pub traffic: Arc<Traffic>,
 }
 
@@ -71,6 +74,7 @@ pub struct Core {
     pub peers: PeerTable,
     pub queue: Arc<Queue>,
     pub messages: Messages,
+    pub counters: Arc<Counters>,
     pub memories: Mutex<HashMap<u64, Arc<Memory>>>,
     pub inboxes: Box<[Inbox]>,
     pub phase: AtomicU8,
@@ -106,6 +110,7 @@ impl Core {
             peers: PeerTable::new(config.max_peers, (first >> 32) as u32),
             queue: Arc::new(Queue::new(config.queue_depth)),
             messages: Messages::default(),
+            counters: Arc::new(Counters::new(config.max_counters, address.incarnation)),
             memories: Mutex::default(),
             inboxes,
             phase: AtomicU8::new(OPEN),

@@ -53,7 +53,7 @@ impl Endpoint {
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part);
         match list.parts() {
-            [one] => self.launch(Shape::part(list, 0), terms, || state(one)),
+            [one] => self.launch((Shape::part(list, 0), None), terms, || state(one)),
             _ => self.launch_parts(list, terms, state),
         }
     }
@@ -84,16 +84,17 @@ impl Endpoint {
         }
     }
 
+    /// `cut`: for the latency class, and whole.
     pub fn keep_pages(
         &self,
         pages: &Pages,
         local: &Arc<Memory>,
         remote: &Arc<RemoteMemory>,
-        urgent: bool,
+        cut: (bool, bool),
     ) -> Result<Arc<Kept>> {
         self.core.check_open()?;
         Error::of_remote(remote.state()).map_or(Ok(()), Err)?;
-        let paged = check_pages(pages, local, remote, urgent)?;
+        let paged = check_pages(pages, local, remote, cut)?;
         Ok(Kept::new(KeptShape::Pages(Arc::new(paged))))
     }
 
@@ -112,6 +113,13 @@ impl Endpoint {
         Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;
         check_access(terms.direction, &paged.local, &paged.remote)?;
         paged.geometry.check_destination(terms.direction)?;
-        self.launch(Shape::pages(&paged), terms, || paged.remote.state())
+        if terms.count.is_some_and(|count| count.pages) && !paged.geometry.whole {
+            return Err(Error::invalid(
+                "WEFT_COUNT_PAGES is set in flags, but was not when the pages were kept: set it there, too",
+            ));
+        }
+        let pages = (paged.geometry.page_len(), paged.geometry.pages());
+        let counting = self.counting(terms, &paged.remote, pages)?;
+        self.launch((Shape::pages(&paged), counting), terms, || paged.remote.state())
     }
 }

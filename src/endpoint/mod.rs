@@ -9,6 +9,7 @@ mod atomics;
 mod bundles;
 mod carry;
 pub mod core;
+mod counters;
 pub mod fork;
 mod greet;
 pub mod inbox;
@@ -82,6 +83,7 @@ pub struct EndpointConfig {
     pub max_transfers: usize,
     pub queue_depth: usize,
     pub max_peers: usize,
+    pub max_counters: usize,
     pub timeout_ns: u64,
     pub connect_timeout_ns: u64,
     pub message_bytes: u64,
@@ -101,6 +103,7 @@ impl Default for EndpointConfig {
             max_transfers: 16_384,
             queue_depth: 16_384,
             max_peers: 4096,
+            max_counters: 65_536,
             timeout_ns: 30_000_000_000,
             connect_timeout_ns: 10_000_000_000,
             message_bytes: 16 << 20,

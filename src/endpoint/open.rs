@@ -40,6 +40,7 @@ struct RailFound {
     address: RailAddress,
     virtual_addresses: bool,
     message_max: usize,
+    immediate_max: u64,
     readable: String,
     traffic: Arc<Traffic>,
 }
@@ -211,6 +212,7 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
         },
         virtual_addresses: rail.limits().virtual_addresses,
         message_max: rail.limits().message_max,
+        immediate_max: rail.limits().immediate_max,
         readable: select::readable(rail.address()),
         traffic: rail.traffic(),
     }
@@ -261,6 +263,7 @@ fn assemble(
                     address: rail.readable,
                     virtual_addresses: rail.virtual_addresses,
                     message_max: rail.message_max,
+                    immediate_max: rail.immediate_max,
                     traffic: rail.traffic,
                 });
                 addresses.push(rail.address);

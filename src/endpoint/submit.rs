@@ -7,11 +7,11 @@ use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion;
-use crate::transfer::geometry::Pages;
+use crate::transfer::geometry::{Cut, Pages};
 use crate::transfer::list::{List, Part};
 use crate::transfer::queue::Queue;
 use crate::transfer::shape::{check_access, Paged, Shape};
-use crate::transfer::table::{Body, Left, Move};
+use crate::transfer::table::{Body, Counting, Left, Move};
 use crate::transfer::{Direction, Outcome, SendSpec, Terms, TransferSpec};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -36,20 +36,27 @@ impl Endpoint {
             return Err(error);
         }
         check_access(spec.terms.direction, local, remote)?;
-        let paged = check_pages(&spec.pages, local, remote, spec.terms.urgent)?;
+        let counting = self.counting(&spec.terms, remote, (spec.pages.page_len, spec.pages.count()))?;
+        let whole = counting.is_some_and(|counting| counting.at_end == 0);
+        let paged = check_pages(&spec.pages, local, remote, (spec.terms.urgent, whole))?;
         paged.geometry.check_destination(spec.terms.direction)?;
-        self.launch(Shape::own(paged), &spec.terms, || remote.state())
+        self.launch((Shape::own(paged), counting), &spec.terms, || remote.state())
     }
 
     /// Begins a transfer of one peer and sends it on its way. `state`: of its peer and
     /// memories.
-    pub(super) fn launch(&self, shape: Shape, terms: &Terms, state: impl Fn() -> RemoteState) -> Result<u64> {
+    pub(super) fn launch(
+        &self,
+        what: (Shape, Option<Counting>),
+        terms: &Terms,
+        state: impl Fn() -> RemoteState,
+    ) -> Result<u64> {
         let core = &self.core;
         let now = core.clock.now();
         if !terms.queue.reserve(1) {
             return Err(full("the completion queue is full"));
         }
-        let body = body(shape, terms, Some(terms.queue.clone()), now);
+        let body = body(what, terms, Some(terms.queue.clone()), now);
         let slices = body.transfer.as_ref().map_or(0, |transfer| transfer.slices);
         let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
             terms.queue.unreserve(1);
@@ -88,11 +95,12 @@ impl Endpoint {
             bytes: list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
             transfer: None,
             atomic: None,
+            _expecting: None,
         };
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
         for (i, part) in list.parts().iter().enumerate() {
-            let body = body(Shape::part(list, i), terms, queue_of(terms.each_peer), now);
+            let body = body((Shape::part(list, i), None), terms, queue_of(terms.each_peer), now);
             let Some(id) = reserved.begin_part(body, part.slices, deadline, whole) else { break };
             self.start(id, part.slices, now);
             self.end_if_too_late(id, state(part));
@@ -101,7 +109,7 @@ impl Endpoint {
         Ok(whole)
     }
 
-    fn no_slots(&self) -> Error {
+    pub(super) fn no_slots(&self) -> Error {
         full(&format!("{} operations are outstanding (max_transfers)", self.core.table.active()))
     }
 
@@ -169,6 +177,7 @@ impl Endpoint {
             bytes: spec.data.len() as u64,
             transfer: None,
             atomic: None,
+            _expecting: None,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
@@ -220,10 +229,10 @@ pub(super) fn check_pages(
     pages: &Pages,
     local: &Arc<Memory>,
     remote: &Arc<RemoteMemory>,
-    urgent: bool,
+    (urgent, whole): (bool, bool),
 ) -> Result<Paged> {
     let geometry = pages.check(
-        (remote.lanes(), urgent),
+        Cut { rails: remote.lanes(), urgent, whole },
         |range| local.range_len(range),
         |range| remote.range_len(range),
     )?;
@@ -237,7 +246,12 @@ fn kind(direction: Direction) -> i32 {
     }
 }
 
-fn body(shape: Shape, terms: &Terms, queue: Option<Arc<Queue>>, now: u64) -> Body {
+fn body(
+    (shape, counting): (Shape, Option<Counting>),
+    terms: &Terms,
+    queue: Option<Arc<Queue>>,
+    now: u64,
+) -> Body {
     let view = shape.view();
     Body {
         kind: kind(terms.direction),
@@ -251,8 +265,10 @@ fn body(shape: Shape, terms: &Terms, queue: Option<Arc<Queue>>, now: u64) -> Bod
             urgent: terms.urgent,
             slices: view.slices(),
             notify: terms.notify.map(|notify| (notify.value, notify.data.into())),
+            counting,
             shape,
         }),
         atomic: None,
+        _expecting: None,
     }
 }

@@ -190,7 +190,7 @@ impl Worker {
             return self.welcomed(r, &peer, body, now);
         }
         match header.kind {
-            Kind::Bundle => return self.bundle(r, &peer, &header, body),
+            Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
             Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
             _ => {}
         }
@@ -305,6 +305,7 @@ impl Worker {
         match kind {
             Kind::Message => self.message(link, body, now),
             Kind::Notify => self.notification(link, body, now),
+            Kind::Count | Kind::Raise => self.raise(body, now),
             Kind::Atomic => self.atomic(link, body),
             Kind::AtomicDone => self.atomic_done(link, body, now),
             _ => self.system(link, kind, body, now),
@@ -431,6 +432,17 @@ impl Worker {
         Delivery::TakenUrgently
     }
 
+    /// What a transfer raises after its last byte: pairs of an immediate and by how much.
+    fn raise(&mut self, body: &[u8], now: u64) -> Delivery {
+        for pair in body.chunks(16) {
+            match read_numbers::<2>(pair) {
+                Some([immediate, by]) => self.core.count(immediate as u32, by, now),
+                None => self.core.count_rubbish(),
+            }
+        }
+        Delivery::TakenUrgently
+    }
+
     // What callers ask of a link.
 
     pub fn link_send(&mut self, peer: u64, id: u64, data: Arc<[u8]>, allowance: u64) {
@@ -456,10 +468,8 @@ impl Worker {
         let Some(slot) = core.table.read(id) else { return };
         // SAFETY: held as a reader until it is released.
         let body = unsafe { core.table.body(slot) };
-        if let (Some(link), Some((value, data))) =
-            (self.link(peer), body.transfer.as_ref().and_then(|t| t.notify.as_ref()))
-        {
-            link.push_notify(id, *value, data);
+        if let (Some(link), Some(transfer)) = (self.link(peer), &body.transfer) {
+            link.push_arrived(id, transfer);
         }
         core.table.release(slot);
         self.mark(peer);

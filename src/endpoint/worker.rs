@@ -327,6 +327,7 @@ impl Worker {
             }
             Work::Bundle if done.errno == 0 => {}
             Work::Receive => self.received(r, done, now),
+            Work::Arrival => self.arrived(r, done, now),
             Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.lane, now),
             Work::Answer => {}
             Work::Frame if done.errno == 0 => {}
@@ -347,7 +348,7 @@ impl Worker {
         }
     }
 
-    fn give_back(&mut self, r: usize, done: &Done) {
+    pub(super) fn give_back(&mut self, r: usize, done: &Done) {
         if let Err(error) = self.rails[r].rail.give_back(done) {
             log::warn!("rail {r}: {error}");
         }

@@ -15,12 +15,16 @@ pub mod sim;
 
 use crate::status::Result;
 use std::ffi::c_void;
+use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
 /// What libfabric, or a simulation of it, says of an error number, for people.
 pub fn error_text(errno: i32) -> String {
     ofi::discover::error_text(errno).unwrap_or_else(|| sim::strerror(errno))
 }
+
+/// What a write tells its target beside its bytes. (Never 0: so that none costs no word more.)
+pub type Immediate = NonZeroU32;
 
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
@@ -59,6 +63,8 @@ pub struct Limits {
     pub virtual_addresses: bool,
     /// Local buffers must be registered, too.
     pub local_registration: bool,
+    /// Bytes of one write that carries an immediate; 0 where none can.
+    pub immediate_max: u64,
     /// Bytes to keep in flight towards one peer, and on the whole NIC.
     pub lane_window: u64,
     pub rail_window: u64,
@@ -114,6 +120,8 @@ pub struct Rma<'a> {
     pub key: u64,
     /// Ask for delivery-complete (`Delivery::Each` and `Covers`).
     pub delivered: bool,
+    /// Of a write: the target reaps it when the bytes are there (`Reaped::immediate`).
+    pub immediate: Option<Immediate>,
     /// Another post follows at once: the doorbell may wait for it.
     pub more: bool,
 }
@@ -136,16 +144,29 @@ pub enum Posted {
     Failed(i32),
 }
 
-/// A finished operation.
+/// A finished operation, or a peer's write that arrived here.
 #[derive(Clone, Copy)]
 pub struct Reaped {
-    /// NULL when the provider did not say which operation failed.
+    /// NULL when the provider did not say which operation failed. Of an arrival:
+    /// the receive that it took, or NULL.
     pub scratch: *mut Scratch,
     /// Bytes received.
     pub len: usize,
     /// 0, or an error number of libfabric.
     pub errno: i32,
     pub provider_errno: i32,
+    /// An arrival's; only ever without an error.
+    pub immediate: Option<Immediate>,
+}
+
+impl Reaped {
+    pub fn of(scratch: *mut Scratch, errno: i32) -> Reaped {
+        Reaped { scratch, len: 0, errno, provider_errno: errno, immediate: None }
+    }
+
+    pub fn arrival(immediate: Immediate) -> Reaped {
+        Reaped { immediate: Some(immediate), ..Reaped::of(std::ptr::null_mut(), 0) }
+    }
 }
 
 pub trait Nic {

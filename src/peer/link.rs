@@ -2,14 +2,17 @@
 
 use super::approach::{Approach, Approaches};
 use super::channel::{Channel, Out};
-use super::wire::{Kind, CHANNELS, HEADER, REQUESTS, USER};
+use super::wire::{numbers, Kind, CHANNELS, HEADER, REQUESTS, USER};
 use super::{Peer, Plan};
 use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
+use crate::transfer::table::Move;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+/// Counters that one frame raises; every fabric's frames hold so many.
+const RAISES: usize = 128;
 /// Bytes of a message frame before its part of the message.
 const PART: usize = 8;
 
@@ -132,17 +135,36 @@ impl Link {
         }
     }
 
-    pub fn push_notify(&mut self, id: u64, value: u64, data: &[u8]) {
-        let mut body = Writer::new();
-        body.u64(value).raw(data);
-        self.push(Out { done: Some(id), ..Out::new(Kind::Notify, body.finish()) });
+    /// What the peer hears of a transfer after its last byte: the counters that it
+    /// raises, and the notification. The last frame completes it.
+    pub fn push_arrived(&mut self, id: u64, transfer: &Move) {
+        let raises = transfer.raises();
+        // On the notification's channel they come before it; else they need not wait
+        // for what the user has not taken.
+        let kind = if transfer.notify.is_some() { Kind::Raise } else { Kind::Count };
+        let mut frames: Vec<Out> = raises
+            .chunks(RAISES)
+            .map(|some| {
+                let pairs = some.iter().flat_map(|(immediate, by)| [immediate.get().into(), *by]);
+                Out::new(kind, numbers(&pairs.collect::<Vec<u64>>()))
+            })
+            .collect();
+        if let Some((value, data)) = &transfer.notify {
+            let mut body = Writer::new();
+            body.u64(*value).raw(data);
+            frames.push(Out::new(Kind::Notify, body.finish()));
+        }
+        if let Some(last) = frames.last_mut() {
+            last.done = Some(id);
+        }
+        frames.into_iter().for_each(|out| self.push(out));
     }
 
     /// Asks the owner whether a memory still exists.
     pub fn push_import(&mut self, remote: Arc<RemoteMemory>) {
         let number = self.next_remote;
         self.next_remote += 1;
-        self.push(Out::new(Kind::Import, super::wire::numbers(&[remote.id, remote.secret, number])));
+        self.push(Out::new(Kind::Import, numbers(&[remote.id, remote.secret, number])));
         self.remotes.insert(number, remote);
     }
 

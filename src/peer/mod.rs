@@ -147,6 +147,11 @@ impl Peer {
         self.rails.store(rails, Ordering::Release);
     }
 
+    /// It is settled which rails serve it.
+    pub fn has_service(&self) -> bool {
+        self.rails.load(Ordering::Acquire) != 0
+    }
+
     #[inline]
     pub fn is_served_by(&self, rail: usize) -> bool {
         self.rails.load(Ordering::Acquire) & 1 << rail != 0

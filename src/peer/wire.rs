@@ -42,11 +42,15 @@ pub enum Kind {
     Imported = 18,
     Revoke = 19,
     Revoked = 20,
+    /// A transfer has arrived: counters are raised.
+    Count = 21,
     /// The answer to an atomic.
     AtomicDone = 24,
     /// User channel.
     Message = 32,
     Notify = 33,
+    /// As a count, before the notification of the same transfer.
+    Raise = 34,
     /// Requests channel.
     Atomic = 48,
 }
@@ -56,7 +60,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Leave, Bye, ByeAck, Ready, Import,
-            Imported, Revoke, Revoked, AtomicDone, Message, Notify, Atomic,
+            Imported, Revoke, Revoked, Count, AtomicDone, Message, Notify, Raise, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

@@ -61,6 +61,8 @@ pub enum Work {
     Answer,
     /// A receive into buffer `Tag::flow`.
     Receive,
+    /// A peer's write with an immediate (`Done::immediate`); it may have taken a receive.
+    Arrival,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -347,6 +349,7 @@ impl Rail {
             descriptor,
             key,
             delivered: true,
+            immediate: None,
             more: false,
         };
         // SAFETY: the pad lives as long as the rail.

@@ -16,6 +16,22 @@ pub struct Done {
     pub provider_errno: i32,
     /// Bytes received.
     pub len: usize,
+    /// Of an arrival.
+    pub immediate: u32,
+}
+
+/// An arrival that took no receive.
+const NO_RECEIVE: u32 = u32::MAX;
+
+impl Done {
+    fn of(work: Work, lane: u32, flow: u32) -> Done {
+        Done { work, lane, flow, slices: 0, posts: 1, errno: 0, provider_errno: 0, len: 0, immediate: 0 }
+    }
+
+    /// It holds a receive buffer, to be given back.
+    pub fn took_receive(&self) -> bool {
+        self.work == Work::Receive || self.work == Work::Arrival && self.flow != NO_RECEIVE
+    }
 }
 
 /// Slices of one flow that arrived, one after the other.
@@ -83,17 +99,22 @@ impl Rail {
         let &Run { lane, flow, posts, slices, .. } = run;
         self.account(lane, posts, (run.bytes, run.sampled), now);
         self.traffic.add(run.read, posts.into(), slices.into(), run.len);
-        Done { work: Work::Slice, lane, flow, slices, posts, errno: 0, provider_errno: 0, len: 0 }
+        Done { slices, posts, ..Done::of(Work::Slice, lane, flow) }
     }
 
     fn finish(&mut self, reaped: &Reaped, now: u64) -> Done {
         let &Reaped { errno, provider_errno, len, .. } = reaped;
         let op = reaped.scratch.cast::<Op>();
+        if let Some(immediate) = reaped.immediate {
+            return Done {
+                immediate: immediate.get(),
+                ..Done::of(Work::Arrival, u32::MAX, self.take_receive(op))
+            };
+        }
         if op.is_null() {
             // The provider does not say whose error it is: it is the rail's.
             self.traffic.errors.add(1);
-            let (work, lane, flow) = (Work::Frame, u32::MAX, u32::MAX);
-            return Done { work, lane, flow, slices: 0, posts: 1, errno, provider_errno, len: 0 };
+            return Done { errno, provider_errno, ..Done::of(Work::Frame, u32::MAX, u32::MAX) };
         }
         // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
         let tag = unsafe { (*op).tag };
@@ -119,10 +140,21 @@ impl Rail {
                 self.nic.remove(tag.bytes);
             }
             Work::Receive if errno == 0 => self.traffic.frames_received.add(1),
-            Work::Receive => {}
+            Work::Receive | Work::Arrival => {}
         }
         let Tag { work, lane, flow, slices, .. } = tag;
-        Done { work, lane, flow, slices, posts: 1, errno, provider_errno, len }
+        Done { slices, errno, provider_errno, len, ..Done::of(work, lane, flow) }
+    }
+
+    /// The buffer of the receive that an arrival took, if it took one.
+    fn take_receive(&mut self, op: *mut Op) -> u32 {
+        if op.is_null() {
+            return NO_RECEIVE;
+        }
+        // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
+        let tag = unsafe { (*op).tag };
+        self.free_ops.push(op);
+        tag.flow
     }
 
     fn account(&mut self, lane: u32, posts: u32, (bytes, sampled): (u64, bool), now: u64) {

@@ -10,6 +10,7 @@ pub const KIND_MESSAGE: i32 = 4;
 pub const KIND_NOTIFICATION: i32 = 5;
 pub const KIND_PEER_UP: i32 = 6;
 pub const KIND_PEER_DOWN: i32 = 7;
+pub const KIND_COUNTER: i32 = 8;
 pub const KIND_ATOMIC: i32 = 9;
 
 /// The layout is the ABI's (`weft_completion`).

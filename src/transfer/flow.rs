@@ -220,7 +220,7 @@ impl Flow {
         }
         let view = transfer.view();
         if self.layer.index != self.at.layer {
-            self.layer = Layer::of(view, self.at.layer, burst.rail, burst.lane.remote_rail);
+            self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
         }
         if slot.first_post.load(Relaxed) == 0 {
             slot.first_post.store(burst.now, Relaxed);
@@ -229,7 +229,7 @@ impl Flow {
         let bundle_below = bundled.as_ref().map_or(0, |_| self.packing.bundle_below);
         match bundled {
             Some(packer) if self.is_bundled(view, bundle_below) => {
-                self.pack(burst, index, view, packer, (room, budget))
+                self.pack(burst, index, transfer, packer, (room, budget))
             }
             _ => self.post(burst, index, transfer, bundle_below, (room, budget)),
         }
@@ -238,7 +238,7 @@ impl Flow {
     /// Whether the next slice goes in a bundle.
     fn is_bundled(&self, view: View, bundle_below: u64) -> bool {
         let (slice, _) = view.take(self.at, self.end - self.next);
-        self.layer.is_bundled(slice.len, bundle_below)
+        slice.len < bundle_below
     }
 
     /// Posts slices that are not to be bundled, several at once where the NIC takes
@@ -260,7 +260,8 @@ impl Flow {
         };
         let mut posts = burst.posts().min(*budget);
         let whole = self.within == 0 && (self.urgent || !burst.is_brief());
-        if whole && (vector == 1 || self.end - self.next == 1) {
+        let alone = vector == 1 || self.end - self.next == 1;
+        if whole && alone || self.layer.immediate.is_some() {
             if let Some((geometry, run)) = view.whole_pages(self.at, self.end - self.next) {
                 let bytes = room.min(self.turn);
                 let run = run.min(posts.into()).min(bytes.div_ceil(geometry.slice_len()));
@@ -271,22 +272,22 @@ impl Flow {
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
             if self.layer.index != self.at.layer {
-                self.layer = Layer::of(view, self.at.layer, burst.rail, burst.lane.remote_rail);
+                self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
             }
             let (slice, after) = view.take(self.at, self.end - self.next);
-            if self.layer.is_bundled(slice.len, bundle_below) {
+            if slice.len < bundle_below {
                 break;
             }
             let (descriptor, key) = (self.layer.descriptor, self.layer.key);
             let mut gathered = Gathered { count: 1, bytes: slice.len, slices: slice.slices, after };
             segments[0] = self.layer.segment(&slice);
-            if !whole {
+            if !whole && self.layer.immediate.is_none() {
                 if room < PART_LEAST.min(slice.len) && !burst.is_idle() {
                     return Step::Full;
                 }
                 self.cut(&mut segments[0], &mut gathered, room);
-            } else if vector > 1 {
-                self.gather(&mut segments[..vector], &mut gathered, (view, burst), room.min(VECTOR_LEN));
+            } else if vector > 1 && self.layer.immediate.is_none() {
+                self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(VECTOR_LEN));
             }
             let Gathered { count, bytes, slices, after } = gathered;
             let next = self.next + slices;
@@ -296,6 +297,7 @@ impl Flow {
                 descriptor,
                 key,
                 delivered: next == transfer.slices,
+                immediate: self.layer.immediate,
                 // Only when the next post of this claim follows at once.
                 more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
             };
@@ -332,7 +334,7 @@ impl Flow {
         budget: &mut u32,
     ) -> Step {
         let len = geometry.slice_len();
-        let Layer { descriptor, key, .. } = self.layer;
+        let Layer { descriptor, key, immediate, .. } = self.layer;
         let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
         let mut segment = Segment::default();
         let mut posted = 0;
@@ -345,6 +347,7 @@ impl Flow {
                 descriptor,
                 key,
                 delivered: self.next + posted + 1 == geometry.slices,
+                immediate,
                 more: posted + 1 < run,
             };
             // SAFETY: as in `post`.
@@ -390,9 +393,10 @@ impl Flow {
         &self,
         segments: &mut [Segment],
         gathered: &mut Gathered,
-        (view, burst): (View, &Burst),
+        (transfer, burst): (&Move, &Burst),
         most: u64,
     ) {
+        let view = transfer.view();
         let mut layer = self.layer;
         for place in &mut segments[1..] {
             let left = self.end - self.next - gathered.slices;
@@ -400,7 +404,7 @@ impl Flow {
                 return;
             }
             if gathered.after.layer != layer.index {
-                layer = Layer::of(view, gathered.after.layer, burst.rail, burst.lane.remote_rail);
+                layer = Layer::of(transfer, gathered.after.layer, burst.rail, burst.lane.remote_rail);
                 if !layer.joins(&self.layer) {
                     return;
                 }
@@ -422,23 +426,24 @@ impl Flow {
         &mut self,
         burst: &mut Burst,
         index: u32,
-        view: View,
+        transfer: &Move,
         packer: &mut Packer,
         (room, budget): (u64, &mut u32),
     ) -> Step {
-        let Some(mut bundle) = packer.gather(self.layer.memory) else { return Step::Full };
+        let view = transfer.view();
+        let (memory, immediate) = (self.layer.memory, self.layer.immediate);
+        let Some(mut bundle) = packer.gather(memory, immediate) else { return Step::Full };
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {
-                let layer = Layer::of(view, at.layer, burst.rail, burst.lane.remote_rail);
-                // A bundle is for one memory of the target's.
-                if layer.memory != self.layer.memory {
+                let layer = Layer::of(transfer, at.layer, burst.rail, burst.lane.remote_rail);
+                if !layer.packs(&self.layer) {
                     break;
                 }
                 self.layer = layer;
             }
             let (slice, after) = view.take(at, self.end - self.next - slices);
-            if !self.layer.is_bundled(slice.len, self.packing.bundle_below) {
+            if slice.len >= self.packing.bundle_below {
                 break;
             }
             let piece = Piece {
@@ -503,6 +508,7 @@ impl Flow {
             descriptor,
             key,
             delivered: true,
+            immediate: None,
             more: false,
         };
         // SAFETY: as for a slice.

@@ -27,6 +27,17 @@ pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
 /// More slices than this would not fit beside the flows in a slot's account.
 pub const SLICES_MAX: u64 = 1 << 39;
 
+/// How a transfer's pages are cut.
+#[derive(Clone, Copy, Default)]
+pub struct Cut {
+    /// For so many rails.
+    pub rails: u64,
+    /// Of the latency class.
+    pub urgent: bool,
+    /// Not at all, and not merged either.
+    pub whole: bool,
+}
+
 /// One side of what the caller asked for, as in `weft_pages_args`.
 #[derive(Clone, Copy, Default)]
 pub struct Side<'a> {
@@ -104,11 +115,15 @@ impl Side<'_> {
 }
 
 impl Pages<'_> {
-    /// Checks everything against the two memories, and keeps a copy, cut for so
-    /// many rails and for the class.
+    /// Pages of all layers.
+    pub fn count(&self) -> u64 {
+        self.page_count.saturating_mul(self.layer_count.max(1).into())
+    }
+
+    /// Checks everything against the two memories, and keeps a copy.
     pub fn check(
         &self,
-        (rails, urgent): (u64, bool),
+        cut: Cut,
         local_len: impl Fn(u64) -> Option<u64>,
         remote_len: impl Fn(u64) -> Option<u64>,
     ) -> Result<Geometry> {
@@ -124,8 +139,10 @@ impl Pages<'_> {
             local.check("local", self, local_len)?;
             remote.check("remote", self, remote_len)?;
         }
-        let pages = self.page_count.saturating_mul(self.layer_count.max(1).into());
-        let piece = piece_len(self.page_len.saturating_mul(pages), rails, urgent);
+        let piece = match cut.whole {
+            true => self.page_len.max(1),
+            false => piece_len(self.page_len.saturating_mul(self.count()), cut.rails, cut.urgent),
+        };
         let pieces = self.page_len.div_ceil(piece).max(1);
         let per_layer = self.page_count.checked_mul(pieces);
         let slices = per_layer.and_then(|s| s.checked_mul(self.layer_count.max(1).into()));
@@ -136,7 +153,8 @@ impl Pages<'_> {
             ))
         })?;
         let adjacent = |side: &Side| side.page_stride == self.page_len;
-        let mergeable = self.page_len < piece && adjacent(&self.local) && adjacent(&self.remote);
+        let mergeable =
+            !cut.whole && self.page_len < piece && adjacent(&self.local) && adjacent(&self.remote);
         Ok(Geometry {
             mergeable: mergeable && have_neighbours(&local, &remote, self.page_count),
             local,
@@ -146,6 +164,7 @@ impl Pages<'_> {
             piece,
             pieces,
             slices,
+            whole: cut.whole,
         })
     }
 }
@@ -200,6 +219,8 @@ pub struct Geometry {
     pub slices: u64,
     /// There are neighbours on both sides, which may go in one post.
     mergeable: bool,
+    /// Each page goes by itself, in one piece.
+    pub whole: bool,
 }
 
 /// Where a flow is within its transfer.
@@ -239,7 +260,12 @@ impl Geometry {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.page_len * (self.slices / self.pieces)
+        self.page_len * self.pages()
+    }
+
+    /// Pages of all layers.
+    pub fn pages(&self) -> u64 {
+        self.slices / self.pieces
     }
 
     pub fn page_len(&self) -> u64 {
@@ -355,8 +381,9 @@ mod tests {
 
     #[test]
     fn neighbours_on_both_sides_are_merged() {
-        let geometry =
-            pages(&[4, 5, 6, 9, 8]).check((1, false), |_| Some(1000), |_| Some(1000)).expect("valid");
+        let geometry = pages(&[4, 5, 6, 9, 8])
+            .check(Cut { rails: 1, ..Cut::default() }, |_| Some(1000), |_| Some(1000))
+            .expect("valid");
         assert_eq!(all(&geometry), [(0, 400, 300), (0, 900, 100), (0, 800, 100)]);
         assert_eq!(geometry.bytes(), 500);
     }
@@ -366,7 +393,9 @@ mod tests {
         let side = Side { page_stride: 3 * PIECE, range_step: 1, ..Side::default() };
         let pages =
             Pages { local: side, remote: side, page_len: 2 * PIECE + 5, page_count: 1, layer_count: 2 };
-        let geometry = pages.check((1, false), |_| Some(4 * PIECE), |_| Some(4 * PIECE)).expect("valid");
+        let geometry = pages
+            .check(Cut { rails: 1, ..Cut::default() }, |_| Some(4 * PIECE), |_| Some(4 * PIECE))
+            .expect("valid");
         let one_layer = [(0, PIECE), (PIECE, PIECE), (2 * PIECE, 5)];
         let expected: Vec<_> = (0..2).flat_map(|l| one_layer.map(|(at, len)| (l, at, len))).collect();
         assert_eq!(all(&geometry), expected);
@@ -385,7 +414,9 @@ mod tests {
     #[test]
     fn what_lies_outside_or_overflows_is_refused() {
         let refused = |p: Pages, len: u64| {
-            p.check((4, false), move |_| Some(len), |_| Some(1 << 40)).err().map(|e| e.status)
+            p.check(Cut { rails: 4, ..Cut::default() }, move |_| Some(len), |_| Some(1 << 40))
+                .err()
+                .map(|e| e.status)
         };
         assert_eq!(refused(pages(&[9]), 1000), None);
         assert_eq!(refused(pages(&[9]), 999), Some(Status::Range));
@@ -396,6 +427,9 @@ mod tests {
         layers.local.range_step = 1;
         layers.layer_count = 2;
         let only_one = |range| (range == 0).then_some(1000);
-        assert_eq!(layers.check((1, false), only_one, only_one).err().map(|e| e.status), Some(Status::Range));
+        assert_eq!(
+            layers.check(Cut { rails: 1, ..Cut::default() }, only_one, only_one).err().map(|e| e.status),
+            Some(Status::Range)
+        );
     }
 }

@@ -3,7 +3,8 @@
 
 use super::geometry::Slice;
 use super::shape::View;
-use crate::fabric::Segment;
+use super::table::Move;
+use crate::fabric::{Immediate, Segment};
 use std::ffi::c_void;
 
 #[derive(Clone, Copy)]
@@ -17,8 +18,8 @@ pub struct Layer {
     pub memory: u64,
     pub range: u32,
     pub offset: u64,
-    /// What its one post raises; 0: nothing.
-    pub counter: u64,
+    /// What each of its pages, or the entry, carries: each is posted by itself, in one piece.
+    pub immediate: Option<Immediate>,
 }
 
 impl Layer {
@@ -31,17 +32,22 @@ impl Layer {
         memory: 0,
         range: 0,
         offset: 0,
-        counter: 0,
+        immediate: None,
     };
 
-    pub fn of(view: View, index: u64, rail: usize, remote_rail: usize) -> Layer {
+    pub fn of(transfer: &Move, index: u64, rail: usize, remote_rail: usize) -> Layer {
+        let view = transfer.view();
         let (local, remote) = match view {
             View::Pages(paged) => (&paged.local, &paged.remote),
             View::List(list, part) => list.memories(part.entry(index)),
         };
-        let ((from, at), (range, offset), counter) = match view {
-            View::Pages(paged) => (paged.geometry.local.layer(index), paged.geometry.remote.layer(index), 0),
+        let ((from, at), (range, offset)) = match view {
+            View::Pages(paged) => (paged.geometry.local.layer(index), paged.geometry.remote.layer(index)),
             View::List(_, part) => part.entry(index).places(),
+        };
+        let immediate = match view {
+            View::Pages(_) => transfer.page_immediate(),
+            View::List(_, part) => part.immediate_of(index, transfer.direction),
         };
         let (address, key) = remote.locate(remote_rail, range, offset);
         Layer {
@@ -53,7 +59,7 @@ impl Layer {
             memory: remote.id,
             range: range as u32,
             offset,
-            counter,
+            immediate,
         }
     }
 
@@ -67,13 +73,12 @@ impl Layer {
     pub fn joins(&self, other: &Layer) -> bool {
         self.descriptor == other.descriptor
             && (self.memory, self.key) == (other.memory, other.key)
-            && self.counter == 0
-            && other.counter == 0
+            && self.immediate.is_none()
+            && other.immediate.is_none()
     }
 
-    /// Whether a slice of it goes in a bundle. (What raises a counter goes by itself.)
-    #[inline]
-    pub fn is_bundled(&self, len: u64, bundle_below: u64) -> bool {
-        len < bundle_below && self.counter == 0
+    /// Whether its slices may go in one bundle with another's.
+    pub fn packs(&self, other: &Layer) -> bool {
+        (self.memory, self.immediate) == (other.memory, other.immediate)
     }
 }

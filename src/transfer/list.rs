@@ -4,9 +4,11 @@
 //! Slice `s` of a part is a piece of an entry: a sum of slices before each entry
 //! leads from one to the other.
 
+use super::counters::immediate_of;
 use super::geometry::{piece_len, Position, Slice, SLICES_MAX};
 use super::shape::check_access;
 use super::Direction;
+use crate::fabric::Immediate;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result, Status};
 use std::collections::HashMap;
@@ -37,7 +39,8 @@ pub struct Entry {
     local_offset: u64,
     remote_offset: u64,
     len: u64,
-    counter: u64,
+    /// Names the counter that it raises.
+    immediate: Option<Immediate>,
     /// Its first slice.
     first: u64,
 }
@@ -46,21 +49,30 @@ pub struct Entry {
 type Place = (usize, u64);
 
 impl Entry {
-    /// The places on both sides, and what it raises.
+    /// The places on both sides.
     #[inline]
-    pub fn places(&self) -> (Place, Place, u64) {
+    pub fn places(&self) -> (Place, Place) {
         let local = (self.local_range as usize, self.local_offset);
-        (local, (self.remote_range as usize, self.remote_offset), self.counter)
+        (local, (self.remote_range as usize, self.remote_offset))
     }
 
     fn slices(&self, piece: u64) -> u64 {
         // What raises a counter is one post.
-        if self.counter == 0 {
-            self.len.div_ceil(piece)
-        } else {
-            1
+        match self.immediate {
+            None => self.len.div_ceil(piece),
+            Some(_) => 1,
         }
     }
+}
+
+/// What a peer takes of counters.
+#[derive(Clone, Copy)]
+pub struct Raises {
+    pub incarnation: u64,
+    /// A write can carry an immediate.
+    pub immediates: bool,
+    /// Bytes of what raises one.
+    pub most: u64,
 }
 
 /// The entries of one peer.
@@ -78,6 +90,12 @@ pub struct Part {
     pub local_known: u64,
     pub remote_known: u64,
     pub whole: bool,
+    /// Known once an entry names a counter.
+    raises: Option<Raises>,
+    /// The counters of its empty entries.
+    empty: Vec<Immediate>,
+    /// Another entry raises a counter.
+    counted: bool,
 }
 
 impl Part {
@@ -93,7 +111,32 @@ impl Part {
             local_known: u64::MAX,
             remote_known: u64::MAX,
             whole: true,
+            raises: None,
+            empty: Vec::new(),
+            counted: false,
         }
+    }
+
+    /// Its writes tell the peer by themselves of the counters that they raise.
+    fn tells(&self, direction: Direction) -> bool {
+        direction == Direction::Write && self.raises.is_some_and(|raises| raises.immediates)
+    }
+
+    /// What the post of an entry carries.
+    #[inline]
+    pub fn immediate_of(&self, entry: u64, direction: Direction) -> Option<Immediate> {
+        self.entry(entry).immediate.filter(|_| self.tells(direction))
+    }
+
+    /// Whether the peer hears of counters after the last byte.
+    pub fn announces(&self, direction: Direction) -> bool {
+        !self.empty.is_empty() || self.counted && !self.tells(direction)
+    }
+
+    /// Those counters, each as often as it is raised.
+    pub fn announced(&self, direction: Direction) -> impl Iterator<Item = Immediate> + '_ {
+        let told = if self.tells(direction) { &[] } else { self.entries.as_slice() };
+        self.empty.iter().copied().chain(told.iter().filter_map(|entry| entry.immediate))
     }
 
     #[inline]
@@ -120,7 +163,7 @@ impl Part {
         let entry = self.entry(at.layer);
         let within = at.piece * self.piece;
         let left = entry.len - within;
-        if entry.counter == 0 && left > self.piece {
+        if entry.immediate.is_none() && left > self.piece {
             let slice = Slice { local: within, remote: within, len: self.piece, slices: 1 };
             return (slice, Position { piece: at.piece + 1, ..at });
         }
@@ -221,11 +264,14 @@ impl Builder {
         })
     }
 
-    pub fn add(&mut self, asked: &Asked) -> Result<()> {
+    /// `raises`: what a peer takes of counters.
+    pub fn add(&mut self, asked: &Asked, raises: impl Fn(u64) -> Result<Raises>) -> Result<()> {
         let index = self.entries;
         let peer = self.peer(asked)?;
+        let immediate = self.immediate(asked, peer, raises)?;
         if asked.len == 0 {
-            self.part(peer);
+            let part = self.part(peer);
+            self.parts[part as usize].empty.extend(immediate);
         } else {
             let (Some(local), Some(remote)) = (asked.local, asked.remote) else {
                 return Err(Error::handle("its memories are NULL, but its len is not 0"));
@@ -236,6 +282,7 @@ impl Builder {
                 .bytes
                 .checked_add(asked.len)
                 .ok_or_else(|| Error::limit("with it, the bytes to this peer are more than 2^64"))?;
+            part.counted |= immediate.is_some();
             part.entries.push(Entry {
                 local,
                 remote,
@@ -244,12 +291,35 @@ impl Builder {
                 local_offset: asked.local_offset,
                 remote_offset: asked.remote_offset,
                 len: asked.len,
-                counter: asked.counter,
+                immediate,
                 first: 0,
             });
         }
         self.entries = index + 1;
         Ok(())
+    }
+
+    fn immediate(
+        &mut self,
+        asked: &Asked,
+        peer: u64,
+        raises: impl Fn(u64) -> Result<Raises>,
+    ) -> Result<Option<Immediate>> {
+        if asked.counter == 0 {
+            return Ok(None);
+        }
+        let part = self.part(peer) as usize;
+        let raises = match self.parts[part].raises {
+            Some(known) => known,
+            None => *self.parts[part].raises.insert(raises(peer)?),
+        };
+        if asked.len > raises.most {
+            return Err(Error::limit(format!(
+                "its len is {}, and it raises a counter: at most {} are allowed, since one post carries it",
+                asked.len, raises.most
+            )));
+        }
+        immediate_of(asked.counter, raises.incarnation).map(Some)
     }
 
     fn peer(&self, asked: &Asked) -> Result<u64> {
@@ -346,7 +416,7 @@ mod tests {
                 local_offset: 0,
                 remote_offset: 0,
                 len: *len,
-                counter: 0,
+                immediate: None,
                 first: 0,
             });
         }

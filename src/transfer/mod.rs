@@ -20,9 +20,10 @@
 //! 5. **Settle** (`table`). A flow with nothing left to claim and nothing in
 //!    flight leaves the slot, subtracting its slices and itself in one atomic.
 //!    The last one to leave has seen the transfer arrive.
-//! 6. **Notify** (`peer::channel`), if asked for: a sequenced control message to
-//!    the target, sent now that every byte is there; its acknowledgement ends
-//!    the transfer.
+//! 6. **Notify** (`peer::channel`), if asked for, or raise a counter: a sequenced
+//!    control message to the target, sent now that every byte is there; its
+//!    acknowledgement ends the transfer. (A counter of pages is raised by the
+//!    immediate of each page's write: `counters` has the target's end.)
 //! 7. **Publish** (`queue`). Whoever moves the slot from active to ended (the
 //!    last flow, the acknowledgement, a deadline, a cancel, the loss of the
 //!    peer) writes the one completion. The slot is free again when every flow
@@ -30,6 +31,8 @@
 
 pub mod atomic;
 pub mod completion;
+pub mod counters;
+pub mod expect;
 pub mod flow;
 pub mod flows;
 pub mod geometry;
@@ -54,6 +57,14 @@ pub enum Direction {
     Read,
 }
 
+/// A counter of the peer to raise.
+#[derive(Clone, Copy)]
+pub struct Count {
+    pub counter: u64,
+    /// For each page, with its bytes; else once, after the last byte.
+    pub pages: bool,
+}
+
 /// A notification to send after the last byte.
 #[derive(Clone, Copy)]
 pub struct Notify<'a> {
@@ -73,10 +84,22 @@ pub struct TransferSpec<'a> {
 pub struct Terms<'a> {
     pub direction: Direction,
     pub notify: Option<Notify<'a>>,
+    pub count: Option<Count>,
     /// A list completes once for each peer.
     pub each_peer: bool,
     /// Of the latency class.
     pub urgent: bool,
+    /// 0: the endpoint's default.
+    pub timeout_ns: u64,
+    pub user_data: u64,
+    pub queue: &'a Arc<Queue>,
+}
+
+/// What the caller asked for: to be told when counters have reached values.
+pub struct ExpectSpec<'a> {
+    /// Counters and values, equally many.
+    pub counters: &'a [u64],
+    pub values: &'a [u64],
     /// 0: the endpoint's default.
     pub timeout_ns: u64,
     pub user_data: u64,

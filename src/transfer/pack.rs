@@ -8,7 +8,7 @@
 //! slices have arrived. Frames and writes of a lane keep their order.
 
 use crate::codec::Reader;
-use crate::fabric::{Limits, Posted, Rma, Segment};
+use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
 use crate::peer::wire::{ABOUT_LANE, HEADER};
 use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
@@ -21,8 +21,9 @@ pub const SLOT_LEN: usize = 256 << 10;
 pub const SLOTS: u32 = 8;
 /// Pieces of a bundle: what a frame's list has room for.
 const PIECES: usize = 480;
-/// Bytes of the list's parts: the memory's id, and each piece.
-const MEMORY: usize = 8;
+/// Bytes of the list's parts: the memory's id with the immediate that each piece counts for (0:
+/// none), and each piece.
+const MEMORY: usize = 16;
 const PIECE: usize = 16;
 
 /// Whether a rail's lanes carry bundles.
@@ -50,7 +51,7 @@ struct Bundle {
     slices: u32,
     bytes: u64,
     sampled: bool,
-    /// The memory's id, then the pieces.
+    /// The memory's id and the immediate, then the pieces.
     list: Vec<u8>,
 }
 
@@ -104,8 +105,9 @@ impl Packer {
         self.announced != self.gathered
     }
 
-    /// Begins a bundle for a memory of the peer's; `None` without a free slot.
-    pub fn gather(&mut self, memory: u64) -> Option<Gathering<'_>> {
+    /// Begins a bundle for a memory of the peer's, each of whose pieces raises a counter if there
+    /// is an immediate; `None` without a free slot.
+    pub fn gather(&mut self, memory: u64, immediate: Option<Immediate>) -> Option<Gathering<'_>> {
         if !self.has_slot() {
             return None;
         }
@@ -113,6 +115,7 @@ impl Packer {
         let bundle = &mut self.slots[slot as usize];
         bundle.list.clear();
         bundle.list.extend_from_slice(&memory.to_le_bytes());
+        bundle.list.extend_from_slice(&u64::from(immediate.map_or(0, Immediate::get)).to_le_bytes());
         (bundle.slices, bundle.bytes) = (0, 0);
         Some(Gathering { packer: self, slot })
     }
@@ -155,6 +158,7 @@ impl Packer {
                 descriptor: self.staging.descriptor(),
                 key: self.landing.1,
                 delivered: false,
+                immediate: None,
                 more: false,
             };
             let tag = Tag {
@@ -324,10 +328,11 @@ impl Landing {
     }
 }
 
-/// Reads the list of a bundle: the memory's id and the pieces.
-pub fn read_list(list: &[u8]) -> Option<(u64, impl Iterator<Item = Piece> + '_)> {
+/// Reads the list of a bundle: the memory's id, the immediate that its pieces count for, and the
+/// pieces.
+pub fn read_list(list: &[u8]) -> Option<(u64, u32, impl Iterator<Item = Piece> + '_)> {
     let mut r = Reader::new(list);
-    let memory = r.u64()?;
+    let (memory, immediate) = (r.u64()?, r.u64()?);
     let rest = r.rest();
     if rest.len() % PIECE != 0 {
         return None;
@@ -336,7 +341,7 @@ pub fn read_list(list: &[u8]) -> Option<(u64, impl Iterator<Item = Piece> + '_)>
         let mut r = Reader::new(entry);
         Some(Piece { range: r.u32()?, len: r.u32()?, offset: r.u64()? })
     };
-    Some((memory, rest.chunks_exact(PIECE).map_while(piece)))
+    Some((memory, immediate as u32, rest.chunks_exact(PIECE).map_while(piece)))
 }
 
 #[cfg(test)]

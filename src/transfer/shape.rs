@@ -198,6 +198,14 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The peer hears of counters after the last byte.
+    pub fn announces(self, direction: Direction) -> bool {
+        match self {
+            View::Pages(_) => false,
+            View::List(_, part) => part.announces(direction),
+        }
+    }
+
     /// All rails know all of its memories.
     #[inline]
     pub fn is_whole(self) -> bool {

@@ -8,12 +8,13 @@
 
 use super::atomic::Atomic;
 use super::completion::Completion;
+use super::expect::Expecting;
 use super::queue::Queue;
 use super::shape::{Shape, View};
 use super::tally::{Ended, Tally};
 use super::whole::{Whole, ALONE, IN_PARTS};
 use super::{Direction, Outcome};
-use crate::fabric::error_text;
+use crate::fabric::{error_text, Immediate};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
@@ -44,9 +45,48 @@ pub struct Move {
     pub shape: Shape,
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
+    pub counting: Option<Counting>,
+}
+
+/// How a transfer raises a counter of its peer.
+#[derive(Clone, Copy)]
+pub struct Counting {
+    /// Names the counter.
+    pub immediate: Immediate,
+    /// By how much after the last byte; 0: each page carries the immediate.
+    pub at_end: u64,
 }
 
 impl Move {
+    /// What each page carries: it is posted by itself, in one piece.
+    #[inline]
+    pub fn page_immediate(&self) -> Option<Immediate> {
+        self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
+    }
+
+    /// The peer hears of it after the last byte.
+    fn is_announced(&self) -> bool {
+        let counted = self.counting.is_some_and(|counting| counting.at_end > 0);
+        self.notify.is_some() || counted || self.view().announces(self.direction)
+    }
+
+    /// The counters that are raised after the last byte, and by how much.
+    pub fn raises(&self) -> Vec<(Immediate, u64)> {
+        let mut raises: Vec<(Immediate, u64)> = Vec::new();
+        if let Some(Counting { immediate, at_end: by @ 1.. }) = self.counting {
+            raises.push((immediate, by));
+        }
+        if let View::List(_, part) = self.view() {
+            for immediate in part.announced(self.direction) {
+                match raises.last_mut().filter(|(last, _)| *last == immediate) {
+                    Some((_, by)) => *by += 1,
+                    None => raises.push((immediate, 1)),
+                }
+            }
+        }
+        raises
+    }
+
     #[inline]
     pub fn view(&self) -> View<'_> {
         self.shape.view()
@@ -64,9 +104,11 @@ pub struct Body {
     pub peer: u64,
     pub submit_ns: u64,
     pub bytes: u64,
-    /// `None` for a send, an atomic, and what has parts.
+    /// `None` for what is no transfer, and for what has parts.
     pub transfer: Option<Move>,
     pub atomic: Option<Atomic>,
+    /// It leaves the counters that it waits for when the slot is free.
+    pub _expecting: Option<Expecting>,
 }
 
 impl Body {
@@ -307,7 +349,7 @@ impl Table {
         let id = self.id_of(slot);
         // SAFETY: the flow holds the slot until it has left.
         let body = unsafe { self.body(slot) };
-        let notify = body.transfer.as_ref().is_some_and(|t| t.notify.is_some()).then_some(body.peer);
+        let notify = body.transfer.as_ref().is_some_and(Move::is_announced).then_some(body.peer);
         let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
         debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
         let after = before - FLOW - arrived;

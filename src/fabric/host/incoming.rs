@@ -144,7 +144,10 @@ impl Incoming {
             let Some(request) = Request::read(self.channel.cell(self.next)) else { return false };
             let block = Block::after(self.forward, request.block_len());
             let errno = match self.perform(&request, &block, with) {
-                Done => 0,
+                Done => {
+                    with.reaped.extend(request.immediate.map(Reaped::arrival));
+                    0
+                }
                 Refused(errno) => errno,
                 Later(blocked) => {
                     self.blocked = blocked;
@@ -277,7 +280,7 @@ impl Incoming {
         // room for it.
         unsafe { copy::copy(buffer.address.cast(), self.channel.forward(block), len, false) };
         with.receives.pop_front();
-        with.reaped.push(Reaped { scratch, len, errno: 0, provider_errno: 0 });
+        with.reaped.push(Reaped { len, ..Reaped::of(scratch, 0) });
         Done
     }
 

@@ -108,6 +108,7 @@ impl HostNic {
             message_max: MESSAGE as usize,
             virtual_addresses: true,
             local_registration: false,
+            immediate_max: u64::MAX,
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };
@@ -436,7 +437,7 @@ impl Nic for HostNic {
             return Posted::Failed(libc::EINVAL);
         }
         let area = self.areas.get(rma.descriptor as u64);
-        line.outgoing.rma(rma.read, rma.segments, rma.key, area, scratch);
+        line.outgoing.rma(rma, area, scratch);
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
         if !rma.more {
             line.outgoing.tell();
@@ -453,7 +454,7 @@ impl Nic for HostNic {
         }
         if let Some(errno) = line.outgoing.dead() {
             // By a completion: who sends seldom looks at what a post says.
-            self.finished.push(Reaped { scratch, len: 0, errno, provider_errno: errno });
+            self.finished.push(Reaped::of(scratch, errno));
             return Posted::Yes;
         }
         line.outgoing.send(buffer.address as u64, buffer.len as u64, scratch);

@@ -11,7 +11,7 @@ use super::channel::{self, Block, Channel, CELLS};
 use super::copy;
 use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, INLINE, PIECES};
 use super::socket::{self, Heard};
-use crate::fabric::{Reaped, Scratch, Segment};
+use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,6 +32,8 @@ struct Op {
     /// Its memory, as the target knows it; 0 if it does not.
     area: u32,
     area_base: u64,
+    /// Goes with the last request.
+    immediate: Option<Immediate>,
     segments: Vec<Segment>,
     /// Up to where requests were made, and up to where reads have arrived.
     asked: Cursor,
@@ -156,18 +158,12 @@ impl Outgoing {
 
     /// Queues a write or read.
     #[inline]
-    pub fn rma(
-        &mut self,
-        read: bool,
-        segments: &[Segment],
-        key: u64,
-        area: Option<&Shared>,
-        scratch: *mut Scratch,
-    ) {
-        let kind = if read { Kind::Read } else { Kind::Write };
-        let passed = area.filter(|area| !read && self.pass(area));
-        let (area, base) = passed.map_or((0, 0), |area| (area.number, area.base()));
-        self.push(kind, key, (area, base), segments, scratch);
+    pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) {
+        let kind = if rma.read { Kind::Read } else { Kind::Write };
+        let passed = area.filter(|area| !rma.read && self.pass(area));
+        let area = passed.map_or((0, 0), |area| (area.number, area.base()));
+        let op = self.push(kind, rma.key, area, rma.segments, scratch);
+        op.immediate = rma.immediate;
     }
 
     /// Queues a message.
@@ -175,7 +171,14 @@ impl Outgoing {
         self.push(Kind::Message, 0, (0, 0), &[Segment { local, remote: 0, len }], scratch);
     }
 
-    fn push(&mut self, kind: Kind, key: u64, area: (u32, u64), segments: &[Segment], scratch: *mut Scratch) {
+    fn push(
+        &mut self,
+        kind: Kind,
+        key: u64,
+        area: (u32, u64),
+        segments: &[Segment],
+        scratch: *mut Scratch,
+    ) -> &mut Op {
         let index = self.free.pop().unwrap_or_else(|| {
             self.ops.push(Op::empty());
             self.ops.len() as u32 - 1
@@ -185,8 +188,9 @@ impl Outgoing {
         op.segments.extend_from_slice(segments);
         (op.scratch, op.kind, op.key, op.area, op.area_base) = (scratch, kind, key, area.0, area.1);
         (op.asked, op.arrived) = Default::default();
-        (op.open, op.all_asked, op.errno) = (0, false, 0);
+        (op.open, op.all_asked, op.errno, op.immediate) = (0, false, 0, None);
         self.queue.push_back(index);
+        op
     }
 
     /// Makes an area known to the target; false if it cannot be told now.
@@ -240,7 +244,15 @@ impl Outgoing {
         let mut pieces = [Piece::default(); PIECES];
         let (count, len, after) = op.take(most, &mut pieces);
         let first = pieces[0];
-        let is_inline = op.kind == Kind::Write && count == 1 && len <= INLINE && op.area == 0 && len > 0;
+        // The target does requests in order, and refuses all of a write or none: what comes
+        // with the last one comes after all bytes.
+        let immediate = op.immediate.filter(|_| after.segment == op.segments.len());
+        let is_inline = op.kind == Kind::Write
+            && count == 1
+            && len <= INLINE
+            && op.area == 0
+            && len > 0
+            && immediate.is_none();
         let mut request = Request {
             kind: op.kind,
             inline: if is_inline { len } else { 0 },
@@ -250,6 +262,7 @@ impl Outgoing {
             area: op.area,
             key: op.key,
             remote: first.remote,
+            immediate,
             words: [first.offset, 0, 0, 0],
         };
         let block = Block::after(self.forward, request.block_len());
@@ -357,7 +370,7 @@ impl Outgoing {
 
     fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
         let op = &mut self.ops[index as usize];
-        reaped.push(Reaped { scratch: op.scratch, len: 0, errno: op.errno, provider_errno: op.errno });
+        reaped.push(Reaped::of(op.scratch, op.errno));
         op.scratch = std::ptr::null_mut();
         self.free.push(index);
     }
@@ -410,7 +423,7 @@ impl Outgoing {
         for op in &mut self.ops {
             if !op.scratch.is_null() {
                 let scratch = std::mem::replace(&mut op.scratch, std::ptr::null_mut());
-                reaped.push(Reaped { scratch, len: 0, errno, provider_errno: errno });
+                reaped.push(Reaped::of(scratch, errno));
             }
         }
         self.ops.clear();
@@ -434,6 +447,7 @@ impl Op {
             key: 0,
             area: 0,
             area_base: 0,
+            immediate: None,
             segments: Vec::new(),
             asked: Cursor::default(),
             arrived: Cursor::default(),

@@ -5,12 +5,14 @@
 //!     u64 key
 //!     u64 remote address          } of the only segment; several stand in
 //!     u64 offset in the area      } `forward`, as pieces
-//!     3 words more: with the one before, room for 32 bytes inline
+//!     3 words more: with the one before, room for 32 bytes inline; the first is
+//!     the immediate of a write that has one
 //!
 //! The block of a request in `forward` holds its pieces, then its bytes, each
 //! from a cache line on.
 
 use super::channel::{Cell, AREA};
+use crate::fabric::Immediate;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Segments of one request.
@@ -31,6 +33,9 @@ pub enum Kind {
     Read = 2,
     Message = 3,
 }
+
+/// In the cell, a write with an immediate has a kind of its own.
+const WRITE_IMMEDIATE: u8 = 4;
 
 /// One segment of a request.
 #[repr(C)]
@@ -53,6 +58,8 @@ pub struct Request {
     pub area: u32,
     pub key: u64,
     pub remote: u64,
+    /// Of a write that has no inline bytes.
+    pub immediate: Option<Immediate>,
     /// The inline bytes, or the offset first.
     pub words: [u64; 4],
 }
@@ -84,8 +91,15 @@ impl Request {
         for (word, value) in cell[4..].iter().zip(self.words) {
             word.store(value, Relaxed);
         }
+        let kind = match self.immediate {
+            Some(immediate) => {
+                cell[5].store(immediate.get().into(), Relaxed);
+                WRITE_IMMEDIATE
+            }
+            None => self.kind as u8,
+        };
         let shape = self.inline | (self.stream as u64) << 7 | (self.pieces as u64) << 8;
-        let first = stamp as u64 | (self.kind as u64) << 32 | shape << 40;
+        let first = stamp as u64 | (kind as u64) << 32 | shape << 40;
         cell[0].store(first, Release);
     }
 
@@ -100,7 +114,7 @@ impl Request {
     pub fn read(cell: &Cell) -> Option<Request> {
         let (first, second) = (cell[0].load(Acquire), cell[1].load(Relaxed));
         let kind = match (first >> 32) as u8 {
-            1 => Kind::Write,
+            1 | WRITE_IMMEDIATE => Kind::Write,
             2 => Kind::Read,
             3 => Kind::Message,
             _ => return None,
@@ -114,6 +128,10 @@ impl Request {
             area: (second >> 32) as u32,
             key: cell[2].load(Relaxed),
             remote: cell[3].load(Relaxed),
+            immediate: match (first >> 32) as u8 {
+                WRITE_IMMEDIATE => Immediate::new(cell[5].load(Relaxed) as u32),
+                _ => None,
+            },
             words: [4, 5, 6, 7].map(|i| cell[i].load(Relaxed)),
         };
         request.makes_sense().then_some(request)
@@ -127,9 +145,10 @@ impl Request {
         };
         let inline = self.inline == 0
             || (self.kind == Kind::Write && self.pieces == 1 && self.area == 0 && self.inline == self.len);
+        let immediate = self.immediate.is_none() || self.inline == 0;
         let area = self.area == 0 || self.kind == Kind::Write;
         let pieces = if self.kind == Kind::Message { self.pieces == 1 } else { self.pieces <= PIECES };
-        self.pieces > 0 && pieces && area && inline && self.inline <= INLINE && self.len <= most
+        self.pieces > 0 && pieces && area && inline && immediate && self.inline <= INLINE && self.len <= most
     }
 
     pub fn inline_bytes(&self) -> [u8; INLINE as usize] {
@@ -163,6 +182,7 @@ mod tests {
             area: 0,
             key: u64::MAX,
             remote: 77,
+            immediate: None,
             words: [1, 2, 3, 4],
         };
         let cell = cell_of([0; 8]);
@@ -174,6 +194,9 @@ mod tests {
         let paged = Request { inline: 0, pieces: 3, len: 12288, ..request };
         assert_eq!((paged.list_len(), paged.block_len()), (128, 128 + 12288));
         assert_eq!(Request { area: 5, ..paged }.block_len(), 128);
+        let counted = Request { immediate: Some(Immediate::MAX), words: [1, u32::MAX.into(), 3, 4], ..paged };
+        counted.publish(&cell, 10);
+        assert_eq!(Request::read(&cell), Some(counted));
     }
 
     #[test]
@@ -187,6 +210,7 @@ mod tests {
             area: 0,
             key: 1,
             remote: 2,
+            immediate: None,
             words: [0; 4],
         };
         assert!(sound.makes_sense());
@@ -196,6 +220,7 @@ mod tests {
             Request { len: BYTES + 1, ..sound },
             Request { inline: 33, len: 33, pieces: 1, ..sound },
             Request { inline: 8, pieces: 1, ..sound },
+            Request { inline: 8, len: 8, pieces: 1, immediate: Some(Immediate::MIN), ..sound },
             Request { kind: Kind::Read, area: 1, ..sound },
             Request { area: 1, len: AREA_BYTES + 1, ..sound },
             Request { kind: Kind::Message, pieces: 1, len: MESSAGE + 1, ..sound },

@@ -37,7 +37,15 @@ fn post(
     key: u64,
     n: usize,
 ) {
-    let rma = Rma { read, segments, descriptor: of.descriptor, key, delivered: false, more: false };
+    let rma = Rma {
+        read,
+        segments,
+        descriptor: of.descriptor,
+        key,
+        delivered: false,
+        immediate: None,
+        more: false,
+    };
     // SAFETY: the tests' memory outlives their NICs' operations.
     assert_eq!(unsafe { nic.rma(&rma, route, token(n)) }, Posted::Yes);
 }
@@ -483,7 +491,16 @@ fn rubbish_in_answers_touches_no_other_memory() {
         let segment = Segment { local, remote: 0, len: 1 << 16 };
         let mut reaped = Vec::new();
         for n in 0..10 {
-            outgoing.rma(n % 2 == 0, &[segment], 1, None, token(n));
+            let rma = Rma {
+                read: n % 2 == 0,
+                segments: &[segment],
+                descriptor: std::ptr::null_mut(),
+                key: 1,
+                delivered: false,
+                immediate: None,
+                more: false,
+            };
+            outgoing.rma(&rma, None, token(n));
         }
         outgoing.pump(&mut { u64::MAX }, &mut reaped);
         for n in 0..CELLS {
@@ -520,6 +537,7 @@ fn a_request_of_an_unknown_area_is_refused() {
         len: 4096,
         area: 3,
         key: 5,
+        immediate: None,
         remote: base,
         words: [0; 4],
     };

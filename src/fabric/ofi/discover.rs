@@ -211,7 +211,7 @@ fn list(fabrics: &'static Fabrics, provider: Option<&str>, mut each: impl FnMut(
             return Err(Error::new(Status::NoMemory, "no memory for libfabric's hints"));
         }
         (*hints).caps = FI_MSG | FI_RMA;
-        (*hints).mode = FI_CONTEXT | FI_CONTEXT2;
+        (*hints).mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
         (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
         let domain = (*hints).domain_attr;
         (*domain).mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;

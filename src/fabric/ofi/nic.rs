@@ -5,8 +5,8 @@ use super::discover::{Entry, Source};
 use super::signals;
 use crate::clock::Random;
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
-    Segment,
+    Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
+    Scratch, Segment,
 };
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
@@ -17,6 +17,9 @@ use std::ptr;
 
 /// A frame must fit into what every provider takes without a rendezvous.
 const MESSAGE_MAX: usize = 8192;
+/// Arrivals of peers' writes that a completion queue has room for beside our own operations:
+/// they come unasked.
+const ARRIVALS: usize = 8192;
 /// shm holds back messages above this when no receive is posted.
 const MESSAGE_MAX_SHM: usize = 4096;
 const STALE_NAMES: usize = 16;
@@ -41,6 +44,8 @@ pub struct OfiNic {
     mrs: Vec<*mut fid_mr>,
     limits: Limits,
     mr_mode: i32,
+    /// A write with an immediate takes a receive here.
+    arrivals_take_receives: bool,
     address: Vec<u8>,
     random: Random,
     /// shm reads freed memory when an address is removed while its peer lives on
@@ -89,6 +94,8 @@ impl OfiNic {
             mrs: Vec::new(),
             limits,
             mr_mode,
+            // SAFETY: as above.
+            arrivals_take_receives: unsafe { (*entry.info()).mode } & FI_RX_CQ_DATA != 0,
             address: Vec::new(),
             random: entry.random.clone(),
             keeps_routes: entry.provider == "shm",
@@ -123,7 +130,7 @@ impl OfiNic {
                 fi_av_open(self.domain, &mut av_attr, &mut self.av, null),
             )?;
             let mut cq_attr: fi_cq_attr = zeroed();
-            cq_attr.size = self.limits.tx_depth + self.limits.rx_depth + 64;
+            cq_attr.size = self.limits.tx_depth + self.limits.rx_depth + ARRIVALS;
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
             cq_attr.wait_obj = fi_wait_obj::FI_WAIT_FD;
             let mut opened = match waits {
@@ -198,6 +205,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
+            immediate_max: if domain.cq_data_size < size_of::<u32>() { 0 } else { ep.max_msg_size as u64 },
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };
@@ -297,15 +305,16 @@ impl Nic for OfiNic {
         let remote = |segment: &Segment| fi_rma_iov { addr: segment.remote, len: segment.len as usize, key };
         // SAFETY: as the caller promised.
         unsafe {
-            if let [one] = rma.segments {
-                return self.post(rma, &[local(one)], &[remote(one)], route, scratch);
+            // The shortest way, for what is posted most.
+            if let ([one], None) = (rma.segments, rma.immediate) {
+                return self.post(rma, None, &[local(one)], &[remote(one)], route, scratch);
             }
             let (mut locals, mut remotes): ([_; VECTOR], [_; VECTOR]) = zeroed();
             let count = rma.segments.len().min(VECTOR);
             for (i, segment) in rma.segments[..count].iter().enumerate() {
                 (locals[i], remotes[i]) = (local(segment), remote(segment));
             }
-            self.post(rma, &locals[..count], &remotes[..count], route, scratch)
+            self.post(rma, rma.immediate, &locals[..count], &remotes[..count], route, scratch)
         }
     }
 
@@ -333,7 +342,10 @@ impl Nic for OfiNic {
             reaped.extend(entries[..(rc as usize).min(MOST)].iter().map(|entry| {
                 // SAFETY: libfabric filled in the first `rc` entries.
                 let entry = unsafe { entry.assume_init_ref() };
-                Reaped { scratch: entry.op_context.cast(), len: entry.len, errno: 0, provider_errno: 0 }
+                if entry.flags & FI_REMOTE_CQ_DATA != 0 {
+                    return self.arrival(entry);
+                }
+                Reaped { len: entry.len, ..Reaped::of(entry.op_context.cast(), 0) }
             }));
         } else if rc == -(FI_EAVAIL as isize) {
             self.reap_error(reaped);
@@ -386,6 +398,7 @@ impl OfiNic {
     unsafe fn post(
         &mut self,
         rma: &Rma<'_>,
+        immediate: Option<Immediate>,
         local: &[libc::iovec],
         remote: &[fi_rma_iov],
         route: Route,
@@ -400,7 +413,7 @@ impl OfiNic {
             rma_iov: remote.as_ptr(),
             rma_iov_count: remote.len(),
             context: scratch.cast(),
-            data: 0,
+            data: immediate.map_or(0, Immediate::get).into(),
         };
         let more = if rma.more { FI_COMPLETION | FI_MORE } else { FI_COMPLETION };
         // SAFETY: the message lives through the call; what it points to as the caller promised.
@@ -409,9 +422,19 @@ impl OfiNic {
                 fi_readmsg(self.ep, &message, more)
             } else {
                 let delivered = if rma.delivered { FI_DELIVERY_COMPLETE } else { 0 };
-                fi_writemsg(self.ep, &message, more | delivered)
+                let immediate = if immediate.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+                fi_writemsg(self.ep, &message, more | delivered | immediate)
             }
         })
+    }
+
+    /// A peer's write with an immediate arrived. (0 is none of ours: 1 names no counter either.)
+    #[cold]
+    fn arrival(&self, entry: &fi_cq_data_entry) -> Reaped {
+        // Where it took no receive, the context is nobody's.
+        let scratch = if self.arrivals_take_receives { entry.op_context.cast() } else { ptr::null_mut() };
+        let immediate = Immediate::new(entry.data as u32).unwrap_or(Immediate::MIN);
+        Reaped { scratch, ..Reaped::arrival(immediate) }
     }
 
     #[cold]
@@ -424,7 +447,7 @@ impl OfiNic {
         }
         let errno = if entry.err == 0 { FI_EOTHER } else { entry.err };
         let (scratch, provider_errno) = (entry.op_context.cast(), entry.prov_errno);
-        reaped.push(Reaped { scratch, len: entry.len, errno, provider_errno });
+        reaped.push(Reaped { len: entry.len, provider_errno, ..Reaped::of(scratch, errno) });
     }
 }
 

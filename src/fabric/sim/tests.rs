@@ -103,6 +103,7 @@ impl Two {
             descriptor: self.a.memory.descriptor,
             key,
             delivered: self.delivered && !read,
+            immediate: None,
             more,
         };
         // SAFETY: slots and memory outlive the NICs.
@@ -204,7 +205,15 @@ fn two_senders_share_a_receiving_line() {
         let segments =
             [Segment { local: third.bytes.as_ptr() as u64, remote: two.b.base(), len: PAGE as u64 }];
         let (descriptor, key) = (third.memory.descriptor, two.b.memory.key);
-        let rma = Rma { read: false, segments: &segments, descriptor, key, delivered: false, more: false };
+        let rma = Rma {
+            read: false,
+            segments: &segments,
+            descriptor,
+            key,
+            delivered: false,
+            immediate: None,
+            more: false,
+        };
         // SAFETY: slots and memory outlive the NICs.
         assert_eq!(unsafe { third.nic.rma(&rma, route, &mut two.slots[1000 + slot]) }, Posted::Yes);
     }

@@ -1,0 +1,664 @@
+/* Counters: raised once for each page or transfer, never before its bytes; expected, reused. */
+#include "harness.h"
+
+/* ---- Two endpoints of one process, and the owner's counters ---- */
+
+static weft_counter new_counter(weft_endpoint *endpoint)
+{
+    weft_counter counter = 0;
+    CHECK_OK(weft_counter_create(endpoint, &counter));
+    CHECK(counter != 0);
+    return counter;
+}
+
+static uint64_t read_counter(weft_endpoint *endpoint, weft_counter counter)
+{
+    uint64_t value = UINT64_MAX;
+    CHECK_OK(weft_counter_read(endpoint, counter, &value));
+    return value;
+}
+
+/* What is to come may need either side to poll. */
+static void pump_both(struct duo *duo)
+{
+    box_pump(duo->a, 0);
+    box_pump(duo->b, 0);
+}
+
+static void await_value(struct duo *duo, weft_counter counter, uint64_t value)
+{
+    uint64_t until = now_ns() + patience_ms() * MS;
+    while (read_counter(duo->b->endpoint, counter) < value) {
+        CHECK(now_ns() < until);
+        pump_both(duo);
+    }
+    CHECK_EQ(read_counter(duo->b->endpoint, counter), value);
+}
+
+static weft_completion await_of(struct duo *duo, struct box *box, weft_transfer transfer)
+{
+    uint64_t until = now_ns() + patience_ms() * MS;
+    for (;;) {
+        for (size_t i = 0; i < box->count; i++)
+            if (box->items[i].transfer == transfer)
+                return box_await(box, transfer, 0);
+        CHECK(now_ns() < until);
+        pump_both(duo);
+    }
+}
+
+static weft_status try_expect(weft_endpoint *endpoint, const weft_counter *counters,
+                              const uint64_t *values, uint32_t count, uint64_t timeout_ns,
+                              weft_transfer *transfer)
+{
+    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    args.counters = counters;
+    args.values = values;
+    args.count = count;
+    args.timeout_ns = timeout_ns;
+    args.user_data = (void *)(uintptr_t)count;
+    return weft_counter_expect(endpoint, &args, transfer);
+}
+
+static weft_transfer expect(weft_endpoint *endpoint, weft_counter counter, uint64_t value)
+{
+    weft_transfer transfer = 0;
+    CHECK_OK(try_expect(endpoint, &counter, &value, 1, 0, &transfer));
+    return transfer;
+}
+
+static void raise_once(struct duo *duo, weft_counter counter)
+{
+    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, 0);
+    args.counter = counter;
+    CHECK_OK(await_of(duo, duo->a, write_now(duo->a, &args)).status);
+}
+
+/* ---- Once per transfer ---- */
+
+static void once_for_each_transfer(void)
+{
+    struct duo duo = duo_open(8 * MIB);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter counter = new_counter(b);
+    CHECK_EQ(read_counter(b, counter), 0);
+    const uint64_t lens[] = {0, 1, 4096, MIB, 3 * MIB + 7, 8 * MIB};
+    uint64_t value = 0;
+    for (size_t i = 0; i < COUNT(lens); i++) {
+        fill_random(duo.a_bytes, lens[i], i);
+        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, lens[i]);
+        args.counter = counter;
+        weft_transfer id = write_now(duo.a, &args);
+        value++;
+        await_value(&duo, counter, value);
+        CHECK(differs_random(duo.b_bytes, lens[i], i) == -1);
+        weft_completion c = await_of(&duo, duo.a, id);
+        CHECK_OK(c.status);
+        CHECK_EQ(c.bytes, lens[i]);
+    }
+    /* Once it is complete, it counts. */
+    raise_once(&duo, counter);
+    CHECK_EQ(read_counter(b, counter), ++value);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    args.counter = counter;
+    weft_transfer id = 0;
+    fill_random(duo.b_bytes, MIB, 77);
+    CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+    CHECK_OK(await_of(&duo, duo.a, id).status);
+    CHECK(differs_random(duo.a_bytes, MIB, 77) == -1);
+    CHECK_EQ(read_counter(b, counter), ++value);
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    pages.local = duo.a_memory;
+    pages.remote = duo.b_of_a;
+    pages.page_len = 4096;
+    pages.page_count = 100;
+    pages.layer_count = 3;
+    pages.counter = counter;
+    CHECK_OK(weft_write_pages(duo.a->endpoint, &pages, &id));
+    CHECK_OK(await_of(&duo, duo.a, id).status);
+    CHECK_EQ(read_counter(b, counter), ++value);
+    CHECK_OK(weft_counter_destroy(b, counter));
+    duo_close(&duo);
+}
+
+/* With a notification: both come, each once. */
+static void beside_a_notification(void)
+{
+    struct duo duo = duo_open(MIB);
+    weft_counter counter = new_counter(duo.b->endpoint);
+    for (uint64_t i = 0; i < 100; i++) {
+        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, i % 2 ? MIB : 0);
+        args.flags = WEFT_NOTIFY;
+        args.notify = i;
+        args.notify_data = &i;
+        args.notify_data_len = sizeof i;
+        args.counter = counter;
+        CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
+        weft_completion c = box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms());
+        CHECK_EQ(c.value, i);
+        CHECK(c.bytes == sizeof i && memcmp(c.data, &i, sizeof i) == 0);
+        CHECK_OK(weft_message_release(duo.b->endpoint, c.transfer));
+        await_value(&duo, counter, i + 1);
+    }
+    duo_close(&duo);
+}
+
+/* ---- Once per page: between processes, with the target looking all the time ---- */
+
+#define ARENA (64 * MIB)
+
+struct shape {
+    uint64_t page_len, count;
+    uint32_t layers, rails, packing, progress;
+    bool adjacent;
+};
+
+static const struct shape *shape; /* of this test */
+
+static weft_endpoint_config shape_config(void)
+{
+    weft_endpoint_config config = test_config();
+    config.rail_count = shape->rails;
+    config.packing = shape->packing;
+    config.progress = shape->progress;
+    return config;
+}
+
+static uint64_t stride(void)
+{
+    return shape->adjacent ? shape->page_len : shape->page_len + 40;
+}
+
+static uint64_t pages_in_all(void)
+{
+    return shape->count * shape->layers;
+}
+
+/* The last byte of each page tells whether it has come: check all when it has. */
+static uint64_t arrived(const uint8_t *arena, uint64_t round, uint8_t *seen)
+{
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < pages_in_all(); i++) {
+        const uint8_t *page = arena + i * stride();
+        uint64_t seed = round * 1000003 + i;
+        if (!seen[i])
+            seen[i] = differs_random(page, shape->page_len, seed) == -1;
+        count += seen[i];
+    }
+    return count;
+}
+
+#define ROUNDS 3
+
+static void counts_pages(struct team *team)
+{
+    weft_endpoint_config config = shape_config();
+    struct box *box = box_of(open_with(&config));
+    uint8_t *arena = map_bytes(ARENA), *seen = malloc(pages_in_all());
+    CHECK(seen != NULL);
+    join(team, 1, box);
+    give_memory(team, 1, register_one(box->endpoint, arena, ARENA));
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        weft_counter counter = new_counter(box->endpoint);
+        weft_transfer done = expect(box->endpoint, counter, pages_in_all());
+        uint64_t until = now_ns() + patience_ms() * MS, value = 0;
+        memset(seen, 0, pages_in_all());
+        memset(arena, 0, ARENA);
+        tell(team, 1, &counter, sizeof counter);
+        while (value < pages_in_all()) {
+            value = read_counter(box->endpoint, counter);
+            uint64_t count = arrived(arena, round, seen);
+            if (count < value)
+                FAIL("%" PRIu64 " pages counted, %" PRIu64 " are here", value, count);
+            CHECK(value <= pages_in_all());
+            CHECK(now_ns() < until);
+            box_pump(box, 0);
+        }
+        CHECK_OK(box_await(box, done, patience_ms()).status);
+        meet(team, 1, box);
+        CHECK_EQ(read_counter(box->endpoint, counter), pages_in_all());
+        CHECK_OK(weft_counter_destroy(box->endpoint, counter));
+    }
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void writes_pages(struct team *team)
+{
+    weft_endpoint_config config = shape_config();
+    struct box *box = box_of(open_with(&config));
+    uint8_t *arena = map_bytes(ARENA);
+    weft_peer peer = join(team, 0, box);
+    weft_memory *memory = register_one(box->endpoint, arena, ARENA);
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.flags = WEFT_COUNT_PAGES;
+    args.local = memory;
+    args.remote = take_memory(team, 0, box, peer);
+    args.local_page_stride = args.remote_page_stride = stride();
+    args.local_layer_stride = args.remote_layer_stride = shape->count * stride();
+    args.page_len = shape->page_len;
+    args.page_count = shape->count;
+    args.layer_count = shape->layers;
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        weft_transfer id = 0;
+        for (uint64_t i = 0; i < pages_in_all(); i++)
+            fill_random(arena + i * stride(), shape->page_len, round * 1000003 + i);
+        CHECK_EQ(hear(team, 0, box, &args.counter, sizeof args.counter), sizeof args.counter);
+        CHECK_OK(weft_write_pages(box->endpoint, &args, &id));
+        weft_completion c = box_await(box, id, patience_ms());
+        CHECK_OK(c.status);
+        CHECK_EQ(c.bytes, pages_in_all() * shape->page_len);
+        meet(team, 0, box);
+    }
+    meet(team, 0, box);
+    box_close(box);
+}
+
+#define SHAPE(name, ...)                                                                     \
+    static void name(void)                                                                   \
+    {                                                                                        \
+        static const struct shape of = {__VA_ARGS__};                                        \
+        shape = &of;                                                                         \
+        run_pair(counts_pages, writes_pages);                                                \
+    }
+
+SHAPE(pages, .page_len = 65536, .count = 100, .layers = 3, .adjacent = true)
+SHAPE(pages_over_rails, .page_len = 65536, .count = 100, .layers = 3, .rails = 4)
+SHAPE(small_pages, .page_len = 4096, .count = 500, .layers = 2, .adjacent = true)
+SHAPE(small_pages_over_rails, .page_len = 4096, .count = 500, .layers = 2, .rails = 4)
+SHAPE(small_pages_unpacked, .page_len = 4096, .count = 500, .layers = 1, .adjacent = true,
+      .packing = WEFT_PACKING_OFF)
+SHAPE(small_pages_in_vectors, .page_len = 4096, .count = 500, .layers = 1,
+      .packing = WEFT_PACKING_VECTORS)
+SHAPE(tiny_pages, .page_len = 9, .count = 3000, .layers = 1)
+SHAPE(tiny_pages_unpacked, .page_len = 8, .count = 3000, .layers = 1, .adjacent = true,
+      .packing = WEFT_PACKING_OFF)
+SHAPE(large_pages, .page_len = 3 * MIB + 5, .count = 5, .layers = 2, .rails = 2)
+SHAPE(one_huge_page, .page_len = 60 * MIB, .count = 1, .layers = 1)
+SHAPE(pages_with_manual_progress, .page_len = 16384, .count = 300, .layers = 1,
+      .progress = WEFT_PROGRESS_MANUAL)
+
+/* A page that is counted is counted once, whatever else goes over the same lanes. */
+static void among_other_traffic(void)
+{
+    struct duo duo = duo_open(4 * MIB);
+    weft_counter counter = new_counter(duo.b->endpoint);
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    uint64_t value = 0;
+    args.local = duo.a_memory;
+    args.remote = duo.b_of_a;
+    for (int i = 0; i < 200; i++) {
+        weft_transfer id = 0;
+        bool counted = i % 2;
+        args.flags = (counted ? WEFT_COUNT_PAGES : 0) | (i % 3 ? WEFT_CLASS_LATENCY : 0);
+        args.counter = counted ? counter : 0;
+        args.page_len = i % 5 ? 2048 : 40000;
+        args.page_count = (uint64_t)(i % 7) * 10;
+        value += counted ? args.page_count : 0;
+        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+    }
+    for (int i = 0; i < 200; i++)
+        CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    await_value(&duo, counter, value);
+    duo_close(&duo);
+}
+
+/* ---- Expecting ---- */
+
+static void arrivals_before_and_after(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter counter = new_counter(b);
+    weft_completion c = await_of(&duo, duo.b, expect(b, counter, 0));
+    CHECK_OK(c.status);
+    CHECK_EQ(c.kind, WEFT_COMPLETION_COUNTER);
+    CHECK(c.user_data == (void *)1 && c.peer == 0 && c.bytes == 0 && c.first_post_ns == 0);
+    CHECK(c.submit_ns != 0 && c.done_ns >= c.submit_ns);
+    weft_transfer third = expect(b, counter, 3), again = expect(b, counter, 3);
+    raise_once(&duo, counter);
+    raise_once(&duo, counter);
+    box_quiet(duo.b, 20);
+    weft_transfer second = expect(b, counter, 2);
+    CHECK_OK(await_of(&duo, duo.b, second).status);
+    raise_once(&duo, counter);
+    CHECK_OK(await_of(&duo, duo.b, third).status);
+    CHECK_OK(await_of(&duo, duo.b, again).status);
+    raise_once(&duo, counter);
+    CHECK_EQ(read_counter(b, counter), 4);
+    CHECK_OK(await_of(&duo, duo.b, expect(b, counter, 1)).status);
+    box_quiet(duo.b, 20);
+    duo_close(&duo);
+}
+
+#define MANY 1000
+
+static void many_counters_at_once(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter counters[MANY + 1];
+    uint64_t values[MANY + 1];
+    weft_transfer all = 0, single[MANY];
+    for (size_t i = 0; i < MANY; i++) {
+        counters[i] = new_counter(b);
+        values[i] = 1 + i % 2;
+        single[i] = expect(b, counters[i], 1);
+    }
+    counters[MANY] = counters[5]; /* listed twice */
+    values[MANY] = 3;
+    CHECK_OK(try_expect(b, counters, values, MANY + 1, 0, &all));
+    memset(values, 0, sizeof values); /* copied by the call */
+    for (size_t i = 0; i < MANY; i++)
+        for (size_t k = 0; k < 1 + i % 2; k++)
+            raise_once(&duo, counters[i]);
+    for (size_t i = 0; i < MANY; i++)
+        CHECK_OK(await_of(&duo, duo.b, single[i]).status);
+    box_quiet(duo.b, 20);
+    raise_once(&duo, counters[5]);
+    CHECK_OK(await_of(&duo, duo.b, all).status);
+    duo_close(&duo);
+}
+
+static void many_expect_one(void)
+{
+    struct duo duo = duo_open(MIB);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter counter = new_counter(b);
+    weft_transfer ids[MANY];
+    for (size_t i = 0; i < MANY; i++)
+        ids[i] = expect(b, counter, MANY - i);
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.flags = WEFT_COUNT_PAGES;
+    args.local = duo.a_memory;
+    args.remote = duo.b_of_a;
+    args.page_len = 100;
+    args.page_count = MANY;
+    args.counter = counter;
+    CHECK_OK(weft_write_pages(duo.a->endpoint, &args, NULL));
+    for (size_t i = 0; i < MANY; i++)
+        CHECK_OK(await_of(&duo, duo.b, ids[i]).status);
+    CHECK_EQ(read_counter(b, counter), MANY);
+    box_quiet(duo.b, 20);
+    duo_close(&duo);
+}
+
+/* Expects that are submitted while arrivals come: none is missed. */
+static void a_race_misses_nothing(void)
+{
+    struct duo duo = duo_open(MIB);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter counter = new_counter(b);
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.flags = WEFT_COUNT_PAGES;
+    args.local = duo.a_memory;
+    args.remote = duo.b_of_a;
+    args.page_len = 64;
+    args.page_count = 10000;
+    args.counter = counter;
+    for (uint64_t round = 1; round <= 5; round++) {
+        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, NULL));
+        for (uint64_t value; (value = read_counter(b, counter)) < round * args.page_count;) {
+            weft_completion c = await_of(&duo, duo.b, expect(b, counter, value + 1));
+            CHECK_OK(c.status);
+            CHECK(read_counter(b, counter) > value);
+        }
+        CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    }
+    CHECK_EQ(read_counter(b, counter), 5 * args.page_count);
+    duo_close(&duo);
+}
+
+static void ends_early(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter counter = new_counter(b), other = new_counter(b);
+    const weft_counter both[] = {other, counter};
+    const uint64_t ones[] = {1, 1};
+    weft_transfer late = 0, canceled = expect(b, counter, 1), pair = 0;
+    uint64_t start = now_ns();
+    CHECK_OK(try_expect(b, both, ones, 2, 100 * MS, &late));
+    CHECK_OK(weft_transfer_cancel(b, canceled));
+    CHECK_STATUS(await_of(&duo, duo.b, canceled).status, WEFT_ERR_CANCELED);
+    REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(b, canceled));
+    CHECK_STATUS(await_of(&duo, duo.b, late).status, WEFT_ERR_TIMED_OUT);
+    CHECK(now_ns() - start >= 100 * MS);
+    CHECK_OK(try_expect(b, both, ones, 2, 0, &pair));
+    raise_once(&duo, counter);
+    weft_transfer rest = expect(b, other, 5);
+    CHECK_OK(weft_counter_destroy(b, other));
+    CHECK_STATUS(await_of(&duo, duo.b, pair).status, WEFT_ERR_CANCELED);
+    CHECK_STATUS(await_of(&duo, duo.b, rest).status, WEFT_ERR_CANCELED);
+    raise_once(&duo, counter);
+    CHECK_EQ(read_counter(b, counter), 2);
+    box_quiet(duo.b, 20);
+    /* One that is left when the endpoint goes. */
+    weft_transfer last = expect(b, counter, 9);
+    REFUSED(WEFT_ERR_BUSY, weft_endpoint_close(b));
+    CHECK_OK(weft_endpoint_shutdown(b, 0));
+    CHECK_STATUS(box_await(duo.b, last, patience_ms()).status, WEFT_ERR_CANCELED);
+    REFUSED(WEFT_ERR_CLOSED, weft_counter_create(b, &counter));
+    duo_close(&duo);
+}
+
+/* ---- Generations ---- */
+
+static void late_arrivals_count_for_nobody(void)
+{
+    weft_endpoint_config config = test_config();
+    config.max_counters = 1;
+    struct duo duo = duo_open_with(MIB, &config);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter first = new_counter(b), extra = 0;
+    REFUSED(WEFT_ERR_LIMIT, weft_counter_create(b, &extra));
+    CHECK(strstr(weft_last_error(), "max_counters") != NULL);
+    CHECK_OK(weft_counter_destroy(b, first));
+    for (int round = 0; round < 50; round++) {
+        weft_counter next = new_counter(b);
+        CHECK(next != first);
+        weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+        args.flags = WEFT_COUNT_PAGES;
+        args.local = duo.a_memory;
+        args.remote = duo.b_of_a;
+        args.page_len = round % 2 ? 1000 : 65536;
+        args.page_count = 10;
+        args.counter = first;
+        weft_transfer id = 0;
+        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+        CHECK_OK(await_of(&duo, duo.a, id).status);
+        raise_once(&duo, first);
+        raise_once(&duo, next); /* comes after them */
+        await_value(&duo, next, 1);
+        CHECK_OK(weft_counter_destroy(b, next));
+        REFUSED(WEFT_ERR_HANDLE, weft_counter_destroy(b, next));
+        first = next;
+    }
+    duo_close(&duo);
+}
+
+/* Destroyed and made again while pages arrive: each counts for the one it names, or nobody. */
+static void reused_under_fire(void)
+{
+    weft_endpoint_config config = test_config();
+    config.max_counters = 1;
+    struct duo duo = duo_open_with(MIB, &config);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.flags = WEFT_COUNT_PAGES;
+    args.local = duo.a_memory;
+    args.remote = duo.b_of_a;
+    args.page_len = 64;
+    args.page_count = 2000;
+    for (int round = 0; round < 20; round++) {
+        weft_counter aborted = new_counter(b);
+        weft_transfer one = 0, two = 0;
+        args.counter = aborted;
+        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &one));
+        for (int i = 0; i < round; i++)
+            pump_both(&duo);
+        CHECK_OK(weft_counter_destroy(b, aborted));
+        weft_counter next = new_counter(b);
+        args.counter = next;
+        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &two));
+        CHECK_OK(await_of(&duo, duo.a, one).status);
+        CHECK_OK(await_of(&duo, duo.a, two).status);
+        await_value(&duo, next, args.page_count);
+        CHECK_OK(weft_counter_destroy(b, next));
+    }
+    duo_close(&duo);
+}
+
+static void all_places(void)
+{
+    enum { ALL = 65536, STEP = 4096 };
+    struct duo duo = duo_open(MIB);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter *counters = calloc(ALL, sizeof *counters), extra = 0;
+    uint64_t *values = calloc(ALL, sizeof *values);
+    weft_transfer all = 0;
+    CHECK(counters != NULL && values != NULL);
+    for (size_t i = 0; i < ALL; i++) {
+        counters[i] = new_counter(b);
+        values[i] = 1;
+    }
+    REFUSED(WEFT_ERR_LIMIT, weft_counter_create(b, &extra));
+    CHECK_OK(try_expect(b, counters, values, ALL, 60 * SECOND, &all));
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
+    args.flags = WEFT_COUNT_PAGES;
+    for (size_t from = 0; from < ALL; from += STEP) {
+        for (size_t i = from; i < from + STEP; i++) {
+            args.counter = counters[i];
+            write_now(duo.a, &args);
+        }
+        for (size_t i = from; i < from + STEP; i++)
+            CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    }
+    CHECK_OK(await_of(&duo, duo.b, all).status);
+    for (size_t i = 0; i < ALL; i++) {
+        CHECK_EQ(read_counter(b, counters[i]), 1);
+        CHECK_OK(weft_counter_destroy(b, counters[i]));
+    }
+    for (size_t i = 0; i < ALL; i++)
+        REFUSED(WEFT_ERR_HANDLE, weft_counter_read(b, counters[i], values));
+    new_counter(b);
+    free(counters);
+    free(values);
+    duo_close(&duo);
+}
+
+/* ---- Bad input ---- */
+
+static void foreign_and_stale_ids(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
+    weft_counter mine = new_counter(a), theirs = new_counter(b), stale = new_counter(b);
+    weft_transfer id = 0;
+    uint64_t value = 0;
+    CHECK_OK(weft_counter_destroy(b, stale));
+    const weft_counter bad[] = {0, 1, mine, stale, theirs + 1, theirs ^ UINT64_C(1) << 63, UINT64_MAX};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        REFUSED(WEFT_ERR_HANDLE, weft_counter_read(b, bad[i], &value));
+        REFUSED(WEFT_ERR_HANDLE, weft_counter_destroy(b, bad[i]));
+        REFUSED(WEFT_ERR_HANDLE, try_expect(b, &bad[i], &value, 1, 0, &id));
+        const weft_counter list[] = {theirs, bad[i]};
+        const uint64_t values[] = {1, 1};
+        REFUSED(WEFT_ERR_HANDLE, try_expect(b, list, values, 2, 0, &id));
+        CHECK(strstr(weft_last_error(), "counter 1 of the list") != NULL);
+    }
+    /* The sender knows whose a counter is, not whether it lives. */
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
+    const weft_counter foreign[] = {mine, 1, theirs ^ UINT64_C(1) << 63, theirs & ~UINT64_C(0xffffffff)};
+    for (size_t i = 0; i < COUNT(foreign); i++) {
+        args.counter = foreign[i];
+        REFUSED(WEFT_ERR_HANDLE, weft_write(a, &args, &id));
+        CHECK(strstr(weft_last_error(), "counter") != NULL);
+    }
+    args.counter = stale;
+    CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
+    args.flags = WEFT_COUNT_PAGES;
+    CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
+    args.counter = theirs + 5; /* never made */
+    CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
+    args.counter = theirs;
+    CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
+    await_value(&duo, theirs, 1);
+    duo_close(&duo);
+}
+
+static void bad_input(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
+    weft_counter counter = new_counter(b);
+    weft_transfer id = 0;
+    const uint64_t one = 1, largest = (UINT64_C(1) << 48) - 1, larger = largest + 1;
+    REFUSED(WEFT_ERR_INVALID, weft_counter_create(b, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_counter_create(NULL, &counter));
+    REFUSED(WEFT_ERR_INVALID, weft_counter_read(b, counter, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_counter_expect(b, NULL, &id));
+    REFUSED(WEFT_ERR_LIMIT, try_expect(b, &counter, &one, 0, 0, &id));
+    REFUSED(WEFT_ERR_LIMIT, try_expect(b, &counter, &one, 65537, 0, &id));
+    REFUSED(WEFT_ERR_LIMIT, try_expect(b, &counter, &larger, 1, 0, &id));
+    REFUSED(WEFT_ERR_LIMIT, try_expect(b, &counter, &one, 1, 25 * 3600 * SECOND, &id));
+    REFUSED(WEFT_ERR_INVALID, try_expect(b, NULL, &one, 1, 0, &id));
+    REFUSED(WEFT_ERR_INVALID, try_expect(b, &counter, NULL, 1, 0, &id));
+    REFUSED(WEFT_ERR_INVALID, try_expect(b, (void *)((char *)&counter + 1), &one, 1, 0, &id));
+    CHECK_OK(try_expect(b, &counter, &largest, 1, 0, NULL));
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
+    args.flags = WEFT_COUNT_PAGES;
+    REFUSED(WEFT_ERR_INVALID, weft_write(a, &args, &id));
+    CHECK(strstr(weft_last_error(), "counter is 0") != NULL);
+    args.counter = counter;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_read(a, &args, &id));
+    CHECK(strstr(weft_last_error(), "WEFT_COUNT_PAGES") != NULL);
+    args.len = GIB + 1;
+    REFUSED(WEFT_ERR_LIMIT, weft_write(a, &args, &id));
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    pages.flags = WEFT_COUNT_PAGES;
+    pages.local = duo.a_memory;
+    pages.remote = duo.b_of_a;
+    pages.page_len = 64;
+    pages.counter = counter;
+    CHECK_OK(weft_write_pages(a, &pages, &id)); /* no pages raise nothing */
+    CHECK_OK(await_of(&duo, duo.a, id).status);
+    raise_once(&duo, counter);
+    CHECK_EQ(read_counter(b, counter), 1);
+    CHECK_OK(weft_counter_destroy(b, counter)); /* the largest is canceled */
+    CHECK_STATUS(box_take(duo.b, WEFT_COMPLETION_COUNTER, patience_ms()).status, WEFT_ERR_CANCELED);
+    duo_close(&duo);
+}
+
+static const struct test tests[] = {
+    {"once_for_each_transfer", "any", once_for_each_transfer},
+    {"beside_a_notification", "any", beside_a_notification},
+    {"pages", "any", pages},
+    {"pages_over_rails", "any", pages_over_rails},
+    {"small_pages", "any", small_pages},
+    {"small_pages_over_rails", "any", small_pages_over_rails},
+    {"small_pages_unpacked", "any", small_pages_unpacked},
+    {"small_pages_in_vectors", "any", small_pages_in_vectors},
+    {"tiny_pages", "any", tiny_pages},
+    {"tiny_pages_unpacked", "any", tiny_pages_unpacked},
+    {"large_pages", "any", large_pages},
+    {"one_huge_page", "any", one_huge_page},
+    {"pages_with_manual_progress", "any", pages_with_manual_progress},
+    {"among_other_traffic", "any", among_other_traffic},
+    {"arrivals_before_and_after", "any", arrivals_before_and_after},
+    {"many_counters_at_once", "any", many_counters_at_once},
+    {"many_expect_one", "any", many_expect_one},
+    {"a_race_misses_nothing", "any", a_race_misses_nothing},
+    {"ends_early", "any", ends_early},
+    {"late_arrivals_count_for_nobody", "any", late_arrivals_count_for_nobody},
+    {"reused_under_fire", "any", reused_under_fire},
+    {"all_places", "any", all_places},
+    {"foreign_and_stale_ids", "any", foreign_and_stale_ids},
+    {"bad_input", "any", bad_input},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

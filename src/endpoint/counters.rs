@@ -1,0 +1,172 @@
+//! Counters of an endpoint: what callers ask, and what arrives.
+
+use super::core::Core;
+use super::submit::full;
+use super::worker::Worker;
+use super::Endpoint;
+use crate::memory::{RemoteMemory, RemoteState};
+use crate::rail::Done;
+use crate::status::{Error, Result, Status};
+use crate::transfer::completion::KIND_COUNTER;
+use crate::transfer::counters::{immediate_of, Raised, VALUE_MAX};
+use crate::transfer::expect::{Entry, Expecting};
+use crate::transfer::list::Raises;
+use crate::transfer::table::{Body, Counting};
+use crate::transfer::{Direction, ExpectSpec, Outcome, Terms};
+use std::sync::Arc;
+
+/// Largest page that raises a counter: one post carries it.
+const PAGE_MAX: u64 = 1 << 30;
+/// Counters that one operation may wait for.
+const EXPECT_MAX: usize = 65_536;
+
+impl Endpoint {
+    pub fn create_counter(&self) -> Result<u64> {
+        self.core.check_open()?;
+        self.core.counters.create()
+    }
+
+    pub fn read_counter(&self, id: u64) -> Result<u64> {
+        self.core.counters.find(id).map(|(_, value)| value)
+    }
+
+    pub fn destroy_counter(&self, id: u64) -> Result<()> {
+        let mut ended = Vec::new();
+        self.core.counters.destroy(id, &mut ended)?;
+        self.core.end_all_of(ended, Status::Canceled, self.core.clock.now());
+        Ok(())
+    }
+
+    pub fn expect(&self, spec: ExpectSpec) -> Result<u64> {
+        let core = &self.core;
+        core.check_open()?;
+        let entries = self.entries(&spec)?;
+        if !spec.queue.reserve(1) {
+            return Err(full("the completion queue is full"));
+        }
+        let now = core.clock.now();
+        let expecting = Expecting::new(&core.counters, entries.clone());
+        let ticket = expecting.ticket();
+        let body = Body {
+            kind: KIND_COUNTER,
+            queue: Some(spec.queue.clone()),
+            user_data: spec.user_data,
+            peer: 0,
+            submit_ns: now,
+            bytes: 0,
+            transfer: None,
+            atomic: None,
+            _expecting: Some(expecting),
+        };
+        let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+            spec.queue.unreserve(1);
+            return Err(self.no_slots());
+        };
+        core.table.leave(core.table.held_slot(id), 0);
+        let mut ended = Vec::new();
+        if !core.counters.watch(ticket, id, &entries, &mut ended) {
+            core.table.end(id, Outcome::of(Status::Canceled), now);
+        }
+        core.end_all_of(ended, Status::Ok, now);
+        self.end_if_too_late(id, RemoteState::Ready);
+        Ok(id)
+    }
+
+    fn entries(&self, spec: &ExpectSpec) -> Result<Arc<[Entry]>> {
+        let count = spec.counters.len();
+        if !(1..=EXPECT_MAX).contains(&count) {
+            return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
+        }
+        let entry = |(i, (id, value)): (usize, (&u64, &u64))| {
+            if *value > VALUE_MAX {
+                return Err(Error::limit(format!("value {i} is {value}: a counter counts to {VALUE_MAX}")));
+            }
+            let (place, _) = self.core.counters.find(*id).map_err(|error| {
+                let message = format!("counter {i} of the list: {}", error.message).into();
+                Error { message, ..error }
+            })?;
+            Ok(Entry { place, value: *value })
+        };
+        spec.counters.iter().zip(spec.values).enumerate().map(entry).collect()
+    }
+
+    /// How a transfer of so many pages is to raise a counter of its peer.
+    pub(super) fn counting(
+        &self,
+        terms: &Terms,
+        remote: &RemoteMemory,
+        (len, pages): (u64, u64),
+    ) -> Result<Option<Counting>> {
+        let Some(count) = terms.count else { return Ok(None) };
+        let Raises { incarnation, immediates, most } = self.raises(remote.peer)?;
+        let immediate = immediate_of(count.counter, incarnation)?;
+        if !count.pages {
+            return Ok(Some(Counting { immediate, at_end: 1 }));
+        }
+        if terms.direction == Direction::Read {
+            return Err(Error::new(
+                Status::Unsupported,
+                "WEFT_COUNT_PAGES with a read: its target does not learn when a page was read; without the flag the \
+                 counter is raised once, after the last byte",
+            ));
+        }
+        if len > most {
+            return Err(Error::limit(format!(
+                "a page of {len} bytes with WEFT_COUNT_PAGES: at most {most} are allowed, since one post carries it"
+            )));
+        }
+        // Where the fabric tells nothing of a page by itself, the peer is told of all in the end.
+        Ok(Some(Counting { immediate, at_end: if immediates { 0 } else { pages } }))
+    }
+
+    /// What a peer takes of counters.
+    pub fn raises(&self, peer: u64) -> Result<Raises> {
+        let peer = self.core.peers.get(peer)?;
+        // Before it is settled which fabric serves the peer, any may.
+        let serves = |(rail, _): &(usize, _)| !peer.has_service() || peer.is_served_by(*rail);
+        let rails = self.core.rails.iter().enumerate().filter(serves);
+        let most = rails.map(|(_, rail)| rail.immediate_max).min().unwrap_or(0);
+        let incarnation = peer.address.incarnation;
+        Ok(match most {
+            0 => Raises { incarnation, immediates: false, most: PAGE_MAX },
+            most => Raises { incarnation, immediates: true, most: most.min(PAGE_MAX) },
+        })
+    }
+}
+
+impl Core {
+    /// A peer raises a counter: the bytes that it speaks of are here.
+    #[inline]
+    pub fn count(&self, immediate: u32, by: u64, now: u64) {
+        match self.counters.raise(immediate, by) {
+            Raised::Yes => {}
+            Raised::Unknown => self.count_rubbish(),
+            Raised::Reached(index) => self.reached(index, now),
+        }
+    }
+
+    #[cold]
+    fn reached(&self, index: u32, now: u64) {
+        let mut ended = Vec::new();
+        self.counters.settle(index, &mut ended);
+        self.end_all_of(ended, Status::Ok, now);
+    }
+
+    /// Ends operations, with no lock held: each takes its own entries out.
+    fn end_all_of(&self, operations: Vec<u64>, status: Status, now: u64) {
+        for id in operations {
+            self.table.end(id, Outcome::of(status), now);
+        }
+    }
+}
+
+impl Worker {
+    /// A peer's write with an immediate has arrived.
+    #[inline]
+    pub(super) fn arrived(&mut self, r: usize, done: &Done, now: u64) {
+        self.core.count(done.immediate, 1, now);
+        if done.took_receive() {
+            self.give_back(r, done);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Counters at their owner.
+//!
+//! What raises one names it by 32 bits (an immediate): its place in a dense array
+//! and, above that, the place's generation, so that what arrives late for a
+//! counter that was destroyed does not count for its successor. A counter's value
+//! and generation share one word: an arrival finds the place, compares and adds,
+//! without a lock, a lookup or an allocation. `expect` has who waits for values.
+
+use super::expect::Waiting;
+use crate::fabric::Immediate;
+use crate::status::{Error, Result};
+use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Of a counter's word: its value, below its generation.
+const VALUE_BITS: u32 = 48;
+pub const VALUE_MAX: u64 = (1 << VALUE_BITS) - 1;
+const GENERATION_BITS: u32 = 64 - VALUE_BITS;
+const CHUNK: usize = 1024;
+/// A place is used again only when so many others were freed after it, if there are others.
+const REST: usize = 1024;
+/// Nobody waits for a value.
+pub const NOBODY: u64 = u64::MAX;
+
+/// On a cache line of its own: rails raise neighbours at the same time.
+#[repr(align(64))]
+pub struct Counter {
+    /// `generation << VALUE_BITS | value`; 0: there is none.
+    state: AtomicU64,
+    /// The lowest value that somebody waits for.
+    pub wanted: AtomicU64,
+}
+
+impl Counter {
+    fn new() -> Counter {
+        Counter { state: AtomicU64::new(0), wanted: AtomicU64::new(NOBODY) }
+    }
+
+    /// Of the counter of that generation, if it is still the place's.
+    pub fn value(&self, generation: u32) -> Option<u64> {
+        let state = self.state.load(Ordering::SeqCst);
+        (state >> VALUE_BITS == u64::from(generation) && generation != 0).then_some(state & VALUE_MAX)
+    }
+
+    /// Of whichever counter is here.
+    pub fn any_value(&self) -> u64 {
+        self.state.load(Ordering::SeqCst) & VALUE_MAX
+    }
+}
+
+/// A counter that this endpoint has, or had.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub index: u32,
+    pub generation: u32,
+}
+
+/// What became of an arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Raised {
+    /// It names no counter.
+    Unknown,
+    Yes,
+    /// Somebody may have waited for that value: `settle` this place.
+    Reached(u32),
+}
+
+#[derive(Default)]
+struct Places {
+    used: usize,
+    /// The oldest first.
+    free: VecDeque<Place>,
+}
+
+pub struct Counters {
+    capacity: usize,
+    /// Bits of an immediate that are the place.
+    index_bits: u32,
+    generations: u32,
+    /// The high half of ids: an owner's counters mean nothing to others.
+    owner: u32,
+    chunks: Box<[OnceCell<Box<[Counter]>>]>,
+    places: Mutex<Places>,
+    pub waiting: Mutex<Waiting>,
+}
+
+fn owner_of(incarnation: u64) -> u32 {
+    (incarnation >> 32) as u32
+}
+
+/// What names a counter of a peer on the wire.
+pub fn immediate_of(id: u64, incarnation: u64) -> Result<Immediate> {
+    let owner = owner_of(incarnation);
+    let of_owner = (id >> 32) as u32 == owner;
+    Immediate::new(id as u32).filter(|_| of_owner).ok_or_else(|| {
+        Error::handle(format!(
+            "counter {id:#x} is not one of the peer's (they begin with {owner:#010x}): it is this endpoint's own or \
+             another's, or the peer was restarted"
+        ))
+    })
+}
+
+impl Counters {
+    pub fn new(capacity: usize, incarnation: u64) -> Counters {
+        // At least one: then 1 has generation 0 and names no counter.
+        let index_bits = capacity.next_power_of_two().trailing_zeros().max(1);
+        let generation_bits = GENERATION_BITS.min(u32::BITS - index_bits);
+        Counters {
+            capacity,
+            index_bits,
+            generations: (1 << generation_bits) - 1,
+            owner: owner_of(incarnation),
+            chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect(),
+            places: Mutex::default(),
+            waiting: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    pub fn counter(&self, index: u32) -> Option<&Counter> {
+        let index = index as usize;
+        self.chunks.get(index / CHUNK)?.get().map(|chunk| &chunk[index % CHUNK])
+    }
+
+    #[inline]
+    fn place(&self, immediate: u32) -> Place {
+        let index = immediate & ((1 << self.index_bits) - 1);
+        Place { index, generation: immediate >> self.index_bits }
+    }
+
+    /// Makes one, of value 0: its id.
+    pub fn create(&self) -> Result<u64> {
+        let mut places = self.places.lock();
+        let fresh = places.used < self.capacity;
+        let place = if places.free.len() > REST || !fresh { places.free.pop_front() } else { None };
+        let place = match place {
+            Some(place) => place,
+            None if fresh => {
+                places.used += 1;
+                Place { index: places.used as u32 - 1, generation: 1 }
+            }
+            None => {
+                return Err(Error::limit(format!(
+                    "{} counters exist: destroy some, or raise max_counters",
+                    self.capacity
+                )))
+            }
+        };
+        drop(places);
+        let chunk = self.chunks[place.index as usize / CHUNK]
+            .get_or_init(|| (0..CHUNK).map(|_| Counter::new()).collect());
+        let state = u64::from(place.generation) << VALUE_BITS;
+        chunk[place.index as usize % CHUNK].state.store(state, Ordering::SeqCst);
+        Ok(u64::from(self.owner) << 32 | u64::from(place.generation << self.index_bits | place.index))
+    }
+
+    /// The counter of an id, and its value.
+    pub fn find(&self, id: u64) -> Result<(Place, u64)> {
+        if (id >> 32) as u32 != self.owner || id as u32 == 0 {
+            let why = if id == 0 { "0 is no counter" } else { "it is another endpoint's, or none" };
+            return Err(Error::handle(format!("{id:#x} is not a counter of this endpoint: {why}")));
+        }
+        let place = self.place(id as u32);
+        let value = self.counter(place.index).and_then(|counter| counter.value(place.generation));
+        value.map(|value| (place, value)).ok_or_else(|| gone(id))
+    }
+
+    /// From here on it is raised no more; who waits for it is in `ended`.
+    pub fn destroy(&self, id: u64, ended: &mut Vec<u64>) -> Result<()> {
+        let (place, _) = self.find(id)?;
+        let counter = self.counter(place.index).ok_or_else(|| gone(id))?;
+        let of_this = |state: u64| state >> VALUE_BITS == u64::from(place.generation);
+        let taken = counter
+            .state
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| of_this(state).then_some(0));
+        taken.map_err(|_| gone(id))?;
+        self.desert(place.index, ended);
+        let generation = ((place.generation + 1) & self.generations).max(1);
+        self.places.lock().free.push_back(Place { generation, ..place });
+        Ok(())
+    }
+
+    /// Something arrived that names a counter. Whoever sees the value sees the bytes
+    /// that came before it.
+    #[inline]
+    pub fn raise(&self, immediate: u32, by: u64) -> Raised {
+        let Place { index, generation } = self.place(immediate);
+        let Some(counter) = self.counter(index).filter(|_| generation != 0) else { return Raised::Unknown };
+        let mut state = counter.state.load(Ordering::Relaxed);
+        loop {
+            if state >> VALUE_BITS != u64::from(generation) {
+                return Raised::Unknown;
+            }
+            let value = (state & VALUE_MAX).saturating_add(by).min(VALUE_MAX);
+            let new = u64::from(generation) << VALUE_BITS | value;
+            match counter.state.compare_exchange_weak(state, new, Ordering::SeqCst, Ordering::Relaxed) {
+                // Either this sees what somebody waits for, or they see the value (see `settle`).
+                Ok(_) if value < counter.wanted.load(Ordering::SeqCst) => return Raised::Yes,
+                Ok(_) => return Raised::Reached(index),
+                Err(now) => state = now,
+            }
+        }
+    }
+}
+
+fn gone(id: u64) -> Error {
+    Error::handle(format!("counter {id:#x} was destroyed, or never was"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INCARNATION: u64 = 0x1234_5678_9abc_def0;
+
+    #[test]
+    fn what_is_late_does_not_count_for_the_successor() {
+        let counters = Counters::new(1, INCARNATION);
+        let first = counters.create().expect("room");
+        assert!(counters.create().is_err(), "there is room for one");
+        assert_eq!(counters.raise(first as u32, 3), Raised::Yes);
+        assert_eq!(counters.find(first).map(|(_, value)| value).ok(), Some(3));
+        counters.destroy(first, &mut Vec::new()).expect("it exists");
+        assert_eq!(counters.raise(first as u32, 1), Raised::Unknown);
+        let second = counters.create().expect("room again");
+        assert_eq!(counters.raise(first as u32, 1), Raised::Unknown);
+        assert!(counters.find(first).is_err() && counters.destroy(first, &mut Vec::new()).is_err());
+        assert_eq!(counters.find(second).map(|(_, value)| value).ok(), Some(0));
+    }
+
+    #[test]
+    fn immediates_that_were_never_made_are_unknown() {
+        let counters = Counters::new(1 << 20, INCARNATION);
+        let id = counters.create().expect("room");
+        for immediate in [0, 1, u32::MAX, id as u32 + 1, id as u32 ^ 1 << 31] {
+            assert_eq!(counters.raise(immediate, 1), Raised::Unknown, "{immediate:#x}");
+        }
+        assert_eq!(counters.raise(id as u32, u64::MAX), Raised::Yes);
+        assert_eq!(counters.find(id).map(|(_, value)| value).ok(), Some(VALUE_MAX));
+        assert!(immediate_of(id, INCARNATION).is_ok() && immediate_of(id, !INCARNATION).is_err());
+    }
+
+    #[test]
+    fn generations_come_round_without_0() {
+        let counters = Counters::new(1, INCARNATION);
+        for _ in 0..200_000 {
+            let id = counters.create().expect("room");
+            assert_ne!(id as u32, 0);
+            counters.destroy(id, &mut Vec::new()).expect("it exists");
+        }
+    }
+}

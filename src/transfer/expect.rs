@@ -1,0 +1,258 @@
+//! Who waits for values of counters. All of it is behind one lock, which an
+//! arrival takes only when it reaches a value that somebody waits for.
+
+use super::counters::{Counters, Place, NOBODY};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Entries that are entered or removed at one go: an arrival may wait for the lock.
+const STRIDE: usize = 256;
+
+/// A value that is waited for.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub place: Place,
+    pub value: u64,
+}
+
+#[derive(Default)]
+pub struct Waiting {
+    next: u64,
+    /// By counter, the lowest value first: counter, value, ticket, place in its list.
+    values: BTreeSet<(u32, u64, u64, u32)>,
+    /// By ticket.
+    waits: HashMap<u64, Wait>,
+}
+
+struct Wait {
+    operation: u64,
+    /// Values that were not reached; one more while they are entered.
+    missing: u64,
+}
+
+/// An operation's interest in counters, which ends with it.
+pub struct Expecting {
+    counters: Arc<Counters>,
+    ticket: u64,
+    entries: Arc<[Entry]>,
+}
+
+impl Expecting {
+    pub fn new(counters: &Arc<Counters>, entries: Arc<[Entry]>) -> Expecting {
+        let mut waiting = counters.waiting.lock();
+        waiting.next += 1;
+        let ticket = waiting.next;
+        waiting.waits.insert(ticket, Wait { operation: 0, missing: entries.len() as u64 + 1 });
+        Expecting { counters: counters.clone(), ticket, entries }
+    }
+
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+}
+
+impl Drop for Expecting {
+    fn drop(&mut self) {
+        let Some(wait) = self.counters.waiting.lock().waits.remove(&self.ticket) else { return };
+        if wait.operation != 0 {
+            self.counters.forget(self.ticket, &self.entries);
+        }
+    }
+}
+
+fn strides(entries: &[Entry]) -> impl Iterator<Item = Range<usize>> {
+    let len = entries.len();
+    (0..len).step_by(STRIDE).map(move |from| from..len.min(from + STRIDE))
+}
+
+impl Counters {
+    /// Enters what an operation waits for. Operations whose values are all reached go
+    /// to `ended`. False: a counter is gone.
+    pub fn watch(&self, ticket: u64, operation: u64, entries: &[Entry], ended: &mut Vec<u64>) -> bool {
+        for stride in strides(entries) {
+            let mut waiting = self.waiting.lock();
+            for at in stride {
+                // The operation has ended meanwhile, and its entries are taken out.
+                let Some(wait) = waiting.waits.get_mut(&ticket) else { return true };
+                wait.operation = operation;
+                let Entry { place, value } = entries[at];
+                waiting.values.insert((place.index, value, ticket, at as u32));
+                let counter = self.counter(place.index);
+                if counter.and_then(|counter| counter.value(place.generation)).is_none() {
+                    return false;
+                }
+                self.settle_in(&mut waiting, place.index, ended);
+            }
+        }
+        let mut waiting = self.waiting.lock();
+        waiting.reached(ticket, ended);
+        true
+    }
+
+    /// A counter may have reached values that somebody waits for.
+    pub fn settle(&self, index: u32, ended: &mut Vec<u64>) {
+        self.settle_in(&mut self.waiting.lock(), index, ended);
+    }
+
+    /// Takes out what was reached. The lowest value that is left is published before
+    /// the counter is read again, and an arrival raises the counter before it reads the
+    /// lowest value, all in one order (SeqCst): so one of the two sees the other.
+    fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<u64>) {
+        let Some(counter) = self.counter(index) else { return };
+        loop {
+            let lowest = waiting.take_reached(index, counter.any_value(), ended);
+            counter.wanted.store(lowest, Ordering::SeqCst);
+            if counter.any_value() < lowest {
+                return;
+            }
+        }
+    }
+
+    /// A counter is gone: who waits for it ends.
+    pub fn desert(&self, index: u32, ended: &mut Vec<u64>) {
+        let mut waiting = self.waiting.lock();
+        while let Some(&first) = waiting.first(index) {
+            waiting.values.remove(&first);
+            ended.extend(waiting.waits.get(&first.2).map(|wait| wait.operation));
+        }
+        if let Some(counter) = self.counter(index) {
+            counter.wanted.store(NOBODY, Ordering::SeqCst);
+        }
+    }
+
+    /// An operation has ended. (What it waited for may go on being published: an
+    /// arrival that reaches it finds nothing.)
+    fn forget(&self, ticket: u64, entries: &[Entry]) {
+        for stride in strides(entries) {
+            let mut waiting = self.waiting.lock();
+            for at in stride {
+                let Entry { place, value } = entries[at];
+                waiting.values.remove(&(place.index, value, ticket, at as u32));
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn first(&self, index: u32) -> Option<&(u32, u64, u64, u32)> {
+        self.values.range((index, 0, 0, 0)..).next().filter(|first| first.0 == index)
+    }
+
+    /// Takes out a counter's values up to one; the lowest that is left.
+    fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<u64>) -> u64 {
+        while let Some(&first) = self.first(index) {
+            if first.1 > value {
+                return first.1;
+            }
+            self.values.remove(&first);
+            self.reached(first.2, ended);
+        }
+        NOBODY
+    }
+
+    /// One thing less that an operation waits for.
+    fn reached(&mut self, ticket: u64, ended: &mut Vec<u64>) {
+        let Some(wait) = self.waits.get_mut(&ticket) else { return };
+        wait.missing -= 1;
+        if wait.missing == 0 {
+            ended.push(wait.operation);
+            self.waits.remove(&ticket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transfer::counters::Raised;
+    use std::sync::atomic::AtomicU64;
+
+    fn entry(counters: &Counters, id: u64, value: u64) -> Entry {
+        Entry { place: counters.find(id).expect("it exists").0, value }
+    }
+
+    #[test]
+    fn an_operation_ends_when_the_last_value_is_reached() {
+        let counters = Arc::new(Counters::new(8, 1));
+        let [a, b] = [(); 2].map(|()| counters.create().expect("room"));
+        let entries: Arc<[Entry]> =
+            [entry(&counters, a, 2), entry(&counters, b, 0), entry(&counters, a, 1)].into();
+        let expecting = Expecting::new(&counters, entries.clone());
+        let mut ended = Vec::new();
+        assert!(counters.watch(expecting.ticket(), 77, &entries, &mut ended) && ended.is_empty());
+        for (by, expected) in [(1, &[][..]), (1, &[77][..])] {
+            match counters.raise(a as u32, by) {
+                Raised::Reached(index) => counters.settle(index, &mut ended),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(ended, expected);
+        }
+        assert_eq!(counters.raise(a as u32, 1), Raised::Yes, "nobody waits any more");
+    }
+
+    #[test]
+    fn what_has_ended_leaves_nothing_behind() {
+        let counters = Arc::new(Counters::new(8, 1));
+        let a = counters.create().expect("room");
+        let entries: Arc<[Entry]> = (1..1000).map(|value| entry(&counters, a, value)).collect();
+        let expecting = Expecting::new(&counters, entries.clone());
+        assert!(counters.watch(expecting.ticket(), 5, &entries, &mut Vec::new()));
+        drop(expecting);
+        let waiting = counters.waiting.lock();
+        assert!(waiting.values.is_empty() && waiting.waits.is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_a_counter_that_goes_ends() {
+        let counters = Arc::new(Counters::new(8, 1));
+        let a = counters.create().expect("room");
+        let entries: Arc<[Entry]> = [entry(&counters, a, 9)].into();
+        let early = Expecting::new(&counters, entries.clone());
+        assert!(counters.watch(early.ticket(), 5, &entries, &mut Vec::new()));
+        let late = Expecting::new(&counters, entries.clone());
+        let mut ended = Vec::new();
+        counters.destroy(a, &mut ended).expect("it exists");
+        assert_eq!(ended, [5]);
+        assert!(!counters.watch(late.ticket(), 6, &entries, &mut ended));
+    }
+
+    /// In each round one arrival and one who waits for it meet: one of them sees it.
+    #[test]
+    fn no_value_is_missed_while_others_raise_it() {
+        const ROUNDS: u64 = 50_000;
+        let counters = Arc::new(Counters::new(8, 1));
+        let a = counters.create().expect("room");
+        let (others, round) = (counters.clone(), Arc::new(AtomicU64::new(0)));
+        let (begun, done) = (round.clone(), Arc::new(AtomicU64::new(0)));
+        let raised = done.clone();
+        let raiser = std::thread::spawn(move || {
+            let mut ended = Vec::new();
+            for n in 1..=ROUNDS {
+                while begun.load(Ordering::SeqCst) < n {
+                    std::thread::yield_now();
+                }
+                if let Raised::Reached(index) = others.raise(a as u32, 1) {
+                    others.settle(index, &mut ended);
+                }
+                raised.store(n, Ordering::SeqCst);
+            }
+            ended
+        });
+        let mut ended = Vec::new();
+        for n in 1..=ROUNDS {
+            let entries: Arc<[Entry]> = [entry(&counters, a, n)].into();
+            let expecting = Expecting::new(&counters, entries.clone());
+            round.store(n, Ordering::SeqCst);
+            (0..n % 64).for_each(|_| std::hint::spin_loop());
+            assert!(counters.watch(expecting.ticket(), n, &entries, &mut ended));
+            while done.load(Ordering::SeqCst) < n {
+                std::thread::yield_now();
+            }
+        }
+        ended.extend(raiser.join().expect("no panic"));
+        ended.sort();
+        assert_eq!(ended, (1..=ROUNDS).collect::<Vec<u64>>());
+    }
+}
