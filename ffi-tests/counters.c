@@ -113,6 +113,7 @@ static void once_for_each_transfer(void)
     pages.page_len = 4096;
     pages.page_count = 100;
     pages.layer_count = 3;
+    pages.local_layer_stride = pages.remote_layer_stride = 100 * 4096;
     pages.counter = counter;
     CHECK_OK(weft_write_pages(duo.a->endpoint, &pages, &id));
     CHECK_OK(await_of(&duo, duo.a, id).status);
@@ -587,6 +588,154 @@ static void foreign_and_stale_ids(void)
     duo_close(&duo);
 }
 
+/* ---- Entries of lists, and kept pages ---- */
+
+#define ENTRIES 300
+
+/* Entry i goes to place ENTRIES - 1 - i and raises counter i % 3; empty ones the fourth. */
+static void fill_entries(struct duo *duo, const weft_counter *counters, weft_list_entry *entries)
+{
+    memset(entries, 0, ENTRIES * sizeof *entries);
+    for (uint64_t i = 0; i < ENTRIES; i++) {
+        bool empty = i % 10 == 9;
+        entries[i].local = duo->a_memory;
+        entries[i].remote = duo->b_of_a;
+        entries[i].local_offset = i * 8192;
+        entries[i].remote_offset = (ENTRIES - 1 - i) * 8192;
+        entries[i].len = empty ? 0 : i % 3 == 0 ? 1 : i % 3 == 1 ? 4096 : 8192;
+        entries[i].counter = counters[empty ? 3 : i % 3];
+    }
+}
+
+static void entries_of_lists(void)
+{
+    struct duo duo = duo_open(ENTRIES * 8192);
+    weft_endpoint *b = duo.b->endpoint;
+    weft_counter counters[4];
+    uint64_t values[4] = {0};
+    for (int i = 0; i < 4; i++)
+        counters[i] = new_counter(b);
+    weft_list_entry entries[ENTRIES];
+    fill_entries(&duo, counters, entries);
+    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    args.entries = entries;
+    args.count = ENTRIES;
+    weft_kept *kept = NULL;
+    CHECK_OK(weft_list_keep(duo.a->endpoint, &args, &kept));
+    for (uint64_t round = 1; round <= 4; round++) {
+        bool read = round == 3, notify = round == 2;
+        fill_random(duo.a_bytes, ENTRIES * 8192, round);
+        fill_random(duo.b_bytes, ENTRIES * 8192, round + 100);
+        weft_transfer id = 0;
+        weft_kept_args again = WEFT_KEPT_ARGS_INIT;
+        args.flags = again.flags = notify ? WEFT_NOTIFY : 0;
+        args.notify = again.notify = notify ? 5 : 0;
+        if (round == 4)
+            CHECK_OK(weft_write_kept(duo.a->endpoint, kept, &again, &id));
+        else if (read)
+            CHECK_OK(weft_read_list(duo.a->endpoint, &args, &id));
+        else
+            CHECK_OK(weft_write_list(duo.a->endpoint, &args, &id));
+        for (uint64_t i = 0; i < ENTRIES; i++)
+            values[i % 10 == 9 ? 3 : i % 3]++;
+        weft_transfer all = 0;
+        CHECK_OK(try_expect(b, counters, values, 4, 0, &all));
+        CHECK_OK(await_of(&duo, duo.b, all).status);
+        /* As soon as all have counted, all bytes are there. */
+        for (uint64_t i = 0; i < ENTRIES && !read; i++)
+            CHECK(memcmp(duo.b_bytes + entries[i].remote_offset, duo.a_bytes + entries[i].local_offset,
+                         entries[i].len) == 0);
+        CHECK_OK(await_of(&duo, duo.a, id).status);
+        for (int i = 0; i < 4; i++)
+            CHECK_EQ(read_counter(b, counters[i]), values[i]);
+        if (notify)
+            CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, 5);
+    }
+    CHECK_OK(weft_kept_release(kept));
+    entries[7].counter = new_counter(duo.a->endpoint); /* our own, not the peer's */
+    args.flags = 0, args.notify = 0;
+    REFUSED(WEFT_ERR_HANDLE, weft_write_list(duo.a->endpoint, &args, NULL));
+    CHECK(strstr(weft_last_error(), "entry 7"));
+    duo_close(&duo);
+}
+
+static void kept_pages(void)
+{
+    struct duo duo = duo_open(4 * MIB);
+    weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
+    weft_counter counter = new_counter(b);
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    pages.local = duo.a_memory;
+    pages.remote = duo.b_of_a;
+    pages.page_len = 4096;
+    pages.page_count = 1000;
+    pages.flags = WEFT_COUNT_PAGES;
+    weft_kept *kept = NULL;
+    CHECK_OK(weft_pages_keep(a, &pages, &kept));
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_transfer id = 0;
+    uint64_t value = 0;
+    for (int round = 0; round < 4; round++) {
+        bool each = round % 2;
+        args.flags = each ? WEFT_COUNT_PAGES : 0;
+        args.counter = counter;
+        value += each ? 1000 : 1;
+        fill_random(duo.a_bytes, 4 * MIB, round);
+        CHECK_OK(weft_write_kept(a, kept, &args, &id));
+        await_value(&duo, counter, value);
+        CHECK(memcmp(duo.a_bytes, duo.b_bytes, 4096 * 1000) == 0);
+        CHECK_OK(await_of(&duo, duo.a, id).status);
+    }
+    pages.counter = counter;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(a, &pages, &kept));
+    CHECK_OK(weft_kept_release(kept));
+    duo_close(&duo);
+}
+
+#define MEMBERS 4
+#define BARRIERS 50
+
+/* Each raises the counters of all others by a list of empty entries, and waits for its own. */
+static void waits_for_all(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_counter mine = new_counter(box->endpoint);
+    weft_list_entry entries[MEMBERS - 1];
+    memset(entries, 0, sizeof entries);
+    size_t count = 0;
+    for (int with = 0; with < MEMBERS; with++) {
+        if (with == team->rank)
+            continue;
+        entries[count].peer = join(team, with, box);
+        tell(team, with, &mine, sizeof mine);
+        hear(team, with, box, &entries[count].counter, sizeof entries[count].counter);
+        count++;
+    }
+    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    args.entries = entries;
+    args.count = count;
+    for (uint64_t round = 1; round <= BARRIERS; round++) {
+        atomic_fetch_add(&team->board->word[0], 1);
+        weft_transfer raised, all;
+        uint64_t value = round * (MEMBERS - 1);
+        CHECK_OK(try_expect(box->endpoint, &mine, &value, 1, 0, &all));
+        CHECK_OK(weft_write_list(box->endpoint, &args, &raised));
+        CHECK_OK(box_await(box, all, patience_ms()).status);
+        /* Nobody is past a barrier that somebody has not reached. */
+        CHECK(atomic_load(&team->board->word[0]) >= round * MEMBERS);
+        CHECK_OK(box_await(box, raised, patience_ms()).status);
+    }
+    for (int with = 0; with < MEMBERS; with++)
+        if (with != team->rank)
+            meet(team, with, box);
+    box_close(box);
+}
+
+static void a_barrier(void)
+{
+    run_team(MEMBERS, (const role[]){waits_for_all, waits_for_all, waits_for_all, waits_for_all});
+}
+
 static void bad_input(void)
 {
     struct duo duo = duo_open(4096);
@@ -654,6 +803,9 @@ static const struct test tests[] = {
     {"reused_under_fire", "any", reused_under_fire},
     {"all_places", "any", all_places},
     {"foreign_and_stale_ids", "any", foreign_and_stale_ids},
+    {"entries_of_lists", "any", entries_of_lists},
+    {"kept_pages", "any", kept_pages},
+    {"a_barrier", "any", a_barrier},
     {"bad_input", "any", bad_input},
     {NULL, NULL, NULL},
 };

@@ -375,7 +375,7 @@ static void completes_each(struct team *team)
     weft_completion c = box_await(s.box, id, patience_ms());
     CHECK_OK(c.status);
     CHECK_EQ(c.bytes, 0);
-    empty.flags = 0;
+    empty.flags = 0, empty.notify = 0;
     CHECK_OK(weft_read_list(ep, &empty, &id));
     CHECK_OK(box_await(s.box, id, patience_ms()).status);
     /* All has gone: an endpoint with an operation under way does not close. */

@@ -1584,7 +1584,7 @@ weft_status weft_transfer_cancel(weft_endpoint *endpoint,
  * In `flags` of lists and kept lists: one completion for each peer instead of
  * one for all.
  */
-#define WEFT_COMPLETE_EACH_PEER 4
+#define WEFT_COMPLETE_EACH_PEER 8
 
 /** Most entries of a list. */
 #define WEFT_LIST_ENTRIES_MAX 1048576

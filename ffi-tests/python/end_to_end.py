@@ -228,7 +228,7 @@ def lists_and_kept():
     assert wait_for(weft, endpoints[0], weft.WRITE).bytes == LAYERS * PAGE
     assert wait_for(weft, endpoints[1], weft.NOTIFICATION).value == 7
     assert [t.raw for t in theirs] == [page(layer, 0) for layer in reversed(range(LAYERS))]
-    args.flags = 0
+    args.flags = args.notify = 0
     weft.lib.weft_list_keep(endpoints[0], byref(args), byref(kept))
     ctypes.memset(mine[1], 0, PAGE)
     weft.lib.weft_read_kept(endpoints[0], kept, byref(again), None)

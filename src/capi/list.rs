@@ -13,7 +13,7 @@ use std::ffi::c_void;
 
 /// In `flags` of lists and kept lists: one completion for each peer instead of
 /// one for all.
-pub const WEFT_COMPLETE_EACH_PEER: u32 = 4;
+pub const WEFT_COMPLETE_EACH_PEER: u32 = 8;
 
 /// Most entries of a list.
 pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
