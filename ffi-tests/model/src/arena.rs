@@ -43,8 +43,9 @@ impl Arena {
     }
 
     /// Gives the mapping back: nothing may use it any more.
-    pub fn unmap(self) {
+    pub fn unmap(&mut self) {
         // SAFETY: our own mapping; the caller has closed what used it.
         unsafe { libc::munmap(self.0.cast(), LEN) };
+        self.0 = std::ptr::null_mut();
     }
 }

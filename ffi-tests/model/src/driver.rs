@@ -119,6 +119,14 @@ impl Driver {
 
     /// Runs a case from connect to close.
     pub fn run(mut self, case: &Case) -> Outcome {
+        let outcome = self.play(case);
+        if outcome.is_err() {
+            self.abandon();
+        }
+        outcome
+    }
+
+    fn play(&mut self, case: &Case) -> Outcome {
         self.connect(Who(0))?;
         for who in [Who(0), Who(1)] {
             self.register(who, 0, &[(0, arena::LEN / 2)], 0, 0, None)?;
@@ -304,7 +312,12 @@ impl Driver {
         for part in &mut self.model.parts {
             part.arrived.clear();
             part.sent.clear();
-            part.imports.iter_mut().for_each(|import| import.state = State::Ended);
+            for import in &mut part.imports {
+                import.state = match import.state {
+                    State::Live | State::Ended => State::Ended,
+                    State::Gone | State::GoneAndEnded => State::GoneAndEnded,
+                };
+            }
         }
         self.model.link = Link::Down;
         Ok(())
@@ -723,7 +736,7 @@ impl Driver {
 
     // The end.
 
-    fn end(mut self) -> Outcome {
+    fn end(&mut self) -> Outcome {
         self.note("the end".into());
         let connected = self.model.link != Link::Down;
         self.shutdown(Who(0))?;
@@ -735,13 +748,28 @@ impl Driver {
             return Err(format!("{} never completed", self.model.name(open)));
         }
         self.model.check_bytes(&self.arenas)?;
-        let Driver { sides, arenas, .. } = self;
-        for side in &sides {
+        for side in &self.sides {
             // SAFETY: an endpoint that is shut down.
             check("weft_endpoint_close", unsafe { weft_endpoint_close(side.endpoint) })?;
         }
-        arenas.into_iter().for_each(Arena::unmap);
+        self.arenas.iter_mut().for_each(Arena::unmap);
         Ok(())
+    }
+
+    /// After a failure: nothing of this case goes on beside the next one.
+    fn abandon(&self) {
+        let end = |side: &Side| {
+            let endpoint = side.endpoint as usize;
+            // SAFETY: handles are checked; the arenas stay mapped.
+            std::thread::spawn(move || unsafe {
+                let endpoint = endpoint as *mut weft_endpoint;
+                let _ = weft_endpoint_shutdown(endpoint, 0);
+                weft_endpoint_close(endpoint)
+            })
+        };
+        for thread in self.sides.each_ref().map(end) {
+            let _ = thread.join();
+        }
     }
 
     fn shutdown(&mut self, who: Who) -> Outcome {

@@ -33,6 +33,8 @@ pub enum State {
     Gone,
     /// The connection that it came over has ended.
     Ended,
+    /// Both: the importer may know of either.
+    GoneAndEnded,
 }
 
 #[derive(Clone, Copy, Debug)]

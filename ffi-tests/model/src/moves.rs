@@ -165,6 +165,10 @@ impl Driver {
             State::Live => {}
             State::Gone => refusal.may(WEFT_ERR_MEMORY_GONE),
             State::Ended => refusal.must(WEFT_ERR_PEER_CLOSED),
+            State::GoneAndEnded => {
+                refusal.must(WEFT_ERR_PEER_CLOSED);
+                refusal.may(WEFT_ERR_MEMORY_GONE);
+            }
         }
         if self.model.link == Link::Parting && import.state == State::Gone {
             refusal.may(WEFT_ERR_PEER_CLOSED);

@@ -43,15 +43,20 @@ pub fn fit(shape: &Shape, local: &Ranges, remote: &Ranges) -> Fitted {
         }
         match (layers, pages) {
             (0..=1, 0..=1) => page_len /= 2,
-            (0..=1, _) => pages /= 2,
-            _ => layers /= 2,
+            (2.., _) if layers >= pages => layers -= layers.div_ceil(2).min(layers - 1),
+            _ => pages /= 2,
         }
     }
 }
 
 fn lay(layout: &Layout, ranges: &Ranges, (page_len, pages, layers): (u64, u64, u64)) -> Option<Laid> {
-    let first_range = layout.first_range as usize % ranges.len();
-    let range_step = if layers > 1 { layout.range_step } else { layout.range_step.min(1) };
+    let span = (layers.max(1) as usize - 1) * layout.range_step as usize;
+    // Layers begin where there are ranges for all of them, or share one.
+    let (starts, range_step) = match ranges.len().checked_sub(span) {
+        Some(starts @ 1..) => (starts, layout.range_step),
+        _ => (ranges.len(), 0),
+    };
+    let first_range = layout.first_range as usize % starts;
     let last = first_range + (layers.max(1) as usize - 1) * range_step as usize;
     let room = (first_range..=last)
         .step_by((range_step as usize).max(1))
