@@ -67,6 +67,7 @@ impl Endpoint {
             spec.queue.unreserve(1);
             return Err(full(&format!("{} operations are outstanding (max_transfers)", core.table.active())));
         };
+        self.take_back_if_late(id, Error::of_remote(remote.state()))?;
         self.start(id, remote, slices, now);
         self.hurry(now);
         Ok(id)
@@ -102,19 +103,23 @@ impl Endpoint {
                 }
             }
         }
-        self.end_if_too_late(id, remote.state());
     }
 
-    /// What ended while we submitted has ended all operations that it saw; ours
-    /// may not have been among them.
-    fn end_if_too_late(&self, id: u64, state: RemoteState) {
-        let late = if self.core.phase.load(Ordering::SeqCst) != super::core::OPEN {
-            Some(Status::Canceled)
-        } else {
-            Error::of_remote(state).map(|error| error.status)
+    /// What ended while we submitted ends all operations that it sees. Ours may not
+    /// have been among them: then it was never accepted, for a completion could come
+    /// after the peer's PEER_DOWN. What ends from here on sees it.
+    fn take_back_if_late(&self, id: u64, ended: Option<Error>) -> Result<()> {
+        let table = &self.core.table;
+        let error = match self.core.check_open() {
+            Ok(()) => ended,
+            Err(closed) => Some(closed),
         };
-        if let Some(status) = late {
-            self.core.table.end(id, Outcome::of(status), self.core.clock.now());
+        match error {
+            Some(error) if table.take_back(id) => {
+                table.leave(table.held_slot(id), 0);
+                Err(error)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -149,6 +154,8 @@ impl Endpoint {
             spec.queue.unreserve(1);
             return Err(full(&format!("{} operations are outstanding (max_transfers)", core.table.active())));
         };
+        let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
+        self.take_back_if_late(id, ended)?;
         // A send has no flows: its place in the peer's channel ends it.
         core.table.leave(core.table.held_slot(id), 0);
         core.inboxes[peer.home].command(Command::Send {
@@ -157,11 +164,6 @@ impl Endpoint {
             data: spec.data.into(),
             allowance,
         });
-        let state = match peer.state() {
-            PeerState::Down => RemoteState::PeerLost,
-            _ => RemoteState::Ready,
-        };
-        self.end_if_too_late(id, state);
         Ok(id)
     }
 

@@ -298,14 +298,29 @@ impl Table {
         self.push_free(slot);
     }
 
-    /// Ends an operation with its one completion; false if it ended before.
-    pub fn end(&self, id: u64, outcome: Outcome, now: u64) -> bool {
-        let Some(slot) = self.slot(index_of(id)) else { return false };
+    /// The slot of an operation that was active, and that the caller has ended.
+    fn take_end(&self, id: u64) -> Option<&Slot> {
+        let slot = self.slot(index_of(id))?;
         let active = (id >> 32) << 8 | ACTIVE;
         let ended = (id >> 32) << 8 | ENDED;
-        if slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return false;
-        }
+        let won = slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        won.then_some(slot)
+    }
+
+    /// Ends an operation that was never accepted, without a completion; false if it
+    /// has ended with one.
+    pub fn take_back(&self, id: u64) -> bool {
+        let Some(slot) = self.take_end(id) else { return false };
+        // SAFETY: the operation's own hold is ours now, until we release it.
+        unsafe { self.body(slot) }.queue.unreserve(1);
+        self.release(slot);
+        self.active.fetch_sub(1, Ordering::Release);
+        true
+    }
+
+    /// Ends an operation with its one completion; false if it ended before.
+    pub fn end(&self, id: u64, outcome: Outcome, now: u64) -> bool {
+        let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
         let kind = match &body.transfer {

@@ -61,6 +61,10 @@ impl Refusal {
 
     /// Whether the call was accepted, if it answered as it may.
     pub fn judge(&self, call: &str, status: i32) -> Outcome<bool> {
+        self.judge_told(call, status, &last_error())
+    }
+
+    fn judge_told(&self, call: &str, status: i32, told: &str) -> Outcome<bool> {
         let named = || self.statuses.iter().map(|s| status_name(*s)).collect::<Vec<_>>().join(", ");
         match status {
             WEFT_OK if self.must => Err(format!("{call} was accepted, not refused with {}", named())),
@@ -68,10 +72,10 @@ impl Refusal {
             _ if !self.statuses.contains(&status) => Err(format!(
                 "{call} was refused with {} (\"{}\"), not with one of [{}]",
                 status_name(status),
-                last_error(),
+                told,
                 named()
             )),
-            _ if last_error().is_empty() => Err(format!("{call} was refused without a message")),
+            _ if told.is_empty() => Err(format!("{call} was refused without a message")),
             _ => Ok(false),
         }
     }
@@ -624,8 +628,8 @@ impl Driver {
         for index in &reaching {
             self.model.operations[*index].may.push(WEFT_ERR_MEMORY_GONE);
         }
-        let status = self.deregister_call(who, memory)?;
-        if !refusal.judge("weft_memory_deregister", status)? {
+        let (status, told) = self.deregister_call(who, memory)?;
+        if !refusal.judge_told("weft_memory_deregister", status, &told)? {
             for index in reaching {
                 self.model.operations[index].may.pop();
             }
@@ -652,7 +656,8 @@ impl Driver {
         (0..self.model.operations.len()).filter(|index| open(&self.model.operations[*index])).collect()
     }
 
-    fn deregister_call(&mut self, who: Who, memory: usize) -> Outcome<i32> {
+    /// The status, and what its thread was told.
+    fn deregister_call(&mut self, who: Who, memory: usize) -> Outcome<(i32, String)> {
         let handle = self.memories[who.0][memory] as usize;
         // SAFETY: a handle that is checked, stale or not.
         let call = move || {
@@ -660,13 +665,13 @@ impl Driver {
             (status, last_error())
         };
         if !self.alone {
-            return Ok(call().0);
+            return Ok(call());
         }
         let thread = std::thread::spawn(call);
         while !thread.is_finished() {
             self.pump(who.other())?;
         }
-        thread.join().map(|(status, _)| status).map_err(|_| "weft_memory_deregister panicked".into())
+        thread.join().map_err(|_| "weft_memory_deregister panicked".into())
     }
 
     fn import(&mut self, who: Who, slot: usize, flaw: Option<ImportFlaw>) -> Outcome<String> {
@@ -711,9 +716,11 @@ impl Driver {
         refusal.judge("weft_remote_memory_import", status_of(&answer))?;
         if let Ok(remote) = answer {
             self.release(who, slot)?;
+            let late = self.model.link == Link::Parting;
             let part = &mut self.model.parts[who.0];
             part.import_slots[slot] = Some(part.imports.len());
-            part.imports.push(Import { memory, state: if alive { State::Live } else { State::Gone } });
+            let state = if alive { State::Live } else { State::Gone };
+            part.imports.push(Import { memory, state, late });
             self.remotes[who.0].push(remote);
         }
         Ok(status_name(status_of(&answer)))

@@ -42,6 +42,8 @@ pub struct Import {
     /// Index in the other side's memories.
     pub memory: usize,
     pub state: State,
+    /// Made while the connection was ending: how it ended may not be known any more.
+    pub late: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -122,6 +122,9 @@ impl Driver {
                 begun.may.push(WEFT_ERR_MEMORY_GONE);
                 begun.not_ok = begun.bytes > 0;
             }
+            if self.model.parts[op.who.0].imports[import].late {
+                begun.may.push(WEFT_ERR_PEER_LOST);
+            }
             begun.moved = Some(bytes);
             self.model.operations.push(begun);
         }
@@ -161,6 +164,9 @@ impl Driver {
             refusal.must(WEFT_ERR_HANDLE);
         }
         let import = &part.imports[import];
+        if import.late {
+            refusal.may(WEFT_ERR_PEER_LOST);
+        }
         match import.state {
             State::Live => {}
             State::Gone => refusal.may(WEFT_ERR_MEMORY_GONE),
