@@ -108,7 +108,7 @@ impl Driver {
 
     /// A notification's value that no other has.
     pub fn fresh_value(&mut self) -> u64 {
-        self.random.next()
+        self.random.draw()
     }
 
     pub fn fresh_bytes(&mut self, len: usize) -> Vec<u8> {
@@ -377,7 +377,7 @@ impl Driver {
             self.until("the peers have not ended", |driver| driver.model.link == Link::Down, true)?;
         }
         let again = self.model.link == Link::Up;
-        let user_data = self.random.next();
+        let user_data = self.random.draw();
         let address = self.sides[1 - who.0].address()?;
         let answer = self.sides[who.0].connect(&address, user_data);
         let peer =
@@ -550,8 +550,8 @@ impl Driver {
     }
 
     fn cancel(&mut self, who: Who, back: usize) -> Outcome<String> {
-        let own = self.model.operations.iter_mut().rev().filter(|op| op.who == who.0);
-        let Some(op) = own.skip(back).next() else { return Ok(String::new()) };
+        let mut own = self.model.operations.iter_mut().rev().filter(|op| op.who == who.0);
+        let Some(op) = own.nth(back) else { return Ok(String::new()) };
         let mut refusal = Refusal::default();
         if op.status.is_some() || op.canceled.is_some() {
             refusal.must(WEFT_ERR_HANDLE);
@@ -601,7 +601,8 @@ impl Driver {
         part.slots[slot] = Some(part.memories.len());
         part.memories.push(Memory { ranges: ranges.to_vec(), access, rails, alive: true });
         self.memories[who.0].push(memory);
-        let exported = self.sides[who.0].export(memory);
+        // SAFETY: just registered.
+        let exported = unsafe { Side::export(memory) };
         let mut refusal = Refusal::default();
         if access == WEFT_ACCESS_LOCAL {
             refusal.must(WEFT_ERR_INVALID);
@@ -659,8 +660,8 @@ impl Driver {
     /// The status, and what its thread was told.
     fn deregister_call(&mut self, who: Who, memory: usize) -> Outcome<(i32, String)> {
         let handle = self.memories[who.0][memory] as usize;
-        // SAFETY: a handle that is checked, stale or not.
         let call = move || {
+            // SAFETY: a handle that is checked, stale or not.
             let status = unsafe { weft_memory_deregister(handle as *mut weft_memory) };
             (status, last_error())
         };

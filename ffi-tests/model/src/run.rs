@@ -1,8 +1,9 @@
 //! Draws cases, runs them, and shrinks one that fails.
 //!
 //! Each case has a seed of its own: a failure prints it, and the command that runs
-//! that case again. WEFT_MODEL_CASES cases are run in each world, or as many as
-//! fit into some seconds.
+//! that case again (in virtual time it goes the same way; else try some times).
+//! WEFT_MODEL_CASES cases are run in each world, or as many as fit into some
+//! seconds. WEFT_MODEL_TRACE prints what happens.
 
 use crate::case::Case;
 use crate::driver::{Driver, Trace};
@@ -74,7 +75,7 @@ impl World {
         let (mut seeds, begin) = (Sequence(since), Instant::now());
         let mut done = 0;
         while cases.map_or(done == 0 || begin.elapsed() < SPAN, |cases| done < cases) {
-            self.test_seed(seeds.next());
+            self.test_seed(seeds.draw());
             done += 1;
         }
         println!("{}: {done} cases in {:?}", self.name, begin.elapsed());

@@ -84,11 +84,11 @@ fn list(order: Order, pages: u64) -> Option<Vec<u32>> {
         Order::Descending => list.reverse(),
         Order::Shuffled(seed) => {
             let mut random = Sequence(seed);
-            (1..list.len()).for_each(|i| list.swap(i, random.next() as usize % (i + 1)));
+            (1..list.len()).for_each(|i| list.swap(i, random.draw() as usize % (i + 1)));
         }
         Order::Repeated(seed) => {
             let mut random = Sequence(seed);
-            list.iter_mut().for_each(|page| *page = (random.next() % pages) as u32);
+            list.iter_mut().for_each(|page| *page = (random.draw() % pages) as u32);
         }
     }
     Some(list)
@@ -124,7 +124,7 @@ impl Fitted {
 pub struct Sequence(pub u64);
 
 impl Sequence {
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -132,7 +132,7 @@ impl Sequence {
     }
 
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
+        let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| self.draw().to_le_bytes()).collect();
         bytes.truncate(len);
         bytes
     }

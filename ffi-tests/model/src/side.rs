@@ -150,8 +150,10 @@ impl Side {
         }
     }
 
-    pub fn export(&self, memory: *const weft_memory) -> Result<Vec<u8>, weft_status> {
-        // SAFETY: handles are checked; `blob` passes a valid buffer.
+    /// # Safety
+    /// As `weft_memory_export` asks.
+    pub unsafe fn export(memory: *const weft_memory) -> Result<Vec<u8>, weft_status> {
+        // SAFETY: passed on; `blob` passes a valid buffer.
         blob(|buffer, capacity, len| unsafe { weft_memory_export(memory, buffer, capacity, len) })
     }
 
