@@ -66,8 +66,8 @@ impl Endpoint {
                 "max_transfers operations are outstanding, or ended and still with their peers",
             ));
         };
+        self.take_back_if_late(id, Error::of_remote(remote.state()))?;
         core.go_on(id, now);
-        self.end_if_too_late(id, remote.state());
         self.hurry(now);
         Ok(id)
     }

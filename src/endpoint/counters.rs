@@ -4,7 +4,7 @@ use super::core::Core;
 use super::submit::full;
 use super::worker::Worker;
 use super::Endpoint;
-use crate::memory::{RemoteMemory, RemoteState};
+use crate::memory::RemoteMemory;
 use crate::rail::Done;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_COUNTER;
@@ -62,13 +62,13 @@ impl Endpoint {
             spec.queue.unreserve(1);
             return Err(self.no_slots());
         };
+        self.take_back_if_late(id, None)?;
         core.table.leave(core.table.held_slot(id), 0);
         let mut ended = Vec::new();
         if !core.counters.watch(ticket, id, &entries, &mut ended) {
             core.table.end(id, Outcome::of(Status::Canceled), now);
         }
         core.end_all_of(ended, Status::Ok, now);
-        self.end_if_too_late(id, RemoteState::Ready);
         Ok(id)
     }
 

@@ -35,9 +35,9 @@ impl Worker {
     pub fn end_peer(&mut self, peer: u64, outcome: Outcome, now: u64) {
         let core = self.core.clone();
         let at = place(peer);
-        if self.link(peer).is_none() {
-            return;
-        }
+        let Some(link) = self.link(peer) else { return };
+        // One that was leaving is no more lost when its lanes go before its last word came.
+        let outcome = link.parting.as_ref().map_or(outcome, |parting| parting.outcome);
         if outcome.status == Status::PeerLost {
             // It may only have been stopped: when it goes on it should know.
             self.say(peer, Kind::Bye);

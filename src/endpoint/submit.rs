@@ -62,8 +62,8 @@ impl Endpoint {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
         };
+        self.take_back_if_late(id, Error::of_remote(state()))?;
         self.start(id, slices, now);
-        self.end_if_too_late(id, state());
         self.hurry(now);
         Ok(id)
     }
@@ -137,9 +137,9 @@ impl Endpoint {
         }
     }
 
-    /// What ended while we submitted has ended all operations that it saw; ours
-    /// may not have been among them.
-    pub(super) fn end_if_too_late(&self, id: u64, state: RemoteState) {
+    /// What ended while the parts of a list were submitted has ended all parts that it
+    /// saw; this one may not have been among them.
+    fn end_if_too_late(&self, id: u64, state: RemoteState) {
         let late = if self.core.phase.load(Ordering::SeqCst) != super::core::OPEN {
             Some(Status::Canceled)
         } else {
@@ -147,6 +147,24 @@ impl Endpoint {
         };
         if let Some(status) = late {
             self.core.table.end(id, Outcome::of(status), self.core.clock.now());
+        }
+    }
+
+    /// What ended while we submitted ends all operations that it sees. Ours may not
+    /// have been among them: then it was never accepted, for a completion could come
+    /// after the peer's PEER_DOWN. What ends from here on sees it.
+    pub(super) fn take_back_if_late(&self, id: u64, ended: Option<Error>) -> Result<()> {
+        let table = &self.core.table;
+        let error = match self.core.check_open() {
+            Ok(()) => ended,
+            Err(closed) => Some(closed),
+        };
+        match error {
+            Some(error) if table.take_back(id) => {
+                table.leave(table.held_slot(id), 0);
+                Err(error)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -184,6 +202,8 @@ impl Endpoint {
             spec.queue.unreserve(1);
             return Err(self.no_slots());
         };
+        let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
+        self.take_back_if_late(id, ended)?;
         // A send has no flows: its place in the peer's channel ends it.
         core.table.leave(core.table.held_slot(id), 0);
         core.inboxes[peer.home].command(Command::Send {
@@ -193,11 +213,6 @@ impl Endpoint {
             allowance,
         });
         self.hurry(now);
-        let state = match peer.state() {
-            PeerState::Down => RemoteState::PeerLost,
-            _ => RemoteState::Ready,
-        };
-        self.end_if_too_late(id, state);
         Ok(id)
     }
 

@@ -7,7 +7,7 @@ use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
-use crate::peer::link::{Assembly, Link, Part};
+use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
 use crate::peer::table::place;
 use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, CHANNELS, HEADER, USER};
 use crate::peer::Plan;
@@ -265,17 +265,16 @@ impl Worker {
     pub(super) fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        let mut given_back = 0;
         let mut opened = false;
         for out in link.channels[channel].acknowledge(number) {
             opened = true;
-            given_back += out.allowance;
+            // First: whoever polls the completion may send the next at once.
+            if out.allowance > 0 {
+                link.peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
+            }
             if let Some(id) = out.done {
                 core.table.end(id, Outcome::OK, now);
             }
-        }
-        if given_back > 0 {
-            link.peer.outgoing.fetch_sub(given_back, Ordering::Relaxed);
         }
         if opened && link.channels[channel].next().is_some() {
             self.mark(peer);
@@ -479,6 +478,10 @@ impl Worker {
         let core = self.core.clone();
         let peer = remote.peer;
         match self.link(peer) {
+            Some(Link { parting: Some(parting), .. }) => {
+                let state = remote_state_of_end(parting.outcome.status);
+                core.answered(&remote, state, now);
+            }
             Some(link) => {
                 link.push_import(remote);
                 self.mark(peer);

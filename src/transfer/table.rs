@@ -375,6 +375,30 @@ impl Table {
         self.push_free(slot);
     }
 
+    /// The slot of an operation that was active, and that the caller has ended.
+    fn take_end(&self, id: u64) -> Option<&Slot> {
+        let slot = self.slot(index_of(id))?;
+        let active = (id >> 32) << 8 | ACTIVE;
+        let ended = (id >> 32) << 8 | ENDED;
+        let won = slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        won.then_some(slot)
+    }
+
+    /// Ends an operation that was never accepted, without a completion; false if it
+    /// has ended with one.
+    pub fn take_back(&self, id: u64) -> bool {
+        let Some(slot) = self.take_end(id) else { return false };
+        // SAFETY: the operation's own hold is ours now, until we release it.
+        let body = unsafe { self.body(slot) };
+        if let Some(queue) = &body.queue {
+            queue.unreserve(1);
+            self.tally.taken_back(body.kind);
+        }
+        self.release(slot);
+        self.active.fetch_sub(1, Ordering::Release);
+        true
+    }
+
     /// Ends an operation with its one completion; false if it ended before.
     pub fn end(&self, id: u64, outcome: Outcome, now: u64) -> bool {
         self.end_as(id, outcome, (None, 0), now)
@@ -393,12 +417,7 @@ impl Table {
         (peer, value): (Option<u64>, u64),
         now: u64,
     ) -> bool {
-        let Some(slot) = self.slot(index_of(id)) else { return false };
-        let active = (id >> 32) << 8 | ACTIVE;
-        let ended = (id >> 32) << 8 | ENDED;
-        if slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_err() {
-            return false;
-        }
+        let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
         let outcome = self.with_entry(body, outcome);

@@ -114,6 +114,11 @@ impl Tally {
         self.0[part()].submitted[kind_of(kind)].fetch_add(1, Relaxed);
     }
 
+    /// It was not, after all. By the thread that `begun` it.
+    pub fn taken_back(&self, kind: i32) {
+        self.0[part()].submitted[kind_of(kind)].fetch_sub(1, Relaxed);
+    }
+
     /// An operation ended.
     pub fn ended(&self, ended: &Ended) {
         let part = &self.0[part()];
@@ -125,6 +130,8 @@ impl Tally {
         part.bytes[kind_of(ended.kind)].fetch_add(ended.bytes, Relaxed);
         if ended.kind == KIND_SEND {
             part.sent.fetch_add(1, Relaxed);
+        }
+        if !matches!(ended.kind, KIND_WRITE | KIND_READ) {
             return;
         }
         part.took[bucket(ended.took_ns)].fetch_add(1, Relaxed);
