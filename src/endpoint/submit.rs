@@ -123,6 +123,12 @@ impl Endpoint {
         }
     }
 
+    /// As `hurry`, of a message; false if it must take its turn.
+    fn send_now(&self, peer: u64, id: u64, (data, allowance): (&[u8], u64), now: u64) -> bool {
+        let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return false };
+        worker.try_lock().is_some_and(|mut worker| worker.send_now(peer, id, (data, allowance), now))
+    }
+
     /// Sends an accepted transfer on its way.
     fn start(&self, id: u64, slices: u64, now: u64) {
         let core = &self.core;
@@ -206,13 +212,10 @@ impl Endpoint {
         self.take_back_if_late(id, ended)?;
         // A send has no flows: its place in the peer's channel ends it.
         core.table.leave(core.table.held_slot(id), 0);
-        core.inboxes[peer.home].command(Command::Send {
-            peer: peer.id,
-            id,
-            data: spec.data.into(),
-            allowance,
-        });
-        self.hurry(now);
+        if !self.send_now(peer.id, id, (spec.data, allowance), now) {
+            let data = spec.data.into();
+            core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data, allowance });
+        }
         Ok(id)
     }
 

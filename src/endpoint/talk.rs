@@ -14,6 +14,7 @@ use crate::peer::Plan;
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
+use crate::transfer::table::HEARD;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -272,8 +273,14 @@ impl Worker {
             if out.allowance > 0 {
                 link.peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
             }
-            if let Some(id) = out.done {
-                core.table.end(id, Outcome::OK, now);
+            match out.done {
+                Some(id) if out.early => {
+                    core.table.half_done(id, HEARD, now);
+                }
+                Some(id) => {
+                    core.table.end(id, Outcome::OK, now);
+                }
+                None => {}
             }
         }
         if opened && link.channels[channel].next().is_some() {
@@ -452,13 +459,33 @@ impl Worker {
         self.mark(peer);
     }
 
+    /// With manual progress: sends at once, unless something came before it or the
+    /// worker has ended.
+    pub fn send_now(&mut self, peer: u64, id: u64, (data, allowance): (&[u8], u64), now: u64) -> bool {
+        if self.is_closed() || !self.core.inboxes[self.index].is_empty() {
+            return false;
+        }
+        let frame = self.frame_bytes();
+        match self.link(peer) {
+            Some(link) if Link::is_short(data.len(), frame) => {
+                link.push_short(id, data, allowance);
+                self.mark(peer);
+            }
+            _ => self.link_send(peer, id, data.into(), allowance),
+        }
+        self.talk(now);
+        true
+    }
+
     /// Bytes of a frame that every lane can carry.
     pub(super) fn frame_bytes(&self) -> usize {
         let smallest = self.core.rails.iter().map(|rail| rail.message_max).min();
         smallest.unwrap_or(HEADER + 1024)
     }
 
-    pub fn link_notify(&mut self, peer: u64, id: u64, now: u64) {
+    /// Tells the peer of a transfer that has arrived, or (`early`) all of which was
+    /// posted to the lane that the frame goes over.
+    pub fn link_notify(&mut self, peer: u64, id: u64, early: bool, now: u64) {
         let core = self.core.clone();
         if self.link(peer).is_none() {
             core.table.end(id, Outcome::of(Status::PeerLost), now);
@@ -468,7 +495,10 @@ impl Worker {
         // SAFETY: held as a reader until it is released.
         let body = unsafe { core.table.body(slot) };
         if let (Some(link), Some(transfer)) = (self.link(peer), &body.transfer) {
-            link.push_arrived(id, transfer);
+            link.push_arrived(id, transfer, early);
+            if early {
+                core.table.tell_early(slot);
+            }
         }
         core.table.release(slot);
         self.mark(peer);

@@ -20,8 +20,8 @@ use crate::transfer::flow::{Packing, Share};
 use crate::transfer::flows::Flows;
 use crate::transfer::pack::Landing;
 use crate::transfer::shape::View;
-use crate::transfer::table::{Left, Table};
-use crate::transfer::Outcome;
+use crate::transfer::table::{Left, Table, ARRIVED};
+use crate::transfer::{Direction, Outcome};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -257,23 +257,50 @@ impl Worker {
             (0..self.rails.len()).for_each(|r| {
                 self.pump(r, now);
             });
+            self.settle(now);
             self.talk(now);
         }
     }
 
+    /// The lane that may carry all of a transfer and right behind it, without waiting
+    /// for its arrival, what the peer is to hear of it. The frame must not go another
+    /// way: control frames take the first lane that is up.
+    fn early_lane(&self, id: u64) -> Option<(usize, u32)> {
+        let transfer = self.core.held(id)?;
+        let peer = transfer.view().peer();
+        let lanes = self.lanes_of.get(place(peer))?;
+        let one = transfer.urgent && transfer.slices == 1;
+        let here = self.core.inboxes.len() == 1 || one && self.link_here(peer).is_some();
+        let wanted = transfer.is_announced() && transfer.direction == Direction::Write;
+        if !wanted || !here || lanes.len() > 1 && !one {
+            return None;
+        }
+        let first = lanes.first().copied().filter(|lane| self.control_lane(peer) == Some(*lane))?;
+        self.rails[first.0].rail.limits().failures_cut.then_some(first)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Begins a transfer's flows on the peer's lanes here.
     fn start(&mut self, id: u64) {
+        let early = self.early_lane(id);
         let Worker { core, rails, lanes_of, left, turn, .. } = self;
         let slot = core.table.held_slot(id);
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
         let Some(transfer) = &body.transfer else { return left.push(core.table.leave(slot, 0)) };
         let (view, slices) = (transfer.view(), transfer.slices);
-        let lanes = lanes_of.get(place(body.peer)).map_or(&[][..], Vec::as_slice);
+        let lanes = match &early {
+            Some(lane) => std::slice::from_ref(lane),
+            None => lanes_of.get(place(body.peer)).map_or(&[][..], Vec::as_slice),
+        };
         let workers = core.inboxes.len() as u64;
         let mut chosen = 0;
         let wanted = (lanes.len() as u64).min(slices);
-        let share = Share { sharers: wanted * workers, packing: packing(&core.config, view) };
+        let (sharers, packing) = (wanted * workers, packing(&core.config, view));
+        let share = Share { sharers, packing, early: early.is_some() };
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
             let (r, lane) = lanes[(*turn + i) % lanes.len()];
@@ -421,10 +448,8 @@ impl Worker {
                 Left::Arrived(id) => {
                     self.core.table.end(id, Outcome::OK, now);
                 }
-                Left::ToNotify(id, peer) => match self.core.home_of(peer) {
-                    Some(home) if home == self.index => self.link_notify(peer, id, now),
-                    _ => self.core.notify(id, peer, now),
-                },
+                Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
+                Left::ToNotify(id, peer) => self.tell(id, peer, now),
                 Left::Short(id) => {
                     self.core.table.end(id, Outcome::of(Status::PeerLost), now);
                 }
@@ -432,6 +457,17 @@ impl Worker {
         }
         self.left = left;
         true
+    }
+
+    /// A transfer has arrived, and its peer wants to know.
+    fn tell(&mut self, id: u64, peer: u64, now: u64) {
+        if self.core.table.half_done(id, ARRIVED, now) {
+            return;
+        }
+        match self.core.home_of(peer) {
+            Some(home) if home == self.index => self.link_notify(peer, id, false, now),
+            _ => self.core.notify(id, peer, now),
+        }
     }
 
     fn tick(&mut self, now: u64) {
@@ -465,7 +501,7 @@ impl Worker {
             Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
             Command::Frame { peer, bytes } => self.link_frame(peer, &bytes, now),
             Command::Send { peer, id, data, allowance } => self.link_send(peer, id, data, allowance),
-            Command::Notify { peer, id } => self.link_notify(peer, id, now),
+            Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
             Command::Atomic { peer, id } => self.link_atomic(peer, id, now),
             Command::Import { remote } => self.link_import(remote, now),
             Command::Release { remote } => self.link_release(&remote),

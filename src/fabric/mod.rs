@@ -55,6 +55,9 @@ pub struct Limits {
     pub costly_posts: bool,
     /// A message comes after the writes that were posted before it.
     pub sends_follow_writes: bool,
+    /// A write that fails takes what was posted to the same peer after it along:
+    /// none of that arrives.
+    pub failures_cut: bool,
     /// A route that failed may work later: the fabric connects anew.
     pub reconnects: bool,
     /// Bytes of one message.

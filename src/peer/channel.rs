@@ -21,13 +21,15 @@ pub struct Out {
     pub payload: Option<(Arc<[u8]>, Range<usize>)>,
     /// The operation that its acknowledgement completes.
     pub done: Option<u64>,
+    /// That operation has not arrived yet, as far as is known.
+    pub early: bool,
     /// Bytes that its acknowledgement gives back to the sender's allowance.
     pub allowance: u64,
 }
 
 impl Out {
     pub fn new(kind: Kind, body: Vec<u8>) -> Out {
-        Out { kind, body, payload: None, done: None, allowance: 0 }
+        Out { kind, body, payload: None, done: None, early: false, allowance: 0 }
     }
 
     pub fn payload(&self) -> &[u8] {
@@ -93,10 +95,11 @@ impl Channel {
         self.delivered
     }
 
-    /// Whether an acknowledgement should go out on its own now.
+    /// Whether an acknowledgement should go out on its own now. What somebody waits for
+    /// goes in the pass after the one it is about: an answer may carry it.
     pub fn acknowledgement_due(&self, now: u64) -> bool {
-        self.owed > 0
-            && (self.urgent || self.owed >= WINDOW / 4 || now.saturating_sub(self.owed_since) >= ACK_DELAY_NS)
+        let waited = now.saturating_sub(self.owed_since);
+        self.owed > 0 && (self.urgent && waited > 0 || self.owed >= WINDOW / 4 || waited >= ACK_DELAY_NS)
     }
 
     pub fn owes(&self) -> bool {

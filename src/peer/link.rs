@@ -111,6 +111,20 @@ impl Link {
         }
     }
 
+    /// Whether one frame carries a message of so many bytes.
+    pub fn is_short(len: usize, frame: usize) -> bool {
+        len <= frame - HEADER - PART
+    }
+
+    /// As `push_message`, of a message that is short.
+    pub fn push_short(&mut self, id: u64, data: &[u8], allowance: u64) {
+        let mut body = Vec::with_capacity(PART + data.len());
+        body.extend_from_slice(&(data.len() as u64).to_le_bytes());
+        body.extend_from_slice(data);
+        let out = Out::new(Kind::Message, body);
+        self.channels[USER].push(Out { done: Some(id), allowance, ..out });
+    }
+
     /// Cuts a message into frames; the last one completes the send.
     pub fn push_message(&mut self, id: u64, data: Arc<[u8]>, frame: usize, allowance: u64) {
         let step = frame - HEADER - PART;
@@ -136,8 +150,9 @@ impl Link {
     }
 
     /// What the peer hears of a transfer after its last byte: the counters that it
-    /// raises, and the notification. The last frame completes it.
-    pub fn push_arrived(&mut self, id: u64, transfer: &Move) {
+    /// raises, and the notification. The last frame completes it; `early`: once it
+    /// has arrived, too.
+    pub fn push_arrived(&mut self, id: u64, transfer: &Move, early: bool) {
         let raises = transfer.raises();
         // On the notification's channel they come before it; else they need not wait
         // for what the user has not taken.
@@ -155,7 +170,7 @@ impl Link {
             frames.push(Out::new(Kind::Notify, body.finish()));
         }
         if let Some(last) = frames.last_mut() {
-            last.done = Some(id);
+            (last.done, last.early) = (Some(id), early);
         }
         frames.into_iter().for_each(|out| self.push(out));
     }

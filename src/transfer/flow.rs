@@ -56,6 +56,9 @@ pub struct Flow {
     /// Bytes left of this turn.
     turn: u64,
     exhausted: bool,
+    /// Nobody else carries it, and what the peer is to hear of it may follow the last
+    /// post over this lane.
+    early: bool,
     /// Something of it failed, or may have: what seemed to arrive does not count.
     spoilt: bool,
     /// Writes were posted that no delivered one covers yet.
@@ -92,6 +95,7 @@ pub enum Step {
 pub struct Share {
     pub sharers: u64,
     pub packing: Packing,
+    pub early: bool,
 }
 
 impl Flow {
@@ -113,6 +117,7 @@ impl Flow {
             arrived: 0,
             turn: TURN,
             exhausted: false,
+            early: share.early,
             spoilt: false,
             uncovered: false,
             last: (Segment::default(), std::ptr::null_mut(), 0),
@@ -141,6 +146,12 @@ impl Flow {
 
     pub fn spoil(&mut self) {
         self.spoilt = true;
+        self.early = false;
+    }
+
+    /// Whether the peer may hear of the transfer now that all is posted: asked once.
+    pub fn may_tell(&mut self) -> bool {
+        std::mem::take(&mut self.early)
     }
 
     /// Whether its turn is over; then the next one begins.
@@ -156,6 +167,7 @@ impl Flow {
     pub fn give_up(&mut self) {
         self.exhausted = true;
         self.uncovered = false;
+        self.early = false;
     }
 
     /// Slices that count as arrived when it leaves.
@@ -213,7 +225,10 @@ impl Flow {
             return Step::Full;
         }
         if self.next == self.end && !self.exhausted && self.quota == 0 {
-            return Step::Shared;
+            if slot.cursor.load(Relaxed) < transfer.slices {
+                return Step::Shared;
+            }
+            self.exhausted = true;
         }
         if self.next == self.end && !self.claim(slot, transfer, room) {
             return self.cover(burst, index, budget);
@@ -431,6 +446,8 @@ impl Flow {
         (room, budget): (u64, &mut u32),
     ) -> Step {
         let view = transfer.view();
+        // The target may refuse a bundle, and goes on.
+        self.early = false;
         let (memory, immediate) = (self.layer.memory, self.layer.immediate);
         let Some(mut bundle) = packer.gather(memory, immediate) else { return Step::Full };
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);

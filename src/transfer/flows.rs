@@ -110,6 +110,9 @@ impl Flows {
                 }
                 Step::Finished => {
                     self.ready[class].pop_front();
+                    if flow.may_tell() {
+                        left.push(Left::Posted(table.id_of(flow.slot()), burst.lane.peer));
+                    }
                     self.leave_if_done(index, table, left);
                 }
                 Step::Failed(errno) => return Err(errno),

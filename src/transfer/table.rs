@@ -20,7 +20,7 @@ use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// The parts of `held`: 12 bits of flows, 12 of readers, 40 of slices.
@@ -31,6 +31,11 @@ const READERS: u64 = FLOW - READER;
 const CHUNK: usize = 1024;
 /// Of an id's high half; its first bit is that of messages.
 const GENERATIONS: u64 = 0x7fff_ffff;
+
+/// What has happened to a transfer that its peer is told of early.
+const TOLD: u8 = 1;
+pub const ARRIVED: u8 = 2;
+pub const HEARD: u8 = 4;
 
 /// Phases of a slot, in the low byte of its state; above it the generation.
 const FREE: u64 = 0;
@@ -65,7 +70,7 @@ impl Move {
     }
 
     /// The peer hears of it after the last byte.
-    fn is_announced(&self) -> bool {
+    pub fn is_announced(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end > 0);
         self.notify.is_some() || counted || self.view().announces(self.direction)
     }
@@ -134,6 +139,8 @@ pub struct Slot {
     pub cursor: CachePadded<AtomicU64>,
     held: CachePadded<AtomicU64>,
     pub first_post: AtomicU64,
+    /// Of a transfer that its peer heard of early: what has happened since.
+    early: AtomicU8,
     pub(super) whole: Whole,
 }
 
@@ -148,6 +155,8 @@ unsafe impl Send for Slot {}
 pub enum Left {
     /// Other flows go on.
     Done,
+    /// It has not left yet, but posted everything: the peer may hear of it already.
+    Posted(u64, u64),
     /// It was the last, and every slice has arrived.
     Arrived(u64),
     /// As before, and this peer should be told.
@@ -275,6 +284,7 @@ impl Table {
         slot.deadline.store(deadline, Ordering::Relaxed);
         slot.cursor.store(0, Ordering::Relaxed);
         slot.first_post.store(0, Ordering::Relaxed);
+        slot.early.store(0, Ordering::Relaxed);
         if body.queue.is_some() {
             self.tally.begun(body.kind);
         }
@@ -288,6 +298,25 @@ impl Table {
             self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
         }
         generation << 32 | slot.index as u64
+    }
+
+    /// The peer is told before the last byte is known to have arrived. By the worker
+    /// that is the peer's home, as what follows.
+    pub fn tell_early(&self, slot: &Slot) {
+        slot.early.store(TOLD, Ordering::Relaxed);
+    }
+
+    /// Of what was told early, one of two has happened: it has `ARRIVED`, or the peer
+    /// has `HEARD` of it. The second one ends it. False if it was not told early.
+    pub fn half_done(&self, id: u64, half: u8, now: u64) -> bool {
+        let Some(slot) = self.read(id) else { return true };
+        let early = slot.early.load(Ordering::Relaxed);
+        slot.early.store(early | half, Ordering::Relaxed);
+        self.release(slot);
+        if early & TOLD != 0 && early & !(TOLD | half) != 0 {
+            self.end(id, Outcome::OK, now);
+        }
+        early & TOLD != 0
     }
 
     /// Operations that have not ended.
@@ -576,6 +605,7 @@ impl Slot {
             cursor: CachePadded::new(AtomicU64::new(0)),
             held: CachePadded::new(AtomicU64::new(0)),
             first_post: AtomicU64::new(0),
+            early: AtomicU8::new(0),
             whole: Whole::new(),
         }
     }

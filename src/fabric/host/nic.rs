@@ -102,6 +102,7 @@ impl HostNic {
             rx_depth: RX_DEPTH,
             costly_posts: false,
             sends_follow_writes: true,
+            failures_cut: false,
             reconnects: false,
             vector: PIECES,
             read_vector: PIECES,

@@ -198,6 +198,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             rx_depth: depth(rx.size, RX_DEPTH),
             costly_posts: ["tcp", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name)),
             sends_follow_writes: ordered && order & FI_ORDER_SAW != 0,
+            // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs go on.
+            failures_cut: ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
