@@ -8,6 +8,7 @@ use crate::pages::Lists;
 use crate::stats::Spread;
 use ::weft::capi::completion::*;
 use ::weft::capi::endpoint::*;
+use ::weft::capi::kept::*;
 use ::weft::capi::transfer::*;
 use anyhow::Result;
 use std::mem::{size_of, zeroed};
@@ -28,9 +29,9 @@ pub struct Calls {
 impl Calls {
     pub fn open(pages: usize, layers: usize) -> Result<Calls> {
         let mut ends = Ends::open(FABRIC, 1, WEFT_IDLE_SPIN)?;
-        let len = PAGE * pages * 2 * layers;
-        let local = ends.sender.register(untouched(len)?, len)?;
-        let given = ends.receiver.register(untouched(len)?, len)?;
+        let layer = PAGE * pages * 2;
+        let local = ends.sender.register(untouched(layer * layers)?, layer * layers)?;
+        let given = ends.receiver.register(untouched(layer * layers)?, layer * layers)?;
         ends.connect()?;
         let remote = ends.import(given)?;
         let lists = Lists::random(1, pages, pages * 2);
@@ -40,8 +41,7 @@ impl Calls {
         (args.local, args.remote) = (local, remote);
         (args.local_pages, args.remote_pages) = (lists.source.as_ptr(), lists.target.as_ptr());
         (args.page_len, args.page_count, args.layer_count) = (PAGE as u64, pages as u64, layers as u32);
-        let layer = (PAGE * pages * 2) as u64;
-        (args.local_layer_stride, args.remote_layer_stride) = (layer, layer);
+        (args.local_layer_stride, args.remote_layer_stride) = (layer as u64, layer as u64);
         Ok(Calls { ends, args, _lists: lists })
     }
 
@@ -50,6 +50,25 @@ impl Calls {
         let endpoint = self.ends.sender.endpoint;
         // SAFETY: the arguments name what is open.
         self.measure(batches, batch, || unsafe { weft_write_pages(endpoint, &self.args, ptr::null_mut()) })
+    }
+
+    /// The same of geometry that is kept.
+    pub fn kept(&self, batches: usize, batch: usize) -> Result<f64> {
+        let (endpoint, mut kept) = (self.ends.sender.endpoint, ptr::null_mut());
+        // SAFETY: the arguments name what is open; zeros mean defaults.
+        let again = unsafe {
+            check("weft_pages_keep", weft_pages_keep(endpoint, &self.args, &mut kept))?;
+            let mut again: weft_kept_args = zeroed();
+            again.size = size_of::<weft_kept_args>() as u32;
+            again
+        };
+        // SAFETY: as above.
+        let ns = self.measure(batches, batch, || unsafe {
+            weft_write_kept(endpoint, kept, &again, ptr::null_mut())
+        })?;
+        // SAFETY: our own handle, released once.
+        check("weft_kept_release", unsafe { weft_kept_release(kept) })?;
+        Ok(ns)
     }
 
     fn measure(&self, batches: usize, batch: usize, submit: impl Fn() -> i32) -> Result<f64> {

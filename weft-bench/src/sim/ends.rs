@@ -1,4 +1,4 @@
-//! Two endpoints of this process over simulated NICs, joined.
+//! Endpoints of this process, joined.
 
 use crate::engines::weft::{blob, check};
 use ::weft::capi::completion::*;
@@ -14,19 +14,25 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 const WAIT_NS: u64 = 1_000_000;
 
+/// Simulated NICs serve a receiver by themselves.
+fn is_simulated(fabric: &str) -> bool {
+    fabric.starts_with("sim")
+}
+
 pub struct Side {
     pub endpoint: *mut weft_endpoint,
 }
 
 impl Side {
-    fn open(fabric: &str, workers: u32, idle: u32) -> Result<Side> {
+    pub fn open(fabric: &str, workers: u32, idle: u32) -> Result<Side> {
+        let rails = if is_simulated(fabric) { ptr::null() } else { c"lo".as_ptr() };
         let fabric = CString::new(fabric)?;
         let mut endpoint = ptr::null_mut();
         // SAFETY: a config of zeros means defaults; the string outlives the call.
         unsafe {
             let mut config: weft_endpoint_config = zeroed();
             config.size = size_of::<weft_endpoint_config>() as u32;
-            config.fabric = fabric.as_ptr();
+            (config.fabric, config.rails) = (fabric.as_ptr(), rails);
             config.progress = if workers == 0 { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
             (config.workers, config.idle) = (workers, idle);
             check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
@@ -58,6 +64,34 @@ impl Side {
         }
     }
 
+    /// Begins to connect to another endpoint of this process.
+    pub fn connect(&self, other: &Side) -> Result<weft_peer> {
+        // SAFETY: `blob` passes buffers with their size.
+        let address = blob("weft_endpoint_address", |buffer, capacity, len| unsafe {
+            weft_endpoint_address(other.endpoint, buffer, capacity, len)
+        })?;
+        let (data, len, mut peer) = (address.as_ptr().cast(), address.len(), 0);
+        // SAFETY: the address outlives the call.
+        check("weft_peer_connect", unsafe {
+            weft_peer_connect(self.endpoint, data, len, ptr::null(), &mut peer)
+        })?;
+        Ok(peer)
+    }
+
+    /// A memory of a peer.
+    pub fn import(&self, peer: weft_peer, given: *mut weft_memory) -> Result<*mut weft_remote_memory> {
+        // SAFETY: as above.
+        let descriptor = blob("weft_memory_export", |buffer, capacity, len| unsafe {
+            weft_memory_export(given, buffer, capacity, len)
+        })?;
+        let (data, len, mut remote) = (descriptor.as_ptr().cast(), descriptor.len(), ptr::null_mut());
+        // SAFETY: the descriptor outlives the call.
+        check("weft_remote_memory_import", unsafe {
+            weft_remote_memory_import(self.endpoint, peer, data, len, &mut remote)
+        })?;
+        Ok(remote)
+    }
+
     pub fn close(&self) -> Result<()> {
         // SAFETY: our own handle, closed once.
         unsafe {
@@ -79,36 +113,19 @@ pub struct Ends {
 impl Ends {
     /// With so many workers of the sender; 0: both progress as they are polled.
     pub fn open(fabric: &str, workers: u32, idle: u32) -> Result<Ends> {
-        let (sender, receiver) = (Side::open(fabric, workers, idle)?, Side::open(fabric, 0, idle)?);
+        let of_receiver = if is_simulated(fabric) { 0 } else { 1 };
+        let (sender, receiver) = (Side::open(fabric, workers, idle)?, Side::open(fabric, of_receiver, idle)?);
         Ok(Ends { sender, receiver, peer: 0, manual: workers == 0 })
     }
 
     pub fn connect(&mut self) -> Result<()> {
-        let receiver = self.receiver.endpoint;
-        // SAFETY: `blob` passes buffers with their size.
-        let address = blob("weft_endpoint_address", |buffer, capacity, len| unsafe {
-            weft_endpoint_address(receiver, buffer, capacity, len)
-        })?;
-        let (data, len) = (address.as_ptr().cast(), address.len());
-        // SAFETY: the address outlives the call.
-        check("weft_peer_connect", unsafe {
-            weft_peer_connect(self.sender.endpoint, data, len, ptr::null(), &mut self.peer)
-        })?;
+        self.peer = self.sender.connect(&self.receiver)?;
         self.until(WEFT_COMPLETION_PEER_UP, 1).map(|_| ())
     }
 
     /// The receiver's memory, as the sender knows it.
     pub fn import(&self, given: *mut weft_memory) -> Result<*mut weft_remote_memory> {
-        // SAFETY: as above.
-        let descriptor = blob("weft_memory_export", |buffer, capacity, len| unsafe {
-            weft_memory_export(given, buffer, capacity, len)
-        })?;
-        let (data, len, mut remote) = (descriptor.as_ptr().cast(), descriptor.len(), ptr::null_mut());
-        // SAFETY: the descriptor outlives the call.
-        check("weft_remote_memory_import", unsafe {
-            weft_remote_memory_import(self.sender.endpoint, self.peer, data, len, &mut remote)
-        })?;
-        Ok(remote)
+        self.sender.import(self.peer, given)
     }
 
     /// Polls until so many completions of a kind have come, or more: how many.

@@ -4,7 +4,9 @@
 mod bare;
 mod both;
 pub mod calls;
+pub mod counts;
 mod ends;
+pub mod lists;
 pub mod profile;
 
 use anyhow::{bail, Context, Result};

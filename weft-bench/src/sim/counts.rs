@@ -1,0 +1,107 @@
+//! What a counter of pages costs: arrivals a second, and the data's rate beside that
+//! of pages that nobody counts.
+
+use super::ends::Ends;
+use crate::engines::weft::check;
+use crate::memory::Pool;
+use crate::pages::Lists;
+use crate::stats::Spread;
+use ::weft::capi::completion::*;
+use ::weft::capi::counter::*;
+use ::weft::capi::endpoint::*;
+use ::weft::capi::memory::*;
+use ::weft::capi::transfer::*;
+use anyhow::{ensure, Result};
+use std::mem::{size_of, zeroed};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Random pages that are written again and again, counted or not.
+pub struct Counts {
+    ends: Ends,
+    local: *mut weft_memory,
+    remote: *mut weft_remote_memory,
+    counter: weft_counter,
+    expected: u64,
+    page: usize,
+    lists: Lists,
+}
+
+impl Counts {
+    pub fn open(fabric: &str, page: usize, pages: usize) -> Result<Counts> {
+        let mut ends = Ends::open(fabric, 1, WEFT_IDLE_SPIN)?;
+        let (from, to) = (Pool::new(page, pages * 2)?, Pool::new(page, pages * 2)?);
+        let local = ends.sender.register(from.base(), from.len())?;
+        let given = ends.receiver.register(to.base(), to.len())?;
+        ends.connect()?;
+        let remote = ends.import(given)?;
+        let mut counter = 0;
+        // SAFETY: a place for the id.
+        let created = unsafe { weft_counter_create(ends.receiver.endpoint, &mut counter) };
+        check("weft_counter_create", created)?;
+        let lists = Lists::random(3, pages, pages * 2);
+        Ok(Counts { ends, local, remote, counter, expected: 0, page, lists })
+    }
+
+    /// Nanoseconds until so many transfers, four at a time, have completed, and (if
+    /// they are counted) all their pages have been.
+    pub fn write(&mut self, transfers: usize, counted: bool) -> Result<f64> {
+        let begun = Instant::now();
+        let (mut submitted, mut done) = (0, 0);
+        while done < transfers {
+            while submitted < transfers && submitted - done < 4 {
+                self.submit(counted)?;
+                submitted += 1;
+            }
+            done += self.ends.until(WEFT_COMPLETION_WRITE, 1)?;
+        }
+        while counted && self.value()? < self.expected {
+            self.ends.receiver.poll(WEFT_COMPLETION_MESSAGE, 0)?;
+            ensure!(begun.elapsed() < PATIENCE, "{} of {} pages were counted", self.value()?, self.expected);
+        }
+        Ok(begun.elapsed().as_nanos() as f64)
+    }
+
+    fn value(&self) -> Result<u64> {
+        let mut value = 0;
+        // SAFETY: a place for the value.
+        let read = unsafe { weft_counter_read(self.ends.receiver.endpoint, self.counter, &mut value) };
+        check("weft_counter_read", read)?;
+        Ok(value)
+    }
+
+    fn submit(&mut self, counted: bool) -> Result<()> {
+        // SAFETY: arguments of zeros mean defaults; the lists outlive the call.
+        unsafe {
+            let mut args: weft_pages_args = zeroed();
+            args.size = size_of::<weft_pages_args>() as u32;
+            (args.local, args.remote) = (self.local, self.remote);
+            (args.local_pages, args.remote_pages) = (self.lists.source.as_ptr(), self.lists.target.as_ptr());
+            (args.page_len, args.page_count) = (self.page as u64, self.lists.len() as u64);
+            if counted {
+                (args.flags, args.counter) = (WEFT_COUNT_PAGES, self.counter);
+                self.expected += args.page_count;
+            }
+            check("weft_write_pages", weft_write_pages(self.ends.sender.endpoint, &args, ptr::null_mut()))
+        }
+    }
+
+    /// The rate with a counter over that without, in turns.
+    pub fn share(&mut self, rounds: usize, transfers: usize) -> Result<Spread> {
+        let mut ratios = Vec::new();
+        self.write(transfers, true)?;
+        for round in 0..rounds {
+            let first = round % 2 == 0;
+            let one = self.write(transfers, first)?;
+            let other = self.write(transfers, !first)?;
+            ratios.push(if first { other / one } else { one / other });
+        }
+        Ok(Spread::of(ratios))
+    }
+
+    pub fn close(self) -> Result<()> {
+        self.ends.close()
+    }
+}
