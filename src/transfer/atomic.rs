@@ -56,6 +56,7 @@ pub struct Atomic {
 impl Atomic {
     pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Atomic {
         remote.enter();
+        remote.keep();
         Atomic { remote: remote.clone(), request }
     }
 }
@@ -63,6 +64,7 @@ impl Atomic {
 impl Drop for Atomic {
     fn drop(&mut self) {
         self.remote.exit();
+        self.remote.unkeep();
     }
 }
 

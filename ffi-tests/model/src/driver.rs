@@ -591,6 +591,7 @@ impl Driver {
             message: None,
             locals: Vec::new(),
             imports: Vec::new(),
+            idle: Vec::new(),
             entries: None,
             kept: None,
             raises: Vec::new(),
@@ -827,7 +828,9 @@ impl Driver {
         let mut refusal = Refusal::default();
         // What is at its end with the peer still counts, if it failed.
         let uses = |op: &Operation| {
-            op.who == who.0 && op.imports.contains(&import) && (!op.fenced || op.status != Some(WEFT_OK))
+            op.who == who.0
+                && (op.imports.contains(&import) || op.idle.contains(&import))
+                && (!op.fenced || op.status != Some(WEFT_OK))
         };
         let keeps =
             |kept: &Kept| kept.imports.iter().any(|(kept, _)| *kept == import) || kept.idle.contains(&import);

@@ -200,6 +200,8 @@ struct Fit {
     raw: Vec<weft_list_entry>,
     segments: Vec<Segment>,
     locals: Vec<usize>,
+    /// Those of entries with bytes.
+    sources: Vec<usize>,
     /// Those that it moves bytes to or from, and their first entries.
     imports: Vec<(usize, u64)>,
     /// Named by an entry without bytes.
@@ -217,6 +219,8 @@ struct Going<'a> {
     raises: Vec<Raise>,
     locals: Vec<usize>,
     imports: Vec<(usize, u64)>,
+    idle: Vec<usize>,
+    sources: Vec<usize>,
     is_list: bool,
     kept: Option<usize>,
 }
@@ -244,6 +248,9 @@ impl Driver {
                     raw.peer = part.peer;
                 }
                 list.locals.push(local);
+                if entry.sort == Sort::Bytes {
+                    list.sources.push(local);
+                }
                 if entry.sort == Sort::Bytes {
                     let (own, theirs) = (&part.memories[local], &other.memories[part.imports[import].memory]);
                     let fitted = fit(&entry.shape, &own.ranges, &theirs.ranges);
@@ -322,7 +329,7 @@ impl Driver {
         let mut refusal = self.refusal(op.who, op.way.second_queue);
         self.list_refusal(&mut refusal, op.who, &list);
         self.refuse_access(&mut refusal, op.who, op.way.read, &list.imports);
-        let Fit { mut raw, segments, locals, imports, raises, .. } = list;
+        let Fit { mut raw, segments, locals, imports, idle, sources, raises, .. } = list;
         let raises = if op.way.read { at_end(raises) } else { raises };
         let note = self.note_of(op.way.notify);
         let mut args = sized!(weft_list_args);
@@ -356,6 +363,8 @@ impl Driver {
                 raises,
                 locals,
                 imports,
+                idle,
+                sources,
                 is_list: true,
                 kept: None,
             };
@@ -365,14 +374,29 @@ impl Driver {
         Ok(format!("{}: {:?}", status_name(status), bytes.segments))
     }
 
+    /// Whether rails know all memories of a side; without, no rail carries them.
+    fn have_common_rails(&self, who: Who, imports: &[(usize, u64)], sources: &[usize]) -> bool {
+        let (part, other) = (&self.model.parts[who.0], &self.model.parts[1 - who.0]);
+        let known = |rails: u64| if rails == 0 { u64::MAX } else { rails };
+        let here = sources.iter().fold(u64::MAX, |all, local| all & known(part.memories[*local].rails));
+        let memory = |import: usize| &other.memories[part.imports[import].memory];
+        let there = imports.iter().fold(u64::MAX, |all, (import, _)| all & known(memory(*import).rails));
+        here != 0 && there != 0
+    }
+
     fn going(&self, going: Going, transfer: u64) -> Operation {
-        let Going { who, way, segments, raises, locals, imports, is_list, kept } = going;
+        let Going { who, way, segments, raises, locals, imports, idle, sources, is_list, kept } = going;
         let kind = if way.read { WEFT_COMPLETION_READ } else { WEFT_COMPLETION_WRITE };
         let mut begun = self.begun(who, kind, transfer, way.second_queue);
         begun.bytes = segments.iter().map(|segment| segment.len as u64).sum();
         (begun.timeout_ns, begun.raises, begun.locals, begun.kept) = (way.timeout_ns, raises, locals, kept);
         begun.entries = is_list.then(|| imports.clone());
-        begun.moved = Some(Bytes::new(who.0, way.read, segments));
+        begun.idle = idle;
+        if !self.have_common_rails(who, &imports, &sources) {
+            begun.may.push(WEFT_ERR_NO_RAILS);
+            begun.not_ok = true;
+        }
+        begun.moved = (!begun.locals.is_empty()).then(|| Bytes::new(who.0, way.read, segments));
         let imports: Vec<usize> = imports.into_iter().map(|(import, _)| import).collect();
         self.follow(&mut begun, &imports);
         begun
@@ -505,6 +529,9 @@ impl Driver {
             refusal.must(WEFT_ERR_HANDLE);
         }
         self.refuse_import(&mut refusal, who, import);
+        if self.model.link == Link::Parting {
+            refusal.may(WEFT_ERR_PEER_CLOSED);
+        }
         let mut args = pages_args(&fitted);
         (args.local, args.remote) = (self.memories[who.0][local], self.remotes[who.0][import]);
         args.flags = if urgent { WEFT_CLASS_LATENCY } else { 0 } | if counted { WEFT_COUNT_PAGES } else { 0 };
@@ -531,6 +558,7 @@ impl Driver {
                 alive: true,
                 segments,
                 locals: vec![local],
+                sources: vec![local],
                 imports: vec![(import, 0)],
                 idle: Vec::new(),
                 raises: Vec::new(),
@@ -560,7 +588,7 @@ impl Driver {
         let list = self.fit_list(who, entries);
         let mut refusal = Refusal::default();
         self.list_refusal(&mut refusal, who, &list);
-        let Fit { mut raw, segments, locals, imports, idle, raises, .. } = list;
+        let Fit { mut raw, segments, locals, imports, idle, sources, raises, .. } = list;
         let mut args = sized!(weft_list_args);
         args.flags = if urgent { WEFT_CLASS_LATENCY } else { 0 };
         if let Some(status) = flaw.and_then(|flaw| self.spoil_list(flaw, who, &mut args, &mut raw, true)) {
@@ -574,8 +602,17 @@ impl Driver {
         // SAFETY: valid arguments, but for what a flaw made of them, which is checked.
         let status = unsafe { weft_list_keep(endpoint, given, &mut handle) };
         if refusal.judge("weft_list_keep", status)? {
-            let kept =
-                Kept { alive: true, segments, locals, imports, idle, raises, is_list: true, whole: false };
+            let kept = Kept {
+                alive: true,
+                segments,
+                locals,
+                sources,
+                imports,
+                idle,
+                raises,
+                is_list: true,
+                whole: false,
+            };
             self.hold(who, slot, kept, handle);
         }
         Ok(status_name(status))
@@ -606,7 +643,7 @@ impl Driver {
         let Some(index) = self.model.parts[who.0].kept_slots[slot] else {
             return Ok("nothing is kept".into());
         };
-        let Kept { alive, segments, locals, imports, idle, raises, is_list, whole } =
+        let Kept { alive, segments, locals, sources, imports, idle, raises, is_list, whole } =
             self.model.parts[who.0].kept[index].clone();
         let bytes = Bytes::new(who.0, way.read, segments.clone());
         if self.model.conflicts(who.0, &bytes, Some(index)) {
@@ -618,7 +655,7 @@ impl Driver {
         if !alive {
             refusal.must(WEFT_ERR_HANDLE);
         }
-        let fit = Fit { imports: imports.clone(), idle, counts: true, ..Fit::default() };
+        let fit = Fit { imports: imports.clone(), idle: idle.clone(), counts: true, ..Fit::default() };
         if is_list {
             self.list_refusal(&mut refusal, who, &fit);
         } else {
@@ -662,7 +699,8 @@ impl Driver {
         let status = unsafe { submit(self.sides[who.0].endpoint, handle, given, &mut transfer) };
         if refusal.judge("what was kept", status)? {
             let kept = Some(index);
-            let going = Going { who, way: &way, segments, raises, locals, imports, is_list, kept };
+            let going =
+                Going { who, way: &way, segments, raises, locals, imports, idle, sources, is_list, kept };
             let begun = self.going(going, transfer);
             self.model.operations.push(Operation { note, ..begun });
         }

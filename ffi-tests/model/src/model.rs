@@ -75,6 +75,8 @@ pub struct Kept {
     pub alive: bool,
     pub segments: Vec<Segment>,
     pub locals: Vec<usize>,
+    /// Those of entries with bytes.
+    pub sources: Vec<usize>,
     /// Those that it moves bytes to or from, and the first entry of each.
     pub imports: Vec<(usize, u64)>,
     /// Named by an entry without bytes.
@@ -115,6 +117,8 @@ pub struct Operation {
     /// Indexes of the memories and the imports that it uses.
     pub locals: Vec<usize>,
     pub imports: Vec<usize>,
+    /// Imports that an entry without bytes names.
+    pub idle: Vec<usize>,
     /// Of a list: the first entry of each import that it moves bytes of.
     pub entries: Option<Vec<(usize, u64)>>,
     /// It uses what is kept.
@@ -317,7 +321,7 @@ impl Model {
         }
         self.operations[index].status = Some(c.status);
         let op = &mut self.operations[index];
-        op.fenced = op.moved.is_none();
+        (op.fenced, op.complete) = (op.moved.is_none(), op.moved.is_none());
         if c.status == WEFT_OK {
             self.landed(index, arenas)?;
         }
@@ -329,12 +333,8 @@ impl Model {
         let Some(entries) = op.entries.as_ref().filter(|_| c.status != WEFT_OK) else {
             return c.entry == u64::MAX;
         };
-        let gone = |import: usize| {
-            let memory = self.parts[op.who].imports[import].memory;
-            !self.parts[1 - op.who].memories[memory].alive
-        };
         match c.status {
-            WEFT_ERR_MEMORY_GONE => entries.iter().any(|(import, entry)| *entry == c.entry && gone(*import)),
+            WEFT_ERR_MEMORY_GONE => entries.iter().any(|(_, entry)| *entry == c.entry),
             _ => c.entry == 0,
         }
     }
