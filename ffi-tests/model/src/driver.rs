@@ -116,6 +116,10 @@ impl Driver {
         Some(Note { value, data, seen: false })
     }
 
+    pub fn is_virtual(&self) -> bool {
+        self.manual && !self.alone
+    }
+
     pub fn note(&self, line: String) {
         if let Ok(mut trace) = self.trace.lock() {
             trace.push(line);

@@ -504,7 +504,7 @@ impl Operation {
             Some(true) => status == WEFT_ERR_CANCELED,
             _ => match status {
                 WEFT_OK => !self.not_ok,
-                WEFT_ERR_TIMED_OUT => late,
+                WEFT_ERR_TIMED_OUT => late || self.may.contains(&status),
                 other => self.may.contains(&other),
             },
         };

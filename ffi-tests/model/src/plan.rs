@@ -359,7 +359,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         30 => moves(),
         12 => lists(),
-        4 => keeps(),
+        6 => keeps(),
         8 => uses(),
         1 => (who(), 0..KEPT).prop_map(|(who, slot)| Op::Kept(who, KeptOp::Release { slot })),
         14 => counts(),
@@ -369,7 +369,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => registers(),
         2 => (who(), slot()).prop_map(|(who, slot)| Op::Deregister { who, slot }),
         2 => imports(),
-        1 => (who(), slot()).prop_map(|(who, slot)| Op::Release { who, slot }),
+        3 => (who(), slot()).prop_map(|(who, slot)| Op::Release { who, slot }),
         8 => who().prop_map(|who| Op::Poll { who }),
         2 => who().prop_map(|who| Op::ReleaseMessages { who }),
         3 => Just(Op::Settle),
