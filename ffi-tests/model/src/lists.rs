@@ -244,7 +244,7 @@ impl Driver {
         match (memories, entry.sort) {
             (Some((local, import)), Sort::Bytes | Sort::Empty) => {
                 (raw.local, raw.remote) = (self.memories[who.0][local], self.remotes[who.0][import]);
-                if entry.named && part.imports[import].state != State::Ended {
+                if entry.named && matches!(part.imports[import].state, State::Live | State::Gone) {
                     raw.peer = part.peer;
                 }
                 list.locals.push(local);
