@@ -36,6 +36,29 @@ static uint64_t swap_if(struct box *box, weft_remote_memory *remote, uint64_t of
 
 /* ---- One at a time ---- */
 
+/* The word is asked for before its owner has said that the memory is there. */
+static void what_is_used_is_not_released(void)
+{
+    struct duo duo = duo_open(4096);
+    char blob[4096];
+    size_t n = descriptor_of(duo.b_memory, blob, sizeof blob);
+    for (int i = 0; i < 200; i++) {
+        weft_remote_memory *again;
+        weft_transfer id = 0;
+        weft_status status;
+        CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &again));
+        weft_atomic_args args = atomic_args(again, 8, 1);
+        CHECK_OK(weft_fetch_add(duo.a->endpoint, &args, &id));
+        while ((status = weft_remote_memory_release(again)) == WEFT_ERR_BUSY)
+            box_pump(duo.a, 0);
+        CHECK_OK(status);
+        weft_completion c = box_await(duo.a, id, patience_ms());
+        CHECK_OK(c.status);
+        CHECK_EQ(c.value, i);
+    }
+    duo_close(&duo);
+}
+
 static void values_and_fields(void)
 {
     struct duo duo = duo_open(4096);
@@ -631,6 +654,7 @@ static void a_peer_that_is_stopped_and_killed(void)
 
 static const struct test tests[] = {
     {"values_and_fields", "any", values_and_fields},
+    {"what_is_used_is_not_released", "any", what_is_used_is_not_released},
     {"before_the_peer_is_up", "any", before_the_peer_is_up},
     {"sums_of_many_peers_add_up", "any", sums_of_many_peers_add_up},
     {"compare_swap_makes_a_lock", "any", compare_swap_makes_a_lock},

@@ -1062,8 +1062,11 @@ typedef uint64_t weft_transfer;
  * are 0, but for `rail` and `entry`, whose "none" is all ones.
  *
  * In the endpoint's own queue, a peer's PEER_UP comes before anything else of
- * that peer, and nothing of it comes after its PEER_DOWN. Data of messages stays
- * valid after that, until it is released.
+ * that peer, and nothing of it comes after its PEER_DOWN, also where another
+ * thread cancels at that moment. (A list over several peers without
+ * `WEFT_COMPLETE_EACH_PEER` goes on to the others, and its one completion may name
+ * a peer that has ended.) Data of messages stays valid after that, until it is
+ * released.
  */
 typedef struct weft_completion {
     weft_completion_kind kind;
@@ -1099,7 +1102,10 @@ typedef struct weft_completion {
     int32_t provider_errno;
     /** The rail that failed, or 0xffffffff. */
     uint32_t rail;
-    /** 0xffffffffffffffff: for lists, which this version does not have. */
+    /**
+     * A list that failed: the first entry of what did, counted from 0 (see
+     * `weft_write_list`). Else 0xffffffffffffffff.
+     */
     uint64_t entry;
     /**
      * When it was submitted, when its first byte was posted to a NIC, and when
@@ -1111,10 +1117,10 @@ typedef struct weft_completion {
     uint64_t reserved[4];
 } weft_completion;
 
-/** A `weft_write` or `weft_write_pages` ended. */
+/** A write ended: of a range, of pages, of a list, or of what was kept. */
 #define WEFT_COMPLETION_WRITE 1
 
-/** A `weft_read` or `weft_read_pages` ended. */
+/** A read ended, in the same ways. */
 #define WEFT_COMPLETION_READ 2
 
 /** A `weft_send` ended. */
@@ -1556,7 +1562,9 @@ weft_status weft_write_pages(weft_endpoint *endpoint,
 
 /**
  * Reads pages of remote memory into pages of local memory; otherwise as
- * `weft_read` and `weft_write_pages`. Since 0.1.
+ * `weft_read` and `weft_write_pages`. Over tcp each page that has no neighbour in
+ * the lists is a request of its own, which takes about 10 us: where pages are small
+ * and many, let the peer write them. Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE

@@ -15,9 +15,9 @@ pub type weft_transfer = u64;
 
 /// What a completion tells of.
 pub type weft_completion_kind = i32;
-/// A `weft_write` or `weft_write_pages` ended.
+/// A write ended: of a range, of pages, of a list, or of what was kept.
 pub const WEFT_COMPLETION_WRITE: weft_completion_kind = 1;
-/// A `weft_read` or `weft_read_pages` ended.
+/// A read ended, in the same ways.
 pub const WEFT_COMPLETION_READ: weft_completion_kind = 2;
 /// A `weft_send` ended.
 pub const WEFT_COMPLETION_SEND: weft_completion_kind = 3;
@@ -41,8 +41,11 @@ pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
 /// are 0, but for `rail` and `entry`, whose "none" is all ones.
 ///
 /// In the endpoint's own queue, a peer's PEER_UP comes before anything else of
-/// that peer, and nothing of it comes after its PEER_DOWN. Data of messages stays
-/// valid after that, until it is released.
+/// that peer, and nothing of it comes after its PEER_DOWN, also where another
+/// thread cancels at that moment. (A list over several peers without
+/// `WEFT_COMPLETE_EACH_PEER` goes on to the others, and its one completion may name
+/// a peer that has ended.) Data of messages stays valid after that, until it is
+/// released.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_completion {
@@ -71,7 +74,8 @@ pub struct weft_completion {
     pub provider_errno: i32,
     /// The rail that failed, or 0xffffffff.
     pub rail: u32,
-    /// 0xffffffffffffffff: for lists, which this version does not have.
+    /// A list that failed: the first entry of what did, counted from 0 (see
+    /// `weft_write_list`). Else 0xffffffffffffffff.
     pub entry: u64,
     /// When it was submitted, when its first byte was posted to a NIC, and when
     /// it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.

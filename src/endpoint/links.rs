@@ -69,6 +69,7 @@ impl Worker {
         let connects = std::mem::take(&mut *link.peer.connects.lock());
         let completion = |kind| Completion::new(kind, outcome, peer, now);
         if link.up {
+            core.table.await_publication();
             core.queue.publish(completion(completion::KIND_PEER_DOWN));
         } else {
             core.queue.unreserve(1 + link.accepted as u64);

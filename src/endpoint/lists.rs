@@ -53,7 +53,7 @@ impl Endpoint {
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part);
         match list.parts() {
-            [one] => self.launch((Shape::part(list, 0), None), terms, || state(one)),
+            [one] => self.launch((Shape::part(list, 0), None), terms, || state(one).0),
             _ => self.launch_parts(list, terms, state),
         }
     }
@@ -73,14 +73,17 @@ impl Endpoint {
         }
     }
 
-    fn state_of(&self, list: &List, part: &Part) -> RemoteState {
-        let bad = |state: &RemoteState| Error::of_remote(*state).is_some();
-        if let Some(state) = list.remotes_of(part).map(|remote| remote.state()).find(bad) {
-            return state;
+    /// The state of a part's memories and peer, and the first entry that it is about.
+    fn state_of(&self, list: &List, part: &Part) -> (RemoteState, u64) {
+        for remote in list.remotes_of(part) {
+            let state = remote.state();
+            if Error::of_remote(state).is_some() {
+                return (state, list.entry_of(part, remote).unwrap_or(part.first_entry));
+            }
         }
         match self.core.peers.get(part.peer) {
-            Ok(peer) if peer.state() != PeerState::Down => RemoteState::Ready,
-            _ => RemoteState::PeerLost,
+            Ok(peer) if peer.state() != PeerState::Down => (RemoteState::Ready, part.first_entry),
+            _ => (RemoteState::PeerLost, part.first_entry),
         }
     }
 

@@ -551,7 +551,7 @@ impl Endpoint {
         if remote.keepers() > 0 {
             return Err(Error::new(
                 Status::Busy,
-                format!("{} transfers or kept geometries use the remote memory", remote.keepers()),
+                format!("{} operations or kept geometries use the remote memory", remote.keepers()),
             ));
         }
         if let Ok(peer) = self.core.peers.get(remote.peer) {

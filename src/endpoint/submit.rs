@@ -73,11 +73,18 @@ impl Endpoint {
         &self,
         list: &Arc<List>,
         terms: &Terms,
-        state: impl Fn(&Part) -> RemoteState,
+        state: impl Fn(&Part) -> (RemoteState, u64),
     ) -> Result<u64> {
         let core = &self.core;
         let (now, parts) = (core.clock.now(), list.parts().len());
         let completions = if terms.each_peer { parts as u64 } else { 1 };
+        // A peer's PEER_DOWN waits for us: what of its part we end ourselves comes before.
+        let passing = core.table.pass();
+        self.core.check_open()?;
+        let ended = |part: &Part| Error::of_remote(state(part).0);
+        if let Some(error) = list.parts().iter().find_map(ended) {
+            return Err(error);
+        }
         if !terms.queue.reserve(completions) {
             return Err(full("the completion queue has no room for all completions of the list"));
         }
@@ -99,12 +106,16 @@ impl Endpoint {
         };
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
-        for (i, part) in list.parts().iter().enumerate() {
+        let begin = |(i, part): (usize, &Part)| {
             let body = body((Shape::part(list, i), None), terms, queue_of(terms.each_peer), now);
-            let Some(id) = reserved.begin_part(body, part.slices, deadline, whole) else { break };
-            self.start(id, part.slices, now);
-            self.end_if_too_late(id, state(part));
+            reserved.begin_part(body, part.slices, deadline, whole)
+        };
+        let ids: Vec<u64> = list.parts().iter().enumerate().filter_map(begin).collect();
+        for (id, part) in ids.iter().zip(list.parts()) {
+            self.end_if_too_late(*id, state(part));
         }
+        drop(passing);
+        ids.iter().zip(list.parts()).for_each(|(id, part)| self.start(*id, part.slices, now));
         self.hurry(now);
         Ok(whole)
     }
@@ -145,14 +156,15 @@ impl Endpoint {
 
     /// What ended while the parts of a list were submitted has ended all parts that it
     /// saw; this one may not have been among them.
-    fn end_if_too_late(&self, id: u64, state: RemoteState) {
+    fn end_if_too_late(&self, id: u64, (state, entry): (RemoteState, u64)) {
         let late = if self.core.phase.load(Ordering::SeqCst) != super::core::OPEN {
             Some(Status::Canceled)
         } else {
             Error::of_remote(state).map(|error| error.status)
         };
         if let Some(status) = late {
-            self.core.table.end(id, Outcome::of(status), self.core.clock.now());
+            let outcome = Outcome { entry: Some(entry), ..Outcome::of(status) };
+            self.core.table.end(id, outcome, self.core.clock.now());
         }
     }
 

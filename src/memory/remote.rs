@@ -56,7 +56,7 @@ pub struct RemoteMemory {
     pub lanes: AtomicU64,
     /// Transfers that use it: its owner's revocation waits for them.
     users: AtomicU64,
-    /// Geometries that name it, kept or of a transfer.
+    /// Geometries that name it, kept or of a transfer, and atomics.
     keepers: AtomicU64,
     state: AtomicU8,
     /// Transfers that wait for the owner's answer.

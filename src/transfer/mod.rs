@@ -35,6 +35,7 @@ pub mod counters;
 pub mod expect;
 pub mod flow;
 pub mod flows;
+mod gate;
 pub mod geometry;
 mod layer;
 pub mod list;

@@ -9,6 +9,7 @@
 use super::atomic::Atomic;
 use super::completion::Completion;
 use super::expect::Expecting;
+use super::gate::{Gate, Passing};
 use super::queue::Queue;
 use super::shape::{Shape, View};
 use super::tally::{Ended, Tally};
@@ -177,6 +178,8 @@ pub struct Table {
     next_deadline: CachePadded<AtomicU64>,
     active: CachePadded<AtomicU64>,
     pub tally: Tally,
+    /// Who ends an operation passes it until the completion is in its queue.
+    gate: Gate,
 }
 
 fn index_of(id: u64) -> usize {
@@ -196,6 +199,7 @@ impl Table {
             next_deadline: CachePadded::new(AtomicU64::new(u64::MAX)),
             active: CachePadded::new(AtomicU64::new(0)),
             tally: Tally::new(),
+            gate: Gate::new(),
         }
     }
 
@@ -446,6 +450,7 @@ impl Table {
         (peer, value): (Option<u64>, u64),
         now: u64,
     ) -> bool {
+        let _passing = self.gate.pass();
         let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
@@ -486,6 +491,16 @@ impl Table {
             queue.publish(completion);
         }
         true
+    }
+
+    /// Holds up `await_publication` until it is dropped.
+    pub fn pass(&self) -> Passing<'_> {
+        self.gate.pass()
+    }
+
+    /// Returns when the completions of all that has ended are in their queues.
+    pub fn await_publication(&self) {
+        self.gate.wait();
     }
 
     /// Of a list that failed: the entry, unless that is known already.
@@ -542,7 +557,6 @@ impl Table {
             }
             let id = slot.state.load(Ordering::SeqCst) >> 8 << 32 | index as u64;
             let Some(slot) = self.read(id) else { continue };
-            // SAFETY: held as a reader.
             // SAFETY: held as a reader.
             let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);
             self.release(slot);

@@ -13,7 +13,7 @@ pub const STATUSES: usize = 96;
 const KINDS: usize = 16;
 /// Transfers that took 2^i to 2^(i + 1) ns are in place i, longer ones in the last.
 pub const BUCKETS: usize = 40;
-const PARTS: usize = 16;
+pub(super) const PARTS: usize = 16;
 
 /// How an operation ended.
 pub struct Ended {
@@ -61,7 +61,8 @@ pub struct Sum {
 pub struct Tally(Box<[CachePadded<Part>]>);
 
 /// The part that this thread counts in.
-fn part() -> usize {
+#[inline]
+pub(super) fn part() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static PART: Cell<Option<usize>> = const { Cell::new(None) };
