@@ -57,7 +57,6 @@ impl Atomic {
     pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Atomic {
         remote.keep();
         remote.enter();
-        remote.keep();
         Atomic { remote: remote.clone(), request }
     }
 }
