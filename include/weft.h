@@ -1036,7 +1036,8 @@ weft_status weft_remote_memory_import(weft_endpoint *endpoint,
 /**
  * Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
  * after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
- * (transfers use it: the handle stays valid), `WEFT_ERR_HANDLE`. Since 0.1.
+ * (transfers, atomics or kept geometries use it: the handle stays valid),
+ * `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 

@@ -54,15 +54,19 @@ pub struct Atomic {
 }
 
 impl Atomic {
-    pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Atomic {
-        remote.enter();
-        Atomic { remote: remote.clone(), request }
+    /// The remote memory is not given back while it lives; `None` if it was.
+    pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Option<Atomic> {
+        remote.keep().then(|| {
+            remote.enter();
+            Atomic { remote: remote.clone(), request }
+        })
     }
 }
 
 impl Drop for Atomic {
     fn drop(&mut self) {
         self.remote.exit();
+        self.remote.unkeep();
     }
 }
 
