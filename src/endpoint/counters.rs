@@ -110,13 +110,14 @@ impl Endpoint {
                  counter is raised once, after the last byte",
             ));
         }
-        if len > most {
-            return Err(Error::limit(format!(
-                "a page of {len} bytes with WEFT_COUNT_PAGES: at most {most} are allowed, since one post carries it"
-            )));
-        }
+        check_counted(len, most)?;
         // Where the fabric tells nothing of a page by itself, the peer is told of all in the end.
         Ok(Some(Counting { immediate, at_end: if immediates { 0 } else { pages } }))
+    }
+
+    /// Whether pages can be kept that are to raise a counter of a peer.
+    pub(super) fn check_counted(&self, peer: u64, len: u64) -> Result<()> {
+        check_counted(len, self.raises(peer)?.most)
     }
 
     /// What a peer takes of counters.
@@ -132,6 +133,15 @@ impl Endpoint {
             most => Raises { incarnation, immediates: true, most: most.min(PAGE_MAX) },
         })
     }
+}
+
+fn check_counted(len: u64, most: u64) -> Result<()> {
+    if len > most {
+        return Err(Error::limit(format!(
+            "a page of {len} bytes with WEFT_COUNT_PAGES: at most {most} are allowed, since one post carries it"
+        )));
+    }
+    Ok(())
 }
 
 impl Core {
