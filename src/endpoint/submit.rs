@@ -78,6 +78,7 @@ impl Endpoint {
         let core = &self.core;
         let (now, parts) = (core.clock.now(), list.parts().len());
         let completions = if terms.each_peer { parts as u64 } else { 1 };
+        self.check_parts(parts, completions, terms.queue)?;
         if !terms.queue.reserve(completions) {
             return Err(full("the completion queue has no room for all completions of the list"));
         }
@@ -107,6 +108,23 @@ impl Endpoint {
         }
         self.hurry(now);
         Ok(whole)
+    }
+
+    /// What never fits is not to be tried again.
+    fn check_parts(&self, parts: usize, completions: u64, queue: &Queue) -> Result<()> {
+        let (slots, depth) = (self.core.config.max_transfers, queue.capacity());
+        if parts >= slots {
+            return Err(Error::limit(format!(
+                "a list over {parts} peers takes {} of max_transfers, which is {slots}",
+                parts + 1
+            )));
+        }
+        if completions > depth {
+            return Err(Error::limit(format!(
+                "the list has {completions} completions, but its queue only holds {depth}"
+            )));
+        }
+        Ok(())
     }
 
     pub(super) fn no_slots(&self) -> Error {
