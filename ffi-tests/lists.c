@@ -703,7 +703,7 @@ static void bad_arguments(void)
     REFUSED(WEFT_ERR_HANDLE, weft_write_list(NULL, &good, NULL));
     args = good, args.size = 3;
     REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
-    args = good, args.flags = 8;
+    args = good, args.flags = 64;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_list(ep, &args, NULL));
     args = good, args.entries = NULL;
     REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
