@@ -1077,7 +1077,7 @@ typedef struct weft_completion {
     weft_transfer transfer;
     /** As given at submission or connect. */
     void *user_data;
-    /** The other side. */
+    /** The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.) */
     weft_peer peer;
     /**
      * NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
@@ -1100,7 +1100,10 @@ typedef struct weft_completion {
     int32_t provider_errno;
     /** The rail that failed, or 0xffffffff. */
     uint32_t rail;
-    /** 0xffffffffffffffff: for lists, which this version does not have. */
+    /**
+     * Of a list that failed: the entry, counted from 0 (see `weft_write_list`); else
+     * 0xffffffffffffffff.
+     */
     uint64_t entry;
     /**
      * When it was submitted, when its first byte was posted to a NIC, and when
@@ -1112,10 +1115,10 @@ typedef struct weft_completion {
     uint64_t reserved[4];
 } weft_completion;
 
-/** A `weft_write` or `weft_write_pages` ended. */
+/** A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended. */
 #define WEFT_COMPLETION_WRITE 1
 
-/** A `weft_read` or `weft_read_pages` ended. */
+/** A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended. */
 #define WEFT_COMPLETION_READ 2
 
 /** A `weft_send` ended. */
@@ -2012,8 +2015,9 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 
 /**
  * What an endpoint has done since it was opened. Filled by
- * `weft_endpoint_stats`. All but `peers` and `active` only grow. An operation
- * counts before its completion can be polled.
+ * `weft_endpoint_stats`. All but `peers` and `active` only grow (an operation that
+ * is refused while its peer ends may count for a moment). An operation counts
+ * before its completion can be polled; a list counts as often as it has completions.
  */
 typedef struct weft_endpoint_statistics {
     /** `sizeof(weft_endpoint_statistics)`, set by the caller. */
@@ -2030,7 +2034,10 @@ typedef struct weft_endpoint_statistics {
     uint64_t bytes_written;
     uint64_t bytes_read;
     uint64_t bytes_sent;
-    /** Sends, and transfers with `WEFT_NOTIFY`, that ended with `WEFT_OK`. */
+    /**
+     * Sends that ended with `WEFT_OK`, and notifications that arrived with
+     * transfers, of a list one for each peer.
+     */
     uint64_t messages_sent;
     uint64_t notifications_sent;
     /** Messages of peers that came into the endpoint's queue, and their bytes. */
@@ -2046,7 +2053,7 @@ typedef struct weft_endpoint_statistics {
     /**
      * Operations that have ended, by their status: `completions[-status]`, so
      * [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
-     * to `writes`, `reads` and `sends`.
+     * to `writes`, `reads`, `sends`, `atomics` and `expects`.
      */
     uint64_t completions[WEFT_STATISTICS_STATUSES];
     /**
@@ -2057,9 +2064,12 @@ typedef struct weft_endpoint_statistics {
     uint64_t latency[WEFT_STATISTICS_BUCKETS];
     /** Nanoseconds that all of these took together. */
     uint64_t latency_sum_ns;
+    /** Atomics, and waits for counters, that were accepted. */
+    uint64_t atomics;
+    uint64_t expects;
 } weft_endpoint_statistics;
 
-#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0}
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0}
 
 /**
  * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is
