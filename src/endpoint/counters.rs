@@ -77,17 +77,20 @@ impl Endpoint {
         if !(1..=EXPECT_MAX).contains(&count) {
             return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
         }
-        let entry = |(i, (id, value)): (usize, (&u64, &u64))| {
-            if *value > VALUE_MAX {
+        // Copied first: the caller's lists may change while they are checked.
+        let asked: Vec<(u64, u64)> =
+            spec.counters.iter().copied().zip(spec.values.iter().copied()).collect();
+        let entry = |(i, (id, value)): (usize, (u64, u64))| {
+            if value > VALUE_MAX {
                 return Err(Error::limit(format!("value {i} is {value}: a counter counts to {VALUE_MAX}")));
             }
-            let (place, _) = self.core.counters.find(*id).map_err(|error| {
+            let (place, _) = self.core.counters.find(id).map_err(|error| {
                 let message = format!("counter {i} of the list: {}", error.message).into();
                 Error { message, ..error }
             })?;
-            Ok(Entry { place, value: *value })
+            Ok(Entry { place, value })
         };
-        spec.counters.iter().zip(spec.values).enumerate().map(entry).collect()
+        asked.into_iter().enumerate().map(entry).collect()
     }
 
     /// How a transfer of so many pages is to raise a counter of its peer.
