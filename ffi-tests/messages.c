@@ -493,7 +493,8 @@ static const struct test tests[] = {
     {"a_message_outlives_its_peer", "any", a_message_outlives_its_peer},
     {"both_ways_at_once", "any", both_ways_at_once},
     {"both_ways_with_manual_progress", "any", both_ways_with_manual_progress},
-    {"late_notifications_do_not_gather", "tcp,host,sim:like=tcp,sim:like=efa", late_notifications_do_not_gather},
+    {"late_notifications_do_not_gather", "tcp,host,sim:like=tcp,sim:like=efa",
+     late_notifications_do_not_gather},
     {"eight_to_one", "any alone", eight_to_one},
     {NULL, NULL, NULL},
 };

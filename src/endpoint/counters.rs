@@ -78,8 +78,7 @@ impl Endpoint {
             return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
         }
         // Copied first: the caller's lists may change while they are checked.
-        let asked: Vec<(u64, u64)> =
-            spec.counters.iter().copied().zip(spec.values.iter().copied()).collect();
+        let asked: Vec<(u64, u64)> = spec.counters.iter().copied().zip(spec.values.iter().copied()).collect();
         let entry = |(i, (id, value)): (usize, (u64, u64))| {
             if value > VALUE_MAX {
                 return Err(Error::limit(format!("value {i} is {value}: a counter counts to {VALUE_MAX}")));
