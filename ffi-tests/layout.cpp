@@ -200,7 +200,7 @@ AT(weft_send_args, timeout_ns, 32);
 AT(weft_send_args, user_data, 40);
 AT(weft_send_args, queue, 48);
 
-SIZE(weft_endpoint_statistics, 1208);
+SIZE(weft_endpoint_statistics, 1224);
 AT(weft_endpoint_statistics, size, 0);
 AT(weft_endpoint_statistics, peers, 4);
 AT(weft_endpoint_statistics, active, 8);
@@ -219,6 +219,7 @@ AT(weft_endpoint_statistics, frames_dropped, 104);
 AT(weft_endpoint_statistics, completions, 112);
 AT(weft_endpoint_statistics, latency, 880);
 AT(weft_endpoint_statistics, latency_sum_ns, 1200);
+AT(weft_endpoint_statistics, expects, 1216);
 
 SIZE(weft_rail_statistics, 128);
 AT(weft_rail_statistics, size, 0);

@@ -144,6 +144,71 @@ static void figures_are_what_was_moved(void)
     duo_close(&duo);
 }
 
+static uint64_t accepted(const weft_endpoint_statistics *s)
+{
+    return s->writes + s->reads + s->sends + s->atomics + s->expects;
+}
+
+/* Lists over several peers, atomics and waits for counters: the sums hold, also on the way. */
+static void all_kinds_add_up(void)
+{
+    char blob[8192];
+    struct duo duo = duo_open(4096);
+    struct box *third = box_of(open_endpoint());
+    weft_list_entry entries[2] = {{.peer = duo.a_to_b}};
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
+    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    weft_counter counter;
+    weft_transfer id;
+    uint64_t value = 1;
+    size_t n = address_of(third->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &entries[1].peer));
+    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(weft_counter_create(duo.a->endpoint, &counter));
+    expect.counters = &counter;
+    expect.values = &value;
+    expect.count = 1;
+    CHECK_OK(weft_counter_expect(duo.a->endpoint, &expect, &id));
+    list.entries = entries;
+    list.count = 2;
+    list.flags = WEFT_NOTIFY;
+    for (int each = 0; each < 2; each++) {
+        list.flags |= each ? WEFT_COMPLETE_EACH_PEER : 0;
+        CHECK_OK(weft_write_list(duo.a->endpoint, &list, NULL));
+        for (int i = 0; i <= each; i++)
+            CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+        weft_endpoint_statistics s = stats_of(duo.a);
+        CHECK_EQ(s.active, 1); /* the wait */
+        CHECK_EQ(s.writes, each ? 3 : 1);
+        CHECK_EQ(s.notifications_sent, each ? 4 : 2);
+        CHECK_EQ(sum(s.completions, COUNT(s.completions)) + s.active, accepted(&s));
+    }
+    /* One that cannot end yet. */
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    struct box *silent = box_of(open_with(&config));
+    n = address_of(silent->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &entries[1].peer));
+    list.flags = WEFT_NOTIFY;
+    CHECK_OK(weft_write_list(duo.a->endpoint, &list, &id));
+    weft_endpoint_statistics s = stats_of(duo.a);
+    CHECK_EQ(s.active, 2);
+    CHECK_EQ(sum(s.completions, COUNT(s.completions)) + s.active, accepted(&s));
+    CHECK_OK(weft_transfer_cancel(duo.a->endpoint, id));
+    CHECK_STATUS(box_await(duo.a, id, patience_ms()).status, WEFT_ERR_CANCELED);
+    atomic.remote = duo.b_of_a;
+    CHECK_OK(weft_fetch_add(duo.a->endpoint, &atomic, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    CHECK_OK(weft_counter_destroy(duo.a->endpoint, counter));
+    s = stats_of(duo.a);
+    CHECK(s.atomics == 1 && s.expects == 1 && s.active == 0);
+    CHECK_EQ(sum(s.completions, COUNT(s.completions)), accepted(&s));
+    box_close(silent);
+    box_close(third);
+    duo_close(&duo);
+}
+
 /* Small pages, which go in bundles or by vectors, count as slices. */
 static void pages_count_as_slices(void)
 {
@@ -369,6 +434,7 @@ static void arguments_are_checked(void)
 
 static const struct test tests[] = {
     {"figures_are_what_was_moved", "any", figures_are_what_was_moved},
+    {"all_kinds_add_up", QUIET, all_kinds_add_up},
     {"pages_count_as_slices", "any", pages_count_as_slices},
     {"statuses_are_counted", QUIET, statuses_are_counted},
     {"refused_posts_are_counted", "once", refused_posts_are_counted},

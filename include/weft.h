@@ -1036,7 +1036,8 @@ weft_status weft_remote_memory_import(weft_endpoint *endpoint,
 /**
  * Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
  * after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
- * (transfers use it: the handle stays valid), `WEFT_ERR_HANDLE`. Since 0.1.
+ * (transfers, atomics or kept geometries use it: the handle stays valid),
+ * `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 
@@ -1079,7 +1080,7 @@ typedef struct weft_completion {
     weft_transfer transfer;
     /** As given at submission or connect. */
     void *user_data;
-    /** The other side. */
+    /** The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.) */
     weft_peer peer;
     /**
      * NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
@@ -1117,10 +1118,10 @@ typedef struct weft_completion {
     uint64_t reserved[4];
 } weft_completion;
 
-/** A write ended: of a range, of pages, of a list, or of what was kept. */
+/** A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended. */
 #define WEFT_COMPLETION_WRITE 1
 
-/** A read ended, in the same ways. */
+/** A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended. */
 #define WEFT_COMPLETION_READ 2
 
 /** A `weft_send` ended. */
@@ -1701,7 +1702,8 @@ typedef struct weft_list_args {
  *
  * Any thread; does not block. Errors: those of `weft_write`;
  * `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
- * `remote` differ. Since 0.1.
+ * `remote` differ; `WEFT_ERR_LIMIT` also for a list that takes more than there
+ * are of `max_transfers` or places in its queue. Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
@@ -2018,8 +2020,9 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 
 /**
  * What an endpoint has done since it was opened. Filled by
- * `weft_endpoint_stats`. All but `peers` and `active` only grow. An operation
- * counts before its completion can be polled.
+ * `weft_endpoint_stats`. All but `peers` and `active` only grow (an operation that
+ * is refused while its peer ends may count for a moment). An operation counts
+ * before its completion can be polled; a list counts as often as it has completions.
  */
 typedef struct weft_endpoint_statistics {
     /** `sizeof(weft_endpoint_statistics)`, set by the caller. */
@@ -2036,7 +2039,10 @@ typedef struct weft_endpoint_statistics {
     uint64_t bytes_written;
     uint64_t bytes_read;
     uint64_t bytes_sent;
-    /** Sends, and transfers with `WEFT_NOTIFY`, that ended with `WEFT_OK`. */
+    /**
+     * Sends that ended with `WEFT_OK`, and notifications that arrived with
+     * transfers, of a list one for each peer.
+     */
     uint64_t messages_sent;
     uint64_t notifications_sent;
     /** Messages of peers that came into the endpoint's queue, and their bytes. */
@@ -2052,7 +2058,7 @@ typedef struct weft_endpoint_statistics {
     /**
      * Operations that have ended, by their status: `completions[-status]`, so
      * [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
-     * to `writes`, `reads` and `sends`.
+     * to `writes`, `reads`, `sends`, `atomics` and `expects`.
      */
     uint64_t completions[WEFT_STATISTICS_STATUSES];
     /**
@@ -2063,9 +2069,12 @@ typedef struct weft_endpoint_statistics {
     uint64_t latency[WEFT_STATISTICS_BUCKETS];
     /** Nanoseconds that all of these took together. */
     uint64_t latency_sum_ns;
+    /** Atomics, and waits for counters, that were accepted. */
+    uint64_t atomics;
+    uint64_t expects;
 } weft_endpoint_statistics;
 
-#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0}
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0}
 
 /**
  * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is

@@ -48,7 +48,8 @@ class EndpointStatistics(Sized):
         "active", "writes", "reads", "sends", "bytes_written", "bytes_read", "bytes_sent",
         "messages_sent", "notifications_sent", "messages_received", "bytes_received",
         "notifications_received", "frames_dropped")] + [
-        ("completions", c_uint64 * 96), ("latency", c_uint64 * 40), ("latency_sum_ns", c_uint64)]
+        ("completions", c_uint64 * 96), ("latency", c_uint64 * 40), ("latency_sum_ns", c_uint64),
+        ("atomics", c_uint64), ("expects", c_uint64)]
 
 
 class RailStatistics(Sized):

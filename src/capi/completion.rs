@@ -15,9 +15,9 @@ pub type weft_transfer = u64;
 
 /// What a completion tells of.
 pub type weft_completion_kind = i32;
-/// A write ended: of a range, of pages, of a list, or of what was kept.
+/// A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended.
 pub const WEFT_COMPLETION_WRITE: weft_completion_kind = 1;
-/// A read ended, in the same ways.
+/// A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended.
 pub const WEFT_COMPLETION_READ: weft_completion_kind = 2;
 /// A `weft_send` ended.
 pub const WEFT_COMPLETION_SEND: weft_completion_kind = 3;
@@ -57,7 +57,7 @@ pub struct weft_completion {
     pub transfer: weft_transfer,
     /// As given at submission or connect.
     pub user_data: *mut c_void,
-    /// The other side.
+    /// The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.)
     pub peer: weft_peer,
     /// NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
     /// the word was before.

@@ -581,7 +581,7 @@ pub unsafe fn submit_expect(
 /// `place` must be NULL or valid.
 pub(super) unsafe fn store(place: *mut weft_transfer, id: u64) {
     if !place.is_null() {
-        // SAFETY: not NULL, so valid.
-        unsafe { place.write(id) };
+        // SAFETY: not NULL, so valid; aligned or not.
+        unsafe { place.write_unaligned(id) };
     }
 }

@@ -109,7 +109,8 @@ pub struct weft_list_args {
 ///
 /// Any thread; does not block. Errors: those of `weft_write`;
 /// `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
-/// `remote` differ. Since 0.1.
+/// `remote` differ; `WEFT_ERR_LIMIT` also for a list that takes more than there
+/// are of `max_transfers` or places in its queue. Since 0.1.
 ///
 /// # Safety
 /// `args` must be valid for `args->size` bytes, with valid pointers in it.

@@ -268,7 +268,8 @@ pub unsafe extern "C" fn weft_remote_memory_import(
 
 /// Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
 /// after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
-/// (transfers use it: the handle stays valid), `WEFT_ERR_HANDLE`. Since 0.1.
+/// (transfers, atomics or kept geometries use it: the handle stays valid),
+/// `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
 /// `remote` must be NULL or a handle from `weft_remote_memory_import`.

@@ -38,9 +38,6 @@ impl Endpoint {
         check_access(remote)?;
         check_place(remote, spec.range, spec.offset)?;
         let now = core.clock.now();
-        if !spec.queue.reserve(1) {
-            return Err(full("the completion queue is full"));
-        }
         let request = Request {
             operation: spec.operation,
             memory: remote.id,
@@ -49,6 +46,12 @@ impl Endpoint {
             operand: spec.operand,
             compare: spec.compare,
         };
+        let Some(atomic) = Atomic::new(remote, request) else {
+            return Err(Error::handle("the remote memory was released"));
+        };
+        if !spec.queue.reserve(1) {
+            return Err(full("the completion queue is full"));
+        }
         let body = Body {
             kind: KIND_ATOMIC,
             queue: Some(spec.queue.clone()),
@@ -57,7 +60,7 @@ impl Endpoint {
             submit_ns: now,
             bytes: 0,
             transfer: None,
-            atomic: Some(Atomic::new(remote, request)),
+            atomic: Some(atomic),
             _expecting: None,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {

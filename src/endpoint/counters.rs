@@ -77,17 +77,19 @@ impl Endpoint {
         if !(1..=EXPECT_MAX).contains(&count) {
             return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
         }
-        let entry = |(i, (id, value)): (usize, (&u64, &u64))| {
-            if *value > VALUE_MAX {
+        // Copied first: the caller's lists may change while they are checked.
+        let asked: Vec<(u64, u64)> = spec.counters.iter().copied().zip(spec.values.iter().copied()).collect();
+        let entry = |(i, (id, value)): (usize, (u64, u64))| {
+            if value > VALUE_MAX {
                 return Err(Error::limit(format!("value {i} is {value}: a counter counts to {VALUE_MAX}")));
             }
-            let (place, _) = self.core.counters.find(*id).map_err(|error| {
+            let (place, _) = self.core.counters.find(id).map_err(|error| {
                 let message = format!("counter {i} of the list: {}", error.message).into();
                 Error { message, ..error }
             })?;
-            Ok(Entry { place, value: *value })
+            Ok(Entry { place, value })
         };
-        spec.counters.iter().zip(spec.values).enumerate().map(entry).collect()
+        asked.into_iter().enumerate().map(entry).collect()
     }
 
     /// How a transfer of so many pages is to raise a counter of its peer.
@@ -110,13 +112,14 @@ impl Endpoint {
                  counter is raised once, after the last byte",
             ));
         }
-        if len > most {
-            return Err(Error::limit(format!(
-                "a page of {len} bytes with WEFT_COUNT_PAGES: at most {most} are allowed, since one post carries it"
-            )));
-        }
+        check_counted(len, most)?;
         // Where the fabric tells nothing of a page by itself, the peer is told of all in the end.
         Ok(Some(Counting { immediate, at_end: if immediates { 0 } else { pages } }))
+    }
+
+    /// Whether pages can be kept that are to raise a counter of a peer.
+    pub(super) fn check_counted(&self, peer: u64, len: u64) -> Result<()> {
+        check_counted(len, self.raises(peer)?.most)
     }
 
     /// What a peer takes of counters.
@@ -132,6 +135,15 @@ impl Endpoint {
             most => Raises { incarnation, immediates: true, most: most.min(PAGE_MAX) },
         })
     }
+}
+
+fn check_counted(len: u64, most: u64) -> Result<()> {
+    if len > most {
+        return Err(Error::limit(format!(
+            "a page of {len} bytes with WEFT_COUNT_PAGES: at most {most} are allowed, since one post carries it"
+        )));
+    }
+    Ok(())
 }
 
 impl Core {

@@ -97,6 +97,9 @@ impl Endpoint {
     ) -> Result<Arc<Kept>> {
         self.core.check_open()?;
         Error::of_remote(remote.state()).map_or(Ok(()), Err)?;
+        if cut.1 {
+            self.check_counted(remote.peer, pages.page_len)?;
+        }
         let paged = check_pages(pages, local, remote, cut)?;
         Ok(Kept::new(KeptShape::Pages(Arc::new(paged))))
     }

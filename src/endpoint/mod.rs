@@ -548,12 +548,13 @@ impl Endpoint {
     }
 
     pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
-        if remote.keepers() > 0 {
-            return Err(Error::new(
+        remote.release().map_err(|keepers| match keepers {
+            0 => Error::handle("the remote memory was released before"),
+            _ => Error::new(
                 Status::Busy,
-                format!("{} operations or kept geometries use the remote memory", remote.keepers()),
-            ));
-        }
+                format!("{keepers} operations or kept geometries use the remote memory"),
+            ),
+        })?;
         if let Ok(peer) = self.core.peers.get(remote.peer) {
             self.core.inboxes[peer.home].command(Command::Release { remote: remote.clone() });
         }

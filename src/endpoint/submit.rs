@@ -78,6 +78,7 @@ impl Endpoint {
         let core = &self.core;
         let (now, parts) = (core.clock.now(), list.parts().len());
         let completions = if terms.each_peer { parts as u64 } else { 1 };
+        self.check_parts(parts, completions, terms.queue)?;
         // A peer's PEER_DOWN waits for us: what of its part we end ourselves comes before.
         let passing = core.table.pass();
         self.core.check_open()?;
@@ -118,6 +119,23 @@ impl Endpoint {
         ids.iter().zip(list.parts()).for_each(|(id, part)| self.start(*id, part.slices, now));
         self.hurry(now);
         Ok(whole)
+    }
+
+    /// What never fits is not to be tried again.
+    fn check_parts(&self, parts: usize, completions: u64, queue: &Queue) -> Result<()> {
+        let (slots, depth) = (self.core.config.max_transfers, queue.capacity());
+        if parts >= slots {
+            return Err(Error::limit(format!(
+                "a list over {parts} peers takes {} of max_transfers, which is {slots}",
+                parts + 1
+            )));
+        }
+        if completions > depth {
+            return Err(Error::limit(format!(
+                "the list has {completions} completions, but its queue only holds {depth}"
+            )));
+        }
+        Ok(())
     }
 
     pub(super) fn no_slots(&self) -> Error {

@@ -225,9 +225,11 @@ impl Worker {
             Kind::Bye => self.bye(peer, now),
             Kind::ByeAck => self.bye_ack(peer, now),
             Kind::Ack => {
-                let delivered = read_numbers::<CHANNELS>(body).into_iter().flatten();
-                for (channel, number) in delivered.enumerate() {
-                    self.acknowledged(peer, channel, number as u32, now);
+                // A peer may know fewer channels.
+                for (channel, number) in body.chunks_exact(8).take(CHANNELS).enumerate() {
+                    if let Some([number]) = read_numbers::<1>(number) {
+                        self.acknowledged(peer, channel, number as u32, now);
+                    }
                 }
             }
             kind => {
@@ -496,6 +498,7 @@ impl Worker {
         let body = unsafe { core.table.body(slot) };
         if let (Some(link), Some(transfer)) = (self.link(peer), &body.transfer) {
             link.push_arrived(id, transfer, early);
+            link.channels.iter_mut().for_each(|channel| channel.sweep(|id| core.table.is_active(id)));
             if early {
                 core.table.tell_early(slot);
             }

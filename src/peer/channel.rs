@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub const WINDOW: u32 = 64;
 /// An acknowledgement waits so long for a frame to ride on.
 pub const ACK_DELAY_NS: u64 = 50_000;
+/// Frames that may wait before it is asked whether anybody still wants them.
+const LONG: usize = 1024;
 
 /// A frame to send.
 pub struct Out {
@@ -40,6 +42,8 @@ impl Out {
 #[derive(Default)]
 pub struct Channel {
     waiting: VecDeque<Out>,
+    /// So many waited when it was last asked who wants them.
+    wanted: usize,
     /// Sent, in sequence; the first is number `acknowledged + 1`.
     unacknowledged: VecDeque<Out>,
     acknowledged: u32,
@@ -67,6 +71,29 @@ impl Channel {
     /// Frames that were not sent yet.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Takes out what transfers have left here that ended meanwhile (`wanted`: the others),
+    /// once much has gathered: a peer that takes nothing must not cost more and more memory.
+    pub fn sweep(&mut self, wanted: impl Fn(u64) -> bool) {
+        if self.waiting.len() < LONG.max(2 * self.wanted) {
+            return;
+        }
+        let mut kept = VecDeque::new();
+        let mut keep = true;
+        // From the back: the last frame of a transfer knows it.
+        for out in self.waiting.drain(..).rev() {
+            keep = match (out.kind, out.done) {
+                (Kind::Count | Kind::Raise | Kind::Notify, Some(id)) => wanted(id),
+                (Kind::Count | Kind::Raise, None) => keep,
+                _ => true,
+            };
+            if keep {
+                kept.push_front(out);
+            }
+        }
+        self.wanted = kept.len();
+        self.waiting = kept;
     }
 
     /// The next frame to send and its number, if the window is open.
@@ -184,6 +211,30 @@ mod tests {
         channel.receive(2, Kind::Message, &[2], 0);
         assert!(channel.deliverable().is_none() && !channel.acknowledgement_due(0));
         assert!(channel.acknowledgement_due(1), "in the next pass");
+    }
+
+    #[test]
+    fn what_nobody_wants_does_not_gather() {
+        let mut channel = Channel::default();
+        let frame = |kind, done| Out { done, ..Out::new(kind, vec![]) };
+        for id in 0..100_000 {
+            channel.push(frame(Kind::Raise, None));
+            channel.push(frame(Kind::Notify, Some(id)));
+            if id % 1000 == 0 {
+                channel.push(frame(Kind::Message, None));
+                channel.push(frame(Kind::Message, Some(id)));
+            }
+            channel.sweep(|id| id % 1000 == 7);
+            assert!(channel.waiting() < LONG + 2 * 400 + 2);
+        }
+        channel.wanted = 0;
+        while channel.waiting() < LONG {
+            channel.push(frame(Kind::Count, Some(0)));
+        }
+        channel.sweep(|id| id % 1000 == 7);
+        let kinds: Vec<Kind> = channel.waiting.iter().map(|out| out.kind).collect();
+        let four = [Kind::Message, Kind::Message, Kind::Raise, Kind::Notify];
+        assert!(kinds.len() == 400 && kinds.chunks(4).all(|chunk| chunk == four));
     }
 
     #[test]

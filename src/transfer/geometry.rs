@@ -21,7 +21,8 @@ const PIECES_OF_RAIL: u64 = 4;
 pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
     let (least, pieces) = if urgent { (URGENT_PIECE_LEAST, 1) } else { (PIECE_LEAST, PIECES_OF_RAIL) };
     let share = bytes / (rails * pieces).max(1);
-    share.next_multiple_of(least).clamp(least, PIECE)
+    // Clamped first: it may be near 2^64.
+    share.clamp(least, PIECE).next_multiple_of(least)
 }
 
 /// More slices than this would not fit beside the flows in a slot's account.
@@ -260,7 +261,8 @@ impl Geometry {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.page_len * self.pages()
+        // Whole pages may be more than can be counted, and than can ever be moved.
+        self.page_len.saturating_mul(self.pages())
     }
 
     /// Pages of all layers.
@@ -423,6 +425,23 @@ mod tests {
         let mut huge = pages(&[u32::MAX]);
         huge.local.page_stride = u64::MAX;
         assert_eq!(refused(huge, 1000), Some(Status::Range));
+        let most = Side { page_stride: 1, ..Side::default() };
+        let all = Pages {
+            local: most,
+            remote: most,
+            page_len: 1 << 47,
+            page_count: u32::MAX.into(),
+            layer_count: 65_536,
+        };
+        for (urgent, whole) in [(true, false), (false, true)] {
+            let cut = Cut { rails: 1, urgent, whole };
+            let refused = all.check(cut, |_| Some(1 << 48), |_| Some(1 << 48)).err();
+            assert_eq!(refused.map(|error| error.status), Some(Status::Limit));
+        }
+        let many = Pages { page_count: 1 << 30, layer_count: 256, page_len: 1 << 30, ..all };
+        let cut = Cut { rails: 1, urgent: false, whole: true };
+        let geometry = many.check(cut, |_| Some(1 << 48), |_| Some(1 << 48)).expect("few enough slices");
+        assert_eq!(geometry.bytes(), u64::MAX);
         let mut layers = pages(&[0]);
         layers.local.range_step = 1;
         layers.layer_count = 2;

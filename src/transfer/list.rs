@@ -375,16 +375,22 @@ impl Builder {
             let rails = part.remotes.iter().map(|(remote, _)| self.remotes[*remote as usize].lanes()).max();
             part.cut(rails.unwrap_or(1), urgent)?;
         }
-        for (i, memory) in self.locals.iter().enumerate() {
-            if !memory.enter() {
-                self.locals[..i].iter().for_each(|entered| entered.exit());
-                return Err(Error::handle("a local memory of the list is being deregistered"));
-            }
-        }
-        self.remotes.iter().for_each(|memory| memory.keep());
+        hold(&self.locals, &self.remotes)?;
         let Builder { locals, remotes, parts, refusals, .. } = self;
         Ok(List { locals, remotes, parts, refusals })
     }
+}
+
+/// All memories, or none.
+fn hold(locals: &[Arc<Memory>], remotes: &[Arc<RemoteMemory>]) -> Result<()> {
+    let entered = locals.iter().take_while(|memory| memory.enter()).count();
+    let kept = remotes.iter().take_while(|memory| memory.keep()).count();
+    if (entered, kept) == (locals.len(), remotes.len()) {
+        return Ok(());
+    }
+    locals[..entered].iter().for_each(|memory| memory.exit());
+    remotes[..kept].iter().for_each(|memory| memory.unkeep());
+    Err(Error::handle("a memory of the list is being given back"))
 }
 
 fn within(name: &str, range: u32, offset: u64, len: u64, of: Option<u64>) -> Result<()> {

@@ -291,13 +291,13 @@ impl Table {
         slot.early.store(0, Ordering::Relaxed);
         if body.queue.is_some() {
             self.tally.begun(body.kind);
+            self.active.fetch_add(1, Ordering::Relaxed);
         }
         slot.whole.of.store(whole, Ordering::Relaxed);
         // SAFETY: the slot came off the free list: nobody else holds it.
         unsafe { *slot.body.get() = Some(body) };
         slot.held.store(FLOW + READER + slices, Ordering::Release);
         slot.state.store(generation << 8 | ACTIVE, Ordering::SeqCst);
-        self.active.fetch_add(1, Ordering::Relaxed);
         if deadline < self.next_deadline.load(Ordering::SeqCst) {
             self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
         }
@@ -323,7 +323,8 @@ impl Table {
         early & TOLD != 0
     }
 
-    /// Operations that have not ended.
+    /// Operations that have not ended and will tell of it: of those in parts, the whole
+    /// or the parts.
     pub fn active(&self) -> u64 {
         self.active.load(Ordering::Acquire)
     }
@@ -423,12 +424,13 @@ impl Table {
         let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
+        let tells = body.queue.is_some();
         if let Some(queue) = &body.queue {
             queue.unreserve(1);
             self.tally.taken_back(body.kind);
         }
         self.release(slot);
-        self.active.fetch_sub(1, Ordering::Release);
+        self.active.fetch_sub(tells.into(), Ordering::Release);
         true
     }
 
@@ -469,20 +471,12 @@ impl Table {
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;
-        if body.queue.is_some() {
-            self.tally.ended(&Ended {
-                kind: completion.kind,
-                status: outcome.status,
-                bytes: completion.bytes,
-                notified: body.transfer.as_ref().is_some_and(|transfer| transfer.notify.is_some()),
-                took_ns: now - body.submit_ns,
-            });
-        }
+        self.count(body, &completion, outcome.status);
         explain(&completion, outcome);
         let queue = body.queue.clone();
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
-        self.active.fetch_sub(1, Ordering::Release);
+        self.active.fetch_sub(queue.is_some().into(), Ordering::Release);
         if let Some(whole) = whole {
             // Before its own completion: who has polled the last one finds all of it gone.
             self.part_ended(whole, outcome, (completion.peer, first_post), now);
@@ -501,6 +495,22 @@ impl Table {
     /// Returns when the completions of all that has ended are in their queues.
     pub fn await_publication(&self) {
         self.gate.wait();
+    }
+
+    fn count(&self, body: &Body, completion: &Completion, status: Status) {
+        if body.queue.is_some() {
+            self.tally.ended(&Ended {
+                kind: completion.kind,
+                status,
+                bytes: completion.bytes,
+                took_ns: completion.done_ns - body.submit_ns,
+            });
+        }
+        // A whole's parts have told their peers.
+        let notifies = body.transfer.as_ref().is_some_and(|transfer| transfer.notify.is_some());
+        if notifies && status == Status::Ok {
+            self.tally.notified();
+        }
     }
 
     /// Of a list that failed: the entry, unless that is known already.

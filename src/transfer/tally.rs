@@ -1,7 +1,7 @@
 //! What became of an endpoint's operations: counted where they begin and end, in
 //! several parts, so that threads seldom share a cache line; added up by readers.
 
-use super::completion::{KIND_READ, KIND_SEND, KIND_WRITE};
+use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_READ, KIND_SEND, KIND_WRITE};
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
@@ -20,7 +20,6 @@ pub struct Ended {
     pub kind: i32,
     pub status: Status,
     pub bytes: u64,
-    pub notified: bool,
     pub took_ns: u64,
 }
 
@@ -45,6 +44,8 @@ pub struct Sum {
     pub writes: u64,
     pub reads: u64,
     pub sends: u64,
+    pub atomics: u64,
+    pub expects: u64,
     pub bytes_written: u64,
     pub bytes_read: u64,
     pub bytes_sent: u64,
@@ -137,9 +138,11 @@ impl Tally {
         }
         part.took[bucket(ended.took_ns)].fetch_add(1, Relaxed);
         part.took_ns.fetch_add(ended.took_ns, Relaxed);
-        if ended.notified {
-            part.notified.fetch_add(1, Relaxed);
-        }
+    }
+
+    /// A notification of ours has arrived.
+    pub fn notified(&self) {
+        self.0[part()].notified.fetch_add(1, Relaxed);
     }
 
     /// A peer's message was published.
@@ -162,6 +165,8 @@ impl Tally {
             writes: submitted(KIND_WRITE),
             reads: submitted(KIND_READ),
             sends: submitted(KIND_SEND),
+            atomics: submitted(KIND_ATOMIC),
+            expects: submitted(KIND_COUNTER),
             bytes_written: bytes(KIND_WRITE),
             bytes_read: bytes(KIND_READ),
             bytes_sent: bytes(KIND_SEND),
@@ -193,7 +198,7 @@ mod tests {
         let count = || {
             tally.begun(KIND_READ);
             let bytes = 5;
-            tally.ended(&Ended { kind: KIND_READ, status: Status::Ok, bytes, notified: false, took_ns: 8 });
+            tally.ended(&Ended { kind: KIND_READ, status: Status::Ok, bytes, took_ns: 8 });
         };
         std::thread::scope(|scope| {
             (0..3 * PARTS).for_each(|_| {

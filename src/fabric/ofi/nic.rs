@@ -344,7 +344,7 @@ impl Nic for OfiNic {
             reaped.extend(entries[..(rc as usize).min(MOST)].iter().map(|entry| {
                 // SAFETY: libfabric filled in the first `rc` entries.
                 let entry = unsafe { entry.assume_init_ref() };
-                if entry.flags & FI_REMOTE_CQ_DATA != 0 {
+                if is_arrival(entry.flags) {
                     return self.arrival(entry);
                 }
                 Reaped { len: entry.len, ..Reaped::of(entry.op_context.cast(), 0) }
@@ -463,3 +463,23 @@ impl Drop for OfiNic {
 
 // The provider's part of an op slot must be as large as libfabric asks.
 const _: () = assert!(size_of::<Scratch>() >= size_of::<fi_context2>());
+
+/// Whether a completion is of a peer's write with an immediate. A message with one, which we
+/// never send, is a receive like any other: its buffer is given back.
+#[inline]
+fn is_arrival(flags: u64) -> bool {
+    flags & FI_REMOTE_CQ_DATA != 0 && (flags & FI_RECV == 0 || flags & (FI_RMA | FI_REMOTE_WRITE) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_with_data_is_no_arrival() {
+        assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA));
+        assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_RECV | FI_REMOTE_CQ_DATA));
+        assert!(!is_arrival(FI_MSG | FI_RECV | FI_REMOTE_CQ_DATA));
+        assert!(!is_arrival(FI_MSG | FI_RECV) && !is_arrival(FI_RMA | FI_WRITE));
+    }
+}
