@@ -2020,10 +2020,16 @@ typedef struct weft_endpoint_statistics {
     uint32_t peers;
     /** Operations that are outstanding now. */
     uint64_t active;
-    /** Operations that were accepted: writes, reads and sends. */
+    /**
+     * Operations that were accepted: writes, reads, sends, atomics and
+     * `weft_counter_expect`s. A list counts once for each completion that it has:
+     * with `WEFT_COMPLETE_EACH_PEER` once for each peer.
+     */
     uint64_t writes;
     uint64_t reads;
     uint64_t sends;
+    uint64_t atomics;
+    uint64_t expects;
     /** Bytes of those that ended with `WEFT_OK`. */
     uint64_t bytes_written;
     uint64_t bytes_read;
@@ -2044,7 +2050,7 @@ typedef struct weft_endpoint_statistics {
     /**
      * Operations that have ended, by their status: `completions[-status]`, so
      * [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
-     * to `writes`, `reads` and `sends`.
+     * to `writes`, `reads`, `sends`, `atomics` and `expects`.
      */
     uint64_t completions[WEFT_STATISTICS_STATUSES];
     /**
@@ -2057,7 +2063,7 @@ typedef struct weft_endpoint_statistics {
     uint64_t latency_sum_ns;
 } weft_endpoint_statistics;
 
-#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0}
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0}
 
 /**
  * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is

@@ -165,11 +165,6 @@ impl Endpoint {
         self.core.table.tally.sum()
     }
 
-    /// Operations that are outstanding.
-    pub fn active(&self) -> u64 {
-        self.core.table.active()
-    }
-
     pub fn rubbish(&self) -> u64 {
         self.core.rubbish()
     }

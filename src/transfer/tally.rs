@@ -1,11 +1,11 @@
 //! What became of an endpoint's operations: counted where they begin and end, in
 //! several parts, so that threads seldom share a cache line; added up by readers.
 
-use super::completion::{KIND_READ, KIND_SEND, KIND_WRITE};
+use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_READ, KIND_SEND, KIND_WRITE};
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
 /// Completions are counted by their status, whose negative is the place.
 pub const STATUSES: usize = 96;
@@ -45,6 +45,8 @@ pub struct Sum {
     pub writes: u64,
     pub reads: u64,
     pub sends: u64,
+    pub atomics: u64,
+    pub expects: u64,
     pub bytes_written: u64,
     pub bytes_read: u64,
     pub bytes_sent: u64,
@@ -56,6 +58,14 @@ pub struct Sum {
     pub completions: [u64; STATUSES],
     pub latency: [u64; BUCKETS],
     pub latency_sum_ns: u64,
+}
+
+impl Sum {
+    /// Operations that have not ended, as their completions count.
+    pub fn active(&self) -> u64 {
+        let Sum { writes, reads, sends, atomics, expects, .. } = self;
+        (writes + reads + sends + atomics + expects).saturating_sub(self.completions.iter().sum())
+    }
 }
 
 pub struct Tally(Box<[CachePadded<Part>]>);
@@ -153,7 +163,14 @@ impl Tally {
         self.0[part()].notifications.fetch_add(1, Relaxed);
     }
 
+    fn completions(&self) -> [u64; STATUSES] {
+        std::array::from_fn(|i| self.0.iter().map(|part| part.ended[i].load(Relaxed)).sum())
+    }
+
     pub fn sum(&self) -> Sum {
+        // First: what has ended counts among what began.
+        let completions = self.completions();
+        fence(Acquire);
         let sum = |of: &dyn Fn(&Part) -> &AtomicU64| self.0.iter().map(|part| of(part).load(Relaxed)).sum();
         let submitted = |kind: i32| sum(&|part| &part.submitted[kind_of(kind)]);
         let bytes = |kind: i32| sum(&|part| &part.bytes[kind_of(kind)]);
@@ -161,6 +178,8 @@ impl Tally {
             writes: submitted(KIND_WRITE),
             reads: submitted(KIND_READ),
             sends: submitted(KIND_SEND),
+            atomics: submitted(KIND_ATOMIC),
+            expects: submitted(KIND_COUNTER),
             bytes_written: bytes(KIND_WRITE),
             bytes_read: bytes(KIND_READ),
             bytes_sent: bytes(KIND_SEND),
@@ -169,7 +188,7 @@ impl Tally {
             messages_received: sum(&|part| &part.messages),
             bytes_received: sum(&|part| &part.message_bytes),
             notifications_received: sum(&|part| &part.notifications),
-            completions: std::array::from_fn(|i| sum(&|part| &part.ended[i])),
+            completions,
             latency: std::array::from_fn(|i| sum(&|part| &part.took[i])),
             latency_sum_ns: sum(&|part| &part.took_ns),
         }
