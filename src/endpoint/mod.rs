@@ -343,6 +343,7 @@ impl Endpoint {
         }
         let made = core.make_peer(address, timeout, Begin::Connecting { user_data });
         let (peer, new) = made.inspect_err(|_| core.queue.unreserve(2))?;
+        log::trace!("connect to {peer}: {}", if new { "it is new" } else { "it is known" });
         if !new {
             core.queue.unreserve(1);
             peer.connects.lock().push(user_data);
@@ -374,6 +375,7 @@ impl Endpoint {
     pub fn disconnect(&self, peer: u64) -> Result<()> {
         self.core.check_open()?;
         let peer = self.core.peers.get(peer)?;
+        log::trace!("disconnect from {peer}");
         self.core.inboxes[peer.home].command(Command::Disconnect { peer: peer.id });
         Ok(())
     }
@@ -445,6 +447,7 @@ impl Endpoint {
             return Err(error);
         }
         core.memories.lock().insert(id, memory.clone());
+        log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
         Ok(memory)
     }
 
@@ -459,6 +462,7 @@ impl Endpoint {
                 ),
             ));
         }
+        log::trace!("memory {:#x} is deregistered: {} importers", memory.id, memory.importers().len());
         for peer in memory.importers() {
             match core.peers.get(peer) {
                 Ok(peer) => {
@@ -538,6 +542,7 @@ impl Endpoint {
                 "the descriptor has fewer rails than its owner's address",
             ));
         }
+        log::trace!("memory {:#x} of {peer} is imported", remote.id);
         self.core.inboxes[peer.home].command(Command::Import { remote: remote.clone() });
         Ok(remote)
     }
@@ -566,6 +571,7 @@ impl Endpoint {
         if self.down.load(Ordering::Acquire) {
             return Ok(());
         }
+        log::trace!("shutdown: {} operations are outstanding", core.table.active());
         core.phase.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst).ok();
         let until = core.clock.now().saturating_add(drain_timeout_ns);
         while core.table.active() > 0 && core.clock.now() < until {
