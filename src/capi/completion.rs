@@ -15,9 +15,9 @@ pub type weft_transfer = u64;
 
 /// What a completion tells of.
 pub type weft_completion_kind = i32;
-/// A `weft_write` or `weft_write_pages` ended.
+/// A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended.
 pub const WEFT_COMPLETION_WRITE: weft_completion_kind = 1;
-/// A `weft_read` or `weft_read_pages` ended.
+/// A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended.
 pub const WEFT_COMPLETION_READ: weft_completion_kind = 2;
 /// A `weft_send` ended.
 pub const WEFT_COMPLETION_SEND: weft_completion_kind = 3;
@@ -71,7 +71,8 @@ pub struct weft_completion {
     pub provider_errno: i32,
     /// The rail that failed, or 0xffffffff.
     pub rail: u32,
-    /// 0xffffffffffffffff: for lists, which this version does not have.
+    /// WRITE, READ of a list that failed: the first entry of what failed; else all
+    /// ones.
     pub entry: u64,
     /// When it was submitted, when its first byte was posted to a NIC, and when
     /// it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.
@@ -108,6 +109,7 @@ pub unsafe extern "C" fn weft_poll(
 }
 
 /// As `weft_poll`, but waits up to `timeout_ns` for the first completion.
+/// Any timeout will do; UINT64_MAX: for ever.
 /// Returns 0 when the time passed. Any thread; several may wait. Returns
 /// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
 /// Since 0.1.

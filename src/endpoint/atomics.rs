@@ -39,7 +39,7 @@ impl Endpoint {
         check_place(remote, spec.range, spec.offset)?;
         let now = core.clock.now();
         if !spec.queue.reserve(1) {
-            return Err(full("the completion queue is full"));
+            return Err(self.no_places(spec.queue, 1));
         }
         let request = Request {
             operation: spec.operation,

@@ -26,7 +26,7 @@ pub mod worker;
 
 use crate::clock::Clock;
 use crate::memory::descriptor::{self, Descriptor};
-use crate::memory::{protection, Access, Memory, Range, RemoteMemory, RemoteState};
+use crate::memory::{self, protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
@@ -338,7 +338,10 @@ impl Endpoint {
         if !core.queue.reserve(2) {
             return Err(Error::new(
                 Status::Again,
-                "the completion queue has no room for the peer's events: poll it",
+                format!(
+                    "the endpoint's queue has no room for the peer's events: poll it (queue_depth is {})",
+                    core.queue.depth()
+                ),
             ));
         }
         let made = core.make_peer(address, timeout, Begin::Connecting { user_data });
@@ -454,13 +457,7 @@ impl Endpoint {
     pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {
         let core = &self.core;
         if !memory.leave() {
-            return Err(Error::new(
-                Status::Busy,
-                format!(
-                    "{} transfers or kept geometries use the memory, or the fabric has not given it back yet: poll and try again",
-                    memory.users()
-                ),
-            ));
+            return Err(memory::in_use("memory", &memory.kept, memory.users()));
         }
         log::trace!("memory {:#x} is deregistered: {} importers", memory.id, memory.importers().len());
         for peer in memory.importers() {
@@ -549,10 +546,7 @@ impl Endpoint {
 
     pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
         if remote.keepers() > 0 {
-            return Err(Error::new(
-                Status::Busy,
-                format!("{} transfers or kept geometries use the remote memory", remote.keepers()),
-            ));
+            return Err(memory::in_use("remote memory", &remote.kept, remote.keepers()));
         }
         if let Ok(peer) = self.core.peers.get(remote.peer) {
             self.core.inboxes[peer.home].command(Command::Release { remote: remote.clone() });

@@ -59,6 +59,11 @@ impl Queue {
         }
     }
 
+    /// Completions that it holds.
+    pub fn depth(&self) -> usize {
+        self.ring.capacity()
+    }
+
     /// Takes `places` for completions to come; false when the queue is full.
     pub fn reserve(&self, places: u64) -> bool {
         let before = self.reserved.fetch_add(places, Ordering::Relaxed);
