@@ -232,6 +232,90 @@ static void pages_count_as_slices(void)
     duo_close(&duo);
 }
 
+static uint64_t accepted(const weft_endpoint_statistics *s)
+{
+    return s->writes + s->reads + s->sends + s->atomics + s->expects;
+}
+
+/* What was accepted is outstanding or has ended, whatever it is. */
+static void adds_up(struct box *box, uint64_t active, uint64_t total)
+{
+    weft_endpoint_statistics s = stats_of(box);
+    CHECK_EQ(s.active, active);
+    CHECK_EQ(accepted(&s), total);
+    CHECK_EQ(sum(s.completions, COUNT(s.completions)), total - active);
+}
+
+static void everything_is_counted(void)
+{
+    struct duo duo = duo_open(MIB);
+    weft_endpoint *ep = duo.a->endpoint;
+    weft_counter counter;
+    weft_transfer waiting, id;
+    uint64_t value = 1;
+    CHECK_OK(weft_counter_create(ep, &counter));
+    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    expect.counters = &counter;
+    expect.values = &value;
+    expect.count = 1;
+    CHECK_OK(weft_counter_expect(ep, &expect, &waiting));
+    adds_up(duo.a, 1, 1);
+    weft_atomic_args add = WEFT_ATOMIC_ARGS_INIT;
+    add.remote = duo.b_of_a;
+    add.operand = 1;
+    CHECK_OK(weft_fetch_add(ep, &add, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    CHECK_EQ(stats_of(duo.a).atomics, 1);
+    CHECK_EQ(stats_of(duo.a).expects, 1);
+    adds_up(duo.a, 1, 2);
+    CHECK_OK(weft_transfer_cancel(ep, waiting));
+    CHECK_STATUS(box_await(duo.a, waiting, patience_ms()).status, WEFT_ERR_CANCELED);
+    adds_up(duo.a, 0, 2);
+    duo_close(&duo);
+}
+
+/* A list of several peers counts as often as it completes, also while it is
+   outstanding: none of the two peers ever answers. */
+static void a_list_counts_by_its_completions(void)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    weft_list_entry entries[2];
+    weft_endpoint *silent[2];
+    weft_memory *mine = register_one(box->endpoint, map_bytes(4096), 4096);
+    for (int i = 0; i < 2; i++) {
+        char blob[8192];
+        weft_peer peer;
+        weft_remote_memory *theirs;
+        silent[i] = open_with(&config);
+        size_t len = address_of(silent[i], blob, sizeof blob);
+        CHECK_OK(weft_peer_connect(box->endpoint, blob, len, NULL, &peer));
+        len = descriptor_of(register_one(silent[i], map_bytes(4096), 4096), blob, sizeof blob);
+        CHECK_OK(weft_remote_memory_import(box->endpoint, peer, blob, len, &theirs));
+        entries[i] = (weft_list_entry){.local = mine, .remote = theirs, .len = 4096};
+    }
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_transfer one, each;
+    list.entries = entries;
+    list.count = 2;
+    CHECK_OK(weft_write_list(box->endpoint, &list, &one));
+    adds_up(box, 1, 1);
+    list.flags = WEFT_COMPLETE_EACH_PEER;
+    CHECK_OK(weft_write_list(box->endpoint, &list, &each));
+    adds_up(box, 3, 3);
+    CHECK_OK(weft_transfer_cancel(box->endpoint, one));
+    CHECK_STATUS(box_await(box, one, patience_ms()).status, WEFT_ERR_CANCELED);
+    adds_up(box, 2, 3);
+    CHECK_OK(weft_transfer_cancel(box->endpoint, each));
+    for (int i = 0; i < 2; i++)
+        CHECK_STATUS(box_await(box, each, patience_ms()).status, WEFT_ERR_CANCELED);
+    adds_up(box, 0, 3);
+    box_close(box);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(weft_endpoint_close(silent[i]));
+}
+
 /* A peer that never answers: what waits for it ends in ways that we choose. */
 static void statuses_are_counted(void)
 {
@@ -436,6 +520,8 @@ static const struct test tests[] = {
     {"figures_are_what_was_moved", "any", figures_are_what_was_moved},
     {"all_kinds_add_up", QUIET, all_kinds_add_up},
     {"pages_count_as_slices", "any", pages_count_as_slices},
+    {"everything_is_counted", "any", everything_is_counted},
+    {"a_list_counts_by_its_completions", QUIET, a_list_counts_by_its_completions},
     {"statuses_are_counted", QUIET, statuses_are_counted},
     {"refused_posts_are_counted", "once", refused_posts_are_counted},
     {"a_stalled_peer_shows", "tcp", a_stalled_peer_shows},

@@ -74,8 +74,8 @@ pub struct weft_completion {
     pub provider_errno: i32,
     /// The rail that failed, or 0xffffffff.
     pub rail: u32,
-    /// A list that failed: the first entry of what did, counted from 0 (see
-    /// `weft_write_list`). Else 0xffffffffffffffff.
+    /// WRITE, READ of a list that failed: the first entry of what failed; else all
+    /// ones.
     pub entry: u64,
     /// When it was submitted, when its first byte was posted to a NIC, and when
     /// it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.
@@ -112,6 +112,7 @@ pub unsafe extern "C" fn weft_poll(
 }
 
 /// As `weft_poll`, but waits up to `timeout_ns` for the first completion.
+/// Any timeout will do; UINT64_MAX: for ever.
 /// Returns 0 when the time passed. Any thread; several may wait. Returns
 /// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
 /// Since 0.1.

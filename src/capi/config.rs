@@ -13,6 +13,7 @@ use super::endpoint::{
 };
 use super::guard::bytes;
 use super::handle;
+use super::list::WEFT_COMPLETE_EACH_PEER;
 use super::memory::{
     weft_alloc_args, weft_memory, weft_memory_args, weft_memory_range, weft_remote_memory, WEFT_ACCESS_LOCAL,
     WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE,
@@ -149,14 +150,27 @@ pub fn text(field: &mut [c_char], text: &str) {
     }
 }
 
+/// Flags of submissions, and what they are for.
+const FLAGS: [(u32, &str, &str); 4] = [
+    (WEFT_NOTIFY, "WEFT_NOTIFY", "writes and reads"),
+    (WEFT_CLASS_LATENCY, "WEFT_CLASS_LATENCY", "writes, reads and atomics"),
+    (WEFT_COUNT_PAGES, "WEFT_COUNT_PAGES", "writes of ranges and pages that name a counter"),
+    (WEFT_COMPLETE_EACH_PEER, "WEFT_COMPLETE_EACH_PEER", "lists and kept lists"),
+];
+
+/// Refuses flags that this call does not know, though others may.
 pub(super) fn no_flags(flags: u32, known: u32) -> Result<()> {
-    if flags & !known != 0 {
-        return Err(Error::new(
-            Status::Unsupported,
-            format!("flags {:#x} are not known to this version of Weft", flags & !known),
-        ));
+    let wrong = flags & !known;
+    if wrong == 0 {
+        return Ok(());
     }
-    Ok(())
+    let text = match FLAGS.iter().find(|(flag, ..)| wrong & flag != 0) {
+        Some((_, name, for_what)) => {
+            format!("{name} is set in flags: it is for {for_what}, not for this call")
+        }
+        None => format!("flags {wrong:#x} are not known to this version of Weft"),
+    };
+    Err(Error::new(Status::Unsupported, text))
 }
 
 pub(super) fn zero_reserved(reserved: u32) -> Result<()> {
@@ -273,7 +287,13 @@ pub unsafe fn connect(args: *const weft_connect_args) -> Result<weft_connect_arg
 pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64)> {
     // SAFETY: passed on.
     let args = unsafe { read_or_default(args)? };
-    no_flags(args.access, WEFT_ACCESS_LOCAL | WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE)?;
+    let unknown = args.access & !(WEFT_ACCESS_LOCAL | WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
+    if unknown != 0 {
+        return Err(Error::new(
+            Status::Unsupported,
+            format!("access has bits {unknown:#x}, which are not known to this version of Weft"),
+        ));
+    }
     let remote = args.access & (WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
     if args.access & WEFT_ACCESS_LOCAL != 0 && remote != 0 {
         return Err(Error::invalid("WEFT_ACCESS_LOCAL excludes remote access"));
@@ -383,7 +403,7 @@ unsafe fn submit(
     pages: Pages,
     rest: Rest,
 ) -> Result<()> {
-    let (local, remote) = (handle::memory(local)?, handle::remote(remote)?);
+    let (local, remote) = (handle::local(local)?, handle::remote_side(remote)?);
     let queue = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
     let id = ep.submit(TransferSpec {
         local: local.of(ep)?,

@@ -219,7 +219,7 @@ pub unsafe extern "C" fn weft_endpoint_open(
 /// key-value store. It holds for as long as the endpoint is open.
 ///
 /// `buffer`, `capacity`: where to, and its size in bytes; NULL and 0 ask for
-/// the length only. `len`: receives the length of the address.
+/// the length only (`WEFT_OK`). `len`: receives the length of the address.
 ///
 /// Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored,
 /// nothing is written), `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.

@@ -53,9 +53,9 @@ fn add(
     (locals, remotes): (&mut Seen, &mut Seen),
     entry: &weft_list_entry,
 ) -> Result<()> {
-    let local = locals.number(entry.local, || Ok(list.add_local(handle::memory(entry.local)?.of(ep)?)))?;
+    let local = locals.number(entry.local, || Ok(list.add_local(handle::local(entry.local)?.of(ep)?)))?;
     let remote =
-        remotes.number(entry.remote, || Ok(list.add_remote(handle::remote(entry.remote)?.of(ep)?)))?;
+        remotes.number(entry.remote, || Ok(list.add_remote(handle::remote_side(entry.remote)?.of(ep)?)))?;
     let asked = Asked {
         local,
         remote,
@@ -211,7 +211,7 @@ fn no_count(flags: u32) -> Result<Option<Count>> {
 /// What belongs to a single transfer, and not to what is kept.
 fn no_terms(
     flags: u32,
-    data_len: u32,
+    (notify, data, data_len): (u64, *const c_void, u32),
     timeout: u64,
     user_data: *mut c_void,
     q: *const weft_queue,
@@ -219,6 +219,8 @@ fn no_terms(
     let wrong = [
         (flags & WEFT_NOTIFY != 0, "WEFT_NOTIFY in flags"),
         (flags & WEFT_COMPLETE_EACH_PEER != 0, "WEFT_COMPLETE_EACH_PEER in flags"),
+        (notify != 0, "notify"),
+        (!data.is_null(), "notify_data"),
         (data_len != 0, "notify_data_len"),
         (timeout != 0, "timeout_ns"),
         (!user_data.is_null(), "user_data"),
@@ -235,8 +237,9 @@ fn no_terms(
 pub unsafe fn keep_pages(ep: &Arc<Endpoint>, args: *const weft_pages_args) -> Result<Arc<Kept>> {
     // SAFETY: passed on.
     let args = unsafe { read(args)? };
-    no_terms(args.flags, args.notify_data_len, args.timeout_ns, args.user_data, args.queue)?;
-    let (local, remote) = (handle::memory(args.local)?, handle::remote(args.remote)?);
+    let notify = (args.notify, args.notify_data, args.notify_data_len);
+    no_terms(args.flags, notify, args.timeout_ns, args.user_data, args.queue)?;
+    let (local, remote) = (handle::local(args.local)?, handle::remote_side(args.remote)?);
     // SAFETY: passed on.
     let pages = unsafe { pages(&args)? };
     if args.counter != 0 {
@@ -252,7 +255,8 @@ pub unsafe fn keep_list(ep: &Arc<Endpoint>, args: *const weft_list_args) -> Resu
     // SAFETY: passed on.
     unsafe {
         let args = read(args)?;
-        no_terms(args.flags, args.notify_data_len, args.timeout_ns, args.user_data, args.queue)?;
+        let notify = (args.notify, args.notify_data, args.notify_data_len);
+        no_terms(args.flags, notify, args.timeout_ns, args.user_data, args.queue)?;
         no_count(args.flags)?;
         ep.keep_list(list(ep, &args)?)
     }

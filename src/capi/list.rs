@@ -22,7 +22,9 @@ pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
 ///
 /// With a `len` of 0 it moves nothing and needs no memories, only a peer: that
 /// is how a list notifies a peer that gets no bytes, or raises its counter. (A
-/// barrier is a list of such entries, one for each peer.)
+/// barrier is a list of such entries, one for each peer. It has no order with
+/// transfers before it: have their completions, or count them at the receiver,
+/// first.)
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_list_entry {

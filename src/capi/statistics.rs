@@ -27,10 +27,14 @@ pub struct weft_endpoint_statistics {
     pub peers: u32,
     /// Operations that are outstanding now.
     pub active: u64,
-    /// Operations that were accepted: writes, reads and sends.
+    /// Operations that were accepted: writes, reads, sends, atomics and
+    /// `weft_counter_expect`s. A list counts once for each completion that it has:
+    /// with `WEFT_COMPLETE_EACH_PEER` once for each peer.
     pub writes: u64,
     pub reads: u64,
     pub sends: u64,
+    pub atomics: u64,
+    pub expects: u64,
     /// Bytes of those that ended with `WEFT_OK`.
     pub bytes_written: u64,
     pub bytes_read: u64,
@@ -57,9 +61,6 @@ pub struct weft_endpoint_statistics {
     pub latency: [u64; WEFT_STATISTICS_BUCKETS],
     /// Nanoseconds that all of these took together.
     pub latency_sum_ns: u64,
-    /// Atomics, and waits for counters, that were accepted.
-    pub atomics: u64,
-    pub expects: u64,
 }
 
 /// What a rail has done since it was opened. Filled by `weft_rail_stats`. It is
@@ -130,10 +131,12 @@ pub unsafe extern "C" fn weft_endpoint_stats(
             let filled = weft_endpoint_statistics {
                 size: 0,
                 peers: ep.connected_peers(),
-                active: ep.active(),
+                active: sum.active(),
                 writes: sum.writes,
                 reads: sum.reads,
                 sends: sum.sends,
+                atomics: sum.atomics,
+                expects: sum.expects,
                 bytes_written: sum.bytes_written,
                 bytes_read: sum.bytes_read,
                 bytes_sent: sum.bytes_sent,
@@ -146,8 +149,6 @@ pub unsafe extern "C" fn weft_endpoint_stats(
                 completions: sum.completions,
                 latency: sum.latency,
                 latency_sum_ns: sum.latency_sum_ns,
-                atomics: sum.atomics,
-                expects: sum.expects,
             };
             // SAFETY: passed on.
             unsafe { config::fill(statistics, filled) }

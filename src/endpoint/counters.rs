@@ -1,7 +1,6 @@
 //! Counters of an endpoint: what callers ask, and what arrives.
 
 use super::core::Core;
-use super::submit::full;
 use super::worker::Worker;
 use super::Endpoint;
 use crate::memory::RemoteMemory;
@@ -42,7 +41,7 @@ impl Endpoint {
         core.check_open()?;
         let entries = self.entries(&spec)?;
         if !spec.queue.reserve(1) {
-            return Err(full("the completion queue is full"));
+            return Err(self.no_places(spec.queue, 1));
         }
         let now = core.clock.now();
         let expecting = Expecting::new(&core.counters, entries.clone());

@@ -63,8 +63,9 @@ impl Worker {
         if plans.is_empty() {
             let fabric = link.approaches.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
-                "peer {peer:#x}: fabric {fabric} serves it, and has no rail here that knows the local memory, or none \
-                 there that knows the remote"
+                "{}: fabric {fabric} serves it, and has no rail here that knows the local memory, or none there \
+                 that knows the remote",
+                link.peer
             );
             return core.abandon(id, Outcome::of(Status::NoRails), now);
         }

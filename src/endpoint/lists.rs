@@ -10,6 +10,8 @@ use crate::transfer::list::{List, Part};
 use crate::transfer::shape::{check_access, Paged, Shape};
 use crate::transfer::Terms;
 use parking_lot::Mutex;
+use std::slice::from_ref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// What a caller keeps, until it is released. Transfers that use it share it.
@@ -24,8 +26,23 @@ enum KeptShape {
     List(Arc<List>),
 }
 
+impl KeptShape {
+    /// For messages: what its memories are in use by.
+    fn mark(&self, change: fn(&AtomicU64)) {
+        let (locals, remotes) = match self {
+            KeptShape::Pages(paged) => (from_ref(&paged.local), from_ref(&paged.remote)),
+            KeptShape::List(list) => (list.locals(), list.remotes()),
+        };
+        locals.iter().for_each(|memory| change(&memory.kept));
+        remotes.iter().for_each(|memory| change(&memory.kept));
+    }
+}
+
 impl Kept {
     fn new(shape: KeptShape) -> Arc<Kept> {
+        shape.mark(|kept| {
+            kept.fetch_add(1, Ordering::SeqCst);
+        });
         let is_list = matches!(shape, KeptShape::List(_));
         Arc::new(Kept { is_list, shape: Mutex::new(Some(shape)) })
     }
@@ -37,11 +54,21 @@ impl Kept {
     /// Its memories are free once the transfers that use it have ended.
     pub fn release(&self) {
         let released = self.shape.lock().take();
-        drop(released);
+        if let Some(shape) = released {
+            shape.mark(|kept| {
+                kept.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
     }
 
     fn shape(&self) -> Result<KeptShape> {
         self.shape.lock().clone().ok_or_else(|| Error::handle("the kept geometry was released"))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

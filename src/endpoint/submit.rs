@@ -54,7 +54,7 @@ impl Endpoint {
         let core = &self.core;
         let now = core.clock.now();
         if !terms.queue.reserve(1) {
-            return Err(full("the completion queue is full"));
+            return Err(self.no_places(terms.queue, 1));
         }
         let body = body(what, terms, Some(terms.queue.clone()), now);
         let slices = body.transfer.as_ref().map_or(0, |transfer| transfer.slices);
@@ -87,7 +87,7 @@ impl Endpoint {
             return Err(error);
         }
         if !terms.queue.reserve(completions) {
-            return Err(full("the completion queue has no room for all completions of the list"));
+            return Err(self.no_places(terms.queue, completions));
         }
         let Some(mut reserved) = core.table.reserve(parts + 1) else {
             terms.queue.unreserve(completions);
@@ -140,6 +140,14 @@ impl Endpoint {
 
     pub(super) fn no_slots(&self) -> Error {
         full(&format!("{} operations are outstanding (max_transfers)", self.core.table.active()))
+    }
+
+    pub(super) fn no_places(&self, queue: &Arc<Queue>, wanted: u64) -> Error {
+        let (name, depth) = match Arc::ptr_eq(queue, &self.core.queue) {
+            true => ("the endpoint's queue", "queue_depth"),
+            false => ("the weft_queue", "depth"),
+        };
+        full(&format!("{name} has no room for {wanted} more ({depth} is {})", queue.capacity()))
     }
 
     /// With manual progress the caller is the worker, too: unless another thread is
@@ -212,14 +220,18 @@ impl Endpoint {
         let before = peer.outgoing.fetch_add(allowance, Ordering::Relaxed);
         if before > 0 && before + allowance > core.config.message_bytes {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            return Err(full(&format!(
-                "{before} bytes of messages wait for this peer (message_bytes: {})",
-                core.config.message_bytes
-            )));
+            return Err(Error::new(
+                Status::Again,
+                format!(
+                    "{before} bytes of messages wait for this peer (message_bytes is {}): it must poll and \
+                     weft_message_release, then try again",
+                    core.config.message_bytes
+                ),
+            ));
         }
         if !spec.queue.reserve(1) {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            return Err(full("the completion queue is full"));
+            return Err(self.no_places(spec.queue, 1));
         }
         let now = core.clock.now();
         let body = Body {

@@ -259,8 +259,8 @@ impl Worker {
 
     pub(super) fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
         let Some((status, text)) = wire::read_refuse(body) else { return self.core.count_rubbish() };
-        if self.link(peer).is_some_and(|link| !link.up) {
-            log::warn!("peer {peer:#x} refused: {text}");
+        if let Some(link) = self.link(peer).filter(|link| !link.up) {
+            log::warn!("{} refused: {text}", link.peer);
             self.end_peer(peer, Outcome::of(status), now);
         }
     }

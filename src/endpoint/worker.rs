@@ -451,7 +451,7 @@ impl Worker {
                 Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
                 Left::ToNotify(id, peer) => self.tell(id, peer, now),
                 Left::Short(id) => {
-                    self.core.table.end(id, Outcome::of(Status::PeerLost), now);
+                    self.core.table.end(id, self.core.failure_of(id), now);
                 }
             }
         }

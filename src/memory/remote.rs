@@ -61,6 +61,8 @@ pub struct RemoteMemory {
     users: AtomicU64,
     /// Geometries that name it, kept or of a transfer, and atomics; or `RELEASED`.
     keepers: AtomicU64,
+    /// Kept geometries among them.
+    pub kept: AtomicU64,
     state: AtomicU8,
     /// Transfers that wait for the owner's answer.
     waiting: Mutex<Vec<u64>>,
@@ -89,6 +91,7 @@ impl RemoteMemory {
             lanes: AtomicU64::new(1),
             users: AtomicU64::new(0),
             keepers: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             state: AtomicU8::new(RemoteState::Asking as u8),
             waiting: Mutex::default(),
         }

@@ -60,6 +60,31 @@ pub struct Pages<'a> {
     pub layer_count: u32,
 }
 
+/// Whether bytes at an offset lie in a range of a memory.
+pub(super) fn within(
+    name: &str,
+    range: u32,
+    offset: u64,
+    len: u64,
+    range_len: impl Fn(u64) -> Option<u64>,
+) -> Result<()> {
+    let Some(of) = range_len(range.into()) else {
+        return Err(no_range(&format!("{name}_range {range}"), &range_len));
+    };
+    if offset.checked_add(len).is_none_or(|end| end > of) {
+        return Err(Error::new(
+            Status::Range,
+            format!("{len} bytes at {name}_offset {offset} end outside {name}_range {range}, which has {of} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+fn no_range(what: &str, range_len: &impl Fn(u64) -> Option<u64>) -> Error {
+    let count = (0..).take_while(|range| range_len(*range).is_some()).count();
+    Error::new(Status::Range, format!("{what} does not exist: the memory has {count}, counted from 0"))
+}
+
 impl KeptSide {
     fn largest_page(&self, page_count: u64) -> u64 {
         match &self.pages {
@@ -68,15 +93,24 @@ impl KeptSide {
         }
     }
 
+    /// How the caller named a page.
+    fn named(&self, name: &str, page: u64) -> String {
+        let pages = self.pages.as_deref().unwrap_or_default();
+        match pages.iter().position(|known| u64::from(*known) == page) {
+            Some(index) => format!("{name}_pages[{index}] is {page}: this page"),
+            None => format!("{name} page {page}"),
+        }
+    }
+
     fn check(&self, name: &str, pages: &Pages, range_len: impl Fn(u64) -> Option<u64>) -> Result<()> {
+        if self.pages.is_none() && pages.count() == 1 {
+            return within(name, self.first_range, self.offset, pages.page_len, range_len);
+        }
         let page = self.largest_page(pages.page_count);
-        let within = |layer: u64| {
+        let check = |layer: u64| {
             let range = self.first_range as u64 + layer * self.range_step as u64;
             let Some(len) = range_len(range) else {
-                return Err(Error::new(
-                    Status::Range,
-                    format!("{name} range {range} (of layer {layer}) does not exist in the memory"),
-                ));
+                return Err(no_range(&format!("{name} range {range} (of layer {layer})"), &range_len));
             };
             let end = u128::from(self.offset)
                 + u128::from(page) * u128::from(self.page_stride)
@@ -86,9 +120,9 @@ impl KeptSide {
                 return Err(Error::new(
                     Status::Range,
                     format!(
-                        "{name} page {page} of layer {layer} ends at byte {end} of range {range}, which has {len} bytes \
+                        "{} of layer {layer} ends at byte {end} of {name} range {range}, which has {len} bytes \
                          (offset {} + page {page} x stride {} + layer {layer} x {} + {} bytes)",
-                        self.offset, self.page_stride, self.layer_stride, pages.page_len
+                        self.named(name, page), self.offset, self.page_stride, self.layer_stride, pages.page_len
                     ),
                 ));
             }
@@ -96,9 +130,9 @@ impl KeptSide {
         };
         let last = pages.layer_count.max(1) as u64 - 1;
         if self.range_step == 0 {
-            return within(last);
+            return check(last);
         }
-        (0..=last).try_for_each(within)
+        (0..=last).try_for_each(check)
     }
 }
 

@@ -334,6 +334,14 @@ impl Table {
             .is_some_and(|slot| slot.state.load(Ordering::Acquire) == (id >> 32) << 8 | ACTIVE)
     }
 
+    /// With whom an active operation is.
+    pub fn peer_of(&self, id: u64) -> Option<u64> {
+        let slot = self.read(id)?;
+        let peer = slot.peer.load(Ordering::Relaxed);
+        self.release(slot);
+        Some(peer)
+    }
+
     /// Whether the operation of a slot that the caller holds is still wanted.
     #[inline]
     pub fn wanted(slot: &Slot) -> bool {
@@ -472,7 +480,7 @@ impl Table {
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;
         self.count(body, &completion, outcome.status);
-        explain(&completion, outcome);
+        explain(&completion, outcome, slot.deadline.load(Ordering::Relaxed));
         let queue = body.queue.clone();
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
@@ -599,12 +607,15 @@ impl Table {
 }
 
 /// Says why an operation failed: what its completion has no room for.
-fn explain(completion: &Completion, outcome: Outcome) {
+fn explain(completion: &Completion, outcome: Outcome, deadline: u64) {
     if outcome.status == Status::Ok {
         return;
     }
-    let Completion { transfer, peer, .. } = completion;
-    let why = Status::text_of(completion.status).to_string_lossy();
+    let Completion { transfer, peer, submit_ns, .. } = completion;
+    let mut why = Status::text_of(completion.status).to_string_lossy();
+    if outcome.status == Status::TimedOut && deadline != u64::MAX {
+        why = format!("{why}, {} ns after the submission", deadline.saturating_sub(*submit_ns)).into();
+    }
     match (outcome.rail, outcome.provider_errno) {
         (_, 0) => log::debug!("operation {transfer:#x} with peer {peer:#x}: {why}"),
         (Some(rail), errno) => log::info!(

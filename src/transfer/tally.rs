@@ -5,7 +5,7 @@ use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_READ, KIND_SEND, KIND_WR
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
 /// Completions are counted by their status, whose negative is the place.
 pub const STATUSES: usize = 96;
@@ -57,6 +57,14 @@ pub struct Sum {
     pub completions: [u64; STATUSES],
     pub latency: [u64; BUCKETS],
     pub latency_sum_ns: u64,
+}
+
+impl Sum {
+    /// Operations that have not ended, as their completions count.
+    pub fn active(&self) -> u64 {
+        let Sum { writes, reads, sends, atomics, expects, .. } = self;
+        (writes + reads + sends + atomics + expects).saturating_sub(self.completions.iter().sum())
+    }
 }
 
 pub struct Tally(Box<[CachePadded<Part>]>);
@@ -157,7 +165,14 @@ impl Tally {
         self.0[part()].notifications.fetch_add(1, Relaxed);
     }
 
+    fn completions(&self) -> [u64; STATUSES] {
+        std::array::from_fn(|i| self.0.iter().map(|part| part.ended[i].load(Relaxed)).sum())
+    }
+
     pub fn sum(&self) -> Sum {
+        // First: what has ended counts among what began.
+        let completions = self.completions();
+        fence(Acquire);
         let sum = |of: &dyn Fn(&Part) -> &AtomicU64| self.0.iter().map(|part| of(part).load(Relaxed)).sum();
         let submitted = |kind: i32| sum(&|part| &part.submitted[kind_of(kind)]);
         let bytes = |kind: i32| sum(&|part| &part.bytes[kind_of(kind)]);
@@ -175,7 +190,7 @@ impl Tally {
             messages_received: sum(&|part| &part.messages),
             bytes_received: sum(&|part| &part.message_bytes),
             notifications_received: sum(&|part| &part.notifications),
-            completions: std::array::from_fn(|i| sum(&|part| &part.ended[i])),
+            completions,
             latency: std::array::from_fn(|i| sum(&|part| &part.took[i])),
             latency_sum_ns: sum(&|part| &part.took_ns),
         }
