@@ -170,6 +170,7 @@ void keep_and_list(const endpoint &e, weft_pages_args pages)
     weft_kept *made = nullptr;
     pages.flags = 0;
     pages.counter = 0;
+    pages.notify = 0;
     check("keep", weft_pages_keep(e.get(), &pages, &made));
     std::unique_ptr<weft_kept, weft_status (*)(weft_kept *)> kept(made, weft_kept_release);
     weft_kept_args again = WEFT_KEPT_ARGS_INIT;

@@ -284,6 +284,9 @@ static void bad_arguments(void)
     CHECK(strstr(weft_last_error(), "WEFT_NOTIFY"));
     pages = good, pages.flags = 64;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_pages_keep(ep, &pages, &kept));
+    pages = good, pages.notify = 4;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
+    CHECK(strstr(weft_last_error(), "notify is set"));
     pages = good, pages.timeout_ns = 1;
     REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
     CHECK(strstr(weft_last_error(), "timeout_ns"));
