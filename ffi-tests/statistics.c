@@ -232,11 +232,6 @@ static void pages_count_as_slices(void)
     duo_close(&duo);
 }
 
-static uint64_t accepted(const weft_endpoint_statistics *s)
-{
-    return s->writes + s->reads + s->sends + s->atomics + s->expects;
-}
-
 /* What was accepted is outstanding or has ended, whatever it is. */
 static void adds_up(struct box *box, uint64_t active, uint64_t total)
 {
