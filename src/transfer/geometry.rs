@@ -359,16 +359,23 @@ impl Geometry {
         most.min(self.page_count - at.page)
     }
 
-    /// The page so many after `at`, of those.
+    /// The next so many of those, one by one.
     #[inline(always)]
-    pub fn whole_page(&self, at: Position, after: u64) -> Slice {
-        let page = at.page + after;
-        Slice {
-            local: self.local.page(page) * self.local.page_stride,
-            remote: self.remote.page(page) * self.remote.page_stride,
+    pub fn each_whole_page(&self, at: Position, run: u64) -> impl Iterator<Item = Slice> + '_ {
+        let (from, run) = (at.page, run as usize);
+        let list = |side: &'_ KeptSide| side.pages.as_deref().map(|pages| pages[from as usize..][..run].as_ptr());
+        let (local, remote) = (list(&self.local), list(&self.remote));
+        // SAFETY: `i` is below `run`, and so many indexes follow in each list.
+        let page = move |list: Option<*const u32>, i: usize| match list {
+            Some(list) => u64::from(unsafe { *list.add(i) }),
+            None => from + i as u64,
+        };
+        (0..run).map(move |i| Slice {
+            local: page(local, i) * self.local.page_stride,
+            remote: page(remote, i) * self.remote.page_stride,
             len: self.page_len,
             slices: 1,
-        }
+        })
     }
 
     /// The position after so many of them.

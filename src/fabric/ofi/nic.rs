@@ -309,14 +309,14 @@ impl Nic for OfiNic {
         unsafe {
             // The shortest way, for what is posted most.
             if let ([one], None) = (rma.segments, rma.immediate) {
-                return self.post(rma, None, &[local(one)], &[remote(one)], route, scratch);
+                return self.post::<1>(rma, None, &[local(one)], &[remote(one)], route, scratch);
             }
             let (mut locals, mut remotes): ([_; VECTOR], [_; VECTOR]) = zeroed();
             let count = rma.segments.len().min(VECTOR);
             for (i, segment) in rma.segments[..count].iter().enumerate() {
                 (locals[i], remotes[i]) = (local(segment), remote(segment));
             }
-            self.post(rma, rma.immediate, &locals[..count], &remotes[..count], route, scratch)
+            self.post::<VECTOR>(rma, rma.immediate, &locals[..count], &remotes[..count], route, scratch)
         }
     }
 
@@ -397,7 +397,7 @@ impl OfiNic {
     /// # Safety
     /// As `Nic::rma`; the lists are equally long.
     #[inline(always)]
-    unsafe fn post(
+    unsafe fn post<const SEGMENTS: usize>(
         &mut self,
         rma: &Rma<'_>,
         immediate: Option<Immediate>,
@@ -406,7 +406,7 @@ impl OfiNic {
         route: Route,
         scratch: *mut Scratch,
     ) -> Posted {
-        let mut descriptors = [rma.descriptor; VECTOR];
+        let mut descriptors = [rma.descriptor; SEGMENTS];
         let message = fi_msg_rma {
             msg_iov: local.as_ptr(),
             desc: descriptors.as_mut_ptr(),
