@@ -32,7 +32,8 @@
  * What it promises:
  *
  *   1. Every accepted operation ends in exactly one completion, by its deadline
- *      plus a small grace. (With manual progress: while somebody polls.)
+ *      plus a small grace. (With manual progress: while somebody polls. A list
+ *      with WEFT_COMPLETE_EACH_PEER: in one for each of its peers.)
  *   2. A completion with WEFT_OK means done: every byte is visible at the target
  *      and none of it arrives later; so it is with a notification, at the target.
  *   3. No byte is lost or doubled; a notification arrives once.
@@ -682,7 +683,9 @@ weft_status weft_rail_info(const weft_endpoint *endpoint,
  * workers. When it has returned `WEFT_OK`, no NIC and no thread touches the
  * caller's memory any more, and every operation has left its completion to be
  * polled (each peer its PEER_DOWN, too): poll until `WEFT_ERR_CLOSED`. Memory
- * can be deregistered and messages released until the close.
+ * can be deregistered and messages released until the close. (With manual
+ * progress keep polling until the peers have deregistered, too: they ask those
+ * that imported their memory, and wait up to 2 s for the answer.)
  *
  * `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
  *

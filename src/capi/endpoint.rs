@@ -302,7 +302,9 @@ pub unsafe extern "C" fn weft_rail_info(
 /// workers. When it has returned `WEFT_OK`, no NIC and no thread touches the
 /// caller's memory any more, and every operation has left its completion to be
 /// polled (each peer its PEER_DOWN, too): poll until `WEFT_ERR_CLOSED`. Memory
-/// can be deregistered and messages released until the close.
+/// can be deregistered and messages released until the close. (With manual
+/// progress keep polling until the peers have deregistered, too: they ask those
+/// that imported their memory, and wait up to 2 s for the answer.)
 ///
 /// `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
 ///
