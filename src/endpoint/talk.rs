@@ -151,7 +151,7 @@ impl Worker {
                     full = true;
                     break;
                 }
-                channel.sent();
+                channel.sent(now);
                 sent = true;
             }
         }
@@ -160,7 +160,7 @@ impl Worker {
             let header = Header::plain(Kind::Ack, to, from);
             match self.send_by(way, peer, &header, &body, &[]) {
                 Posted::Yes => {
-                    link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent());
+                    link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent_alone(now));
                     sent = true;
                 }
                 _ => full = true,

@@ -363,7 +363,8 @@ impl Geometry {
     #[inline(always)]
     pub fn each_whole_page(&self, at: Position, run: u64) -> impl Iterator<Item = Slice> + '_ {
         let (from, run) = (at.page, run as usize);
-        let list = |side: &'_ KeptSide| side.pages.as_deref().map(|pages| pages[from as usize..][..run].as_ptr());
+        let list =
+            |side: &'_ KeptSide| side.pages.as_deref().map(|pages| pages[from as usize..][..run].as_ptr());
         let (local, remote) = (list(&self.local), list(&self.remote));
         // SAFETY: `i` is below `run`, and so many indexes follow in each list.
         let page = move |list: Option<*const u32>, i: usize| match list {
