@@ -1,16 +1,17 @@
 //! Reads lists, and what is kept and used again.
 
-use super::config::{count, no_flags, notify, pages, read, store, timeout, zero_reserved};
+use super::config::{no_flags, read, zero_reserved};
 use super::handle::{self, Owned, Ref};
 use super::kept::{weft_kept, weft_kept_args};
 use super::list::{weft_list_args, weft_list_entry, WEFT_COMPLETE_EACH_PEER, WEFT_LIST_ENTRIES_MAX};
+use super::terms::{count, notify, pages, submit, Said};
 use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use super::{completion::weft_queue, completion::weft_transfer};
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::transfer::list::{Asked, Builder, List};
-use crate::transfer::{Count, Direction, Notify, Terms};
+use crate::transfer::{Count, Direction};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -98,43 +99,6 @@ unsafe fn list(ep: &Arc<Endpoint>, args: &weft_list_args) -> Result<List> {
             .map_err(|error| error.about(&format!("entry {i}")))?;
     }
     list.finish(args.flags & WEFT_CLASS_LATENCY != 0)
-}
-
-/// What a transfer says beside its geometry.
-struct Said<'a> {
-    direction: Direction,
-    flags: u32,
-    notify: Option<Notify<'a>>,
-    count: Option<Count>,
-    timeout_ns: u64,
-    user_data: *mut c_void,
-    queue: *const weft_queue,
-}
-
-/// Runs `submit` with the terms, and stores the id.
-///
-/// # Safety
-/// `transfer` must be NULL or valid.
-unsafe fn submit(
-    ep: &Arc<Endpoint>,
-    said: &Said,
-    transfer: *mut weft_transfer,
-    submit: impl FnOnce(&Terms) -> Result<u64>,
-) -> Result<()> {
-    let queue = if said.queue.is_null() { None } else { Some(handle::queue(said.queue)?) };
-    let id = submit(&Terms {
-        direction: said.direction,
-        notify: said.notify,
-        count: said.count,
-        each_peer: said.flags & WEFT_COMPLETE_EACH_PEER != 0,
-        urgent: said.flags & WEFT_CLASS_LATENCY != 0,
-        timeout_ns: timeout("timeout_ns", said.timeout_ns)?,
-        user_data: said.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(transfer, id) };
-    Ok(())
 }
 
 /// # Safety

@@ -1,12 +1,12 @@
 //! Transfers: writes and reads of ranges and pages.
 
 use super::completion::{weft_queue, weft_transfer};
-use super::config;
 use super::counter::weft_counter;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::memory::{weft_memory, weft_remote_memory};
 use super::status::weft_status;
+use super::terms;
 use crate::transfer::Direction;
 use std::ffi::c_void;
 
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn weft_write(
     args: *const weft_range_args,
     transfer: *mut weft_transfer,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| config::submit_range(ep, Direction::Write, args, transfer)))
+    guard(|| with_endpoint(endpoint, |ep| terms::submit_range(ep, Direction::Write, args, transfer)))
 }
 
 /// Reads one range of remote memory into local memory. As `weft_write`, in the
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn weft_read(
     args: *const weft_range_args,
     transfer: *mut weft_transfer,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| config::submit_range(ep, Direction::Read, args, transfer)))
+    guard(|| with_endpoint(endpoint, |ep| terms::submit_range(ep, Direction::Read, args, transfer)))
 }
 
 /// Writes pages of local memory into pages of remote memory; otherwise as
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn weft_write_pages(
     args: *const weft_pages_args,
     transfer: *mut weft_transfer,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| config::submit_pages(ep, Direction::Write, args, transfer)))
+    guard(|| with_endpoint(endpoint, |ep| terms::submit_pages(ep, Direction::Write, args, transfer)))
 }
 
 /// Reads pages of remote memory into pages of local memory; otherwise as
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn weft_read_pages(
     args: *const weft_pages_args,
     transfer: *mut weft_transfer,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| config::submit_pages(ep, Direction::Read, args, transfer)))
+    guard(|| with_endpoint(endpoint, |ep| terms::submit_pages(ep, Direction::Read, args, transfer)))
 }
 
 /// Ends a transfer, a send, an atomic or a wait for counters early: its completion

@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::status::{Error, Result, Status};
 use crate::transfer::atomic::{self, Atomic, AtomicSpec, Request, WORD};
 use crate::transfer::completion::KIND_ATOMIC;
-use crate::transfer::table::Body;
+use crate::transfer::table::{Body, Work};
 use crate::transfer::Outcome;
 
 /// Answers that may wait for the peer to take them.
@@ -59,9 +59,7 @@ impl Endpoint {
             peer: remote.peer,
             submit_ns: now,
             bytes: 0,
-            transfer: None,
-            atomic: Some(atomic),
-            _expecting: None,
+            work: Work::Atomic(atomic),
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);
@@ -127,7 +125,7 @@ impl Core {
     /// home. The caller's hold goes with it.
     pub(super) fn go_on_atomic(&self, id: u64, now: u64) {
         // SAFETY: held by the caller.
-        let Some(atomic) = &unsafe { self.table.body(self.table.held_slot(id)) }.atomic else { return };
+        let Some(atomic) = unsafe { self.table.body(self.table.held_slot(id)) }.atomic() else { return };
         match atomic.remote.wait(id) {
             // Whoever hands out the answer has the hold now.
             None => return,
@@ -153,7 +151,7 @@ impl Core {
         let slot = self.table.held_slot(id);
         // SAFETY: held by the caller.
         let body = unsafe { self.table.body(slot) };
-        body.atomic.as_ref().filter(|_| self.table.is_active(id)).map(|atomic| atomic.request)
+        body.atomic().filter(|_| self.table.is_active(id)).map(|atomic| atomic.request)
     }
 }
 

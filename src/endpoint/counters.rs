@@ -10,7 +10,7 @@ use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, Raised, VALUE_MAX};
 use crate::transfer::expect::{Entry, Expecting};
 use crate::transfer::list::Raises;
-use crate::transfer::table::{Body, Counting};
+use crate::transfer::table::{Body, Counting, Work};
 use crate::transfer::{Direction, ExpectSpec, Outcome, Terms};
 use std::sync::Arc;
 
@@ -53,9 +53,7 @@ impl Endpoint {
             peer: 0,
             submit_ns: now,
             bytes: 0,
-            transfer: None,
-            atomic: None,
-            _expecting: Some(expecting),
+            work: Work::Expect { _until: expecting },
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);

@@ -23,7 +23,7 @@ impl Core {
     /// A transfer that the caller holds.
     pub(super) fn held(&self, id: u64) -> Option<&Move> {
         // SAFETY: held by the hand-over.
-        unsafe { self.table.body(self.table.held_slot(id)) }.transfer.as_ref()
+        unsafe { self.table.body(self.table.held_slot(id)) }.transfer()
     }
 
     /// Sends a transfer that may start on its way: to the workers that have lanes

@@ -11,8 +11,8 @@ use crate::transfer::geometry::{Cut, Pages};
 use crate::transfer::list::{List, Part};
 use crate::transfer::queue::Queue;
 use crate::transfer::shape::{check_access, Paged, Shape};
-use crate::transfer::table::{Body, Counting, Left, Move};
-use crate::transfer::{Direction, Outcome, SendSpec, Terms, TransferSpec};
+use crate::transfer::table::{Body, Counting, Left, Move, Work};
+use crate::transfer::{Direction, Outcome, SendSpec, Terms};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -29,18 +29,23 @@ impl Endpoint {
         now.saturating_add(timeout)
     }
 
-    pub fn submit(&self, spec: TransferSpec) -> Result<u64> {
+    pub fn submit(
+        &self,
+        local: &Arc<Memory>,
+        remote: &Arc<RemoteMemory>,
+        pages: &Pages,
+        terms: &Terms,
+    ) -> Result<u64> {
         self.core.check_open()?;
-        let (local, remote) = (spec.local, spec.remote);
         if let Some(error) = Error::of_remote(remote.state()) {
             return Err(error);
         }
-        check_access(spec.terms.direction, local, remote)?;
-        let counting = self.counting(&spec.terms, remote, (spec.pages.page_len, spec.pages.count()))?;
+        check_access(terms.direction, local, remote)?;
+        let counting = self.counting(terms, remote, (pages.page_len, pages.count()))?;
         let whole = counting.is_some_and(|counting| counting.at_end == 0);
-        let paged = check_pages(&spec.pages, local, remote, (spec.terms.urgent, whole))?;
-        paged.geometry.check_destination(spec.terms.direction)?;
-        self.launch((Shape::own(paged), counting), &spec.terms, || remote.state())
+        let paged = check_pages(pages, local, remote, (terms.urgent, whole))?;
+        paged.geometry.check_destination(terms.direction)?;
+        self.launch((Shape::own(paged), counting), terms, || remote.state())
     }
 
     /// Begins a transfer of one peer and sends it on its way. `state`: of its peer and
@@ -57,7 +62,7 @@ impl Endpoint {
             return Err(self.no_places(terms.queue, 1));
         }
         let body = body(what, terms, Some(terms.queue.clone()), now);
-        let slices = body.transfer.as_ref().map_or(0, |transfer| transfer.slices);
+        let slices = body.transfer().map_or(0, |transfer| transfer.slices);
         let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
@@ -101,9 +106,7 @@ impl Endpoint {
             peer: 0,
             submit_ns: now,
             bytes: list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
-            transfer: None,
-            atomic: None,
-            _expecting: None,
+            work: Work::Parts,
         };
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
@@ -241,9 +244,7 @@ impl Endpoint {
             peer: peer.id,
             submit_ns: now,
             bytes: spec.data.len() as u64,
-            transfer: None,
-            atomic: None,
-            _expecting: None,
+            work: Work::Send,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
@@ -257,6 +258,7 @@ impl Endpoint {
         if !self.send_now(peer.id, id, (spec.data, allowance), now) {
             let data = spec.data.into();
             core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data, allowance });
+            self.hurry(now);
         }
         Ok(id)
     }
@@ -320,7 +322,7 @@ fn body(
         peer: view.peer(),
         submit_ns: now,
         bytes: view.bytes(),
-        transfer: Some(Move {
+        work: Work::Transfer(Move {
             direction: terms.direction,
             urgent: terms.urgent,
             slices: view.slices(),
@@ -328,7 +330,5 @@ fn body(
             counting,
             shape,
         }),
-        atomic: None,
-        _expecting: None,
     }
 }

@@ -248,9 +248,8 @@ impl Worker {
         if !link.channels[channel].is_next(number) || !link.takes(channel) {
             link.channels[channel].receive(number, kind, body, now);
         } else if let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) {
-            match self.hand_over(&mut link, kind, body, now) {
-                Delivery::Stalled => link.channels[channel].receive(number, kind, body, now),
-                delivery => link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently)),
+            if !self.hand_in(&mut link, channel, (kind, body), now) {
+                link.channels[channel].receive(number, kind, body, now);
             }
             self.bring_back(link, now);
         }
@@ -295,18 +294,25 @@ impl Worker {
         while let Some(link) = self.link(peer).filter(|link| link.takes(channel)) {
             let Some((kind, body)) = link.channels[channel].take_deliverable() else { return };
             let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) else { return };
-            let delivery = self.hand_over(&mut link, kind, &body, now);
-            let stalled = matches!(delivery, Delivery::Stalled);
-            if stalled {
+            let taken = self.hand_in(&mut link, channel, (kind, &body), now);
+            if !taken {
                 link.channels[channel].put_back(kind, body);
-            } else {
-                link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
             }
             self.bring_back(link, now);
-            if stalled {
+            if !taken {
                 return;
             }
         }
+    }
+
+    /// Hands over the next frame of a channel; false if there is no room for it.
+    fn hand_in(&mut self, link: &mut Link, channel: usize, (kind, body): (Kind, &[u8]), now: u64) -> bool {
+        let delivery = self.hand_over(link, kind, body, now);
+        let taken = !matches!(delivery, Delivery::Stalled);
+        if taken {
+            link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
+        }
+        taken
     }
 
     fn hand_over(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
@@ -496,7 +502,7 @@ impl Worker {
         let Some(slot) = core.table.read(id) else { return };
         // SAFETY: held as a reader until it is released.
         let body = unsafe { core.table.body(slot) };
-        if let (Some(link), Some(transfer)) = (self.link(peer), &body.transfer) {
+        if let (Some(link), Some(transfer)) = (self.link(peer), body.transfer()) {
             link.push_arrived(id, transfer, early);
             link.channels.iter_mut().for_each(|channel| channel.sweep(|id| core.table.is_active(id)));
             if early {

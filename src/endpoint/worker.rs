@@ -290,7 +290,7 @@ impl Worker {
         let slot = core.table.held_slot(id);
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
-        let Some(transfer) = &body.transfer else { return left.push(core.table.leave(slot, 0)) };
+        let Some(transfer) = body.transfer() else { return left.push(core.table.leave(slot, 0)) };
         let (view, slices) = (transfer.view(), transfer.slices);
         let lanes = match &early {
             Some(lane) => std::slice::from_ref(lane),

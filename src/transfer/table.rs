@@ -110,20 +110,44 @@ pub struct Body {
     pub peer: u64,
     pub submit_ns: u64,
     pub bytes: u64,
-    /// `None` for what is no transfer, and for what has parts.
-    pub transfer: Option<Move>,
-    pub atomic: Option<Atomic>,
+    pub work: Work,
+}
+
+/// What an operation is at.
+pub enum Work {
+    Send,
+    Transfer(Move),
+    /// It has parts, which are operations of their own.
+    Parts,
+    Atomic(Atomic),
     /// It leaves the counters that it waits for when the slot is free.
-    pub _expecting: Option<Expecting>,
+    Expect {
+        _until: Expecting,
+    },
 }
 
 impl Body {
+    #[inline]
+    pub fn transfer(&self) -> Option<&Move> {
+        match &self.work {
+            Work::Transfer(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    pub fn atomic(&self) -> Option<&Atomic> {
+        match &self.work {
+            Work::Atomic(atomic) => Some(atomic),
+            _ => None,
+        }
+    }
+
     /// How it ends if that is because of a remote memory; `None` if it does not use it.
     fn if_using(&self, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
-        if self.atomic.as_ref().is_some_and(|atomic| Arc::ptr_eq(&atomic.remote, remote)) {
+        if self.atomic().is_some_and(|atomic| Arc::ptr_eq(&atomic.remote, remote)) {
             return Some(outcome);
         }
-        let view = self.transfer.as_ref().map(Move::view).filter(|view| view.uses(remote))?;
+        let view = self.transfer().map(Move::view).filter(|view| view.uses(remote))?;
         Some(Outcome { entry: view.entry_of(remote), ..outcome })
     }
 }
@@ -391,7 +415,7 @@ impl Table {
         let id = self.id_of(slot);
         // SAFETY: the flow holds the slot until it has left.
         let body = unsafe { self.body(slot) };
-        let notify = body.transfer.as_ref().is_some_and(Move::is_announced).then_some(body.peer);
+        let notify = body.transfer().is_some_and(Move::is_announced).then_some(body.peer);
         let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
         debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
         let after = before - FLOW - arrived;
@@ -460,7 +484,7 @@ impl Table {
         (peer, value): (Option<u64>, u64),
         now: u64,
     ) -> bool {
-        let _passing = self.gate.pass();
+        let passing = self.gate.pass();
         let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
@@ -480,8 +504,7 @@ impl Table {
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;
         self.count(body, &completion, outcome.status);
-        explain(&completion, outcome, slot.deadline.load(Ordering::Relaxed));
-        let queue = body.queue.clone();
+        let (queue, deadline) = (body.queue.clone(), slot.deadline.load(Ordering::Relaxed));
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
         self.active.fetch_sub(queue.is_some().into(), Ordering::Release);
@@ -492,6 +515,9 @@ impl Table {
         if let Some(queue) = queue {
             queue.publish(completion);
         }
+        // Last: nobody waits for what the host program does with a line of the log.
+        drop(passing);
+        explain(&completion, outcome, deadline);
         true
     }
 
@@ -515,7 +541,7 @@ impl Table {
             });
         }
         // A whole's parts have told their peers.
-        let notifies = body.transfer.as_ref().is_some_and(|transfer| transfer.notify.is_some());
+        let notifies = body.transfer().is_some_and(|transfer| transfer.notify.is_some());
         if notifies && status == Status::Ok {
             self.tally.notified();
         }
@@ -526,7 +552,7 @@ impl Table {
         if outcome.status == Status::Ok || outcome.entry.is_some() {
             return outcome;
         }
-        Outcome { entry: body.transfer.as_ref().and_then(|t| t.view().first_entry()), ..outcome }
+        Outcome { entry: body.transfer().and_then(|t| t.view().first_entry()), ..outcome }
     }
 
     /// Whether it is an operation with parts, which has not ended.
@@ -608,7 +634,8 @@ impl Table {
 
 /// Says why an operation failed: what its completion has no room for.
 fn explain(completion: &Completion, outcome: Outcome, deadline: u64) {
-    if outcome.status == Status::Ok {
+    let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };
+    if outcome.status == Status::Ok || !log::log_enabled!(level) {
         return;
     }
     let Completion { transfer, peer, submit_ns, .. } = completion;
