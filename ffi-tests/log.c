@@ -139,6 +139,19 @@ static void end_waiting(struct waiting *w)
     box_close(w->box);
 }
 
+/* A line may come a little after the completion that it explains. */
+static void await_line(struct lines *lines, const char *wanted)
+{
+    uint64_t end = now_ns() + patience_ms() * MS;
+    for (bool found = false; !found; sleep_ms(1)) {
+        pthread_mutex_lock(&lines->lock);
+        found = strstr(lines->text, wanted) != NULL;
+        pthread_mutex_unlock(&lines->lock);
+        if (!found && now_ns() > end)
+            FAIL("\"%s\" is not in: %s", wanted, lines->text);
+    }
+}
+
 static void failures_are_explained(void)
 {
     struct lines *lines = new_lines();
@@ -149,11 +162,10 @@ static void failures_are_explained(void)
     w.args.timeout_ns = 10 * MS;
     CHECK_OK(weft_write(w.box->endpoint, &w.args, &id));
     CHECK_STATUS(box_await(w.box, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
-    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64 ": the deadline passed, "
              "10000000 ns after the submission", id, w.peer);
-    if (strstr(lines->text, wanted) == NULL)
-        FAIL("\"%s\" is not in: %s", wanted, lines->text);
+    await_line(lines, wanted);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     end_waiting(&w);
 }
 
