@@ -156,6 +156,14 @@ typedef int32_t weft_category;
 /** The target refused the access (wrong key, or not the allowed direction). */
 #define WEFT_ERR_REMOTE_ACCESS -29
 
+/**
+ * A rail failed, others go on, and what this operation had on it cannot be done
+ * again safely: pages that raise a counter each may have raised it already, or
+ * a notification may have arrived. (All other operations go on without a word.)
+ * Also the status of a `WEFT_COMPLETION_RAIL_DOWN`.
+ */
+#define WEFT_ERR_RAIL_LOST -30
+
 /** An argument is wrong; the message says which and why. */
 #define WEFT_ERR_INVALID -40
 
@@ -1163,6 +1171,16 @@ typedef struct weft_completion {
 
 /** A `weft_fetch_add` or `weft_compare_swap` ended: `value`. */
 #define WEFT_COMPLETION_ATOMIC 9
+
+/**
+ * A rail of this endpoint (`rail`, and as `value`) has lost its way to a peer that other
+ * rails still reach, and reaches no other: `status` is `WEFT_ERR_RAIL_LOST`. What it
+ * carried goes over the others; nothing is to be done. `provider_errno` says why.
+ */
+#define WEFT_COMPLETION_RAIL_DOWN 10
+
+/** A rail that was down (`rail`, and as `value`) reaches a peer again, and is used. */
+#define WEFT_COMPLETION_RAIL_UP 11
 
 /**
  * Takes up to `max` completions from the endpoint's own queue, in the order

@@ -23,6 +23,7 @@ pub enum Status {
     NoCommonFabric = -27,
     MemoryGone = -28,
     RemoteAccess = -29,
+    RailLost = -30,
     Invalid = -40,
     Handle = -41,
     Range = -42,
@@ -63,6 +64,11 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
     (Status::NoCommonFabric, c"WEFT_ERR_NO_COMMON_FABRIC", c"the two endpoints have no fabric in common"),
     (Status::MemoryGone, c"WEFT_ERR_MEMORY_GONE", c"the remote memory was deregistered by its owner"),
     (Status::RemoteAccess, c"WEFT_ERR_REMOTE_ACCESS", c"the target refused the access"),
+    (
+        Status::RailLost,
+        c"WEFT_ERR_RAIL_LOST",
+        c"a rail failed, and what it carried may have counted, or been told, already",
+    ),
     (Status::Invalid, c"WEFT_ERR_INVALID", c"an argument is wrong"),
     (
         Status::Handle,

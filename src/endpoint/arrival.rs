@@ -49,7 +49,7 @@ fn take(core: &Core, link: &mut Link, at: usize) {
     }
 }
 
-fn count_lanes(link: &Link) {
+pub(super) fn count_lanes(link: &Link) {
     let up = link.lanes_up();
     let count = |rail: fn(&Plan) -> usize| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
     *link.peer.lanes.lock() = up.to_vec();
@@ -97,8 +97,11 @@ impl Worker {
     pub fn link_greeted(&mut self, peer: u64, plan: Plan, nonce: u64, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
+        if link.fencing.contains(&plan) {
+            return; // It greets again.
+        }
         if link.up {
-            // A lane for memory that not all rails know.
+            // A lane for memory that not all rails know, or one that comes back.
             let ours = &core.rails[plan.rail].fabric;
             let theirs = link.peer.address.rails.get(plan.remote_rail).map(|rail| &rail.fabric);
             let serving = link.approaches.serving().map(|serving| &serving.fabric);
@@ -117,6 +120,7 @@ impl Worker {
     pub fn link_lane_up(&mut self, peer: u64, plan: Plan, now: u64) {
         let Some(link) = self.link(peer) else { return };
         link.approaches.lane_up(plan, now);
+        link.has_returned(plan, now);
         count_lanes(link);
         self.mark(peer);
         self.come_closer(peer, now);
@@ -126,6 +130,9 @@ impl Worker {
     pub fn link_lane_failed(&mut self, peer: u64, plan: Plan, errno: i32, why: String, now: u64) {
         let Some(link) = self.link(peer) else { return };
         link.approaches.lane_failed(plan, why);
+        if link.up && link.approaches.serving().is_some_and(|serving| serving.plans.contains(&plan)) {
+            link.let_return(plan, now);
+        }
         link.last_errno = errno;
         count_lanes(link);
         if link.up && link.lanes_up().is_empty() {

@@ -1,5 +1,6 @@
 //! The life of lanes: greeting, warming, failing, closing.
 
+use super::failover::Fence;
 use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::{error_text, Posted};
@@ -19,10 +20,14 @@ const AGAIN_NS: u64 = 20_000_000;
 /// fail once because both sides opened it at the same time.
 const PATIENCE: u32 = 5;
 
+/// A lane to a peer that is up gives up after so long, and begins anew later.
+const RETURN_NS: u64 = 1_000_000_000;
+
 pub struct Greeting {
     nonce: u64,
     next_ns: u64,
     failures: u32,
+    since_ns: u64,
 }
 
 impl Greeting {
@@ -70,7 +75,7 @@ impl Worker {
         if work.lanes.len() <= at {
             work.lanes.resize_with(at + 1, || None);
         }
-        let greeting = Greeting { nonce, next_ns: 0, failures: 0 };
+        let greeting = Greeting { nonce, next_ns: 0, failures: 0, since_ns: self.core.clock.now() };
         work.lanes[at] = Some(LaneWork {
             lane,
             peer: peer.clone(),
@@ -80,6 +85,10 @@ impl Worker {
             memory: None,
             closing: false,
             drain: Default::default(),
+            fence: None,
+            errno: 0,
+            looks: 0,
+            probe_ns: 0,
         });
         let of = place(peer.id);
         if self.lanes_of.len() <= of {
@@ -104,10 +113,16 @@ impl Worker {
     /// those that were.
     pub fn greet_lanes(&mut self, now: u64) {
         let core = self.core.clone();
-        let mut failed = Vec::new();
+        let (mut failed, mut unanswered) = (Vec::new(), Vec::new());
         for work in &mut self.rails {
             for lane in work.lanes.iter_mut().flatten().filter(|lane| !lane.closing) {
                 let Some(state) = work.rail.lane(lane.lane).map(|l| l.state) else { continue };
+                let greets = matches!(state, LaneState::Greeting | LaneState::Warming);
+                let late = now.saturating_sub(lane.greeting.since_ns) > RETURN_NS;
+                if greets && late && lane.peer.state() == PeerState::Up && work.rail.limits().cuts {
+                    unanswered.push((work.rail.index, lane.lane));
+                    continue;
+                }
                 if now < lane.greeting.next_ns || !matches!(state, LaneState::Greeting | LaneState::Warming) {
                     continue;
                 }
@@ -151,6 +166,23 @@ impl Worker {
         for (peer, plan, errno) in failed {
             self.say_failed(&peer, plan, errno);
         }
+        for (rail, lane) in unanswered {
+            self.give_up_lane(rail, lane);
+        }
+    }
+
+    /// A lane to a peer that is up was not answered: it begins anew later.
+    fn give_up_lane(&mut self, rail: usize, lane: u32) {
+        let Some(r) = self.rails.iter().position(|work| work.rail.index == rail) else { return };
+        let work = &mut self.rails[r];
+        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
+        of.closing = true;
+        let (peer, plan) = (of.peer.clone(), Plan { rail, remote_rail: work.rail.remote_rail(lane) });
+        work.rail.cut_lane(lane);
+        if let Some(lanes) = self.lanes_of.get_mut(place(peer.id)) {
+            lanes.retain(|other| *other != (r, lane));
+        }
+        self.say_failed(&peer, plan, libc::ETIMEDOUT);
     }
 
     fn say_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
@@ -267,6 +299,7 @@ impl Worker {
         let work = &mut self.rails[r];
         let Some(of) = work.rail.lane_mut(lane).filter(|l| l.state == LaneState::Warming) else { return };
         of.state = LaneState::Up;
+        of.delivered_ns = now;
         let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
         let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone())
         else {
@@ -277,6 +310,7 @@ impl Worker {
         } else {
             self.tell_home(&peer, Command::LaneUp { peer: peer.id, plan });
         }
+        self.welcome_back(r, &peer);
     }
 
     /// An operation of a lane failed. A lane that greets tries again for a
@@ -304,6 +338,11 @@ impl Worker {
             rail: Some(index as u32),
             entry: None,
         };
+        if state == LaneState::Up && peer.is_served_by(index) && self.may_break(r, &peer, plan) {
+            return self.break_lane(r, lane, outcome, false);
+        }
+        let work = &mut self.rails[r];
+        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
         if matches!(state, LaneState::Up | LaneState::Down) && peer.is_served_by(index) {
             peer.note_failure(outcome);
         }
@@ -333,6 +372,11 @@ impl Worker {
     /// A peer has ended, or only the rails in `keep` serve it: the other lanes take
     /// nothing new, and go when the fabric has given back what they have in flight.
     pub fn drop_lanes(&mut self, peer: u64, keep: u64) {
+        for of in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
+            if of.peer.id == peer && of.fence.is_some() {
+                of.fence = None;
+            }
+        }
         let Some(lanes) = self.lanes_of.get_mut(place(peer)) else { return };
         // A successor at the same place may have lanes here already.
         let of_peer = |(r, lane): &(usize, u32)| {
@@ -356,17 +400,25 @@ impl Worker {
 
     /// Takes off the lanes that wait for nothing any more.
     pub fn reap_closing(&mut self) {
-        for work in &mut self.rails {
+        let mut broken = Vec::new();
+        for (r, work) in self.rails.iter_mut().enumerate() {
             for place in &mut work.lanes {
                 let rail = &work.rail;
                 let empty = |lane: &mut LaneWork| {
-                    lane.closing && rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0)
+                    let at_rest = lane.closing && lane.fence != Some(Fence::Asked);
+                    at_rest && rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0)
                 };
-                if let Some(mut gone) = place.take_if(empty) {
+                let Some(mut gone) = place.take_if(empty) else { continue };
+                if gone.fence.is_some() {
+                    broken.push((r, gone));
+                } else {
                     gone.abandon(&mut work.rail, &self.core.table, &mut self.left);
                     work.rail.remove_lane(gone.lane);
                 }
             }
+        }
+        for (r, gone) in broken {
+            self.finish_breaking(r, gone);
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::memory::{Memory, RemoteMemory};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
 use crate::status::{Error, Result, Status};
+use crate::transfer::claims::Run;
 use crate::transfer::Outcome;
 use crossbeam_queue::ArrayQueue;
 use parking_lot::{Condvar, Mutex};
@@ -73,6 +74,40 @@ pub enum Command {
     LaneDrained {
         peer: u64,
         plan: Plan,
+    },
+    /// A lane that served failed, or the peer says that its end did (`told`): it is cut.
+    LaneBroken {
+        peer: u64,
+        plan: Plan,
+        outcome: Outcome,
+        told: bool,
+    },
+    /// Nothing of it moves any more, on either side: it may greet again.
+    LaneFenced {
+        peer: u64,
+        plan: Plan,
+    },
+    /// To a lane's worker: the peer has cut its end, and (`asks`) waits for ours.
+    Cut {
+        peer: u64,
+        plan: Plan,
+        asks: bool,
+    },
+    /// Our end is cut, as the peer asked.
+    LaneCut {
+        peer: u64,
+        plan: Plan,
+    },
+    /// To a worker with lanes: runs of a transfer that lanes left which failed. The
+    /// sender's hold goes with it.
+    Again {
+        id: u64,
+        runs: Vec<Run>,
+        hops: u32,
+    },
+    /// To a peer's workers: some of its lanes stand still; do the others move?
+    Probe {
+        peer: u64,
     },
     EndPeer {
         peer: u64,

@@ -10,6 +10,7 @@ mod bundles;
 mod carry;
 pub mod core;
 mod counters;
+mod failover;
 pub mod fork;
 mod greet;
 pub mod inbox;

@@ -177,6 +177,9 @@ impl Worker {
 
     /// A frame came over rail `r`.
     pub fn frame(&mut self, r: usize, frame: &[u8], now: u64) {
+        if frame.is_empty() {
+            return; // Its sender only wanted to know whether it can be sent.
+        }
         let Some((header, body)) = Header::read(frame) else { return self.core.count_rubbish() };
         if header.kind == Kind::Hello {
             return self.hello(r, body);
@@ -321,6 +324,7 @@ impl Worker {
             Kind::Notify => self.notification(link, body, now),
             Kind::Count | Kind::Raise => self.raise(body, now),
             Kind::Atomic => self.atomic(link, body),
+            Kind::Nothing => Delivery::Taken,
             Kind::AtomicDone => self.atomic_done(link, body, now),
             _ => self.system(link, kind, body, now),
         }
@@ -365,6 +369,8 @@ impl Worker {
                 link.revoking.push(memory);
             }
             (Kind::Revoked, Some([memory]), ..) => core.revoked(memory, link.peer.id),
+            (Kind::Fence, _, Some(rails), _) => self.fence_of(&link.peer, rails, true),
+            (Kind::Fenced, _, Some(rails), _) => self.fence_of(&link.peer, rails, false),
             _ => core.count_rubbish(),
         }
         Delivery::TakenUrgently

@@ -5,6 +5,7 @@
 //! `talk` that of links.
 
 use super::core::Core;
+use super::failover::{Fence, Health};
 use super::inbox::{Command, RailRegistrations};
 use super::part::Drain;
 use super::{EndpointConfig, Idle, PackingMode};
@@ -16,11 +17,12 @@ use crate::peer::wire::{self, Header, Kind};
 use crate::peer::Peer;
 use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
+use crate::transfer::claims::Run;
 use crate::transfer::flow::{Packing, Share};
 use crate::transfer::flows::Flows;
 use crate::transfer::pack::Landing;
 use crate::transfer::shape::View;
-use crate::transfer::table::{Left, Table, ARRIVED};
+use crate::transfer::table::{Left, Move, Slot, Table, ARRIVED};
 use crate::transfer::{Direction, Outcome};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -68,6 +70,7 @@ pub struct RailWork {
     pub rail: Rail,
     /// By the place of the lane.
     pub lanes: Vec<Option<LaneWork>>,
+    pub health: Health,
     turn: usize,
 }
 
@@ -83,6 +86,27 @@ pub struct LaneWork {
     pub closing: bool,
     /// Its peer parts, or we do.
     pub drain: Drain,
+    /// It failed, and others go on.
+    pub fence: Option<Fence>,
+    pub errno: i32,
+    /// How often it was seen to stand still, and when others were last asked.
+    pub looks: u32,
+    pub probe_ns: u64,
+}
+
+impl RailWork {
+    fn new(rail: Rail) -> RailWork {
+        RailWork { rail, lanes: Vec::new(), health: Health::default(), turn: 0 }
+    }
+
+    /// The flows of a lane that can carry a transfer.
+    fn flows_for(&mut self, peer: u64, lane: u32, view: View) -> Option<&mut Flows> {
+        let RailWork { rail, lanes, .. } = self;
+        let of = rail.lane(lane).filter(|of| of.state == LaneState::Up && of.peer == peer)?;
+        let work = lanes.get_mut(lane_index(lane))?.as_mut()?;
+        let takes = work.drain == Drain::No && work.peer.is_served_by(rail.index);
+        (takes && view.reaches(rail.index, of.remote_rail)).then_some(&mut work.flows)
+    }
 }
 
 /// How the small pages of a transfer go.
@@ -122,7 +146,7 @@ impl Worker {
         Worker {
             index,
             core,
-            rails: rails.into_iter().map(|rail| RailWork { rail, lanes: Vec::new(), turn: 0 }).collect(),
+            rails: rails.into_iter().map(RailWork::new).collect(),
             links: Vec::new(),
             lanes_of: Vec::new(),
             dirty: Vec::new(),
@@ -267,12 +291,14 @@ impl Worker {
     /// way: control frames take the first lane that is up.
     fn early_lane(&self, id: u64) -> Option<(usize, u32)> {
         let transfer = self.core.held(id)?;
+        if !transfer.is_announced() || transfer.direction != Direction::Write {
+            return None;
+        }
         let peer = transfer.view().peer();
         let lanes = self.lanes_of.get(place(peer))?;
-        let one = transfer.urgent && transfer.slices == 1;
-        let here = self.core.inboxes.len() == 1 || one && self.link_here(peer).is_some();
-        let wanted = transfer.is_announced() && transfer.direction == Direction::Write;
-        if !wanted || !here || lanes.len() > 1 && !one {
+        // With others, another one may have to do again what this one lost.
+        let alone = self.link_here(peer).is_some_and(|link| link.lanes_up().len() == 1);
+        if !alone {
             return None;
         }
         let first = lanes.first().copied().filter(|lane| self.control_lane(peer) == Some(*lane))?;
@@ -286,45 +312,65 @@ impl Worker {
     /// Begins a transfer's flows on the peer's lanes here.
     fn start(&mut self, id: u64) {
         let early = self.early_lane(id);
-        let Worker { core, rails, lanes_of, left, turn, .. } = self;
+        let core = self.core.clone();
         let slot = core.table.held_slot(id);
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
-        let Some(transfer) = body.transfer() else { return left.push(core.table.leave(slot, 0)) };
+        let Some(transfer) = body.transfer() else { return self.left.push(core.table.leave(slot, 0)) };
+        if self.begin(slot, (body.peer, transfer), early, Vec::new()).is_some() {
+            // The lanes went meanwhile: there may be others.
+            self.again(id, Vec::new(), 0);
+        }
+    }
+
+    /// Begins flows that first do these runs; hands them back if no lane here can.
+    pub(super) fn begin_again(&mut self, id: u64, runs: Vec<Run>) -> Option<Vec<Run>> {
+        let core = self.core.clone();
+        let slot = core.table.held_slot(id);
+        // SAFETY: the hand-over holds the slot.
+        let body = unsafe { core.table.body(slot) };
+        match body.transfer() {
+            Some(transfer) if Table::wanted(slot) => self.begin(slot, (body.peer, transfer), None, runs),
+            _ => Some(runs),
+        }
+    }
+
+    /// Begins flows on the lanes here that can carry a transfer, or on the one that is
+    /// to tell of it early. `None`: the hand-over's hold went with them. Else the runs
+    /// are the caller's again.
+    fn begin(
+        &mut self,
+        slot: &Slot,
+        (peer, transfer): (u64, &Move),
+        early: Option<(usize, u32)>,
+        mut runs: Vec<Run>,
+    ) -> Option<Vec<Run>> {
+        let Worker { core, rails, lanes_of, turn, .. } = self;
         let (view, slices) = (transfer.view(), transfer.slices);
         let lanes = match &early {
             Some(lane) => std::slice::from_ref(lane),
-            None => lanes_of.get(place(body.peer)).map_or(&[][..], Vec::as_slice),
+            None => lanes_of.get(place(peer)).map_or(&[][..], Vec::as_slice),
         };
-        let workers = core.inboxes.len() as u64;
+        let wanted = (lanes.len() as u64).min(slices) as usize;
+        let sharers = (wanted * core.inboxes.len()) as u64;
+        let packing = packing(&core.config, view);
         let mut chosen = 0;
-        let wanted = (lanes.len() as u64).min(slices);
-        let (sharers, packing) = (wanted * workers, packing(&core.config, view));
-        let share = Share { sharers, packing, early: early.is_some() };
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
             let (r, lane) = lanes[(*turn + i) % lanes.len()];
-            let work = &mut rails[r];
-            let up = work.rail.lane(lane).is_some_and(|l| {
-                let up = l.state == LaneState::Up && l.peer == body.peer;
-                up && view.reaches(work.rail.index, l.remote_rail)
-            });
-            if !up || chosen == wanted {
-                continue;
-            }
-            if let Some(lane) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
-                if lane.drain == Drain::No && lane.peer.is_served_by(work.rail.index) {
-                    lane.flows.begin(slot, transfer, &share);
-                    chosen += 1;
-                }
-            }
+            let Some(of) = rails[r].flows_for(peer, lane, view).filter(|_| chosen < wanted) else { continue };
+            // They are no more than two windows: the first one does them.
+            let again = std::mem::take(&mut runs);
+            of.begin(slot, transfer, Share { sharers, packing, early: early.is_some(), again });
+            chosen += 1;
         }
         // The hand-over's hold becomes the first flow's.
         match chosen {
-            0 => left.push(core.table.leave(slot, 0)),
+            0 => return Some(runs),
             1 => {}
-            more => core.table.share(slot, more - 1),
+            more => core.table.share(slot, more as u64 - 1),
         }
+        None
     }
 
     fn reap(&mut self, r: usize, now: u64) -> bool {
@@ -350,7 +396,9 @@ impl Worker {
                 let lane = work.lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
                 let Some(lane) = lane.filter(|lane| lane.lane == done.lane) else { return };
                 let slices = if done.errno == 0 { done.slices } else { 0 };
-                lane.flows.reaped(done.flow, done.posts, slices, &self.core.table, &mut self.left);
+                let covered = work.rail.covered(done.lane);
+                let arrived = (done.posts, slices);
+                lane.flows.reaped(done.flow, arrived, covered, &self.core.table, &mut self.left);
             }
             Work::Bundle if done.errno == 0 => {}
             Work::Receive => self.received(r, done, now),
@@ -477,6 +525,9 @@ impl Worker {
         self.greet_lanes(now);
         self.tend_links(now);
         self.advance_drains(now);
+        self.watch_lanes(now);
+        self.bring_lanes_back(now);
+        self.tell_health(now);
         self.rails.iter_mut().for_each(|work| work.rail.park(now));
         self.reap_closing();
     }
@@ -491,6 +542,14 @@ impl Worker {
             Command::DropLanes { peer, keep } => self.drop_lanes(peer, keep),
             Command::DrainLanes { peer } => self.drain_lanes(peer, now),
             Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
+            Command::LaneBroken { peer, plan, outcome, told } => {
+                self.link_lane_broken(peer, plan, outcome, told, now)
+            }
+            Command::LaneFenced { peer, plan } => self.link_lane_fenced(peer, plan, now),
+            Command::Cut { peer, plan, asks } => self.cut(peer, plan, asks),
+            Command::LaneCut { peer, plan } => self.link_lane_cut(peer, plan),
+            Command::Again { id, runs, hops } => self.again(id, runs, hops),
+            Command::Probe { peer } => self.probe_lanes(peer, now),
             Command::Carry { peer, bytes } => self.carry(peer, bytes, now),
             Command::AddLink { peer, approaches, accepted } => self.add_link(peer, approaches, accepted, now),
             Command::Greeted { peer, plan, nonce } => self.link_greeted(peer, plan, nonce, now),

@@ -60,6 +60,9 @@ pub struct Limits {
     pub failures_cut: bool,
     /// A route that failed may work later: the fabric connects anew.
     pub reconnects: bool,
+    /// Removing a route closes it both ways: nothing that was posted to it before, here
+    /// or by the peer, moves bytes here afterwards.
+    pub cuts: bool,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.

@@ -167,9 +167,6 @@ fn no_rails(patterns: Option<&str>, names: &str) -> Error {
 fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Machine) -> Result<Found> {
     let library = discover::library()?;
     let wanted = wanted_fabrics(fabric);
-    if wanted.iter().flatten().any(|name| name == "shm") {
-        discover::settle_shm(library);
-    }
     let mut found: Vec<Candidate> = Vec::new();
     for names in &wanted {
         for name in names {

@@ -29,11 +29,13 @@ pub struct Out {
     pub early: bool,
     /// Bytes that its acknowledgement gives back to the sender's allowance.
     pub allowance: u64,
+    /// It has been sent already, and keeps its number.
+    pub again: bool,
 }
 
 impl Out {
     pub fn new(kind: Kind, body: Vec<u8>) -> Out {
-        Out { kind, body, payload: None, done: None, early: false, allowance: 0 }
+        Out { kind, body, payload: None, done: None, early: false, allowance: 0, again: false }
     }
 
     pub fn payload(&self) -> &[u8] {
@@ -73,6 +75,22 @@ impl Channel {
         self.waiting.push_front(out);
     }
 
+    /// A lane failed: what it may have lost is sent again, with the numbers that it had.
+    /// Hands out the transfers that were told early: nobody knows whether they arrived,
+    /// or were heard of, and nothing is said of them any more.
+    pub fn rewind(&mut self) -> Vec<u64> {
+        let mut told = Vec::new();
+        while let Some(mut out) = self.unacknowledged.pop_back() {
+            if out.early {
+                told.extend(out.done.take());
+                out = Out::new(Kind::Nothing, Vec::new());
+            }
+            out.again = true;
+            self.waiting.push_front(out);
+        }
+        told
+    }
+
     /// Frames that were not sent yet.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -89,6 +107,7 @@ impl Channel {
         // From the back: the last frame of a transfer knows it.
         for out in self.waiting.drain(..).rev() {
             keep = match (out.kind, out.done) {
+                _ if out.again => true,
                 (Kind::Count | Kind::Raise | Kind::Notify, Some(id)) => wanted(id),
                 (Kind::Count | Kind::Raise, None) => keep,
                 _ => true,

@@ -38,6 +38,10 @@ pub struct Link {
     /// Atomics that the peer has not answered.
     pub atomics: BTreeSet<u64>,
     pub parting: Option<Parting>,
+    /// Lanes that failed, until nothing of them moves on either side.
+    pub fencing: Vec<Plan>,
+    /// Lanes that have failed before, and when they may greet again.
+    pub returning: Vec<Returning>,
     /// When a frame was last sent.
     pub sent_ns: u64,
     /// Since when an idle lane refuses all frames; 0 if it does not.
@@ -45,6 +49,22 @@ pub struct Link {
     /// In the worker's list of links to look at.
     pub dirty: bool,
 }
+
+/// A lane that has failed, and comes back.
+pub struct Returning {
+    pub plan: Plan,
+    /// When to greet; `u64::MAX` while it is up, or greets.
+    pub due_ns: u64,
+    /// The pause after its next failure.
+    pub pause_ns: u64,
+    pub up_ns: u64,
+}
+
+/// The first pause, and the longest: they double.
+const PAUSE_LEAST_NS: u64 = 100_000_000;
+const PAUSE_MOST_NS: u64 = 2_000_000_000;
+/// Who was up for so long begins with the first one.
+const STEADY_NS: u64 = 10_000_000_000;
 
 /// How a link ends while both sides are alive (see `endpoint::part`).
 pub struct Parting {
@@ -99,6 +119,8 @@ impl Link {
             joining: Vec::new(),
             atomics: BTreeSet::new(),
             parting: None,
+            fencing: Vec::new(),
+            returning: Vec::new(),
             sent_ns: 0,
             refused_ns: 0,
             dirty: false,
@@ -207,12 +229,51 @@ impl Link {
             || self.parting.is_some()
             || self.refused_ns != 0
             || !self.revoking.is_empty()
+            || !self.fencing.is_empty()
+            || self.returning.iter().any(|known| known.due_ns != u64::MAX)
             || self.is_held_back()
     }
 
     /// Something has come that there was no room for.
     pub fn is_held_back(&self) -> bool {
         [USER, REQUESTS].iter().any(|channel| self.channels[*channel].deliverable().is_some())
+    }
+
+    /// A lane that served has failed: when it may come back.
+    pub fn let_return(&mut self, plan: Plan, now: u64) {
+        let new = Returning { plan, due_ns: u64::MAX, pause_ns: PAUSE_LEAST_NS, up_ns: 0 };
+        let at = self.returning.iter().position(|known| known.plan == plan).unwrap_or_else(|| {
+            self.returning.push(new);
+            self.returning.len() - 1
+        });
+        let known = &mut self.returning[at];
+        if known.up_ns != 0 && now.saturating_sub(known.up_ns) > STEADY_NS {
+            known.pause_ns = PAUSE_LEAST_NS;
+        }
+        known.due_ns = now + known.pause_ns;
+        known.pause_ns = (2 * known.pause_ns).min(PAUSE_MOST_NS);
+        known.up_ns = 0;
+    }
+
+    /// A lane is up: true if it has returned.
+    pub fn has_returned(&mut self, plan: Plan, now: u64) -> bool {
+        let known = self.returning.iter_mut().find(|known| known.plan == plan);
+        known.is_some_and(|known| {
+            (known.due_ns, known.up_ns) = (u64::MAX, now);
+            true
+        })
+    }
+
+    /// The lanes that are to greet now.
+    pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
+        let fencing = &self.fencing;
+        let due = |known: &&mut Returning| known.due_ns <= now && !fencing.contains(&known.plan);
+        let due = self.returning.iter_mut().filter(due);
+        due.map(|known| {
+            known.due_ns = u64::MAX;
+            known.plan
+        })
+        .collect()
     }
 
     /// The lanes that serve the peer.

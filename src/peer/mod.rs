@@ -70,6 +70,8 @@ pub struct Peer {
     /// Lanes that are up, of the fabric that serves it.
     pub lanes: Mutex<Vec<Plan>>,
     pub lanes_up: AtomicU32,
+    /// When something was last delivered over any of its lanes, as of its workers' ticks.
+    pub moved_ns: AtomicU64,
     /// What the fabric said when it failed a lane that served it.
     failure: Mutex<Option<Outcome>>,
     pub local_rails: AtomicU32,
@@ -129,6 +131,7 @@ impl Peer {
             gone: Mutex::default(),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
+            moved_ns: AtomicU64::new(0),
             failure: Mutex::default(),
             local_rails: AtomicU32::new(0),
             remote_rails: AtomicU32::new(0),
@@ -175,6 +178,11 @@ impl Peer {
     /// How operations end that a failed lane had.
     pub fn failure(&self) -> Option<Outcome> {
         *self.failure.lock()
+    }
+
+    /// Another lane than this one serves it.
+    pub fn has_other_lane(&self, plan: Plan) -> bool {
+        self.lanes.lock().iter().any(|other| *other != plan)
     }
 
     pub fn info(&self) -> PeerInfo {

@@ -46,11 +46,17 @@ pub enum Kind {
     Count = 21,
     /// The answer to an atomic.
     AtomicDone = 24,
+    /// A lane failed, and the sender has cut its end: the receiver cuts its own, and
+    /// says so.
+    Fence = 25,
+    Fenced = 26,
     /// User channel.
     Message = 32,
     Notify = 33,
     /// As a count, before the notification of the same transfer.
     Raise = 34,
+    /// In the place of a frame that is not to be sent again.
+    Nothing = 35,
     /// Requests channel.
     Atomic = 48,
 }
@@ -60,7 +66,8 @@ impl Kind {
         use Kind::*;
         [
             Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Leave, Bye, ByeAck, Ready, Import,
-            Imported, Revoke, Revoked, Count, AtomicDone, Message, Notify, Raise, Atomic,
+            Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Message, Notify, Raise, Nothing,
+            Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

@@ -30,7 +30,7 @@ impl Rail {
     #[inline]
     pub fn burst(&mut self, lane: u32, now: u64) -> Option<Burst<'_>> {
         Some(Burst {
-            lane: super::find(&mut self.lanes, lane)?,
+            lane: super::find(&mut self.lanes, lane).filter(|lane| !lane.cut)?,
             limits: &self.limits,
             rail: self.index,
             now,
@@ -122,7 +122,7 @@ impl Burst<'_> {
     pub unsafe fn post(&mut self, mut rma: Rma<'_>, bytes: u64, mut tag: Tag) -> Posted {
         let Some(op) = self.free_ops.pop() else { return Posted::Again };
         let delivery = self.limits.delivery;
-        let mut uncovered = self.lane.uncovered;
+        let (mut uncovered, mut covering) = (self.lane.uncovered, self.lane.covering);
         if rma.read || delivery != Delivery::Covers {
             rma.delivered = delivery == Delivery::Each;
             tag.bytes = bytes;
@@ -131,6 +131,7 @@ impl Burst<'_> {
             rma.delivered |= uncovered >= self.window(false) / COVERS;
             if rma.delivered {
                 tag.bytes = uncovered;
+                covering += uncovered;
                 uncovered = 0;
             }
         }
@@ -146,7 +147,7 @@ impl Burst<'_> {
             return self.not_posted(posted, tag.sampled);
         }
         self.more = rma.more;
-        self.lane.uncovered = uncovered;
+        (self.lane.uncovered, self.lane.covering) = (uncovered, covering);
         self.ops += 1;
         self.bytes += bytes;
         posted

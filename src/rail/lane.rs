@@ -29,6 +29,10 @@ pub struct Lane {
     pub inflight_bytes: u64,
     /// Of these, the ones that no delivered write has been posted after.
     pub uncovered: u64,
+    /// Bytes of writes for which delivered ones were posted, and for which they came back:
+    /// since the lane began.
+    pub covering: u64,
+    pub covered: u64,
     /// Operations that the NIC has not given back.
     pub inflight_ops: u32,
     pub inflight_frames: u32,
@@ -38,6 +42,10 @@ pub struct Lane {
     pub progress_ns: u64,
     /// Nothing moves: its bytes do not count against the rail.
     pub parked: bool,
+    /// When something was delivered last.
+    pub delivered_ns: u64,
+    /// Its way to the peer is closed; it waits for its operations to come back.
+    pub cut: bool,
 }
 
 impl Lane {
@@ -51,11 +59,15 @@ impl Lane {
             window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,
             uncovered: 0,
+            covering: 0,
+            covered: 0,
             inflight_ops: 0,
             inflight_frames: 0,
             refused: false,
             progress_ns: 0,
             parked: false,
+            delivered_ns: 0,
+            cut: false,
         }
     }
 
@@ -85,7 +97,7 @@ impl Lane {
             self.parked = false;
             *of_rail += self.inflight_bytes;
         }
-        self.progress_ns = now;
+        (self.progress_ns, self.delivered_ns) = (now, now);
         self.inflight_bytes -= bytes;
         *of_rail -= bytes;
         self.window.deliver(bytes);

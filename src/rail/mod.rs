@@ -43,6 +43,8 @@ const URGENT_NS: u64 = 5_000_000;
 const COVERS: u64 = 4;
 /// A lane with bytes in flight that says nothing for so long does not move.
 const PARKED_NS: u64 = 20_000_000;
+/// Before that, removing a stranger's route could take our answer along.
+const ANSWERED_NS: u64 = 1_000_000_000;
 /// What peers write to prove that they can.
 const PAD: usize = 4096;
 
@@ -134,6 +136,8 @@ pub struct Rail {
     changed: bool,
     lanes: Vec<Place>,
     reaped: Vec<Reaped>,
+    /// Routes of strangers that were answered, and when.
+    answered: Vec<(Route, u64)>,
     /// The last post said that another would follow.
     unflushed: Option<u32>,
     sends: ManuallyDrop<Frames>,
@@ -168,6 +172,7 @@ impl Rail {
             changed: false,
             lanes: Vec::new(),
             reaped: Vec::new(),
+            answered: Vec::new(),
             unflushed: None,
             sends: ManuallyDrop::new(Frames::new(&mut *nic, SENDS, frame)?),
             receives: ManuallyDrop::new(Frames::new(&mut *nic, receives, frame)?),
@@ -255,8 +260,34 @@ impl Rail {
             if !gone.parked {
                 self.inflight_bytes -= gone.inflight_bytes;
             }
-            self.nic.remove(gone.route);
+            if !gone.cut {
+                self.release(gone.route);
+            }
         }
+    }
+
+    /// Gives a route back, unless a lane uses the same.
+    fn release(&mut self, route: Route) {
+        let used = |place: &Place| place.lane.as_ref().is_some_and(|lane| lane.route == route && !lane.cut);
+        if !self.lanes.iter().any(used) {
+            self.nic.remove(route);
+        }
+    }
+
+    /// Closes a lane's way to its peer, where the NIC can: nothing that either side
+    /// posted to it moves bytes here from now on. Its operations come back.
+    pub fn cut_lane(&mut self, lane: u32) {
+        let Some(of) = find(&mut self.lanes, lane).filter(|of| !of.cut) else { return };
+        (of.cut, of.state) = (true, LaneState::Down);
+        let route = of.route;
+        self.nic.remove(route);
+    }
+
+    /// Bytes of a lane's writes that are known to be delivered, and all of them, where
+    /// one delivered write covers others.
+    #[inline]
+    pub fn covered(&self, lane: u32) -> (u64, u64) {
+        self.lane(lane).map_or((0, 0), |lane| (lane.covered, lane.covering + lane.uncovered))
     }
 
     pub fn lane(&self, lane: u32) -> Option<&Lane> {
@@ -312,6 +343,10 @@ impl Rail {
                 self.inflight_bytes -= lane.inflight_bytes;
             }
         }
+        let (old, new) = self.answered.drain(..).partition(|(_, at)| now.saturating_sub(*at) > ANSWERED_NS);
+        self.answered = new;
+        let old: Vec<(Route, u64)> = old;
+        old.into_iter().for_each(|(route, _)| self.release(route));
         self.tell();
     }
 
@@ -358,7 +393,9 @@ impl Rail {
 
     /// Sends a control frame over a lane; `fill` writes it and says its length.
     pub fn send_frame(&mut self, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
-        let Some(to) = self.lane(lane) else { return Posted::Failed(libc::ENOTCONN) };
+        let Some(to) = self.lane(lane).filter(|lane| !lane.cut) else {
+            return Posted::Failed(libc::ENOTCONN);
+        };
         if to.inflight_frames >= SENDS_OF_LANE {
             return Posted::Again;
         }
@@ -407,7 +444,7 @@ impl Rail {
         let Ok(route) = self.nic.insert(address) else { return };
         let tag = Tag { bytes: route, ..Tag::new(Work::Answer, u32::MAX, 0, 0) };
         if self.send_to(route, tag, fill) != Posted::Yes {
-            self.nic.remove(route);
+            self.release(route);
         }
     }
 

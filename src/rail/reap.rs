@@ -97,7 +97,7 @@ impl Rail {
 
     fn finish_run(&mut self, run: &Run, now: u64) -> Done {
         let &Run { lane, flow, posts, slices, .. } = run;
-        self.account(lane, posts, (run.bytes, run.sampled), now);
+        self.account(lane, posts, (run.bytes, run.sampled, !run.read), now);
         self.traffic.add(run.read, posts.into(), slices.into(), run.len);
         Done { slices, posts, ..Done::of(Work::Slice, lane, flow) }
     }
@@ -127,7 +127,7 @@ impl Rail {
                 if tag.len > 0 && errno == 0 {
                     self.traffic.add(tag.read, 1, tag.slices.into(), tag.len);
                 }
-                self.account(tag.lane, 1, (tag.bytes, tag.sampled), now);
+                self.account(tag.lane, 1, (tag.bytes, tag.sampled, !tag.read && errno == 0), now);
             }
             Work::Frame => {
                 self.sends.put(tag.flow);
@@ -137,7 +137,7 @@ impl Rail {
             }
             Work::Answer => {
                 self.sends.put(tag.flow);
-                self.nic.remove(tag.bytes);
+                self.answered.push((tag.bytes, now));
             }
             Work::Receive if errno == 0 => self.traffic.frames_received.add(1),
             Work::Receive | Work::Arrival => {}
@@ -157,11 +157,13 @@ impl Rail {
         tag.flow
     }
 
-    fn account(&mut self, lane: u32, posts: u32, (bytes, sampled): (u64, bool), now: u64) {
+    /// `covers`: as many bytes of writes were delivered.
+    fn account(&mut self, lane: u32, posts: u32, (bytes, sampled, covers): (u64, bool, bool), now: u64) {
         // A lane that was removed took its bytes off already.
         let Some(lane) = find(&mut self.lanes, lane) else { return };
         lane.inflight_ops -= posts;
         if bytes > 0 {
+            lane.covered += if covers { bytes } else { 0 };
             lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
         }
     }

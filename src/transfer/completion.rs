@@ -12,6 +12,8 @@ pub const KIND_PEER_UP: i32 = 6;
 pub const KIND_PEER_DOWN: i32 = 7;
 pub const KIND_COUNTER: i32 = 8;
 pub const KIND_ATOMIC: i32 = 9;
+pub const KIND_RAIL_DOWN: i32 = 10;
+pub const KIND_RAIL_UP: i32 = 11;
 
 /// The layout is the ABI's (`weft_completion`).
 #[repr(C)]

@@ -1,6 +1,7 @@
 //! A lane's share in one transfer: claims runs of slices and posts them, in
 //! whichever way is best for them.
 
+use super::claims::{Claims, Run};
 use super::flows::TURN;
 use super::geometry::{Geometry, Position, PIECE};
 use super::layer::Layer;
@@ -50,8 +51,9 @@ pub struct Flow {
     /// Bytes of the next slice that were posted: it goes in parts.
     within: u64,
     layer: Layer,
-    /// Posts that are under way.
-    inflight: u32,
+    claims: Claims,
+    /// Runs that another lane had claimed, which failed: they come first.
+    again: Vec<Run>,
     arrived: u64,
     /// Bytes left of this turn.
     turn: u64,
@@ -59,8 +61,10 @@ pub struct Flow {
     /// Nobody else carries it, and what the peer is to hear of it may follow the last
     /// post over this lane.
     early: bool,
-    /// Something of it failed, or may have: what seemed to arrive does not count.
+    /// Something of it failed, or may have: what is not settled does not count.
     spoilt: bool,
+    /// Its lane failed: it waits until others may take what it has.
+    suspended: bool,
     /// Writes were posted that no delivered one covers yet.
     uncovered: bool,
     /// The last write: a segment, and what it was posted with.
@@ -96,10 +100,12 @@ pub struct Share {
     pub sharers: u64,
     pub packing: Packing,
     pub early: bool,
+    /// What a lane that failed had claimed.
+    pub again: Vec<Run>,
 }
 
 impl Flow {
-    pub fn new(slot: &Slot, transfer: &Move, share: &Share) -> Flow {
+    pub fn new(slot: &Slot, transfer: &Move, share: Share) -> Flow {
         Flow {
             slot: NonNull::from(slot),
             transfer: NonNull::from(transfer),
@@ -113,12 +119,14 @@ impl Flow {
             at: Position::default(),
             within: 0,
             layer: Layer::NONE,
-            inflight: 0,
+            claims: Claims::default(),
+            again: share.again,
             arrived: 0,
             turn: TURN,
             exhausted: false,
             early: share.early,
             spoilt: false,
+            suspended: false,
             uncovered: false,
             last: (Segment::default(), std::ptr::null_mut(), 0),
         }
@@ -132,14 +140,14 @@ impl Flow {
 
     /// Everything has been posted, and has come back.
     pub fn is_done(&self) -> bool {
-        self.exhausted && self.inflight == 0 && !self.uncovered
+        self.exhausted && self.claims.inflight() == 0 && !self.uncovered && !self.suspended
     }
 
-    /// Counts finished posts, and slices that arrived through them; true if it may
-    /// be done.
+    /// Counts finished posts of a generation of claims, and slices that arrived through
+    /// them; true if it may be done. `lane`: see `Claims::finished`.
     #[inline]
-    pub fn count(&mut self, posts: u32, slices: u32) -> bool {
-        self.inflight -= posts;
+    pub fn count(&mut self, generation: usize, posts: u32, slices: u32, lane: (u64, u64)) -> bool {
+        self.claims.finished(generation, posts, lane, (self.next, self.end));
         self.arrived += u64::from(slices);
         self.exhausted
     }
@@ -147,6 +155,26 @@ impl Flow {
     pub fn spoil(&mut self) {
         self.spoilt = true;
         self.early = false;
+    }
+
+    /// The lane failed, and others will do what it has not done.
+    pub fn suspend(&mut self) {
+        self.spoil();
+        self.suspended = true;
+    }
+
+    /// Slices of a suspended flow that have arrived, and the runs that have not.
+    pub fn surrender(&mut self) -> (u64, Vec<Run>) {
+        let mut runs = self.claims.take_unsettled();
+        runs.append(&mut self.again);
+        (self.claims.settled(), runs)
+    }
+
+    /// Whether there may be slices that nobody has claimed.
+    pub fn has_unclaimed(&self) -> bool {
+        // SAFETY: the flow holds the slot, and with it the transfer.
+        let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
+        slot.cursor.load(Relaxed) < transfer.slices
     }
 
     /// Whether the peer may hear of the transfer now that all is posted: asked once.
@@ -173,7 +201,7 @@ impl Flow {
     /// Slices that count as arrived when it leaves.
     pub fn counts(&self) -> u64 {
         if self.spoilt {
-            0
+            self.claims.settled()
         } else {
             self.arrived
         }
@@ -186,7 +214,8 @@ impl Flow {
         if !Table::wanted(slot) {
             self.give_up();
         }
-        if self.next == self.end && slot.cursor.load(Relaxed) >= transfer.slices {
+        let none_left = self.again.is_empty() && slot.cursor.load(Relaxed) >= transfer.slices;
+        if self.next == self.end && none_left {
             self.exhausted = true;
         }
         self.exhausted && !self.uncovered
@@ -217,6 +246,7 @@ impl Flow {
             self.give_up();
             return Step::Finished;
         }
+        let index = self.claims.tag(index);
         if self.urgent {
             burst.hurry();
         }
@@ -224,7 +254,7 @@ impl Flow {
         if room == 0 {
             return Step::Full;
         }
-        if self.next == self.end && !self.exhausted && self.quota == 0 {
+        if self.next == self.end && !self.exhausted && self.quota == 0 && self.again.is_empty() {
             if slot.cursor.load(Relaxed) < transfer.slices {
                 return Step::Shared;
             }
@@ -384,7 +414,7 @@ impl Flow {
         }
         self.next += posted;
         self.at = geometry.after_pages(self.at, posted);
-        self.inflight += posted as u32;
+        self.claims.posted(posted as u32);
         self.turn = self.turn.saturating_sub(posted * len);
         *budget -= posted as u32;
         outcome
@@ -482,7 +512,7 @@ impl Flow {
 
     #[inline]
     fn advance(&mut self, bytes: u64, slices: u64, at: Position) {
-        self.inflight += 1;
+        self.claims.posted(1);
         self.next += slices;
         self.at = at;
         self.turn = self.turn.saturating_sub(bytes);
@@ -492,6 +522,10 @@ impl Flow {
     /// false when there are no more.
     fn claim(&mut self, slot: &Slot, transfer: &Move, room: u64) -> bool {
         let (view, slices) = (transfer.view(), transfer.slices);
+        if let Some(run) = self.again.pop() {
+            self.take(run, view);
+            return true;
+        }
         let unclaimed = slices.saturating_sub(slot.cursor.load(Relaxed));
         if self.exhausted || unclaimed == 0 {
             self.exhausted = true;
@@ -506,10 +540,14 @@ impl Flow {
             return false;
         }
         self.quota = self.quota.saturating_sub(run);
-        self.next = start;
-        self.end = slices.min(start + run);
-        self.at = view.seek(start);
+        self.take((start, slices.min(start + run)), view);
         true
+    }
+
+    fn take(&mut self, run: Run, view: View) {
+        self.claims.claim(run);
+        (self.next, self.end) = run;
+        self.at = view.seek(run.0);
     }
 
     /// When this flow has nothing more to post: one last write of a byte that
@@ -532,7 +570,7 @@ impl Flow {
         match unsafe { burst.post(rma, 1, Tag::new(Work::Slice, 0, index, 0)) } {
             Posted::Yes => {
                 self.uncovered = false;
-                self.inflight += 1;
+                self.claims.posted(1);
                 *budget -= 1;
                 Step::Posted
             }

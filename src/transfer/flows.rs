@@ -1,6 +1,7 @@
 //! The shares that one lane has in transfers: whose turn it is, what arrives of
 //! each, and when it leaves. `flow` has what one of them does.
 
+use super::claims::split;
 use super::flow::{Flow, Share, Step};
 use super::pack::{Landed, Packer};
 use super::table::{Left, Move, Slot, Table};
@@ -35,7 +36,7 @@ pub struct Flows {
 
 impl Flows {
     /// Begins a share; the caller's hold on the slot becomes the flow's.
-    pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: &Share) {
+    pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: Share) {
         let flow = Flow::new(slot, transfer, share);
         let index = match self.free.pop() {
             Some(index) => {
@@ -147,11 +148,20 @@ impl Flows {
         }
     }
 
-    /// Counts finished posts, with the slices that arrived through them.
+    /// Counts finished posts, with the slices that arrived through them. `lane`: the
+    /// bytes of its writes that are known to be delivered, and all of them.
     #[inline]
-    pub fn reaped(&mut self, index: u32, posts: u32, slices: u32, table: &Table, left: &mut Vec<Left>) {
+    pub fn reaped(
+        &mut self,
+        tagged: u32,
+        (posts, slices): (u32, u32),
+        lane: (u64, u64),
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) {
+        let (index, generation) = split(tagged);
         let Some(flow) = self.flows.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        if flow.count(posts, slices) {
+        if flow.count(generation, posts, slices, lane) {
             self.leave_if_done(index, table, left);
         }
     }
@@ -169,7 +179,7 @@ impl Flows {
         while let Some(landed) = self.packer.as_mut().and_then(|packer| packer.acknowledge(count)) {
             let Landed { flow, slices, bytes, sampled } = landed;
             rail.credit(lane, bytes, sampled, now);
-            self.reaped(flow, 1, slices, table, left);
+            self.reaped(flow, (1, slices), rail.covered(lane), table, left);
         }
     }
 
@@ -191,9 +201,9 @@ impl Flows {
         let next = packer.acknowledged().wrapping_add(1);
         let Landed { flow, bytes, sampled, .. } = packer.acknowledge(next)?;
         rail.credit(lane, bytes, sampled, now);
-        let of = self.flows.get(flow as usize)?.as_ref()?;
+        let of = self.flows.get(split(flow).0 as usize)?.as_ref()?;
         let id = table.id_of(of.slot());
-        self.reaped(flow, 1, 0, table, left);
+        self.reaped(flow, (1, 0), rail.covered(lane), table, left);
         Some(id)
     }
 
@@ -210,6 +220,18 @@ impl Flows {
     pub fn fail(&mut self, table: &Table, left: &mut Vec<Left>) {
         self.flows.iter_mut().flatten().for_each(Flow::spoil);
         self.stop(table, left);
+    }
+
+    /// The lane failed, and other lanes will do what it has not done.
+    pub fn suspend(&mut self) {
+        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.flows.iter_mut().flatten().for_each(Flow::suspend);
+    }
+
+    /// The flows that were suspended.
+    pub fn take_suspended(&mut self) -> Vec<Flow> {
+        self.free.clear();
+        self.flows.drain(..).flatten().collect()
     }
 
     /// The lane takes nothing new: shares end as their operations come back.

@@ -33,6 +33,7 @@
 //!    has left it.
 
 pub mod atomic;
+pub mod claims;
 pub mod completion;
 pub mod counters;
 pub mod expect;

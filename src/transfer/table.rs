@@ -372,6 +372,32 @@ impl Table {
         slot.state.load(Ordering::Relaxed) & 0xff == ACTIVE
     }
 
+    /// Counts slices as arrived, of a slot that the caller holds as a flow.
+    pub fn settle(&self, slot: &Slot, arrived: u64) {
+        slot.held.fetch_sub(arrived, Ordering::AcqRel);
+    }
+
+    /// Holds, as flows, the transfers with a peer that flows work on and that are not
+    /// claimed whole.
+    pub fn join(&self, peer: u64, mut each: impl FnMut(&Slot, u64)) {
+        for index in 0..self.used.load(Ordering::Acquire) {
+            let Some(slot) = self.slot(index) else { continue };
+            let active = slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE;
+            if !active || slot.peer.load(Ordering::Relaxed) != peer {
+                continue;
+            }
+            let more = |held: u64| (held >= FLOW).then_some(held + FLOW);
+            if slot.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok() {
+                // Another operation may have the slot by now.
+                if slot.peer.load(Ordering::Relaxed) == peer {
+                    each(slot, self.id_of(slot));
+                } else {
+                    self.leave(slot, 0);
+                }
+            }
+        }
+    }
+
     /// Adds flows to a slot that the caller holds as one.
     pub fn share(&self, slot: &Slot, flows: u64) {
         slot.held.fetch_add(flows * FLOW, Ordering::Relaxed);

@@ -104,6 +104,7 @@ impl HostNic {
             sends_follow_writes: true,
             failures_cut: false,
             reconnects: false,
+            cuts: false,
             vector: PIECES,
             read_vector: PIECES,
             message_max: MESSAGE as usize,

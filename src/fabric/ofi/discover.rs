@@ -9,7 +9,6 @@ use libfabric_sys::*;
 use once_cell::sync::OnceCell;
 use std::ffi::{c_char, CStr, CString};
 use std::ptr;
-use std::sync::Once;
 
 /// The loaded library, for the life of the process.
 pub struct Fabrics {
@@ -38,6 +37,7 @@ pub fn library() -> Result<&'static Fabrics> {
         let library = signals::preserved(Library::load)
             .map_err(|error| Error::new(Status::NoLibfabric, error.to_string()))?;
         let api = library.version().min(API);
+        signals::preserved(|| settle(&library, api));
         Ok(Fabrics { library, api })
     })
 }
@@ -47,21 +47,25 @@ pub fn error_text(errno: i32) -> Option<String> {
     FABRICS.get().map(|fabrics| fabrics.library.strerror(errno))
 }
 
-/// Makes providers read their settings, once, with shm's cross-memory path off:
-/// with it on, a target goes on copying after the initiator has closed
-/// everything. The environment is as before when it returns.
-pub fn settle_shm(fabrics: &'static Fabrics) {
-    const DISABLE: &str = "FI_SHM_DISABLE_CMA";
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if std::env::var_os(DISABLE).is_some() {
-            return;
+/// What providers should read as their settings, unless the user has said otherwise.
+/// shm without its cross-memory path: with it, a target goes on copying after the
+/// initiator has closed everything. And who removes an address closes the connection
+/// to it: what a peer had sent before cannot land any more.
+const SETTINGS: [&str; 2] = ["FI_SHM_DISABLE_CMA", "FI_AV_REMOVE_CLEANUP"];
+
+/// Has libfabric and its providers read their settings, which they do once. The
+/// environment is as before when it returns.
+fn settle(library: &Library, api: u32) {
+    let ours: Vec<_> = SETTINGS.iter().filter(|name| std::env::var_os(name).is_none()).collect();
+    ours.iter().for_each(|name| std::env::set_var(name, "1"));
+    let mut infos = ptr::null_mut();
+    // SAFETY: what it lists does not matter: the first listing starts the providers.
+    unsafe {
+        if library.getinfo(api, ptr::null(), ptr::null(), 0, ptr::null(), &mut infos) == 0 {
+            library.freeinfo(infos);
         }
-        std::env::set_var(DISABLE, "1");
-        // What it lists does not matter: the first listing starts the providers.
-        let _ = list(fabrics, Some("shm"), |_| {});
-        std::env::remove_var(DISABLE);
-    });
+    }
+    ours.iter().for_each(|name| std::env::remove_var(name));
 }
 
 /// Who drives a NIC.

@@ -201,6 +201,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs go on.
             failures_cut: ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
+            // With the setting that `discover` makes; native tcp keeps the connection.
+            cuts: entry.provider.ends_with(";ofi_rxm"),
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
             vector: tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR),
@@ -247,10 +249,10 @@ impl Nic for OfiNic {
     }
 
     fn remove(&mut self, route: Route) {
-        if self.keeps_routes {
+        let mut route: fi_addr_t = route;
+        if self.keeps_routes || self.limits.cuts && !self.has_connection(route) {
             return;
         }
-        let mut route: fi_addr_t = route;
         // SAFETY: a route that `insert` returned.
         let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
         if rc != 0 {
@@ -394,6 +396,15 @@ impl Nic for OfiNic {
 }
 
 impl OfiNic {
+    /// ofi_rxm (1.17 to 2.6) crashes when it removes an address whose connection failed
+    /// at once and was not tried again. So it is tried, by an empty message that
+    /// nobody takes for a frame: an address that still fails stays.
+    fn has_connection(&mut self, route: fi_addr_t) -> bool {
+        // SAFETY: no bytes.
+        let rc = unsafe { fi_inject(self.ep, ptr::null(), 0, route) };
+        rc == 0 || rc == -(FI_EAGAIN as isize)
+    }
+
     /// # Safety
     /// As `Nic::rma`; the lists are equally long.
     #[inline(always)]

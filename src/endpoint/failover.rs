@@ -1,0 +1,349 @@
+//! A rail that fails gives its unfinished slices to the others.
+//!
+//! 1. **Notice.** An operation of a lane fails, or the lane stands still while others
+//!    to the same peer move (`watch_lanes`).
+//! 2. **Cut.** While other lanes serve the peer, this one is closed here, both ways
+//!    (`Rail::cut_lane`), and what it had under way comes back from the NIC.
+//! 3. **Fence.** The peer hears so over another lane, cuts its own end, and answers.
+//!    Whoever learns that the other end is cut knows that nothing which it had posted
+//!    can land any more: not when the link comes back either.
+//! 4. **Again.** Then other lanes take what the lane had claimed and is not known to
+//!    have arrived (`transfer::claims`). Control frames keep their numbers and go
+//!    again, so that each is delivered once.
+//! 5. **Return.** The lane greets anew after a pause, longer each time; once it is up,
+//!    transfers that are under way use it, too.
+//!
+//! A NIC that cannot cut a lane, and a peer without another lane, lose the peer.
+
+use super::arrival::{add_lanes, count_lanes};
+use super::inbox::Command;
+use super::worker::{LaneWork, Worker};
+use crate::fabric::error_text;
+use crate::peer::channel::Out;
+use crate::peer::table::place;
+use crate::peer::wire::{numbers, Kind};
+use crate::peer::{Peer, PeerState, Plan};
+use crate::rail::{lane_index, LaneState};
+use crate::status::Status;
+use crate::transfer::claims::Run;
+use crate::transfer::completion::{self, Completion};
+use crate::transfer::flow::Flow;
+use crate::transfer::table::Table;
+use crate::transfer::Outcome;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// A lane with bytes under way of which none was delivered for so long is suspect.
+const SUSPECT_NS: u64 = 100_000_000;
+/// It has failed after so many more looks (one a tick) that saw others move.
+const LOOKS: u32 = 100;
+/// A slow lane may take this many times as long as its rate says.
+const SLOW: u64 = 4;
+/// Workers that may pass on what none of them has a lane for.
+const HOPS: u32 = 64;
+
+/// How far a lane that failed is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fence {
+    /// The peer has not said that its end is cut.
+    Asked,
+    Done,
+}
+
+/// What a rail is doing, as its lanes show it.
+#[derive(Default)]
+pub struct Health {
+    /// It was said that the rail is down.
+    down: bool,
+    /// To be said, when there is room for a completion.
+    unsaid: Vec<(bool, i32)>,
+}
+
+impl Worker {
+    // Notice.
+
+    /// Looks for lanes that stand still while others to the same peer move.
+    pub(super) fn watch_lanes(&mut self, now: u64) {
+        let mut failed = Vec::new();
+        let mut suspects = Vec::new();
+        for (r, work) in self.rails.iter_mut().enumerate().filter(|(_, work)| work.rail.limits().cuts) {
+            for lane in work.lanes.iter_mut().flatten().filter(|lane| !lane.closing) {
+                let Some(of) = work.rail.lane(lane.lane).filter(|of| of.state == LaneState::Up) else {
+                    continue;
+                };
+                lane.peer.moved_ns.fetch_max(of.delivered_ns, Ordering::Relaxed);
+                let slow = of.inflight_bytes.saturating_mul(1_000_000_000) / of.window.bytes_per_s().max(1);
+                let patience = match of.window.bytes_per_s() {
+                    0 => SUSPECT_NS,
+                    _ => SUSPECT_NS.max(slow.saturating_mul(SLOW)),
+                };
+                let still = now.saturating_sub(of.progress_ns);
+                if of.inflight_bytes == 0 || still < patience {
+                    lane.looks = 0;
+                    continue;
+                }
+                let others = lane.peer.moved_ns.load(Ordering::Relaxed) > of.progress_ns + patience / 2;
+                lane.looks += others as u32;
+                if lane.looks > LOOKS {
+                    failed.push((r, lane.lane));
+                } else if !others && lane.probe_ns + SUSPECT_NS / 2 < now {
+                    lane.probe_ns = now;
+                    suspects.push(lane.peer.clone());
+                }
+            }
+        }
+        for (r, lane) in failed {
+            self.lane_failed(r, lane, libc::ETIMEDOUT, 0, now);
+        }
+        for peer in suspects {
+            for worker in (0..self.core.inboxes.len()).filter(|worker| peer.workers & 1 << worker != 0) {
+                self.core.inboxes[worker].command(Command::Probe { peer: peer.id });
+            }
+        }
+    }
+
+    /// Writes a few bytes over each idle lane of a peer: whether they move.
+    pub fn probe_lanes(&mut self, peer: u64, now: u64) {
+        for (r, lane) in self.lanes_of.get(place(peer)).cloned().unwrap_or_default() {
+            let rail = &mut self.rails[r].rail;
+            let idle = |of: &crate::rail::Lane| of.peer == peer && of.state == LaneState::Up && of.is_idle();
+            if rail.lane(lane).is_some_and(idle) {
+                rail.post_warm(lane, now);
+            }
+        }
+    }
+
+    // Cut.
+
+    /// Whether others may take over what a lane does.
+    pub(super) fn may_break(&self, r: usize, peer: &Peer, plan: Plan) -> bool {
+        self.rails[r].rail.limits().cuts && peer.state() == PeerState::Up && peer.has_other_lane(plan)
+    }
+
+    /// A lane has failed, and others go on. `told`: by the peer, whose end is cut.
+    pub(super) fn break_lane(&mut self, r: usize, lane: u32, outcome: Outcome, told: bool) {
+        let work = &mut self.rails[r];
+        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
+        if of.lane != lane || of.closing {
+            return;
+        }
+        of.closing = true;
+        of.fence = Some(if told { Fence::Done } else { Fence::Asked });
+        of.errno = outcome.provider_errno;
+        of.flows.suspend();
+        let peer = of.peer.clone();
+        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
+        work.rail.cut_lane(lane);
+        if let Some(lanes) = self.lanes_of.get_mut(place(peer.id)) {
+            lanes.retain(|other| *other != (r, lane));
+        }
+        self.owing.retain(|other| *other != (r, lane));
+        self.tell_home(&peer, Command::LaneBroken { peer: peer.id, plan, outcome, told });
+    }
+
+    /// At the peer's home: one of its lanes is broken.
+    pub fn link_lane_broken(&mut self, peer: u64, plan: Plan, outcome: Outcome, told: bool, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer) else { return };
+        let why = error_text(outcome.provider_errno);
+        log::warn!("{}: rail {} failed towards its rail {}: {why}", link.peer, plan.rail, plan.remote_rail);
+        link.approaches.lane_failed(plan, why);
+        link.last_errno = outcome.provider_errno;
+        count_lanes(link);
+        if link.lanes_up().is_empty() {
+            link.peer.note_failure(outcome);
+            return self.end_peer(peer, outcome, now);
+        }
+        link.fencing.push(plan);
+        let told_early: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        if !told {
+            link.push(Out::new(Kind::Fence, numbers(&[plan.rail as u64, plan.remote_rail as u64])));
+        }
+        self.mark(peer);
+        for id in told_early {
+            core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);
+        }
+    }
+
+    // Fence.
+
+    /// The peer has cut its end of a lane. It `asks` that we cut ours, or answers that.
+    pub fn cut(&mut self, peer: u64, plan: Plan, asks: bool) {
+        let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else { return };
+        let mut found = None;
+        let work = &mut self.rails[r];
+        for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
+            if work.rail.remote_rail(of.lane) != plan.remote_rail {
+                continue;
+            }
+            match &mut of.fence {
+                Some(fence) => *fence = Fence::Done,
+                None if asks && !of.closing => found = Some(of.lane),
+                None => {}
+            }
+        }
+        if let Some(lane) = found {
+            let outcome = Outcome {
+                provider_errno: libc::ECONNRESET,
+                rail: Some(plan.rail as u32),
+                ..Outcome::of(Status::PeerLost)
+            };
+            self.break_lane(r, lane, outcome, true);
+        }
+        if asks {
+            if let Ok(found) = self.core.peers.get(peer) {
+                self.tell_home(&found, Command::LaneCut { peer, plan });
+            }
+        }
+        self.reap_closing();
+    }
+
+    /// At the peer's home: our end is cut, as it asked.
+    pub fn link_lane_cut(&mut self, peer: u64, plan: Plan) {
+        if let Some(link) = self.link(peer) {
+            link.push(Out::new(Kind::Fenced, numbers(&[plan.rail as u64, plan.remote_rail as u64])));
+            self.mark(peer);
+        }
+    }
+
+    /// The lane of a fence that came is for its worker.
+    pub(super) fn fence_of(&self, peer: &Peer, [rail, remote_rail]: [u64; 2], asks: bool) {
+        let Some(of) = self.core.rails.get(remote_rail as usize) else { return self.core.count_rubbish() };
+        let plan = Plan { rail: remote_rail as usize, remote_rail: rail as usize };
+        self.core.inboxes[of.worker].command(Command::Cut { peer: peer.id, plan, asks });
+    }
+
+    // Again.
+
+    /// A lane's operations have come back, and its peer's end is cut.
+    pub(super) fn finish_breaking(&mut self, r: usize, mut gone: LaneWork) {
+        let rail = &self.rails[r].rail;
+        let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(gone.lane) };
+        let (peer, errno) = (gone.peer.clone(), gone.errno);
+        for flow in gone.flows.take_suspended() {
+            self.give_away(flow, plan, errno);
+        }
+        let work = &mut self.rails[r];
+        gone.abandon(&mut work.rail, &self.core.table, &mut self.left);
+        work.rail.remove_lane(gone.lane);
+        self.tell_home(&peer, Command::LaneFenced { peer: peer.id, plan });
+        self.note_health(r, errno);
+    }
+
+    /// Gives what a flow has not done to other lanes. Its hold goes with it.
+    fn give_away(&mut self, mut flow: Flow, plan: Plan, errno: i32) {
+        let core = self.core.clone();
+        let (settled, runs) = flow.surrender();
+        let id = core.table.id_of(flow.slot());
+        let counted = core.held(id).is_some_and(|transfer| transfer.page_immediate().is_some());
+        if counted && !runs.is_empty() {
+            // Each page may have raised its counter already.
+            let rail = Some(plan.rail as u32);
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::RailLost) };
+            core.table.end(id, outcome, core.clock.now());
+        }
+        if !Table::wanted(flow.slot()) || runs.is_empty() && !flow.has_unclaimed() {
+            return self.left.push(core.table.leave(flow.slot(), settled));
+        }
+        core.table.settle(flow.slot(), settled);
+        self.again(id, runs, HOPS);
+    }
+
+    /// Has lanes do runs of a transfer, here or at another worker. The caller's hold
+    /// goes with it.
+    pub fn again(&mut self, id: u64, runs: Vec<Run>, hops: u32) {
+        let core = self.core.clone();
+        let slot = core.table.held_slot(id);
+        // SAFETY: the hand-over holds the slot.
+        let body = unsafe { core.table.body(slot) };
+        let Some(runs) = self.begin_again(id, runs) else { return };
+        let Ok(peer) = core.peers.get(body.peer) else {
+            return self.left.push(core.table.leave(slot, 0));
+        };
+        let Some(transfer) = body.transfer() else { return self.left.push(core.table.leave(slot, 0)) };
+        let lanes = peer.lanes.lock().clone();
+        let elsewhere = lanes.iter().find(|plan| {
+            core.rails[plan.rail].worker != self.index && transfer.view().reaches(plan.rail, plan.remote_rail)
+        });
+        match elsewhere {
+            Some(plan) if hops > 0 && Table::wanted(slot) => {
+                let command = Command::Again { id, runs, hops: hops - 1 };
+                core.inboxes[core.rails[plan.rail].worker].command(command);
+            }
+            _ => self.left.push(core.table.leave(slot, 0)),
+        }
+    }
+
+    /// The lane of a peer that was away is up: transfers that are under way use it, too.
+    pub(super) fn welcome_back(&mut self, r: usize, peer: &Arc<Peer>) {
+        self.note_health(r, 0);
+        if peer.state() != PeerState::Up {
+            return;
+        }
+        let core = self.core.clone();
+        let mut held = Vec::new();
+        core.table.join(peer.id, |_, id| held.push(id));
+        for id in held {
+            // It joins one lane: begin again with nothing does that.
+            if let Some(_nothing) = self.begin_again(id, Vec::new()) {
+                self.left.push(core.table.leave(core.table.held_slot(id), 0));
+            }
+        }
+    }
+
+    // Return.
+
+    /// At the peer's home: a broken lane is at rest.
+    pub fn link_lane_fenced(&mut self, peer: u64, plan: Plan, now: u64) {
+        if let Some(link) = self.link(peer) {
+            link.fencing.retain(|other| *other != plan);
+            link.let_return(plan, now);
+        }
+    }
+
+    /// Lets lanes greet whose pause is over.
+    pub(super) fn bring_lanes_back(&mut self, now: u64) {
+        let core = self.core.clone();
+        for link in self.links.iter_mut().flatten().filter(|link| link.up && link.parting.is_none()) {
+            let due = link.take_due(now);
+            if !due.is_empty() {
+                let new = link.approaches.extend(&due);
+                add_lanes(&core, &link.peer, &new, None);
+            }
+        }
+    }
+
+    // What the caller hears.
+
+    /// After a lane of a rail came or went: the rail may be down, or up again.
+    fn note_health(&mut self, r: usize, errno: i32) {
+        let work = &mut self.rails[r];
+        let mut lanes = work.lanes.iter().flatten();
+        let up = lanes.any(|of| work.rail.lane(of.lane).is_some_and(|lane| lane.state == LaneState::Up));
+        let health = &mut work.health;
+        if health.down == up {
+            health.down = !up;
+            health.unsaid.push((up, errno));
+        }
+    }
+
+    /// Publishes what rails became, as far as there is room.
+    pub(super) fn tell_health(&mut self, now: u64) {
+        for work in &mut self.rails {
+            let rail = Some(work.rail.index as u32);
+            while let Some((up, errno)) = work.health.unsaid.first().copied() {
+                if !self.core.queue.reserve(1) {
+                    return;
+                }
+                work.health.unsaid.remove(0);
+                let (kind, status) = match up {
+                    true => (completion::KIND_RAIL_UP, Status::Ok),
+                    false => (completion::KIND_RAIL_DOWN, Status::RailLost),
+                };
+                let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
+                let told = Completion::new(kind, outcome, 0, now);
+                self.core.queue.publish(Completion { value: work.rail.index as u64, ..told });
+            }
+        }
+    }
+}

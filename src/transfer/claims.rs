@@ -1,0 +1,136 @@
+//! What a flow has claimed and cannot be sure of yet: what others do again if its
+//! lane fails.
+//!
+//! Claims belong to two generations. Posts are tagged with the newer one's parity;
+//! once everything posted for the older one is known to be delivered, its claims
+//! are settled, and the newer one takes its place. So there are never more claims
+//! to remember than two windows hold.
+
+/// Slices from the first to before the second.
+pub type Run = (u64, u64);
+
+/// Bit of a flow's number, in the tags of its posts.
+const PARITY: u32 = 1 << 31;
+
+/// A flow's number and the generation, of a tag.
+#[inline]
+pub fn split(tagged: u32) -> (u32, usize) {
+    (tagged & !PARITY, (tagged >> 31) as usize)
+}
+
+#[derive(Default)]
+pub struct Claims {
+    runs: [Vec<Run>; 2],
+    /// Posts that are under way.
+    inflight: [u32; 2],
+    /// The generation of what is posted now.
+    newer: usize,
+    /// How far writes must be covered before the older one is settled.
+    mark: u64,
+    /// Slices that are known to have arrived.
+    settled: u64,
+}
+
+impl Claims {
+    /// What posts of the flow are tagged with.
+    #[inline]
+    pub fn tag(&self, flow: u32) -> u32 {
+        flow | (self.newer as u32) << 31
+    }
+
+    #[inline]
+    pub fn claim(&mut self, run: Run) {
+        self.runs[self.newer].push(run);
+    }
+
+    #[inline]
+    pub fn posted(&mut self, posts: u32) {
+        self.inflight[self.newer] += posts;
+    }
+
+    /// Counts finished posts. `covered` and `written`: the bytes of the lane's writes
+    /// that are known to be delivered, and all of them. `rest`: what of the last claim
+    /// is not posted.
+    #[inline]
+    pub fn finished(&mut self, generation: usize, posts: u32, lane: (u64, u64), rest: Run) {
+        self.inflight[generation] -= posts;
+        if self.inflight[1 - self.newer] == 0 && lane.0 >= self.mark {
+            self.turn(lane.1, rest);
+        }
+    }
+
+    /// The older generation is settled.
+    fn turn(&mut self, written: u64, rest: Run) {
+        let older = 1 - self.newer;
+        self.settled += self.runs[older].drain(..).map(|(start, end)| end - start).sum::<u64>();
+        if self.runs[self.newer].is_empty() {
+            return;
+        }
+        self.mark = written;
+        if rest.0 < rest.1 {
+            // What goes on is of the next generation.
+            if let Some(last) = self.runs[self.newer].last_mut() {
+                last.1 = rest.0;
+            }
+            self.runs[older].push(rest);
+        }
+        self.newer = older;
+    }
+
+    #[inline]
+    pub fn inflight(&self) -> u32 {
+        self.inflight[0] + self.inflight[1]
+    }
+
+    pub fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// What is not known to have arrived.
+    pub fn take_unsettled(&mut self) -> Vec<Run> {
+        let [mut all, more] = std::mem::take(&mut self.runs);
+        all.extend(more);
+        all.retain(|(start, end)| start < end);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of two generations, the older is settled when its posts are back and covered.
+    #[test]
+    fn claims_are_settled_generation_by_generation() {
+        let mut claims = Claims::default();
+        claims.claim((0, 4));
+        claims.posted(2);
+        let (_, first) = split(claims.tag(7));
+        claims.finished(first, 1, (0, 100), (2, 4));
+        assert_eq!(claims.settled(), 0);
+        let (flow, second) = split(claims.tag(7));
+        assert!(flow == 7 && first != second, "what goes on is newer");
+        claims.posted(2);
+        claims.finished(first, 1, (99, 200), (4, 4));
+        assert_eq!(claims.settled(), 0, "not covered");
+        claims.finished(second, 1, (100, 200), (4, 4));
+        assert_eq!(claims.settled(), 2);
+        claims.finished(second, 1, (200, 200), (4, 4));
+        assert_eq!((claims.settled(), claims.inflight()), (4, 0));
+        assert!(claims.take_unsettled().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_settled_is_done_again() {
+        let mut claims = Claims::default();
+        claims.claim((0, 4));
+        claims.posted(1);
+        claims.finished(0, 1, (0, 10), (1, 4));
+        claims.claim((8, 12));
+        claims.posted(1);
+        let mut again = claims.take_unsettled();
+        again.sort();
+        assert_eq!(again, [(0, 1), (1, 4), (8, 12)]);
+        assert_eq!(claims.settled(), 0);
+    }
+}
