@@ -10,6 +10,7 @@ mod bundles;
 mod carry;
 pub mod core;
 mod counters;
+mod credits;
 pub mod fork;
 mod greet;
 pub mod inbox;

@@ -1,5 +1,6 @@
 //! A rail's queue towards one of a peer's rails.
 
+use super::credits::{Credits, Granted};
 use super::traffic::Glance;
 use super::window::Window;
 use crate::fabric::Route;
@@ -38,6 +39,10 @@ pub struct Lane {
     pub progress_ns: u64,
     /// Nothing moves: its bytes do not count against the rail.
     pub parked: bool,
+    /// For writes with immediates, where they need some.
+    pub credits: Credits,
+    /// What the peer has of ours.
+    pub granted: Granted,
 }
 
 impl Lane {
@@ -56,6 +61,8 @@ impl Lane {
             refused: false,
             progress_ns: 0,
             parked: false,
+            credits: Credits::default(),
+            granted: Granted::default(),
         }
     }
 

@@ -77,10 +77,12 @@ impl Flows {
         let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
         self.passes = self.passes.wrapping_add(1);
         let mut left_of_batch = BATCH;
-        // What has room for the latency class may have none for the bulk class.
-        let mut bulk_full = false;
+        // What has room for the latency class may have none for the bulk class; and what
+        // starves in one leaves room for the other.
+        let mut shut = [false; 2];
+        let mut starved = 0;
         while left_of_batch > 0 {
-            let (class, most) = self.class(bulk_full);
+            let Some((class, most)) = self.class(shut) else { break };
             let Some(&index) = self.ready[class].front() else { break };
             let Some(flow) = self.flows[index as usize].as_mut() else {
                 self.ready[class].pop_front();
@@ -93,20 +95,29 @@ impl Flows {
             left_of_batch -= most - budget;
             self.posts = self.posts.wrapping_add(most - budget);
             match step {
-                Step::Posted if flow.end_turn() => {
-                    self.ready[class].rotate_left(1);
+                Step::Posted => {
+                    starved = 0;
+                    if flow.end_turn() {
+                        self.ready[class].rotate_left(1);
+                    }
                 }
-                Step::Posted => {}
+                Step::Starved => {
+                    self.ready[class].rotate_left(1);
+                    starved += 1;
+                    if starved >= self.ready[class].len().min(SWEEP) {
+                        (shut[class], starved) = (true, 0);
+                    }
+                }
                 Step::Shared => {
                     self.ready[class].rotate_left(1);
                     break;
                 }
                 Step::Full => {
                     self.sweep(class, table, left);
-                    if class == URGENT || self.ready[URGENT].is_empty() {
+                    if class == URGENT {
                         break;
                     }
-                    bulk_full = true;
+                    (shut[BULK], starved) = (true, 0);
                 }
                 Step::Finished => {
                     self.ready[class].pop_front();
@@ -123,13 +134,15 @@ impl Flows {
 
     /// Whose turn it is, and for how many posts: the latency class's, with a little
     /// for the others.
-    fn class(&self, bulk_full: bool) -> (usize, u32) {
+    fn class(&self, shut: [bool; 2]) -> Option<(usize, u32)> {
         let until_bulk = BULK_TURN - 1 - self.posts % BULK_TURN;
-        match (self.ready[URGENT].is_empty(), self.ready[BULK].is_empty() || bulk_full) {
-            (true, _) => (BULK, BATCH),
-            (false, true) => (URGENT, BATCH),
-            (false, false) if until_bulk == 0 => (BULK, 1),
-            (false, false) => (URGENT, until_bulk),
+        let waits = |class: usize| !self.ready[class].is_empty() && !shut[class];
+        match (waits(URGENT), waits(BULK)) {
+            (false, false) => None,
+            (false, true) => Some((BULK, BATCH)),
+            (true, false) => Some((URGENT, BATCH)),
+            (true, true) if until_bulk == 0 => Some((BULK, 1)),
+            (true, true) => Some((URGENT, until_bulk)),
         }
     }
 
