@@ -90,6 +90,7 @@ static void end_target(struct team *team, struct target *target)
 struct sender {
     struct box *box;
     weft_peer peer;
+    weft_memory *memory;
     weft_pages_args args;
     weft_counter counters[2];
 };
@@ -100,7 +101,7 @@ static struct sender open_sender(struct team *team)
     config.rail_count = rails;
     struct sender sender = {.box = box_of(open_with(&config)), .args = WEFT_PAGES_ARGS_INIT};
     sender.peer = join(team, 0, sender.box);
-    sender.args.local = register_one(sender.box->endpoint, map_bytes(ARENA), ARENA);
+    sender.args.local = sender.memory = register_one(sender.box->endpoint, map_bytes(ARENA), ARENA);
     sender.args.remote = take_memory(team, 0, sender.box, sender.peer);
     hear(team, 0, sender.box, sender.counters, sizeof sender.counters);
     sender.args.flags = WEFT_COUNT_PAGES;
@@ -117,6 +118,16 @@ static weft_transfer submit(struct sender *sender)
     weft_transfer id = 0;
     CHECK_OK(weft_write_pages(sender->box->endpoint, &sender->args, &id));
     return id;
+}
+
+/* The fabric may have what ended until the target looks again. */
+static void give_back(struct sender *sender)
+{
+    uint64_t until = now_ns() + patience_ms() * MS;
+    while (weft_memory_deregister(sender->memory) == WEFT_ERR_BUSY) {
+        CHECK(now_ns() < until);
+        box_pump(sender->box, 1);
+    }
 }
 
 static void end_sender(struct team *team, struct sender *sender)
@@ -265,7 +276,7 @@ static void gives_up(struct team *team)
     sender.args.counter = sender.counters[1];
     weft_transfer next = submit(&sender);
     CHECK_OK(box_await(sender.box, next, 2 * patience_ms()).status);
-    CHECK_OK(weft_memory_deregister(sender.args.local));
+    give_back(&sender);
     end_sender(team, &sender);
 }
 
@@ -291,7 +302,7 @@ static void leaves(struct team *team)
     CHECK_STATUS(box_await(sender.box, id, patience_ms()).status, WEFT_ERR_CANCELED);
     box_take(sender.box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
     set(team, AWAKE, 1);
-    CHECK_OK(weft_memory_deregister(sender.args.local));
+    give_back(&sender);
     end_sender(team, &sender);
 }
 
