@@ -62,8 +62,8 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye, ByeAck, Ready, Import,
-            Imported, Revoke, Revoked, Count, AtomicDone, Message, Notify, Raise, Atomic,
+            Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye, ByeAck, Ready,
+            Import, Imported, Revoke, Revoked, Count, AtomicDone, Message, Notify, Raise, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

@@ -10,7 +10,7 @@
 /// Credits of a half before the target has said how many.
 pub const FIRST: u32 = 8;
 /// Credits of a half at most.
-pub const MOST: u32 = 128;
+pub const MOST: u32 = 1024;
 
 /// Which half of a lane's credits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_is_given_never_exceeds_the_room() {
-        const ROOM: u32 = 8192;
+        const ROOM: u32 = 32768;
         let mut grants = Grants::new(Some(ROOM));
         let lanes = ROOM / 2 / (2 * FIRST);
         let mut all: Vec<(Granted, [u32; 2])> =

@@ -220,8 +220,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         } else {
             Delivery::Each
         };
-        let queues_grow =
-            ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
+        let queues_grow = ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
         let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
         let limits = Limits {
