@@ -34,6 +34,7 @@ test: ## Runs every test; ends with how many passed and failed
 
 figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
+	@$(MAKE) --no-print-directory lib
 	$(CARGO) run --release $(CARGO_FLAGS) -p weft-bench -- figures --json $(TARGET)/figures.json
 
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help

@@ -1,6 +1,8 @@
 /* Memory that Weft allocates: it moves like any other, and is given back once. */
 #include "harness.h"
 
+#include <sys/resource.h>
+
 #define LEN (5 * MIB)
 
 static void *alloc(weft_endpoint *endpoint, uint64_t len)
@@ -30,6 +32,28 @@ static void arguments_are_checked(void)
     CHECK_OK(weft_memory_free(endpoint, NULL));
     CHECK_OK(weft_memory_free(endpoint, address));
     REFUSED(WEFT_ERR_INVALID, weft_memory_free(endpoint, address));
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+/* No page is touched for what cannot be there; nothing here takes more than 32 MiB. */
+static void what_is_not_there_is_said_at_once(void)
+{
+    weft_endpoint *endpoint = open_endpoint();
+    void *address = NULL;
+    uint64_t began = now_ns();
+    REFUSED(WEFT_ERR_NO_MEMORY, weft_memory_alloc(endpoint, UINT64_C(1) << 46, NULL, &address));
+    CHECK(now_ns() - began < SECOND);
+    CHECK(strstr(weft_last_error(), "70368744177664") != NULL);
+    CHECK(strstr(weft_last_error(), " bytes left") != NULL);
+    struct rlimit before, tight;
+    CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
+    tight = before;
+    tight.rlim_cur = 32 * MIB; /* less than the process has: it gets no more */
+    CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+    weft_status status = weft_memory_alloc(endpoint, 32 * MIB, NULL, &address);
+    CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
+    CHECK_STATUS(status, WEFT_ERR_NO_MEMORY);
+    CHECK(address == NULL);
     CHECK_OK(weft_endpoint_close(endpoint));
 }
 
@@ -120,6 +144,7 @@ static void it_moves_both_ways(void)
 
 static const struct test tests[] = {
     {"arguments_are_checked", "once", arguments_are_checked},
+    {"what_is_not_there_is_said_at_once", "once", what_is_not_there_is_said_at_once},
     {"it_is_zeroed_and_busy_while_registered", "any", it_is_zeroed_and_busy_while_registered},
     {"nothing_is_left_behind", "any", nothing_is_left_behind},
     {"it_moves_both_ways", "any", it_moves_both_ways},

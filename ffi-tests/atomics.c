@@ -36,6 +36,29 @@ static uint64_t swap_if(struct box *box, weft_remote_memory *remote, uint64_t of
 
 /* ---- One at a time ---- */
 
+/* The word is asked for before its owner has said that the memory is there. */
+static void what_is_used_is_not_released(void)
+{
+    struct duo duo = duo_open(4096);
+    char blob[4096];
+    size_t n = descriptor_of(duo.b_memory, blob, sizeof blob);
+    for (int i = 0; i < 200; i++) {
+        weft_remote_memory *again;
+        weft_transfer id = 0;
+        weft_status status;
+        CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &again));
+        weft_atomic_args args = atomic_args(again, 8, 1);
+        CHECK_OK(weft_fetch_add(duo.a->endpoint, &args, &id));
+        while ((status = weft_remote_memory_release(again)) == WEFT_ERR_BUSY)
+            box_pump(duo.a, 0);
+        CHECK_OK(status);
+        weft_completion c = box_await(duo.a, id, patience_ms());
+        CHECK_OK(c.status);
+        CHECK_EQ(c.value, i);
+    }
+    duo_close(&duo);
+}
+
 static void values_and_fields(void)
 {
     struct duo duo = duo_open(4096);
@@ -422,6 +445,7 @@ static void a_peer_that_does_none(void)
 struct asker {
     struct box *box;
     weft_remote_memory *remote;
+    weft_memory *local;
     _Atomic bool begun;
     uint64_t accepted, done, gone;
 };
@@ -468,6 +492,62 @@ static void memory_that_goes_away(void)
     CHECK(asker.done <= last && last <= asker.accepted);
     CHECK_EQ(asker.done + asker.gone, asker.accepted);
     CHECK_OK(weft_remote_memory_release(duo.b_of_a));
+    box_quiet(duo.a, 20);
+    duo_close(&duo);
+}
+
+/* ---- Remote memory that another thread gives back ---- */
+
+/* Submits until the remote memory is stale; how many were accepted. */
+static void *uses(void *argument)
+{
+    struct asker *asker = argument;
+    weft_atomic_args atomic = atomic_args(asker->remote, 0, 1);
+    weft_range_args range = {.size = sizeof range, .remote = asker->remote, .len = 8};
+    weft_status status = WEFT_OK;
+    range.local = asker->local;
+    asker->begun = true;
+    for (int i = 0; status == WEFT_OK && i < 50; i++) {
+        status = i % 2 ? weft_fetch_add(asker->box->endpoint, &atomic, NULL)
+                       : weft_write(asker->box->endpoint, &range, NULL);
+        asker->accepted += status == WEFT_OK;
+    }
+    if (status != WEFT_OK)
+        CHECK_STATUS(status, WEFT_ERR_HANDLE);
+    return NULL;
+}
+
+/* Whoever is first: what was accepted is done, and what is in use is not given back. */
+static void released_while_others_submit(void)
+{
+    struct duo duo = duo_open(4096);
+    char blob[4096];
+    size_t n = descriptor_of(duo.b_memory, blob, sizeof blob);
+    for (int round = 0; round < 500; round++) {
+        struct asker asker = {.box = duo.a, .local = duo.a_memory};
+        pthread_t thread;
+        weft_status status;
+        uint64_t until = now_ns() + patience_ms() * MS, ended = 0;
+        CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &asker.remote));
+        CHECK(pthread_create(&thread, NULL, uses, &asker) == 0);
+        while (!asker.begun)
+            ;
+        for (volatile int i = 0; i < round * 8 % 1000; i++)
+            ;
+        while ((status = weft_remote_memory_release(asker.remote)) != WEFT_OK) {
+            CHECK_STATUS(status, WEFT_ERR_BUSY);
+            CHECK(now_ns() < until);
+            sched_yield();
+        }
+        CHECK(pthread_join(thread, NULL) == 0);
+        while (ended < asker.accepted) {
+            CHECK(now_ns() < until);
+            box_pump(duo.a, 10);
+            for (weft_completion c; box_try(duo.a, WEFT_COMPLETION_ATOMIC, &c) ||
+                                    box_try(duo.a, WEFT_COMPLETION_WRITE, &c); ended++)
+                CHECK_OK(c.status);
+        }
+    }
     box_quiet(duo.a, 20);
     duo_close(&duo);
 }
@@ -631,6 +711,7 @@ static void a_peer_that_is_stopped_and_killed(void)
 
 static const struct test tests[] = {
     {"values_and_fields", "any", values_and_fields},
+    {"what_is_used_is_not_released", "any", what_is_used_is_not_released},
     {"before_the_peer_is_up", "any", before_the_peer_is_up},
     {"sums_of_many_peers_add_up", "any", sums_of_many_peers_add_up},
     {"compare_swap_makes_a_lock", "any", compare_swap_makes_a_lock},
@@ -639,6 +720,7 @@ static const struct test tests[] = {
     {"bad_input_is_refused", "any", bad_input_is_refused},
     {"a_peer_that_does_none", "any", a_peer_that_does_none},
     {"memory_that_goes_away", "any", memory_that_goes_away},
+    {"released_while_others_submit", "any", released_while_others_submit},
     {"deadlines_and_cancels", NOT_SHM, deadlines_and_cancels},
     {"disconnecting_ends_them", NOT_SHM, disconnecting_ends_them},
     {"shutting_down_ends_them", NOT_SHM, shutting_down_ends_them},

@@ -147,6 +147,7 @@ void decode(int fd)
             require(std::memcmp(&layers[l][p * page_len],
                                 &expected[l][(page_count - 1 - p) * page_len], page_len) == 0,
                     "a page");
+    tell(fd, {'1'});
     // The same again, by a kept geometry, and a list that swaps two layers.
     require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4712, "the kept one's notification");
     require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4713, "the list's notification");
@@ -170,6 +171,7 @@ void keep_and_list(const endpoint &e, weft_pages_args pages)
     weft_kept *made = nullptr;
     pages.flags = 0;
     pages.counter = 0;
+    pages.notify = 0;
     check("keep", weft_pages_keep(e.get(), &pages, &made));
     std::unique_ptr<weft_kept, weft_status (*)(weft_kept *)> kept(made, weft_kept_release);
     weft_kept_args again = WEFT_KEPT_ARGS_INIT;
@@ -243,6 +245,7 @@ void prefill(int fd)
     require(stats.bytes_written == c.bytes && stats.writes == 1 && stats.completions[-WEFT_OK] == 1 &&
                 std::accumulate(stats.latency, stats.latency + WEFT_STATISTICS_BUCKETS, uint64_t(0)) == 1,
             "the statistics");
+    hear(fd); // it has looked at them
     keep_and_list(e, args);
     c = next(e, WEFT_COMPLETION_MESSAGE);
     require(c.bytes == 6 && std::memcmp(c.data, "thanks", 6) == 0, "the message");
@@ -252,7 +255,7 @@ void prefill(int fd)
     check("peer", weft_peer_info(e.get(), peer, &properties));
     require(properties.capabilities & WEFT_CAPABILITY_ATOMICS, "the peer does atomics");
     uint64_t word = 0;
-    std::memcpy(&word, &layers[0][0], sizeof word);
+    std::memcpy(&word, &layers[0][0], sizeof word); // the list has swapped the layers
     weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
     atomic.remote = theirs.get();
     atomic.remote_range = 1;

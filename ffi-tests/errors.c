@@ -1091,6 +1091,7 @@ static void bad_transfer_arguments(void)
     CHECK(strstr(weft_last_error(), "WEFT_NOTIFY") != NULL);
     BAD_PAGES(WEFT_ERR_LIMIT, p.timeout_ns = HOURS_25);
     BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 8);
+    CHECK(strstr(weft_last_error(), "WEFT_COMPLETE_EACH_PEER is set in flags: it is for lists") != NULL);
     BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 0x80000001);
     BAD_PAGES(WEFT_ERR_INVALID, p.size = 0);
     BAD_RANGE(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data; p.notify_data_len = 257);

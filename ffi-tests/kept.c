@@ -284,6 +284,9 @@ static void bad_arguments(void)
     CHECK(strstr(weft_last_error(), "WEFT_NOTIFY"));
     pages = good, pages.flags = 64;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_pages_keep(ep, &pages, &kept));
+    pages = good, pages.notify = 4;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
+    CHECK(strstr(weft_last_error(), "notify is set"));
     pages = good, pages.timeout_ns = 1;
     REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
     CHECK(strstr(weft_last_error(), "timeout_ns"));
@@ -325,6 +328,34 @@ static void bad_arguments(void)
     CHECK_OK(weft_kept_release(kept));
     duo_close(&duo);
     duo_close(&other);
+}
+
+/* One post carries a page that is kept to be counted, whoever uses it. */
+static void counted_pages_are_not_too_long(void)
+{
+    const uint64_t len = GIB + 1;
+    struct duo duo = duo_open(4096);
+    uint8_t *from = map_bytes(len), *to = map_bytes(len);
+    weft_memory *local = register_one(duo.a->endpoint, from, len);
+    weft_memory *remote = register_one(duo.b->endpoint, to, len);
+    weft_remote_memory *theirs;
+    char blob[4096];
+    size_t n = descriptor_of(remote, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &theirs));
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_kept *kept;
+    pages.local = local;
+    pages.remote = theirs;
+    pages.page_count = 1;
+    pages.flags = WEFT_COUNT_PAGES;
+    pages.page_len = len;
+    REFUSED(WEFT_ERR_LIMIT, weft_pages_keep(duo.a->endpoint, &pages, &kept));
+    pages.page_len = 4096;
+    kept = keep_pages(duo.a, &pages);
+    CHECK_OK(write_kept(duo.a, kept, &args).status);
+    CHECK_OK(weft_kept_release(kept));
+    duo_close(&duo);
 }
 
 /* A peer that allows only reads: what is kept can be read, not written. */
@@ -425,6 +456,7 @@ static const struct test tests[] = {
     {"lists_are_kept", "any", lists_are_kept},
     {"memories_are_held", "any", memories_are_held},
     {"the_other_side_goes", "any", the_other_side_goes},
+    {"counted_pages_are_not_too_long", "any", counted_pages_are_not_too_long},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
     {"access_is_checked_when_used", "any", access_is_checked_when_used},
     {"threads_share_one", "any", threads_share_one},

@@ -703,7 +703,7 @@ static void bad_arguments(void)
     REFUSED(WEFT_ERR_HANDLE, weft_write_list(NULL, &good, NULL));
     args = good, args.size = 3;
     REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
-    args = good, args.flags = 16;
+    args = good, args.flags = 1u << 31;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_list(ep, &args, NULL));
     args = good, args.entries = NULL;
     REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
@@ -767,7 +767,7 @@ static void no_room(void)
     weft_transfer id;
     weft_queue *queue;
     args.flags = WEFT_NOTIFY;
-    REFUSED(WEFT_ERR_AGAIN, weft_write_list(hub->endpoint, &args, &id)); /* 5 of max_transfers */
+    REFUSED(WEFT_ERR_LIMIT, weft_write_list(hub->endpoint, &args, &id)); /* 5 of max_transfers */
     for (int k = 0; k < 50; k++) {
         args.count = 1 + (uint64_t)k % 3;
         CHECK_OK(weft_write_list(hub->endpoint, &args, &id));
@@ -797,6 +797,40 @@ static void no_room(void)
     box_close(hub);
 }
 
+/* More peers than a queue has places: polling would not help. */
+static void more_completions_than_a_queue_holds(void)
+{
+    enum { LEAVES = 17 };
+    struct box *hub = box_of(open_endpoint()), *leaf[LEAVES];
+    weft_list_entry entries[LEAVES];
+    char blob[4096];
+    weft_queue *queue;
+    weft_completion done[LEAVES];
+    for (int i = 0; i < LEAVES; i++) {
+        weft_peer peer;
+        leaf[i] = box_of(open_endpoint());
+        size_t n = address_of(leaf[i]->endpoint, blob, sizeof blob);
+        CHECK_OK(weft_peer_connect(hub->endpoint, blob, n, NULL, &peer));
+        entries[i] = (weft_list_entry){.peer = peer};
+    }
+    for (int i = 0; i < LEAVES; i++)
+        CHECK_OK(box_take(hub, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(weft_queue_create(hub->endpoint, LEAVES - 1, &queue));
+    weft_list_args args = list_args(entries, LEAVES);
+    args.queue = queue;
+    CHECK_OK(weft_write_list(hub->endpoint, &args, NULL)); /* one for all */
+    CHECK_EQ(weft_queue_wait(queue, done, LEAVES, patience_ms() * MS), 1);
+    args.flags = WEFT_COMPLETE_EACH_PEER;
+    REFUSED(WEFT_ERR_LIMIT, weft_write_list(hub->endpoint, &args, NULL));
+    args.count = LEAVES - 1;
+    CHECK_OK(weft_write_list(hub->endpoint, &args, NULL));
+    CHECK_EQ(weft_queue_wait(queue, done, LEAVES, patience_ms() * MS), LEAVES - 1);
+    CHECK_OK(weft_queue_destroy(queue));
+    for (int i = 0; i < LEAVES; i++)
+        box_close(leaf[i]);
+    box_close(hub);
+}
+
 static const struct test tests[] = {
     {"writes_to_many_peers", "any", writes_to_many_peers},
     {"writes_to_many_peers_on_four_rails", "tcp,sim:like=tcp,sim:like=efa,sim:like=verbs",
@@ -811,6 +845,7 @@ static const struct test tests[] = {
     {"bad_entries_are_named", "any", bad_entries_are_named},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
     {"no_room", "any", no_room},
+    {"more_completions_than_a_queue_holds", "tcp,host,sim:like=efa", more_completions_than_a_queue_holds},
     {NULL, NULL, NULL},
 };
 

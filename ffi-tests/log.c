@@ -150,8 +150,8 @@ static void failures_are_explained(void)
     CHECK_OK(weft_write(w.box->endpoint, &w.args, &id));
     CHECK_STATUS(box_await(w.box, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
-    snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64 ": the deadline passed",
-             id, w.peer);
+    snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64 ": the deadline passed, "
+             "10000000 ns after the submission", id, w.peer);
     if (strstr(lines->text, wanted) == NULL)
         FAIL("\"%s\" is not in: %s", wanted, lines->text);
     end_waiting(&w);

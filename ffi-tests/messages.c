@@ -440,6 +440,49 @@ static void eight_to_one(void)
     run_team(SENDERS + 1, roles);
 }
 
+/* Notifications of transfers that timed out do not gather for a peer that sleeps. */
+static void late_notifications_do_not_gather(void)
+{
+    enum { BATCHES = 10, BATCH = 1000 };
+    char blob[8192];
+    weft_endpoint_config idle = test_config();
+    idle.progress = WEFT_PROGRESS_MANUAL;
+    struct box *a = box_of(open_endpoint()), *b = box_of(open_with(&idle));
+    weft_completion c;
+    weft_list_entry entry = {0};
+    size_t n = address_of(b->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(a->endpoint, blob, n, NULL, &entry.peer));
+    while (!box_try(a, WEFT_COMPLETION_PEER_UP, &c)) {
+        box_pump(b, 1);
+        box_pump(a, 1);
+    }
+    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    args.entries = &entry;
+    args.count = 1;
+    args.flags = WEFT_NOTIFY;
+    args.timeout_ns = 30 * MS;
+    for (int batch = 0; batch < BATCHES; batch++) {
+        for (int i = 0; i < BATCH; i++)
+            CHECK_OK(weft_write_list(a->endpoint, &args, NULL));
+        for (int i = 0; i < BATCH; i++)
+            CHECK_STATUS(box_take(a, WEFT_COMPLETION_WRITE, 1000).status, WEFT_ERR_TIMED_OUT);
+    }
+    args.timeout_ns = 0;
+    args.notify = 1;
+    CHECK_OK(weft_write_list(a->endpoint, &args, NULL));
+    uint64_t seen = 0, until = now_ns() + patience_ms() * MS;
+    do {
+        for (; !box_try(b, WEFT_COMPLETION_NOTIFICATION, &c); box_pump(b, 1))
+            CHECK(now_ns() < until);
+        seen++;
+    } while (c.value != 1);
+    CHECK(seen < 4 * BATCH);
+    CHECK_OK(box_take(a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    box_quiet(a, 20);
+    box_close(a);
+    box_close(b);
+}
+
 static const struct test tests[] = {
     {"all_sizes", "any", all_sizes},
     {"many_in_order", "any", many_in_order},
@@ -450,6 +493,8 @@ static const struct test tests[] = {
     {"a_message_outlives_its_peer", "any", a_message_outlives_its_peer},
     {"both_ways_at_once", "any", both_ways_at_once},
     {"both_ways_with_manual_progress", "any", both_ways_with_manual_progress},
+    {"late_notifications_do_not_gather", "tcp,host,sim:like=tcp,sim:like=efa",
+     late_notifications_do_not_gather},
     {"eight_to_one", "any alone", eight_to_one},
     {NULL, NULL, NULL},
 };

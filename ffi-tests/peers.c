@@ -791,6 +791,84 @@ static void a_peer_is_used_before_it_is_up(void)
         run_pair(asks_at_once, is_asked_at_once);
 }
 
+/* ---- What ends late ---- */
+
+struct canceler {
+    weft_endpoint *endpoint;
+    weft_transfer transfer;
+    pthread_t thread;
+    atomic_int stage; /* 1: it ends the operation; 2: let it go on */
+};
+
+/* Holds up a thread that cancels, between the end of its operation and the completion. */
+static void dawdle(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    struct canceler *canceler = user_data;
+    if (level != WEFT_LOG_DEBUG || !pthread_equal(pthread_self(), canceler->thread) ||
+        strcmp(component, "transfer") != 0 || strstr(message, "operation") == NULL)
+        return;
+    canceler->stage = 1;
+    for (int i = 0; i < 300 && canceler->stage == 1; i++)
+        sleep_ms(1);
+}
+
+static void *cancels(void *argument)
+{
+    struct canceler *canceler = argument;
+    canceler->thread = pthread_self();
+    CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, dawdle, canceler));
+    CHECK_OK(weft_transfer_cancel(canceler->endpoint, canceler->transfer));
+    CHECK_EQ(canceler->stage, 1);
+    return NULL;
+}
+
+/* A peer ends while another thread is about to complete an operation with it. */
+static void peer_down_comes_after_a_slow_cancel(void)
+{
+    weft_endpoint_config config = test_config();
+    weft_endpoint *other, *own = open_endpoint();
+    struct canceler canceler = {.endpoint = own};
+    struct box *box = box_of(own);
+    char blob[4096], *bytes = malloc(MIB);
+    weft_peer peer;
+    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    weft_completion c, ignored[16];
+    pthread_t thread;
+    config.progress = WEFT_PROGRESS_MANUAL;
+    other = open_with(&config);
+    size_t n = address_of(other, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(own, blob, n, NULL, &peer));
+    while (!box_try(box, WEFT_COMPLETION_PEER_UP, &c)) {
+        CHECK(weft_poll(other, ignored, 16) >= 0);
+        box_pump(box, 0);
+    }
+    /* Outstanding, since the peer does not poll. */
+    args.peer = peer;
+    args.data = memset(bytes, 1, MIB);
+    args.len = MIB;
+    CHECK_OK(weft_send(own, &args, &canceler.transfer));
+    CHECK_EQ(pthread_create(&thread, NULL, cancels, &canceler), 0);
+    while (canceler.stage == 0)
+        sched_yield();
+    CHECK_OK(weft_peer_disconnect(own, peer));
+    uint64_t end = now_ns() + patience_ms() * MS;
+    while (weft_poll(own, &c, 1) == 0) {
+        CHECK(now_ns() < end);
+        CHECK(weft_poll(other, ignored, 16) >= 0);
+    }
+    CHECK_EQ(c.kind, WEFT_COMPLETION_SEND);
+    CHECK_STATUS(c.status, WEFT_ERR_CANCELED);
+    canceler.stage = 2;
+    while (weft_poll(own, &c, 1) == 0)
+        CHECK(weft_poll(other, ignored, 16) >= 0);
+    CHECK_EQ(c.kind, WEFT_COMPLETION_PEER_DOWN);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    CHECK_OK(weft_endpoint_close(other));
+    box_close(box);
+    free(bytes);
+}
+
 static const struct test tests[] = {
     {"closed_endpoint_is_unreachable", "any", closed_endpoint_is_unreachable},
     {"dead_process_is_unreachable", "tcp,host", dead_process_is_unreachable},
@@ -808,6 +886,8 @@ static const struct test tests[] = {
     {"memory_gone_under_fire", "any", memory_gone_under_fire},
     {"stopped_importer", "tcp,host", stopped_importer},
     {"a_peer_is_used_before_it_is_up", "any", a_peer_is_used_before_it_is_up},
+    {"peer_down_comes_after_a_slow_cancel", "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs",
+     peer_down_comes_after_a_slow_cancel},
     {NULL, NULL, NULL},
 };
 

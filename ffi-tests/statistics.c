@@ -144,6 +144,71 @@ static void figures_are_what_was_moved(void)
     duo_close(&duo);
 }
 
+static uint64_t accepted(const weft_endpoint_statistics *s)
+{
+    return s->writes + s->reads + s->sends + s->atomics + s->expects;
+}
+
+/* Lists over several peers, atomics and waits for counters: the sums hold, also on the way. */
+static void all_kinds_add_up(void)
+{
+    char blob[8192];
+    struct duo duo = duo_open(4096);
+    struct box *third = box_of(open_endpoint());
+    weft_list_entry entries[2] = {{.peer = duo.a_to_b}};
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
+    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    weft_counter counter;
+    weft_transfer id;
+    uint64_t value = 1;
+    size_t n = address_of(third->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &entries[1].peer));
+    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(weft_counter_create(duo.a->endpoint, &counter));
+    expect.counters = &counter;
+    expect.values = &value;
+    expect.count = 1;
+    CHECK_OK(weft_counter_expect(duo.a->endpoint, &expect, &id));
+    list.entries = entries;
+    list.count = 2;
+    list.flags = WEFT_NOTIFY;
+    for (int each = 0; each < 2; each++) {
+        list.flags |= each ? WEFT_COMPLETE_EACH_PEER : 0;
+        CHECK_OK(weft_write_list(duo.a->endpoint, &list, NULL));
+        for (int i = 0; i <= each; i++)
+            CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+        weft_endpoint_statistics s = stats_of(duo.a);
+        CHECK_EQ(s.active, 1); /* the wait */
+        CHECK_EQ(s.writes, each ? 3 : 1);
+        CHECK_EQ(s.notifications_sent, each ? 4 : 2);
+        CHECK_EQ(sum(s.completions, COUNT(s.completions)) + s.active, accepted(&s));
+    }
+    /* One that cannot end yet. */
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    struct box *silent = box_of(open_with(&config));
+    n = address_of(silent->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &entries[1].peer));
+    list.flags = WEFT_NOTIFY;
+    CHECK_OK(weft_write_list(duo.a->endpoint, &list, &id));
+    weft_endpoint_statistics s = stats_of(duo.a);
+    CHECK_EQ(s.active, 2);
+    CHECK_EQ(sum(s.completions, COUNT(s.completions)) + s.active, accepted(&s));
+    CHECK_OK(weft_transfer_cancel(duo.a->endpoint, id));
+    CHECK_STATUS(box_await(duo.a, id, patience_ms()).status, WEFT_ERR_CANCELED);
+    atomic.remote = duo.b_of_a;
+    CHECK_OK(weft_fetch_add(duo.a->endpoint, &atomic, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    CHECK_OK(weft_counter_destroy(duo.a->endpoint, counter));
+    s = stats_of(duo.a);
+    CHECK(s.atomics == 1 && s.expects == 1 && s.active == 0);
+    CHECK_EQ(sum(s.completions, COUNT(s.completions)), accepted(&s));
+    box_close(silent);
+    box_close(third);
+    duo_close(&duo);
+}
+
 /* Small pages, which go in bundles or by vectors, count as slices. */
 static void pages_count_as_slices(void)
 {
@@ -165,6 +230,85 @@ static void pages_count_as_slices(void)
     CHECK_EQ(r.bytes_written, sizeof backwards / 4 * 4096);
     CHECK_EQ(r.slices_read, 0);
     duo_close(&duo);
+}
+
+/* What was accepted is outstanding or has ended, whatever it is. */
+static void adds_up(struct box *box, uint64_t active, uint64_t total)
+{
+    weft_endpoint_statistics s = stats_of(box);
+    CHECK_EQ(s.active, active);
+    CHECK_EQ(accepted(&s), total);
+    CHECK_EQ(sum(s.completions, COUNT(s.completions)), total - active);
+}
+
+static void everything_is_counted(void)
+{
+    struct duo duo = duo_open(MIB);
+    weft_endpoint *ep = duo.a->endpoint;
+    weft_counter counter;
+    weft_transfer waiting, id;
+    uint64_t value = 1;
+    CHECK_OK(weft_counter_create(ep, &counter));
+    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    expect.counters = &counter;
+    expect.values = &value;
+    expect.count = 1;
+    CHECK_OK(weft_counter_expect(ep, &expect, &waiting));
+    adds_up(duo.a, 1, 1);
+    weft_atomic_args add = WEFT_ATOMIC_ARGS_INIT;
+    add.remote = duo.b_of_a;
+    add.operand = 1;
+    CHECK_OK(weft_fetch_add(ep, &add, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    CHECK_EQ(stats_of(duo.a).atomics, 1);
+    CHECK_EQ(stats_of(duo.a).expects, 1);
+    adds_up(duo.a, 1, 2);
+    CHECK_OK(weft_transfer_cancel(ep, waiting));
+    CHECK_STATUS(box_await(duo.a, waiting, patience_ms()).status, WEFT_ERR_CANCELED);
+    adds_up(duo.a, 0, 2);
+    duo_close(&duo);
+}
+
+/* A list of several peers counts as often as it completes, also while it is
+   outstanding: none of the two peers ever answers. */
+static void a_list_counts_by_its_completions(void)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    weft_list_entry entries[2];
+    weft_endpoint *silent[2];
+    weft_memory *mine = register_one(box->endpoint, map_bytes(4096), 4096);
+    for (int i = 0; i < 2; i++) {
+        char blob[8192];
+        weft_peer peer;
+        weft_remote_memory *theirs;
+        silent[i] = open_with(&config);
+        size_t len = address_of(silent[i], blob, sizeof blob);
+        CHECK_OK(weft_peer_connect(box->endpoint, blob, len, NULL, &peer));
+        len = descriptor_of(register_one(silent[i], map_bytes(4096), 4096), blob, sizeof blob);
+        CHECK_OK(weft_remote_memory_import(box->endpoint, peer, blob, len, &theirs));
+        entries[i] = (weft_list_entry){.local = mine, .remote = theirs, .len = 4096};
+    }
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_transfer one, each;
+    list.entries = entries;
+    list.count = 2;
+    CHECK_OK(weft_write_list(box->endpoint, &list, &one));
+    adds_up(box, 1, 1);
+    list.flags = WEFT_COMPLETE_EACH_PEER;
+    CHECK_OK(weft_write_list(box->endpoint, &list, &each));
+    adds_up(box, 3, 3);
+    CHECK_OK(weft_transfer_cancel(box->endpoint, one));
+    CHECK_STATUS(box_await(box, one, patience_ms()).status, WEFT_ERR_CANCELED);
+    adds_up(box, 2, 3);
+    CHECK_OK(weft_transfer_cancel(box->endpoint, each));
+    for (int i = 0; i < 2; i++)
+        CHECK_STATUS(box_await(box, each, patience_ms()).status, WEFT_ERR_CANCELED);
+    adds_up(box, 0, 3);
+    box_close(box);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(weft_endpoint_close(silent[i]));
 }
 
 /* A peer that never answers: what waits for it ends in ways that we choose. */
@@ -369,7 +513,10 @@ static void arguments_are_checked(void)
 
 static const struct test tests[] = {
     {"figures_are_what_was_moved", "any", figures_are_what_was_moved},
+    {"all_kinds_add_up", QUIET, all_kinds_add_up},
     {"pages_count_as_slices", "any", pages_count_as_slices},
+    {"everything_is_counted", "any", everything_is_counted},
+    {"a_list_counts_by_its_completions", QUIET, a_list_counts_by_its_completions},
     {"statuses_are_counted", QUIET, statuses_are_counted},
     {"refused_posts_are_counted", "once", refused_posts_are_counted},
     {"a_stalled_peer_shows", "tcp", a_stalled_peer_shows},

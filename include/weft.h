@@ -32,7 +32,8 @@
  * What it promises:
  *
  *   1. Every accepted operation ends in exactly one completion, by its deadline
- *      plus a small grace. (With manual progress: while somebody polls.)
+ *      plus a small grace. (With manual progress: while somebody polls. A list
+ *      with WEFT_COMPLETE_EACH_PEER: in one for each of its peers.)
  *   2. A completion with WEFT_OK means done: every byte is visible at the target
  *      and none of it arrives later; so it is with a notification, at the target.
  *   3. No byte is lost or doubled; a notification arrives once.
@@ -282,7 +283,7 @@ typedef void (*weft_log_callback)(weft_log_level level,
 
 /**
  * What an operator should know: a NIC that is left out, a peer that cannot be
- * reached.
+ * reached, a peer that is lost, with its address and the cause.
  */
 #define WEFT_LOG_WARN 2
 
@@ -292,7 +293,7 @@ typedef void (*weft_log_callback)(weft_log_level level,
 /** Choices of rails and fabrics, and every operation that failed. */
 #define WEFT_LOG_DEBUG 4
 
-/** Everything. */
+/** Calls that set up and take down, too: connects, registrations, imports, shutdowns. */
 #define WEFT_LOG_TRACE 5
 
 /**
@@ -642,7 +643,7 @@ weft_status weft_endpoint_open(const weft_endpoint_config *config,
  * key-value store. It holds for as long as the endpoint is open.
  *
  * `buffer`, `capacity`: where to, and its size in bytes; NULL and 0 ask for
- * the length only. `len`: receives the length of the address.
+ * the length only (`WEFT_OK`). `len`: receives the length of the address.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored,
  * nothing is written), `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
@@ -682,7 +683,9 @@ weft_status weft_rail_info(const weft_endpoint *endpoint,
  * workers. When it has returned `WEFT_OK`, no NIC and no thread touches the
  * caller's memory any more, and every operation has left its completion to be
  * polled (each peer its PEER_DOWN, too): poll until `WEFT_ERR_CLOSED`. Memory
- * can be deregistered and messages released until the close.
+ * can be deregistered and messages released until the close. (With manual
+ * progress keep polling until the peers have deregistered, too: they ask those
+ * that imported their memory, and wait up to 2 s for the answer.)
  *
  * `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
  *
@@ -792,6 +795,12 @@ typedef struct weft_peer_properties {
  * once: operations wait until the peer is up. Two endpoints that connect to
  * each other at once become one peer, and connecting to an endpoint that is a
  * peer already gives the same id, answered by one more PEER_UP.
+ *
+ * Where both sides connect, each polls its own PEER_UP (`value` 0, its
+ * `user_data`), and may poll one with `value` 1 of the same peer before it: wait
+ * for the one with `value` 0. Who connected to you: compare `incarnation` of
+ * `weft_peer_properties` with one sent beside the address, or have it send a
+ * message first.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_FORMAT`,
  * `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`, `WEFT_ERR_INVALID` (also
@@ -958,7 +967,8 @@ WEFT_API weft_status weft_memory_free(weft_endpoint *endpoint, void *address);
  * memory (weights mapped from a file) is registered with
  * `WEFT_ACCESS_REMOTE_READ` or `WEFT_ACCESS_LOCAL`, and cannot be the
  * destination of a `weft_read`. Its protection must not be lowered until it is
- * deregistered.
+ * deregistered. Memory that is unmapped before it is deregistered can crash this
+ * process, also when a peer writes to it: that is not checked.
  *
  * Any thread. Blocks while the NICs learn the memory's pages, which takes up
  * to seconds for many gigabytes: register before traffic. Errors:
@@ -981,7 +991,8 @@ weft_status weft_memory_register(weft_endpoint *endpoint,
  * with ranges x rails (8 bytes each, and 16 for each range). Whoever has it
  * can reach the memory: treat it as a key.
  *
- * `buffer`, `capacity`, `len`: as in `weft_endpoint_address`.
+ * `buffer`, `capacity`, `len`: as in `weft_endpoint_address`; NULL and 0 ask for
+ * the length only (`WEFT_OK`).
  * Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL`,
  * `WEFT_ERR_INVALID` (registered with `WEFT_ACCESS_LOCAL`),
  * `WEFT_ERR_HANDLE`. Since 0.1.
@@ -1002,7 +1013,8 @@ weft_status weft_memory_export(const weft_memory *memory,
  * `memory`: NULL is fine; the handle is invalid after `WEFT_OK`.
  * Any thread. Blocks for a round trip to the slowest importer; one that does
  * not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
- * with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself.
+ * with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself;
+ * keep polling until the peers have deregistered, too.
  * Errors: `WEFT_ERR_BUSY` (own transfers use it: the handle stays valid; poll
  * and try again), `WEFT_ERR_HANDLE`. Since 0.1.
  */
@@ -1036,7 +1048,8 @@ weft_status weft_remote_memory_import(weft_endpoint *endpoint,
 /**
  * Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
  * after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
- * (transfers use it: the handle stays valid), `WEFT_ERR_HANDLE`. Since 0.1.
+ * (transfers, atomics or kept geometries use it: the handle stays valid),
+ * `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 
@@ -1062,8 +1075,11 @@ typedef uint64_t weft_transfer;
  * are 0, but for `rail` and `entry`, whose "none" is all ones.
  *
  * In the endpoint's own queue, a peer's PEER_UP comes before anything else of
- * that peer, and nothing of it comes after its PEER_DOWN. Data of messages stays
- * valid after that, until it is released.
+ * that peer, and nothing of it comes after its PEER_DOWN, also where another
+ * thread cancels at that moment. (A list over several peers without
+ * `WEFT_COMPLETE_EACH_PEER` goes on to the others, and its one completion may name
+ * a peer that has ended.) Data of messages stays valid after that, until it is
+ * released.
  */
 typedef struct weft_completion {
     weft_completion_kind kind;
@@ -1076,7 +1092,7 @@ typedef struct weft_completion {
     weft_transfer transfer;
     /** As given at submission or connect. */
     void *user_data;
-    /** The other side. */
+    /** The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.) */
     weft_peer peer;
     /**
      * NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
@@ -1099,7 +1115,10 @@ typedef struct weft_completion {
     int32_t provider_errno;
     /** The rail that failed, or 0xffffffff. */
     uint32_t rail;
-    /** 0xffffffffffffffff: for lists, which this version does not have. */
+    /**
+     * WRITE, READ of a list that failed: the first entry of what failed; else all
+     * ones.
+     */
     uint64_t entry;
     /**
      * When it was submitted, when its first byte was posted to a NIC, and when
@@ -1111,10 +1130,10 @@ typedef struct weft_completion {
     uint64_t reserved[4];
 } weft_completion;
 
-/** A `weft_write` or `weft_write_pages` ended. */
+/** A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended. */
 #define WEFT_COMPLETION_WRITE 1
 
-/** A `weft_read` or `weft_read_pages` ended. */
+/** A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended. */
 #define WEFT_COMPLETION_READ 2
 
 /** A `weft_send` ended. */
@@ -1162,6 +1181,7 @@ int32_t weft_poll(weft_endpoint *endpoint,
 
 /**
  * As `weft_poll`, but waits up to `timeout_ns` for the first completion.
+ * Any timeout will do; UINT64_MAX: for ever.
  * Returns 0 when the time passed. Any thread; several may wait. Returns
  * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
  * Since 0.1.
@@ -1319,6 +1339,10 @@ weft_status weft_counter_read(weft_endpoint *endpoint,
  * `WEFT_ERR_CANCELED` (`weft_transfer_cancel`, or one of them was destroyed). Any
  * number may wait for one counter, and none of them uses it up.
  *
+ * Weft does not know who is to raise a counter: if that peer dies, this ends at
+ * its deadline. Cancel it on PEER_DOWN. Counters only grow: expect totals (round k
+ * of N peers: k x (N - 1)).
+ *
  * `transfer`: receives the id; NULL if it is not wanted. It is one of
  * `max_transfers`. Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (a counter
  * of another endpoint, or destroyed), `WEFT_ERR_LIMIT`, `WEFT_ERR_INVALID`,
@@ -1332,12 +1356,11 @@ weft_status weft_counter_expect(weft_endpoint *endpoint,
                                 weft_transfer *transfer);
 
 /**
- * Gives a counter back. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
+ * Gives a counter back; 0 is fine. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
  * way to it counts for nobody. Any thread; does not block. Errors:
  * `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API
-WEFT_MUST_USE
 weft_status weft_counter_destroy(weft_endpoint *endpoint,
                                  weft_counter counter);
 
@@ -1361,7 +1384,7 @@ weft_status weft_counter_destroy(weft_endpoint *endpoint,
 /**
  * In `flags` of a write that names a `counter`: it is raised by 1 for each page (of
  * each layer), when that page's bytes have arrived, and not again after the last
- * one. A range is one page. Such a page goes by itself and in one piece over one
+ * one (so not at all without pages). A range is one page. Such a page goes by itself and in one piece over one
  * rail, up to 1 GiB (or the fabric's longest message, if that is less:
  * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`.
  */
@@ -1510,6 +1533,8 @@ typedef struct weft_pages_args {
  * Until the completion the local bytes must not change. Operations have no
  * order among each other.
  *
+ * A `len` of 0 still needs both memories; entries of lists do not.
+ *
  * After any other status, bytes may have arrived, and what the NIC had in
  * flight may still be read from local memory (by a read: written to it) and
  * arrive, until `weft_memory_deregister` has returned `WEFT_OK` here, or the
@@ -1556,7 +1581,9 @@ weft_status weft_write_pages(weft_endpoint *endpoint,
 
 /**
  * Reads pages of remote memory into pages of local memory; otherwise as
- * `weft_read` and `weft_write_pages`. Since 0.1.
+ * `weft_read` and `weft_write_pages`. Over tcp each page that has no neighbour in
+ * the lists is a request of its own, which takes about 10 us: where pages are small
+ * and many, let the peer write them. Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
@@ -1594,7 +1621,9 @@ weft_status weft_transfer_cancel(weft_endpoint *endpoint,
  *
  * With a `len` of 0 it moves nothing and needs no memories, only a peer: that
  * is how a list notifies a peer that gets no bytes, or raises its counter. (A
- * barrier is a list of such entries, one for each peer.)
+ * barrier is a list of such entries, one for each peer. It has no order with
+ * transfers before it: have their completions, or count them at the receiver,
+ * first.)
  */
 typedef struct weft_list_entry {
     /**
@@ -1693,7 +1722,8 @@ typedef struct weft_list_args {
  *
  * Any thread; does not block. Errors: those of `weft_write`;
  * `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
- * `remote` differ. Since 0.1.
+ * `remote` differ; `WEFT_ERR_LIMIT` also for a list that takes more than there
+ * are of `max_transfers` or places in its queue. Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
@@ -1762,7 +1792,7 @@ typedef struct weft_kept_args {
  * cuts large pages finer (`weft_kept_args` says anew of which class a transfer
  * is), or `WEFT_COUNT_PAGES`, which keeps each page in one post: only such
  * pages can be counted. What belongs to a single transfer must be 0:
- * `WEFT_NOTIFY`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
+ * `WEFT_NOTIFY`, `notify`, `notify_data`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
  *
  * `kept`: receives the handle; the caller owns it and gives it back with
  * `weft_kept_release`. `args` and its lists are not needed after the call. The
@@ -1889,7 +1919,8 @@ weft_status weft_send(weft_endpoint *endpoint,
  * Gives back the data of a `WEFT_COMPLETION_MESSAGE` or
  * `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `transfer`. Its
  * `data` is valid until then. 0 is fine: there was no data (a message of 0
- * bytes, or a notification without data).
+ * bytes, or a notification without data). Data of notifications that is not
+ * released counts in no limit.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (released already, or
  * not a message of this endpoint). Since 0.1.
@@ -1946,7 +1977,9 @@ typedef struct weft_atomic_args {
  * its CPU and sequentially consistent: it is atomic with what all peers ask for,
  * over whatever fabric, and with what the owner's own program does by atomic
  * instructions (`_Atomic uint64_t`, `std::atomic`), but not with writes of peers
- * to the same bytes. With manual progress it is done while the owner polls.
+ * to the same bytes. (The owner itself uses `std::atomic_ref` or the `__atomic`
+ * builtins; reading a word is an addition of 0, and who polls one should back
+ * off.) With manual progress it is done while the owner polls.
  *
  * Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `value` is the word as it
  * was before. `WEFT_OK` means that it was done, once. After
@@ -2010,8 +2043,9 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 
 /**
  * What an endpoint has done since it was opened. Filled by
- * `weft_endpoint_stats`. All but `peers` and `active` only grow. An operation
- * counts before its completion can be polled.
+ * `weft_endpoint_stats`. All but `peers` and `active` only grow (an operation that
+ * is refused while its peer ends may count for a moment). An operation counts
+ * before its completion can be polled; a list counts as often as it has completions.
  */
 typedef struct weft_endpoint_statistics {
     /** `sizeof(weft_endpoint_statistics)`, set by the caller. */
@@ -2020,15 +2054,24 @@ typedef struct weft_endpoint_statistics {
     uint32_t peers;
     /** Operations that are outstanding now. */
     uint64_t active;
-    /** Operations that were accepted: writes, reads and sends. */
+    /**
+     * Operations that were accepted: writes, reads, sends, atomics and
+     * `weft_counter_expect`s. A list counts once for each completion that it has:
+     * with `WEFT_COMPLETE_EACH_PEER` once for each peer.
+     */
     uint64_t writes;
     uint64_t reads;
     uint64_t sends;
+    uint64_t atomics;
+    uint64_t expects;
     /** Bytes of those that ended with `WEFT_OK`. */
     uint64_t bytes_written;
     uint64_t bytes_read;
     uint64_t bytes_sent;
-    /** Sends, and transfers with `WEFT_NOTIFY`, that ended with `WEFT_OK`. */
+    /**
+     * Sends that ended with `WEFT_OK`, and notifications that arrived with
+     * transfers, of a list one for each peer.
+     */
     uint64_t messages_sent;
     uint64_t notifications_sent;
     /** Messages of peers that came into the endpoint's queue, and their bytes. */
@@ -2044,7 +2087,7 @@ typedef struct weft_endpoint_statistics {
     /**
      * Operations that have ended, by their status: `completions[-status]`, so
      * [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
-     * to `writes`, `reads` and `sends`.
+     * to `writes`, `reads`, `sends`, `atomics` and `expects`.
      */
     uint64_t completions[WEFT_STATISTICS_STATUSES];
     /**
@@ -2057,7 +2100,7 @@ typedef struct weft_endpoint_statistics {
     uint64_t latency_sum_ns;
 } weft_endpoint_statistics;
 
-#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0}
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0}
 
 /**
  * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is

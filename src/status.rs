@@ -178,7 +178,12 @@ impl Error {
 
     /// The last OS error, with what was being done.
     pub fn system(doing: &str) -> Error {
-        Error::new(Status::System, format!("{doing}: {}", std::io::Error::last_os_error()))
+        let why = std::io::Error::last_os_error();
+        let status = match why.raw_os_error() {
+            Some(libc::ENOMEM) => Status::NoMemory,
+            _ => Status::System,
+        };
+        Error::new(status, format!("{doing}: {why}"))
     }
 }
 

@@ -7,7 +7,10 @@ library=$(realpath "${1:?where is libweft.so?}")
 fill=$(realpath "${2:?where is random_fill?}")
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-passed=0 failed=0 skipped=0 summary=()
+passed=0 failed=0 skipped=0 summary=() failures=()
+
+# The lines that name what failed: ours and cargo's.
+named() { grep -E '^(FAILED  |[^ ]+: FAILED|test .* \.\.\. FAILED$)' "$log"; }
 
 # Adds up the lines "N passed, N failed, N skipped" (ours) and "N passed; N failed; N ignored" (cargo's).
 count() { # a word for the number: passed, failed, "skipped|ignored"
@@ -24,8 +27,9 @@ stage() { # title, command...
     # One that failed without counting, or that ran nothing at all, is a failure too.
     if [ "$f" = 0 ] && { [ "$status" != 0 ] || [ $((p + s)) = 0 ]; }; then
         f=1
-        echo "FAILED  $title ended with status $status"
+        echo "FAILED  $title ended with status $status" | tee -a "$log"
     fi
+    mapfile -t -O "${#failures[@]}" failures < <(named)
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     summary+=("$(printf '%-28s %4d passed, %d failed, %d skipped, %d s' "$title" "$p" "$f" "$s" $((SECONDS - begin)))")
 }
@@ -39,5 +43,6 @@ stage "Examples and README" tools/test-examples.sh
 
 printf '\n'
 printf '%s\n' "${summary[@]}"
+[ "${#failures[@]}" = 0 ] || printf '%s\n' '' "${failures[@]}"
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]

@@ -105,8 +105,7 @@ async def target(sock):
 def check_figures(weft, endpoint):
     done, carried = weft.EndpointStatistics(), weft.RailStatistics()
     weft.lib.weft_endpoint_stats(endpoint, byref(done))
-    # The atomics are completions, too.
-    assert (done.writes, done.completions[0], sum(done.latency)) == (200, 203, 200)
+    assert (done.writes, done.atomics, done.completions[0], sum(done.latency)) == (200, 3, 203, 200)
     assert (done.notifications_sent, done.messages_received) == (200, 200)
     assert done.bytes_written == 200 * PAGE * PAGES * LAYERS
     properties = weft.EndpointProperties()

@@ -56,7 +56,9 @@ unsafe impl config::Sized32 for weft_atomic_args {}
 /// its CPU and sequentially consistent: it is atomic with what all peers ask for,
 /// over whatever fabric, and with what the owner's own program does by atomic
 /// instructions (`_Atomic uint64_t`, `std::atomic`), but not with writes of peers
-/// to the same bytes. With manual progress it is done while the owner polls.
+/// to the same bytes. (The owner itself uses `std::atomic_ref` or the `__atomic`
+/// builtins; reading a word is an addition of 0, and who polls one should back
+/// off.) With manual progress it is done while the owner polls.
 ///
 /// Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `value` is the word as it
 /// was before. `WEFT_OK` means that it was done, once. After
@@ -139,7 +141,7 @@ unsafe fn submit(
             args.compare
         )));
     }
-    let remote = handle::remote(args.remote)?;
+    let remote = handle::remote_side(args.remote)?;
     let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
     let id = ep.atomic(AtomicSpec {
         operation,

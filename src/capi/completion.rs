@@ -15,9 +15,9 @@ pub type weft_transfer = u64;
 
 /// What a completion tells of.
 pub type weft_completion_kind = i32;
-/// A `weft_write` or `weft_write_pages` ended.
+/// A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended.
 pub const WEFT_COMPLETION_WRITE: weft_completion_kind = 1;
-/// A `weft_read` or `weft_read_pages` ended.
+/// A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended.
 pub const WEFT_COMPLETION_READ: weft_completion_kind = 2;
 /// A `weft_send` ended.
 pub const WEFT_COMPLETION_SEND: weft_completion_kind = 3;
@@ -41,8 +41,11 @@ pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
 /// are 0, but for `rail` and `entry`, whose "none" is all ones.
 ///
 /// In the endpoint's own queue, a peer's PEER_UP comes before anything else of
-/// that peer, and nothing of it comes after its PEER_DOWN. Data of messages stays
-/// valid after that, until it is released.
+/// that peer, and nothing of it comes after its PEER_DOWN, also where another
+/// thread cancels at that moment. (A list over several peers without
+/// `WEFT_COMPLETE_EACH_PEER` goes on to the others, and its one completion may name
+/// a peer that has ended.) Data of messages stays valid after that, until it is
+/// released.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_completion {
@@ -54,7 +57,7 @@ pub struct weft_completion {
     pub transfer: weft_transfer,
     /// As given at submission or connect.
     pub user_data: *mut c_void,
-    /// The other side.
+    /// The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.)
     pub peer: weft_peer,
     /// NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
     /// the word was before.
@@ -71,7 +74,8 @@ pub struct weft_completion {
     pub provider_errno: i32,
     /// The rail that failed, or 0xffffffff.
     pub rail: u32,
-    /// 0xffffffffffffffff: for lists, which this version does not have.
+    /// WRITE, READ of a list that failed: the first entry of what failed; else all
+    /// ones.
     pub entry: u64,
     /// When it was submitted, when its first byte was posted to a NIC, and when
     /// it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.
@@ -108,6 +112,7 @@ pub unsafe extern "C" fn weft_poll(
 }
 
 /// As `weft_poll`, but waits up to `timeout_ns` for the first completion.
+/// Any timeout will do; UINT64_MAX: for ever.
 /// Returns 0 when the time passed. Any thread; several may wait. Returns
 /// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
 /// Since 0.1.

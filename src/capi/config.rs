@@ -5,7 +5,7 @@
 //! zero, which means default. A longer one comes from a newer program: what we
 //! do not know must be zero, or we would ignore what it asks for.
 
-use super::completion::{weft_queue, weft_transfer};
+use super::completion::weft_transfer;
 use super::counter::weft_expect_args;
 use super::endpoint::{
     weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_PACKING_AUTO,
@@ -13,20 +13,18 @@ use super::endpoint::{
 };
 use super::guard::bytes;
 use super::handle;
+use super::list::WEFT_COMPLETE_EACH_PEER;
 use super::memory::{
-    weft_alloc_args, weft_memory, weft_memory_args, weft_memory_range, weft_remote_memory, WEFT_ACCESS_LOCAL,
-    WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE,
+    weft_alloc_args, weft_memory_args, weft_memory_range, WEFT_ACCESS_LOCAL, WEFT_ACCESS_REMOTE_READ,
+    WEFT_ACCESS_REMOTE_WRITE,
 };
 use super::message::weft_send_args;
 use super::peer::weft_connect_args;
-use super::transfer::{
-    weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
-};
+use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
 use crate::status::{Error, Result, Status};
-use crate::transfer::geometry::{Pages, Side};
-use crate::transfer::{Count, Direction, ExpectSpec, Notify, SendSpec, Terms, TransferSpec};
+use crate::transfer::{ExpectSpec, SendSpec};
 use std::ffi::{c_char, CStr};
 use std::mem::size_of;
 use std::sync::Arc;
@@ -149,14 +147,27 @@ pub fn text(field: &mut [c_char], text: &str) {
     }
 }
 
+/// Flags of submissions, and what they are for.
+const FLAGS: [(u32, &str, &str); 4] = [
+    (WEFT_NOTIFY, "WEFT_NOTIFY", "writes and reads"),
+    (WEFT_CLASS_LATENCY, "WEFT_CLASS_LATENCY", "writes, reads and atomics"),
+    (WEFT_COUNT_PAGES, "WEFT_COUNT_PAGES", "writes of ranges and pages that name a counter"),
+    (WEFT_COMPLETE_EACH_PEER, "WEFT_COMPLETE_EACH_PEER", "lists and kept lists"),
+];
+
+/// Refuses flags that this call does not know, though others may.
 pub(super) fn no_flags(flags: u32, known: u32) -> Result<()> {
-    if flags & !known != 0 {
-        return Err(Error::new(
-            Status::Unsupported,
-            format!("flags {:#x} are not known to this version of Weft", flags & !known),
-        ));
+    let wrong = flags & !known;
+    if wrong == 0 {
+        return Ok(());
     }
-    Ok(())
+    let text = match FLAGS.iter().find(|(flag, ..)| wrong & flag != 0) {
+        Some((_, name, for_what)) => {
+            format!("{name} is set in flags: it is for {for_what}, not for this call")
+        }
+        None => format!("flags {wrong:#x} are not known to this version of Weft"),
+    };
+    Err(Error::new(Status::Unsupported, text))
 }
 
 pub(super) fn zero_reserved(reserved: u32) -> Result<()> {
@@ -273,7 +284,13 @@ pub unsafe fn connect(args: *const weft_connect_args) -> Result<weft_connect_arg
 pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64)> {
     // SAFETY: passed on.
     let args = unsafe { read_or_default(args)? };
-    no_flags(args.access, WEFT_ACCESS_LOCAL | WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE)?;
+    let unknown = args.access & !(WEFT_ACCESS_LOCAL | WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
+    if unknown != 0 {
+        return Err(Error::new(
+            Status::Unsupported,
+            format!("access has bits {unknown:#x}, which are not known to this version of Weft"),
+        ));
+    }
     let remote = args.access & (WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
     if args.access & WEFT_ACCESS_LOCAL != 0 && remote != 0 {
         return Err(Error::invalid("WEFT_ACCESS_LOCAL excludes remote access"));
@@ -328,188 +345,6 @@ pub unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<V
         Ok(Range { base, len })
     };
     theirs.iter().enumerate().map(check).collect()
-}
-
-/// # Safety
-/// `data` must be NULL or valid for `len` bytes.
-pub(super) unsafe fn notify<'a>(
-    flags: u32,
-    value: u64,
-    data: *const std::ffi::c_void,
-    len: u32,
-) -> Result<Option<Notify<'a>>> {
-    no_flags(flags, WEFT_NOTIFY | WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)?;
-    if len > WEFT_NOTIFY_DATA_MAX {
-        return Err(Error::limit(format!(
-            "notify_data has {len} bytes: at most {WEFT_NOTIFY_DATA_MAX} are allowed"
-        )));
-    }
-    if flags & WEFT_NOTIFY == 0 {
-        if len > 0 || value != 0 {
-            let what = if len > 0 { "notify_data is given".into() } else { format!("notify is {value}") };
-            return Err(Error::invalid(format!("{what}, but WEFT_NOTIFY is not set in flags")));
-        }
-        return Ok(None);
-    }
-    // SAFETY: passed on.
-    Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? } }))
-}
-
-pub(super) fn count(flags: u32, counter: u64) -> Result<Option<Count>> {
-    let pages = flags & WEFT_COUNT_PAGES != 0;
-    if pages && counter == 0 {
-        return Err(Error::invalid("WEFT_COUNT_PAGES is set in flags, but counter is 0"));
-    }
-    Ok((counter != 0).then_some(Count { counter, pages }))
-}
-
-struct Rest<'a> {
-    notify: Option<Notify<'a>>,
-    count: Option<Count>,
-    urgent: bool,
-    timeout_ns: u64,
-    user_data: u64,
-    transfer: *mut weft_transfer,
-}
-
-type Handles = (*const weft_memory, *const weft_remote_memory, *const weft_queue);
-
-/// # Safety
-/// `rest.transfer` must be NULL or valid.
-unsafe fn submit(
-    ep: &Arc<Endpoint>,
-    direction: Direction,
-    (local, remote, queue): Handles,
-    pages: Pages,
-    rest: Rest,
-) -> Result<()> {
-    let (local, remote) = (handle::memory(local)?, handle::remote(remote)?);
-    let queue = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
-    let id = ep.submit(TransferSpec {
-        local: local.of(ep)?,
-        remote: remote.of(ep)?,
-        pages,
-        terms: Terms {
-            direction,
-            notify: rest.notify,
-            count: rest.count,
-            each_peer: false,
-            urgent: rest.urgent,
-            timeout_ns: timeout("timeout_ns", rest.timeout_ns)?,
-            user_data: rest.user_data,
-            queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-        },
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(rest.transfer, id) };
-    Ok(())
-}
-
-/// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn submit_range(
-    ep: &Arc<Endpoint>,
-    direction: Direction,
-    args: *const weft_range_args,
-    transfer: *mut weft_transfer,
-) -> Result<()> {
-    // SAFETY: passed on.
-    let args = unsafe { read(args)? };
-    zero_reserved(args.reserved)?;
-    let side = |range, offset| Side { first_range: range, offset, ..Side::default() };
-    let pages = Pages {
-        local: side(args.local_range, args.local_offset),
-        remote: side(args.remote_range, args.remote_offset),
-        page_len: args.len,
-        page_count: (args.len > 0) as u64,
-        layer_count: 1,
-    };
-    // SAFETY: valid as the header asks.
-    unsafe {
-        let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
-        let rest = Rest {
-            notify,
-            count: count(args.flags, args.counter)?,
-            urgent: args.flags & WEFT_CLASS_LATENCY != 0,
-            timeout_ns: args.timeout_ns,
-            user_data: args.user_data as u64,
-            transfer,
-        };
-        submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
-    }
-}
-
-/// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn submit_pages(
-    ep: &Arc<Endpoint>,
-    direction: Direction,
-    args: *const weft_pages_args,
-    transfer: *mut weft_transfer,
-) -> Result<()> {
-    // SAFETY: passed on.
-    let args = unsafe { read(args)? };
-    // SAFETY: valid as the header asks.
-    unsafe {
-        let pages = pages(&args)?;
-        let notify = notify(args.flags, args.notify, args.notify_data, args.notify_data_len)?;
-        let rest = Rest {
-            notify,
-            count: count(args.flags, args.counter)?,
-            urgent: args.flags & WEFT_CLASS_LATENCY != 0,
-            timeout_ns: args.timeout_ns,
-            user_data: args.user_data as u64,
-            transfer,
-        };
-        submit(ep, direction, (args.local, args.remote, args.queue), pages, rest)
-    }
-}
-
-/// The pages that are asked for, in the caller's own lists.
-///
-/// # Safety
-/// `args` must be as the header asks, for as long as the pages are used.
-pub(super) unsafe fn pages<'a>(args: &weft_pages_args) -> Result<Pages<'a>> {
-    if args.page_len > 1 << 47 {
-        return Err(Error::limit(format!("page_len is {}: at most 2^47 bytes are allowed", args.page_len)));
-    }
-    if args.page_count > u32::MAX as u64 {
-        return Err(Error::limit(format!("{} pages: at most 2^32 - 1 are allowed", args.page_count)));
-    }
-    for (name, pages) in [("local_pages", args.local_pages), ("remote_pages", args.remote_pages)] {
-        if !pages.is_aligned() {
-            return Err(Error::invalid(format!(
-                "{name} is not aligned to 4 bytes: it must be an array of uint32_t"
-            )));
-        }
-    }
-    let list = |pages: *const u32| {
-        // SAFETY: the header asks for `page_count` indexes or NULL.
-        (!pages.is_null() && args.page_count > 0)
-            .then(|| unsafe { std::slice::from_raw_parts(pages, args.page_count as usize) })
-    };
-    let or_page_len = |stride: u64| if stride == 0 { args.page_len } else { stride };
-    Ok(Pages {
-        local: Side {
-            pages: list(args.local_pages),
-            page_stride: or_page_len(args.local_page_stride),
-            offset: args.local_offset,
-            layer_stride: args.local_layer_stride,
-            first_range: args.local_first_range,
-            range_step: args.local_range_step,
-        },
-        remote: Side {
-            pages: list(args.remote_pages),
-            page_stride: or_page_len(args.remote_page_stride),
-            offset: args.remote_offset,
-            layer_stride: args.remote_layer_stride,
-            first_range: args.remote_first_range,
-            range_step: args.remote_range_step,
-        },
-        page_len: args.page_len,
-        page_count: args.page_count,
-        layer_count: args.layer_count.max(1),
-    })
 }
 
 /// # Safety
@@ -581,7 +416,7 @@ pub unsafe fn submit_expect(
 /// `place` must be NULL or valid.
 pub(super) unsafe fn store(place: *mut weft_transfer, id: u64) {
     if !place.is_null() {
-        // SAFETY: not NULL, so valid.
-        unsafe { place.write(id) };
+        // SAFETY: not NULL, so valid; aligned or not.
+        unsafe { place.write_unaligned(id) };
     }
 }

@@ -101,6 +101,10 @@ pub unsafe extern "C" fn weft_counter_read(
 /// `WEFT_ERR_CANCELED` (`weft_transfer_cancel`, or one of them was destroyed). Any
 /// number may wait for one counter, and none of them uses it up.
 ///
+/// Weft does not know who is to raise a counter: if that peer dies, this ends at
+/// its deadline. Cancel it on PEER_DOWN. Counters only grow: expect totals (round k
+/// of N peers: k x (N - 1)).
+///
 /// `transfer`: receives the id; NULL if it is not wanted. It is one of
 /// `max_transfers`. Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (a counter
 /// of another endpoint, or destroyed), `WEFT_ERR_LIMIT`, `WEFT_ERR_INVALID`,
@@ -119,17 +123,21 @@ pub unsafe extern "C" fn weft_counter_expect(
     guard(|| with_endpoint(endpoint, |ep| config::submit_expect(ep, args, transfer)))
 }
 
-/// Gives a counter back. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
+/// Gives a counter back; 0 is fine. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
 /// way to it counts for nobody. Any thread; does not block. Errors:
 /// `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_open`.
 #[no_mangle]
-#[must_use]
 pub unsafe extern "C" fn weft_counter_destroy(
     endpoint: *mut weft_endpoint,
     counter: weft_counter,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| ep.destroy_counter(counter)))
+    guard(|| {
+        with_endpoint(endpoint, |ep| match counter {
+            0 => Ok(()),
+            counter => ep.destroy_counter(counter),
+        })
+    })
 }

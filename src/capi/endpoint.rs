@@ -219,7 +219,7 @@ pub unsafe extern "C" fn weft_endpoint_open(
 /// key-value store. It holds for as long as the endpoint is open.
 ///
 /// `buffer`, `capacity`: where to, and its size in bytes; NULL and 0 ask for
-/// the length only. `len`: receives the length of the address.
+/// the length only (`WEFT_OK`). `len`: receives the length of the address.
 ///
 /// Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored,
 /// nothing is written), `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
@@ -302,7 +302,9 @@ pub unsafe extern "C" fn weft_rail_info(
 /// workers. When it has returned `WEFT_OK`, no NIC and no thread touches the
 /// caller's memory any more, and every operation has left its completion to be
 /// polled (each peer its PEER_DOWN, too): poll until `WEFT_ERR_CLOSED`. Memory
-/// can be deregistered and messages released until the close.
+/// can be deregistered and messages released until the close. (With manual
+/// progress keep polling until the peers have deregistered, too: they ask those
+/// that imported their memory, and wait up to 2 s for the answer.)
 ///
 /// `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
 ///

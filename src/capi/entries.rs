@@ -1,16 +1,17 @@
 //! Reads lists, and what is kept and used again.
 
-use super::config::{count, no_flags, notify, pages, read, store, timeout, zero_reserved};
+use super::config::{no_flags, read, zero_reserved};
 use super::handle::{self, Owned, Ref};
 use super::kept::{weft_kept, weft_kept_args};
 use super::list::{weft_list_args, weft_list_entry, WEFT_COMPLETE_EACH_PEER, WEFT_LIST_ENTRIES_MAX};
+use super::terms::{count, notify, pages, submit, Said};
 use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use super::{completion::weft_queue, completion::weft_transfer};
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::transfer::list::{Asked, Builder, List};
-use crate::transfer::{Count, Direction, Notify, Terms};
+use crate::transfer::{Count, Direction};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -53,9 +54,9 @@ fn add(
     (locals, remotes): (&mut Seen, &mut Seen),
     entry: &weft_list_entry,
 ) -> Result<()> {
-    let local = locals.number(entry.local, || Ok(list.add_local(handle::memory(entry.local)?.of(ep)?)))?;
+    let local = locals.number(entry.local, || Ok(list.add_local(handle::local(entry.local)?.of(ep)?)))?;
     let remote =
-        remotes.number(entry.remote, || Ok(list.add_remote(handle::remote(entry.remote)?.of(ep)?)))?;
+        remotes.number(entry.remote, || Ok(list.add_remote(handle::remote_side(entry.remote)?.of(ep)?)))?;
     let asked = Asked {
         local,
         remote,
@@ -98,43 +99,6 @@ unsafe fn list(ep: &Arc<Endpoint>, args: &weft_list_args) -> Result<List> {
             .map_err(|error| error.about(&format!("entry {i}")))?;
     }
     list.finish(args.flags & WEFT_CLASS_LATENCY != 0)
-}
-
-/// What a transfer says beside its geometry.
-struct Said<'a> {
-    direction: Direction,
-    flags: u32,
-    notify: Option<Notify<'a>>,
-    count: Option<Count>,
-    timeout_ns: u64,
-    user_data: *mut c_void,
-    queue: *const weft_queue,
-}
-
-/// Runs `submit` with the terms, and stores the id.
-///
-/// # Safety
-/// `transfer` must be NULL or valid.
-unsafe fn submit(
-    ep: &Arc<Endpoint>,
-    said: &Said,
-    transfer: *mut weft_transfer,
-    submit: impl FnOnce(&Terms) -> Result<u64>,
-) -> Result<()> {
-    let queue = if said.queue.is_null() { None } else { Some(handle::queue(said.queue)?) };
-    let id = submit(&Terms {
-        direction: said.direction,
-        notify: said.notify,
-        count: said.count,
-        each_peer: said.flags & WEFT_COMPLETE_EACH_PEER != 0,
-        urgent: said.flags & WEFT_CLASS_LATENCY != 0,
-        timeout_ns: timeout("timeout_ns", said.timeout_ns)?,
-        user_data: said.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(transfer, id) };
-    Ok(())
 }
 
 /// # Safety
@@ -211,7 +175,7 @@ fn no_count(flags: u32) -> Result<Option<Count>> {
 /// What belongs to a single transfer, and not to what is kept.
 fn no_terms(
     flags: u32,
-    data_len: u32,
+    (notify, data, data_len): (u64, *const c_void, u32),
     timeout: u64,
     user_data: *mut c_void,
     q: *const weft_queue,
@@ -219,6 +183,8 @@ fn no_terms(
     let wrong = [
         (flags & WEFT_NOTIFY != 0, "WEFT_NOTIFY in flags"),
         (flags & WEFT_COMPLETE_EACH_PEER != 0, "WEFT_COMPLETE_EACH_PEER in flags"),
+        (notify != 0, "notify"),
+        (!data.is_null(), "notify_data"),
         (data_len != 0, "notify_data_len"),
         (timeout != 0, "timeout_ns"),
         (!user_data.is_null(), "user_data"),
@@ -235,8 +201,9 @@ fn no_terms(
 pub unsafe fn keep_pages(ep: &Arc<Endpoint>, args: *const weft_pages_args) -> Result<Arc<Kept>> {
     // SAFETY: passed on.
     let args = unsafe { read(args)? };
-    no_terms(args.flags, args.notify_data_len, args.timeout_ns, args.user_data, args.queue)?;
-    let (local, remote) = (handle::memory(args.local)?, handle::remote(args.remote)?);
+    let notify = (args.notify, args.notify_data, args.notify_data_len);
+    no_terms(args.flags, notify, args.timeout_ns, args.user_data, args.queue)?;
+    let (local, remote) = (handle::local(args.local)?, handle::remote_side(args.remote)?);
     // SAFETY: passed on.
     let pages = unsafe { pages(&args)? };
     if args.counter != 0 {
@@ -252,7 +219,8 @@ pub unsafe fn keep_list(ep: &Arc<Endpoint>, args: *const weft_list_args) -> Resu
     // SAFETY: passed on.
     unsafe {
         let args = read(args)?;
-        no_terms(args.flags, args.notify_data_len, args.timeout_ns, args.user_data, args.queue)?;
+        let notify = (args.notify, args.notify_data, args.notify_data_len);
+        no_terms(args.flags, notify, args.timeout_ns, args.user_data, args.queue)?;
         no_count(args.flags)?;
         ep.keep_list(list(ep, &args)?)
     }

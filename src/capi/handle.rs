@@ -33,7 +33,7 @@ const GENERATIONS: u64 = STRIDE as u64;
 const REST: usize = 1024;
 
 /// The kinds of objects that a handle can name.
-trait Kind: Sized {
+pub trait Kind: Sized {
     const KIND: u64;
 }
 
@@ -79,11 +79,13 @@ impl<T> Owned<T> {
     }
 
     /// The object, if it belongs to this endpoint.
-    pub fn of(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<T>> {
+    pub fn of(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<T>>
+    where
+        Owned<T>: Kind,
+    {
         if !self.belongs(endpoint) {
-            return Err(Error::handle(
-                "the memory, remote memory, kept geometry or queue belongs to another endpoint",
-            ));
+            let name = NAMES[Owned::<T>::KIND as usize];
+            return Err(Error::handle(format!("the {name} belongs to another endpoint")));
         }
         Ok(&self.object)
     }
@@ -284,6 +286,10 @@ pub fn insert_memory(endpoint: &Arc<Endpoint>, object: Arc<Memory>) -> Result<*m
 pub fn memory(pointer: *const weft_memory) -> Result<Ref<Owned<Memory>>> {
     lookup(pointer)
 }
+/// As an argument of transfers.
+pub fn local(pointer: *const weft_memory) -> Result<Ref<Owned<Memory>>> {
+    memory(pointer).map_err(|error| error.about("local"))
+}
 pub fn remove_memory(pointer: *const weft_memory) -> Result<()> {
     remove::<Owned<Memory>>(pointer)
 }
@@ -293,6 +299,10 @@ pub fn insert_remote(endpoint: &Arc<Endpoint>, object: Arc<RemoteMemory>) -> Res
 }
 pub fn remote(pointer: *const weft_remote_memory) -> Result<Ref<Owned<RemoteMemory>>> {
     lookup(pointer)
+}
+/// As an argument of transfers.
+pub fn remote_side(pointer: *const weft_remote_memory) -> Result<Ref<Owned<RemoteMemory>>> {
+    remote(pointer).map_err(|error| error.about("remote"))
 }
 pub fn remove_remote(pointer: *const weft_remote_memory) -> Result<()> {
     remove::<Owned<RemoteMemory>>(pointer)

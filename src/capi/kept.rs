@@ -53,7 +53,7 @@ pub struct weft_kept_args {
 /// cuts large pages finer (`weft_kept_args` says anew of which class a transfer
 /// is), or `WEFT_COUNT_PAGES`, which keeps each page in one post: only such
 /// pages can be counted. What belongs to a single transfer must be 0:
-/// `WEFT_NOTIFY`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
+/// `WEFT_NOTIFY`, `notify`, `notify_data`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
 ///
 /// `kept`: receives the handle; the caller owns it and gives it back with
 /// `weft_kept_release`. `args` and its lists are not needed after the call. The

@@ -22,7 +22,9 @@ pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
 ///
 /// With a `len` of 0 it moves nothing and needs no memories, only a peer: that
 /// is how a list notifies a peer that gets no bytes, or raises its counter. (A
-/// barrier is a list of such entries, one for each peer.)
+/// barrier is a list of such entries, one for each peer. It has no order with
+/// transfers before it: have their completions, or count them at the receiver,
+/// first.)
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_list_entry {
@@ -109,7 +111,8 @@ pub struct weft_list_args {
 ///
 /// Any thread; does not block. Errors: those of `weft_write`;
 /// `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
-/// `remote` differ. Since 0.1.
+/// `remote` differ; `WEFT_ERR_LIMIT` also for a list that takes more than there
+/// are of `max_transfers` or places in its queue. Since 0.1.
 ///
 /// # Safety
 /// `args` must be valid for `args->size` bytes, with valid pointers in it.

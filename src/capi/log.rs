@@ -16,13 +16,13 @@ pub const WEFT_LOG_DEFAULT: weft_log_level = 0;
 /// What stops an endpoint.
 pub const WEFT_LOG_ERROR: weft_log_level = 1;
 /// What an operator should know: a NIC that is left out, a peer that cannot be
-/// reached.
+/// reached, a peer that is lost, with its address and the cause.
 pub const WEFT_LOG_WARN: weft_log_level = 2;
 /// Operations that failed because a fabric reported an error, with its text.
 pub const WEFT_LOG_INFO: weft_log_level = 3;
 /// Choices of rails and fabrics, and every operation that failed.
 pub const WEFT_LOG_DEBUG: weft_log_level = 4;
-/// Everything.
+/// Calls that set up and take down, too: connects, registrations, imports, shutdowns.
 pub const WEFT_LOG_TRACE: weft_log_level = 5;
 
 /// Receives one line of the log: its level (`WEFT_LOG_ERROR` to

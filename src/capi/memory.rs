@@ -143,7 +143,8 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// memory (weights mapped from a file) is registered with
 /// `WEFT_ACCESS_REMOTE_READ` or `WEFT_ACCESS_LOCAL`, and cannot be the
 /// destination of a `weft_read`. Its protection must not be lowered until it is
-/// deregistered.
+/// deregistered. Memory that is unmapped before it is deregistered can crash this
+/// process, also when a peer writes to it: that is not checked.
 ///
 /// Any thread. Blocks while the NICs learn the memory's pages, which takes up
 /// to seconds for many gigabytes: register before traffic. Errors:
@@ -180,7 +181,8 @@ pub unsafe extern "C" fn weft_memory_register(
 /// with ranges x rails (8 bytes each, and 16 for each range). Whoever has it
 /// can reach the memory: treat it as a key.
 ///
-/// `buffer`, `capacity`, `len`: as in `weft_endpoint_address`.
+/// `buffer`, `capacity`, `len`: as in `weft_endpoint_address`; NULL and 0 ask for
+/// the length only (`WEFT_OK`).
 /// Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL`,
 /// `WEFT_ERR_INVALID` (registered with `WEFT_ACCESS_LOCAL`),
 /// `WEFT_ERR_HANDLE`. Since 0.1.
@@ -211,7 +213,8 @@ pub unsafe extern "C" fn weft_memory_export(
 /// `memory`: NULL is fine; the handle is invalid after `WEFT_OK`.
 /// Any thread. Blocks for a round trip to the slowest importer; one that does
 /// not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
-/// with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself.
+/// with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself;
+/// keep polling until the peers have deregistered, too.
 /// Errors: `WEFT_ERR_BUSY` (own transfers use it: the handle stays valid; poll
 /// and try again), `WEFT_ERR_HANDLE`. Since 0.1.
 ///
@@ -268,7 +271,8 @@ pub unsafe extern "C" fn weft_remote_memory_import(
 
 /// Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
 /// after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
-/// (transfers use it: the handle stays valid), `WEFT_ERR_HANDLE`. Since 0.1.
+/// (transfers, atomics or kept geometries use it: the handle stays valid),
+/// `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
 /// `remote` must be NULL or a handle from `weft_remote_memory_import`.

@@ -64,7 +64,8 @@ pub unsafe extern "C" fn weft_send(
 /// Gives back the data of a `WEFT_COMPLETION_MESSAGE` or
 /// `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `transfer`. Its
 /// `data` is valid until then. 0 is fine: there was no data (a message of 0
-/// bytes, or a notification without data).
+/// bytes, or a notification without data). Data of notifications that is not
+/// released counts in no limit.
 ///
 /// Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (released already, or
 /// not a message of this endpoint). Since 0.1.

@@ -21,6 +21,7 @@ pub mod message;
 pub mod peer;
 pub mod statistics;
 pub mod status;
+mod terms;
 pub mod topology;
 pub mod transfer;
 pub mod version;

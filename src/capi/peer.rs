@@ -80,6 +80,12 @@ pub struct weft_peer_properties {
 /// each other at once become one peer, and connecting to an endpoint that is a
 /// peer already gives the same id, answered by one more PEER_UP.
 ///
+/// Where both sides connect, each polls its own PEER_UP (`value` 0, its
+/// `user_data`), and may poll one with `value` 1 of the same peer before it: wait
+/// for the one with `value` 0. Who connected to you: compare `incarnation` of
+/// `weft_peer_properties` with one sent beside the address, or have it send a
+/// message first.
+///
 /// Any thread; does not block. Errors: `WEFT_ERR_FORMAT`,
 /// `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`, `WEFT_ERR_INVALID` (also
 /// one's own address), `WEFT_ERR_LIMIT` (`max_peers`), `WEFT_ERR_AGAIN` (the

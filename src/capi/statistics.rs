@@ -15,8 +15,9 @@ const _: () = assert!(WEFT_STATISTICS_STATUSES == tally::STATUSES);
 const _: () = assert!(WEFT_STATISTICS_BUCKETS == tally::BUCKETS);
 
 /// What an endpoint has done since it was opened. Filled by
-/// `weft_endpoint_stats`. All but `peers` and `active` only grow. An operation
-/// counts before its completion can be polled.
+/// `weft_endpoint_stats`. All but `peers` and `active` only grow (an operation that
+/// is refused while its peer ends may count for a moment). An operation counts
+/// before its completion can be polled; a list counts as often as it has completions.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_endpoint_statistics {
@@ -26,15 +27,20 @@ pub struct weft_endpoint_statistics {
     pub peers: u32,
     /// Operations that are outstanding now.
     pub active: u64,
-    /// Operations that were accepted: writes, reads and sends.
+    /// Operations that were accepted: writes, reads, sends, atomics and
+    /// `weft_counter_expect`s. A list counts once for each completion that it has:
+    /// with `WEFT_COMPLETE_EACH_PEER` once for each peer.
     pub writes: u64,
     pub reads: u64,
     pub sends: u64,
+    pub atomics: u64,
+    pub expects: u64,
     /// Bytes of those that ended with `WEFT_OK`.
     pub bytes_written: u64,
     pub bytes_read: u64,
     pub bytes_sent: u64,
-    /// Sends, and transfers with `WEFT_NOTIFY`, that ended with `WEFT_OK`.
+    /// Sends that ended with `WEFT_OK`, and notifications that arrived with
+    /// transfers, of a list one for each peer.
     pub messages_sent: u64,
     pub notifications_sent: u64,
     /// Messages of peers that came into the endpoint's queue, and their bytes.
@@ -47,7 +53,7 @@ pub struct weft_endpoint_statistics {
     pub frames_dropped: u64,
     /// Operations that have ended, by their status: `completions[-status]`, so
     /// [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
-    /// to `writes`, `reads` and `sends`.
+    /// to `writes`, `reads`, `sends`, `atomics` and `expects`.
     pub completions: [u64; WEFT_STATISTICS_STATUSES],
     /// How long writes and reads that ended with `WEFT_OK` took from submission to
     /// completion, as a histogram: [i] counts those of 2^i ns up to but not including
@@ -125,10 +131,12 @@ pub unsafe extern "C" fn weft_endpoint_stats(
             let filled = weft_endpoint_statistics {
                 size: 0,
                 peers: ep.connected_peers(),
-                active: ep.active(),
+                active: sum.active(),
                 writes: sum.writes,
                 reads: sum.reads,
                 sends: sum.sends,
+                atomics: sum.atomics,
+                expects: sum.expects,
                 bytes_written: sum.bytes_written,
                 bytes_read: sum.bytes_read,
                 bytes_sent: sum.bytes_sent,

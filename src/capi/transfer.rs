@@ -1,12 +1,12 @@
 //! Transfers: writes and reads of ranges and pages.
 
 use super::completion::{weft_queue, weft_transfer};
-use super::config;
 use super::counter::weft_counter;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::memory::{weft_memory, weft_remote_memory};
 use super::status::weft_status;
+use super::terms;
 use crate::transfer::Direction;
 use std::ffi::c_void;
 
@@ -21,7 +21,7 @@ pub const WEFT_NOTIFY: u32 = 1;
 pub const WEFT_CLASS_LATENCY: u32 = 2;
 /// In `flags` of a write that names a `counter`: it is raised by 1 for each page (of
 /// each layer), when that page's bytes have arrived, and not again after the last
-/// one. A range is one page. Such a page goes by itself and in one piece over one
+/// one (so not at all without pages). A range is one page. Such a page goes by itself and in one piece over one
 /// rail, up to 1 GiB (or the fabric's longest message, if that is less:
 /// `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`.
 pub const WEFT_COUNT_PAGES: u32 = 4;
@@ -152,6 +152,8 @@ pub struct weft_pages_args {
 /// Until the completion the local bytes must not change. Operations have no
 /// order among each other.
 ///
+/// A `len` of 0 still needs both memories; entries of lists do not.
+///
 /// After any other status, bytes may have arrived, and what the NIC had in
 /// flight may still be read from local memory (by a read: written to it) and
 /// arrive, until `weft_memory_deregister` has returned `WEFT_OK` here, or the
@@ -176,7 +178,7 @@ pub unsafe extern "C" fn weft_write(
     args: *const weft_range_args,
     transfer: *mut weft_transfer,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| config::submit_range(ep, Direction::Write, args, transfer)))
+    guard(|| with_endpoint(endpoint, |ep| terms::submit_range(ep, Direction::Write, args, transfer)))
 }
 
 /// Reads one range of remote memory into local memory. As `weft_write`, in the
@@ -193,7 +195,7 @@ pub unsafe extern "C" fn weft_read(
     args: *const weft_range_args,
     transfer: *mut weft_transfer,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| config::submit_range(ep, Direction::Read, args, transfer)))
+    guard(|| with_endpoint(endpoint, |ep| terms::submit_range(ep, Direction::Read, args, transfer)))
 }
 
 /// Writes pages of local memory into pages of remote memory; otherwise as
@@ -209,11 +211,13 @@ pub unsafe extern "C" fn weft_write_pages(
     args: *const weft_pages_args,
     transfer: *mut weft_transfer,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| config::submit_pages(ep, Direction::Write, args, transfer)))
+    guard(|| with_endpoint(endpoint, |ep| terms::submit_pages(ep, Direction::Write, args, transfer)))
 }
 
 /// Reads pages of remote memory into pages of local memory; otherwise as
-/// `weft_read` and `weft_write_pages`. Since 0.1.
+/// `weft_read` and `weft_write_pages`. Over tcp each page that has no neighbour in
+/// the lists is a request of its own, which takes about 10 us: where pages are small
+/// and many, let the peer write them. Since 0.1.
 ///
 /// # Safety
 /// As for `weft_write_pages`.
@@ -224,7 +228,7 @@ pub unsafe extern "C" fn weft_read_pages(
     args: *const weft_pages_args,
     transfer: *mut weft_transfer,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| config::submit_pages(ep, Direction::Read, args, transfer)))
+    guard(|| with_endpoint(endpoint, |ep| terms::submit_pages(ep, Direction::Read, args, transfer)))
 }
 
 /// Ends a transfer, a send, an atomic or a wait for counters early: its completion

@@ -38,8 +38,9 @@ fn take(core: &Core, link: &mut Link, at: usize) {
     let Some(serving) = link.approaches.serving() else { return };
     let rails = serving.plans.iter().fold(0, |rails, plan| rails | 1u64 << plan.rail);
     let service = Service { fabric: serving.fabric.clone(), reason: link.approaches.reason() };
-    log::debug!("peer {:#x}: {}", link.peer.id, service.reason);
+    let reason = service.reason.clone();
     link.peer.serve(service, rails);
+    log::debug!("{}: {reason}", link.peer);
     count_lanes(link);
     if link.approaches.has_others() {
         for worker in (0..core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0) {
@@ -141,12 +142,12 @@ impl Worker {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
         if link.approaches.is_hopeless() {
-            log::warn!("peer {peer:#x}: {}", link.approaches.failures());
+            log::warn!("{}: {}", link.peer, link.approaches.failures());
             let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
             return self.end_peer(peer, outcome, now);
         }
         if let Some(plans) = link.approaches.begin_next(now) {
-            log::info!("peer {peer:#x}: another fabric is tried, too");
+            log::info!("{}: another fabric is tried, too", link.peer);
             add_lanes(&core, &link.peer, &plans, None);
         }
         if link.approaches.serving().is_none() && decides(&core, &link.peer) {

@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::status::{Error, Result, Status};
 use crate::transfer::atomic::{self, Atomic, AtomicSpec, Request, WORD};
 use crate::transfer::completion::KIND_ATOMIC;
-use crate::transfer::table::Body;
+use crate::transfer::table::{Body, Work};
 use crate::transfer::Outcome;
 
 /// Answers that may wait for the peer to take them.
@@ -38,9 +38,6 @@ impl Endpoint {
         check_access(remote)?;
         check_place(remote, spec.range, spec.offset)?;
         let now = core.clock.now();
-        if !spec.queue.reserve(1) {
-            return Err(full("the completion queue is full"));
-        }
         let request = Request {
             operation: spec.operation,
             memory: remote.id,
@@ -49,6 +46,12 @@ impl Endpoint {
             operand: spec.operand,
             compare: spec.compare,
         };
+        let Some(atomic) = Atomic::new(remote, request) else {
+            return Err(Error::handle("the remote memory was released"));
+        };
+        if !spec.queue.reserve(1) {
+            return Err(full("the completion queue is full"));
+        }
         let body = Body {
             kind: KIND_ATOMIC,
             queue: Some(spec.queue.clone()),
@@ -56,9 +59,7 @@ impl Endpoint {
             peer: remote.peer,
             submit_ns: now,
             bytes: 0,
-            transfer: None,
-            atomic: Some(Atomic::new(remote, request)),
-            _expecting: None,
+            work: Work::Atomic(atomic),
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);
@@ -124,7 +125,7 @@ impl Core {
     /// home. The caller's hold goes with it.
     pub(super) fn go_on_atomic(&self, id: u64, now: u64) {
         // SAFETY: held by the caller.
-        let Some(atomic) = &unsafe { self.table.body(self.table.held_slot(id)) }.atomic else { return };
+        let Some(atomic) = unsafe { self.table.body(self.table.held_slot(id)) }.atomic() else { return };
         match atomic.remote.wait(id) {
             // Whoever hands out the answer has the hold now.
             None => return,
@@ -150,7 +151,7 @@ impl Core {
         let slot = self.table.held_slot(id);
         // SAFETY: held by the caller.
         let body = unsafe { self.table.body(slot) };
-        body.atomic.as_ref().filter(|_| self.table.is_active(id)).map(|atomic| atomic.request)
+        body.atomic().filter(|_| self.table.is_active(id)).map(|atomic| atomic.request)
     }
 }
 

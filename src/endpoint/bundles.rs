@@ -37,7 +37,7 @@ impl Worker {
         }
         let scattered = scatter(of, list, |memory| core.offered(memory, peer.id));
         if let Err(status) = scattered {
-            log::warn!("peer {:#x}: a bundle was refused: {status:?}", peer.id);
+            log::warn!("{peer}: a bundle was refused: {status:?}");
         }
         if let Some(landing) = &mut of.landing {
             landing.tally.advance(scattered.map(drop));

@@ -215,6 +215,12 @@ impl Core {
         self.table.end(id, outcome, now);
     }
 
+    /// How an operation ends whose lanes failed.
+    pub fn failure_of(&self, id: u64) -> Outcome {
+        let peer = self.table.peer_of(id).and_then(|peer| self.peers.get(peer).ok());
+        peer.and_then(|peer| peer.failure()).unwrap_or(Outcome::of(Status::PeerLost))
+    }
+
     /// The worker at which a peer's link is.
     pub fn home_of(&self, peer: u64) -> Option<usize> {
         self.peers.get(peer).ok().map(|peer| peer.home)

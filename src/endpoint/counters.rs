@@ -1,7 +1,6 @@
 //! Counters of an endpoint: what callers ask, and what arrives.
 
 use super::core::Core;
-use super::submit::full;
 use super::worker::Worker;
 use super::Endpoint;
 use crate::memory::RemoteMemory;
@@ -11,7 +10,7 @@ use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, Raised, VALUE_MAX};
 use crate::transfer::expect::{Entry, Expecting};
 use crate::transfer::list::Raises;
-use crate::transfer::table::{Body, Counting};
+use crate::transfer::table::{Body, Counting, Work};
 use crate::transfer::{Direction, ExpectSpec, Outcome, Terms};
 use std::sync::Arc;
 
@@ -42,7 +41,7 @@ impl Endpoint {
         core.check_open()?;
         let entries = self.entries(&spec)?;
         if !spec.queue.reserve(1) {
-            return Err(full("the completion queue is full"));
+            return Err(self.no_places(spec.queue, 1));
         }
         let now = core.clock.now();
         let expecting = Expecting::new(&core.counters, entries.clone());
@@ -54,9 +53,7 @@ impl Endpoint {
             peer: 0,
             submit_ns: now,
             bytes: 0,
-            transfer: None,
-            atomic: None,
-            _expecting: Some(expecting),
+            work: Work::Expect { _until: expecting },
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);
@@ -77,17 +74,19 @@ impl Endpoint {
         if !(1..=EXPECT_MAX).contains(&count) {
             return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
         }
-        let entry = |(i, (id, value)): (usize, (&u64, &u64))| {
-            if *value > VALUE_MAX {
+        // Copied first: the caller's lists may change while they are checked.
+        let asked: Vec<(u64, u64)> = spec.counters.iter().copied().zip(spec.values.iter().copied()).collect();
+        let entry = |(i, (id, value)): (usize, (u64, u64))| {
+            if value > VALUE_MAX {
                 return Err(Error::limit(format!("value {i} is {value}: a counter counts to {VALUE_MAX}")));
             }
-            let (place, _) = self.core.counters.find(*id).map_err(|error| {
+            let (place, _) = self.core.counters.find(id).map_err(|error| {
                 let message = format!("counter {i} of the list: {}", error.message).into();
                 Error { message, ..error }
             })?;
-            Ok(Entry { place, value: *value })
+            Ok(Entry { place, value })
         };
-        spec.counters.iter().zip(spec.values).enumerate().map(entry).collect()
+        asked.into_iter().enumerate().map(entry).collect()
     }
 
     /// How a transfer of so many pages is to raise a counter of its peer.
@@ -110,13 +109,14 @@ impl Endpoint {
                  counter is raised once, after the last byte",
             ));
         }
-        if len > most {
-            return Err(Error::limit(format!(
-                "a page of {len} bytes with WEFT_COUNT_PAGES: at most {most} are allowed, since one post carries it"
-            )));
-        }
+        check_counted(len, most)?;
         // Where the fabric tells nothing of a page by itself, the peer is told of all in the end.
         Ok(Some(Counting { immediate, at_end: if immediates { 0 } else { pages } }))
+    }
+
+    /// Whether pages can be kept that are to raise a counter of a peer.
+    pub(super) fn check_counted(&self, peer: u64, len: u64) -> Result<()> {
+        check_counted(len, self.raises(peer)?.most)
     }
 
     /// What a peer takes of counters.
@@ -132,6 +132,15 @@ impl Endpoint {
             most => Raises { incarnation, immediates: true, most: most.min(PAGE_MAX) },
         })
     }
+}
+
+fn check_counted(len: u64, most: u64) -> Result<()> {
+    if len > most {
+        return Err(Error::limit(format!(
+            "a page of {len} bytes with WEFT_COUNT_PAGES: at most {most} are allowed, since one post carries it"
+        )));
+    }
+    Ok(())
 }
 
 impl Core {

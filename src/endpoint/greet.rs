@@ -45,7 +45,7 @@ impl Worker {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    log::debug!("peer {:#x}: no lane from rail {}: {error}", peer.id, plan.rail);
+                    log::debug!("{peer}: no lane from rail {}: {error}", plan.rail);
                     let (errno, why) = (error.provider_errno, error.message.into_owned());
                     self.tell_home(peer, Command::LaneFailed { peer: peer.id, plan: *plan, errno, why });
                 }
@@ -295,10 +295,18 @@ impl Worker {
         let peer = of.peer.clone();
         let for_good = !work.rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM);
         log::debug!(
-            "rail {index}: peer {:#x}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
-            peer.id,
+            "rail {index}: {peer}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
             error_text(errno)
         );
+        let outcome = Outcome {
+            status: Status::PeerLost,
+            provider_errno: errno,
+            rail: Some(index as u32),
+            entry: None,
+        };
+        if matches!(state, LaneState::Up | LaneState::Down) && peer.is_served_by(index) {
+            peer.note_failure(outcome);
+        }
         match state {
             LaneState::Greeting | LaneState::Warming => {
                 of.greeting.failures += 1;
@@ -316,12 +324,6 @@ impl Worker {
                 if !peer.is_served_by(index) {
                     return self.say_failed(&peer, plan, errno);
                 }
-                let outcome = Outcome {
-                    status: Status::PeerLost,
-                    provider_errno: errno,
-                    rail: Some(index as u32),
-                    entry: None,
-                };
                 self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
             }
             LaneState::Down => {}

@@ -23,7 +23,7 @@ impl Core {
     /// A transfer that the caller holds.
     pub(super) fn held(&self, id: u64) -> Option<&Move> {
         // SAFETY: held by the hand-over.
-        unsafe { self.table.body(self.table.held_slot(id)) }.transfer.as_ref()
+        unsafe { self.table.body(self.table.held_slot(id)) }.transfer()
     }
 
     /// Sends a transfer that may start on its way: to the workers that have lanes
@@ -63,8 +63,9 @@ impl Worker {
         if plans.is_empty() {
             let fabric = link.approaches.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
-                "peer {peer:#x}: fabric {fabric} serves it, and has no rail here that knows the local memory, or none \
-                 there that knows the remote"
+                "{}: fabric {fabric} serves it, and has no rail here that knows the local memory, or none there \
+                 that knows the remote",
+                link.peer
             );
             return core.abandon(id, Outcome::of(Status::NoRails), now);
         }

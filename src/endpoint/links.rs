@@ -2,10 +2,11 @@
 
 use super::inbox::Command;
 use super::worker::Worker;
+use crate::fabric::error_text;
 use crate::peer::link::{remote_state_of_end, Link};
 use crate::peer::table::place;
 use crate::peer::wire::{Kind, REQUESTS, USER};
-use crate::peer::{status_of_end, PeerState};
+use crate::peer::{status_of_end, Peer, PeerState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
@@ -13,6 +14,14 @@ use crate::transfer::Outcome;
 /// A link that has been silent for so long says something: where a fabric tells
 /// of a dead peer, it tells only who sends to it.
 const HEARTBEAT_NS: u64 = 1_000_000_000;
+
+fn warn_of_loss(peer: &Peer, outcome: Outcome) {
+    match (outcome.rail, outcome.provider_errno) {
+        (_, 0) => log::warn!("{peer} is lost: it does not answer"),
+        (Some(rail), errno) => log::warn!("{peer} is lost: rail {rail}: {} ({errno})", error_text(errno)),
+        (None, errno) => log::warn!("{peer} is lost: {} ({errno})", error_text(errno)),
+    }
+}
 
 impl Worker {
     pub(super) fn link(&mut self, peer: u64) -> Option<&mut Link> {
@@ -38,7 +47,12 @@ impl Worker {
         let Some(link) = self.link(peer) else { return };
         // One that was leaving is no more lost when its lanes go before its last word came.
         let outcome = link.parting.as_ref().map_or(outcome, |parting| parting.outcome);
+        let outcome = match link.peer.failure() {
+            Some(failure) if outcome.status == Status::PeerLost => failure,
+            _ => outcome,
+        };
         if outcome.status == Status::PeerLost {
+            warn_of_loss(&link.peer, outcome);
             // It may only have been stopped: when it goes on it should know.
             self.say(peer, Kind::Bye);
         }
@@ -69,6 +83,7 @@ impl Worker {
         let connects = std::mem::take(&mut *link.peer.connects.lock());
         let completion = |kind| Completion::new(kind, outcome, peer, now);
         if link.up {
+            core.table.await_publication();
             core.queue.publish(completion(completion::KIND_PEER_DOWN));
         } else {
             core.queue.unreserve(1 + link.accepted as u64);
@@ -89,7 +104,7 @@ impl Worker {
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
             if !link.up && now >= link.peer.connect_deadline {
-                log::warn!("peer {peer:#x}: no connection in time: {}", link.approaches.failures());
+                log::warn!("{}: no connection in time: {}", link.peer, link.approaches.failures());
                 let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
                 ended.push((peer, outcome));
             } else if link.parting.is_some() {

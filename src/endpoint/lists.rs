@@ -10,6 +10,8 @@ use crate::transfer::list::{List, Part};
 use crate::transfer::shape::{check_access, Paged, Shape};
 use crate::transfer::Terms;
 use parking_lot::Mutex;
+use std::slice::from_ref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// What a caller keeps, until it is released. Transfers that use it share it.
@@ -24,8 +26,23 @@ enum KeptShape {
     List(Arc<List>),
 }
 
+impl KeptShape {
+    /// For messages: what its memories are in use by.
+    fn mark(&self, change: fn(&AtomicU64)) {
+        let (locals, remotes) = match self {
+            KeptShape::Pages(paged) => (from_ref(&paged.local), from_ref(&paged.remote)),
+            KeptShape::List(list) => (list.locals(), list.remotes()),
+        };
+        locals.iter().for_each(|memory| change(&memory.kept));
+        remotes.iter().for_each(|memory| change(&memory.kept));
+    }
+}
+
 impl Kept {
     fn new(shape: KeptShape) -> Arc<Kept> {
+        shape.mark(|kept| {
+            kept.fetch_add(1, Ordering::SeqCst);
+        });
         let is_list = matches!(shape, KeptShape::List(_));
         Arc::new(Kept { is_list, shape: Mutex::new(Some(shape)) })
     }
@@ -37,11 +54,21 @@ impl Kept {
     /// Its memories are free once the transfers that use it have ended.
     pub fn release(&self) {
         let released = self.shape.lock().take();
-        drop(released);
+        if let Some(shape) = released {
+            shape.mark(|kept| {
+                kept.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
     }
 
     fn shape(&self) -> Result<KeptShape> {
         self.shape.lock().clone().ok_or_else(|| Error::handle("the kept geometry was released"))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 
@@ -53,7 +80,7 @@ impl Endpoint {
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part);
         match list.parts() {
-            [one] => self.launch((Shape::part(list, 0), None), terms, || state(one)),
+            [one] => self.launch((Shape::part(list, 0), None), terms, || state(one).0),
             _ => self.launch_parts(list, terms, state),
         }
     }
@@ -73,14 +100,17 @@ impl Endpoint {
         }
     }
 
-    fn state_of(&self, list: &List, part: &Part) -> RemoteState {
-        let bad = |state: &RemoteState| Error::of_remote(*state).is_some();
-        if let Some(state) = list.remotes_of(part).map(|remote| remote.state()).find(bad) {
-            return state;
+    /// The state of a part's memories and peer, and the first entry that it is about.
+    fn state_of(&self, list: &List, part: &Part) -> (RemoteState, u64) {
+        for remote in list.remotes_of(part) {
+            let state = remote.state();
+            if Error::of_remote(state).is_some() {
+                return (state, list.entry_of(part, remote).unwrap_or(part.first_entry));
+            }
         }
         match self.core.peers.get(part.peer) {
-            Ok(peer) if peer.state() != PeerState::Down => RemoteState::Ready,
-            _ => RemoteState::PeerLost,
+            Ok(peer) if peer.state() != PeerState::Down => (RemoteState::Ready, part.first_entry),
+            _ => (RemoteState::PeerLost, part.first_entry),
         }
     }
 
@@ -94,6 +124,9 @@ impl Endpoint {
     ) -> Result<Arc<Kept>> {
         self.core.check_open()?;
         Error::of_remote(remote.state()).map_or(Ok(()), Err)?;
+        if cut.1 {
+            self.check_counted(remote.peer, pages.page_len)?;
+        }
         let paged = check_pages(pages, local, remote, cut)?;
         Ok(Kept::new(KeptShape::Pages(Arc::new(paged))))
     }

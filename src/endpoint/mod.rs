@@ -27,7 +27,7 @@ pub mod worker;
 
 use crate::clock::Clock;
 use crate::memory::descriptor::{self, Descriptor};
-use crate::memory::{protection, Access, Memory, Range, RemoteMemory, RemoteState};
+use crate::memory::{self, protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
@@ -164,11 +164,6 @@ impl Endpoint {
     /// What its operations have come to.
     pub fn tally(&self) -> tally::Sum {
         self.core.table.tally.sum()
-    }
-
-    /// Operations that are outstanding.
-    pub fn active(&self) -> u64 {
-        self.core.table.active()
     }
 
     pub fn rubbish(&self) -> u64 {
@@ -344,11 +339,15 @@ impl Endpoint {
         if !core.queue.reserve(2) {
             return Err(Error::new(
                 Status::Again,
-                "the completion queue has no room for the peer's events: poll it",
+                format!(
+                    "the endpoint's queue has no room for the peer's events: poll it (queue_depth is {})",
+                    core.queue.capacity()
+                ),
             ));
         }
         let made = core.make_peer(address, timeout, Begin::Connecting { user_data });
         let (peer, new) = made.inspect_err(|_| core.queue.unreserve(2))?;
+        log::trace!("connect to {peer}: {}", if new { "it is new" } else { "it is known" });
         if !new {
             core.queue.unreserve(1);
             peer.connects.lock().push(user_data);
@@ -380,6 +379,7 @@ impl Endpoint {
     pub fn disconnect(&self, peer: u64) -> Result<()> {
         self.core.check_open()?;
         let peer = self.core.peers.get(peer)?;
+        log::trace!("disconnect from {peer}");
         self.core.inboxes[peer.home].command(Command::Disconnect { peer: peer.id });
         Ok(())
     }
@@ -451,20 +451,16 @@ impl Endpoint {
             return Err(error);
         }
         core.memories.lock().insert(id, memory.clone());
+        log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
         Ok(memory)
     }
 
     pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {
         let core = &self.core;
         if !memory.leave() {
-            return Err(Error::new(
-                Status::Busy,
-                format!(
-                    "{} transfers or kept geometries use the memory, or the fabric has not given it back yet: poll and try again",
-                    memory.users()
-                ),
-            ));
+            return Err(memory::in_use("memory", &memory.kept, memory.users()));
         }
+        log::trace!("memory {:#x} is deregistered: {} importers", memory.id, memory.importers().len());
         for peer in memory.importers() {
             match core.peers.get(peer) {
                 Ok(peer) => {
@@ -544,17 +540,16 @@ impl Endpoint {
                 "the descriptor has fewer rails than its owner's address",
             ));
         }
+        log::trace!("memory {:#x} of {peer} is imported", remote.id);
         self.core.inboxes[peer.home].command(Command::Import { remote: remote.clone() });
         Ok(remote)
     }
 
     pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
-        if remote.keepers() > 0 {
-            return Err(Error::new(
-                Status::Busy,
-                format!("{} transfers or kept geometries use the remote memory", remote.keepers()),
-            ));
-        }
+        remote.release().map_err(|keepers| match keepers {
+            0 => Error::handle("the remote memory was released before"),
+            _ => memory::in_use("remote memory", &remote.kept, keepers),
+        })?;
         if let Ok(peer) = self.core.peers.get(remote.peer) {
             self.core.inboxes[peer.home].command(Command::Release { remote: remote.clone() });
         }
@@ -572,6 +567,7 @@ impl Endpoint {
         if self.down.load(Ordering::Acquire) {
             return Ok(());
         }
+        log::trace!("shutdown: {} operations are outstanding", core.table.active());
         core.phase.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst).ok();
         let until = core.clock.now().saturating_add(drain_timeout_ns);
         while core.table.active() > 0 && core.clock.now() < until {

@@ -11,8 +11,8 @@ use crate::transfer::geometry::{Cut, Pages};
 use crate::transfer::list::{List, Part};
 use crate::transfer::queue::Queue;
 use crate::transfer::shape::{check_access, Paged, Shape};
-use crate::transfer::table::{Body, Counting, Left, Move};
-use crate::transfer::{Direction, Outcome, SendSpec, Terms, TransferSpec};
+use crate::transfer::table::{Body, Counting, Left, Move, Work};
+use crate::transfer::{Direction, Outcome, SendSpec, Terms};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -29,18 +29,23 @@ impl Endpoint {
         now.saturating_add(timeout)
     }
 
-    pub fn submit(&self, spec: TransferSpec) -> Result<u64> {
+    pub fn submit(
+        &self,
+        local: &Arc<Memory>,
+        remote: &Arc<RemoteMemory>,
+        pages: &Pages,
+        terms: &Terms,
+    ) -> Result<u64> {
         self.core.check_open()?;
-        let (local, remote) = (spec.local, spec.remote);
         if let Some(error) = Error::of_remote(remote.state()) {
             return Err(error);
         }
-        check_access(spec.terms.direction, local, remote)?;
-        let counting = self.counting(&spec.terms, remote, (spec.pages.page_len, spec.pages.count()))?;
+        check_access(terms.direction, local, remote)?;
+        let counting = self.counting(terms, remote, (pages.page_len, pages.count()))?;
         let whole = counting.is_some_and(|counting| counting.at_end == 0);
-        let paged = check_pages(&spec.pages, local, remote, (spec.terms.urgent, whole))?;
-        paged.geometry.check_destination(spec.terms.direction)?;
-        self.launch((Shape::own(paged), counting), &spec.terms, || remote.state())
+        let paged = check_pages(pages, local, remote, (terms.urgent, whole))?;
+        paged.geometry.check_destination(terms.direction)?;
+        self.launch((Shape::own(paged), counting), terms, || remote.state())
     }
 
     /// Begins a transfer of one peer and sends it on its way. `state`: of its peer and
@@ -54,10 +59,10 @@ impl Endpoint {
         let core = &self.core;
         let now = core.clock.now();
         if !terms.queue.reserve(1) {
-            return Err(full("the completion queue is full"));
+            return Err(self.no_places(terms.queue, 1));
         }
         let body = body(what, terms, Some(terms.queue.clone()), now);
-        let slices = body.transfer.as_ref().map_or(0, |transfer| transfer.slices);
+        let slices = body.transfer().map_or(0, |transfer| transfer.slices);
         let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
@@ -73,13 +78,21 @@ impl Endpoint {
         &self,
         list: &Arc<List>,
         terms: &Terms,
-        state: impl Fn(&Part) -> RemoteState,
+        state: impl Fn(&Part) -> (RemoteState, u64),
     ) -> Result<u64> {
         let core = &self.core;
         let (now, parts) = (core.clock.now(), list.parts().len());
         let completions = if terms.each_peer { parts as u64 } else { 1 };
+        self.check_parts(parts, completions, terms.queue)?;
+        // A peer's PEER_DOWN waits for us: what of its part we end ourselves comes before.
+        let passing = core.table.pass();
+        self.core.check_open()?;
+        let ended = |part: &Part| Error::of_remote(state(part).0);
+        if let Some(error) = list.parts().iter().find_map(ended) {
+            return Err(error);
+        }
         if !terms.queue.reserve(completions) {
-            return Err(full("the completion queue has no room for all completions of the list"));
+            return Err(self.no_places(terms.queue, completions));
         }
         let Some(mut reserved) = core.table.reserve(parts + 1) else {
             terms.queue.unreserve(completions);
@@ -93,24 +106,51 @@ impl Endpoint {
             peer: 0,
             submit_ns: now,
             bytes: list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
-            transfer: None,
-            atomic: None,
-            _expecting: None,
+            work: Work::Parts,
         };
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
-        for (i, part) in list.parts().iter().enumerate() {
+        let begin = |(i, part): (usize, &Part)| {
             let body = body((Shape::part(list, i), None), terms, queue_of(terms.each_peer), now);
-            let Some(id) = reserved.begin_part(body, part.slices, deadline, whole) else { break };
-            self.start(id, part.slices, now);
-            self.end_if_too_late(id, state(part));
+            reserved.begin_part(body, part.slices, deadline, whole)
+        };
+        let ids: Vec<u64> = list.parts().iter().enumerate().filter_map(begin).collect();
+        for (id, part) in ids.iter().zip(list.parts()) {
+            self.end_if_too_late(*id, state(part));
         }
+        drop(passing);
+        ids.iter().zip(list.parts()).for_each(|(id, part)| self.start(*id, part.slices, now));
         self.hurry(now);
         Ok(whole)
     }
 
+    /// What never fits is not to be tried again.
+    fn check_parts(&self, parts: usize, completions: u64, queue: &Queue) -> Result<()> {
+        let (slots, depth) = (self.core.config.max_transfers, queue.capacity());
+        if parts >= slots {
+            return Err(Error::limit(format!(
+                "a list over {parts} peers takes {} of max_transfers, which is {slots}",
+                parts + 1
+            )));
+        }
+        if completions > depth {
+            return Err(Error::limit(format!(
+                "the list has {completions} completions, but its queue only holds {depth}"
+            )));
+        }
+        Ok(())
+    }
+
     pub(super) fn no_slots(&self) -> Error {
         full(&format!("{} operations are outstanding (max_transfers)", self.core.table.active()))
+    }
+
+    pub(super) fn no_places(&self, queue: &Arc<Queue>, wanted: u64) -> Error {
+        let (name, depth) = match Arc::ptr_eq(queue, &self.core.queue) {
+            true => ("the endpoint's queue", "queue_depth"),
+            false => ("the weft_queue", "depth"),
+        };
+        full(&format!("{name} has no room for {wanted} more ({depth} is {})", queue.capacity()))
     }
 
     /// With manual progress the caller is the worker, too: unless another thread is
@@ -145,14 +185,15 @@ impl Endpoint {
 
     /// What ended while the parts of a list were submitted has ended all parts that it
     /// saw; this one may not have been among them.
-    fn end_if_too_late(&self, id: u64, state: RemoteState) {
+    fn end_if_too_late(&self, id: u64, (state, entry): (RemoteState, u64)) {
         let late = if self.core.phase.load(Ordering::SeqCst) != super::core::OPEN {
             Some(Status::Canceled)
         } else {
             Error::of_remote(state).map(|error| error.status)
         };
         if let Some(status) = late {
-            self.core.table.end(id, Outcome::of(status), self.core.clock.now());
+            let outcome = Outcome { entry: Some(entry), ..Outcome::of(status) };
+            self.core.table.end(id, outcome, self.core.clock.now());
         }
     }
 
@@ -182,14 +223,18 @@ impl Endpoint {
         let before = peer.outgoing.fetch_add(allowance, Ordering::Relaxed);
         if before > 0 && before + allowance > core.config.message_bytes {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            return Err(full(&format!(
-                "{before} bytes of messages wait for this peer (message_bytes: {})",
-                core.config.message_bytes
-            )));
+            return Err(Error::new(
+                Status::Again,
+                format!(
+                    "{before} bytes of messages wait for this peer (message_bytes is {}): it must poll and \
+                     weft_message_release, then try again",
+                    core.config.message_bytes
+                ),
+            ));
         }
         if !spec.queue.reserve(1) {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            return Err(full("the completion queue is full"));
+            return Err(self.no_places(spec.queue, 1));
         }
         let now = core.clock.now();
         let body = Body {
@@ -199,9 +244,7 @@ impl Endpoint {
             peer: peer.id,
             submit_ns: now,
             bytes: spec.data.len() as u64,
-            transfer: None,
-            atomic: None,
-            _expecting: None,
+            work: Work::Send,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
@@ -215,6 +258,7 @@ impl Endpoint {
         if !self.send_now(peer.id, id, (spec.data, allowance), now) {
             let data = spec.data.into();
             core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data, allowance });
+            self.hurry(now);
         }
         Ok(id)
     }
@@ -278,7 +322,7 @@ fn body(
         peer: view.peer(),
         submit_ns: now,
         bytes: view.bytes(),
-        transfer: Some(Move {
+        work: Work::Transfer(Move {
             direction: terms.direction,
             urgent: terms.urgent,
             slices: view.slices(),
@@ -286,7 +330,5 @@ fn body(
             counting,
             shape,
         }),
-        atomic: None,
-        _expecting: None,
     }
 }

@@ -151,7 +151,7 @@ impl Worker {
                     full = true;
                     break;
                 }
-                channel.sent();
+                channel.sent(now);
                 sent = true;
             }
         }
@@ -160,7 +160,7 @@ impl Worker {
             let header = Header::plain(Kind::Ack, to, from);
             match self.send_by(way, peer, &header, &body, &[]) {
                 Posted::Yes => {
-                    link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent());
+                    link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent_alone(now));
                     sent = true;
                 }
                 _ => full = true,
@@ -227,9 +227,11 @@ impl Worker {
             Kind::Bye => self.bye(peer, now),
             Kind::ByeAck => self.bye_ack(peer, now),
             Kind::Ack => {
-                let delivered = read_numbers::<CHANNELS>(body).into_iter().flatten();
-                for (channel, number) in delivered.enumerate() {
-                    self.acknowledged(peer, channel, number as u32, now);
+                // A peer may know fewer channels.
+                for (channel, number) in body.chunks_exact(8).take(CHANNELS).enumerate() {
+                    if let Some([number]) = read_numbers::<1>(number) {
+                        self.acknowledged(peer, channel, number as u32, now);
+                    }
                 }
             }
             kind => {
@@ -248,9 +250,8 @@ impl Worker {
         if !link.channels[channel].is_next(number) || !link.takes(channel) {
             link.channels[channel].receive(number, kind, body, now);
         } else if let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) {
-            match self.hand_over(&mut link, kind, body, now) {
-                Delivery::Stalled => link.channels[channel].receive(number, kind, body, now),
-                delivery => link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently)),
+            if !self.hand_in(&mut link, channel, (kind, body), now) {
+                link.channels[channel].receive(number, kind, body, now);
             }
             self.bring_back(link, now);
         }
@@ -259,8 +260,8 @@ impl Worker {
 
     pub(super) fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
         let Some((status, text)) = wire::read_refuse(body) else { return self.core.count_rubbish() };
-        if self.link(peer).is_some_and(|link| !link.up) {
-            log::warn!("peer {peer:#x} refused: {text}");
+        if let Some(link) = self.link(peer).filter(|link| !link.up) {
+            log::warn!("{} refused: {text}", link.peer);
             self.end_peer(peer, Outcome::of(status), now);
         }
     }
@@ -295,18 +296,25 @@ impl Worker {
         while let Some(link) = self.link(peer).filter(|link| link.takes(channel)) {
             let Some((kind, body)) = link.channels[channel].take_deliverable() else { return };
             let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) else { return };
-            let delivery = self.hand_over(&mut link, kind, &body, now);
-            let stalled = matches!(delivery, Delivery::Stalled);
-            if stalled {
+            let taken = self.hand_in(&mut link, channel, (kind, &body), now);
+            if !taken {
                 link.channels[channel].put_back(kind, body);
-            } else {
-                link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
             }
             self.bring_back(link, now);
-            if stalled {
+            if !taken {
                 return;
             }
         }
+    }
+
+    /// Hands over the next frame of a channel; false if there is no room for it.
+    fn hand_in(&mut self, link: &mut Link, channel: usize, (kind, body): (Kind, &[u8]), now: u64) -> bool {
+        let delivery = self.hand_over(link, kind, body, now);
+        let taken = !matches!(delivery, Delivery::Stalled);
+        if taken {
+            link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
+        }
+        taken
     }
 
     fn hand_over(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
@@ -496,8 +504,9 @@ impl Worker {
         let Some(slot) = core.table.read(id) else { return };
         // SAFETY: held as a reader until it is released.
         let body = unsafe { core.table.body(slot) };
-        if let (Some(link), Some(transfer)) = (self.link(peer), &body.transfer) {
+        if let (Some(link), Some(transfer)) = (self.link(peer), body.transfer()) {
             link.push_arrived(id, transfer, early);
+            link.channels.iter_mut().for_each(|channel| channel.sweep(|id| core.table.is_active(id)));
             if early {
                 core.table.tell_early(slot);
             }

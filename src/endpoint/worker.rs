@@ -295,7 +295,7 @@ impl Worker {
         let slot = core.table.held_slot(id);
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
-        let Some(transfer) = &body.transfer else { return left.push(core.table.leave(slot, 0)) };
+        let Some(transfer) = body.transfer() else { return left.push(core.table.leave(slot, 0)) };
         let (view, slices) = (transfer.view(), transfer.slices);
         let lanes = match &early {
             Some(lane) => std::slice::from_ref(lane),
@@ -459,7 +459,7 @@ impl Worker {
                 Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
                 Left::ToNotify(id, peer) => self.tell(id, peer, now),
                 Left::Short(id) => {
-                    self.core.table.end(id, Outcome::of(Status::PeerLost), now);
+                    self.core.table.end(id, self.core.failure_of(id), now);
                 }
             }
         }

@@ -51,10 +51,11 @@ impl Descriptor {
     pub fn decode(blob: &[u8]) -> Result<Descriptor> {
         let damaged =
             |what: &str| Error::new(Status::Format, format!("the descriptor ({} bytes) {what}", blob.len()));
-        let mut r = Reader::unseal(blob).ok_or_else(|| damaged("is damaged or truncated"))?;
-        if r.u32() != Some(MAGIC) {
-            return Err(damaged("is not a descriptor of Weft"));
+        if !blob.starts_with(&MAGIC.to_le_bytes()) {
+            return Err(damaged("is not a descriptor of Weft, which comes from weft_memory_export"));
         }
+        let mut r = Reader::unseal(blob).ok_or_else(|| damaged("is damaged or truncated"))?;
+        r.u32();
         match r.u16() {
             Some(FORMAT) => {}
             Some(other) => {

@@ -10,7 +10,7 @@ pub use remote::{RemoteMemory, RemoteRail, RemoteState};
 use crate::fabric::host::area::Area;
 use crate::fabric::Registration;
 pub use crate::fabric::{Access, HostRange as Range};
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,6 +19,16 @@ use std::sync::Arc;
 /// A bit for each.
 fn bits(flags: impl Iterator<Item = bool>) -> u64 {
     flags.take(64).enumerate().fold(0, |bits, (i, flag)| bits | (flag as u64) << i)
+}
+
+/// Why a memory cannot be given back yet.
+pub fn in_use(what: &str, kept: &AtomicU64, users: u64) -> Error {
+    let text = match kept.load(Ordering::SeqCst) {
+        0 => format!("{users} operations use the {what}, or the fabric has not given it back yet: poll, then try again"),
+        1 => format!("1 kept geometry uses the {what}: weft_kept_release it first"),
+        kept => format!("{kept} kept geometries use the {what}: weft_kept_release them first"),
+    };
+    Error::new(Status::Busy, text)
 }
 
 /// One handle for one or many ranges, registered on every rail.
@@ -39,6 +49,8 @@ pub struct Memory {
     areas: Mutex<Vec<Arc<Area>>>,
     /// Transfers that use it.
     users: AtomicU64,
+    /// Kept geometries among them.
+    pub kept: AtomicU64,
     /// Deregistration has begun: no new transfer may use it.
     leaving: AtomicBool,
     /// Peers that imported it.
@@ -65,6 +77,7 @@ impl Memory {
             rails: rails.into(),
             descriptor: None,
             users: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             importers: Mutex::default(),
         };

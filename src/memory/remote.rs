@@ -4,6 +4,9 @@ use crate::memory::Range;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
+/// In the count of keepers: it was given back.
+const RELEASED: u64 = 1 << 63;
+
 /// Whether transfers to it can start.
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,8 +59,10 @@ pub struct RemoteMemory {
     pub lanes: AtomicU64,
     /// Transfers that use it: its owner's revocation waits for them.
     users: AtomicU64,
-    /// Geometries that name it, kept or of a transfer.
+    /// Geometries that name it, kept or of a transfer, and atomics; or `RELEASED`.
     keepers: AtomicU64,
+    /// Kept geometries among them.
+    pub kept: AtomicU64,
     state: AtomicU8,
     /// Transfers that wait for the owner's answer.
     waiting: Mutex<Vec<u64>>,
@@ -86,6 +91,7 @@ impl RemoteMemory {
             lanes: AtomicU64::new(1),
             users: AtomicU64::new(0),
             keepers: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             state: AtomicU8::new(RemoteState::Asking as u8),
             waiting: Mutex::default(),
         }
@@ -164,19 +170,43 @@ impl RemoteMemory {
         self.users.fetch_sub(1, Ordering::SeqCst);
     }
 
-    pub fn keep(&self) {
-        self.keepers.fetch_add(1, Ordering::SeqCst);
+    /// False once it was given back.
+    pub fn keep(&self) -> bool {
+        if self.keepers.fetch_add(1, Ordering::SeqCst) & RELEASED != 0 {
+            self.unkeep();
+            return false;
+        }
+        true
     }
 
     pub fn unkeep(&self) {
         self.keepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    pub fn keepers(&self) -> u64 {
-        self.keepers.load(Ordering::SeqCst)
+    /// Gives it back: nobody keeps it from here on. Else how many do; 0: it was before.
+    pub fn release(&self) -> Result<(), u64> {
+        let released = self.keepers.compare_exchange(0, RELEASED, Ordering::SeqCst, Ordering::SeqCst);
+        released.map(drop).map_err(|keepers| keepers & !RELEASED)
     }
 
     pub fn users(&self) -> u64 {
         self.users.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_not_released_and_what_is_released_is_not_kept() {
+        let remote = RemoteMemory::new(1, 2, 3, Vec::new(), Vec::new(), true, true);
+        assert!(remote.keep() && remote.keep());
+        assert_eq!(remote.release(), Err(2));
+        remote.unkeep();
+        remote.unkeep();
+        assert_eq!(remote.release(), Ok(()));
+        assert!(!remote.keep() && !remote.keep());
+        assert_eq!(remote.release(), Err(0));
     }
 }

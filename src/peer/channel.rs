@@ -12,6 +12,10 @@ use std::sync::Arc;
 pub const WINDOW: u32 = 64;
 /// An acknowledgement waits so long for a frame to ride on.
 pub const ACK_DELAY_NS: u64 = 50_000;
+/// An answer comes so soon.
+const ANSWER_NS: u64 = 20_000;
+/// Frames that may wait before it is asked whether anybody still wants them.
+const LONG: usize = 1024;
 
 /// A frame to send.
 pub struct Out {
@@ -40,6 +44,8 @@ impl Out {
 #[derive(Default)]
 pub struct Channel {
     waiting: VecDeque<Out>,
+    /// So many waited when it was last asked who wants them.
+    wanted: usize,
     /// Sent, in sequence; the first is number `acknowledged + 1`.
     unacknowledged: VecDeque<Out>,
     acknowledged: u32,
@@ -52,6 +58,9 @@ pub struct Channel {
     owed_since: u64,
     /// Somebody waits for the acknowledgement: do not let it wait for a ride.
     urgent: bool,
+    /// What is urgent was answered soon, of late; when it was acknowledged on its own.
+    answers: bool,
+    alone_ns: u64,
 }
 
 impl Channel {
@@ -69,6 +78,29 @@ impl Channel {
         self.waiting.len()
     }
 
+    /// Takes out what transfers have left here that ended meanwhile (`wanted`: the others),
+    /// once much has gathered: a peer that takes nothing must not cost more and more memory.
+    pub fn sweep(&mut self, wanted: impl Fn(u64) -> bool) {
+        if self.waiting.len() < LONG.max(2 * self.wanted) {
+            return;
+        }
+        let mut kept = VecDeque::new();
+        let mut keep = true;
+        // From the back: the last frame of a transfer knows it.
+        for out in self.waiting.drain(..).rev() {
+            keep = match (out.kind, out.done) {
+                (Kind::Count | Kind::Raise | Kind::Notify, Some(id)) => wanted(id),
+                (Kind::Count | Kind::Raise, None) => keep,
+                _ => true,
+            };
+            if keep {
+                kept.push_front(out);
+            }
+        }
+        self.wanted = kept.len();
+        self.waiting = kept;
+    }
+
     /// The next frame to send and its number, if the window is open.
     pub fn next(&self) -> Option<(u32, &Out)> {
         let sent = self.unacknowledged.len() as u32;
@@ -78,16 +110,25 @@ impl Channel {
     }
 
     /// The frame that `next` gave was posted, and an acknowledgement with it.
-    pub fn sent(&mut self) {
+    pub fn sent(&mut self, now: u64) {
+        self.answers |= now.saturating_sub(self.alone_ns) < ANSWER_NS;
         if let Some(out) = self.waiting.pop_front() {
             self.unacknowledged.push_back(out);
         }
         self.acknowledgement_sent();
     }
 
-    pub fn acknowledgement_sent(&mut self) {
+    fn acknowledgement_sent(&mut self) {
         self.owed = 0;
         self.urgent = false;
+    }
+
+    /// An acknowledgement went out on its own.
+    pub fn acknowledgement_sent_alone(&mut self, now: u64) {
+        if self.urgent {
+            (self.answers, self.alone_ns) = (false, now);
+        }
+        self.acknowledgement_sent();
     }
 
     /// What to acknowledge.
@@ -96,10 +137,12 @@ impl Channel {
     }
 
     /// Whether an acknowledgement should go out on its own now. What somebody waits for
-    /// goes in the pass after the one it is about: an answer may carry it.
+    /// goes at once, or, where answers came at once before, in the next pass: an answer
+    /// may carry it.
     pub fn acknowledgement_due(&self, now: u64) -> bool {
         let waited = now.saturating_sub(self.owed_since);
-        self.owed > 0 && (self.urgent && waited > 0 || self.owed >= WINDOW / 4 || waited >= ACK_DELAY_NS)
+        let urgent = self.urgent && (waited > 0 || !self.answers);
+        self.owed > 0 && (urgent || self.owed >= WINDOW / 4 || waited >= ACK_DELAY_NS)
     }
 
     pub fn owes(&self) -> bool {
@@ -186,12 +229,56 @@ mod tests {
     }
 
     #[test]
+    fn what_nobody_wants_does_not_gather() {
+        let mut channel = Channel::default();
+        let frame = |kind, done| Out { done, ..Out::new(kind, vec![]) };
+        for id in 0..100_000 {
+            channel.push(frame(Kind::Raise, None));
+            channel.push(frame(Kind::Notify, Some(id)));
+            if id % 1000 == 0 {
+                channel.push(frame(Kind::Message, None));
+                channel.push(frame(Kind::Message, Some(id)));
+            }
+            channel.sweep(|id| id % 1000 == 7);
+            assert!(channel.waiting() < LONG + 2 * 400 + 2);
+        }
+        channel.wanted = 0;
+        while channel.waiting() < LONG {
+            channel.push(frame(Kind::Count, Some(0)));
+        }
+        channel.sweep(|id| id % 1000 == 7);
+        let kinds: Vec<Kind> = channel.waiting.iter().map(|out| out.kind).collect();
+        let four = [Kind::Message, Kind::Message, Kind::Raise, Kind::Notify];
+        assert!(kinds.len() == 400 && kinds.chunks(4).all(|chunk| chunk == four));
+    }
+
+    #[test]
+    fn an_answer_that_comes_soon_carries_the_next_acknowledgement() {
+        let mut channel = Channel::default();
+        let arrive = |channel: &mut Channel, number, now| {
+            channel.receive(number, Kind::Notify, &[], now);
+            channel.deliver(now, true);
+        };
+        let now = 1_000_000;
+        arrive(&mut channel, 1, now);
+        assert!(channel.acknowledgement_due(now), "nobody knows of an answer");
+        channel.acknowledgement_sent_alone(now);
+        channel.push(out(1));
+        channel.sent(now + 5000);
+        arrive(&mut channel, 2, now + 9000);
+        assert!(!channel.acknowledgement_due(now + 9000) && channel.acknowledgement_due(now + 9100));
+        channel.acknowledgement_sent_alone(now + 9100);
+        arrive(&mut channel, 3, now + 99_000);
+        assert!(channel.acknowledgement_due(now + 99_000), "no answer came");
+    }
+
+    #[test]
     fn the_window_holds_back_and_acknowledgements_complete() {
         let mut channel = Channel::default();
         (0..100).for_each(|n| channel.push(out(n)));
         let mut sent = 0;
         while channel.next().is_some() {
-            channel.sent();
+            channel.sent(0);
             sent += 1;
         }
         assert_eq!(sent, WINDOW);

@@ -25,10 +25,13 @@ pub mod link;
 pub mod table;
 pub mod wire;
 
+use crate::fabric::select::readable;
 use crate::status::Status;
+use crate::transfer::Outcome;
 use address::Address;
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 #[repr(u8)]
@@ -67,6 +70,8 @@ pub struct Peer {
     /// Lanes that are up, of the fabric that serves it.
     pub lanes: Mutex<Vec<Plan>>,
     pub lanes_up: AtomicU32,
+    /// What the fabric said when it failed a lane that served it.
+    failure: Mutex<Option<Outcome>>,
     pub local_rails: AtomicU32,
     pub remote_rails: AtomicU32,
 }
@@ -124,6 +129,7 @@ impl Peer {
             gone: Mutex::default(),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
+            failure: Mutex::default(),
             local_rails: AtomicU32::new(0),
             remote_rails: AtomicU32::new(0),
         }
@@ -157,6 +163,20 @@ impl Peer {
         self.rails.load(Ordering::Acquire) & 1 << rail != 0
     }
 
+    /// A lane that serves it failed. The first word counts, but for that of operations
+    /// which were only swept away with others.
+    pub fn note_failure(&self, outcome: Outcome) {
+        let mut known = self.failure.lock();
+        if known.is_none_or(|known| known.provider_errno == libc::ECANCELED) {
+            *known = Some(outcome);
+        }
+    }
+
+    /// How operations end that a failed lane had.
+    pub fn failure(&self) -> Option<Outcome> {
+        *self.failure.lock()
+    }
+
     pub fn info(&self) -> PeerInfo {
         let up = self.state() == PeerState::Up;
         let service = self.service.lock().clone();
@@ -170,6 +190,17 @@ impl Peer {
             fabric: if up { service.fabric } else { String::new() },
             reason: service.reason,
         }
+    }
+}
+
+/// For the log: its id, and where it is.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fabric = self.service.lock().fabric.clone();
+        let rails = &self.address.rails;
+        let rail = rails.iter().find(|rail| rail.fabric == fabric).or(rails.first());
+        let (at, over) = rail.map_or((String::new(), ""), |rail| (readable(&rail.address), &rail.fabric));
+        write!(f, "peer {:#x} ({at}, {over})", self.id)
     }
 }
 

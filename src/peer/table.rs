@@ -44,6 +44,9 @@ impl PeerTable {
     }
 
     pub fn get(&self, id: u64) -> Result<Arc<Peer>> {
+        if id == 0 {
+            return Err(Error::handle("peer is 0: it comes from weft_peer_connect, or from a PEER_UP"));
+        }
         let inner = self.inner.read();
         let found =
             inner.slots.get(place(id)).and_then(|slot| slot.peer.as_ref()).filter(|peer| peer.id == id);

@@ -19,6 +19,8 @@ pub struct Burst<'a> {
     /// Posted, and not counted on the lane yet.
     ops: u32,
     bytes: u64,
+    /// The last one said that another follows.
+    more: bool,
     unflushed: &'a mut Option<u32>,
     traffic: &'a Traffic,
 }
@@ -40,6 +42,7 @@ impl Rail {
             inflight_bytes: &mut self.inflight_bytes,
             ops: 0,
             bytes: 0,
+            more: false,
             unflushed: &mut self.unflushed,
             traffic: &self.traffic,
         })
@@ -160,7 +163,7 @@ impl Burst<'_> {
             self.free_ops.push(op);
             return self.not_posted(posted, tag.sampled);
         }
-        *self.unflushed = rma.more.then_some(self.number);
+        self.more = rma.more;
         self.lane.uncovered = uncovered;
         self.ops += 1;
         self.bytes += bytes;
@@ -183,6 +186,9 @@ impl Burst<'_> {
     #[inline]
     fn settle(&mut self) {
         self.lane.inflight_ops += self.ops;
+        if self.ops > 0 {
+            *self.unflushed = self.more.then_some(self.number);
+        }
         if self.bytes > 0 {
             self.lane.charge(self.bytes, self.inflight_bytes, self.now);
         }

@@ -54,10 +54,12 @@ pub struct Atomic {
 }
 
 impl Atomic {
-    pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Atomic {
-        remote.keep();
-        remote.enter();
-        Atomic { remote: remote.clone(), request }
+    /// The remote memory is not given back while it lives; `None` if it was.
+    pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Option<Atomic> {
+        remote.keep().then(|| {
+            remote.enter();
+            Atomic { remote: remote.clone(), request }
+        })
     }
 }
 

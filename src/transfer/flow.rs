@@ -372,8 +372,8 @@ impl Flow {
         let mut segment = Segment::default();
         let mut posted = 0;
         let mut outcome = Step::Posted;
-        while posted < run {
-            segment = self.layer.segment(&geometry.whole_page(self.at, posted));
+        for page in geometry.each_whole_page(self.at, run) {
+            segment = self.layer.segment(&page);
             let rma = Rma {
                 read,
                 segments: std::slice::from_ref(&segment),

@@ -21,7 +21,8 @@ const PIECES_OF_RAIL: u64 = 4;
 pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
     let (least, pieces) = if urgent { (URGENT_PIECE_LEAST, 1) } else { (PIECE_LEAST, PIECES_OF_RAIL) };
     let share = bytes / (rails * pieces).max(1);
-    share.next_multiple_of(least).clamp(least, PIECE)
+    // Clamped first: it may be near 2^64.
+    share.clamp(least, PIECE).next_multiple_of(least)
 }
 
 /// More slices than this would not fit beside the flows in a slot's account.
@@ -59,6 +60,31 @@ pub struct Pages<'a> {
     pub layer_count: u32,
 }
 
+/// Whether bytes at an offset lie in a range of a memory.
+pub(super) fn within(
+    name: &str,
+    range: u32,
+    offset: u64,
+    len: u64,
+    range_len: impl Fn(u64) -> Option<u64>,
+) -> Result<()> {
+    let Some(of) = range_len(range.into()) else {
+        return Err(no_range(&format!("{name}_range {range}"), &range_len));
+    };
+    if offset.checked_add(len).is_none_or(|end| end > of) {
+        return Err(Error::new(
+            Status::Range,
+            format!("{len} bytes at {name}_offset {offset} end outside {name}_range {range}, which has {of} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+fn no_range(what: &str, range_len: &impl Fn(u64) -> Option<u64>) -> Error {
+    let count = (0..).take_while(|range| range_len(*range).is_some()).count();
+    Error::new(Status::Range, format!("{what} does not exist: the memory has {count}, counted from 0"))
+}
+
 impl KeptSide {
     fn largest_page(&self, page_count: u64) -> u64 {
         match &self.pages {
@@ -67,15 +93,24 @@ impl KeptSide {
         }
     }
 
+    /// How the caller named a page.
+    fn named(&self, name: &str, page: u64) -> String {
+        let pages = self.pages.as_deref().unwrap_or_default();
+        match pages.iter().position(|known| u64::from(*known) == page) {
+            Some(index) => format!("{name}_pages[{index}] is {page}: this page"),
+            None => format!("{name} page {page}"),
+        }
+    }
+
     fn check(&self, name: &str, pages: &Pages, range_len: impl Fn(u64) -> Option<u64>) -> Result<()> {
+        if self.pages.is_none() && pages.count() == 1 {
+            return within(name, self.first_range, self.offset, pages.page_len, range_len);
+        }
         let page = self.largest_page(pages.page_count);
-        let within = |layer: u64| {
+        let check = |layer: u64| {
             let range = self.first_range as u64 + layer * self.range_step as u64;
             let Some(len) = range_len(range) else {
-                return Err(Error::new(
-                    Status::Range,
-                    format!("{name} range {range} (of layer {layer}) does not exist in the memory"),
-                ));
+                return Err(no_range(&format!("{name} range {range} (of layer {layer})"), &range_len));
             };
             let end = u128::from(self.offset)
                 + u128::from(page) * u128::from(self.page_stride)
@@ -85,9 +120,9 @@ impl KeptSide {
                 return Err(Error::new(
                     Status::Range,
                     format!(
-                        "{name} page {page} of layer {layer} ends at byte {end} of range {range}, which has {len} bytes \
+                        "{} of layer {layer} ends at byte {end} of {name} range {range}, which has {len} bytes \
                          (offset {} + page {page} x stride {} + layer {layer} x {} + {} bytes)",
-                        self.offset, self.page_stride, self.layer_stride, pages.page_len
+                        self.named(name, page), self.offset, self.page_stride, self.layer_stride, pages.page_len
                     ),
                 ));
             }
@@ -95,9 +130,9 @@ impl KeptSide {
         };
         let last = pages.layer_count.max(1) as u64 - 1;
         if self.range_step == 0 {
-            return within(last);
+            return check(last);
         }
-        (0..=last).try_for_each(within)
+        (0..=last).try_for_each(check)
     }
 }
 
@@ -260,7 +295,8 @@ impl Geometry {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.page_len * self.pages()
+        // Whole pages may be more than can be counted, and than can ever be moved.
+        self.page_len.saturating_mul(self.pages())
     }
 
     /// Pages of all layers.
@@ -323,16 +359,25 @@ impl Geometry {
         most.min(self.page_count - at.page)
     }
 
-    /// The page so many after `at`, of those.
+    /// The next so many of those, one by one.
     #[inline(always)]
-    pub fn whole_page(&self, at: Position, after: u64) -> Slice {
-        let page = at.page + after;
-        Slice {
-            local: self.local.page(page) * self.local.page_stride,
-            remote: self.remote.page(page) * self.remote.page_stride,
+    pub fn each_whole_page(&self, at: Position, run: u64) -> impl Iterator<Item = Slice> + '_ {
+        let (from, run) = (at.page, run as usize);
+        let list =
+            |side: &'_ KeptSide| side.pages.as_deref().map(|pages| pages[from as usize..][..run].as_ptr());
+        let (local, remote) = (list(&self.local), list(&self.remote));
+        // Bounds are looked at once for the run: 10 instructions a page less (callgrind).
+        // SAFETY: `i` is below `run`, and so many indexes follow in each list, which `self` holds.
+        let page = move |list: Option<*const u32>, i: usize| match list {
+            Some(list) => u64::from(unsafe { *list.add(i) }),
+            None => from + i as u64,
+        };
+        (0..run).map(move |i| Slice {
+            local: page(local, i) * self.local.page_stride,
+            remote: page(remote, i) * self.remote.page_stride,
             len: self.page_len,
             slices: 1,
-        }
+        })
     }
 
     /// The position after so many of them.
@@ -423,6 +468,23 @@ mod tests {
         let mut huge = pages(&[u32::MAX]);
         huge.local.page_stride = u64::MAX;
         assert_eq!(refused(huge, 1000), Some(Status::Range));
+        let most = Side { page_stride: 1, ..Side::default() };
+        let all = Pages {
+            local: most,
+            remote: most,
+            page_len: 1 << 47,
+            page_count: u32::MAX.into(),
+            layer_count: 65_536,
+        };
+        for (urgent, whole) in [(true, false), (false, true)] {
+            let cut = Cut { rails: 1, urgent, whole };
+            let refused = all.check(cut, |_| Some(1 << 48), |_| Some(1 << 48)).err();
+            assert_eq!(refused.map(|error| error.status), Some(Status::Limit));
+        }
+        let many = Pages { page_count: 1 << 30, layer_count: 256, page_len: 1 << 30, ..all };
+        let cut = Cut { rails: 1, urgent: false, whole: true };
+        let geometry = many.check(cut, |_| Some(1 << 48), |_| Some(1 << 48)).expect("few enough slices");
+        assert_eq!(geometry.bytes(), u64::MAX);
         let mut layers = pages(&[0]);
         layers.local.range_step = 1;
         layers.layer_count = 2;

@@ -5,12 +5,12 @@
 //! leads from one to the other.
 
 use super::counters::immediate_of;
-use super::geometry::{piece_len, Position, Slice, SLICES_MAX};
+use super::geometry::{piece_len, within, Position, Slice, SLICES_MAX};
 use super::shape::check_access;
 use super::Direction;
 use crate::fabric::Immediate;
 use crate::memory::{Memory, RemoteMemory};
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -214,6 +214,14 @@ impl List {
         (&self.locals[entry.local as usize], &self.remotes[entry.remote as usize])
     }
 
+    pub fn locals(&self) -> &[Arc<Memory>] {
+        &self.locals
+    }
+
+    pub fn remotes(&self) -> &[Arc<RemoteMemory>] {
+        &self.remotes
+    }
+
     pub fn remotes_of<'a>(&'a self, part: &'a Part) -> impl Iterator<Item = &'a Arc<RemoteMemory>> {
         part.remotes.iter().map(|(remote, _)| &self.remotes[*remote as usize])
     }
@@ -330,7 +338,7 @@ impl Builder {
     fn peer(&self, asked: &Asked) -> Result<u64> {
         let of_remote = asked.remote.map_or(0, |remote| self.remotes[remote as usize].peer);
         match (of_remote, asked.peer) {
-            (0, 0) => Err(Error::handle("it names neither a remote memory nor a peer")),
+            (0, 0) => Err(Error::handle("it names neither a remote memory nor a peer: both are 0")),
             (0, peer) | (peer, 0) => Ok(peer),
             (of_remote, peer) if of_remote == peer => Ok(peer),
             (of_remote, peer) => Err(Error::invalid(format!(
@@ -342,9 +350,9 @@ impl Builder {
     fn check(&mut self, asked: &Asked, local: u32, remote: u32) -> Result<()> {
         let (local, remote) = (&self.locals[local as usize], &self.remotes[remote as usize]);
         let (range, offset) = (asked.local_range, asked.local_offset);
-        within("local", range, offset, asked.len, local.range_len(range.into()))?;
+        within("local", range, offset, asked.len, |range| local.range_len(range))?;
         let (range, offset) = (asked.remote_range, asked.remote_offset);
-        within("remote", range, offset, asked.len, remote.range_len(range.into()))?;
+        within("remote", range, offset, asked.len, |range| remote.range_len(range))?;
         for direction in [Direction::Write, Direction::Read] {
             let refusal = &mut self.refusals[direction as usize];
             if refusal.is_none() {
@@ -380,29 +388,22 @@ impl Builder {
             let rails = part.remotes.iter().map(|(remote, _)| self.remotes[*remote as usize].lanes()).max();
             part.cut(rails.unwrap_or(1), urgent)?;
         }
-        for (i, memory) in self.locals.iter().enumerate() {
-            if !memory.enter() {
-                self.locals[..i].iter().for_each(|entered| entered.exit());
-                return Err(Error::handle("a local memory of the list is being deregistered"));
-            }
-        }
-        self.remotes.iter().for_each(|memory| memory.keep());
+        hold(&self.locals, &self.remotes)?;
         let Builder { locals, remotes, parts, refusals, .. } = self;
         Ok(List { locals, remotes, parts, refusals })
     }
 }
 
-fn within(name: &str, range: u32, offset: u64, len: u64, of: Option<u64>) -> Result<()> {
-    let Some(of) = of else {
-        return Err(Error::new(Status::Range, format!("{name}_range {range} does not exist in the memory")));
-    };
-    if offset.checked_add(len).is_none_or(|end| end > of) {
-        return Err(Error::new(
-            Status::Range,
-            format!("{len} bytes at {name}_offset {offset} end outside {name}_range {range}, which has {of} bytes"),
-        ));
+/// All memories, or none.
+fn hold(locals: &[Arc<Memory>], remotes: &[Arc<RemoteMemory>]) -> Result<()> {
+    let entered = locals.iter().take_while(|memory| memory.enter()).count();
+    let kept = remotes.iter().take_while(|memory| memory.keep()).count();
+    if (entered, kept) == (locals.len(), remotes.len()) {
+        return Ok(());
     }
-    Ok(())
+    locals[..entered].iter().for_each(|memory| memory.exit());
+    remotes[..kept].iter().for_each(|memory| memory.unkeep());
+    Err(Error::handle("a memory of the list is being given back"))
 }
 
 #[cfg(test)]

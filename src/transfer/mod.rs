@@ -1,7 +1,8 @@
 //! The life of a transfer, from the call to its completion.
 //!
-//! 1. **Submit** (`endpoint::submit`, the caller's thread). `geometry` checks
-//!    every page against both memories, once. A place in the completion queue is
+//! 1. **Submit** (`endpoint::submit`, the caller's thread). What moves is checked
+//!    against all memories, once: pages (`geometry`) or the entries of a list
+//!    (`list`, one part for each peer); a `shape` holds either, its own or kept. A place in the completion queue is
 //!    reserved, a slot of the `table` is taken and filled, and its id is pushed
 //!    to the workers that have lanes to the peer. Nothing is made per page.
 //!    With manual progress the same call posts what there is room for.
@@ -22,8 +23,10 @@
 //!    The last one to leave has seen the transfer arrive.
 //! 6. **Notify** (`peer::channel`), if asked for, or raise a counter: a sequenced
 //!    control message to the target, sent now that every byte is there; its
-//!    acknowledgement ends the transfer. (A counter of pages is raised by the
-//!    immediate of each page's write: `counters` has the target's end.)
+//!    acknowledgement ends the transfer. Where a write that fails takes along what
+//!    follows it, and one lane carries all, it is sent right behind the last post,
+//!    and the transfer ends when both have arrived. (A counter of pages is raised by
+//!    the immediate of each page's write: `counters` has the target's end.)
 //! 7. **Publish** (`queue`). Whoever moves the slot from active to ended (the
 //!    last flow, the acknowledgement, a deadline, a cancel, the loss of the
 //!    peer) writes the one completion. The slot is free again when every flow
@@ -35,6 +38,7 @@ pub mod counters;
 pub mod expect;
 pub mod flow;
 pub mod flows;
+mod gate;
 pub mod geometry;
 mod layer;
 pub mod list;
@@ -45,9 +49,7 @@ pub mod table;
 pub mod tally;
 pub mod whole;
 
-use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
-use geometry::Pages;
 use queue::Queue;
 use std::sync::Arc;
 
@@ -70,14 +72,6 @@ pub struct Count {
 pub struct Notify<'a> {
     pub value: u64,
     pub data: &'a [u8],
-}
-
-/// What the caller asked for: a write or read of pages.
-pub struct TransferSpec<'a> {
-    pub local: &'a Arc<Memory>,
-    pub remote: &'a Arc<RemoteMemory>,
-    pub pages: Pages<'a>,
-    pub terms: Terms<'a>,
 }
 
 /// How a transfer goes, whatever it moves.

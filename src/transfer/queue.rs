@@ -59,10 +59,15 @@ impl Queue {
         }
     }
 
+    /// Places in all.
+    pub fn capacity(&self) -> u64 {
+        self.ring.capacity() as u64
+    }
+
     /// Takes `places` for completions to come; false when the queue is full.
     pub fn reserve(&self, places: u64) -> bool {
         let before = self.reserved.fetch_add(places, Ordering::Relaxed);
-        if before + places > self.ring.capacity() as u64 {
+        if before + places > self.capacity() {
             self.reserved.fetch_sub(places, Ordering::Relaxed);
             return false;
         }

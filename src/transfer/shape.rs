@@ -21,7 +21,10 @@ impl Paged {
         if !local.enter() {
             return Err(Error::handle("the local memory is being deregistered"));
         }
-        remote.keep();
+        if !remote.keep() {
+            local.exit();
+            return Err(Error::handle("the remote memory was released"));
+        }
         Ok(Paged { geometry, local: local.clone(), remote: remote.clone() })
     }
 }

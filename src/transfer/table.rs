@@ -9,6 +9,7 @@
 use super::atomic::Atomic;
 use super::completion::Completion;
 use super::expect::Expecting;
+use super::gate::{Gate, Passing};
 use super::queue::Queue;
 use super::shape::{Shape, View};
 use super::tally::{Ended, Tally};
@@ -118,20 +119,44 @@ pub struct Body {
     pub peer: u64,
     pub submit_ns: u64,
     pub bytes: u64,
-    /// `None` for what is no transfer, and for what has parts.
-    pub transfer: Option<Move>,
-    pub atomic: Option<Atomic>,
+    pub work: Work,
+}
+
+/// What an operation is at.
+pub enum Work {
+    Send,
+    Transfer(Move),
+    /// It has parts, which are operations of their own.
+    Parts,
+    Atomic(Atomic),
     /// It leaves the counters that it waits for when the slot is free.
-    pub _expecting: Option<Expecting>,
+    Expect {
+        _until: Expecting,
+    },
 }
 
 impl Body {
+    #[inline]
+    pub fn transfer(&self) -> Option<&Move> {
+        match &self.work {
+            Work::Transfer(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    pub fn atomic(&self) -> Option<&Atomic> {
+        match &self.work {
+            Work::Atomic(atomic) => Some(atomic),
+            _ => None,
+        }
+    }
+
     /// How it ends if that is because of a remote memory; `None` if it does not use it.
     fn if_using(&self, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
-        if self.atomic.as_ref().is_some_and(|atomic| Arc::ptr_eq(&atomic.remote, remote)) {
+        if self.atomic().is_some_and(|atomic| Arc::ptr_eq(&atomic.remote, remote)) {
             return Some(outcome);
         }
-        let view = self.transfer.as_ref().map(Move::view).filter(|view| view.uses(remote))?;
+        let view = self.transfer().map(Move::view).filter(|view| view.uses(remote))?;
         Some(Outcome { entry: view.entry_of(remote), ..outcome })
     }
 }
@@ -186,6 +211,8 @@ pub struct Table {
     next_deadline: CachePadded<AtomicU64>,
     active: CachePadded<AtomicU64>,
     pub tally: Tally,
+    /// Who ends an operation passes it until the completion is in its queue.
+    gate: Gate,
 }
 
 fn index_of(id: u64) -> usize {
@@ -205,6 +232,7 @@ impl Table {
             next_deadline: CachePadded::new(AtomicU64::new(u64::MAX)),
             active: CachePadded::new(AtomicU64::new(0)),
             tally: Tally::new(),
+            gate: Gate::new(),
         }
     }
 
@@ -296,13 +324,13 @@ impl Table {
         slot.early.store(0, Ordering::Relaxed);
         if body.queue.is_some() {
             self.tally.begun(body.kind);
+            self.active.fetch_add(1, Ordering::Relaxed);
         }
         slot.whole.of.store(whole, Ordering::Relaxed);
         // SAFETY: the slot came off the free list: nobody else holds it.
         unsafe { *slot.body.get() = Some(body) };
         slot.held.store(FLOW + READER + slices, Ordering::Release);
         slot.state.store(generation << 8 | ACTIVE, Ordering::SeqCst);
-        self.active.fetch_add(1, Ordering::Relaxed);
         if deadline < self.next_deadline.load(Ordering::SeqCst) {
             self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
         }
@@ -328,7 +356,8 @@ impl Table {
         early & TOLD != 0
     }
 
-    /// Operations that have not ended.
+    /// Operations that have not ended and will tell of it: of those in parts, the whole
+    /// or the parts.
     pub fn active(&self) -> u64 {
         self.active.load(Ordering::Acquire)
     }
@@ -336,6 +365,14 @@ impl Table {
     pub fn is_active(&self, id: u64) -> bool {
         self.slot(index_of(id))
             .is_some_and(|slot| slot.state.load(Ordering::Acquire) == (id >> 32) << 8 | ACTIVE)
+    }
+
+    /// With whom an active operation is.
+    pub fn peer_of(&self, id: u64) -> Option<u64> {
+        let slot = self.read(id)?;
+        let peer = slot.peer.load(Ordering::Relaxed);
+        self.release(slot);
+        Some(peer)
     }
 
     /// Whether the operation of a slot that the caller holds is still wanted.
@@ -387,7 +424,7 @@ impl Table {
         let id = self.id_of(slot);
         // SAFETY: the flow holds the slot until it has left.
         let body = unsafe { self.body(slot) };
-        let notify = body.transfer.as_ref().is_some_and(Move::is_announced).then_some(body.peer);
+        let notify = body.transfer().is_some_and(Move::is_announced).then_some(body.peer);
         let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
         debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
         let after = before - FLOW - arrived;
@@ -428,12 +465,13 @@ impl Table {
         let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
+        let tells = body.queue.is_some();
         if let Some(queue) = &body.queue {
             queue.unreserve(1);
             self.tally.taken_back(body.kind);
         }
         self.release(slot);
-        self.active.fetch_sub(1, Ordering::Release);
+        self.active.fetch_sub(tells.into(), Ordering::Release);
         true
     }
 
@@ -455,6 +493,7 @@ impl Table {
         (peer, value): (Option<u64>, u64),
         now: u64,
     ) -> bool {
+        let passing = self.gate.pass();
         let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
@@ -473,20 +512,11 @@ impl Table {
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;
-        if body.queue.is_some() {
-            self.tally.ended(&Ended {
-                kind: completion.kind,
-                status: outcome.status,
-                bytes: completion.bytes,
-                notified: body.transfer.as_ref().is_some_and(|transfer| transfer.notify.is_some()),
-                took_ns: now - body.submit_ns,
-            });
-        }
-        explain(&completion, outcome);
-        let queue = body.queue.clone();
+        self.count(body, &completion, outcome.status);
+        let (queue, deadline) = (body.queue.clone(), slot.deadline.load(Ordering::Relaxed));
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
-        self.active.fetch_sub(1, Ordering::Release);
+        self.active.fetch_sub(queue.is_some().into(), Ordering::Release);
         if let Some(whole) = whole {
             // Before its own completion: who has polled the last one finds all of it gone.
             self.part_ended(whole, outcome, (completion.peer, first_post), now);
@@ -494,7 +524,36 @@ impl Table {
         if let Some(queue) = queue {
             queue.publish(completion);
         }
+        // Last: nobody waits for what the host program does with a line of the log.
+        drop(passing);
+        explain(&completion, outcome, deadline);
         true
+    }
+
+    /// Holds up `await_publication` until it is dropped.
+    pub fn pass(&self) -> Passing<'_> {
+        self.gate.pass()
+    }
+
+    /// Returns when the completions of all that has ended are in their queues.
+    pub fn await_publication(&self) {
+        self.gate.wait();
+    }
+
+    fn count(&self, body: &Body, completion: &Completion, status: Status) {
+        if body.queue.is_some() {
+            self.tally.ended(&Ended {
+                kind: completion.kind,
+                status,
+                bytes: completion.bytes,
+                took_ns: completion.done_ns - body.submit_ns,
+            });
+        }
+        // A whole's parts have told their peers.
+        let notifies = body.transfer().is_some_and(|transfer| transfer.notify.is_some());
+        if notifies && status == Status::Ok {
+            self.tally.notified();
+        }
     }
 
     /// Of a list that failed: the entry, unless that is known already.
@@ -502,7 +561,7 @@ impl Table {
         if outcome.status == Status::Ok || outcome.entry.is_some() {
             return outcome;
         }
-        Outcome { entry: body.transfer.as_ref().and_then(|t| t.view().first_entry()), ..outcome }
+        Outcome { entry: body.transfer().and_then(|t| t.view().first_entry()), ..outcome }
     }
 
     /// Whether it is an operation with parts, which has not ended.
@@ -552,7 +611,6 @@ impl Table {
             let id = slot.state.load(Ordering::SeqCst) >> 8 << 32 | index as u64;
             let Some(slot) = self.read(id) else { continue };
             // SAFETY: held as a reader.
-            // SAFETY: held as a reader.
             let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);
             self.release(slot);
             if let Some(outcome) = outcome {
@@ -584,12 +642,16 @@ impl Table {
 }
 
 /// Says why an operation failed: what its completion has no room for.
-fn explain(completion: &Completion, outcome: Outcome) {
-    if outcome.status == Status::Ok {
+fn explain(completion: &Completion, outcome: Outcome, deadline: u64) {
+    let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };
+    if outcome.status == Status::Ok || !log::log_enabled!(level) {
         return;
     }
-    let Completion { transfer, peer, .. } = completion;
-    let why = Status::text_of(completion.status).to_string_lossy();
+    let Completion { transfer, peer, submit_ns, .. } = completion;
+    let mut why = Status::text_of(completion.status).to_string_lossy();
+    if outcome.status == Status::TimedOut && deadline != u64::MAX {
+        why = format!("{why}, {} ns after the submission", deadline.saturating_sub(*submit_ns)).into();
+    }
     match (outcome.rail, outcome.provider_errno) {
         (_, 0) => log::debug!("operation {transfer:#x} with peer {peer:#x}: {why}"),
         (Some(rail), errno) => log::info!(

@@ -1,11 +1,11 @@
 //! What became of an endpoint's operations: counted where they begin and end, in
 //! several parts, so that threads seldom share a cache line; added up by readers.
 
-use super::completion::{KIND_READ, KIND_SEND, KIND_WRITE};
+use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_READ, KIND_SEND, KIND_WRITE};
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
 /// Completions are counted by their status, whose negative is the place.
 pub const STATUSES: usize = 96;
@@ -13,14 +13,13 @@ pub const STATUSES: usize = 96;
 const KINDS: usize = 16;
 /// Transfers that took 2^i to 2^(i + 1) ns are in place i, longer ones in the last.
 pub const BUCKETS: usize = 40;
-const PARTS: usize = 16;
+pub(super) const PARTS: usize = 16;
 
 /// How an operation ended.
 pub struct Ended {
     pub kind: i32,
     pub status: Status,
     pub bytes: u64,
-    pub notified: bool,
     pub took_ns: u64,
 }
 
@@ -45,6 +44,8 @@ pub struct Sum {
     pub writes: u64,
     pub reads: u64,
     pub sends: u64,
+    pub atomics: u64,
+    pub expects: u64,
     pub bytes_written: u64,
     pub bytes_read: u64,
     pub bytes_sent: u64,
@@ -58,10 +59,19 @@ pub struct Sum {
     pub latency_sum_ns: u64,
 }
 
+impl Sum {
+    /// Operations that have not ended, as their completions count.
+    pub fn active(&self) -> u64 {
+        let Sum { writes, reads, sends, atomics, expects, .. } = self;
+        (writes + reads + sends + atomics + expects).saturating_sub(self.completions.iter().sum())
+    }
+}
+
 pub struct Tally(Box<[CachePadded<Part>]>);
 
 /// The part that this thread counts in.
-fn part() -> usize {
+#[inline]
+pub(super) fn part() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static PART: Cell<Option<usize>> = const { Cell::new(None) };
@@ -136,9 +146,11 @@ impl Tally {
         }
         part.took[bucket(ended.took_ns)].fetch_add(1, Relaxed);
         part.took_ns.fetch_add(ended.took_ns, Relaxed);
-        if ended.notified {
-            part.notified.fetch_add(1, Relaxed);
-        }
+    }
+
+    /// A notification of ours has arrived.
+    pub fn notified(&self) {
+        self.0[part()].notified.fetch_add(1, Relaxed);
     }
 
     /// A peer's message was published.
@@ -153,7 +165,14 @@ impl Tally {
         self.0[part()].notifications.fetch_add(1, Relaxed);
     }
 
+    fn completions(&self) -> [u64; STATUSES] {
+        std::array::from_fn(|i| self.0.iter().map(|part| part.ended[i].load(Relaxed)).sum())
+    }
+
     pub fn sum(&self) -> Sum {
+        // First: what has ended counts among what began.
+        let completions = self.completions();
+        fence(Acquire);
         let sum = |of: &dyn Fn(&Part) -> &AtomicU64| self.0.iter().map(|part| of(part).load(Relaxed)).sum();
         let submitted = |kind: i32| sum(&|part| &part.submitted[kind_of(kind)]);
         let bytes = |kind: i32| sum(&|part| &part.bytes[kind_of(kind)]);
@@ -161,6 +180,8 @@ impl Tally {
             writes: submitted(KIND_WRITE),
             reads: submitted(KIND_READ),
             sends: submitted(KIND_SEND),
+            atomics: submitted(KIND_ATOMIC),
+            expects: submitted(KIND_COUNTER),
             bytes_written: bytes(KIND_WRITE),
             bytes_read: bytes(KIND_READ),
             bytes_sent: bytes(KIND_SEND),
@@ -169,7 +190,7 @@ impl Tally {
             messages_received: sum(&|part| &part.messages),
             bytes_received: sum(&|part| &part.message_bytes),
             notifications_received: sum(&|part| &part.notifications),
-            completions: std::array::from_fn(|i| sum(&|part| &part.ended[i])),
+            completions,
             latency: std::array::from_fn(|i| sum(&|part| &part.took[i])),
             latency_sum_ns: sum(&|part| &part.took_ns),
         }
@@ -192,7 +213,7 @@ mod tests {
         let count = || {
             tally.begun(KIND_READ);
             let bytes = 5;
-            tally.ended(&Ended { kind: KIND_READ, status: Status::Ok, bytes, notified: false, took_ns: 8 });
+            tally.ended(&Ended { kind: KIND_READ, status: Status::Ok, bytes, took_ns: 8 });
         };
         std::thread::scope(|scope| {
             (0..3 * PARTS).for_each(|_| {

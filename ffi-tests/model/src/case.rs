@@ -1,5 +1,8 @@
 //! What a case is: a few choices, and operations. Each prints itself on a line.
 
+use crate::atomics::Atomic;
+use crate::counters::CountOp;
+use crate::lists::{KeptOp, ListMove};
 use std::fmt::{self, Display, Formatter};
 
 /// Memories that a side can have at once.
@@ -90,6 +93,9 @@ pub enum Flaw {
     HugeSize,
     NewerStruct,
     Reserved,
+    OwnCounter,
+    CountWithoutCounter,
+    CountReads,
 }
 
 #[derive(Clone, Debug)]
@@ -101,6 +107,8 @@ pub struct Move {
     pub shape: Shape,
     /// Bytes of the notification's data.
     pub notify: Option<usize>,
+    /// The counter that it raises, and whether each page does.
+    pub counter: Option<(usize, bool)>,
     pub urgent: bool,
     pub timeout_ns: u64,
     /// Completes in the second queue.
@@ -141,6 +149,10 @@ pub enum ImportFlaw {
 #[derive(Clone, Debug)]
 pub enum Op {
     Move(Move),
+    List(ListMove),
+    Kept(Who, KeptOp),
+    Count(Who, CountOp),
+    Atomic(Atomic),
     Send {
         who: Who,
         len: usize,
@@ -207,7 +219,7 @@ pub struct Case {
     pub ops: Vec<Op>,
 }
 
-fn timeout(ns: u64) -> String {
+pub fn timeout(ns: u64) -> String {
     if ns == 0 {
         String::new()
     } else {
@@ -215,7 +227,7 @@ fn timeout(ns: u64) -> String {
     }
 }
 
-fn queue(second: bool) -> &'static str {
+pub fn queue(second: bool) -> &'static str {
     if second {
         ", second queue"
     } else {
@@ -223,7 +235,11 @@ fn queue(second: bool) -> &'static str {
     }
 }
 
-fn flawed<T: fmt::Debug>(flaw: &Option<T>) -> String {
+pub fn notifies(bytes: Option<usize>) -> String {
+    bytes.map_or(String::new(), |bytes| format!(", notifies with {bytes} bytes"))
+}
+
+pub fn flawed<T: fmt::Debug>(flaw: &Option<T>) -> String {
     flaw.as_ref().map_or(String::new(), |flaw| format!(", WRONG: {flaw:?}"))
 }
 
@@ -244,8 +260,9 @@ impl Display for Move {
             write!(f, "{} {verb} {pages} pages of {page_len} bytes x {layers} layers, ", self.who)?;
         }
         write!(f, "memory {}{local} {to} {}{remote}", self.local, self.remote)?;
-        if let Some(bytes) = self.notify {
-            write!(f, ", notifies with {bytes} bytes")?;
+        write!(f, "{}", notifies(self.notify))?;
+        if let Some((slot, pages)) = self.counter {
+            write!(f, ", raises counter {slot}{}", if pages { " with each page" } else { "" })?;
         }
         let class = if self.urgent { ", latency" } else { "" };
         let rest = (timeout(self.timeout_ns), queue(self.second_queue), flawed(&self.flaw));
@@ -257,6 +274,10 @@ impl Display for Op {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
         match self {
             Op::Move(op) => op.fmt(f),
+            Op::List(op) => op.fmt(f),
+            Op::Kept(who, op) => write!(f, "{who} {op}"),
+            Op::Count(who, op) => write!(f, "{who} {op}"),
+            Op::Atomic(op) => op.fmt(f),
             Op::Send { who, len, timeout_ns, second_queue, flaw } => {
                 let rest = (timeout(*timeout_ns), queue(*second_queue), flawed(flaw));
                 write!(f, "{who} sends {len} bytes{}{}{}", rest.0, rest.1, rest.2)

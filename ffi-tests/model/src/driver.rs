@@ -2,8 +2,9 @@
 
 use crate::arena::{self, Arena};
 use crate::case::{Case, ImportFlaw, Op, RegisterFlaw, SendFlaw, Who};
+use crate::counters::CountOp;
 use crate::messages::mark;
-use crate::model::{status_name, told, Import, Link, Memory, Model, Operation, Outcome, State};
+use crate::model::{status_name, told, Import, Kept, Link, Memory, Model, Note, Operation, Outcome, State};
 use crate::shape::Sequence;
 use crate::side::{check, last_error, sized, Setting, Side, MESSAGE_BYTES};
 use std::ffi::c_void;
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weft::capi::completion::*;
 use weft::capi::endpoint::*;
+use weft::capi::kept::weft_kept;
 use weft::capi::memory::*;
 use weft::capi::message::*;
 use weft::capi::peer::*;
@@ -20,7 +22,7 @@ use weft::capi::transfer::weft_transfer_cancel;
 
 /// Nothing takes longer, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(40);
-const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
+pub const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// What was done, and what became of it: a line each.
 pub type Trace = Arc<Mutex<Vec<String>>>;
@@ -32,6 +34,7 @@ pub struct Driver {
     /// By the model's indexes.
     pub memories: [Vec<*mut weft_memory>; 2],
     pub remotes: [Vec<*mut weft_remote_memory>; 2],
+    pub kept: [Vec<*mut weft_kept>; 2],
     descriptors: [Vec<Option<Vec<u8>>>; 2],
     held: [Vec<u64>; 2],
     /// Deregistering drives only its own side.
@@ -96,6 +99,7 @@ impl Driver {
             model: Model::new(bytes),
             memories: Default::default(),
             remotes: Default::default(),
+            kept: Default::default(),
             descriptors: Default::default(),
             held: Default::default(),
             alone: manual && !virtual_time,
@@ -106,13 +110,14 @@ impl Driver {
         })
     }
 
-    /// A notification's value that no other has.
-    pub fn fresh_value(&mut self) -> u64 {
-        self.random.draw()
+    /// A notification with so many bytes, whose value no other has.
+    pub fn note_of(&mut self, bytes: Option<usize>) -> Option<Note> {
+        let (value, data) = (self.random.draw(), self.random.bytes(bytes?));
+        Some(Note { value, data, seen: false })
     }
 
-    pub fn fresh_bytes(&mut self, len: usize) -> Vec<u8> {
-        self.random.bytes(len)
+    pub fn is_virtual(&self) -> bool {
+        self.manual && !self.alone
     }
 
     pub fn note(&self, line: String) {
@@ -136,6 +141,7 @@ impl Driver {
             self.register(who, 0, &[(0, arena::LEN / 2)], 0, 0, None)?;
             let ranges: Vec<_> = (4..8).map(|i| (i * arena::LEN / 8, arena::LEN / 8 - 100 * i)).collect();
             self.register(who, 1, &ranges, 0, 0, None)?;
+            self.count(who, &CountOp::Create { slot: 0 })?;
         }
         for (step, op) in case.ops.iter().enumerate() {
             self.step = step;
@@ -154,6 +160,10 @@ impl Driver {
     fn apply(&mut self, op: &Op) -> Outcome<String> {
         match op {
             Op::Move(op) => self.transfer(op),
+            Op::List(op) => self.list(op),
+            Op::Kept(who, op) => self.kept(*who, op),
+            Op::Count(who, op) => self.count(*who, op),
+            Op::Atomic(op) => self.atomic(op),
             Op::Send { who, len, timeout_ns, second_queue, flaw } => {
                 self.send(*who, *len, *timeout_ns, *second_queue, *flaw)
             }
@@ -219,7 +229,14 @@ impl Driver {
         self.note(format!("      {who} polled {}", told(c)));
         let part = &mut self.model.parts[who.0];
         let wrong = |what: &str| Err(format!("{who}: {what}: {}", told(c)));
-        if matches!(c.kind, WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ | WEFT_COMPLETION_SEND) {
+        if matches!(
+            c.kind,
+            WEFT_COMPLETION_WRITE
+                | WEFT_COMPLETION_READ
+                | WEFT_COMPLETION_SEND
+                | WEFT_COMPLETION_COUNTER
+                | WEFT_COMPLETION_ATOMIC
+        ) {
             if !second && part.saw_down && c.peer == part.peer {
                 return wrong("something of the peer after its PEER_DOWN");
             }
@@ -249,11 +266,23 @@ impl Driver {
         self.model.completed(who.0, second, c, &self.arenas)?;
         let index = c.user_data as usize - 1;
         let op = &self.model.operations[index];
-        let gone = op.local.is_some_and(|memory| !self.model.parts[who.0].memories[memory].alive);
-        if !op.fenced && gone {
+        let expects = op.expects.clone();
+        if !op.fenced && self.is_cut_off(op) {
             self.model.fence(index, &self.arenas)?;
         }
-        Ok(())
+        match c.status {
+            WEFT_OK => self.check_expected(who, &expects),
+            _ => Ok(()),
+        }
+    }
+
+    /// A memory without which nothing of it can land was given back.
+    fn is_cut_off(&self, op: &Operation) -> bool {
+        let (part, other) = (&self.model.parts[op.who], &self.model.parts[1 - op.who]);
+        let mut locals = op.locals.iter();
+        let mut words = op.imports.iter().filter(|_| op.word.is_some());
+        locals.any(|memory| !part.memories[*memory].alive)
+            || words.any(|import| !other.memories[part.imports[*import].memory].alive)
     }
 
     fn data(&mut self, who: Who, c: &weft_completion) -> Outcome {
@@ -303,6 +332,9 @@ impl Driver {
         self.model.check_messages()?;
         for index in 0..self.model.operations.len() {
             let op = &self.model.operations[index];
+            if !op.expects.is_empty() {
+                continue;
+            }
             let Some(status) = op.status else {
                 return Err(format!("{} has no completion before the PEER_DOWN", self.model.name(index)));
             };
@@ -331,9 +363,12 @@ impl Driver {
 
     pub fn settle(&mut self) -> Outcome {
         let over = |op: &Operation| {
-            op.status.is_some() && op.note.as_ref().is_none_or(|n| n.seen || op.status != Some(WEFT_OK))
+            !op.expects.is_empty()
+                || op.status.is_some()
+                    && op.note.as_ref().is_none_or(|n| n.seen || op.status != Some(WEFT_OK))
         };
         self.until("not all has ended", |driver| driver.model.operations.iter().all(over), true)?;
+        self.until("counters have not what arrived", Driver::counters_settled, true)?;
         if self.model.link == Link::Parting {
             self.until("the peers have not ended", |driver| driver.model.link == Link::Down, true)?;
         }
@@ -341,18 +376,19 @@ impl Driver {
         for who in [Who(0), Who(1)] {
             self.fence_failed(who)?;
         }
+        self.check_counters()?;
         self.model.check_bytes(&self.arenas)?;
         self.model.check_messages()
     }
 
     /// Deregisters what failed operations used, and registers it again.
     fn fence_failed(&mut self, who: Who) -> Outcome {
-        let failed = |op: &&Operation| op.who == who.0 && !op.fenced;
-        let mut memories: Vec<_> =
-            self.model.operations.iter().filter(failed).filter_map(|op| op.local).collect();
+        let failed = self.model.operations.iter().filter(|op| op.status.is_some() && !op.fenced);
+        let mut memories: Vec<_> = failed.filter_map(|op| self.cutting_off(who, op)).collect();
         memories.sort_unstable();
         memories.dedup();
         for memory in memories {
+            self.release_kept_of(who, memory)?;
             let begin = Instant::now();
             while self.deregister(who, memory)? == WEFT_ERR_BUSY {
                 self.pump(Who(0))?;
@@ -365,6 +401,23 @@ impl Driver {
             if let Some(slot) = slots.iter().position(|held| *held == Some(memory)) {
                 let Memory { ranges, access, rails, .. } = self.model.parts[who.0].memories[memory].clone();
                 self.register(who, slot, &ranges, access, rails, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of a side without which nothing of an operation can land.
+    fn cutting_off(&self, who: Who, op: &Operation) -> Option<usize> {
+        let import = op.imports.first().filter(|_| op.word.is_some() && op.who != who.0);
+        let of_word = import.map(|import| self.model.parts[op.who].imports[*import].memory);
+        of_word.or_else(|| op.locals.first().copied().filter(|_| op.who == who.0))
+    }
+
+    fn release_kept_of(&mut self, who: Who, memory: usize) -> Outcome {
+        for index in 0..self.model.parts[who.0].kept.len() {
+            let kept = &self.model.parts[who.0].kept[index];
+            if kept.alive && kept.locals.contains(&memory) {
+                self.release_kept(who, index)?;
             }
         }
         Ok(())
@@ -403,9 +456,11 @@ impl Driver {
         Ok(())
     }
 
-    /// What is open may end so from now on.
-    fn may_end(&mut self, leaver: Who) {
-        for op in self.model.operations.iter_mut().filter(|op| op.status.is_none()) {
+    /// What is open may end so from now on; what has no peer only with its endpoint.
+    fn may_end(&mut self, leaver: Who, shuts_down: bool) {
+        let ends = |op: &&mut Operation| op.peer != 0 || shuts_down && op.who == leaver.0;
+        let open = self.model.operations.iter_mut().filter(|op| op.status.is_none());
+        for op in open.filter(ends) {
             op.may.push(if op.who == leaver.0 { WEFT_ERR_CANCELED } else { WEFT_ERR_PEER_CLOSED });
         }
         self.model.left[leaver.0] = true;
@@ -425,7 +480,7 @@ impl Driver {
         let status =
             unsafe { weft_peer_disconnect(self.sides[who.0].endpoint, self.model.parts[who.0].peer) };
         if refusal.judge("weft_peer_disconnect", status)? {
-            self.may_end(who);
+            self.may_end(who, false);
             if wait {
                 self.until("the peers have not ended", |driver| driver.model.link == Link::Down, true)?;
             }
@@ -538,8 +593,14 @@ impl Driver {
             moved: None,
             note: None,
             message: None,
-            local: None,
-            import: None,
+            locals: Vec::new(),
+            imports: Vec::new(),
+            idle: Vec::new(),
+            entries: None,
+            kept: None,
+            raises: Vec::new(),
+            expects: Vec::new(),
+            word: None,
             may: if parting { vec![WEFT_ERR_CANCELED, WEFT_ERR_PEER_CLOSED] } else { Vec::new() },
             not_ok: false,
             canceled: None,
@@ -547,6 +608,41 @@ impl Driver {
             fenced: false,
             complete: false,
         }
+    }
+
+    /// What refuses an operation because of an imported memory.
+    pub fn refuse_import(&self, refusal: &mut Refusal, who: Who, import: usize) {
+        let import = &self.model.parts[who.0].imports[import];
+        if import.late {
+            refusal.may(WEFT_ERR_PEER_LOST);
+        }
+        match import.state {
+            State::Live => {}
+            State::Gone => refusal.may(WEFT_ERR_MEMORY_GONE),
+            State::Ended => refusal.must(WEFT_ERR_PEER_CLOSED),
+            State::GoneAndEnded => {
+                refusal.must(WEFT_ERR_PEER_CLOSED);
+                refusal.may(WEFT_ERR_MEMORY_GONE);
+            }
+        }
+        if self.model.link == Link::Parting && import.state == State::Gone {
+            refusal.may(WEFT_ERR_PEER_CLOSED);
+        }
+    }
+
+    /// An operation that was accepted depends on imported memories.
+    pub fn follow(&self, op: &mut Operation, imports: &[usize]) {
+        for index in imports {
+            let import = &self.model.parts[op.who].imports[*index];
+            if import.state == State::Gone {
+                op.may.push(WEFT_ERR_MEMORY_GONE);
+                op.not_ok |= op.bytes > 0;
+            }
+            if import.late {
+                op.may.push(WEFT_ERR_PEER_LOST);
+            }
+        }
+        op.imports.extend(imports);
     }
 
     fn cancel(&mut self, who: Who, back: usize) -> Outcome<String> {
@@ -621,7 +717,10 @@ impl Driver {
         if !self.model.parts[who.0].memories[memory].alive {
             refusal.must(WEFT_ERR_HANDLE);
         }
-        let uses = |op: &Operation| op.who == who.0 && op.local == Some(memory) && !op.fenced;
+        let uses = |op: &Operation| op.who == who.0 && op.locals.contains(&memory) && !op.fenced;
+        if self.model.parts[who.0].kept.iter().any(|kept| kept.alive && kept.locals.contains(&memory)) {
+            refusal.must(WEFT_ERR_BUSY);
+        }
         if self.model.operations.iter().any(uses) {
             refusal.may(WEFT_ERR_BUSY);
         }
@@ -642,7 +741,8 @@ impl Driver {
         imports.iter_mut().filter(live).for_each(|import| import.state = State::Gone);
         for index in 0..self.model.operations.len() {
             let op = &self.model.operations[index];
-            if uses(op) && op.status.is_some() {
+            let cut_off = uses(op) || !op.fenced && op.who != who.0 && self.is_cut_off(op);
+            if cut_off && op.status.is_some() {
                 self.model.fence(index, &self.arenas)?;
             }
         }
@@ -652,7 +752,7 @@ impl Driver {
     /// The other side's operations that have not ended, and reach this memory.
     fn reaching(&self, who: Who, memory: usize) -> Vec<usize> {
         let imports = &self.model.parts[1 - who.0].imports;
-        let reaches = |op: &Operation| op.import.is_some_and(|import| imports[import].memory == memory);
+        let reaches = |op: &Operation| op.imports.iter().any(|import| imports[*import].memory == memory);
         let open = |op: &Operation| op.who != who.0 && op.status.is_none() && reaches(op);
         (0..self.model.operations.len()).filter(|index| open(&self.model.operations[*index])).collect()
     }
@@ -730,7 +830,17 @@ impl Driver {
     fn release(&mut self, who: Who, slot: usize) -> Outcome<String> {
         let Some(import) = self.model.parts[who.0].import_slots[slot] else { return Ok(String::new()) };
         let mut refusal = Refusal::default();
-        let uses = |op: &Operation| op.who == who.0 && op.import == Some(import) && !op.fenced;
+        // What is at its end with the peer still counts, if it failed.
+        let uses = |op: &Operation| {
+            op.who == who.0
+                && (op.imports.contains(&import) || op.idle.contains(&import))
+                && (!op.fenced || op.status != Some(WEFT_OK))
+        };
+        let keeps =
+            |kept: &Kept| kept.imports.iter().any(|(kept, _)| *kept == import) || kept.idle.contains(&import);
+        if self.model.parts[who.0].kept.iter().any(|kept| kept.alive && keeps(kept)) {
+            refusal.must(WEFT_ERR_BUSY);
+        }
         if self.model.operations.iter().any(uses) {
             refusal.may(WEFT_ERR_BUSY);
         }
@@ -781,7 +891,7 @@ impl Driver {
     }
 
     fn shutdown(&mut self, who: Who) -> Outcome {
-        self.may_end(who);
+        self.may_end(who, true);
         let endpoint = self.sides[who.0].endpoint as usize;
         let call = move || {
             // SAFETY: an open endpoint.

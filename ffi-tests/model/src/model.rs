@@ -6,6 +6,10 @@
 
 use crate::arena::Arena;
 use crate::case::{Who, SLOTS};
+use crate::counters::COUNTERS;
+pub use crate::counting::Counter;
+use crate::counting::Raise;
+use crate::lists::KEPT;
 use crate::messages::{explained, Mark};
 use crate::shape::Segment;
 use weft::capi::completion::*;
@@ -65,6 +69,33 @@ pub struct Bytes {
     overlapping: bool,
 }
 
+/// Geometry that a side keeps.
+#[derive(Clone)]
+pub struct Kept {
+    pub alive: bool,
+    pub segments: Vec<Segment>,
+    pub locals: Vec<usize>,
+    /// Those of entries with bytes.
+    pub sources: Vec<usize>,
+    /// Those that it moves bytes to or from, and the first entry of each.
+    pub imports: Vec<(usize, u64)>,
+    /// Named by an entry without bytes.
+    pub idle: Vec<usize>,
+    /// By entries; pages are counted when it is used.
+    pub raises: Vec<Raise>,
+    pub is_list: bool,
+    /// Its pages may be counted.
+    pub whole: bool,
+}
+
+/// What an atomic changes.
+#[derive(Clone, Copy)]
+pub struct Word {
+    pub at: usize,
+    pub old: u64,
+    pub new: u64,
+}
+
 pub struct Note {
     pub value: u64,
     pub data: Vec<u8>,
@@ -83,9 +114,19 @@ pub struct Operation {
     pub moved: Option<Bytes>,
     pub note: Option<Note>,
     pub message: Option<Mark>,
-    /// Indexes of the memory and the import that it uses.
-    pub local: Option<usize>,
-    pub import: Option<usize>,
+    /// Indexes of the memories and the imports that it uses.
+    pub locals: Vec<usize>,
+    pub imports: Vec<usize>,
+    /// Imports that an entry without bytes names.
+    pub idle: Vec<usize>,
+    /// Of a list: the first entry of each import that it moves bytes of.
+    pub entries: Option<Vec<(usize, u64)>>,
+    /// It uses what is kept.
+    pub kept: Option<usize>,
+    pub raises: Vec<Raise>,
+    /// Counters that it waits for, and their values.
+    pub expects: Vec<(usize, u64)>,
+    pub word: Option<Word>,
     /// Statuses that it may end with, beside `WEFT_OK`.
     pub may: Vec<i32>,
     pub not_ok: bool,
@@ -114,6 +155,10 @@ pub struct Part {
     pub slots: [Option<usize>; SLOTS],
     pub imports: Vec<Import>,
     pub import_slots: [Option<usize>; SLOTS],
+    pub counters: Vec<Counter>,
+    pub counter_slots: [Option<usize>; COUNTERS],
+    pub kept: Vec<Kept>,
+    pub kept_slots: [Option<usize>; KEPT],
     pub peer: u64,
     /// What the other side sent over this connection and arrived.
     pub arrived: Vec<Mark>,
@@ -169,6 +214,12 @@ impl Bytes {
         Bytes { to, segments, local, remote, overlapping }
     }
 
+    /// One word of the other side.
+    pub fn word(who: usize, at: usize) -> Bytes {
+        let remote = vec![(at, size_of::<u64>())];
+        Bytes { to: 1 - who, segments: Vec::new(), local: Vec::new(), remote, overlapping: false }
+    }
+
     /// What it touches on a side.
     fn on(&self, initiator: usize, side: usize) -> &[(usize, usize)] {
         if initiator == side {
@@ -198,9 +249,16 @@ impl Model {
         self.operations.iter().enumerate().filter(|(_, op)| !op.is_over())
     }
 
-    /// Whether these bytes must wait for an open operation.
-    pub fn conflicts(&self, who: usize, bytes: &Bytes) -> bool {
+    /// Whether these bytes must wait for an open operation. Transfers of one `kept`
+    /// geometry in one direction bring the same bytes.
+    pub fn conflicts(&self, who: usize, bytes: &Bytes, kept: Option<usize>) -> bool {
+        let alike = |op: &Operation, moved: &Bytes| {
+            kept.is_some() && (op.who, op.kept, moved.to) == (who, kept, bytes.to) && !bytes.overlapping
+        };
         self.open().filter_map(|(_, op)| op.moved.as_ref().map(|moved| (op, moved))).any(|(op, moved)| {
+            if alike(op, moved) {
+                return false;
+            }
             let written = |side| moved.to == side || bytes.to == side;
             (0..2).any(|side| written(side) && meet(bytes.on(who, side), moved.on(op.who, side)))
         })
@@ -247,7 +305,14 @@ impl Model {
         if c.bytes != if c.status == WEFT_OK { op.bytes } else { 0 } {
             return wrong(&format!("bytes are not the {} that it moves", op.bytes));
         }
-        let clean = c.value == 0 && c.data.is_null() && c.entry == u64::MAX && c.reserved == [0; 4];
+        let value = op.word.filter(|_| c.status == WEFT_OK).map_or(0, |word| word.old);
+        if c.value != value {
+            return wrong(&format!("its value is not {value:#x}"));
+        }
+        if !self.entry_fits(op, c) {
+            return wrong(&format!("entry {:#x} is not one of those that failed", c.entry));
+        }
+        let clean = c.data.is_null() && c.reserved == [0; 4];
         if !clean || (c.status == WEFT_OK && (c.rail != u32::MAX || c.provider_errno != 0)) {
             return wrong("fields are set that it does not have");
         }
@@ -256,11 +321,22 @@ impl Model {
         }
         self.operations[index].status = Some(c.status);
         let op = &mut self.operations[index];
-        op.fenced = op.moved.is_none();
+        (op.fenced, op.complete) = (op.moved.is_none(), op.moved.is_none());
         if c.status == WEFT_OK {
             self.landed(index, arenas)?;
         }
         Ok(())
+    }
+
+    /// A list that failed names the first entry of what did.
+    fn entry_fits(&self, op: &Operation, c: &weft_completion) -> bool {
+        let Some(entries) = op.entries.as_ref().filter(|_| c.status != WEFT_OK) else {
+            return c.entry == u64::MAX;
+        };
+        match c.status {
+            WEFT_ERR_MEMORY_GONE => entries.iter().any(|(_, entry)| *entry == c.entry),
+            _ => c.entry == 0,
+        }
     }
 
     /// A notification: its value says whose it is.
@@ -288,9 +364,14 @@ impl Model {
 
     /// The first byte of an operation's destination that is neither new nor (if
     /// that may be) old.
-    fn differs(&self, index: usize, or_old: bool, arenas: &[Arena; 2]) -> Option<String> {
+    pub fn differs(&self, index: usize, or_old: bool, arenas: &[Arena; 2]) -> Option<String> {
         let op = &self.operations[index];
         let moved = op.moved.as_ref()?;
+        if let Some(Word { at, old, new }) = op.word {
+            let actual = arenas[moved.to].read(at, size_of::<u64>());
+            let fine = actual == new.to_ne_bytes() || or_old && actual == old.to_ne_bytes();
+            return (!fine).then(|| format!("the word at {at:#x} of {} is {actual:x?}", Who(moved.to)));
+        }
         let (source, target) = (&self.parts[1 - moved.to].bytes, &self.parts[moved.to].bytes);
         for (at, len) in moved.on(op.who, moved.to) {
             let actual = arenas[moved.to].read(*at, *len);
@@ -311,6 +392,19 @@ impl Model {
             }
         }
         None
+    }
+
+    /// Whether all bytes of one of its segments are there.
+    pub fn has_arrived(&self, index: usize, segment: usize, arenas: &[Arena; 2]) -> bool {
+        let op = &self.operations[index];
+        let Some(moved) = &op.moved else { return true };
+        let Some(segment) = moved.segments.get(segment) else { return true };
+        let (from, to) = moved.ends(op.who, segment);
+        arenas[moved.to].read(to, segment.len) == self.parts[1 - moved.to].bytes[from..from + segment.len]
+    }
+
+    pub fn is_overlapping(&self, index: usize) -> bool {
+        self.operations[index].moved.as_ref().is_some_and(|moved| moved.overlapping)
     }
 
     /// It ended well: its bytes are there.
@@ -334,7 +428,7 @@ impl Model {
 
     fn adopt(&mut self, index: usize, arenas: &[Arena; 2]) {
         let op = &self.operations[index];
-        if op.moved.as_ref().is_some_and(|moved| moved.overlapping) {
+        if op.word.is_some() || op.moved.as_ref().is_some_and(|moved| moved.overlapping) {
             return self.adopt_actual(index, arenas);
         }
         let op = &mut self.operations[index];
@@ -410,7 +504,7 @@ impl Operation {
             Some(true) => status == WEFT_ERR_CANCELED,
             _ => match status {
                 WEFT_OK => !self.not_ok,
-                WEFT_ERR_TIMED_OUT => late,
+                WEFT_ERR_TIMED_OUT => late || self.may.contains(&status),
                 other => self.may.contains(&other),
             },
         };
@@ -432,7 +526,7 @@ impl Operation {
 }
 
 pub fn kind_name(kind: i32) -> &'static str {
-    ["?", "write", "read", "send", "message", "notification", "PEER_UP", "PEER_DOWN"]
+    ["?", "write", "read", "send", "message", "notification", "PEER_UP", "PEER_DOWN", "counter", "atomic"]
         .get(kind as usize)
         .copied()
         .unwrap_or("?")

@@ -2,8 +2,9 @@
 //! model has to know of them.
 
 use crate::case::{Flaw, Move, Who};
-use crate::driver::{Driver, Refusal};
-use crate::model::{status_name, Bytes, Link, Note, Outcome, State};
+use crate::driver::{Driver, Refusal, DAY_NS};
+use crate::lists::raise;
+use crate::model::{status_name, Bytes, Link, Note, Outcome};
 use crate::shape::{fit, Fitted, Laid, Ranges};
 use crate::side::sized;
 use std::ffi::c_void;
@@ -13,8 +14,6 @@ use weft::capi::endpoint::weft_endpoint;
 use weft::capi::memory::*;
 use weft::capi::status::*;
 use weft::capi::transfer::*;
-
-const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Arguments of a newer library: what follows ours is not 0.
 #[repr(C)]
@@ -46,7 +45,6 @@ struct Call {
 }
 
 fn build(fitted: &Fitted, single: bool) -> Args {
-    let list = |side: &Laid| side.pages.as_ref().map_or(ptr::null(), |list| list.as_ptr());
     if single {
         let mut args = sized!(weft_range_args);
         args.len = fitted.page_len;
@@ -54,6 +52,11 @@ fn build(fitted: &Fitted, single: bool) -> Args {
         (args.local_offset, args.remote_offset) = (fitted.local.offset, fitted.remote.offset);
         return Args::Range(Tailed { args, tail: 0 });
     }
+    Args::Pages(Tailed { args: pages_args(fitted), tail: 0 })
+}
+
+pub fn pages_args(fitted: &Fitted) -> weft_pages_args {
+    let list = |side: &Laid| side.pages.as_ref().map_or(ptr::null(), |list| list.as_ptr());
     let mut args = sized!(weft_pages_args);
     (args.page_len, args.page_count, args.layer_count) =
         (fitted.page_len, fitted.pages, fitted.layers as u32);
@@ -64,7 +67,7 @@ fn build(fitted: &Fitted, single: bool) -> Args {
     (args.local_layer_stride, args.remote_layer_stride) = (local.layer_stride, remote.layer_stride);
     (args.local_first_range, args.remote_first_range) = (local.first_range, remote.first_range);
     (args.local_range_step, args.remote_range_step) = (local.range_step, remote.range_step);
-    Args::Pages(Tailed { args, tail: 0 })
+    args
 }
 
 fn largest(side: &Laid, fitted: &Fitted) -> u64 {
@@ -94,7 +97,7 @@ impl Driver {
         let fitted = fit(&op.shape, &own.ranges, &theirs.ranges);
         let segments = fitted.segments(&own.ranges, &theirs.ranges);
         let bytes = Bytes::new(op.who.0, op.read, segments);
-        if self.model.conflicts(op.who.0, &bytes) {
+        if self.model.conflicts(op.who.0, &bytes, None) {
             self.note("      waits for operations on the same bytes".into());
             self.settle()?;
             return self.transfer(op);
@@ -106,6 +109,15 @@ impl Driver {
         };
         let note = self.common(op, &mut call.args, (local, import));
         let mut refusal = self.move_refusal(op, (local, import));
+        let counter = op.counter.filter(|_| op.flaw.is_none());
+        let counter =
+            counter.and_then(|(slot, pages)| Some((self.counter_of_other(op.who, Some(slot))?, pages)));
+        let mut raises = Vec::new();
+        if let Some(((counter, id), pages)) = counter {
+            both!(&mut call.args, a => a.counter = id);
+            raises.push(raise(counter, pages, bytes.segments.len()));
+            self.count_with(op, pages, &mut call.args, &mut refusal);
+        }
         let ranges = [&own_ranges(self, op.who, local)[..], &import_ranges(self, op.who, import)[..]];
         if let Some(status) = op.flaw.and_then(|flaw| self.spoil(flaw, op, &fitted, ranges, &mut call)) {
             refusal.must(status);
@@ -117,14 +129,8 @@ impl Driver {
             let kind = if op.read { WEFT_COMPLETION_READ } else { WEFT_COMPLETION_WRITE };
             let mut begun = self.begun(op.who, kind, transfer, op.second_queue);
             (begun.bytes, begun.timeout_ns) = (fitted.bytes(), op.timeout_ns);
-            (begun.local, begun.import, begun.note) = (Some(local), Some(import), note);
-            if self.model.parts[op.who.0].imports[import].state == State::Gone {
-                begun.may.push(WEFT_ERR_MEMORY_GONE);
-                begun.not_ok = begun.bytes > 0;
-            }
-            if self.model.parts[op.who.0].imports[import].late {
-                begun.may.push(WEFT_ERR_PEER_LOST);
-            }
+            (begun.locals, begun.note, begun.raises) = (vec![local], note, raises);
+            self.follow(&mut begun, &[import]);
             begun.moved = Some(bytes);
             self.model.operations.push(begun);
         }
@@ -133,8 +139,7 @@ impl Driver {
 
     /// Fills in what both kinds of calls have; the notification that is to come.
     fn common(&mut self, op: &Move, args: &mut Args, (local, import): (usize, usize)) -> Option<Note> {
-        let note =
-            op.notify.map(|len| Note { value: self.fresh_value(), data: self.fresh_bytes(len), seen: false });
+        let note = self.note_of(op.notify);
         let side = &self.sides[op.who.0];
         let user_data = (self.model.operations.len() + 1) as *mut c_void;
         both!(args, a => {
@@ -156,6 +161,19 @@ impl Driver {
         note
     }
 
+    /// It raises a counter, with each page or in the end.
+    fn count_with(&self, op: &Move, pages: bool, args: &mut Args, refusal: &mut Refusal) {
+        if pages {
+            both!(args, a => a.flags |= WEFT_COUNT_PAGES);
+            if op.read {
+                refusal.must(WEFT_ERR_UNSUPPORTED);
+            }
+        }
+        if self.model.link == Link::Parting {
+            refusal.may(WEFT_ERR_HANDLE);
+        }
+    }
+
     /// What refuses it, were its arguments right.
     fn move_refusal(&self, op: &Move, (local, import): (usize, usize)) -> Refusal {
         let (part, other) = (&self.model.parts[op.who.0], &self.model.parts[1 - op.who.0]);
@@ -163,22 +181,8 @@ impl Driver {
         if !part.memories[local].alive {
             refusal.must(WEFT_ERR_HANDLE);
         }
+        self.refuse_import(&mut refusal, op.who, import);
         let import = &part.imports[import];
-        if import.late {
-            refusal.may(WEFT_ERR_PEER_LOST);
-        }
-        match import.state {
-            State::Live => {}
-            State::Gone => refusal.may(WEFT_ERR_MEMORY_GONE),
-            State::Ended => refusal.must(WEFT_ERR_PEER_CLOSED),
-            State::GoneAndEnded => {
-                refusal.must(WEFT_ERR_PEER_CLOSED);
-                refusal.may(WEFT_ERR_MEMORY_GONE);
-            }
-        }
-        if self.model.link == Link::Parting && import.state == State::Gone {
-            refusal.may(WEFT_ERR_PEER_CLOSED);
-        }
         let needed = if op.read { WEFT_ACCESS_REMOTE_READ } else { WEFT_ACCESS_REMOTE_WRITE };
         let access = other.memories[import.memory].access;
         if access != 0 && access & needed == 0 {
@@ -211,6 +215,15 @@ impl Driver {
             Flaw::LocalOfOther => {
                 let theirs = self.model.parts[1 - op.who.0].memories.iter().position(|m| m.alive)?;
                 both!(args, a => a.local = self.memories[1 - op.who.0][theirs]);
+            }
+            Flaw::OwnCounter => {
+                let own = self.counter_of_other(op.who.other(), Some(0))?;
+                both!(args, a => a.counter = own.1);
+            }
+            Flaw::CountReads if op.read => {
+                let theirs = self.counter_of_other(op.who, Some(0))?;
+                both!(args, a => (a.counter, a.flags) = (theirs.1, a.flags | WEFT_COUNT_PAGES));
+                return Some(WEFT_ERR_UNSUPPORTED);
             }
             Flaw::QueueOfOther => both!(args, a => a.queue = self.sides[1 - op.who.0].queue),
             _ => return spoil_values(flaw, args).or_else(|| spoil_places(flaw, fitted, local, remote, args)),
@@ -246,6 +259,10 @@ fn spoil_values(flaw: Flaw, args: &mut Args) -> Option<i32> {
                 a.flags |= WEFT_NOTIFY;
                 (a.notify_data, a.notify_data_len) = (ptr::null(), 3);
             });
+            WEFT_ERR_INVALID
+        }
+        Flaw::CountWithoutCounter => {
+            both!(args, a => a.flags |= WEFT_COUNT_PAGES);
             WEFT_ERR_INVALID
         }
         Flaw::LongTimeout => {

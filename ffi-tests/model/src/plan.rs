@@ -1,7 +1,10 @@
 //! Draws cases: mostly valid, small and large, with a share of everything odd.
 
 use crate::arena;
+use crate::atomics::{Atomic, AtomicFlaw, Change};
 use crate::case::*;
+use crate::counters::{CountFlaw, CountOp, ExpectFlaw, Goal, COUNTERS};
+use crate::lists::{Entry, KeptOp, ListFlaw, ListMove, Sort, UseFlaw, Way, What, KEPT};
 use proptest::collection::vec;
 use proptest::option::weighted;
 use proptest::prelude::*;
@@ -101,17 +104,217 @@ fn flaw() -> impl Strategy<Value = Flaw> {
             HugeSize,
             NewerStruct,
             Reserved,
+            OwnCounter,
+            CountWithoutCounter,
+            CountReads,
         ][..],
+    )
+}
+
+fn notify() -> impl Strategy<Value = Option<usize>> {
+    weighted(0.4, prop_oneof![Just(0usize), Just(256usize), 1..256usize])
+}
+
+/// A counter, and whether each page raises it.
+fn counter() -> impl Strategy<Value = Option<(usize, bool)>> {
+    weighted(0.5, (0..COUNTERS, any::<bool>()))
+}
+
+fn way() -> impl Strategy<Value = Way> {
+    (any::<bool>(), notify(), any::<bool>(), any::<bool>(), timeout(), any::<bool>()).prop_map(
+        |(read, notify, urgent, each_peer, timeout_ns, second_queue)| Way {
+            read,
+            notify,
+            urgent,
+            each_peer,
+            timeout_ns,
+            second_queue,
+        },
+    )
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let sort = select(&[Sort::Bytes, Sort::Bytes, Sort::Bytes, Sort::Bytes, Sort::Empty, Sort::Peer][..]);
+    let rest = (any::<bool>(), weighted(0.4, 0..COUNTERS));
+    (sort, slot(), slot(), single(), rest).prop_map(|(sort, local, remote, shape, (named, counter))| Entry {
+        sort,
+        local,
+        remote,
+        shape,
+        named,
+        counter,
+    })
+}
+
+fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    prop_oneof![4 => vec(entry(), 1..6), 1 => vec(entry(), 6..40)]
+}
+
+fn list_flaw() -> impl Strategy<Value = ListFlaw> {
+    use ListFlaw::*;
+    select(
+        &[
+            NoEndpoint,
+            NoArgs,
+            NoEntries,
+            ManyEntries,
+            NullEntries,
+            OddEntries,
+            NoLocal,
+            NoRemote,
+            StaleLocal,
+            LocalIsRemote,
+            OtherPeer,
+            LocalRange,
+            RemoteRange,
+            LocalEnd,
+            HugeOffset,
+            HugeLen,
+            OwnCounter,
+            CountPages,
+            UnknownFlag,
+            Reserved,
+            LongData,
+            DataWithoutNotify,
+            LongTimeout,
+            QueueOfOther,
+            NoSize,
+            Terms,
+        ][..],
+    )
+}
+
+fn lists() -> impl Strategy<Value = Op> {
+    (who(), entries(), way(), weighted(0.1, list_flaw()))
+        .prop_map(|(who, entries, way, flaw)| Op::List(ListMove { who, entries, way, flaw }))
+}
+
+fn keeps() -> impl Strategy<Value = Op> {
+    let pages = (paged(), slot(), slot(), any::<bool>())
+        .prop_map(|(shape, local, remote, counted)| What::Pages(shape, local, remote, counted));
+    let what = prop_oneof![pages, entries().prop_map(What::List)];
+    (who(), 0..KEPT, what, any::<bool>(), weighted(0.1, list_flaw()))
+        .prop_map(|(who, slot, what, urgent, flaw)| Op::Kept(who, KeptOp::Keep { slot, what, urgent, flaw }))
+}
+
+fn uses() -> impl Strategy<Value = Op> {
+    use UseFlaw::*;
+    let flaw = select(
+        &[
+            NoKept,
+            NotKept,
+            NoArgs,
+            OwnCounter,
+            CounterOfList,
+            EachPeerOfPages,
+            CountWithoutCounter,
+            UnknownFlag,
+            Reserved,
+            LongTimeout,
+            QueueOfOther,
+            NoSize,
+        ][..],
+    );
+    (who(), 0..KEPT, 1..4usize, way(), counter(), weighted(0.1, flaw)).prop_map(
+        |(who, slot, times, way, counter, flaw)| {
+            Op::Kept(who, KeptOp::Use { slot, times, way, counter, flaw })
+        },
+    )
+}
+
+fn counts() -> impl Strategy<Value = Op> {
+    use CountFlaw::*;
+    let flaw = weighted(0.2, select(&[Null, Zero, OfOther, NextGeneration][..]));
+    let op = prop_oneof![
+        3 => (0..COUNTERS).prop_map(|slot| CountOp::Create { slot }),
+        1 => (0..COUNTERS).prop_map(|slot| CountOp::Destroy { slot }),
+        4 => (0..COUNTERS, flaw).prop_map(|(slot, flaw)| CountOp::Read { slot, flaw }),
+        6 => expects(),
+    ];
+    (who(), op).prop_map(|(who, op)| Op::Count(who, op))
+}
+
+fn expects() -> impl Strategy<Value = CountOp> {
+    use ExpectFlaw::*;
+    let goal = prop_oneof![
+        1 => Just(Goal::Zero),
+        2 => Just(Goal::Now),
+        4 => Just(Goal::All),
+        3 => (1..4u64).prop_map(Goal::More),
+    ];
+    let flaw = select(
+        &[
+            NoArgs,
+            NoCounters,
+            ManyCounters,
+            NullCounters,
+            NullValues,
+            LargeValue,
+            OfOther,
+            UnknownFlag,
+            Reserved,
+            LongTimeout,
+            QueueOfOther,
+            NoSize,
+        ][..],
+    );
+    (vec((0..COUNTERS, goal), 1..4), timeout(), any::<bool>(), weighted(0.1, flaw)).prop_map(
+        |(goals, timeout_ns, second_queue, flaw)| CountOp::Expect { goals, timeout_ns, second_queue, flaw },
+    )
+}
+
+fn atomics() -> impl Strategy<Value = Op> {
+    use AtomicFlaw::*;
+    let change = prop_oneof![
+        any::<u64>().prop_map(Change::Add),
+        (any::<bool>(), any::<u64>()).prop_map(|(right, operand)| Change::Swap(right, operand)),
+    ];
+    let flaw = select(
+        &[
+            NoEndpoint,
+            NoArgs,
+            NoRemote,
+            RemoteIsLocal,
+            QueueOfOther,
+            RemoteRange,
+            RemoteEnd,
+            HugeOffset,
+            Odd,
+            AddCompares,
+            UnknownFlag,
+            Reserved,
+            LongTimeout,
+            NoSize,
+        ][..],
+    );
+    let rest = (timeout(), any::<bool>(), weighted(0.1, flaw));
+    (who(), slot(), change, 0..5usize, any::<u16>(), rest).prop_map(
+        |(who, remote, change, range, place, (timeout_ns, second_queue, flaw))| {
+            Op::Atomic(Atomic { who, remote, change, range, place, timeout_ns, second_queue, flaw })
+        },
     )
 }
 
 fn moves() -> impl Strategy<Value = Op> {
     let shape = prop_oneof![2 => single(), 3 => paged()];
-    let notify = weighted(0.4, prop_oneof![Just(0usize), Just(256usize), 1..256usize]);
-    let rest = (any::<bool>(), timeout(), any::<bool>(), weighted(0.1, flaw()));
-    (who(), any::<bool>(), slot(), slot(), shape, notify, rest).prop_map(
-        |(who, read, local, remote, shape, notify, (urgent, timeout_ns, second_queue, flaw))| {
-            Op::Move(Move { who, read, local, remote, shape, notify, urgent, timeout_ns, second_queue, flaw })
+    let rest = (any::<bool>(), timeout(), any::<bool>(), weighted(0.1, flaw()), counter());
+    (who(), any::<bool>(), slot(), slot(), shape, notify(), rest).prop_map(
+        |(who, read, local, remote, shape, notify, (urgent, timeout_ns, second_queue, flaw, counter))| {
+            // Counted pages are written, but for a few.
+            let counter = counter.map(|(slot, pages)| (slot, pages && (!read || slot == 0)));
+            Op::Move(Move {
+                who,
+                read,
+                local,
+                remote,
+                shape,
+                notify,
+                counter,
+                urgent,
+                timeout_ns,
+                second_queue,
+                flaw,
+            })
         },
     )
 }
@@ -154,13 +357,19 @@ fn imports() -> impl Strategy<Value = Op> {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        40 => moves(),
+        30 => moves(),
+        12 => lists(),
+        6 => keeps(),
+        8 => uses(),
+        1 => (who(), 0..KEPT).prop_map(|(who, slot)| Op::Kept(who, KeptOp::Release { slot })),
+        14 => counts(),
+        8 => atomics(),
         12 => sends(),
         6 => (who(), 0..4usize).prop_map(|(who, back)| Op::Cancel { who, back }),
         4 => registers(),
         2 => (who(), slot()).prop_map(|(who, slot)| Op::Deregister { who, slot }),
         2 => imports(),
-        1 => (who(), slot()).prop_map(|(who, slot)| Op::Release { who, slot }),
+        3 => (who(), slot()).prop_map(|(who, slot)| Op::Release { who, slot }),
         8 => who().prop_map(|who| Op::Poll { who }),
         2 => who().prop_map(|who| Op::ReleaseMessages { who }),
         3 => Just(Op::Settle),

@@ -2,9 +2,11 @@
 //! gives out. All areas of the process are known here, by their address.
 
 use super::channel::{memfd, Mapping, HUGE};
+use super::room::room;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -15,6 +17,11 @@ const F_SEAL_FUTURE_WRITE: i32 = 0x10;
 // From <linux/mman.h>; Linux 5.14 and 6.1 have them.
 const MADV_POPULATE_WRITE: i32 = 23;
 const MADV_COLLAPSE: i32 = 25;
+
+/// Between looks at how much memory there is: others take of it, too.
+const STEP: usize = 1 << 30;
+/// What the system needs for itself, beside page tables.
+const SPARE: u64 = 16 << 20;
 
 /// All areas of this process, by their first byte.
 static AREAS: Mutex<BTreeMap<u64, Arc<Area>>> = Mutex::new(BTreeMap::new());
@@ -44,6 +51,9 @@ impl Area {
 
     fn make(len: usize, pages: Pages, node: Option<u32>) -> Result<Area> {
         let len = len.next_multiple_of(if len >= HUGE { HUGE } else { 4096 });
+        if pages == Pages::Any {
+            check_room(len, len)?;
+        }
         let flags = if pages == Pages::Pool { libc::MFD_HUGETLB | libc::MFD_HUGE_2MB } else { 0 };
         let file = memfd(c"weft-memory", flags)?;
         // SAFETY: a file of ours.
@@ -78,6 +88,18 @@ fn no_memory(len: usize) -> Error {
     Error::new(Status::NoMemory, format!("{len} bytes of memory that can be shared: {why}"))
 }
 
+/// Whether there is memory for so many bytes more, of `len` that were asked for.
+fn check_room(more: usize, len: usize) -> Result<()> {
+    let tables = more as u64 / 256;
+    match room() {
+        Some(room) if more as u64 + tables + SPARE > room.bytes => Err(Error::new(
+            Status::NoMemory,
+            format!("len is {len}, and {} has {} bytes left for the last {more}", room.of, room.bytes),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Gives every page memory now: a transfer should not wait for it, and what is
 /// not there should be said here.
 fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
@@ -87,13 +109,20 @@ fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
         if pages == Pages::Any && len >= HUGE {
             libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
         }
-        if libc::madvise(base.cast(), len, MADV_POPULATE_WRITE) != 0 {
+        for at in (0..len).step_by(STEP) {
+            if pages == Pages::Any && at > 0 {
+                check_room(len - at, len)?;
+            }
+            let step = STEP.min(len - at);
+            if libc::madvise(base.add(at).cast(), step, MADV_POPULATE_WRITE) == 0 {
+                continue;
+            }
             let errno = super::socket::errno();
             if errno != libc::EINVAL || pages == Pages::Pool {
                 return Err(no_memory(len));
             }
-            // Linux before 5.14: asks for the file's memory, then each page is touched.
-            touch(mapping);
+            // Linux before 5.14.
+            touch(mapping, at..at + step);
         }
         if pages == Pages::Any && len >= HUGE {
             // Where huge pages are off for shared memory, this still makes them.
@@ -103,8 +132,8 @@ fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
     Ok(())
 }
 
-fn touch(mapping: &Mapping) {
-    for at in (0..mapping.len()).step_by(4096) {
+fn touch(mapping: &Mapping, part: Range<usize>) {
+    for at in part.step_by(4096) {
         // SAFETY: inside the mapping, which nobody else knows yet.
         unsafe { mapping.base().add(at).write_volatile(0) };
     }

@@ -25,6 +25,7 @@ mod nic;
 mod outgoing;
 mod registry;
 mod request;
+mod room;
 mod socket;
 #[cfg(test)]
 mod tests;

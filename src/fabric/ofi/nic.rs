@@ -342,14 +342,14 @@ impl Nic for OfiNic {
         unsafe {
             // The shortest way, for what is posted most.
             if let ([one], None) = (rma.segments, rma.immediate) {
-                return self.post(rma, None, &[local(one)], &[remote(one)], route, scratch);
+                return self.post::<1>(rma, None, &[local(one)], &[remote(one)], route, scratch);
             }
             let (mut locals, mut remotes): ([_; VECTOR], [_; VECTOR]) = zeroed();
             let count = rma.segments.len().min(VECTOR);
             for (i, segment) in rma.segments[..count].iter().enumerate() {
                 (locals[i], remotes[i]) = (local(segment), remote(segment));
             }
-            self.post(rma, rma.immediate, &locals[..count], &remotes[..count], route, scratch)
+            self.post::<VECTOR>(rma, rma.immediate, &locals[..count], &remotes[..count], route, scratch)
         }
     }
 
@@ -377,7 +377,7 @@ impl Nic for OfiNic {
             reaped.extend(entries[..(rc as usize).min(MOST)].iter().map(|entry| {
                 // SAFETY: libfabric filled in the first `rc` entries.
                 let entry = unsafe { entry.assume_init_ref() };
-                if entry.flags & FI_REMOTE_CQ_DATA != 0 {
+                if is_arrival(entry.flags) {
                     return self.arrival(entry);
                 }
                 Reaped { len: entry.len, ..Reaped::of(entry.op_context.cast(), 0) }
@@ -430,7 +430,7 @@ impl OfiNic {
     /// # Safety
     /// As `Nic::rma`; the lists are equally long.
     #[inline(always)]
-    unsafe fn post(
+    unsafe fn post<const SEGMENTS: usize>(
         &mut self,
         rma: &Rma<'_>,
         immediate: Option<Immediate>,
@@ -439,7 +439,7 @@ impl OfiNic {
         route: Route,
         scratch: *mut Scratch,
     ) -> Posted {
-        let mut descriptors = [rma.descriptor; VECTOR];
+        let mut descriptors = [rma.descriptor; SEGMENTS];
         let message = fi_msg_rma {
             msg_iov: local.as_ptr(),
             desc: descriptors.as_mut_ptr(),
@@ -496,3 +496,23 @@ impl Drop for OfiNic {
 
 // The provider's part of an op slot must be as large as libfabric asks.
 const _: () = assert!(size_of::<Scratch>() >= size_of::<fi_context2>());
+
+/// Whether a completion is of a peer's write with an immediate. A message with one, which we
+/// never send, is a receive like any other: its buffer is given back.
+#[inline]
+fn is_arrival(flags: u64) -> bool {
+    flags & FI_REMOTE_CQ_DATA != 0 && (flags & FI_RECV == 0 || flags & (FI_RMA | FI_REMOTE_WRITE) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_with_data_is_no_arrival() {
+        assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA));
+        assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_RECV | FI_REMOTE_CQ_DATA));
+        assert!(!is_arrival(FI_MSG | FI_RECV | FI_REMOTE_CQ_DATA));
+        assert!(!is_arrival(FI_MSG | FI_RECV) && !is_arrival(FI_RMA | FI_WRITE));
+    }
+}

@@ -72,8 +72,8 @@ fn pages(bench: &mut Bench, pages: usize) -> Result<f64> {
 fn kept(bench: &mut Bench, layers: usize) -> Result<f64> {
     bench.progress.begin("submissions of kept geometry");
     let calls = Calls::open(1000, layers)?;
-    let batches = if layers > 1 { 100 } else { 2000 };
-    let ns = calls.kept(if bench.quick { batches / 10 } else { batches }, 8)?;
+    let batches = if layers > 1 { 60 } else { 2000 };
+    let ns = calls.kept(if bench.quick { batches / 10 } else { batches }, 32)?;
     calls.close()?;
     Ok(ns)
 }

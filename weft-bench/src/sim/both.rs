@@ -46,7 +46,7 @@ struct Both<'a> {
 
 pub fn run(drive: &Drive) -> Result<Took> {
     let before = threads()?;
-    let mut ends = Ends::open(&drive.fabric, drive.workers, WEFT_IDLE_ADAPTIVE)?;
+    let mut ends = Ends::open(&drive.fabric, (drive.workers, 0), WEFT_IDLE_ADAPTIVE)?;
     let workers: HashSet<OsString> = threads()?.difference(&before).cloned().collect();
     let len = drive.page * drive.pages * POOL;
     let local = ends.sender.register(untouched(len)?, len)?;

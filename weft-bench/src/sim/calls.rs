@@ -28,7 +28,7 @@ pub struct Calls {
 
 impl Calls {
     pub fn open(pages: usize, layers: usize) -> Result<Calls> {
-        let mut ends = Ends::open(FABRIC, 1, WEFT_IDLE_SPIN)?;
+        let mut ends = Ends::open(FABRIC, (1, 0), WEFT_IDLE_SPIN)?;
         let layer = PAGE * pages * 2;
         let local = ends.sender.register(untouched(layer * layers)?, layer * layers)?;
         let given = ends.receiver.register(untouched(layer * layers)?, layer * layers)?;

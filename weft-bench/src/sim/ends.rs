@@ -14,18 +14,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 const WAIT_NS: u64 = 1_000_000;
 
-/// Simulated NICs serve a receiver by themselves.
-fn is_simulated(fabric: &str) -> bool {
-    fabric.starts_with("sim")
-}
-
 pub struct Side {
     pub endpoint: *mut weft_endpoint,
 }
 
 impl Side {
     pub fn open(fabric: &str, workers: u32, idle: u32) -> Result<Side> {
-        let rails = if is_simulated(fabric) { ptr::null() } else { c"lo".as_ptr() };
+        let rails = if fabric.starts_with("sim") { ptr::null() } else { c"lo".as_ptr() };
         let fabric = CString::new(fabric)?;
         let mut endpoint = ptr::null_mut();
         // SAFETY: a config of zeros means defaults; the string outlives the call.
@@ -111,9 +106,8 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// With so many workers of the sender; 0: both progress as they are polled.
-    pub fn open(fabric: &str, workers: u32, idle: u32) -> Result<Ends> {
-        let of_receiver = if is_simulated(fabric) { 0 } else { 1 };
+    /// With so many workers of each; 0: it progresses as it is polled.
+    pub fn open(fabric: &str, (workers, of_receiver): (u32, u32), idle: u32) -> Result<Ends> {
         let (sender, receiver) = (Side::open(fabric, workers, idle)?, Side::open(fabric, of_receiver, idle)?);
         Ok(Ends { sender, receiver, peer: 0, manual: workers == 0 })
     }

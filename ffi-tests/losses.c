@@ -1,0 +1,128 @@
+/* A peer that is lost: what completions, PEER_DOWN and the log say of the cause. */
+#include "harness.h"
+
+#define WRITES 40
+
+struct lines {
+    pthread_mutex_t lock;
+    char text[16 * 1024];
+    int lost; /* lines that say so */
+};
+
+/* Keeps what is said of lost peers. */
+static void keep(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    struct lines *lines = user_data;
+    (void)component;
+    if (level > WEFT_LOG_WARN || strstr(message, " is lost: ") == NULL)
+        return;
+    pthread_mutex_lock(&lines->lock);
+    lines->lost++;
+    snprintf(lines->text, sizeof lines->text, "%s", message);
+    pthread_mutex_unlock(&lines->lock);
+}
+
+static struct lines lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void is_in_the_line(const char *text)
+{
+    if (strstr(lines.text, text) == NULL)
+        FAIL("\"%s\" is not in: %s", text, lines.text);
+}
+
+/* One line says that the peer is lost, where it was, and why. */
+static void the_line_says(weft_peer peer, const char *address, int provider_errno)
+{
+    char text[160];
+    CHECK_EQ(lines.lost, 1);
+    snprintf(text, sizeof text, "peer 0x%" PRIx64 " (%s, ", peer, address);
+    is_in_the_line(text);
+    snprintf(text, sizeof text, "(%d)", provider_errno);
+    is_in_the_line(text);
+}
+
+/* All writes that fail name the cause that PEER_DOWN names; which that is. */
+static int cause_of(struct box *box, size_t writes)
+{
+    int seen = 0, failed = 0;
+    while (writes-- > 0) {
+        weft_completion c = box_take(box, WEFT_COMPLETION_WRITE, patience_ms());
+        if (c.status == WEFT_OK)
+            continue;
+        CHECK_STATUS(c.status, WEFT_ERR_PEER_LOST);
+        CHECK(c.provider_errno != 0 && c.rail == 0);
+        CHECK(!failed++ || c.provider_errno == seen);
+        seen = c.provider_errno;
+    }
+    CHECK(failed > 0);
+    weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+    CHECK_STATUS(down.status, WEFT_ERR_PEER_LOST);
+    CHECK_EQ(down.provider_errno, seen);
+    return seen;
+}
+
+static void kills(struct team *team)
+{
+    char address[128] = {0};
+    struct box *box = box_of(open_endpoint());
+    weft_memory *mine = register_one(box->endpoint, map_bytes(MIB), MIB);
+    weft_peer peer = join(team, 1, box);
+    weft_remote_memory *theirs = take_memory(team, 1, box, peer);
+    hear(team, 1, box, address, sizeof address - 1);
+    CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, &lines));
+    weft_range_args args = range_args(mine, theirs, MIB);
+    CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
+    kill(pid_of(team, 1), SIGSTOP);
+    for (int i = 0; i < WRITES; i++)
+        CHECK_OK(weft_write(box->endpoint, &args, NULL));
+    kill_member(team, 1);
+    int cause = cause_of(box, WRITES);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    the_line_says(peer, address, cause);
+    box_close(box);
+}
+
+static void is_killed(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(box->endpoint, 0, &rail));
+    join(team, 0, box);
+    give_memory(team, 0, register_one(box->endpoint, map_bytes(MIB), MIB));
+    tell(team, 0, rail.address, strlen(rail.address));
+    for (;;)
+        box_pump(box, 100);
+}
+
+static void a_killed_peer_has_a_cause(void)
+{
+    run_pair(kills, is_killed);
+}
+
+/* The system's word for memory that is not there any more. */
+static void unmapped_memory_has_a_cause(void)
+{
+    struct duo duo = duo_open(MIB);
+    void *gone = map_bytes(MIB);
+    weft_memory *mine = register_one(duo.a->endpoint, gone, MIB);
+    CHECK_EQ(munmap(gone, MIB), 0);
+    CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, &lines));
+    weft_range_args args = range_args(mine, duo.b_of_a, MIB);
+    CHECK_OK(weft_write(duo.a->endpoint, &args, NULL));
+    CHECK_EQ(cause_of(duo.a, 1), EFAULT);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    is_in_the_line("(14)");
+    box_close(duo.a);
+    box_close(duo.b);
+}
+
+static const struct test tests[] = {
+    {"a_killed_peer_has_a_cause", "tcp,host", a_killed_peer_has_a_cause},
+    {"unmapped_memory_has_a_cause", "tcp", unmapped_memory_has_a_cause},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

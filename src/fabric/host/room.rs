@@ -1,0 +1,111 @@
+//! How much memory the system, and the control groups of this process, can still
+//! give: who asks for more meets the kernel's OOM killer and not an error.
+
+use std::path::{Path, PathBuf};
+
+/// Bytes that are left, and whose word that is.
+pub struct Room {
+    pub bytes: u64,
+    pub of: &'static str,
+}
+
+/// `None` where nobody says.
+pub fn room() -> Option<Room> {
+    let system = available().map(|bytes| Room { bytes, of: "the system" });
+    let group = groups().iter().filter_map(Group::left).min();
+    let group = group.map(|bytes| Room { bytes, of: "this process's control group" });
+    [system, group].into_iter().flatten().min_by_key(|room| room.bytes)
+}
+
+/// A value of a file of lines as "name value ...", whichever unit.
+fn value(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    value(&text, "MemAvailable")?.checked_mul(1024)
+}
+
+/// A control group that limits memory, and how its version names the figures.
+struct Group {
+    at: PathBuf,
+    limit: &'static str,
+    used: &'static str,
+    /// Of the page cache, which goes when memory is wanted.
+    cache: [&'static str; 2],
+}
+
+impl Group {
+    fn left(&self) -> Option<u64> {
+        let read = |name: &str| std::fs::read_to_string(self.at.join(name)).ok();
+        let limit: u64 = read(self.limit)?.trim().parse().ok()?;
+        let used: u64 = read(self.used)?.trim().parse().ok()?;
+        let figures = read("memory.stat").unwrap_or_default();
+        let cache: u64 = self.cache.iter().filter_map(|name| value(&figures, name)).sum();
+        Some(limit.saturating_sub(used.saturating_sub(cache)))
+    }
+}
+
+/// Those that this process is in, each with the groups above it.
+fn groups() -> Vec<Group> {
+    let lines = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    lines.lines().flat_map(above).collect()
+}
+
+/// Of a line as "number:controllers:path".
+fn above(line: &str) -> Vec<Group> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
+    let second = controllers.is_empty();
+    if !second && !controllers.split(',').any(|name| name == "memory") {
+        return Vec::new();
+    }
+    let root = Path::new(if second { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/memory" });
+    let group = |path: &Path| match second {
+        true => Group {
+            at: root.join(path),
+            limit: "memory.max",
+            used: "memory.current",
+            cache: ["inactive_file", "active_file"],
+        },
+        false => Group {
+            at: root.join(path),
+            limit: "memory.limit_in_bytes",
+            used: "memory.usage_in_bytes",
+            cache: ["total_inactive_file", "total_active_file"],
+        },
+    };
+    // In a container, the path may be the host's: the groups above are there all the same.
+    Path::new(path.trim_start_matches('/')).ancestors().map(group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_by_their_whole_name() {
+        let text = "MemTotal:  10 kB\nMemAvailable:   7 kB\ninactive_file 5\n";
+        assert_eq!(value(text, "MemAvailable"), Some(7));
+        assert_eq!(
+            (value(text, "inactive_file"), value(text, "file"), value(text, "Mem")),
+            (Some(5), None, None)
+        );
+    }
+
+    #[test]
+    fn every_group_above_counts() {
+        let paths = |line: &str| above(line).into_iter().map(|group| group.at).collect::<Vec<_>>();
+        let second = ["/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup/"].map(PathBuf::from);
+        assert_eq!(paths("0::/a/b"), second);
+        assert_eq!(paths("5:cpu,memory:/"), [PathBuf::from("/sys/fs/cgroup/memory/")]);
+        assert!(paths("3:cpuset:/a").is_empty() && paths("nonsense").is_empty());
+    }
+
+    #[test]
+    fn this_machine_says_how_much_it_has() {
+        assert!(room().is_some_and(|room| room.bytes > 0));
+    }
+}

@@ -1,0 +1,126 @@
+//! Lets a thread wait for what others are at: completions that are on their way into
+//! their queues, before a PEER_DOWN is published.
+//!
+//! Who passes counts itself in and out, in one of several parts, so that threads
+//! seldom share a cache line, and in one of two rounds. Who waits begins the other
+//! round, and waits only for those who were there before.
+
+use super::tally::{part, PARTS};
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Looks at a count before the processor is given to others.
+const SPINS: u32 = 100;
+
+pub struct Gate {
+    round: AtomicU64,
+    /// For each round, who is passing.
+    parts: Box<[CachePadded<[AtomicU64; 2]>]>,
+    /// One round at a time.
+    waiting: Mutex<()>,
+}
+
+/// Passes until it is dropped. Must not wait for another thread meanwhile.
+pub struct Passing<'a>(&'a AtomicU64);
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Gate {
+    pub fn new() -> Gate {
+        let parts = (0..PARTS).map(|_| CachePadded::new([AtomicU64::new(0), AtomicU64::new(0)]));
+        Gate { round: AtomicU64::new(0), parts: parts.collect(), waiting: Mutex::new(()) }
+    }
+
+    #[inline]
+    pub fn pass(&self) -> Passing<'_> {
+        let part = &self.parts[part()];
+        loop {
+            let round = self.round.load(Ordering::SeqCst);
+            let passing = Passing(&part[round as usize & 1]);
+            passing.0.fetch_add(1, Ordering::SeqCst);
+            // Otherwise who waits may have looked before this was counted.
+            if self.round.load(Ordering::SeqCst) == round {
+                return passing;
+            }
+        }
+    }
+
+    /// Returns when all who were passing have passed.
+    pub fn wait(&self) {
+        let _alone = self.waiting.lock();
+        let round = self.round.fetch_add(1, Ordering::SeqCst) as usize & 1;
+        for part in &self.parts {
+            let mut looks = 0;
+            while part[round].load(Ordering::SeqCst) != 0 {
+                looks += 1;
+                if looks < SPINS {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn who_waits_waits_for_those_before_and_not_for_those_after() {
+        let (gate, waited) = (Gate::new(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let before = gate.pass();
+            scope.spawn(|| {
+                gate.wait();
+                waited.store(true, Ordering::SeqCst);
+            });
+            while gate.round.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let _after = gate.pass();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!waited.load(Ordering::SeqCst), "one is passing");
+            drop(before);
+            while !waited.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        });
+    }
+
+    /// What was begun before its end was told is over when the wait is.
+    #[test]
+    fn nobody_slips_through() {
+        let (gate, gone, over) = (Gate::new(), AtomicU64::new(0), AtomicBool::new(false));
+        let inside: [AtomicU64; 4] = Default::default();
+        std::thread::scope(|scope| {
+            for at in &inside {
+                scope.spawn(|| {
+                    while !over.load(Ordering::SeqCst) {
+                        let _passing = gate.pass();
+                        at.store(gone.load(Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        at.store(0, Ordering::SeqCst);
+                    }
+                });
+            }
+            for round in 1..=20_000 {
+                gone.store(round, Ordering::SeqCst);
+                gate.wait();
+                let late =
+                    inside.iter().map(|at| at.load(Ordering::SeqCst)).find(|at| (1..=round).contains(at));
+                if let Some(late) = late {
+                    over.store(true, Ordering::SeqCst);
+                    panic!("one of round {} is inside after {round}", late - 1);
+                }
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+    }
+}
