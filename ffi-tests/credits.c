@@ -95,6 +95,13 @@ struct sender {
     weft_counter counters[2];
 };
 
+static weft_transfer submit(struct sender *sender)
+{
+    weft_transfer id = 0;
+    CHECK_OK(weft_write_pages(sender->box->endpoint, &sender->args, &id));
+    return id;
+}
+
 static struct sender open_sender(struct team *team)
 {
     weft_endpoint_config config = test_config();
@@ -104,20 +111,16 @@ static struct sender open_sender(struct team *team)
     sender.args.local = sender.memory = register_one(sender.box->endpoint, map_bytes(ARENA), ARENA);
     sender.args.remote = take_memory(team, 0, sender.box, sender.peer);
     hear(team, 0, sender.box, sender.counters, sizeof sender.counters);
+    sender.args.page_len = PAGE;
+    sender.args.page_count = 1;
+    /* A target that sleeps would not say either that it has the memory. */
+    CHECK_OK(box_await(sender.box, submit(&sender), patience_ms()).status);
     sender.args.flags = WEFT_COUNT_PAGES;
     sender.args.counter = sender.counters[0];
-    sender.args.page_len = PAGE;
     sender.args.page_count = PAGES;
     meet(team, 0, sender.box);
     await_word(team, ASLEEP);
     return sender;
-}
-
-static weft_transfer submit(struct sender *sender)
-{
-    weft_transfer id = 0;
-    CHECK_OK(weft_write_pages(sender->box->endpoint, &sender->args, &id));
-    return id;
 }
 
 /* The fabric may have what ended until the target looks again. */
