@@ -5,7 +5,7 @@ use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::peer::wire::{self, Header, Kind};
 use crate::peer::Peer;
-use crate::rail::{lane_index, Half};
+use crate::rail::{lane_index, Half, LaneState};
 use std::sync::atomic::Ordering;
 
 /// A word about a half of a lane's credits that is still to be said.
@@ -25,9 +25,9 @@ pub enum What {
 }
 
 impl Worker {
-    /// A write that took a credit is done.
-    pub(super) fn credit_done(&mut self, r: usize, lane: u32, half: Half) {
-        let due = self.rails[r].rail.lane_mut(lane).is_some_and(|lane| lane.credits.done(half));
+    /// Writes that took credits are done.
+    pub(super) fn credits_done(&mut self, r: usize, lane: u32, half: Half, posts: u32) {
+        let due = self.rails[r].rail.lane_mut(lane).is_some_and(|lane| lane.credits.done(half, posts));
         if due {
             self.words.push(Word { r, lane, half, what: What::Ask });
         }
@@ -79,7 +79,9 @@ impl Worker {
         let from = self.core.incarnation;
         let work = &mut self.rails[r];
         let of = work.lanes.get(lane_index(lane)).and_then(Option::as_ref);
-        let Some(of) = of.filter(|of| of.lane == lane) else { return Posted::Yes };
+        // A lane that takes nothing new needs none.
+        let serves = work.rail.lane(lane).is_some_and(|lane| lane.state != LaneState::Down);
+        let Some(of) = of.filter(|of| serves && of.lane == lane && !of.closing) else { return Posted::Yes };
         let (kind, size) = match what {
             What::Ask => (Kind::Spent, 0),
             What::Grant(size) => (Kind::Granted, size),

@@ -348,7 +348,7 @@ impl Worker {
         match done.work {
             Work::Slice | Work::Counted(_) => {
                 if let Work::Counted(half) = done.work {
-                    self.credit_done(r, done.lane, half);
+                    self.credits_done(r, done.lane, half, done.posts);
                 }
                 if done.errno != 0 {
                     // First: what the flow has counted does not stand.

@@ -7,10 +7,12 @@
 //! target that answers it has taken them out, and gives the half anew. Meanwhile
 //! the other half is in use.
 
-/// Credits of a half before the target has said how many.
+/// Credits of a half before the target has said how many: both sides count on it.
 pub const FIRST: u32 = 8;
 /// Credits of a half at most.
 pub const MOST: u32 = 1024;
+/// A rail with fewer lanes keeps something for those to come.
+const LANES_LEAST: u32 = 8;
 
 /// Which half of a lane's credits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,13 +92,13 @@ impl Credits {
         }
     }
 
-    /// One of them is done; true if the half is to be asked for.
-    pub fn done(&mut self, half: Half) -> bool {
-        self.of(half).pending -= 1;
+    /// Some of them are done; true if the half is to be asked for.
+    pub fn done(&mut self, half: Half, posts: u32) -> bool {
+        self.of(half).pending -= posts;
         self.is_due(half)
     }
 
-    pub fn is_due(&self, half: Half) -> bool {
+    fn is_due(&self, half: Half) -> bool {
         let half = &self.halves[half as usize];
         half.left() == 0 && half.pending == 0 && !half.asked
     }
@@ -124,6 +126,7 @@ pub struct Granted([u32; 2]);
 
 /// What a rail may give, beyond the first credits of each lane.
 pub struct Grants {
+    all: u32,
     free: u32,
     /// Arrivals do not run over.
     unbounded: bool,
@@ -133,17 +136,20 @@ impl Grants {
     /// `room`: entries of the completion queue for arrivals. Half of them are for the
     /// first credits of lanes.
     pub fn new(room: Option<u32>) -> Grants {
-        Grants { free: room.unwrap_or(0) / 2, unbounded: room.is_none() }
+        let all = room.unwrap_or(0) / 2;
+        Grants { all, free: all, unbounded: room.is_none() }
     }
 
-    /// The size of a half that is given anew. No lane gets all that is left.
-    pub fn renew(&mut self, granted: &mut Granted, half: Half) -> u32 {
+    /// The size of a half that is given anew: a lane's share, whatever others have and
+    /// do not use.
+    pub fn renew(&mut self, granted: &mut Granted, half: Half, lanes: u32) -> u32 {
         if self.unbounded {
             return MOST;
         }
         let extra = &mut granted.0[half as usize];
         self.free += *extra;
-        *extra = (self.free / 4).min(MOST - FIRST);
+        let share = self.all / 2 / lanes.max(LANES_LEAST);
+        *extra = share.min(self.free).min(MOST - FIRST);
         self.free -= *extra;
         FIRST + *extra
     }
@@ -164,12 +170,12 @@ mod tests {
     fn a_half_is_asked_for_when_all_of_it_is_done_and_not_before_it_is_full() {
         let mut credits = Credits::default();
         credits.spend(FIRST - 1);
-        assert!((1..FIRST).all(|_| !credits.done(Half::A)), "it is not used up");
+        assert!(!credits.done(Half::A, FIRST - 1), "it is not used up");
         assert_eq!(credits.room(), (Half::A, 1));
         credits.spend(1);
         assert_eq!(credits.room(), (Half::B, FIRST));
         assert!(!credits.renew(Half::A, 9), "nobody has asked");
-        assert!(credits.done(Half::A));
+        assert!(credits.done(Half::A, 1));
         credits.asked(Half::A);
         assert!(!credits.is_due(Half::A));
         credits.spend(FIRST);
@@ -182,21 +188,33 @@ mod tests {
     #[test]
     fn what_is_given_never_exceeds_the_room() {
         const ROOM: u32 = 32768;
-        let mut grants = Grants::new(Some(ROOM));
         let lanes = ROOM / 2 / (2 * FIRST);
+        let mut grants = Grants::new(Some(ROOM));
         let mut all: Vec<(Granted, [u32; 2])> =
             (0..lanes).map(|_| (Granted::default(), [FIRST; 2])).collect();
-        for round in 0..3 {
-            for (granted, sizes) in &mut all {
+        // More and more of them are there, and in use.
+        for count in [1, 8, 100, lanes] {
+            for (granted, sizes) in &mut all[..count as usize] {
                 for half in Half::BOTH {
-                    sizes[half as usize] = grants.renew(granted, half);
+                    sizes[half as usize] = grants.renew(granted, half, count);
                 }
             }
             let sum: u32 = all.iter().flat_map(|(_, sizes)| sizes).sum();
-            assert!(sum <= ROOM, "round {round}: {sum}");
+            assert!(sum <= ROOM, "{count} lanes: {sum}");
         }
-        assert_eq!(all[0].1, [MOST; 2]);
         all.into_iter().for_each(|(granted, _)| grants.take_back(granted));
         assert_eq!(grants.free, ROOM / 2);
+    }
+
+    #[test]
+    fn a_lane_gets_its_share_although_others_keep_theirs() {
+        let mut grants = Grants::new(Some(32768));
+        let mut lanes: Vec<Granted> = (0..64).map(|_| Granted::default()).collect();
+        let mut sizes = Vec::new();
+        for granted in &mut lanes {
+            sizes.extend(Half::BOTH.map(|half| grants.renew(granted, half, 64)));
+        }
+        assert!(sizes.iter().all(|size| *size == sizes[0] && *size > 100), "{sizes:?}");
+        assert_eq!(Grants::new(Some(32768)).renew(&mut Granted::default(), Half::A, 1), MOST);
     }
 }

@@ -313,8 +313,9 @@ impl Rail {
 
     /// The size of a half of the peer's credits that it gets anew, if the lane is there.
     pub fn grant(&mut self, lane: u32, half: Half) -> Option<u32> {
+        let lanes = self.lanes.iter().filter(|place| place.lane.is_some()).count() as u32;
         let of = find(&mut self.lanes, lane)?;
-        Some(self.grants.renew(&mut of.granted, half))
+        Some(self.grants.renew(&mut of.granted, half, lanes))
     }
 
     /// Takes lanes that do not move off the rail's account: a peer that is silent

@@ -18,7 +18,7 @@ const BULK_TURN: u32 = 8;
 /// The classes.
 const URGENT: usize = 0;
 const BULK: usize = 1;
-/// Flows that are looked at for having nothing left to do, when a lane is full.
+/// Flows that are looked at for having nothing left to do, when a lane is full or has no credits.
 const SWEEP: usize = 16;
 
 /// The shares of one lane.
@@ -28,6 +28,8 @@ pub struct Flows {
     free: Vec<u32>,
     /// Flows that may have something to post, in turn: by class.
     ready: [VecDeque<u32>; 2],
+    /// Flows that wait for credits: by class.
+    starved: [VecDeque<u32>; 2],
     posts: u32,
     passes: u32,
     pub packer: Option<Packer>,
@@ -50,14 +52,16 @@ impl Flows {
         self.ready[if transfer.urgent { URGENT } else { BULK }].push_back(index);
     }
 
-    /// Nothing to post.
+    /// Nothing to post now.
     pub fn is_idle(&self) -> bool {
         self.ready.iter().all(VecDeque::is_empty)
     }
 
-    /// Something to post, or to announce.
+    /// Something to post, now or with credits, or to announce.
     pub fn has_work(&self) -> bool {
-        !self.is_idle() || self.packer.as_ref().is_some_and(Packer::is_behind)
+        !self.is_idle()
+            || !self.starved.iter().all(VecDeque::is_empty)
+            || self.packer.as_ref().is_some_and(Packer::is_behind)
     }
 
     pub fn is_urgent(&self) -> bool {
@@ -77,12 +81,13 @@ impl Flows {
         let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
         self.passes = self.passes.wrapping_add(1);
         let mut left_of_batch = BATCH;
-        // What has room for the latency class may have none for the bulk class; and what
-        // starves in one leaves room for the other.
-        let mut shut = [false; 2];
-        let mut starved = 0;
+        if !self.starved.iter().all(VecDeque::is_empty) {
+            self.tend_starved(burst.countable().1, table, left);
+        }
+        // What has room for the latency class may have none for the bulk class.
+        let mut bulk_full = false;
         while left_of_batch > 0 {
-            let Some((class, most)) = self.class(shut) else { break };
+            let (class, most) = self.class(bulk_full);
             let Some(&index) = self.ready[class].front() else { break };
             let Some(flow) = self.flows[index as usize].as_mut() else {
                 self.ready[class].pop_front();
@@ -95,29 +100,26 @@ impl Flows {
             left_of_batch -= most - budget;
             self.posts = self.posts.wrapping_add(most - budget);
             match step {
-                Step::Posted => {
-                    starved = 0;
-                    if flow.end_turn() {
-                        self.ready[class].rotate_left(1);
-                    }
-                }
-                Step::Starved => {
+                Step::Posted if flow.end_turn() => {
                     self.ready[class].rotate_left(1);
-                    starved += 1;
-                    if starved >= self.ready[class].len().min(SWEEP) {
-                        (shut[class], starved) = (true, 0);
-                    }
+                }
+                Step::Posted => {}
+                Step::Starved => {
+                    self.ready[class].pop_front();
+                    self.starved[class].push_back(index);
                 }
                 Step::Shared => {
                     self.ready[class].rotate_left(1);
                     break;
                 }
                 Step::Full => {
-                    self.sweep(class, table, left);
-                    if class == URGENT {
+                    let mut ready = std::mem::take(&mut self.ready[class]);
+                    self.sweep(&mut ready, table, left);
+                    self.ready[class] = ready;
+                    if class == URGENT || self.ready[URGENT].is_empty() {
                         break;
                     }
-                    (shut[BULK], starved) = (true, 0);
+                    bulk_full = true;
                 }
                 Step::Finished => {
                     self.ready[class].pop_front();
@@ -134,26 +136,38 @@ impl Flows {
 
     /// Whose turn it is, and for how many posts: the latency class's, with a little
     /// for the others.
-    fn class(&self, shut: [bool; 2]) -> Option<(usize, u32)> {
+    fn class(&self, bulk_full: bool) -> (usize, u32) {
         let until_bulk = BULK_TURN - 1 - self.posts % BULK_TURN;
-        let waits = |class: usize| !self.ready[class].is_empty() && !shut[class];
-        match (waits(URGENT), waits(BULK)) {
-            (false, false) => None,
-            (false, true) => Some((BULK, BATCH)),
-            (true, false) => Some((URGENT, BATCH)),
-            (true, true) if until_bulk == 0 => Some((BULK, 1)),
-            (true, true) => Some((URGENT, until_bulk)),
+        match (self.ready[URGENT].is_empty(), self.ready[BULK].is_empty() || bulk_full) {
+            (true, _) => (BULK, BATCH),
+            (false, true) => (URGENT, BATCH),
+            (false, false) if until_bulk == 0 => (BULK, 1),
+            (false, false) => (URGENT, until_bulk),
         }
     }
 
-    /// On a full lane, flows for which others have claimed everything need not
-    /// wait for room.
-    fn sweep(&mut self, class: usize, table: &Table, left: &mut Vec<Left>) {
-        for _ in 0..self.ready[class].len().min(SWEEP) {
-            let Some(index) = self.ready[class].pop_front() else { return };
+    /// Flows that wait for credits are ready again when there are some; until then,
+    /// those that nobody waits for any more leave.
+    fn tend_starved(&mut self, credits: u32, table: &Table, left: &mut Vec<Left>) {
+        for class in [URGENT, BULK] {
+            let mut starved = std::mem::take(&mut self.starved[class]);
+            if credits > 0 {
+                self.ready[class].append(&mut starved);
+            } else {
+                self.sweep(&mut starved, table, left);
+            }
+            self.starved[class] = starved;
+        }
+    }
+
+    /// Flows for which others have claimed everything need not wait for room, or for
+    /// credits.
+    fn sweep(&mut self, waiting: &mut VecDeque<u32>, table: &Table, left: &mut Vec<Left>) {
+        for _ in 0..waiting.len().min(SWEEP) {
+            let Some(index) = waiting.pop_front() else { return };
             let over = self.flows[index as usize].as_mut().is_none_or(Flow::is_over);
             if !over {
-                self.ready[class].push_back(index);
+                waiting.push_back(index);
             } else {
                 self.leave_if_done(index, table, left);
             }
@@ -227,7 +241,7 @@ impl Flows {
 
     /// The lane takes nothing new: shares end as their operations come back.
     pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
         for index in 0..self.flows.len() as u32 {
             if let Some(flow) = &mut self.flows[index as usize] {
                 flow.give_up();
@@ -239,7 +253,7 @@ impl Flows {
     /// The lane is no more: every share ends, with what had arrived. The ids of
     /// the transfers are told by `left`.
     pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
         self.free.clear();
         for flow in self.flows.drain(..).flatten() {
             left.push(table.leave(flow.slot(), flow.counts()));
