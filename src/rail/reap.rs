@@ -36,7 +36,6 @@ impl Done {
 
 /// Slices of one flow that arrived, one after the other.
 struct Run {
-    work: Work,
     lane: u32,
     flow: u32,
     posts: u32,
@@ -50,13 +49,13 @@ struct Run {
 
 impl Run {
     fn of(tag: &Tag) -> Run {
-        let &Tag { work, lane, flow, read, .. } = tag;
-        Run { work, lane, flow, posts: 0, slices: 0, bytes: 0, len: 0, sampled: false, read }
+        let &Tag { lane, flow, read, .. } = tag;
+        Run { lane, flow, posts: 0, slices: 0, bytes: 0, len: 0, sampled: false, read }
     }
 
     #[inline]
     fn is_of(&self, tag: &Tag) -> bool {
-        (self.lane, self.flow, self.work) == (tag.lane, tag.flow, tag.work)
+        (self.lane, self.flow) == (tag.lane, tag.flow)
     }
 
     #[inline]
@@ -97,10 +96,10 @@ impl Rail {
     }
 
     fn finish_run(&mut self, run: &Run, now: u64) -> Done {
-        let &Run { work, lane, flow, posts, slices, .. } = run;
+        let &Run { lane, flow, posts, slices, .. } = run;
         self.account(lane, posts, (run.bytes, run.sampled), now);
         self.traffic.add(run.read, posts.into(), slices.into(), run.len);
-        Done { slices, posts, ..Done::of(work, lane, flow) }
+        Done { slices, posts, ..Done::of(Work::Slice, lane, flow) }
     }
 
     fn finish(&mut self, reaped: &Reaped, now: u64) -> Done {
@@ -177,5 +176,5 @@ fn arrived(reaped: &Reaped) -> Option<&Tag> {
     }
     // SAFETY: as above; nobody takes the op before the tag has been read.
     let tag = unsafe { &(*op).tag };
-    matches!(tag.work, Work::Slice | Work::Counted(_)).then_some(tag)
+    (tag.work == Work::Slice).then_some(tag)
 }
