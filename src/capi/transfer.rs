@@ -24,6 +24,12 @@ pub const WEFT_CLASS_LATENCY: u32 = 2;
 /// one (so not at all without pages). A range is one page. Such a page goes by itself and in one piece over one
 /// rail, up to 1 GiB (or the fabric's longest message, if that is less:
 /// `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`.
+///
+/// Each such page takes an entry of the target's completion queue. On NICs whose queue can
+/// run over (EFA's, verbs), a rail has no more than 16 to 2,048 of them on their way to a
+/// rail of the peer and waits until the peer has taken them: while a peer with
+/// manual progress does not poll, the rest waits, up to its deadline; transfers that count no
+/// pages go past.
 pub const WEFT_COUNT_PAGES: u32 = 4;
 
 /// Largest data of a notification, in bytes.

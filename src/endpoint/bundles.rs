@@ -14,8 +14,13 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 impl Worker {
-    /// Our end of the lane over which a frame about bundles came.
-    fn lane_about<'a>(&self, r: usize, peer: &Peer, body: &'a [u8]) -> Option<(usize, u32, &'a [u8])> {
+    /// Our end of the lane that a frame is about.
+    pub(super) fn lane_about<'a>(
+        &self,
+        r: usize,
+        peer: &Peer,
+        body: &'a [u8],
+    ) -> Option<(usize, u32, &'a [u8])> {
         let (remote_rail, rest) = wire::read_about_lane(body)?;
         let plan = Plan { rail: self.rails[r].rail.index, remote_rail };
         let (r, lane) = self.find_lane(peer, plan)?;

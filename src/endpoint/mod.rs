@@ -10,6 +10,7 @@ mod bundles;
 mod carry;
 pub mod core;
 mod counters;
+mod credits;
 mod failover;
 pub mod fork;
 mod greet;

@@ -195,6 +195,8 @@ impl Worker {
         }
         match header.kind {
             Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
+            Kind::Spent => return self.credits_asked(r, &peer, &header, body),
+            Kind::Granted => return self.credits_granted(r, &peer, &header, body),
             Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
             _ => {}
         }

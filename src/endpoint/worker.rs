@@ -55,6 +55,8 @@ pub struct Worker {
     pub left: Vec<Left>,
     /// Lanes whose peers should hear what was scattered.
     pub owing: Vec<(usize, u32)>,
+    /// What there is to say of credits.
+    pub words: Vec<super::credits::Word>,
     /// Frames of peers that are at home elsewhere.
     pub carried: super::carry::Queue,
     scratch: Vec<u8>,
@@ -153,6 +155,7 @@ impl Worker {
             done: Vec::new(),
             left: Vec::new(),
             owing: Vec::new(),
+            words: Vec::new(),
             carried: Default::default(),
             scratch: Vec::new(),
             fds: Vec::new(),
@@ -176,6 +179,7 @@ impl Worker {
         }
         busy |= self.settle(now);
         self.acknowledge_bundles(now);
+        self.tell_of_credits(now);
         busy |= self.talk(now);
         if now >= self.next_tick {
             self.next_tick = now + TICK_NS;
@@ -245,7 +249,8 @@ impl Worker {
         let greeting =
             self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        if !self.dirty.is_empty() || !self.owing.is_empty() || !self.carried.is_empty() {
+        let unsaid = !self.owing.is_empty() || !self.words.is_empty() || !self.carried.is_empty();
+        if !self.dirty.is_empty() || unsaid {
             Duration::from_micros(50)
         } else if greeting || stalled || self.core.table.active() > 0 || self.shutting_down {
             Duration::from_nanos(self.next_tick.saturating_sub(now).max(1000))
@@ -387,7 +392,10 @@ impl Worker {
     #[inline]
     fn finish(&mut self, r: usize, done: &Done, now: u64) {
         match done.work {
-            Work::Slice => {
+            Work::Slice | Work::Counted(_) => {
+                if let Work::Counted(half) = done.work {
+                    self.credits_done(r, done.lane, half, done.posts);
+                }
                 if done.errno != 0 {
                     // First: what the flow has counted does not stand.
                     self.lane_failed(r, done.lane, done.errno, done.provider_errno, now);

@@ -71,6 +71,9 @@ pub struct Limits {
     pub local_registration: bool,
     /// Bytes of one write that carries an immediate; 0 where none can.
     pub immediate_max: u64,
+    /// Peers' writes with immediates that the completion queue has room for, where it can
+    /// run over.
+    pub arrival_room: Option<u32>,
     /// Bytes to keep in flight towards one peer, and on the whole NIC.
     pub lane_window: u64,
     pub rail_window: u64,

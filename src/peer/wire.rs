@@ -32,6 +32,9 @@ pub enum Kind {
     Bundle = 8,
     Landed = 9,
     Unlanded = 10,
+    /// The writes that took a half of the sender's credits are done; the target gives it anew.
+    Spent = 11,
+    Granted = 12,
     /// The sender leaves; it has drained its lanes; so has who answers.
     Leave = 7,
     Bye = 5,
@@ -65,8 +68,8 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Leave, Bye, ByeAck, Ready, Import,
-            Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Message, Notify, Raise, Nothing,
+            Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye, ByeAck, Ready,
+            Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Message, Notify, Raise, Nothing,
             Atomic,
         ]
         .into_iter()

@@ -1,7 +1,7 @@
 //! What a lane posts at one go: everything is looked up once.
 
 use super::lane::Lane;
-use super::{Op, Rail, Tag, Traffic, COVERS, SENDS, URGENT_NS, URGENT_WINDOW};
+use super::{Op, Rail, Tag, Traffic, Work, COVERS, SENDS, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Delivery, Limits, Nic, Posted, Rma};
 
 pub struct Burst<'a> {
@@ -103,6 +103,24 @@ impl Burst<'_> {
         }
         let free = free.saturating_sub(self.lane_ops as usize) as u32;
         self.lane_ops.saturating_sub(self.lane.inflight_ops).min(free)
+    }
+
+    /// What a post with an immediate is for, and how many of them may follow each other.
+    #[inline]
+    pub fn countable(&self) -> (Work, u32) {
+        if self.limits.arrival_room.is_none() {
+            return (Work::Slice, u32::MAX);
+        }
+        let (half, left) = self.lane.credits.room();
+        (Work::Counted(half), left)
+    }
+
+    /// Counts posts with immediates.
+    #[inline]
+    pub fn spend(&mut self, posts: u32) {
+        if self.limits.arrival_room.is_some() {
+            self.lane.credits.spend(posts);
+        }
     }
 
     /// Counts bytes as in flight that a later post will carry: whether their

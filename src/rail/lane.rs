@@ -1,5 +1,6 @@
 //! A rail's queue towards one of a peer's rails.
 
+use super::credits::{Credits, Granted};
 use super::traffic::Glance;
 use super::window::Window;
 use crate::fabric::Route;
@@ -46,6 +47,10 @@ pub struct Lane {
     pub delivered_ns: u64,
     /// Its way to the peer is closed; it waits for its operations to come back.
     pub cut: bool,
+    /// For writes with immediates, where they need some.
+    pub credits: Credits,
+    /// What the peer has of ours.
+    pub granted: Granted,
 }
 
 impl Lane {
@@ -68,6 +73,8 @@ impl Lane {
             parked: false,
             delivered_ns: 0,
             cut: false,
+            credits: Credits::default(),
+            granted: Granted::default(),
         }
     }
 

@@ -4,6 +4,7 @@
 //! gives it back, whatever became of the transfer meanwhile.
 
 mod burst;
+mod credits;
 mod frames;
 mod lane;
 mod reap;
@@ -11,6 +12,7 @@ mod traffic;
 mod window;
 
 pub use burst::Burst;
+pub use credits::Half;
 pub use frames::Frame;
 pub use lane::{Lane, LaneState};
 pub use reap::Done;
@@ -20,6 +22,7 @@ use crate::fabric::{
     Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
 };
 use crate::status::{Error, Result, Status};
+use credits::Grants;
 use frames::Frames;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
@@ -53,6 +56,8 @@ const PAD: usize = 4096;
 pub enum Work {
     /// A post of a flow (`Tag::flow`).
     Slice,
+    /// The same with an immediate, which took a credit.
+    Counted(Half),
     /// A bundle of small pages, into the peer's landing.
     Bundle,
     /// A lane's warm-up write, or one that covers others.
@@ -140,6 +145,7 @@ pub struct Rail {
     answered: Vec<(Route, u64)>,
     /// The last post said that another would follow.
     unflushed: Option<u32>,
+    grants: Grants,
     sends: ManuallyDrop<Frames>,
     receives: ManuallyDrop<Frames>,
     pad: ManuallyDrop<Frame>,
@@ -174,6 +180,7 @@ impl Rail {
             reaped: Vec::new(),
             answered: Vec::new(),
             unflushed: None,
+            grants: Grants::new(limits.arrival_room),
             sends: ManuallyDrop::new(Frames::new(&mut *nic, SENDS, frame)?),
             receives: ManuallyDrop::new(Frames::new(&mut *nic, receives, frame)?),
             pad: ManuallyDrop::new(Frame::new(&mut *nic, PAD, true)?),
@@ -260,6 +267,7 @@ impl Rail {
             if !gone.parked {
                 self.inflight_bytes -= gone.inflight_bytes;
             }
+            self.grants.take_back(gone.granted);
             if !gone.cut {
                 self.release(gone.route);
             }
@@ -332,6 +340,13 @@ impl Rail {
         if let Some(lane) = find(&mut self.lanes, lane) {
             lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
         }
+    }
+
+    /// The size of a half of the peer's credits that it gets anew, if the lane is there.
+    pub fn grant(&mut self, lane: u32, half: Half) -> Option<u32> {
+        let lanes = self.lanes.iter().filter(|place| place.lane.is_some()).count() as u32;
+        let of = find(&mut self.lanes, lane)?;
+        Some(self.grants.renew(&mut of.granted, half, lanes))
     }
 
     /// Takes lanes that do not move off the rail's account: a peer that is silent

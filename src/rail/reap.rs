@@ -123,7 +123,7 @@ impl Rail {
             self.traffic.errors.add(1);
         }
         match tag.work {
-            Work::Slice | Work::Bundle | Work::Warm => {
+            Work::Slice | Work::Counted(_) | Work::Bundle | Work::Warm => {
                 if tag.len > 0 && errno == 0 {
                     self.traffic.add(tag.read, 1, tag.slices.into(), tag.len);
                 }

@@ -45,6 +45,8 @@ pub struct Flow {
     pass: u32,
     packing: Packing,
     urgent: bool,
+    /// Posts of it may take credits.
+    counted: bool,
     next: u64,
     end: u64,
     at: Position,
@@ -88,6 +90,8 @@ pub enum Step {
     Posted,
     /// The lane or rail has no room: try again after completions.
     Full,
+    /// What is next takes a credit, and the lane has none: other flows may go on.
+    Starved,
     /// The flow has its share of this pass.
     Shared,
     /// Nothing more to post in this flow.
@@ -114,6 +118,7 @@ impl Flow {
             pass: 0,
             packing: share.packing,
             urgent: transfer.urgent,
+            counted: transfer.is_counted(),
             next: 0,
             end: 0,
             at: Position::default(),
@@ -247,25 +252,30 @@ impl Flow {
             return Step::Finished;
         }
         let index = self.claims.tag(index);
-        if self.urgent {
+        let starved = self.counted && burst.countable().1 == 0;
+        if self.urgent && !starved {
             burst.hurry();
         }
         let room = burst.room(self.urgent);
         if room == 0 {
             return Step::Full;
         }
-        if self.next == self.end && !self.exhausted && self.quota == 0 && self.again.is_empty() {
+        let has_claim = self.next != self.end || !self.again.is_empty();
+        if !has_claim && !self.exhausted && (self.quota == 0 || starved) {
             if slot.cursor.load(Relaxed) < transfer.slices {
-                return Step::Shared;
+                return if starved { Step::Starved } else { Step::Shared };
             }
             self.exhausted = true;
         }
-        if self.next == self.end && !self.claim(slot, transfer, room) {
+        if self.next == self.end && !self.claim(slot, transfer, burst, room) {
             return self.cover(burst, index, budget);
         }
         let view = transfer.view();
         if self.layer.index != self.at.layer {
             self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
+        }
+        if starved && self.layer.immediate.is_some() {
+            return Step::Starved;
         }
         if slot.first_post.load(Relaxed) == 0 {
             slot.first_post.store(burst.now, Relaxed);
@@ -323,6 +333,10 @@ impl Flow {
             if slice.len < bundle_below {
                 break;
             }
+            let (work, credits) = self.work(burst);
+            if credits == 0 {
+                break;
+            }
             let (descriptor, key) = (self.layer.descriptor, self.layer.key);
             let mut gathered = Gathered { count: 1, bytes: slice.len, slices: slice.slices, after };
             segments[0] = self.layer.segment(&slice);
@@ -346,7 +360,7 @@ impl Flow {
                 // Only when the next post of this claim follows at once.
                 more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
             };
-            let tag = Tag { len: bytes, ..Tag::new(Work::Slice, 0, index, slices as u32) };
+            let tag = Tag { len: bytes, ..Tag::new(work, 0, index, slices as u32) };
             // SAFETY: the memory stays registered while the slot is held, and the rail keeps the
             // op until the NIC gives it back.
             match unsafe { burst.post(rma, bytes, tag) } {
@@ -356,6 +370,9 @@ impl Flow {
                     break;
                 }
                 Posted::Failed(errno) => return Step::Failed(errno),
+            }
+            if self.layer.immediate.is_some() {
+                burst.spend(1);
             }
             self.uncovered = !read && burst.lane.uncovered > 0;
             if self.uncovered {
@@ -380,7 +397,9 @@ impl Flow {
     ) -> Step {
         let len = geometry.slice_len();
         let Layer { descriptor, key, immediate, .. } = self.layer;
-        let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
+        let (work, credits) = self.work(burst);
+        let run = run.min(credits.into());
+        let tag = Tag { len, ..Tag::new(work, 0, index, 1) };
         let mut segment = Segment::default();
         let mut posted = 0;
         let mut outcome = Step::Posted;
@@ -408,6 +427,9 @@ impl Flow {
                 }
             }
         }
+        if immediate.is_some() {
+            burst.spend(posted as u32);
+        }
         if posted > 0 && !read {
             self.uncovered = burst.lane.uncovered > 0;
             self.last = (segment, descriptor, key);
@@ -418,6 +440,15 @@ impl Flow {
         self.turn = self.turn.saturating_sub(posted * len);
         *budget -= posted as u32;
         outcome
+    }
+
+    /// What the next post is for, and how many there may be.
+    #[inline]
+    fn work(&self, burst: &Burst) -> (Work, u32) {
+        match self.layer.immediate {
+            None => (Work::Slice, u32::MAX),
+            Some(_) => burst.countable(),
+        }
     }
 
     /// Leaves of a slice what has not been posted yet, and what there is room for.
@@ -520,7 +551,7 @@ impl Flow {
 
     /// Claims the next run of slices, of about as many bytes as there is room for;
     /// false when there are no more.
-    fn claim(&mut self, slot: &Slot, transfer: &Move, room: u64) -> bool {
+    fn claim(&mut self, slot: &Slot, transfer: &Move, burst: &Burst, room: u64) -> bool {
         let (view, slices) = (transfer.view(), transfer.slices);
         if let Some(run) = self.again.pop() {
             self.take(run, view);
@@ -532,7 +563,9 @@ impl Flow {
             return false;
         }
         let fair = unclaimed / (2 * self.sharers);
-        let most = (room.min(PIECE) / view.slice_len()).clamp(1, CLAIM_MAX);
+        // What a lane has no credits for, another may have.
+        let limit = if self.counted { burst.countable().1.into() } else { CLAIM_MAX };
+        let most = (room.min(PIECE) / view.slice_len()).clamp(1, CLAIM_MAX.min(limit).max(1));
         let run = fair.clamp(1, most).min(self.quota.max(1));
         let start = slot.cursor.fetch_add(run, Relaxed);
         if start >= slices {

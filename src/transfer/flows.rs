@@ -19,7 +19,7 @@ const BULK_TURN: u32 = 8;
 /// The classes.
 const URGENT: usize = 0;
 const BULK: usize = 1;
-/// Flows that are looked at for having nothing left to do, when a lane is full.
+/// Flows that are looked at for having nothing left to do, when a lane is full or has no credits.
 const SWEEP: usize = 16;
 
 /// The shares of one lane.
@@ -29,6 +29,8 @@ pub struct Flows {
     free: Vec<u32>,
     /// Flows that may have something to post, in turn: by class.
     ready: [VecDeque<u32>; 2],
+    /// Flows that wait for credits: by class.
+    starved: [VecDeque<u32>; 2],
     posts: u32,
     passes: u32,
     pub packer: Option<Packer>,
@@ -51,14 +53,16 @@ impl Flows {
         self.ready[if transfer.urgent { URGENT } else { BULK }].push_back(index);
     }
 
-    /// Nothing to post.
+    /// Nothing to post now.
     pub fn is_idle(&self) -> bool {
         self.ready.iter().all(VecDeque::is_empty)
     }
 
-    /// Something to post, or to announce.
+    /// Something to post, now or with credits, or to announce.
     pub fn has_work(&self) -> bool {
-        !self.is_idle() || self.packer.as_ref().is_some_and(Packer::is_behind)
+        !self.is_idle()
+            || !self.starved.iter().all(VecDeque::is_empty)
+            || self.packer.as_ref().is_some_and(Packer::is_behind)
     }
 
     pub fn is_urgent(&self) -> bool {
@@ -78,6 +82,9 @@ impl Flows {
         let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
         self.passes = self.passes.wrapping_add(1);
         let mut left_of_batch = BATCH;
+        if !self.starved.iter().all(VecDeque::is_empty) {
+            self.tend_starved(burst.countable().1, table, left);
+        }
         // What has room for the latency class may have none for the bulk class.
         let mut bulk_full = false;
         while left_of_batch > 0 {
@@ -98,12 +105,18 @@ impl Flows {
                     self.ready[class].rotate_left(1);
                 }
                 Step::Posted => {}
+                Step::Starved => {
+                    self.ready[class].pop_front();
+                    self.starved[class].push_back(index);
+                }
                 Step::Shared => {
                     self.ready[class].rotate_left(1);
                     break;
                 }
                 Step::Full => {
-                    self.sweep(class, table, left);
+                    let mut ready = std::mem::take(&mut self.ready[class]);
+                    self.sweep(&mut ready, table, left);
+                    self.ready[class] = ready;
                     if class == URGENT || self.ready[URGENT].is_empty() {
                         break;
                     }
@@ -134,14 +147,28 @@ impl Flows {
         }
     }
 
-    /// On a full lane, flows for which others have claimed everything need not
-    /// wait for room.
-    fn sweep(&mut self, class: usize, table: &Table, left: &mut Vec<Left>) {
-        for _ in 0..self.ready[class].len().min(SWEEP) {
-            let Some(index) = self.ready[class].pop_front() else { return };
+    /// Flows that wait for credits are ready again when there are some; until then,
+    /// those that nobody waits for any more leave.
+    fn tend_starved(&mut self, credits: u32, table: &Table, left: &mut Vec<Left>) {
+        for class in [URGENT, BULK] {
+            let mut starved = std::mem::take(&mut self.starved[class]);
+            if credits > 0 {
+                self.ready[class].append(&mut starved);
+            } else {
+                self.sweep(&mut starved, table, left);
+            }
+            self.starved[class] = starved;
+        }
+    }
+
+    /// Flows for which others have claimed everything need not wait for room, or for
+    /// credits.
+    fn sweep(&mut self, waiting: &mut VecDeque<u32>, table: &Table, left: &mut Vec<Left>) {
+        for _ in 0..waiting.len().min(SWEEP) {
+            let Some(index) = waiting.pop_front() else { return };
             let over = self.flows[index as usize].as_mut().is_none_or(Flow::is_over);
             if !over {
-                self.ready[class].push_back(index);
+                waiting.push_back(index);
             } else {
                 self.leave_if_done(index, table, left);
             }
@@ -224,7 +251,7 @@ impl Flows {
 
     /// The lane failed, and other lanes will do what it has not done.
     pub fn suspend(&mut self) {
-        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
         self.flows.iter_mut().flatten().for_each(Flow::suspend);
     }
 
@@ -236,7 +263,7 @@ impl Flows {
 
     /// The lane takes nothing new: shares end as their operations come back.
     pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
         for index in 0..self.flows.len() as u32 {
             if let Some(flow) = &mut self.flows[index as usize] {
                 flow.give_up();
@@ -248,7 +275,7 @@ impl Flows {
     /// The lane is no more: every share ends, with what had arrived. The ids of
     /// the transfers are told by `left`.
     pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
         self.free.clear();
         for flow in self.flows.drain(..).flatten() {
             left.push(table.leave(flow.slot(), flow.counts()));

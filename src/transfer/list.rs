@@ -122,6 +122,11 @@ impl Part {
         direction == Direction::Write && self.raises.is_some_and(|raises| raises.immediates)
     }
 
+    /// Some of its posts carry an immediate.
+    pub fn is_counted(&self, direction: Direction) -> bool {
+        self.counted && self.tells(direction)
+    }
+
     /// What the post of an entry carries.
     #[inline]
     pub fn immediate_of(&self, entry: u64, direction: Direction) -> Option<Immediate> {

@@ -70,6 +70,15 @@ impl Move {
         self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
     }
 
+    /// Some of its posts carry an immediate.
+    #[inline]
+    pub fn is_counted(&self) -> bool {
+        match self.view() {
+            View::Pages(_) => self.page_immediate().is_some(),
+            View::List(_, part) => part.is_counted(self.direction),
+        }
+    }
+
     /// The peer hears of it after the last byte.
     pub fn is_announced(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end > 0);

@@ -111,6 +111,7 @@ impl HostNic {
             virtual_addresses: true,
             local_registration: false,
             immediate_max: u64::MAX,
+            arrival_room: None,
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };

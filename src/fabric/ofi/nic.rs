@@ -17,9 +17,11 @@ use std::ptr;
 
 /// A frame must fit into what every provider takes without a rendezvous.
 const MESSAGE_MAX: usize = 8192;
-/// Arrivals of peers' writes that a completion queue has room for beside our own operations:
-/// they come unasked.
-const ARRIVALS: usize = 8192;
+/// Entries of a completion queue that grows by itself.
+const QUEUE: usize = 8192;
+/// Of one that can run over: arrivals of peers' writes come unasked. What NICs have at most;
+/// enough for the first credits of a thousand lanes.
+const QUEUE_FIXED: usize = 32768;
 /// shm holds back messages above this when no receive is posted.
 const MESSAGE_MAX_SHM: usize = 4096;
 const STALE_NAMES: usize = 16;
@@ -130,22 +132,12 @@ impl OfiNic {
                 fi_av_open(self.domain, &mut av_attr, &mut self.av, null),
             )?;
             let mut cq_attr: fi_cq_attr = zeroed();
-            cq_attr.size = self.limits.tx_depth + self.limits.rx_depth + ARRIVALS;
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
-            cq_attr.wait_obj = fi_wait_obj::FI_WAIT_FD;
-            let mut opened = match waits {
-                true => fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null),
-                false => -FI_ENOSYS,
-            };
-            if opened == 0 {
+            check(source, "opening the completion queue", self.open_queue(&mut cq_attr, waits))?;
+            if self.waits_on(&cq_attr) {
                 let asked = fi_control(&mut (*self.cq).fid, FI_GETWAIT, (&raw mut self.wait_fd).cast());
                 check(source, "asking for the completion queue's descriptor", asked)?;
-            } else {
-                // Not every provider has descriptors.
-                cq_attr.wait_obj = fi_wait_obj::FI_WAIT_NONE;
-                opened = fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null);
             }
-            check(source, "opening the completion queue", opened)?;
             check(source, "opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
             let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
             check(source, "binding the completion queue", bound)?;
@@ -159,6 +151,44 @@ impl OfiNic {
             self.address = name;
         }
         Ok(())
+    }
+
+    /// Entries that our own operations may take.
+    fn own_entries(&self) -> usize {
+        2 * (self.limits.tx_depth + self.limits.rx_depth)
+    }
+
+    /// Opens the completion queue, as large as the provider lets it be, and with a descriptor
+    /// if it has one and it is wanted.
+    ///
+    /// # Safety
+    /// The domain must be open.
+    unsafe fn open_queue(&mut self, attr: &mut fi_cq_attr, waits: bool) -> i32 {
+        let fixed = self.limits.arrival_room.is_some();
+        let mut size = if fixed { QUEUE_FIXED } else { QUEUE + self.own_entries() };
+        loop {
+            let mut opened = -FI_ENOSYS;
+            for wait_obj in [fi_wait_obj::FI_WAIT_FD, fi_wait_obj::FI_WAIT_NONE] {
+                if opened != 0 && (waits || wait_obj == fi_wait_obj::FI_WAIT_NONE) {
+                    (attr.size, attr.wait_obj) = (size, wait_obj);
+                    // SAFETY: as the caller promised.
+                    opened = unsafe { fi_cq_open(self.domain, attr, &mut self.cq, ptr::null_mut()) };
+                }
+            }
+            if opened == 0 && fixed {
+                // The provider says what it made of our wish.
+                let room = attr.size.saturating_sub(self.own_entries());
+                self.limits.arrival_room = Some(room.try_into().unwrap_or(u32::MAX));
+            }
+            size /= 2;
+            if opened == 0 || size < self.own_entries() {
+                return opened;
+            }
+        }
+    }
+
+    fn waits_on(&self, attr: &fi_cq_attr) -> bool {
+        attr.wait_obj == fi_wait_obj::FI_WAIT_FD
     }
 
     fn close_registrations(&mut self) -> Result<()> {
@@ -190,6 +220,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         } else {
             Delivery::Each
         };
+        let queues_grow = ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
         let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
         let limits = Limits {
@@ -210,6 +241,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
             immediate_max: if domain.cq_data_size < size_of::<u32>() { 0 } else { ep.max_msg_size as u64 },
+            // tcp and shm queue in software, without an end.
+            arrival_room: (!queues_grow).then_some(0),
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };
