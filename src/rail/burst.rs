@@ -140,7 +140,7 @@ impl Burst<'_> {
     pub unsafe fn post(&mut self, mut rma: Rma<'_>, bytes: u64, mut tag: Tag) -> Posted {
         let Some(op) = self.free_ops.pop() else { return Posted::Again };
         let delivery = self.limits.delivery;
-        let (mut uncovered, mut covering) = (self.lane.uncovered, self.lane.covering);
+        let mut uncovered = self.lane.uncovered;
         if rma.read || delivery != Delivery::Covers {
             rma.delivered = delivery == Delivery::Each;
             tag.bytes = bytes;
@@ -149,7 +149,7 @@ impl Burst<'_> {
             rma.delivered |= uncovered >= self.window(false) / COVERS;
             if rma.delivered {
                 tag.bytes = uncovered;
-                covering += uncovered;
+                self.lane.covering += uncovered;
                 uncovered = 0;
             }
         }
@@ -162,17 +162,19 @@ impl Burst<'_> {
         let posted = unsafe { self.nic.rma(&rma, self.lane.route, op.cast()) };
         if posted != Posted::Yes {
             self.free_ops.push(op);
-            return self.not_posted(posted, tag.sampled);
+            let covers = if delivery == Delivery::Covers && rma.delivered { tag.bytes } else { 0 };
+            return self.not_posted(posted, covers, tag.sampled);
         }
         self.more = rma.more;
-        (self.lane.uncovered, self.lane.covering) = (uncovered, covering);
+        self.lane.uncovered = uncovered;
         self.ops += 1;
         self.bytes += bytes;
         posted
     }
 
     #[cold]
-    fn not_posted(&mut self, posted: Posted, sampled: bool) -> Posted {
+    fn not_posted(&mut self, posted: Posted, covers: u64, sampled: bool) -> Posted {
+        self.lane.covering -= covers;
         if sampled {
             self.lane.window.forget();
         }
