@@ -44,7 +44,7 @@ fn take(core: &Core, link: &mut Link, at: usize) {
     count_lanes(link);
     if link.approaches.has_others() {
         for worker in (0..core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0) {
-            core.inboxes[worker].command(Command::DropLanes { peer: link.peer.id, keep: rails });
+            core.inboxes[worker].command(Command::DropLanes { peer: link.peer.id, keep: rails, ended: None });
         }
     }
 }

@@ -37,6 +37,8 @@ use std::sync::Arc;
 const SUSPECT_NS: u64 = 100_000_000;
 /// It has failed after so many more looks (one a tick) that saw others move.
 const LOOKS: u32 = 100;
+/// What has ended waits so long for the NIC before its lane is cut.
+const LATE_NS: u64 = 100_000_000;
 /// A slow lane may take this many times as long as its rate says.
 const SLOW: u64 = 4;
 /// Workers that may pass on what none of them has a lane for.
@@ -99,6 +101,33 @@ impl Worker {
             for worker in (0..self.core.inboxes.len()).filter(|worker| peer.workers & 1 << worker != 0) {
                 self.core.inboxes[worker].command(Command::Probe { peer: peer.id });
             }
+        }
+    }
+
+    /// Completions of what has ended early wait until the NICs have given back what they
+    /// had of it: nothing touches the caller's memory afterwards. A lane that does not
+    /// is cut; where that cannot be, the completion comes all the same.
+    pub(super) fn release_late(&mut self, now: u64) {
+        if self.core.table.late() == 0 {
+            return;
+        }
+        let core = self.core.clone();
+        let mut stuck = Vec::new();
+        for (r, work) in self.rails.iter_mut().enumerate() {
+            for lane in work.lanes.iter_mut().flatten() {
+                let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
+                let cuts = work.rail.limits().cuts && !lane.closing && lane.peer.has_other_lane(plan);
+                for flow in lane.flows.overdue(now, LATE_NS) {
+                    if cuts {
+                        stuck.push((r, lane.lane));
+                        break;
+                    }
+                    core.table.publish_late(flow.slot());
+                }
+            }
+        }
+        for (r, lane) in stuck {
+            self.lane_failed(r, lane, libc::ETIMEDOUT, 0, now);
         }
     }
 
@@ -220,7 +249,7 @@ impl Worker {
         let rail = &self.rails[r].rail;
         let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(gone.lane) };
         let (peer, errno) = (gone.peer.clone(), gone.errno);
-        for flow in gone.flows.take_suspended() {
+        for flow in gone.flows.take_suspended(&self.core.table) {
             self.give_away(flow, plan, errno);
         }
         let work = &mut self.rails[r];

@@ -11,7 +11,7 @@ use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// Between hellos that are not answered.
@@ -371,12 +371,19 @@ impl Worker {
 
     /// A peer has ended, or only the rails in `keep` serve it: the other lanes take
     /// nothing new, and go when the fabric has given back what they have in flight.
-    pub fn drop_lanes(&mut self, peer: u64, keep: u64) {
+    pub fn drop_lanes(&mut self, peer: u64, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
         for of in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
             if of.peer.id == peer && of.fence.is_some() {
                 of.fence = None;
             }
         }
+        self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
+        if let Some((_, others)) = ended {
+            others.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn drop_all_but(&mut self, peer: u64, keep: u64, cut: bool) {
         let Some(lanes) = self.lanes_of.get_mut(place(peer)) else { return };
         // A successor at the same place may have lanes here already.
         let of_peer = |(r, lane): &(usize, u32)| {
@@ -389,6 +396,9 @@ impl Worker {
             let work = &mut self.rails[r];
             if let Some(l) = work.rail.lane_mut(lane) {
                 l.state = LaneState::Down;
+            }
+            if cut && work.rail.limits().cuts {
+                work.rail.cut_lane(lane);
             }
             if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
                 of.closing = true;

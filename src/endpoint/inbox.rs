@@ -12,7 +12,7 @@ use crossbeam_queue::ArrayQueue;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{fence, AtomicBool, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub enum Command {
     DropLanes {
         peer: u64,
         keep: u64,
+        /// Of a peer that has ended: whether they are cut, and who has yet to do it.
+        ended: Option<(bool, Arc<AtomicUsize>)>,
     },
     DrainLanes {
         peer: u64,
@@ -166,6 +168,9 @@ impl Command {
             Command::Register { reply, .. } => reply.put(Err(Error::closed())),
             // The rails are closed, and the registrations with them.
             Command::Deregister { reply, .. } => reply.put(Ok(())),
+            Command::DropLanes { ended: Some((_, others)), .. } => {
+                others.fetch_sub(1, Ordering::AcqRel);
+            }
             _ => {}
         }
     }

@@ -10,10 +10,25 @@ use crate::peer::{status_of_end, Peer, PeerState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
 /// A link that has been silent for so long says something: where a fabric tells
 /// of a dead peer, it tells only who sends to it.
 const HEARTBEAT_NS: u64 = 1_000_000_000;
+
+/// A NIC that has not given back by then what a peer left is not waited for.
+const OFF_NS: u64 = 300_000_000;
+
+/// A peer that has ended, and whose PEER_DOWN is to come.
+pub struct Leaving {
+    peer: u64,
+    /// If it was up.
+    down: Option<Completion>,
+    /// Workers that have not dropped its lanes.
+    others: Arc<AtomicUsize>,
+    since: u64,
+}
 
 fn warn_of_loss(peer: &Peer, outcome: Outcome) {
     match (outcome.rail, outcome.provider_errno) {
@@ -74,24 +89,59 @@ impl Worker {
         }
         core.forget_importer(peer);
         core.peers.remove(&link.peer);
-        for worker in 0..core.inboxes.len() {
-            if link.peer.workers & 1 << worker != 0 && worker != self.index {
-                core.inboxes[worker].command(Command::DropLanes { peer, keep: 0 });
-            }
-        }
-        self.drop_lanes(peer, 0);
-        let connects = std::mem::take(&mut *link.peer.connects.lock());
+        // A peer that has drained, and was told, has nothing under way that could land.
+        let drained =
+            link.parting.as_ref().is_some_and(|parting| parting.heard && parting.draining.is_empty());
+        let away = self.send_away(&link.peer, !drained);
         let completion = |kind| Completion::new(kind, outcome, peer, now);
-        if link.up {
-            core.table.await_publication();
-            core.queue.publish(completion(completion::KIND_PEER_DOWN));
-        } else {
+        let down = link.up.then(|| completion(completion::KIND_PEER_DOWN));
+        if !link.up {
             core.queue.unreserve(1 + link.accepted as u64);
         }
-        for user_data in connects {
+        self.leaving.push(Leaving { peer, down, others: away, since: now });
+        self.see_off(now, false);
+        for user_data in std::mem::take(&mut *link.peer.connects.lock()) {
             let completion = Completion::new(completion::KIND_PEER_UP, ended, peer, now);
             core.queue.publish(Completion { user_data, ..completion });
         }
+    }
+
+    /// Has all workers drop a peer's lanes: how many have not yet.
+    fn send_away(&mut self, peer: &Peer, cut: bool) -> Arc<AtomicUsize> {
+        let core = self.core.clone();
+        let here = self.index;
+        let workers: Vec<usize> = (0..core.inboxes.len())
+            .filter(|worker| peer.workers & 1 << worker != 0 && *worker != here)
+            .collect();
+        let others = Arc::new(AtomicUsize::new(workers.len() + 1));
+        for worker in workers {
+            let ended = Some((cut, others.clone()));
+            if core.inboxes[worker]
+                .try_command(Command::DropLanes { peer: peer.id, keep: 0, ended })
+                .is_some()
+            {
+                others.fetch_sub(1, Ordering::AcqRel); // Its rails are closed.
+            }
+        }
+        self.drop_lanes(peer.id, 0, Some((cut, others.clone())));
+        others
+    }
+
+    /// Publishes the PEER_DOWN of peers that have ended: when no lane of theirs works any
+    /// more, and all that was outstanding has its completion.
+    pub(super) fn see_off(&mut self, now: u64, all: bool) {
+        let core = self.core.clone();
+        self.leaving.retain(|leaving| {
+            let working = leaving.others.load(Ordering::Acquire) != 0 || core.table.has_late(leaving.peer);
+            if working && !all && now.saturating_sub(leaving.since) < OFF_NS {
+                return true;
+            }
+            if let Some(down) = leaving.down {
+                core.table.await_publication();
+                core.queue.publish(down);
+            }
+            false
+        });
     }
 
     /// What is due: connects that took too long, stragglers, byes not answered.
@@ -144,7 +194,9 @@ impl Worker {
             self.deliver(peer, REQUESTS, now);
             self.mark(peer);
         }
-        if self.shutting_down && self.links.iter().all(Option::is_none) {
+        self.see_off(now, false);
+        let none_left = self.links.iter().all(Option::is_none) && self.leaving.is_empty();
+        if self.shutting_down && none_left {
             self.core.said_bye(self.index);
         }
     }

@@ -7,6 +7,7 @@
 use super::core::Core;
 use super::failover::{Fence, Health};
 use super::inbox::{Command, RailRegistrations};
+use super::links::Leaving;
 use super::part::Drain;
 use super::{EndpointConfig, Idle, PackingMode};
 use crate::fabric::{Access, HostRange};
@@ -57,6 +58,8 @@ pub struct Worker {
     pub owing: Vec<(usize, u32)>,
     /// What there is to say of credits.
     pub words: Vec<super::credits::Word>,
+    /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
+    pub leaving: Vec<Leaving>,
     /// Frames of peers that are at home elsewhere.
     pub carried: super::carry::Queue,
     scratch: Vec<u8>,
@@ -155,6 +158,7 @@ impl Worker {
             done: Vec::new(),
             left: Vec::new(),
             owing: Vec::new(),
+            leaving: Vec::new(),
             words: Vec::new(),
             carried: Default::default(),
             scratch: Vec::new(),
@@ -252,7 +256,12 @@ impl Worker {
         let unsaid = !self.owing.is_empty() || !self.words.is_empty() || !self.carried.is_empty();
         if !self.dirty.is_empty() || unsaid {
             Duration::from_micros(50)
-        } else if greeting || stalled || self.core.table.active() > 0 || self.shutting_down {
+        } else if greeting
+            || stalled
+            || !self.leaving.is_empty()
+            || self.core.table.active() > 0
+            || self.shutting_down
+        {
             Duration::from_nanos(self.next_tick.saturating_sub(now).max(1000))
         } else {
             Duration::from_millis(100)
@@ -366,7 +375,7 @@ impl Worker {
             let Some(of) = rails[r].flows_for(peer, lane, view).filter(|_| chosen < wanted) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
-            of.begin(slot, transfer, Share { sharers, packing, early: early.is_some(), again });
+            of.begin(slot, transfer, Share { sharers, packing, early: early.is_some(), again }, &core.table);
             chosen += 1;
         }
         // The hand-over's hold becomes the first flow's.
@@ -534,6 +543,7 @@ impl Worker {
         self.tend_links(now);
         self.advance_drains(now);
         self.watch_lanes(now);
+        self.release_late(now);
         self.bring_lanes_back(now);
         self.tell_health(now);
         self.rails.iter_mut().for_each(|work| work.rail.park(now));
@@ -547,7 +557,7 @@ impl Worker {
             }
             Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
             Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
-            Command::DropLanes { peer, keep } => self.drop_lanes(peer, keep),
+            Command::DropLanes { peer, keep, ended } => self.drop_lanes(peer, keep, ended),
             Command::DrainLanes { peer } => self.drain_lanes(peer, now),
             Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
             Command::LaneBroken { peer, plan, outcome, told } => {
@@ -650,6 +660,7 @@ impl Worker {
         let now = self.core.clock.now();
         self.close_inbox(now);
         self.settle(now);
+        self.see_off(now, true);
         outcome
     }
 
@@ -665,6 +676,9 @@ impl Worker {
             match command {
                 Command::Register { reply, .. } => reply.put(Err(Error::closed())),
                 Command::Deregister { reply, .. } => reply.put(Ok(())),
+                Command::DropLanes { ended: Some((_, others)), .. } => {
+                    others.fetch_sub(1, Ordering::AcqRel);
+                }
                 Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
                 Command::Join { id, .. } | Command::Atomic { id, .. } => {
                     core.abandon(id, Outcome::of(Status::Canceled), now)

@@ -67,6 +67,8 @@ pub struct Flow {
     spoilt: bool,
     /// Its lane failed: it waits until others may take what it has.
     suspended: bool,
+    /// Since when its operation has ended and waits for the NIC; 0: it does not.
+    late_ns: u64,
     /// Writes were posted that no delivered one covers yet.
     uncovered: bool,
     /// The last write: a segment, and what it was posted with.
@@ -132,6 +134,7 @@ impl Flow {
             early: share.early,
             spoilt: false,
             suspended: false,
+            late_ns: 0,
             uncovered: false,
             last: (Segment::default(), std::ptr::null_mut(), 0),
         }
@@ -166,6 +169,17 @@ impl Flow {
     pub fn suspend(&mut self) {
         self.spoil();
         self.suspended = true;
+    }
+
+    /// Whether its operation has ended, and has waited longer than this for the NIC.
+    pub fn is_overdue(&mut self, now: u64, grace_ns: u64) -> bool {
+        if !Table::is_late(self.slot()) {
+            return false;
+        }
+        if self.late_ns == 0 {
+            self.late_ns = now;
+        }
+        now.saturating_sub(self.late_ns) > grace_ns
     }
 
     /// Slices of a suspended flow that have arrived, and the runs that have not.

@@ -38,8 +38,12 @@ pub struct Flows {
 
 impl Flows {
     /// Begins a share; the caller's hold on the slot becomes the flow's.
-    pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: Share) {
-        let flow = Flow::new(slot, transfer, share);
+    pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: Share, table: &Table) {
+        let wanted = table.carry(slot);
+        let mut flow = Flow::new(slot, transfer, share);
+        if !wanted {
+            flow.give_up();
+        }
         let index = match self.free.pop() {
             Some(index) => {
                 self.flows[index as usize] = Some(flow);
@@ -237,7 +241,7 @@ impl Flows {
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
         let place = &mut self.flows[index as usize];
         if let Some(flow) = place.take_if(|flow| flow.is_done()) {
-            left.push(table.leave(flow.slot(), flow.counts()));
+            left.push(end(table, &flow));
             self.free.push(index);
         }
     }
@@ -256,9 +260,18 @@ impl Flows {
     }
 
     /// The flows that were suspended.
-    pub fn take_suspended(&mut self) -> Vec<Flow> {
+    pub fn take_suspended(&mut self, table: &Table) -> Vec<Flow> {
         self.free.clear();
-        self.flows.drain(..).flatten().collect()
+        let flows: Vec<Flow> = self.flows.drain(..).flatten().collect();
+        flows.iter().for_each(|flow| table.put_down(flow.slot()));
+        flows
+    }
+
+    /// Flows whose operations have ended, and that the NIC has not given back for longer
+    /// than this.
+    pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = &Flow> {
+        let flows = self.flows.iter_mut().flatten();
+        flows.filter_map(move |flow| flow.is_overdue(now, grace_ns).then_some(&*flow))
     }
 
     /// The lane takes nothing new: shares end as their operations come back.
@@ -278,7 +291,13 @@ impl Flows {
         self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
         self.free.clear();
         for flow in self.flows.drain(..).flatten() {
-            left.push(table.leave(flow.slot(), flow.counts()));
+            left.push(end(table, &flow));
         }
     }
+}
+
+/// A flow ends: no NIC works for it.
+fn end(table: &Table, flow: &Flow) -> Left {
+    table.put_down(flow.slot());
+    table.leave(flow.slot(), flow.counts())
 }

@@ -175,10 +175,30 @@ pub struct Slot {
     pub first_post: AtomicU64,
     /// Of a transfer that its peer heard of early: what has happened since.
     early: AtomicU8,
+    /// Flows that NICs may be at work for.
+    carried: AtomicU32,
+    late: AtomicU8,
+    /// How an operation ended while NICs were at work for it (`late`).
+    ending: UnsafeCell<Option<Ending>>,
     pub(super) whole: Whole,
 }
 
-// SAFETY: `body` is written only by the one who took the slot (before its id is known to anyone)
+/// Of `Slot::late`: its completion waits for the NICs; somebody publishes it.
+const WAITS: u8 = 1;
+const PUBLISHED: u8 = 2;
+
+/// What a completion will say.
+#[derive(Clone, Copy)]
+struct Ending {
+    outcome: Outcome,
+    /// Who it names, if not the body's.
+    peer: Option<u64>,
+    value: u64,
+    now: u64,
+}
+
+// SAFETY: `ending` is written by the one who ended the operation, and read by the one who takes
+// `late` from `WAITS`. `body` is written only by the one who took the slot (before its id is known to anyone)
 // and by the last holder; holders only read it.
 unsafe impl Sync for Slot {}
 // SAFETY: all parts can move between threads.
@@ -210,6 +230,8 @@ pub struct Table {
     /// No deadline is earlier than this.
     next_deadline: CachePadded<AtomicU64>,
     active: CachePadded<AtomicU64>,
+    /// Operations that have ended, and whose completions wait for NICs.
+    waiting: CachePadded<AtomicU64>,
     pub tally: Tally,
     /// Who ends an operation passes it until the completion is in its queue.
     gate: Gate,
@@ -231,6 +253,7 @@ impl Table {
             free: CachePadded::new(AtomicU64::new(0)),
             next_deadline: CachePadded::new(AtomicU64::new(u64::MAX)),
             active: CachePadded::new(AtomicU64::new(0)),
+            waiting: CachePadded::new(AtomicU64::new(0)),
             tally: Tally::new(),
             gate: Gate::new(),
         }
@@ -322,6 +345,7 @@ impl Table {
         slot.cursor.store(0, Ordering::Relaxed);
         slot.first_post.store(0, Ordering::Relaxed);
         slot.early.store(0, Ordering::Relaxed);
+        slot.late.store(0, Ordering::Relaxed);
         if body.queue.is_some() {
             self.tally.begun(body.kind);
             self.active.fetch_add(1, Ordering::Relaxed);
@@ -445,6 +469,57 @@ impl Table {
         slot.state.load(Ordering::Acquire) >> 8 << 32 | slot.index as u64
     }
 
+    /// A flow is with a lane from now on: NICs may work for it. False: nobody wants it
+    /// any more.
+    pub fn carry(&self, slot: &Slot) -> bool {
+        slot.carried.fetch_add(1, Ordering::SeqCst);
+        // Who ended it before has not seen this; who ends it after waits.
+        slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE
+    }
+
+    /// No NIC works for a flow any more. It leaves, or goes to another lane.
+    pub fn put_down(&self, slot: &Slot) {
+        if slot.carried.fetch_sub(1, Ordering::SeqCst) == 1 && slot.late.load(Ordering::SeqCst) == WAITS {
+            self.publish_late(slot);
+        }
+    }
+
+    /// Whether an operation has ended, and its completion waits for NICs.
+    pub fn is_late(slot: &Slot) -> bool {
+        slot.late.load(Ordering::Relaxed) == WAITS
+    }
+
+    /// How many there are of these.
+    pub fn late(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether any of a peer's is one of them.
+    pub fn has_late(&self, peer: u64) -> bool {
+        let slots = 0..self.used.load(Ordering::Acquire);
+        self.late() != 0
+            && slots.filter_map(|index| self.slot(index)).any(|slot| {
+                slot.late.load(Ordering::SeqCst) == WAITS && slot.peer.load(Ordering::Relaxed) == peer
+            })
+    }
+
+    /// Publishes the completion of an operation that has ended, unless somebody has.
+    /// The caller holds the slot.
+    pub fn publish_late(&self, slot: &Slot) {
+        let taken = slot.late.compare_exchange(WAITS, PUBLISHED, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if !taken {
+            return;
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: written before `late` was, and taken by us alone.
+        if let Some(ending) = unsafe { (*slot.ending.get()).take() } {
+            let passing = self.gate.pass();
+            let published = self.publish(slot, &ending);
+            drop(passing);
+            published.explain();
+        }
+    }
+
     /// A flow leaves, with the slices that arrived through it.
     pub fn leave(&self, slot: &Slot, arrived: u64) -> Left {
         let id = self.id_of(slot);
@@ -521,6 +596,29 @@ impl Table {
     ) -> bool {
         let passing = self.gate.pass();
         let Some(slot) = self.take_end(id) else { return false };
+        let ending = Ending { outcome, peer, value, now };
+        if outcome.status != Status::Ok && slot.carried.load(Ordering::SeqCst) != 0 {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: only who ended it writes, and nobody reads before `late` says so.
+            unsafe { *slot.ending.get() = Some(ending) };
+            slot.late.store(WAITS, Ordering::SeqCst);
+            drop(passing);
+            if slot.carried.load(Ordering::SeqCst) == 0 {
+                self.publish_late(slot);
+            }
+            return true;
+        }
+        let published = self.publish(slot, &ending);
+        // First: nobody waits for what the host program does with a line of the log.
+        drop(passing);
+        published.explain();
+        true
+    }
+
+    /// Publishes the completion of an operation that has ended.
+    fn publish(&self, slot: &Slot, ending: &Ending) -> Published {
+        let &Ending { outcome, peer, value, now } = ending;
+        let id = self.id_of(slot);
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
         let outcome = self.with_entry(body, outcome);
@@ -550,10 +648,7 @@ impl Table {
         if let Some(queue) = queue {
             queue.publish(completion);
         }
-        // Last: nobody waits for what the host program does with a line of the log.
-        drop(passing);
-        explain(&completion, outcome, deadline);
-        true
+        Published { completion, outcome, deadline }
     }
 
     /// Holds up `await_publication` until it is dropped.
@@ -667,25 +762,38 @@ impl Table {
     }
 }
 
-/// Says why an operation failed: what its completion has no room for.
-fn explain(completion: &Completion, outcome: Outcome, deadline: u64) {
-    let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };
-    if outcome.status == Status::Ok || !log::log_enabled!(level) {
-        return;
-    }
-    let Completion { transfer, peer, submit_ns, .. } = completion;
-    let mut why = Status::text_of(completion.status).to_string_lossy();
-    if outcome.status == Status::TimedOut && deadline != u64::MAX {
-        why = format!("{why}, {} ns after the submission", deadline.saturating_sub(*submit_ns)).into();
-    }
-    match (outcome.rail, outcome.provider_errno) {
-        (_, 0) => log::debug!("operation {transfer:#x} with peer {peer:#x}: {why}"),
-        (Some(rail), errno) => log::info!(
-            "operation {transfer:#x} with peer {peer:#x}: {why}; rail {rail}: {} ({errno})",
-            error_text(errno)
-        ),
-        (None, errno) => {
-            log::info!("operation {transfer:#x} with peer {peer:#x}: {why}: {} ({errno})", error_text(errno))
+/// A completion that is in its queue.
+struct Published {
+    completion: Completion,
+    outcome: Outcome,
+    deadline: u64,
+}
+
+impl Published {
+    /// Says why an operation failed: what its completion has no room for.
+    fn explain(&self) {
+        let &Published { completion, outcome, deadline } = self;
+        let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };
+        if outcome.status == Status::Ok || !log::log_enabled!(level) {
+            return;
+        }
+        let Completion { transfer, peer, submit_ns, .. } = completion;
+        let mut why = Status::text_of(completion.status).to_string_lossy();
+        if outcome.status == Status::TimedOut && deadline != u64::MAX {
+            why = format!("{why}, {} ns after the submission", deadline.saturating_sub(submit_ns)).into();
+        }
+        match (outcome.rail, outcome.provider_errno) {
+            (_, 0) => log::debug!("operation {transfer:#x} with peer {peer:#x}: {why}"),
+            (Some(rail), errno) => log::info!(
+                "operation {transfer:#x} with peer {peer:#x}: {why}; rail {rail}: {} ({errno})",
+                error_text(errno)
+            ),
+            (None, errno) => {
+                log::info!(
+                    "operation {transfer:#x} with peer {peer:#x}: {why}: {} ({errno})",
+                    error_text(errno)
+                )
+            }
         }
     }
 }
@@ -703,6 +811,9 @@ impl Slot {
             held: CachePadded::new(AtomicU64::new(0)),
             first_post: AtomicU64::new(0),
             early: AtomicU8::new(0),
+            carried: AtomicU32::new(0),
+            late: AtomicU8::new(0),
+            ending: UnsafeCell::new(None),
             whole: Whole::new(),
         }
     }
