@@ -11,7 +11,7 @@
     static_assert(std::is_trivially_copyable<type>::value, "copying " #type)
 #define AT(type, field, bytes) static_assert(offsetof(type, field) == (bytes), #type "." #field)
 
-SIZE(weft_endpoint_config, 88);
+SIZE(weft_endpoint_config, 104);
 AT(weft_endpoint_config, size, 0);
 AT(weft_endpoint_config, flags, 4);
 AT(weft_endpoint_config, fabric, 8);
@@ -29,6 +29,8 @@ AT(weft_endpoint_config, connect_timeout_ns, 64);
 AT(weft_endpoint_config, message_bytes, 72);
 AT(weft_endpoint_config, packing, 80);
 AT(weft_endpoint_config, max_counters, 84);
+AT(weft_endpoint_config, secret, 88);
+AT(weft_endpoint_config, secret_len, 96);
 
 SIZE(weft_endpoint_properties, 280);
 AT(weft_endpoint_properties, size, 0);
@@ -200,7 +202,7 @@ AT(weft_send_args, timeout_ns, 32);
 AT(weft_send_args, user_data, 40);
 AT(weft_send_args, queue, 48);
 
-SIZE(weft_endpoint_statistics, 1224);
+SIZE(weft_endpoint_statistics, 1232);
 AT(weft_endpoint_statistics, size, 0);
 AT(weft_endpoint_statistics, peers, 4);
 AT(weft_endpoint_statistics, active, 8);
@@ -221,6 +223,7 @@ AT(weft_endpoint_statistics, frames_dropped, 120);
 AT(weft_endpoint_statistics, completions, 128);
 AT(weft_endpoint_statistics, latency, 896);
 AT(weft_endpoint_statistics, latency_sum_ns, 1216);
+AT(weft_endpoint_statistics, strangers_refused, 1224);
 
 SIZE(weft_rail_statistics, 128);
 AT(weft_rail_statistics, size, 0);

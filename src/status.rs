@@ -23,6 +23,8 @@ pub enum Status {
     NoCommonFabric = -27,
     MemoryGone = -28,
     RemoteAccess = -29,
+    Denied = -30,
+    Protocol = -31,
     Invalid = -40,
     Handle = -41,
     Range = -42,
@@ -63,6 +65,8 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
     (Status::NoCommonFabric, c"WEFT_ERR_NO_COMMON_FABRIC", c"the two endpoints have no fabric in common"),
     (Status::MemoryGone, c"WEFT_ERR_MEMORY_GONE", c"the remote memory was deregistered by its owner"),
     (Status::RemoteAccess, c"WEFT_ERR_REMOTE_ACCESS", c"the target refused the access"),
+    (Status::Denied, c"WEFT_ERR_DENIED", c"the peer does not know the secret, or only one of the two sides has one"),
+    (Status::Protocol, c"WEFT_ERR_PROTOCOL", c"the peer breaks the rules, or asks for more than a bound allows"),
     (Status::Invalid, c"WEFT_ERR_INVALID", c"an argument is wrong"),
     (
         Status::Handle,

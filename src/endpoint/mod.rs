@@ -19,6 +19,8 @@ pub mod lists;
 mod messages;
 mod open;
 mod part;
+mod prove;
+mod strangers;
 mod submit;
 pub mod survey;
 mod talk;
@@ -28,6 +30,7 @@ use crate::clock::Clock;
 use crate::memory::descriptor::{self, Descriptor};
 use crate::memory::{self, protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
+use crate::peer::secret::Secret;
 use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::Completion;
@@ -87,6 +90,8 @@ pub struct EndpointConfig {
     pub timeout_ns: u64,
     pub connect_timeout_ns: u64,
     pub message_bytes: u64,
+    /// What peers must know, too.
+    pub secret: Option<Secret>,
 }
 
 impl Default for EndpointConfig {
@@ -107,6 +112,7 @@ impl Default for EndpointConfig {
             timeout_ns: 30_000_000_000,
             connect_timeout_ns: 10_000_000_000,
             message_bytes: 16 << 20,
+            secret: None,
         }
     }
 }
@@ -167,6 +173,10 @@ impl Endpoint {
 
     pub fn rubbish(&self) -> u64 {
         self.core.rubbish()
+    }
+
+    pub fn strangers_refused(&self) -> u64 {
+        self.core.strangers.refused()
     }
 
     pub fn worker_threads(&self) -> u32 {

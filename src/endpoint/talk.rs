@@ -179,7 +179,7 @@ impl Worker {
     pub fn frame(&mut self, r: usize, frame: &[u8], now: u64) {
         let Some((header, body)) = Header::read(frame) else { return self.core.count_rubbish() };
         if header.kind == Kind::Hello {
-            return self.hello(r, body);
+            return self.hello(r, body, now);
         }
         let Ok(peer) = self.core.peers.get(header.to) else {
             return self.answer_ended(r, &header);
@@ -187,8 +187,12 @@ impl Worker {
         if peer.address.incarnation != header.from && header.kind != Kind::Refuse {
             return self.core.count_rubbish();
         }
-        if header.kind == Kind::Welcome {
-            return self.welcomed(r, &peer, body, now);
+        match header.kind {
+            Kind::Welcome => return self.welcomed(r, &peer, body, now),
+            Kind::Challenge => return self.challenged(r, &peer, body, now),
+            Kind::Refuse => {}
+            _ if !peer.is_proven() => return self.core.turn_away("it talks before it has proven itself"),
+            _ => {}
         }
         match header.kind {
             Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
@@ -203,7 +207,8 @@ impl Worker {
 
     /// Somebody talks to a peer that has ended here: it should know.
     fn answer_ended(&mut self, r: usize, header: &Header) {
-        if matches!(header.kind, Kind::Leave | Kind::Bye | Kind::ByeAck | Kind::Refuse | Kind::Welcome) {
+        let unasked = [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Refuse, Kind::Welcome, Kind::Challenge];
+        if unasked.contains(&header.kind) {
             return;
         }
         let Some((their_id, address)) = self.core.peers.ended(header.from) else { return };

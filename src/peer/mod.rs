@@ -22,6 +22,7 @@ pub mod address;
 pub mod approach;
 pub mod channel;
 pub mod link;
+pub mod secret;
 pub mod table;
 pub mod wire;
 
@@ -56,6 +57,8 @@ pub struct Peer {
     pub connect_deadline: u64,
     /// The peer's id of us: the `to` of our frames. 0 until it is known.
     pub their_id: AtomicU64,
+    /// It has shown that it knows the secret, or there is none to know.
+    proven: AtomicBool,
     state: AtomicU8,
     /// Connects that wait for their PEER_UP: their user data.
     pub connects: Mutex<Vec<u64>>,
@@ -121,6 +124,7 @@ impl Peer {
             rails: AtomicU64::new(0),
             connect_deadline,
             their_id: AtomicU64::new(0),
+            proven: AtomicBool::new(false),
             state: AtomicU8::new(PeerState::Connecting as u8),
             connects: Mutex::default(),
             outgoing: AtomicU64::new(0),
@@ -145,6 +149,14 @@ impl Peer {
 
     pub fn set_state(&self, state: PeerState) {
         self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    pub fn prove(&self) {
+        self.proven.store(true, Ordering::Release);
+    }
+
+    pub fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Acquire)
     }
 
     /// It is settled which rails serve it.

@@ -35,6 +35,9 @@ const SENDS: usize = 128;
 /// Of these, what one lane may have in flight: a peer that stalls must not keep
 /// the others from talking.
 const SENDS_OF_LANE: u32 = 16;
+/// And what strangers may: who gives an address that nobody answers at must not
+/// keep peers from talking.
+const SENDS_OF_STRANGERS: usize = 32;
 /// Past a full window, for transfers of the latency class.
 const URGENT_WINDOW: u64 = 128 << 10;
 /// After something of that class, the queue before the next is kept short so long.
@@ -126,6 +129,8 @@ pub struct Rail {
     /// Operations that one lane may have in flight; as many stay free for lanes
     /// that have none.
     lane_ops: u32,
+    /// Frames to strangers that are in flight.
+    answers: usize,
     urgent_until: u64,
     /// Of all lanes that move.
     inflight_bytes: u64,
@@ -162,6 +167,7 @@ impl Rail {
             // SAFETY: inside the array.
             free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
             lane_ops: (limits.tx_depth / 4).clamp(1, LANE_OPS) as u32,
+            answers: 0,
             urgent_until: 0,
             inflight_bytes: 0,
             traffic: Arc::default(),
@@ -404,10 +410,14 @@ impl Rail {
     /// Answers a stranger, at an address that is no lane's. What finds no room is
     /// dropped: a stranger asks again.
     pub fn answer(&mut self, address: &[u8], fill: impl FnOnce(&mut [u8]) -> usize) {
+        if self.answers >= SENDS_OF_STRANGERS {
+            return;
+        }
         let Ok(route) = self.nic.insert(address) else { return };
         let tag = Tag { bytes: route, ..Tag::new(Work::Answer, u32::MAX, 0, 0) };
-        if self.send_to(route, tag, fill) != Posted::Yes {
-            self.nic.remove(route);
+        match self.send_to(route, tag, fill) {
+            Posted::Yes => self.answers += 1,
+            _ => self.nic.remove(route),
         }
     }
 

@@ -137,6 +137,7 @@ impl Rail {
             }
             Work::Answer => {
                 self.sends.put(tag.flow);
+                self.answers -= 1;
                 self.nic.remove(tag.bytes);
             }
             Work::Receive if errno == 0 => self.traffic.frames_received.add(1),
