@@ -231,7 +231,7 @@ impl Worker {
             self.revive(r, lane);
             self.welcome(r, lane, hello.nonce);
         } else {
-            self.tell_home(&peer, Command::Greeted { peer: peer.id, plan, nonce: hello.nonce });
+            self.hand_home(&peer, Command::Greeted { peer: peer.id, plan, nonce: hello.nonce });
         }
     }
 

@@ -63,6 +63,8 @@ impl Worker {
         };
         if outcome.status == Status::PeerLost {
             warn_of_loss(&link.peer, outcome);
+        }
+        if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
             // It may only have been stopped: when it goes on it should know.
             self.say(peer, Kind::Bye);
         }

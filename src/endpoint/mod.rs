@@ -6,12 +6,15 @@
 
 mod arrival;
 mod atomics;
+mod bounds;
 mod bundles;
 mod carry;
 pub mod core;
 mod counters;
 pub mod fork;
 mod greet;
+#[cfg(test)]
+mod hostile_tests;
 pub mod inbox;
 mod join;
 mod links;
@@ -540,7 +543,7 @@ impl Endpoint {
             ));
         }
         let remote = Arc::new(descriptor.into_remote(peer.id));
-        if peer.gone.lock().contains(&remote.id) {
+        if peer.gone.lock().contains(remote.id) {
             return Err(Error::of_remote(RemoteState::Gone).unwrap_or_else(Error::closed));
         }
         if remote.rail_count() < peer.address.rails.len() {

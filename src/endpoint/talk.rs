@@ -134,7 +134,7 @@ impl Worker {
     /// whether there is more to do.
     pub(super) fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
         for memory in link.take_revoked() {
-            link.push(Out::new(Kind::Revoked, numbers(&[memory])));
+            self.answer(link, Out::new(Kind::Revoked, numbers(&[memory])));
         }
         let Some(way) = self.way_to(link) else { return (false, false) };
         let (peer, from) = (link.peer.id, self.core.incarnation);
@@ -200,7 +200,7 @@ impl Worker {
             _ => {}
         }
         if peer.home != self.index {
-            return self.tell_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
+            return self.hand_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
         }
         self.link_frame(peer.id, frame, now);
     }
@@ -221,7 +221,7 @@ impl Worker {
     /// A frame for a link at home here.
     pub fn link_frame(&mut self, peer: u64, frame: &[u8], now: u64) {
         let Some((header, body)) = Header::read(frame) else { return };
-        if self.link(peer).is_none() {
+        if self.link(peer).is_none_or(|link| link.peer.breached.load(Ordering::Relaxed)) {
             return;
         }
         match header.kind {
@@ -346,7 +346,7 @@ impl Worker {
             (Kind::Ready, ..) => arrival::ready(&core, link, body),
             (Kind::Import, .., Some([memory, secret, number])) => {
                 let known = core.offer(memory, secret, link.peer.id);
-                link.push(Out::new(Kind::Imported, numbers(&[number, known as u64])));
+                self.answer(link, Out::new(Kind::Imported, numbers(&[number, known as u64])));
             }
             (Kind::Imported, _, Some([number, known]), _) => {
                 if let Some(remote) = link.remotes.get(&number) {
@@ -367,7 +367,7 @@ impl Worker {
                     core.answered(&remote, RemoteState::Gone, now);
                     core.table.end_of_remote(&remote, Outcome::of(Status::MemoryGone), now);
                 }
-                link.revoking.push(memory);
+                self.revoking(link, memory);
             }
             (Kind::Revoked, Some([memory]), ..) => core.revoked(memory, link.peer.id),
             _ => core.count_rubbish(),

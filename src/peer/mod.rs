@@ -21,6 +21,7 @@
 pub mod address;
 pub mod approach;
 pub mod channel;
+pub mod gone;
 pub mod link;
 pub mod secret;
 pub mod table;
@@ -30,8 +31,8 @@ use crate::fabric::select::readable;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use address::Address;
+use gone::Gone;
 use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
@@ -69,7 +70,11 @@ pub struct Peer {
     /// Its next message waits for room.
     pub stalled: AtomicBool,
     /// Memories that it said are no more.
-    pub gone: Mutex<HashSet<u64>>,
+    pub gone: Mutex<Gone>,
+    /// Frames of it that its home has not looked at yet.
+    pub awaiting: AtomicU32,
+    /// It went past a bound: it is dropped.
+    pub breached: AtomicBool,
     /// Lanes that are up, of the fabric that serves it.
     pub lanes: Mutex<Vec<Plan>>,
     pub lanes_up: AtomicU32,
@@ -131,6 +136,8 @@ impl Peer {
             held: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             gone: Mutex::default(),
+            awaiting: AtomicU32::new(0),
+            breached: AtomicBool::new(false),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
             failure: Mutex::default(),

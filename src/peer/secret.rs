@@ -8,7 +8,7 @@
 
 use crate::clock::Random;
 use crate::status::{Error, Result};
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use std::fmt;
 
