@@ -357,7 +357,7 @@ impl Worker {
             Work::Arrival => self.arrived(r, done, now),
             Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.lane, now),
             Work::Answer => {}
-            Work::Frame if done.errno == 0 => {}
+            Work::Frame | Work::Greeting if done.errno == 0 => {}
             _ => self.lane_failed(r, done.lane, done.errno, done.provider_errno, now),
         }
     }

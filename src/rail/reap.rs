@@ -129,8 +129,9 @@ impl Rail {
                 }
                 self.account(tag.lane, 1, (tag.bytes, tag.sampled), now);
             }
-            Work::Frame => {
+            Work::Frame | Work::Greeting => {
                 self.sends.put(tag.flow);
+                self.greetings -= usize::from(tag.work == Work::Greeting);
                 if let Some(lane) = self.lane_mut(tag.lane) {
                     lane.inflight_frames -= 1;
                 }
