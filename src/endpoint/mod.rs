@@ -182,6 +182,17 @@ impl Endpoint {
         self.core.strangers.refused()
     }
 
+    #[cfg(any(test, fuzzing))]
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// With manual progress.
+    #[cfg(any(test, fuzzing))]
+    pub fn worker(&self) -> Option<&Mutex<Worker>> {
+        self.manual.as_deref()
+    }
+
     pub fn worker_threads(&self) -> u32 {
         if self.manual.is_some() {
             0
