@@ -16,7 +16,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures lab header check lib examples clean
+.PHONY: help demo test figures fuzz lab header check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
 	@$(MAKE) --no-print-directory lib
 	$(CARGO) run --release $(CARGO_FLAGS) -p weft-bench -- figures --json $(TARGET)/figures.json
+
+fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
+	@tools/fuzz.sh $(or $(SECONDS),180)
 
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \

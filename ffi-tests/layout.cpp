@@ -11,7 +11,7 @@
     static_assert(std::is_trivially_copyable<type>::value, "copying " #type)
 #define AT(type, field, bytes) static_assert(offsetof(type, field) == (bytes), #type "." #field)
 
-SIZE(weft_endpoint_config, 88);
+SIZE(weft_endpoint_config, 104);
 AT(weft_endpoint_config, size, 0);
 AT(weft_endpoint_config, flags, 4);
 AT(weft_endpoint_config, fabric, 8);
@@ -29,6 +29,8 @@ AT(weft_endpoint_config, connect_timeout_ns, 64);
 AT(weft_endpoint_config, message_bytes, 72);
 AT(weft_endpoint_config, packing, 80);
 AT(weft_endpoint_config, max_counters, 84);
+AT(weft_endpoint_config, secret, 88);
+AT(weft_endpoint_config, secret_len, 96);
 
 SIZE(weft_endpoint_properties, 280);
 AT(weft_endpoint_properties, size, 0);
@@ -200,7 +202,7 @@ AT(weft_send_args, timeout_ns, 32);
 AT(weft_send_args, user_data, 40);
 AT(weft_send_args, queue, 48);
 
-SIZE(weft_endpoint_statistics, 1224);
+SIZE(weft_endpoint_statistics, 1232);
 AT(weft_endpoint_statistics, size, 0);
 AT(weft_endpoint_statistics, peers, 4);
 AT(weft_endpoint_statistics, active, 8);
@@ -221,6 +223,7 @@ AT(weft_endpoint_statistics, frames_dropped, 120);
 AT(weft_endpoint_statistics, completions, 128);
 AT(weft_endpoint_statistics, latency, 896);
 AT(weft_endpoint_statistics, latency_sum_ns, 1216);
+AT(weft_endpoint_statistics, strangers_refused, 1224);
 
 SIZE(weft_rail_statistics, 128);
 AT(weft_rail_statistics, size, 0);
@@ -269,6 +272,8 @@ static_assert(WEFT_ERR_VERSION == -26, "WEFT_ERR_VERSION");
 static_assert(WEFT_ERR_NO_COMMON_FABRIC == -27, "WEFT_ERR_NO_COMMON_FABRIC");
 static_assert(WEFT_ERR_MEMORY_GONE == -28, "WEFT_ERR_MEMORY_GONE");
 static_assert(WEFT_ERR_REMOTE_ACCESS == -29, "WEFT_ERR_REMOTE_ACCESS");
+static_assert(WEFT_ERR_DENIED == -30, "WEFT_ERR_DENIED");
+static_assert(WEFT_ERR_PROTOCOL == -31, "WEFT_ERR_PROTOCOL");
 static_assert(WEFT_ERR_INVALID == -40, "WEFT_ERR_INVALID");
 static_assert(WEFT_ERR_HANDLE == -41, "WEFT_ERR_HANDLE");
 static_assert(WEFT_ERR_RANGE == -42, "WEFT_ERR_RANGE");

@@ -157,12 +157,24 @@ typedef int32_t weft_category;
 #define WEFT_ERR_REMOTE_ACCESS -29
 
 /**
+ * The two sides do not have the same `secret` (see `weft_endpoint_config`), or
+ * only one of them has one.
+ */
+#define WEFT_ERR_DENIED -30
+
+/**
+ * The peer breaks the rules of Weft's protocol, or asks for more than a bound
+ * allows: it was dropped. The log says what it did.
+ */
+#define WEFT_ERR_PROTOCOL -31
+
+/**
  * A rail failed, others go on, and what this operation had on it cannot be done
  * again safely: pages that raise a counter each may have raised it already, or
  * a notification may have arrived. (All other operations go on without a word.)
  * Also the status of a `WEFT_COMPLETION_RAIL_DOWN`.
  */
-#define WEFT_ERR_RAIL_LOST -30
+#define WEFT_ERR_RAIL_LOST -32
 
 /** An argument is wrong; the message says which and why. */
 #define WEFT_ERR_INVALID -40
@@ -564,9 +576,37 @@ typedef struct weft_endpoint_config {
     uint32_t packing;
     /** Counters at once, 1 to 1,048,576. 0: 65,536. */
     uint32_t max_counters;
+    /**
+     * A secret that all endpoints have which may talk to each other: 16 to 1,024
+     * bytes, best 32 random ones (`head -c 32 /dev/urandom`); both sides must have
+     * the same. It is read during the open and not kept as such, and appears in no
+     * message and no log. NULL (and `secret_len` 0): none, and everybody who knows
+     * the address may connect.
+     *
+     * When two endpoints connect, each proves to the other that it knows the secret
+     * (HMAC-SHA256 over numbers that both have drawn), without showing it. A greeting
+     * that does not is refused and counted (`strangers_refused` of
+     * `weft_endpoint_statistics`) before anything else of it is looked at, and the
+     * connect is answered with `WEFT_ERR_DENIED`. So is one between an endpoint that
+     * has a secret and one that has none.
+     *
+     * It gates Weft's own protocol: who may be a peer, send messages and
+     * notifications, import memory, raise counters. It encrypts nothing, and signs
+     * nothing after the greeting; and the fabric's own writes and reads are guarded by
+     * nothing but the keys of the memory, which travel in descriptors. On a network
+     * where others can read or forge packets it does not protect what is sent: see
+     * docs/security.md.
+     *
+     * Refused: a length out of range (`WEFT_ERR_LIMIT`); only one of `secret` and
+     * `secret_len` set, or a secret all of whose bytes are the same, as of a buffer
+     * that was never filled in (`WEFT_ERR_INVALID`).
+     */
+    const void *secret;
+    /** Bytes of `secret`. */
+    uint64_t secret_len;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {
@@ -782,7 +822,8 @@ typedef struct weft_peer_properties {
  * by exactly one `WEFT_COMPLETION_PEER_UP` in the endpoint's own queue, whose
  * status tells how it went: `WEFT_OK`, `WEFT_ERR_UNREACHABLE` (no answer by
  * the timeout, or refused), `WEFT_ERR_PEER_GONE` (another endpoint lives
- * there now), `WEFT_ERR_VERSION`. The other side gets a
+ * there now), `WEFT_ERR_VERSION`, `WEFT_ERR_DENIED` (the two do not have the same
+ * `secret`). The other side gets a
  * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
  * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
  * That a peer died is told by its fabric when something is sent to it (every
@@ -2122,9 +2163,16 @@ typedef struct weft_endpoint_statistics {
     uint64_t latency[WEFT_STATISTICS_BUCKETS];
     /** Nanoseconds that all of these took together. */
     uint64_t latency_sum_ns;
+    /**
+     * Greetings that were turned away: meant for another endpoint, of another wire
+     * version, without proof of the `secret`, or from more strangers at once than are
+     * taken in (256, and at most half of `max_peers`); and strangers who greeted, and
+     * then did not go on in time.
+     */
+    uint64_t strangers_refused;
 } weft_endpoint_statistics;
 
-#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0}
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0}
 
 /**
  * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is

@@ -20,6 +20,10 @@ mod clock;
 mod codec;
 mod endpoint;
 mod fabric;
+#[cfg(fuzzing)]
+pub mod fuzzing;
+#[cfg(all(test, not(fuzzing)))]
+mod fuzzing;
 mod logging;
 mod memory;
 mod peer;

@@ -310,11 +310,39 @@ def the_log_comes_to_python():
     assert all(level <= weft.LOG_DEBUG for level, _, _ in lines)
 
 
+def a_secret_is_asked_for():
+    import weft
+
+    def first(endpoint, kind):
+        done = weft.Completion()
+        for _ in range(40):
+            if weft.lib.weft_wait(endpoint, byref(done), 1, 500_000_000) == 1:
+                assert done.kind == kind, done.kind
+                return done.status
+        raise AssertionError("no completion")
+
+    # With a zero byte in it: it is bytes, not text.
+    secret = b"\0 32 random bytes, say: \xff\xfe\xfd."
+    ours = weft.open_endpoint(secret)
+    address = weft.blob(weft.lib.weft_endpoint_address, ours)
+    peer = c_uint64()
+    for theirs, expected in [(secret, weft.OK), (b"\0" + b"x" * 31, weft.DENIED), (None, weft.DENIED)]:
+        endpoint = weft.open_endpoint(theirs)
+        weft.lib.weft_peer_connect(endpoint, address, len(address), None, byref(peer))
+        assert first(endpoint, weft.PEER_UP) == expected
+        weft.lib.weft_endpoint_close(endpoint)
+    done = weft.EndpointStatistics()
+    weft.lib.weft_endpoint_stats(ours, byref(done))
+    assert done.strangers_refused >= 2, done.strangers_refused
+    weft.lib.weft_endpoint_close(ours)
+
+
 TESTS = {
     "asyncio_end_to_end": ("any", asyncio_end_to_end),
     "lists_and_kept": ("any", lists_and_kept),
     "sigterm_handler_still_runs": ("any", sigterm_handler_still_runs),
     "the_log_comes_to_python": ("any", the_log_comes_to_python),
+    "a_secret_is_asked_for": ("any", a_secret_is_asked_for),
     "errors_are_exceptions": ("once", errors_are_exceptions),
 }
 

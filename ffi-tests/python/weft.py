@@ -5,7 +5,7 @@ import os
 from ctypes import (POINTER, Structure, byref, c_char, c_char_p, c_int32, c_size_t, c_uint32,
                     c_uint64, c_void_p)
 
-OK, AGAIN = 0, -1
+OK, AGAIN, DENIED = 0, -1, -30
 LOG_DEFAULT, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG, LOG_TRACE = range(6)
 NOTIFY, COUNT_PAGES = 1, 4
 WRITE, READ, SEND, MESSAGE, NOTIFICATION, PEER_UP, PEER_DOWN, COUNTER, ATOMIC = range(1, 10)
@@ -27,7 +27,8 @@ class EndpointConfig(Sized):
         ("workers", c_uint32), ("max_transfers", c_uint32), ("queue_depth", c_uint32),
         ("max_peers", c_uint32), ("idle", c_uint32), ("timeout_ns", c_uint64),
         ("connect_timeout_ns", c_uint64), ("message_bytes", c_uint64),
-        ("packing", c_uint32), ("max_counters", c_uint32)]
+        ("packing", c_uint32), ("max_counters", c_uint32), ("secret", c_char_p),
+        ("secret_len", c_uint64)]
 
 
 class EndpointProperties(Sized):
@@ -48,7 +49,8 @@ class EndpointStatistics(Sized):
         "active", "writes", "reads", "sends", "atomics", "expects", "bytes_written", "bytes_read",
         "bytes_sent", "messages_sent", "notifications_sent", "messages_received", "bytes_received",
         "notifications_received", "frames_dropped")] + [
-        ("completions", c_uint64 * 96), ("latency", c_uint64 * 40), ("latency_sum_ns", c_uint64)]
+        ("completions", c_uint64 * 96), ("latency", c_uint64 * 40), ("latency_sum_ns", c_uint64),
+        ("strangers_refused", c_uint64)]
 
 
 class RailStatistics(Sized):
@@ -206,10 +208,11 @@ lib.weft_arm.argtypes = [c_void_p]
 lib.weft_arm.restype = c_int32
 
 
-def open_endpoint():
+def open_endpoint(secret=None):
     fabric = os.environ.get("WEFT_TEST_FABRIC", "tcp").encode()
     endpoint = c_void_p()
-    config = EndpointConfig(fabric=fabric, rails=b"lo" if fabric == b"tcp" else None)
+    config = EndpointConfig(fabric=fabric, rails=b"lo" if fabric == b"tcp" else None,
+                            secret=secret, secret_len=len(secret or b""))
     lib.weft_endpoint_open(byref(config), byref(endpoint))
     return endpoint
 

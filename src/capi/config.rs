@@ -23,6 +23,7 @@ use super::peer::weft_connect_args;
 use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
+use crate::peer::secret::Secret;
 use crate::status::{Error, Result, Status};
 use crate::transfer::{ExpectSpec, SendSpec};
 use std::ffi::{c_char, CStr};
@@ -212,6 +213,20 @@ unsafe fn string(name: &str, text: *const c_char) -> Result<Option<String>> {
 }
 
 /// # Safety
+/// As the header asks of the config's secret.
+unsafe fn secret(theirs: &weft_endpoint_config) -> Result<Option<Secret>> {
+    match (theirs.secret.is_null(), theirs.secret_len) {
+        (true, 0) => Ok(None),
+        (false, 0) => Err(Error::invalid("secret is set, but secret_len is 0: pass its length in bytes")),
+        // SAFETY: valid for `secret_len` bytes, as the header asks; the length is checked first.
+        (_, len) => unsafe {
+            let len = Secret::check_len(len)?;
+            Secret::new(bytes(theirs.secret, len, "secret")?).map(Some)
+        },
+    }
+}
+
+/// # Safety
 /// `config` must be valid as the header asks.
 pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointConfig> {
     // SAFETY: passed on.
@@ -266,6 +281,8 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
             d.connect_timeout_ns,
         )?,
         message_bytes: within("message_bytes", theirs.message_bytes, 1 << 20, 1 << 30, d.message_bytes)?,
+        // SAFETY: as the header asks.
+        secret: unsafe { secret(&theirs)? },
     })
 }
 

@@ -5,7 +5,7 @@ use super::guard::{guard, output, with_endpoint};
 use super::handle;
 use super::status::weft_status;
 use crate::endpoint::{Endpoint, EndpointConfig};
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 /// An endpoint: the rails that a process opened, the worker threads that drive
@@ -131,6 +131,32 @@ pub struct weft_endpoint_config {
     pub packing: u32,
     /// Counters at once, 1 to 1,048,576. 0: 65,536.
     pub max_counters: u32,
+    /// A secret that all endpoints have which may talk to each other: 16 to 1,024
+    /// bytes, best 32 random ones (`head -c 32 /dev/urandom`); both sides must have
+    /// the same. It is read during the open and not kept as such, and appears in no
+    /// message and no log. NULL (and `secret_len` 0): none, and everybody who knows
+    /// the address may connect.
+    ///
+    /// When two endpoints connect, each proves to the other that it knows the secret
+    /// (HMAC-SHA256 over numbers that both have drawn), without showing it. A greeting
+    /// that does not is refused and counted (`strangers_refused` of
+    /// `weft_endpoint_statistics`) before anything else of it is looked at, and the
+    /// connect is answered with `WEFT_ERR_DENIED`. So is one between an endpoint that
+    /// has a secret and one that has none.
+    ///
+    /// It gates Weft's own protocol: who may be a peer, send messages and
+    /// notifications, import memory, raise counters. It encrypts nothing, and signs
+    /// nothing after the greeting; and the fabric's own writes and reads are guarded by
+    /// nothing but the keys of the memory, which travel in descriptors. On a network
+    /// where others can read or forge packets it does not protect what is sent: see
+    /// docs/security.md.
+    ///
+    /// Refused: a length out of range (`WEFT_ERR_LIMIT`); only one of `secret` and
+    /// `secret_len` set, or a secret all of whose bytes are the same, as of a buffer
+    /// that was never filled in (`WEFT_ERR_INVALID`).
+    pub secret: *const c_void,
+    /// Bytes of `secret`.
+    pub secret_len: u64,
 }
 
 /// What an endpoint has. Filled by `weft_endpoint_info`.
@@ -230,7 +256,7 @@ pub unsafe extern "C" fn weft_endpoint_open(
 #[must_use]
 pub unsafe extern "C" fn weft_endpoint_address(
     endpoint: *const weft_endpoint,
-    buffer: *mut std::ffi::c_void,
+    buffer: *mut c_void,
     capacity: usize,
     len: *mut usize,
 ) -> weft_status {

@@ -58,7 +58,8 @@ pub struct weft_peer_properties {
 /// by exactly one `WEFT_COMPLETION_PEER_UP` in the endpoint's own queue, whose
 /// status tells how it went: `WEFT_OK`, `WEFT_ERR_UNREACHABLE` (no answer by
 /// the timeout, or refused), `WEFT_ERR_PEER_GONE` (another endpoint lives
-/// there now), `WEFT_ERR_VERSION`. The other side gets a
+/// there now), `WEFT_ERR_VERSION`, `WEFT_ERR_DENIED` (the two do not have the same
+/// `secret`). The other side gets a
 /// `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
 /// accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
 /// That a peer died is told by its fabric when something is sent to it (every

@@ -61,6 +61,11 @@ pub struct weft_endpoint_statistics {
     pub latency: [u64; WEFT_STATISTICS_BUCKETS],
     /// Nanoseconds that all of these took together.
     pub latency_sum_ns: u64,
+    /// Greetings that were turned away: meant for another endpoint, of another wire
+    /// version, without proof of the `secret`, or from more strangers at once than are
+    /// taken in (256, and at most half of `max_peers`); and strangers who greeted, and
+    /// then did not go on in time.
+    pub strangers_refused: u64,
 }
 
 /// What a rail has done since it was opened. Filled by `weft_rail_stats`. It is
@@ -149,6 +154,7 @@ pub unsafe extern "C" fn weft_endpoint_stats(
                 completions: sum.completions,
                 latency: sum.latency,
                 latency_sum_ns: sum.latency_sum_ns,
+                strangers_refused: ep.strangers_refused(),
             };
             // SAFETY: passed on.
             unsafe { config::fill(statistics, filled) }

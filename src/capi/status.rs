@@ -45,11 +45,17 @@ pub const WEFT_ERR_NO_COMMON_FABRIC: weft_status = -27;
 pub const WEFT_ERR_MEMORY_GONE: weft_status = -28;
 /// The target refused the access (wrong key, or not the allowed direction).
 pub const WEFT_ERR_REMOTE_ACCESS: weft_status = -29;
+/// The two sides do not have the same `secret` (see `weft_endpoint_config`), or
+/// only one of them has one.
+pub const WEFT_ERR_DENIED: weft_status = -30;
+/// The peer breaks the rules of Weft's protocol, or asks for more than a bound
+/// allows: it was dropped. The log says what it did.
+pub const WEFT_ERR_PROTOCOL: weft_status = -31;
 /// A rail failed, others go on, and what this operation had on it cannot be done
 /// again safely: pages that raise a counter each may have raised it already, or
 /// a notification may have arrived. (All other operations go on without a word.)
 /// Also the status of a `WEFT_COMPLETION_RAIL_DOWN`.
-pub const WEFT_ERR_RAIL_LOST: weft_status = -30;
+pub const WEFT_ERR_RAIL_LOST: weft_status = -32;
 
 /* Usage: the call was wrong; nothing was started. */
 

@@ -3,6 +3,7 @@
 
 use super::core::Core;
 use super::inbox::Command;
+use super::links::warn_of_failure;
 use super::worker::Worker;
 use crate::peer::approach::Approaches;
 use crate::peer::channel::Out;
@@ -149,7 +150,7 @@ impl Worker {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
         if link.approaches.is_hopeless() {
-            log::warn!("{}: {}", link.peer, link.approaches.failures());
+            warn_of_failure(&core, link, &link.approaches.failures());
             let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
             return self.end_peer(peer, outcome, now);
         }
@@ -182,6 +183,7 @@ impl Worker {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|l| l.ready_sent && l.ready_seen && !l.up) else { return };
         link.up = true;
+        core.strangers.settled(peer);
         let mut connects = link.peer.connects.lock();
         link.peer.set_state(PeerState::Up);
         let mut completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);

@@ -181,7 +181,7 @@ impl Worker {
         let memory = self.core.offered(request.memory, link.peer.id).ok_or(Status::MemoryGone);
         // SAFETY: deregistering waits for every worker's pass to end.
         let done = memory.and_then(|memory| unsafe { request.execute(&memory) });
-        link.push(Out::new(Kind::AtomicDone, atomic::answer(id, done)));
+        self.answer(link, Out::new(Kind::AtomicDone, atomic::answer(id, done)));
         Delivery::Taken
     }
 

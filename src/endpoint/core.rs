@@ -2,6 +2,8 @@
 
 use super::inbox::{Command, Inbox};
 use super::messages::Messages;
+use super::prove::Gate;
+use super::strangers::Strangers;
 use super::worker::Worker;
 use super::EndpointConfig;
 use crate::clock::{Clock, Random};
@@ -85,6 +87,9 @@ pub struct Core {
     importers: (Mutex<()>, Condvar),
     turn: AtomicU64,
     rubbish: AtomicU64,
+    pub(super) strangers: Strangers,
+    /// None without a secret.
+    pub(super) gate: Option<Gate>,
 }
 
 impl Core {
@@ -99,6 +104,7 @@ impl Core {
     ) -> Result<Core> {
         let inboxes = (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
         let first = random.u64()?;
+        let gate = config.secret.as_ref().map(|secret| Gate::new(secret, &random)).transpose()?;
         Ok(Core {
             clock,
             random,
@@ -120,6 +126,8 @@ impl Core {
             importers: Default::default(),
             turn: AtomicU64::new(0),
             rubbish: AtomicU64::new(0),
+            strangers: Strangers::new(config.max_peers, config.queue_depth),
+            gate,
             config,
         })
     }
@@ -321,6 +329,7 @@ impl Core {
         if address.rails.get(greeted.remote_rail).is_none_or(|rail| rail.fabric != *fabric) {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
         }
+        self.let_in(self.clock.now())?;
         if !self.queue.reserve(2) {
             return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
         }
@@ -403,10 +412,16 @@ impl Core {
         let accepted = match begin {
             Begin::Connecting { user_data } => {
                 peer.connects.lock().push(user_data);
+                if self.gate.is_none() {
+                    peer.prove();
+                }
                 None
             }
             Begin::Accepted { their_id, greeted, nonce } => {
                 peer.their_id.store(their_id, Ordering::Release);
+                // Its hello was believed.
+                peer.prove();
+                self.strangers.came(peer.id, self.clock.now());
                 Some((greeted, nonce))
             }
         };

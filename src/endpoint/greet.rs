@@ -2,10 +2,12 @@
 
 use super::failover::Fence;
 use super::inbox::Command;
+use super::prove::{denial, Verdict};
 use super::worker::{LaneWork, Worker};
 use crate::fabric::{error_text, Posted};
+use crate::peer::secret::Challenge;
 use crate::peer::table::place;
-use crate::peer::wire::{self, Header, Hello, Kind, Welcome};
+use crate::peer::wire::{self, Credential, Header, Hello, Kind, Welcome};
 use crate::peer::{Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
@@ -25,6 +27,8 @@ const RETURN_NS: u64 = 1_000_000_000;
 
 pub struct Greeting {
     nonce: u64,
+    /// What the peer wants to see answered.
+    challenge: Option<Challenge>,
     next_ns: u64,
     failures: u32,
     since_ns: u64,
@@ -33,6 +37,21 @@ pub struct Greeting {
 impl Greeting {
     pub fn is_waiting(&self) -> bool {
         self.next_ns != u64::MAX
+    }
+
+    /// False if it is known already.
+    pub fn take_challenge(&mut self, challenge: Challenge) -> bool {
+        let new = self.challenge != Some(challenge);
+        if new {
+            (self.challenge, self.next_ns) = (Some(challenge), 0);
+        }
+        new
+    }
+}
+
+impl LaneWork {
+    pub fn is_greeting(&self, peer: u64, nonce: u64) -> bool {
+        self.greeting.nonce == nonce && self.peer.id == peer
     }
 }
 
@@ -75,7 +94,8 @@ impl Worker {
         if work.lanes.len() <= at {
             work.lanes.resize_with(at + 1, || None);
         }
-        let greeting = Greeting { nonce, next_ns: 0, failures: 0, since_ns: self.core.clock.now() };
+        let greeting =
+            Greeting { nonce, challenge: None, next_ns: 0, failures: 0, since_ns: self.core.clock.now() };
         work.lanes[at] = Some(LaneWork {
             lane,
             peer: peer.clone(),
@@ -151,10 +171,11 @@ impl Worker {
                     rail: work.rail.index as u16,
                     your_rail: work.rail.remote_rail(lane.lane) as u16,
                     wire: wire::WIRE_HIGHEST,
+                    credential: Credential::Nothing,
                     address: &core.address,
                 };
                 let header = Header::plain(Kind::Hello, 0, core.incarnation);
-                let body = hello.encode();
+                let body = core.greeting(hello, lane.greeting.challenge);
                 if let Posted::Failed(errno) =
                     work.rail.send_frame(lane.lane, |f| header.write(f, &body, &[]))
                 {
@@ -195,35 +216,44 @@ impl Worker {
     }
 
     /// Somebody greets us over rail `r`.
-    pub fn hello(&mut self, r: usize, body: &[u8]) {
+    pub fn hello(&mut self, r: usize, body: &[u8], now: u64) {
         let Some(hello) = Hello::decode(body) else { return self.core.count_rubbish() };
         let address = match crate::peer::address::Address::decode(hello.address) {
             Ok(address) if address.rails.len() > hello.rail as usize => address,
             _ => return self.core.count_rubbish(),
         };
         let rail = self.rails[r].rail.index;
+        let incarnation = address.incarnation;
+        let back = &address.rails[hello.rail as usize].address;
         let refusal = if hello.target != self.core.incarnation {
-            Some((Status::PeerGone, "another endpoint lives at this address now".to_owned()))
+            Some((Status::PeerGone, "another endpoint lives at this address now".into()))
         } else if hello.your_rail as usize != rail {
             return self.core.count_rubbish();
+        } else if let Err(error) = address.common_wire() {
+            Some((error.status, error.message))
         } else {
-            address.common_wire().err().map(|error| (error.status, error.message.into_owned()))
+            match self.core.judge(&hello, incarnation, body, now) {
+                Verdict::Believed => None,
+                Verdict::Ask(challenge) => return self.ask(r, &hello, back, &challenge),
+                Verdict::Denied(why) => Some((Status::Denied, denial(why))),
+            }
         };
         if let Some((status, text)) = refusal {
-            return self.refuse(r, &hello, &address.rails[hello.rail as usize].address, status, &text);
+            self.core.turn_away(&text);
+            return self.refuse(r, &hello, back, status, &text);
         }
-        let incarnation = address.incarnation;
         let plan = Plan { rail, remote_rail: hello.rail as usize };
         let known = self.core.peers.by_incarnation(incarnation);
         let Some(peer) = known else {
             if let Err(error) = self.core.accept(address, hello.peer, plan, hello.nonce) {
-                log::warn!("a peer cannot be accepted: {error}");
+                log::debug!("a peer cannot be accepted: {error}");
             }
             return;
         };
         if peer.state() == PeerState::Down {
             return;
         }
+        peer.prove();
         let known_id = peer.their_id.swap(hello.peer, Ordering::AcqRel);
         if known_id != 0 && known_id != hello.peer {
             // The other side has ended what we still have: its next hello finds it gone.
@@ -234,7 +264,7 @@ impl Worker {
             self.revive(r, lane);
             self.welcome(r, lane, hello.nonce);
         } else {
-            self.tell_home(&peer, Command::Greeted { peer: peer.id, plan, nonce: hello.nonce });
+            self.hand_home(&peer, Command::Greeted { peer: peer.id, plan, nonce: hello.nonce });
         }
     }
 
@@ -264,20 +294,22 @@ impl Worker {
         let to = of.peer.their_id.load(Ordering::Acquire);
         let header = Header::plain(Kind::Welcome, to, self.core.incarnation);
         let landing = of.landing.as_ref().map(|landing| landing.place(&work.rail));
-        let body = Welcome { nonce, peer: of.peer.id, landing }.encode();
+        let mut body = Welcome { nonce, peer: of.peer.id, landing }.encode();
+        self.core.seal_welcome(&of.peer, &mut body);
         // The greeter repeats its hello if there is no room.
         let _ = work.rail.send_frame(lane, |frame| header.write(frame, &body, &[]));
     }
 
     /// We were welcomed over rail `r`.
     pub fn welcomed(&mut self, r: usize, peer: &Peer, body: &[u8], now: u64) {
+        let Some(body) = self.core.open_welcome(peer, body) else {
+            return self.core.turn_away("a welcome without proof of the secret");
+        };
         let Some(welcome) = Welcome::decode(body) else { return self.core.count_rubbish() };
+        peer.prove();
         let work = &mut self.rails[r];
-        let lane = work
-            .lanes
-            .iter_mut()
-            .flatten()
-            .find(|lane| lane.greeting.nonce == welcome.nonce && lane.peer.id == peer.id);
+        let mut lanes = work.lanes.iter_mut().flatten();
+        let lane = lanes.find(|lane| lane.is_greeting(peer.id, welcome.nonce));
         let Some(lane) = lane else { return };
         let Some(state) = work.rail.lane_mut(lane.lane).map(|l| &mut l.state) else { return };
         if *state != LaneState::Greeting {

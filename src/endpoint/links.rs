@@ -1,5 +1,6 @@
 //! The life of links: what is due, and the end of a peer.
 
+use super::core::Core;
 use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::error_text;
@@ -38,6 +39,15 @@ fn warn_of_loss(peer: &Peer, outcome: Outcome) {
     }
 }
 
+/// No connection came about. Of who only greeted us, the log does not hear each time.
+pub(super) fn warn_of_failure(core: &Core, link: &Link, why: &str) {
+    if link.accepted && link.peer.connects.lock().is_empty() {
+        core.turn_away(&format!("{}: {why}", link.peer));
+    } else {
+        log::warn!("{}: {why}", link.peer);
+    }
+}
+
 impl Worker {
     pub(super) fn link(&mut self, peer: u64) -> Option<&mut Link> {
         self.links.get_mut(place(peer))?.as_deref_mut().filter(|link| link.peer.id == peer)
@@ -68,6 +78,8 @@ impl Worker {
         };
         if outcome.status == Status::PeerLost {
             warn_of_loss(&link.peer, outcome);
+        }
+        if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
             // It may only have been stopped: when it goes on it should know.
             self.say(peer, Kind::Bye);
         }
@@ -77,6 +89,9 @@ impl Worker {
         self.dirty.retain(|dirty| *dirty != at);
         let state = remote_state_of_end(outcome.status);
         link.peer.set_state(PeerState::Down);
+        if link.accepted && !link.up {
+            core.strangers.settled(peer);
+        }
         for remote in link.remotes.values() {
             for id in remote.settle(state) {
                 core.abandon(id, ended, now);
@@ -151,10 +166,12 @@ impl Worker {
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
         let (mut partings, mut beats) = (Vec::new(), Vec::new());
         let refusals: Vec<(u64, usize, u32)> = self.refusals();
+        let core = self.core.clone();
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
             if !link.up && now >= link.peer.connect_deadline {
-                log::warn!("{}: no connection in time: {}", link.peer, link.approaches.failures());
+                let failures = link.approaches.failures();
+                warn_of_failure(&core, link, &format!("no connection in time: {failures}"));
                 let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
                 ended.push((peer, outcome));
             } else if link.parting.is_some() {

@@ -6,6 +6,7 @@
 
 mod arrival;
 mod atomics;
+mod bounds;
 mod bundles;
 mod carry;
 pub mod core;
@@ -14,6 +15,8 @@ mod credits;
 mod failover;
 pub mod fork;
 mod greet;
+#[cfg(test)]
+mod hostile_tests;
 pub mod inbox;
 mod join;
 mod links;
@@ -21,6 +24,8 @@ pub mod lists;
 mod messages;
 mod open;
 mod part;
+mod prove;
+mod strangers;
 mod submit;
 pub mod survey;
 mod talk;
@@ -30,6 +35,7 @@ use crate::clock::Clock;
 use crate::memory::descriptor::{self, Descriptor};
 use crate::memory::{self, protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
+use crate::peer::secret::Secret;
 use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::Completion;
@@ -89,6 +95,8 @@ pub struct EndpointConfig {
     pub timeout_ns: u64,
     pub connect_timeout_ns: u64,
     pub message_bytes: u64,
+    /// What peers must know, too.
+    pub secret: Option<Secret>,
 }
 
 impl Default for EndpointConfig {
@@ -109,6 +117,7 @@ impl Default for EndpointConfig {
             timeout_ns: 30_000_000_000,
             connect_timeout_ns: 10_000_000_000,
             message_bytes: 16 << 20,
+            secret: None,
         }
     }
 }
@@ -169,6 +178,21 @@ impl Endpoint {
 
     pub fn rubbish(&self) -> u64 {
         self.core.rubbish()
+    }
+
+    pub fn strangers_refused(&self) -> u64 {
+        self.core.strangers.refused()
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// With manual progress.
+    #[cfg(any(test, fuzzing))]
+    pub fn worker(&self) -> Option<&Mutex<Worker>> {
+        self.manual.as_deref()
     }
 
     pub fn worker_threads(&self) -> u32 {
@@ -532,7 +556,7 @@ impl Endpoint {
             ));
         }
         let remote = Arc::new(descriptor.into_remote(peer.id));
-        if peer.gone.lock().contains(&remote.id) {
+        if peer.gone.lock().contains(remote.id) {
             return Err(Error::of_remote(RemoteState::Gone).unwrap_or_else(Error::closed));
         }
         if remote.rail_count() < peer.address.rails.len() {

@@ -134,7 +134,7 @@ impl Worker {
     /// whether there is more to do.
     pub(super) fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
         for memory in link.take_revoked() {
-            link.push(Out::new(Kind::Revoked, numbers(&[memory])));
+            self.answer(link, Out::new(Kind::Revoked, numbers(&[memory])));
         }
         let Some(way) = self.way_to(link) else { return (false, false) };
         let (peer, from) = (link.peer.id, self.core.incarnation);
@@ -182,7 +182,7 @@ impl Worker {
         }
         let Some((header, body)) = Header::read(frame) else { return self.core.count_rubbish() };
         if header.kind == Kind::Hello {
-            return self.hello(r, body);
+            return self.hello(r, body, now);
         }
         let Ok(peer) = self.core.peers.get(header.to) else {
             return self.answer_ended(r, &header);
@@ -190,8 +190,12 @@ impl Worker {
         if peer.address.incarnation != header.from && header.kind != Kind::Refuse {
             return self.core.count_rubbish();
         }
-        if header.kind == Kind::Welcome {
-            return self.welcomed(r, &peer, body, now);
+        match header.kind {
+            Kind::Welcome => return self.welcomed(r, &peer, body, now),
+            Kind::Challenge => return self.challenged(r, &peer, body, now),
+            Kind::Refuse => {}
+            _ if !peer.is_proven() => return self.core.turn_away("it talks before it has proven itself"),
+            _ => {}
         }
         match header.kind {
             Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
@@ -201,14 +205,15 @@ impl Worker {
             _ => {}
         }
         if peer.home != self.index {
-            return self.tell_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
+            return self.hand_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
         }
         self.link_frame(peer.id, frame, now);
     }
 
     /// Somebody talks to a peer that has ended here: it should know.
     fn answer_ended(&mut self, r: usize, header: &Header) {
-        if matches!(header.kind, Kind::Leave | Kind::Bye | Kind::ByeAck | Kind::Refuse | Kind::Welcome) {
+        let unasked = [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Refuse, Kind::Welcome, Kind::Challenge];
+        if unasked.contains(&header.kind) {
             return;
         }
         let Some((their_id, address)) = self.core.peers.ended(header.from) else { return };
@@ -221,7 +226,7 @@ impl Worker {
     /// A frame for a link at home here.
     pub fn link_frame(&mut self, peer: u64, frame: &[u8], now: u64) {
         let Some((header, body)) = Header::read(frame) else { return };
-        if self.link(peer).is_none() {
+        if self.link(peer).is_none_or(|link| link.peer.breached.load(Ordering::Relaxed)) {
             return;
         }
         match header.kind {
@@ -347,7 +352,7 @@ impl Worker {
             (Kind::Ready, ..) => arrival::ready(&core, link, body),
             (Kind::Import, .., Some([memory, secret, number])) => {
                 let known = core.offer(memory, secret, link.peer.id);
-                link.push(Out::new(Kind::Imported, numbers(&[number, known as u64])));
+                self.answer(link, Out::new(Kind::Imported, numbers(&[number, known as u64])));
             }
             (Kind::Imported, _, Some([number, known]), _) => {
                 if let Some(remote) = link.remotes.get(&number) {
@@ -368,7 +373,7 @@ impl Worker {
                     core.answered(&remote, RemoteState::Gone, now);
                     core.table.end_of_remote(&remote, Outcome::of(Status::MemoryGone), now);
                 }
-                link.revoking.push(memory);
+                self.revoking(link, memory);
             }
             (Kind::Revoked, Some([memory]), ..) => core.revoked(memory, link.peer.id),
             (Kind::Fence, _, Some(rails), _) => self.fence_of(&link.peer, rails, true),

@@ -422,7 +422,7 @@ impl Worker {
             Work::Arrival => self.arrived(r, done, now),
             Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.lane, now),
             Work::Answer => {}
-            Work::Frame if done.errno == 0 => {}
+            Work::Frame | Work::Greeting if done.errno == 0 => {}
             _ => self.lane_failed(r, done.lane, done.errno, done.provider_errno, now),
         }
     }
@@ -570,13 +570,19 @@ impl Worker {
             Command::Probe { peer } => self.probe_lanes(peer, now),
             Command::Carry { peer, bytes } => self.carry(peer, bytes, now),
             Command::AddLink { peer, approaches, accepted } => self.add_link(peer, approaches, accepted, now),
-            Command::Greeted { peer, plan, nonce } => self.link_greeted(peer, plan, nonce, now),
+            Command::Greeted { peer, plan, nonce } => {
+                self.handed(peer);
+                self.link_greeted(peer, plan, nonce, now)
+            }
             Command::LaneUp { peer, plan } => self.link_lane_up(peer, plan, now),
             Command::LaneFailed { peer, plan, errno, why } => {
                 self.link_lane_failed(peer, plan, errno, why, now)
             }
             Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
-            Command::Frame { peer, bytes } => self.link_frame(peer, &bytes, now),
+            Command::Frame { peer, bytes } => {
+                self.handed(peer);
+                self.link_frame(peer, &bytes, now)
+            }
             Command::Send { peer, id, data, allowance } => self.link_send(peer, id, data, allowance),
             Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
             Command::Atomic { peer, id } => self.link_atomic(peer, id, now),

@@ -9,6 +9,8 @@
 
 pub mod choice;
 pub mod host;
+#[cfg(test)]
+mod key_tests;
 pub mod ofi;
 pub mod select;
 pub mod sim;

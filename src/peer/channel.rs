@@ -45,6 +45,8 @@ impl Out {
 
 #[derive(Default)]
 pub struct Channel {
+    /// Go before all that waits.
+    ahead: VecDeque<Out>,
     waiting: VecDeque<Out>,
     /// So many waited when it was last asked who wants them.
     wanted: usize,
@@ -70,9 +72,18 @@ impl Channel {
         self.waiting.push_back(out);
     }
 
-    /// Goes before all that waits.
+    /// Goes before all others.
     pub fn push_first(&mut self, out: Out) {
-        self.waiting.push_front(out);
+        self.ahead.push_front(out);
+    }
+
+    /// Goes before what was pushed, in order with others of its kind.
+    pub fn push_ahead(&mut self, out: Out) {
+        self.ahead.push_back(out);
+    }
+
+    pub fn ahead(&self) -> usize {
+        self.ahead.len()
     }
 
     /// A lane failed: what it may have lost is sent again, with the numbers that it had.
@@ -93,7 +104,7 @@ impl Channel {
 
     /// Frames that were not sent yet.
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.ahead.len() + self.waiting.len()
     }
 
     /// Takes out what transfers have left here that ended meanwhile (`wanted`: the others),
@@ -125,15 +136,14 @@ impl Channel {
         let sent = self.unacknowledged.len() as u32;
         (sent < WINDOW).then_some(())?;
         let number = self.acknowledged.wrapping_add(sent).wrapping_add(1);
-        self.waiting.front().map(|out| (number, out))
+        self.ahead.front().or(self.waiting.front()).map(|out| (number, out))
     }
 
     /// The frame that `next` gave was posted, and an acknowledgement with it.
     pub fn sent(&mut self, now: u64) {
         self.answers |= now.saturating_sub(self.alone_ns) < ANSWER_NS;
-        if let Some(out) = self.waiting.pop_front() {
-            self.unacknowledged.push_back(out);
-        }
+        let out = self.ahead.pop_front().or_else(|| self.waiting.pop_front());
+        self.unacknowledged.extend(out);
         self.acknowledgement_sent();
     }
 

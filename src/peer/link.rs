@@ -2,7 +2,7 @@
 
 use super::approach::{Approach, Approaches};
 use super::channel::{Channel, Out};
-use super::wire::{numbers, Kind, CHANNELS, HEADER, REQUESTS, USER};
+use super::wire::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use super::{Peer, Plan};
 use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
@@ -32,7 +32,7 @@ pub struct Link {
     pub remotes: HashMap<u64, Arc<RemoteMemory>>,
     next_remote: u64,
     /// Memories that the peer takes back, while our transfers still use them.
-    pub revoking: Vec<u64>,
+    pub revoking: BTreeSet<u64>,
     /// Transfers that wait for lanes.
     pub joining: Vec<u64>,
     /// Atomics that the peer has not answered.
@@ -115,7 +115,7 @@ impl Link {
             assembly: None,
             remotes: HashMap::new(),
             next_remote: 1,
-            revoking: Vec::new(),
+            revoking: BTreeSet::new(),
             joining: Vec::new(),
             atomics: BTreeSet::new(),
             parting: None,
@@ -131,6 +131,17 @@ impl Link {
         if let Some(channel) = out.kind.channel() {
             self.channels[channel].push(out);
         }
+    }
+
+    /// What the peer asked for. It goes before what we ask ourselves: however much that
+    /// is, only a peer that takes no answers lets them pile up.
+    pub fn push_answer(&mut self, out: Out) {
+        self.channels[SYSTEM].push_ahead(out);
+    }
+
+    /// Answers that wait for the peer.
+    pub fn answers(&self) -> usize {
+        self.channels[SYSTEM].ahead()
     }
 
     /// Whether one frame carries a message of so many bytes.
@@ -213,8 +224,10 @@ impl Link {
     /// Memories whose last user is gone: their owner can be told.
     pub fn take_revoked(&mut self) -> Vec<u64> {
         let unused = |memory: &u64| !self.remotes.values().any(|r| r.id == *memory && r.users() > 0);
-        let (done, still) = self.revoking.iter().partition(|memory| unused(memory));
-        self.revoking = still;
+        let done: Vec<u64> = self.revoking.iter().copied().filter(unused).collect();
+        done.iter().for_each(|memory| {
+            self.revoking.remove(memory);
+        });
         done
     }
 

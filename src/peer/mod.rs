@@ -21,7 +21,9 @@
 pub mod address;
 pub mod approach;
 pub mod channel;
+pub mod gone;
 pub mod link;
+pub mod secret;
 pub mod table;
 pub mod wire;
 
@@ -29,8 +31,8 @@ use crate::fabric::select::readable;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use address::Address;
+use gone::Gone;
 use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
@@ -56,6 +58,8 @@ pub struct Peer {
     pub connect_deadline: u64,
     /// The peer's id of us: the `to` of our frames. 0 until it is known.
     pub their_id: AtomicU64,
+    /// It has shown that it knows the secret, or there is none to know.
+    proven: AtomicBool,
     state: AtomicU8,
     /// Connects that wait for their PEER_UP: their user data.
     pub connects: Mutex<Vec<u64>>,
@@ -66,7 +70,11 @@ pub struct Peer {
     /// Its next message waits for room.
     pub stalled: AtomicBool,
     /// Memories that it said are no more.
-    pub gone: Mutex<HashSet<u64>>,
+    pub gone: Mutex<Gone>,
+    /// Frames of it that its home has not looked at yet.
+    pub awaiting: AtomicU32,
+    /// It went past a bound: it is dropped.
+    pub breached: AtomicBool,
     /// Lanes that are up, of the fabric that serves it.
     pub lanes: Mutex<Vec<Plan>>,
     pub lanes_up: AtomicU32,
@@ -123,12 +131,15 @@ impl Peer {
             rails: AtomicU64::new(0),
             connect_deadline,
             their_id: AtomicU64::new(0),
+            proven: AtomicBool::new(false),
             state: AtomicU8::new(PeerState::Connecting as u8),
             connects: Mutex::default(),
             outgoing: AtomicU64::new(0),
             held: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             gone: Mutex::default(),
+            awaiting: AtomicU32::new(0),
+            breached: AtomicBool::new(false),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
             moved_ns: AtomicU64::new(0),
@@ -148,6 +159,14 @@ impl Peer {
 
     pub fn set_state(&self, state: PeerState) {
         self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    pub fn prove(&self) {
+        self.proven.store(true, Ordering::Release);
+    }
+
+    pub fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Acquire)
     }
 
     /// It is settled which rails serve it.

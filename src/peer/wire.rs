@@ -9,6 +9,7 @@
 //! sender's incarnation. Frames of a channel are sequenced (see `channel`);
 //! others are repeated by their sender until answered, or do not matter.
 
+use super::secret::{Challenge, CHALLENGE, PROOF};
 use crate::codec::{Reader, Writer};
 use crate::status::Status;
 
@@ -22,11 +23,12 @@ pub const HEADER: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Unsequenced: a lane greets, is welcomed, or is refused.
+    /// Unsequenced: a lane greets, is welcomed, or is refused, or asked for a proof first.
     Hello = 1,
     Welcome = 2,
     Refuse = 3,
     Ack = 4,
+    Challenge = 13,
     /// A bundle is in the landing; the target has scattered all up to one, or
     /// refuses the next.
     Bundle = 8,
@@ -68,9 +70,9 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye, ByeAck, Ready,
-            Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Message, Notify, Raise,
-            Nothing, Atomic,
+            Hello, Welcome, Refuse, Ack, Challenge, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye,
+            ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Message,
+            Notify, Raise, Nothing, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
@@ -153,28 +155,51 @@ pub struct Hello<'a> {
     pub rail: u16,
     pub your_rail: u16,
     pub wire: u16,
+    pub credential: Credential,
     pub address: &'a [u8],
+}
+
+/// What a hello has to show for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Credential {
+    /// The sender has no secret.
+    Nothing,
+    /// It has one, and waits for a challenge.
+    Asks,
+    /// The challenge; the proof ends the body.
+    Proof(Challenge),
 }
 
 impl<'a> Hello<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.u64(self.target).u64(self.peer).u64(self.nonce);
-        w.u16(self.rail).u16(self.your_rail).u16(self.wire).raw(self.address);
+        w.u16(self.rail).u16(self.your_rail).u16(self.wire);
+        match &self.credential {
+            Credential::Nothing => w.u8(0),
+            Credential::Asks => w.u8(1),
+            Credential::Proof(challenge) => w.u8(2).raw(challenge),
+        };
+        w.raw(self.address);
         w.finish()
     }
 
     pub fn decode(body: &'a [u8]) -> Option<Hello<'a>> {
         let mut r = Reader::new(body);
-        Some(Hello {
-            target: r.u64()?,
-            peer: r.u64()?,
-            nonce: r.u64()?,
-            rail: r.u16()?,
-            your_rail: r.u16()?,
-            wire: r.u16()?,
-            address: r.rest(),
-        })
+        let (target, peer, nonce) = (r.u64()?, r.u64()?, r.u64()?);
+        let (rail, your_rail, wire) = (r.u16()?, r.u16()?, r.u16()?);
+        let credential = match r.u8()? {
+            0 => Credential::Nothing,
+            1 => Credential::Asks,
+            2 => Credential::Proof(r.raw(CHALLENGE)?.try_into().ok()?),
+            _ => return None,
+        };
+        let rest = r.rest();
+        let address = match credential {
+            Credential::Proof(_) => rest.split_last_chunk::<PROOF>()?.0,
+            _ => rest,
+        };
+        Some(Hello { target, peer, nonce, rail, your_rail, wire, credential, address })
     }
 }
 
@@ -199,6 +224,19 @@ impl Welcome {
         let [nonce, peer, lands, address, key] = read_numbers::<5>(body)?;
         Some(Welcome { nonce, peer, landing: (lands == 1).then_some((address, key)) })
     }
+}
+
+/// The body of a challenge: the hello's nonce before it.
+pub fn challenge(nonce: u64, challenge: &Challenge) -> Vec<u8> {
+    let mut w = Writer::new();
+    w.u64(nonce).raw(challenge);
+    w.finish()
+}
+
+pub fn read_challenge(body: &[u8]) -> Option<(u64, Challenge)> {
+    let mut r = Reader::new(body);
+    let nonce = r.u64()?;
+    Some((nonce, r.rest().try_into().ok()?))
 }
 
 /// Bytes of what `about_lane` puts before the rest.
@@ -226,7 +264,7 @@ pub fn read_refuse(body: &[u8]) -> Option<(Status, String)> {
     let status = Status::from_code(r.u32()? as i32);
     // Whatever a stranger claims, a refused connect is the peer's affair.
     let status = match status {
-        Status::PeerGone | Status::Version | Status::NoCommonFabric => status,
+        Status::PeerGone | Status::Version | Status::NoCommonFabric | Status::Denied => status,
         _ => Status::Unreachable,
     };
     Some((status, r.text()?))

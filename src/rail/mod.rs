@@ -38,6 +38,12 @@ const SENDS: usize = 128;
 /// Of these, what one lane may have in flight: a peer that stalls must not keep
 /// the others from talking.
 const SENDS_OF_LANE: u32 = 16;
+/// And what goes to who is no peer yet, in answers to strangers and in greetings, of
+/// which one lane has a few: who gives an address that nobody reads at must not keep
+/// peers from talking.
+const ANSWERS: usize = 16;
+const GREETINGS: usize = 48;
+const GREETINGS_OF_LANE: u32 = 4;
 /// Past a full window, for transfers of the latency class.
 const URGENT_WINDOW: u64 = 128 << 10;
 /// After something of that class, the queue before the next is kept short so long.
@@ -64,6 +70,8 @@ pub enum Work {
     Warm,
     /// A control frame in send buffer `Tag::flow`.
     Frame,
+    /// One of a lane that was not up yet.
+    Greeting,
     /// A frame to a stranger, whose route is `Tag::bytes`.
     Answer,
     /// A receive into buffer `Tag::flow`.
@@ -133,6 +141,9 @@ pub struct Rail {
     /// Operations that one lane may have in flight; as many stay free for lanes
     /// that have none.
     lane_ops: u32,
+    /// Frames in flight to who is no peer yet.
+    answers: usize,
+    greetings: usize,
     urgent_until: u64,
     /// Of all lanes that move.
     inflight_bytes: u64,
@@ -172,6 +183,8 @@ impl Rail {
             // SAFETY: inside the array.
             free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
             lane_ops: (limits.tx_depth / 4).clamp(1, LANE_OPS) as u32,
+            answers: 0,
+            greetings: 0,
             urgent_until: 0,
             inflight_bytes: 0,
             traffic: Arc::default(),
@@ -411,12 +424,15 @@ impl Rail {
         let Some(to) = self.lane(lane).filter(|lane| !lane.cut) else {
             return Posted::Failed(libc::ENOTCONN);
         };
-        if to.inflight_frames >= SENDS_OF_LANE {
+        let greets = matches!(to.state, LaneState::Greeting | LaneState::Warming);
+        let (work, most) =
+            if greets { (Work::Greeting, GREETINGS_OF_LANE) } else { (Work::Frame, SENDS_OF_LANE) };
+        if to.inflight_frames >= most || greets && self.greetings >= GREETINGS {
             return Posted::Again;
         }
         let idle = to.inflight_frames == 0 && to.is_idle();
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
-        let tag = Tag::new(Work::Frame, lane, 0, 0);
+        let tag = Tag::new(work, lane, 0, 0);
         let posted = self.send_to(to.route, tag, fill);
         if let Some(lane) = self.lane_mut(lane) {
             match posted {
@@ -428,6 +444,7 @@ impl Rail {
                 _ => lane.refused = idle && room,
             }
         }
+        self.greetings += usize::from(greets && posted == Posted::Yes);
         posted
     }
 
@@ -456,10 +473,14 @@ impl Rail {
     /// Answers a stranger, at an address that is no lane's. What finds no room is
     /// dropped: a stranger asks again.
     pub fn answer(&mut self, address: &[u8], fill: impl FnOnce(&mut [u8]) -> usize) {
+        if self.answers >= ANSWERS {
+            return;
+        }
         let Ok(route) = self.nic.insert(address) else { return };
         let tag = Tag { bytes: route, ..Tag::new(Work::Answer, u32::MAX, 0, 0) };
-        if self.send_to(route, tag, fill) != Posted::Yes {
-            self.release(route);
+        match self.send_to(route, tag, fill) {
+            Posted::Yes => self.answers += 1,
+            _ => self.release(route),
         }
     }
 

@@ -129,14 +129,16 @@ impl Rail {
                 }
                 self.account(tag.lane, 1, (tag.bytes, tag.sampled, !tag.read && errno == 0), now);
             }
-            Work::Frame => {
+            Work::Frame | Work::Greeting => {
                 self.sends.put(tag.flow);
+                self.greetings -= usize::from(tag.work == Work::Greeting);
                 if let Some(lane) = self.lane_mut(tag.lane) {
                     lane.inflight_frames -= 1;
                 }
             }
             Work::Answer => {
                 self.sends.put(tag.flow);
+                self.answers -= 1;
                 self.answered.push((tag.bytes, now));
             }
             Work::Receive if errno == 0 => self.traffic.frames_received.add(1),

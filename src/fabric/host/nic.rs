@@ -22,7 +22,7 @@ use std::sync::atomic::{fence, Ordering};
 const PASS: u64 = 512 << 10;
 /// Passes between looks at the sockets; each 64 KiB that were copied count as one.
 const LOOK: u64 = 128;
-/// Who connected and has passed no channel yet: more are turned away.
+/// Who connected and has passed no channel yet: the oldest makes room for the next.
 const STRANGERS: usize = 256;
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
@@ -274,11 +274,8 @@ impl HostNic {
 
     fn accept_all(&mut self) {
         while let Some(socket) = self.next_caller() {
-            let strangers = self.peers.iter().filter(|peer| matches!(peer.talk, Talk::Stranger(_)));
             let Some(pid) = socket::of_our_user(socket.as_fd()) else { continue };
-            if strangers.count() >= STRANGERS {
-                continue;
-            }
+            self.limit_strangers();
             let number = self.next_peer;
             self.next_peer = self.next_peer.wrapping_add(1);
             let process = watch::process(pid);
@@ -293,6 +290,24 @@ impl HostNic {
             self.peers.push(Peer { number, process, talk: Talk::Stranger(socket) });
             // What it has to say is usually there.
             self.hear_peer(number, false);
+        }
+    }
+
+    /// Lets the oldest stranger go if one more would be too many: who means well speaks
+    /// as soon as it has connected.
+    fn limit_strangers(&mut self) {
+        let strangers = self.peers.iter().enumerate().filter(|(_, p)| matches!(p.talk, Talk::Stranger(_)));
+        if strangers.clone().count() < STRANGERS {
+            return;
+        }
+        let age = |peer: &Peer| self.next_peer.wrapping_sub(peer.number);
+        let Some((at, _)) = strangers.max_by_key(|(_, peer)| age(peer)) else { return };
+        let Peer { process, talk, .. } = self.peers.swap_remove(at);
+        log::debug!("a process on this host connected and said nothing: it is turned away");
+        process.iter().for_each(|process| self.watch.remove(process.as_fd()));
+        if let Talk::Stranger(socket) = talk {
+            self.watch.remove(socket.as_fd());
+            socket::shut(socket.as_fd());
         }
     }
 

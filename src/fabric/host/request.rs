@@ -160,6 +160,20 @@ impl Request {
     }
 }
 
+/// Whatever is in a cell, what is read of it can be done without leaving its block.
+#[cfg(any(test, fuzzing))]
+pub fn check(words: [u64; 8]) {
+    use std::sync::atomic::AtomicU64;
+    let cell = words.map(AtomicU64::new);
+    let Some(request) = Request::read(&cell) else { return };
+    assert!((1..=PIECES).contains(&request.pieces) && request.inline <= INLINE);
+    assert!(request.block_len() <= AREA / 2 && request.len <= AREA_BYTES);
+    assert!(request.inline == 0 || request.inline == request.len);
+    request.publish(&cell, words[0] as u32);
+    let again = Request::read(&cell).map(|again| (again.immediate, again.key, again.len, again.words[0]));
+    assert_eq!(again, Some((request.immediate, request.key, request.len, request.words[0])));
+}
+
 const _: () = assert!(BYTES + (PIECES * size_of::<Piece>()) as u64 + 64 <= AREA / 2);
 
 #[cfg(test)]

@@ -1,0 +1,219 @@
+/* The shared secret: who knows it is a peer, who does not is told so, and nobody reads it. */
+#include "harness.h"
+
+static const char RIGHT[] = "a secret of 32 bytes, more or less";
+static const char WRONG[] = "a secret of 32 bytes, less or more";
+
+static weft_endpoint_config with_secret(const char *secret)
+{
+    weft_endpoint_config config = test_config();
+    config.secret = secret;
+    config.secret_len = secret ? strlen(secret) : 0;
+    return config;
+}
+
+static struct box *open_knowing(const char *secret)
+{
+    weft_endpoint_config config = with_secret(secret);
+    return box_of(open_with(&config));
+}
+
+static uint64_t refused_by(struct box *box)
+{
+    weft_endpoint_statistics done = {0};
+    done.size = sizeof done;
+    CHECK_OK(weft_endpoint_stats(box->endpoint, &done));
+    return done.strangers_refused;
+}
+
+static weft_peer connect_to(struct box *from, struct box *to)
+{
+    char address[8192];
+    weft_peer peer;
+    size_t len = address_of(to->endpoint, address, sizeof address);
+    CHECK_OK(weft_peer_connect(from->endpoint, address, len, NULL, &peer));
+    return peer;
+}
+
+static void message_goes(struct box *from, weft_peer peer, struct box *to)
+{
+    CHECK_OK(box_await(from, send_now(from, peer, "hello", 5), patience_ms()).status);
+    weft_completion got = box_take(to, WEFT_COMPLETION_MESSAGE, patience_ms());
+    CHECK(got.bytes == 5 && memcmp(got.data, "hello", 5) == 0);
+    CHECK_OK(weft_message_release(to->endpoint, got.transfer));
+}
+
+/* ---- Who knows it ---- */
+
+static void who_knows_it_is_a_peer(void)
+{
+    struct box *a = open_knowing(RIGHT), *b = open_knowing(RIGHT);
+    weft_peer b_of_a = connect_to(a, b);
+    CHECK_OK(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    weft_completion up = box_take(b, WEFT_COMPLETION_PEER_UP, patience_ms());
+    CHECK_OK(up.status);
+    message_goes(a, b_of_a, b);
+    message_goes(b, up.peer, a);
+    CHECK_EQ(refused_by(a) + refused_by(b), 0);
+    box_close(a);
+    box_close(b);
+}
+
+static void both_connect_at_once(void)
+{
+    struct box *a = open_knowing(RIGHT), *b = open_knowing(RIGHT);
+    weft_peer b_of_a = connect_to(a, b), a_of_b = connect_to(b, a);
+    CHECK_OK(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_take(b, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    message_goes(a, b_of_a, b);
+    message_goes(b, a_of_b, a);
+    box_close(a);
+    box_close(b);
+}
+
+static void pages_are_written_with_it(void)
+{
+    weft_endpoint_config config = with_secret(RIGHT);
+    struct duo duo = duo_open_with(MIB, &config);
+    fill_random(duo.a_bytes, duo.len, 7);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, duo.len);
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    CHECK_EQ(differs_random(duo.b_bytes, duo.len, 7), -1);
+    duo_close(&duo);
+}
+
+/* It is read during the open. */
+static void the_callers_copy_may_go(void)
+{
+    char mine[sizeof RIGHT];
+    memcpy(mine, RIGHT, sizeof mine);
+    struct box *a = open_knowing(mine), *b = open_knowing(RIGHT);
+    memset(mine, 'x', sizeof mine);
+    connect_to(a, b);
+    CHECK_OK(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    box_close(a);
+    box_close(b);
+}
+
+/* ---- Who does not ---- */
+
+static void is_denied(const char *mine, const char *theirs)
+{
+    struct box *a = open_knowing(mine), *b = open_knowing(theirs);
+    uint64_t began = now_ns();
+    weft_peer peer = connect_to(a, b);
+    weft_completion up = box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms());
+    CHECK_STATUS(up.status, WEFT_ERR_DENIED);
+    CHECK(up.peer == peer);
+    CHECK(now_ns() - began < 5 * SECOND); /* sooner than the connect's timeout */
+    CHECK(refused_by(b) > 0);
+    box_quiet(b, 200);
+    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    message.peer = peer;
+    REFUSED(WEFT_ERR_HANDLE, weft_send(a->endpoint, &message, NULL));
+    /* Others are served as before. */
+    struct box *friend = open_knowing(theirs);
+    weft_peer b_of_friend = connect_to(friend, b);
+    CHECK_OK(box_take(friend, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_take(b, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    message_goes(friend, b_of_friend, b);
+    box_close(friend);
+    box_close(a);
+    box_close(b);
+}
+
+static void who_knows_another_is_denied(void)
+{
+    is_denied(WRONG, RIGHT);
+}
+
+static void who_knows_none_is_denied(void)
+{
+    is_denied(NULL, RIGHT);
+}
+
+static void who_has_one_is_denied_by_who_has_none(void)
+{
+    is_denied(RIGHT, NULL);
+}
+
+static void both_learn_it_when_both_connect(void)
+{
+    struct box *a = open_knowing(WRONG), *b = open_knowing(RIGHT);
+    connect_to(a, b);
+    connect_to(b, a);
+    CHECK_STATUS(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_DENIED);
+    CHECK_STATUS(box_take(b, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_DENIED);
+    box_close(a);
+    box_close(b);
+}
+
+/* ---- What is no secret ---- */
+
+static void poor_secrets_are_refused(void)
+{
+    static char long_one[1025];
+    weft_endpoint *endpoint = NULL;
+    weft_endpoint_config config = with_secret(RIGHT);
+    config.secret_len = 0;
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    config.secret_len = 15;
+    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
+    CHECK(strstr(weft_last_error(), "secret_len is 15") != NULL);
+    CHECK(strstr(weft_last_error(), "a secret of") == NULL);
+    config.secret_len = UINT64_MAX;
+    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
+    config.secret = NULL;
+    config.secret_len = 32;
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    fill_random(long_one, sizeof long_one, 3);
+    config.secret = long_one;
+    config.secret_len = sizeof long_one;
+    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
+    config.secret_len = 1024;
+    CHECK_OK(weft_endpoint_close(open_with(&config)));
+    memset(long_one, 0, sizeof long_one);
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    CHECK(endpoint == NULL);
+    CHECK_EQ(strcmp(weft_status_name(WEFT_ERR_DENIED), "WEFT_ERR_DENIED"), 0);
+    CHECK_EQ(weft_status_category(WEFT_ERR_DENIED), WEFT_CATEGORY_PEER);
+}
+
+/* ---- Who reads it ---- */
+
+static _Atomic int lines, leaks;
+
+static void look_for_it(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    (void)level, (void)component, (void)user_data;
+    lines++;
+    leaks += strstr(message, "secret of 32") != NULL;
+}
+
+static void the_log_does_not(void)
+{
+    CHECK_OK(weft_log_set(WEFT_LOG_TRACE, look_for_it, NULL));
+    who_knows_it_is_a_peer();
+    who_knows_another_is_denied();
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    CHECK(lines > 0);
+    CHECK_EQ(leaks, 0);
+}
+
+int main(int argc, char **argv)
+{
+    const struct test tests[] = {
+        {"who_knows_it_is_a_peer", "any", who_knows_it_is_a_peer},
+        {"both_connect_at_once", "any", both_connect_at_once},
+        {"pages_are_written_with_it", "any", pages_are_written_with_it},
+        {"the_callers_copy_may_go", "any", the_callers_copy_may_go},
+        {"who_knows_another_is_denied", "any", who_knows_another_is_denied},
+        {"who_knows_none_is_denied", "any", who_knows_none_is_denied},
+        {"who_has_one_is_denied_by_who_has_none", "any", who_has_one_is_denied_by_who_has_none},
+        {"both_learn_it_when_both_connect", "any", both_learn_it_when_both_connect},
+        {"poor_secrets_are_refused", "once", poor_secrets_are_refused},
+        {"the_log_does_not", "any", the_log_does_not},
+        {NULL, NULL, NULL},
+    };
+    return run_tests(argc, argv, tests);
+}

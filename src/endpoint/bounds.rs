@@ -1,0 +1,61 @@
+//! What a peer may ask of us: one that asks for more is dropped, and the log says
+//! for what. No endpoint of Weft comes near these bounds.
+
+use super::inbox::Command;
+use super::worker::Worker;
+use crate::peer::channel::Out;
+use crate::peer::link::Link;
+use crate::peer::Peer;
+use crate::status::Status;
+use crate::transfer::Outcome;
+use std::sync::atomic::Ordering;
+
+/// Answers that may wait for a peer: it has asked, and takes nothing.
+pub(super) const ANSWERS: usize = 4096;
+/// Memories that a peer takes back while transfers here still use them.
+const REVOKING: usize = 65_536;
+/// Frames of a peer that wait for its home. Its windows allow some hundred.
+const AWAITING: u32 = 4096;
+
+impl Worker {
+    /// Nothing more of this peer is looked at.
+    #[cold]
+    pub(super) fn breach(&self, peer: &Peer, why: &str) {
+        if !peer.breached.swap(true, Ordering::Relaxed) {
+            log::warn!("{peer} is dropped: {why}");
+            let outcome = Outcome::of(Status::Protocol);
+            self.tell_home(peer, Command::EndPeer { peer: peer.id, outcome });
+        }
+    }
+
+    /// Answers what a peer asked by its system channel.
+    pub(super) fn answer(&self, link: &mut Link, out: Out) {
+        if link.answers() >= ANSWERS {
+            return self.breach(&link.peer, "it asks, and does not acknowledge the answers");
+        }
+        link.push_answer(out);
+    }
+
+    pub(super) fn revoking(&self, link: &mut Link, memory: u64) {
+        if link.revoking.len() >= REVOKING {
+            return self.breach(&link.peer, "it takes back more memories than there can be");
+        }
+        link.revoking.insert(memory);
+    }
+
+    /// Something of a peer that its home is to look at.
+    pub(super) fn hand_home(&self, peer: &Peer, command: Command) {
+        if peer.awaiting.fetch_add(1, Ordering::Relaxed) >= AWAITING {
+            peer.awaiting.fetch_sub(1, Ordering::Relaxed);
+            return self.breach(peer, "it sends more than its windows allow");
+        }
+        self.tell_home(peer, command);
+    }
+
+    /// What `hand_home` gave us.
+    pub(super) fn handed(&mut self, peer: u64) {
+        if let Some(link) = self.link(peer) {
+            link.peer.awaiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Keys that we choose are all that guards memory: nobody guesses them, neither from
+//! nothing nor from others.
+
+use super::select::candidates;
+use super::{Access, HostRange};
+use crate::topology::read::Root;
+use crate::topology::Machine;
+use std::collections::HashSet;
+
+const KEYS: usize = 512;
+
+/// Of registrations of the same memory, with a NIC opened anew each half; `None` where
+/// there is no such fabric.
+fn keys_of(fabric: &str, rails: Option<&str>) -> Option<Vec<u64>> {
+    let machine = Machine::read(Root::from_environment());
+    let found = candidates(Some(fabric), rails, &machine).ok()?;
+    let bytes: &'static [u8] = Box::leak(vec![0; 4096].into_boxed_slice());
+    let range = HostRange { base: bytes.as_ptr() as u64, len: 4096 };
+    let access = Access { remote_write: true, remote_read: true };
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let mut nic = found.candidates[0].open(false).expect("a NIC");
+        for _ in 0..KEYS / 4 {
+            let registration = nic.register(range, access).expect("a registration");
+            keys.push(registration.key);
+            let short = nic.register(range, access).expect("a registration");
+            keys.push(short.key);
+            nic.deregister(short).expect("it is registered");
+        }
+        nic.close().expect("it closes");
+    }
+    Some(keys)
+}
+
+#[test]
+fn keys_neither_repeat_nor_count_nor_tell_where_memory_is() {
+    for (fabric, rails) in [("host", None), ("tcp", Some("lo")), ("shm", None), ("sim:like=tcp", None)] {
+        let Some(keys) = keys_of(fabric, rails) else {
+            println!("SKIPPED: no {fabric} here");
+            continue;
+        };
+        assert_eq!(keys.len(), KEYS);
+        assert_eq!(keys.iter().collect::<HashSet<_>>().len(), KEYS, "{fabric}: a key came again");
+        let steps: HashSet<u64> = keys.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+        assert_eq!(steps.len(), KEYS - 1, "{fabric}: keys are a step apart");
+        // Each bit is set about half of the time: 8 standard deviations are room enough.
+        for bit in 0..64 {
+            let set = keys.iter().filter(|key| **key >> bit & 1 == 1).count();
+            assert!((KEYS / 2 - 90..=KEYS / 2 + 90).contains(&set), "{fabric}: bit {bit} is set in {set}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Addresses and descriptors, which travel by whatever means callers have.
+
+use crate::memory::descriptor::Descriptor;
+use crate::peer::address::Address;
+
+/// The bytes as they are, and with a checksum that is right.
+fn both(data: &[u8], decode: impl Fn(&[u8])) {
+    decode(data);
+    let mut sealed = data.to_vec();
+    sealed.extend(crc32fast::hash(data).to_le_bytes());
+    decode(&sealed);
+}
+
+pub fn address(data: &[u8]) {
+    both(data, |blob| {
+        let Ok(address) = Address::decode(blob) else { return };
+        let _ = address.common_wire();
+        assert!(!address.rails.is_empty() && address.fabrics().len() <= address.rails.len());
+        let again = Address::decode(&address.encode()).expect("what was read is written");
+        assert_eq!((again.incarnation, again.wire, again.capabilities), {
+            (address.incarnation, address.wire, address.capabilities)
+        });
+        assert_eq!(again.rails, address.rails);
+    });
+}
+
+pub fn descriptor(data: &[u8]) {
+    both(data, |blob| {
+        let Ok(descriptor) = Descriptor::decode(blob) else { return };
+        let remote = descriptor.into_remote(7);
+        assert!(remote.rail_count() > 0);
+        let mut ranges = 0;
+        while let Some(range) = remote.range(ranges) {
+            assert!(range.base.checked_add(range.len).is_some());
+            assert_eq!(remote.range_len(ranges), Some(range.len));
+            for rail in (0..remote.rail_count()).filter(|rail| remote.knows(*rail)) {
+                remote.locate(rail, ranges as usize, range.len);
+            }
+            ranges += 1;
+        }
+        // What is decoded takes no more room than what was sent.
+        assert!(ranges > 0 && ranges as usize * 16 <= blob.len());
+    });
+}

@@ -1,0 +1,252 @@
+//! A whole endpoint, with memory that a peer has imported: frames come from that peer,
+//! and from strangers, as anybody could forge them. In virtual time, without a thread.
+
+use super::Input;
+use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::memory::{Access, Memory, Range};
+use crate::peer::address::Address;
+use crate::peer::table::place;
+use crate::peer::wire::{numbers, Credential, Header, Hello, Kind, HEADER};
+use crate::transfer::completion::Completion;
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+const KINDS: [Kind; 21] = [
+    Kind::Hello,
+    Kind::Welcome,
+    Kind::Refuse,
+    Kind::Ack,
+    Kind::Challenge,
+    Kind::Bundle,
+    Kind::Landed,
+    Kind::Unlanded,
+    Kind::Import,
+    Kind::Imported,
+    Kind::Revoke,
+    Kind::Revoked,
+    Kind::Count,
+    Kind::AtomicDone,
+    Kind::Message,
+    Kind::Notify,
+    Kind::Raise,
+    Kind::Atomic,
+    Kind::Ready,
+    Kind::Leave,
+    Kind::Bye,
+];
+
+const LEN: usize = 4096;
+/// Around the memory: nothing is written there.
+const GUARD: usize = 4096;
+/// As long as a stranger may be half-way in, and some.
+const PEERS: usize = 300;
+/// Passes until something is given up.
+const PASSES: usize = 20_000;
+/// Runs after which the endpoints are opened anew.
+const RUNS: u32 = 20_000;
+
+struct World {
+    ours: Arc<Endpoint>,
+    theirs: Arc<Endpoint>,
+    memory: Arc<Memory>,
+    counter: u64,
+    bytes: Box<[u8]>,
+    /// Our id of the peer; 0 while there is none.
+    peer: u64,
+    runs: u32,
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+}
+
+pub fn endpoint(data: &[u8]) {
+    WORLD.with(|world| {
+        let mut world = world.borrow_mut();
+        if world.as_ref().is_some_and(|world| world.runs >= RUNS) {
+            *world = None;
+        }
+        world.get_or_insert_with(World::open).run(data);
+    });
+}
+
+fn drain(endpoint: &Endpoint) -> usize {
+    let mut room = [const { MaybeUninit::uninit() }; 64];
+    let count = endpoint.poll(endpoint.queue(), &mut room).expect("it is open") as usize;
+    for done in &room[..count] {
+        // SAFETY: so many were written.
+        let done: Completion = unsafe { done.assume_init_read() };
+        if !done.data.is_null() {
+            endpoint.release_message(done.transfer).expect("a message");
+        }
+    }
+    count
+}
+
+impl World {
+    fn open() -> World {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let world = NEXT.fetch_add(1, Ordering::Relaxed);
+        let open = || {
+            let fabric = format!("sim:like=tcp:clock=virtual:world=fuzz{world}");
+            let config = EndpointConfig {
+                fabric: Some(fabric),
+                manual: true,
+                max_transfers: 64,
+                connect_timeout_ns: 2_000_000_000,
+                ..EndpointConfig::default()
+            };
+            Endpoint::open(config).expect("it opens")
+        };
+        let (ours, theirs) = (open(), open());
+        #[cfg(fuzzing)]
+        log::set_max_level(log::LevelFilter::Off);
+        let bytes = vec![0xA5; GUARD + LEN + GUARD].into_boxed_slice();
+        let range = Range { base: bytes.as_ptr() as u64 + GUARD as u64, len: LEN as u64 };
+        let access = Access { remote_read: true, remote_write: true };
+        let memory = ours.register(vec![range], access, 0).expect("a memory");
+        let counter = ours.create_counter().expect("a counter");
+        World { ours, theirs, memory, counter, bytes, peer: 0, runs: 0 }
+    }
+
+    /// Connects, unless they are, and has the memory imported.
+    fn connect(&mut self) {
+        if self.ours.peer_info(self.peer).is_ok_and(|info| info.up) && !self.memory.importers().is_empty() {
+            return;
+        }
+        for peer in self.theirs.core().peers.all() {
+            let _ = self.theirs.disconnect(peer.id);
+        }
+        let mut theirs = 0;
+        for pass in 0..PASSES {
+            drain(&self.ours);
+            drain(&self.theirs);
+            if theirs == 0 && self.theirs.core().peers.all().is_empty() {
+                theirs = self.theirs.connect(self.ours.address(), 0, 0).unwrap_or(0);
+            }
+            match self.theirs.peer_info(theirs) {
+                Ok(info) if info.up => break,
+                Err(_) => theirs = 0,
+                _ => {}
+            }
+            assert!(pass + 1 < PASSES, "they do not connect again");
+        }
+        let descriptor = self.memory.descriptor().expect("it has one");
+        let remote = self.theirs.import(theirs, descriptor).expect("an import");
+        let passes = (0..PASSES).take_while(|_| {
+            drain(&self.ours);
+            drain(&self.theirs);
+            self.memory.importers().is_empty()
+        });
+        assert!(passes.count() < PASSES, "nobody imports");
+        self.theirs.release(&remote).expect("it was not released");
+        self.peer = self.memory.importers()[0];
+    }
+
+    fn run(&mut self, data: &[u8]) {
+        self.runs += 1;
+        self.connect();
+        let mut input = Input(data);
+        while !input.is_empty() {
+            let frame = self.forge(&mut input);
+            let worker = self.ours.worker().expect("it has manual progress");
+            worker.lock().frame(0, &frame, self.ours.core().clock.now());
+            if input.u8() % 4 == 0 {
+                drain(&self.ours);
+                drain(&self.theirs);
+            }
+        }
+        for _ in 0..4 {
+            drain(&self.ours);
+            drain(&self.theirs);
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        assert!(self.ours.check_poison().is_ok());
+        let guards = self.bytes[..GUARD].iter().chain(&self.bytes[GUARD + LEN..]);
+        assert!(guards.clone().all(|byte| *byte == 0xA5), "written outside of the memory");
+        assert!(self.ours.core().peers.all().len() <= PEERS, "strangers pile up");
+    }
+
+    /// A frame of the peer's, as sound as the input wants it to be.
+    fn forge(&self, input: &mut Input) -> Vec<u8> {
+        let (kind, how, len) = (input.u8(), input.u8(), usize::from(input.u8()));
+        let kind = KINDS[usize::from(kind) % KINDS.len()];
+        let mut body = match how % 4 {
+            1 => numbers(&[self.memory.id]),
+            2 => numbers(&[self.memory.id, self.memory.secret]),
+            // Of a bundle: the lane, then the list.
+            3 => numbers(&[0, self.memory.id, u64::from(self.counter as u32)]),
+            _ => Vec::new(),
+        };
+        if kind == Kind::Count || kind == Kind::Raise {
+            body = numbers(&[u64::from(self.counter as u32)]);
+        }
+        if kind == Kind::Atomic {
+            body = numbers(&[1, 1 + u64::from(how % 2), self.memory.id]);
+        }
+        if kind == Kind::Hello && how & 4 != 0 {
+            body = self.hello(input);
+        }
+        body.extend_from_slice(input.take(len));
+        let peers = &self.ours.core().peers;
+        let from = peers.get(self.peer).map_or(7, |peer| peer.address.incarnation);
+        let channel = kind.channel().unwrap_or(0);
+        let delivered = self.delivered(channel);
+        let header = Header {
+            kind,
+            to: if how & 8 != 0 { input.u64() } else { self.peer },
+            from: if how & 16 != 0 { input.u64() } else { from },
+            sequence: match kind.channel() {
+                Some(_) => delivered.wrapping_add(1 + u32::from(how >> 6)),
+                None => u32::from(how >> 6),
+            },
+            acknowledged: if how & 32 != 0 { input.u64() as u32 } else { 0 },
+        };
+        let mut frame = vec![0; HEADER + body.len()];
+        header.write(&mut frame, &body, &[]);
+        frame
+    }
+
+    /// The last frame of the peer that was delivered.
+    fn delivered(&self, channel: usize) -> u32 {
+        let worker = self.ours.worker().expect("it has manual progress").lock();
+        let link = worker.links.get(place(self.peer)).and_then(|link| link.as_deref());
+        link.map_or(0, |link| link.channels[channel].delivered())
+    }
+
+    /// Of a stranger with few or many rails, which are nowhere; or of the peer.
+    fn hello(&self, input: &mut Input) -> Vec<u8> {
+        let mut address = Address::decode(self.theirs.address()).expect("an address");
+        if input.u8() % 2 == 0 {
+            address.incarnation = input.u64();
+        }
+        let rails = usize::from(input.u8()) % 4;
+        let first = address.rails[0].clone();
+        address.rails.resize(1 + rails, first);
+        let blob = address.encode();
+        Hello {
+            target: self.ours.incarnation(),
+            peer: input.u64(),
+            nonce: input.u64(),
+            rail: u16::from(input.u8() % 5),
+            your_rail: u16::from(input.u8() % 2),
+            wire: 1,
+            credential: Credential::Nothing,
+            address: &blob,
+        }
+        .encode()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for endpoint in [&self.ours, &self.theirs] {
+            endpoint.shutdown(0).expect("it shuts down");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Control frames and what is in them.
+
+use crate::codec::Reader;
+use crate::peer::address::Address;
+use crate::peer::link::Part;
+use crate::peer::secret::{Sealed, Secret};
+use crate::peer::wire::{self, Header, Hello, Welcome};
+use crate::transfer::atomic::{read_answer, Request};
+use crate::transfer::pack::{read_list, Tally, SLOTS};
+
+/// A frame, and its body as that of every kind.
+pub fn frame(data: &[u8]) {
+    let Some((header, body)) = Header::read(data) else { return };
+    let mut again = vec![0; data.len()];
+    assert_eq!(header.write(&mut again, body, &[]), data.len());
+    assert!(Header::read(&again).is_some_and(|(_, other)| other == body));
+    if let Some(channel) = header.kind.channel() {
+        assert!(channel < wire::CHANNELS);
+    }
+    hello(body);
+    if let Some(welcome) = Welcome::decode(body) {
+        assert_eq!(Welcome::decode(&welcome.encode()).map(|again| again.nonce), Some(welcome.nonce));
+    }
+    wire::read_challenge(body);
+    wire::read_refuse(body);
+    wire::read_ready(body);
+    wire::read_numbers::<3>(body);
+    if let Some((_, rest)) = wire::read_about_lane(body) {
+        assert_eq!(rest.len() + wire::ABOUT_LANE, body.len());
+    }
+    if let Some(part) = Part::read(body) {
+        assert!(part.offset + part.bytes.len() <= part.total);
+    }
+    if let Some((id, request)) = Request::decode(body) {
+        assert_eq!(Request::decode(&request.encode(id)), Some((id, request)));
+    }
+    read_answer(body);
+}
+
+fn hello(body: &[u8]) {
+    let Some(hello) = Hello::decode(body) else { return };
+    let again = hello.encode();
+    assert!(body.starts_with(&again), "a proof may follow");
+    let _ = Address::decode(hello.address);
+}
+
+/// Nobody proves what they do not know: not by rubbish, and not by what another said.
+pub fn handshake(data: &[u8]) {
+    let secret = Secret::new(b"nobody knows this one").expect("it is long enough");
+    for sealed in [Sealed::Hello, Sealed::Welcome] {
+        assert!(secret.open(sealed, 1, 2, data).is_none());
+    }
+    let mut hello = data.to_vec();
+    secret.seal(Sealed::Hello, 1, 2, &mut hello);
+    assert_eq!(secret.open(Sealed::Hello, 1, 2, &hello), Some(data));
+    assert!(secret.open(Sealed::Welcome, 1, 2, &hello).is_none());
+    assert!(secret.open(Sealed::Hello, 2, 1, &hello).is_none());
+    let at = data.first().map_or(0, |first| usize::from(*first)) % hello.len();
+    hello[at] ^= 1 << (data.len() % 8);
+    assert!(secret.open(Sealed::Hello, 1, 2, &hello).is_none());
+    self::hello(data);
+}
+
+/// The list of a bundle, and what becomes of bundles that a peer announces as it likes.
+pub fn bundle(data: &[u8]) {
+    if let Some((_, _, pieces)) = read_list(data) {
+        assert_eq!(pieces.count() * 16 + 16, data.len());
+    }
+    let (mut tally, mut r) = (Tally::default(), Reader::new(data));
+    let (mut taken, mut told) = (0u32, 0);
+    while let Some(step) = r.u8() {
+        match step % 4 {
+            0 | 1 if tally.expects(taken) => {
+                let refused = step % 4 == 1;
+                tally.advance(if refused { Err(crate::status::Status::RemoteAccess) } else { Ok(()) });
+                taken += 1;
+            }
+            2 => assert!(!tally.expects(taken.wrapping_add(1 + u32::from(step)))),
+            _ => {
+                if let Some(due) = tally.due() {
+                    tally.said(due);
+                    told += 1;
+                }
+            }
+        }
+        assert!(tally.due().is_some() || tally.expects(taken));
+    }
+    // Who was told nothing has no more than its slots.
+    assert!(taken <= SLOTS * (1 + told));
+}

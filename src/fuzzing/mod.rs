@@ -1,0 +1,46 @@
+//! What comes from others, fed with anything: entry points for `fuzz/`, and a test
+//! that goes over the same with a bounded number of mutations.
+//!
+//! Each takes any bytes, and panics when something is not as it should be.
+
+mod blobs;
+mod channel;
+mod endpoint;
+mod frames;
+mod numbers;
+#[cfg(test)]
+mod tests;
+
+pub use blobs::{address, descriptor};
+pub use channel::channel;
+pub use endpoint::endpoint;
+pub use frames::{bundle, frame, handshake};
+pub use numbers::{immediates, request};
+
+/// Bytes to make decisions from; zeros when there are no more.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn u8(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    fn u64(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        let taken = self.take(8);
+        bytes[..taken.len()].copy_from_slice(taken);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}

@@ -1,0 +1,61 @@
+//! Immediates, which anybody can write who knows a key, and the requests of `host`.
+
+use super::Input;
+use crate::fabric::host;
+use crate::transfer::counters::{Counters, Raised, VALUE_MAX};
+use std::collections::HashMap;
+
+thread_local! {
+    /// Few and many: making them takes longer than all that is done with them.
+    static COUNTERS: [Counters; 3] = [1, 3, 2000].map(|count| Counters::new(count, 0x1234_5678_9abc_def0));
+}
+
+/// Counters count what names them, and nothing else, whatever is made and destroyed.
+pub fn immediates(data: &[u8]) {
+    let mut input = Input(data);
+    let which = usize::from(input.u8()) % 3;
+    COUNTERS.with(|counters| count(&counters[which], input));
+}
+
+fn count(counters: &Counters, mut input: Input) {
+    let mut living: HashMap<u64, u64> = HashMap::new();
+    let mut known: Vec<u64> = Vec::new();
+    let mut ended = Vec::new();
+    while !input.is_empty() {
+        let (step, which) = (input.u8() % 4, usize::from(input.u8()));
+        let one = known.get(which % known.len().max(1)).copied();
+        match (step, one) {
+            (0, _) => {
+                if let Ok(id) = counters.create() {
+                    assert!(living.insert(id, 0).is_none(), "an id that is in use");
+                    known.push(id);
+                }
+            }
+            (1, Some(id)) => {
+                assert_eq!(counters.destroy(id, &mut ended).is_ok(), living.remove(&id).is_some());
+            }
+            (2, Some(id)) => raise(counters, &mut living, id as u32, input.u64()),
+            (_, _) => raise(counters, &mut living, input.u64() as u32, 1 + which as u64),
+        }
+    }
+    for (id, value) in living {
+        assert_eq!(counters.find(id).map(|(_, value)| value).ok(), Some(value));
+        assert!(counters.destroy(id, &mut ended).is_ok());
+    }
+    assert!(ended.is_empty(), "nobody waits");
+}
+
+fn raise(counters: &Counters, living: &mut HashMap<u64, u64>, immediate: u32, by: u64) {
+    let raised = counters.raise(immediate, by);
+    let meant = living.iter_mut().find(|(id, _)| **id as u32 == immediate).map(|(_, value)| value);
+    assert_eq!(raised != Raised::Unknown, meant.is_some(), "immediate {immediate:#x}");
+    if let Some(value) = meant {
+        *value = value.saturating_add(by).min(VALUE_MAX);
+    }
+}
+
+/// A cell of the ring that processes of one host share.
+pub fn request(data: &[u8]) {
+    let mut input = Input(data);
+    host::check_cell(std::array::from_fn(|_| input.u64()));
+}

@@ -1,0 +1,191 @@
+//! The entry points over the committed corpus, and over so many mutations of it.
+
+use super::*;
+use crate::clock::Sequence;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+type Entry = fn(&[u8]);
+
+/// With the targets' names in `fuzz/`.
+const TARGETS: [(&str, Entry); 9] = [
+    ("address", address),
+    ("descriptor", descriptor),
+    ("frame", frame),
+    ("handshake", handshake),
+    ("bundle", bundle),
+    ("channel", channel),
+    ("immediates", immediates),
+    ("request", request),
+    ("endpoint", endpoint),
+];
+
+/// Mutations of each, and the time after which a slow machine leaves it at fewer.
+const MUTATIONS: u64 = 20_000;
+const TIME: Duration = Duration::from_millis(500);
+const LONGEST: usize = 2048;
+
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&folder).expect("a corpus").map(|entry| entry.expect("a file").path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} is empty", folder.display());
+    files.iter().map(|file| fs::read(file).expect("it is read")).collect()
+}
+
+/// What is asked for by WEFT_FUZZ_TARGET and WEFT_FUZZ_MUTATIONS, else some of all.
+fn asked() -> (String, u64, Duration) {
+    let target = std::env::var("WEFT_FUZZ_TARGET").unwrap_or_default();
+    match std::env::var("WEFT_FUZZ_MUTATIONS").ok().and_then(|count| count.parse().ok()) {
+        Some(count) => (target, count, Duration::MAX),
+        None => (target, MUTATIONS, TIME),
+    }
+}
+
+/// One to four changes.
+fn mutated(seeds: &[Vec<u8>], random: &mut Sequence) -> Vec<u8> {
+    let pick = |random: &mut Sequence, below: usize| (random.next() % below.max(1) as u64) as usize;
+    let mut data = seeds[pick(random, seeds.len())].clone();
+    for _ in 0..1 + random.next() % 4 {
+        let at = pick(random, data.len());
+        match random.next() % 6 {
+            0 => data.truncate(at),
+            1 => data.insert(at, random.next() as u8),
+            2 => {
+                let other = &seeds[pick(random, seeds.len())];
+                data.truncate(at);
+                data.extend_from_slice(&other[pick(random, other.len() + 1)..]);
+            }
+            _ if data.is_empty() => data.push(random.next() as u8),
+            3 => data[at] ^= 1 << (random.next() % 8),
+            4 => data[at] = [0, 1, 0x7f, 0x80, 0xff][pick(random, 5)],
+            _ => {
+                let number = [0, 1, u64::MAX, 1 << 31, 1 << 63, random.next()][pick(random, 6)].to_le_bytes();
+                let end = data.len().min(at + 8);
+                data[at..end].copy_from_slice(&number[..end - at]);
+            }
+        }
+    }
+    data.truncate(LONGEST);
+    data
+}
+
+#[test]
+fn whatever_comes_is_answered_or_dropped() {
+    let (only, mutations, time) = asked();
+    for (name, target) in TARGETS.into_iter().filter(|(name, _)| name.contains(&only)) {
+        let seeds = corpus(name);
+        seeds.iter().for_each(|seed| target(seed));
+        let (began, mut random) = (Instant::now(), Sequence(4711));
+        let mut count = 0;
+        while count < mutations && began.elapsed() < time {
+            let data = mutated(&seeds, &mut random);
+            target(&data);
+            count += 1;
+        }
+        println!("{name}: {} seeds, {count} mutations", seeds.len());
+    }
+}
+
+/// Writes the first entries of the corpus: run it when a format has changed.
+///
+///     cargo test --lib fuzzing -- --ignored
+#[test]
+#[ignore = "writes into fuzz/corpus"]
+fn write_the_corpus() {
+    for (target, name, bytes) in seeds() {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join(name), bytes).expect("a file");
+    }
+}
+
+fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    use crate::peer::address::{Address, RailAddress};
+    use crate::peer::wire::{self, Credential, Header, Hello, Kind, Welcome, HEADER};
+
+    let rail = |n: u8| RailAddress {
+        fabric: "tcp".into(),
+        network: format!("10.77.{n}.0/24"),
+        address: vec![n; 16],
+        pad: (n.into(), 9),
+    };
+    let address = Address::new(42, vec![rail(1), rail(2)]).encode();
+    let hello = |credential| Hello {
+        target: 1,
+        peer: 2,
+        nonce: 3,
+        rail: 0,
+        your_rail: 1,
+        wire: 1,
+        credential,
+        address: &address,
+    };
+    let frame = |kind, body: &[u8]| {
+        let mut bytes = vec![0; HEADER + body.len()];
+        let header = Header { sequence: 1, acknowledged: 0, ..Header::plain(kind, 7, 8) };
+        header.write(&mut bytes, body, &[]);
+        bytes
+    };
+    let proven = [&hello(Credential::Proof([5; 32])).encode()[..], &[6; 32]].concat();
+    let numbers = wire::numbers;
+    // Both targets add the checksum themselves.
+    let unsealed = |blob: &[u8]| blob[..blob.len() - 4].to_vec();
+    let mut memory = b"WFTM\x01\x00".to_vec();
+    memory.extend(numbers(&[42, 43, 44]));
+    memory.extend([3, 2, 0, 2, 0, 0, 0]);
+    memory.extend(numbers(&[4096, 64, 8192, 64]));
+    memory.extend([1]);
+    memory.extend(numbers(&[5, 6]));
+    memory.extend([2]);
+    let list = numbers(&[1, 2, 64 << 32, 0, 64 << 32 | 1, 4096]);
+    let welcome = Welcome { nonce: 3, peer: 9, landing: Some((4096, 77)) }.encode();
+    let about = |rest: &[u8]| [&0u64.to_le_bytes()[..], rest].concat();
+    let steps =
+        |bytes: &[(u8, u8)]| bytes.iter().flat_map(|(step, which)| [*step, *which]).collect::<Vec<u8>>();
+    vec![
+        ("address", "two_rails", unsealed(&address)),
+        ("address", "sealed", address.clone()),
+        ("descriptor", "two_ranges", memory),
+        ("frame", "hello", frame(Kind::Hello, &hello(Credential::Nothing).encode())),
+        ("frame", "hello_proven", frame(Kind::Hello, &proven)),
+        ("frame", "welcome", frame(Kind::Welcome, &welcome)),
+        ("frame", "challenge", frame(Kind::Challenge, &wire::challenge(3, &[4; 32]))),
+        ("frame", "refuse", frame(Kind::Refuse, &wire::refuse(crate::status::Status::Denied, "no"))),
+        ("frame", "ready", frame(Kind::Ready, &wire::ready("tcp"))),
+        ("frame", "import", frame(Kind::Import, &numbers(&[1, 2, 3]))),
+        ("frame", "message", frame(Kind::Message, b"\x05\0\0\0\0\0\0\0hello")),
+        ("frame", "atomic", frame(Kind::Atomic, &numbers(&[1, 1, 2, 0, 8, 5, 0]))),
+        ("frame", "bundle", frame(Kind::Bundle, &about(&list))),
+        ("handshake", "proven", proven),
+        ("handshake", "asks", hello(Credential::Asks).encode()),
+        ("bundle", "two_pieces", list.clone()),
+        ("bundle", "steps", vec![0, 1, 0, 3, 2, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]),
+        (
+            "channel",
+            "in_order",
+            steps(&[(0, 0), (1, 0), (2, 0), (5, 0), (6, 0), (0, 0), (1, 0), (2, 1), (5, 1)]),
+        ),
+        (
+            "channel",
+            "reordered",
+            steps(&[(0, 0), (0, 0), (1, 0), (1, 0), (2, 1), (4, 3), (2, 0), (5, 0), (7, 0)]),
+        ),
+        ("immediates", "made_and_gone", vec![3, 0, 0, 0, 0, 2, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1]),
+        ("request", "write", numbers(&[1 | 1 << 32 | 1 << 48, 4096, 77, 4096, 0, 0, 0, 0])),
+        ("request", "inline", numbers(&[1 | 1 << 32 | 8 << 40 | 1 << 48, 8, 77, 4096, 1, 2, 3, 4])),
+        ("endpoint", "import", vec![8, 2, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0]),
+        ("endpoint", "hello", vec![0, 4, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 9, 9, 9, 9, 9, 9, 9, 9, 7]),
+        ("endpoint", "bundle", [&[5, 3, 16, 0, 0, 0, 0, 64, 0, 0, 0][..], &[0; 9]].concat()),
+        ("endpoint", "atomic", {
+            let mut bytes = vec![17, 0, 32];
+            bytes.extend(numbers(&[0, 8, 5, 0]));
+            bytes.push(0);
+            bytes
+        }),
+        ("endpoint", "message", [&[14, 0, 13][..], b"\x05\0\0\0\0\0\0\0hello", &[0]].concat()),
+        ("endpoint", "leave", vec![19, 0, 0, 0]),
+    ]
+}

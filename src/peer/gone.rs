@@ -1,0 +1,48 @@
+//! Memories that a peer said are no more. It may say so of any number: the oldest
+//! are forgotten, and asking for one of them gets the same answer from the peer.
+
+use std::collections::{HashSet, VecDeque};
+
+const MOST: usize = 4096;
+
+#[derive(Default)]
+pub struct Gone {
+    known: HashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+impl Gone {
+    pub fn insert(&mut self, memory: u64) {
+        if !self.known.insert(memory) {
+            return;
+        }
+        self.order.push_back(memory);
+        if self.order.len() > MOST {
+            if let Some(oldest) = self.order.pop_front() {
+                self.known.remove(&oldest);
+            }
+        }
+    }
+
+    pub fn contains(&self, memory: u64) -> bool {
+        self.known.contains(&memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_ones_are_known_and_no_more() {
+        let mut gone = Gone::default();
+        (0..10 * MOST as u64).for_each(|memory| {
+            gone.insert(memory);
+            gone.insert(memory);
+        });
+        let last = 10 * MOST as u64 - 1;
+        assert!(gone.contains(last) && gone.contains(last + 1 - MOST as u64));
+        assert!(!gone.contains(last - MOST as u64));
+        assert_eq!((gone.known.len(), gone.order.len()), (MOST, MOST));
+    }
+}
