@@ -15,7 +15,9 @@ use crate::peer::table::PeerTable;
 use crate::peer::{pair, Peer, Plan};
 use crate::rail::Traffic;
 use crate::status::{Error, Result, Status};
+use crate::topology::interfaces::is_down;
 use crate::topology::pci::PciAddress;
+use crate::topology::read::Root;
 use crate::transfer::counters::Counters;
 use crate::transfer::queue::Queue;
 use crate::transfer::table::{Move, Table};
@@ -147,6 +149,11 @@ impl Core {
 
     pub fn rubbish(&self) -> u64 {
         self.rubbish.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel says that a rail's NIC carries nothing.
+    pub fn nic_is_down(&self, rail: usize) -> bool {
+        self.rails.get(rail).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
     }
 
     // Defects.

@@ -35,8 +35,11 @@ use std::sync::Arc;
 
 /// A lane with bytes under way of which none was delivered for so long is suspect.
 const SUSPECT_NS: u64 = 100_000_000;
-/// It has failed after so many more looks (one a tick) that saw others move.
-const LOOKS: u32 = 100;
+/// It has failed after so many more looks (one a tick) that saw others move, or at once
+/// if the kernel says that its NIC is down.
+const LOOKS: u32 = 500;
+/// Others move if they delivered something within so long.
+const MOVING_NS: u64 = 100_000_000;
 /// What has ended waits so long for the NIC before its lane is cut.
 const LATE_NS: u64 = 100_000_000;
 /// A slow lane may take this many times as long as its rate says.
@@ -84,11 +87,13 @@ impl Worker {
                     lane.looks = 0;
                     continue;
                 }
-                let others = lane.peer.moved_ns.load(Ordering::Relaxed) > of.progress_ns + patience / 2;
+                let moved = lane.peer.moved_ns.load(Ordering::Relaxed);
+                let others = moved > of.progress_ns && now.saturating_sub(moved) < MOVING_NS;
                 lane.looks += others as u32;
-                if lane.looks > LOOKS {
+                let known_down = lane.looks == 1 && self.core.nic_is_down(work.rail.index);
+                if lane.looks > LOOKS || known_down {
                     failed.push((r, lane.lane));
-                } else if !others && lane.probe_ns + SUSPECT_NS / 2 < now {
+                } else if lane.probe_ns + MOVING_NS / 2 < now {
                     lane.probe_ns = now;
                     suspects.push(lane.peer.clone());
                 }

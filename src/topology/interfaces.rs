@@ -25,8 +25,7 @@ const RDMA: &str = "sys/class/infiniband";
 pub fn read(root: &Root) -> Vec<Interface> {
     let mut all = Vec::new();
     for (name, pci) in members(root, NET) {
-        let state = root.text(&format!("{NET}/{name}/operstate")).unwrap_or_default();
-        let up = !["down", "lowerlayerdown", "notpresent"].contains(&state.as_str());
+        let up = !is_down(root, &name);
         all.push(Interface { name, of: Type::Net, pci, up });
     }
     for (name, pci) in members(root, RDMA) {
@@ -38,6 +37,12 @@ pub fn read(root: &Root) -> Vec<Interface> {
         all.push(Interface { name, of: Type::Rdma, pci, up });
     }
     all
+}
+
+/// Whether the kernel says that a network interface carries nothing.
+pub fn is_down(root: &Root, name: &str) -> bool {
+    let state = root.text(&format!("{NET}/{name}/operstate")).unwrap_or_default();
+    ["down", "lowerlayerdown", "notpresent"].contains(&state.as_str())
 }
 
 /// The members of a class of devices, and the PCI functions that they belong to.
