@@ -1,5 +1,5 @@
 //! What happens to an operation once the doorbell has rung: lines, delays,
-//! landing, completion.
+//! landing, completion. `cut` has how a connection ends before.
 
 use super::endpoint::{access_of, Endpoint};
 use super::faults::{DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
@@ -35,6 +35,17 @@ pub struct Flight {
 impl Flight {
     pub fn with_capacity(capacity: usize) -> Flight {
         Flight { waiting: BinaryHeap::with_capacity(capacity), count: 0 }
+    }
+
+    /// Takes out the operations of which this is true.
+    pub fn take(&mut self, taken: impl Fn(u32) -> bool) -> Vec<u32> {
+        let mut found = Vec::new();
+        self.waiting.retain(|Reverse((_, _, op, _))| {
+            let takes = taken(*op);
+            found.extend(takes.then_some(*op));
+            !takes
+        });
+        found
     }
 }
 
@@ -102,6 +113,9 @@ impl Endpoint {
         if endpoint.port.has(KILLED) {
             return;
         }
+        if endpoint.port.cuts.load(SeqCst) != endpoint.cuts_seen {
+            endpoint.notice_cuts();
+        }
         if !endpoint.flight.waiting.is_empty() {
             endpoint.fly();
         }
@@ -124,7 +138,8 @@ impl Endpoint {
             // SAFETY: as above.
             busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
         });
-        let idle = !asked && !answered && self.flight.waiting.is_empty() && !self.world.has_faults();
+        let cut = port.cuts.load(SeqCst) != self.cuts_seen;
+        let idle = !asked && !answered && !cut && self.flight.waiting.is_empty() && !self.world.has_faults();
         if !idle {
             port.bell.disarm();
         }
@@ -254,6 +269,7 @@ impl Endpoint {
             }
             self.flight.waiting.pop();
             match next {
+                Next::Complete if self.awaits_answer(index) => self.at(now + RETRY_PS, index, Next::Complete),
                 Next::Complete => self.finish(index),
                 Next::Land => self.land(index, now),
                 Next::Depart => {
@@ -265,6 +281,14 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// Whether what says that an operation is there cannot pass now.
+    fn awaits_answer(&self, index: u32) -> bool {
+        // SAFETY: an operation that is here is ours, and of an early one these are only read.
+        let op = unsafe { &*self.pool.op(index) };
+        let wire = self.outbound[op.outbound as usize].wire.as_ref();
+        !op.early && op.kind == Kind::Write && wire.is_some_and(|wire| is_mute(wire))
     }
 
     fn complete_at(&mut self, index: u32, due: u64) {
@@ -280,14 +304,18 @@ impl Endpoint {
         // SAFETY: an operation that is here is ours.
         let op = unsafe { &mut *self.pool.op(index) };
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
-        let (down, full) = (is_down(&wire, op.kind), op.data.is_some() && !wire.requests.is_half_free());
+        // That a wire is cut is noticed when the word of it can pass.
+        let down = is_down(&wire, op.kind) || wire.is_cut();
+        let full = op.data.is_some() && !wire.requests.is_half_free();
         if down || full {
             return self.at(self.world.now() + if down { RETRY_PS } else { SPREAD_PS }, index, Next::Land);
         }
-        op.errno = if enter(&wire.sender_works, &wire.to) {
+        op.errno = if enter(&wire, &wire.sender_works, &wire.to) {
             let errno = self.reach(op, &wire);
             leave(&wire.sender_works);
             errno
+        } else if wire.is_cut() {
+            return self.at(self.world.now() + RETRY_PS, index, Next::Land);
         } else {
             self.outbound[op.outbound as usize].told_gone = true;
             self.mode.gone
@@ -328,6 +356,10 @@ impl Endpoint {
                     now = self.world.now();
                 }
                 if due > now {
+                    break;
+                }
+                if is_mute(&wire) {
+                    self.world.wake_at(self.world.now() + RETRY_PS);
                     break;
                 }
                 // SAFETY: as above.
@@ -409,7 +441,7 @@ impl Endpoint {
     }
 
     /// Puts an operation into the queue.
-    fn finish(&mut self, index: u32) {
+    pub(super) fn finish(&mut self, index: u32) {
         // SAFETY: an operation that is done is ours, and an early one's entry is made of what the
         // target only reads.
         let op = unsafe { &*self.pool.op(index) };
@@ -424,7 +456,7 @@ impl Endpoint {
         if self.port.has(DEAD) {
             return;
         }
-        if self.port.has(ERRORS) {
+        if self.port.has(ERRORS) && entry.errno == 0 {
             self.spoil(&mut entry);
         }
         if entry.errno != 0 && !self.mode.errors_have_flags {
@@ -434,15 +466,22 @@ impl Endpoint {
         unsafe { (*self.cq).push(entry) };
     }
 
-    /// A planned error, which does not say of what.
+    /// A planned error. Who does not connect does not say of what.
     #[cold]
     fn spoil(&mut self, entry: &mut Entry) {
         entry.errno = libfabric_sys::FI_EIO;
-        entry.context = ptr::null_mut();
+        if !self.mode.connects {
+            entry.context = ptr::null_mut();
+        }
         if self.port.errors.fetch_sub(1, Relaxed) == 1 {
             self.port.state.fetch_and(!ERRORS, Relaxed);
         }
     }
+}
+
+/// Whether the target's answers cannot pass now. (That it has gone is known without one.)
+pub fn is_mute(wire: &Wire) -> bool {
+    (wire.to.has(TX_DOWN) || wire.from.has(RX_DOWN)) && !wire.to.is_gone()
 }
 
 /// Whether the bytes of an operation cannot pass now.
