@@ -5,7 +5,7 @@
 //! What is posted afterwards goes over a new connection.
 
 use super::endpoint::Endpoint;
-use super::flight::{is_mute, RETRY_PS};
+use super::flight::{is_mute, retry_at};
 use super::wire::State;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -24,7 +24,7 @@ impl Endpoint {
             }
         }
         if unheard {
-            self.world.wake_at(self.world.now() + RETRY_PS);
+            self.world.wake_at(retry_at(self.world.now()));
         } else {
             self.cuts_seen = cuts;
         }
@@ -43,6 +43,7 @@ impl Endpoint {
         let to = &mut self.outbound[out];
         self.in_wires -= std::mem::take(&mut to.in_wire) + usize::from(std::mem::take(&mut to.shaking));
         to.waiting.clear();
+        to.stalled = 0;
         to.regions = Default::default();
         to.wire = Some(fresh);
         for index in (0..self.pool.len() as u32).filter(|index| is_of(*index)) {

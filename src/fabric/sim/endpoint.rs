@@ -72,6 +72,8 @@ pub struct Outbound {
     /// Until the handshake is through.
     pub waiting: VecDeque<u32>,
     pub in_wire: usize,
+    /// Operations that wait to land: others do not pass them, where the mode is so.
+    pub stalled: usize,
     /// That it has gone was said.
     pub told_gone: bool,
     /// Operations of the pool that name it, and routes.
@@ -535,6 +537,7 @@ impl Endpoint {
             shaking: false,
             waiting: VecDeque::new(),
             in_wire: 0,
+            stalled: 0,
             told_gone: false,
             ops: 0,
             routes: 0,
@@ -602,7 +605,7 @@ impl Endpoint {
         let taken: &mut Op = unsafe { &mut *self.pool.op(op) };
         (taken.state, taken.outbound) = (State::Here, out as u32);
         (taken.kind, taken.context) = (kind, context);
-        (taken.errno, taken.early) = (0, false);
+        (taken.errno, taken.early, taken.stalled) = (0, false, false);
         Ok(op)
     }
 

@@ -16,7 +16,12 @@ use std::sync::Arc;
 /// How far apart writes of one route may land that were posted together.
 const SPREAD_PS: u64 = 4_000_000;
 /// A link that is down is tried again so often.
-pub const RETRY_PS: u64 = 1_000_000_000;
+const RETRY_PS: u64 = 1_000_000_000;
+
+/// When to try again: at one time for all, so that those who wait do not become more.
+pub fn retry_at(now: u64) -> u64 {
+    (now / RETRY_PS + 1) * RETRY_PS
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
@@ -269,7 +274,7 @@ impl Endpoint {
             }
             self.flight.waiting.pop();
             match next {
-                Next::Complete if self.awaits_answer(index) => self.at(now + RETRY_PS, index, Next::Complete),
+                Next::Complete if self.awaits_answer(index) => self.at(retry_at(now), index, Next::Complete),
                 Next::Complete => self.finish(index),
                 Next::Land => self.land(index, now),
                 Next::Depart => {
@@ -307,15 +312,20 @@ impl Endpoint {
         // That a wire is cut is noticed when the word of it can pass.
         let down = is_down(&wire, op.kind) || wire.is_cut();
         let full = op.data.is_some() && !wire.requests.is_half_free();
-        if down || full {
-            return self.at(self.world.now() + if down { RETRY_PS } else { SPREAD_PS }, index, Next::Land);
+        let behind = self.mode.ordered && !op.stalled && self.outbound[op.outbound as usize].stalled > 0;
+        if down || full || behind {
+            let full = full && !down && !behind;
+            return self.stall(index, if full { now + SPREAD_PS } else { retry_at(self.world.now()) });
+        }
+        if std::mem::take(&mut op.stalled) {
+            self.outbound[op.outbound as usize].stalled -= 1;
         }
         op.errno = if enter(&wire, &wire.sender_works, &wire.to) {
             let errno = self.reach(op, &wire);
             leave(&wire.sender_works);
             errno
         } else if wire.is_cut() {
-            return self.at(self.world.now() + RETRY_PS, index, Next::Land);
+            return self.stall(index, retry_at(self.world.now()));
         } else {
             self.outbound[op.outbound as usize].told_gone = true;
             self.mode.gone
@@ -326,6 +336,16 @@ impl Endpoint {
         let back = if op.kind == Kind::Read { 0 } else { self.delay };
         let due = if self.timeless || back == 0 { 0 } else { now + back };
         self.complete_at(index, due);
+    }
+
+    /// Waits to land, and with it, where NICs keep the order, what was posted after it.
+    fn stall(&mut self, index: u32, due: u64) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        if !std::mem::replace(&mut op.stalled, true) {
+            self.outbound[op.outbound as usize].stalled += 1;
+        }
+        self.at(due, index, Next::Land);
     }
 
     fn reach(&mut self, op: &Op, wire: &Wire) -> i32 {
@@ -359,7 +379,7 @@ impl Endpoint {
                     break;
                 }
                 if is_mute(&wire) {
-                    self.world.wake_at(self.world.now() + RETRY_PS);
+                    self.world.wake_at(retry_at(self.world.now()));
                     break;
                 }
                 // SAFETY: as above.

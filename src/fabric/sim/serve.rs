@@ -3,7 +3,7 @@
 
 use super::endpoint::{access_of, Endpoint, Receive};
 use super::faults::DEAD;
-use super::flight::{copy, is_down, locate_all, move_bytes, RETRY_PS};
+use super::flight::{copy, is_down, locate_all, move_bytes, retry_at};
 use super::queue::Entry;
 use super::wire::{enter, leave, Answer, Kind, Op, Request, Wire};
 use libfabric_sys::*;
@@ -34,7 +34,7 @@ impl Endpoint {
 
     fn serve_wire(&mut self, wire: &Wire) {
         if is_down(wire, Kind::Write) {
-            return self.world.wake_at(self.world.now() + RETRY_PS);
+            return self.world.wake_at(retry_at(self.world.now()));
         }
         let alive = enter(wire, &wire.target_works, &wire.from);
         if wire.is_cut() {

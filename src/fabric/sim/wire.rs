@@ -44,6 +44,8 @@ pub struct Op {
     pub early: bool,
     /// Of an early one, what is still to come: its completion, the target's answer.
     pub ends: u8,
+    /// Waits to land.
+    pub stalled: bool,
     pub len: usize,
     pub local: [iovec; IOV],
     pub local_count: usize,
@@ -65,6 +67,7 @@ impl Op {
             delivered: false,
             early: false,
             ends: 0,
+            stalled: false,
             len: 0,
             local: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; IOV],
             local_count: 0,

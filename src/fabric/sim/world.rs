@@ -134,7 +134,8 @@ impl World {
 
     #[inline]
     pub fn strike_faults(&self) {
-        if self.has_faults() {
+        let next = self.next_fault.load(Relaxed);
+        if next != u64::MAX && self.now() >= next {
             self.strike(self.now());
         }
     }
