@@ -44,6 +44,9 @@ const MOVING_NS: u64 = 100_000_000;
 const LATE_NS: u64 = 100_000_000;
 /// A slow lane may take this many times as long as its rate says.
 const SLOW: u64 = 4;
+/// No lane is taken for slower than this: the rate of one that had little to do is only
+/// what there was to do.
+const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// Workers that may pass on what none of them has a lane for.
 const HOPS: u32 = 64;
 
@@ -77,11 +80,9 @@ impl Worker {
                     continue;
                 };
                 lane.peer.moved_ns.fetch_max(of.delivered_ns, Ordering::Relaxed);
-                let slow = of.inflight_bytes.saturating_mul(1_000_000_000) / of.window.bytes_per_s().max(1);
-                let patience = match of.window.bytes_per_s() {
-                    0 => SUSPECT_NS,
-                    _ => SUSPECT_NS.max(slow.saturating_mul(SLOW)),
-                };
+                let rate = of.window.bytes_per_s().max(BYTES_PER_S_LEAST);
+                let slow = of.inflight_bytes.saturating_mul(1_000_000_000) / rate;
+                let patience = SUSPECT_NS.max(slow.saturating_mul(SLOW));
                 let still = now.saturating_sub(of.progress_ns);
                 if of.inflight_bytes == 0 || still < patience {
                     lane.looks = 0;
@@ -102,6 +103,7 @@ impl Worker {
         for (r, lane) in failed {
             self.lane_failed(r, lane, libc::ETIMEDOUT, 0, now);
         }
+        suspects.extend(self.unanswered(now));
         for peer in suspects {
             for worker in (0..self.core.inboxes.len()).filter(|worker| peer.workers & 1 << worker != 0) {
                 self.core.inboxes[worker].command(Command::Probe { peer: peer.id });
@@ -134,6 +136,18 @@ impl Worker {
         for (r, lane) in stuck {
             self.lane_failed(r, lane, libc::ETIMEDOUT, 0, now);
         }
+    }
+
+    /// Peers that have acknowledged nothing for long: a lane may have lost the frames, or
+    /// the peer's the answer, and may have nothing else to do that would show it.
+    fn unanswered(&mut self, now: u64) -> Vec<Arc<Peer>> {
+        let links = self.links.iter_mut().flatten().filter(|link| link.up && link.lanes_up().len() > 1);
+        let late = links.filter(|link| link.asked_ns != 0 && now.saturating_sub(link.asked_ns) > SUSPECT_NS);
+        late.map(|link| {
+            link.asked_ns = now - SUSPECT_NS / 2;
+            link.peer.clone()
+        })
+        .collect()
     }
 
     /// Writes a few bytes over each idle lane of a peer: whether they move.

@@ -168,6 +168,9 @@ impl Worker {
         }
         if sent {
             link.sent_ns = now;
+            if link.asked_ns == 0 && link.is_asking() {
+                link.asked_ns = now;
+            }
         }
         let owes = link.channels.iter().any(|channel| channel.owes());
         (sent, full || owes || !link.revoking.is_empty())
@@ -293,6 +296,9 @@ impl Worker {
                 }
                 None => {}
             }
+        }
+        if opened {
+            link.asked_ns = if link.is_asking() { now } else { 0 };
         }
         if opened && link.channels[channel].next().is_some() {
             self.mark(peer);

@@ -102,6 +102,11 @@ impl Channel {
         told
     }
 
+    /// Sent frames are not acknowledged.
+    pub fn is_asking(&self) -> bool {
+        !self.unacknowledged.is_empty()
+    }
+
     /// Frames that were not sent yet.
     pub fn waiting(&self) -> usize {
         self.ahead.len() + self.waiting.len()

@@ -44,6 +44,8 @@ pub struct Link {
     pub returning: Vec<Returning>,
     /// When a frame was last sent.
     pub sent_ns: u64,
+    /// Since when frames wait for an acknowledgement; 0 if none does.
+    pub asked_ns: u64,
     /// Since when an idle lane refuses all frames; 0 if it does not.
     pub refused_ns: u64,
     /// In the worker's list of links to look at.
@@ -122,6 +124,7 @@ impl Link {
             fencing: Vec::new(),
             returning: Vec::new(),
             sent_ns: 0,
+            asked_ns: 0,
             refused_ns: 0,
             dirty: false,
         }
@@ -236,9 +239,15 @@ impl Link {
         channel == super::wire::SYSTEM || self.up
     }
 
+    /// Frames wait for an acknowledgement.
+    pub fn is_asking(&self) -> bool {
+        self.channels.iter().any(Channel::is_asking)
+    }
+
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
         !self.up
+            || self.asked_ns != 0
             || self.parting.is_some()
             || self.refused_ns != 0
             || !self.revoking.is_empty()

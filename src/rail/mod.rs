@@ -287,10 +287,11 @@ impl Rail {
         }
     }
 
-    /// Gives a route back, unless a lane uses the same.
+    /// Gives a route back, unless a lane uses the same. (Where removing cuts, the NIC counts
+    /// how often a route was inserted.)
     fn release(&mut self, route: Route) {
         let used = |place: &Place| place.lane.as_ref().is_some_and(|lane| lane.route == route && !lane.cut);
-        if !self.lanes.iter().any(used) {
+        if self.limits.cuts || !self.lanes.iter().any(used) {
             self.nic.remove(route);
         }
     }
@@ -301,7 +302,10 @@ impl Rail {
         let Some(of) = find(&mut self.lanes, lane).filter(|of| !of.cut) else { return };
         (of.cut, of.state) = (true, LaneState::Down);
         let route = of.route;
-        self.nic.remove(route);
+        // Also what was inserted to answer a stranger, who was this peer.
+        let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
+        self.answered.retain(|(answered, _)| *answered != route);
+        (0..=answers).for_each(|_| self.nic.remove(route));
     }
 
     /// Bytes of a lane's writes that are known to be delivered, and all of them, where

@@ -77,6 +77,11 @@ impl Claims {
         self.newer = older;
     }
 
+    /// Counts posts that came back from a lane which failed: they settle nothing.
+    pub fn came_back(&mut self, generation: usize, posts: u32) {
+        self.inflight[generation] -= posts;
+    }
+
     #[inline]
     pub fn inflight(&self) -> u32 {
         self.inflight[0] + self.inflight[1]

@@ -53,6 +53,9 @@ pub struct OfiNic {
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
+    /// ofi_rxm (1.17 to 2.6) crashes when it removes an address whose connection failed
+    /// at once and was not tried again.
+    tries_routes: bool,
     /// -1 where the provider has none.
     wait_fd: i32,
 }
@@ -101,6 +104,7 @@ impl OfiNic {
             address: Vec::new(),
             random: entry.random.clone(),
             keeps_routes: entry.provider == "shm",
+            tries_routes: entry.provider.ends_with(";ofi_rxm"),
             wait_fd: -1,
         };
         // Dropping a NIC that opened halfway closes the half.
@@ -233,7 +237,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             failures_cut: ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
             // With the setting that `discover` makes; native tcp keeps the connection.
-            cuts: entry.provider.ends_with(";ofi_rxm"),
+            cuts: connects(&entry.provider),
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
             vector: tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR),
@@ -248,6 +252,12 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         };
         (limits, domain.mr_mode)
     }
+}
+
+/// Whether removing an address ends a connection. (On EFA it ends nothing.)
+fn connects(provider: &str) -> bool {
+    let simulated = ["sim:like=tcp:", "sim:like=verbs:"];
+    provider.ends_with(";ofi_rxm") || simulated.iter().any(|name| provider.starts_with(name))
 }
 
 fn posted(rc: isize) -> Posted {
@@ -283,7 +293,7 @@ impl Nic for OfiNic {
 
     fn remove(&mut self, route: Route) {
         let mut route: fi_addr_t = route;
-        if self.keeps_routes || self.limits.cuts && !self.has_connection(route) {
+        if self.keeps_routes || self.tries_routes && !self.has_connection(route) {
             return;
         }
         // SAFETY: a route that `insert` returned.
@@ -429,9 +439,8 @@ impl Nic for OfiNic {
 }
 
 impl OfiNic {
-    /// ofi_rxm (1.17 to 2.6) crashes when it removes an address whose connection failed
-    /// at once and was not tried again. So it is tried, by an empty message that
-    /// nobody takes for a frame: an address that still fails stays.
+    /// Tries an address, by an empty message that nobody takes for a frame: one that still
+    /// fails stays.
     fn has_connection(&mut self, route: fi_addr_t) -> bool {
         // SAFETY: no bytes.
         let rc = unsafe { fi_inject(self.ep, ptr::null(), 0, route) };

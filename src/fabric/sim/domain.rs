@@ -243,7 +243,14 @@ pub struct AddressVector {
     pub users: usize,
     pub endpoint: *mut Endpoint,
     /// By their `fi_addr_t`.
-    routes: Vec<Option<String>>,
+    routes: Vec<Option<Entry>>,
+}
+
+struct Entry {
+    address: String,
+    /// Where NICs connect, an address that is inserted again is the same entry, and ends
+    /// when it was removed as often.
+    uses: usize,
 }
 
 static AV_FID: fi_ops = fi_ops { close: Some(close_av), ..fi_ops::EMPTY };
@@ -301,9 +308,10 @@ unsafe extern "C" fn insert(
         if !address.starts_with("sim://") {
             return -FI_EINVAL;
         }
-        let at = av.routes.iter().position(Option::is_none).unwrap_or(av.routes.len());
-        av.routes.resize(av.routes.len().max(at + 1), None);
-        av.routes[at] = Some(address.to_owned());
+        let at = av.place_for(address, (*av.domain).world.mode().connects);
+        av.routes.resize_with(av.routes.len().max(at + 1), || None);
+        let new = || Entry { address: address.to_owned(), uses: 0 };
+        av.routes[at].get_or_insert_with(new).uses += 1;
         *fi_addr = at as fi_addr_t;
     }
     1
@@ -315,11 +323,11 @@ unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usi
         let av = &mut *av.cast::<AddressVector>();
         for i in 0..count {
             let at = *fi_addr.add(i) as usize;
-            if av.routes.get_mut(at).and_then(Option::take).is_none() {
-                return -FI_EINVAL;
-            }
-            if !av.endpoint.is_null() {
-                (*av.endpoint).forget_route(at);
+            let Some(Some(entry)) = av.routes.get_mut(at) else { return -FI_EINVAL };
+            entry.uses -= 1;
+            let gone = av.routes[at].take_if(|entry| entry.uses == 0);
+            if let (Some(entry), false) = (gone, av.endpoint.is_null()) {
+                (*av.endpoint).forget_route(at, &entry.address);
             }
         }
     }
@@ -328,6 +336,13 @@ unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usi
 
 impl AddressVector {
     pub fn address(&self, route: fi_addr_t) -> Option<&str> {
-        self.routes.get(route as usize)?.as_deref()
+        Some(&self.routes.get(route as usize)?.as_ref()?.address)
+    }
+
+    fn place_for(&self, address: &str, once: bool) -> usize {
+        let same = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.address == address);
+        let known = self.routes.iter().position(same).filter(|_| once);
+        let free = || self.routes.iter().position(Option::is_none);
+        known.or_else(free).unwrap_or(self.routes.len())
     }
 }

@@ -45,7 +45,7 @@ pub struct Endpoint {
     pub(super) pool: Arc<Pool>,
     free: Vec<u32>,
     /// What waits for the doorbell: operations, and those that are done already.
-    held: Vec<u32>,
+    pub(super) held: Vec<u32>,
     quiet: Vec<Entry>,
     pub(super) flight: Flight,
     pub(super) outbound: Vec<Outbound>,
@@ -56,6 +56,8 @@ pub struct Endpoint {
     pub(super) in_wires: usize,
     pub(super) inbound: Vec<Arc<Wire>>,
     pub(super) inbound_seen: u64,
+    /// Cuts of our wires that were noticed.
+    pub(super) cuts_seen: u64,
     pub(super) receives: VecDeque<Receive>,
     pub(super) random: Sequence,
 }
@@ -70,6 +72,8 @@ pub struct Outbound {
     /// Until the handshake is through.
     pub waiting: VecDeque<u32>,
     pub in_wire: usize,
+    /// Operations that wait to land: others do not pass them, where the mode is so.
+    pub stalled: usize,
     /// That it has gone was said.
     pub told_gone: bool,
     /// Operations of the pool that name it, and routes.
@@ -140,6 +144,7 @@ pub unsafe fn open(
         in_wires: 0,
         inbound: Vec::new(),
         inbound_seen: 0,
+        cuts_seen: 0,
         receives: VecDeque::with_capacity(spec.depth),
         random: Sequence(world.seed ^ (port.number + 1) << 16),
         world,
@@ -524,11 +529,7 @@ impl Endpoint {
 
     fn new_outbound(&mut self, port: Option<Arc<Port>>) -> usize {
         let number = port.as_ref().map(|port| port.number);
-        let wire = port.map(|port| {
-            let wire = Arc::new(Wire::new(&self.port, &port, &self.pool, self.copies, self.delay));
-            port.attach(&wire);
-            wire
-        });
+        let wire = port.map(|port| self.connect(&port));
         let fresh = Outbound {
             wire,
             regions: Default::default(),
@@ -536,6 +537,7 @@ impl Endpoint {
             shaking: false,
             waiting: VecDeque::new(),
             in_wire: 0,
+            stalled: 0,
             told_gone: false,
             ops: 0,
             routes: 0,
@@ -561,11 +563,23 @@ impl Endpoint {
         at
     }
 
-    /// Its address was removed from the vector.
-    pub fn forget_route(&mut self, route: usize) {
+    pub(super) fn connect(&self, port: &Arc<Port>) -> Arc<Wire> {
+        let wire = Arc::new(Wire::new(&self.port, port, &self.pool, self.copies, self.delay));
+        port.attach(&wire);
+        wire
+    }
+
+    /// Its address was removed from the vector. Where NICs connect, the connection ends.
+    pub fn forget_route(&mut self, route: usize, address: &str) {
         if let Some(out) = self.routes.get_mut(route).filter(|out| **out != NOWHERE) {
             self.outbound[*out as usize].routes -= 1;
             *out = NOWHERE;
+        }
+        if let Some(other) = self.world.port_at(address).filter(|_| self.mode.connects) {
+            self.port.cut_from(&other);
+            if let Some(out) = self.outbound_of.get(&other.number).copied() {
+                self.disconnect(out as usize, FI_ECANCELED);
+            }
         }
     }
 
@@ -591,7 +605,7 @@ impl Endpoint {
         let taken: &mut Op = unsafe { &mut *self.pool.op(op) };
         (taken.state, taken.outbound) = (State::Here, out as u32);
         (taken.kind, taken.context) = (kind, context);
-        (taken.errno, taken.early) = (0, false);
+        (taken.errno, taken.early, taken.stalled) = (0, false, false);
         Ok(op)
     }
 

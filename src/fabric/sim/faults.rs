@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `down`, `up` | the link, or one way of it: `down:tx`, `up:rx` |
 //! | `dead` | nothing completes any more |
-//! | `error=N` | the next N operations fail, and the queue does not say which |
+//! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not say which |
 //! | `again=US` | posts find no room for so long |
 //! | `slow=SHARE` | of the line rate |
 //! | `kill` | the endpoint is gone, without a word |

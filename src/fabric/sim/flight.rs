@@ -1,5 +1,5 @@
 //! What happens to an operation once the doorbell has rung: lines, delays,
-//! landing, completion.
+//! landing, completion. `cut` has how a connection ends before.
 
 use super::endpoint::{access_of, Endpoint};
 use super::faults::{DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
@@ -16,7 +16,12 @@ use std::sync::Arc;
 /// How far apart writes of one route may land that were posted together.
 const SPREAD_PS: u64 = 4_000_000;
 /// A link that is down is tried again so often.
-pub const RETRY_PS: u64 = 1_000_000_000;
+const RETRY_PS: u64 = 1_000_000_000;
+
+/// When to try again: at one time for all, so that those who wait do not become more.
+pub fn retry_at(now: u64) -> u64 {
+    (now / RETRY_PS + 1) * RETRY_PS
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
@@ -35,6 +40,17 @@ pub struct Flight {
 impl Flight {
     pub fn with_capacity(capacity: usize) -> Flight {
         Flight { waiting: BinaryHeap::with_capacity(capacity), count: 0 }
+    }
+
+    /// Takes out the operations of which this is true.
+    pub fn take(&mut self, taken: impl Fn(u32) -> bool) -> Vec<u32> {
+        let mut found = Vec::new();
+        self.waiting.retain(|Reverse((_, _, op, _))| {
+            let takes = taken(*op);
+            found.extend(takes.then_some(*op));
+            !takes
+        });
+        found
     }
 }
 
@@ -102,6 +118,9 @@ impl Endpoint {
         if endpoint.port.has(KILLED) {
             return;
         }
+        if endpoint.port.cuts.load(SeqCst) != endpoint.cuts_seen {
+            endpoint.notice_cuts();
+        }
         if !endpoint.flight.waiting.is_empty() {
             endpoint.fly();
         }
@@ -124,7 +143,8 @@ impl Endpoint {
             // SAFETY: as above.
             busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
         });
-        let idle = !asked && !answered && self.flight.waiting.is_empty() && !self.world.has_faults();
+        let cut = port.cuts.load(SeqCst) != self.cuts_seen;
+        let idle = !asked && !answered && !cut && self.flight.waiting.is_empty() && !self.world.has_faults();
         if !idle {
             port.bell.disarm();
         }
@@ -254,6 +274,7 @@ impl Endpoint {
             }
             self.flight.waiting.pop();
             match next {
+                Next::Complete if self.awaits_answer(index) => self.at(retry_at(now), index, Next::Complete),
                 Next::Complete => self.finish(index),
                 Next::Land => self.land(index, now),
                 Next::Depart => {
@@ -265,6 +286,14 @@ impl Endpoint {
                 }
             }
         }
+    }
+
+    /// Whether what says that an operation is there cannot pass now.
+    fn awaits_answer(&self, index: u32) -> bool {
+        // SAFETY: an operation that is here is ours, and of an early one these are only read.
+        let op = unsafe { &*self.pool.op(index) };
+        let wire = self.outbound[op.outbound as usize].wire.as_ref();
+        !op.early && op.kind == Kind::Write && wire.is_some_and(|wire| is_mute(wire))
     }
 
     fn complete_at(&mut self, index: u32, due: u64) {
@@ -280,14 +309,23 @@ impl Endpoint {
         // SAFETY: an operation that is here is ours.
         let op = unsafe { &mut *self.pool.op(index) };
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
-        let (down, full) = (is_down(&wire, op.kind), op.data.is_some() && !wire.requests.is_half_free());
-        if down || full {
-            return self.at(self.world.now() + if down { RETRY_PS } else { SPREAD_PS }, index, Next::Land);
+        // That a wire is cut is noticed when the word of it can pass.
+        let down = is_down(&wire, op.kind) || wire.is_cut();
+        let full = op.data.is_some() && !wire.requests.is_half_free();
+        let behind = self.mode.ordered && !op.stalled && self.outbound[op.outbound as usize].stalled > 0;
+        if down || full || behind {
+            let full = full && !down && !behind;
+            return self.stall(index, if full { now + SPREAD_PS } else { retry_at(self.world.now()) });
         }
-        op.errno = if enter(&wire.sender_works, &wire.to) {
+        if std::mem::take(&mut op.stalled) {
+            self.outbound[op.outbound as usize].stalled -= 1;
+        }
+        op.errno = if enter(&wire, &wire.sender_works, &wire.to) {
             let errno = self.reach(op, &wire);
             leave(&wire.sender_works);
             errno
+        } else if wire.is_cut() {
+            return self.stall(index, retry_at(self.world.now()));
         } else {
             self.outbound[op.outbound as usize].told_gone = true;
             self.mode.gone
@@ -298,6 +336,16 @@ impl Endpoint {
         let back = if op.kind == Kind::Read { 0 } else { self.delay };
         let due = if self.timeless || back == 0 { 0 } else { now + back };
         self.complete_at(index, due);
+    }
+
+    /// Waits to land, and with it, where NICs keep the order, what was posted after it.
+    fn stall(&mut self, index: u32, due: u64) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        if !std::mem::replace(&mut op.stalled, true) {
+            self.outbound[op.outbound as usize].stalled += 1;
+        }
+        self.at(due, index, Next::Land);
     }
 
     fn reach(&mut self, op: &Op, wire: &Wire) -> i32 {
@@ -328,6 +376,10 @@ impl Endpoint {
                     now = self.world.now();
                 }
                 if due > now {
+                    break;
+                }
+                if is_mute(&wire) {
+                    self.world.wake_at(retry_at(self.world.now()));
                     break;
                 }
                 // SAFETY: as above.
@@ -409,7 +461,7 @@ impl Endpoint {
     }
 
     /// Puts an operation into the queue.
-    fn finish(&mut self, index: u32) {
+    pub(super) fn finish(&mut self, index: u32) {
         // SAFETY: an operation that is done is ours, and an early one's entry is made of what the
         // target only reads.
         let op = unsafe { &*self.pool.op(index) };
@@ -424,7 +476,7 @@ impl Endpoint {
         if self.port.has(DEAD) {
             return;
         }
-        if self.port.has(ERRORS) {
+        if self.port.has(ERRORS) && entry.errno == 0 {
             self.spoil(&mut entry);
         }
         if entry.errno != 0 && !self.mode.errors_have_flags {
@@ -434,15 +486,22 @@ impl Endpoint {
         unsafe { (*self.cq).push(entry) };
     }
 
-    /// A planned error, which does not say of what.
+    /// A planned error. Who does not connect does not say of what.
     #[cold]
     fn spoil(&mut self, entry: &mut Entry) {
         entry.errno = libfabric_sys::FI_EIO;
-        entry.context = ptr::null_mut();
+        if !self.mode.connects {
+            entry.context = ptr::null_mut();
+        }
         if self.port.errors.fetch_sub(1, Relaxed) == 1 {
             self.port.state.fetch_and(!ERRORS, Relaxed);
         }
     }
+}
+
+/// Whether the target's answers cannot pass now. (That it has gone is known without one.)
+pub fn is_mute(wire: &Wire) -> bool {
+    (wire.to.has(TX_DOWN) || wire.from.has(RX_DOWN)) && !wire.to.is_gone()
 }
 
 /// Whether the bytes of an operation cannot pass now.

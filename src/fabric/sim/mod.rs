@@ -28,6 +28,7 @@
 //! `wire`. Nothing locks on that way.
 
 mod bell;
+mod cut;
 mod domain;
 mod endpoint;
 mod faults;

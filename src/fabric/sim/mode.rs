@@ -33,6 +33,9 @@ pub struct Mode {
     pub before_handshake: Option<usize>,
     /// Errors of the completion queue say what they were.
     pub errors_have_flags: bool,
+    /// Two NICs talk over a connection, which ends when one of them removes the other's
+    /// address; elsewhere that ends nothing.
+    pub connects: bool,
     /// A peer that has gone, and a key or range that is refused.
     pub gone: c_int,
     pub refused: c_int,
@@ -58,6 +61,7 @@ static TCP: Mode = Mode {
     auto_progress: false,
     before_handshake: None,
     errors_have_flags: true,
+    connects: true,
     gone: FI_ECONNRESET,
     refused: FI_ECANCELED,
     never_there: FI_ECONNREFUSED,
@@ -78,6 +82,7 @@ static EFA: Mode = Mode {
     auto_progress: false,
     before_handshake: Some(16),
     errors_have_flags: true,
+    connects: false,
     gone: FI_EHOSTUNREACH,
     refused: FI_EREMOTEIO,
     never_there: FI_EHOSTUNREACH,
@@ -98,6 +103,7 @@ static EFA_DIRECT: Mode = Mode {
     auto_progress: true,
     before_handshake: None,
     errors_have_flags: true,
+    connects: false,
     gone: FI_EHOSTUNREACH,
     refused: FI_EREMOTEIO,
     never_there: FI_EHOSTUNREACH,
@@ -118,6 +124,7 @@ static VERBS: Mode = Mode {
     auto_progress: false,
     before_handshake: None,
     errors_have_flags: false,
+    connects: true,
     gone: FI_ENOTCONN,
     refused: FI_EIO,
     never_there: FI_ECONNREFUSED,

@@ -3,7 +3,7 @@
 
 use super::endpoint::{access_of, Endpoint, Receive};
 use super::faults::DEAD;
-use super::flight::{copy, is_down, locate_all, move_bytes, RETRY_PS};
+use super::flight::{copy, is_down, locate_all, move_bytes, retry_at};
 use super::queue::Entry;
 use super::wire::{enter, leave, Answer, Kind, Op, Request, Wire};
 use libfabric_sys::*;
@@ -15,6 +15,10 @@ impl Endpoint {
         port.inbound(&mut wires, &mut self.inbound_seen);
         let mut ended = false;
         for wire in &wires {
+            if wire.is_cut() {
+                ended = true;
+                continue;
+            }
             // SAFETY: this endpoint's thread is the only one that pops.
             match unsafe { wire.requests.peek() } {
                 Some((due, _)) if due == 0 || due <= self.world.now() => self.serve_wire(wire),
@@ -30,9 +34,14 @@ impl Endpoint {
 
     fn serve_wire(&mut self, wire: &Wire) {
         if is_down(wire, Kind::Write) {
-            return self.world.wake_at(self.world.now() + RETRY_PS);
+            return self.world.wake_at(retry_at(self.world.now()));
         }
-        let alive = enter(&wire.target_works, &wire.from);
+        let alive = enter(wire, &wire.target_works, &wire.from);
+        if wire.is_cut() {
+            return if alive {
+                leave(&wire.target_works)
+            };
+        }
         let mut now = 0;
         // SAFETY: this endpoint's thread is the only one that pops.
         while let Some((due, request)) = unsafe { wire.requests.peek() } {

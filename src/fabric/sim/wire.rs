@@ -44,6 +44,8 @@ pub struct Op {
     pub early: bool,
     /// Of an early one, what is still to come: its completion, the target's answer.
     pub ends: u8,
+    /// Waits to land.
+    pub stalled: bool,
     pub len: usize,
     pub local: [iovec; IOV],
     pub local_count: usize,
@@ -65,6 +67,7 @@ impl Op {
             delivered: false,
             early: false,
             ends: 0,
+            stalled: false,
             len: 0,
             local: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; IOV],
             local_count: 0,
@@ -150,16 +153,18 @@ pub struct Wire {
     pub delay: u64,
     pub requests: Ring<(u64, Request)>,
     pub answers: Ring<(u64, Answer)>,
+    /// One side has closed the connection: nothing crosses any more.
+    cut: AtomicBool,
     /// One side touches memory of the other.
     pub sender_works: CachePadded<AtomicBool>,
     pub target_works: CachePadded<AtomicBool>,
 }
 
-/// Begins to touch memory of the other side, unless that has gone; whoever goes
-/// waits until we are through.
-pub fn enter(works: &AtomicBool, other: &Port) -> bool {
+/// Begins to touch memory of the other side, unless that has gone or the wire is
+/// cut; whoever goes or cuts waits until we are through.
+pub fn enter(wire: &Wire, works: &AtomicBool, other: &Port) -> bool {
     works.store(true, SeqCst);
-    if other.is_gone() {
+    if other.is_gone() || wire.is_cut() {
         works.store(false, Release);
         return false;
     }
@@ -180,15 +185,36 @@ impl Wire {
             delay,
             requests: Ring::new(2 * pool.len()),
             answers: Ring::new(pool.len() + 1),
+            cut: AtomicBool::new(false),
             sender_works: Default::default(),
             target_works: Default::default(),
         }
     }
 
-    /// The sender has gone, and nothing of it is under way.
+    /// The sender has gone, and nothing of it is under way; or the wire is cut.
     pub fn has_ended(&self) -> bool {
         // SAFETY: only the target calls this, on the thread that pops.
-        self.from.is_gone() && unsafe { self.requests.peek() }.is_none()
+        self.is_cut() || self.from.is_gone() && unsafe { self.requests.peek() }.is_none()
+    }
+
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(SeqCst)
+    }
+
+    /// Either side cuts: when this returns, neither touches the other's memory through it.
+    pub fn cut(&self) {
+        self.cut.store(true, SeqCst);
+        self.from.cuts.fetch_add(1, SeqCst);
+        self.from.bell.ring();
+        self.await_target();
+        self.await_sender();
+    }
+
+    fn await_sender(&self) {
+        while self.sender_works.load(SeqCst) {
+            std::hint::spin_loop();
+        }
     }
 
     /// The sender goes: its operations are its own again when this returns.

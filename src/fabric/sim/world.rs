@@ -134,7 +134,8 @@ impl World {
 
     #[inline]
     pub fn strike_faults(&self) {
-        if self.has_faults() {
+        let next = self.next_fault.load(Relaxed);
+        if next != u64::MAX && self.now() >= next {
             self.strike(self.now());
         }
     }
@@ -187,6 +188,8 @@ pub struct Port {
     regions: Mutex<HashMap<u64, Arc<Region>>>,
     inbound: Mutex<Vec<Arc<Wire>>>,
     inbound_changes: AtomicU64,
+    /// How many wires from this port were cut.
+    pub cuts: AtomicU64,
     pub bell: Bell,
 }
 
@@ -206,6 +209,7 @@ impl Port {
             regions: Mutex::default(),
             inbound: Mutex::default(),
             inbound_changes: AtomicU64::new(0),
+            cuts: AtomicU64::new(0),
             bell: Bell::default(),
         }
     }
@@ -269,6 +273,12 @@ impl Port {
             inbound.push(wire.clone());
         }
         self.inbound_changes.fetch_add(1, Release);
+    }
+
+    /// Cuts what comes from another port.
+    pub fn cut_from(&self, other: &Port) {
+        let of_other = |wire: &&Arc<Wire>| wire.from.number == other.number && !wire.is_cut();
+        self.inbound.lock().iter().filter(of_other).for_each(|wire| wire.cut());
     }
 
     /// Copies the wires into `known` if they changed.

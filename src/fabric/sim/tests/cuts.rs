@@ -1,0 +1,87 @@
+//! Connections that one side ends.
+
+use super::*;
+
+const CONNECTED: [&str; 2] = ["like=tcp:gbps=100:delay_us=20", "like=verbs:gbps=100:delay_us=20"];
+
+/// Two that know each other, with four writes of `a` that wait for the link.
+fn waiting(parameters: &str) -> (Two, Route) {
+    let mut two = Two::open(parameters);
+    let back = two.b.nic.insert(two.a.nic.address()).expect("an address");
+    two.a.bytes.fill(7);
+    strike(&two, "port1 down");
+    two.a.reap();
+    (0..4).for_each(|slot| assert_eq!(two.write(slot, 64, false), Posted::Yes));
+    assert!(two.is_quiet());
+    (two, back)
+}
+
+/// Nothing of `a` has come, and what it writes now does.
+fn goes_on_anew(two: &mut Two) {
+    strike(two, "port1 up");
+    two.run(0);
+    while !two.is_quiet() {}
+    assert_eq!(two.b.bytes[0], 0, "a ghost");
+    two.a.done.clear();
+    two.a.bytes.fill(9);
+    assert_eq!(two.write(9, 64, false), Posted::Yes);
+    two.run(1);
+    assert_eq!((two.a.done[0].errno, two.slot_of(&two.a.done[0]), two.b.bytes[0]), (0, 9, 9));
+}
+
+#[test]
+fn what_was_posted_to_a_removed_address_comes_back_and_never_lands() {
+    for mode in CONNECTED {
+        let (mut two, _) = waiting(mode);
+        two.a.nic.remove(two.route);
+        while two.a.reap() > 0 {}
+        let mut slots: Vec<_> = two.a.done.iter().map(|one| (one.errno, two.slot_of(one))).collect();
+        slots.sort();
+        assert_eq!(slots, [0, 1, 2, 3].map(|slot| (FI_ECANCELED, slot)), "{mode}");
+        two.route = two.a.nic.insert(two.b.nic.address()).expect("an address");
+        goes_on_anew(&mut two);
+    }
+}
+
+#[test]
+fn what_comes_from_a_removed_address_never_lands_and_fails_there() {
+    for mode in CONNECTED {
+        let (mut two, back) = waiting(mode);
+        two.b.nic.remove(back);
+        assert!(two.is_quiet(), "{mode}: the word of it cannot pass");
+        strike(&two, "port1 up");
+        two.run(4);
+        let gone = two.world.mode().gone;
+        assert!(two.a.done.iter().all(|one| one.errno == gone) && two.a.done.len() == 4, "{mode}");
+        goes_on_anew(&mut two);
+    }
+}
+
+#[test]
+fn bytes_that_are_there_stay_although_the_word_of_it_is_cut() {
+    for mode in CONNECTED {
+        let mut two = Two::open(mode);
+        two.a.bytes.fill(7);
+        strike(&two, "port0 down:rx");
+        two.a.reap();
+        assert_eq!(two.write(0, 64, false), Posted::Yes);
+        assert!(two.is_quiet(), "{mode}");
+        assert_eq!(two.b.bytes[0], 7);
+        two.a.nic.remove(two.route);
+        two.run(1);
+        assert_eq!(two.a.done[0].errno, FI_ECANCELED);
+    }
+}
+
+#[test]
+fn an_address_that_was_inserted_twice_is_removed_twice() {
+    for mode in CONNECTED {
+        let (mut two, _) = waiting(mode);
+        let again = two.a.nic.insert(two.b.nic.address()).expect("an address");
+        assert_eq!(again, two.route);
+        two.a.nic.remove(again);
+        assert_eq!(two.a.reap(), 0, "{mode}");
+        two.a.nic.remove(again);
+        assert!(two.a.reap() > 0);
+    }
+}
