@@ -16,7 +16,7 @@ fn main() {
 mod header {
     use std::{env, fs, path::Path};
 
-    const SECTIONS: [&str; 15] = [
+    const SECTIONS: [&str; 16] = [
         "version",
         "status",
         "log",
@@ -29,6 +29,7 @@ mod header {
         "transfer",
         "list",
         "kept",
+        "fence",
         "message",
         "atomic",
         "statistics",

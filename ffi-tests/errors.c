@@ -27,6 +27,7 @@ static const struct {
     {WEFT_ERR_REMOTE_ACCESS, "WEFT_ERR_REMOTE_ACCESS", -1},
     {WEFT_ERR_DENIED, "WEFT_ERR_DENIED", WEFT_CATEGORY_PEER},
     {WEFT_ERR_PROTOCOL, "WEFT_ERR_PROTOCOL", WEFT_CATEGORY_PEER},
+    {WEFT_ERR_RAIL_LOST, "WEFT_ERR_RAIL_LOST", WEFT_CATEGORY_PEER},
     {WEFT_ERR_INVALID, "WEFT_ERR_INVALID", WEFT_CATEGORY_USAGE},
     {WEFT_ERR_HANDLE, "WEFT_ERR_HANDLE", WEFT_CATEGORY_USAGE},
     {WEFT_ERR_RANGE, "WEFT_ERR_RANGE", WEFT_CATEGORY_USAGE},
@@ -62,7 +63,7 @@ static void statuses_have_names(void)
 
 static void unknown_statuses_are_answered(void)
 {
-    const weft_status unknown[] = {-3, -19, -32, -39, -49, -75, -91, -1000, INT32_MIN};
+    const weft_status unknown[] = {-3, -19, -33, -39, -49, -75, -91, -1000, INT32_MIN};
     for (size_t i = 0; i < COUNT(unknown); i++) {
         CHECK(strcmp(weft_status_name(unknown[i]), "WEFT_ERR_UNKNOWN") == 0);
         CHECK(weft_status_text(unknown[i]) && *weft_status_text(unknown[i]));

@@ -469,6 +469,7 @@ weft_completion box_await_at(const char *file, int line, struct box *box,
             const weft_completion *c = &box->items[seen];
             bool operation = c->kind == WEFT_COMPLETION_WRITE || c->kind == WEFT_COMPLETION_READ ||
                              c->kind == WEFT_COMPLETION_SEND || c->kind == WEFT_COMPLETION_ATOMIC ||
+                             c->kind == WEFT_COMPLETION_FENCE ||
                              c->kind == WEFT_COMPLETION_COUNTER;
             if (operation && c->transfer == transfer) {
                 weft_completion out;

@@ -192,6 +192,14 @@ AT(weft_kept_args, timeout_ns, 40);
 AT(weft_kept_args, user_data, 48);
 AT(weft_kept_args, queue, 56);
 
+SIZE(weft_fence_args, 40);
+AT(weft_fence_args, size, 0);
+AT(weft_fence_args, flags, 4);
+AT(weft_fence_args, peer, 8);
+AT(weft_fence_args, timeout_ns, 16);
+AT(weft_fence_args, user_data, 24);
+AT(weft_fence_args, queue, 32);
+
 SIZE(weft_send_args, 56);
 AT(weft_send_args, size, 0);
 AT(weft_send_args, flags, 4);

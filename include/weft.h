@@ -1215,13 +1215,16 @@ typedef struct weft_completion {
 
 /**
  * A rail of this endpoint (`rail`, and as `value`) has lost its way to a peer that other
- * rails still reach, and reaches no other: `status` is `WEFT_ERR_RAIL_LOST`. What it
+ * rails still reach, and has reached no peer for 0.3 s: `status` is `WEFT_ERR_RAIL_LOST`. What it
  * carried goes over the others; nothing is to be done. `provider_errno` says why.
  */
 #define WEFT_COMPLETION_RAIL_DOWN 10
 
 /** A rail that was down (`rail`, and as `value`) reaches a peer again, and is used. */
 #define WEFT_COMPLETION_RAIL_UP 11
+
+/** A `weft_peer_fence` ended. */
+#define WEFT_COMPLETION_FENCE 12
 
 /**
  * Takes up to `max` completions from the endpoint's own queue, in the order
@@ -1928,6 +1931,53 @@ weft_status weft_read_kept(weft_endpoint *endpoint,
  */
 WEFT_API weft_status weft_kept_release(weft_kept *kept);
 
+/* ---- Fences: that nothing earlier of a peer can land any more ---- */
+
+/** A fence to be asked for. Start from `WEFT_FENCE_ARGS_INIT`. */
+typedef struct weft_fence_args {
+    /** `sizeof(weft_fence_args)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /** Of whom; it may still be connecting. */
+    weft_peer peer;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_fence_args;
+
+#define WEFT_FENCE_ARGS_INIT {sizeof(weft_fence_args), 0, 0, 0, 0, 0}
+
+/**
+ * Waits until nothing can land here any more that a peer has posted so far: not of
+ * its writes that failed, were canceled or passed their deadlines either. For memory
+ * that is to be used again after the peer has said that a write to it did not
+ * succeed. (After a write that succeeded none is needed; nor after the peer's
+ * PEER_DOWN, nor after `weft_memory_deregister` of the memory.)
+ *
+ * Ends in exactly one `WEFT_COMPLETION_FENCE`. `WEFT_OK`: it is so. Anything else
+ * promises nothing. The peer lets what it has under way to this endpoint come to
+ * rest before it goes on: some round trips in which it posts nothing more here. What
+ * it submits later is not waited for. Up to 64 fences of one peer may be under way.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted.
+ * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_INVALID`,
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. In the completion also
+ * `WEFT_ERR_TIMED_OUT` (the peer does not poll, or has stopped), `WEFT_ERR_LIMIT`
+ * (64), `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_fence(weft_endpoint *endpoint,
+                            const weft_fence_args *args,
+                            weft_transfer *transfer);
+
 /* ---- Messages: small control data, in order ---- */
 
 /** Largest message, in bytes. */
@@ -2120,8 +2170,8 @@ typedef struct weft_endpoint_statistics {
     /** Operations that are outstanding now. */
     uint64_t active;
     /**
-     * Operations that were accepted: writes, reads, sends, atomics and
-     * `weft_counter_expect`s. A list counts once for each completion that it has:
+     * Operations that were accepted: writes, reads, sends, atomics,
+     * `weft_counter_expect`s and `weft_peer_fence`s. A list counts once for each completion that it has:
      * with `WEFT_COMPLETE_EACH_PEER` once for each peer.
      */
     uint64_t writes;
@@ -2129,6 +2179,7 @@ typedef struct weft_endpoint_statistics {
     uint64_t sends;
     uint64_t atomics;
     uint64_t expects;
+    uint64_t fences;
     /** Bytes of those that ended with `WEFT_OK`. */
     uint64_t bytes_written;
     uint64_t bytes_read;
@@ -2152,7 +2203,7 @@ typedef struct weft_endpoint_statistics {
     /**
      * Operations that have ended, by their status: `completions[-status]`, so
      * [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
-     * to `writes`, `reads`, `sends`, `atomics` and `expects`.
+     * to `writes`, `reads`, `sends`, `atomics`, `expects` and `fences`.
      */
     uint64_t completions[WEFT_STATISTICS_STATUSES];
     /**
@@ -2172,7 +2223,7 @@ typedef struct weft_endpoint_statistics {
     uint64_t strangers_refused;
 } weft_endpoint_statistics;
 
-#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0}
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0}
 
 /**
  * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is

@@ -37,11 +37,13 @@ pub const WEFT_COMPLETION_COUNTER: weft_completion_kind = 8;
 /// A `weft_fetch_add` or `weft_compare_swap` ended: `value`.
 pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
 /// A rail of this endpoint (`rail`, and as `value`) has lost its way to a peer that other
-/// rails still reach, and reaches no other: `status` is `WEFT_ERR_RAIL_LOST`. What it
+/// rails still reach, and has reached no peer for 0.3 s: `status` is `WEFT_ERR_RAIL_LOST`. What it
 /// carried goes over the others; nothing is to be done. `provider_errno` says why.
 pub const WEFT_COMPLETION_RAIL_DOWN: weft_completion_kind = 10;
 /// A rail that was down (`rail`, and as `value`) reaches a peer again, and is used.
 pub const WEFT_COMPLETION_RAIL_UP: weft_completion_kind = 11;
+/// A `weft_peer_fence` ended.
+pub const WEFT_COMPLETION_FENCE: weft_completion_kind = 12;
 
 /// What polling hands out: always 128 bytes. Fields that a kind does not name
 /// are 0, but for `rail` and `entry`, whose "none" is all ones.

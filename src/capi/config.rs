@@ -11,6 +11,7 @@ use super::endpoint::{
     weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_PACKING_AUTO,
     WEFT_PACKING_MESSAGES, WEFT_PACKING_OFF, WEFT_PACKING_VECTORS, WEFT_PROGRESS_MANUAL,
 };
+use super::fence::weft_fence_args;
 use super::guard::bytes;
 use super::handle;
 use super::list::WEFT_COMPLETE_EACH_PEER;
@@ -25,7 +26,7 @@ use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
 use crate::peer::secret::Secret;
 use crate::status::{Error, Result, Status};
-use crate::transfer::{ExpectSpec, SendSpec};
+use crate::transfer::{ExpectSpec, FenceSpec, SendSpec};
 use std::ffi::{c_char, CStr};
 use std::mem::size_of;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ unsafe impl Sized32 for weft_pages_args {}
 unsafe impl Sized32 for super::list::weft_list_args {}
 unsafe impl Sized32 for super::kept::weft_kept_args {}
 unsafe impl Sized32 for weft_send_args {}
+unsafe impl Sized32 for weft_fence_args {}
 unsafe impl Sized32 for weft_expect_args {}
 
 pub fn zeroed<T: Sized32>() -> T {
@@ -436,4 +438,26 @@ pub(super) unsafe fn store(place: *mut weft_transfer, id: u64) {
         // SAFETY: not NULL, so valid; aligned or not.
         unsafe { place.write_unaligned(id) };
     }
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+pub unsafe fn submit_fence(
+    ep: &Arc<Endpoint>,
+    args: *const weft_fence_args,
+    transfer: *mut weft_transfer,
+) -> Result<()> {
+    // SAFETY: passed on.
+    let args = unsafe { read(args)? };
+    no_flags(args.flags, 0)?;
+    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
+    let id = ep.fence(FenceSpec {
+        peer: args.peer,
+        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
+        user_data: args.user_data as u64,
+        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
+    })?;
+    // SAFETY: NULL or valid, as the header asks.
+    unsafe { store(transfer, id) };
+    Ok(())
 }

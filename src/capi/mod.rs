@@ -11,6 +11,7 @@ mod config;
 pub mod counter;
 pub mod endpoint;
 mod entries;
+pub mod fence;
 mod guard;
 mod handle;
 pub mod kept;

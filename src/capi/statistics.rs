@@ -27,14 +27,15 @@ pub struct weft_endpoint_statistics {
     pub peers: u32,
     /// Operations that are outstanding now.
     pub active: u64,
-    /// Operations that were accepted: writes, reads, sends, atomics and
-    /// `weft_counter_expect`s. A list counts once for each completion that it has:
+    /// Operations that were accepted: writes, reads, sends, atomics,
+    /// `weft_counter_expect`s and `weft_peer_fence`s. A list counts once for each completion that it has:
     /// with `WEFT_COMPLETE_EACH_PEER` once for each peer.
     pub writes: u64,
     pub reads: u64,
     pub sends: u64,
     pub atomics: u64,
     pub expects: u64,
+    pub fences: u64,
     /// Bytes of those that ended with `WEFT_OK`.
     pub bytes_written: u64,
     pub bytes_read: u64,
@@ -53,7 +54,7 @@ pub struct weft_endpoint_statistics {
     pub frames_dropped: u64,
     /// Operations that have ended, by their status: `completions[-status]`, so
     /// [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
-    /// to `writes`, `reads`, `sends`, `atomics` and `expects`.
+    /// to `writes`, `reads`, `sends`, `atomics`, `expects` and `fences`.
     pub completions: [u64; WEFT_STATISTICS_STATUSES],
     /// How long writes and reads that ended with `WEFT_OK` took from submission to
     /// completion, as a histogram: [i] counts those of 2^i ns up to but not including
@@ -142,6 +143,7 @@ pub unsafe extern "C" fn weft_endpoint_stats(
                 sends: sum.sends,
                 atomics: sum.atomics,
                 expects: sum.expects,
+                fences: sum.fences,
                 bytes_written: sum.bytes_written,
                 bytes_read: sum.bytes_read,
                 bytes_sent: sum.bytes_sent,

@@ -58,13 +58,25 @@ pub enum Fence {
     Done,
 }
 
+/// A rail that reaches nobody for so long is down: a lane that was cut for another
+/// reason is back by then.
+const DOWN_NS: u64 = 300_000_000;
+
 /// What a rail is doing, as its lanes show it.
 #[derive(Default)]
 pub struct Health {
+    /// Since when no lane is up, though others serve the peer; 0: that is not so.
+    since: u64,
+    errno: i32,
     /// It was said that the rail is down.
-    down: bool,
-    /// To be said, when there is room for a completion.
-    unsaid: Vec<(bool, i32)>,
+    said: bool,
+}
+
+impl Health {
+    /// Whether something is to be said soon.
+    pub fn is_waiting(&self) -> bool {
+        (self.since != 0) != self.said
+    }
 }
 
 impl Worker {
@@ -365,33 +377,35 @@ impl Worker {
 
     /// After a lane of a rail came or went: the rail may be down, or up again.
     fn note_health(&mut self, r: usize, errno: i32) {
+        let now = self.core.clock.now();
         let work = &mut self.rails[r];
         let mut lanes = work.lanes.iter().flatten();
         let up = lanes.any(|of| work.rail.lane(of.lane).is_some_and(|lane| lane.state == LaneState::Up));
         let health = &mut work.health;
-        if health.down == up {
-            health.down = !up;
-            health.unsaid.push((up, errno));
+        if up {
+            health.since = 0;
+        } else if health.since == 0 {
+            (health.since, health.errno) = (now.max(1), errno);
         }
     }
 
-    /// Publishes what rails became, as far as there is room.
+    /// Publishes what rails became, when there is room.
     pub(super) fn tell_health(&mut self, now: u64) {
         for work in &mut self.rails {
-            let rail = Some(work.rail.index as u32);
-            while let Some((up, errno)) = work.health.unsaid.first().copied() {
-                if !self.core.queue.reserve(1) {
-                    return;
-                }
-                work.health.unsaid.remove(0);
-                let (kind, status) = match up {
-                    true => (completion::KIND_RAIL_UP, Status::Ok),
-                    false => (completion::KIND_RAIL_DOWN, Status::RailLost),
-                };
-                let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
-                let told = Completion::new(kind, outcome, 0, now);
-                self.core.queue.publish(Completion { value: work.rail.index as u64, ..told });
+            let health = &mut work.health;
+            let down = health.since != 0 && (health.said || now.saturating_sub(health.since) > DOWN_NS);
+            if down == health.said || !self.core.queue.reserve(1) {
+                continue;
             }
+            health.said = down;
+            let (kind, status, errno) = match down {
+                true => (completion::KIND_RAIL_DOWN, Status::RailLost, health.errno),
+                false => (completion::KIND_RAIL_UP, Status::Ok, 0),
+            };
+            let rail = Some(work.rail.index as u32);
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
+            let told = Completion::new(kind, outcome, 0, now);
+            self.core.queue.publish(Completion { value: work.rail.index as u64, ..told });
         }
     }
 }

@@ -105,6 +105,7 @@ impl Worker {
             memory: None,
             closing: false,
             drain: Default::default(),
+            held: 0,
             fence: None,
             errno: 0,
             looks: 0,

@@ -107,6 +107,21 @@ pub enum Command {
         runs: Vec<Run>,
         hops: u32,
     },
+    /// The caller wants a fence.
+    Fence {
+        peer: u64,
+        id: u64,
+    },
+    /// To a peer's workers: its lanes are to come to rest, for a fence of the peer's.
+    HushLanes {
+        peer: u64,
+        number: u64,
+    },
+    /// They have.
+    LanesHushed {
+        peer: u64,
+        number: u64,
+    },
     /// To a peer's workers: some of its lanes stand still; do the others move?
     Probe {
         peer: u64,

@@ -13,6 +13,7 @@ pub mod core;
 mod counters;
 mod credits;
 mod failover;
+mod fence;
 pub mod fork;
 mod greet;
 #[cfg(test)]

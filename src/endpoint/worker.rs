@@ -6,6 +6,7 @@
 
 use super::core::Core;
 use super::failover::{Fence, Health};
+use super::fence::Hush;
 use super::inbox::{Command, RailRegistrations};
 use super::links::Leaving;
 use super::part::Drain;
@@ -60,6 +61,7 @@ pub struct Worker {
     pub words: Vec<super::credits::Word>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
     pub leaving: Vec<Leaving>,
+    pub hushes: Vec<Hush>,
     /// Frames of peers that are at home elsewhere.
     pub carried: super::carry::Queue,
     scratch: Vec<u8>,
@@ -91,6 +93,8 @@ pub struct LaneWork {
     pub closing: bool,
     /// Its peer parts, or we do.
     pub drain: Drain,
+    /// Fences of the peer that wait for it to come to rest.
+    pub held: u32,
     /// It failed, and others go on.
     pub fence: Option<Fence>,
     pub errno: i32,
@@ -159,6 +163,7 @@ impl Worker {
             left: Vec::new(),
             owing: Vec::new(),
             leaving: Vec::new(),
+            hushes: Vec::new(),
             words: Vec::new(),
             carried: Default::default(),
             scratch: Vec::new(),
@@ -184,6 +189,7 @@ impl Worker {
         busy |= self.settle(now);
         self.acknowledge_bundles(now);
         self.tell_of_credits(now);
+        self.advance_hushes(now);
         busy |= self.talk(now);
         if now >= self.next_tick {
             self.next_tick = now + TICK_NS;
@@ -259,6 +265,8 @@ impl Worker {
         } else if greeting
             || stalled
             || !self.leaving.is_empty()
+            || !self.hushes.is_empty()
+            || self.rails.iter().any(|work| work.health.is_waiting())
             || self.core.table.active() > 0
             || self.shutting_down
         {
@@ -490,11 +498,12 @@ impl Worker {
             let header = Header { sequence: number, ..Header::plain(Kind::Bundle, to, core.incarnation) };
             wire::about_lane(index, list, frame, &header)
         };
-        let posted = lane.flows.pump(rail, lane.lane, now, &core.table, left)?;
+        let held = lane.held > 0;
+        let posted = !held && lane.flows.pump(rail, lane.lane, now, &core.table, left)?;
         if let Some(packer) = &mut lane.flows.packer {
             packer.advance(rail, lane.lane, now, &announce)?;
         }
-        if rail.needs_cover(lane.lane, lane.flows.is_idle(), !posted) {
+        if rail.needs_cover(lane.lane, held || lane.flows.is_idle(), !posted) {
             // Nobody else will say that the last writes were delivered.
             rail.post_warm(lane.lane, now);
         }
@@ -567,6 +576,9 @@ impl Worker {
             Command::Cut { peer, plan, asks } => self.cut(peer, plan, asks),
             Command::LaneCut { peer, plan } => self.link_lane_cut(peer, plan),
             Command::Again { id, runs, hops } => self.again(id, runs, hops),
+            Command::Fence { peer, id } => self.link_fence(peer, id, now),
+            Command::HushLanes { peer, number } => self.hush_lanes(peer, number, now),
+            Command::LanesHushed { peer, number } => self.link_lanes_hushed(peer, number),
             Command::Probe { peer } => self.probe_lanes(peer, now),
             Command::Carry { peer, bytes } => self.carry(peer, bytes, now),
             Command::AddLink { peer, approaches, accepted } => self.add_link(peer, approaches, accepted, now),

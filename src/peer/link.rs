@@ -38,6 +38,11 @@ pub struct Link {
     /// Atomics that the peer has not answered.
     pub atomics: BTreeSet<u64>,
     pub parting: Option<Parting>,
+    /// Fences that the caller waits for, by number.
+    pub fences: HashMap<u64, u64>,
+    pub next_fence: u64,
+    /// Fences that the peer waits for.
+    pub hushing: Vec<Hushing>,
     /// Lanes that failed, until nothing of them moves on either side.
     pub fencing: Vec<Plan>,
     /// Lanes that have failed before, and when they may greet again.
@@ -50,6 +55,12 @@ pub struct Link {
     pub refused_ns: u64,
     /// In the worker's list of links to look at.
     pub dirty: bool,
+}
+
+/// A fence of the peer's: how many workers' lanes are not at rest.
+pub struct Hushing {
+    pub number: u64,
+    pub waiting: usize,
 }
 
 /// A lane that has failed, and comes back.
@@ -121,6 +132,9 @@ impl Link {
             joining: Vec::new(),
             atomics: BTreeSet::new(),
             parting: None,
+            fences: HashMap::new(),
+            next_fence: 1,
+            hushing: Vec::new(),
             fencing: Vec::new(),
             returning: Vec::new(),
             sent_ns: 0,

@@ -14,6 +14,7 @@ pub const KIND_COUNTER: i32 = 8;
 pub const KIND_ATOMIC: i32 = 9;
 pub const KIND_RAIL_DOWN: i32 = 10;
 pub const KIND_RAIL_UP: i32 = 11;
+pub const KIND_FENCE: i32 = 12;
 
 /// The layout is the ABI's (`weft_completion`).
 #[repr(C)]

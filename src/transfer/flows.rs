@@ -69,6 +69,11 @@ impl Flows {
             || self.packer.as_ref().is_some_and(Packer::is_behind)
     }
 
+    /// Bundles that the target has not acknowledged.
+    pub fn has_bundles(&self) -> bool {
+        self.packer.as_ref().is_some_and(Packer::is_awaiting)
+    }
+
     pub fn is_urgent(&self) -> bool {
         !self.ready[URGENT].is_empty()
     }

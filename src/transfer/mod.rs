@@ -110,6 +110,14 @@ pub struct SendSpec<'a> {
     pub queue: &'a Arc<Queue>,
 }
 
+/// What the caller asked for: a fence.
+pub struct FenceSpec<'a> {
+    pub peer: u64,
+    pub timeout_ns: u64,
+    pub user_data: u64,
+    pub queue: &'a Arc<Queue>,
+}
+
 /// How an operation ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {

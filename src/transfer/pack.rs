@@ -105,6 +105,11 @@ impl Packer {
         self.announced != self.gathered
     }
 
+    /// Bundles are not acknowledged.
+    pub fn is_awaiting(&self) -> bool {
+        self.acknowledged != self.gathered
+    }
+
     /// Begins a bundle for a memory of the peer's, each of whose pieces raises a counter if there
     /// is an immediate; `None` without a free slot.
     pub fn gather(&mut self, memory: u64, immediate: Option<Immediate>) -> Option<Gathering<'_>> {

@@ -125,6 +125,7 @@ pub struct Body {
 /// What an operation is at.
 pub enum Work {
     Send,
+    Fence,
     Transfer(Move),
     /// It has parts, which are operations of their own.
     Parts,

@@ -1,7 +1,7 @@
 //! What became of an endpoint's operations: counted where they begin and end, in
 //! several parts, so that threads seldom share a cache line; added up by readers.
 
-use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_READ, KIND_SEND, KIND_WRITE};
+use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_FENCE, KIND_READ, KIND_SEND, KIND_WRITE};
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
@@ -46,6 +46,7 @@ pub struct Sum {
     pub sends: u64,
     pub atomics: u64,
     pub expects: u64,
+    pub fences: u64,
     pub bytes_written: u64,
     pub bytes_read: u64,
     pub bytes_sent: u64,
@@ -62,8 +63,8 @@ pub struct Sum {
 impl Sum {
     /// Operations that have not ended, as their completions count.
     pub fn active(&self) -> u64 {
-        let Sum { writes, reads, sends, atomics, expects, .. } = self;
-        (writes + reads + sends + atomics + expects).saturating_sub(self.completions.iter().sum())
+        let Sum { writes, reads, sends, atomics, expects, fences, .. } = self;
+        (writes + reads + sends + atomics + expects + fences).saturating_sub(self.completions.iter().sum())
     }
 }
 
@@ -182,6 +183,7 @@ impl Tally {
             sends: submitted(KIND_SEND),
             atomics: submitted(KIND_ATOMIC),
             expects: submitted(KIND_COUNTER),
+            fences: submitted(KIND_FENCE),
             bytes_written: bytes(KIND_WRITE),
             bytes_read: bytes(KIND_READ),
             bytes_sent: bytes(KIND_SEND),

@@ -62,7 +62,8 @@ fn operations(text: &mut Text, done: &weft_endpoint_statistics) {
         .sample(&[("kind", "read")], done.reads as f64)
         .sample(&[("kind", "send")], done.sends as f64)
         .sample(&[("kind", "atomic")], done.atomics as f64)
-        .sample(&[("kind", "expect")], done.expects as f64);
+        .sample(&[("kind", "expect")], done.expects as f64)
+        .sample(&[("kind", "fence")], done.fences as f64);
     text.metric("weft_bytes_total", Kind::Counter, "Bytes of the operations that succeeded.")
         .sample(&[("kind", "write")], done.bytes_written as f64)
         .sample(&[("kind", "read")], done.bytes_read as f64)

@@ -1,0 +1,165 @@
+/* Fences: after one, nothing lands that the peer had posted before. */
+#include "harness.h"
+
+/* Not over libfabric's shm, which keeps no such promise, and may crash when one of a process's endpoints is silent. */
+#define FABRICS "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
+#define LEN (32 * MIB)
+#define ROUNDS 8
+
+static weft_fence_args fence_args(weft_peer peer)
+{
+    weft_fence_args args = WEFT_FENCE_ARGS_INIT;
+    args.peer = peer;
+    return args;
+}
+
+static weft_completion await_fence(struct duo *duo, weft_transfer id)
+{
+    uint64_t end = now_ns() + patience_ms() * MS;
+    weft_completion c;
+    while (!box_try(duo->b, WEFT_COMPLETION_FENCE, &c)) {
+        CHECK(now_ns() < end);
+        box_pump(duo->a, 0);
+        box_pump(duo->b, 1);
+    }
+    CHECK_EQ(c.transfer, id);
+    return c;
+}
+
+static void pump_both(struct duo *duo, uint64_t ms)
+{
+    uint64_t end = now_ns() + ms * MS;
+    while (now_ns() < end) {
+        box_pump(duo->a, 0);
+        box_pump(duo->b, 1);
+    }
+}
+
+/* Writes that are canceled or too late go on to move bytes, for a while; until the fence. */
+static void nothing_lands_after_a_fence(void)
+{
+    struct duo duo = duo_open(LEN);
+    weft_fence_args fence = fence_args(duo.b_to_a);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, LEN);
+    weft_transfer id;
+    fill_random(duo.a_bytes, LEN, 1);
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    int early = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        memset(duo.a_bytes, round + 1, LEN);
+        args.timeout_ns = round % 2 ? 1 * MS : 0;
+        weft_transfer writes[4];
+        for (int i = 0; i < 4; i++)
+            writes[i] = write_now(duo.a, &args);
+        for (int i = 0; i < 4; i++) {
+            if (round % 2 == 0)
+                CHECK_ONE_OF(weft_transfer_cancel(duo.a->endpoint, writes[i]), WEFT_OK, WEFT_ERR_HANDLE);
+            weft_completion c = box_await(duo.a, writes[i], patience_ms());
+            early += c.status != WEFT_OK;
+        }
+        CHECK_OK(weft_peer_fence(duo.b->endpoint, &fence, &id));
+        CHECK_OK(await_fence(&duo, id).status);
+        fill_random(duo.b_bytes, LEN, 100 + round);
+        pump_both(&duo, 100);
+        CHECK_EQ(differs_random(duo.b_bytes, LEN, 100 + round), -1);
+    }
+    CHECK(early > 0);
+    duo_close(&duo);
+}
+
+/* The peer's transfers go on, and none fails for it. */
+static void traffic_goes_on(void)
+{
+    struct duo duo = duo_open(LEN);
+    weft_fence_args fence = fence_args(duo.b_to_a);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 256 * KIB);
+    fill_random(duo.a_bytes, LEN, 3);
+    weft_transfer writes[64], fences[4];
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 64; i++) {
+            args.local_offset = args.remote_offset = (uint64_t)i * 256 * KIB;
+            writes[i] = write_now(duo.a, &args);
+        }
+        for (int i = 0; i < 4; i++)
+            CHECK_OK(weft_peer_fence(duo.b->endpoint, &fence, &fences[i]));
+        for (int i = 0; i < 4; i++)
+            CHECK_OK(await_fence(&duo, fences[i]).status);
+        for (int i = 0; i < 64; i++)
+            CHECK_OK(box_await(duo.a, writes[i], patience_ms()).status);
+    }
+    CHECK_EQ(differs_random(duo.b_bytes, 64 * 256 * KIB, 3), -1);
+    duo_close(&duo);
+}
+
+static void fences_end_like_everything(void)
+{
+    struct duo duo = duo_open(MIB);
+    weft_fence_args fence = fence_args(duo.b_to_a);
+    weft_transfer id;
+    struct box *b = duo.b;
+    fence.flags = 1;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_peer_fence(b->endpoint, &fence, &id));
+    fence.flags = 0;
+    fence.peer = 0;
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_fence(b->endpoint, &fence, &id));
+    fence.peer = duo.b_to_a;
+    fence.timeout_ns = 25ull * 3600 * SECOND;
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_LIMIT, weft_peer_fence(b->endpoint, &fence, &id));
+    REFUSED(WEFT_ERR_INVALID, weft_peer_fence(b->endpoint, NULL, &id));
+    fence.timeout_ns = 0;
+    fence.user_data = &fence;
+    CHECK_OK(weft_peer_fence(b->endpoint, &fence, &id));
+    weft_completion c = await_fence(&duo, id);
+    CHECK_OK(c.status);
+    CHECK(c.user_data == &fence && c.peer == duo.b_to_a);
+    CHECK_OK(weft_peer_fence(b->endpoint, &fence, NULL));
+    CHECK_OK(weft_peer_disconnect(b->endpoint, duo.b_to_a));
+    c = box_take(b, WEFT_COMPLETION_FENCE, patience_ms());
+    CHECK_ONE_OF(c.status, WEFT_ERR_CANCELED, WEFT_OK);
+    duo_close(&duo);
+}
+
+/* A peer that does not poll does not answer. */
+static void a_silent_peer_is_not_waited_for(void)
+{
+    weft_endpoint_config config = test_config();
+    struct box *own = box_of(open_endpoint());
+    weft_completion c, ignored[16];
+    weft_peer peer;
+    char blob[8192];
+    config.progress = WEFT_PROGRESS_MANUAL;
+    weft_endpoint *silent = open_with(&config);
+    size_t len = address_of(silent, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(own->endpoint, blob, len, NULL, &peer));
+    while (!box_try(own, WEFT_COMPLETION_PEER_UP, &c)) {
+        CHECK(weft_poll(silent, ignored, 16) >= 0);
+        box_pump(own, 0);
+    }
+    weft_fence_args fence = fence_args(peer);
+    weft_transfer id;
+    fence.timeout_ns = 50 * MS;
+    CHECK_OK(weft_peer_fence(own->endpoint, &fence, &id));
+    CHECK_STATUS(box_await(own, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
+    fence.timeout_ns = 0;
+    CHECK_OK(weft_peer_fence(own->endpoint, &fence, &id));
+    while (!box_try(own, WEFT_COMPLETION_FENCE, &c)) {
+        CHECK(weft_poll(silent, ignored, 16) >= 0);
+        box_pump(own, 0);
+    }
+    CHECK(c.transfer == id && c.status == WEFT_OK);
+    CHECK_OK(weft_endpoint_close(silent));
+    box_close(own);
+}
+
+static const struct test tests[] = {
+    {"nothing_lands_after_a_fence", FABRICS, nothing_lands_after_a_fence},
+    {"traffic_goes_on", FABRICS, traffic_goes_on},
+    {"fences_end_like_everything", FABRICS, fences_end_like_everything},
+    {"a_silent_peer_is_not_waited_for", FABRICS, a_silent_peer_is_not_waited_for},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,186 @@
+//! Fences: that nothing which a peer has posted so far can land here any more.
+//!
+//! The peer is asked, since only it knows what its NICs still have: writes of
+//! operations that ended early are posted all the same. It holds its lanes to us,
+//! each until everything on it has come back delivered and its bundles are
+//! acknowledged, then lets them go on, and answers. A lane that is broken is at rest
+//! once its own fence is (`failover`).
+
+use super::inbox::Command;
+use super::worker::{LaneWork, Worker};
+use super::Endpoint;
+use crate::peer::channel::Out;
+use crate::peer::link::{Hushing, Link};
+use crate::peer::table::place;
+use crate::peer::wire::{numbers, Kind};
+use crate::peer::PeerState;
+use crate::rail::{LaneState, Rail};
+use crate::status::{Error, Result, Status};
+use crate::transfer::completion::KIND_FENCE;
+use crate::transfer::table::{Body, Work};
+use crate::transfer::{FenceSpec, Outcome};
+
+/// Fences of one peer that may be under way.
+const FENCES: usize = 64;
+
+/// A peer's lanes here that are held, for one of its fences.
+pub struct Hush {
+    peer: u64,
+    number: u64,
+    /// Rails (here) and lanes that are not at rest yet.
+    lanes: Vec<(usize, u32)>,
+    held: Vec<(usize, u32)>,
+}
+
+impl Endpoint {
+    pub fn fence(&self, spec: FenceSpec) -> Result<u64> {
+        let core = &self.core;
+        core.check_open()?;
+        let peer = core.peers.get(spec.peer)?;
+        if !spec.queue.reserve(1) {
+            return Err(self.no_places(spec.queue, 1));
+        }
+        let now = core.clock.now();
+        let body = Body {
+            kind: KIND_FENCE,
+            queue: Some(spec.queue.clone()),
+            user_data: spec.user_data,
+            peer: peer.id,
+            submit_ns: now,
+            bytes: 0,
+            work: Work::Fence,
+        };
+        let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+            spec.queue.unreserve(1);
+            return Err(self.no_slots());
+        };
+        let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
+        self.take_back_if_late(id, ended)?;
+        // It has no flows: the peer's answer ends it.
+        core.table.leave(core.table.held_slot(id), 0);
+        core.inboxes[peer.home].command(Command::Fence { peer: peer.id, id });
+        self.hurry(now);
+        Ok(id)
+    }
+}
+
+impl Worker {
+    /// The caller wants a fence.
+    pub fn link_fence(&mut self, peer: u64, id: u64, now: u64) {
+        let core = self.core.clone();
+        // A peer that has ended took its fences with it.
+        let Some(link) = self.link(peer) else { return };
+        link.fences.retain(|_, id| core.table.is_active(*id));
+        if link.fences.len() >= FENCES {
+            core.table.end(id, Outcome::of(Status::Limit), now);
+            return;
+        }
+        let number = link.next_fence;
+        link.next_fence += 1;
+        link.fences.insert(number, id);
+        link.push(Out::new(Kind::Hush, numbers(&[number])));
+        self.mark(peer);
+    }
+
+    /// The peer answers one.
+    pub(super) fn hushed(&self, link: &mut Link, number: u64, now: u64) {
+        if let Some(id) = link.fences.remove(&number) {
+            self.core.table.end(id, Outcome::OK, now);
+        }
+    }
+
+    /// The peer asks that everything which we have posted to it come to rest.
+    pub(super) fn hush(&self, link: &mut Link, number: u64) {
+        if link.hushing.len() >= FENCES {
+            return self.breach(&link.peer, "it asks for more fences than there can be");
+        }
+        let workers = (0..self.core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0);
+        let mut waiting = 0;
+        for worker in workers {
+            waiting += 1;
+            self.core.inboxes[worker].command(Command::HushLanes { peer: link.peer.id, number });
+        }
+        link.hushing.push(Hushing { number, waiting });
+    }
+
+    /// At the peer's home: the lanes of one worker are at rest.
+    pub fn link_lanes_hushed(&mut self, peer: u64, number: u64) {
+        let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) else {
+            return;
+        };
+        if link.peer.id == peer {
+            let of = link.hushing.iter_mut().find(|hushing| hushing.number == number);
+            if of.is_some_and(|hushing| {
+                hushing.waiting -= 1;
+                hushing.waiting == 0
+            }) {
+                link.hushing.retain(|hushing| hushing.number != number);
+                self.answer(&mut link, Out::new(Kind::Hushed, numbers(&[number])));
+            }
+        }
+        let id = link.peer.id;
+        self.links[place(id)] = Some(link);
+        self.mark(id);
+    }
+
+    /// Holds a peer's lanes until they are at rest.
+    pub fn hush_lanes(&mut self, peer: u64, number: u64, now: u64) {
+        let mut lanes = Vec::new();
+        for (r, work) in self.rails.iter_mut().enumerate() {
+            for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
+                of.held += 1;
+                lanes.push((r, of.lane));
+            }
+        }
+        self.hushes.push(Hush { peer, number, held: lanes.clone(), lanes });
+        self.advance_hushes(now);
+    }
+
+    /// Looks which lanes have come to rest.
+    pub(super) fn advance_hushes(&mut self, now: u64) {
+        if self.hushes.is_empty() {
+            return;
+        }
+        let mut done = Vec::new();
+        for hush in &mut self.hushes {
+            let rails = &mut self.rails;
+            hush.lanes.retain(|(r, lane)| {
+                let work = &mut rails[*r];
+                let of = work.lanes.iter().flatten().find(|of| of.lane == *lane && of.peer.id == hush.peer);
+                of.is_some_and(|of| !is_at_rest(of, &mut work.rail, now))
+            });
+            if hush.lanes.is_empty() {
+                done.push((hush.peer, hush.number, std::mem::take(&mut hush.held)));
+            }
+        }
+        self.hushes.retain(|hush| !hush.lanes.is_empty());
+        for (peer, number, held) in done {
+            self.let_go(peer, &held);
+            if let Ok(found) = self.core.peers.get(peer) {
+                self.tell_home(&found, Command::LanesHushed { peer, number });
+            }
+        }
+    }
+
+    fn let_go(&mut self, peer: u64, held: &[(usize, u32)]) {
+        for (r, lane) in held {
+            let lanes = self.rails[*r].lanes.iter_mut().flatten();
+            for of in lanes.filter(|of| of.lane == *lane && of.peer.id == peer) {
+                of.held = of.held.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// Whether nothing of a lane is under way: what is not covered is covered first.
+fn is_at_rest(of: &LaneWork, rail: &mut Rail, now: u64) -> bool {
+    let Some(lane) = rail.lane(of.lane) else { return true };
+    if lane.inflight_ops > 0 || of.fence.is_some() || of.flows.has_bundles() {
+        return false;
+    }
+    if lane.uncovered > 0 && lane.state == LaneState::Up {
+        rail.post_warm(of.lane, now);
+        return false;
+    }
+    true
+}
