@@ -480,9 +480,12 @@ typedef struct weft_endpoint_config {
      * "tcp", "shm", or a libfabric provider's exact name ("tcp;ofi_rxm"). A
      * named fabric is never replaced by another. "host" is Weft's own, between
      * processes of one user on one host (and in one network namespace); it
-     * needs no libfabric. "tcp" is libfabric's tcp provider, beneath ofi_rxm
-     * where libfabric is older than 1.18. NULL: "host", and the best network
-     * fabric that this machine has, if any; "shm" is used only when named.
+     * needs no libfabric. "tcp" is libfabric's tcp provider beneath ofi_rxm,
+     * with every version the same; where this libfabric has no ofi_rxm, its
+     * tcp provider alone, which "tcp-native" names (since libfabric 1.18; the
+     * two do not reach each other, and a rail of it that fails takes its peers
+     * down). NULL: "host", and the best network fabric that this machine has,
+     * if any; "shm" is used only when named.
      * "sim" is never opened unless named, and not beside others than its own
      * kind: simulated NICs, which reach other endpoints of this process only,
      * for tests; it may go on with parameters

@@ -13,7 +13,8 @@
 //! 5. **Return.** The lane greets anew after a pause, longer each time; once it is up,
 //!    transfers that are under way use it, too.
 //!
-//! A NIC that cannot cut a lane, and a peer without another lane, lose the peer.
+//! A NIC that cannot cut a lane, on either side, and a peer without another lane, lose
+//! the peer.
 
 use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
@@ -242,17 +243,23 @@ impl Worker {
                 None => {}
             }
         }
-        if let Some(lane) = found {
-            let outcome = Outcome {
-                provider_errno: libc::ECONNRESET,
-                rail: Some(plan.rail as u32),
-                ..Outcome::of(Status::PeerLost)
-            };
+        let cuts = work.rail.limits().cuts;
+        let outcome = Outcome {
+            provider_errno: libc::ECONNRESET,
+            rail: Some(plan.rail as u32),
+            ..Outcome::of(Status::PeerLost)
+        };
+        if let Some(lane) = found.filter(|_| cuts) {
             self.break_lane(r, lane, outcome, true);
         }
         if asks {
             if let Ok(found) = self.core.peers.get(peer) {
-                self.tell_home(&found, Command::LaneCut { peer, plan });
+                let answer = match cuts {
+                    true => Command::LaneCut { peer, plan },
+                    // What the peer had sent may still land.
+                    false => Command::EndPeer { peer, outcome },
+                };
+                self.tell_home(&found, answer);
             }
         }
         self.reap_closing();

@@ -12,7 +12,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Network fabrics, best first: what is opened when nothing is named.
-const RANKED: [&str; 4] = ["efa", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"];
+/// ofi_rxm can close one peer's connection, which libfabric's own way over tcp cannot, and all
+/// versions speak it.
+const RANKED: [&str; 4] = ["efa", "verbs;ofi_rxm", "tcp;ofi_rxm", "tcp"];
 
 /// What callers name, beside libfabric's providers.
 const NAMES: &str = "host, efa, verbs, tcp, shm and sim";
@@ -236,7 +238,8 @@ fn wanted_fabrics(fabric: Option<&str>) -> Vec<Vec<String>> {
         return RANKED.iter().map(|name| vec![name.to_string()]).collect();
     };
     let spellings = |name: &str| match name {
-        "tcp" => vec!["tcp".to_owned(), "tcp;ofi_rxm".to_owned()],
+        "tcp" => vec!["tcp;ofi_rxm".to_owned(), "tcp".to_owned()],
+        "tcp-native" => vec!["tcp".to_owned()],
         "verbs" => vec!["verbs;ofi_rxm".to_owned()],
         other => vec![other.to_owned()],
     };

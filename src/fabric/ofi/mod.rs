@@ -1,7 +1,8 @@
-//! NICs by libfabric. `discover` finds them, `nic` drives one; `signals` keeps
-//! providers from replacing the host program's handlers; `segments` cleans up
-//! after shm.
+//! NICs by libfabric. `discover` finds them, `nic` drives one; `cuts` tries out
+//! whether a connection can be closed; `signals` keeps providers from replacing
+//! the host program's handlers; `segments` cleans up after shm.
 
+mod cuts;
 pub mod discover;
 pub mod nic;
 mod segments;

@@ -72,6 +72,14 @@ fn check(source: Source, doing: &str, rc: i32) -> Result<()> {
 
 impl OfiNic {
     pub fn open(entry: &Entry, waits: bool) -> Result<OfiNic> {
+        let mut nic = Self::open_fresh(entry, waits)?;
+        if nic.limits.cuts && matches!(entry.source(), Source::Libfabric(_)) {
+            nic.limits.cuts = super::cuts::proven(entry);
+        }
+        Ok(nic)
+    }
+
+    fn open_fresh(entry: &Entry, waits: bool) -> Result<OfiNic> {
         if entry.provider == "shm" {
             super::segments::make_room()?;
         }
@@ -86,7 +94,7 @@ impl OfiNic {
         Self::open_once(entry, waits)
     }
 
-    fn open_once(entry: &Entry, waits: bool) -> Result<OfiNic> {
+    pub(super) fn open_once(entry: &Entry, waits: bool) -> Result<OfiNic> {
         // SAFETY: reading what libfabric described.
         let (limits, mr_mode) = unsafe { limits(entry) };
         let mut nic = OfiNic {
@@ -236,7 +244,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs go on.
             failures_cut: ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
-            // With the setting that `discover` makes; native tcp keeps the connection.
+            // With the setting that `discover` makes, if `cuts` finds it in force; native tcp
+            // keeps the connection.
             cuts: connects(&entry.provider),
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
@@ -442,9 +451,13 @@ impl OfiNic {
     /// Tries an address, by an empty message that nobody takes for a frame: one that still
     /// fails stays.
     fn has_connection(&mut self, route: fi_addr_t) -> bool {
+        matches!(self.knock(route), Posted::Yes | Posted::Again)
+    }
+
+    /// Sends an empty message; `Again` where there is no connection yet.
+    pub(super) fn knock(&mut self, route: Route) -> Posted {
         // SAFETY: no bytes.
-        let rc = unsafe { fi_inject(self.ep, ptr::null(), 0, route) };
-        rc == 0 || rc == -(FI_EAGAIN as isize)
+        posted(unsafe { fi_inject(self.ep, ptr::null(), 0, route) })
     }
 
     /// # Safety

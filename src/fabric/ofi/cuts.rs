@@ -1,0 +1,68 @@
+//! Whether ofi_rxm closes a connection with its address, which `discover` asks for:
+//! tried out once, between two NICs of our own.
+//!
+//! Asking is not enough. The setting may be the user's; libfabric reads it once, and
+//! the host program may have used libfabric before; and a provider that was built as a
+//! library of its own does not see it in some versions. A lane whose connection lives
+//! on is not cut: what its peer had sent would still land.
+
+use super::discover::Entry;
+use super::nic::OfiNic;
+use crate::fabric::{Nic, Posted};
+use crate::status::Result;
+use parking_lot::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// To connect two NICs of one process: tcp takes a millisecond.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// One answer for the process: it is ofi_rxm's, whatever is beneath.
+static PROVEN: Mutex<Option<bool>> = Mutex::new(None);
+
+pub fn proven(entry: &Entry) -> bool {
+    let mut proven = PROVEN.lock();
+    if let Some(known) = *proven {
+        return known;
+    }
+    let why = match try_out(entry) {
+        Ok(Some(true)) => {
+            *proven = Some(true);
+            return true;
+        }
+        Ok(Some(false)) => {
+            *proven = Some(false);
+            "FI_AV_REMOVE_CLEANUP is not in force, since it is set to 0, or libfabric was in use before"
+                .into()
+        }
+        // Maybe it is this NIC's fault.
+        Ok(None) => "it did not connect to itself".into(),
+        Err(error) => error.message,
+    };
+    log::warn!(
+        "{}: a rail that fails takes its peers down, for connections cannot be closed: {why}",
+        entry.provider
+    );
+    false
+}
+
+/// Whether an address that is removed and inserted again has to connect anew. `None`
+/// when there was no connection in time.
+fn try_out(entry: &Entry) -> Result<Option<bool>> {
+    let (mut near, mut far) = (OfiNic::open_once(entry, false)?, OfiNic::open_once(entry, false)?);
+    let route = near.insert(far.address())?;
+    let (begin, mut reaped) = (Instant::now(), Vec::new());
+    while near.knock(route) != Posted::Yes {
+        if begin.elapsed() > PATIENCE {
+            return Ok(None);
+        }
+        near.reap(&mut reaped);
+        far.reap(&mut reaped);
+        thread::sleep(PAUSE);
+    }
+    near.remove(route);
+    let route = near.insert(far.address())?;
+    // The far side does not move, so that nothing new can connect at once.
+    Ok(Some(near.knock(route) == Posted::Again))
+}
