@@ -46,9 +46,9 @@ impl Endpoint {
         let now = core.clock.now();
         let expecting = Expecting::new(&core.counters, entries.clone());
         let ticket = expecting.ticket();
-        let body = Body {
+        let body = || Body {
             kind: KIND_COUNTER,
-            queue: Some(spec.queue.clone()),
+            to: core.table.to(spec.queue),
             user_data: spec.user_data,
             peer: 0,
             submit_ns: now,

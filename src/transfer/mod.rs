@@ -43,6 +43,7 @@ pub mod geometry;
 mod layer;
 pub mod list;
 pub mod pack;
+mod prefetch;
 pub mod queue;
 pub mod shape;
 pub mod table;
