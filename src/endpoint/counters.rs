@@ -173,7 +173,7 @@ impl Worker {
     /// A peer's write with an immediate has arrived.
     #[inline]
     pub(super) fn arrived(&mut self, r: usize, done: &Done, now: u64) {
-        self.core.count(done.immediate, 1, now);
+        self.core.count(done.immediate, done.slices.into(), now);
         if done.took_receive() {
             self.give_back(r, done);
         }

@@ -182,10 +182,9 @@ impl KeptSide {
             }
         };
         let last = pages.layers() - 1;
-        if self.range_step == 0 {
-            return check(last);
-        }
-        (0..=last).try_for_each(check)
+        // Layers of one range: the last one ends last.
+        let first = if self.range_step == 0 { last } else { 0 };
+        (first..=last).try_for_each(check)
     }
 }
 

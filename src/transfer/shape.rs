@@ -207,12 +207,13 @@ impl<'a> View<'a> {
         (run > 0).then_some((&paged.geometry, run))
     }
 
+    #[inline]
     pub fn remotes(self) -> impl Iterator<Item = &'a Arc<RemoteMemory>> {
-        let (one, many) = match self {
-            View::Pages(paged) => (Some(&paged.remote), None),
-            View::List(list, part) => (None, Some(list.remotes_of(part))),
+        let (one, (all, which)) = match self {
+            View::Pages(paged) => (Some(&paged.remote), (&[][..], &[][..])),
+            View::List(list, part) => (None, (list.remotes(), &part.remotes[..])),
         };
-        one.into_iter().chain(many.into_iter().flatten())
+        one.into_iter().chain(which.iter().map(|(at, _)| &all[*at as usize]))
     }
 
     pub fn uses(self, remote: &Arc<RemoteMemory>) -> bool {
