@@ -311,7 +311,7 @@ pub struct Geometry {
     pub slices: u64,
     /// There are neighbours on both sides, which may go in one post.
     mergeable: bool,
-    /// Each page goes by itself, in one piece.
+    /// Each page goes in one piece.
     pub whole: bool,
 }
 

@@ -60,12 +60,12 @@ pub struct Move {
 pub struct Counting {
     /// Names the counter.
     pub immediate: Immediate,
-    /// By how much after the last byte; 0: each page carries the immediate.
+    /// By how much after the last byte; 0: by each page, with its bytes.
     pub at_end: u64,
 }
 
 impl Move {
-    /// What each page carries: it is posted by itself, in one piece.
+    /// What each page raises: it is posted in one piece.
     #[inline]
     pub fn page_immediate(&self) -> Option<Immediate> {
         self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
