@@ -224,8 +224,12 @@ mod tests {
         assert_eq!(remote.release(), Err(2));
         remote.unkeep();
         remote.unkeep();
+        assert!(remote.keep_and_enter());
+        assert_eq!((remote.users(), remote.release()), (1, Err(1)));
+        remote.exit_and_unkeep();
         assert_eq!(remote.release(), Ok(()));
-        assert!(!remote.keep() && !remote.keep());
+        assert!(!remote.keep() && !remote.keep_and_enter());
+        assert_eq!(remote.users(), 0);
         assert_eq!(remote.release(), Err(0));
     }
 }

@@ -492,6 +492,22 @@ mod tests {
     }
 
     #[test]
+    fn pages_in_a_row_need_no_list() {
+        let cut = Cut { rails: 1, whole: true, ..Cut::default() };
+        let check = |list: &[u32], len| pages(list).check(cut, |_| Some(len), |_| Some(1000));
+        let geometry = check(&[7, 8, 9], 1000).expect("valid");
+        assert!(geometry.local.pages.is_none());
+        assert_eq!(all(&geometry), [(0, 700, 100), (0, 800, 100), (0, 900, 100)]);
+        let run: Vec<u64> = geometry.each_whole_page(geometry.seek(1), 2).map(|slice| slice.remote).collect();
+        assert_eq!(run, [800, 900]);
+        assert!(check(&[7, 9, 8], 1000).is_ok_and(|geometry| geometry.local.pages.is_some()));
+        for (list, index, page) in [(&[7, 8, 9][..], 2, 9), (&[9], 0, 9), (&[9, 3], 0, 9)] {
+            let error = check(list, 999).err().expect("page 9 ends at 1000");
+            assert!(error.message.contains(&format!("local_pages[{index}] is {page}")), "{}", error.message);
+        }
+    }
+
+    #[test]
     fn a_large_page_is_cut_and_layers_follow_each_other() {
         let side = Side { page_stride: 3 * PIECE, range_step: 1, ..Side::default() };
         let pages =
