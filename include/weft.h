@@ -1449,7 +1449,7 @@ weft_status weft_counter_destroy(weft_endpoint *endpoint,
 /**
  * In `flags` of a write that names a `counter`: it is raised by 1 for each page (of
  * each layer), when that page's bytes have arrived, and not again after the last
- * one (so not at all without pages). A range is one page. Such a page goes by itself and in one piece over one
+ * one (so not at all without pages). A range is one page. Such a page goes in one piece over one
  * rail, up to 1 GiB (or the fabric's longest message, if that is less:
  * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`.
  *

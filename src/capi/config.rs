@@ -87,6 +87,10 @@ unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
 pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
     // SAFETY: passed on.
     let size = unsafe { size_of_theirs(source)? };
+    if size == size_of::<T>() {
+        // SAFETY: so many bytes are readable.
+        return Ok(unsafe { source.read_unaligned() });
+    }
     let mut value: T = zeroed();
     // SAFETY: `size` bytes are readable, and at most ours are written.
     unsafe {

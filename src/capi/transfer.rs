@@ -21,7 +21,7 @@ pub const WEFT_NOTIFY: u32 = 1;
 pub const WEFT_CLASS_LATENCY: u32 = 2;
 /// In `flags` of a write that names a `counter`: it is raised by 1 for each page (of
 /// each layer), when that page's bytes have arrived, and not again after the last
-/// one (so not at all without pages). A range is one page. Such a page goes by itself and in one piece over one
+/// one (so not at all without pages). A range is one page. Such a page goes in one piece over one
 /// rail, up to 1 GiB (or the fabric's longest message, if that is less:
 /// `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`.
 ///

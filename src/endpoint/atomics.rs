@@ -52,9 +52,9 @@ impl Endpoint {
         if !spec.queue.reserve(1) {
             return Err(full("the completion queue is full"));
         }
-        let body = Body {
+        let body = || Body {
             kind: KIND_ATOMIC,
-            queue: Some(spec.queue.clone()),
+            to: core.table.to(spec.queue),
             user_data: spec.user_data,
             peer: remote.peer,
             submit_ns: now,

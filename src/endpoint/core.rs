@@ -107,6 +107,7 @@ impl Core {
         let inboxes = (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
         let first = random.u64()?;
         let gate = config.secret.as_ref().map(|secret| Gate::new(secret, &random)).transpose()?;
+        let queue = Arc::new(Queue::new(config.queue_depth));
         Ok(Core {
             clock,
             random,
@@ -114,9 +115,9 @@ impl Core {
             address: address.encode(),
             rails,
             fabrics,
-            table: Table::new(config.max_transfers, first as u32),
+            table: Table::new(config.max_transfers, first as u32, queue.clone()),
             peers: PeerTable::new(config.max_peers, (first >> 32) as u32),
-            queue: Arc::new(Queue::new(config.queue_depth)),
+            queue,
             messages: Messages::default(),
             counters: Arc::new(Counters::new(config.max_counters, address.incarnation)),
             memories: Mutex::default(),
@@ -206,19 +207,20 @@ impl Core {
         if wanted > 1 {
             self.table.share(slot, wanted - 1);
         }
-        let first = if wanted < workers.count_ones() as u64 {
-            self.turn.fetch_add(1, Ordering::Relaxed) as usize % self.inboxes.len()
-        } else {
-            0
-        };
-        let mut pushed = 0;
-        for i in 0..self.inboxes.len() {
-            let worker = (first + i) % self.inboxes.len();
-            if pushed < wanted && workers & 1 << worker != 0 {
-                pushed += 1;
-                if self.inboxes[worker].transfer(id).is_err() {
-                    self.leave(id, Outcome::of(Status::Internal), now);
-                }
+        let (mut before, mut after) = (0, workers);
+        if wanted < workers.count_ones() as u64 {
+            let first = self.turn.fetch_add(1, Ordering::Relaxed) as usize % self.inboxes.len();
+            before = workers & ((1 << first) - 1);
+            after = workers & !before;
+        }
+        for _ in 0..wanted {
+            if after == 0 {
+                (before, after) = (0, before);
+            }
+            let worker = after.trailing_zeros() as usize;
+            after &= after - 1;
+            if self.inboxes[worker].transfer(id).is_err() {
+                self.leave(id, Outcome::of(Status::Internal), now);
             }
         }
     }

@@ -46,9 +46,9 @@ impl Endpoint {
         let now = core.clock.now();
         let expecting = Expecting::new(&core.counters, entries.clone());
         let ticket = expecting.ticket();
-        let body = Body {
+        let body = || Body {
             kind: KIND_COUNTER,
-            queue: Some(spec.queue.clone()),
+            to: core.table.to(spec.queue),
             user_data: spec.user_data,
             peer: 0,
             submit_ns: now,
@@ -173,7 +173,7 @@ impl Worker {
     /// A peer's write with an immediate has arrived.
     #[inline]
     pub(super) fn arrived(&mut self, r: usize, done: &Done, now: u64) {
-        self.core.count(done.immediate, 1, now);
+        self.core.count(done.immediate, done.slices.into(), now);
         if done.took_receive() {
             self.give_back(r, done);
         }

@@ -41,9 +41,9 @@ impl Endpoint {
             return Err(self.no_places(spec.queue, 1));
         }
         let now = core.clock.now();
-        let body = Body {
+        let body = || Body {
             kind: KIND_FENCE,
-            queue: Some(spec.queue.clone()),
+            to: core.table.to(spec.queue),
             user_data: spec.user_data,
             peer: peer.id,
             submit_ns: now,

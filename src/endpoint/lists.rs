@@ -7,7 +7,7 @@ use crate::peer::PeerState;
 use crate::status::{Error, Result};
 use crate::transfer::geometry::Pages;
 use crate::transfer::list::{List, Part};
-use crate::transfer::shape::{check_access, Paged, Shape};
+use crate::transfer::shape::{check_access, KeptPages, Shape};
 use crate::transfer::Terms;
 use parking_lot::Mutex;
 use std::slice::from_ref;
@@ -22,7 +22,7 @@ pub struct Kept {
 
 #[derive(Clone)]
 enum KeptShape {
-    Pages(Arc<Paged>),
+    Pages(Arc<KeptPages>),
     List(Arc<List>),
 }
 
@@ -80,7 +80,7 @@ impl Endpoint {
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part);
         match list.parts() {
-            [one] => self.launch((Shape::part(list, 0), None), terms, || state(one).0),
+            [one] => self.launch(Shape::part(list, 0), None, terms, || state(one).0),
             _ => self.launch_parts(list, terms, state),
         }
     }
@@ -127,8 +127,9 @@ impl Endpoint {
         if cut.1 {
             self.check_counted(remote.peer, pages.page_len)?;
         }
-        let paged = check_pages(pages, local, remote, cut)?;
-        Ok(Kept::new(KeptShape::Pages(Arc::new(paged))))
+        let geometry = check_pages(pages, local, remote, cut)?;
+        let kept = KeptPages::new(geometry, local, remote)?;
+        Ok(Kept::new(KeptShape::Pages(Arc::new(kept))))
     }
 
     pub fn keep_list(&self, list: List) -> Result<Arc<Kept>> {
@@ -138,6 +139,7 @@ impl Endpoint {
     }
 
     pub fn submit_kept(&self, kept: &Kept, terms: &Terms) -> Result<u64> {
+        self.core.table.foresee();
         let paged = match kept.shape()? {
             KeptShape::List(list) => return self.submit_list(&list, terms),
             KeptShape::Pages(paged) => paged,
@@ -153,6 +155,6 @@ impl Endpoint {
         }
         let pages = (paged.geometry.page_len(), paged.geometry.pages());
         let counting = self.counting(terms, &paged.remote, pages)?;
-        self.launch((Shape::pages(&paged), counting), terms, || paged.remote.state())
+        self.launch(Shape::pages(&paged), counting, terms, || paged.remote.state())
     }
 }

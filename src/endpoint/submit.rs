@@ -7,11 +7,11 @@ use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion;
-use crate::transfer::geometry::{Cut, Pages};
+use crate::transfer::geometry::{Cut, Geometry, Pages};
 use crate::transfer::list::{List, Part};
 use crate::transfer::queue::Queue;
-use crate::transfer::shape::{check_access, Paged, Shape};
-use crate::transfer::table::{Body, Counting, Left, Move, Work};
+use crate::transfer::shape::{check_access, Shape};
+use crate::transfer::table::{Body, Counting, Left, Move, To, Work};
 use crate::transfer::{Direction, Outcome, SendSpec, Terms};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -37,22 +37,25 @@ impl Endpoint {
         terms: &Terms,
     ) -> Result<u64> {
         self.core.check_open()?;
+        self.core.table.foresee();
         if let Some(error) = Error::of_remote(remote.state()) {
             return Err(error);
         }
         check_access(terms.direction, local, remote)?;
         let counting = self.counting(terms, remote, (pages.page_len, pages.count()))?;
         let whole = counting.is_some_and(|counting| counting.at_end == 0);
-        let paged = check_pages(pages, local, remote, (terms.urgent, whole))?;
-        paged.geometry.check_destination(terms.direction)?;
-        self.launch((Shape::own(paged), counting), terms, || remote.state())
+        let geometry = check_pages(pages, local, remote, (terms.urgent, whole))?;
+        geometry.check_destination(terms.direction)?;
+        self.launch(Shape::own(geometry, local, remote)?, counting, terms, || remote.state())
     }
 
     /// Begins a transfer of one peer and sends it on its way. `state`: of its peer and
     /// memories.
+    #[inline]
     pub(super) fn launch(
         &self,
-        what: (Shape, Option<Counting>),
+        shape: Shape,
+        counting: Option<Counting>,
         terms: &Terms,
         state: impl Fn() -> RemoteState,
     ) -> Result<u64> {
@@ -61,8 +64,8 @@ impl Endpoint {
         if !terms.queue.reserve(1) {
             return Err(self.no_places(terms.queue, 1));
         }
-        let body = body(what, terms, Some(terms.queue.clone()), now);
-        let slices = body.transfer().map_or(0, |transfer| transfer.slices);
+        let slices = shape.view().slices();
+        let body = || body(shape, counting, (terms, core.table.to(terms.queue)), now);
         let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
@@ -98,10 +101,10 @@ impl Endpoint {
             terms.queue.unreserve(completions);
             return Err(self.no_slots());
         };
-        let queue_of = |tells: bool| tells.then(|| terms.queue.clone());
-        let whole = Body {
+        let to = |tells: bool| if tells { core.table.to(terms.queue) } else { To::Nowhere };
+        let whole = || Body {
             kind: kind(terms.direction),
-            queue: queue_of(!terms.each_peer),
+            to: to(!terms.each_peer),
             user_data: terms.user_data,
             peer: 0,
             submit_ns: now,
@@ -111,7 +114,7 @@ impl Endpoint {
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
         let begin = |(i, part): (usize, &Part)| {
-            let body = body((Shape::part(list, i), None), terms, queue_of(terms.each_peer), now);
+            let body = || body(Shape::part(list, i), None, (terms, to(terms.each_peer)), now);
             reserved.begin_part(body, part.slices, deadline, whole)
         };
         let ids: Vec<u64> = list.parts().iter().enumerate().filter_map(begin).collect();
@@ -237,9 +240,9 @@ impl Endpoint {
             return Err(self.no_places(spec.queue, 1));
         }
         let now = core.clock.now();
-        let body = Body {
+        let body = || Body {
             kind: completion::KIND_SEND,
-            queue: Some(spec.queue.clone()),
+            to: core.table.to(spec.queue),
             user_data: spec.user_data,
             peer: peer.id,
             submit_ns: now,
@@ -286,19 +289,19 @@ impl Endpoint {
     }
 }
 
-/// Checks pages against two memories, and holds these.
+/// Checks pages against two memories.
+#[inline]
 pub(super) fn check_pages(
     pages: &Pages,
     local: &Arc<Memory>,
     remote: &Arc<RemoteMemory>,
     (urgent, whole): (bool, bool),
-) -> Result<Paged> {
-    let geometry = pages.check(
+) -> Result<Geometry> {
+    pages.check(
         Cut { rails: remote.lanes(), urgent, whole },
         |range| local.range_len(range),
         |range| remote.range_len(range),
-    )?;
-    Paged::new(geometry, local, remote)
+    )
 }
 
 fn kind(direction: Direction) -> i32 {
@@ -308,16 +311,12 @@ fn kind(direction: Direction) -> i32 {
     }
 }
 
-fn body(
-    (shape, counting): (Shape, Option<Counting>),
-    terms: &Terms,
-    queue: Option<Arc<Queue>>,
-    now: u64,
-) -> Body {
+#[inline]
+fn body(shape: Shape, counting: Option<Counting>, (terms, to): (&Terms, To), now: u64) -> Body {
     let view = shape.view();
     Body {
         kind: kind(terms.direction),
-        queue,
+        to,
         user_data: terms.user_data,
         peer: view.peer(),
         submit_ns: now,

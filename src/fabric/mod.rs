@@ -53,6 +53,8 @@ pub struct Limits {
     /// Segments that one write may have, and one read.
     pub vector: usize,
     pub read_vector: usize,
+    /// And one write that carries an immediate, of which the target is told how many.
+    pub counted_vector: usize,
     /// A post costs more than copying a small page.
     pub costly_posts: bool,
     /// A message comes after the writes that were posted before it.
@@ -131,7 +133,8 @@ pub struct Rma<'a> {
     pub key: u64,
     /// Ask for delivery-complete (`Delivery::Each` and `Covers`).
     pub delivered: bool,
-    /// Of a write: the target reaps it when the bytes are there (`Reaped::immediate`).
+    /// Of a write: the target reaps it when the bytes are there (`Reaped::immediate`). It
+    /// speaks of each segment, of which there are at most `Limits::counted_vector`.
     pub immediate: Option<Immediate>,
     /// Another post follows at once: the doorbell may wait for it.
     pub more: bool,
@@ -168,15 +171,17 @@ pub struct Reaped {
     pub provider_errno: i32,
     /// An arrival's; only ever without an error.
     pub immediate: Option<Immediate>,
+    /// How many segments an arrival had.
+    pub segments: u32,
 }
 
 impl Reaped {
     pub fn of(scratch: *mut Scratch, errno: i32) -> Reaped {
-        Reaped { scratch, len: 0, errno, provider_errno: errno, immediate: None }
+        Reaped { scratch, len: 0, errno, provider_errno: errno, immediate: None, segments: 0 }
     }
 
     pub fn arrival(immediate: Immediate) -> Reaped {
-        Reaped { immediate: Some(immediate), ..Reaped::of(std::ptr::null_mut(), 0) }
+        Reaped { immediate: Some(immediate), segments: 1, ..Reaped::of(std::ptr::null_mut(), 0) }
     }
 }
 

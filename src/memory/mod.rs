@@ -11,6 +11,7 @@ use crate::fabric::host::area::Area;
 use crate::fabric::Registration;
 pub use crate::fabric::{Access, HostRange as Range};
 use crate::status::{Error, Result, Status};
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,8 +48,8 @@ pub struct Memory {
     descriptor: Option<Vec<u8>>,
     /// What `weft_memory_alloc` made of it: not freed before it is deregistered.
     areas: Mutex<Vec<Arc<Area>>>,
-    /// Transfers that use it.
-    users: AtomicU64,
+    /// Transfers that use it. (Apart from what is only read: it never rests.)
+    users: CachePadded<AtomicU64>,
     /// Kept geometries among them.
     pub kept: AtomicU64,
     /// Deregistration has begun: no new transfer may use it.
@@ -76,7 +77,7 @@ impl Memory {
             known: bits(rails.iter().map(|rail| !rail.is_empty())),
             rails: rails.into(),
             descriptor: None,
-            users: AtomicU64::new(0),
+            users: CachePadded::default(),
             kept: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
             importers: Mutex::default(),

@@ -1,10 +1,14 @@
 //! Memory of a peer.
 
 use crate::memory::Range;
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
-/// In the count of keepers: it was given back.
+/// The parts of `holds`: 32 bits of keepers, 31 of users, and that it was given back.
+const KEEPER: u64 = 1;
+const KEEPERS: u64 = (1 << 32) - 1;
+const USER: u64 = 1 << 32;
 const RELEASED: u64 = 1 << 63;
 
 /// Whether transfers to it can start.
@@ -57,10 +61,9 @@ pub struct RemoteMemory {
     pub workers: AtomicU64,
     /// Lanes to the peer.
     pub lanes: AtomicU64,
-    /// Transfers that use it: its owner's revocation waits for them.
-    users: AtomicU64,
-    /// Geometries that name it, kept or of a transfer, and atomics; or `RELEASED`.
-    keepers: AtomicU64,
+    /// Keepers: geometries that name it, kept or of a transfer, and atomics. Users:
+    /// transfers, for which its owner's revocation waits; what they use is kept. (Apart from what is only read.)
+    holds: CachePadded<AtomicU64>,
     /// Kept geometries among them.
     pub kept: AtomicU64,
     state: AtomicU8,
@@ -89,8 +92,7 @@ impl RemoteMemory {
             readable,
             workers: AtomicU64::new(0),
             lanes: AtomicU64::new(1),
-            users: AtomicU64::new(0),
-            keepers: AtomicU64::new(0),
+            holds: CachePadded::default(),
             kept: AtomicU64::new(0),
             state: AtomicU8::new(RemoteState::Asking as u8),
             waiting: Mutex::default(),
@@ -162,35 +164,52 @@ impl RemoteMemory {
         Some(self.state())
     }
 
+    /// A transfer begins to use it; it is kept already.
     pub fn enter(&self) {
-        self.users.fetch_add(1, Ordering::SeqCst);
+        self.holds.fetch_add(USER, Ordering::SeqCst);
     }
 
     pub fn exit(&self) {
-        self.users.fetch_sub(1, Ordering::SeqCst);
+        self.holds.fetch_sub(USER, Ordering::SeqCst);
     }
 
     /// False once it was given back.
     pub fn keep(&self) -> bool {
-        if self.keepers.fetch_add(1, Ordering::SeqCst) & RELEASED != 0 {
-            self.unkeep();
+        self.hold(KEEPER)
+    }
+
+    pub fn unkeep(&self) {
+        self.holds.fetch_sub(KEEPER, Ordering::SeqCst);
+    }
+
+    /// As `keep` and `enter`, at once.
+    #[inline]
+    pub fn keep_and_enter(&self) -> bool {
+        self.hold(KEEPER + USER)
+    }
+
+    #[inline]
+    pub fn exit_and_unkeep(&self) {
+        self.holds.fetch_sub(KEEPER + USER, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn hold(&self, as_what: u64) -> bool {
+        if self.holds.fetch_add(as_what, Ordering::SeqCst) & RELEASED != 0 {
+            self.holds.fetch_sub(as_what, Ordering::SeqCst);
             return false;
         }
         true
     }
 
-    pub fn unkeep(&self) {
-        self.keepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
     /// Gives it back: nobody keeps it from here on. Else how many do; 0: it was before.
     pub fn release(&self) -> Result<(), u64> {
-        let released = self.keepers.compare_exchange(0, RELEASED, Ordering::SeqCst, Ordering::SeqCst);
-        released.map(drop).map_err(|keepers| keepers & !RELEASED)
+        let released = self.holds.compare_exchange(0, RELEASED, Ordering::SeqCst, Ordering::SeqCst);
+        released.map(drop).map_err(|holds| holds & KEEPERS)
     }
 
     pub fn users(&self) -> u64 {
-        self.users.load(Ordering::SeqCst)
+        (self.holds.load(Ordering::SeqCst) & !RELEASED) / USER
     }
 }
 
@@ -205,8 +224,12 @@ mod tests {
         assert_eq!(remote.release(), Err(2));
         remote.unkeep();
         remote.unkeep();
+        assert!(remote.keep_and_enter());
+        assert_eq!((remote.users(), remote.release()), (1, Err(1)));
+        remote.exit_and_unkeep();
         assert_eq!(remote.release(), Ok(()));
-        assert!(!remote.keep() && !remote.keep());
+        assert!(!remote.keep() && !remote.keep_and_enter());
+        assert_eq!(remote.users(), 0);
         assert_eq!(remote.release(), Err(0));
     }
 }

@@ -9,6 +9,7 @@ pub struct Done {
     pub work: Work,
     pub lane: u32,
     pub flow: u32,
+    /// Of an arrival: how many its immediate speaks of.
     pub slices: u32,
     pub posts: u32,
     /// 0, or an error number of libfabric.
@@ -108,6 +109,7 @@ impl Rail {
         if let Some(immediate) = reaped.immediate {
             return Done {
                 immediate: immediate.get(),
+                slices: reaped.segments,
                 ..Done::of(Work::Arrival, u32::MAX, self.take_receive(op))
             };
         }

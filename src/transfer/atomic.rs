@@ -56,17 +56,13 @@ pub struct Atomic {
 impl Atomic {
     /// The remote memory is not given back while it lives; `None` if it was.
     pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Option<Atomic> {
-        remote.keep().then(|| {
-            remote.enter();
-            Atomic { remote: remote.clone(), request }
-        })
+        remote.keep_and_enter().then(|| Atomic { remote: remote.clone(), request })
     }
 }
 
 impl Drop for Atomic {
     fn drop(&mut self) {
-        self.remote.exit();
-        self.remote.unkeep();
+        self.remote.exit_and_unkeep();
     }
 }
 

@@ -326,15 +326,11 @@ impl Flow {
         (mut room, budget): (u64, &mut u32),
     ) -> Step {
         let (view, read) = (transfer.view(), transfer.direction == Direction::Read);
-        let vector = match (self.packing.vectors, read) {
-            (false, _) => 1,
-            (true, false) => burst.limits.vector.min(VECTOR),
-            (true, true) => burst.limits.read_vector.min(VECTOR),
-        };
-        let mut posts = burst.posts().min(*budget);
         let whole = self.within == 0 && (self.urgent || !burst.is_brief());
+        let mut vector = self.vector(burst, read, whole);
+        let mut posts = burst.posts().min(*budget);
         let alone = vector == 1 || self.end - self.next == 1;
-        if whole && alone || self.layer.immediate.is_some() {
+        if alone && (whole || self.layer.immediate.is_some()) {
             if let Some((geometry, run)) = view.whole_pages(self.at, self.end - self.next) {
                 let bytes = room.min(self.turn);
                 let run = run.min(posts.into()).min(bytes.div_ceil(geometry.slice_len()));
@@ -346,6 +342,7 @@ impl Flow {
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
             if self.layer.index != self.at.layer {
                 self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
+                vector = self.vector(burst, read, whole);
             }
             let (slice, after) = view.take(self.at, self.end - self.next);
             if slice.len < bundle_below {
@@ -363,7 +360,7 @@ impl Flow {
                     return Step::Full;
                 }
                 self.cut(&mut segments[0], &mut gathered, room);
-            } else if vector > 1 && self.layer.immediate.is_none() {
+            } else if vector > 1 {
                 self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(VECTOR_LEN));
             }
             let Gathered { count, bytes, slices, after } = gathered;
@@ -403,6 +400,19 @@ impl Flow {
             *budget -= 1;
         }
         outcome
+    }
+
+    /// Segments of a post at most. `whole`: slices go as they are, not in parts.
+    #[inline]
+    fn vector(&self, burst: &Burst, read: bool, whole: bool) -> usize {
+        let limits = burst.limits;
+        match (self.packing.vectors, read) {
+            _ if !whole => 1,
+            (false, _) => 1,
+            (true, true) => limits.read_vector.min(VECTOR),
+            (true, false) if self.layer.immediate.is_some() => limits.counted_vector.min(VECTOR),
+            (true, false) => limits.vector.min(VECTOR),
+        }
     }
 
     /// Posts a run of whole pages of one layer, one by one: the shortest way.

@@ -20,7 +20,11 @@ const PIECES_OF_RAIL: u64 = 4;
 /// How long pieces are, for so many bytes over so many rails.
 pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
     let (least, pieces) = if urgent { (URGENT_PIECE_LEAST, 1) } else { (PIECE_LEAST, PIECES_OF_RAIL) };
-    let share = bytes / (rails * pieces).max(1);
+    let shares = (rails * pieces).max(1);
+    if bytes <= least * shares {
+        return least;
+    }
+    let share = bytes / shares;
     // Clamped first: it may be near 2^64.
     share.clamp(least, PIECE).next_multiple_of(least)
 }
@@ -85,25 +89,85 @@ fn no_range(what: &str, range_len: &impl Fn(u64) -> Option<u64>) -> Error {
     Error::new(Status::Range, format!("{what} does not exist: the memory has {count}, counted from 0"))
 }
 
-impl KeptSide {
-    fn largest_page(&self, page_count: u64) -> u64 {
-        match &self.pages {
-            Some(pages) => pages.iter().copied().max().unwrap_or(0).into(),
-            None => page_count.saturating_sub(1),
+impl Side<'_> {
+    /// Copies it. Pages in a row need no list.
+    #[inline]
+    fn keep(&self) -> KeptSide {
+        let first = self.pages.and_then(|pages| pages.first()).map_or(0, |first| u64::from(*first));
+        let in_a_row =
+            |pages: &&[u32]| pages.iter().zip(first..).all(|(page, expected)| u64::from(*page) == expected);
+        KeptSide {
+            pages: self.pages.filter(|pages| !in_a_row(pages)).map(Box::from),
+            first_page: first,
+            page_stride: self.page_stride,
+            offset: self.offset,
+            layer_stride: self.layer_stride,
+            first_range: self.first_range,
+            range_step: self.range_step,
         }
     }
 
     /// How the caller named a page.
     fn named(&self, name: &str, page: u64) -> String {
-        let pages = self.pages.as_deref().unwrap_or_default();
-        match pages.iter().position(|known| u64::from(*known) == page) {
+        match self.pages.unwrap_or_default().iter().position(|known| u64::from(*known) == page) {
             Some(index) => format!("{name}_pages[{index}] is {page}: this page"),
             None => format!("{name} page {page}"),
         }
     }
 
-    fn check(&self, name: &str, pages: &Pages, range_len: impl Fn(u64) -> Option<u64>) -> Result<()> {
-        if self.pages.is_none() && pages.count() == 1 {
+    #[cold]
+    fn outside(
+        &self,
+        (name, pages): (&str, &Pages),
+        (page, layer): (u64, u64),
+        (range, len): (u64, u64),
+    ) -> Error {
+        let end = u128::from(self.offset)
+            + u128::from(page) * u128::from(self.page_stride)
+            + u128::from(layer) * u128::from(self.layer_stride)
+            + u128::from(pages.page_len);
+        Error::new(
+            Status::Range,
+            format!(
+                "{} of layer {layer} ends at byte {end} of {name} range {range}, which has {len} bytes \
+                 (offset {} + page {page} x stride {} + layer {layer} x {} + {} bytes)",
+                self.named(name, page),
+                self.offset,
+                self.page_stride,
+                self.layer_stride,
+                pages.page_len
+            ),
+        )
+    }
+}
+
+impl KeptSide {
+    #[inline]
+    fn largest_page(&self, page_count: u64) -> u64 {
+        match &self.pages {
+            Some(pages) => pages.iter().copied().max().unwrap_or(0).into(),
+            None => self.first_page + page_count - 1,
+        }
+    }
+
+    /// Where a page ends within its range; `None`: further than can be counted.
+    #[inline]
+    fn end_of(&self, page: u64, layer: u64, page_len: u64) -> Option<u64> {
+        let page = page.checked_mul(self.page_stride)?;
+        let layer = layer.checked_mul(self.layer_stride)?;
+        self.offset.checked_add(page)?.checked_add(layer)?.checked_add(page_len)
+    }
+
+    /// Checks at least one page of each layer. `of`: what the caller asked for, which may
+    /// have changed since.
+    #[inline]
+    fn check(
+        &self,
+        name: &str,
+        (of, pages): (&Side, &Pages),
+        range_len: impl Fn(u64) -> Option<u64>,
+    ) -> Result<()> {
+        if of.pages.is_none() && pages.count() == 1 {
             return within(name, self.first_range, self.offset, pages.page_len, range_len);
         }
         let page = self.largest_page(pages.page_count);
@@ -112,50 +176,32 @@ impl KeptSide {
             let Some(len) = range_len(range) else {
                 return Err(no_range(&format!("{name} range {range} (of layer {layer})"), &range_len));
             };
-            let end = u128::from(self.offset)
-                + u128::from(page) * u128::from(self.page_stride)
-                + u128::from(layer) * u128::from(self.layer_stride)
-                + u128::from(pages.page_len);
-            if end > u128::from(len) {
-                return Err(Error::new(
-                    Status::Range,
-                    format!(
-                        "{} of layer {layer} ends at byte {end} of {name} range {range}, which has {len} bytes \
-                         (offset {} + page {page} x stride {} + layer {layer} x {} + {} bytes)",
-                        self.named(name, page), self.offset, self.page_stride, self.layer_stride, pages.page_len
-                    ),
-                ));
+            match self.end_of(page, layer, pages.page_len) {
+                Some(end) if end <= len => Ok(()),
+                _ => Err(of.outside((name, pages), (page, layer), (range, len))),
             }
-            Ok(())
         };
-        let last = pages.layer_count.max(1) as u64 - 1;
-        if self.range_step == 0 {
-            return check(last);
-        }
-        (0..=last).try_for_each(check)
-    }
-}
-
-impl Side<'_> {
-    fn keep(&self) -> KeptSide {
-        KeptSide {
-            pages: self.pages.map(Box::from),
-            page_stride: self.page_stride,
-            offset: self.offset,
-            layer_stride: self.layer_stride,
-            first_range: self.first_range,
-            range_step: self.range_step,
-        }
+        let last = pages.layers() - 1;
+        // Layers of one range: the last one ends last.
+        let first = if self.range_step == 0 { last } else { 0 };
+        (first..=last).try_for_each(check)
     }
 }
 
 impl Pages<'_> {
+    #[inline]
+    fn layers(&self) -> u64 {
+        self.layer_count.max(1).into()
+    }
+
     /// Pages of all layers.
+    #[inline]
     pub fn count(&self) -> u64 {
-        self.page_count.saturating_mul(self.layer_count.max(1).into())
+        self.page_count.saturating_mul(self.layers())
     }
 
     /// Checks everything against the two memories, and keeps a copy.
+    #[inline]
     pub fn check(
         &self,
         cut: Cut,
@@ -171,16 +217,16 @@ impl Pages<'_> {
         // Copied first: the caller's lists may change while they are checked.
         let (local, remote) = (self.local.keep(), self.remote.keep());
         if self.page_count > 0 {
-            local.check("local", self, local_len)?;
-            remote.check("remote", self, remote_len)?;
+            local.check("local", (&self.local, self), local_len)?;
+            remote.check("remote", (&self.remote, self), remote_len)?;
         }
         let piece = match cut.whole {
             true => self.page_len.max(1),
             false => piece_len(self.page_len.saturating_mul(self.count()), cut.rails, cut.urgent),
         };
-        let pieces = self.page_len.div_ceil(piece).max(1);
+        let pieces = if self.page_len <= piece { 1 } else { self.page_len.div_ceil(piece) };
         let per_layer = self.page_count.checked_mul(pieces);
-        let slices = per_layer.and_then(|s| s.checked_mul(self.layer_count.max(1).into()));
+        let slices = per_layer.and_then(|s| s.checked_mul(self.layers()));
         let slices = slices.filter(|s| *s < SLICES_MAX).ok_or_else(|| {
             Error::limit(format!(
                 "{} pages of {} bytes x {} layers are more than one transfer can have: split it",
@@ -196,6 +242,7 @@ impl Pages<'_> {
             remote,
             page_len: self.page_len,
             page_count: self.page_count,
+            layers: self.layers(),
             piece,
             pieces,
             slices,
@@ -206,7 +253,9 @@ impl Pages<'_> {
 
 /// One side of a checked transfer.
 pub struct KeptSide {
+    /// Where they are not in a row from the first page on.
     pages: Option<Box<[u32]>>,
+    first_page: u64,
     page_stride: u64,
     offset: u64,
     layer_stride: u64,
@@ -219,7 +268,7 @@ impl KeptSide {
     fn page(&self, page: u64) -> u64 {
         match &self.pages {
             Some(pages) => pages[page as usize].into(),
-            None => page,
+            None => self.first_page + page,
         }
     }
 
@@ -232,13 +281,20 @@ impl KeptSide {
 }
 
 /// Whether any two pages follow each other on both sides.
+#[inline]
 fn have_neighbours(local: &KeptSide, remote: &KeptSide, page_count: u64) -> bool {
-    let follows = |pages: &[u32]| u64::from(pages[1]) == u64::from(pages[0]) + 1;
+    // (Of two that only do where numbers wrap, merging will see that they do not.)
+    let follows = |pages: &[u32]| pages[0].wrapping_add(1) == pages[1];
+    // Without a way out, so that several are compared at once.
     match (&local.pages, &remote.pages) {
-        (None, None) => page_count > 1,
-        (Some(list), None) | (None, Some(list)) => list.windows(2).any(follows),
+        _ if page_count < 2 => false,
+        (None, None) => true,
+        (Some(list), None) | (None, Some(list)) => {
+            list.windows(2).fold(false, |any, pages| any | follows(pages))
+        }
         (Some(local), Some(remote)) => {
-            local.windows(2).zip(remote.windows(2)).any(|(local, remote)| follows(local) && follows(remote))
+            let both = local.windows(2).zip(remote.windows(2));
+            both.fold(false, |any, (local, remote)| any | (follows(local) & follows(remote)))
         }
     }
 }
@@ -249,12 +305,13 @@ pub struct Geometry {
     pub remote: KeptSide,
     page_len: u64,
     page_count: u64,
+    layers: u64,
     piece: u64,
     pieces: u64,
     pub slices: u64,
     /// There are neighbours on both sides, which may go in one post.
     mergeable: bool,
-    /// Each page goes by itself, in one piece.
+    /// Each page goes in one piece.
     pub whole: bool,
 }
 
@@ -284,8 +341,8 @@ impl Geometry {
             Direction::Write => (&self.remote, "remote"),
             Direction::Read => (&self.local, "local"),
         };
-        let layers = self.slices / (self.page_count * self.pieces).max(1);
-        if layers < 2 || side.range_step != 0 || side.layer_stride != 0 {
+        let layers = self.layers;
+        if layers < 2 || self.page_count == 0 || side.range_step != 0 || side.layer_stride != 0 {
             return Ok(());
         }
         Err(Error::invalid(format!(
@@ -301,7 +358,7 @@ impl Geometry {
 
     /// Pages of all layers.
     pub fn pages(&self) -> u64 {
-        self.slices / self.pieces
+        self.page_count * self.layers
     }
 
     pub fn page_len(&self) -> u64 {
@@ -362,19 +419,20 @@ impl Geometry {
     /// The next so many of those, one by one.
     #[inline(always)]
     pub fn each_whole_page(&self, at: Position, run: u64) -> impl Iterator<Item = Slice> + '_ {
-        let (from, run) = (at.page, run as usize);
-        let list =
-            |side: &'_ KeptSide| side.pages.as_deref().map(|pages| pages[from as usize..][..run].as_ptr());
+        let (from, run) = (at.page as usize, run as usize);
+        let list = |side: &'_ KeptSide| side.pages.as_deref().map(|pages| pages[from..][..run].as_ptr());
+        let first = |side: &KeptSide| side.first_page + at.page;
         let (local, remote) = (list(&self.local), list(&self.remote));
+        let (first_local, first_remote) = (first(&self.local), first(&self.remote));
         // Bounds are looked at once for the run: 10 instructions a page less (callgrind).
         // SAFETY: `i` is below `run`, and so many indexes follow in each list, which `self` holds.
-        let page = move |list: Option<*const u32>, i: usize| match list {
+        let page = move |list: Option<*const u32>, first: u64, i: usize| match list {
             Some(list) => u64::from(unsafe { *list.add(i) }),
-            None => from + i as u64,
+            None => first + i as u64,
         };
         (0..run).map(move |i| Slice {
-            local: page(local, i) * self.local.page_stride,
-            remote: page(remote, i) * self.remote.page_stride,
+            local: page(local, first_local, i) * self.local.page_stride,
+            remote: page(remote, first_remote, i) * self.remote.page_stride,
             len: self.page_len,
             slices: 1,
         })
@@ -431,6 +489,22 @@ mod tests {
             .expect("valid");
         assert_eq!(all(&geometry), [(0, 400, 300), (0, 900, 100), (0, 800, 100)]);
         assert_eq!(geometry.bytes(), 500);
+    }
+
+    #[test]
+    fn pages_in_a_row_need_no_list() {
+        let cut = Cut { rails: 1, whole: true, ..Cut::default() };
+        let check = |list: &[u32], len| pages(list).check(cut, |_| Some(len), |_| Some(1000));
+        let geometry = check(&[7, 8, 9], 1000).expect("valid");
+        assert!(geometry.local.pages.is_none());
+        assert_eq!(all(&geometry), [(0, 700, 100), (0, 800, 100), (0, 900, 100)]);
+        let run: Vec<u64> = geometry.each_whole_page(geometry.seek(1), 2).map(|slice| slice.remote).collect();
+        assert_eq!(run, [800, 900]);
+        assert!(check(&[7, 9, 8], 1000).is_ok_and(|geometry| geometry.local.pages.is_some()));
+        for (list, index, page) in [(&[7, 8, 9][..], 2, 9), (&[9], 0, 9), (&[9, 3], 0, 9)] {
+            let error = check(list, 999).err().expect("page 9 ends at 1000");
+            assert!(error.message.contains(&format!("local_pages[{index}] is {page}")), "{}", error.message);
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct Layer {
     pub memory: u64,
     pub range: u32,
     pub offset: u64,
-    /// What each of its pages, or the entry, carries: each is posted by itself, in one piece.
+    /// What each of its pages, or the entry, raises: each is posted in one piece.
     pub immediate: Option<Immediate>,
 }
 
@@ -69,12 +69,10 @@ impl Layer {
     }
 
     /// Whether its slices may go in one post with another's: they lie in the same
-    /// registrations, and raise nothing.
+    /// registrations, and raise the same counter or none.
     pub fn joins(&self, other: &Layer) -> bool {
         self.descriptor == other.descriptor
-            && (self.memory, self.key) == (other.memory, other.key)
-            && self.immediate.is_none()
-            && other.immediate.is_none()
+            && (self.memory, self.key, self.immediate) == (other.memory, other.key, other.immediate)
     }
 
     /// Whether its slices may go in one bundle with another's.

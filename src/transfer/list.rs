@@ -82,7 +82,7 @@ pub struct Part {
     pub first_entry: u64,
     entries: Vec<Entry>,
     /// Each remote memory, and the first entry that uses it.
-    remotes: Vec<(u32, u64)>,
+    pub(super) remotes: Vec<(u32, u64)>,
     pub bytes: u64,
     pub slices: u64,
     piece: u64,

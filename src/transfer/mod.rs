@@ -26,7 +26,7 @@
 //!    acknowledgement ends the transfer. Where a write that fails takes along what
 //!    follows it, and one lane carries all, it is sent right behind the last post,
 //!    and the transfer ends when both have arrived. (A counter of pages is raised by
-//!    the immediate of each page's write: `counters` has the target's end.)
+//!    the immediates of their writes: `counters` has the target's end.)
 //! 7. **Publish** (`queue`). Whoever moves the slot from active to ended (the
 //!    last flow, the acknowledgement, a deadline, a cancel, the loss of the
 //!    peer) writes the one completion. The slot is free again when every flow
@@ -44,6 +44,7 @@ pub mod geometry;
 mod layer;
 pub mod list;
 pub mod pack;
+mod prefetch;
 pub mod queue;
 pub mod shape;
 pub mod table;

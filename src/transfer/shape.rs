@@ -7,33 +7,54 @@ use super::list::{List, Part};
 use super::Direction;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result, Status};
+use std::ops::Deref;
 use std::sync::Arc;
 
-/// Pages between two memories, which are not given back while this lives.
+/// Pages between two memories.
 pub struct Paged {
     pub geometry: Geometry,
     pub local: Arc<Memory>,
     pub remote: Arc<RemoteMemory>,
 }
 
-impl Paged {
-    pub fn new(geometry: Geometry, local: &Arc<Memory>, remote: &Arc<RemoteMemory>) -> Result<Paged> {
-        if !local.enter() {
-            return Err(Error::handle("the local memory is being deregistered"));
-        }
+/// Pages whose memories are not given back while this lives.
+pub struct KeptPages(Paged);
+
+impl KeptPages {
+    pub fn new(geometry: Geometry, local: &Arc<Memory>, remote: &Arc<RemoteMemory>) -> Result<KeptPages> {
+        enter_local(local)?;
         if !remote.keep() {
             local.exit();
-            return Err(Error::handle("the remote memory was released"));
+            return Err(released());
         }
-        Ok(Paged { geometry, local: local.clone(), remote: remote.clone() })
+        Ok(KeptPages(Paged { geometry, local: local.clone(), remote: remote.clone() }))
     }
 }
 
-impl Drop for Paged {
+impl Deref for KeptPages {
+    type Target = Paged;
+    fn deref(&self) -> &Paged {
+        &self.0
+    }
+}
+
+impl Drop for KeptPages {
     fn drop(&mut self) {
         self.local.exit();
         self.remote.unkeep();
     }
+}
+
+fn enter_local(local: &Memory) -> Result<()> {
+    if !local.enter() {
+        return Err(Error::handle("the local memory is being deregistered"));
+    }
+    Ok(())
+}
+
+#[cold]
+fn released() -> Error {
+    Error::handle("the remote memory was released")
 }
 
 /// Whether bytes may go this way between two memories.
@@ -62,7 +83,7 @@ pub struct Shape {
 
 enum Held {
     Own(Paged),
-    Pages(Arc<Paged>),
+    Pages(Arc<KeptPages>),
     /// One part of a list.
     List(Arc<List>, usize),
 }
@@ -74,11 +95,18 @@ impl Shape {
         shape
     }
 
-    pub fn own(paged: Paged) -> Shape {
-        Shape::new(Held::Own(paged))
+    /// Its memories are not given back while it lives.
+    #[inline]
+    pub fn own(geometry: Geometry, local: &Arc<Memory>, remote: &Arc<RemoteMemory>) -> Result<Shape> {
+        enter_local(local)?;
+        if !remote.keep_and_enter() {
+            local.exit();
+            return Err(released());
+        }
+        Ok(Shape { held: Held::Own(Paged { geometry, local: local.clone(), remote: remote.clone() }) })
     }
 
-    pub fn pages(paged: &Arc<Paged>) -> Shape {
+    pub fn pages(paged: &Arc<KeptPages>) -> Shape {
         Shape::new(Held::Pages(paged.clone()))
     }
 
@@ -98,7 +126,13 @@ impl Shape {
 
 impl Drop for Shape {
     fn drop(&mut self) {
-        self.view().remotes().for_each(|remote| remote.exit());
+        match &self.held {
+            Held::Own(paged) => {
+                paged.local.exit();
+                paged.remote.exit_and_unkeep();
+            }
+            _ => self.view().remotes().for_each(|remote| remote.exit()),
+        }
     }
 }
 
@@ -173,12 +207,13 @@ impl<'a> View<'a> {
         (run > 0).then_some((&paged.geometry, run))
     }
 
+    #[inline]
     pub fn remotes(self) -> impl Iterator<Item = &'a Arc<RemoteMemory>> {
-        let (one, many) = match self {
-            View::Pages(paged) => (Some(&paged.remote), None),
-            View::List(list, part) => (None, Some(list.remotes_of(part))),
+        let (one, (all, which)) = match self {
+            View::Pages(paged) => (Some(&paged.remote), (&[][..], &[][..])),
+            View::List(list, part) => (None, (list.remotes(), &part.remotes[..])),
         };
-        one.into_iter().chain(many.into_iter().flatten())
+        one.into_iter().chain(which.iter().map(|(at, _)| &all[*at as usize]))
     }
 
     pub fn uses(self, remote: &Arc<RemoteMemory>) -> bool {

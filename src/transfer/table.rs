@@ -10,6 +10,7 @@ use super::atomic::Atomic;
 use super::completion::Completion;
 use super::expect::Expecting;
 use super::gate::{Gate, Passing};
+use super::prefetch;
 use super::queue::Queue;
 use super::shape::{Shape, View};
 use super::tally::{Ended, Tally};
@@ -59,12 +60,12 @@ pub struct Move {
 pub struct Counting {
     /// Names the counter.
     pub immediate: Immediate,
-    /// By how much after the last byte; 0: each page carries the immediate.
+    /// By how much after the last byte; 0: by each page, with its bytes.
     pub at_end: u64,
 }
 
 impl Move {
-    /// What each page carries: it is posted by itself, in one piece.
+    /// What each page raises: it is posted in one piece.
     #[inline]
     pub fn page_immediate(&self) -> Option<Immediate> {
         self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
@@ -112,14 +113,22 @@ impl Move {
 pub struct Body {
     /// Of its completion.
     pub kind: i32,
-    /// Where its completion goes, unless it has none: parts that only the whole
-    /// tells of, or a whole whose parts tell for themselves.
-    pub queue: Option<Arc<Queue>>,
+    pub to: To,
     pub user_data: u64,
     pub peer: u64,
     pub submit_ns: u64,
     pub bytes: u64,
     pub work: Work,
+}
+
+/// Where a completion goes.
+pub enum To {
+    /// There is none: of parts that only the whole tells of, or a whole whose parts tell
+    /// for themselves.
+    Nowhere,
+    /// The endpoint's own queue: nothing is counted for it.
+    Own,
+    Queue(Arc<Queue>),
 }
 
 /// What an operation is at.
@@ -143,6 +152,10 @@ impl Body {
             Work::Transfer(transfer) => Some(transfer),
             _ => None,
         }
+    }
+
+    fn tells(&self) -> bool {
+        !matches!(self.to, To::Nowhere)
     }
 
     pub fn atomic(&self) -> Option<&Atomic> {
@@ -221,6 +234,8 @@ pub enum Left {
 }
 
 pub struct Table {
+    /// The endpoint's own.
+    queue: Arc<Queue>,
     first: u64,
     chunks: Box<[OnceCell<Box<[Slot]>>]>,
     capacity: usize,
@@ -230,7 +245,6 @@ pub struct Table {
     free: CachePadded<AtomicU64>,
     /// No deadline is earlier than this.
     next_deadline: CachePadded<AtomicU64>,
-    active: CachePadded<AtomicU64>,
     /// Operations that have ended, and whose completions wait for NICs.
     waiting: CachePadded<AtomicU64>,
     pub tally: Tally,
@@ -245,15 +259,15 @@ fn index_of(id: u64) -> usize {
 impl Table {
     /// `first` is where generations begin: ids of one endpoint should mean
     /// nothing to another.
-    pub fn new(capacity: usize, first: u32) -> Table {
+    pub fn new(capacity: usize, first: u32, queue: Arc<Queue>) -> Table {
         Table {
+            queue,
             first: GENERATIONS & first as u64,
             chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect(),
             capacity,
             used: AtomicUsize::new(0),
             free: CachePadded::new(AtomicU64::new(0)),
             next_deadline: CachePadded::new(AtomicU64::new(u64::MAX)),
-            active: CachePadded::new(AtomicU64::new(0)),
             waiting: CachePadded::new(AtomicU64::new(0)),
             tally: Tally::new(),
             gate: Gate::new(),
@@ -303,6 +317,15 @@ impl Table {
         }
     }
 
+    /// Has the slot fetched that will be taken next: other processors had it last.
+    #[inline]
+    pub fn foresee(&self) {
+        let next = (self.free.load(Ordering::Relaxed) & 0xffff_ffff).checked_sub(1);
+        if let Some(slot) = next.and_then(|index| self.slot(index as usize)) {
+            prefetch::to_write(slot);
+        }
+    }
+
     pub(super) fn take(&self) -> Option<&Slot> {
         if let Some(index) = self.pop_free() {
             return self.slot(index);
@@ -323,8 +346,19 @@ impl Table {
     /// Takes a slot and fills it. The operation is active, and the caller holds
     /// it as a flow: it must pass that on, or `leave`.
     /// `None`: all slots are in use.
-    pub fn begin(&self, body: Body, slices: u64, deadline: u64) -> Option<u64> {
+    #[inline]
+    pub fn begin(&self, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Option<u64> {
         Some(self.fill(self.take()?, body, slices, deadline, ALONE))
+    }
+
+    /// For a completion in one of the endpoint's queues.
+    #[inline]
+    pub fn to(&self, queue: &Arc<Queue>) -> To {
+        if Arc::ptr_eq(queue, &self.queue) {
+            To::Own
+        } else {
+            To::Queue(queue.clone())
+        }
     }
 
     /// Chains slots that were taken, and not filled yet.
@@ -338,22 +372,33 @@ impl Table {
         self.slot(next.checked_sub(1)? as usize)
     }
 
-    /// Begins in a slot that was taken. `whole`: what it is a part of.
-    pub(super) fn fill(&self, slot: &Slot, body: Body, slices: u64, deadline: u64, whole: u64) -> u64 {
+    /// Begins in a slot that was taken. `body` is made in place: it is large. `whole`: what
+    /// it is a part of.
+    #[inline]
+    pub(super) fn fill(
+        &self,
+        slot: &Slot,
+        body: impl FnOnce() -> Body,
+        slices: u64,
+        deadline: u64,
+        whole: u64,
+    ) -> u64 {
         let generation = slot.state.load(Ordering::Relaxed) >> 8;
+        // SAFETY: the slot came off the free list, so it is empty, and nobody else holds it.
+        let body = unsafe {
+            slot.body.get().write(Some(body()));
+            self.body(slot)
+        };
         slot.peer.store(body.peer, Ordering::Relaxed);
         slot.deadline.store(deadline, Ordering::Relaxed);
         slot.cursor.store(0, Ordering::Relaxed);
         slot.first_post.store(0, Ordering::Relaxed);
         slot.early.store(0, Ordering::Relaxed);
         slot.late.store(0, Ordering::Relaxed);
-        if body.queue.is_some() {
+        if body.tells() {
             self.tally.begun(body.kind);
-            self.active.fetch_add(1, Ordering::Relaxed);
         }
         slot.whole.of.store(whole, Ordering::Relaxed);
-        // SAFETY: the slot came off the free list: nobody else holds it.
-        unsafe { *slot.body.get() = Some(body) };
         slot.held.store(FLOW + READER + slices, Ordering::Release);
         slot.state.store(generation << 8 | ACTIVE, Ordering::SeqCst);
         if deadline < self.next_deadline.load(Ordering::SeqCst) {
@@ -384,7 +429,7 @@ impl Table {
     /// Operations that have not ended and will tell of it: of those in parts, the whole
     /// or the parts.
     pub fn active(&self) -> u64 {
-        self.active.load(Ordering::Acquire)
+        self.tally.active()
     }
 
     pub fn is_active(&self, id: u64) -> bool {
@@ -567,13 +612,17 @@ impl Table {
         let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
-        let tells = body.queue.is_some();
-        if let Some(queue) = &body.queue {
-            queue.unreserve(1);
-            self.tally.taken_back(body.kind);
+        let tells = body.tells();
+        match &body.to {
+            To::Nowhere => {}
+            To::Own => self.queue.unreserve(1),
+            To::Queue(queue) => queue.unreserve(1),
         }
+        let kind = body.kind;
         self.release(slot);
-        self.active.fetch_sub(tells.into(), Ordering::Release);
+        if tells {
+            self.tally.taken_back(kind);
+        }
         true
     }
 
@@ -638,16 +687,19 @@ impl Table {
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;
         self.count(body, &completion, outcome.status);
-        let (queue, deadline) = (body.queue.clone(), slot.deadline.load(Ordering::Relaxed));
+        let other = if let To::Queue(queue) = &body.to { Some(queue.clone()) } else { None };
+        let (tells, deadline) = (body.tells(), slot.deadline.load(Ordering::Relaxed));
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
-        self.active.fetch_sub(queue.is_some().into(), Ordering::Release);
+        if tells {
+            self.tally.over();
+        }
         if let Some(whole) = whole {
             // Before its own completion: who has polled the last one finds all of it gone.
             self.part_ended(whole, outcome, (completion.peer, first_post), now);
         }
-        if let Some(queue) = queue {
-            queue.publish(completion);
+        if tells {
+            other.as_ref().unwrap_or(&self.queue).publish(completion);
         }
         Published { completion, outcome, deadline }
     }
@@ -663,7 +715,7 @@ impl Table {
     }
 
     fn count(&self, body: &Body, completion: &Completion, status: Status) {
-        if body.queue.is_some() {
+        if body.tells() {
             self.tally.ended(&Ended {
                 kind: completion.kind,
                 status,

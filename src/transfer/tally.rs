@@ -5,7 +5,9 @@ use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_FENCE, KIND_READ, KIND_S
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
-use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{
+    fence, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 /// Completions are counted by their status, whose negative is the place.
 pub const STATUSES: usize = 96;
@@ -26,6 +28,8 @@ pub struct Ended {
 struct Part {
     /// Operations that were accepted, by their kind.
     submitted: [AtomicU64; KINDS],
+    /// Of these, those of which only the completion is missing, if that.
+    over: AtomicU64,
     /// Bytes of those that succeeded, by their kind.
     bytes: [AtomicU64; KINDS],
     notified: AtomicU64,
@@ -101,6 +105,7 @@ impl Part {
     fn new() -> Part {
         Part {
             submitted: zeros(),
+            over: AtomicU64::new(0),
             bytes: zeros(),
             notified: AtomicU64::new(0),
             took_ns: AtomicU64::new(0),
@@ -125,9 +130,23 @@ impl Tally {
         self.0[part()].submitted[kind_of(kind)].fetch_add(1, Relaxed);
     }
 
+    /// An operation that was accepted uses nothing any more.
+    #[inline]
+    pub fn over(&self) {
+        self.0[part()].over.fetch_add(1, Release);
+    }
+
+    /// Operations that were accepted and are not over.
+    pub fn active(&self) -> u64 {
+        // First: what is over counts among what began.
+        let over: u64 = self.0.iter().map(|part| part.over.load(Acquire)).sum();
+        let begun = |part: &CachePadded<Part>| part.submitted.iter().map(|of| of.load(Acquire)).sum::<u64>();
+        self.0.iter().map(begun).sum::<u64>().wrapping_sub(over)
+    }
+
     /// It was not, after all. By the thread that `begun` it.
     pub fn taken_back(&self, kind: i32) {
-        self.0[part()].submitted[kind_of(kind)].fetch_sub(1, Relaxed);
+        self.0[part()].submitted[kind_of(kind)].fetch_sub(1, Release);
     }
 
     /// An operation ended.

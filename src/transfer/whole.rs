@@ -48,7 +48,7 @@ impl<'a> Reserved<'a> {
     }
 
     /// Begins an operation of so many parts. It is held until the last has ended.
-    pub fn begin_whole(&mut self, body: Body, parts: u64) -> Option<u64> {
+    pub fn begin_whole(&mut self, body: impl FnOnce() -> Body, parts: u64) -> Option<u64> {
         let slot = self.take()?;
         slot.whole.left.store(parts, Ordering::Relaxed);
         *slot.whole.failed.lock() = None;
@@ -56,7 +56,13 @@ impl<'a> Reserved<'a> {
     }
 
     /// Begins one of its parts, as `Table::begin`.
-    pub fn begin_part(&mut self, body: Body, slices: u64, deadline: u64, whole: u64) -> Option<u64> {
+    pub fn begin_part(
+        &mut self,
+        body: impl FnOnce() -> Body,
+        slices: u64,
+        deadline: u64,
+        whole: u64,
+    ) -> Option<u64> {
         let slot = self.take()?;
         Some(self.table.fill(slot, body, slices, deadline, whole))
     }

@@ -107,6 +107,7 @@ impl HostNic {
             cuts: false,
             vector: PIECES,
             read_vector: PIECES,
+            counted_vector: 1,
             message_max: MESSAGE as usize,
             virtual_addresses: true,
             local_registration: false,

@@ -30,6 +30,8 @@ const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 /// Segments of one write: what tcp and shm take.
 const VECTOR: usize = 4;
+/// And of a peer's write that arrives, which may know better.
+const ARRIVAL_MOST: u32 = 16;
 /// Eight 64 KiB pages fill a loopback connection (measured); twice that, and
 /// two pieces of a large page, cost no more.
 const LANE_WINDOW: u64 = 1 << 20;
@@ -234,6 +236,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         };
         let queues_grow = ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
+        let vector = tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR);
+        let counts = domain.cq_data_size >= size_of::<u64>();
         let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
         let limits = Limits {
             delivery,
@@ -249,7 +253,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             cuts: connects(&entry.provider),
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
-            vector: tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR),
+            vector,
+            counted_vector: if counts { vector } else { 1 },
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
@@ -481,7 +486,7 @@ impl OfiNic {
             rma_iov: remote.as_ptr(),
             rma_iov_count: remote.len(),
             context: scratch.cast(),
-            data: immediate.map_or(0, Immediate::get).into(),
+            data: immediate.map_or(0, |immediate| cq_data(immediate, local.len())),
         };
         let more = if rma.more { FI_COMPLETION | FI_MORE } else { FI_COMPLETION };
         // SAFETY: the message lives through the call; what it points to as the caller promised.
@@ -496,13 +501,14 @@ impl OfiNic {
         })
     }
 
-    /// A peer's write with an immediate arrived. (0 is none of ours: 1 names no counter either.)
+    /// A peer's write with an immediate arrived.
     #[cold]
     fn arrival(&self, entry: &fi_cq_data_entry) -> Reaped {
         // Where it took no receive, the context is nobody's.
         let scratch = if self.arrivals_take_receives { entry.op_context.cast() } else { ptr::null_mut() };
-        let immediate = Immediate::new(entry.data as u32).unwrap_or(Immediate::MIN);
-        Reaped { scratch, ..Reaped::arrival(immediate) }
+        let most = if self.limits.counted_vector > 1 { ARRIVAL_MOST } else { 1 };
+        let (immediate, segments) = arrival_of(entry.data, most);
+        Reaped { scratch, segments, ..Reaped::arrival(immediate) }
     }
 
     #[cold]
@@ -530,6 +536,22 @@ impl Drop for OfiNic {
 // The provider's part of an op slot must be as large as libfabric asks.
 const _: () = assert!(size_of::<Scratch>() >= size_of::<fi_context2>());
 
+/// What goes with a write: its immediate, and above that how many segments follow the first.
+/// (Providers that carry four bytes carry one segment, too.)
+#[inline]
+fn cq_data(immediate: Immediate, segments: usize) -> u64 {
+    (segments as u64 - 1) << 32 | u64::from(immediate.get())
+}
+
+/// What came with a peer's write, of so many segments at most. What none of us sends names no
+/// counter, as 1 does.
+#[inline]
+fn arrival_of(data: u64, most: u32) -> (Immediate, u32) {
+    let more = (data >> 32) as u32;
+    let immediate = Immediate::new(data as u32).filter(|_| more < most);
+    immediate.map_or((Immediate::MIN, 1), |immediate| (immediate, more + 1))
+}
+
 /// Whether a completion is of a peer's write with an immediate. A message with one, which we
 /// never send, is a receive like any other: its buffer is given back.
 #[inline]
@@ -540,6 +562,22 @@ fn is_arrival(flags: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arrivals_have_as_many_segments_as_were_sent_and_no_more_than_can_be() {
+        let immediate = Immediate::MAX;
+        for segments in 1..=ARRIVAL_MOST {
+            assert_eq!(
+                arrival_of(cq_data(immediate, segments as usize), ARRIVAL_MOST),
+                (immediate, segments)
+            );
+        }
+        for rubbish in [cq_data(immediate, ARRIVAL_MOST as usize + 1), u64::MAX, 0, 3 << 32] {
+            assert_eq!(arrival_of(rubbish, ARRIVAL_MOST), (Immediate::MIN, 1), "{rubbish:#x}");
+        }
+        assert_eq!(arrival_of(cq_data(immediate, 1), 1), (immediate, 1));
+        assert_eq!(arrival_of(cq_data(immediate, 2), 1), (Immediate::MIN, 1));
+    }
 
     #[test]
     fn a_message_with_data_is_no_arrival() {

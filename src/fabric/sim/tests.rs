@@ -7,7 +7,7 @@ use crate::clock::{Clock, Virtual};
 use crate::fabric::ofi::discover;
 use crate::fabric::ofi::nic::OfiNic;
 use crate::fabric::{
-    Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+    Access, Buffer, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
 };
 use libfabric_sys::*;
 use std::sync::atomic::AtomicU32;
@@ -108,8 +108,12 @@ impl Two {
             immediate: None,
             more,
         };
+        self.post(slot, &rma)
+    }
+
+    fn post(&mut self, slot: usize, rma: &Rma) -> Posted {
         // SAFETY: slots and memory outlive the NICs.
-        unsafe { self.a.nic.rma(&rma, self.route, &mut self.slots[slot]) }
+        unsafe { self.a.nic.rma(rma, self.route, &mut self.slots[slot]) }
     }
 
     fn write(&mut self, slot: usize, len: usize, more: bool) -> Posted {
@@ -291,6 +295,33 @@ fn several_segments_where_the_mode_has_them() {
     let mut efa = Two::open("like=efa");
     let list = segments(&efa);
     assert_eq!(efa.rma(0, &list, efa.b.memory.key, false, false), Posted::Failed(FI_EINVAL));
+}
+
+/// The target learns how many; of a write that fails, nothing.
+#[test]
+fn an_immediate_speaks_of_each_segment() {
+    for (mode, most) in [("like=tcp", 4), ("like=efa", 1), ("like=efa-direct", 1), ("like=verbs", 1)] {
+        let mut two = Two::open(mode);
+        assert_eq!(two.a.nic.limits().counted_vector, most, "{mode}");
+        (0..8).for_each(|slot| assert_eq!(two.receive(4000 + slot, 64), Posted::Yes));
+        let (local, remote) = (two.a.bytes.as_ptr() as u64, two.b.base());
+        let segment = |i: u64| Segment { local: local + i * 8, remote: remote + i * 8, len: 8 };
+        let segments: Vec<Segment> = (0..most as u64).map(segment).collect();
+        let (key, descriptor, delivered) = (two.b.memory.key, two.a.memory.descriptor, two.delivered);
+        let immediate = Some(Immediate::MAX);
+        let rma =
+            |key, segments| Rma { read: false, segments, descriptor, key, delivered, immediate, more: false };
+        for (slot, count) in (1..=most).enumerate() {
+            assert_eq!(two.post(slot, &rma(key, &segments[..count])), Posted::Yes);
+        }
+        assert_eq!(two.post(most, &rma(key ^ 1, &segments)), Posted::Yes);
+        two.run(most + 1);
+        assert!(two.is_quiet());
+        let failed = two.a.done.iter().filter(|reaped| reaped.errno != 0).count();
+        let arrivals = two.b.done.iter().filter(|reaped| reaped.immediate == immediate);
+        let counts: Vec<u32> = arrivals.map(|arrival| arrival.segments).collect();
+        assert_eq!((failed, counts), (1, (1..=most as u32).collect()), "{mode}");
+    }
 }
 
 #[test]
