@@ -168,7 +168,7 @@ static void messages_go_on_over_another_rail(void)
 
 /* The target refills its pages at the notification: what still waited for the link is
  * never written, also when the link comes back. Bytes go one way: the target learns of the
- * failure from its peer alone. */
+ * failure from its peer alone. (Pages so long are not bundled.) */
 static void what_waited_for_the_link_never_lands(void)
 {
     for (uint32_t k = 0; k < 12; k++) {
@@ -176,8 +176,8 @@ static void what_waited_for_the_link_never_lands(void)
         snprintf(plan, sizeof plan, "%u port%u down; 1000000 * up", 60000 + 31 * k, k / 2 % 6);
         struct ledger *ledger = world_of(modes[k % COUNT(modes)], 3, plan);
         while (elapsed(ledger) < 450 * MS) {
-            struct operation op = {.side = k / 2 % 2, .kind = PAGES, .notify = true, .page = 4096,
-                                   .count = 32, .factor = 3, .timeout_ns = 10 * SECOND};
+            struct operation op = {.side = k / 2 % 2, .kind = PAGES, .notify = true, .page = 32 * KIB,
+                                   .count = 4, .factor = 3, .timeout_ns = 10 * SECOND};
             submit(ledger, op);
             pass(ledger, 2 * MS);
         }
