@@ -66,7 +66,7 @@ static void strike(struct plan *plan, uint64_t *random, int rail)
         break;
     case 4:
         if (below(random, 4) == 0) {
-            add(plan, "%u %s kill; ", at, who);
+            add(plan, "%u port%d kill; ", at, rail + (below(random, 2) ? plan->rails : 0));
             break;
         }
         /* fall through */

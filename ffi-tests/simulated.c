@@ -222,10 +222,11 @@ static void a_killed_peer_ends_every_operation(void)
     }
 }
 
-/* Whenever a rail breaks: what was said to be written is there, to the last byte. */
+/* Whenever a rail breaks, whether others take over or not: what was said to be written is
+ * there, to the last byte. */
 static void success_is_true_whenever_a_rail_breaks(void)
 {
-    enum { TIMES = 60, AT_ONCE = 4 };
+    enum { TIMES = 60, AT_ONCE = 4, AFTERWARDS = 600 };
     const uint64_t each = 16 * KIB;
     const uint32_t backwards[] = {3, 2, 1, 0}; /* neighbours that nobody merges */
     packing = WEFT_PACKING_OFF;
@@ -237,13 +238,14 @@ static void success_is_true_whenever_a_rail_breaks(void)
         snprintf(fault, sizeof fault, "%d port%d kill", 60000 + k * 97, k % 8 < 4 ? 2 : 3);
         setenv("WEFT_SIM_FAULTS", fault, 1);
         struct world world = begin_world(name, AT_ONCE * each);
-        uint64_t written = 0, submitted = 0;
-        for (weft_status status = WEFT_OK; status == WEFT_OK;) {
+        uint64_t written = 0, submitted = 0, begin = 0, now = 0;
+        for (weft_status status = WEFT_OK; status == WEFT_OK && now - begin < AFTERWARDS * MS;) {
             uint64_t at = submitted * each;
             if (submitted >= AT_ONCE) {
                 weft_completion c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
                 at = (uint64_t)(uintptr_t)c.user_data;
                 status = c.status;
+                (now = c.done_ns, begin = begin ? begin : now);
                 if (status == WEFT_OK && memcmp(world.bytes[0] + at, world.bytes[1] + at, each) != 0)
                     FAIL("%s, %s: a write is not there", name, fault);
                 written += status == WEFT_OK;
@@ -284,7 +286,8 @@ static void a_link_that_comes_back_loses_nothing(void)
             CHECK_OK(c.status);
             longest = c.done_ns - c.submit_ns > longest ? c.done_ns - c.submit_ns : longest;
         }
-        CHECK(longest > 500 * MS); /* the cut did hit them */
+        /* The cut did hit them; where a connection can be closed, the other rail takes over. */
+        CHECK(i % 3 == 0 ? longest > 100 * MS && longest < 500 * MS : longest > 500 * MS);
         CHECK(memcmp(world.bytes[0], world.bytes[1], world.len) == 0);
         end_world(&world);
     }

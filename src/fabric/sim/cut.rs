@@ -1,13 +1,24 @@
-//! How a connection ends: one side removes the other's address, and nothing that
-//! either side had posted to the other lands any more. Who did so has its
-//! operations back at once; the other side when the word of it can pass.
+//! How a connection ends: one side removes the other's address, and nothing that was
+//! posted to it by either side lands there any more. It has its own operations back at
+//! once; the other side has when the word of it can pass.
+//!
+//! Over tcp, what has left such a side is in its kernel's hands: it still lands on the
+//! other one, later even than the link is up again, unless that cuts, too.
 //!
 //! What is posted afterwards goes over a new connection.
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, NOWHERE};
 use super::flight::{is_mute, retry_at};
-use super::wire::State;
+use super::queue::Entry;
+use super::wire::{Kind, State, Wire};
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::Arc;
+
+/// Writes that were given back, and are still on their way.
+pub struct Orphan {
+    wire: Arc<Wire>,
+    ops: Vec<u32>,
+}
 
 impl Endpoint {
     /// Others have cut wires of ours.
@@ -33,7 +44,12 @@ impl Endpoint {
     /// The connection to another NIC ends here: what was posted to it comes back.
     pub(super) fn disconnect(&mut self, out: usize, errno: i32) {
         let Some(wire) = self.outbound[out].wire.clone() else { return };
-        wire.cut();
+        let goes_on = self.mode.target_serves && !wire.is_cut();
+        if goes_on {
+            wire.begin_leaving();
+        } else {
+            wire.cut();
+        }
         let pool = self.pool.clone();
         // SAFETY: these fields are always ours.
         let is_of = |index: u32| unsafe { (*pool.op(index)).outbound as usize == out };
@@ -46,17 +62,60 @@ impl Endpoint {
         to.stalled = 0;
         to.regions = Default::default();
         to.wire = Some(fresh);
+        let mut ops = Vec::new();
         for index in (0..self.pool.len() as u32).filter(|index| is_of(*index)) {
-            // SAFETY: the target touches it no more.
+            // SAFETY: the target touches it no more, or only reads it.
             let op = unsafe { &mut *self.pool.op(index) };
             let told = op.early && !waiting.contains(&index);
-            match std::mem::replace(&mut op.state, State::Here) {
-                State::Free => op.state = State::Free,
+            match op.state {
+                State::Free => {}
+                State::InWire if goes_on && op.kind == Kind::Write => {
+                    self.orphan(index, (!told).then_some(errno));
+                    ops.push(index);
+                }
                 _ if told => self.release(index),
                 _ => {
-                    (op.early, op.errno) = (false, errno);
+                    (op.state, op.early, op.errno) = (State::Here, false, errno);
                     self.finish(index);
                 }
+            }
+        }
+        if goes_on {
+            wire.leave();
+        }
+        if !ops.is_empty() {
+            self.orphans.push(Orphan { wire, ops });
+        }
+    }
+
+    /// A write that goes on by itself; it fails if nothing was said of it yet.
+    fn orphan(&mut self, index: u32, errno: Option<i32>) {
+        // SAFETY: the target does not serve a wire that is being left.
+        let op = unsafe { &mut *self.pool.op(index) };
+        if !std::mem::replace(&mut op.early, true) && self.copies {
+            // SAFETY: the caller's until its completion, which comes now.
+            unsafe { op.keep_bytes() };
+        }
+        self.outbound[op.outbound as usize].ops -= 1;
+        op.outbound = NOWHERE;
+        let (context, flags) = (op.context, op.flags);
+        if let Some(errno) = errno {
+            self.publish(Entry { context, flags, len: 0, data: 0, errno, sent: true });
+        }
+    }
+
+    /// Takes back those that have landed, or never will.
+    #[cold]
+    pub(super) fn bury(&mut self) {
+        for Orphan { wire, ops } in std::mem::take(&mut self.orphans) {
+            if !wire.is_cut() && !wire.to.is_gone() && !wire.requests.is_empty() {
+                self.orphans.push(Orphan { wire, ops });
+                continue;
+            }
+            for index in ops {
+                // SAFETY: the target is through with it.
+                unsafe { (*self.pool.op(index)).state = State::Free };
+                self.free.push(index);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Endpoints: what is posted, and what of it is refused at once. `flight` has
 //! what happens to it then, `serve` the target's side.
 
+use super::cut::Orphan;
 use super::domain::{AddressVector, Domain};
 use super::faults::{AGAIN, DEAD, KILLED};
 use super::fid_ops::{self, table};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 
 /// Regions of one peer that are found without a look into its table.
 const KNOWN_REGIONS: usize = 16;
-const NOWHERE: u32 = u32::MAX;
+pub(super) const NOWHERE: u32 = u32::MAX;
 
 #[repr(C)]
 pub struct Endpoint {
@@ -43,9 +44,10 @@ pub struct Endpoint {
     /// Posted, and not read from the queue.
     outstanding: usize,
     pub(super) pool: Arc<Pool>,
-    free: Vec<u32>,
+    pub(super) free: Vec<u32>,
     /// What waits for the doorbell: operations, and those that are done already.
     pub(super) held: Vec<u32>,
+    pub(super) orphans: Vec<Orphan>,
     quiet: Vec<Entry>,
     pub(super) flight: Flight,
     pub(super) outbound: Vec<Outbound>,
@@ -77,7 +79,7 @@ pub struct Outbound {
     /// That it has gone was said.
     pub told_gone: bool,
     /// Operations of the pool that name it, and routes.
-    ops: usize,
+    pub(super) ops: usize,
     routes: usize,
 }
 
@@ -136,6 +138,7 @@ pub unsafe fn open(
         pool: Arc::new(Pool::new(size)),
         free: (0..size as u32).rev().collect(),
         held: Vec::with_capacity(spec.depth),
+        orphans: Vec::new(),
         quiet: Vec::with_capacity(spec.depth),
         flight: Flight::with_capacity(size),
         outbound: Vec::new(),

@@ -121,6 +121,9 @@ impl Endpoint {
         if endpoint.port.cuts.load(SeqCst) != endpoint.cuts_seen {
             endpoint.notice_cuts();
         }
+        if !endpoint.orphans.is_empty() {
+            endpoint.bury();
+        }
         if !endpoint.flight.waiting.is_empty() {
             endpoint.fly();
         }
@@ -473,6 +476,10 @@ impl Endpoint {
         } else {
             self.release(index);
         }
+        self.publish(entry);
+    }
+
+    pub(super) fn publish(&mut self, mut entry: Entry) {
         if self.port.has(DEAD) {
             return;
         }

@@ -33,6 +33,11 @@ impl<T: Copy> Ring<T> {
         2 * (self.tail.load(Ordering::Relaxed) - self.head.load(Ordering::Acquire)) < self.places.len()
     }
 
+    /// Whether everything was taken off; for any thread.
+    pub fn is_empty(&self) -> bool {
+        self.tail.load(Ordering::Acquire) == self.head.load(Ordering::Acquire)
+    }
+
     /// False when it is full.
     ///
     /// # Safety

@@ -23,7 +23,7 @@ impl Endpoint {
             match unsafe { wire.requests.peek() } {
                 Some((due, _)) if due == 0 || due <= self.world.now() => self.serve_wire(wire),
                 Some(_) => {}
-                None => ended |= wire.from.is_gone(),
+                None => ended |= wire.from.is_gone() || wire.is_left(),
             }
         }
         self.inbound = wires;
@@ -37,7 +37,7 @@ impl Endpoint {
             return self.world.wake_at(retry_at(self.world.now()));
         }
         let alive = enter(wire, &wire.target_works, &wire.from);
-        if wire.is_cut() {
+        if wire.is_cut() || wire.is_leaving() {
             return if alive {
                 leave(&wire.target_works)
             };

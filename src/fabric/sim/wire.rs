@@ -155,6 +155,10 @@ pub struct Wire {
     pub answers: Ring<(u64, Answer)>,
     /// One side has closed the connection: nothing crosses any more.
     cut: AtomicBool,
+    /// The sender has closed it: what has left still lands, and nobody answers.
+    left: AtomicBool,
+    /// It is about to: nobody serves.
+    leaving: AtomicBool,
     /// One side touches memory of the other.
     pub sender_works: CachePadded<AtomicBool>,
     pub target_works: CachePadded<AtomicBool>,
@@ -164,7 +168,7 @@ pub struct Wire {
 /// cut; whoever goes or cuts waits until we are through.
 pub fn enter(wire: &Wire, works: &AtomicBool, other: &Port) -> bool {
     works.store(true, SeqCst);
-    if other.is_gone() || wire.is_cut() {
+    if other.is_gone() || wire.is_cut() || wire.is_leaving() || wire.is_left() {
         works.store(false, Release);
         return false;
     }
@@ -186,6 +190,8 @@ impl Wire {
             requests: Ring::new(2 * pool.len()),
             answers: Ring::new(pool.len() + 1),
             cut: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             sender_works: Default::default(),
             target_works: Default::default(),
         }
@@ -194,12 +200,35 @@ impl Wire {
     /// The sender has gone, and nothing of it is under way; or the wire is cut.
     pub fn has_ended(&self) -> bool {
         // SAFETY: only the target calls this, on the thread that pops.
-        self.is_cut() || self.from.is_gone() && unsafe { self.requests.peek() }.is_none()
+        self.is_cut() || (self.from.is_gone() || self.is_left()) && unsafe { self.requests.peek() }.is_none()
     }
 
     #[inline]
     pub fn is_cut(&self) -> bool {
         self.cut.load(SeqCst)
+    }
+
+    #[inline]
+    pub fn is_left(&self) -> bool {
+        self.left.load(SeqCst)
+    }
+
+    #[inline]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(SeqCst)
+    }
+
+    /// The sender closes it: its operations are its own again when this returns, until it
+    /// has left. Then early ones are the target's.
+    pub fn begin_leaving(&self) {
+        self.leaving.store(true, SeqCst);
+        self.await_target();
+    }
+
+    pub fn leave(&self) {
+        self.left.store(true, SeqCst);
+        self.leaving.store(false, SeqCst);
+        self.to.bell.ring();
     }
 
     /// Either side cuts: when this returns, neither touches the other's memory through it.

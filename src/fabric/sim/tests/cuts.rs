@@ -32,14 +32,28 @@ fn goes_on_anew(two: &mut Two) {
 #[test]
 fn what_was_posted_to_a_removed_address_comes_back_and_never_lands() {
     for mode in CONNECTED {
-        let (mut two, _) = waiting(mode);
+        let (mut two, back) = waiting(mode);
         two.a.nic.remove(two.route);
         while two.a.reap() > 0 {}
         let mut slots: Vec<_> = two.a.done.iter().map(|one| (one.errno, two.slot_of(one))).collect();
         slots.sort();
         assert_eq!(slots, [0, 1, 2, 3].map(|slot| (FI_ECANCELED, slot)), "{mode}");
+        // What tcp's kernel has is the other side's to refuse.
+        two.b.nic.remove(back);
         two.route = two.a.nic.insert(two.b.nic.address()).expect("an address");
         goes_on_anew(&mut two);
+    }
+}
+
+#[test]
+fn what_tcp_was_given_lands_although_its_sender_has_closed() {
+    for mode in CONNECTED {
+        let (mut two, _) = waiting(mode);
+        two.a.nic.remove(two.route);
+        two.a.bytes.fill(8); // They are the caller's again.
+        strike(&two, "port1 up");
+        while !two.is_quiet() {}
+        assert_eq!(two.b.bytes[0], if mode.contains("tcp") { 7 } else { 0 });
     }
 }
 

@@ -1,0 +1,226 @@
+/* Rails that fail and come back: others do their work, and nobody hears of it. */
+#include "ledger.h"
+
+static const char *const modes[] = {"tcp", "verbs"};
+
+/* Two endpoints with so many rails each, whose ports follow each other; faults in us. */
+static struct ledger *world_of(const char *mode, int rails, const char *faults)
+{
+    static char name[128];
+    static int world;
+    snprintf(name, sizeof name, "sim:like=%s:rails=%d:gbps=10:delay_us=20:clock=virtual:world=f%d", mode, rails,
+             world++);
+    CHECK_OK(weft_log_set(WEFT_LOG_ERROR, NULL, NULL));
+    return ledger_open(name, faults, (uint64_t)world);
+}
+
+static void pass(struct ledger *ledger, uint64_t ns)
+{
+    for (uint64_t until = elapsed(ledger) + ns; elapsed(ledger) < until;)
+        turn(ledger, ns);
+}
+
+/* Operations of all kinds (but pages that count one by one), messages and additions both ways, for so long; up to `most` at once. */
+static void all_kinds(struct ledger *ledger, uint64_t until_ms, uint32_t most, uint64_t timeout_ns)
+{
+    uint64_t next = 0;
+    while (elapsed(ledger) < until_ms * MS) {
+        if (ledger->open < most && elapsed(ledger) >= next) {
+            struct operation op = any_operation(ledger, (int)draw(ledger, 2));
+            op.timeout_ns = timeout_ns;
+            op.flags &= ~(uint32_t)WEFT_COUNT_PAGES; /* these may be lost */
+            submit(ledger, op);
+            if (draw(ledger, 8) == 0)
+                send_message(ledger, (int)draw(ledger, 2), timeout_ns);
+            if (draw(ledger, 8) == 0)
+                add_one(ledger, (int)draw(ledger, 2), timeout_ns);
+            next = elapsed(ledger) + draw(ledger, 1000) * 1000;
+        }
+        turn(ledger, 100 * 1000);
+    }
+}
+
+static void no_errors(struct ledger *ledger)
+{
+    settle(ledger, 3 * SECOND);
+    if (ledger->errors > 0)
+        LEDGER_FAIL(ledger, "%" PRIu64 " errors, the last: %s", ledger->errors,
+                    weft_status_name(ledger->last_error));
+    LEDGER_CHECK(ledger, !ledger->side[0].down && !ledger->side[1].down);
+    LEDGER_CHECK(ledger, ledger->count > 20);
+}
+
+static uint64_t bytes_over(struct ledger *ledger, int side, uint32_t rail)
+{
+    weft_rail_statistics statistics = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_stats(ledger->side[side].box->endpoint, rail, &statistics));
+    return statistics.bytes_written;
+}
+
+/* Whichever rail it is, and whichever of its ends and ways. */
+static void others_take_over_and_the_rail_comes_back(void)
+{
+    const char *faults[] = {"%u rail%u down; %u * up", "%u port%u down; %u * up", "%u port%u down:tx; %u * up",
+                            "%u port%u down:rx; %u * up"};
+    for (uint32_t k = 0; k < COUNT(modes) * COUNT(faults) * 3; k++) {
+        char plan[128];
+        uint32_t rail = k / COUNT(modes) / COUNT(faults);
+        snprintf(plan, sizeof plan, faults[k / COUNT(modes) % COUNT(faults)], 60000 + 137 * k, rail, 1200000);
+        struct ledger *ledger = world_of(modes[k % COUNT(modes)], 3, plan);
+        all_kinds(ledger, 3000, 16, 10 * SECOND);
+        for (int i = 0; i < 2; i++)
+            for (uint32_t r = 0; r < 3; r++) {
+                LEDGER_CHECK(ledger, (ledger->side[i].rail_downs[r] > 0) == (r == rail));
+                LEDGER_CHECK(ledger, ledger->side[i].rail_ups[r] == ledger->side[i].rail_downs[r]);
+            }
+        uint64_t before = bytes_over(ledger, 0, rail);
+        all_kinds(ledger, 3200, 16, 10 * SECOND);
+        if (bytes_over(ledger, 0, rail) == before)
+            LEDGER_FAIL(ledger, "rail %u is not used again: %u operations, %u open", rail, ledger->count, ledger->open);
+        no_errors(ledger);
+        ledger_close(ledger);
+    }
+}
+
+static void a_rail_that_flaps_loses_nothing(void)
+{
+    for (uint32_t k = 0; k < 12; k++) {
+        char plan[1024];
+        size_t len = 0;
+        for (uint32_t i = 0, at = 60000; i < 20; i++, at += 7000 * (k + 1))
+            len += (size_t)snprintf(plan + len, sizeof plan - len, "%s%u rail1 %s", i ? "; " : "", at,
+                                    i % 2 ? "up" : "down");
+        struct ledger *ledger = world_of(modes[k % COUNT(modes)], 2, plan);
+        all_kinds(ledger, 2500, 12, 10 * SECOND);
+        no_errors(ledger);
+        ledger_close(ledger);
+    }
+}
+
+static void one_rail_of_four_is_enough(void)
+{
+    const char *plans[] = {
+        "80000 rail0 down; 80000 rail2 down",
+        "80000 rail0 down; 80000 rail1 down; 80000 rail2 down; 900000 * up",
+        "80000 rail3 down; 90000 rail2 down; 300000 rail0 down; 1500000 * up",
+        "80000 port0 down; 80000 port5 down:tx; 80000 port2 down:rx; 1000000 * up",
+        "80000 rail1 kill; 85000 rail2 kill; 90000 rail3 kill",
+        "80000 rail1 error=1; 85000 port2 error=3; 90000 rail3 error=2",
+    };
+    for (uint32_t k = 0; k < COUNT(modes) * COUNT(plans); k++) {
+        struct ledger *ledger = world_of(modes[k % COUNT(modes)], 4, plans[k / COUNT(modes)]);
+        all_kinds(ledger, 2500, 20, 10 * SECOND);
+        no_errors(ledger);
+        ledger_close(ledger);
+    }
+}
+
+/* A second rail fails at any time of the first one's fence; or each side fails one. */
+static void rails_fail_while_others_are_fenced(void)
+{
+    for (uint32_t k = 0; k < 60; k++) {
+        const char *who[] = {"rail0 down; %u rail1 down", "port0 down:tx; %u port4 down:tx",
+                             "port0 error=1; %u port4 error=1"};
+        char format[80], plan[128];
+        bool errors = k % COUNT(who) == 2;
+        snprintf(format, sizeof format, "60000 %s; 1500000 * up", who[k % COUNT(who)]);
+        snprintf(plan, sizeof plan, format, 60000 + k / 6 * (errors ? 30 : 15000));
+        struct ledger *ledger = world_of(modes[k / 3 % COUNT(modes)], 3, plan);
+        all_kinds(ledger, 1000, 16, 10 * SECOND);
+        no_errors(ledger);
+        ledger_close(ledger);
+    }
+}
+
+/* Without any rail, everything ends by its deadline; or goes on, if one comes back before. */
+static void without_any_rail_everything_ends(void)
+{
+    const char *plans[] = {"60000 * down", "60000 * down; 250000 * up", "60000 * down; 1500000 * up",
+                           "60000 rail0 down; 300000 rail1 down; 500000 * up", "60000 rail0 kill; 70000 rail1 kill",
+                           "60000 port0 down; 60000 port3 down; 2000000 * up"};
+    for (uint32_t k = 0; k < COUNT(modes) * COUNT(plans); k++) {
+        struct ledger *ledger = world_of(modes[k % COUNT(modes)], 2, plans[k / COUNT(modes)]);
+        all_kinds(ledger, 2000, 16, 3 * SECOND);
+        settle(ledger, 3 * SECOND);
+        LEDGER_CHECK(ledger, ledger->count > 10);
+        ledger_close(ledger);
+    }
+}
+
+/* A rail that has nothing to carry but messages. */
+static void messages_go_on_over_another_rail(void)
+{
+    const char *plans[] = {"60000 rail0 down; 1500000 rail0 up", "60000 port0 down:tx", "60000 port0 down:rx",
+                           "60000 port2 down:tx; 700000 port2 up; 1100000 port1 down", "60000 port2 kill"};
+    for (uint32_t k = 0; k < COUNT(modes) * COUNT(plans); k++) {
+        struct ledger *ledger = world_of(modes[k % COUNT(modes)], 2, plans[k / COUNT(modes)]);
+        for (int i = 0; i < 400; i++) {
+            send_message(ledger, i % 2, 5 * SECOND);
+            pass(ledger, 5 * MS);
+        }
+        settle(ledger, SECOND);
+        if (ledger->errors > 0)
+            LEDGER_FAIL(ledger, "%" PRIu64 " errors: %s", ledger->errors, weft_status_name(ledger->last_error));
+        LEDGER_CHECK(ledger, ledger->side[0].heard == 200 && ledger->side[1].heard == 200);
+        ledger_close(ledger);
+    }
+}
+
+/* The target refills its pages at the notification: what still waited for the link is
+ * never written, also when the link comes back. Bytes go one way: the target learns of the
+ * failure from its peer alone. (Pages so long are not bundled.) */
+static void what_waited_for_the_link_never_lands(void)
+{
+    for (uint32_t k = 0; k < 12; k++) {
+        char plan[64];
+        snprintf(plan, sizeof plan, "%u port%u down; 1000000 * up", 60000 + 31 * k, k / 2 % 6);
+        struct ledger *ledger = world_of(modes[k % COUNT(modes)], 3, plan);
+        while (elapsed(ledger) < 450 * MS) {
+            struct operation op = {.side = k / 2 % 2, .kind = PAGES, .notify = true, .page = 32 * KIB,
+                                   .count = 4, .factor = 3, .timeout_ns = 10 * SECOND};
+            submit(ledger, op);
+            pass(ledger, 2 * MS);
+        }
+        no_errors(ledger);
+        ledger_close(ledger);
+    }
+}
+
+/* Pages that count one by one: done with the exact count, or said to be lost. */
+static void counted_pages_are_exact_or_lost(void)
+{
+    uint64_t lost = 0;
+    for (uint32_t k = 0; k < 12; k++) {
+        char plan[80];
+        snprintf(plan, sizeof plan, "%u port%u down%s; 500000 * up", 60000 + 53 * k, k / 2 % 6, k % 4 < 2 ? ":rx" : "");
+        struct ledger *ledger = world_of(modes[k % COUNT(modes)], 3, plan);
+        while (elapsed(ledger) < 700 * MS) {
+            struct operation op = {.side = (int)draw(ledger, 2), .kind = k % 3 ? PAGES : KEPT, .page = 4096, .count = 32,
+                                   .factor = 5, .flags = WEFT_COUNT_PAGES, .counter = 1, .timeout_ns = 10 * SECOND};
+            if (ledger->open < 8)
+                submit(ledger, op);
+            pass(ledger, 2 * MS);
+        }
+        lost += ledger->rail_lost;
+        no_errors(ledger);
+        ledger_close(ledger);
+    }
+    CHECK(lost > 0);
+}
+
+static const struct test tests[] = {
+    {"others_take_over_and_the_rail_comes_back", "once", others_take_over_and_the_rail_comes_back},
+    {"a_rail_that_flaps_loses_nothing", "once", a_rail_that_flaps_loses_nothing},
+    {"one_rail_of_four_is_enough", "once", one_rail_of_four_is_enough},
+    {"rails_fail_while_others_are_fenced", "once", rails_fail_while_others_are_fenced},
+    {"without_any_rail_everything_ends", "once", without_any_rail_everything_ends},
+    {"messages_go_on_over_another_rail", "once", messages_go_on_over_another_rail},
+    {"what_waited_for_the_link_never_lands", "once", what_waited_for_the_link_never_lands},
+    {"counted_pages_are_exact_or_lost", "once", counted_pages_are_exact_or_lost},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}
