@@ -59,6 +59,12 @@ impl Claims {
         }
     }
 
+    /// Counts posts that came back after the lane had failed: they settle nothing, for
+    /// some of them failed. (Failed writes are never covered, but reads have no cover.)
+    pub fn returned(&mut self, generation: usize, posts: u32) {
+        self.inflight[generation] -= posts;
+    }
+
     /// The older generation is settled.
     fn turn(&mut self, written: u64, rest: Run) {
         let older = 1 - self.newer;
@@ -118,6 +124,16 @@ mod tests {
         claims.finished(second, 1, (200, 200), (4, 4));
         assert_eq!((claims.settled(), claims.inflight()), (4, 0));
         assert!(claims.take_unsettled().is_empty());
+    }
+
+    #[test]
+    fn what_came_back_from_a_lane_that_failed_is_not_settled() {
+        let mut claims = Claims::default();
+        claims.claim((0, 4));
+        claims.posted(4);
+        claims.returned(0, 4);
+        assert_eq!((claims.settled(), claims.inflight()), (0, 0));
+        assert_eq!(claims.take_unsettled(), [(0, 4)]);
     }
 
     #[test]

@@ -152,7 +152,11 @@ impl Flow {
     /// them; true if it may be done. `lane`: see `Claims::finished`.
     #[inline]
     pub fn count(&mut self, generation: usize, posts: u32, slices: u32, lane: (u64, u64)) -> bool {
-        self.claims.finished(generation, posts, lane, (self.next, self.end));
+        if self.spoilt {
+            self.claims.returned(generation, posts);
+        } else {
+            self.claims.finished(generation, posts, lane, (self.next, self.end));
+        }
         self.arrived += u64::from(slices);
         self.exhausted
     }
