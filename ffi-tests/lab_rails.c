@@ -255,8 +255,16 @@ struct sender {
     struct held held; /* of reads */
     struct seen seen;
     uint64_t heard, said, writes, reads, slowest_ns;
+    uint64_t used; /* places */
     bool stopping;
 };
+
+/* A libfabric before 1.18 crashes in one that is closed in the middle of a read's
+ * answer (its tcp provider reports and frees that entry twice). */
+static bool may_read(const char *libfabric)
+{
+    return getenv("WEFT_LAB_READS") || strtol(libfabric, NULL, 10) > 1 || strtol(libfabric + 2, NULL, 10) >= 18;
+}
 
 static void sender_submits(struct sender *s, uint64_t place)
 {
@@ -346,7 +354,7 @@ static size_t sender_goes_on(struct sender *s)
                 item.round);
         s->places[item.place].written = s->places[item.place].freed = true;
     }
-    for (uint64_t place = 0; place < PLACES + SHELF; place++) {
+    for (uint64_t place = 0; place < s->used; place++) {
         struct work *work = &s->places[place];
         if (work->written && work->freed) {
             work->round++;
@@ -368,6 +376,7 @@ static void sender_opens(struct sender *s)
     s->box = box_of(lab_endpoint());
     CHECK_OK(weft_endpoint_info(s->box->endpoint, &own));
     CHECK_EQ(own.rails, RAILS);
+    s->used = PLACES + (may_read(own.libfabric) ? SHELF : 0);
     s->bytes = map_bytes(len);
     for (uint64_t place = 0; place < PLACES + SHELF; place++) {
         fill_random(s->bytes + place * PLACE, PLACE, brought(place, 0));

@@ -15,9 +15,9 @@ const AWAY: Duration = Duration::from_secs(4);
 const AFTER: Duration = Duration::from_secs(5);
 /// The rate is that of so many milliseconds.
 const WINDOW_MS: f64 = 200.0;
-/// Of what the rails that are left carry: their full rate.
-const FULL: f64 = 0.95;
-/// After this the share of the line is counted.
+/// Of what the rails that are left carry in the end: their full rate.
+const FULL: f64 = 0.9;
+/// After this whatever comes has other causes, and the share of the line is counted.
 const SETTLED_MS: f64 = 1500.0;
 /// The rail is used when it has carried so much.
 const USED: u64 = 256 << 10;
@@ -38,7 +38,7 @@ pub struct Spec {
 
 #[derive(Serialize, Deserialize)]
 pub struct Report {
-    /// From the link's end until the others carry all they can, from then on.
+    /// From the link's end until the others carry all they can.
     pub failover_ms: f64,
     /// What they carry, over their line.
     pub share: f64,
@@ -106,13 +106,16 @@ pub fn run(spec: &Spec) -> Result<Report> {
 /// `line`: bytes a millisecond that the rails which are left carry.
 fn judge(samples: &[Sample], down: f64, up: f64, line: f64) -> Result<Report> {
     let away: Vec<Sample> = samples.iter().copied().filter(|one| one.ms >= down && one.ms <= up).collect();
+    let settled = away.iter().find(|one| one.ms > down + SETTLED_MS).context("no samples")?;
+    let last = away.last().context("no samples")?;
+    let rate = (last.all - settled.all) as f64 / (last.ms - settled.ms);
     // The last time at which what follows was less than the full rate.
     let mut slow = down;
     let mut silence_ms: f64 = 0.0;
     let mut moved = down;
     for (i, one) in away.iter().enumerate() {
         let Some(end) = away[i..].iter().find(|later| later.ms >= one.ms + WINDOW_MS) else { break };
-        if ((end.all - one.all) as f64) < FULL * line * (end.ms - one.ms) {
+        if one.ms < settled.ms && ((end.all - one.all) as f64) < FULL * rate * (end.ms - one.ms) {
             slow = one.ms;
         }
     }
@@ -122,12 +125,9 @@ fn judge(samples: &[Sample], down: f64, up: f64, line: f64) -> Result<Report> {
         }
         silence_ms = silence_ms.max(pair[1].ms - moved);
     }
-    let settled = away.iter().find(|one| one.ms > down + SETTLED_MS).context("no samples")?;
-    let last = away.last().context("no samples")?;
-    let share = (last.all - settled.all) as f64 / (last.ms - settled.ms) / line;
     let used = samples.iter().find(|one| one.ms > up && one.of_rail > last.of_rail + USED);
     let Some(used) = used else { bail!("the rail is not used {AFTER:?} after its link is up") };
-    Ok(Report { failover_ms: slow - down, share, rejoin_ms: used.ms - up, silence_ms })
+    Ok(Report { failover_ms: slow - down, share: rate / line, rejoin_ms: used.ms - up, silence_ms })
 }
 
 fn link(interface: &str, state: &str) -> Result<()> {
@@ -153,7 +153,7 @@ mod tests {
         };
         let samples: Vec<Sample> = (0..1200).map(|i| at(f64::from(i) * 5.0)).collect();
         let report = judge(&samples, 1000.0, 5000.0, 100.0).unwrap();
-        assert!((report.failover_ms - 290.0).abs() <= 15.0, "{}", report.failover_ms);
+        assert!((report.failover_ms - 280.0).abs() <= 20.0, "{}", report.failover_ms);
         assert!((report.share - 1.0).abs() < 0.01, "{}", report.share);
         assert!((report.rejoin_ms - 400.0).abs() <= 5.0, "{}", report.rejoin_ms);
         assert!((report.silence_ms - 300.0).abs() <= 10.0, "{}", report.silence_ms);

@@ -21,8 +21,7 @@ const FIRST: usize = 100;
 pub const ALL: &[Figure] = &[
     figure!(
         "failover_ms",
-        "ms from the end of one link of 4 of 1 Gbit between two namespaces until the other three carry all they can, \
-         from then on",
+        "ms from the end of one link of 4 of 1 Gbit between two namespaces until the other three carry all they can",
         "under 1000",
         "200",
         |bench| median_of(bench, |report| report.failover_ms)
