@@ -69,8 +69,8 @@ impl Kind {
         use Kind::*;
         [
             Hello, Welcome, Refuse, Ack, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye, ByeAck, Ready,
-            Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Message, Notify, Raise, Nothing,
-            Atomic,
+            Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Message, Notify, Raise,
+            Nothing, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
