@@ -192,9 +192,9 @@ static void counted_pages_are_exact_or_lost(void)
     uint64_t lost = 0;
     for (uint32_t k = 0; k < 12; k++) {
         char plan[80];
-        snprintf(plan, sizeof plan, "%u port%u down%s; 500000 * up", 60000 + 53 * k, k / 2 % 6, k % 4 < 2 ? ":rx" : "");
+        snprintf(plan, sizeof plan, "%u port%u down%s; 1200000 * up", 60000 + 53 * k, k / 2 % 6, k % 4 < 2 ? ":rx" : "");
         struct ledger *ledger = world_of(modes[k % COUNT(modes)], 3, plan);
-        while (elapsed(ledger) < 700 * MS) {
+        while (elapsed(ledger) < 1400 * MS) {
             struct operation op = {.side = (int)draw(ledger, 2), .kind = k % 3 ? PAGES : KEPT, .page = 4096, .count = 32,
                                    .factor = 5, .flags = WEFT_COUNT_PAGES, .counter = 1, .timeout_ns = 10 * SECOND};
             if (ledger->open < 8)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Random fill between two hosts in network namespaces, over the networks that hosts have: one line for each case, and
-# a last one with the count. Only root can make them; otherwise it says that it skips.
+# Two hosts in network namespaces: random fill over the networks that hosts have, and streams of transfers while rails
+# fail (ffi-tests/lab_*.c). One line for each case, and a last one with the count. Only root can make them; otherwise it
+# says that it skips.
 #     tools/test-lab.sh RANDOM_FILL [ONLY]     ONLY: a part of the names of the cases to run
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -21,7 +22,9 @@ if [ -n "$why" ]; then
     exit 0
 fi
 logs=$(mktemp -d)
-trap 'end_prefill; lab_remove; rm -rf "$logs"' EXIT
+mkdir "$logs.programs"
+library=$(dirname "$fill")/../release/libweft.so
+trap 'end_prefill; lab_remove; rm -rf "$logs" "$logs.programs"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
@@ -46,6 +49,32 @@ moves() { # name, options of the lab, rails that each side must have: left, righ
     used="$(grep -oE '[0-9]+ rails?' "$logs/case.prefill.out"), $(grep -oE '[0-9]+ rails? \([0-9]+ lanes?\)' "$logs/case.decode.out")"
     [[ "$used" =~ ^$3\ rails?,\ $4\ rails?\  ]] || { status=1; used+=", but $3 and $4 were expected"; }
     settle "$name" "$status" "$used"
+}
+
+# A C program that knows only weft.h, beside the library that random fill uses.
+build() { # program
+    local tests="$here/../ffi-tests"
+    ln -sf "$library" "$logs.programs/libweft.so.0"
+    "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -I"$here/../include" "$tests/$1.c" "$tests/lab.c" \
+        "$tests/harness.c" -o "$logs.programs/$1" "$logs.programs/libweft.so.0" -lpthread
+}
+
+# One test of such a program, which enters both hosts and moves the links itself.
+fails() { # name, program, test
+    local name=$1 status=0
+    skipped_by_name "$name" && return 0
+    rm -f "$logs"/*
+    lab_reset
+    if ! { lab_options --rails 4 --rate 100mbit && lab_make; } >"$logs/lab.out" 2>&1; then
+        settle "$name" 1 "the lab could not be made"
+        lab_remove
+        return
+    fi
+    [ -x "$logs.programs/$2" ] || build "$2" >"$logs/build.out" 2>&1
+    WEFT_LAB_LEFT=$(lab_space left) WEFT_LAB_RIGHT=$(lab_space right) LD_LIBRARY_PATH=$logs.programs \
+        "${guard[@]}" "$logs.programs/$2" "$3" >"$logs/case.out" 2>"$logs/case.err" || status=1
+    lab_remove
+    settle "$name" "$status" "$(tail -n 1 "$logs/case.out")"
 }
 
 # A lab whose owner was killed is removed by the next one, with what still runs in it.
@@ -83,6 +112,13 @@ moves "docker0 with the same address on both" "--rails 2 --bridge docker0" 2 2
 moves "another bridge with the same address" "--rails 2 --bridge br-lan" 2 2
 moves "a rail that is down" "--rails 3 --down 2" 2 2
 sweeps
+fails "a rail fails and comes back" lab_rails a_rail_that_fails_comes_back
+fails "a rail flaps" lab_rails a_rail_may_flap
+fails "three of four rails fail" lab_rails three_of_four_may_fail
+fails "a rail comes late" lab_rails a_rail_may_come_late
+fails "a rail loses what is sent" lab_rails a_rail_may_lose_data
+fails "a rail loses the answers" lab_rails a_rail_may_lose_answers
+fails "nothing lands later" lab_rails nothing_lands_later
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

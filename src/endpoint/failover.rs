@@ -136,7 +136,7 @@ impl Worker {
         for (r, work) in self.rails.iter_mut().enumerate() {
             for lane in work.lanes.iter_mut().flatten() {
                 let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
-                let cuts = work.rail.limits().cuts && !lane.closing && lane.peer.has_other_lane(plan);
+                let cuts = work.rail.may_cut(lane.lane) && !lane.closing && lane.peer.has_other_lane(plan);
                 for flow in lane.flows.overdue(now, LATE_NS) {
                     if cuts {
                         stuck.push((r, lane.lane));
@@ -177,8 +177,8 @@ impl Worker {
     // Cut.
 
     /// Whether others may take over what a lane does.
-    pub(super) fn may_break(&self, r: usize, peer: &Peer, plan: Plan) -> bool {
-        self.rails[r].rail.limits().cuts && peer.state() == PeerState::Up && peer.has_other_lane(plan)
+    pub(super) fn may_break(&self, (r, lane): (usize, u32), peer: &Peer, plan: Plan) -> bool {
+        self.rails[r].rail.may_cut(lane) && peer.state() == PeerState::Up && peer.has_other_lane(plan)
     }
 
     /// A lane has failed, and others go on. `told`: by the peer, whose end is cut.
@@ -243,7 +243,7 @@ impl Worker {
                 None => {}
             }
         }
-        let cuts = work.rail.limits().cuts;
+        let cuts = found.map_or(work.rail.limits().cuts, |lane| work.rail.may_cut(lane));
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
             rail: Some(plan.rail as u32),

@@ -371,7 +371,7 @@ impl Worker {
             rail: Some(index as u32),
             entry: None,
         };
-        if state == LaneState::Up && peer.is_served_by(index) && self.may_break(r, &peer, plan) {
+        if state == LaneState::Up && peer.is_served_by(index) && self.may_break((r, lane), &peer, plan) {
             return self.break_lane(r, lane, outcome, false);
         }
         let work = &mut self.rails[r];
@@ -430,7 +430,7 @@ impl Worker {
             if let Some(l) = work.rail.lane_mut(lane) {
                 l.state = LaneState::Down;
             }
-            if cut && work.rail.limits().cuts {
+            if cut && work.rail.may_cut(lane) {
                 work.rail.cut_lane(lane);
             }
             if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {

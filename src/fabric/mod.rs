@@ -67,6 +67,8 @@ pub struct Limits {
     /// Removing a route closes it both ways: nothing that was posted to it before, here
     /// or by the peer, moves bytes here afterwards.
     pub cuts: bool,
+    /// It may do so while reads are under way there.
+    pub cuts_reads: bool,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.

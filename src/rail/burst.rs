@@ -18,6 +18,7 @@ pub struct Burst<'a> {
     inflight_bytes: &'a mut u64,
     /// Posted, and not counted on the lane yet.
     ops: u32,
+    reads: bool,
     bytes: u64,
     /// The last one said that another follows.
     more: bool,
@@ -41,6 +42,7 @@ impl Rail {
             urgent_until: &mut self.urgent_until,
             inflight_bytes: &mut self.inflight_bytes,
             ops: 0,
+            reads: false,
             bytes: 0,
             more: false,
             unflushed: &mut self.unflushed,
@@ -166,6 +168,7 @@ impl Burst<'_> {
             return self.not_posted(posted, covers, tag.sampled);
         }
         self.more = rma.more;
+        self.reads |= tag.read;
         self.lane.uncovered = uncovered;
         self.ops += 1;
         self.bytes += bytes;
@@ -189,13 +192,14 @@ impl Burst<'_> {
     #[inline]
     fn settle(&mut self) {
         self.lane.inflight_ops += self.ops;
+        self.lane.reads |= self.reads;
         if self.ops > 0 {
             *self.unflushed = self.more.then_some(self.number);
         }
         if self.bytes > 0 {
             self.lane.charge(self.bytes, self.inflight_bytes, self.now);
         }
-        (self.ops, self.bytes) = (0, 0);
+        (self.ops, self.bytes, self.reads) = (0, 0, false);
     }
 }
 

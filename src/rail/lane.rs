@@ -37,6 +37,8 @@ pub struct Lane {
     /// Operations that the NIC has not given back.
     pub inflight_ops: u32,
     pub inflight_frames: u32,
+    /// Some of them may be reads.
+    pub reads: bool,
     /// The last frame was refused although nothing was in flight.
     pub refused: bool,
     /// When something was delivered last, or posted after a pause.
@@ -68,6 +70,7 @@ impl Lane {
             covered: 0,
             inflight_ops: 0,
             inflight_frames: 0,
+            reads: false,
             refused: false,
             progress_ns: 0,
             parked: false,

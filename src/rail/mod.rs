@@ -296,6 +296,12 @@ impl Rail {
         }
     }
 
+    /// Whether `cut_lane` may be called.
+    pub fn may_cut(&self, lane: u32) -> bool {
+        let reads = self.lane(lane).is_some_and(|lane| lane.reads);
+        self.limits.cuts && (self.limits.cuts_reads || !reads)
+    }
+
     /// Closes a lane's way to its peer, where the NIC can: nothing that either side
     /// posted to it moves bytes here from now on. Its operations come back.
     pub fn cut_lane(&mut self, lane: u32) {

@@ -166,6 +166,7 @@ impl Rail {
         // A lane that was removed took its bytes off already.
         let Some(lane) = find(&mut self.lanes, lane) else { return };
         lane.inflight_ops -= posts;
+        lane.reads &= lane.inflight_ops > 0;
         if bytes > 0 {
             lane.covered += if covers { bytes } else { 0 };
             lane.credit(bytes, sampled, &mut self.inflight_bytes, now);

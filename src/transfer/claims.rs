@@ -126,6 +126,16 @@ mod tests {
     }
 
     #[test]
+    fn what_came_back_from_a_lane_that_failed_is_not_settled() {
+        let mut claims = Claims::default();
+        claims.claim((0, 4));
+        claims.posted(4);
+        claims.came_back(0, 4);
+        assert_eq!((claims.settled(), claims.inflight()), (0, 0));
+        assert_eq!(claims.take_unsettled(), [(0, 4)]);
+    }
+
+    #[test]
     fn what_is_not_settled_is_done_again() {
         let mut claims = Claims::default();
         claims.claim((0, 4));

@@ -21,6 +21,9 @@ const CLAIM_MAX: u64 = 256;
 pub const VECTOR: usize = 16;
 /// Bytes that segments are added up to.
 const VECTOR_LEN: u64 = 256 << 10;
+/// So many times the time that a transfer would take must be left when it begins: more
+/// may begin after it, and what begins and is late costs the line for nothing.
+const LATE: u128 = 2;
 /// Shortest part of a slice, where bulk slices are cut to keep the queue short.
 const PART_LEAST: u64 = 16 << 10;
 
@@ -59,6 +62,8 @@ pub struct Flow {
     arrived: u64,
     /// Bytes left of this turn.
     turn: u64,
+    /// It was not too late for it.
+    begun: bool,
     exhausted: bool,
     /// Nobody else carries it, and what the peer is to hear of it may follow the last
     /// post over this lane.
@@ -130,6 +135,7 @@ impl Flow {
             again: share.again,
             arrived: 0,
             turn: TURN,
+            begun: false,
             exhausted: false,
             early: share.early,
             spoilt: false,
@@ -144,6 +150,28 @@ impl Flow {
     pub fn slot(&self) -> &Slot {
         // SAFETY: held until the flow has left it.
         unsafe { self.slot.as_ref() }
+    }
+
+    /// Whether it is too late to begin: at `rate`, bytes a second of each lane, which
+    /// `others` share, it would not be done by its deadline. Once it has begun, on
+    /// whatever lane, it goes on.
+    pub fn is_late(&mut self, now: u64, rate: u64, others: usize) -> bool {
+        if self.begun || rate == 0 {
+            return false;
+        }
+        // SAFETY: the flow holds the slot, and with it the transfer.
+        let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
+        let bytes = u128::from(transfer.view().bytes()) * (others as u128 + 1);
+        let ns = bytes * 1_000_000_000 / (u128::from(rate) * u128::from(self.sharers));
+        let time = slot.deadline.load(Relaxed).saturating_sub(now);
+        let late = LATE * ns > time.into() && slot.cursor.load(Relaxed) == 0;
+        self.begun = !late;
+        late
+    }
+
+    /// It was late, and begins all the same.
+    pub fn begin(&mut self) {
+        self.begun = true;
     }
 
     /// Everything has been posted, and has come back.

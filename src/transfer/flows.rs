@@ -5,7 +5,7 @@ use super::claims::split;
 use super::flow::{Flow, Share, Step};
 use super::pack::{Landed, Packer};
 use super::table::{Left, Move, Slot, Table};
-use crate::rail::Rail;
+use crate::rail::{Burst, Rail};
 use std::collections::VecDeque;
 
 /// Posts of one lane before the completion queue is looked at again: some NICs
@@ -31,6 +31,10 @@ pub struct Flows {
     ready: [VecDeque<u32>; 2],
     /// Flows that wait for credits: by class.
     starved: [VecDeque<u32>; 2],
+    /// Flows of the bulk class that would not be done by their deadlines beside the others:
+    /// they begin when they would, or nothing else is ready. So the others are in time
+    /// where more is submitted than the line carries.
+    late: VecDeque<u32>,
     posts: u32,
     passes: u32,
     pub packer: Option<Packer>,
@@ -66,6 +70,7 @@ impl Flows {
     pub fn has_work(&self) -> bool {
         !self.is_idle()
             || !self.starved.iter().all(VecDeque::is_empty)
+            || !self.late.is_empty()
             || self.packer.as_ref().is_some_and(Packer::is_behind)
     }
 
@@ -94,15 +99,24 @@ impl Flows {
         if !self.starved.iter().all(VecDeque::is_empty) {
             self.tend_starved(burst.countable().1, table, left);
         }
+        if !self.late.is_empty() {
+            self.tend_late(&burst, table, left);
+        }
         // What has room for the latency class may have none for the bulk class.
         let mut bulk_full = false;
         while left_of_batch > 0 {
             let (class, most) = self.class(bulk_full);
+            let bulk = self.ready[BULK].len();
             let Some(&index) = self.ready[class].front() else { break };
             let Some(flow) = self.flows[index as usize].as_mut() else {
                 self.ready[class].pop_front();
                 continue;
             };
+            if class == BULK && bulk > 1 && flow.is_late(now, burst.lane.window.bytes_per_s(), bulk - 1) {
+                self.ready[BULK].pop_front();
+                self.late.push_back(index);
+                continue;
+            }
             let most = most.min(left_of_batch);
             let mut budget = most;
             flow.enter(self.passes);
@@ -168,6 +182,31 @@ impl Flows {
             }
             self.starved[class] = starved;
         }
+    }
+
+    /// Flows that were late begin if they are not, or another lane has begun, or there
+    /// is nothing else to do; those that are over leave.
+    fn tend_late(&mut self, burst: &Burst, table: &Table, left: &mut Vec<Left>) {
+        let rate = burst.lane.window.bytes_per_s();
+        self.sweep_late(table, left);
+        for _ in 0..self.late.len().min(SWEEP) {
+            let Some(index) = self.late.pop_front() else { return };
+            let bulk = self.ready[BULK].len();
+            let Some(flow) = self.flows[index as usize].as_mut() else { continue };
+            if bulk > 0 && flow.is_late(burst.now, rate, bulk) {
+                self.late.push_back(index);
+                continue;
+            }
+            flow.begin();
+            self.ready[BULK].push_back(index);
+        }
+    }
+
+    fn sweep_late(&mut self, table: &Table, left: &mut Vec<Left>) {
+        let mut late = std::mem::take(&mut self.late);
+        self.sweep(&mut late, table, left);
+        // The next ones are swept next time.
+        self.late = late;
     }
 
     /// Flows for which others have claimed everything need not wait for room, or for
@@ -260,8 +299,14 @@ impl Flows {
 
     /// The lane failed, and other lanes will do what it has not done.
     pub fn suspend(&mut self) {
-        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
+        self.clear();
         self.flows.iter_mut().flatten().for_each(Flow::suspend);
+    }
+
+    /// Nothing of it will be posted.
+    fn clear(&mut self) {
+        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
+        self.late.clear();
     }
 
     /// The flows that were suspended.
@@ -281,7 +326,7 @@ impl Flows {
 
     /// The lane takes nothing new: shares end as their operations come back.
     pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
+        self.clear();
         for index in 0..self.flows.len() as u32 {
             if let Some(flow) = &mut self.flows[index as usize] {
                 flow.give_up();
@@ -293,7 +338,7 @@ impl Flows {
     /// The lane is no more: every share ends, with what had arrived. The ids of
     /// the transfers are told by `left`.
     pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
+        self.clear();
         self.free.clear();
         for flow in self.flows.drain(..).flatten() {
             left.push(end(table, &flow));

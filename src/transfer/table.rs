@@ -179,7 +179,7 @@ pub struct Slot {
     index: u32,
     /// `generation << 8 | phase`.
     state: AtomicU64,
-    deadline: AtomicU64,
+    pub(super) deadline: AtomicU64,
     peer: AtomicU64,
     next_free: AtomicU32,
     body: UnsafeCell<Option<Body>>,

@@ -9,6 +9,7 @@
 //! | [`throw`] | a word there and back over tcp, by Weft and by bare libfabric |
 //! | [`sim`] | both sides in one process, over simulated NICs |
 //! | [`load`] | two hosts, a load between them, and what it reached |
+//! | [`faults`] | what happens when rails and peers fail, and what it costs |
 //! | [`prometheus`] | what an endpoint has done, for Prometheus |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
 //! | [`lab`], [`hosts`], [`wire`] | networks of our own to measure in, and what they carry |
@@ -19,6 +20,7 @@
 mod chart;
 mod commands;
 mod engines;
+mod faults;
 mod figures;
 mod host;
 mod hosts;

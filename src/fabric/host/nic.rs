@@ -105,6 +105,7 @@ impl HostNic {
             failures_cut: false,
             reconnects: false,
             cuts: false,
+            cuts_reads: false,
             vector: PIECES,
             read_vector: PIECES,
             counted_vector: 1,

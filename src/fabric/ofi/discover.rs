@@ -78,6 +78,14 @@ pub enum Source {
 }
 
 impl Source {
+    /// libfabric's; of a simulation the newest.
+    pub fn version(&self) -> u32 {
+        match self {
+            Source::Libfabric(fabrics) => fabrics.library.version(),
+            Source::Sim => u32::MAX,
+        }
+    }
+
     pub fn strerror(&self, errno: i32) -> String {
         match self {
             Source::Libfabric(fabrics) => fabrics.library.strerror(errno),

@@ -251,6 +251,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             // With the setting that `discover` makes, if `cuts` finds it in force; native tcp
             // keeps the connection.
             cuts: connects(&entry.provider),
+            // 1.17's tcp gives an answer that it is receiving back twice, and crashes.
+            cuts_reads: entry.source().version() >= FI_VERSION(1, 18),
             // libfabric 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
             vector,

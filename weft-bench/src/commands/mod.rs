@@ -9,7 +9,7 @@ mod raw;
 mod topo;
 
 use crate::load::idle;
-use crate::{host, pair, sim, throw, wire};
+use crate::{faults, host, pair, sim, throw, wire};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::net::SocketAddr;
@@ -60,6 +60,12 @@ enum Command {
     /// One of two hosts that do nothing for a while; the other one serves.
     #[command(hide = true)]
     Idle(idle::Spec),
+    /// One side of what happens when something fails: started by the figures.
+    #[command(hide = true)]
+    Fault {
+        #[command(subcommand)]
+        fault: faults::Fault,
+    },
     /// Both sides of a transfer over simulated NICs: started by the figures.
     #[command(hide = true)]
     Simulated(sim::Drive),
@@ -80,6 +86,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Part { role, spec } => pair::run(role, &spec),
         Command::HostPart { role, spec } => host::run(role, &spec),
         Command::ThrowPart { role, spec } => throw::run(role, &spec),
+        Command::Fault { fault } => faults::run(&fault),
         Command::Idle(spec) => {
             println!("{}", serde_json::to_string(&idle::run(&spec)?)?);
             Ok(())

@@ -2,6 +2,7 @@
 //! One file for each family.
 
 mod calls;
+mod failures;
 mod host;
 mod lab;
 mod latency;
@@ -43,7 +44,8 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] = &[raw::ALL, host::ALL, latency::ALL, calls::ALL, lab::ALL, sim::ALL];
+const FAMILIES: &[&[Figure]] =
+    &[raw::ALL, host::ALL, latency::ALL, calls::ALL, lab::ALL, failures::ALL, sim::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
@@ -62,6 +64,7 @@ pub struct Bench {
     counts: Option<Counts>,
     lab: lab::Checked,
     idle: latency::Idle,
+    rails: failures::Rails,
 }
 
 impl Bench {
@@ -75,6 +78,7 @@ impl Bench {
             counts: None,
             lab: HashMap::new(),
             idle: None,
+            rails: None,
         }
     }
 }

@@ -57,13 +57,13 @@ pub fn run(place: &str, load: &Load, prometheus: Option<&Path>, rates: &mut Rate
 }
 
 /// The two sides, joined.
-pub(super) struct Met {
+pub struct Met {
     pub side: Side,
     pub talk: Talk,
     pub remote_rails: u32,
 }
 
-pub(super) fn meet(place: &str, load: &Load) -> Result<Met> {
+pub fn meet(place: &str, load: &Load) -> Result<Met> {
     let mut talk = Talk::new(connect(place)?)?;
     let hello = Ask::Hello { version: VERSION.to_owned(), load: load.clone() };
     let Answer::Ready { address, descriptor, rails: remote_rails } = talk.ask(&hello)? else {

@@ -11,7 +11,6 @@ use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-const PAGE: usize = 4096;
 /// Lanes that come up late and connections that warm up are not idle.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Between the writes that wake: longer than any worker goes on looking for work.
@@ -46,7 +45,7 @@ pub struct Report {
 
 pub fn run(spec: &Spec) -> Result<Report> {
     let load =
-        one_page(Opening { rails: Some(spec.rails), fabric: Some("tcp".into()), ..Opening::default() });
+        Load::one_page(Opening { rails: Some(spec.rails), fabric: Some("tcp".into()), ..Opening::default() });
     let lists = load.lists(0);
     let Met { side, mut talk, remote_rails } = meet(&spec.connect, &load)?;
     write(&side, &load, &lists)?;
@@ -63,23 +62,6 @@ pub fn run(spec: &Spec) -> Result<Report> {
     }
     let awake_us = (0..spec.wakes).map(|_| write(&side, &load, &lists)).collect::<Result<_>>()?;
     Ok(Report { rails: side.rails()?.len(), remote_rails, share, remote_share, wake_us, awake_us })
-}
-
-fn one_page(opening: Opening) -> Load {
-    Load {
-        page_len: PAGE,
-        pages: 1,
-        layers: 1,
-        in_flight: 1,
-        adjacent: false,
-        read: false,
-        seconds: 1.0,
-        repeat: None,
-        together: false,
-        small: 0,
-        verify: false,
-        opening,
-    }
 }
 
 /// Microseconds until the caller, who sleeps meanwhile, sees the completion. One who

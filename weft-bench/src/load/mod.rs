@@ -71,6 +71,24 @@ impl Opening {
 }
 
 impl Load {
+    /// The smallest: one page, now and then.
+    pub fn one_page(opening: Opening) -> Load {
+        Load {
+            page_len: 4096,
+            pages: 1,
+            layers: 1,
+            in_flight: 1,
+            adjacent: false,
+            read: false,
+            seconds: 1.0,
+            repeat: None,
+            together: false,
+            small: 0,
+            verify: false,
+            opening,
+        }
+    }
+
     /// Says what cannot be: the command line's, or what a client sent.
     pub fn check(&self) -> Result<()> {
         let Load { page_len, pages, layers, in_flight, small, seconds, .. } = *self;

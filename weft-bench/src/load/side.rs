@@ -118,7 +118,13 @@ impl Side {
 
     /// Submits the transfer in a place: its completion names the place.
     pub fn submit(&self, load: &Load, place: usize, lists: &Lists) -> Result<()> {
+        // Slow links and many bytes take their time: at least 1 MB/s is expected.
         let len = (load.pages_of_layer() * load.page_len) as u64;
+        self.submit_within(load, place, lists, TIMEOUT + Duration::from_micros(len))
+    }
+
+    /// The same, with a deadline.
+    pub fn submit_within(&self, load: &Load, place: usize, lists: &Lists, timeout: Duration) -> Result<()> {
         // SAFETY: arguments of zeros mean defaults; the lists outlive the call, the pool the
         // transfer.
         unsafe {
@@ -138,8 +144,7 @@ impl Side {
             args.page_count = lists.len() as u64;
             args.layer_count = load.layers as u32;
             args.user_data = ptr::without_provenance_mut(place);
-            // Slow links and many bytes take their time: at least 1 MB/s is expected.
-            args.timeout_ns = TIMEOUT.as_nanos() as u64 + len * 1000;
+            args.timeout_ns = timeout.as_nanos() as u64;
             match load.read {
                 true => check("weft_read_pages", weft_read_pages(self.endpoint, &args, ptr::null_mut())),
                 false => check("weft_write_pages", weft_write_pages(self.endpoint, &args, ptr::null_mut())),

@@ -9,6 +9,8 @@ mod ends;
 pub mod lists;
 pub mod profile;
 
+pub use ends::Side;
+
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::process::Command;
