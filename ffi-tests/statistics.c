@@ -146,7 +146,7 @@ static void figures_are_what_was_moved(void)
 
 static uint64_t accepted(const weft_endpoint_statistics *s)
 {
-    return s->writes + s->reads + s->sends + s->atomics + s->expects;
+    return s->writes + s->reads + s->sends + s->atomics + s->expects + s->fences;
 }
 
 /* Lists over several peers, atomics and waits for counters: the sums hold, also on the way. */

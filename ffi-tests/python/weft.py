@@ -46,7 +46,7 @@ class RailProperties(Sized):
 
 class EndpointStatistics(Sized):
     _fields_ = [("size", c_uint32), ("peers", c_uint32)] + [(name, c_uint64) for name in (
-        "active", "writes", "reads", "sends", "atomics", "expects", "bytes_written", "bytes_read",
+        "active", "writes", "reads", "sends", "atomics", "expects", "fences", "bytes_written", "bytes_read",
         "bytes_sent", "messages_sent", "notifications_sent", "messages_received", "bytes_received",
         "notifications_received", "frames_dropped")] + [
         ("completions", c_uint64 * 96), ("latency", c_uint64 * 40), ("latency_sum_ns", c_uint64),
