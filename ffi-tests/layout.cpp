@@ -232,7 +232,7 @@ AT(weft_endpoint_statistics, frames_dropped, 128);
 AT(weft_endpoint_statistics, completions, 136);
 AT(weft_endpoint_statistics, latency, 904);
 AT(weft_endpoint_statistics, latency_sum_ns, 1224);
-AT(weft_endpoint_statistics, strangers_refused, 1240);
+AT(weft_endpoint_statistics, strangers_refused, 1232);
 
 SIZE(weft_rail_statistics, 128);
 AT(weft_rail_statistics, size, 0);
