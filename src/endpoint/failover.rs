@@ -42,7 +42,7 @@ const LOOKS: u32 = 500;
 /// Others move if they delivered something within so long.
 const MOVING_NS: u64 = 100_000_000;
 /// What has ended waits so long for the NIC before its lane is cut.
-const LATE_NS: u64 = 100_000_000;
+const LATE_NS: u64 = 50_000_000;
 /// A slow lane may take this many times as long as its rate says.
 const SLOW: u64 = 4;
 /// No lane is taken for slower than this: the rate of one that had little to do is only
