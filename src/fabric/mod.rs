@@ -193,6 +193,14 @@ pub trait Nic {
     fn address(&self) -> &[u8];
     fn insert(&mut self, address: &[u8]) -> Result<Route>;
     fn remove(&mut self, route: Route);
+    /// As `remove`, at once, where that closes the route (`Limits::cuts`). `connected`:
+    /// operations went over it, and none has failed.
+    fn cut(&mut self, route: Route, connected: bool) {
+        let _ = connected;
+        self.remove(route);
+    }
+    /// From time to time: what could not be done at once.
+    fn tend(&mut self) {}
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;
     fn deregister(&mut self, registration: Registration) -> Result<()>;
 

@@ -183,7 +183,10 @@ impl Burst<'_> {
         }
         match posted {
             Posted::Again => self.traffic.refused.add(1),
-            _ => self.traffic.errors.add(1),
+            _ => {
+                self.lane.failed = true;
+                self.traffic.errors.add(1)
+            }
         }
         posted
     }

@@ -39,6 +39,8 @@ pub struct Lane {
     pub inflight_frames: u32,
     /// Some of them may be reads.
     pub reads: bool,
+    /// One of its operations, or a post, has failed.
+    pub failed: bool,
     /// The last frame was refused although nothing was in flight.
     pub refused: bool,
     /// When something was delivered last, or posted after a pause.
@@ -71,6 +73,7 @@ impl Lane {
             inflight_ops: 0,
             inflight_frames: 0,
             reads: false,
+            failed: false,
             refused: false,
             progress_ns: 0,
             parked: false,

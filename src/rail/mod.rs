@@ -306,12 +306,13 @@ impl Rail {
     /// posted to it moves bytes here from now on. Its operations come back.
     pub fn cut_lane(&mut self, lane: u32) {
         let Some(of) = find(&mut self.lanes, lane).filter(|of| !of.cut) else { return };
+        let connected = of.delivered_ns != 0 && !of.failed;
         (of.cut, of.state) = (true, LaneState::Down);
         let route = of.route;
         // Also what was inserted to answer a stranger, who was this peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
-        (0..=answers).for_each(|_| self.nic.remove(route));
+        (0..=answers).for_each(|_| self.nic.cut(route, connected));
     }
 
     /// Bytes of a lane's writes that are known to be delivered, and all of them, where
@@ -385,6 +386,7 @@ impl Rail {
         self.answered = new;
         let old: Vec<(Route, u64)> = old;
         old.into_iter().for_each(|(route, _)| self.release(route));
+        self.nic.tend();
         self.tell();
     }
 
@@ -451,7 +453,10 @@ impl Rail {
                     lane.refused = false;
                 }
                 // Nothing of ours is in its way: the provider has no connection.
-                _ => lane.refused = idle && room,
+                _ => {
+                    lane.refused = idle && room;
+                    lane.failed |= posted != Posted::Again;
+                }
             }
         }
         self.greetings += usize::from(greets && posted == Posted::Yes);

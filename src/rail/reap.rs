@@ -123,6 +123,9 @@ impl Rail {
         self.free_ops.push(op);
         if errno != 0 {
             self.traffic.errors.add(1);
+            if let Some(lane) = find(&mut self.lanes, tag.lane) {
+                lane.failed = true;
+            }
         }
         match tag.work {
             Work::Slice | Work::Counted(_) | Work::Bundle | Work::Warm => {

@@ -25,6 +25,9 @@ const QUEUE_FIXED: usize = 32768;
 /// shm holds back messages above this when no receive is posted.
 const MESSAGE_MAX_SHM: usize = 4096;
 const STALE_NAMES: usize = 16;
+/// An address is tried so often before it is removed although it does not connect: once
+/// a tick.
+const TRIES: u32 = 100;
 /// Operations that we keep in flight on a NIC at most.
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
@@ -55,6 +58,8 @@ pub struct OfiNic {
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
+    /// Addresses to be removed, and how often each was tried.
+    retiring: Vec<(Route, u32)>,
     /// ofi_rxm (1.17 to 2.6) crashes when it removes an address whose connection failed
     /// at once and was not tried again.
     tries_routes: bool,
@@ -114,6 +119,7 @@ impl OfiNic {
             address: Vec::new(),
             random: entry.random.clone(),
             keeps_routes: entry.provider == "shm",
+            retiring: Vec::new(),
             tries_routes: entry.provider.ends_with(";ofi_rxm"),
             wait_fd: -1,
         };
@@ -302,21 +308,44 @@ impl Nic for OfiNic {
         // SAFETY: one address, longer than any format of libfabric's.
         let rc = unsafe { fi_av_insert(self.av, padded.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()) };
         if rc == 1 {
+            // It is in use again.
+            self.retiring.retain(|(retiring, _)| *retiring != route);
             return Ok(route);
         }
         Err(super::error(self.source, "inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
     }
 
     fn remove(&mut self, route: Route) {
-        let mut route: fi_addr_t = route;
-        if self.keeps_routes || self.tries_routes && !self.has_connection(route) {
+        self.cut(route, false);
+    }
+
+    fn cut(&mut self, route: Route, connected: bool) {
+        if self.keeps_routes {
             return;
         }
-        // SAFETY: a route that `insert` returned.
-        let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
-        if rc != 0 {
-            log::debug!("removing a peer's address: libfabric error {}", -rc);
+        if connected || !self.tries_routes {
+            return self.take_out(route);
         }
+        self.retiring.push((route, 0));
+        self.tend();
+    }
+
+    /// ofi_rxm (1.17 to 2.6) crashes when it removes an address whose connection failed at
+    /// once, or gave way to one of the peer's that has not come yet. So an address is
+    /// tried first: one that is connected can go, and one that fails stays; one that is
+    /// connecting has its time, and can go when nobody answers.
+    fn tend(&mut self) {
+        let mut retiring = std::mem::take(&mut self.retiring);
+        retiring.retain_mut(|(route, tries)| {
+            *tries += 1;
+            match self.knock(*route) {
+                Posted::Again if *tries < TRIES => return true,
+                Posted::Failed(_) => {}
+                Posted::Yes | Posted::Again => self.take_out(*route),
+            }
+            false
+        });
+        self.retiring = retiring;
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
@@ -455,10 +484,13 @@ impl Nic for OfiNic {
 }
 
 impl OfiNic {
-    /// Tries an address, by an empty message that nobody takes for a frame: one that still
-    /// fails stays.
-    fn has_connection(&mut self, route: fi_addr_t) -> bool {
-        matches!(self.knock(route), Posted::Yes | Posted::Again)
+    fn take_out(&mut self, route: Route) {
+        let mut route: fi_addr_t = route;
+        // SAFETY: a route that `insert` returned.
+        let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
+        if rc != 0 {
+            log::debug!("removing a peer's address: libfabric error {}", -rc);
+        }
     }
 
     /// Sends an empty message; `Again` where there is no connection yet.
