@@ -104,10 +104,10 @@ impl Worker {
         }
         core.forget_importer(peer);
         core.peers.remove(&link.peer);
-        // A peer that has drained, and was told, has nothing under way that could land.
-        let drained =
-            link.parting.as_ref().is_some_and(|parting| parting.heard && parting.draining.is_empty());
-        let away = self.send_away(&link.peer, !drained);
+        // Where both have drained, nothing is under way that could land. What was never up
+        // has nothing of the kind, and its last word should arrive.
+        let cut = link.up && !link.parting.as_ref().is_some_and(|parting| parting.agreed);
+        let away = self.send_away(&link.peer, cut);
         let completion = |kind| Completion::new(kind, outcome, peer, now);
         let down = link.up.then(|| completion(completion::KIND_PEER_DOWN));
         if !link.up {

@@ -43,7 +43,8 @@ impl Worker {
     /// The caller leaves a peer: what is outstanding ends at once.
     pub fn link_disconnect(&mut self, peer: u64, now: u64) {
         let Some(link) = self.link(peer) else { return };
-        if !link.up {
+        // It may be up over there.
+        if !link.up && link.lanes_up().is_empty() {
             return self.end_peer(peer, Outcome::OK, now);
         }
         self.begin_parting(peer, Outcome::OK, false, now);
@@ -79,9 +80,9 @@ impl Worker {
 
     /// The peer answers our bye: it has drained, too.
     pub(super) fn bye_ack(&mut self, peer: u64, now: u64) {
-        if let Some(outcome) =
-            self.link(peer).and_then(|link| link.parting.as_ref()).map(|parting| parting.outcome)
-        {
+        if let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) {
+            parting.agreed = true;
+            let outcome = parting.outcome;
             self.end_peer(peer, outcome, now);
         }
     }
@@ -90,8 +91,15 @@ impl Worker {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
         let draining = link.lanes_up().to_vec();
-        link.parting =
-            Some(Parting { stage: Stage::Draining, since: now, draining, answers, heard: false, outcome });
+        link.parting = Some(Parting {
+            stage: Stage::Draining,
+            since: now,
+            draining,
+            answers,
+            heard: false,
+            agreed: false,
+            outcome,
+        });
         let workers = link.peer.workers;
         let ended = Outcome::of(status_of_end(outcome.status));
         for remote in link.remotes.values() {
@@ -137,11 +145,12 @@ impl Worker {
         let (stage, answers, outcome) = (parting.stage, parting.answers, parting.outcome);
         match stage {
             Stage::Saying if self.say(peer, if answers { Kind::ByeAck } else { Kind::Bye }) => {
-                if answers {
-                    return self.end_peer(peer, outcome, now);
-                }
                 if let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) {
+                    parting.agreed = answers && parting.draining.is_empty();
                     (parting.stage, parting.since) = (Stage::Waiting, now);
+                }
+                if answers {
+                    self.end_peer(peer, outcome, now);
                 }
             }
             Stage::Over => self.end_peer(peer, outcome, now),

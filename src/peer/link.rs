@@ -90,6 +90,8 @@ pub struct Parting {
     pub answers: bool,
     /// It has said bye.
     pub heard: bool,
+    /// Both sides have drained, and said so.
+    pub agreed: bool,
     /// What PEER_DOWN will say.
     pub outcome: crate::transfer::Outcome,
 }

@@ -125,6 +125,12 @@ impl Burst<'_> {
         }
     }
 
+    /// Reads are posted.
+    #[inline]
+    pub fn reading(&mut self) {
+        self.reads = true;
+    }
+
     /// Counts bytes as in flight that a later post will carry: whether their
     /// delivery should end a sample of the lane's window.
     pub fn charge(&mut self, bytes: u64) -> bool {
@@ -168,7 +174,6 @@ impl Burst<'_> {
             return self.not_posted(posted, covers, tag.sampled);
         }
         self.more = rma.more;
-        self.reads |= tag.read;
         self.lane.uncovered = uncovered;
         self.ops += 1;
         self.bytes += bytes;
@@ -202,7 +207,7 @@ impl Burst<'_> {
         if self.bytes > 0 {
             self.lane.charge(self.bytes, self.inflight_bytes, self.now);
         }
-        (self.ops, self.bytes, self.reads) = (0, 0, false);
+        (self.ops, self.bytes) = (0, 0);
     }
 }
 

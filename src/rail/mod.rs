@@ -19,7 +19,8 @@ pub use reap::Done;
 pub use traffic::Traffic;
 
 use crate::fabric::{
-    Access, Buffer, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Segment,
 };
 use crate::status::{Error, Result, Status};
 use credits::Grants;
@@ -316,9 +317,12 @@ impl Rail {
     }
 
     /// Bytes of a lane's writes that are known to be delivered, and all of them, where
-    /// one delivered write covers others.
+    /// one delivered write covers others; elsewhere 0: each says it for itself.
     #[inline]
     pub fn covered(&self, lane: u32) -> (u64, u64) {
+        if self.limits.delivery != Delivery::Covers {
+            return (0, 0);
+        }
         self.lane(lane).map_or((0, 0), |lane| (lane.covered, lane.covering + lane.uncovered))
     }
 

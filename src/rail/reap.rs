@@ -96,6 +96,7 @@ impl Rail {
         self.reaped = reaped;
     }
 
+    #[inline]
     fn finish_run(&mut self, run: &Run, now: u64) -> Done {
         let &Run { lane, flow, posts, slices, .. } = run;
         self.account(lane, posts, (run.bytes, run.sampled, !run.read), now);

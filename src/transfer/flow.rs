@@ -284,6 +284,7 @@ impl Flow {
     }
 
     /// Posts until the turn, the claim, the room or the budget of posts is over.
+    #[inline]
     pub fn step(
         &mut self,
         burst: &mut Burst,
@@ -325,6 +326,9 @@ impl Flow {
         }
         if slot.first_post.load(Relaxed) == 0 {
             slot.first_post.store(burst.now, Relaxed);
+        }
+        if transfer.direction == Direction::Read {
+            burst.reading();
         }
         let bundled = packer.filter(|_| transfer.direction == Direction::Write);
         let bundle_below = bundled.as_ref().map_or(0, |_| self.packing.bundle_below);
