@@ -206,6 +206,8 @@ struct Fit {
     imports: Vec<(usize, u64)>,
     /// Named by an entry without bytes.
     idle: Vec<usize>,
+    /// Named by an entry without memories.
+    peer: Option<u64>,
     raises: Vec<Raise>,
     /// Raised by writes with their bytes.
     counts: bool,
@@ -267,7 +269,10 @@ impl Driver {
                     _ => list.imports.push((import, at)),
                 }
             }
-            _ => raw.peer = part.peer,
+            _ => {
+                raw.peer = part.peer;
+                list.peer = Some(part.peer);
+            }
         }
         if let Some((counter, id)) = self.counter_of_other(who, entry.counter) {
             raw.counter = id;
@@ -288,7 +293,9 @@ impl Driver {
             self.refuse_import(refusal, who, *import);
         }
         let old = |import: &usize| matches!(part.imports[*import].state, State::Ended | State::GoneAndEnded);
-        let ended = list.idle.iter().any(old) || list.imports.iter().any(|(import, _)| old(import));
+        let another = list.peer.is_some_and(|peer| peer != part.peer);
+        let ended =
+            another || list.idle.iter().any(old) || list.imports.iter().any(|(import, _)| old(import));
         let only_peers = list.imports.is_empty() || list.counts;
         match self.model.link {
             Link::Down => {
@@ -561,6 +568,7 @@ impl Driver {
                 sources: vec![local],
                 imports: vec![(import, 0)],
                 idle: Vec::new(),
+                peer: None,
                 raises: Vec::new(),
                 is_list: false,
                 whole: counted,
@@ -588,7 +596,7 @@ impl Driver {
         let list = self.fit_list(who, entries);
         let mut refusal = Refusal::default();
         self.list_refusal(&mut refusal, who, &list);
-        let Fit { mut raw, segments, locals, imports, idle, sources, raises, .. } = list;
+        let Fit { mut raw, segments, locals, imports, idle, peer, sources, raises, .. } = list;
         let mut args = sized!(weft_list_args);
         args.flags = if urgent { WEFT_CLASS_LATENCY } else { 0 };
         if let Some(status) = flaw.and_then(|flaw| self.spoil_list(flaw, who, &mut args, &mut raw, true)) {
@@ -609,6 +617,7 @@ impl Driver {
                 sources,
                 imports,
                 idle,
+                peer,
                 raises,
                 is_list: true,
                 whole: false,
@@ -643,7 +652,7 @@ impl Driver {
         let Some(index) = self.model.parts[who.0].kept_slots[slot] else {
             return Ok("nothing is kept".into());
         };
-        let Kept { alive, segments, locals, sources, imports, idle, raises, is_list, whole } =
+        let Kept { alive, segments, locals, sources, imports, idle, peer, raises, is_list, whole } =
             self.model.parts[who.0].kept[index].clone();
         let bytes = Bytes::new(who.0, way.read, segments.clone());
         if self.model.conflicts(who.0, &bytes, Some(index)) {
@@ -655,7 +664,7 @@ impl Driver {
         if !alive {
             refusal.must(WEFT_ERR_HANDLE);
         }
-        let fit = Fit { imports: imports.clone(), idle: idle.clone(), counts: true, ..Fit::default() };
+        let fit = Fit { imports: imports.clone(), idle: idle.clone(), peer, counts: true, ..Fit::default() };
         if is_list {
             self.list_refusal(&mut refusal, who, &fit);
         } else {

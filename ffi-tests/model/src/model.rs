@@ -81,6 +81,8 @@ pub struct Kept {
     pub imports: Vec<(usize, u64)>,
     /// Named by an entry without bytes.
     pub idle: Vec<usize>,
+    /// Of entries without memories.
+    pub peer: Option<u64>,
     /// By entries; pages are counted when it is used.
     pub raises: Vec<Raise>,
     pub is_list: bool,
