@@ -208,7 +208,29 @@ static void counted_pages_are_exact_or_lost(void)
     CHECK(lost > 0);
 }
 
+/* A worker all of whose rails are down is still handed transfers: it passes them on. */
+static void a_worker_without_lanes_fails_nothing(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=tcp:rails=2:delay_us=10:world=passes";
+    config.workers = 2;
+    setenv("WEFT_SIM_FAULTS", "1500000 rail1 down", 1);
+    struct duo duo = duo_open_with(MIB, &config);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 4096);
+    args.timeout_ns = 20 * SECOND;
+    weft_completion c;
+    uint64_t end = now_ns() + patience_ms() * MS;
+    while (!box_try(duo.a, WEFT_COMPLETION_RAIL_DOWN, &c)) {
+        CHECK(now_ns() < end);
+        CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    }
+    for (int i = 0; i < 300; i++)
+        CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    duo_close(&duo);
+}
+
 static const struct test tests[] = {
+    {"a_worker_without_lanes_fails_nothing", "once", a_worker_without_lanes_fails_nothing},
     {"others_take_over_and_the_rail_comes_back", "once", others_take_over_and_the_rail_comes_back},
     {"a_rail_that_flaps_loses_nothing", "once", a_rail_that_flaps_loses_nothing},
     {"one_rail_of_four_is_enough", "once", one_rail_of_four_is_enough},

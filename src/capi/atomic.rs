@@ -142,19 +142,19 @@ unsafe fn submit(
         )));
     }
     let remote = handle::remote_side(args.remote)?;
-    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
-    let id = ep.atomic(AtomicSpec {
-        operation,
-        remote: remote.of(ep)?,
-        range: args.remote_range.into(),
-        offset: args.remote_offset,
-        operand: args.operand,
-        compare: args.compare,
-        timeout_ns: config::timeout("timeout_ns", args.timeout_ns)?,
-        user_data: args.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { config::store(transfer, id) };
-    Ok(())
+    let submit = |queue: &_| {
+        ep.atomic(AtomicSpec {
+            operation,
+            remote: remote.of(ep)?,
+            range: args.remote_range.into(),
+            offset: args.remote_offset,
+            operand: args.operand,
+            compare: args.compare,
+            timeout_ns: config::timeout("timeout_ns", args.timeout_ns)?,
+            user_data: args.user_data as u64,
+            queue,
+        })
+    };
+    // SAFETY: as the header asks.
+    unsafe { config::submitted(ep, args.queue, transfer, submit) }
 }

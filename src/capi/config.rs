@@ -5,7 +5,7 @@
 //! zero, which means default. A longer one comes from a newer program: what we
 //! do not know must be zero, or we would ignore what it asks for.
 
-use super::completion::weft_transfer;
+use super::completion::{weft_queue, weft_transfer};
 use super::counter::weft_expect_args;
 use super::endpoint::{
     weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_PACKING_AUTO,
@@ -26,6 +26,7 @@ use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
 use crate::peer::secret::Secret;
 use crate::status::{Error, Result, Status};
+use crate::transfer::queue::Queue;
 use crate::transfer::{ExpectSpec, FenceSpec, SendSpec};
 use std::ffi::{c_char, CStr};
 use std::mem::size_of;
@@ -387,18 +388,18 @@ pub unsafe fn submit_send(
             super::message::WEFT_MESSAGE_MAX
         )));
     }
-    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
-    let id = ep.send(SendSpec {
-        peer: args.peer,
-        // SAFETY: valid for `len` bytes as the header asks.
-        data: unsafe { bytes(args.data, args.len as usize, "data")? },
-        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
-        user_data: args.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(transfer, id) };
-    Ok(())
+    let submit = |queue: &_| {
+        ep.send(SendSpec {
+            peer: args.peer,
+            // SAFETY: valid for `len` bytes as the header asks.
+            data: unsafe { bytes(args.data, args.len as usize, "data")? },
+            timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
+            user_data: args.user_data as u64,
+            queue,
+        })
+    };
+    // SAFETY: as the header asks.
+    unsafe { submitted(ep, args.queue, transfer, submit) }
 }
 
 /// # Safety
@@ -422,26 +423,36 @@ pub unsafe fn submit_expect(
         // SAFETY: `count` numbers, as the header asks.
         Ok(unsafe { std::slice::from_raw_parts(numbers, args.count as usize) })
     };
-    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
-    let id = ep.expect(ExpectSpec {
-        counters: list("counters", args.counters)?,
-        values: list("values", args.values)?,
-        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
-        user_data: args.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(transfer, id) };
-    Ok(())
+    let submit = |queue: &_| {
+        ep.expect(ExpectSpec {
+            counters: list("counters", args.counters)?,
+            values: list("values", args.values)?,
+            timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
+            user_data: args.user_data as u64,
+            queue,
+        })
+    };
+    // SAFETY: as the header asks.
+    unsafe { submitted(ep, args.queue, transfer, submit) }
 }
 
+/// Submits what completes in a queue (NULL: the endpoint's own), and stores its id.
+///
 /// # Safety
-/// `place` must be NULL or valid.
-pub(super) unsafe fn store(place: *mut weft_transfer, id: u64) {
-    if !place.is_null() {
+/// `queue` must be NULL or a handle, `transfer` NULL or valid.
+pub(super) unsafe fn submitted(
+    ep: &Arc<Endpoint>,
+    queue: *const weft_queue,
+    transfer: *mut weft_transfer,
+    submit: impl FnOnce(&Arc<Queue>) -> Result<u64>,
+) -> Result<()> {
+    let named = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
+    let id = submit(named.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?)?;
+    if !transfer.is_null() {
         // SAFETY: not NULL, so valid; aligned or not.
-        unsafe { place.write_unaligned(id) };
+        unsafe { transfer.write_unaligned(id) };
     }
+    Ok(())
 }
 
 /// # Safety
@@ -454,14 +465,14 @@ pub unsafe fn submit_fence(
     // SAFETY: passed on.
     let args = unsafe { read(args)? };
     no_flags(args.flags, 0)?;
-    let queue = if args.queue.is_null() { None } else { Some(handle::queue(args.queue)?) };
-    let id = ep.fence(FenceSpec {
-        peer: args.peer,
-        timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
-        user_data: args.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(transfer, id) };
-    Ok(())
+    let submit = |queue: &_| {
+        ep.fence(FenceSpec {
+            peer: args.peer,
+            timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
+            user_data: args.user_data as u64,
+            queue,
+        })
+    };
+    // SAFETY: as the header asks.
+    unsafe { submitted(ep, args.queue, transfer, submit) }
 }

@@ -2,7 +2,7 @@
 //! common. `entries` reads lists, and what is kept.
 
 use super::completion::{weft_queue, weft_transfer};
-use super::config::{no_flags, read, store, timeout, zero_reserved};
+use super::config::{no_flags, read, submitted, timeout, zero_reserved};
 use super::guard::bytes;
 use super::handle;
 use super::list::WEFT_COMPLETE_EACH_PEER;
@@ -71,20 +71,20 @@ pub(super) unsafe fn submit(
     transfer: *mut weft_transfer,
     submit: impl FnOnce(&Terms) -> Result<u64>,
 ) -> Result<()> {
-    let queue = if said.queue.is_null() { None } else { Some(handle::queue(said.queue)?) };
-    let id = submit(&Terms {
-        direction: said.direction,
-        notify: said.notify,
-        count: said.count,
-        each_peer: said.flags & WEFT_COMPLETE_EACH_PEER != 0,
-        urgent: said.flags & WEFT_CLASS_LATENCY != 0,
-        timeout_ns: timeout("timeout_ns", said.timeout_ns)?,
-        user_data: said.user_data as u64,
-        queue: queue.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?,
-    })?;
-    // SAFETY: NULL or valid, as the header asks.
-    unsafe { store(transfer, id) };
-    Ok(())
+    let submit = |queue: &_| {
+        submit(&Terms {
+            direction: said.direction,
+            notify: said.notify,
+            count: said.count,
+            each_peer: said.flags & WEFT_COMPLETE_EACH_PEER != 0,
+            urgent: said.flags & WEFT_CLASS_LATENCY != 0,
+            timeout_ns: timeout("timeout_ns", said.timeout_ns)?,
+            user_data: said.user_data as u64,
+            queue,
+        })
+    };
+    // SAFETY: as the header asks.
+    unsafe { submitted(ep, said.queue, transfer, submit) }
 }
 
 /// # Safety

@@ -18,7 +18,7 @@
 
 use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
-use super::worker::{LaneWork, Worker};
+use super::worker::{LaneWork, Lanes, Worker};
 use crate::fabric::error_text;
 use crate::peer::channel::Out;
 use crate::peer::table::place;
@@ -49,7 +49,7 @@ const SLOW: u64 = 4;
 /// what there was to do.
 const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// Workers that may pass on what none of them has a lane for.
-const HOPS: u32 = 64;
+pub const HOPS: u32 = 64;
 
 /// How far a lane that failed is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -323,39 +323,47 @@ impl Worker {
         let slot = core.table.held_slot(id);
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
-        let Some(runs) = self.begin_again(id, runs) else { return };
-        let Ok(peer) = core.peers.get(body.peer) else {
-            return self.left.push(core.table.leave(slot, 0));
+        let begun = match body.transfer().filter(|_| Table::wanted(slot)) {
+            Some(transfer) => self.begin(slot, (body.peer, transfer), Lanes::All, runs),
+            None => return self.left.push(core.table.leave(slot, 0)),
         };
-        let Some(transfer) = body.transfer() else { return self.left.push(core.table.leave(slot, 0)) };
-        let lanes = peer.lanes.lock().clone();
-        let elsewhere = lanes.iter().find(|plan| {
-            core.rails[plan.rail].worker != self.index && transfer.view().reaches(plan.rail, plan.remote_rail)
-        });
-        match elsewhere {
-            Some(plan) if hops > 0 && Table::wanted(slot) => {
-                let command = Command::Again { id, runs, hops: hops - 1 };
-                core.inboxes[core.rails[plan.rail].worker].command(command);
-            }
-            _ => self.left.push(core.table.leave(slot, 0)),
+        if let Some(runs) = begun {
+            self.pass_on(id, runs, hops);
+        }
+    }
+
+    /// No lane here can carry a transfer: another worker's may.
+    pub(super) fn pass_on(&mut self, id: u64, runs: Vec<Run>, hops: u32) {
+        let core = self.core.clone();
+        let slot = core.table.held_slot(id);
+        let peer = core.held(id).and_then(|transfer| core.peers.get(transfer.view().peer()).ok());
+        let workers = peer.map_or(0, |peer| core.workers_for(id, &peer.lanes.lock()));
+        let others = workers & !(1 << self.index);
+        if others == 0 || hops == 0 || !Table::wanted(slot) {
+            return self.left.push(core.table.leave(slot, 0));
+        }
+        let next = others.trailing_zeros() as usize;
+        let command = Command::Again { id, runs, hops: hops - 1 };
+        if core.inboxes[next].try_command(command).is_some() {
+            self.left.push(core.table.leave(slot, 0)); // Its rails are closed.
         }
     }
 
     /// The lane of a peer that was away is up: transfers that are under way use it, too.
-    pub(super) fn welcome_back(&mut self, r: usize, peer: &Arc<Peer>) {
+    pub(super) fn welcome_back(&mut self, (r, lane): (usize, u32), peer: &Arc<Peer>) {
         self.note_health(r, 0);
         if peer.state() != PeerState::Up {
             return;
         }
         let core = self.core.clone();
-        let mut held = Vec::new();
-        core.table.join(peer.id, |_, id| held.push(id));
-        for id in held {
-            // It joins one lane: begin again with nothing does that.
-            if let Some(_nothing) = self.begin_again(id, Vec::new()) {
-                self.left.push(core.table.leave(core.table.held_slot(id), 0));
+        core.table.join(peer.id, |slot, body| {
+            let one = Lanes::One((r, lane));
+            let begun =
+                body.transfer().map(|transfer| self.begin(slot, (peer.id, transfer), one, Vec::new()));
+            if begun != Some(None) {
+                self.left.push(core.table.leave(slot, 0));
             }
-        }
+        });
     }
 
     // Return.

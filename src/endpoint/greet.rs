@@ -343,7 +343,7 @@ impl Worker {
         } else {
             self.tell_home(&peer, Command::LaneUp { peer: peer.id, plan });
         }
-        self.welcome_back(r, &peer);
+        self.welcome_back((r, lane), &peer);
     }
 
     /// An operation of a lane failed. A lane that greets tries again for a

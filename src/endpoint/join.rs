@@ -20,6 +20,11 @@ fn workers(core: &Core, lanes: &[Plan], view: View) -> u64 {
 }
 
 impl Core {
+    /// The workers of lanes that a transfer can use, which the caller holds.
+    pub(super) fn workers_for(&self, id: u64, lanes: &[Plan]) -> u64 {
+        self.held(id).map_or(0, |transfer| workers(self, lanes, transfer.view()))
+    }
+
     /// A transfer that the caller holds.
     pub(super) fn held(&self, id: u64) -> Option<&Move> {
         // SAFETY: held by the hand-over.

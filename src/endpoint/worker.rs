@@ -5,7 +5,7 @@
 //! `talk` that of links.
 
 use super::core::Core;
-use super::failover::{Fence, Health};
+use super::failover::{Fence, Health, HOPS};
 use super::fence::Hush;
 use super::inbox::{Command, RailRegistrations};
 use super::links::Leaving;
@@ -79,6 +79,14 @@ pub struct RailWork {
     pub lanes: Vec<Option<LaneWork>>,
     pub health: Health,
     turn: usize,
+}
+
+/// Which lanes take part in a transfer.
+pub(super) enum Lanes {
+    All,
+    One((usize, u32)),
+    /// One, which tells the peer of it right behind the last post.
+    Early((usize, u32)),
 }
 
 pub struct LaneWork {
@@ -339,42 +347,33 @@ impl Worker {
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
         let Some(transfer) = body.transfer() else { return self.left.push(core.table.leave(slot, 0)) };
-        if self.begin(slot, (body.peer, transfer), early, Vec::new()).is_some() {
-            // The lanes went meanwhile: there may be others.
-            self.again(id, Vec::new(), 0);
+        let to = early.map_or(Lanes::All, Lanes::Early);
+        if self.begin(slot, (body.peer, transfer), to, Vec::new()).is_some() {
+            // The lanes went meanwhile: others may have some.
+            self.pass_on(id, Vec::new(), HOPS);
         }
     }
 
-    /// Begins flows that first do these runs; hands them back if no lane here can.
-    pub(super) fn begin_again(&mut self, id: u64, runs: Vec<Run>) -> Option<Vec<Run>> {
-        let core = self.core.clone();
-        let slot = core.table.held_slot(id);
-        // SAFETY: the hand-over holds the slot.
-        let body = unsafe { core.table.body(slot) };
-        match body.transfer() {
-            Some(transfer) if Table::wanted(slot) => self.begin(slot, (body.peer, transfer), None, runs),
-            _ => Some(runs),
-        }
-    }
-
-    /// Begins flows on the lanes here that can carry a transfer, or on the one that is
-    /// to tell of it early. `None`: the hand-over's hold went with them. Else the runs
-    /// are the caller's again.
-    fn begin(
+    /// Begins flows on those of the peer's lanes here that can carry a transfer; the
+    /// first one does these runs before anything else. `None`: the hand-over's hold went
+    /// with them. Else the runs are the caller's again.
+    pub(super) fn begin(
         &mut self,
         slot: &Slot,
         (peer, transfer): (u64, &Move),
-        early: Option<(usize, u32)>,
+        to: Lanes,
         mut runs: Vec<Run>,
     ) -> Option<Vec<Run>> {
         let Worker { core, rails, lanes_of, turn, .. } = self;
         let (view, slices) = (transfer.view(), transfer.slices);
-        let lanes = match &early {
-            Some(lane) => std::slice::from_ref(lane),
-            None => lanes_of.get(place(peer)).map_or(&[][..], Vec::as_slice),
+        let all = lanes_of.get(place(peer)).map_or(&[][..], Vec::as_slice);
+        let (lanes, early) = match &to {
+            Lanes::All => (all, false),
+            Lanes::One(lane) => (std::slice::from_ref(lane), false),
+            Lanes::Early(lane) => (std::slice::from_ref(lane), true),
         };
         let wanted = (lanes.len() as u64).min(slices) as usize;
-        let sharers = (wanted * core.inboxes.len()) as u64;
+        let sharers = (all.len() as u64).min(slices) * core.inboxes.len() as u64;
         let packing = packing(&core.config, view);
         let mut chosen = 0;
         *turn = turn.wrapping_add(1);
@@ -383,7 +382,7 @@ impl Worker {
             let Some(of) = rails[r].flows_for(peer, lane, view).filter(|_| chosen < wanted) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
-            of.begin(slot, transfer, Share { sharers, packing, early: early.is_some(), again }, &core.table);
+            of.begin(slot, transfer, Share { sharers, packing, early, again }, &core.table);
             chosen += 1;
         }
         // The hand-over's hold becomes the first flow's.

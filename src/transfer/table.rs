@@ -458,7 +458,7 @@ impl Table {
 
     /// Holds, as flows, the transfers with a peer that flows work on and that are not
     /// claimed whole.
-    pub fn join(&self, peer: u64, mut each: impl FnMut(&Slot, u64)) {
+    pub fn join(&self, peer: u64, mut each: impl FnMut(&Slot, &Body)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { continue };
             let active = slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE;
@@ -469,7 +469,8 @@ impl Table {
             if slot.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok() {
                 // Another operation may have the slot by now.
                 if slot.peer.load(Ordering::Relaxed) == peer {
-                    each(slot, self.id_of(slot));
+                    // SAFETY: held as a flow, until `each` passes that on.
+                    each(slot, unsafe { self.body(slot) });
                 } else {
                     self.leave(slot, 0);
                 }
