@@ -10,7 +10,7 @@ use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
 use super::Endpoint;
 use crate::peer::channel::Out;
-use crate::peer::link::{Hushing, Link};
+use crate::peer::link::{Link, Quiescing};
 use crate::peer::table::place;
 use crate::peer::wire::{numbers, Kind};
 use crate::peer::PeerState;
@@ -24,7 +24,7 @@ use crate::transfer::{FenceSpec, Outcome};
 const FENCES: usize = 64;
 
 /// A peer's lanes here that are held, for one of its fences.
-pub struct Hush {
+pub struct QuiescingLanes {
     peer: u64,
     number: u64,
     /// Rails (here) and lanes that are not at rest yet.
@@ -78,53 +78,48 @@ impl Worker {
         let number = link.next_fence;
         link.next_fence += 1;
         link.fences.insert(number, id);
-        link.push(Out::new(Kind::Hush, numbers(&[number])));
+        link.push(Out::new(Kind::Quiesce, numbers(&[number])));
         self.mark(peer);
     }
 
     /// The peer answers one.
-    pub(super) fn hushed(&self, link: &mut Link, number: u64, now: u64) {
+    pub(super) fn quiesced(&self, link: &mut Link, number: u64, now: u64) {
         if let Some(id) = link.fences.remove(&number) {
             self.core.table.end(id, Outcome::OK, now);
         }
     }
 
     /// The peer asks that everything which we have posted to it come to rest.
-    pub(super) fn hush(&self, link: &mut Link, number: u64) {
-        if link.hushing.len() >= FENCES {
+    pub(super) fn quiesce(&self, link: &mut Link, number: u64) {
+        if link.quiescing.len() >= FENCES {
             return self.breach(&link.peer, "it asks for more fences than there can be");
         }
         let workers = (0..self.core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0);
         let mut waiting = 0;
         for worker in workers {
             waiting += 1;
-            self.core.inboxes[worker].command(Command::HushLanes { peer: link.peer.id, number });
+            self.core.inboxes[worker].command(Command::QuiesceLanes { peer: link.peer.id, number });
         }
-        link.hushing.push(Hushing { number, waiting });
+        link.quiescing.push(Quiescing { number, waiting });
     }
 
     /// At the peer's home: the lanes of one worker are at rest.
-    pub fn link_lanes_hushed(&mut self, peer: u64, number: u64) {
-        let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) else {
+    pub fn link_lanes_quiet(&mut self, peer: u64, number: u64) {
+        let Some(link) = self.link(peer) else { return };
+        let Some(of) = link.quiescing.iter_mut().find(|of| of.number == number) else { return };
+        of.waiting -= 1;
+        if of.waiting > 0 {
             return;
-        };
-        if link.peer.id == peer {
-            let of = link.hushing.iter_mut().find(|hushing| hushing.number == number);
-            if of.is_some_and(|hushing| {
-                hushing.waiting -= 1;
-                hushing.waiting == 0
-            }) {
-                link.hushing.retain(|hushing| hushing.number != number);
-                self.answer(&mut link, Out::new(Kind::Hushed, numbers(&[number])));
-            }
         }
-        let id = link.peer.id;
-        self.links[place(id)] = Some(link);
-        self.mark(id);
+        link.quiescing.retain(|of| of.number != number);
+        let Some(mut link) = self.links[place(peer)].take() else { return };
+        self.answer(&mut link, Out::new(Kind::Quiesced, numbers(&[number])));
+        self.links[place(peer)] = Some(link);
+        self.mark(peer);
     }
 
     /// Holds a peer's lanes until they are at rest.
-    pub fn hush_lanes(&mut self, peer: u64, number: u64, now: u64) {
+    pub fn quiesce_lanes(&mut self, peer: u64, number: u64, now: u64) {
         let mut lanes = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate() {
             for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
@@ -132,32 +127,33 @@ impl Worker {
                 lanes.push((r, of.lane));
             }
         }
-        self.hushes.push(Hush { peer, number, held: lanes.clone(), lanes });
-        self.advance_hushes(now);
+        self.quiescing_lanes.push(QuiescingLanes { peer, number, held: lanes.clone(), lanes });
+        self.advance_quiescing(now);
     }
 
     /// Looks which lanes have come to rest.
-    pub(super) fn advance_hushes(&mut self, now: u64) {
-        if self.hushes.is_empty() {
+    pub(super) fn advance_quiescing(&mut self, now: u64) {
+        if self.quiescing_lanes.is_empty() {
             return;
         }
         let mut done = Vec::new();
-        for hush in &mut self.hushes {
+        for of in &mut self.quiescing_lanes {
             let rails = &mut self.rails;
-            hush.lanes.retain(|(r, lane)| {
+            of.lanes.retain(|(r, lane)| {
                 let work = &mut rails[*r];
-                let of = work.lanes.iter().flatten().find(|of| of.lane == *lane && of.peer.id == hush.peer);
-                of.is_some_and(|of| !is_at_rest(of, &mut work.rail, now))
+                let found =
+                    work.lanes.iter().flatten().find(|one| one.lane == *lane && one.peer.id == of.peer);
+                found.is_some_and(|one| !is_at_rest(one, &mut work.rail, now))
             });
-            if hush.lanes.is_empty() {
-                done.push((hush.peer, hush.number, std::mem::take(&mut hush.held)));
+            if of.lanes.is_empty() {
+                done.push((of.peer, of.number, std::mem::take(&mut of.held)));
             }
         }
-        self.hushes.retain(|hush| !hush.lanes.is_empty());
+        self.quiescing_lanes.retain(|of| !of.lanes.is_empty());
         for (peer, number, held) in done {
             self.let_go(peer, &held);
             if let Ok(found) = self.core.peers.get(peer) {
-                self.tell_home(&found, Command::LanesHushed { peer, number });
+                self.tell_home(&found, Command::LanesQuiet { peer, number });
             }
         }
     }

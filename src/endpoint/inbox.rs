@@ -113,12 +113,12 @@ pub enum Command {
         id: u64,
     },
     /// To a peer's workers: its lanes are to come to rest, for a fence of the peer's.
-    HushLanes {
+    QuiesceLanes {
         peer: u64,
         number: u64,
     },
     /// They have.
-    LanesHushed {
+    LanesQuiet {
         peer: u64,
         number: u64,
     },

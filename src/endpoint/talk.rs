@@ -383,8 +383,8 @@ impl Worker {
             }
             (Kind::Revoked, Some([memory]), ..) => core.revoked(memory, link.peer.id),
             (Kind::Fence, _, Some(rails), _) => self.fence_of(&link.peer, rails, true),
-            (Kind::Hush, Some([number]), ..) => self.hush(link, number),
-            (Kind::Hushed, Some([number]), ..) => self.hushed(link, number, now),
+            (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
+            (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
             (Kind::Fenced, _, Some(rails), _) => self.fence_of(&link.peer, rails, false),
             _ => core.count_rubbish(),
         }

@@ -6,7 +6,7 @@
 
 use super::core::Core;
 use super::failover::{Fence, Health, HOPS};
-use super::fence::Hush;
+use super::fence::QuiescingLanes;
 use super::inbox::{Command, RailRegistrations};
 use super::links::Leaving;
 use super::part::Drain;
@@ -61,7 +61,7 @@ pub struct Worker {
     pub words: Vec<super::credits::Word>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
     pub leaving: Vec<Leaving>,
-    pub hushes: Vec<Hush>,
+    pub quiescing_lanes: Vec<QuiescingLanes>,
     /// Frames of peers that are at home elsewhere.
     pub carried: super::carry::Queue,
     scratch: Vec<u8>,
@@ -171,7 +171,7 @@ impl Worker {
             left: Vec::new(),
             owing: Vec::new(),
             leaving: Vec::new(),
-            hushes: Vec::new(),
+            quiescing_lanes: Vec::new(),
             words: Vec::new(),
             carried: Default::default(),
             scratch: Vec::new(),
@@ -197,7 +197,7 @@ impl Worker {
         busy |= self.settle(now);
         self.acknowledge_bundles(now);
         self.tell_of_credits(now);
-        self.advance_hushes(now);
+        self.advance_quiescing(now);
         busy |= self.talk(now);
         if now >= self.next_tick {
             self.next_tick = now + TICK_NS;
@@ -273,7 +273,7 @@ impl Worker {
         } else if greeting
             || stalled
             || !self.leaving.is_empty()
-            || !self.hushes.is_empty()
+            || !self.quiescing_lanes.is_empty()
             || self.rails.iter().any(|work| work.health.is_waiting())
             || self.core.table.active() > 0
             || self.shutting_down
@@ -576,8 +576,8 @@ impl Worker {
             Command::LaneCut { peer, plan } => self.link_lane_cut(peer, plan),
             Command::Again { id, runs, hops } => self.again(id, runs, hops),
             Command::Fence { peer, id } => self.link_fence(peer, id, now),
-            Command::HushLanes { peer, number } => self.hush_lanes(peer, number, now),
-            Command::LanesHushed { peer, number } => self.link_lanes_hushed(peer, number),
+            Command::QuiesceLanes { peer, number } => self.quiesce_lanes(peer, number, now),
+            Command::LanesQuiet { peer, number } => self.link_lanes_quiet(peer, number),
             Command::Probe { peer } => self.probe_lanes(peer, now),
             Command::Carry { peer, bytes } => self.carry(peer, bytes, now),
             Command::AddLink { peer, approaches, accepted } => self.add_link(peer, approaches, accepted, now),

@@ -42,7 +42,7 @@ pub struct Link {
     pub fences: HashMap<u64, u64>,
     pub next_fence: u64,
     /// Fences that the peer waits for.
-    pub hushing: Vec<Hushing>,
+    pub quiescing: Vec<Quiescing>,
     /// Lanes that failed, until nothing of them moves on either side.
     pub fencing: Vec<Plan>,
     /// Lanes that have failed before, and when they may greet again.
@@ -58,7 +58,7 @@ pub struct Link {
 }
 
 /// A fence of the peer's: how many workers' lanes are not at rest.
-pub struct Hushing {
+pub struct Quiescing {
     pub number: u64,
     pub waiting: usize,
 }
@@ -136,7 +136,7 @@ impl Link {
             parting: None,
             fences: HashMap::new(),
             next_fence: 1,
-            hushing: Vec::new(),
+            quiescing: Vec::new(),
             fencing: Vec::new(),
             returning: Vec::new(),
             sent_ns: 0,

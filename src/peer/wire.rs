@@ -57,8 +57,8 @@ pub enum Kind {
     Fenced = 26,
     /// A fence: everything that the receiver has posted to the sender is to come to
     /// rest; it has.
-    Hush = 27,
-    Hushed = 28,
+    Quiesce = 27,
+    Quiesced = 28,
     /// User channel.
     Message = 32,
     Notify = 33,
@@ -75,8 +75,8 @@ impl Kind {
         use Kind::*;
         [
             Hello, Welcome, Refuse, Ack, Challenge, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye,
-            ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Hush, Hushed,
-            Message, Notify, Raise, Nothing, Atomic,
+            ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Quiesce,
+            Quiesced, Message, Notify, Raise, Nothing, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

@@ -23,7 +23,7 @@ pub const VECTOR: usize = 16;
 const VECTOR_LEN: u64 = 256 << 10;
 /// So many times the time that a transfer would take must be left when it begins: more
 /// may begin after it, and what begins and is late costs the line for nothing.
-const LATE: u128 = 2;
+const HEADROOM: u128 = 2;
 /// Shortest part of a slice, where bulk slices are cut to keep the queue short.
 const PART_LEAST: u64 = 16 << 10;
 
@@ -62,7 +62,7 @@ pub struct Flow {
     arrived: u64,
     /// Bytes left of this turn.
     turn: u64,
-    /// It was not too late for it.
+    /// It need not be deferred any more.
     begun: bool,
     exhausted: bool,
     /// Nobody else carries it, and what the peer is to hear of it may follow the last
@@ -152,10 +152,10 @@ impl Flow {
         unsafe { self.slot.as_ref() }
     }
 
-    /// Whether it is too late to begin: at `rate`, bytes a second of each lane, which
+    /// Whether it had better not begin yet: at `rate`, bytes a second of each lane, which
     /// `others` share, it would not be done by its deadline. Once it has begun, on
     /// whatever lane, it goes on.
-    pub fn is_late(&mut self, now: u64, rate: u64, others: usize) -> bool {
+    pub fn would_miss(&mut self, now: u64, rate: u64, others: usize) -> bool {
         if self.begun || rate == 0 {
             return false;
         }
@@ -164,12 +164,12 @@ impl Flow {
         let bytes = u128::from(transfer.view().bytes()) * (others as u128 + 1);
         let ns = bytes * 1_000_000_000 / (u128::from(rate) * u128::from(self.sharers));
         let time = slot.deadline.load(Relaxed).saturating_sub(now);
-        let late = LATE * ns > time.into() && slot.cursor.load(Relaxed) == 0;
-        self.begun = !late;
-        late
+        let misses = HEADROOM * ns > time.into() && slot.cursor.load(Relaxed) == 0;
+        self.begun = !misses;
+        misses
     }
 
-    /// It was late, and begins all the same.
+    /// It was deferred, and begins all the same.
     pub fn begin(&mut self) {
         self.begun = true;
     }

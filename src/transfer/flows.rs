@@ -34,7 +34,7 @@ pub struct Flows {
     /// Flows of the bulk class that would not be done by their deadlines beside the others:
     /// they begin when they would, or nothing else is ready. So the others are in time
     /// where more is submitted than the line carries.
-    late: VecDeque<u32>,
+    deferred: VecDeque<u32>,
     posts: u32,
     passes: u32,
     pub packer: Option<Packer>,
@@ -70,7 +70,7 @@ impl Flows {
     pub fn has_work(&self) -> bool {
         !self.is_idle()
             || !self.starved.iter().all(VecDeque::is_empty)
-            || !self.late.is_empty()
+            || !self.deferred.is_empty()
             || self.packer.as_ref().is_some_and(Packer::is_behind)
     }
 
@@ -99,8 +99,8 @@ impl Flows {
         if !self.starved.iter().all(VecDeque::is_empty) {
             self.tend_starved(burst.countable().1, table, left);
         }
-        if !self.late.is_empty() {
-            self.tend_late(&burst, table, left);
+        if !self.deferred.is_empty() {
+            self.tend_deferred(&burst, table, left);
         }
         // What has room for the latency class may have none for the bulk class.
         let mut bulk_full = false;
@@ -112,9 +112,9 @@ impl Flows {
                 self.ready[class].pop_front();
                 continue;
             };
-            if class == BULK && bulk > 1 && flow.is_late(now, burst.lane.window.bytes_per_s(), bulk - 1) {
+            if class == BULK && bulk > 1 && flow.would_miss(now, burst.lane.window.bytes_per_s(), bulk - 1) {
                 self.ready[BULK].pop_front();
-                self.late.push_back(index);
+                self.deferred.push_back(index);
                 continue;
             }
             let most = most.min(left_of_batch);
@@ -184,29 +184,24 @@ impl Flows {
         }
     }
 
-    /// Flows that were late begin if they are not, or another lane has begun, or there
+    /// Flows that were deferred begin if they need not be, or another lane has begun, or there
     /// is nothing else to do; those that are over leave.
-    fn tend_late(&mut self, burst: &Burst, table: &Table, left: &mut Vec<Left>) {
+    fn tend_deferred(&mut self, burst: &Burst, table: &Table, left: &mut Vec<Left>) {
         let rate = burst.lane.window.bytes_per_s();
-        self.sweep_late(table, left);
-        for _ in 0..self.late.len().min(SWEEP) {
-            let Some(index) = self.late.pop_front() else { return };
+        let mut deferred = std::mem::take(&mut self.deferred);
+        self.sweep(&mut deferred, table, left);
+        self.deferred = deferred;
+        for _ in 0..self.deferred.len().min(SWEEP) {
+            let Some(index) = self.deferred.pop_front() else { return };
             let bulk = self.ready[BULK].len();
             let Some(flow) = self.flows[index as usize].as_mut() else { continue };
-            if bulk > 0 && flow.is_late(burst.now, rate, bulk) {
-                self.late.push_back(index);
+            if bulk > 0 && flow.would_miss(burst.now, rate, bulk) {
+                self.deferred.push_back(index);
                 continue;
             }
             flow.begin();
             self.ready[BULK].push_back(index);
         }
-    }
-
-    fn sweep_late(&mut self, table: &Table, left: &mut Vec<Left>) {
-        let mut late = std::mem::take(&mut self.late);
-        self.sweep(&mut late, table, left);
-        // The next ones are swept next time.
-        self.late = late;
     }
 
     /// Flows for which others have claimed everything need not wait for room, or for
@@ -306,7 +301,7 @@ impl Flows {
     /// Nothing of it will be posted.
     fn clear(&mut self) {
         self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
-        self.late.clear();
+        self.deferred.clear();
     }
 
     /// The flows that were suspended.
