@@ -688,6 +688,55 @@ static void stopped_peer(void)
     run_pair(stops_its_peer, is_stopped);
 }
 
+/* Lanes are cut for what it does not give back; it is not lost for that. */
+static void pauses_its_peer(struct team *team)
+{
+    struct box *box = open_as_set(team);
+    weft_peer peer = join(team, 1, box);
+    weft_memory *memory = register_one(box->endpoint, map_bytes(4 * MIB), 4 * MIB);
+    weft_remote_memory *theirs = take_memory(team, 1, box, peer);
+    weft_range_args args = range_args(memory, theirs, 4 * MIB);
+    weft_transfer ids[20];
+    for (int read = 0; read < 2; read++) {
+        CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
+        CHECK(kill(pid_of(team, 1), SIGSTOP) == 0);
+        args.timeout_ns = 100 * MS;
+        for (size_t i = 0; i < 20; i++)
+            CHECK_OK((read ? weft_read : weft_write)(box->endpoint, &args, &ids[i]));
+        for (size_t i = 0; i < 20; i++) {
+            weft_completion c = box_await(box, ids[i], 2000);
+            CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
+            uint64_t took = c.done_ns - c.submit_ns;
+            if (took > 300 * MS)
+                FAIL("it timed out after %" PRIu64 " ms, not 100", took / MS);
+        }
+        sleep_ms(200);
+        CHECK(kill(pid_of(team, 1), SIGCONT) == 0);
+        args.timeout_ns = 0;
+    }
+    CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
+    weft_completion down;
+    box_pump(box, 200);
+    CHECK(!box_try(box, WEFT_COMPLETION_PEER_DOWN, &down));
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void is_paused(struct team *team)
+{
+    struct box *box = open_as_set(team);
+    join(team, 0, box);
+    give_memory(team, 0, register_one(box->endpoint, map_bytes(4 * MIB), 4 * MIB));
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void a_peer_that_pauses_is_kept(void)
+{
+    setting = (struct setting){4, 2, {THREADS, THREADS}, 1};
+    run_pair(pauses_its_peer, is_paused);
+}
+
 /* ---- One completion for each operation ---- */
 
 #define MIXED 2000
@@ -1119,6 +1168,7 @@ static const struct test tests[] = {
     {"a_late_read_changes_nothing", "any", a_late_read_changes_nothing},
     {"stopped_peer", "tcp,host alone", stopped_peer},
     {"every_operation_completes_once", "any", every_operation_completes_once},
+    {"a_peer_that_pauses_is_kept", "tcp,host", a_peer_that_pauses_is_kept},
     {"every_operation_completes_once_on_four_rails", "any",
      every_operation_completes_once_on_four_rails},
     {"every_operation_completes_once_manually", "any", every_operation_completes_once_manually},

@@ -240,7 +240,7 @@ pub unsafe extern "C" fn weft_read_pages(
 /// Ends a transfer, a send, an atomic or a wait for counters early: its completion
 /// comes with `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
 /// arrived. Of a transfer it comes when its NICs have given back what is under way (as
-/// after a deadline, and mostly at once; after 50 ms lanes are cut for it, where that
+/// after a deadline, and mostly at once; after 80 ms lanes are cut for it, where that
 /// can be): nothing touches the local memory any more. On the target, bytes may arrive
 /// until a `weft_peer_fence` there.
 ///

@@ -53,7 +53,7 @@ fn take(core: &Core, link: &mut Link, at: usize) {
 pub(super) fn count_lanes(link: &Link) {
     let up = link.lanes_up();
     let count = |rail: fn(&Plan) -> usize| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
-    *link.peer.lanes.lock() = up.to_vec();
+    link.peer.lanes.lock().set(up);
     link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
     link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
     link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);

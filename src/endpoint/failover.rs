@@ -3,7 +3,8 @@
 //! 1. **Notice.** An operation of a lane fails, or the lane stands still while others
 //!    to the same peer move (`watch_lanes`).
 //! 2. **Cut.** While other lanes serve the peer, this one is closed here, both ways
-//!    (`Rail::cut_lane`), and what it had under way comes back from the NIC.
+//!    (`Rail::cut_lane`), and what it had under way comes back from the NIC. Where reads
+//!    may not be cut, they come back first.
 //! 3. **Fence.** The peer hears so over another lane, cuts its own end, and answers.
 //!    Whoever learns that the other end is cut knows that nothing which it had posted
 //!    can land any more: not when the link comes back either.
@@ -13,12 +14,12 @@
 //! 5. **Return.** The lane greets anew after a pause, longer each time; once it is up,
 //!    transfers that are under way use it, too.
 //!
-//! A NIC that cannot cut a lane, on either side, and a peer without another lane, lose
-//! the peer.
+//! A NIC that cannot cut a lane, on either side, reads that do not come back before it,
+//! and a peer without another lane, lose the peer.
 
 use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
-use super::worker::{LaneWork, Lanes, Worker};
+use super::worker::{LaneWork, Lanes, RailWork, Worker};
 use crate::fabric::error_text;
 use crate::peer::channel::Out;
 use crate::peer::table::place;
@@ -42,7 +43,11 @@ const LOOKS: u32 = 500;
 /// Others move if they delivered something within so long.
 const MOVING_NS: u64 = 100_000_000;
 /// What has ended waits so long for the NIC before its lane is cut.
-const LATE_NS: u64 = 50_000_000;
+const LATE_NS: u64 = 80_000_000;
+/// And so long in all: its completion is due 200 ms after its deadline.
+const LATEST_NS: u64 = 160_000_000;
+/// A lane whose reads may not be cut waits so long for them.
+const UNCUT_NS: u64 = 1_000_000_000;
 /// A slow lane may take this many times as long as its rate says.
 const SLOW: u64 = 4;
 /// No lane is taken for slower than this: the rate of one that had little to do is only
@@ -51,12 +56,23 @@ const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// Workers that may pass on what none of them has a lane for.
 pub const HOPS: u32 = 64;
 
-/// How far a lane that failed is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Fence {
-    /// The peer has not said that its end is cut.
-    Asked,
-    Done,
+/// A lane that failed while others serve its peer.
+pub struct Broken {
+    outcome: Outcome,
+    since: u64,
+    /// Our end is cut.
+    cut: bool,
+    /// The peer's is, as it said.
+    theirs_cut: bool,
+    /// The peer waits to hear of ours.
+    asked: bool,
+}
+
+impl Broken {
+    /// Nothing that was posted over the lane can land any more, on either side.
+    pub fn is_fenced(&self) -> bool {
+        self.cut && self.theirs_cut
+    }
 }
 
 /// A rail that reaches nobody for so long is down: a lane that was cut for another
@@ -114,7 +130,7 @@ impl Worker {
             }
         }
         for (r, lane) in failed {
-            self.lane_failed(r, lane, libc::ETIMEDOUT, 0, now);
+            self.give_up(r, lane);
         }
         suspects.extend(self.unanswered(now));
         for peer in suspects {
@@ -126,7 +142,7 @@ impl Worker {
 
     /// Completions of what has ended early wait until the NICs have given back what they
     /// had of it: nothing touches the caller's memory afterwards. A lane that does not
-    /// is cut; where that cannot be, the completion comes all the same.
+    /// is cut; where that cannot be, the completion comes all the same, in time.
     pub(super) fn release_late(&mut self, now: u64) {
         if self.core.table.late() == 0 {
             return;
@@ -136,8 +152,10 @@ impl Worker {
         for (r, work) in self.rails.iter_mut().enumerate() {
             for lane in work.lanes.iter_mut().flatten() {
                 let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
-                let cuts = work.rail.may_cut(lane.lane) && !lane.closing && lane.peer.has_other_lane(plan);
-                for flow in lane.flows.overdue(now, LATE_NS) {
+                let spared = !lane.closing && lane.peer.spares(plan, core.incarnation);
+                let cuts = work.rail.limits().cuts && spared;
+                let patience = if cuts { LATE_NS } else { LATEST_NS };
+                for flow in lane.flows.overdue(now, patience) {
                     if cuts {
                         stuck.push((r, lane.lane));
                         break;
@@ -147,7 +165,19 @@ impl Worker {
             }
         }
         for (r, lane) in stuck {
-            self.lane_failed(r, lane, libc::ETIMEDOUT, 0, now);
+            self.give_up(r, lane);
+        }
+    }
+
+    /// A lane stands still: others go on, if there are any.
+    fn give_up(&mut self, r: usize, lane: u32) {
+        let work = &self.rails[r];
+        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
+        let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
+        if of.peer.lose(plan) {
+            let rail = Some(plan.rail as u32);
+            let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
+            self.break_lane(r, lane, outcome, false);
         }
     }
 
@@ -176,34 +206,59 @@ impl Worker {
 
     // Cut.
 
-    /// Whether others may take over what a lane does.
-    pub(super) fn may_break(&self, (r, lane): (usize, u32), peer: &Peer, plan: Plan) -> bool {
-        self.rails[r].rail.may_cut(lane) && peer.state() == PeerState::Up && peer.has_other_lane(plan)
-    }
-
-    /// A lane has failed, and others go on. `told`: by the peer, whose end is cut.
-    pub(super) fn break_lane(&mut self, r: usize, lane: u32, outcome: Outcome, told: bool) {
+    /// A lane has failed, and others go on. `asked`: the peer says so, whose end is cut.
+    pub(super) fn break_lane(&mut self, r: usize, lane: u32, outcome: Outcome, asked: bool) {
+        let since = self.core.clock.now();
         let work = &mut self.rails[r];
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
         if of.lane != lane || of.closing {
             return;
         }
         of.closing = true;
-        of.fence = Some(if told { Fence::Done } else { Fence::Asked });
-        of.errno = outcome.provider_errno;
+        of.broken = Some(Broken { outcome, since, cut: false, theirs_cut: asked, asked });
         of.flows.suspend();
-        let peer = of.peer.clone();
-        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
-        work.rail.cut_lane(lane);
-        if let Some(lanes) = self.lanes_of.get_mut(place(peer.id)) {
+        let peer = of.peer.id;
+        if let Some(of) = work.rail.lane_mut(lane) {
+            of.state = LaneState::Down;
+        }
+        if let Some(lanes) = self.lanes_of.get_mut(place(peer)) {
             lanes.retain(|other| *other != (r, lane));
         }
         self.owing.retain(|other| *other != (r, lane));
-        self.tell_home(&peer, Command::LaneBroken { peer: peer.id, plan, outcome, told });
+        self.cut_broken(since);
+    }
+
+    /// Cuts the broken lanes that may be cut by now. The peer is asked to do so only
+    /// then: what its end sends us until it does must find ours as it was.
+    pub(super) fn cut_broken(&mut self, now: u64) {
+        let mut told = Vec::new();
+        for work in &mut self.rails {
+            let RailWork { rail, lanes, .. } = work;
+            for of in lanes.iter_mut().flatten() {
+                let Some(broken) = of.broken.as_mut().filter(|broken| !broken.cut) else { continue };
+                let (id, outcome) = (of.peer.id, broken.outcome);
+                if !rail.may_cut(of.lane) {
+                    if now.saturating_sub(broken.since) > UNCUT_NS {
+                        broken.since = now;
+                        told.push((of.peer.clone(), Command::EndPeer { peer: id, outcome }));
+                    }
+                    continue;
+                }
+                broken.cut = true;
+                rail.cut_lane(of.lane);
+                let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(of.lane) };
+                let asks = !broken.theirs_cut;
+                told.push((of.peer.clone(), Command::LaneBroken { peer: id, plan, outcome, asks }));
+                if broken.asked {
+                    told.push((of.peer.clone(), Command::LaneCut { peer: id, plan }));
+                }
+            }
+        }
+        told.into_iter().for_each(|(peer, command)| self.tell_home(&peer, command));
     }
 
     /// At the peer's home: one of its lanes is broken.
-    pub fn link_lane_broken(&mut self, peer: u64, plan: Plan, outcome: Outcome, told: bool, now: u64) {
+    pub fn link_lane_broken(&mut self, peer: u64, plan: Plan, outcome: Outcome, asks: bool, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         let why = error_text(outcome.provider_errno);
@@ -217,7 +272,7 @@ impl Worker {
         }
         link.fencing.push(plan);
         let told_early: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
-        if !told {
+        if asks {
             link.push(Out::new(Kind::Fence, numbers(&[plan.rail as u64, plan.remote_rail as u64])));
         }
         self.mark(peer);
@@ -231,36 +286,34 @@ impl Worker {
     /// The peer has cut its end of a lane. It `asks` that we cut ours, or answers that.
     pub fn cut(&mut self, peer: u64, plan: Plan, asks: bool) {
         let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else { return };
-        let mut found = None;
+        let Ok(found) = self.core.peers.get(peer) else { return };
         let work = &mut self.rails[r];
-        for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
-            if work.rail.remote_rail(of.lane) != plan.remote_rail {
-                continue;
-            }
-            match &mut of.fence {
-                Some(fence) => *fence = Fence::Done,
-                None if asks && !of.closing => found = Some(of.lane),
-                None => {}
-            }
-        }
-        let cuts = found.map_or(work.rail.limits().cuts, |lane| work.rail.may_cut(lane));
+        let cuts = work.rail.limits().cuts;
+        let mut lanes = work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer);
+        let lane = lanes.find(|of| {
+            work.rail.remote_rail(of.lane) == plan.remote_rail && (of.broken.is_some() || !of.closing)
+        });
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
             rail: Some(plan.rail as u32),
             ..Outcome::of(Status::PeerLost)
         };
-        if let Some(lane) = found.filter(|_| cuts) {
-            self.break_lane(r, lane, outcome, true);
-        }
-        if asks {
-            if let Ok(found) = self.core.peers.get(peer) {
-                let answer = match cuts {
-                    true => Command::LaneCut { peer, plan },
-                    // What the peer had sent may still land.
-                    false => Command::EndPeer { peer, outcome },
-                };
-                self.tell_home(&found, answer);
+        match lane.map(|of| (of.lane, &mut of.broken)) {
+            Some((_, Some(broken))) => {
+                broken.theirs_cut = true;
+                broken.asked |= asks;
+                if asks && broken.cut {
+                    self.tell_home(&found, Command::LaneCut { peer, plan });
+                }
             }
+            // What the peer had sent may still land.
+            Some(_) if asks && !cuts => self.tell_home(&found, Command::EndPeer { peer, outcome }),
+            Some((lane, None)) if asks => {
+                found.lose(plan);
+                self.break_lane(r, lane, outcome, true)
+            }
+            None if asks => self.tell_home(&found, Command::LaneCut { peer, plan }),
+            _ => {}
         }
         self.reap_closing();
     }
@@ -286,7 +339,8 @@ impl Worker {
     pub(super) fn finish_breaking(&mut self, r: usize, mut gone: LaneWork) {
         let rail = &self.rails[r].rail;
         let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(gone.lane) };
-        let (peer, errno) = (gone.peer.clone(), gone.errno);
+        let errno = gone.broken.as_ref().map_or(0, |broken| broken.outcome.provider_errno);
+        let peer = gone.peer.clone();
         for flow in gone.flows.take_suspended(&self.core.table) {
             self.give_away(flow, plan, errno);
         }
@@ -337,7 +391,7 @@ impl Worker {
         let core = self.core.clone();
         let slot = core.table.held_slot(id);
         let peer = core.held(id).and_then(|transfer| core.peers.get(transfer.view().peer()).ok());
-        let workers = peer.map_or(0, |peer| core.workers_for(id, &peer.lanes.lock()));
+        let workers = peer.map_or(0, |peer| core.workers_for(id, peer.lanes.lock().up()));
         let others = workers & !(1 << self.index);
         if others == 0 || hops == 0 || !Table::wanted(slot) {
             return self.left.push(core.table.leave(slot, 0));

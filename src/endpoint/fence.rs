@@ -171,7 +171,7 @@ impl Worker {
 /// Whether nothing of a lane is under way: what is not covered is covered first.
 fn is_at_rest(of: &LaneWork, rail: &mut Rail, now: u64) -> bool {
     let Some(lane) = rail.lane(of.lane) else { return true };
-    if lane.inflight_ops > 0 || of.fence.is_some() || of.flows.has_bundles() {
+    if lane.inflight_ops > 0 || of.broken.is_some() || of.flows.has_bundles() {
         return false;
     }
     if lane.uncovered > 0 && lane.state == LaneState::Up {

@@ -1,6 +1,6 @@
 //! The life of lanes: greeting, warming, failing, closing.
 
-use super::failover::Fence;
+use super::failover::Broken;
 use super::inbox::Command;
 use super::prove::{denial, Verdict};
 use super::worker::{LaneWork, Worker};
@@ -37,6 +37,14 @@ pub struct Greeting {
 impl Greeting {
     pub fn is_waiting(&self) -> bool {
         self.next_ns != u64::MAX
+    }
+
+    /// One has failed: true if there is no point in another.
+    fn failed(&mut self, now: u64, for_good: bool) -> bool {
+        self.failures += 1;
+        let gives_up = for_good || self.failures >= PATIENCE;
+        self.next_ns = if gives_up { u64::MAX } else { now + AGAIN_NS };
+        gives_up
     }
 
     /// False if it is known already.
@@ -106,8 +114,7 @@ impl Worker {
             closing: false,
             drain: Default::default(),
             held: 0,
-            fence: None,
-            errno: 0,
+            broken: None,
             looks: 0,
             probe_ns: 0,
         });
@@ -346,58 +353,47 @@ impl Worker {
         self.welcome_back((r, lane), &peer);
     }
 
-    /// An operation of a lane failed. A lane that greets tries again for a
-    /// while, where that can help; one that serves its peer takes it down.
+    /// An operation of a lane failed. A lane that greets tries again for a while, where
+    /// that can help; one that serves its peer leaves it to the others, or takes it down.
     pub fn lane_failed(&mut self, r: usize, lane: u32, errno: i32, provider_errno: i32, now: u64) {
         let work = &mut self.rails[r];
         let index = work.rail.index;
         let Some((state, remote_rail)) = work.rail.lane(lane).map(|l| (l.state, l.remote_rail)) else {
             return;
         };
-        let plan = Plan { rail: index, remote_rail };
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut).filter(|l| !l.closing)
-        else {
-            return;
-        };
-        let peer = of.peer.clone();
-        let for_good = !work.rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM);
+        let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
+        let Some(of) = of.filter(|of| !of.closing) else { return };
+        let (peer, plan) = (of.peer.clone(), Plan { rail: index, remote_rail });
         log::debug!(
             "rail {index}: {peer}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
             error_text(errno)
         );
-        let outcome = Outcome {
-            status: Status::PeerLost,
-            provider_errno: errno,
-            rail: Some(index as u32),
-            entry: None,
-        };
-        if state == LaneState::Up && peer.is_served_by(index) && self.may_break((r, lane), &peer, plan) {
-            return self.break_lane(r, lane, outcome, false);
-        }
-        let work = &mut self.rails[r];
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if matches!(state, LaneState::Up | LaneState::Down) && peer.is_served_by(index) {
-            peer.note_failure(outcome);
-        }
+        let rail = Some(index as u32);
+        let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
+        let serves = peer.is_served_by(index);
         match state {
             LaneState::Greeting | LaneState::Warming => {
-                of.greeting.failures += 1;
-                of.greeting.next_ns = now + AGAIN_NS;
-                if for_good || of.greeting.failures >= PATIENCE {
-                    of.greeting.next_ns = u64::MAX;
+                let reconnects = work.rail.limits().reconnects;
+                let for_good = !reconnects || matches!(errno, libc::EACCES | libc::EPERM);
+                if of.greeting.failed(now, for_good) {
                     self.say_failed(&peer, plan, errno);
                 }
+            }
+            LaneState::Up if serves && work.rail.limits().cuts && peer.lose(plan) => {
+                self.break_lane(r, lane, outcome, false)
             }
             LaneState::Up => {
                 of.flows.fail(&self.core.table, &mut self.left);
                 if let Some(l) = work.rail.lane_mut(lane) {
                     l.state = LaneState::Down;
                 }
-                if !peer.is_served_by(index) {
+                if !serves {
                     return self.say_failed(&peer, plan, errno);
                 }
+                peer.note_failure(outcome);
                 self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
             }
+            LaneState::Down if serves => peer.note_failure(outcome),
             LaneState::Down => {}
         }
     }
@@ -406,8 +402,8 @@ impl Worker {
     /// nothing new, and go when the fabric has given back what they have in flight.
     pub fn drop_lanes(&mut self, peer: u64, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
         for of in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
-            if of.peer.id == peer && of.fence.is_some() {
-                of.fence = None;
+            if of.peer.id == peer {
+                of.broken = None;
             }
         }
         self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
@@ -448,11 +444,11 @@ impl Worker {
             for place in &mut work.lanes {
                 let rail = &work.rail;
                 let empty = |lane: &mut LaneWork| {
-                    let at_rest = lane.closing && lane.fence != Some(Fence::Asked);
+                    let at_rest = lane.closing && lane.broken.as_ref().is_none_or(Broken::is_fenced);
                     at_rest && rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0)
                 };
                 let Some(mut gone) = place.take_if(empty) else { continue };
-                if gone.fence.is_some() {
+                if gone.broken.is_some() {
                     broken.push((r, gone));
                 } else {
                     gone.abandon(&mut work.rail, &self.core.table, &mut self.left);

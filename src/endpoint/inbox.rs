@@ -77,12 +77,12 @@ pub enum Command {
         peer: u64,
         plan: Plan,
     },
-    /// A lane that served failed, or the peer says that its end did (`told`): it is cut.
+    /// A lane that served failed, and is cut. The peer does not know (`asks`), or said so.
     LaneBroken {
         peer: u64,
         plan: Plan,
         outcome: Outcome,
-        told: bool,
+        asks: bool,
     },
     /// Nothing of it moves any more, on either side: it may greet again.
     LaneFenced {

@@ -43,7 +43,7 @@ impl Core {
         let Ok(peer) = self.peers.get(remote.peer) else {
             return self.abandon(id, Outcome::of(Status::PeerLost), now);
         };
-        let usable = workers(self, &peer.lanes.lock(), view);
+        let usable = workers(self, peer.lanes.lock().up(), view);
         match usable {
             0 => {
                 let join = Command::Join { peer: peer.id, id };

@@ -5,7 +5,7 @@
 //! `talk` that of links.
 
 use super::core::Core;
-use super::failover::{Fence, Health, HOPS};
+use super::failover::{Broken, Health, HOPS};
 use super::fence::QuiescingLanes;
 use super::inbox::{Command, RailRegistrations};
 use super::links::Leaving;
@@ -104,8 +104,7 @@ pub struct LaneWork {
     /// Fences of the peer that wait for it to come to rest.
     pub held: u32,
     /// It failed, and others go on.
-    pub fence: Option<Fence>,
-    pub errno: i32,
+    pub broken: Option<Broken>,
     /// How often it was seen to stand still, and when others were last asked.
     pub looks: u32,
     pub probe_ns: u64,
@@ -555,6 +554,7 @@ impl Worker {
         self.bring_lanes_back(now);
         self.tell_health(now);
         self.rails.iter_mut().for_each(|work| work.rail.park(now));
+        self.cut_broken(now);
         self.reap_closing();
     }
 
@@ -568,8 +568,8 @@ impl Worker {
             Command::DropLanes { peer, keep, ended } => self.drop_lanes(peer, keep, ended),
             Command::DrainLanes { peer } => self.drain_lanes(peer, now),
             Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
-            Command::LaneBroken { peer, plan, outcome, told } => {
-                self.link_lane_broken(peer, plan, outcome, told, now)
+            Command::LaneBroken { peer, plan, outcome, asks } => {
+                self.link_lane_broken(peer, plan, outcome, asks, now)
             }
             Command::LaneFenced { peer, plan } => self.link_lane_fenced(peer, plan, now),
             Command::Cut { peer, plan, asks } => self.cut(peer, plan, asks),

@@ -22,6 +22,7 @@ pub mod address;
 pub mod approach;
 pub mod channel;
 pub mod gone;
+pub mod lanes;
 pub mod link;
 pub mod secret;
 pub mod table;
@@ -32,6 +33,7 @@ use crate::status::Status;
 use crate::transfer::Outcome;
 use address::Address;
 use gone::Gone;
+use lanes::Serving;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
@@ -75,8 +77,8 @@ pub struct Peer {
     pub awaiting: AtomicU32,
     /// It went past a bound: it is dropped.
     pub breached: AtomicBool,
-    /// Lanes that are up, of the fabric that serves it.
-    pub lanes: Mutex<Vec<Plan>>,
+    /// Of the fabric that serves it.
+    pub lanes: Mutex<Serving>,
     pub lanes_up: AtomicU32,
     /// When something was last delivered over any of its lanes, as of its workers' ticks.
     pub moved_ns: AtomicU64,
@@ -199,9 +201,14 @@ impl Peer {
         *self.failure.lock()
     }
 
-    /// Another lane than this one serves it.
-    pub fn has_other_lane(&self, plan: Plan) -> bool {
-        self.lanes.lock().iter().any(|other| *other != plan)
+    /// Takes a lane out, if it is up and other lanes can take over what this one does.
+    pub fn lose(&self, plan: Plan) -> bool {
+        self.state() == PeerState::Up && self.lanes.lock().lose(plan)
+    }
+
+    /// Whether this lane may be cut where none has failed.
+    pub fn spares(&self, plan: Plan, own_incarnation: u64) -> bool {
+        self.lanes.lock().spares(plan, own_incarnation < self.address.incarnation)
     }
 
     pub fn info(&self) -> PeerInfo {

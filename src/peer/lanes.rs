@@ -1,0 +1,81 @@
+//! The lanes that serve a peer, as its workers and its home see them.
+
+use super::Plan;
+
+#[derive(Default)]
+pub struct Serving {
+    /// As its home knows.
+    up: Vec<Plan>,
+    /// Of these, what workers found broken: the home is about to hear of it.
+    broken: Vec<Plan>,
+}
+
+impl Serving {
+    pub fn up(&self) -> &[Plan] {
+        &self.up
+    }
+
+    pub fn set(&mut self, up: &[Plan]) {
+        self.up = up.to_vec();
+        self.broken.retain(|plan| up.contains(plan));
+    }
+
+    fn left(&self) -> impl Iterator<Item = &Plan> {
+        self.up.iter().filter(|plan| !self.broken.contains(plan))
+    }
+
+    /// Takes a lane out, if others are left.
+    pub fn lose(&mut self, plan: Plan) -> bool {
+        let others = self.left().any(|other| *other != plan);
+        if others && !self.broken.contains(&plan) {
+            self.broken.push(plan);
+        }
+        others
+    }
+
+    /// Whether this one is not the last to give up. Both sides agree on which is, or
+    /// each might keep one that the other cuts: by the rails of the side that is `first`.
+    pub fn spares(&self, plan: Plan, first: bool) -> bool {
+        let key = |plan: &Plan| match first {
+            true => (plan.rail, plan.remote_rail),
+            false => (plan.remote_rail, plan.rail),
+        };
+        self.left().any(|other| key(other) < key(&plan))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(rail: usize, remote_rail: usize) -> Plan {
+        Plan { rail, remote_rail }
+    }
+
+    #[test]
+    fn the_last_one_stays() {
+        let mut lanes = Serving::default();
+        assert!(!lanes.lose(plan(0, 0)), "none serves yet");
+        lanes.set(&[plan(0, 0), plan(1, 1)]);
+        assert!(lanes.lose(plan(0, 0)));
+        assert!(!lanes.lose(plan(1, 1)));
+        lanes.set(&[plan(1, 1)]);
+        lanes.set(&[plan(1, 1), plan(0, 0)]);
+        assert!(lanes.lose(plan(1, 1)), "the first has come back");
+    }
+
+    #[test]
+    fn both_sides_spare_all_but_the_same_one() {
+        let (mut ours, mut theirs) = (Serving::default(), Serving::default());
+        let up = [plan(0, 2), plan(1, 1), plan(2, 0)];
+        ours.set(&up);
+        theirs.set(&up.map(|of| plan(of.remote_rail, of.rail)));
+        for of in up {
+            let seen_there = plan(of.remote_rail, of.rail);
+            assert_eq!(ours.spares(of, true), theirs.spares(seen_there, false));
+        }
+        assert_eq!(up.map(|of| ours.spares(of, true)), [false, true, true]);
+        assert!(ours.lose(plan(0, 2)));
+        assert!(!ours.spares(plan(1, 1), true));
+    }
+}
