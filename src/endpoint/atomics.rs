@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::status::{Error, Result, Status};
 use crate::transfer::atomic::{self, Atomic, AtomicSpec, Request, WORD};
 use crate::transfer::completion::KIND_ATOMIC;
-use crate::transfer::table::{Body, Work};
+use crate::transfer::operation::{Body, Work};
 use crate::transfer::Outcome;
 
 /// Answers that may wait for the peer to take them.

@@ -10,7 +10,7 @@ use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, Raised, VALUE_MAX};
 use crate::transfer::expect::{Entry, Expecting};
 use crate::transfer::list::Raises;
-use crate::transfer::table::{Body, Counting, Work};
+use crate::transfer::operation::{Body, Counting, Work};
 use crate::transfer::{Direction, ExpectSpec, Outcome, Terms};
 use std::sync::Arc;
 

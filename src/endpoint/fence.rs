@@ -17,7 +17,7 @@ use crate::peer::PeerState;
 use crate::rail::{LaneState, Rail};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
-use crate::transfer::table::{Body, Work};
+use crate::transfer::operation::{Body, Work};
 use crate::transfer::{FenceSpec, Outcome};
 
 /// Fences of one peer that may be under way.

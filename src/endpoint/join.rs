@@ -8,8 +8,8 @@ use super::worker::Worker;
 use crate::peer::link::Link;
 use crate::peer::{pair, Plan};
 use crate::status::Status;
+use crate::transfer::operation::Move;
 use crate::transfer::shape::View;
-use crate::transfer::table::Move;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 

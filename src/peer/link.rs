@@ -7,7 +7,7 @@ use super::{Peer, Plan};
 use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
-use crate::transfer::table::Move;
+use crate::transfer::operation::Move;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 

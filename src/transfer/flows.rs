@@ -3,8 +3,9 @@
 
 use super::claims::split;
 use super::flow::{Flow, Share, Step};
+use super::operation::Move;
 use super::pack::{Landed, Packer};
-use super::table::{Left, Move, Slot, Table};
+use super::table::{Left, Slot, Table};
 use crate::rail::{Burst, Rail};
 use std::collections::VecDeque;
 

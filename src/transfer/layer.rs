@@ -2,8 +2,8 @@
 //! once for all its slices.
 
 use super::geometry::Slice;
+use super::operation::Move;
 use super::shape::View;
-use super::table::Move;
 use crate::fabric::{Immediate, Segment};
 use std::ffi::c_void;
 

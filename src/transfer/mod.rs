@@ -27,7 +27,7 @@
 //!    follows it, and one lane carries all, it is sent right behind the last post,
 //!    and the transfer ends when both have arrived. (A counter of pages is raised by
 //!    the immediates of their writes: `counters` has the target's end.)
-//! 7. **Publish** (`queue`). Whoever moves the slot from active to ended (the
+//! 7. **Publish** (`ending`, `queue`). Whoever moves the slot from active to ended (the
 //!    last flow, the acknowledgement, a deadline, a cancel, the loss of the
 //!    peer) writes the one completion. The slot is free again when every flow
 //!    has left it.
@@ -36,6 +36,7 @@ pub mod atomic;
 pub mod claims;
 pub mod completion;
 pub mod counters;
+mod ending;
 pub mod expect;
 pub mod flow;
 pub mod flows;
@@ -43,6 +44,7 @@ mod gate;
 pub mod geometry;
 mod layer;
 pub mod list;
+pub mod operation;
 pub mod pack;
 mod prefetch;
 pub mod queue;

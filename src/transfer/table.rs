@@ -6,23 +6,18 @@
 //! the one who takes the flows to zero knows whether everything has arrived. The
 //! slot is free again when flows and readers are both gone.
 
-use super::atomic::Atomic;
-use super::completion::Completion;
-use super::expect::Expecting;
-use super::gate::{Gate, Passing};
+use super::ending::Ending;
+use super::gate::Gate;
+use super::operation::{Body, Move, To};
 use super::prefetch;
 use super::queue::Queue;
-use super::shape::{Shape, View};
-use super::tally::{Ended, Tally};
-use super::whole::{Whole, ALONE, IN_PARTS};
-use super::{Direction, Outcome};
-use crate::fabric::{error_text, Immediate};
-use crate::memory::RemoteMemory;
-use crate::status::Status;
+use super::tally::Tally;
+use super::whole::{Whole, ALONE};
+use super::Outcome;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
 use std::cell::UnsafeCell;
-use std::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// The parts of `held`: 12 bits of flows, 12 of readers, 40 of slices.
@@ -41,146 +36,15 @@ pub const HEARD: u8 = 4;
 
 /// Phases of a slot, in the low byte of its state; above it the generation.
 const FREE: u64 = 0;
-const ACTIVE: u64 = 1;
-const ENDED: u64 = 2;
-
-/// What a transfer moves.
-pub struct Move {
-    pub direction: Direction,
-    /// Of the latency class.
-    pub urgent: bool,
-    pub shape: Shape,
-    pub slices: u64,
-    pub notify: Option<(u64, Box<[u8]>)>,
-    pub counting: Option<Counting>,
-}
-
-/// How a transfer raises a counter of its peer.
-#[derive(Clone, Copy)]
-pub struct Counting {
-    /// Names the counter.
-    pub immediate: Immediate,
-    /// By how much after the last byte; 0: by each page, with its bytes.
-    pub at_end: u64,
-}
-
-impl Move {
-    /// What each page raises: it is posted in one piece.
-    #[inline]
-    pub fn page_immediate(&self) -> Option<Immediate> {
-        self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
-    }
-
-    /// Some of its posts carry an immediate.
-    #[inline]
-    pub fn is_counted(&self) -> bool {
-        match self.view() {
-            View::Pages(_) => self.page_immediate().is_some(),
-            View::List(_, part) => part.is_counted(self.direction),
-        }
-    }
-
-    /// The peer hears of it after the last byte.
-    pub fn is_announced(&self) -> bool {
-        let counted = self.counting.is_some_and(|counting| counting.at_end > 0);
-        self.notify.is_some() || counted || self.view().announces(self.direction)
-    }
-
-    /// The counters that are raised after the last byte, and by how much.
-    pub fn raises(&self) -> Vec<(Immediate, u64)> {
-        let mut raises: Vec<(Immediate, u64)> = Vec::new();
-        if let Some(Counting { immediate, at_end: by @ 1.. }) = self.counting {
-            raises.push((immediate, by));
-        }
-        if let View::List(_, part) = self.view() {
-            for immediate in part.announced(self.direction) {
-                match raises.last_mut().filter(|(last, _)| *last == immediate) {
-                    Some((_, by)) => *by += 1,
-                    None => raises.push((immediate, 1)),
-                }
-            }
-        }
-        raises
-    }
-
-    #[inline]
-    pub fn view(&self) -> View<'_> {
-        self.shape.view()
-    }
-}
-
-/// What does not change while a slot is held.
-pub struct Body {
-    /// Of its completion.
-    pub kind: i32,
-    pub to: To,
-    pub user_data: u64,
-    pub peer: u64,
-    pub submit_ns: u64,
-    pub bytes: u64,
-    pub work: Work,
-}
-
-/// Where a completion goes.
-pub enum To {
-    /// There is none: of parts that only the whole tells of, or a whole whose parts tell
-    /// for themselves.
-    Nowhere,
-    /// The endpoint's own queue: nothing is counted for it.
-    Own,
-    Queue(Arc<Queue>),
-}
-
-/// What an operation is at.
-pub enum Work {
-    Send,
-    Fence,
-    Transfer(Move),
-    /// It has parts, which are operations of their own.
-    Parts,
-    Atomic(Atomic),
-    /// It leaves the counters that it waits for when the slot is free.
-    Expect {
-        _until: Expecting,
-    },
-}
-
-impl Body {
-    #[inline]
-    pub fn transfer(&self) -> Option<&Move> {
-        match &self.work {
-            Work::Transfer(transfer) => Some(transfer),
-            _ => None,
-        }
-    }
-
-    fn tells(&self) -> bool {
-        !matches!(self.to, To::Nowhere)
-    }
-
-    pub fn atomic(&self) -> Option<&Atomic> {
-        match &self.work {
-            Work::Atomic(atomic) => Some(atomic),
-            _ => None,
-        }
-    }
-
-    /// How it ends if that is because of a remote memory; `None` if it does not use it.
-    fn if_using(&self, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
-        if self.atomic().is_some_and(|atomic| Arc::ptr_eq(&atomic.remote, remote)) {
-            return Some(outcome);
-        }
-        let view = self.transfer().map(Move::view).filter(|view| view.uses(remote))?;
-        Some(Outcome { entry: view.entry_of(remote), ..outcome })
-    }
-}
+pub(super) const ACTIVE: u64 = 1;
+pub(super) const ENDED: u64 = 2;
 
 pub struct Slot {
-    index: u32,
+    pub(super) index: u32,
     /// `generation << 8 | phase`.
-    state: AtomicU64,
+    pub(super) state: AtomicU64,
     pub(super) deadline: AtomicU64,
-    peer: AtomicU64,
+    pub(super) peer: AtomicU64,
     next_free: AtomicU32,
     body: UnsafeCell<Option<Body>>,
     /// The next slice that nobody has claimed.
@@ -188,31 +52,17 @@ pub struct Slot {
     held: CachePadded<AtomicU64>,
     pub first_post: AtomicU64,
     /// Of a transfer that its peer heard of early: what has happened since.
-    early: AtomicU8,
+    pub(super) early: AtomicU8,
     /// Flows that NICs may be at work for.
-    carried: AtomicU32,
-    late: AtomicU8,
+    pub(super) carried: AtomicU32,
+    pub(super) late: AtomicU8,
     /// How an operation ended while NICs were at work for it (`late`).
-    ending: UnsafeCell<Option<Ending>>,
+    pub(super) ending: UnsafeCell<Option<Ending>>,
     pub(super) whole: Whole,
 }
 
-/// Of `Slot::late`: its completion waits for the NICs; somebody publishes it.
-const WAITS: u8 = 1;
-const PUBLISHED: u8 = 2;
-
-/// What a completion will say.
-#[derive(Clone, Copy)]
-struct Ending {
-    outcome: Outcome,
-    /// Who it names, if not the body's.
-    peer: Option<u64>,
-    value: u64,
-    now: u64,
-}
-
 // SAFETY: `ending` is written by the one who ended the operation, and read by the one who takes
-// `late` from `WAITS`. `body` is written only by the one who took the slot (before its id is known to anyone)
+// `late` (`ending`). `body` is written only by the one who took the slot (before its id is known to anyone)
 // and by the last holder; holders only read it.
 unsafe impl Sync for Slot {}
 // SAFETY: all parts can move between threads.
@@ -235,24 +85,24 @@ pub enum Left {
 
 pub struct Table {
     /// The endpoint's own.
-    queue: Arc<Queue>,
+    pub(super) queue: Arc<Queue>,
     first: u64,
     chunks: Box<[OnceCell<Box<[Slot]>>]>,
     capacity: usize,
     /// Slots that were ever used; those below may be scanned.
-    used: AtomicUsize,
+    pub(super) used: AtomicUsize,
     /// Free slots, last in first out: `tag << 32 | index + 1`.
     free: CachePadded<AtomicU64>,
     /// No deadline is earlier than this.
-    next_deadline: CachePadded<AtomicU64>,
+    pub(super) next_deadline: CachePadded<AtomicU64>,
     /// Operations that have ended, and whose completions wait for NICs.
-    waiting: CachePadded<AtomicU64>,
+    pub(super) waiting: CachePadded<AtomicU64>,
     pub tally: Tally,
     /// Who ends an operation passes it until the completion is in its queue.
-    gate: Gate,
+    pub(super) gate: Gate,
 }
 
-fn index_of(id: u64) -> usize {
+pub(super) fn index_of(id: u64) -> usize {
     (id & 0xffff_ffff) as usize
 }
 
@@ -274,7 +124,7 @@ impl Table {
         }
     }
 
-    fn slot(&self, index: usize) -> Option<&Slot> {
+    pub(super) fn slot(&self, index: usize) -> Option<&Slot> {
         self.chunks.get(index / CHUNK)?.get().map(|chunk| &chunk[index % CHUNK])
     }
 
@@ -516,57 +366,6 @@ impl Table {
         slot.state.load(Ordering::Acquire) >> 8 << 32 | slot.index as u64
     }
 
-    /// A flow is with a lane from now on: NICs may work for it. False: nobody wants it
-    /// any more.
-    pub fn carry(&self, slot: &Slot) -> bool {
-        slot.carried.fetch_add(1, Ordering::SeqCst);
-        // Who ended it before has not seen this; who ends it after waits.
-        slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE
-    }
-
-    /// No NIC works for a flow any more. It leaves, or goes to another lane.
-    pub fn put_down(&self, slot: &Slot) {
-        if slot.carried.fetch_sub(1, Ordering::SeqCst) == 1 && slot.late.load(Ordering::SeqCst) == WAITS {
-            self.publish_late(slot);
-        }
-    }
-
-    /// Whether an operation has ended, and its completion waits for NICs.
-    pub fn is_late(slot: &Slot) -> bool {
-        slot.late.load(Ordering::Relaxed) == WAITS
-    }
-
-    /// How many there are of these.
-    pub fn late(&self) -> u64 {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Whether any of a peer's is one of them.
-    pub fn has_late(&self, peer: u64) -> bool {
-        let slots = 0..self.used.load(Ordering::Acquire);
-        self.late() != 0
-            && slots.filter_map(|index| self.slot(index)).any(|slot| {
-                slot.late.load(Ordering::SeqCst) == WAITS && slot.peer.load(Ordering::Relaxed) == peer
-            })
-    }
-
-    /// Publishes the completion of an operation that has ended, unless somebody has.
-    /// The caller holds the slot.
-    pub fn publish_late(&self, slot: &Slot) {
-        let taken = slot.late.compare_exchange(WAITS, PUBLISHED, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        if !taken {
-            return;
-        }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: written before `late` was, and taken by us alone.
-        if let Some(ending) = unsafe { (*slot.ending.get()).take() } {
-            let passing = self.gate.pass();
-            let published = self.publish(slot, &ending);
-            drop(passing);
-            published.explain();
-        }
-    }
-
     /// A flow leaves, with the slices that arrived through it.
     pub fn leave(&self, slot: &Slot, arrived: u64) -> Left {
         let id = self.id_of(slot);
@@ -596,259 +395,6 @@ impl Table {
         let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & GENERATIONS;
         slot.state.store(generation.max(1) << 8 | FREE, Ordering::Release);
         self.push_free(slot);
-    }
-
-    /// The slot of an operation that was active, and that the caller has ended.
-    fn take_end(&self, id: u64) -> Option<&Slot> {
-        let slot = self.slot(index_of(id))?;
-        let active = (id >> 32) << 8 | ACTIVE;
-        let ended = (id >> 32) << 8 | ENDED;
-        let won = slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        won.then_some(slot)
-    }
-
-    /// Ends an operation that was never accepted, without a completion; false if it
-    /// has ended with one.
-    pub fn take_back(&self, id: u64) -> bool {
-        let Some(slot) = self.take_end(id) else { return false };
-        // SAFETY: the operation's own hold is ours now, until we release it.
-        let body = unsafe { self.body(slot) };
-        let tells = body.tells();
-        match &body.to {
-            To::Nowhere => {}
-            To::Own => self.queue.unreserve(1),
-            To::Queue(queue) => queue.unreserve(1),
-        }
-        let kind = body.kind;
-        self.release(slot);
-        if tells {
-            self.tally.taken_back(kind);
-        }
-        true
-    }
-
-    /// Ends an operation with its one completion; false if it ended before.
-    pub fn end(&self, id: u64, outcome: Outcome, now: u64) -> bool {
-        self.end_as(id, outcome, (None, 0), now)
-    }
-
-    /// As `end`; the completion has a value.
-    pub fn end_with_value(&self, id: u64, outcome: Outcome, value: u64, now: u64) -> bool {
-        self.end_as(id, outcome, (None, value), now)
-    }
-
-    /// As `end`. `peer`: who the completion names, if not the body's.
-    pub(super) fn end_as(
-        &self,
-        id: u64,
-        outcome: Outcome,
-        (peer, value): (Option<u64>, u64),
-        now: u64,
-    ) -> bool {
-        let passing = self.gate.pass();
-        let Some(slot) = self.take_end(id) else { return false };
-        let ending = Ending { outcome, peer, value, now };
-        if outcome.status != Status::Ok && slot.carried.load(Ordering::SeqCst) != 0 {
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: only who ended it writes, and nobody reads before `late` says so.
-            unsafe { *slot.ending.get() = Some(ending) };
-            slot.late.store(WAITS, Ordering::SeqCst);
-            drop(passing);
-            if slot.carried.load(Ordering::SeqCst) == 0 {
-                self.publish_late(slot);
-            }
-            return true;
-        }
-        let published = self.publish(slot, &ending);
-        // First: nobody waits for what the host program does with a line of the log.
-        drop(passing);
-        published.explain();
-        true
-    }
-
-    /// Publishes the completion of an operation that has ended.
-    fn publish(&self, slot: &Slot, ending: &Ending) -> Published {
-        let &Ending { outcome, peer, value, now } = ending;
-        let id = self.id_of(slot);
-        // SAFETY: the operation's own hold is ours now, until we release it.
-        let body = unsafe { self.body(slot) };
-        let outcome = self.with_entry(body, outcome);
-        // A worker's time is that of the beginning of its pass, and workers' passes overlap.
-        let first_post = match slot.first_post.load(Ordering::Relaxed) {
-            0 => 0,
-            posted => posted.max(body.submit_ns),
-        };
-        let now = now.max(body.submit_ns).max(first_post);
-        let whole = Some(slot.whole.of.load(Ordering::Relaxed)).filter(|of| !matches!(*of, ALONE | IN_PARTS));
-        let mut completion = Completion::new(body.kind, outcome, peer.unwrap_or(body.peer), now);
-        completion.transfer = whole.unwrap_or(id);
-        completion.user_data = body.user_data;
-        completion.value = value;
-        completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
-        completion.submit_ns = body.submit_ns;
-        completion.first_post_ns = first_post;
-        self.count(body, &completion, outcome.status);
-        let other = if let To::Queue(queue) = &body.to { Some(queue.clone()) } else { None };
-        let (tells, deadline) = (body.tells(), slot.deadline.load(Ordering::Relaxed));
-        // First: whoever polls the completion may give the memory back at once.
-        self.release(slot);
-        if tells {
-            self.tally.over();
-        }
-        if let Some(whole) = whole {
-            // Before its own completion: who has polled the last one finds all of it gone.
-            self.part_ended(whole, outcome, (completion.peer, first_post), now);
-        }
-        if tells {
-            other.as_ref().unwrap_or(&self.queue).publish(completion);
-        }
-        Published { completion, outcome, deadline }
-    }
-
-    /// Holds up `await_publication` until it is dropped.
-    pub fn pass(&self) -> Passing<'_> {
-        self.gate.pass()
-    }
-
-    /// Returns when the completions of all that has ended are in their queues.
-    pub fn await_publication(&self) {
-        self.gate.wait();
-    }
-
-    fn count(&self, body: &Body, completion: &Completion, status: Status) {
-        if body.tells() {
-            self.tally.ended(&Ended {
-                kind: completion.kind,
-                status,
-                bytes: completion.bytes,
-                took_ns: completion.done_ns - body.submit_ns,
-            });
-        }
-        // A whole's parts have told their peers.
-        let notifies = body.transfer().is_some_and(|transfer| transfer.notify.is_some());
-        if notifies && status == Status::Ok {
-            self.tally.notified();
-        }
-    }
-
-    /// Of a list that failed: the entry, unless that is known already.
-    fn with_entry(&self, body: &Body, outcome: Outcome) -> Outcome {
-        if outcome.status == Status::Ok || outcome.entry.is_some() {
-            return outcome;
-        }
-        Outcome { entry: body.transfer().and_then(|t| t.view().first_entry()), ..outcome }
-    }
-
-    /// Whether it is an operation with parts, which has not ended.
-    pub(super) fn is_in_parts(&self, id: u64) -> bool {
-        self.slot(index_of(id)).is_some_and(|slot| slot.whole.of.load(Ordering::Relaxed) == IN_PARTS)
-            && self.is_active(id)
-    }
-
-    /// Ends the parts of an operation, and so the operation; false if all had ended.
-    pub(super) fn end_parts(&self, whole: u64, outcome: Outcome, now: u64) -> bool {
-        self.end_where(|slot, _| slot.whole.of.load(Ordering::Relaxed) == whole, outcome, now)
-    }
-
-    /// Ends all active operations that `which` (slot, id) chooses; whether there was
-    /// any. Those with parts end with these.
-    fn end_where(&self, which: impl Fn(&Slot, u64) -> bool, outcome: Outcome, now: u64) -> bool {
-        let mut any = false;
-        fence(Ordering::SeqCst);
-        for index in 0..self.used.load(Ordering::Acquire) {
-            let Some(slot) = self.slot(index) else { continue };
-            let state = slot.state.load(Ordering::SeqCst);
-            let id = state >> 8 << 32 | index as u64;
-            let alone = slot.whole.of.load(Ordering::Relaxed) != IN_PARTS;
-            if state & 0xff == ACTIVE && alone && which(slot, id) {
-                any |= self.end(id, outcome, now);
-            }
-        }
-        any
-    }
-
-    pub fn end_all(&self, outcome: Outcome, now: u64) {
-        self.end_where(|_, _| true, outcome, now);
-    }
-
-    pub fn end_of_peer(&self, peer: u64, outcome: Outcome, now: u64) {
-        self.end_where(|slot, _| slot.peer.load(Ordering::Relaxed) == peer, outcome, now);
-    }
-
-    /// Ends the transfers that use a remote memory.
-    pub fn end_of_remote(&self, remote: &Arc<RemoteMemory>, outcome: Outcome, now: u64) {
-        fence(Ordering::SeqCst);
-        for index in 0..self.used.load(Ordering::Acquire) {
-            let Some(slot) = self.slot(index) else { continue };
-            if slot.peer.load(Ordering::Relaxed) != remote.peer {
-                continue;
-            }
-            let id = slot.state.load(Ordering::SeqCst) >> 8 << 32 | index as u64;
-            let Some(slot) = self.read(id) else { continue };
-            // SAFETY: held as a reader.
-            let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);
-            self.release(slot);
-            if let Some(outcome) = outcome {
-                self.end(id, outcome, now);
-            }
-        }
-    }
-
-    /// Ends what is past its deadline. Cheap until the earliest one has passed:
-    /// with long deadlines and short transfers the table is scanned about once
-    /// in a deadline.
-    pub fn expire(&self, now: u64) {
-        if now < self.next_deadline.load(Ordering::Relaxed) {
-            return;
-        }
-        self.next_deadline.store(u64::MAX, Ordering::SeqCst);
-        let late = |slot: &Slot, _| slot.deadline.load(Ordering::Relaxed) <= now;
-        self.end_where(late, Outcome::of(Status::TimedOut), now);
-        let mut earliest = u64::MAX;
-        for index in 0..self.used.load(Ordering::Acquire) {
-            if let Some(slot) = self.slot(index) {
-                if slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE {
-                    earliest = earliest.min(slot.deadline.load(Ordering::Relaxed));
-                }
-            }
-        }
-        self.next_deadline.fetch_min(earliest, Ordering::SeqCst);
-    }
-}
-
-/// A completion that is in its queue.
-struct Published {
-    completion: Completion,
-    outcome: Outcome,
-    deadline: u64,
-}
-
-impl Published {
-    /// Says why an operation failed: what its completion has no room for.
-    fn explain(&self) {
-        let &Published { completion, outcome, deadline } = self;
-        let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };
-        if outcome.status == Status::Ok || !log::log_enabled!(level) {
-            return;
-        }
-        let Completion { transfer, peer, submit_ns, .. } = completion;
-        let mut why = Status::text_of(completion.status).to_string_lossy();
-        if outcome.status == Status::TimedOut && deadline != u64::MAX {
-            why = format!("{why}, {} ns after the submission", deadline.saturating_sub(submit_ns)).into();
-        }
-        match (outcome.rail, outcome.provider_errno) {
-            (_, 0) => log::debug!("operation {transfer:#x} with peer {peer:#x}: {why}"),
-            (Some(rail), errno) => log::info!(
-                "operation {transfer:#x} with peer {peer:#x}: {why}; rail {rail}: {} ({errno})",
-                error_text(errno)
-            ),
-            (None, errno) => {
-                log::info!(
-                    "operation {transfer:#x} with peer {peer:#x}: {why}: {} ({errno})",
-                    error_text(errno)
-                )
-            }
-        }
     }
 }
 

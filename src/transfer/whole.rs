@@ -1,7 +1,8 @@
 //! An operation in parts: a list over several peers. Each part is an operation of
 //! its own, with its own deadline; the whole ends when the last of them has.
 
-use super::table::{Body, Slot, Table};
+use super::operation::Body;
+use super::table::{Slot, Table};
 use super::Outcome;
 use crate::status::Status;
 use parking_lot::Mutex;

@@ -1,0 +1,141 @@
+//! What an operation is: what does not change while it is under way.
+
+use super::atomic::Atomic;
+use super::expect::Expecting;
+use super::queue::Queue;
+use super::shape::{Shape, View};
+use super::{Direction, Outcome};
+use crate::fabric::Immediate;
+use crate::memory::RemoteMemory;
+use std::sync::Arc;
+
+/// What a transfer moves.
+pub struct Move {
+    pub direction: Direction,
+    /// Of the latency class.
+    pub urgent: bool,
+    pub shape: Shape,
+    pub slices: u64,
+    pub notify: Option<(u64, Box<[u8]>)>,
+    pub counting: Option<Counting>,
+}
+
+/// How a transfer raises a counter of its peer.
+#[derive(Clone, Copy)]
+pub struct Counting {
+    /// Names the counter.
+    pub immediate: Immediate,
+    /// By how much after the last byte; 0: by each page, with its bytes.
+    pub at_end: u64,
+}
+
+impl Move {
+    /// What each page raises: it is posted in one piece.
+    #[inline]
+    pub fn page_immediate(&self) -> Option<Immediate> {
+        self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
+    }
+
+    /// Some of its posts carry an immediate.
+    #[inline]
+    pub fn is_counted(&self) -> bool {
+        match self.view() {
+            View::Pages(_) => self.page_immediate().is_some(),
+            View::List(_, part) => part.is_counted(self.direction),
+        }
+    }
+
+    /// The peer hears of it after the last byte.
+    pub fn is_announced(&self) -> bool {
+        let counted = self.counting.is_some_and(|counting| counting.at_end > 0);
+        self.notify.is_some() || counted || self.view().announces(self.direction)
+    }
+
+    /// The counters that are raised after the last byte, and by how much.
+    pub fn raises(&self) -> Vec<(Immediate, u64)> {
+        let mut raises: Vec<(Immediate, u64)> = Vec::new();
+        if let Some(Counting { immediate, at_end: by @ 1.. }) = self.counting {
+            raises.push((immediate, by));
+        }
+        if let View::List(_, part) = self.view() {
+            for immediate in part.announced(self.direction) {
+                match raises.last_mut().filter(|(last, _)| *last == immediate) {
+                    Some((_, by)) => *by += 1,
+                    None => raises.push((immediate, 1)),
+                }
+            }
+        }
+        raises
+    }
+
+    #[inline]
+    pub fn view(&self) -> View<'_> {
+        self.shape.view()
+    }
+}
+
+/// What does not change while a slot is held.
+pub struct Body {
+    /// Of its completion.
+    pub kind: i32,
+    pub to: To,
+    pub user_data: u64,
+    pub peer: u64,
+    pub submit_ns: u64,
+    pub bytes: u64,
+    pub work: Work,
+}
+
+/// Where a completion goes.
+pub enum To {
+    /// There is none: of parts that only the whole tells of, or a whole whose parts tell
+    /// for themselves.
+    Nowhere,
+    /// The endpoint's own queue: nothing is counted for it.
+    Own,
+    Queue(Arc<Queue>),
+}
+
+/// What an operation is at.
+pub enum Work {
+    Send,
+    Fence,
+    Transfer(Move),
+    /// It has parts, which are operations of their own.
+    Parts,
+    Atomic(Atomic),
+    /// It leaves the counters that it waits for when the slot is free.
+    Expect {
+        _until: Expecting,
+    },
+}
+
+impl Body {
+    #[inline]
+    pub fn transfer(&self) -> Option<&Move> {
+        match &self.work {
+            Work::Transfer(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    pub(super) fn tells(&self) -> bool {
+        !matches!(self.to, To::Nowhere)
+    }
+
+    pub fn atomic(&self) -> Option<&Atomic> {
+        match &self.work {
+            Work::Atomic(atomic) => Some(atomic),
+            _ => None,
+        }
+    }
+
+    /// How it ends if that is because of a remote memory; `None` if it does not use it.
+    pub(super) fn if_using(&self, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
+        if self.atomic().is_some_and(|atomic| Arc::ptr_eq(&atomic.remote, remote)) {
+            return Some(outcome);
+        }
+        let view = self.transfer().map(Move::view).filter(|view| view.uses(remote))?;
+        Some(Outcome { entry: view.entry_of(remote), ..outcome })
+    }
+}
