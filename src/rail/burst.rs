@@ -180,6 +180,89 @@ impl Burst<'_> {
         posted
     }
 
+    /// The same for a run of slices, one post for each, all of the same length: how many
+    /// were posted, and what became of the next. `rma.delivered` and `rma.more` are for the
+    /// last one.
+    ///
+    /// # Safety
+    /// As `post`.
+    #[inline]
+    pub unsafe fn post_each(&mut self, rma: Rma<'_>, tag: Tag) -> (u32, Posted) {
+        let covers = !rma.read && self.limits.delivery == Delivery::Covers;
+        let enough = self.window(false) / COVERS;
+        let mut left = rma.segments;
+        let mut posted = 0;
+        while !left.is_empty() {
+            let free = self.free_ops.len();
+            if free == 0 {
+                return (posted, Posted::Again);
+            }
+            let mut part = Rma { delivered: self.limits.delivery == Delivery::Each, ..rma };
+            let mut count = left.len().min(free);
+            if covers {
+                // Up to the one that covers those before it.
+                let until = enough.saturating_sub(self.lane.uncovered).div_ceil(tag.len).max(1) as usize;
+                part.delivered = until <= count || rma.delivered && count == left.len();
+                count = count.min(until);
+            }
+            (part.segments, left) = left.split_at(count);
+            part.more = rma.more || !left.is_empty();
+            // SAFETY: as the caller promised.
+            let (done, outcome) = unsafe { self.post_part(part, tag, covers) };
+            posted += done as u32;
+            if outcome != Posted::Yes {
+                return (posted, outcome);
+            }
+        }
+        (posted, Posted::Yes)
+    }
+
+    /// One for each segment; of `covers`, the last may cover them all.
+    #[inline]
+    unsafe fn post_part(&mut self, rma: Rma<'_>, mut tag: Tag, covers: bool) -> (usize, Posted) {
+        let (count, len) = (rma.segments.len(), tag.len);
+        let from = self.free_ops.len() - count;
+        let ops = &self.free_ops[from..];
+        let covered = if rma.delivered { self.lane.uncovered + count as u64 * len } else { 0 };
+        tag.lane = self.number;
+        tag.read = rma.read;
+        tag.bytes = if covers { 0 } else { len };
+        let tells = !covers || rma.delivered;
+        let sampled = tells && self.lane.begin_sample(self.now);
+        for op in ops {
+            // SAFETY: a free op is ours alone.
+            unsafe { (**op).tag = tag };
+        }
+        // Who says first what was delivered is the sample.
+        let telling = if covers { ops[count - 1] } else { ops[0] };
+        // SAFETY: as above.
+        unsafe {
+            (*telling).tag.sampled = sampled;
+            (*telling).tag.bytes = if covers { covered } else { len };
+        }
+        // SAFETY: an op begins with its scratch, and stays in place until it is reaped; the ranges
+        // as the caller promised.
+        let (done, outcome) = unsafe {
+            let scratches = std::slice::from_raw_parts(ops.as_ptr().cast(), count);
+            self.nic.rma_each(&rma, self.lane.route, scratches)
+        };
+        self.ops += done as u32;
+        self.bytes += done as u64 * len;
+        if outcome != Posted::Yes {
+            self.free_ops.drain(from..from + done);
+            self.lane.uncovered += if covers { done as u64 * len } else { 0 };
+            self.more |= done > 0;
+            return (done, self.not_posted(outcome, 0, sampled && (covers || done == 0)));
+        }
+        self.free_ops.truncate(from);
+        self.more = rma.more;
+        if covers {
+            self.lane.covering += covered;
+            self.lane.uncovered = if rma.delivered { 0 } else { self.lane.uncovered + count as u64 * len };
+        }
+        (count, outcome)
+    }
+
     #[cold]
     fn not_posted(&mut self, posted: Posted, covers: u64, sampled: bool) -> Posted {
         self.lane.covering -= covers;

@@ -20,6 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const CLAIM_MAX: u64 = 256;
 /// Segments of one post at most.
 pub const VECTOR: usize = 16;
+/// Whole pages that are posted at one go.
+const RUN: usize = 32;
 /// Bytes that segments are added up to.
 const VECTOR_LEN: u64 = 256 << 10;
 /// So many times the time that a transfer would take must be left when it begins: more
@@ -234,11 +236,12 @@ impl Flow {
         std::mem::take(&mut self.early)
     }
 
-    /// Whether its turn is over; then the next one begins.
+    /// Whether its turn is over; then the next one begins, with what was left of it: a few
+    /// posts are not worth a turn of their own.
     pub fn end_turn(&mut self) -> bool {
-        let over = self.turn == 0;
+        let over = self.turn < TURN / 4;
         if over {
-            self.turn = TURN;
+            self.turn += TURN;
         }
         over
     }
@@ -459,48 +462,41 @@ impl Flow {
         let len = geometry.slice_len();
         let Layer { descriptor, key, immediate, .. } = self.layer;
         let (work, credits) = self.work(burst);
-        let run = run.min(credits.into());
+        let run = run.min(credits.into()).min(RUN as u64);
         let tag = Tag { len, ..Tag::new(work, 0, index, 1) };
-        let mut segment = Segment::default();
-        let mut posted = 0;
-        let mut outcome = Step::Posted;
-        for page in geometry.each_whole_page(self.at, run) {
-            segment = self.layer.segment(&page);
-            let rma = Rma {
-                read,
-                segments: std::slice::from_ref(&segment),
-                descriptor,
-                key,
-                delivered: self.next + posted + 1 == geometry.slices,
-                immediate,
-                more: posted + 1 < run,
-            };
-            // SAFETY: as in `post`.
-            match unsafe { burst.post(rma, len, tag) } {
-                Posted::Yes => posted += 1,
-                Posted::Again => {
-                    outcome = Step::Full;
-                    break;
-                }
-                Posted::Failed(errno) => {
-                    outcome = Step::Failed(errno);
-                    break;
-                }
-            }
+        let mut segments = [Segment::default(); RUN];
+        for (segment, page) in segments.iter_mut().zip(geometry.each_whole_page(self.at, run)) {
+            *segment = self.layer.segment(&page);
         }
+        let rma = Rma {
+            read,
+            segments: &segments[..run as usize],
+            descriptor,
+            key,
+            delivered: self.next + run == geometry.slices,
+            immediate,
+            more: false,
+        };
+        // SAFETY: as in `post`.
+        let (posted, outcome) = unsafe { burst.post_each(rma, tag) };
         if immediate.is_some() {
-            burst.spend(posted as u32);
+            burst.spend(posted);
         }
         if posted > 0 && !read {
             self.uncovered = burst.lane.uncovered > 0;
-            self.last = (segment, descriptor, key);
+            self.last = (segments[posted as usize - 1], descriptor, key);
         }
+        *budget -= posted;
+        self.claims.posted(posted);
+        let posted = u64::from(posted);
         self.next += posted;
         self.at = geometry.after_pages(self.at, posted);
-        self.claims.posted(posted as u32);
         self.turn = self.turn.saturating_sub(posted * len);
-        *budget -= posted as u32;
-        outcome
+        match outcome {
+            Posted::Yes => Step::Posted,
+            Posted::Again => Step::Full,
+            Posted::Failed(errno) => Step::Failed(errno),
+        }
     }
 
     /// What the next post is for, and how many there may be.

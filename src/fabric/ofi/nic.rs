@@ -282,6 +282,13 @@ fn connects(provider: &str) -> bool {
     provider.ends_with(";ofi_rxm") || simulated.iter().any(|name| provider.starts_with(name))
 }
 
+#[inline]
+fn flags(rma: &Rma<'_>, delivered: bool, more: bool) -> u64 {
+    let when = |on, flag| if on { flag } else { 0 };
+    let of_write = when(delivered, FI_DELIVERY_COMPLETE) | when(rma.immediate.is_some(), FI_REMOTE_CQ_DATA);
+    FI_COMPLETION | when(more, FI_MORE) | when(!rma.read, of_write)
+}
+
 fn posted(rc: isize) -> Posted {
     match rc {
         0 => Posted::Yes,
@@ -410,6 +417,54 @@ impl Nic for OfiNic {
         }
     }
 
+    #[inline]
+    unsafe fn rma_each(
+        &mut self,
+        rma: &Rma<'_>,
+        route: Route,
+        scratches: &[*mut Scratch],
+    ) -> (usize, Posted) {
+        let (mut local, mut remote, mut descriptor) = (
+            libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 },
+            fi_rma_iov { addr: 0, len: 0, key: rma.key },
+            rma.descriptor,
+        );
+        let (local, remote) = (&raw mut local, &raw mut remote);
+        let mut message = fi_msg_rma {
+            msg_iov: local,
+            desc: &mut descriptor,
+            iov_count: 1,
+            addr: route,
+            rma_iov: remote,
+            rma_iov_count: 1,
+            context: ptr::null_mut(),
+            data: rma.immediate.map_or(0, |immediate| cq_data(immediate, 1)),
+        };
+        let last = rma.segments.len().wrapping_sub(1);
+        let each = flags(rma, self.limits.delivery == Delivery::Each, true);
+        let ending = flags(rma, rma.delivered, rma.more);
+        for (i, (segment, scratch)) in rma.segments.iter().zip(scratches).enumerate() {
+            // SAFETY: ours, and nobody reads them but the call below.
+            unsafe {
+                ((*local).iov_base, (*local).iov_len) = (segment.local as *mut c_void, segment.len as usize);
+                ((*remote).addr, (*remote).len) = (segment.remote, segment.len as usize);
+            }
+            message.context = scratch.cast();
+            let flags = if i == last { ending } else { each };
+            // SAFETY: as the caller promised.
+            let rc = unsafe {
+                match rma.read {
+                    true => fi_readmsg(self.ep, &message, flags),
+                    false => fi_writemsg(self.ep, &message, flags),
+                }
+            };
+            if rc != 0 {
+                return (i, posted(rc));
+            }
+        }
+        (rma.segments.len(), Posted::Yes)
+    }
+
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
         // SAFETY: as the caller promised.
         posted(unsafe {
@@ -522,15 +577,12 @@ impl OfiNic {
             context: scratch.cast(),
             data: immediate.map_or(0, |immediate| cq_data(immediate, local.len())),
         };
-        let more = if rma.more { FI_COMPLETION | FI_MORE } else { FI_COMPLETION };
+        let flags = flags(rma, rma.delivered, rma.more);
         // SAFETY: the message lives through the call; what it points to as the caller promised.
         posted(unsafe {
-            if rma.read {
-                fi_readmsg(self.ep, &message, more)
-            } else {
-                let delivered = if rma.delivered { FI_DELIVERY_COMPLETE } else { 0 };
-                let immediate = if immediate.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
-                fi_writemsg(self.ep, &message, more | delivered | immediate)
+            match rma.read {
+                true => fi_readmsg(self.ep, &message, flags),
+                false => fi_writemsg(self.ep, &message, flags),
             }
         })
     }

@@ -101,15 +101,16 @@ pub struct Ends {
     pub sender: Side,
     pub receiver: Side,
     pub peer: weft_peer,
-    /// The sender's thread drives its rails.
-    manual: bool,
+    /// How long it sleeps between polls: beside workers, the processors are theirs.
+    pub wait_ns: u64,
 }
 
 impl Ends {
     /// With so many workers of each; 0: it progresses as it is polled.
     pub fn open(fabric: &str, (workers, of_receiver): (u32, u32), idle: u32) -> Result<Ends> {
         let (sender, receiver) = (Side::open(fabric, workers, idle)?, Side::open(fabric, of_receiver, idle)?);
-        Ok(Ends { sender, receiver, peer: 0, manual: workers == 0 })
+        let manual = workers == 0;
+        Ok(Ends { sender, receiver, peer: 0, wait_ns: if manual { 0 } else { WAIT_NS } })
     }
 
     pub fn connect(&mut self) -> Result<()> {
@@ -125,10 +126,9 @@ impl Ends {
     /// Polls until so many completions of a kind have come, or more: how many.
     pub fn until(&self, kind: weft_completion_kind, count: usize) -> Result<usize> {
         let (begun, mut done, mut polls) = (Instant::now(), 0, 0u32);
-        // Beside workers this thread sleeps: the processors are theirs.
-        let (seldom, wait_ns) = if self.manual { (64, 0) } else { (1, WAIT_NS) };
+        let seldom = if self.wait_ns == 0 { 64 } else { 1 };
         while done < count {
-            done += self.sender.poll(kind, wait_ns)?;
+            done += self.sender.poll(kind, self.wait_ns)?;
             polls = polls.wrapping_add(1);
             // The receiver has little to say; NICs serve it.
             if polls % seldom == 0 {
