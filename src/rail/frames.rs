@@ -1,28 +1,27 @@
 //! Buffers of a rail, registered where the NIC needs that.
 
 use crate::fabric::{Access, Buffer, HostRange, Nic, Registration};
-use crate::status::Result;
-use std::cell::UnsafeCell;
+use crate::status::{Error, Result};
+use memmap2::{MmapMut, MmapRaw};
 use std::ffi::c_void;
 use std::ptr;
 
-/// One buffer. Its memory stays in place.
+/// One buffer. Its memory stays in place, and goes back to the system as a whole: an
+/// allocator would keep large ones of lanes that come and go.
 pub struct Frame {
-    bytes: Box<[UnsafeCell<u8>]>,
+    memory: MmapRaw,
     registration: Option<Registration>,
 }
 
 impl Frame {
     pub fn new(nic: &mut dyn Nic, len: usize, remote: bool) -> Result<Frame> {
-        // Zeroed by the allocator: what is not used costs no memory.
-        let bytes = Box::into_raw(vec![0u8; len].into_boxed_slice());
-        // SAFETY: the same bytes; UnsafeCell is transparent.
-        let bytes: Box<[UnsafeCell<u8>]> = unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) };
-        let range = HostRange { base: bytes.as_ptr() as u64, len: len as u64 };
+        let mapped = MmapMut::map_anon(len).map_err(|_| Error::system("mapping buffers of a NIC"))?;
+        let memory = MmapRaw::from(mapped);
+        let range = HostRange { base: memory.as_mut_ptr() as u64, len: len as u64 };
         let access = Access { remote_write: remote, remote_read: false };
         let needed = remote || nic.limits().local_registration;
         let registration = if needed { Some(nic.register(range, access)?) } else { None };
-        Ok(Frame { bytes, registration })
+        Ok(Frame { memory, registration })
     }
 
     pub fn take_registration(&mut self) -> Option<Registration> {
@@ -30,7 +29,7 @@ impl Frame {
     }
 
     pub fn address(&self) -> *mut c_void {
-        self.bytes.as_ptr() as *mut c_void
+        self.memory.as_mut_ptr().cast()
     }
 
     pub fn key(&self) -> u64 {

@@ -1,11 +1,12 @@
 //! A peer that goes and comes, again and again: what is left of that.
 
-use super::far::{address, connect, open, take, write, Joined};
+use super::far::{address, connect, take, write, Joined};
 use super::Holds;
 use crate::engines::check;
 use crate::memory::untouched;
 use crate::sim::Side;
 use ::weft::capi::completion::*;
+use ::weft::capi::endpoint::WEFT_IDLE_ADAPTIVE;
 use ::weft::capi::memory::weft_remote_memory_release;
 use ::weft::capi::peer::weft_peer_disconnect;
 use anyhow::Result;
@@ -32,6 +33,13 @@ pub struct Spec {
 pub struct Report {
     pub before: Holds,
     pub after: Holds,
+}
+
+/// Its memory is all in use soon: a large one grows by what is used for the first time.
+const QUEUE_DEPTH: u32 = 256;
+
+fn open() -> Result<Side> {
+    Side::with_queue("tcp", 1, WEFT_IDLE_ADAPTIVE, QUEUE_DEPTH)
 }
 
 pub fn run(spec: &Spec) -> Result<Report> {

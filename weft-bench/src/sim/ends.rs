@@ -20,6 +20,11 @@ pub struct Side {
 
 impl Side {
     pub fn open(fabric: &str, workers: u32, idle: u32) -> Result<Side> {
+        Side::with_queue(fabric, workers, idle, 0)
+    }
+
+    /// With a queue of so many completions; 0: the default.
+    pub fn with_queue(fabric: &str, workers: u32, idle: u32, depth: u32) -> Result<Side> {
         let rails = if fabric.starts_with("sim") { ptr::null() } else { c"lo".as_ptr() };
         let fabric = CString::new(fabric)?;
         let mut endpoint = ptr::null_mut();
@@ -29,7 +34,7 @@ impl Side {
             config.size = size_of::<weft_endpoint_config>() as u32;
             (config.fabric, config.rails) = (fabric.as_ptr(), rails);
             config.progress = if workers == 0 { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
-            (config.workers, config.idle) = (workers, idle);
+            (config.workers, config.idle, config.queue_depth) = (workers, idle, depth);
             check("weft_endpoint_open", weft_endpoint_open(&config, &mut endpoint))?;
         }
         Ok(Side { endpoint })
