@@ -184,12 +184,12 @@ inline constexpr std::chrono::nanoseconds forever = std::chrono::nanoseconds::ma
 
 namespace detail {
 
-/** Negative durations are 0, and those of more than 292 years are that long. */
+/** Negative durations (and what is no number) are 0, and those of more than 292 years are that long. */
 template <class Rep, class Period> constexpr std::uint64_t to_ns(std::chrono::duration<Rep, Period> d)
 {
     using unit = std::ratio_divide<Period, std::nano>;
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
-    if (d <= d.zero())
+    if (!(d > d.zero()))
         return 0;
     if constexpr (std::is_integral_v<Rep> && unit::den == 1) {
         if (d.count() > most / unit::num)
@@ -520,9 +520,9 @@ template <class Self, class Args> struct operation : sized<Args> {
         return self();
     }
     /** Comes back in the completion. */
-    Self &tagged(void *user_data) noexcept
+    Self &tagged(void *tag) noexcept
     {
-        this->user_data = user_data;
+        this->user_data = tag;
         return self();
     }
     Self &completing_in(const weft::queue &q) noexcept
