@@ -5,7 +5,7 @@ set(WEFT_CARGO_PROFILE "" CACHE STRING "Cargo's profile; empty: dev for Debug, r
 set(WEFT_CARGO_TARGET_DIR "${CMAKE_CURRENT_BINARY_DIR}/cargo" CACHE PATH "Where cargo builds")
 set(WEFT_RUST_TARGET "" CACHE STRING "Rust's name of the machine to build for, when cross compiling")
 
-find_program(WEFT_CARGO cargo HINTS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin" DOC "Rust's cargo")
+find_program(WEFT_CARGO cargo PATHS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin" DOC "Rust's cargo")
 
 file(STRINGS "${PROJECT_SOURCE_DIR}/Cargo.toml" _wanted REGEX "^rust-version = \"")
 string(REGEX MATCH "[0-9.]+" _wanted "${_wanted}")

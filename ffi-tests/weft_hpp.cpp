@@ -176,6 +176,8 @@ void ranges_and_pages()
 
 void lists_and_kept()
 {
+    CHECK(weft::list_args().completing_each_peer().flags == WEFT_COMPLETE_EACH_PEER);
+    CHECK(weft::kept_args().completing_each_peer().flags == WEFT_COMPLETE_EACH_PEER);
     duo d;
     std::vector<weft_list_entry> entries(2, weft::list_entry(d.a_memory, d.remote, layer_len));
     entries[0].remote_range = entries[1].local_range = 1;
@@ -403,7 +405,9 @@ void allocations_serve()
     CHECK(d.theirs[0][0] == 0x0707070707070707);
     REFUSED(WEFT_ERR_BUSY, weft::check(weft_memory_free(d.a.get(), moved.data())));
     m.deregister();
+    void *const data = moved.data();
     moved = weft::allocation();
+    REFUSED(WEFT_ERR_INVALID, weft::check(weft_memory_free(d.a.get(), data))); // it was
     weft::memory_args local;
     local.access = WEFT_ACCESS_LOCAL;
     const weft::memory source = d.a.register_memory(weft::range("read-only", 9), local);
@@ -429,7 +433,15 @@ void shutdown_leaves_what_is_to_be_polled()
     CHECK(d.a.get() == nullptr);
     weft::check(d.b.wait(room, 10s).empty() ? WEFT_ERR_TIMED_OUT : WEFT_OK);
     CHECK(room[0].kind == WEFT_COMPLETION_PEER_DOWN && room[0].status == WEFT_ERR_PEER_CLOSED);
-    d.b.disconnect(d.b.connect(weft::endpoint(config()).address(), 50ms)); // nobody is there any more
+
+    weft_endpoint *handle = nullptr;
+    {
+        const weft::endpoint soon_gone(config());
+        handle = soon_gone.get();
+        d.b.connect(soon_gone.address());
+        await(soon_gone, WEFT_COMPLETION_PEER_UP);
+    }
+    REFUSED(WEFT_ERR_HANDLE, weft::check(weft_endpoint_close(handle))); // it was
 }
 
 /** An exception, say, takes memory out of scope while a transfer uses it: nothing may touch the bytes after that. */
