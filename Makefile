@@ -16,7 +16,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures fuzz lab header check lib examples clean
+.PHONY: help demo test figures fuzz lab dist header check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,10 @@ fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
+
+dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust
+	@tools/need.sh dist
+	@tools/dist.sh $(TARGET)/dist
 
 header: ## Makes include/weft.h again from src/capi
 	@tools/header.sh write
