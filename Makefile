@@ -4,8 +4,12 @@ CARGO       ?= $(or $(shell command -v cargo),$(HOME)/.cargo/bin/cargo)
 CARGO_FLAGS ?=
 TARGET      := $(or $(CARGO_TARGET_DIR),target)
 CFLAGS      ?= -O2 -g
-WARNINGS    := -std=c11 -Wall -Wextra -Wpedantic
+CXXFLAGS    ?= -O2 -g
+WARNINGS    := -Wall -Wextra -Wpedantic
 EXAMPLES    := $(TARGET)/examples-c
+# Programs of one file, of one file and exchange.c, and random_fill.
+ALONE       := $(addprefix $(EXAMPLES)/,hello pages epoll manual errors)
+PAIRS       := $(addprefix $(EXAMPLES)/,two_processes many_peers)
 FILL_PARTS  := random_fill options session prefill decode pattern common
 FILL_C      := $(FILL_PARTS:%=examples-c/%.c)
 LIB         := $(TARGET)/release/libweft.so
@@ -24,7 +28,8 @@ help: ## Lists the targets
 
 demo: ## Shows it at work: two processes over tcp, over shm, and (as root) between two network namespaces
 	@tools/need.sh demo
-	@$(MAKE) --no-print-directory examples
+	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/demo.sh $(EXAMPLES)/random_fill
 
 test: ## Runs every test; ends with how many passed and failed
@@ -61,16 +66,26 @@ lib: ## Builds target/release/libweft.so
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft
 	@ln -sf libweft.so $(LIB).0
 
-examples: lib ## Builds the C examples into target/examples-c
-	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill $(EXAMPLES)/hello $(EXAMPLES)/epoll
+examples: lib ## Builds the examples, in C and C++, into target/examples-c
+	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/kv_cache $(EXAMPLES)/random_fill
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(WARNINGS) $(CFLAGS) -Iinclude $(FILL_C) $(LINK) -o $@
+	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -Iinclude $(FILL_C) $(LINK) -o $@
 
-$(EXAMPLES)/hello $(EXAMPLES)/epoll: $(EXAMPLES)/%: examples-c/%.c include/weft.h $(LIB)
+$(ALONE): $(EXAMPLES)/%: examples-c/%.c examples-c/check.h include/weft.h $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(WARNINGS) $(CFLAGS) -Iinclude $< $(LINK) -o $@
+	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -Iinclude $< $(LINK) -o $@
+
+$(EXAMPLES)/exchange.o: examples-c/exchange.c examples-c/exchange.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -c $< -o $@
+
+$(PAIRS): $(EXAMPLES)/%: examples-c/%.c $(EXAMPLES)/exchange.o examples-c/check.h include/weft.h $(LIB)
+	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -Iinclude $< $(EXAMPLES)/exchange.o $(LINK) -o $@
+
+$(EXAMPLES)/kv_cache: examples-c/kv_cache.cpp $(EXAMPLES)/exchange.o $(wildcard examples-c/*.hpp include/*.h*) $(LIB)
+	$(CXX) -std=c++17 $(WARNINGS) $(CXXFLAGS) -Iinclude $< $(EXAMPLES)/exchange.o $(LINK) -o $@
 
 clean: ## Removes what was built
 	rm -rf $(TARGET)

@@ -136,8 +136,8 @@ void ranges_and_pages()
 {
     duo d;
     int mark = 0;
-    const weft::transfer id =
-        d.a.write(weft::range_args(d.a_memory, d.remote, 100).local_at(1, 8).remote_at(2, 16).tagged(&mark).within(10s));
+    const weft::transfer id = d.a.write(
+        weft::range_args(d.a_memory, d.remote, 100).local_at(1, 8).remote_at(2, 16).tagged(&mark).within(10s));
     weft::completion c = await(d.a, WEFT_COMPLETION_WRITE);
     CHECK(c.transfer == id && c.user_data == &mark && c.bytes == 100);
     CHECK(std::memcmp(&d.theirs[2][2], &d.mine[1][1], 100) == 0);
@@ -193,7 +193,8 @@ void lists_and_kept()
     await(d.a, WEFT_COMPLETION_READ);
 
     weft::kept swap = d.a.keep(weft::list_args(entries));
-    weft::kept all = d.a.keep(weft::pages_args(d.a_memory, d.remote, page_len).first_pages(page_count).layers(layer_count));
+    weft::kept all =
+        d.a.keep(weft::pages_args(d.a_memory, d.remote, page_len).first_pages(page_count).layers(layer_count));
     d.mine[2][0] = 4711;
     d.a.write(all, weft::kept_args().with_notification(2).within(10s));
     CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).value == 2 && d.theirs == d.mine);

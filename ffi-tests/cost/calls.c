@@ -1,4 +1,4 @@
-/* What a program in C does around calls of the data path; calls.cpp does the same in C++. Compiled and compared only. */
+/* What a program in C does around calls of the data path; calls.cpp does the same in C++. Compiled, never run. */
 #include "weft.h"
 
 struct owner {
