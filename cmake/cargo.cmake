@@ -3,7 +3,11 @@
 set(WEFT_CARGO_FLAGS "" CACHE STRING "Further flags for cargo, as --offline")
 set(WEFT_CARGO_PROFILE "" CACHE STRING "Cargo's profile; empty: dev for Debug, release for everything else")
 set(WEFT_CARGO_TARGET_DIR "${CMAKE_CURRENT_BINARY_DIR}/cargo" CACHE PATH "Where cargo builds")
-set(WEFT_RUST_TARGET "" CACHE STRING "Rust's name of the machine to build for, when cross compiling")
+set(_machine "")
+if(CMAKE_CROSSCOMPILING)
+  set(_machine "${CMAKE_SYSTEM_PROCESSOR}-unknown-linux-gnu")
+endif()
+set(WEFT_RUST_TARGET "${_machine}" CACHE STRING "Rust's name of the machine to build for; empty: this one")
 
 find_program(WEFT_CARGO cargo PATHS "$ENV{CARGO_HOME}/bin" "$ENV{HOME}/.cargo/bin" DOC "Rust's cargo")
 
@@ -25,9 +29,6 @@ endif()
 
 # A default target of the caller's environment would move what cargo makes to another folder.
 set(WEFT_CARGO_ENVIRONMENT --unset=CARGO_BUILD_TARGET)
-if(CMAKE_CROSSCOMPILING AND NOT WEFT_RUST_TARGET)
-  set(WEFT_RUST_TARGET "${CMAKE_SYSTEM_PROCESSOR}-unknown-linux-gnu")
-endif()
 if(WEFT_RUST_TARGET)
   string(TOUPPER "CARGO_TARGET_${WEFT_RUST_TARGET}_LINKER" _linker)
   string(REPLACE "-" "_" _linker "${_linker}")
