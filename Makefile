@@ -20,10 +20,10 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures fuzz lab dist header check lib examples clean
+.PHONY: help demo test test-aarch64 figures fuzz lab dist header check lib examples clean
 
 help: ## Lists the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo "WEFT_NO_INSTALL=1 makes any of them say what is missing instead of installing it."
 
 demo: ## Shows it at work: two processes over tcp, over shm, and (as root) between two network namespaces
@@ -36,6 +36,9 @@ test: ## Runs every test; ends with how many passed and failed
 	@tools/need.sh test
 	@$(MAKE) --no-print-directory examples
 	@tools/test.sh $(TARGET)/release $(EXAMPLES)/random_fill
+
+test-aarch64: ## Builds it for 64-bit Arm, and runs a part of the tests under qemu-user
+	@tools/test-aarch64.sh
 
 figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
@@ -67,7 +70,7 @@ lib: ## Builds target/release/libweft.so
 	@ln -sf libweft.so $(LIB).0
 
 examples: lib ## Builds the examples, in C and C++, into target/examples-c
-	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/kv_cache $(EXAMPLES)/random_fill
+	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(if $(shell command -v $(CXX)),$(EXAMPLES)/kv_cache) $(EXAMPLES)/random_fill
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
