@@ -70,7 +70,8 @@ lib: ## Builds target/release/libweft.so
 	@ln -sf libweft.so $(LIB).0
 
 examples: lib ## Builds the examples, in C and C++, into target/examples-c
-	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(if $(shell command -v $(CXX)),$(EXAMPLES)/kv_cache) $(EXAMPLES)/random_fill
+	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/random_fill \
+		$(if $(shell command -v $(CXX)),$(EXAMPLES)/kv_cache)
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
