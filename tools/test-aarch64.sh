@@ -12,6 +12,9 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 out=$target/test-aarch64
 limit=$((60 * ${WEFT_TEST_PATIENCE:-4})) # an emulated machine is a slow one
 jobs=${WEFT_TEST_JOBS:-$((($(nproc) + 1) / 2))}
+# What an emulator cannot do: load a libfabric for Arm that is not there, keep to milliseconds, start no thread of its own.
+not_here=(errors.unknown_fabric_is_named errors.a_named_fabric_is_never_replaced errors.rails_that_match_nothing
+    lifecycle.failed_opens_leave_nothing waiting.timeouts_of_wait waiting.timeouts_of_manual_wait)
 programs=(errors lifecycle messages counters atomics lists kept waiting fences secret)
 export WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-4}
 
@@ -34,10 +37,11 @@ ln -sf "$target/$triple/release/libweft.so" "$out/libweft.so.0"
 
 machine=(qemu-aarch64 -L /usr/aarch64-linux-gnu -E "LD_LIBRARY_PATH=$out")
 for program in "${programs[@]}"; do
-    aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -O1 -Iinclude "ffi-tests/$program.c" ffi-tests/harness.c -o "$out/$program" \
-        "$out/libweft.so.0" -lpthread || exit 1
+    aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -O1 -Iinclude "ffi-tests/$program.c" ffi-tests/harness.c \
+        -o "$out/$program" "$out/libweft.so.0" -lpthread || exit 1
 done
-aarch64-linux-gnu-g++ -std=c++17 -O1 -Iinclude ffi-tests/weft_hpp.cpp -o "$out/weft_hpp" "$out/libweft.so.0" -lpthread || exit 1
+aarch64-linux-gnu-g++ -std=c++17 -O1 -Iinclude ffi-tests/weft_hpp.cpp \
+    -o "$out/weft_hpp" "$out/libweft.so.0" -lpthread || exit 1
 
 run_one() { # name, fabric, program, test
     local status=0
@@ -55,7 +59,7 @@ for program in "${programs[@]}" weft_hpp; do
     while read -r test where _; do
         for fabric in host sim:like=efa; do
             name=$program.$test.$fabric
-            [[ $name == *"$filter"* ]] || continue
+            [[ $name == *"$filter"* && " ${not_here[*]} " != *" $program.$test "* ]] || continue
             case $where in
                 once) [ $fabric = host ] || continue ;;
                 any) ;;
