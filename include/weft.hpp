@@ -167,7 +167,10 @@ using blob = std::vector<std::byte>;
 /** A range to register. It may be read-only, where nobody writes to it. */
 inline weft_memory_range range(const void *address, std::size_t len) noexcept
 {
-    return {const_cast<void *>(address), len};
+    weft_memory_range made{};
+    made.address = const_cast<void *>(address);
+    made.len = len;
+    return made;
 }
 
 /** All elements of an array or vector of plain data. */
