@@ -4,8 +4,12 @@ CARGO       ?= $(or $(shell command -v cargo),$(HOME)/.cargo/bin/cargo)
 CARGO_FLAGS ?=
 TARGET      := $(or $(CARGO_TARGET_DIR),target)
 CFLAGS      ?= -O2 -g
-WARNINGS    := -std=c11 -Wall -Wextra -Wpedantic
+CXXFLAGS    ?= -O2 -g
+WARNINGS    := -Wall -Wextra -Wpedantic
 EXAMPLES    := $(TARGET)/examples-c
+# Programs of one file, of one file and exchange.c, and random_fill.
+ALONE       := $(addprefix $(EXAMPLES)/,hello pages epoll manual errors)
+PAIRS       := $(addprefix $(EXAMPLES)/,two_processes many_peers)
 FILL_PARTS  := random_fill options session prefill decode pattern common
 FILL_C      := $(FILL_PARTS:%=examples-c/%.c)
 LIB         := $(TARGET)/release/libweft.so
@@ -16,21 +20,25 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures fuzz lab header check lib examples clean
+.PHONY: help demo test test-aarch64 figures fuzz lab dist header check lib examples clean
 
 help: ## Lists the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo "WEFT_NO_INSTALL=1 makes any of them say what is missing instead of installing it."
 
 demo: ## Shows it at work: two processes over tcp, over shm, and (as root) between two network namespaces
 	@tools/need.sh demo
-	@$(MAKE) --no-print-directory examples
+	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/demo.sh $(EXAMPLES)/random_fill
 
 test: ## Runs every test; ends with how many passed and failed
 	@tools/need.sh test
 	@$(MAKE) --no-print-directory examples
 	@tools/test.sh $(TARGET)/release $(EXAMPLES)/random_fill
+
+test-aarch64: ## Builds it for 64-bit Arm, and runs a part of the tests under qemu-user
+	@tools/test-aarch64.sh
 
 figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
@@ -43,6 +51,10 @@ fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
+
+dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust
+	@tools/need.sh dist
+	@tools/dist.sh $(TARGET)/dist
 
 header: ## Makes include/weft.h again from src/capi
 	@tools/header.sh write
@@ -57,16 +69,27 @@ lib: ## Builds target/release/libweft.so
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft
 	@ln -sf libweft.so $(LIB).0
 
-examples: lib ## Builds the C examples into target/examples-c
-	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill $(EXAMPLES)/hello $(EXAMPLES)/epoll
+examples: lib ## Builds the examples, in C and C++, into target/examples-c
+	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/random_fill \
+		$(if $(shell command -v $(CXX)),$(EXAMPLES)/kv_cache)
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(WARNINGS) $(CFLAGS) -Iinclude $(FILL_C) $(LINK) -o $@
+	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -Iinclude $(FILL_C) $(LINK) -o $@
 
-$(EXAMPLES)/hello $(EXAMPLES)/epoll: $(EXAMPLES)/%: examples-c/%.c include/weft.h $(LIB)
+$(ALONE): $(EXAMPLES)/%: examples-c/%.c examples-c/check.h include/weft.h $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(WARNINGS) $(CFLAGS) -Iinclude $< $(LINK) -o $@
+	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -Iinclude $< $(LINK) -o $@
+
+$(EXAMPLES)/exchange.o: examples-c/exchange.c examples-c/exchange.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -c $< -o $@
+
+$(PAIRS): $(EXAMPLES)/%: examples-c/%.c $(EXAMPLES)/exchange.o examples-c/check.h include/weft.h $(LIB)
+	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -Iinclude $< $(EXAMPLES)/exchange.o $(LINK) -o $@
+
+$(EXAMPLES)/kv_cache: examples-c/kv_cache.cpp $(EXAMPLES)/exchange.o $(wildcard examples-c/*.hpp include/*.h*) $(LIB)
+	$(CXX) -std=c++17 $(WARNINGS) $(CXXFLAGS) -Iinclude $< $(EXAMPLES)/exchange.o $(LINK) -o $@
 
 clean: ## Removes what was built
 	rm -rf $(TARGET)

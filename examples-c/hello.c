@@ -36,6 +36,6 @@ int main(void) {
     CHECK(weft_write(here, &write, NULL));
     wait_for(here, WEFT_COMPLETION_WRITE);         /* every byte is there */
     wait_for(there, WEFT_COMPLETION_NOTIFICATION); /* and the target knows */
-    puts(page);
+    printf("%s (Weft %s)\n", page, weft_version_string());
     CHECK(weft_endpoint_close(here)), CHECK(weft_endpoint_close(there));
 }

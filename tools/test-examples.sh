@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The C examples compile without a warning; the program in README.md is examples-c/hello.c, and the commands shown
-# beside it build and run it.
+# The examples, as `make examples` built them, do what they say, and compile without a warning; the program in README.md
+# is examples-c/hello.c, and the commands shown beside it build and run it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
@@ -28,6 +28,13 @@ for compiler in gcc clang; do
     done
     settle "$compiler compiles the examples without a warning" $status
 done
+for compiler in g++ clang++; do
+    command -v $compiler >/dev/null || continue
+    status=0
+    $compiler -std=c++17 -O2 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -Iinclude \
+        -c examples-c/kv_cache.cpp -o "$scratch/object.o" || status=1
+    settle "$compiler compiles the example in C++ without a warning" $status
+done
 
 block c >"$scratch/hello.c"
 status=0
@@ -41,13 +48,83 @@ grep -qF 'Hello from the other endpoint.' "$scratch/out" || status=1
 [ "$status" = 0 ] || { cat "$scratch/commands" "$scratch/out"; }
 settle "README: the commands shown build and run it" "$status"
 
-library=${CARGO_TARGET_DIR:-target}/release
-status=0
-gcc -std=c11 -O2 -Iinclude examples-c/epoll.c "-L$library" -lweft "-Wl,-rpath,$(realpath "$library")" -o "$scratch/epoll" || status=1
-timeout 60 "$scratch/epoll" >"$scratch/out" 2>&1 </dev/null || status=$?
-[ "$(grep -c 'hears: tick' "$scratch/out")" = 20 ] || status=1
-[ "$status" = 0 ] || cat "$scratch/out"
-settle "the event loop hears every tick and every answer" "$status"
+programs=$(realpath "${CARGO_TARGET_DIR:-target}")/examples-c
+
+# Runs one that needs no other; every pattern must be in what it says.
+alone() { # title, program, patterns...
+    local title=$1 program=$2 status=0 pattern
+    shift 2
+    timeout 60 "$programs/$program" >"$scratch/out" 2>&1 </dev/null || status=$?
+    for pattern in "$@"; do
+        grep -qE -- "$pattern" "$scratch/out" || { echo "not there: $pattern"; status=1; }
+    done
+    [ "$status" = 0 ] || cat "$scratch/out"
+    settle "$title" "$status"
+}
+
+# Starts one that listens, as a job; stores its $port.
+server=0 port=0
+serve() { # program, arguments...
+    local program=$1
+    shift
+    timeout 60 "$programs/$program" "$@" >"$scratch/server" 2>&1 </dev/null &
+    server=$!
+    for _ in $(seq 100); do
+        port=$(sed -n 's/^listening on port //p' "$scratch/server")
+        [ -z "$port" ] || return 0
+        sleep 0.1
+    done
+}
+
+# Waits for it; every pattern must be in what it and the others said, as often as told.
+served() { # title, how often and what...
+    local title=$1 status=0
+    shift
+    wait "$server" || status=$?
+    wait # for clients that are jobs
+    while [ $# -gt 0 ]; do
+        if [ "$(cat "$scratch/server" "$scratch"/client.* | grep -cE -- "$2")" != "$1" ]; then
+            echo "not there $1 times: $2"
+            status=1
+        fi
+        shift 2
+    done
+    [ "$status" = 0 ] || tail -n 20 "$scratch/server" "$scratch"/client.*
+    rm -f "$scratch"/client.*
+    settle "$title" "$status"
+}
+
+client() { # name, program, arguments...
+    local name=$1 program=$2
+    shift 2
+    local said=$scratch/client.$name
+    timeout 60 "$programs/$program" "$@" >"$said" 2>&1 </dev/null || echo "status $?" >>"$said"
+}
+
+alone "the event loop hears every tick and every answer" epoll 'here hears: tick 10' 'there hears: tick 10'
+alone "pages: both halves of every page are right" pages 'half 0 has arrived' 'half 1 has arrived' ' 0 bytes wrong$'
+alone "manual: every write is done without a thread" manual '^1000 writes in [0-9]+ steps, last page right$'
+alone "errors: each is answered, and all ends in good order" errors 'UNREACHABLE|PEER_GONE' 'WEFT_ERR_RANGE.*mend the program' \
+    'WEFT_ERR_AGAIN.*poll, and try again' '^100 writes, all of which have ended$' 'WEFT_ERR_TIMED_OUT' \
+    'given back: WEFT_ERR_HANDLE' 'PEER_CLOSED' '^there is closed' '^here is closed'
+
+serve two_processes receive 0
+client sends two_processes send localhost "$port" 'Some text.'
+served "two processes: what one sends the other has" 1 '^received 11 bytes: Some text.$' 1 '^sent 11 bytes' 0 '^status'
+
+serve many_peers serve 0 7
+for i in 1 2 3 4 5; do
+    client $i many_peers ask localhost "$port" "guest $i" &
+done
+client 6 many_peers die localhost "$port" 'guest 6'
+client 7 many_peers ask localhost "$port" 'guest 7'
+served "many peers: all are answered, and each end is noticed" 7 '^here is guest' 7 '^guest . hears: hello, one of' \
+    6 'gone: WEFT_ERR_PEER_CLOSED$' 1 'gone: WEFT_ERR_PEER_LOST$' 0 '^status'
+
+serve kv_cache prefill 0
+client decode kv_cache decode localhost "$port"
+served "weft.hpp: a paged KV cache in two processes" 8 'request . is here' 1 ' 8 requests, 0 bytes wrong' \
+    1 '^prefill: 256 of 256 pages are free again$' 0 '^status'
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -1,0 +1,71 @@
+// A paged KV cache over weft.hpp: layers x pages in memory that peers can reach.
+#ifndef KV_CACHE_HPP
+#define KV_CACHE_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include <weft.hpp>
+
+class kv_cache {
+public:
+    struct shape {
+        std::uint32_t layers = 0;
+        std::uint32_t pages = 0; // in each layer
+        std::uint64_t page_len = 0;
+    };
+
+    kv_cache(weft::endpoint &endpoint, shape of) : endpoint_(endpoint), shape_(of)
+    {
+        std::vector<weft_memory_range> ranges;
+        for (std::uint32_t l = 0; l < of.layers; l++) {
+            layers_.push_back(endpoint.allocate(of.pages * of.page_len));
+            ranges.push_back(weft::range(layers_.back().data(), layers_.back().size()));
+        }
+        memory_ = endpoint.register_memory(ranges); // layer l is range l
+        for (std::uint32_t p = of.pages; p-- > 0;)
+            free_.push_back(p);
+    }
+
+    /** Pages for a request: the same numbers in every layer. */
+    std::vector<std::uint32_t> take(std::size_t count)
+    {
+        if (count > free_.size())
+            throw std::runtime_error("the cache is full");
+        const auto from = free_.end() - static_cast<std::ptrdiff_t>(count);
+        std::vector<std::uint32_t> pages(from, free_.end());
+        free_.erase(from, free_.end());
+        return pages;
+    }
+    void give(const std::vector<std::uint32_t> &pages) { free_.insert(free_.end(), pages.begin(), pages.end()); }
+    std::size_t free_pages() const { return free_.size(); }
+
+    std::byte *page(std::uint32_t layer, std::uint32_t page) { return layers_[layer].data() + page * shape_.page_len; }
+    const shape &dimensions() const { return shape_; }
+
+    /** What a peer needs to write here. */
+    weft::blob descriptor() const { return memory_.descriptor(); }
+
+    /** Moves pages of all layers with one call; `request` reaches the peer when the last byte has. */
+    void send(const weft::remote_memory &to, const std::vector<std::uint32_t> &mine,
+              const std::vector<std::uint32_t> &theirs, std::uint64_t request, weft::deadline by)
+    {
+        endpoint_.write(weft::pages_args(memory_, to, shape_.page_len)
+                            .pages(mine, theirs)
+                            .layers(shape_.layers)
+                            .with_notification(request)
+                            .within(by)
+                            .tagged(reinterpret_cast<void *>(request)));
+    }
+
+private:
+    weft::endpoint &endpoint_;
+    shape shape_;
+    std::vector<weft::allocation> layers_;
+    weft::memory memory_; // after the layers: it is given back before them
+    std::vector<std::uint32_t> free_;
+};
+
+#endif

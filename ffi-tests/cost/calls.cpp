@@ -1,0 +1,61 @@
+// What calls.c does, with weft.hpp.
+#include "weft.hpp"
+
+using namespace std::chrono_literals;
+using room = std::array<weft::completion, 64>;
+
+extern "C" {
+
+std::size_t poll_64(weft::endpoint &e, room &r);
+std::size_t wait_64(weft::endpoint &e, room &r, std::chrono::milliseconds time);
+weft::transfer write_range(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, std::uint64_t offset,
+                           std::uint64_t len, void *tag);
+weft::transfer write_pages(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, const std::uint32_t *mine,
+                           const std::uint32_t *theirs, weft_counter counter);
+weft::transfer write_kept(weft::endpoint &e, weft::kept &k, std::uint64_t value);
+weft::transfer send_text(weft::endpoint &e, weft::peer peer, const void *text, std::size_t len);
+bool arm(weft::endpoint &e);
+
+std::size_t poll_64(weft::endpoint &e, room &r)
+{
+    return e.poll(r).size();
+}
+
+std::size_t wait_64(weft::endpoint &e, room &r, std::chrono::milliseconds time)
+{
+    return e.wait(r, time).size();
+}
+
+weft::transfer write_range(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, std::uint64_t offset,
+                           std::uint64_t len, void *tag)
+{
+    return e.write(
+        weft::range_args(m, r, len).local_at(1, offset).remote_at(2, offset).with_notification(7).within(5s).tagged(tag));
+}
+
+weft::transfer write_pages(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, const std::uint32_t *mine,
+                           const std::uint32_t *theirs, weft_counter counter)
+{
+    return e.write(weft::pages_args(m, r, 65536)
+                       .pages({mine, 100}, {theirs, 100})
+                       .layers(80)
+                       .remote_at(0, 65536, 131072)
+                       .raising(counter));
+}
+
+weft::transfer write_kept(weft::endpoint &e, weft::kept &k, std::uint64_t value)
+{
+    return e.write(k, weft::kept_args().with_notification(value));
+}
+
+weft::transfer send_text(weft::endpoint &e, weft::peer peer, const void *text, std::size_t len)
+{
+    return e.send(peer, {text, len});
+}
+
+bool arm(weft::endpoint &e)
+{
+    return e.arm();
+}
+
+} // extern "C"

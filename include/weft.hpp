@@ -1,0 +1,952 @@
+/*
+ * Weft in C++17: weft.h with owners that move, spans, std::chrono and exceptions.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * How it goes:
+ *
+ *     weft::endpoint ep;
+ *     weft::memory kv = ep.register_memory(layers);          // 80 ranges, one handle
+ *     weft::peer decode = ep.connect(address);               // its address came by any means
+ *     weft::remote_memory theirs = ep.import_memory(decode, descriptor);
+ *
+ *     ep.write(weft::pages_args(kv, theirs, 65536)
+ *                  .pages(mine, yours).layers(80).with_notification(request_id).within(5s));
+ *
+ *     std::array<weft::completion, 64> room;
+ *     for (const weft::completion &c : ep.poll(room)) finish(c);
+ *
+ * weft.h is the manual: each function here calls the one of its name there, and says only what is different. What
+ * fails throws weft::error. Arguments are the structs of weft.h, zeroed and with their size set; the functions that
+ * fill them in are a help, and every field can be set by hand.
+ *
+ * Owners move and do not copy; one that was moved from owns nothing, and is answered with WEFT_ERR_HANDLE. Their
+ * destructors never throw. Keep what belongs to an endpoint no longer than the endpoint: declare it after. An order
+ * that is wrong is harmless, since handles are checked.
+ */
+#ifndef WEFT_HPP
+#define WEFT_HPP
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <ratio>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "weft.h"
+
+namespace weft {
+
+using completion = weft_completion;
+using peer = weft_peer;
+using transfer = weft_transfer;
+
+// ---- Errors ----
+
+/** A call, or a completion, that failed. */
+class error : public std::runtime_error {
+public:
+    error(weft_status status, const char *why)
+        : std::runtime_error(std::string(weft_status_name(status)) + ": " + why), status_(status)
+    {
+    }
+
+    weft_status status() const noexcept { return status_; }
+    /** What can be done about it: `WEFT_CATEGORY_*`. */
+    weft_category category() const noexcept { return weft_status_category(status_); }
+
+private:
+    weft_status status_;
+};
+
+namespace detail {
+
+#if defined(__GNUC__) || defined(__clang__)
+#define WEFT_COLD __attribute__((cold, noinline))
+#else
+#define WEFT_COLD
+#endif
+
+[[noreturn]] WEFT_COLD inline void fail(weft_status status)
+{
+    throw error(status, weft_last_error());
+}
+
+[[noreturn]] WEFT_COLD inline void fail(const completion &c)
+{
+    std::string why = weft_status_text(c.status);
+    if (c.provider_errno != 0)
+        why += " (the provider's error number: " + std::to_string(c.provider_errno) + ")";
+    throw error(c.status, why.c_str());
+}
+
+#undef WEFT_COLD
+
+} // namespace detail
+
+/** Throws if a call of weft.h failed. */
+inline void check(weft_status status)
+{
+    if (status < 0)
+        detail::fail(status);
+}
+
+/** Throws if the operation that has completed failed. */
+inline void check(const completion &c)
+{
+    if (c.status != WEFT_OK)
+        detail::fail(c);
+}
+
+// ---- Views ----
+
+/** Elements that lie elsewhere: of an array, a vector, a std::span. */
+template <class T> class span {
+    template <class C>
+    using of = std::enable_if_t<
+        std::is_convertible_v<std::remove_pointer_t<decltype(std::data(std::declval<C &>()))> (*)[], T (*)[]>>;
+
+public:
+    constexpr span() noexcept = default;
+    constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
+    template <class C, class = of<C>>
+    constexpr span(C &&container) : data_(std::data(container)), size_(std::size(container))
+    {
+    }
+
+    constexpr T *data() const noexcept { return data_; }
+    constexpr std::size_t size() const noexcept { return size_; }
+    constexpr bool empty() const noexcept { return size_ == 0; }
+    constexpr T *begin() const noexcept { return data_; }
+    constexpr T *end() const noexcept { return data_ + size_; }
+    constexpr T &operator[](std::size_t i) const noexcept { return data_[i]; }
+
+private:
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+/** Bytes that lie elsewhere: of a string, or a vector of plain data. */
+class bytes {
+    template <class C> using element = std::remove_pointer_t<decltype(std::data(std::declval<const C &>()))>;
+    template <class C> using plain = std::enable_if_t<std::is_trivially_copyable_v<element<C>>>;
+
+public:
+    constexpr bytes() noexcept = default;
+    constexpr bytes(const void *data, std::size_t size) noexcept : data_(data), size_(size) {}
+    template <class C, class = plain<C>>
+    constexpr bytes(const C &container)
+        : data_(std::data(container)), size_(std::size(container) * sizeof(element<C>))
+    {
+    }
+
+    /** A text or a buffer? Say std::string_view, or how many bytes. */
+    template <std::size_t N> bytes(const char (&)[N]) = delete;
+
+    constexpr const void *data() const noexcept { return data_; }
+    constexpr std::size_t size() const noexcept { return size_; }
+
+private:
+    const void *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+/** An address or a descriptor, to travel by any means. */
+using blob = std::vector<std::byte>;
+
+/** A range to register. It may be read-only, where nobody writes to it. */
+inline weft_memory_range range(const void *address, std::size_t len) noexcept
+{
+    weft_memory_range made{};
+    made.address = const_cast<void *>(address);
+    made.len = len;
+    return made;
+}
+
+/** All elements of an array or vector of plain data. */
+template <class C> weft_memory_range range_of(C &container)
+{
+    const bytes all(container);
+    return range(all.data(), all.size());
+}
+
+// ---- Time ----
+
+/** For ever, for `wait`. */
+inline constexpr std::chrono::nanoseconds forever = std::chrono::nanoseconds::max();
+
+namespace detail {
+
+/** Negative durations (and what is no number) are 0, and those of more than 292 years are that long. */
+template <class Rep, class Period> constexpr std::uint64_t to_ns(std::chrono::duration<Rep, Period> d)
+{
+    using unit = std::ratio_divide<Period, std::nano>;
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    if (!(d > d.zero()))
+        return 0;
+    if constexpr (std::is_integral_v<Rep> && unit::den == 1) {
+        if (d.count() > most / unit::num)
+            return static_cast<std::uint64_t>(most);
+        return static_cast<std::uint64_t>(d.count()) * static_cast<std::uint64_t>(unit::num);
+    } else {
+        const double ns = std::chrono::duration<double, std::nano>(d).count();
+        return ns >= 9e18 ? static_cast<std::uint64_t>(most) : static_cast<std::uint64_t>(ns);
+    }
+}
+
+/** Whoever passes more than fits is told so by the library, and not obeyed in part. */
+constexpr std::uint32_t to_u32(std::size_t n) noexcept
+{
+    return n > 0xffffffffU ? 0xffffffffU : static_cast<std::uint32_t>(n);
+}
+
+} // namespace detail
+
+/**
+ * When an operation is to have ended: after a duration from now, up to 24 hours, or at a point of any clock. By
+ * default the endpoint's `timeout_ns` (`connect_timeout_ns`). One that has passed ends the operation at once.
+ */
+class deadline {
+public:
+    constexpr deadline() noexcept = default;
+    template <class Rep, class Period>
+    constexpr deadline(std::chrono::duration<Rep, Period> from_now) : ns_(detail::to_ns(from_now))
+    {
+        if (ns_ == 0) // which is the default in C
+            ns_ = 1;
+    }
+    template <class Clock, class Duration>
+    deadline(std::chrono::time_point<Clock, Duration> when) : deadline(when - Clock::now())
+    {
+    }
+
+    constexpr std::uint64_t timeout_ns() const noexcept { return ns_; }
+
+private:
+    std::uint64_t ns_ = 0;
+};
+
+// ---- What an endpoint makes ----
+
+namespace detail {
+
+template <auto Give> struct giver {
+    template <class T> void operator()(T *handle) const noexcept { Give(handle); }
+};
+
+struct memory_giver {
+    weft_endpoint *owner = nullptr;
+    void operator()(weft_memory *handle) const noexcept
+    {
+        if (weft_memory_deregister(handle) != WEFT_ERR_BUSY)
+            return;
+        if (weft_endpoint_shutdown(owner, 0) != WEFT_OK)
+            std::terminate();
+        weft_memory_deregister(handle);
+    }
+};
+
+struct allocation_giver {
+    weft_endpoint *owner = nullptr;
+    void operator()(void *data) const noexcept { weft_memory_free(owner, data); }
+};
+
+/** An address or descriptor, whose length is asked for first; it may grow in between. */
+template <class To, class Fill> To fetch(Fill &&fill)
+{
+    To to;
+    std::size_t len = 0;
+    check(fill(nullptr, std::size_t{0}, &len));
+    for (;;) {
+        to.resize(len);
+        const weft_status status = fill(to.data(), to.size(), &len);
+        if (status == WEFT_ERR_TOO_SMALL)
+            continue;
+        check(status);
+        to.resize(len);
+        return to;
+    }
+}
+
+/** A struct of weft.h that begins with its size. */
+template <class Args> struct sized : Args {
+    constexpr sized() noexcept : Args{} { this->size = sizeof(Args); }
+};
+
+} // namespace detail
+
+/**
+ * Registered memory. Destroyed while transfers of its own still use it, it shuts its endpoint down, since nothing
+ * else makes it safe to free the bytes: `deregister` first, where the endpoint goes on. If not even that ends them (a
+ * provider does not return), the program ends by std::terminate.
+ */
+class memory {
+public:
+    memory() noexcept = default;
+    memory(weft_endpoint *owner, weft_memory *handle) noexcept : handle_(handle, detail::memory_giver{owner}) {}
+
+    weft_memory *get() const noexcept { return handle_.get(); }
+    /** The descriptor that a peer imports. */
+    blob descriptor() const
+    {
+        return detail::fetch<blob>(
+            [this](void *to, std::size_t room, std::size_t *len) { return weft_memory_export(get(), to, room, len); });
+    }
+    /** Throws if own transfers use it (`WEFT_ERR_BUSY`), and owns it still. */
+    void deregister()
+    {
+        check(weft_memory_deregister(get()));
+        static_cast<void>(handle_.release());
+    }
+
+private:
+    std::unique_ptr<weft_memory, detail::memory_giver> handle_;
+};
+
+/** Memory of a peer. Destroyed while transfers use it, it stays until the endpoint is closed. */
+class remote_memory {
+public:
+    remote_memory() noexcept = default;
+    explicit remote_memory(weft_remote_memory *handle) noexcept : handle_(handle) {}
+
+    weft_remote_memory *get() const noexcept { return handle_.get(); }
+    /** Throws if transfers use it (`WEFT_ERR_BUSY`), and owns it still. */
+    void release()
+    {
+        check(weft_remote_memory_release(get()));
+        static_cast<void>(handle_.release());
+    }
+
+private:
+    std::unique_ptr<weft_remote_memory, detail::giver<weft_remote_memory_release>> handle_;
+};
+
+/** A kept geometry. */
+class kept {
+public:
+    kept() noexcept = default;
+    explicit kept(weft_kept *handle) noexcept : handle_(handle) {}
+
+    weft_kept *get() const noexcept { return handle_.get(); }
+
+private:
+    std::unique_ptr<weft_kept, detail::giver<weft_kept_release>> handle_;
+};
+
+/** Memory that `endpoint::allocate` made. Destroyed while it is registered, or after its endpoint, it stays for ever. */
+class allocation {
+public:
+    allocation() noexcept = default;
+    allocation(weft_endpoint *owner, void *data, std::size_t size) noexcept
+        : data_(data, detail::allocation_giver{owner}), size_(size)
+    {
+    }
+
+    std::byte *data() const noexcept { return static_cast<std::byte *>(data_.get()); }
+    std::size_t size() const noexcept { return data_ ? size_ : 0; }
+
+private:
+    std::unique_ptr<void, detail::allocation_giver> data_;
+    std::size_t size_ = 0;
+};
+
+namespace detail {
+
+/** What belongs to an endpoint and is named by an id. */
+template <auto Give> class owned_id {
+public:
+    owned_id() noexcept = default;
+    owned_id(weft_endpoint *owner, std::uint64_t id) noexcept : owner_(owner), id_(id) {}
+    owned_id(owned_id &&other) noexcept : owner_(other.owner_), id_(std::exchange(other.id_, 0)) {}
+    owned_id &operator=(owned_id &&other) noexcept
+    {
+        owned_id old(std::move(*this));
+        owner_ = other.owner_;
+        id_ = std::exchange(other.id_, 0);
+        return *this;
+    }
+    ~owned_id()
+    {
+        if (id_ != 0)
+            Give(owner_, id_);
+    }
+
+    weft_endpoint *owner() const noexcept { return owner_; }
+    std::uint64_t id() const noexcept { return id_; }
+
+private:
+    weft_endpoint *owner_ = nullptr;
+    std::uint64_t id_ = 0;
+};
+
+} // namespace detail
+
+/** A counter. */
+class counter {
+public:
+    counter() noexcept = default;
+    counter(weft_endpoint *owner, weft_counter id) noexcept : id_(owner, id) {}
+
+    /** The number to tell to peers. */
+    weft_counter id() const noexcept { return id_.id(); }
+    std::uint64_t read() const
+    {
+        std::uint64_t value = 0;
+        check(weft_counter_read(id_.owner(), id_.id(), &value));
+        return value;
+    }
+
+private:
+    detail::owned_id<weft_counter_destroy> id_;
+};
+
+/** The data of a message or notification, given back when it leaves its scope. */
+class message {
+public:
+    message() noexcept = default;
+    message(weft_endpoint *owner, const completion &c) noexcept
+        : id_(owner, c.transfer), data_(c.data), size_(static_cast<std::size_t>(c.bytes))
+    {
+    }
+
+    /** Null if it has no bytes. */
+    const std::byte *data() const noexcept { return size() == 0 ? nullptr : static_cast<const std::byte *>(data_); }
+    std::size_t size() const noexcept { return id_.id() == 0 ? 0 : size_; }
+    std::string text() const { return {static_cast<const char *>(data_), size()}; }
+
+private:
+    detail::owned_id<weft_message_release> id_;
+    const void *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+namespace detail {
+
+/** What an endpoint's own queue and further ones have in common. */
+template <class Self, auto Poll, auto Wait, auto Arm, auto EventFd> class polled {
+public:
+    /** Those that were there: the first of `room`. */
+    [[nodiscard]] span<completion> poll(span<completion> room) const
+    {
+        return taken(room, Poll(self(), room.data(), to_u32(room.size())));
+    }
+    /** None if the time passed. */
+    template <class Rep, class Period>
+    [[nodiscard]] span<completion> wait(span<completion> room, std::chrono::duration<Rep, Period> time) const
+    {
+        return taken(room, Wait(self(), room.data(), to_u32(room.size()), to_ns(time)));
+    }
+    template <class Clock, class Duration>
+    [[nodiscard]] span<completion> wait(span<completion> room, std::chrono::time_point<Clock, Duration> until) const
+    {
+        return wait(room, until - Clock::now());
+    }
+    /** The next one, if it comes within that time. */
+    template <class Time> [[nodiscard]] std::optional<completion> next(Time time) const
+    {
+        std::array<completion, 1> one;
+        if (wait(one, time).empty())
+            return std::nullopt;
+        return one[0];
+    }
+    /** True: armed, sleep. False: there are completions, poll first. */
+    [[nodiscard]] bool arm() const
+    {
+        const weft_status status = Arm(self());
+        if (status == WEFT_ERR_AGAIN)
+            return false;
+        check(status);
+        return true;
+    }
+    [[nodiscard]] int event_fd() const
+    {
+        std::int32_t fd = -1;
+        check(EventFd(self(), &fd));
+        return fd;
+    }
+
+private:
+    auto *self() const noexcept { return static_cast<const Self *>(this)->get(); }
+
+    static span<completion> taken(span<completion> room, std::int32_t n)
+    {
+        if (n < 0)
+            fail(n);
+        return {room.data(), static_cast<std::size_t>(n)};
+    }
+};
+
+} // namespace detail
+
+/** A further queue. Destroyed while it is in use, it stays until the endpoint is closed. */
+class queue
+    : public detail::polled<queue, weft_queue_poll, weft_queue_wait, weft_queue_arm, weft_queue_event_fd> {
+public:
+    queue() noexcept = default;
+    explicit queue(weft_queue *handle) noexcept : handle_(handle) {}
+
+    weft_queue *get() const noexcept { return handle_.get(); }
+    /** Throws if it is in use (`WEFT_ERR_BUSY`), and owns it still. */
+    void destroy()
+    {
+        check(weft_queue_destroy(get()));
+        static_cast<void>(handle_.release());
+    }
+
+private:
+    std::unique_ptr<weft_queue, detail::giver<weft_queue_destroy>> handle_;
+};
+
+// ---- Arguments ----
+
+using endpoint_config = detail::sized<weft_endpoint_config>;
+using memory_args = detail::sized<weft_memory_args>;
+using alloc_args = detail::sized<weft_alloc_args>;
+
+namespace detail {
+
+/** What every operation has. */
+template <class Self, class Args> struct operation : sized<Args> {
+    Self &within(deadline d) noexcept
+    {
+        this->timeout_ns = d.timeout_ns();
+        return self();
+    }
+    /** Comes back in the completion. */
+    Self &tagged(void *tag) noexcept
+    {
+        this->user_data = tag;
+        return self();
+    }
+    Self &completing_in(const weft::queue &q) noexcept
+    {
+        this->queue = q.get();
+        return self();
+    }
+
+protected:
+    Self &self() noexcept { return static_cast<Self &>(*this); }
+};
+
+/** What operations that move bytes have. The data must be there until the call. */
+template <class Self, class Args> struct move_operation : operation<Self, Args> {
+    Self &with_notification(std::uint64_t value, bytes data = {}) noexcept
+    {
+        this->flags |= static_cast<std::uint32_t>(WEFT_NOTIFY);
+        this->notify = value;
+        this->notify_data = data.data();
+        this->notify_data_len = to_u32(data.size());
+        return this->self();
+    }
+    Self &latency_class() noexcept
+    {
+        this->flags |= static_cast<std::uint32_t>(WEFT_CLASS_LATENCY);
+        return this->self();
+    }
+};
+
+/** What operations that raise one counter have. */
+template <class Self, class Args> struct counted_operation : move_operation<Self, Args> {
+    Self &raising(weft_counter of_peer) noexcept
+    {
+        this->counter = of_peer;
+        return this->self();
+    }
+    /** By 1 for each page. */
+    Self &raising_by_page(weft_counter of_peer) noexcept
+    {
+        this->flags |= static_cast<std::uint32_t>(WEFT_COUNT_PAGES);
+        return raising(of_peer);
+    }
+};
+
+} // namespace detail
+
+/** One range: from the first byte of the first range of both, unless told otherwise. */
+struct range_args : detail::counted_operation<range_args, weft_range_args> {
+    range_args() noexcept = default;
+    range_args(const weft::memory &mine, const remote_memory &theirs, std::uint64_t bytes_to_move) noexcept
+    {
+        local = mine.get();
+        remote = theirs.get();
+        len = bytes_to_move;
+    }
+    range_args &local_at(std::uint32_t range, std::uint64_t offset) noexcept
+    {
+        local_range = range;
+        local_offset = offset;
+        return *this;
+    }
+    range_args &remote_at(std::uint32_t range, std::uint64_t offset) noexcept
+    {
+        remote_range = range;
+        remote_offset = offset;
+        return *this;
+    }
+};
+
+/** Pages x layers. */
+struct pages_args : detail::counted_operation<pages_args, weft_pages_args> {
+    pages_args() noexcept = default;
+    pages_args(const weft::memory &mine, const remote_memory &theirs, std::uint64_t bytes_of_page) noexcept
+    {
+        local = mine.get();
+        remote = theirs.get();
+        page_len = bytes_of_page;
+    }
+    /** Page mine[i] here is page theirs[i] there. Throws std::invalid_argument if there are not as many. */
+    pages_args &pages(span<const std::uint32_t> mine, span<const std::uint32_t> theirs)
+    {
+        if (mine.size() != theirs.size())
+            throw std::invalid_argument("weft::pages_args::pages: not as many pages here as there");
+        local_pages = mine.data();
+        remote_pages = theirs.data();
+        page_count = mine.size();
+        return *this;
+    }
+    /** Pages 0 to count - 1, on both sides. */
+    pages_args &first_pages(std::uint64_t count) noexcept
+    {
+        local_pages = remote_pages = nullptr;
+        page_count = count;
+        return *this;
+    }
+    /** Each layer is a range of its own; set `*_range_step` and `*_layer_stride` where it is not. */
+    pages_args &layers(std::uint32_t count) noexcept
+    {
+        layer_count = count;
+        local_range_step = remote_range_step = 1;
+        return *this;
+    }
+    /** The range of layer 0, where its page 0 begins, and bytes from a page to the next (0: `page_len`). */
+    pages_args &local_at(std::uint32_t first_range, std::uint64_t offset, std::uint64_t page_stride = 0) noexcept
+    {
+        local_first_range = first_range;
+        local_offset = offset;
+        local_page_stride = page_stride;
+        return *this;
+    }
+    pages_args &remote_at(std::uint32_t first_range, std::uint64_t offset, std::uint64_t page_stride = 0) noexcept
+    {
+        remote_first_range = first_range;
+        remote_offset = offset;
+        remote_page_stride = page_stride;
+        return *this;
+    }
+};
+
+/** An entry of a list, at the first byte of the first range of both. */
+inline weft_list_entry list_entry(const memory &mine, const remote_memory &theirs, std::uint64_t len) noexcept
+{
+    weft_list_entry entry{};
+    entry.local = mine.get();
+    entry.remote = theirs.get();
+    entry.len = len;
+    return entry;
+}
+
+/** A list. */
+struct list_args : detail::move_operation<list_args, weft_list_args> {
+    list_args() noexcept = default;
+    list_args(span<const weft_list_entry> all) noexcept
+    {
+        entries = all.data();
+        count = all.size();
+    }
+    list_args &completing_each_peer() noexcept
+    {
+        flags |= static_cast<std::uint32_t>(WEFT_COMPLETE_EACH_PEER);
+        return *this;
+    }
+};
+
+/** One transfer of a kept geometry. */
+struct kept_args : detail::counted_operation<kept_args, weft_kept_args> {
+    kept_args &completing_each_peer() noexcept
+    {
+        flags |= static_cast<std::uint32_t>(WEFT_COMPLETE_EACH_PEER);
+        return *this;
+    }
+};
+
+/** A message. The data must be there until the call. */
+struct send_args : detail::operation<send_args, weft_send_args> {
+    send_args() noexcept = default;
+    send_args(weft::peer to, bytes what) noexcept
+    {
+        peer = to;
+        data = what.data();
+        len = what.size();
+    }
+};
+
+/** An operation on a word of a peer's memory. */
+struct atomic_args : detail::operation<atomic_args, weft_atomic_args> {
+    atomic_args() noexcept = default;
+    /** `expected` is for `compare_swap`. */
+    atomic_args(const remote_memory &theirs, std::uint64_t offset, std::uint64_t what,
+                std::uint64_t expected = 0) noexcept
+    {
+        remote = theirs.get();
+        remote_offset = offset;
+        operand = what;
+        compare = expected;
+    }
+};
+
+/** Values that counters are to reach. The lists must be there until the call. */
+struct expect_args : detail::operation<expect_args, weft_expect_args> {
+    expect_args() noexcept = default;
+    /** Throws std::invalid_argument if there are not as many values as counters. */
+    expect_args(span<const weft_counter> which, span<const std::uint64_t> to_reach)
+    {
+        if (which.size() != to_reach.size())
+            throw std::invalid_argument("weft::expect_args: not as many values as counters");
+        counters = which.data();
+        values = to_reach.data();
+        count = detail::to_u32(which.size());
+    }
+};
+
+/** A fence. */
+struct fence_args : detail::operation<fence_args, weft_fence_args> {
+    fence_args() noexcept = default;
+    explicit fence_args(weft::peer of) noexcept { peer = of; }
+};
+
+// ---- The endpoint ----
+
+/**
+ * An endpoint. Its destructor shuts it down without draining; `shutdown` first, to drain. Operations throw; those
+ * named try_... are for who submits until there is no room: nothing instead of `WEFT_ERR_AGAIN`.
+ */
+class endpoint : public detail::polled<endpoint, weft_poll, weft_wait, weft_arm, weft_event_fd> {
+public:
+    /** With all defaults. */
+    endpoint() : endpoint(endpoint_config()) {}
+    explicit endpoint(const weft_endpoint_config &config)
+    {
+        weft_endpoint *made = nullptr;
+        check(weft_endpoint_open(&config, &made));
+        handle_.reset(made);
+    }
+
+    weft_endpoint *get() const noexcept { return handle_.get(); }
+
+    /** What is left comes out of `poll`, which throws `WEFT_ERR_CLOSED` behind the last; or use `drain`. */
+    template <class Rep, class Period> void shutdown(std::chrono::duration<Rep, Period> drain)
+    {
+        check(weft_endpoint_shutdown(get(), detail::to_ns(drain)));
+    }
+    /** After a shutdown: passes on every completion that is left. */
+    template <class Each> void drain(Each &&each)
+    {
+        std::array<completion, 16> room;
+        for (;;) {
+            const std::int32_t n = weft_poll(get(), room.data(), detail::to_u32(room.size()));
+            if (n == WEFT_ERR_CLOSED)
+                return;
+            check(n);
+            for (std::size_t i = 0; i < static_cast<std::size_t>(n); i++)
+                each(static_cast<const completion &>(room[i]));
+        }
+    }
+    /** Throws if operations are outstanding (`WEFT_ERR_BUSY`), and owns it still. */
+    void close()
+    {
+        check(weft_endpoint_close(get()));
+        static_cast<void>(handle_.release());
+    }
+
+    blob address() const
+    {
+        return detail::fetch<blob>([this](void *to, std::size_t room, std::size_t *len) {
+            return weft_endpoint_address(get(), to, room, len);
+        });
+    }
+    weft_endpoint_properties info() const { return filled<weft_endpoint_properties>(weft_endpoint_info); }
+    weft_rail_properties rail(std::uint32_t index) const
+    {
+        return filled<weft_rail_properties>(weft_rail_info, index);
+    }
+    weft_peer_properties info(weft::peer of) const { return filled<weft_peer_properties>(weft_peer_info, of); }
+    weft_endpoint_statistics statistics() const { return filled<weft_endpoint_statistics>(weft_endpoint_stats); }
+    weft_rail_statistics statistics(std::uint32_t rail) const
+    {
+        return filled<weft_rail_statistics>(weft_rail_stats, rail);
+    }
+
+    /** Answered by one `WEFT_COMPLETION_PEER_UP`; the peer can be used at once. */
+    weft::peer connect(bytes address, deadline by = {}, void *user_data = nullptr)
+    {
+        detail::sized<weft_connect_args> args;
+        args.timeout_ns = by.timeout_ns();
+        args.user_data = user_data;
+        weft::peer made = 0;
+        check(weft_peer_connect(get(), address.data(), address.size(), &args, &made));
+        return made;
+    }
+    void disconnect(weft::peer whom) { check(weft_peer_disconnect(get(), whom)); }
+
+    [[nodiscard]] allocation allocate(std::size_t len, const weft_alloc_args &args = alloc_args())
+    {
+        void *made = nullptr;
+        check(weft_memory_alloc(get(), len, &args, &made));
+        return {get(), made, len};
+    }
+    [[nodiscard]] memory register_memory(span<const weft_memory_range> ranges,
+                                         const weft_memory_args &args = memory_args())
+    {
+        weft_memory *made = nullptr;
+        check(weft_memory_register(get(), ranges.data(), ranges.size(), &args, &made));
+        return {get(), made};
+    }
+    [[nodiscard]] memory register_memory(weft_memory_range range, const weft_memory_args &args = memory_args())
+    {
+        return register_memory(span<const weft_memory_range>(&range, 1), args);
+    }
+    [[nodiscard]] remote_memory import_memory(weft::peer owner, bytes descriptor)
+    {
+        weft_remote_memory *made = nullptr;
+        check(weft_remote_memory_import(get(), owner, descriptor.data(), descriptor.size(), &made));
+        return remote_memory(made);
+    }
+    [[nodiscard]] queue create_queue(std::uint32_t depth = 0)
+    {
+        weft_queue *made = nullptr;
+        check(weft_queue_create(get(), depth, &made));
+        return queue(made);
+    }
+    [[nodiscard]] counter create_counter()
+    {
+        weft_counter made = 0;
+        check(weft_counter_create(get(), &made));
+        return {get(), made};
+    }
+    [[nodiscard]] kept keep(const weft_pages_args &args) { return kept_by(weft_pages_keep, args); }
+    [[nodiscard]] kept keep(const weft_list_args &args) { return kept_by(weft_list_keep, args); }
+
+    transfer write(const weft_range_args &args) { return submit(weft_write, &args); }
+    transfer write(const weft_pages_args &args) { return submit(weft_write_pages, &args); }
+    transfer write(const weft_list_args &args) { return submit(weft_write_list, &args); }
+    transfer write(const kept &what, const weft_kept_args &args = kept_args())
+    {
+        return submit(weft_write_kept, what.get(), &args);
+    }
+    transfer read(const weft_range_args &args) { return submit(weft_read, &args); }
+    transfer read(const weft_pages_args &args) { return submit(weft_read_pages, &args); }
+    transfer read(const weft_list_args &args) { return submit(weft_read_list, &args); }
+    transfer read(const kept &what, const weft_kept_args &args = kept_args())
+    {
+        return submit(weft_read_kept, what.get(), &args);
+    }
+    transfer send(const weft_send_args &args) { return submit(weft_send, &args); }
+    transfer send(weft::peer to, bytes what) { return send(send_args(to, what)); }
+    transfer fetch_add(const weft_atomic_args &args) { return submit(weft_fetch_add, &args); }
+    transfer compare_swap(const weft_atomic_args &args) { return submit(weft_compare_swap, &args); }
+    transfer expect(const weft_expect_args &args) { return submit(weft_counter_expect, &args); }
+    transfer fence(const weft_fence_args &args) { return submit(weft_peer_fence, &args); }
+
+    [[nodiscard]] std::optional<transfer> try_write(const weft_range_args &args)
+    {
+        return try_submit(weft_write, &args);
+    }
+    [[nodiscard]] std::optional<transfer> try_write(const weft_pages_args &args)
+    {
+        return try_submit(weft_write_pages, &args);
+    }
+    [[nodiscard]] std::optional<transfer> try_write(const weft_list_args &args)
+    {
+        return try_submit(weft_write_list, &args);
+    }
+    [[nodiscard]] std::optional<transfer> try_write(const kept &what, const weft_kept_args &args = kept_args())
+    {
+        return try_submit(weft_write_kept, what.get(), &args);
+    }
+    [[nodiscard]] std::optional<transfer> try_read(const weft_range_args &args) { return try_submit(weft_read, &args); }
+    [[nodiscard]] std::optional<transfer> try_read(const weft_pages_args &args)
+    {
+        return try_submit(weft_read_pages, &args);
+    }
+    [[nodiscard]] std::optional<transfer> try_read(const weft_list_args &args)
+    {
+        return try_submit(weft_read_list, &args);
+    }
+    [[nodiscard]] std::optional<transfer> try_read(const kept &what, const weft_kept_args &args = kept_args())
+    {
+        return try_submit(weft_read_kept, what.get(), &args);
+    }
+    [[nodiscard]] std::optional<transfer> try_send(const weft_send_args &args) { return try_submit(weft_send, &args); }
+
+    /** False if it has completed already, which is normal when the two race. */
+    bool cancel(transfer id)
+    {
+        const weft_status status = weft_transfer_cancel(get(), id);
+        if (status == WEFT_ERR_HANDLE)
+            return false;
+        check(status);
+        return true;
+    }
+    /** Owns the data of a MESSAGE or NOTIFICATION. To be called once for each, with data or without. */
+    [[nodiscard]] message take(const completion &c) noexcept { return {get(), c}; }
+
+private:
+    struct closer {
+        void operator()(weft_endpoint *handle) const noexcept
+        {
+            if (weft_endpoint_shutdown(handle, 0) == WEFT_OK)
+                weft_endpoint_close(handle);
+        }
+    };
+
+    template <class F, class... Args> transfer submit(F call, Args... args)
+    {
+        transfer id = 0;
+        check(call(get(), args..., &id));
+        return id;
+    }
+    template <class F, class... Args> std::optional<transfer> try_submit(F call, Args... args)
+    {
+        transfer id = 0;
+        const weft_status status = call(get(), args..., &id);
+        if (status == WEFT_ERR_AGAIN)
+            return std::nullopt;
+        check(status);
+        return id;
+    }
+    template <class F, class Args> kept kept_by(F call, const Args &args)
+    {
+        weft_kept *made = nullptr;
+        check(call(get(), &args, &made));
+        return kept(made);
+    }
+    template <class Properties, class F, class... Of> Properties filled(F call, Of... of) const
+    {
+        detail::sized<Properties> all;
+        check(call(get(), of..., &all));
+        return all;
+    }
+
+    std::unique_ptr<weft_endpoint, closer> handle_;
+};
+
+/** The machine, as JSON. */
+inline std::string topology()
+{
+    return detail::fetch<std::string>(
+        [](char *to, std::size_t room, std::size_t *len) { return weft_topology(to, room, len); });
+}
+
+} // namespace weft
+
+#endif // WEFT_HPP

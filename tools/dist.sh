@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# A tarball for machines without Rust: headers, library, CMake package, pkg-config file, licences. It can be unpacked
+# anywhere.
+#     tools/dist.sh FOLDER          writes FOLDER/weft-VERSION-MACHINE-linux.tar.xz, and says so
+# WEFT_CMAKE_FLAGS: further flags for cmake, as --toolchain FILE for another machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p "${1:?where to?}"
+into=$(realpath "$1")
+cargo=$(command -v "${CARGO:-cargo}")
+PATH=$(dirname "$cargo"):$PATH # where rustc is, too
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# shellcheck disable=SC2086 # flags are words
+cmake -S . -B "$scratch/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DWEFT_INSTALL=ON \
+    -DCMAKE_INSTALL_PREFIX=/opt/weft -DWEFT_CARGO="$cargo" -DWEFT_CARGO_TARGET_DIR="$target" \
+    ${WEFT_CMAKE_FLAGS:-} >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+cmake --build "$scratch/build"
+
+asked() { sed -n "s/^$1:[A-Z]*=//p" "$scratch/build/CMakeCache.txt"; }
+rust_target=$(asked WEFT_RUST_TARGET)
+machine=${rust_target%%-*}
+name=weft-$(asked CMAKE_PROJECT_VERSION)-${machine:-$(uname -m)}-linux
+cmake --install "$scratch/build" --prefix "$scratch/$name" >"$scratch/log"
+strip=$(asked CMAKE_STRIP)
+"${strip:-strip}" --strip-unneeded "$scratch/$name"/lib/libweft.so.*.*
+
+licences=$scratch/$name/share/doc/weft
+python3 tools/licences.py ${rust_target:+--target "$rust_target"} >"$licences/THIRD_PARTY"
+of_rust=$(rustc --print sysroot)/share/doc/rust/COPYRIGHT-library.html
+[ ! -e "$of_rust" ] || cp "$of_rust" "$licences/"
+
+# The same files make the same tarball, whoever packs them and when.
+tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=go=rX,u+rwX \
+    -C "$scratch" -cJf "$into/$name.tar.xz" "$name"
+echo "$into/$name.tar.xz"
