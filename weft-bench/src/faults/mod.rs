@@ -66,6 +66,8 @@ pub fn measure<T: DeserializeOwned>(words: &[&str]) -> Result<T> {
 #[derive(Clone, Copy, Serialize, serde::Deserialize)]
 pub struct Holds {
     pub resident: u64,
+    /// Bytes that are allocated, as glibc counts them.
+    pub allocated: u64,
     pub descriptors: usize,
     pub threads: usize,
 }
@@ -77,8 +79,11 @@ impl Holds {
         let count = |path| std::fs::read_dir(path).map(Iterator::count);
         // SAFETY: a plain system call.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        // SAFETY: it only reads.
+        let heap = unsafe { libc::mallinfo2() };
         Ok(Holds {
             resident: pages * page,
+            allocated: (heap.uordblks + heap.hblkhd) as u64,
             descriptors: count("/proc/self/fd")?,
             threads: count("/proc/self/task")?,
         })

@@ -154,10 +154,13 @@ fn reconnected(bench: &mut Bench) -> Result<f64> {
         let reconnect::Report { before, after } = faults::measure(&words)?;
         grown = (after.resident as f64 - before.resident as f64) / 1024.0;
         bench.notes.push(format!(
-            "{times} {}: {} KiB resident before and {} after, {} descriptors and {}, {} threads and {}",
+            "{times} {}: {} KiB resident before and {} after (allocated: {} and {}; what is more is libfabric's \
+             buffers, used for the first time), {} descriptors and {}, {} threads and {}",
             if anew { "peers, each a new endpoint" } else { "reconnects" },
             before.resident >> 10,
             after.resident >> 10,
+            before.allocated >> 10,
+            after.allocated >> 10,
             before.descriptors,
             after.descriptors,
             before.threads,
