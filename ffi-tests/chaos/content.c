@@ -97,6 +97,11 @@ static uint32_t offset_of(const struct piece *piece, enum end_of end)
     return end == LOCAL ? piece->local : piece->remote;
 }
 
+static uint64_t content_of(const struct operation *op, int target, uint32_t piece)
+{
+    return mix(op->seed ^ mix(((uint64_t)target << 32) + piece));
+}
+
 /* ---- Guards: a stream for each slot's end ---- */
 
 static uint64_t guard_of(int owner, int target, enum end_of end, uint32_t slot)
@@ -143,6 +148,43 @@ void put_guard_back(const struct operation *op, int target, enum end_of end)
     }
 }
 
+/* ---- Looking ---- */
+
+/* Whether a byte of a slot is what an operation brought there. */
+static bool is_of(const struct operation *op, int target, enum end_of end, const uint8_t *bytes, uint64_t at)
+{
+    struct shape shape;
+    shape_of(op, target, &shape);
+    for (uint32_t i = 0; i < shape.count; i++) {
+        uint64_t from = offset_of(&shape.pieces[i], end), in = at - from;
+        uint64_t word = mix(content_of(op, target, i) ^ mix(in / 8 * 8));
+        if (at >= from && in < shape.pieces[i].len && bytes[at] == ((uint8_t *)&word)[in % 8])
+            return true;
+    }
+    return false;
+}
+
+/* Whose bytes these are, for who looks for the reason. */
+static const char *origin(int owner, int target, enum end_of end, uint32_t slot, uint64_t at)
+{
+    static char text[64];
+    const uint8_t *bytes = slot_at(owner, target, end, slot);
+    uint32_t count = book->operations_count < OPERATIONS_MAX ? book->operations_count : OPERATIONS_MAX;
+    uint64_t run = SLOT - at < 4 ? SLOT - at : 4; /* one byte may be chance */
+    for (uint32_t i = count; i-- > 0;) {
+        const struct operation *op = &book->operations[i];
+        bool all = op->kind < SEND && op->host == owner && op->targets >> target & 1 && op->part[target].slot == slot;
+        for (uint64_t k = 0; all && k < run; k++)
+            all = is_of(op, target, end, bytes, at + k);
+        if (all) {
+            snprintf(text, sizeof text, "has the bytes of operation %u", i);
+            return text;
+        }
+    }
+    bool is_guard = guard_differs(bytes, guard_of(owner, target, end, slot), at, at + run) < 0;
+    return is_guard ? "has the guard" : "has bytes of no operation of the slot";
+}
+
 void check_guard(int owner, int target, enum end_of end, uint32_t slot)
 {
     int64_t at =
@@ -152,19 +194,13 @@ void check_guard(int owner, int target, enum end_of end, uint32_t slot)
         return;
     const struct slot *of = &book->ways[owner][target].slots[slot];
     const struct operation *last = &book->operations[of->operation];
-    finding(&book->ghosts, "byte %" PRId64 " of slot %u (%s, %d to %d) changed after %s ended with %s %" PRIu64 " ms ago",
-            at, slot, end == LOCAL ? "local" : "remote", owner, target, text_of(last),
-            weft_status_name(last->part[target].status),
-            (now_ns() - last->part[target].done_ns) / MS);
+    finding(&book->ghosts, "byte %" PRId64 " of slot %u (%s, %d to %d) %s, %" PRIu64 " ms after %s ended with %s", at, slot,
+            end == LOCAL ? "local" : "remote", owner, target, origin(owner, target, end, slot, (uint64_t)at),
+            (now_ns() - last->part[target].done_ns) / MS, text_of(last), weft_status_name(last->part[target].status));
     put_guard(owner, target, end, slot);
 }
 
 /* ---- Contents ---- */
-
-static uint64_t content_of(const struct operation *op, int target, uint32_t piece)
-{
-    return mix(op->seed ^ mix(((uint64_t)target << 32) + piece));
-}
 
 void put_content(const struct operation *op, int target, enum end_of end)
 {
@@ -200,14 +236,18 @@ bool check_content(const struct operation *op, int target, enum end_of end)
         uint64_t until = piece ? offset_of(piece, end) : SLOT;
         int64_t at = guard_differs(bytes, guard, done, until);
         if (at >= 0) {
-            finding(&book->ghosts, "byte %" PRId64 " of slot %u changed beside what %s moved", at, slot, text_of(op));
+            finding(&book->ghosts, "byte %" PRId64 " of slot %u (%s) %s, beside what %s moved", at, slot,
+                    end == LOCAL ? "local" : "remote", origin(op->host, target, end, slot, (uint64_t)at), text_of(op));
             return false;
         }
         if (!piece)
             break;
         at = differs_random(bytes + until, piece->len, content_of(op, target, sorted[i]));
         if (at >= 0) {
-            finding(&book->wrong, "byte %" PRId64 " of piece %u of %s is wrong", at, sorted[i], text_of(op));
+            finding(&book->wrong, "byte %" PRIu64 " of slot %u (%s) %s, %s of %s (piece %u of %u)",
+                    until + (uint64_t)at, slot, end == LOCAL ? "local" : "remote",
+                    origin(op->host, target, end, slot, until + (uint64_t)at), "not its own,", text_of(op), sorted[i],
+                    shape.count);
             return false;
         }
         done = until + piece->len;

@@ -93,11 +93,21 @@ void link_is_up(const weft_completion *c)
     if (c->status != WEFT_OK || (link && link->up))
         return;
     link = &self.links[self.links_count++ % LINKS_MAX];
-    CHECK(!link->up);
+    CHECK(!link->up && !link->remote);
     memset(link, 0, sizeof *link);
     link->peer = c->peer;
     link->up = true;
     know(link);
+}
+
+/* The fabric may still have it, for a while. */
+static void give_back(struct link *link)
+{
+    weft_status status = link->remote ? weft_remote_memory_release(link->remote) : WEFT_OK;
+    if (status == WEFT_OK)
+        link->remote = NULL;
+    else if (status != WEFT_ERR_BUSY)
+        finding(&book->odd, "host %d: releasing a peer's memory: %s", self.me, weft_last_error());
 }
 
 void link_is_down(const weft_completion *c)
@@ -108,8 +118,7 @@ void link_is_down(const weft_completion *c)
         return;
     }
     link->up = false;
-    if (link->remote && weft_remote_memory_release(link->remote) != WEFT_OK)
-        finding(&book->odd, "host %d: releasing memory of a peer that is down: %s", self.me, weft_last_error());
+    give_back(link);
     if (link->host < 0)
         return;
     if (link->prepared) {
@@ -251,6 +260,8 @@ void links_step(void)
     connect_where_needed();
     for (uint32_t i = 0; i < LINKS_MAX; i++) {
         struct link *link = &self.links[i];
+        if (!link->up)
+            give_back(link);
         if (!link->up || link->host < 0)
             continue;
         if (!link->greeted && (self.to[link->host] == NULL || self.to[link->host] == link))
