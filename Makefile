@@ -16,7 +16,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures fuzz lab header check lib examples clean
+.PHONY: help demo test figures fuzz lab chaos header check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,11 @@ fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
+
+chaos: ## Three hosts (root), and everything that can fail does: make chaos MINUTES=10 SEED=1; a ledger at the end
+	@tools/need.sh chaos
+	@$(MAKE) --no-print-directory lib
+	@tools/chaos.sh $(TARGET)/release '$(or $(MINUTES),10)' '$(SEED)' $(TARGET)/chaos.json
 
 header: ## Makes include/weft.h again from src/capi
 	@tools/header.sh write
