@@ -181,8 +181,14 @@ static const char *origin(int owner, int target, enum end_of end, uint32_t slot,
             return text;
         }
     }
-    bool is_guard = guard_differs(bytes, guard_of(owner, target, end, slot), at, at + run) < 0;
-    return is_guard ? "has the guard" : "has bytes of no operation of the slot";
+    if (guard_differs(bytes, guard_of(owner, target, end, slot), at, at + run) < 0)
+        return "has the guard";
+    uint64_t word, other = guard_of(owner, target, (enum end_of)(1 - end), slot);
+    memcpy(&word, bytes + at / 8 * 8, sizeof word);
+    for (uint64_t i = 0; i < SLOT / 8; i++)
+        if (word == mix(other + i))
+            return "has the guard of the other end"; /* which was moved after it had been put back */
+    return "has bytes of no operation of the slot";
 }
 
 void check_guard(int owner, int target, enum end_of end, uint32_t slot)

@@ -69,6 +69,21 @@ static void publish(void)
     host->card++;
 }
 
+/* With the time and the host, to be read beside the findings. */
+static void print_line(weft_log_level level, const char *component, const char *message, void *unused)
+{
+    static const char *const levels[] = {"", "error", "warn", "info", "debug", "trace"};
+    (void)unused;
+    fprintf(stderr, "%6" PRIu64 " ms: host %d: %s %s: %s\n", book_ms(), self.me, levels[level], component, message);
+}
+
+static void log_lines(void)
+{
+    const char *wanted = getenv("WEFT_CHAOS_LOG");
+    weft_log_level level = wanted ? (weft_log_level)atoi(wanted) : WEFT_LOG_ERROR;
+    CHECK_OK(weft_log_set(level, print_line, NULL));
+}
+
 static void begin(int me, uint32_t life)
 {
     self.me = me;
@@ -77,7 +92,7 @@ static void begin(int me, uint32_t life)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGPIPE, SIG_IGN);
     lab_enter((enum side)me);
-    CHECK_OK(weft_log_set(getenv("WEFT_LOG") ? WEFT_LOG_DEFAULT : WEFT_LOG_ERROR, NULL, NULL));
+    log_lines();
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, beat, NULL) == 0);
     for (int other = 0; other < HOSTS; other++)
@@ -87,24 +102,42 @@ static void begin(int me, uint32_t life)
     publish();
 }
 
-static void poll_all(uint64_t ms)
+/* No call blocks. */
+static void must_be_quick(const char *what, uint64_t begin_ns)
+{
+    uint64_t now = now_ns(), took = now - begin_ns, stalls = stalled(begin_ns, now);
+    if (took > GRACE + stalls)
+        finding(&book->odd, "host %d, life %u: %s took %" PRIu64 " ms", self.me, self.life, what, took / MS);
+}
+
+/* False once there is nothing more to come. */
+static bool poll_all(uint64_t ms)
 {
     weft_completion got[64];
+    uint64_t begin_ns = now_ns();
     int32_t n = weft_wait(self.endpoint, got, COUNT(got), ms * MS);
+    must_be_quick("weft_wait", begin_ns);
     if (n < 0 && n != WEFT_ERR_CLOSED)
         FAIL("polling gave %s", weft_status_name(n));
     for (int32_t i = 0; i < n; i++)
         take(&got[i]);
+    return n >= 0;
+}
+
+static void *shut_down(void *unused)
+{
+    (void)unused;
+    CHECK_OK(weft_endpoint_shutdown(self.endpoint, 200 * MS));
+    return NULL;
 }
 
 static void __attribute__((noreturn)) leave(void)
 {
-    CHECK_OK(weft_endpoint_shutdown(self.endpoint, 200 * MS));
-    weft_completion got;
-    int32_t n;
-    while ((n = weft_wait(self.endpoint, &got, 1, SECOND)) > 0)
-        take(&got);
-    CHECK_EQ(n, WEFT_ERR_CLOSED);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, shut_down, NULL) == 0);
+    while (poll_all(10)) {
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
     CHECK_OK(weft_endpoint_close(self.endpoint));
     fflush(NULL);
     _exit(0);
@@ -130,8 +163,10 @@ void host_live(int me, uint32_t life)
     begin(me, life);
     while (!host->leave && !book->over) {
         poll_all(1);
+        uint64_t begin_ns = now_ns();
         links_step();
         operations_step();
+        must_be_quick("what does not block", begin_ns);
         host->loops++;
     }
     if (book->over) {

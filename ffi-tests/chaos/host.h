@@ -14,7 +14,7 @@ struct link {
     bool up, greeted, prepared;
     uint64_t token, their_token;
     weft_remote_memory *remote;
-    uint32_t heard; /* its last message */
+    uint64_t heard; /* 1 + the operation of its last message */
     weft_transfer hello;
     uint64_t fencing; /* slots that a fence is under way for */
     uint64_t fence_at_ns;
@@ -61,6 +61,8 @@ bool submit_fence(struct link *link);
 
 /* settle.c: what is polled. */
 void take(const weft_completion *c);
+/* Stalls of this process, as its heartbeat saw them. */
+uint64_t stalled(uint64_t from_ns, uint64_t to_ns);
 
 /* A message: what kind, and of which operation. */
 struct note {

@@ -3,8 +3,7 @@
 
 /* ---- How late ---- */
 
-/* Stalls of this process that a completion may have been kept by. */
-static uint64_t stalled(uint64_t from, uint64_t to)
+uint64_t stalled(uint64_t from, uint64_t to)
 {
     const struct host *host = &book->hosts[self.me];
     uint64_t sum = 0, beat = host->beat_ns, first = host->stalls_count > 64 ? host->stalls_count - 64 : 0;
@@ -179,9 +178,9 @@ static void message(const weft_completion *c)
         struct operation *op = arrives(c, note.what);
         if (op && differs_random((const char *)c->data + sizeof note, c->bytes - sizeof note, op->seed) >= 0)
             finding(&book->wrong, "%s", text_of(op));
-        if (op && note.what <= link->heard)
-            finding(&book->doubled, "%s came after %u", text_of(op), link->heard);
-        link->heard = (uint32_t)note.what;
+        if (op && note.what < link->heard)
+            finding(&book->doubled, "%s came after %" PRIu64, text_of(op), link->heard - 1);
+        link->heard = note.what + 1;
     } else {
         finding(&book->extra, "host %d: a message of nobody", self.me);
     }
