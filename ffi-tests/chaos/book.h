@@ -39,7 +39,7 @@ struct part {
     bool done;
     weft_status status;
     uint32_t life; /* of the peer */
-    uint64_t done_ns;
+    uint64_t token, done_ns; /* of the connection */
 };
 
 struct operation {

@@ -61,7 +61,10 @@ bool submit_fence(struct link *link);
 
 /* settle.c: what is polled. */
 void take(const weft_completion *c);
-/* Stalls of this process, as its heartbeat saw them. */
+
+/* stalls.c: what the machine does not give us. */
+void stalls_watch(void);
+/* How long, of this time, this process or a thread of it wanted to run and did not. */
 uint64_t stalled(uint64_t from_ns, uint64_t to_ns);
 
 /* A message: what kind, and of which operation. */

@@ -273,6 +273,7 @@ static void aim(struct operation *op, int target)
 {
     op->targets |= (uint8_t)(1u << target);
     op->part[target].life = self.to[target] ? self.to[target]->life : 0;
+    op->part[target].token = self.to[target] ? self.to[target]->token : 0;
 }
 
 static void draw_terms(struct operation *op)

@@ -261,7 +261,7 @@ bool report(const char *json, double minutes)
         {"bytes_verified", book->verified, false},
         {"processes", lives, false},
         {"connects", connects, false},
-        {"stall_ms", stalls, false},
+        {"stall_ms", stalls, false}, /* of any thread */
         {"longest_stall_ms", longest / MS, false},
     };
     print_table();

@@ -3,20 +3,6 @@
 
 /* ---- How late ---- */
 
-uint64_t stalled(uint64_t from, uint64_t to)
-{
-    const struct host *host = &book->hosts[self.me];
-    uint64_t sum = 0, beat = host->beat_ns, first = host->stalls_count > 64 ? host->stalls_count - 64 : 0;
-    for (uint64_t i = first; i < host->stalls_count; i++) {
-        uint64_t a = host->stalls[i % STALLS_MAX].from_ns, b = host->stalls[i % STALLS_MAX].to_ns;
-        a = a > from ? a : from;
-        b = b < to ? b : to;
-        sum += b > a ? b - a : 0;
-    }
-    beat = beat > from ? beat : from;
-    return sum + (to > beat + 30 * MS ? to - beat : 0);
-}
-
 static void look_at_the_clock(struct operation *op, const weft_completion *c, uint64_t now)
 {
     uint64_t deadline = op->submit_ns + op->timeout_ns;
@@ -73,9 +59,11 @@ static void settle_part(struct operation *op, int target, const weft_completion 
     part->status = c->status;
     part->done_ns = now_ns();
     part->done = true;
-    if (part->slot != NOBODY)
+    /* A list over several peers can outlive the connection with one of them. */
+    bool same = self.to[target] && self.to[target]->token == part->token;
+    if (part->slot != NOBODY && same)
         settle_slot(op, target, c->status);
-    if (c->status == WEFT_OK && op->kind != EXPECT && op->kind != FENCE) {
+    if (c->status == WEFT_OK && same && op->kind != EXPECT && op->kind != FENCE) {
         struct shape shape;
         if (part->slot != NOBODY)
             shape_of(op, target, &shape);
@@ -156,7 +144,7 @@ static void notification(const weft_completion *c)
             finding(&book->wrong, "the data of the notification of %s", text_of(op));
         CHECK_OK(weft_message_release(self.endpoint, c->transfer));
     }
-    if (!op || op->read)
+    if (!op || op->read || op->part[self.me].token != book->ways[op->host][self.me].ready)
         return;
     struct slot *slot = &book->ways[op->host][self.me].slots[op->part[self.me].slot];
     if (slot->operation != c->value || (slot->state & (BUSY | TAKEN | FENCED)) != BUSY)
