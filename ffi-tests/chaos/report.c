@@ -76,11 +76,14 @@ static bool is_needless(const struct operation *op, int target)
            had_a_rail(op->host, target, op->submit_ns - SETTLED, part->done_ns);
 }
 
+/* A list that completes once may have failed because of any of its peers. */
 static void judge(const struct operation *op, int target)
 {
     static _Atomic uint64_t count;
-    if (!is_needless(op, target))
-        return;
+    for (int other = 0; other < HOSTS; other++)
+        if (other == target || (op->targets >> other & 1 && !op->each_peer))
+            if (!is_needless(op, other))
+                return;
     needless++;
     finding(&count, "needless: operation %td (%s, %s), host %d life %u to %d life %u, at %" PRIu64 " ms, ended with %s after %" PRIu64 " ms",
             op - book->operations, rows[op->kind], op->read ? "reads" : "writes", op->host, op->life, target,
