@@ -129,6 +129,7 @@ fails "a rail comes late" lab_rails a_rail_may_come_late
 fails "a rail loses what is sent" lab_rails a_rail_may_lose_data
 fails "a rail loses the answers" lab_rails a_rail_may_lose_answers
 fails "nothing lands later" lab_rails nothing_lands_later
+fails "an idle host is cut off" lab_liveness an_idle_host_is_cut_off
 chaos "chaos between three hosts"
 
 echo "$passed passed, $failed failed"

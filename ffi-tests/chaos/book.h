@@ -100,7 +100,7 @@ struct host {
 
 struct book {
     uint64_t seed, begin_ns;
-    _Atomic bool quiet, over;
+    _Atomic bool quiet, over, no_reads;
     _Atomic uint32_t operations_count;
     struct host hosts[HOSTS];
     struct way ways[HOSTS][HOSTS]; /* owner, target */

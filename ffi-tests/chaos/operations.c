@@ -6,11 +6,6 @@
 #define BURST 8
 #define NOTE_DATA 2048
 
-static bool may_read(void)
-{
-    return !getenv("WEFT_CHAOS_NO_READS");
-}
-
 /* ---- Slots ---- */
 
 static bool is_free(struct slot *slot, uint64_t now)
@@ -283,7 +278,7 @@ static void draw_terms(struct operation *op)
     op->will_cancel = draw(16) == 0;
     if (op->kind >= SEND)
         return;
-    op->read = may_read() && draw(3) == 0;
+    op->read = !book->no_reads && draw(3) == 0;
     op->notify = draw(2);
     op->flags = (op->notify ? WEFT_NOTIFY : 0) | (draw(10) == 0 ? WEFT_CLASS_LATENCY : 0);
     uint32_t counted = draw(16);
