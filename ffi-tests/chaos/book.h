@@ -106,7 +106,7 @@ struct book {
     struct way ways[HOSTS][HOSTS]; /* owner, target */
     _Atomic uint32_t spans_count;
     struct span spans[SPANS_MAX];
-    _Atomic uint64_t verified, late, wrong, ghosts, lost, doubled, extra, odd;
+    _Atomic uint64_t verified, late, wrong, ghosts, lost, doubled, extra, odd, slow;
     _Atomic uint32_t notes_count;
     char notes[NOTES_MAX][320];
     struct operation operations[OPERATIONS_MAX];

@@ -164,6 +164,28 @@ static bool is_of(const struct operation *op, int target, enum end_of end, const
     return false;
 }
 
+/* Whether a word is of one of the slot's last operations, but of another place: its memory
+ * was read when it had been given to that one. */
+static bool moved_from_elsewhere(int owner, int target, uint32_t slot, uint64_t word, char *text, size_t len)
+{
+    uint32_t looked = 0, count = book->operations_count < OPERATIONS_MAX ? book->operations_count : OPERATIONS_MAX;
+    for (uint32_t i = count; i-- > 0 && looked < 8;) {
+        const struct operation *op = &book->operations[i];
+        struct shape shape;
+        if (op->kind >= SEND || op->host != owner || !(op->targets >> target & 1) || op->part[target].slot != slot)
+            continue;
+        looked++;
+        shape_of(op, target, &shape);
+        for (uint32_t k = 0; k < shape.count; k++)
+            for (uint64_t at = 0; at < shape.pieces[k].len; at += 8)
+                if (word == mix(content_of(op, target, k) ^ mix(at))) {
+                    snprintf(text, len, "has bytes that operation %u has elsewhere", i);
+                    return true;
+                }
+    }
+    return false;
+}
+
 /* Whose bytes these are, for who looks for the reason. */
 static const char *origin(int owner, int target, enum end_of end, uint32_t slot, uint64_t at)
 {
@@ -188,7 +210,8 @@ static const char *origin(int owner, int target, enum end_of end, uint32_t slot,
     for (uint64_t i = 0; i < SLOT / 8; i++)
         if (word == mix(other + i))
             return "has the guard of the other end"; /* which was moved after it had been put back */
-    return "has bytes of no operation of the slot";
+    return moved_from_elsewhere(owner, target, slot, word, text, sizeof text) ? text
+                                                                             : "has bytes of no operation of the slot";
 }
 
 void check_guard(int owner, int target, enum end_of end, uint32_t slot)

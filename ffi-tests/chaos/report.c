@@ -261,6 +261,7 @@ bool report(const char *json, double minutes)
         {"doubled_notifications", book->doubled, true},
         {"needless_errors", needless, true},
         {"oddities", book->odd, true},
+        {"slow_calls", book->slow, false},
         {"bytes_verified", book->verified, false},
         {"processes", lives, false},
         {"connects", connects, false},
