@@ -20,7 +20,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test test-aarch64 figures fuzz lab dist header check lib examples clean
+.PHONY: help demo test test-aarch64 figures fuzz lab chaos dist header check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,11 @@ lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMM
 dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust
 	@tools/need.sh dist
 	@tools/dist.sh $(TARGET)/dist
+
+chaos: ## Three hosts (root), and everything that can fail does: make chaos MINUTES=10 SEED=1; a ledger at the end
+	@tools/need.sh chaos
+	@$(MAKE) --no-print-directory lib
+	@tools/chaos.sh $(TARGET)/release '$(or $(MINUTES),10)' '$(SEED)' $(TARGET)/chaos.json
 
 header: ## Makes include/weft.h again from src/capi
 	@tools/header.sh write

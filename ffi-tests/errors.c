@@ -213,6 +213,8 @@ static void config_limits(void)
     OUTSIDE(connect_timeout_ns, HOURS_25);
     OUTSIDE(message_bytes, MIB - 1);
     OUTSIDE(message_bytes, GIB + 1);
+    OUTSIDE(liveness_ns, SECOND - 1);
+    OUTSIDE(liveness_ns, HOURS_25);
     OUTSIDE(progress, 2);
 #undef OUTSIDE
 }

@@ -229,7 +229,46 @@ static void a_worker_without_lanes_fails_nothing(void)
     duo_close(&duo);
 }
 
+/* A fence waits for what is stuck on a lane that is not known to be dead; the other lane
+ * goes on meanwhile. */
+static void a_dead_lane_holds_up_no_other(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=tcp:rails=2:gbps=1:delay_us=20:world=held";
+    setenv("WEFT_SIM_FAULTS", "1500000 rail1 down", 1);
+    uint64_t begin = now_ns();
+    struct duo duo = duo_open_with(MIB, &config);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 256 * KIB);
+    weft_fence_args fence = WEFT_FENCE_ARGS_INIT;
+    weft_completion c;
+    int open = 0, small = 0;
+    while (now_ns() < begin + 1550 * MS) { /* something is under way over both */
+        for (; open < 16; open++)
+            write_now(duo.a, &args);
+        box_pump(duo.a, 5);
+        for (; box_try(duo.a, WEFT_COMPLETION_WRITE, &c); open--)
+            CHECK_OK(c.status);
+    }
+    fence.peer = duo.b_to_a;
+    CHECK_OK(weft_peer_fence(duo.b->endpoint, &fence, NULL));
+    sleep_ms(20);
+    args.len = 4096;
+    for (int i = 0; i < 20; i++, open++)
+        write_now(duo.a, &args);
+    for (uint64_t until = now_ns() + 150 * MS; now_ns() < until;) {
+        box_pump(duo.a, 5);
+        for (; box_try(duo.a, WEFT_COMPLETION_WRITE, &c); open--)
+            small += c.status == WEFT_OK && c.bytes == 4096;
+    }
+    CHECK(small >= 5); /* the others may be on the dead one */
+    for (; open > 0; open--)
+        CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    CHECK_OK(box_take(duo.b, WEFT_COMPLETION_FENCE, patience_ms()).status);
+    duo_close(&duo);
+}
+
 static const struct test tests[] = {
+    {"a_dead_lane_holds_up_no_other", "once", a_dead_lane_holds_up_no_other},
     {"a_worker_without_lanes_fails_nothing", "once", a_worker_without_lanes_fails_nothing},
     {"others_take_over_and_the_rail_comes_back", "once", others_take_over_and_the_rail_comes_back},
     {"a_rail_that_flaps_loses_nothing", "once", a_rail_that_flaps_loses_nothing},

@@ -6,7 +6,8 @@ extern char **environ;
 
 static const char *host_of(enum side side)
 {
-    const char *name = getenv(side == LEFT ? "WEFT_LAB_LEFT" : "WEFT_LAB_RIGHT");
+    static const char *const names[] = {"WEFT_LAB_LEFT", "WEFT_LAB_RIGHT", "WEFT_LAB_THIRD"};
+    const char *name = getenv(names[side]);
     if (!name || !*name)
         skip("no lab: see tools/lab.sh");
     return name;
@@ -29,52 +30,67 @@ weft_endpoint *lab_endpoint(void)
     return open_with(&config);
 }
 
-/* iproute2, in the namespace of a host. */
-static void ip(enum side side, const char *words)
+/* A program of iproute2, in the namespace of a host. */
+static void run_in(enum side side, const char *program, const char *words)
 {
-    char line[256], *argv[24] = {"ip", "-n", (char *)host_of(side)}, *rest = line;
+    char line[256], *argv[24] = {(char *)program, "-n", (char *)host_of(side)}, *rest = line;
     size_t count = 3;
     pid_t pid;
     int status;
     snprintf(line, sizeof line, "%s", words);
     while ((argv[count] = strtok_r(rest, " ", &rest)) != NULL && count + 1 < COUNT(argv))
         count++;
-    CHECK_EQ(posix_spawnp(&pid, "ip", NULL, NULL, argv, environ), 0);
+    CHECK_EQ(posix_spawnp(&pid, program, NULL, NULL, argv, environ), 0);
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     if (status != 0)
-        FAIL("ip -n %s %s: status %d", host_of(side), words, status);
+        FAIL("%s -n %s %s: status %d", program, host_of(side), words, status);
 }
 
-static void set_link(int rail, const char *state)
+void rail_is(int rail, enum side of, bool up)
 {
     char words[64];
-    snprintf(words, sizeof words, "link set rail%d %s", rail, state);
-    ip(LEFT, words);
-    ip(RIGHT, words);
+    snprintf(words, sizeof words, "link set rail%d %s", rail, up ? "up" : "down");
+    run_in(of, "ip", words);
+}
+
+void rail_rate(int rail, enum side of, const char *rate)
+{
+    char words[128];
+    snprintf(words, sizeof words, "qdisc replace dev rail%d root tbf rate %s burst 256k latency 20ms", rail, rate);
+    run_in(of, "tc", words);
 }
 
 void link_down(int rail)
 {
-    set_link(rail, "down");
+    rail_is(rail, LEFT, false);
+    rail_is(rail, RIGHT, false);
 }
 
 void link_up(int rail)
 {
-    set_link(rail, "up");
+    rail_is(rail, LEFT, true);
+    rail_is(rail, RIGHT, true);
 }
 
-/* The other host gets frames that are for nobody, and drops them. */
-void link_loses(int rail, enum side from)
+/* What the hosts that a host sends to over a rail are taken to be. */
+static void neighbours(int rail, enum side from, const char *verb, const char *rest)
 {
     char words[128];
-    snprintf(words, sizeof words, "neigh replace 10.77.%d.%d lladdr 02:00:00:00:00:99 dev rail%d nud permanent",
-             rail, from == LEFT ? 2 : 1, rail);
-    ip(from, words);
+    for (int to = LEFT; to <= (getenv("WEFT_LAB_THIRD") ? THIRD : RIGHT); to++) {
+        if (to == (int)from)
+            continue;
+        snprintf(words, sizeof words, "neigh %s 10.77.%d.%d dev rail%d%s", verb, rail, to + 1, rail, rest);
+        run_in(from, "ip", words);
+    }
+}
+
+/* The others get frames that are for nobody, and drop them. */
+void link_loses(int rail, enum side from)
+{
+    neighbours(rail, from, "replace", " lladdr 02:00:00:00:00:99 nud permanent");
 }
 
 void link_heals(int rail, enum side from)
 {
-    char words[128];
-    snprintf(words, sizeof words, "neigh del 10.77.%d.%d dev rail%d", rail, from == LEFT ? 2 : 1, rail);
-    ip(from, words);
+    neighbours(rail, from, "del", "");
 }

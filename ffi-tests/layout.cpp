@@ -11,7 +11,7 @@
     static_assert(std::is_trivially_copyable<type>::value, "copying " #type)
 #define AT(type, field, bytes) static_assert(offsetof(type, field) == (bytes), #type "." #field)
 
-SIZE(weft_endpoint_config, 104);
+SIZE(weft_endpoint_config, 112);
 AT(weft_endpoint_config, size, 0);
 AT(weft_endpoint_config, flags, 4);
 AT(weft_endpoint_config, fabric, 8);
@@ -31,6 +31,7 @@ AT(weft_endpoint_config, packing, 80);
 AT(weft_endpoint_config, max_counters, 84);
 AT(weft_endpoint_config, secret, 88);
 AT(weft_endpoint_config, secret_len, 96);
+AT(weft_endpoint_config, liveness_ns, 104);
 
 SIZE(weft_endpoint_properties, 280);
 AT(weft_endpoint_properties, size, 0);

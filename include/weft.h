@@ -459,6 +459,9 @@ weft_status weft_topology(char *buffer,
  */
 #define WEFT_PACKING_MESSAGES 3
 
+/** As `liveness_ns`: no peer is lost for its silence. */
+#define WEFT_LIVENESS_OFF UINT64_MAX
+
 /**
  * An endpoint: the rails that a process opened, the worker threads that drive
  * them, and an address that others connect to. A process usually has one for
@@ -607,9 +610,23 @@ typedef struct weft_endpoint_config {
     const void *secret;
     /** Bytes of `secret`. */
     uint64_t secret_len;
+    /**
+     * A peer of which nothing is heard for so long is lost, with or without
+     * operations under way: nanoseconds, 1 second to 24 hours. 0: 120 seconds;
+     * `WEFT_LIVENESS_OFF`: never, and a host that is cut off while nothing is under
+     * way stays a peer.
+     *
+     * Whoever lives is heard: an endpoint says something to each peer every second
+     * (with manual progress: while it is polled), and what is delivered to a peer
+     * counts, too. After a third of the time it is also asked for a word. So a process
+     * that is stopped, starved or does not poll for a minute is not lost by default;
+     * allow as much as the peers may need. Time in which this process does not run,
+     * or (manual progress) does not poll, does not count.
+     */
+    uint64_t liveness_ns;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {
@@ -830,8 +847,9 @@ typedef struct weft_peer_properties {
  * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
  * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
  * That a peer died is told by its fabric when something is sent to it (every
- * second, at least): over tcp within some 4 seconds. A peer that only stopped
- * is not lost; operations with it end at their deadlines.
+ * second, at least): over tcp within some 4 seconds. A peer that only stopped,
+ * or whose host is cut off, is lost after `liveness_ns` of `weft_endpoint_config`;
+ * operations with it end at their deadlines.
  *
  * The fabrics that both sides have are tried best first: the next one when the
  * better ones have failed, or when none of their lanes has come up for a while

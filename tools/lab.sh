@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two hosts on one machine: network namespaces joined by rails (veth pairs) of a given rate, a command across them,
-# and nothing left behind. Can also be sourced, for its functions.
+# Two hosts (or three) on one machine: network namespaces joined by rails (veth pairs) of a given rate, a command across
+# them, and nothing left behind. Can also be sourced, for its functions.
 lab_usage() {
     cat <<'USAGE'
 tools/lab.sh [OPTIONS] [COMMAND]   makes the two hosts, runs COMMAND on both of them, removes them
@@ -8,8 +8,9 @@ tools/lab.sh down|up RAIL          takes a rail of the running lab down, or up a
 tools/lab.sh rate RAIL RATE        changes its rate
 
   --left COMMAND, --right COMMAND  another command for each host
-  --around COMMAND                 once, outside; the hosts' names are in WEFT_LAB_LEFT and WEFT_LAB_RIGHT
-                                   (ip netns exec "$WEFT_LAB_LEFT" ...)
+  --around COMMAND                 once, outside; the hosts' names are in WEFT_LAB_LEFT, WEFT_LAB_RIGHT and
+                                   WEFT_LAB_THIRD (ip netns exec "$WEFT_LAB_LEFT" ...)
+  --hosts 3                        a third host; each rail is a switch that all three are plugged into
   --rails N                        rails, 1 to 64 (default 4); rail0, rail1, ... on both hosts
   --right-rails N                  another number on the right host; implies --router
   --rate RATE                      as "1gbit", tc's way (default: as fast as it goes)
@@ -29,7 +30,7 @@ PATH=$PATH:/usr/sbin:/sbin # where ip and tc live; not in everybody's PATH
 lab_prefix=weft-lab
 lab_reset() {
     lab_rails=4 lab_right_rails='' lab_rate='' lab_rates=() lab_mtu=9000 lab_router='' lab_host_routes='' lab_bridge=''
-    lab_down_rail=''
+    lab_down_rail='' lab_hosts=2
 }
 lab_reset
 
@@ -60,7 +61,7 @@ lab_sweep() {
 
 lab_remove() { # The cables go with their namespaces.
     local side
-    for side in left right router; do
+    for side in left right router third switch; do
         ip netns del "$(lab_space "$side")" 2>/dev/null || true
     done
 }
@@ -110,6 +111,20 @@ lab_routed_rail() { # side, subnets of the side, rail
     lab_shape "$(lab_space "$1")" "rail$3" "$(lab_rate_of "$3")" || return 1
 }
 
+# The switch has no address, and one bridge for each rail.
+lab_switched_rail() { # rail
+    local side own=1
+    lab_in switch ip link add "net$1" type bridge || return 1
+    lab_in switch ip link set "net$1" up || return 1
+    for side in left right third; do
+        lab_cable "$side" "rail$1" switch "$side$1" || return 1
+        lab_in switch ip link set "$side$1" master "net$1" || return 1
+        lab_in "$side" ip addr add "10.77.$1.$own/24" dev "rail$1" || return 1
+        lab_shape "$(lab_space "$side")" "rail$1" "$(lab_rate_of "$1")" || return 1
+        own=$((own + 1))
+    done
+}
+
 # A bridge runs only with something plugged in.
 lab_add_bridge() { # side
     lab_in "$1" ip link add "$lab_bridge" type bridge || return 1
@@ -143,6 +158,10 @@ lab_make() {
         for ((rail = 0; rail < ${lab_right_rails:-$lab_rails}; rail++)); do
             lab_routed_rail right 10.78 "$rail" || return 1
         done
+    elif [ "$lab_hosts" = 3 ]; then
+        lab_host third && lab_host switch || return 1
+        for ((rail = 0; rail < lab_rails; rail++)); do lab_switched_rail "$rail" || return 1; done
+        lab_running third && lab_running switch || return 1
     else
         for ((rail = 0; rail < lab_rails; rail++)); do lab_direct_rail "$rail" || return 1; done
     fi
@@ -163,7 +182,7 @@ lab_options() {
     lab_taken=0
     while [ $# -gt 0 ]; do
         case $1 in
-            --rails | --right-rails | --rate | --rates | --mtu | --bridge | --down)
+            --rails | --right-rails | --rate | --rates | --mtu | --bridge | --down | --hosts)
                 [ $# -ge 2 ] || { lab_fail "$1 needs a value"; return 1; } ;;
         esac
         case $1 in
@@ -174,6 +193,7 @@ lab_options() {
             --mtu) lab_number "$1" "$2" 576 65535 && lab_mtu=$2 ;;
             --bridge) lab_bridge=$2 ;;
             --down) lab_number "$1" "$2" 0 63 && lab_down_rail=$2 ;;
+            --hosts) lab_number "$1" "$2" 2 3 && lab_hosts=$2 ;;
             --router) lab_router=yes ;;
             --host-routes) lab_host_routes=yes ;;
             *) return 0 ;;
@@ -246,6 +266,10 @@ lab_main() {
     trap 'exit 143' TERM HUP
     lab_make || { lab_fail "it could not be made"; exit 1; }
     WEFT_LAB_LEFT=$(lab_space left) WEFT_LAB_RIGHT=$(lab_space right)
+    if [ "$lab_hosts" = 3 ]; then
+        WEFT_LAB_THIRD=$(lab_space third)
+        export WEFT_LAB_THIRD
+    fi
     WEFT_LAB_LEFT_ADDRESS=$lab_left_address WEFT_LAB_RIGHT_ADDRESS=$lab_right_address
     export WEFT_LAB_LEFT WEFT_LAB_RIGHT WEFT_LAB_LEFT_ADDRESS WEFT_LAB_RIGHT_ADDRESS
     left=${left:-${1:-}} right=${right:-${1:-}}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh demo|test|figures|check|dist
+#     tools/need.sh demo|test|figures|chaos|check|dist
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: demo, test, figures, check or dist}
+target=${1:?what for: demo, test, figures, chaos, check or dist}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -54,7 +54,7 @@ look() {
     case $target in
         check) need_rust_tool fmt rustfmt; need_rust_tool clippy clippy ;;
         dist) have python3 || want python3 "collecting the licences" ;;
-        demo | test | figures) have_libfabric || want libfabric1 "the library beneath Weft" ;;
+        demo | test | figures | chaos) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
     if [ "$target" = test ] || [ "$target" = dist ]; then

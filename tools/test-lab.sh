@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two hosts in network namespaces: random fill over the networks that hosts have, and streams of transfers while rails
-# fail (ffi-tests/lab_*.c). One line for each case, and a last one with the count. Only root can make them; otherwise it
+# fail (ffi-tests/lab_*.c); three hosts in chaos (tools/chaos.sh). One line for each case, and a last one with the count. Only root can make them; otherwise it
 # says that it skips.
 #     tools/test-lab.sh RANDOM_FILL [ONLY]     ONLY: a part of the names of the cases to run
 set -uo pipefail
@@ -77,6 +77,16 @@ fails() { # name, program, test
     settle "$name" "$status" "$(tail -n 1 "$logs/case.out")"
 }
 
+# Everything at once, for half a minute; the seed is in the line.
+chaos() { # name
+    local name=$1 status=0
+    skipped_by_name "$name" && return 0
+    rm -f "$logs"/*
+    timeout --foreground -k 5 120 "$here/chaos.sh" "$(dirname "$library")" 0.5 >"$logs/case.txt" 2>"$logs/case.err" || status=1
+    settle "$name" "$status" "$(sed -n 's/.*\(SEED=[0-9]*\)$/\1/p; s/^\(operations\|faults\)  *\([0-9]*\)$/\2 \1/p' "$logs/case.txt" | paste -sd' ')"
+    [ "$status" = 0 ] || tail -n 100 "$logs/case.txt" | sed 's/^/        /'
+}
+
 # A lab whose owner was killed is removed by the next one, with what still runs in it.
 sweeps() {
     local name="what a killed lab left is removed" owner space left='' try
@@ -119,6 +129,8 @@ fails "a rail comes late" lab_rails a_rail_may_come_late
 fails "a rail loses what is sent" lab_rails a_rail_may_lose_data
 fails "a rail loses the answers" lab_rails a_rail_may_lose_answers
 fails "nothing lands later" lab_rails nothing_lands_later
+fails "an idle host is cut off" lab_liveness an_idle_host_is_cut_off
+chaos "chaos between three hosts"
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -28,7 +28,7 @@ class EndpointConfig(Sized):
         ("max_peers", c_uint32), ("idle", c_uint32), ("timeout_ns", c_uint64),
         ("connect_timeout_ns", c_uint64), ("message_bytes", c_uint64),
         ("packing", c_uint32), ("max_counters", c_uint32), ("secret", c_char_p),
-        ("secret_len", c_uint64)]
+        ("secret_len", c_uint64), ("liveness_ns", c_uint64)]
 
 
 class EndpointProperties(Sized):

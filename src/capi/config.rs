@@ -8,8 +8,8 @@
 use super::completion::{weft_queue, weft_transfer};
 use super::counter::weft_expect_args;
 use super::endpoint::{
-    weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_PACKING_AUTO,
-    WEFT_PACKING_MESSAGES, WEFT_PACKING_OFF, WEFT_PACKING_VECTORS, WEFT_PROGRESS_MANUAL,
+    weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_LIVENESS_OFF,
+    WEFT_PACKING_AUTO, WEFT_PACKING_MESSAGES, WEFT_PACKING_OFF, WEFT_PACKING_VECTORS, WEFT_PROGRESS_MANUAL,
 };
 use super::fence::weft_fence_args;
 use super::guard::bytes;
@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 /// No struct of the header comes near this; a size beyond it is rubbish.
 const SIZE_MAX: usize = 4096;
+const SECOND_NS: u64 = 1_000_000_000;
 const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Structs of integers and pointers: all zero bytes are a value, and they begin
@@ -288,6 +289,10 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
             d.connect_timeout_ns,
         )?,
         message_bytes: within("message_bytes", theirs.message_bytes, 1 << 20, 1 << 30, d.message_bytes)?,
+        liveness_ns: match theirs.liveness_ns {
+            WEFT_LIVENESS_OFF => 0,
+            ns => within("liveness_ns", ns, SECOND_NS, DAY_NS, d.liveness_ns)?,
+        },
         // SAFETY: as the header asks.
         secret: unsafe { secret(&theirs)? },
     })

@@ -43,6 +43,9 @@ pub const WEFT_PACKING_VECTORS: u32 = 2;
 /// know them.
 pub const WEFT_PACKING_MESSAGES: u32 = 3;
 
+/// As `liveness_ns`: no peer is lost for its silence.
+pub const WEFT_LIVENESS_OFF: u64 = u64::MAX;
+
 /// How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; zero (NULL)
 /// in a field means its default.
 #[repr(C)]
@@ -160,6 +163,18 @@ pub struct weft_endpoint_config {
     pub secret: *const c_void,
     /// Bytes of `secret`.
     pub secret_len: u64,
+    /// A peer of which nothing is heard for so long is lost, with or without
+    /// operations under way: nanoseconds, 1 second to 24 hours. 0: 120 seconds;
+    /// `WEFT_LIVENESS_OFF`: never, and a host that is cut off while nothing is under
+    /// way stays a peer.
+    ///
+    /// Whoever lives is heard: an endpoint says something to each peer every second
+    /// (with manual progress: while it is polled), and what is delivered to a peer
+    /// counts, too. After a third of the time it is also asked for a word. So a process
+    /// that is stopped, starved or does not poll for a minute is not lost by default;
+    /// allow as much as the peers may need. Time in which this process does not run,
+    /// or (manual progress) does not poll, does not count.
+    pub liveness_ns: u64,
 }
 
 /// What an endpoint has. Filled by `weft_endpoint_info`.

@@ -3,11 +3,12 @@
 //! The peer is asked, since only it knows what its NICs still have: writes of
 //! operations that ended early are posted all the same. It holds its lanes to us,
 //! each until everything on it has come back delivered and its bundles are
-//! acknowledged, then lets them go on, and answers. A lane that is broken is at rest
-//! once its own fence is (`failover`).
+//! acknowledged: then that one goes on, whatever the others do (one may be dead, and not
+//! known to be). When all have, the peer answers. A lane that is broken is at rest once its
+//! own fence is (`failover`).
 
 use super::inbox::Command;
-use super::worker::{LaneWork, Worker};
+use super::worker::{LaneWork, RailWork, Worker};
 use super::Endpoint;
 use crate::peer::channel::Out;
 use crate::peer::link::{Link, Quiescing};
@@ -23,13 +24,12 @@ use crate::transfer::{FenceSpec, Outcome};
 /// Fences of one peer that may be under way.
 const FENCES: usize = 64;
 
-/// A peer's lanes here that are held, for one of its fences.
+/// A peer's lanes here that are held for one of its fences: those not at rest yet.
 pub struct QuiescingLanes {
     peer: u64,
     number: u64,
-    /// Rails (here) and lanes that are not at rest yet.
+    /// Rails (here) and lanes.
     lanes: Vec<(usize, u32)>,
-    held: Vec<(usize, u32)>,
 }
 
 impl Endpoint {
@@ -118,7 +118,7 @@ impl Worker {
         self.mark(peer);
     }
 
-    /// Holds a peer's lanes until they are at rest.
+    /// Holds each of a peer's lanes until it is at rest.
     pub fn quiesce_lanes(&mut self, peer: u64, number: u64, now: u64) {
         let mut lanes = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate() {
@@ -127,7 +127,7 @@ impl Worker {
                 lanes.push((r, of.lane));
             }
         }
-        self.quiescing_lanes.push(QuiescingLanes { peer, number, held: lanes.clone(), lanes });
+        self.quiescing_lanes.push(QuiescingLanes { peer, number, lanes });
         self.advance_quiescing(now);
     }
 
@@ -140,29 +140,22 @@ impl Worker {
         for of in &mut self.quiescing_lanes {
             let rails = &mut self.rails;
             of.lanes.retain(|(r, lane)| {
-                let work = &mut rails[*r];
-                let found =
-                    work.lanes.iter().flatten().find(|one| one.lane == *lane && one.peer.id == of.peer);
-                found.is_some_and(|one| !is_at_rest(one, &mut work.rail, now))
+                let RailWork { rail, lanes, .. } = &mut rails[*r];
+                let mut lanes = lanes.iter_mut().flatten();
+                let found = lanes.find(|one| one.lane == *lane && one.peer.id == of.peer);
+                let Some(one) = found else { return false };
+                let rests = is_at_rest(one, rail, now);
+                one.held = one.held.saturating_sub(rests as u32);
+                !rests
             });
             if of.lanes.is_empty() {
-                done.push((of.peer, of.number, std::mem::take(&mut of.held)));
+                done.push((of.peer, of.number));
             }
         }
         self.quiescing_lanes.retain(|of| !of.lanes.is_empty());
-        for (peer, number, held) in done {
-            self.let_go(peer, &held);
+        for (peer, number) in done {
             if let Ok(found) = self.core.peers.get(peer) {
                 self.tell_home(&found, Command::LanesQuiet { peer, number });
-            }
-        }
-    }
-
-    fn let_go(&mut self, peer: u64, held: &[(usize, u32)]) {
-        for (r, lane) in held {
-            let lanes = self.rails[*r].lanes.iter_mut().flatten();
-            for of in lanes.filter(|of| of.lane == *lane && of.peer.id == peer) {
-                of.held = of.held.saturating_sub(1);
             }
         }
     }

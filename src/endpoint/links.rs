@@ -211,6 +211,7 @@ impl Worker {
             self.deliver(peer, REQUESTS, now);
             self.mark(peer);
         }
+        self.listen(now);
         self.see_off(now, false);
         let none_left = self.links.iter().all(Option::is_none) && self.leaving.is_empty();
         if self.shutting_down && none_left {

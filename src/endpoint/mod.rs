@@ -22,6 +22,7 @@ pub mod inbox;
 mod join;
 mod links;
 pub mod lists;
+mod liveness;
 mod messages;
 mod open;
 mod part;
@@ -96,6 +97,8 @@ pub struct EndpointConfig {
     pub timeout_ns: u64,
     pub connect_timeout_ns: u64,
     pub message_bytes: u64,
+    /// A peer that is silent for so long is lost; 0: never.
+    pub liveness_ns: u64,
     /// What peers must know, too.
     pub secret: Option<Secret>,
 }
@@ -118,6 +121,7 @@ impl Default for EndpointConfig {
             timeout_ns: 30_000_000_000,
             connect_timeout_ns: 10_000_000_000,
             message_bytes: 16 << 20,
+            liveness_ns: 120_000_000_000,
             secret: None,
         }
     }

@@ -200,6 +200,7 @@ impl Worker {
             _ if !peer.is_proven() => return self.core.turn_away("it talks before it has proven itself"),
             _ => {}
         }
+        peer.hear(now);
         match header.kind {
             Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
             Kind::Spent => return self.credits_asked(r, &peer, &header, body),
@@ -237,6 +238,7 @@ impl Worker {
             Kind::Leave => self.left(peer, now),
             Kind::Bye => self.bye(peer, now),
             Kind::ByeAck => self.bye_ack(peer, now),
+            Kind::Ask => self.asked_for_a_word(peer),
             Kind::Ack => {
                 // A peer may know fewer channels.
                 for (channel, number) in body.chunks_exact(8).take(CHANNELS).enumerate() {

@@ -141,13 +141,20 @@ impl Channel {
         let sent = self.unacknowledged.len() as u32;
         (sent < WINDOW).then_some(())?;
         let number = self.acknowledged.wrapping_add(sent).wrapping_add(1);
-        self.ahead.front().or(self.waiting.front()).map(|out| (number, out))
+        let out = if self.goes_again() { self.waiting.front() } else { self.ahead.front() };
+        out.or(self.waiting.front()).map(|out| (number, out))
+    }
+
+    /// Whether what is next has a number already: nothing goes before it, or takes that.
+    fn goes_again(&self) -> bool {
+        self.waiting.front().is_some_and(|out| out.again)
     }
 
     /// The frame that `next` gave was posted, and an acknowledgement with it.
     pub fn sent(&mut self, now: u64) {
         self.answers |= now.saturating_sub(self.alone_ns) < ANSWER_NS;
-        let out = self.ahead.pop_front().or_else(|| self.waiting.pop_front());
+        let ahead = if self.goes_again() { None } else { self.ahead.pop_front() };
+        let out = ahead.or_else(|| self.waiting.pop_front());
         self.unacknowledged.extend(out);
         self.acknowledgement_sent();
     }
@@ -260,6 +267,27 @@ mod tests {
         assert_eq!((seen, channel.delivered()), (vec![1, 2, 3], 3));
         channel.receive(2, Kind::Message, &[2], 0);
         assert!(channel.deliverable().is_none() && channel.acknowledgement_due(0));
+    }
+
+    #[test]
+    fn what_goes_again_keeps_its_number_whatever_goes_ahead() {
+        let mut channel = Channel::default();
+        let next = |channel: &mut Channel| {
+            let next = channel.next().map(|(number, out)| (number, out.kind));
+            channel.sent(0);
+            next
+        };
+        channel.push(Out::new(Kind::Import, vec![]));
+        channel.push(Out::new(Kind::Count, vec![]));
+        assert_eq!(next(&mut channel), Some((1, Kind::Import)));
+        assert_eq!(next(&mut channel), Some((2, Kind::Count)));
+        channel.push_ahead(Out::new(Kind::AtomicDone, vec![]));
+        channel.rewind();
+        channel.push(Out::new(Kind::Revoke, vec![]));
+        channel.push_first(Out::new(Kind::Quiesced, vec![]));
+        let sent: Vec<_> = std::iter::from_fn(|| next(&mut channel)).collect();
+        let kinds = [Kind::Import, Kind::Count, Kind::Quiesced, Kind::AtomicDone, Kind::Revoke];
+        assert_eq!(sent, (1..).zip(kinds).collect::<Vec<_>>());
     }
 
     #[test]

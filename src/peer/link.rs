@@ -2,6 +2,7 @@
 
 use super::approach::{Approach, Approaches};
 use super::channel::{Channel, Out};
+use super::liveness::Silence;
 use super::wire::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use super::{Peer, Plan};
 use crate::codec::{Reader, Writer};
@@ -47,6 +48,7 @@ pub struct Link {
     pub fencing: Vec<Plan>,
     /// Lanes that have failed before, and when they may greet again.
     pub returning: Vec<Returning>,
+    pub silence: Silence,
     /// When a frame was last sent.
     pub sent_ns: u64,
     /// Since when frames wait for an acknowledgement; 0 if none does.
@@ -139,6 +141,7 @@ impl Link {
             quiescing: Vec::new(),
             fencing: Vec::new(),
             returning: Vec::new(),
+            silence: Silence::default(),
             sent_ns: 0,
             asked_ns: 0,
             refused_ns: 0,

@@ -24,6 +24,7 @@ pub mod channel;
 pub mod gone;
 pub mod lanes;
 pub mod link;
+pub mod liveness;
 pub mod secret;
 pub mod table;
 pub mod wire;
@@ -45,6 +46,9 @@ pub enum PeerState {
     Up,
     Down,
 }
+
+/// How exactly it is known when a peer was heard.
+const HEARD_EVERY_NS: u64 = 10_000_000;
 
 pub struct Peer {
     pub id: u64,
@@ -80,6 +84,8 @@ pub struct Peer {
     /// Of the fabric that serves it.
     pub lanes: Mutex<Serving>,
     pub lanes_up: AtomicU32,
+    /// When a frame of it last came, to some ms.
+    heard_ns: AtomicU64,
     /// When something was last delivered over any of its lanes, as of its workers' ticks.
     pub moved_ns: AtomicU64,
     /// What the fabric said when it failed a lane that served it.
@@ -144,6 +150,7 @@ impl Peer {
             breached: AtomicBool::new(false),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
+            heard_ns: AtomicU64::new(0),
             moved_ns: AtomicU64::new(0),
             failure: Mutex::default(),
             local_rails: AtomicU32::new(0),
@@ -161,6 +168,19 @@ impl Peer {
 
     pub fn set_state(&self, state: PeerState) {
         self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// A frame of it came. Workers share this word: it is not written for each.
+    #[inline]
+    pub fn hear(&self, now: u64) {
+        if now.saturating_sub(self.heard_ns.load(Ordering::Relaxed)) > HEARD_EVERY_NS {
+            self.heard_ns.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// When it last gave a sign of life.
+    pub fn alive_ns(&self) -> u64 {
+        self.heard_ns.load(Ordering::Relaxed).max(self.moved_ns.load(Ordering::Relaxed))
     }
 
     pub fn prove(&self) {

@@ -29,6 +29,8 @@ pub enum Kind {
     Refuse = 3,
     Ack = 4,
     Challenge = 13,
+    /// The receiver has been silent for long: it is to say something.
+    Ask = 14,
     /// A bundle is in the landing; the target has scattered all up to one, or
     /// refuses the next.
     Bundle = 8,
@@ -74,8 +76,8 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Challenge, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye,
-            ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Quiesce,
+            Hello, Welcome, Refuse, Ack, Challenge, Ask, Bundle, Landed, Unlanded, Spent, Granted, Leave,
+            Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Quiesce,
             Quiesced, Message, Notify, Raise, Nothing, Atomic,
         ]
         .into_iter()

@@ -91,13 +91,18 @@ pub fn take(side: &Side, kind: weft_completion_kind) -> Result<weft_completion> 
     bail!("no completion of kind {kind} for {PATIENCE:?}")
 }
 
-/// Connects, and waits until that is done.
-pub fn connect(side: &Side, address: &[u8]) -> Result<weft_peer> {
+pub fn begin_connect(side: &Side, address: &[u8]) -> Result<weft_peer> {
     let (data, len, mut peer) = (address.as_ptr().cast(), address.len(), 0);
     // SAFETY: the address outlives the call.
     check("weft_peer_connect", unsafe {
         weft_peer_connect(side.endpoint, data, len, ptr::null(), &mut peer)
     })?;
+    Ok(peer)
+}
+
+/// Connects, and waits until that is done.
+pub fn connect(side: &Side, address: &[u8]) -> Result<weft_peer> {
+    let peer = begin_connect(side, address)?;
     check("connecting", take(side, WEFT_COMPLETION_PEER_UP)?.status)?;
     Ok(peer)
 }

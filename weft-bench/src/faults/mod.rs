@@ -7,9 +7,11 @@
 //! | [`overload`] | more is submitted than the line carries |
 //! | [`kill`] | a peer is killed under a load |
 //! | [`reconnect`] | a peer that goes and comes, again and again |
+//! | [`crowd`] | a hundred peers that connect at once |
 //! | [`footprint`] | memory for each peer, and for each transfer |
 //! | [`far`] | a peer in another process, and one to talk with it |
 
+pub mod crowd;
 mod far;
 pub mod footprint;
 pub mod kill;
@@ -28,6 +30,7 @@ pub enum Fault {
     Overload(overload::Spec),
     Kill(kill::Spec),
     Reconnect(reconnect::Spec),
+    Crowd(crowd::Spec),
     Peers(footprint::Peers),
     Transfers(footprint::Transfers),
     /// The other side of some of these: lives until its input ends.
@@ -41,6 +44,7 @@ pub fn run(fault: &Fault) -> Result<()> {
         Fault::Overload(spec) => tell(&overload::run(spec)?),
         Fault::Kill(spec) => tell(&kill::run(spec)?),
         Fault::Reconnect(spec) => tell(&reconnect::run(spec)?),
+        Fault::Crowd(spec) => tell(&crowd::run(spec)?),
         Fault::Peers(spec) => tell(&footprint::peers(spec)?),
         Fault::Transfers(spec) => tell(&footprint::transfers(spec)?),
         Fault::Far(spec) => far::run(spec),

@@ -1,7 +1,7 @@
 //! What rails and peers that fail cost, and what a process holds for them.
 
 use super::{figure, Bench, Figure};
-use crate::faults::{self, footprint, kill, overload, rails, reconnect};
+use crate::faults::{self, crowd, footprint, kill, overload, rails, reconnect};
 use crate::hosts;
 use crate::stats::Spread;
 use anyhow::{anyhow, ensure, Context, Result};
@@ -57,6 +57,20 @@ pub const ALL: &[Figure] = &[
         "0",
         "",
         reconnected
+    ),
+    figure!(
+        "crowd_100_ms",
+        "ms until the last of 100 peers over tcp that connect at once, beside writes, is up",
+        "under 2000",
+        "",
+        |bench| crowded(bench, |report| report.ms)
+    ),
+    figure!(
+        "crowd_100_share",
+        "of the writes under way then: how many end in those 2 s, over the 2 s before",
+        "0.9",
+        "",
+        |bench| crowded(bench, |report| report.share)
     ),
     figure!("bytes_per_peer", "resident bytes of a process for each of 100 peers over one rail of tcp", "", "", |bench| {
         let count = if bench.quick { PEERS / 10 } else { PEERS };
@@ -123,6 +137,18 @@ fn killed(bench: &mut Bench) -> Result<f64> {
         times.push(report.ms);
     }
     Ok(Spread::of(times).high)
+}
+
+fn crowded(bench: &mut Bench, of: impl Fn(&crowd::Report) -> f64) -> Result<f64> {
+    let runs = if bench.quick { 1 } else { 5 };
+    bench.progress.begin("a hundred peers that connect at once");
+    let mut values = Vec::new();
+    for run in 0..runs {
+        bench.progress.at(run, runs);
+        let report: crowd::Report = faults::measure(&["crowd"])?;
+        values.push(of(&report));
+    }
+    Ok(Spread::of(values).median)
 }
 
 fn overloaded(bench: &mut Bench) -> Result<f64> {

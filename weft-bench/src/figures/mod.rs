@@ -2,6 +2,7 @@
 //! One file for each family.
 
 mod calls;
+mod chaos;
 mod failures;
 mod host;
 mod lab;
@@ -45,7 +46,7 @@ macro_rules! figure {
 use figure;
 
 const FAMILIES: &[&[Figure]] =
-    &[raw::ALL, host::ALL, latency::ALL, calls::ALL, lab::ALL, failures::ALL, sim::ALL];
+    &[raw::ALL, host::ALL, latency::ALL, calls::ALL, lab::ALL, failures::ALL, chaos::ALL, sim::ALL];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
@@ -65,6 +66,7 @@ pub struct Bench {
     lab: lab::Checked,
     idle: latency::Idle,
     rails: failures::Rails,
+    chaos: chaos::Run,
 }
 
 impl Bench {
@@ -79,6 +81,7 @@ impl Bench {
             lab: HashMap::new(),
             idle: None,
             rails: None,
+            chaos: None,
         }
     }
 }

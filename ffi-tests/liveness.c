@@ -1,0 +1,226 @@
+/* Peers of whom nothing is heard: who is lost, when, and who is not. */
+#include "harness.h"
+
+#define SHORT (2 * SECOND)
+
+static struct box *box_with(uint64_t liveness_ns, uint32_t progress)
+{
+    weft_endpoint_config config = test_config();
+    config.liveness_ns = liveness_ns;
+    config.progress = progress;
+    return box_of(open_with(&config));
+}
+
+static void must_be_up(struct box *box, weft_peer peer)
+{
+    weft_peer_properties of = WEFT_PEER_PROPERTIES_INIT;
+    weft_completion down;
+    if (box_try(box, WEFT_COMPLETION_PEER_DOWN, &down))
+        FAIL("the peer is lost: %s", weft_status_name(down.status));
+    CHECK_OK(weft_peer_info(box->endpoint, peer, &of));
+    CHECK_EQ(of.up, 1);
+}
+
+/* For so long. */
+static void must_stay_up(struct box *box, weft_peer peer, uint64_t ms)
+{
+    for (uint64_t until = now_ns() + ms * MS; now_ns() < until;) {
+        box_pump(box, 20);
+        must_be_up(box, peer);
+    }
+}
+
+/* The time from `begin_ns`, within wide bounds: the machine may be busy. */
+static void must_be_lost(struct box *box, uint64_t begin_ns, uint64_t least_ns, uint64_t most_ns)
+{
+    weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+    uint64_t took = now_ns() - begin_ns;
+    CHECK_STATUS(down.status, WEFT_ERR_PEER_LOST);
+    if (took < least_ns || took > most_ns)
+        FAIL("the peer was lost after %" PRIu64 " ms", took / MS);
+}
+
+/* ---- Stopped ---- */
+
+static void until_the_end(struct team *team)
+{
+    struct box *box = box_with(0, WEFT_PROGRESS_THREADS);
+    join(team, 0, box);
+    join(team, 0, box);
+    sleep_ms(60 * 1000); /* it is killed */
+}
+
+/* Nothing is under way: one of our endpoints gives the peer up, and the other, which was
+ * told not to, does not. */
+static void outlives_the_stopped(struct team *team)
+{
+    struct box *strict = box_with(SHORT, WEFT_PROGRESS_THREADS);
+    struct box *patient = box_with(WEFT_LIVENESS_OFF, WEFT_PROGRESS_THREADS);
+    join(team, 1, strict);
+    weft_peer stays = join(team, 1, patient);
+    sleep_ms(300);
+    uint64_t begin = now_ns();
+    CHECK(kill(pid_of(team, 1), SIGSTOP) == 0);
+    must_be_lost(strict, begin, SHORT - 1200 * MS, 3 * SHORT); /* its last word was up to 1 s ago */
+    must_stay_up(patient, stays, 1500);
+    kill_member(team, 1);
+    box_close(strict);
+    box_close(patient);
+}
+
+static void a_stopped_idle_peer_is_lost_in_time(void)
+{
+    run_pair(outlives_the_stopped, until_the_end);
+}
+
+/* Who was stopped itself has heard nothing for long, and draws no conclusion from it. */
+static void is_stopped_for_a_while(struct team *team)
+{
+    struct box *box = box_with(SHORT, WEFT_PROGRESS_THREADS);
+    weft_peer peer = join(team, 0, box);
+    meet(team, 0, box);
+    meet(team, 0, box); /* in between it is stopped */
+    must_stay_up(box, peer, 1000);
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void stops_it_for_a_while(struct team *team)
+{
+    struct box *box = box_with(0, WEFT_PROGRESS_THREADS);
+    weft_peer peer = join(team, 1, box);
+    meet(team, 1, box);
+    CHECK(kill(pid_of(team, 1), SIGSTOP) == 0);
+    must_stay_up(box, peer, 5000);
+    CHECK(kill(pid_of(team, 1), SIGCONT) == 0);
+    meet(team, 1, box);
+    CHECK_OK(box_await(box, send_now(box, peer, "hello", 5), patience_ms()).status);
+    must_stay_up(box, peer, 500);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void who_is_stopped_for_5_s_loses_nobody(void)
+{
+    run_pair(stops_it_for_a_while, is_stopped_for_a_while);
+}
+
+/* ---- Not polling ---- */
+
+static void polls_now_and_then(struct team *team)
+{
+    struct box *box = box_with(SHORT, WEFT_PROGRESS_MANUAL);
+    weft_peer peer = join(team, 0, box);
+    meet(team, 0, box);
+    sleep_ms(2500);
+    must_stay_up(box, peer, 500); /* time without polling does not count */
+    meet(team, 0, box);
+    sleep_ms(9000);
+    meet(team, 0, NULL);
+    box_close(box);
+}
+
+static void hears_of_it_now_and_then(struct team *team)
+{
+    struct box *box = box_with(4 * SECOND, WEFT_PROGRESS_THREADS);
+    weft_peer peer = join(team, 1, box);
+    meet(team, 1, box);
+    meet(team, 1, box);
+    must_be_up(box, peer);
+    must_be_lost(box, now_ns(), 3 * SECOND, 9 * SECOND);
+    meet(team, 1, NULL);
+    box_close(box);
+}
+
+static void who_does_not_poll_is_lost_in_time(void)
+{
+    run_pair(hears_of_it_now_and_then, polls_now_and_then);
+}
+
+/* ---- Alive ---- */
+
+static uint64_t frames_of(weft_endpoint *endpoint)
+{
+    weft_endpoint_properties own = WEFT_ENDPOINT_PROPERTIES_INIT;
+    uint64_t sum = 0;
+    CHECK_OK(weft_endpoint_info(endpoint, &own));
+    for (uint32_t i = 0; i < own.rails; i++) {
+        weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
+        CHECK_OK(weft_rail_stats(endpoint, i, &rail));
+        sum += rail.frames_sent;
+    }
+    return sum;
+}
+
+/* With the shortest time there is, an idle peer costs a few frames a second. */
+static void idle_peers_stay(void)
+{
+    weft_endpoint_config config = test_config();
+    config.liveness_ns = SECOND;
+    struct duo duo = duo_open_with(4096, &config);
+    sleep_ms(500);
+    uint64_t before = frames_of(duo.a->endpoint);
+    must_stay_up(duo.a, duo.a_to_b, 3500);
+    must_be_up(duo.b, duo.b_to_a);
+    uint64_t frames = frames_of(duo.a->endpoint) - before;
+    printf("%" PRIu64 " frames in 3.5 s\n", frames);
+    CHECK(frames <= 40);
+    duo_close(&duo);
+}
+
+/* ---- Cut off, in virtual time ---- */
+
+static struct box *simulated(const char *name)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = name;
+    config.progress = WEFT_PROGRESS_MANUAL;
+    return box_of(open_with(&config));
+}
+
+/* All links go silent after 1 s: by default the two lose each other after 2 minutes. */
+static void an_idle_peer_that_is_cut_off_is_lost_after_two_minutes(void)
+{
+    char blob[8192];
+    weft_peer peer;
+    weft_completion c, down[2];
+    setenv("WEFT_SIM_FAULTS", "1000000 * down", 1);
+    struct box *box[2];
+    for (int i = 0; i < 2; i++)
+        box[i] = simulated("sim:like=tcp:rails=2:clock=virtual:world=cut");
+    size_t n = address_of(box[1]->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(box[0]->endpoint, blob, n, NULL, &peer));
+    while (!box_try(box[0], WEFT_COMPLETION_PEER_UP, &c)) {
+        box_pump(box[0], 1);
+        box_pump(box[1], 1);
+    }
+    CHECK_OK(c.status);
+    uint64_t begin = c.done_ns, lost = 0;
+    for (uint64_t i = 0; lost != 3; i++) {
+        CHECK(i < 400000);
+        for (int side = 0; side < 2; side++) {
+            box_pump(box[side], 1);
+            if (!(lost >> side & 1) && box_try(box[side], WEFT_COMPLETION_PEER_DOWN, &down[side]))
+                lost |= UINT64_C(1) << side;
+        }
+    }
+    CHECK_STATUS(down[0].status, WEFT_ERR_PEER_LOST);
+    CHECK(down[0].done_ns > begin + 115 * SECOND && down[0].done_ns < begin + 135 * SECOND);
+    box_close(box[0]);
+    box_close(box[1]);
+}
+
+static const struct test tests[] = {
+    {"a_stopped_idle_peer_is_lost_in_time", "tcp,host", a_stopped_idle_peer_is_lost_in_time},
+    {"who_is_stopped_for_5_s_loses_nobody", "tcp,host", who_is_stopped_for_5_s_loses_nobody},
+    {"who_does_not_poll_is_lost_in_time", "tcp,host,sim:like=efa", who_does_not_poll_is_lost_in_time},
+    {"idle_peers_stay", "tcp,host,sim:like=efa,sim:like=verbs", idle_peers_stay},
+    {"an_idle_peer_that_is_cut_off_is_lost_after_two_minutes", "once",
+     an_idle_peer_that_is_cut_off_is_lost_after_two_minutes},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,48 @@
+//! Peers of whom nothing is heard: they are asked, and then lost (`peer::liveness`).
+
+use super::worker::Worker;
+use crate::peer::liveness::Verdict;
+use crate::peer::wire::{Header, Kind};
+use crate::status::Status;
+use crate::transfer::Outcome;
+use std::sync::atomic::Ordering;
+
+impl Worker {
+    /// Looks at the peers at home here.
+    pub(super) fn listen(&mut self, now: u64) {
+        let allowed = self.core.config.liveness_ns;
+        if allowed == 0 {
+            return;
+        }
+        let mut silent = Vec::new();
+        for link in self.links.iter_mut().flatten().filter(|link| link.up && link.parting.is_none()) {
+            match link.silence.look(link.peer.alive_ns(), now, allowed) {
+                Verdict::Alive => {}
+                verdict => silent.push((link.peer.id, verdict)),
+            }
+        }
+        for (peer, verdict) in silent {
+            match verdict {
+                Verdict::Lost => self.end_peer(peer, Outcome::of(Status::PeerLost), now),
+                _ => self.ask_for_a_word(peer),
+            }
+        }
+    }
+
+    fn ask_for_a_word(&mut self, peer: u64) {
+        let Some((way, link)) = self.link_here(peer).and_then(|link| Some((self.way_to(link)?, link))) else {
+            return;
+        };
+        let to = link.peer.their_id.load(Ordering::Acquire);
+        let header = Header::plain(Kind::Ask, to, self.core.incarnation);
+        // Without room, what is under way asks as well.
+        let _ = self.send_by(way, peer, &header, &[], &[]);
+    }
+
+    /// A peer has heard nothing of us for long: the next tick says something.
+    pub(super) fn asked_for_a_word(&mut self, peer: u64) {
+        if let Some(link) = self.link(peer) {
+            link.sent_ns = 0;
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Whether a peer of whom nothing is heard is still there.
+//!
+//! Whoever is alive says something at least once a second, with or without traffic
+//! (`endpoint::links`), unless its program drives it by hand and does not. So silence is
+//! counted, and broken by any frame of the peer's and by anything that was delivered to
+//! it. After a third of what is allowed the peer is asked for a word; after all of it,
+//! it is lost. Only time counts in which we were awake to listen.
+
+/// What one look adds at most, of the time allowed: we may have slept, or been stopped.
+const LOOKS: u64 = 8;
+/// How often a silent peer is asked, within the time allowed.
+const ASKS: u64 = 6;
+
+#[derive(Default)]
+pub struct Silence {
+    heard_ns: u64,
+    looked_ns: u64,
+    silent_ns: u64,
+    asked: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Alive,
+    Ask,
+    Lost,
+}
+
+impl Silence {
+    /// Looks at `now`, when something was last heard at `heard_ns`; `allowed` is not 0.
+    pub fn look(&mut self, heard_ns: u64, now: u64, allowed: u64) -> Verdict {
+        let since = if self.looked_ns == 0 { 0 } else { now.saturating_sub(self.looked_ns) };
+        self.looked_ns = now;
+        if heard_ns > self.heard_ns {
+            (self.heard_ns, self.silent_ns, self.asked) = (heard_ns, 0, 0);
+            return Verdict::Alive;
+        }
+        self.silent_ns += since.min(allowed / LOOKS);
+        let asks = self.silent_ns.saturating_mul(ASKS) / allowed;
+        if self.silent_ns >= allowed {
+            Verdict::Lost
+        } else if asks >= ASKS / 3 && asks > self.asked {
+            self.asked = asks;
+            Verdict::Ask
+        } else {
+            Verdict::Alive
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: u64 = 6000;
+
+    #[test]
+    fn a_silent_peer_is_asked_four_times_and_lost() {
+        let mut silence = Silence::default();
+        silence.look(1, 1, ALLOWED);
+        let said: Vec<(u64, Verdict)> = (1..=60)
+            .map(|i| (i, silence.look(1, 1 + i * 100, ALLOWED)))
+            .filter(|(_, verdict)| *verdict != Verdict::Alive)
+            .collect();
+        let ask = |at| (at, Verdict::Ask);
+        assert_eq!(said, [ask(20), ask(30), ask(40), ask(50), (60, Verdict::Lost)]);
+    }
+
+    #[test]
+    fn a_word_begins_it_anew() {
+        let mut silence = Silence::default();
+        silence.look(1, 1, ALLOWED);
+        for i in 1..1000u64 {
+            let verdict = silence.look(1 + i / 55 * 5500, 1 + i * 100, ALLOWED);
+            assert_ne!(verdict, Verdict::Lost, "{i}");
+        }
+    }
+
+    #[test]
+    fn time_in_which_we_did_not_listen_does_not_count() {
+        let mut silence = Silence::default();
+        silence.look(1, 1, ALLOWED);
+        assert_eq!(silence.look(1, 1_000_000, ALLOWED), Verdict::Alive);
+        assert_eq!(silence.look(999_999, 1_000_001, ALLOWED), Verdict::Alive);
+    }
+}
