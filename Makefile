@@ -44,7 +44,7 @@ lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMM
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
 
-header: ## Makes include/weft.h again from src/capi
+header: ## Makes include/weft.h again from src/capi, and python/src/weft/c.py
 	@tools/header.sh write
 
 check: ## Formatting, lints, and that the header is the one that src/capi makes

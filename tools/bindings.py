@@ -29,6 +29,7 @@ class Sized(ctypes.Structure):
     def __init__(self, **fields: Any) -> None:
         super().__init__(size=ctypes.sizeof(self), **fields)
 
+
 '''
 
 PLAIN = {"int32_t": "c_int32", "uint32_t": "c_uint32", "uint64_t": "c_uint64", "size_t": "c_size_t", "char": "c_char"}
@@ -111,6 +112,8 @@ def made():
     with open(HEADER) as file:
         header = Header(file.read())
     out = [TOP]
+    version = ".".join(header.constants[f"VERSION_{part}"] for part in ("MAJOR", "MINOR", "PATCH"))
+    out.append(f"#: Of the header.\nVERSION: Final = \"{version}\"\n")
     out += [f"{constant}: Final = {value}\n" for constant, value in header.constants.items()]
     for callback, parameters in header.callbacks.items():
         out.append(f"\n{name(callback)} = ctypes.CFUNCTYPE(None, {', '.join(parameters)})\n")

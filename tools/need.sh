@@ -52,13 +52,16 @@ look() {
     need_rust
     have cc || want gcc "a C compiler, and the linker that Rust uses"
     case $target in
-        check) need_rust_tool fmt rustfmt; need_rust_tool clippy clippy ;;
+        check)
+            need_rust_tool fmt rustfmt; need_rust_tool clippy clippy
+            have python3 || want python3 "what makes the declarations for Python" ;;
         demo | test | figures) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
     if [ "$target" = test ]; then
         have gcc && have g++ || want g++ "the C and C++ tests"
         have python3 || want python3 "the Python tests"
+        python3 -c 'import ensurepip' 2>/dev/null || want_if_possible python3-venv "the tests of the wheel"
     fi
     if [ "$target" != check ] && [ "$(id -u)" = 0 ]; then
         have ip || want_if_possible iproute2 "two hosts on one machine: network namespaces"

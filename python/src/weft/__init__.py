@@ -44,7 +44,7 @@ from .operation import Completion, Operation
 from .peer import Peer
 from .transfers import Entry, Kept, Side
 
-__version__ = f"{c.VERSION_MAJOR}.{c.VERSION_MINOR}.{c.VERSION_PATCH}"
+__version__ = c.VERSION
 
 
 def library_version() -> str:

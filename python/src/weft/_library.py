@@ -24,7 +24,7 @@ def _path() -> str:
     return packaged if os.path.exists(packaged) else "libweft.so.0"
 
 
-def _load(kind: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
+def load(kind: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
     path = _path()
     try:
         loaded = kind(path)
@@ -42,14 +42,14 @@ def _load(kind: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
 
 
 #: Lets other threads of Python run during a call.
-lib = _load(ctypes.CDLL)
+lib = load(ctypes.CDLL)
 
 #: Keeps the interpreter's lock during a call, for calls that neither wait nor take a lock. Besides
 #: being shorter, they do not lose their turn: beside a thread that computes, a poll that gives the
 #: lock away gets it back only after some milliseconds (0.2 ms on average, against 0.4 us).
 #: All else must give it away: a thread of Weft that writes a line of the log waits for the
 #: interpreter, and may hold what the call waits for.
-quick = _load(ctypes.PyDLL)
+quick = load(ctypes.PyDLL)
 
 
 @lru_cache(maxsize=None)

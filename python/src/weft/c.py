@@ -15,6 +15,9 @@ class Sized(ctypes.Structure):
     def __init__(self, **fields: Any) -> None:
         super().__init__(size=ctypes.sizeof(self), **fields)
 
+
+#: Of the header.
+VERSION: Final = "0.1.0"
 VERSION_MAJOR: Final = 0
 VERSION_MINOR: Final = 1
 VERSION_PATCH: Final = 0
