@@ -16,7 +16,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures fuzz lab header check lib examples clean
+.PHONY: help demo test figures fuzz lab header abi check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,10 @@ lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMM
 
 header: ## Makes include/weft.h again from src/capi, and python/src/weft/c.py
 	@tools/header.sh write
+
+abi: ## Keeps the ABI that include/weft.h has now for comparison: docs/abi.md
+	@tools/need.sh test
+	@tools/abi.sh write
 
 check: ## Formatting, lints, and that the header is the one that src/capi makes
 	@tools/need.sh check

@@ -61,6 +61,7 @@ look() {
     if [ "$target" = test ]; then
         have gcc && have g++ || want g++ "the C and C++ tests"
         have python3 || want python3 "the Python tests"
+        have abidiff || want_if_possible abigail-tools "the comparison with the first ABI"
         python3 -c 'import ensurepip' 2>/dev/null || want_if_possible python3-venv "the tests of the wheel"
     fi
     if [ "$target" != check ] && [ "$(id -u)" = 0 ]; then

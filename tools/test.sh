@@ -37,6 +37,7 @@ stage() { # title, command...
 # shellcheck disable=SC2086 # flags are words
 stage "Rust" "${CARGO:-cargo}" test ${CARGO_FLAGS:-} --workspace --no-fail-fast
 stage "C, C++ and Python" ffi-tests/run "$library"
+stage "ABI" tools/abi.sh check "$library"
 stage "Python package" tools/test-python.sh "$library"
 stage "Random fill" tools/test-random-fill.sh "$fill"
 stage "Lab" tools/test-lab.sh "$fill"
