@@ -16,7 +16,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures fuzz lab header abi check lib examples clean
+.PHONY: help demo test figures fuzz sanitize miri lab header abi check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,14 @@ figures: ## Measures it on this machine, beside bare libfabric
 
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
 	@tools/fuzz.sh $(or $(SECONDS),180)
+
+sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: half an hour (FILTER=, KINDS="asan tsan valgrind")
+	@tools/need.sh sanitize
+	@$(MAKE) --no-print-directory lib
+	@tools/sanitize.sh "$(FILTER)" $(KINDS)
+
+miri: ## Unit tests in Miri: undefined behaviour, and weak memory (nightly Rust)
+	@tools/miri.sh $(or $(SEEDS),4)
 
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \

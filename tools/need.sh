@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh demo|test|figures|check
+#     tools/need.sh demo|test|figures|sanitize|check
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: demo, test, figures or check}
+target=${1:?what for: demo, test, figures, sanitize or check}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -55,9 +55,13 @@ look() {
         check)
             need_rust_tool fmt rustfmt; need_rust_tool clippy clippy
             have python3 || want python3 "what makes the declarations for Python" ;;
-        demo | test | figures) have_libfabric || want libfabric1 "the library beneath Weft" ;;
+        demo | test | figures | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
+    if [ "$target" = sanitize ]; then
+        have gcc || want gcc "the C tests"
+        have valgrind || want valgrind "reads of what was never written"
+    fi
     if [ "$target" = test ]; then
         have gcc && have g++ || want g++ "the C and C++ tests"
         have python3 || want python3 "the Python tests"
