@@ -20,7 +20,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test test-aarch64 figures fuzz lab chaos dist header check lib examples clean
+.PHONY: help demo test test-aarch64 figures fuzz sanitize miri lab chaos dist header abi check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,14 @@ figures: ## Measures it on this machine, beside bare libfabric
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
 	@tools/fuzz.sh $(or $(SECONDS),180)
 
+sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: half an hour (FILTER=, KINDS="asan tsan valgrind")
+	@tools/need.sh sanitize
+	@$(MAKE) --no-print-directory lib
+	@tools/sanitize.sh "$(FILTER)" $(KINDS)
+
+miri: ## Unit tests in Miri: undefined behaviour, and weak memory (nightly Rust)
+	@tools/miri.sh $(or $(SEEDS),4)
+
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
@@ -61,8 +69,12 @@ chaos: ## Three hosts (root), and everything that can fail does: make chaos MINU
 	@$(MAKE) --no-print-directory lib
 	@tools/chaos.sh $(TARGET)/release '$(or $(MINUTES),10)' '$(SEED)' $(TARGET)/chaos.json
 
-header: ## Makes include/weft.h again from src/capi
+header: ## Makes include/weft.h again from src/capi, and python/src/weft/c.py
 	@tools/header.sh write
+
+abi: ## Keeps the ABI that include/weft.h has now for comparison: docs/abi.md
+	@tools/need.sh test
+	@tools/abi.sh write
 
 check: ## Formatting, lints, and that the header is the one that src/capi makes
 	@tools/need.sh check

@@ -850,6 +850,7 @@ static void keeps_a_ledger(struct team *team)
     sleep_ms(100);
     enter_all(ledger, box, queues, 0);
     CHECK_EQ(ledger->completed, MIXED);
+    free(ledger);
     for (int q = 1; q < QUEUES; q++)
         CHECK_OK(weft_queue_destroy(queues[q]));
     CHECK_OK(weft_memory_deregister(memory));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the public header from src/capi:  tools/header.sh write | check
+# Makes the public header from src/capi, and what Python knows of it:  tools/header.sh write | check
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p target
@@ -11,6 +11,7 @@ WEFT_HEADER_OUT=$made "${CARGO:-cargo}" build ${CARGO_FLAGS:-} -p weft --feature
 case ${1:-} in
     write)
         cp "$made" include/weft.h
+        tools/bindings.py write
         ;;
     check)
         if ! diff -u include/weft.h "$made"; then
@@ -18,6 +19,7 @@ case ${1:-} in
             exit 1
         fi
         echo "include/weft.h is what src/capi makes."
+        tools/bindings.py check
         ;;
     *)
         echo "tools/header.sh write | check" >&2

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh demo|test|figures|chaos|check|dist
+#     tools/need.sh demo|test|figures|chaos|sanitize|check|dist
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: demo, test, figures, chaos, check or dist}
+target=${1:?what for: demo, test, figures, chaos, sanitize, check or dist}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -52,19 +52,27 @@ look() {
     need_rust
     have cc || want gcc "a C compiler, and the linker that Rust uses"
     case $target in
-        check) need_rust_tool fmt rustfmt; need_rust_tool clippy clippy ;;
+        check)
+            need_rust_tool fmt rustfmt; need_rust_tool clippy clippy
+            have python3 || want python3 "what makes the declarations for Python" ;;
         dist) have python3 || want python3 "collecting the licences" ;;
-        demo | test | figures | chaos) have_libfabric || want libfabric1 "the library beneath Weft" ;;
+        demo | test | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
     if [ "$target" = test ] || [ "$target" = dist ]; then
         have cmake || want cmake "the CMake package"
+    fi
+    if [ "$target" = sanitize ]; then
+        have gcc || want gcc "the C tests"
+        have valgrind || want valgrind "reads of what was never written"
     fi
     if [ "$target" = test ]; then
         have ninja || want ninja-build "the tests of the CMake package"
         have pkg-config || want pkg-config "the test of weft.pc"
         have gcc && have g++ || want g++ "the C and C++ tests"
         have python3 || want python3 "the Python tests"
+        have abidiff || want_if_possible abigail-tools "the comparison with the first ABI"
+        python3 -c 'import ensurepip' 2>/dev/null || want_if_possible python3-venv "the tests of the wheel"
     fi
     if [ "$target" != check ] && [ "$(id -u)" = 0 ]; then
         have ip || want_if_possible iproute2 "two hosts on one machine: network namespaces"

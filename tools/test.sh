@@ -38,6 +38,8 @@ stage() { # title, command...
 stage "Rust" "${CARGO:-cargo}" test ${CARGO_FLAGS:-} --workspace --no-fail-fast
 stage "C, C++ and Python" ffi-tests/run "$library"
 stage "CMake, pkg-config, dist" ffi-tests/package/run
+stage "ABI" tools/abi.sh check "$library"
+stage "Python package" tools/test-python.sh "$library"
 stage "Random fill" tools/test-random-fill.sh "$fill"
 stage "Lab" tools/test-lab.sh "$fill"
 stage "Examples and README" tools/test-examples.sh

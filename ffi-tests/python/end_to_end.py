@@ -63,7 +63,7 @@ def expect(weft, endpoint, counter, value):
 
 
 async def target(sock):
-    import weft
+    import raw as weft
 
     endpoint = weft.open_endpoint()
     buffers = [(c_char * (PAGES * PAGE))() for _ in range(LAYERS)]
@@ -118,7 +118,7 @@ def check_figures(weft, endpoint):
 
 
 async def writer(sock):
-    import weft
+    import raw as weft
 
     endpoint = weft.open_endpoint()
     buffers = [ctypes.create_string_buffer(b"".join(page(layer, i) for i in range(PAGES)),
@@ -206,7 +206,7 @@ def wait_for(weft, endpoint, kind):
 
 def lists_and_kept():
     """Two endpoints of one process: a list, the same one kept, and kept pages."""
-    import weft
+    import raw as weft
 
     endpoints = [weft.open_endpoint(), weft.open_endpoint()]
     mine = [ctypes.create_string_buffer(page(layer, 0), PAGE) for layer in range(LAYERS)]
@@ -263,7 +263,7 @@ def sigterm_handler_still_runs():
     ran = []
     signal.signal(signal.SIGTERM, lambda number, frame: ran.append(number))
     signal.signal(signal.SIGINT, lambda number, frame: ran.append(number))
-    import weft
+    import raw as weft
 
     endpoint = weft.open_endpoint()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -281,7 +281,7 @@ def sigterm_handler_still_runs():
 
 
 def errors_are_exceptions():
-    import weft
+    import raw as weft
 
     endpoint = c_void_p()
     config = weft.EndpointConfig(fabric=b"nosuchfabric")
@@ -294,7 +294,7 @@ def errors_are_exceptions():
 
 
 def the_log_comes_to_python():
-    import weft
+    import raw as weft
 
     lines = []
 
@@ -311,7 +311,7 @@ def the_log_comes_to_python():
 
 
 def a_secret_is_asked_for():
-    import weft
+    import raw as weft
 
     def first(endpoint, kind):
         done = weft.Completion()

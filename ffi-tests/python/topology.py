@@ -95,7 +95,7 @@ def nics_of(gpu):
 
 
 def topology():
-    import weft
+    import raw as weft
 
     length = c_size_t()
     assert weft.lib.weft_topology(None, 0, byref(length)) == 0
@@ -111,7 +111,7 @@ def by_address(seen):
 
 
 def lengths_are_told():
-    import weft
+    import raw as weft
 
     with p5():
         length = c_size_t()
@@ -230,7 +230,7 @@ def two_nodes_of_our_cpus():
 
 
 def rails_of(endpoint):
-    import weft
+    import raw as weft
 
     own = weft.EndpointProperties()
     weft.lib.weft_endpoint_info(endpoint, byref(own))
@@ -251,7 +251,7 @@ def worker_threads():
 
 
 def workers_stay_near_their_rails():
-    import weft
+    import raw as weft
 
     tree, _, near = two_nodes_of_our_cpus()
     before = os.sched_getaffinity(0)
@@ -277,7 +277,7 @@ def workers_stay_near_their_rails():
 
 
 def rails_without_a_place():
-    import weft
+    import raw as weft
 
     before = os.sched_getaffinity(0)
     with Tree([]):
@@ -315,7 +315,7 @@ def veth(name, *addresses):
 
 
 def default_names(**fields):
-    import weft
+    import raw as weft
 
     endpoint = c_void_p()
     config = weft.EndpointConfig(fabric=b"tcp", **fields)
@@ -355,7 +355,7 @@ def endpoints_open_what_is_near():
         del os.environ["CUDA_VISIBLE_DEVICES"]
         tree.file("proc/self/status", f"Cpus_allowed_list:\t{first}")
         assert default_names() == ["away", "n0", "n3"]
-        import weft
+        import raw as weft
         try:
             default_names(min_rails=4)
         except weft.Error as error:

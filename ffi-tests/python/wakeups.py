@@ -85,7 +85,7 @@ def connect(weft):
 
 
 def asyncio_loses_no_wake_up():
-    import weft
+    import raw as weft
 
     here, there, mine, remote, _buffers = connect(weft)
     asyncio.run(wait(weft, here, mine, remote))

@@ -15,6 +15,8 @@ pub mod fence;
 mod guard;
 mod handle;
 pub mod kept;
+#[rustfmt::skip]
+mod layout;
 pub mod list;
 pub mod log;
 pub mod memory;

@@ -211,4 +211,55 @@ mod tests {
         assert_eq!(unsafe { libc::poll(&mut set, 1, 0) }, 1);
         assert_eq!(queue.arm().ok(), Some(Arm::NotEmpty));
     }
+
+    /// Each is published while the other side goes to sleep after the one before.
+    fn one_by_one(rounds: u32, wait: impl Fn(&Queue)) {
+        let (queue, taken) = (Queue::new(16), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..rounds {
+                    while taken.load(Ordering::Relaxed) < round {
+                        std::thread::yield_now();
+                    }
+                    assert!(queue.reserve(1));
+                    queue.publish(one());
+                }
+            });
+            let mut out = [MaybeUninit::uninit(); 4];
+            for round in 1..=rounds {
+                while queue.poll(&mut out) == 0 {
+                    wait(&queue);
+                }
+                taken.store(round, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Also with what a weaker processor may do, which Miri tries out (tools/miri.sh).
+    const ROUNDS: u32 = if cfg!(miri) { 4 } else { 20_000 };
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn who_sleeps_is_woken() {
+        one_by_one(ROUNDS, |queue| {
+            let begun = std::time::Instant::now();
+            queue.sleep(PATIENCE);
+            assert!(begun.elapsed() < PATIENCE, "a wake-up was lost");
+        });
+    }
+
+    #[test]
+    fn who_is_armed_is_signalled() {
+        one_by_one(ROUNDS, |queue| {
+            if queue.arm().ok() != Some(Arm::Armed) {
+                return;
+            }
+            let (fd, begun, mut event) = (queue.event_fd().unwrap_or(-1), std::time::Instant::now(), 0u64);
+            // SAFETY: reads eight bytes from an eventfd that does not block.
+            while unsafe { libc::read(fd, (&raw mut event).cast(), 8) } != 8 {
+                assert!(begun.elapsed() < PATIENCE, "a signal was lost");
+                std::thread::yield_now();
+            }
+        });
+    }
 }

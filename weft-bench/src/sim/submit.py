@@ -6,7 +6,7 @@ import sys
 import time
 from ctypes import byref, c_uint64, c_void_p
 
-import weft
+import raw as weft
 
 BATCHES, BATCH, PAGE = int(sys.argv[1]), 32, 4096
 MANUAL, SPIN = 1, 1

@@ -1,0 +1,213 @@
+/*
+ * A program of the first release. It is compiled with the header of that release, which is kept beside it, and runs
+ * with every later library. Two processes: the target says on stdout where it is, and the writer hears it on stdin.
+ *
+ *     first target | first writer
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <weft.h>
+
+enum { PAGE = 4096, PAGES = 16, LAYERS = 3, BYTES = PAGE * PAGES };
+#define SECONDS UINT64_C(1000000000)
+
+#define CHECK(condition)                                                                                \
+    do {                                                                                                \
+        if (!(condition)) {                                                                             \
+            fprintf(stderr, "%s:%d: failed: %s: %s\n", __FILE__, __LINE__, #condition, weft_last_error()); \
+            exit(1);                                                                                    \
+        }                                                                                               \
+    } while (0)
+
+static weft_endpoint *endpoint;
+static unsigned char layers[LAYERS][BYTES] __attribute__((aligned(8)));
+static weft_memory *memory;
+
+/* The next completion of a kind, which must be a success; those of peers may come in between. */
+static weft_completion next(weft_completion_kind kind)
+{
+    for (;;) {
+        weft_completion done;
+        CHECK(weft_wait(endpoint, &done, 1, 20 * SECONDS) == 1);
+        CHECK(done.status == WEFT_OK);
+        if (done.kind == kind)
+            return done;
+        CHECK(done.kind == WEFT_COMPLETION_PEER_UP);
+    }
+}
+
+static void open_and_register(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = getenv("WEFT_TEST_FABRIC");
+    config.rails = config.fabric && !strcmp(config.fabric, "tcp") ? "lo" : NULL;
+    config.timeout_ns = 20 * SECONDS;
+    CHECK(weft_endpoint_open(&config, &endpoint) == WEFT_OK);
+    weft_memory_range ranges[LAYERS];
+    for (int i = 0; i < LAYERS; i++)
+        ranges[i] = (weft_memory_range){layers[i], BYTES};
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    CHECK(weft_memory_register(endpoint, ranges, LAYERS, &args, &memory) == WEFT_OK);
+}
+
+static void tell(const unsigned char *bytes, size_t len)
+{
+    printf("%zu ", len);
+    for (size_t i = 0; i < len; i++)
+        printf("%02x", bytes[i]);
+    printf("\n");
+    fflush(stdout);
+}
+
+static size_t hear(unsigned char *bytes, size_t capacity)
+{
+    size_t len = 0;
+    CHECK(scanf("%zu ", &len) == 1 && len <= capacity);
+    for (size_t i = 0; i < len; i++)
+        CHECK(scanf("%2hhx", &bytes[i]) == 1);
+    return len;
+}
+
+static void send_text(weft_peer peer, const char *text)
+{
+    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    args.peer = peer, args.data = text, args.len = strlen(text);
+    CHECK(weft_send(endpoint, &args, NULL) == WEFT_OK);
+}
+
+static int target(void)
+{
+    unsigned char blob[8192];
+    size_t len;
+    weft_counter counter;
+    open_and_register();
+    CHECK(weft_endpoint_address(endpoint, blob, sizeof blob, &len) == WEFT_OK);
+    tell(blob, len);
+    CHECK(weft_memory_export(memory, blob, sizeof blob, &len) == WEFT_OK);
+    tell(blob, len);
+    CHECK(weft_counter_create(endpoint, &counter) == WEFT_OK);
+    tell((unsigned char *)&counter, sizeof counter);
+
+    uint64_t pages = PAGES * LAYERS;
+    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    expect.counters = &counter, expect.values = &pages, expect.count = 1;
+    CHECK(weft_counter_expect(endpoint, &expect, NULL) == WEFT_OK);
+    next(WEFT_COMPLETION_COUNTER);
+    weft_completion done = next(WEFT_COMPLETION_NOTIFICATION);
+    CHECK(done.value == 4711 && done.bytes == 3 && !memcmp(done.data, "abc", 3));
+    CHECK(weft_message_release(endpoint, done.transfer) == WEFT_OK);
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < BYTES; i++)
+            CHECK(layers[l][i] == (unsigned char)(l + 5 * (PAGES - 1 - i / PAGE) + i));
+    send_text(done.peer, "all there");
+    next(WEFT_COMPLETION_SEND);
+
+    weft_fence_args fence = WEFT_FENCE_ARGS_INIT;
+    fence.peer = done.peer;
+    CHECK(weft_peer_fence(endpoint, &fence, NULL) == WEFT_OK);
+    next(WEFT_COMPLETION_FENCE);
+    done = next(WEFT_COMPLETION_MESSAGE);
+    CHECK(done.bytes == 4 && !memcmp(done.data, "done", 4));
+    CHECK(weft_message_release(endpoint, done.transfer) == WEFT_OK);
+    CHECK(*(uint64_t *)layers[1] == 12);
+    return 0;
+}
+
+static weft_remote_memory *remote;
+
+static void move_pages(uint64_t counter)
+{
+    static uint32_t backwards[PAGES];
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < BYTES; i++)
+            layers[l][i] = (unsigned char)(l + 5 * (i / PAGE) + i);
+    for (uint32_t i = 0; i < PAGES; i++)
+        backwards[i] = PAGES - 1 - i;
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    pages.local = memory, pages.local_range_step = 1;
+    pages.remote = remote, pages.remote_range_step = 1, pages.remote_pages = backwards;
+    pages.page_count = PAGES, pages.page_len = PAGE, pages.layer_count = LAYERS;
+    pages.flags = WEFT_NOTIFY | WEFT_COUNT_PAGES, pages.counter = counter;
+    pages.notify = 4711, pages.notify_data = "abc", pages.notify_data_len = 3;
+    pages.user_data = &pages;
+    weft_transfer id;
+    CHECK(weft_write_pages(endpoint, &pages, &id) == WEFT_OK);
+    weft_completion done = next(WEFT_COMPLETION_WRITE);
+    CHECK(done.transfer == id && done.user_data == &pages && done.bytes == LAYERS * BYTES);
+}
+
+/* A list, the same one kept, a read, and words. */
+static void move_the_rest(void)
+{
+    weft_list_entry entries[LAYERS];
+    memset(entries, 0, sizeof entries);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        entries[l].local = memory, entries[l].remote = remote, entries[l].len = PAGE,
+        entries[l].local_range = entries[l].remote_range = l;
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    list.entries = entries, list.count = LAYERS;
+    CHECK(weft_write_list(endpoint, &list, NULL) == WEFT_OK);
+    CHECK(next(WEFT_COMPLETION_WRITE).bytes == LAYERS * PAGE);
+    weft_kept *kept;
+    weft_kept_args again = WEFT_KEPT_ARGS_INIT;
+    CHECK(weft_list_keep(endpoint, &list, &kept) == WEFT_OK);
+    memset(layers[2], 0, PAGE);
+    CHECK(weft_read_kept(endpoint, kept, &again, NULL) == WEFT_OK);
+    next(WEFT_COMPLETION_READ);
+    CHECK(layers[2][7] == 9);
+    CHECK(weft_kept_release(kept) == WEFT_OK);
+
+    weft_range_args range = WEFT_RANGE_ARGS_INIT;
+    memset(layers[1], 0, 8);
+    range.local = memory, range.remote = remote, range.local_range = range.remote_range = 1, range.len = 8;
+    CHECK(weft_write(endpoint, &range, NULL) == WEFT_OK);
+    next(WEFT_COMPLETION_WRITE);
+    weft_atomic_args word = WEFT_ATOMIC_ARGS_INIT;
+    word.remote = remote, word.remote_range = 1, word.operand = 5;
+    CHECK(weft_fetch_add(endpoint, &word, NULL) == WEFT_OK);
+    CHECK(next(WEFT_COMPLETION_ATOMIC).value == 0);
+    word.compare = 5, word.operand = 12;
+    CHECK(weft_compare_swap(endpoint, &word, NULL) == WEFT_OK);
+    CHECK(next(WEFT_COMPLETION_ATOMIC).value == 5);
+}
+
+static int writer(void)
+{
+    unsigned char address[8192], descriptor[8192], counter[8];
+    size_t address_len = hear(address, sizeof address), descriptor_len = hear(descriptor, sizeof descriptor);
+    CHECK(hear(counter, sizeof counter) == 8);
+    open_and_register();
+    weft_peer peer;
+    weft_connect_args connect = WEFT_CONNECT_ARGS_INIT;
+    CHECK(weft_peer_connect(endpoint, address, address_len, &connect, &peer) == WEFT_OK);
+    CHECK(weft_remote_memory_import(endpoint, peer, descriptor, descriptor_len, &remote) == WEFT_OK);
+    next(WEFT_COMPLETION_PEER_UP);
+    weft_peer_properties properties = WEFT_PEER_PROPERTIES_INIT;
+    CHECK(weft_peer_info(endpoint, peer, &properties) == WEFT_OK && properties.up == 1);
+
+    uint64_t id;
+    memcpy(&id, counter, 8);
+    move_pages(id);
+    weft_completion done = next(WEFT_COMPLETION_MESSAGE);
+    CHECK(done.bytes == 9 && !memcmp(done.data, "all there", 9));
+    CHECK(weft_message_release(endpoint, done.transfer) == WEFT_OK);
+    move_the_rest();
+    weft_endpoint_statistics counts = WEFT_ENDPOINT_STATISTICS_INIT;
+    CHECK(weft_endpoint_stats(endpoint, &counts) == WEFT_OK);
+    CHECK(counts.writes == 3 && counts.reads == 1 && counts.atomics == 2 && counts.completions[0] == 6);
+    send_text(peer, "done");
+    next(WEFT_COMPLETION_SEND);
+    fprintf(stderr, "writer: library %s, over %s\n", weft_version_string(), properties.fabric);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 2);
+    int status = strcmp(argv[1], "target") ? writer() : target();
+    CHECK(weft_endpoint_shutdown(endpoint, SECONDS) == WEFT_OK);
+    CHECK(weft_endpoint_close(endpoint) == WEFT_OK);
+    return status;
+}

@@ -1,0 +1,2341 @@
+/*
+ * Weft moves memory between processes over every NIC of a machine, and tells
+ * the caller, by polling, when the bytes have arrived.
+ *
+ * SPDX-License-Identifier: Apache-2.0 OR MIT
+ *
+ * How it goes (errors left out):
+ *
+ *     weft_endpoint_config cfg = WEFT_ENDPOINT_CONFIG_INIT;
+ *     weft_endpoint *ep;
+ *     weft_endpoint_open(&cfg, &ep);
+ *
+ *     weft_memory *kv;                               // 80 layers, one handle
+ *     weft_memory_register(ep, layers, 80, NULL, &kv);
+ *
+ *     weft_peer decode;                              // its address came by any means
+ *     weft_peer_connect(ep, address, address_len, NULL, &decode);
+ *     weft_remote_memory *theirs;                    // so did its descriptor
+ *     weft_remote_memory_import(ep, decode, descriptor, descriptor_len, &theirs);
+ *
+ *     weft_pages_args w = WEFT_PAGES_ARGS_INIT;
+ *     w.local  = kv;      w.local_pages  = mine;   w.local_range_step  = 1;
+ *     w.remote = theirs;  w.remote_pages = yours;  w.remote_range_step = 1;
+ *     w.page_count = 1000;  w.page_len = 65536;  w.layer_count = 80;
+ *     w.flags = WEFT_NOTIFY;  w.notify = request_id;  w.user_data = request;
+ *     weft_write_pages(ep, &w, NULL);
+ *
+ *     weft_completion done[64];
+ *     int32_t n = weft_poll(ep, done, 64);
+ *     for (int32_t i = 0; i < n; i++) finish(&done[i]);
+ *
+ * What it promises:
+ *
+ *   1. Every accepted operation ends in exactly one completion, by its deadline
+ *      plus a small grace. (With manual progress: while somebody polls. A list
+ *      with WEFT_COMPLETE_EACH_PEER: in one for each of its peers.)
+ *   2. A completion with WEFT_OK means done: every byte is visible at the target
+ *      and none of it arrives later; so it is with a notification, at the target.
+ *   3. No byte is lost or doubled; a notification arrives once.
+ *   4. Any input is answered with a status and a message.
+ *
+ * Rules that hold for every function:
+ *
+ *   - Handles and ids are checked: NULL, a stale one, one of another kind or of
+ *     another endpoint gives WEFT_ERR_HANDLE.
+ *   - All functions may be called from any thread at any time, signal handlers
+ *     excepted; in a forked child they return WEFT_ERR_FORKED.
+ *   - A call that fails has started nothing, and weft_last_error() says why.
+ *   - Structs begin with their own size: start from their _INIT macro (or zero
+ *     them and set `size`), so that programs keep working with later libraries.
+ *     In a struct with a `size`, reserved fields must be 0.
+ *   - len, offset, stride are bytes; *_ns are nanoseconds.
+ */
+#ifndef WEFT_H
+#define WEFT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__) || defined(__clang__)
+#define WEFT_MUST_USE __attribute__((warn_unused_result))
+#define WEFT_API __attribute__((visibility("default")))
+#else
+#define WEFT_MUST_USE
+#define WEFT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Which library this is ---- */
+
+/**
+ * Version of this header: major, minor, patch. The C macros and
+ * `weft_version` agree when a program runs with the library it was
+ * compiled for.
+ */
+#define WEFT_VERSION_MAJOR 0
+
+#define WEFT_VERSION_MINOR 1
+
+#define WEFT_VERSION_PATCH 0
+
+/**
+ * The version of the library that is loaded:
+ * `major << 16 | minor << 8 | patch`. Any thread, never blocks, cannot fail.
+ * Since 0.1.
+ */
+WEFT_API uint32_t weft_version(void);
+
+/** The same as text ("0.1.0"). Static: never free it. Since 0.1. */
+WEFT_API const char *weft_version_string(void);
+
+/* ---- Statuses as C sees them, and the last message of a thread ---- */
+
+/**
+ * What a call, or a completion, has to say: `WEFT_OK` (0) or one of the
+ * negative `WEFT_ERR_*`. Their numbers never change and are never reused; a
+ * newer library may return ones that this header does not name:
+ * `weft_status_name` and `weft_status_category` still answer for them.
+ */
+typedef int32_t weft_status;
+
+/** What a caller can do about a status. */
+typedef int32_t weft_category;
+
+/** Success. */
+#define WEFT_OK 0
+
+/**
+ * No room at the moment (transfers, completions, or bytes of messages in
+ * flight), or nothing there yet. Poll, then try again.
+ */
+#define WEFT_ERR_AGAIN -1
+
+/**
+ * The object is in use: operations on it are outstanding, or the fabric still
+ * holds its memory. Poll until they have completed, then try again.
+ */
+#define WEFT_ERR_BUSY -2
+
+/** The deadline passed. */
+#define WEFT_ERR_TIMED_OUT -20
+
+/**
+ * Ended by `weft_transfer_cancel`, `weft_peer_disconnect`, or the shutdown of
+ * the own endpoint.
+ */
+#define WEFT_ERR_CANCELED -21
+
+/** The peer died or cannot be reached any more. */
+#define WEFT_ERR_PEER_LOST -22
+
+/**
+ * The address or descriptor is of an endpoint that no longer exists; another
+ * process may live at its place now.
+ */
+#define WEFT_ERR_PEER_GONE -23
+
+/** The peer disconnected or shut its endpoint down. */
+#define WEFT_ERR_PEER_CLOSED -24
+
+/** Nobody answered at the address within the connect timeout. */
+#define WEFT_ERR_UNREACHABLE -25
+
+/** The two libraries speak no common wire version; the message names both. */
+#define WEFT_ERR_VERSION -26
+
+/** The two endpoints have no fabric in common; the message names both sides'. */
+#define WEFT_ERR_NO_COMMON_FABRIC -27
+
+/** The remote memory was deregistered by its owner. */
+#define WEFT_ERR_MEMORY_GONE -28
+
+/** The target refused the access (wrong key, or not the allowed direction). */
+#define WEFT_ERR_REMOTE_ACCESS -29
+
+/**
+ * The two sides do not have the same `secret` (see `weft_endpoint_config`), or
+ * only one of them has one.
+ */
+#define WEFT_ERR_DENIED -30
+
+/**
+ * The peer breaks the rules of Weft's protocol, or asks for more than a bound
+ * allows: it was dropped. The log says what it did.
+ */
+#define WEFT_ERR_PROTOCOL -31
+
+/**
+ * A rail failed, others go on, and what this operation had on it cannot be done
+ * again safely: pages that raise a counter each may have raised it already, or
+ * a notification may have arrived. (All other operations go on without a word.)
+ * Also the status of a `WEFT_COMPLETION_RAIL_DOWN`.
+ */
+#define WEFT_ERR_RAIL_LOST -32
+
+/** An argument is wrong; the message says which and why. */
+#define WEFT_ERR_INVALID -40
+
+/**
+ * The handle or id is NULL, stale, already closed, of another kind, or
+ * belongs to another endpoint.
+ */
+#define WEFT_ERR_HANDLE -41
+
+/** An access lies outside the memory. */
+#define WEFT_ERR_RANGE -42
+
+/** This fabric, build or library version cannot do that. */
+#define WEFT_ERR_UNSUPPORTED -43
+
+/** A documented limit is exceeded. */
+#define WEFT_ERR_LIMIT -44
+
+/** An address or descriptor is damaged, truncated, or not one at all. */
+#define WEFT_ERR_FORMAT -45
+
+/** The caller's buffer is too small; the length it needs was stored. */
+#define WEFT_ERR_TOO_SMALL -46
+
+/** The endpoint is shut down. */
+#define WEFT_ERR_CLOSED -47
+
+/** The process forked after the object was made: only the parent can use it. */
+#define WEFT_ERR_FORKED -48
+
+/** libfabric.so.1 could not be loaded. */
+#define WEFT_ERR_NO_LIBFABRIC -70
+
+/** No rail could be opened, or fewer than `min_rails`. */
+#define WEFT_ERR_NO_RAILS -71
+
+/** libfabric reported an error; see the message or `provider_errno`. */
+#define WEFT_ERR_FABRIC -72
+
+/** Out of memory, of registrations, or of another resource of the system. */
+#define WEFT_ERR_NO_MEMORY -73
+
+/** A system call failed. */
+#define WEFT_ERR_SYSTEM -74
+
+/** A defect of Weft. The endpoint answers every later call with this, too. */
+#define WEFT_ERR_INTERNAL -90
+
+#define WEFT_CATEGORY_OK 0
+
+/** Try again after polling. */
+#define WEFT_CATEGORY_RETRY 1
+
+/** The other side, or the way to it: reconnect, or use another peer. */
+#define WEFT_CATEGORY_PEER 2
+
+/** The call is wrong: mend the program. */
+#define WEFT_CATEGORY_USAGE 3
+
+/** The machine: install, free or configure something. */
+#define WEFT_CATEGORY_SYSTEM 4
+
+/** A defect of Weft: report it. */
+#define WEFT_CATEGORY_INTERNAL 5
+
+/**
+ * The name of a status, as "WEFT_ERR_TIMED_OUT"; "WEFT_ERR_UNKNOWN" for a
+ * negative number that this library does not know. A positive number is a count,
+ * as `weft_poll` returns it: "WEFT_OK". Static: never free it. Any thread.
+ * Since 0.1.
+ */
+WEFT_API const char *weft_status_name(weft_status status);
+
+/**
+ * One sentence on what a status means, or that it is a count. Static: never free
+ * it. Any thread. Since 0.1.
+ */
+WEFT_API const char *weft_status_text(weft_status status);
+
+/**
+ * The `WEFT_CATEGORY_*` of a status; for negative numbers that this library does
+ * not know, `WEFT_CATEGORY_INTERNAL`, for counts `WEFT_CATEGORY_OK`. Any thread.
+ * Since 0.1.
+ */
+WEFT_API weft_category weft_status_category(weft_status status);
+
+/**
+ * The message of the last failed call of *this thread*: what was wrong, with
+ * the values, and what to do about it. Never NULL; "" before the first
+ * failure. A call that succeeds leaves it alone. It stays valid until the next
+ * Weft call of this thread: copy it to keep it. Completions carry their own
+ * status instead, since whoever polls may be another thread. Since 0.1.
+ */
+WEFT_API const char *weft_last_error(void);
+
+/* ---- The log ---- */
+
+/** How much is logged: `WEFT_LOG_*`. Each level has the lines of those before it. */
+typedef uint32_t weft_log_level;
+
+/**
+ * Receives one line of the log: its level (`WEFT_LOG_ERROR` to
+ * `WEFT_LOG_TRACE`), the part of the library that it is of ("endpoint", "rail",
+ * "transfer", ...) and the text, without a newline. Both strings are valid during
+ * the call only. `user_data`: as given to `weft_log_set`.
+ *
+ * It may be called by any thread of Weft and any that calls Weft, by several at
+ * once, and while they move data: be quick, and do not wait for another thread
+ * that calls Weft. It must not call Weft, and must not end by an exception or
+ * longjmp.
+ */
+typedef void (*weft_log_callback)(weft_log_level level,
+                                  const char *component,
+                                  const char *message,
+                                  void *user_data);
+
+/**
+ * As the environment variable WEFT_LOG says (error, warn, info, debug or trace);
+ * without it, warnings.
+ */
+#define WEFT_LOG_DEFAULT 0
+
+/** What stops an endpoint. */
+#define WEFT_LOG_ERROR 1
+
+/**
+ * What an operator should know: a NIC that is left out, a peer that cannot be
+ * reached, a peer that is lost, with its address and the cause.
+ */
+#define WEFT_LOG_WARN 2
+
+/** Operations that failed because a fabric reported an error, with its text. */
+#define WEFT_LOG_INFO 3
+
+/** Choices of rails and fabrics, and every operation that failed. */
+#define WEFT_LOG_DEBUG 4
+
+/** Calls that set up and take down, too: connects, registrations, imports, shutdowns. */
+#define WEFT_LOG_TRACE 5
+
+/**
+ * Says how much is logged in this process, by all of its endpoints, and where to.
+ *
+ * `level`: `WEFT_LOG_*`. `callback`: receives every line up to that level,
+ * instead of stderr; NULL: stderr. `user_data`: passed on to it, and the
+ * caller's to keep until the callback has been replaced. `weft_log_set(0, NULL,
+ * NULL)` is how it was at first.
+ *
+ * Any thread, at any time, also before the first open. Blocks while another
+ * thread is in the old callback: when it has returned, that one is not called
+ * any more. Errors: `WEFT_ERR_INVALID` (no such level), `WEFT_ERR_BUSY` (called
+ * by a log callback), `WEFT_ERR_UNSUPPORTED` (Weft is part of a Rust program that
+ * has a logger). Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_log_set(weft_log_level level,
+                         weft_log_callback callback,
+                         void *user_data);
+
+/* ---- The machine: what is near what ---- */
+
+/**
+ * Writes what this machine looks like, and which rails an endpoint with all
+ * defaults would open here now, as JSON (UTF-8, no NUL at its end).
+ *
+ * It is read from sysfs and procfs, below the folder that the environment
+ * variable WEFT_SYSFS_ROOT names (it has sys/ and proc/ in it; to look at
+ * another machine's tree), or of this machine. What a container or a file that
+ * is missing hides is left out, and no error. libfabric and CUDA are not needed.
+ * An endpoint that opens looks at the same tree.
+ *
+ * An object with:
+ *
+ *     format        1; raised if a field changes its meaning. New ones may come.
+ *     sysfs_root    the folder that stands for /, as text
+ *     cpus          CPUs that are online, as "0-47,96-143"
+ *     affinity      CPUs that the calling thread may use
+ *     nodes         NUMA nodes; [] if the machine does not tell. Each has
+ *       node          its number
+ *       cpus          its CPUs that are online
+ *       usable_cpus   those of them that the calling thread may use
+ *       distances     to each of `nodes`, in their order; 10 is itself
+ *       near_nics     PCI addresses of the NICs nearest to it
+ *     devices       all PCI functions. Each has
+ *       address       as "0000:53:00.0"
+ *       kind          "bridge", "gpu" (accelerators, too), "nic", "nvme",
+ *                     "display" (a console's) or "other"
+ *       name          what drivers call it ("eth0 mlx5_0", "nvme0", a GPU's
+ *                     model), else vendor and device number
+ *       vendor, device  PCI ids, as "0x10de"
+ *       root          its root complex, as "pci0000:44"; null if not known
+ *       parent        the bridge above it, or `root`; null if not known
+ *       node          its NUMA node; -1 if not known
+ *       link_speed    as "32.0 GT/s PCIe"; null if not known
+ *       link_width    lanes; null if not known
+ *                     and GPUs, NICs and NVMe drives have
+ *       near_cpus     CPUs nearest to it
+ *       near_nics     (GPU, NVMe) addresses of the NICs nearest to it
+ *       nic_distance  how near: "switch" (below the same PCI switch), "root" (the
+ *                     same root complex), "node" (the same NUMA node; also where
+ *                     a node is not known) or "far"; absent if there is none
+ *       near_gpus, gpu_distance  (NIC) the same of GPUs
+ *       usable        (GPU) false if CUDA_VISIBLE_DEVICES or the container
+ *                     keeps an NVIDIA GPU from this process
+ *       interfaces    (NIC) its names in `interfaces`
+ *     interfaces    what the kernel calls NICs, virtual ones, too. Each has
+ *       name          as "eth0" or "mlx5_0"
+ *       type          "net" or "rdma"
+ *       pci           address of its PCI function; null if it has none
+ *       up            false if it says that it cannot carry traffic
+ *       speed_mbps    megabits a second; null if not known
+ *     rails_source  "libfabric", or "sysfs": guessed, because libfabric is not
+ *                   there or finds no NIC, or because of WEFT_SYSFS_ROOT
+ *     rails_why     why these rails, in a sentence
+ *     rails         rails that would be opened by default. Each has
+ *       fabric, name  as in `weft_rail_properties`
+ *       pci, node     place of the NIC; null and -1 if not known
+ *       worker        index in `workers`
+ *     workers       worker threads that would drive them. Each has
+ *       node          the NUMA node that all of its rails are on, or -1
+ *       cpus          where its thread would run
+ *       pinned        whether it would be kept there
+ *       rails         indexes in `rails`
+ *
+ * `buffer`, `capacity`: where to, and its size in bytes; NULL and 0 ask for
+ * the length only. `len`: receives the length of the text. It may grow between
+ * two calls, as when a NIC appears.
+ *
+ * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
+ * hardware). Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
+ * written), `WEFT_ERR_INVALID`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_topology(char *buffer,
+                          size_t capacity,
+                          size_t *len);
+
+/* ---- Endpoint objects ---- */
+
+/** Worker threads drive the rails (the default). */
+#define WEFT_PROGRESS_THREADS 0
+
+/**
+ * No thread is started: `weft_poll` and `weft_wait` drive the rails in the
+ * caller's thread. A program that does not poll makes no progress, and its
+ * peers see their transfers time out.
+ */
+#define WEFT_PROGRESS_MANUAL 1
+
+/**
+ * Spin for 0.3 ms, then sleep until a rail or a caller has something to do (the
+ * default): an idle endpoint costs no core, and a transfer that comes after a
+ * pause waits for a wake-up.
+ */
+#define WEFT_IDLE_ADAPTIVE 0
+
+/** Never sleep: the shortest latency, for a core each. */
+#define WEFT_IDLE_SPIN 1
+
+/** Sleep at once, for machines whose cores are all needed. */
+#define WEFT_IDLE_SLEEP 2
+
+/**
+ * As is fastest: bundles for pages under 32 KiB where a post costs more than a
+ * copy (tcp), else several pages in one post where the NIC takes that (the
+ * default).
+ */
+#define WEFT_PACKING_AUTO 0
+
+/** One post for each page (or run of adjacent pages). */
+#define WEFT_PACKING_OFF 1
+
+/** Several pages in one post, no bundles. */
+#define WEFT_PACKING_VECTORS 2
+
+/**
+ * Bundles for all pages under 32 KiB of writes, however few, on fabrics that
+ * know them.
+ */
+#define WEFT_PACKING_MESSAGES 3
+
+/** As `liveness_ns`: no peer is lost for its silence. */
+#define WEFT_LIVENESS_OFF UINT64_MAX
+
+/**
+ * An endpoint: the rails that a process opened, the worker threads that drive
+ * them, and an address that others connect to. A process usually has one for
+ * each GPU or rank. Opaque; made by `weft_endpoint_open`.
+ */
+typedef struct weft_endpoint weft_endpoint;
+
+/**
+ * How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; zero (NULL)
+ * in a field means its default.
+ */
+typedef struct weft_endpoint_config {
+    /** `sizeof(weft_endpoint_config)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /**
+     * Which fabrics to open, separated by commas: "host", "efa", "verbs",
+     * "tcp", "shm", or a libfabric provider's exact name ("tcp;ofi_rxm"). A
+     * named fabric is never replaced by another. "host" is Weft's own, between
+     * processes of one user on one host (and in one network namespace); it
+     * needs no libfabric. "tcp" is libfabric's tcp provider beneath ofi_rxm,
+     * with every version the same; where this libfabric has no ofi_rxm, its
+     * tcp provider alone, which "tcp-native" names (since libfabric 1.18; the
+     * two do not reach each other, and a rail of it that fails takes its peers
+     * down). NULL: "host", and the best network fabric that this machine has,
+     * if any; "shm" is used only when named.
+     * "sim" is never opened unless named, and not beside others than its own
+     * kind: simulated NICs, which reach other endpoints of this process only,
+     * for tests; it may go on with parameters
+     * ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"), and an error
+     * lists all of them.
+     */
+    const char *fabric;
+    /**
+     * Which NICs to use, by the name of their domain or network interface:
+     * patterns separated by commas, "*" matches any text, a leading "!" leaves
+     * out ("eth*,!eth3"). NULL: the environment variable WEFT_RAILS if it is
+     * set. The patterns apply to every fabric; shm's only NIC is called "shm",
+     * that of host "host", which only "!host" leaves out. So tcp over loopback
+     * alone, also between processes of one host, is fabric "tcp" with rails "lo".
+     *
+     * Without patterns, those near what this process may use. They are taken
+     * from all but loopback (unless nothing else is there), link-local
+     * addresses and the bridges of container engines:
+     *
+     *   1. If CUDA_VISIBLE_DEVICES, or its container, leaves the process some
+     *      but not all of the machine's NVIDIA GPUs: for each of these GPUs the
+     *      NICs nearest to it.
+     *   2. Else, if the calling thread's affinity mask has CPUs of some but not
+     *      all NUMA nodes: for each of these nodes the NICs nearest to it.
+     *   3. Else all.
+     *
+     * Nearest means, in this order: below the same PCI switch, at the same root
+     * complex, on the same NUMA node, on the nearest other node. A NIC whose
+     * place is not known (a virtual one, say) is near everything. GPUs are
+     * numbered in the order of their PCI addresses (as CUDA does with
+     * CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all are of one model); a UUID counts
+     * where NVIDIA's driver tells it in /proc. `weft_topology` shows the outcome.
+     */
+    const char *rails;
+    /**
+     * Number of rails to open, 1 to 64. More than there are NICs: the NICs are
+     * opened several times, in turn. 0: one for each NIC. A rail of "host"
+     * beside those of a network is not counted, here and in `min_rails`.
+     */
+    uint32_t rail_count;
+    /**
+     * With fewer rails than this the open fails with `WEFT_ERR_NO_RAILS`,
+     * 0 to 64. 0: one is enough.
+     */
+    uint32_t min_rails;
+    /** `WEFT_PROGRESS_THREADS` or `WEFT_PROGRESS_MANUAL`. */
+    uint32_t progress;
+    /**
+     * Number of worker threads, 1 to 64; never more than rails. 0: one for up to
+     * four rails of a NUMA node, but fewer than the CPUs that the calling thread
+     * may use (and at least one). Where there are several nodes, a worker's
+     * thread stays on those CPUs of its rails' nodes that the calling thread may
+     * use (if there are any). Ignored with manual progress, where no thread's
+     * affinity changes.
+     */
+    uint32_t workers;
+    /**
+     * Transfers, sends and atomics that can be outstanding at once, 1 to 1,048,576.
+     * 0: 16,384.
+     */
+    uint32_t max_transfers;
+    /**
+     * Completions that a queue holds, 16 to 1,048,576; an accepted operation
+     * has its place reserved. 0: 16,384.
+     */
+    uint32_t queue_depth;
+    /** Peers at once, 1 to 65,536. 0: 4,096. */
+    uint32_t max_peers;
+    /**
+     * What worker threads do without work: `WEFT_IDLE_*`. With manual progress
+     * it is what `weft_wait` does: `WEFT_IDLE_SPIN` never sleeps, and the others
+     * do after a while.
+     */
+    uint32_t idle;
+    /**
+     * Deadline of operations that name none, in nanoseconds, up to 24 hours.
+     * 0: 30 seconds.
+     */
+    uint64_t timeout_ns;
+    /**
+     * Time that a connect may take, in nanoseconds, up to 24 hours.
+     * 0: 10 seconds.
+     */
+    uint64_t connect_timeout_ns;
+    /**
+     * Bytes of messages (`weft_send`) that may wait for one peer, and that one
+     * peer may have waiting here unreleased, 1 MiB to 1 GiB. 0: 16 MiB.
+     */
+    uint64_t message_bytes;
+    /** How small pages go: `WEFT_PACKING_*`. */
+    uint32_t packing;
+    /** Counters at once, 1 to 1,048,576. 0: 65,536. */
+    uint32_t max_counters;
+    /**
+     * A secret that all endpoints have which may talk to each other: 16 to 1,024
+     * bytes, best 32 random ones (`head -c 32 /dev/urandom`); both sides must have
+     * the same. It is read during the open and not kept as such, and appears in no
+     * message and no log. NULL (and `secret_len` 0): none, and everybody who knows
+     * the address may connect.
+     *
+     * When two endpoints connect, each proves to the other that it knows the secret
+     * (HMAC-SHA256 over numbers that both have drawn), without showing it. A greeting
+     * that does not is refused and counted (`strangers_refused` of
+     * `weft_endpoint_statistics`) before anything else of it is looked at, and the
+     * connect is answered with `WEFT_ERR_DENIED`. So is one between an endpoint that
+     * has a secret and one that has none.
+     *
+     * It gates Weft's own protocol: who may be a peer, send messages and
+     * notifications, import memory, raise counters. It encrypts nothing, and signs
+     * nothing after the greeting; and the fabric's own writes and reads are guarded by
+     * nothing but the keys of the memory, which travel in descriptors. On a network
+     * where others can read or forge packets it does not protect what is sent: see
+     * docs/security.md.
+     *
+     * Refused: a length out of range (`WEFT_ERR_LIMIT`); only one of `secret` and
+     * `secret_len` set, or a secret all of whose bytes are the same, as of a buffer
+     * that was never filled in (`WEFT_ERR_INVALID`).
+     */
+    const void *secret;
+    /** Bytes of `secret`. */
+    uint64_t secret_len;
+    /**
+     * A peer of which nothing is heard for so long is lost, with or without
+     * operations under way: nanoseconds, 1 second to 24 hours. 0: 120 seconds;
+     * `WEFT_LIVENESS_OFF`: never, and a host that is cut off while nothing is under
+     * way stays a peer.
+     *
+     * Whoever lives is heard: an endpoint says something to each peer every second
+     * (with manual progress: while it is polled), and what is delivered to a peer
+     * counts, too. After a third of the time it is also asked for a word. So a process
+     * that is stopped, starved or does not poll for a minute is not lost by default;
+     * allow as much as the peers may need. Time in which this process does not run,
+     * or (manual progress) does not poll, does not count.
+     */
+    uint64_t liveness_ns;
+} weft_endpoint_config;
+
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/** What an endpoint has. Filled by `weft_endpoint_info`. */
+typedef struct weft_endpoint_properties {
+    /** `sizeof(weft_endpoint_properties)`, set by the caller. */
+    uint32_t size;
+    /** Rails that are open. */
+    uint32_t rails;
+    /** Worker threads; 0 with manual progress. */
+    uint32_t workers;
+    /** Connected peers. */
+    uint32_t peers;
+    /** Random, and different for every endpoint that was ever opened. */
+    uint64_t incarnation;
+    /**
+     * Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1"; ""
+     * where only "host" is open.
+     */
+    char libfabric[256];
+} weft_endpoint_properties;
+
+#define WEFT_ENDPOINT_PROPERTIES_INIT {sizeof(weft_endpoint_properties), 0, 0, 0, 0, {0}}
+
+/** What a rail is. Filled by `weft_rail_info`. */
+typedef struct weft_rail_properties {
+    /** `sizeof(weft_rail_properties)`, set by the caller. */
+    uint32_t size;
+    /** The worker that drives it, from 0. */
+    uint32_t worker;
+    /** The libfabric provider, as "tcp;ofi_rxm". */
+    char fabric[64];
+    /** The NIC: libfabric's domain name, as "eth0" or "rdmap16s27-rdm". */
+    char name[64];
+    /** The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none. */
+    char address[128];
+    /** The NUMA node that the NIC is on; -1 if that is not known. */
+    int32_t numa_node;
+    /**
+     * The NIC's PCI address, as "0000:53:00.0"; "" if it has none or that is not
+     * known.
+     */
+    char pci[32];
+    /**
+     * Bytes of this endpoint's own writes and reads that it has carried, and
+     * the posts that carried them. What peers write here or read from here is
+     * counted at the peer.
+     */
+    uint64_t bytes;
+    uint64_t posts;
+} weft_rail_properties;
+
+#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, {0}, 0, 0}
+
+/**
+ * Opens an endpoint: loads libfabric, opens the rails, starts the workers.
+ *
+ * libfabric is `libfabric.so.1`, or the file that the environment variable
+ * WEFT_LIBFABRIC names. WEFT_LOG (error, warn, info, debug or trace) writes to
+ * stderr what the library does; by default warnings. `weft_log_set` has them go
+ * elsewhere.
+ *
+ * `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
+ * owns it and gives it back with `weft_endpoint_close`. Nothing is left open
+ * on failure.
+ *
+ * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
+ * hardware). The process's signal handlers, signal mask, affinity and
+ * environment are as before when it returns.
+ *
+ * Errors: `WEFT_ERR_NO_LIBFABRIC`; `WEFT_ERR_NO_RAILS` (the message lists what
+ * was found); `WEFT_ERR_INVALID`; `WEFT_ERR_LIMIT`; `WEFT_ERR_UNSUPPORTED`
+ * (a config from a newer version, or an unknown fabric); `WEFT_ERR_FABRIC`;
+ * `WEFT_ERR_NO_MEMORY`; `WEFT_ERR_SYSTEM`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_open(const weft_endpoint_config *config,
+                               weft_endpoint **endpoint);
+
+/**
+ * Writes the address that peers pass to `weft_peer_connect`. It is a blob of
+ * some hundred bytes that may travel by any means: a socket, a file, a
+ * key-value store. It holds for as long as the endpoint is open.
+ *
+ * `buffer`, `capacity`: where to, and its size in bytes; NULL and 0 ask for
+ * the length only (`WEFT_OK`). `len`: receives the length of the address.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored,
+ * nothing is written), `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_address(const weft_endpoint *endpoint,
+                                  void *buffer,
+                                  size_t capacity,
+                                  size_t *len);
+
+/**
+ * Fills in what the endpoint has. `properties->size` must be set.
+ * Any thread; does not block. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_info(const weft_endpoint *endpoint,
+                               weft_endpoint_properties *properties);
+
+/**
+ * Fills in what rail `index` is, from 0 to `rails - 1` of
+ * `weft_endpoint_properties`. `properties->size` must be set.
+ * Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail).
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_rail_info(const weft_endpoint *endpoint,
+                           uint32_t index,
+                           weft_rail_properties *properties);
+
+/**
+ * Ends all work of an endpoint: refuses new operations, lets the running ones
+ * go on for `drain_timeout_ns`, then cancels the rest, tells the peers
+ * (they see `WEFT_ERR_PEER_CLOSED` at once), closes the rails and stops the
+ * workers. When it has returned `WEFT_OK`, no NIC and no thread touches the
+ * caller's memory any more, and every operation has left its completion to be
+ * polled (each peer its PEER_DOWN, too): poll until `WEFT_ERR_CLOSED`. Memory
+ * can be deregistered and messages released until the close. (With manual
+ * progress keep polling until the peers have deregistered, too: they ask those
+ * that imported their memory, and wait up to 2 s for the answer.)
+ *
+ * `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
+ *
+ * Any thread, also while others poll, submit and wait: those submissions get
+ * `WEFT_ERR_CLOSED`. Blocks for the drain time and some milliseconds. Calling
+ * it again is harmless. Errors: `WEFT_ERR_TIMED_OUT` (a provider does not
+ * return: the endpoint and the memory must be kept), `WEFT_ERR_HANDLE`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_shutdown(weft_endpoint *endpoint,
+                                   uint64_t drain_timeout_ns);
+
+/**
+ * Gives an endpoint back, after shutting it down (with no drain time) if that
+ * was not done. Completions not polled yet, messages not released, memory and
+ * remote memory of this endpoint are gone with it.
+ *
+ * `endpoint`: NULL is fine; the handle is invalid afterwards.
+ * Any thread. Errors: `WEFT_ERR_BUSY` (operations are outstanding: shut down
+ * first, or poll until they have completed; the handle stays valid),
+ * `WEFT_ERR_TIMED_OUT` as with shutdown, `WEFT_ERR_HANDLE` (closed before).
+ * Since 0.1.
+ */
+WEFT_API weft_status weft_endpoint_close(weft_endpoint *endpoint);
+
+/* ---- Peers: connecting, disconnecting, and what is known of them ---- */
+
+/** In `capabilities` of a peer: it does `weft_fetch_add` and `weft_compare_swap`. */
+#define WEFT_CAPABILITY_ATOMICS 1
+
+/** How to connect. Start from `WEFT_CONNECT_ARGS_INIT`. */
+typedef struct weft_connect_args {
+    /** `sizeof(weft_connect_args)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /** Nanoseconds, up to 24 hours. 0: the endpoint's `connect_timeout_ns`. */
+    uint64_t timeout_ns;
+    /** Returned in the `WEFT_COMPLETION_PEER_UP`. */
+    void *user_data;
+} weft_connect_args;
+
+#define WEFT_CONNECT_ARGS_INIT {sizeof(weft_connect_args), 0, 0, 0}
+
+/**
+ * A remote endpoint, as an id that is checked: one that is stale or of another
+ * endpoint is answered with `WEFT_ERR_HANDLE`. 0 is never a peer.
+ */
+typedef uint64_t weft_peer;
+
+/** What is known of a peer. Filled by `weft_peer_info`. */
+typedef struct weft_peer_properties {
+    /** `sizeof(weft_peer_properties)`, set by the caller. */
+    uint32_t size;
+    /** 1 when the peer is up, else 0. */
+    uint32_t up;
+    /**
+     * Lanes that are up: pairs of one of our rails and one of theirs, each
+     * proven by an answer over it. A connect makes as many as the side with more
+     * rails has, so that every rail has one (rails of one network together where
+     * that is so); more come when memory of some rails needs them.
+     */
+    uint32_t lanes;
+    /** Rails of ours, and of theirs, that have a lane. */
+    uint32_t local_rails;
+    uint32_t remote_rails;
+    /**
+     * What the peer does beside transfers and messages: `WEFT_CAPABILITY_*` added
+     * up. 0 until it is up.
+     */
+    uint32_t capabilities;
+    /** The peer's incarnation, as in its `weft_endpoint_properties`. */
+    uint64_t incarnation;
+    /** The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up. */
+    char fabric[64];
+    /** Why this fabric, in a sentence; of better ones, why they do not serve. */
+    char reason[256];
+} weft_peer_properties;
+
+#define WEFT_PEER_PROPERTIES_INIT {sizeof(weft_peer_properties), 0, 0, 0, 0, 0, 0, {0}, {0}}
+
+/**
+ * Starts to connect to the endpoint that wrote `address`. The call is answered
+ * by exactly one `WEFT_COMPLETION_PEER_UP` in the endpoint's own queue, whose
+ * status tells how it went: `WEFT_OK`, `WEFT_ERR_UNREACHABLE` (no answer by
+ * the timeout, or refused), `WEFT_ERR_PEER_GONE` (another endpoint lives
+ * there now), `WEFT_ERR_VERSION`, `WEFT_ERR_DENIED` (the two do not have the same
+ * `secret`). The other side gets a
+ * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
+ * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
+ * That a peer died is told by its fabric when something is sent to it (every
+ * second, at least): over tcp within some 4 seconds. A peer that only stopped,
+ * or whose host is cut off, is lost after `liveness_ns` of `weft_endpoint_config`;
+ * operations with it end at their deadlines.
+ *
+ * The fabrics that both sides have are tried best first: the next one when the
+ * better ones have failed, or when none of their lanes has come up for a while
+ * (0.3 s for `host`, 1.5 s for others, and at most a quarter of the timeout). The
+ * best that came up serves the peer until it ends, and `weft_peer_info` says which
+ * that is. `WEFT_ERR_UNREACHABLE` comes at once when all have failed.
+ *
+ * Up means: every lane that the connect makes was proven by an answer over it,
+ * and is warm.
+ *
+ * `address`, `address_len`: from `weft_endpoint_address`; not needed after the
+ * call. `args`: NULL for defaults. `peer`: receives the id. It can be used at
+ * once: operations wait until the peer is up. Two endpoints that connect to
+ * each other at once become one peer, and connecting to an endpoint that is a
+ * peer already gives the same id, answered by one more PEER_UP.
+ *
+ * Where both sides connect, each polls its own PEER_UP (`value` 0, its
+ * `user_data`), and may poll one with `value` 1 of the same peer before it: wait
+ * for the one with `value` 0. Who connected to you: compare `incarnation` of
+ * `weft_peer_properties` with one sent beside the address, or have it send a
+ * message first.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_FORMAT`,
+ * `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`, `WEFT_ERR_INVALID` (also
+ * one's own address), `WEFT_ERR_LIMIT` (`max_peers`), `WEFT_ERR_AGAIN` (the
+ * queue is full), `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_connect(weft_endpoint *endpoint,
+                              const void *address,
+                              size_t address_len,
+                              const weft_connect_args *args,
+                              weft_peer *peer);
+
+/**
+ * Ends the connection with a peer. Its outstanding operations end with
+ * `WEFT_ERR_CANCELED` at once. Both sides then drain what is in flight, and a
+ * `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, after which none of the
+ * peer's writes lands here any more; until then the id stays valid. The peer
+ * gets a PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. A peer that does not answer is
+ * not waited for longer than 3 seconds, and then that cannot be promised.
+ * Remote memory of that peer stays to be released.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_disconnect(weft_endpoint *endpoint,
+                                 weft_peer peer);
+
+/**
+ * Fills in what is known of a peer, until its PEER_DOWN has been polled.
+ * `properties->size` must be set.
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_info(const weft_endpoint *endpoint,
+                           weft_peer peer,
+                           weft_peer_properties *properties);
+
+/* ---- Memory of this process, and memory of peers ---- */
+
+/** Peers may write to this memory. */
+#define WEFT_ACCESS_REMOTE_WRITE 1
+
+/** Peers may read from this memory. */
+#define WEFT_ACCESS_REMOTE_READ 2
+
+/**
+ * Only this process uses it, as source or destination of its own transfers;
+ * it has no descriptor. Not to be added to the others.
+ */
+#define WEFT_ACCESS_LOCAL 4
+
+/**
+ * One or many ranges of this process's memory, registered with the rails.
+ * Opaque; made by `weft_memory_register`.
+ */
+typedef struct weft_memory weft_memory;
+
+/**
+ * Memory of a peer, known by its descriptor. Opaque; made by
+ * `weft_remote_memory_import`.
+ */
+typedef struct weft_remote_memory weft_remote_memory;
+
+/** How to allocate. Start from `WEFT_ALLOC_ARGS_INIT`. */
+typedef struct weft_alloc_args {
+    /** `sizeof(weft_alloc_args)`. */
+    uint32_t size;
+    /**
+     * The NUMA node that the memory should be on, plus 1: 1 to 64. A wish: if
+     * the node has no room, it lies elsewhere. 0: the node that most of the
+     * endpoint's rails are on, if that is known, else where the system puts it.
+     */
+    uint32_t node;
+} weft_alloc_args;
+
+#define WEFT_ALLOC_ARGS_INIT {sizeof(weft_alloc_args), 0}
+
+/** A range of memory. */
+typedef struct weft_memory_range {
+    /** First byte. */
+    void *address;
+    /** Bytes, 1 to 2^47. */
+    uint64_t len;
+} weft_memory_range;
+
+/** How to register. Start from `WEFT_MEMORY_ARGS_INIT`. */
+typedef struct weft_memory_args {
+    /** `sizeof(weft_memory_args)`. */
+    uint32_t size;
+    /** `WEFT_ACCESS_*`. 0: remote write and remote read. */
+    uint32_t access;
+    /**
+     * The rails that should know the memory: bit i stands for rail i of
+     * `weft_rail_info` on this endpoint; take them by `fabric`, `name` and
+     * `numa_node`, for `host` is a rail, too, and memory that peers on this host
+     * should reach over it needs its bit. Only these rails carry transfers of the
+     * memory, so that it can keep to those near it. The descriptor says which they
+     * are: an importer need not know, and its own memory's rails are another
+     * matter. 0: all. Where no lane joins a rail that knows
+     * the local memory with one that knows the remote, the first transfer (of a
+     * byte or more) has lanes made, and waits for them, over tcp some tens of
+     * milliseconds; its completion says `WEFT_ERR_NO_RAILS`
+     * if the fabric that serves the peer has no such rails, and
+     * `WEFT_ERR_UNREACHABLE` if they do not reach each other.
+     */
+    uint64_t rails;
+} weft_memory_args;
+
+#define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args), 0, 0}
+
+/**
+ * Allocates memory that is ready for transfers: all there, zeroed, on huge
+ * pages where the system has them, and such that processes of this host can
+ * read it straight from where it is. Any memory can be registered; from this,
+ * writes to peers on this host go about 1.5 times as fast.
+ *
+ * `endpoint`: an open one. `len`: bytes, 1 to 2^47; it is rounded up to whole
+ * pages (2 MiB from there on). `args`: NULL for defaults. `address`: receives
+ * the first byte. The caller owns the memory, registers it or parts of it like
+ * any other, and gives it back with `weft_memory_free`, for which any open
+ * endpoint of the process will do; it outlives the endpoint.
+ *
+ * A peer on this host that is written to from here may read all of the
+ * allocation, whatever part is registered; it can never write to it. A forked
+ * child shares the memory with its parent.
+ *
+ * Any thread. Blocks while the system provides the pages. Errors:
+ * `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_LIMIT`, `WEFT_ERR_INVALID`,
+ * `WEFT_ERR_SYSTEM`, `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_memory_alloc(weft_endpoint *endpoint,
+                              uint64_t len,
+                              const weft_alloc_args *args,
+                              void **address);
+
+/**
+ * Gives memory back that `weft_memory_alloc` made.
+ *
+ * `endpoint`: an endpoint of this process that is not closed, whichever made
+ * it. `address`: as it was received; NULL is fine. Any thread; does not block.
+ * Errors: `WEFT_ERR_BUSY` (registered, wholly or in part, by an endpoint that
+ * is not shut down: the memory stays), `WEFT_ERR_INVALID` (no such address, or
+ * freed already), `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_memory_free(weft_endpoint *endpoint, void *address);
+
+/**
+ * Registers memory, so that transfers can use it and peers can reach it.
+ *
+ * `ranges`, `count`: 1 to 65,536 ranges that stay allocated until
+ * `weft_memory_deregister` has returned `WEFT_OK`; the array itself is not
+ * needed after the call. They keep their order: layer 5 of a KV cache is range
+ * 5. `args`: NULL for defaults. `memory`: receives the handle; the caller owns
+ * it and gives it back with `weft_memory_deregister`.
+ *
+ * All of it must be readable; writable, too, where peers may write. Read-only
+ * memory (weights mapped from a file) is registered with
+ * `WEFT_ACCESS_REMOTE_READ` or `WEFT_ACCESS_LOCAL`, and cannot be the
+ * destination of a `weft_read`. Its protection must not be lowered until it is
+ * deregistered. Memory that is unmapped before it is deregistered can crash this
+ * process, also when a peer writes to it: that is not checked.
+ *
+ * Any thread. Blocks while the NICs learn the memory's pages, which takes up
+ * to seconds for many gigabytes: register before traffic. Errors:
+ * `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
+ * not use so), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+ * `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_memory_register(weft_endpoint *endpoint,
+                                 const weft_memory_range *ranges,
+                                 size_t count,
+                                 const weft_memory_args *args,
+                                 weft_memory **memory);
+
+/**
+ * Writes the descriptor that a peer passes to `weft_remote_memory_import`: a
+ * blob that may travel by any means, a `weft_send` for example. Its size grows
+ * with ranges x rails (8 bytes each, and 16 for each range). Whoever has it
+ * can reach the memory: treat it as a key.
+ *
+ * `buffer`, `capacity`, `len`: as in `weft_endpoint_address`; NULL and 0 ask for
+ * the length only (`WEFT_OK`).
+ * Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL`,
+ * `WEFT_ERR_INVALID` (registered with `WEFT_ACCESS_LOCAL`),
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_memory_export(const weft_memory *memory,
+                               void *buffer,
+                               size_t capacity,
+                               size_t *len);
+
+/**
+ * Takes memory back from the NICs. Peers that imported it are told, and their
+ * later transfers to it end with `WEFT_ERR_MEMORY_GONE`; the call waits until
+ * each has answered that it uses it no more, or has ended. When it has
+ * returned `WEFT_OK`, no late write lands and the memory can be freed.
+ *
+ * `memory`: NULL is fine; the handle is invalid after `WEFT_OK`.
+ * Any thread. Blocks for a round trip to the slowest importer; one that does
+ * not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
+ * with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself;
+ * keep polling until the peers have deregistered, too.
+ * Errors: `WEFT_ERR_BUSY` (own transfers use it: the handle stays valid; poll
+ * and try again), `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_memory_deregister(weft_memory *memory);
+
+/**
+ * Makes a peer's memory usable as the remote side of transfers.
+ *
+ * `peer`: whose memory it is; it may still be connecting.
+ * `descriptor`, `descriptor_len`: from the peer's `weft_memory_export`; not
+ * needed after the call. `remote`: receives the handle; the caller owns it and
+ * gives it back with `weft_remote_memory_release`.
+ *
+ * The owner is asked in the background whether the memory still exists;
+ * transfers may be submitted at once and wait for the answer, ending with
+ * `WEFT_ERR_MEMORY_GONE` if it does not.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_FORMAT`; `WEFT_ERR_PEER_GONE`
+ * (the descriptor is of another incarnation than the peer, which was
+ * restarted for example); `WEFT_ERR_MEMORY_GONE` (known to be deregistered);
+ * `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_remote_memory_import(weft_endpoint *endpoint,
+                                      weft_peer peer,
+                                      const void *descriptor,
+                                      size_t descriptor_len,
+                                      weft_remote_memory **remote);
+
+/**
+ * Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
+ * after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
+ * (transfers, atomics or kept geometries use it: the handle stays valid),
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
+
+/* ---- Completions, and the queues that hand them out ---- */
+
+/**
+ * A completion queue beside the endpoint's own, so that threads need not share
+ * one. Opaque; made by `weft_queue_create`.
+ */
+typedef struct weft_queue weft_queue;
+
+/** What a completion tells of. */
+typedef int32_t weft_completion_kind;
+
+/**
+ * A submitted operation, as an id that is never reused within 2^32 operations
+ * of its slot. 0 is never a transfer.
+ */
+typedef uint64_t weft_transfer;
+
+/**
+ * What polling hands out: always 128 bytes. Fields that a kind does not name
+ * are 0, but for `rail` and `entry`, whose "none" is all ones.
+ *
+ * In the endpoint's own queue, a peer's PEER_UP comes before anything else of
+ * that peer, and nothing of it comes after its PEER_DOWN, also where another
+ * thread cancels at that moment. (A list over several peers without
+ * `WEFT_COMPLETE_EACH_PEER` goes on to the others, and its one completion may name
+ * a peer that has ended.) Data of messages stays valid after that, until it is
+ * released.
+ */
+typedef struct weft_completion {
+    weft_completion_kind kind;
+    /** `WEFT_OK`, or how it failed. */
+    weft_status status;
+    /**
+     * The operation's id; for a message or notification with data, the id to
+     * release it with.
+     */
+    weft_transfer transfer;
+    /** As given at submission or connect. */
+    void *user_data;
+    /** The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.) */
+    weft_peer peer;
+    /**
+     * NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
+     * the word was before.
+     */
+    uint64_t value;
+    /**
+     * WRITE, READ, SEND: bytes moved, all or (failed) 0. MESSAGE,
+     * NOTIFICATION: bytes of `data`.
+     */
+    uint64_t bytes;
+    /** MESSAGE, NOTIFICATION: the data, until it is released. */
+    const void *data;
+    /**
+     * The provider's error number behind a failure, as in libfabric's
+     * fi_errno.h; 0 if there is none. The log says more: at `WEFT_LOG_INFO` a line
+     * for each such operation, with its id, peer, rail and the provider's text, and
+     * at `WEFT_LOG_DEBUG` one for every operation that failed.
+     */
+    int32_t provider_errno;
+    /** The rail that failed, or 0xffffffff. */
+    uint32_t rail;
+    /**
+     * WRITE, READ of a list that failed: the first entry of what failed; else all
+     * ones.
+     */
+    uint64_t entry;
+    /**
+     * When it was submitted, when its first byte was posted to a NIC, and when
+     * it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.
+     */
+    uint64_t submit_ns;
+    uint64_t first_post_ns;
+    uint64_t done_ns;
+    uint64_t reserved[4];
+} weft_completion;
+
+/** A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended. */
+#define WEFT_COMPLETION_WRITE 1
+
+/** A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended. */
+#define WEFT_COMPLETION_READ 2
+
+/** A `weft_send` ended. */
+#define WEFT_COMPLETION_SEND 3
+
+/** A message of a peer arrived: `data`, `bytes`; to be released. */
+#define WEFT_COMPLETION_MESSAGE 4
+
+/**
+ * A notification of a peer arrived: `value`, and `data` and `bytes` if it has
+ * data; to be released. All bytes of its transfer arrived before it.
+ */
+#define WEFT_COMPLETION_NOTIFICATION 5
+
+/** A connect ended, or a peer connected to us (`value` 1). */
+#define WEFT_COMPLETION_PEER_UP 6
+
+/**
+ * A peer that was up is no more: `WEFT_OK` (we disconnected),
+ * `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_PEER_LOST`. All operations with it have
+ * completed; its id is stale from now on.
+ */
+#define WEFT_COMPLETION_PEER_DOWN 7
+
+/** A `weft_counter_expect` ended. */
+#define WEFT_COMPLETION_COUNTER 8
+
+/** A `weft_fetch_add` or `weft_compare_swap` ended: `value`. */
+#define WEFT_COMPLETION_ATOMIC 9
+
+/**
+ * A rail of this endpoint (`rail`, and as `value`) has lost its way to a peer that other
+ * rails still reach, and has reached no peer for 0.3 s: `status` is `WEFT_ERR_RAIL_LOST`. What it
+ * carried goes over the others; nothing is to be done. `provider_errno` says why.
+ */
+#define WEFT_COMPLETION_RAIL_DOWN 10
+
+/** A rail that was down (`rail`, and as `value`) reaches a peer again, and is used. */
+#define WEFT_COMPLETION_RAIL_UP 11
+
+/** A `weft_peer_fence` ended. */
+#define WEFT_COMPLETION_FENCE 12
+
+/**
+ * Takes up to `max` completions from the endpoint's own queue, in the order
+ * in which they were published.
+ *
+ * Returns how many were stored, 0 to `max` (a count, not a status), or a
+ * negative `weft_status`:
+ * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty,
+ * `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. With manual progress this drives the
+ * rails. Any thread; does not block. Since 0.1.
+ */
+WEFT_API
+int32_t weft_poll(weft_endpoint *endpoint,
+                  weft_completion *completions,
+                  uint32_t max);
+
+/**
+ * As `weft_poll`, but waits up to `timeout_ns` for the first completion.
+ * Any timeout will do; UINT64_MAX: for ever.
+ * Returns 0 when the time passed. Any thread; several may wait. Returns
+ * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
+ * Since 0.1.
+ */
+WEFT_API
+int32_t weft_wait(weft_endpoint *endpoint,
+                  weft_completion *completions,
+                  uint32_t max,
+                  uint64_t timeout_ns);
+
+/**
+ * Arms the event fd: the next completion makes it readable, once. For epoll,
+ * poll(2), asyncio: poll until 0, arm, and sleep only if arming said `WEFT_OK`.
+ *
+ * Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
+ * completions already: poll first). The fd stays readable until the next arm;
+ * edge-triggered epoll is fine, too. Any thread; does not block. Errors:
+ * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty;
+ * `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
+ * caller sleeps. Since 0.1.
+ */
+WEFT_API WEFT_MUST_USE weft_status weft_arm(weft_endpoint *endpoint);
+
+/**
+ * Stores the event fd of the endpoint's own queue: readable (POLLIN) when it
+ * was armed and a completion came. It belongs to the endpoint: do not read,
+ * write or close it (arming clears it). Errors: `WEFT_ERR_UNSUPPORTED` with
+ * manual progress. Since 0.1.
+ */
+WEFT_API WEFT_MUST_USE weft_status weft_event_fd(weft_endpoint *endpoint, int32_t *fd);
+
+/**
+ * Makes a further completion queue. `depth`: completions it holds, 16 to
+ * 1,048,576; 0: the endpoint's `queue_depth`. `queue`: receives the handle;
+ * the caller owns it and gives it back with `weft_queue_destroy`. Operations
+ * that name it complete there; messages, notifications and peer events go to
+ * the endpoint's own queue.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_LIMIT`, `WEFT_ERR_NO_MEMORY`,
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_queue_create(weft_endpoint *endpoint,
+                              uint32_t depth,
+                              weft_queue **queue);
+
+/** As `weft_poll`, on this queue. Since 0.1. */
+WEFT_API
+int32_t weft_queue_poll(weft_queue *queue,
+                        weft_completion *completions,
+                        uint32_t max);
+
+/** As `weft_wait`, on this queue. Since 0.1. */
+WEFT_API
+int32_t weft_queue_wait(weft_queue *queue,
+                        weft_completion *completions,
+                        uint32_t max,
+                        uint64_t timeout_ns);
+
+/** As `weft_arm`, on this queue. Since 0.1. */
+WEFT_API WEFT_MUST_USE weft_status weft_queue_arm(weft_queue *queue);
+
+/** As `weft_event_fd`, on this queue. Since 0.1. */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_queue_event_fd(weft_queue *queue,
+                                int32_t *fd);
+
+/**
+ * Gives a queue back. `queue`: NULL is fine; the handle is invalid after
+ * `WEFT_OK`. Errors: `WEFT_ERR_BUSY` (operations that name it are outstanding,
+ * or completions were not polled), `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
+
+/* ---- Counters: raised by what peers write, expected and read here ---- */
+
+/**
+ * A counter of an endpoint: a plain number, which its owner tells its peers by a
+ * message or any other way, and which they name in transfers that are to raise it.
+ * 0 is no counter.
+ *
+ * The high half is the owner's (so that a peer cannot raise somebody else's by
+ * mistake), the low half a place below `max_counters` and that place's generation.
+ * The generation makes what arrives late for a destroyed counter count for nobody:
+ * it has 16 bits, or with more than 65,536 counters as many of 32 as the place
+ * leaves (12 at 1,048,576). So an id comes again after its place was used 65,535
+ * (4,095) times more; places rest before they are used again. Whoever is connected
+ * and knows or guesses an id can raise it.
+ */
+typedef uint64_t weft_counter;
+
+/** What to wait for. Start from `WEFT_EXPECT_ARGS_INIT`. */
+typedef struct weft_expect_args {
+    /** `sizeof(weft_expect_args)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /**
+     * `count` counters of this endpoint, copied by the call. One may be listed more
+     * than once.
+     */
+    const weft_counter *counters;
+    /** The value that each is to reach: 0 to 2^48 - 1, copied by the call. */
+    const uint64_t *values;
+    /** 1 to 65,536. */
+    uint32_t count;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_expect_args;
+
+#define WEFT_EXPECT_ARGS_INIT {sizeof(weft_expect_args), 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Makes a counter, of value 0. It is raised by transfers of peers that name it, and
+ * lives until it is destroyed or the endpoint is closed.
+ *
+ * `counter`: receives the id. Any thread; does not block. Errors: `WEFT_ERR_LIMIT`
+ * (`max_counters` exist), `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`, `WEFT_ERR_INVALID`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_counter_create(weft_endpoint *endpoint,
+                                weft_counter *counter);
+
+/**
+ * Reads a counter. All bytes that it counts are visible to whoever has read it. It
+ * stays at 2^48 - 1 when it gets there.
+ *
+ * With manual progress it changes only while somebody polls. Any thread, at any
+ * time; does not block. Errors: `WEFT_ERR_HANDLE` (another endpoint's, or
+ * destroyed), `WEFT_ERR_INVALID`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_counter_read(weft_endpoint *endpoint,
+                              weft_counter counter,
+                              uint64_t *value);
+
+/**
+ * Waits for counters: ends in exactly one `WEFT_COMPLETION_COUNTER`, with `WEFT_OK`
+ * when every one has reached its value (also if it had before), and all bytes that
+ * they count are visible then; with `WEFT_ERR_TIMED_OUT`, or with
+ * `WEFT_ERR_CANCELED` (`weft_transfer_cancel`, or one of them was destroyed). Any
+ * number may wait for one counter, and none of them uses it up.
+ *
+ * Weft does not know who is to raise a counter: if that peer dies, this ends at
+ * its deadline. Cancel it on PEER_DOWN. Counters only grow: expect totals (round k
+ * of N peers: k x (N - 1)).
+ *
+ * `transfer`: receives the id; NULL if it is not wanted. It is one of
+ * `max_transfers`. Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (a counter
+ * of another endpoint, or destroyed), `WEFT_ERR_LIMIT`, `WEFT_ERR_INVALID`,
+ * `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
+ * use: poll), `WEFT_ERR_CLOSED`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_counter_expect(weft_endpoint *endpoint,
+                                const weft_expect_args *args,
+                                weft_transfer *transfer);
+
+/**
+ * Gives a counter back; 0 is fine. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
+ * way to it counts for nobody. Any thread; does not block. Errors:
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+weft_status weft_counter_destroy(weft_endpoint *endpoint,
+                                 weft_counter counter);
+
+/* ---- Transfers: writes and reads of ranges and pages ---- */
+
+/**
+ * Flag: when the last byte has arrived, the peer gets a
+ * `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
+ * transfer's own completion then also says that the notification arrived.
+ */
+#define WEFT_NOTIFY 1
+
+/**
+ * In `flags`: the transfer is of the latency class. What it has to post goes
+ * before what other transfers have, and a little of it past a full window: for
+ * small transfers that somebody waits for. Without it, transfers are of the bulk
+ * class and share the rails alike.
+ */
+#define WEFT_CLASS_LATENCY 2
+
+/**
+ * In `flags` of a write that names a `counter`: it is raised by 1 for each page (of
+ * each layer), when that page's bytes have arrived, and not again after the last
+ * one (so not at all without pages). A range is one page. Such a page goes in one piece over one
+ * rail, up to 1 GiB (or the fabric's longest message, if that is less:
+ * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`.
+ *
+ * Each such page takes an entry of the target's completion queue. On NICs whose queue can
+ * run over (EFA's, verbs), a rail has no more than 16 to 2,048 of them on their way to a
+ * rail of the peer and waits until the peer has taken them: while a peer with
+ * manual progress does not poll, the rest waits, up to its deadline; transfers that count no
+ * pages go past.
+ */
+#define WEFT_COUNT_PAGES 4
+
+/** Largest data of a notification, in bytes. */
+#define WEFT_NOTIFY_DATA_MAX 256
+
+/** A write or read of one range. Start from `WEFT_RANGE_ARGS_INIT`. */
+typedef struct weft_range_args {
+    /** `sizeof(weft_range_args)`. */
+    uint32_t size;
+    /** 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COUNT_PAGES` added up. */
+    uint32_t flags;
+    /** The local memory: source of a write, destination of a read. */
+    const weft_memory *local;
+    /** The remote memory: destination of a write, source of a read. */
+    const weft_remote_memory *remote;
+    /** Index of the range in each memory. */
+    uint32_t local_range;
+    uint32_t remote_range;
+    /** Bytes from the start of that range. */
+    uint64_t local_offset;
+    uint64_t remote_offset;
+    /** Bytes to move; 0 moves nothing and completes (and notifies) all the same. */
+    uint64_t len;
+    /** The notification's value, with `WEFT_NOTIFY`; else 0. */
+    uint64_t notify;
+    /** The notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+    /**
+     * A counter of the peer to raise: by 1, exactly once, after the last byte, also
+     * when there are no bytes (the transfer's own completion then also says that it
+     * was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
+     * is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
+     * raised in vain, which the transfer does not learn.
+     */
+    weft_counter counter;
+} weft_range_args;
+
+#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
+ *
+ * Page `i` of layer `l` occupies, on each side,
+ *
+ *     range   first_range + l * range_step
+ *     offset  offset + pages[i] * page_stride + l * layer_stride
+ *     len     page_len
+ *
+ * so that layers can be ranges of their own (`range_step` 1), lie behind each
+ * other in one range (`range_step` 0 and a `layer_stride`), and a page can be
+ * a part of the other side's page (stride and offset). Nothing is moved but
+ * these bytes. Pages may repeat; if destinations overlap, which bytes win is
+ * not defined.
+ */
+typedef struct weft_pages_args {
+    /** `sizeof(weft_pages_args)`. */
+    uint32_t size;
+    /** 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COUNT_PAGES` added up. */
+    uint32_t flags;
+    /** The local memory: source of a write, destination of a read. */
+    const weft_memory *local;
+    /** The remote memory: destination of a write, source of a read. */
+    const weft_remote_memory *remote;
+    /**
+     * `page_count` page indexes for each side, copied by the call.
+     * NULL: 0, 1, 2, ...
+     */
+    const uint32_t *local_pages;
+    const uint32_t *remote_pages;
+    /** Bytes from one page to the next. 0: `page_len`. */
+    uint64_t local_page_stride;
+    uint64_t remote_page_stride;
+    /** Bytes from the start of the range to page 0 of layer 0. */
+    uint64_t local_offset;
+    uint64_t remote_offset;
+    /** Bytes from one layer to the next, within a range. */
+    uint64_t local_layer_stride;
+    uint64_t remote_layer_stride;
+    /** The range of layer 0. */
+    uint32_t local_first_range;
+    uint32_t remote_first_range;
+    /**
+     * Ranges from one layer to the next. With 0, and a `layer_stride` of 0, all
+     * layers lie at the same place: fine where they are read from, but several
+     * layers are not written to one place (`WEFT_ERR_INVALID`).
+     */
+    uint32_t local_range_step;
+    uint32_t remote_range_step;
+    /** Bytes of a page: 1 to 2^47; 0 only with a `page_count` of 0. */
+    uint64_t page_len;
+    /**
+     * Pages in each layer, up to 2^32 - 1. 0 moves nothing and completes (and
+     * notifies) all the same.
+     */
+    uint64_t page_count;
+    /** Layers, up to 65,536. 0: 1. */
+    uint32_t layer_count;
+    /** Bytes of `notify_data`, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** The notification's value, with `WEFT_NOTIFY`; else 0. */
+    uint64_t notify;
+    /** The notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+    /**
+     * A counter of the peer to raise: by 1, exactly once, after the last byte, also
+     * when there are no bytes (the transfer's own completion then also says that it
+     * was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
+     * is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
+     * raised in vain, which the transfer does not learn.
+     */
+    weft_counter counter;
+} weft_pages_args;
+
+#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Writes one range of local memory into remote memory.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_WRITE`. `WEFT_OK` means that every byte
+ * is visible at the target, and that none of this transfer arrives later.
+ * Until the completion the local bytes must not change. Operations have no
+ * order among each other.
+ *
+ * A `len` of 0 still needs both memories; entries of lists do not.
+ *
+ * After any other status, bytes may have arrived, and what the NIC had in
+ * flight may still be read from local memory (by a read: written to it) and
+ * arrive, until `weft_memory_deregister` has returned `WEFT_OK` here, or the
+ * target has polled PEER_DOWN of this peer. (A later version will cut such
+ * operations off.)
+ *
+ * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
+ * after the call.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID`,
+ * `WEFT_ERR_REMOTE_ACCESS` (registered without this direction),
+ * `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
+ * use: poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
+ * `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_write(weft_endpoint *endpoint,
+                       const weft_range_args *args,
+                       weft_transfer *transfer);
+
+/**
+ * Reads one range of remote memory into local memory. As `weft_write`, in the
+ * other direction: `WEFT_COMPLETION_READ` with `WEFT_OK` means that every byte
+ * is in local memory. A notification goes to the peer, after the last byte
+ * was read. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_read(weft_endpoint *endpoint,
+                      const weft_range_args *args,
+                      weft_transfer *transfer);
+
+/**
+ * Writes pages of local memory into pages of remote memory; otherwise as
+ * `weft_write`. The cost of the call grows with `page_count` (the indexes are
+ * checked and copied), not with layers or bytes. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_write_pages(weft_endpoint *endpoint,
+                             const weft_pages_args *args,
+                             weft_transfer *transfer);
+
+/**
+ * Reads pages of remote memory into pages of local memory; otherwise as
+ * `weft_read` and `weft_write_pages`. Over tcp each page that has no neighbour in
+ * the lists is a request of its own, which takes about 10 us: where pages are small
+ * and many, let the peer write them. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_read_pages(weft_endpoint *endpoint,
+                            const weft_pages_args *args,
+                            weft_transfer *transfer);
+
+/**
+ * Ends a transfer, a send, an atomic or a wait for counters early: its completion
+ * comes with `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
+ * arrived. Of a transfer it comes when its NICs have given back what is under way (as
+ * after a deadline, and mostly at once; after 80 ms lanes are cut for it, where that
+ * can be): nothing touches the local memory any more. On the target, bytes may arrive
+ * until a `weft_peer_fence` there.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (not an operation of
+ * this endpoint, or completed already: normal when the two race). Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_transfer_cancel(weft_endpoint *endpoint,
+                                 weft_transfer transfer);
+
+/* ---- Lists: writes and reads between many memories and many peers ---- */
+
+/**
+ * In `flags` of lists and kept lists: one completion for each peer instead of
+ * one for all.
+ */
+#define WEFT_COMPLETE_EACH_PEER 8
+
+/** Most entries of a list. */
+#define WEFT_LIST_ENTRIES_MAX 1048576
+
+/**
+ * One entry of a list: bytes between one local and one remote range.
+ *
+ * With a `len` of 0 it moves nothing and needs no memories, only a peer: that
+ * is how a list notifies a peer that gets no bytes, or raises its counter. (A
+ * barrier is a list of such entries, one for each peer. It has no order with
+ * transfers before it: have their completions, or count them at the receiver,
+ * first.)
+ */
+typedef struct weft_list_entry {
+    /**
+     * The local memory: source of a write, destination of a read. NULL only
+     * with a `len` of 0.
+     */
+    const weft_memory *local;
+    /**
+     * The remote memory: destination of a write, source of a read. NULL only
+     * with a `len` of 0.
+     */
+    const weft_remote_memory *remote;
+    /** The peer. 0: the one that `remote` is of; anything else must be that one. */
+    weft_peer peer;
+    /** Index of the range in each memory. */
+    uint32_t local_range;
+    uint32_t remote_range;
+    /** Bytes from the start of that range. */
+    uint64_t local_offset;
+    uint64_t remote_offset;
+    /** Bytes to move. 0 moves nothing; ranges and offsets do not count then. */
+    uint64_t len;
+    /**
+     * A counter of the peer (see `weft_counter_create`), raised by 1 when the
+     * bytes of this entry have arrived, or (an empty entry, a read) when all bytes
+     * of the list for this peer have; 0: none. Then `len` is at most 1 GiB.
+     */
+    weft_counter counter;
+} weft_list_entry;
+
+/** A list. Start from `WEFT_LIST_ARGS_INIT`. */
+typedef struct weft_list_args {
+    /** `sizeof(weft_list_args)`. */
+    uint32_t size;
+    /**
+     * 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COMPLETE_EACH_PEER`
+     * added up.
+     */
+    uint32_t flags;
+    /** The entries, copied by the call. */
+    const weft_list_entry *entries;
+    /** How many: 1 to `WEFT_LIST_ENTRIES_MAX`. */
+    uint64_t count;
+    /**
+     * With `WEFT_NOTIFY`: the notification's value. Every peer of the list gets
+     * one, after its own last byte.
+     */
+    uint64_t notify;
+    /** The notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_list_args;
+
+#define WEFT_LIST_ARGS_INIT {sizeof(weft_list_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Writes the entries of a list, between any memories of this endpoint and of
+ * any of its peers; otherwise as `weft_write`.
+ *
+ * Every entry is checked before any starts: if the call fails, nothing was
+ * moved, and `weft_last_error()` names the entry, counted from 0. Entries have
+ * no order among each other; where destinations overlap, which bytes win is
+ * not defined.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_WRITE`, when all peers have everything
+ * or have failed; a peer that fails does not stop what goes to the others.
+ * `bytes` is the sum of all entries. `peer` is the list's only peer, or 0 if it
+ * has several. After a failure, `status` is that of the peer that failed first,
+ * `peer` is this peer, and `entry` is the first of its entries: any of that
+ * peer's may have failed, too. (With `WEFT_ERR_MEMORY_GONE` it is the first
+ * entry of the memory that is gone.)
+ *
+ * With `WEFT_COMPLETE_EACH_PEER` there is one completion for each peer instead,
+ * with its `peer` and the bytes of its entries; all have the same `transfer`
+ * and `user_data`. `weft_transfer_cancel` cancels what goes to all peers.
+ *
+ * A list over N peers takes N + 1 of `max_transfers` (of one peer: 1), and one
+ * place in the queue for each completion. The rails that know the memories are
+ * those that know all of one peer's entries (`weft_memory_args.rails`): without
+ * a common one it ends with `WEFT_ERR_NO_RAILS`.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted. `args` and its entries
+ * are not needed after the call, whose cost grows with `count`.
+ *
+ * Any thread; does not block. Errors: those of `weft_write`;
+ * `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
+ * `remote` differ; `WEFT_ERR_LIMIT` also for a list that takes more than there
+ * are of `max_transfers` or places in its queue. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_write_list(weft_endpoint *endpoint,
+                            const weft_list_args *args,
+                            weft_transfer *transfer);
+
+/**
+ * Reads the entries of a list; otherwise as `weft_read` and `weft_write_list`:
+ * `WEFT_COMPLETION_READ`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_read_list(weft_endpoint *endpoint,
+                           const weft_list_args *args,
+                           weft_transfer *transfer);
+
+/* ---- Kept geometry: checked and copied once, used by any number of transfers ---- */
+
+/**
+ * The geometry of a transfer, checked. Opaque; made by `weft_pages_keep` and
+ * `weft_list_keep`.
+ */
+typedef struct weft_kept weft_kept;
+
+/** One transfer of a kept geometry. Start from `WEFT_KEPT_ARGS_INIT`. */
+typedef struct weft_kept_args {
+    /** `sizeof(weft_kept_args)`. */
+    uint32_t size;
+    /**
+     * 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY`, `WEFT_COUNT_PAGES` (of pages that
+     * were kept with it) and `WEFT_COMPLETE_EACH_PEER` (of a list) added up.
+     */
+    uint32_t flags;
+    /** The notification's value, with `WEFT_NOTIFY`. */
+    uint64_t notify;
+    /** The notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Of pages: a counter of the peer, as in `weft_pages_args`; 0: none. Entries of
+     * lists name theirs.
+     */
+    weft_counter counter;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_kept_args;
+
+#define WEFT_KEPT_ARGS_INIT {sizeof(weft_kept_args), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Checks pages as `weft_write_pages` does, and keeps a copy of them, for any
+ * number of transfers in either direction.
+ *
+ * Of `args`, the geometry counts, and `WEFT_CLASS_LATENCY` in `flags`, which
+ * cuts large pages finer (`weft_kept_args` says anew of which class a transfer
+ * is), or `WEFT_COUNT_PAGES`, which keeps each page in one post: only such
+ * pages can be counted. What belongs to a single transfer must be 0:
+ * `WEFT_NOTIFY`, `notify`, `notify_data`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
+ *
+ * `kept`: receives the handle; the caller owns it and gives it back with
+ * `weft_kept_release`. `args` and its lists are not needed after the call. The
+ * memories are in use while they are kept: giving them back says
+ * `WEFT_ERR_BUSY`. It takes 4 bytes for each page index.
+ *
+ * Any thread; does not block. Errors: as `weft_write_pages`, but for the access
+ * that the memories were registered with, which is checked when it is used.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_pages_keep(weft_endpoint *endpoint,
+                            const weft_pages_args *args,
+                            weft_kept **kept);
+
+/**
+ * As `weft_pages_keep`, for a list: checks it as `weft_write_list` does, and
+ * keeps a copy, of about 72 bytes for each entry. `WEFT_COMPLETE_EACH_PEER`
+ * belongs to `weft_kept_args`, too. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_list_keep(weft_endpoint *endpoint,
+                           const weft_list_args *args,
+                           weft_kept **kept);
+
+/**
+ * Writes what was kept, as `weft_write_pages` or `weft_write_list`. Any number
+ * of transfers may use one kept geometry at the same time.
+ *
+ * The cost of the call does not grow with pages, layers or entries, only (of a
+ * list) with remote memories and peers.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
+ * after the call.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_REMOTE_ACCESS` (registered
+ * without this direction), `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT`,
+ * `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth`
+ * are in use: poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST` and
+ * `WEFT_ERR_PEER_CLOSED` (for good: release it), `WEFT_ERR_CLOSED`,
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_write_kept(weft_endpoint *endpoint,
+                            const weft_kept *kept,
+                            const weft_kept_args *args,
+                            weft_transfer *transfer);
+
+/**
+ * Reads what was kept, as `weft_read_pages` or `weft_read_list`; otherwise as
+ * `weft_write_kept`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_read_kept(weft_endpoint *endpoint,
+                           const weft_kept *kept,
+                           const weft_kept_args *args,
+                           weft_transfer *transfer);
+
+/**
+ * Gives a kept geometry back. Transfers that use it go on; its memories stay in
+ * use until the last of them has ended. `kept`: NULL is fine; the handle is
+ * invalid after `WEFT_OK`. Any thread; does not block. Errors:
+ * `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_kept_release(weft_kept *kept);
+
+/* ---- Fences: that nothing earlier of a peer can land any more ---- */
+
+/** A fence to be asked for. Start from `WEFT_FENCE_ARGS_INIT`. */
+typedef struct weft_fence_args {
+    /** `sizeof(weft_fence_args)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /** Of whom; it may still be connecting. */
+    weft_peer peer;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_fence_args;
+
+#define WEFT_FENCE_ARGS_INIT {sizeof(weft_fence_args), 0, 0, 0, 0, 0}
+
+/**
+ * Waits until nothing can land here any more that a peer has posted so far: not of
+ * its writes that failed, were canceled or passed their deadlines either. For memory
+ * that is to be used again after the peer has said that a write to it did not
+ * succeed. (After a write that succeeded none is needed; nor after the peer's
+ * PEER_DOWN, nor after `weft_memory_deregister` of the memory.)
+ *
+ * Ends in exactly one `WEFT_COMPLETION_FENCE`. `WEFT_OK`: it is so. Anything else
+ * promises nothing. The peer lets what it has under way to this endpoint come to
+ * rest before it goes on: some round trips in which it posts nothing more here. What
+ * it submits later is not waited for. Up to 64 fences of one peer may be under way.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted.
+ * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_INVALID`,
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. In the completion also
+ * `WEFT_ERR_TIMED_OUT` (the peer does not poll, or has stopped), `WEFT_ERR_LIMIT`
+ * (64), `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_fence(weft_endpoint *endpoint,
+                            const weft_fence_args *args,
+                            weft_transfer *transfer);
+
+/* ---- Messages: small control data, in order ---- */
+
+/** Largest message, in bytes. */
+#define WEFT_MESSAGE_MAX 1048576
+
+/** A message to send. Start from `WEFT_SEND_ARGS_INIT`. */
+typedef struct weft_send_args {
+    /** `sizeof(weft_send_args)`. */
+    uint32_t size;
+    /** None defined yet: 0. */
+    uint32_t flags;
+    /** To whom; it may still be connecting. */
+    weft_peer peer;
+    /** The message, copied by the call, and its bytes: 0 to `WEFT_MESSAGE_MAX`. */
+    const void *data;
+    uint64_t len;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_send_args;
+
+#define WEFT_SEND_ARGS_INIT {sizeof(weft_send_args), 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Sends a message, for requests, descriptors and the like. Messages of one
+ * peer arrive in the order of their calls, each exactly once, as
+ * `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue; they have no
+ * order with transfers.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_SEND`: `WEFT_OK` means that the message
+ * is in the peer's queue. Any number may be in flight, up to `message_bytes`
+ * and `max_transfers`; a peer that does not poll or release its messages holds
+ * back its senders, and nothing is dropped. After any status but `WEFT_OK` the
+ * message may have arrived, or may still; later ones arrive all the same.
+ *
+ * `transfer`: receives the id; NULL if it is not wanted.
+ * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_LIMIT`,
+ * `WEFT_ERR_INVALID`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_send(weft_endpoint *endpoint,
+                      const weft_send_args *args,
+                      weft_transfer *transfer);
+
+/**
+ * Gives back the data of a `WEFT_COMPLETION_MESSAGE` or
+ * `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `transfer`. Its
+ * `data` is valid until then. 0 is fine: there was no data (a message of 0
+ * bytes, or a notification without data). Data of notifications that is not
+ * released counts in no limit.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (released already, or
+ * not a message of this endpoint). Since 0.1.
+ */
+WEFT_API weft_status weft_message_release(weft_endpoint *endpoint, weft_transfer message);
+
+/* ---- Atomics: single words of peers' memory, changed by many at once ---- */
+
+/**
+ * An atomic operation on 8 bytes of remote memory. Start from
+ * `WEFT_ATOMIC_ARGS_INIT`.
+ */
+typedef struct weft_atomic_args {
+    /** `sizeof(weft_atomic_args)`. */
+    uint32_t size;
+    /** 0 or `WEFT_CLASS_LATENCY`, which changes nothing: atomics always go first. */
+    uint32_t flags;
+    /**
+     * The memory that the word is in. Its owner must have registered it with
+     * `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ`.
+     */
+    const weft_remote_memory *remote;
+    /** Index of the range. */
+    uint32_t remote_range;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * Bytes from the start of that range to the word, whose *address* at the
+     * owner must be a multiple of 8.
+     */
+    uint64_t remote_offset;
+    /** What is added, or what the word becomes. */
+    uint64_t operand;
+    /** `weft_compare_swap`: what the word must be. Else 0. */
+    uint64_t compare;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns`.
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** Where the completion goes. NULL: the endpoint's own queue. */
+    const weft_queue *queue;
+} weft_atomic_args;
+
+#define WEFT_ATOMIC_ARGS_INIT {sizeof(weft_atomic_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Adds `operand` to a word of remote memory (around 2^64), and tells what it
+ * was before.
+ *
+ * The word is 8 bytes in the owner's byte order. The owner's Weft does it, with
+ * its CPU and sequentially consistent: it is atomic with what all peers ask for,
+ * over whatever fabric, and with what the owner's own program does by atomic
+ * instructions (`_Atomic uint64_t`, `std::atomic`), but not with writes of peers
+ * to the same bytes. (The owner itself uses `std::atomic_ref` or the `__atomic`
+ * builtins; reading a word is an addition of 0, and who polls one should back
+ * off.) With manual progress it is done while the owner polls.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `value` is the word as it
+ * was before. `WEFT_OK` means that it was done, once. After
+ * `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_LOST` or
+ * `WEFT_ERR_PEER_CLOSED` it may have been done (once) or not, or may still be,
+ * until `weft_memory_deregister` has returned `WEFT_OK` or PEER_DOWN of this peer
+ * was polled at the owner; after `WEFT_ERR_MEMORY_GONE` it may have been done.
+ * After any other status it was not. Until the owner has answered, what was
+ * canceled or timed out still counts in `max_transfers` and uses the remote
+ * memory.
+ *
+ * There is no order with other operations, atomics included: submit what must
+ * come later when this has completed.
+ *
+ * A ticket is one `weft_fetch_add` of 1. A lock on a word that begins as 0:
+ *
+ *     take   do weft_compare_swap(compare = 0, operand = my_id)   // not 0
+ *            until a completion has value 0, pausing longer each time
+ *     use    what it guards, and wait for the completions
+ *     give   weft_compare_swap(compare = my_id, operand = 0)
+ *
+ * A holder that dies keeps it: who guards against that writes into `my_id` who
+ * holds it, and takes it from the dead.
+ *
+ * Costs a message there and one back: for coordination, not for data.
+ *
+ * `transfer`: receives the id, for `weft_transfer_cancel`; NULL if it is not
+ * wanted. `args` is not needed after the call.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_UNSUPPORTED` (the peer does no
+ * atomics: see `weft_peer_properties`), `WEFT_ERR_REMOTE_ACCESS` (registered
+ * without one of the accesses), `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID` (not aligned),
+ * `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in use:
+ * poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_fetch_add(weft_endpoint *endpoint,
+                           const weft_atomic_args *args,
+                           weft_transfer *transfer);
+
+/**
+ * Replaces a word of remote memory by `operand` if it is `compare`; otherwise
+ * as `weft_fetch_add`. It did if the completion's `value` is `compare`: that is
+ * what the word was. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_compare_swap(weft_endpoint *endpoint,
+                              const weft_atomic_args *args,
+                              weft_transfer *transfer);
+
+/* ---- Statistics: what an endpoint and its rails have done ---- */
+
+/** Places of `completions` in `weft_endpoint_statistics`. */
+#define WEFT_STATISTICS_STATUSES 96
+
+/** Places of `latency` in `weft_endpoint_statistics`. */
+#define WEFT_STATISTICS_BUCKETS 40
+
+/**
+ * What an endpoint has done since it was opened. Filled by
+ * `weft_endpoint_stats`. All but `peers` and `active` only grow (an operation that
+ * is refused while its peer ends may count for a moment). An operation counts
+ * before its completion can be polled; a list counts as often as it has completions.
+ */
+typedef struct weft_endpoint_statistics {
+    /** `sizeof(weft_endpoint_statistics)`, set by the caller. */
+    uint32_t size;
+    /** Peers that are connected now. */
+    uint32_t peers;
+    /** Operations that are outstanding now. */
+    uint64_t active;
+    /**
+     * Operations that were accepted: writes, reads, sends, atomics,
+     * `weft_counter_expect`s and `weft_peer_fence`s. A list counts once for each completion that it has:
+     * with `WEFT_COMPLETE_EACH_PEER` once for each peer.
+     */
+    uint64_t writes;
+    uint64_t reads;
+    uint64_t sends;
+    uint64_t atomics;
+    uint64_t expects;
+    uint64_t fences;
+    /** Bytes of those that ended with `WEFT_OK`. */
+    uint64_t bytes_written;
+    uint64_t bytes_read;
+    uint64_t bytes_sent;
+    /**
+     * Sends that ended with `WEFT_OK`, and notifications that arrived with
+     * transfers, of a list one for each peer.
+     */
+    uint64_t messages_sent;
+    uint64_t notifications_sent;
+    /** Messages of peers that came into the endpoint's queue, and their bytes. */
+    uint64_t messages_received;
+    uint64_t bytes_received;
+    /** Notifications of peers that came into the endpoint's queue. */
+    uint64_t notifications_received;
+    /**
+     * Frames that were dropped because they made no sense: of a program that is
+     * not Weft, or of peers that have ended.
+     */
+    uint64_t frames_dropped;
+    /**
+     * Operations that have ended, by their status: `completions[-status]`, so
+     * [0] counts `WEFT_OK`, [20] `WEFT_ERR_TIMED_OUT`. With `active`, they add up
+     * to `writes`, `reads`, `sends`, `atomics`, `expects` and `fences`.
+     */
+    uint64_t completions[WEFT_STATISTICS_STATUSES];
+    /**
+     * How long writes and reads that ended with `WEFT_OK` took from submission to
+     * completion, as a histogram: [i] counts those of 2^i ns up to but not including
+     * 2^(i + 1) ns; [0] also those of 0 ns, the last all longer ones.
+     */
+    uint64_t latency[WEFT_STATISTICS_BUCKETS];
+    /** Nanoseconds that all of these took together. */
+    uint64_t latency_sum_ns;
+    /**
+     * Greetings that were turned away: meant for another endpoint, of another wire
+     * version, without proof of the `secret`, or from more strangers at once than are
+     * taken in (256, and at most half of `max_peers`); and strangers who greeted, and
+     * then did not go on in time.
+     */
+    uint64_t strangers_refused;
+} weft_endpoint_statistics;
+
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0}
+
+/**
+ * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is
+ * about this endpoint's own writes and reads: what peers write here or read from
+ * here counts at the peer.
+ *
+ * Counters only grow, and count before the operation's completion can be polled.
+ * What says "now" is how it was when the rail's worker last looked, up to some
+ * milliseconds ago (with manual progress: when somebody polled last).
+ */
+typedef struct weft_rail_statistics {
+    /** `sizeof(weft_rail_statistics)`, set by the caller. */
+    uint32_t size;
+    /** 1 while it is open, 0 once the endpoint has shut down. */
+    uint32_t up;
+    /**
+     * Rails of peers that it reaches now, and of these the ones that have bytes in
+     * flight and have not taken any for 20 ms.
+     */
+    uint32_t lanes;
+    uint32_t lanes_stalled;
+    /**
+     * Bytes that it has carried: delivered, or (writes of small pages in bundles)
+     * written to the peer's staging memory.
+     */
+    uint64_t bytes_written;
+    uint64_t bytes_read;
+    /** Slices of these: pages, or pieces of large ones. */
+    uint64_t slices_written;
+    uint64_t slices_read;
+    /** The posts that carried them. */
+    uint64_t posts;
+    /**
+     * Posts for which the NIC, or the peer's connection, had no room (EAGAIN);
+     * each was tried again later.
+     */
+    uint64_t posts_refused;
+    /** Posts and receives that failed. */
+    uint64_t errors;
+    /** What was sent again because nobody answered: greetings of peers. */
+    uint64_t retries;
+    /** Control frames: greetings, messages, notifications, acknowledgements. */
+    uint64_t frames_sent;
+    uint64_t frames_received;
+    /** Bytes and posts that are in flight now. */
+    uint64_t inflight_bytes;
+    uint64_t inflight_posts;
+    /**
+     * Bytes per second that were delivered of late while there was something to
+     * carry, by its fastest lane; 0: not measured yet.
+     */
+    uint64_t bytes_per_s;
+    /**
+     * The shortest time from a post to its delivery that its lanes have seen, in
+     * nanoseconds; 0: not measured yet.
+     */
+    uint64_t round_trip_ns;
+} weft_rail_statistics;
+
+#define WEFT_RAIL_STATISTICS_INIT {sizeof(weft_rail_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Fills in what the endpoint has done. `statistics->size` must be set. The
+ * figures are not of one moment: others work meanwhile.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_stats(const weft_endpoint *endpoint,
+                                weft_endpoint_statistics *statistics);
+
+/**
+ * Fills in what rail `index` has done, from 0 to `rails - 1` of
+ * `weft_endpoint_properties`. `statistics->size` must be set. The figures are not
+ * of one moment: others work meanwhile.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail),
+ * `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_rail_stats(const weft_endpoint *endpoint,
+                            uint32_t index,
+                            weft_rail_statistics *statistics);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* WEFT_H */

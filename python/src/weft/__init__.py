@@ -1,0 +1,62 @@
+"""Weft moves memory between processes over every NIC of a machine.
+
+    import weft
+
+    with weft.Endpoint() as endpoint:                    # every NIC near this process
+        kv = endpoint.register([layer0, layer1])         # numpy, torch, bytearray, ...
+        peer = endpoint.connect(address).wait()          # its address came by any means
+        remote = peer.import_memory(descriptor)          # so did its memory's descriptor
+        pages = weft.Side(pages=[4, 7], range_step=1)    # each layer is a range
+        endpoint.write_pages(kv, remote, 65536, 2, layers=2, here=pages, there=pages,
+                             notify=request).wait()      # every byte is there, and the peer knows
+
+or, in asyncio, where the endpoint's event fd wakes the loop:
+
+    async with weft.Endpoint() as endpoint:
+        peer = await endpoint.connect(address)
+        await endpoint.write(kv, remote, timeout=5.0)
+        async for event in endpoint.events():            # what peers send and notify
+            ...
+
+An operation is accepted when the call returns; `await` it, or `wait` for it, or do neither: it goes
+on by itself. It ends exactly once, by its deadline: with a result, when every byte is there, or with
+an exception of one of the classes below `WeftError`. Timeouts are seconds. No call holds the
+interpreter's lock while it waits.
+
+The library keeps no progress of a single transfer. For long ones, cut them up, or have the peer's
+`Counter` count pages (`count_pages=True`), or look at `Endpoint.rail_statistics`.
+
+The C functions are below `weft.c`, with weft.h as their manual, for what the classes leave out
+(further completion queues): `weft.lib`.
+"""
+
+from . import c
+from ._buffers import Buffer
+from ._library import lib, quick
+from .counters import Counter
+from .endpoint import Access, Endpoint, Idle, Packing, Progress, topology
+from .errors import (CanceledError, ClosedError, InternalError, MachineError, PeerError, RetryError, TimedOutError,
+                     UsageError, WeftError)
+from .events import Event, Message, Notification, Other, PeerDown, PeerUp, RailDown, RailUp
+from .log import log_to, set_log
+from .memory import Memory, RemoteMemory
+from .operation import Completion, Operation
+from .peer import Peer
+from .transfers import Entry, Kept, Side
+
+__version__ = c.VERSION
+
+
+def library_version() -> str:
+    """The version of libweft.so that is loaded."""
+    version: bytes = quick.weft_version_string()
+    return version.decode()
+
+
+__all__ = [
+    "Access", "Buffer", "CanceledError", "ClosedError", "Completion", "Counter", "Endpoint", "Entry", "Event",
+    "Idle", "InternalError", "Kept", "MachineError", "Memory", "Message", "Notification", "Operation", "Other",
+    "Packing", "Peer", "PeerDown", "PeerError", "PeerUp", "Progress", "RailDown", "RailUp", "RemoteMemory",
+    "RetryError", "Side", "TimedOutError", "UsageError", "WeftError", "c", "lib", "library_version", "log_to",
+    "set_log", "topology",
+]

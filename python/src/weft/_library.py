@@ -1,0 +1,95 @@
+"""Finds libweft.so, gives its functions their types, and fills in its structs."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import os
+from functools import lru_cache
+from typing import Any, Callable, Dict, Optional, Type, TypeVar
+
+from . import c
+
+DAY_NS = 24 * 3600 * 10**9
+
+S = TypeVar("S", bound=ctypes.Structure)
+
+
+def _path() -> str:
+    """WEFT_LIBRARY, else the one in this package, else what the system finds."""
+    named = os.environ.get("WEFT_LIBRARY")
+    if named:
+        return named
+    packaged = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libweft.so")
+    return packaged if os.path.exists(packaged) else "libweft.so.0"
+
+
+def load(kind: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
+    path = _path()
+    try:
+        loaded = kind(path)
+    except OSError as error:
+        raise ImportError(
+            f"{path} cannot be loaded ({error}): install the wheel, or name a libweft.so in WEFT_LIBRARY"
+        ) from error
+    for name, (result, parameters) in c.FUNCTIONS.items():
+        try:
+            function = getattr(loaded, name)
+        except AttributeError:
+            raise ImportError(f"{path} has no {name}: it is older than this package") from None
+        function.restype, function.argtypes = result, parameters
+    return loaded
+
+
+#: Lets other threads of Python run during a call.
+lib = load(ctypes.CDLL)
+
+#: Keeps the interpreter's lock during a call, for calls that neither wait nor take a lock. Besides
+#: being shorter, they do not lose their turn: beside a thread that computes, a poll that gives the
+#: lock away gets it back only after some milliseconds (0.2 ms on average, against 0.4 us).
+#: All else must give it away: a thread of Weft that writes a line of the log waits for the
+#: interpreter, and may hold what the call waits for.
+quick = load(ctypes.PyDLL)
+
+
+@lru_cache(maxsize=None)
+def _limits(struct: Type[ctypes.Structure]) -> Dict[str, int]:
+    """Of fields that are unsigned numbers, the first that does not fit."""
+    bits = {ctypes.c_uint32: 32, ctypes.c_uint64: 64}
+    return {field[0]: 1 << bits[field[1]] for field in struct._fields_ if field[1] in bits}
+
+
+def fill(struct: Type[S], **fields: Any) -> S:
+    """A struct with these fields; ctypes itself would cut off what does not fit."""
+    limits = _limits(struct)
+    for name, value in fields.items():
+        limit = limits.get(name)
+        if limit is not None:
+            value = fields[name] = operator.index(value)
+            if not 0 <= value < limit:
+                raise ValueError(f"{name} is {value}: it must be 0 to {limit - 1}")
+    return struct(**fields)
+
+
+def nanoseconds(seconds: Optional[float], name: str = "timeout") -> int:
+    """Of a timeout in seconds. None: 0, which stands for the default."""
+    if seconds is None:
+        return 0
+    if not 0 <= seconds <= DAY_NS / 1e9:
+        raise ValueError(f"{name} is {seconds} s: it must be 0 to 24 hours")
+    # 0 would be the default.
+    return max(1, int(seconds * 1e9))
+
+
+def blob(function: Callable[..., int], handle: int) -> bytes:
+    """An address or a descriptor: asks for the length, then for the bytes."""
+    from .errors import check
+
+    length = ctypes.c_size_t()
+    check(function(handle, None, 0, ctypes.byref(length)))
+    while True:
+        buffer = ctypes.create_string_buffer(max(1, length.value))
+        status = function(handle, buffer, length.value, ctypes.byref(length))
+        if status != c.ERR_TOO_SMALL:
+            check(status)
+            return buffer.raw[: length.value]

@@ -1,0 +1,223 @@
+"""Takes completions from an endpoint's queue, and wakes who waits for them.
+
+Threads take turns: one sleeps in `weft_wait` and hands out what comes, to itself and to the others,
+who sleep in Python. An event loop is woken by the event fd. Both may go on at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import itertools
+import threading
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional
+
+from . import c
+from ._library import lib, quick
+from .errors import WeftError, check, error_of
+from .operation import Completion, Operation, canceled
+
+_BATCH = 64
+#: So that Ctrl-C is heard while a thread sleeps in C.
+_NAP_NS = 100_000_000
+
+
+class Progress:
+    def __init__(self, handle: int, manual: bool) -> None:
+        self.handle = handle
+        self.manual = manual
+        #: What is for nobody's operation: messages, notifications, peers, rails.
+        self.events: Deque[c.Completion] = deque()
+        #: Why nothing will come any more.
+        self.over: Optional[WeftError] = None
+        self._operations: Dict[int, Operation[Any]] = {}
+        self._tokens = itertools.count(1)
+        self._changed = threading.Condition(threading.Lock())
+        self._leading = False
+        self._leaders = (c.Completion * _BATCH)()
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._loops = (c.Completion * _BATCH)()
+        self._fd = -1
+        self._listeners: List["asyncio.Future[None]"] = []
+        # With manual progress a poll drives rails, behind locks.
+        self._poll = (lib if manual else quick).weft_poll
+        self._arm = (lib if manual else quick).weft_arm
+
+    # Operations.
+
+    def submit(self, operation: Operation[Any], call: Callable[[int], int]) -> None:
+        """Makes a call with a token for `user_data`, by which its completions are known."""
+        token = next(self._tokens)
+        self._operations[token] = operation
+        try:
+            check(call(token))
+        except BaseException:
+            del self._operations[token]
+            raise
+
+    def _hand_out(self, taken: Any, count: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
+        heard = False
+        with self._changed:
+            for i in range(count):
+                raw = taken[i]
+                operation = self._operations.get(raw.user_data or 0)
+                if operation is None:
+                    self.events.append(c.Completion.from_buffer_copy(raw))
+                    heard = True
+                elif operation._settle(_completion(raw)):
+                    del self._operations[raw.user_data]
+                    _wake(operation._futures, loop)
+            if heard:
+                _wake(self._listeners, loop)
+            self._changed.notify_all()
+
+    def _end(self, status: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
+        """The queue is empty for good: who still waits has nothing to wait for."""
+        with self._changed:
+            if self.over is None:
+                self.over = error_of(status, "the endpoint is shut down" if status == c.ERR_CLOSED
+                                     else quick.weft_last_error().decode("utf-8", "replace"))
+            for operation in self._operations.values():
+                operation._fail(canceled() if status == c.ERR_CLOSED else self.over)
+                _wake(operation._futures, loop)
+            self._operations.clear()
+            _wake(self._listeners, loop)
+            self._changed.notify_all()
+
+    # Threads.
+
+    def until(self, ready: Callable[[], bool], timeout: Optional[float]) -> bool:
+        """Sleeps until `ready`; False when `timeout` seconds have passed before."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._changed:
+                if ready() or self.over is not None:
+                    return ready()
+                left = _NAP_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
+                if self._leading:
+                    if left <= 0 or not self._changed.wait(left / 1e9) and deadline is not None:
+                        return ready()
+                    continue
+                self._leading = True
+            self._lead(max(0, min(left, _NAP_NS)))
+            if left <= 0:
+                return ready()
+
+    def poll(self) -> None:
+        """Takes what is there."""
+        with self._changed:
+            if self._leading or self.over is not None:
+                return
+            self._leading = True
+        self._lead(0)
+
+    def _lead(self, wait_ns: int) -> None:
+        try:
+            if wait_ns:
+                count = lib.weft_wait(self.handle, self._leaders, _BATCH, wait_ns)
+            else:
+                count = self._poll(self.handle, self._leaders, _BATCH)
+            if count >= 0:
+                self._hand_out(self._leaders, count, None)
+            else:
+                self._end(count, None)
+        finally:
+            with self._changed:
+                self._leading = False
+                self._changed.notify_all()
+
+    # An event loop.
+
+    def future_of(self, operation: Operation[Any]) -> "Optional[asyncio.Future[None]]":
+        """Is set when the operation has ended; None: it has."""
+        self.attach()
+        with self._changed:
+            if operation.done:
+                return None
+            future = asyncio.get_running_loop().create_future()
+            operation._futures.append(future)
+            return future
+
+    def next_event(self) -> "Optional[asyncio.Future[None]]":
+        """Is set when an event may have come; None: there is one, or there will be none."""
+        self.attach()
+        with self._changed:
+            if self.events or self.over is not None:
+                return None
+            future = asyncio.get_running_loop().create_future()
+            self._listeners.append(future)
+            return future
+
+    def attach(self) -> None:
+        """Has the running loop watch the event fd."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop or self.over is not None:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("the endpoint is used by another event loop already")
+        fd = ctypes.c_int32()
+        check(lib.weft_event_fd(self.handle, ctypes.byref(fd)))
+        self._loop, self._fd = loop, fd.value
+        loop.add_reader(self._fd, self._on_ready, loop)
+        self._on_ready(loop)
+
+    def detach(self) -> None:
+        """Before the event fd is closed."""
+        loop, self._loop = self._loop, None
+        if loop is None or loop.is_closed():
+            return
+        if loop.is_running() and _running() is not loop:
+            removed = threading.Event()
+            loop.call_soon_threadsafe(loop.remove_reader, self._fd)
+            loop.call_soon_threadsafe(removed.set)
+            removed.wait(1)
+        else:
+            loop.remove_reader(self._fd)
+
+    def _on_ready(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not loop:
+            return
+        for _ in range(16):
+            count = self._poll(self.handle, self._loops, _BATCH)
+            if count > 0:
+                self._hand_out(self._loops, count, loop)
+            elif count == 0:
+                count = self._arm(self.handle)
+                if count == c.OK:
+                    return
+            if count < 0 and count != c.ERR_AGAIN:
+                loop.remove_reader(self._fd)
+                self._end(count, loop)
+                return
+        # There is more; others have their turn first.
+        loop.call_soon(self._on_ready, loop)
+
+
+def _completion(raw: c.Completion) -> Completion:
+    return Completion(raw.kind, raw.status, raw.peer, raw.value, raw.bytes, raw.provider_errno, raw.rail,
+                      raw.entry, raw.submit_ns, raw.first_post_ns, raw.done_ns)
+
+
+def _running() -> Optional[asyncio.AbstractEventLoop]:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _wake(futures: "List[asyncio.Future[None]]", here: Optional[asyncio.AbstractEventLoop]) -> None:
+    """Sets futures, of the loop that runs this code or of another."""
+    for future in futures:
+        loop = future.get_loop()
+        if loop is here:
+            _settle(future)
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, future)
+    futures.clear()

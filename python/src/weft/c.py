@@ -1,0 +1,722 @@
+"""weft.h as ctypes sees it: constants, structs and the types of functions.
+
+Made from include/weft.h by tools/bindings.py: do not edit. Names are those of the header
+without `weft_`, which is the manual.
+"""
+
+import ctypes
+from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Dict, Final, List, Optional, Tuple
+
+
+class Sized(ctypes.Structure):
+    """A struct that begins with its size; everything else is 0 unless named."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(size=ctypes.sizeof(self), **fields)
+
+
+#: Of the header.
+VERSION: Final = "0.1.0"
+VERSION_MAJOR: Final = 0
+VERSION_MINOR: Final = 1
+VERSION_PATCH: Final = 0
+OK: Final = 0
+ERR_AGAIN: Final = -1
+ERR_BUSY: Final = -2
+ERR_TIMED_OUT: Final = -20
+ERR_CANCELED: Final = -21
+ERR_PEER_LOST: Final = -22
+ERR_PEER_GONE: Final = -23
+ERR_PEER_CLOSED: Final = -24
+ERR_UNREACHABLE: Final = -25
+ERR_VERSION: Final = -26
+ERR_NO_COMMON_FABRIC: Final = -27
+ERR_MEMORY_GONE: Final = -28
+ERR_REMOTE_ACCESS: Final = -29
+ERR_DENIED: Final = -30
+ERR_PROTOCOL: Final = -31
+ERR_RAIL_LOST: Final = -32
+ERR_INVALID: Final = -40
+ERR_HANDLE: Final = -41
+ERR_RANGE: Final = -42
+ERR_UNSUPPORTED: Final = -43
+ERR_LIMIT: Final = -44
+ERR_FORMAT: Final = -45
+ERR_TOO_SMALL: Final = -46
+ERR_CLOSED: Final = -47
+ERR_FORKED: Final = -48
+ERR_NO_LIBFABRIC: Final = -70
+ERR_NO_RAILS: Final = -71
+ERR_FABRIC: Final = -72
+ERR_NO_MEMORY: Final = -73
+ERR_SYSTEM: Final = -74
+ERR_INTERNAL: Final = -90
+CATEGORY_OK: Final = 0
+CATEGORY_RETRY: Final = 1
+CATEGORY_PEER: Final = 2
+CATEGORY_USAGE: Final = 3
+CATEGORY_SYSTEM: Final = 4
+CATEGORY_INTERNAL: Final = 5
+LOG_DEFAULT: Final = 0
+LOG_ERROR: Final = 1
+LOG_WARN: Final = 2
+LOG_INFO: Final = 3
+LOG_DEBUG: Final = 4
+LOG_TRACE: Final = 5
+PROGRESS_THREADS: Final = 0
+PROGRESS_MANUAL: Final = 1
+IDLE_ADAPTIVE: Final = 0
+IDLE_SPIN: Final = 1
+IDLE_SLEEP: Final = 2
+PACKING_AUTO: Final = 0
+PACKING_OFF: Final = 1
+PACKING_VECTORS: Final = 2
+PACKING_MESSAGES: Final = 3
+CAPABILITY_ATOMICS: Final = 1
+ACCESS_REMOTE_WRITE: Final = 1
+ACCESS_REMOTE_READ: Final = 2
+ACCESS_LOCAL: Final = 4
+COMPLETION_WRITE: Final = 1
+COMPLETION_READ: Final = 2
+COMPLETION_SEND: Final = 3
+COMPLETION_MESSAGE: Final = 4
+COMPLETION_NOTIFICATION: Final = 5
+COMPLETION_PEER_UP: Final = 6
+COMPLETION_PEER_DOWN: Final = 7
+COMPLETION_COUNTER: Final = 8
+COMPLETION_ATOMIC: Final = 9
+COMPLETION_RAIL_DOWN: Final = 10
+COMPLETION_RAIL_UP: Final = 11
+COMPLETION_FENCE: Final = 12
+NOTIFY: Final = 1
+CLASS_LATENCY: Final = 2
+COUNT_PAGES: Final = 4
+NOTIFY_DATA_MAX: Final = 256
+COMPLETE_EACH_PEER: Final = 8
+LIST_ENTRIES_MAX: Final = 1048576
+MESSAGE_MAX: Final = 1048576
+STATISTICS_STATUSES: Final = 96
+STATISTICS_BUCKETS: Final = 40
+
+LogCallback = ctypes.CFUNCTYPE(None, c_uint32, c_char_p, c_char_p, c_void_p)
+
+
+class EndpointConfig(Sized):
+    size: int
+    flags: int
+    fabric: Optional[bytes]
+    rails: Optional[bytes]
+    rail_count: int
+    min_rails: int
+    progress: int
+    workers: int
+    max_transfers: int
+    queue_depth: int
+    max_peers: int
+    idle: int
+    timeout_ns: int
+    connect_timeout_ns: int
+    message_bytes: int
+    packing: int
+    max_counters: int
+    secret: Optional[int]
+    secret_len: int
+    liveness_ns: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("fabric", c_char_p),
+        ("rails", c_char_p),
+        ("rail_count", c_uint32),
+        ("min_rails", c_uint32),
+        ("progress", c_uint32),
+        ("workers", c_uint32),
+        ("max_transfers", c_uint32),
+        ("queue_depth", c_uint32),
+        ("max_peers", c_uint32),
+        ("idle", c_uint32),
+        ("timeout_ns", c_uint64),
+        ("connect_timeout_ns", c_uint64),
+        ("message_bytes", c_uint64),
+        ("packing", c_uint32),
+        ("max_counters", c_uint32),
+        ("secret", c_void_p),
+        ("secret_len", c_uint64),
+        ("liveness_ns", c_uint64),
+    ]
+
+
+class EndpointProperties(Sized):
+    size: int
+    rails: int
+    workers: int
+    peers: int
+    incarnation: int
+    libfabric: bytes
+    _fields_ = [
+        ("size", c_uint32),
+        ("rails", c_uint32),
+        ("workers", c_uint32),
+        ("peers", c_uint32),
+        ("incarnation", c_uint64),
+        ("libfabric", c_char * 256),
+    ]
+
+
+class RailProperties(Sized):
+    size: int
+    worker: int
+    fabric: bytes
+    name: bytes
+    address: bytes
+    numa_node: int
+    pci: bytes
+    bytes: int
+    posts: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("worker", c_uint32),
+        ("fabric", c_char * 64),
+        ("name", c_char * 64),
+        ("address", c_char * 128),
+        ("numa_node", c_int32),
+        ("pci", c_char * 32),
+        ("bytes", c_uint64),
+        ("posts", c_uint64),
+    ]
+
+
+class ConnectArgs(Sized):
+    size: int
+    flags: int
+    timeout_ns: int
+    user_data: Optional[int]
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+    ]
+
+
+class PeerProperties(Sized):
+    size: int
+    up: int
+    lanes: int
+    local_rails: int
+    remote_rails: int
+    capabilities: int
+    incarnation: int
+    fabric: bytes
+    reason: bytes
+    _fields_ = [
+        ("size", c_uint32),
+        ("up", c_uint32),
+        ("lanes", c_uint32),
+        ("local_rails", c_uint32),
+        ("remote_rails", c_uint32),
+        ("capabilities", c_uint32),
+        ("incarnation", c_uint64),
+        ("fabric", c_char * 64),
+        ("reason", c_char * 256),
+    ]
+
+
+class AllocArgs(Sized):
+    size: int
+    node: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("node", c_uint32),
+    ]
+
+
+class MemoryRange(ctypes.Structure):
+    address: Optional[int]
+    len: int
+    _fields_ = [
+        ("address", c_void_p),
+        ("len", c_uint64),
+    ]
+
+
+class MemoryArgs(Sized):
+    size: int
+    access: int
+    rails: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("access", c_uint32),
+        ("rails", c_uint64),
+    ]
+
+
+class Completion(ctypes.Structure):
+    kind: int
+    status: int
+    transfer: int
+    user_data: Optional[int]
+    peer: int
+    value: int
+    bytes: int
+    data: Optional[int]
+    provider_errno: int
+    rail: int
+    entry: int
+    submit_ns: int
+    first_post_ns: int
+    done_ns: int
+    reserved: Any
+    _fields_ = [
+        ("kind", c_int32),
+        ("status", c_int32),
+        ("transfer", c_uint64),
+        ("user_data", c_void_p),
+        ("peer", c_uint64),
+        ("value", c_uint64),
+        ("bytes", c_uint64),
+        ("data", c_void_p),
+        ("provider_errno", c_int32),
+        ("rail", c_uint32),
+        ("entry", c_uint64),
+        ("submit_ns", c_uint64),
+        ("first_post_ns", c_uint64),
+        ("done_ns", c_uint64),
+        ("reserved", c_uint64 * 4),
+    ]
+
+
+class ExpectArgs(Sized):
+    size: int
+    flags: int
+    counters: Any
+    values: Any
+    count: int
+    reserved: int
+    timeout_ns: int
+    user_data: Optional[int]
+    queue: Optional[int]
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("counters", ctypes.POINTER(c_uint64)),
+        ("values", ctypes.POINTER(c_uint64)),
+        ("count", c_uint32),
+        ("reserved", c_uint32),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+        ("queue", c_void_p),
+    ]
+
+
+class RangeArgs(Sized):
+    size: int
+    flags: int
+    local: Optional[int]
+    remote: Optional[int]
+    local_range: int
+    remote_range: int
+    local_offset: int
+    remote_offset: int
+    len: int
+    notify: int
+    notify_data: Optional[int]
+    notify_data_len: int
+    reserved: int
+    timeout_ns: int
+    user_data: Optional[int]
+    queue: Optional[int]
+    counter: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("local", c_void_p),
+        ("remote", c_void_p),
+        ("local_range", c_uint32),
+        ("remote_range", c_uint32),
+        ("local_offset", c_uint64),
+        ("remote_offset", c_uint64),
+        ("len", c_uint64),
+        ("notify", c_uint64),
+        ("notify_data", c_void_p),
+        ("notify_data_len", c_uint32),
+        ("reserved", c_uint32),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+        ("queue", c_void_p),
+        ("counter", c_uint64),
+    ]
+
+
+class PagesArgs(Sized):
+    size: int
+    flags: int
+    local: Optional[int]
+    remote: Optional[int]
+    local_pages: Any
+    remote_pages: Any
+    local_page_stride: int
+    remote_page_stride: int
+    local_offset: int
+    remote_offset: int
+    local_layer_stride: int
+    remote_layer_stride: int
+    local_first_range: int
+    remote_first_range: int
+    local_range_step: int
+    remote_range_step: int
+    page_len: int
+    page_count: int
+    layer_count: int
+    notify_data_len: int
+    notify: int
+    notify_data: Optional[int]
+    timeout_ns: int
+    user_data: Optional[int]
+    queue: Optional[int]
+    counter: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("local", c_void_p),
+        ("remote", c_void_p),
+        ("local_pages", ctypes.POINTER(c_uint32)),
+        ("remote_pages", ctypes.POINTER(c_uint32)),
+        ("local_page_stride", c_uint64),
+        ("remote_page_stride", c_uint64),
+        ("local_offset", c_uint64),
+        ("remote_offset", c_uint64),
+        ("local_layer_stride", c_uint64),
+        ("remote_layer_stride", c_uint64),
+        ("local_first_range", c_uint32),
+        ("remote_first_range", c_uint32),
+        ("local_range_step", c_uint32),
+        ("remote_range_step", c_uint32),
+        ("page_len", c_uint64),
+        ("page_count", c_uint64),
+        ("layer_count", c_uint32),
+        ("notify_data_len", c_uint32),
+        ("notify", c_uint64),
+        ("notify_data", c_void_p),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+        ("queue", c_void_p),
+        ("counter", c_uint64),
+    ]
+
+
+class ListEntry(ctypes.Structure):
+    local: Optional[int]
+    remote: Optional[int]
+    peer: int
+    local_range: int
+    remote_range: int
+    local_offset: int
+    remote_offset: int
+    len: int
+    counter: int
+    _fields_ = [
+        ("local", c_void_p),
+        ("remote", c_void_p),
+        ("peer", c_uint64),
+        ("local_range", c_uint32),
+        ("remote_range", c_uint32),
+        ("local_offset", c_uint64),
+        ("remote_offset", c_uint64),
+        ("len", c_uint64),
+        ("counter", c_uint64),
+    ]
+
+
+class ListArgs(Sized):
+    size: int
+    flags: int
+    entries: Any
+    count: int
+    notify: int
+    notify_data: Optional[int]
+    notify_data_len: int
+    reserved: int
+    timeout_ns: int
+    user_data: Optional[int]
+    queue: Optional[int]
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("entries", ctypes.POINTER(ListEntry)),
+        ("count", c_uint64),
+        ("notify", c_uint64),
+        ("notify_data", c_void_p),
+        ("notify_data_len", c_uint32),
+        ("reserved", c_uint32),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+        ("queue", c_void_p),
+    ]
+
+
+class KeptArgs(Sized):
+    size: int
+    flags: int
+    notify: int
+    notify_data: Optional[int]
+    notify_data_len: int
+    reserved: int
+    counter: int
+    timeout_ns: int
+    user_data: Optional[int]
+    queue: Optional[int]
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("notify", c_uint64),
+        ("notify_data", c_void_p),
+        ("notify_data_len", c_uint32),
+        ("reserved", c_uint32),
+        ("counter", c_uint64),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+        ("queue", c_void_p),
+    ]
+
+
+class FenceArgs(Sized):
+    size: int
+    flags: int
+    peer: int
+    timeout_ns: int
+    user_data: Optional[int]
+    queue: Optional[int]
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("peer", c_uint64),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+        ("queue", c_void_p),
+    ]
+
+
+class SendArgs(Sized):
+    size: int
+    flags: int
+    peer: int
+    data: Optional[int]
+    len: int
+    timeout_ns: int
+    user_data: Optional[int]
+    queue: Optional[int]
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("peer", c_uint64),
+        ("data", c_void_p),
+        ("len", c_uint64),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+        ("queue", c_void_p),
+    ]
+
+
+class AtomicArgs(Sized):
+    size: int
+    flags: int
+    remote: Optional[int]
+    remote_range: int
+    reserved: int
+    remote_offset: int
+    operand: int
+    compare: int
+    timeout_ns: int
+    user_data: Optional[int]
+    queue: Optional[int]
+    _fields_ = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("remote", c_void_p),
+        ("remote_range", c_uint32),
+        ("reserved", c_uint32),
+        ("remote_offset", c_uint64),
+        ("operand", c_uint64),
+        ("compare", c_uint64),
+        ("timeout_ns", c_uint64),
+        ("user_data", c_void_p),
+        ("queue", c_void_p),
+    ]
+
+
+class EndpointStatistics(Sized):
+    size: int
+    peers: int
+    active: int
+    writes: int
+    reads: int
+    sends: int
+    atomics: int
+    expects: int
+    fences: int
+    bytes_written: int
+    bytes_read: int
+    bytes_sent: int
+    messages_sent: int
+    notifications_sent: int
+    messages_received: int
+    bytes_received: int
+    notifications_received: int
+    frames_dropped: int
+    completions: Any
+    latency: Any
+    latency_sum_ns: int
+    strangers_refused: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("peers", c_uint32),
+        ("active", c_uint64),
+        ("writes", c_uint64),
+        ("reads", c_uint64),
+        ("sends", c_uint64),
+        ("atomics", c_uint64),
+        ("expects", c_uint64),
+        ("fences", c_uint64),
+        ("bytes_written", c_uint64),
+        ("bytes_read", c_uint64),
+        ("bytes_sent", c_uint64),
+        ("messages_sent", c_uint64),
+        ("notifications_sent", c_uint64),
+        ("messages_received", c_uint64),
+        ("bytes_received", c_uint64),
+        ("notifications_received", c_uint64),
+        ("frames_dropped", c_uint64),
+        ("completions", c_uint64 * 96),
+        ("latency", c_uint64 * 40),
+        ("latency_sum_ns", c_uint64),
+        ("strangers_refused", c_uint64),
+    ]
+
+
+class RailStatistics(Sized):
+    size: int
+    up: int
+    lanes: int
+    lanes_stalled: int
+    bytes_written: int
+    bytes_read: int
+    slices_written: int
+    slices_read: int
+    posts: int
+    posts_refused: int
+    errors: int
+    retries: int
+    frames_sent: int
+    frames_received: int
+    inflight_bytes: int
+    inflight_posts: int
+    bytes_per_s: int
+    round_trip_ns: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("up", c_uint32),
+        ("lanes", c_uint32),
+        ("lanes_stalled", c_uint32),
+        ("bytes_written", c_uint64),
+        ("bytes_read", c_uint64),
+        ("slices_written", c_uint64),
+        ("slices_read", c_uint64),
+        ("posts", c_uint64),
+        ("posts_refused", c_uint64),
+        ("errors", c_uint64),
+        ("retries", c_uint64),
+        ("frames_sent", c_uint64),
+        ("frames_received", c_uint64),
+        ("inflight_bytes", c_uint64),
+        ("inflight_posts", c_uint64),
+        ("bytes_per_s", c_uint64),
+        ("round_trip_ns", c_uint64),
+    ]
+
+
+#: What each function returns, and takes.
+FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+    "weft_version": (c_uint32, []),
+    "weft_version_string": (c_char_p, []),
+    "weft_status_name": (c_char_p, [c_int32]),
+    "weft_status_text": (c_char_p, [c_int32]),
+    "weft_status_category": (c_int32, [c_int32]),
+    "weft_last_error": (c_char_p, []),
+    "weft_log_set": (c_int32, [c_uint32, LogCallback, c_void_p]),
+    "weft_topology": (c_int32, [c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
+    "weft_endpoint_open": (c_int32, [ctypes.POINTER(EndpointConfig), ctypes.POINTER(c_void_p)]),
+    "weft_endpoint_address": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
+    "weft_endpoint_info": (c_int32, [c_void_p, ctypes.POINTER(EndpointProperties)]),
+    "weft_rail_info": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailProperties)]),
+    "weft_endpoint_shutdown": (c_int32, [c_void_p, c_uint64]),
+    "weft_endpoint_close": (c_int32, [c_void_p]),
+    "weft_peer_connect": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(ConnectArgs), ctypes.POINTER(c_uint64)]),
+    "weft_peer_disconnect": (c_int32, [c_void_p, c_uint64]),
+    "weft_peer_info": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(PeerProperties)]),
+    "weft_memory_alloc": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(AllocArgs), ctypes.POINTER(c_void_p)]),
+    "weft_memory_free": (c_int32, [c_void_p, c_void_p]),
+    "weft_memory_register": (c_int32, [c_void_p, ctypes.POINTER(MemoryRange), c_size_t, ctypes.POINTER(MemoryArgs), ctypes.POINTER(c_void_p)]),
+    "weft_memory_export": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
+    "weft_memory_deregister": (c_int32, [c_void_p]),
+    "weft_remote_memory_import": (c_int32, [c_void_p, c_uint64, c_void_p, c_size_t, ctypes.POINTER(c_void_p)]),
+    "weft_remote_memory_release": (c_int32, [c_void_p]),
+    "weft_poll": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32]),
+    "weft_wait": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32, c_uint64]),
+    "weft_arm": (c_int32, [c_void_p]),
+    "weft_event_fd": (c_int32, [c_void_p, ctypes.POINTER(c_int32)]),
+    "weft_queue_create": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(c_void_p)]),
+    "weft_queue_poll": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32]),
+    "weft_queue_wait": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32, c_uint64]),
+    "weft_queue_arm": (c_int32, [c_void_p]),
+    "weft_queue_event_fd": (c_int32, [c_void_p, ctypes.POINTER(c_int32)]),
+    "weft_queue_destroy": (c_int32, [c_void_p]),
+    "weft_counter_create": (c_int32, [c_void_p, ctypes.POINTER(c_uint64)]),
+    "weft_counter_read": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(c_uint64)]),
+    "weft_counter_expect": (c_int32, [c_void_p, ctypes.POINTER(ExpectArgs), ctypes.POINTER(c_uint64)]),
+    "weft_counter_destroy": (c_int32, [c_void_p, c_uint64]),
+    "weft_write": (c_int32, [c_void_p, ctypes.POINTER(RangeArgs), ctypes.POINTER(c_uint64)]),
+    "weft_read": (c_int32, [c_void_p, ctypes.POINTER(RangeArgs), ctypes.POINTER(c_uint64)]),
+    "weft_write_pages": (c_int32, [c_void_p, ctypes.POINTER(PagesArgs), ctypes.POINTER(c_uint64)]),
+    "weft_read_pages": (c_int32, [c_void_p, ctypes.POINTER(PagesArgs), ctypes.POINTER(c_uint64)]),
+    "weft_transfer_cancel": (c_int32, [c_void_p, c_uint64]),
+    "weft_write_list": (c_int32, [c_void_p, ctypes.POINTER(ListArgs), ctypes.POINTER(c_uint64)]),
+    "weft_read_list": (c_int32, [c_void_p, ctypes.POINTER(ListArgs), ctypes.POINTER(c_uint64)]),
+    "weft_pages_keep": (c_int32, [c_void_p, ctypes.POINTER(PagesArgs), ctypes.POINTER(c_void_p)]),
+    "weft_list_keep": (c_int32, [c_void_p, ctypes.POINTER(ListArgs), ctypes.POINTER(c_void_p)]),
+    "weft_write_kept": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(KeptArgs), ctypes.POINTER(c_uint64)]),
+    "weft_read_kept": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(KeptArgs), ctypes.POINTER(c_uint64)]),
+    "weft_kept_release": (c_int32, [c_void_p]),
+    "weft_peer_fence": (c_int32, [c_void_p, ctypes.POINTER(FenceArgs), ctypes.POINTER(c_uint64)]),
+    "weft_send": (c_int32, [c_void_p, ctypes.POINTER(SendArgs), ctypes.POINTER(c_uint64)]),
+    "weft_message_release": (c_int32, [c_void_p, c_uint64]),
+    "weft_fetch_add": (c_int32, [c_void_p, ctypes.POINTER(AtomicArgs), ctypes.POINTER(c_uint64)]),
+    "weft_compare_swap": (c_int32, [c_void_p, ctypes.POINTER(AtomicArgs), ctypes.POINTER(c_uint64)]),
+    "weft_endpoint_stats": (c_int32, [c_void_p, ctypes.POINTER(EndpointStatistics)]),
+    "weft_rail_stats": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailStatistics)]),
+}
+
+#: The structs, by their names in C.
+STRUCTS: Dict[str, Any] = {
+    "weft_endpoint_config": EndpointConfig,
+    "weft_endpoint_properties": EndpointProperties,
+    "weft_rail_properties": RailProperties,
+    "weft_connect_args": ConnectArgs,
+    "weft_peer_properties": PeerProperties,
+    "weft_alloc_args": AllocArgs,
+    "weft_memory_range": MemoryRange,
+    "weft_memory_args": MemoryArgs,
+    "weft_completion": Completion,
+    "weft_expect_args": ExpectArgs,
+    "weft_range_args": RangeArgs,
+    "weft_pages_args": PagesArgs,
+    "weft_list_entry": ListEntry,
+    "weft_list_args": ListArgs,
+    "weft_kept_args": KeptArgs,
+    "weft_fence_args": FenceArgs,
+    "weft_send_args": SendArgs,
+    "weft_atomic_args": AtomicArgs,
+    "weft_endpoint_statistics": EndpointStatistics,
+    "weft_rail_statistics": RailStatistics,
+}

@@ -1,0 +1,62 @@
+"""Counters: raised by what peers write, expected and read here."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Mapping, Optional
+
+from . import c
+from ._library import fill, lib, nanoseconds
+from .errors import check
+from .operation import Operation
+from .peer import nothing
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint
+
+
+class Counter:
+    """A number that transfers of peers raise, which name its `id`; made by
+    `Endpoint.create_counter`. Also a context manager."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        made = ctypes.c_uint64()
+        check(lib.weft_counter_create(endpoint.handle, ctypes.byref(made)))
+        #: What peers name, as `counter` of a transfer; it may travel by any means.
+        self.id = made.value
+
+    @property
+    def value(self) -> int:
+        """What has arrived: all bytes that it counts can be read."""
+        value = ctypes.c_uint64()
+        check(lib.weft_counter_read(self._endpoint.handle, self.id, ctypes.byref(value)))
+        return value.value
+
+    def expect(self, value: int, *, timeout: Optional[float] = None) -> Operation[None]:
+        """Ends when the counter has reached `value`, a total."""
+        return expect(self._endpoint, {self: value}, timeout)
+
+    def destroy(self) -> None:
+        """Gives it back; who waits for it gets CanceledError. Again is harmless."""
+        if self.id and not self._endpoint.closed:
+            check(lib.weft_counter_destroy(self._endpoint.handle, self.id))
+        self.id = 0
+
+    def __enter__(self) -> Counter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+
+def expect(endpoint: Endpoint, totals: Mapping[Counter, int], timeout: Optional[float]) -> Operation[None]:
+    """See `Endpoint.expect`."""
+    count = len(totals)
+    counters = (ctypes.c_uint64 * count)(*(counter.id for counter in totals))
+    for value in totals.values():
+        if not 0 <= value < 1 << 48:
+            raise ValueError(f"a counter does not get to {value}: it must be 0 to 2^48 - 1")
+    values = (ctypes.c_uint64 * count)(*totals.values())
+    args = fill(c.ExpectArgs, counters=counters, values=values, count=count, timeout_ns=nanoseconds(timeout))
+    return endpoint._submit(lib.weft_counter_expect, args, nothing)

@@ -1,0 +1,326 @@
+"""What a process opens: rails, and an address that others connect to."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import warnings
+import weakref
+from collections import deque
+from enum import IntEnum, IntFlag
+from types import TracebackType
+from typing import Any, AsyncIterator, Callable, ClassVar, Deque, Dict, List, Mapping, Optional, Sequence, Set, Type, TypeVar
+
+from . import c
+from ._buffers import Buffer
+from ._library import blob, fill, lib, nanoseconds
+from ._progress import Progress as Completions
+from .counters import Counter, expect
+from .errors import WeftError, check
+from .events import Event, event_of
+from .memory import Memory, allocate
+from .operation import Completion, Operation
+from .peer import Peer
+from .transfers import Transfers
+
+T = TypeVar("T")
+
+
+class Progress(IntEnum):
+    """Who drives the rails: Weft's threads (the default), or the caller's, in `poll` and waits:
+    then asyncio does not work, and while nobody waits nothing moves."""
+
+    THREADS = c.PROGRESS_THREADS
+    MANUAL = c.PROGRESS_MANUAL
+
+
+class Idle(IntEnum):
+    """What Weft's threads do without work: spin a little and sleep (the default), never sleep,
+    or sleep at once."""
+
+    ADAPTIVE = c.IDLE_ADAPTIVE
+    SPIN = c.IDLE_SPIN
+    SLEEP = c.IDLE_SLEEP
+
+
+class Packing(IntEnum):
+    """How small pages go: as is fastest (the default), one post for each, several in a post, or
+    in bundles."""
+
+    AUTO = c.PACKING_AUTO
+    OFF = c.PACKING_OFF
+    VECTORS = c.PACKING_VECTORS
+    MESSAGES = c.PACKING_MESSAGES
+
+
+class Access(IntFlag):
+    """Who may use memory, and how. LOCAL stands alone: only this process."""
+
+    DEFAULT = 0
+    REMOTE_WRITE = c.ACCESS_REMOTE_WRITE
+    REMOTE_READ = c.ACCESS_REMOTE_READ
+    LOCAL = c.ACCESS_LOCAL
+
+
+class Endpoint(Transfers):
+    """Opens rails over NICs. A process usually has one for each GPU or rank.
+
+    All parameters but these are fields of `weft_endpoint_config`; 0 and None are its defaults.
+
+    fabric: which fabrics, as "host,tcp"; None: the best that this machine has.
+    rails: which NICs, as "eth*,!eth3"; None: those near what this process may use.
+    timeout, connect_timeout: seconds, of operations that name none.
+    secret: 16 to 1,024 bytes that all endpoints have which may talk to each other.
+
+    Its methods may be called from any thread, but `await` only in one event loop at a time.
+    Use it as a context manager (`with` or `async with`), or `close` it.
+    """
+
+    #: Those that are open, in this process.
+    opened: "ClassVar[weakref.WeakSet[Endpoint]]" = weakref.WeakSet()
+    #: Memory that a NIC may still use, because a shutdown failed.
+    _stuck: ClassVar[List[Memory]] = []
+
+    def __init__(self, fabric: Optional[str] = None, *, rails: Optional[str] = None, rail_count: int = 0,
+                 min_rails: int = 0, progress: Progress = Progress.THREADS, workers: int = 0,
+                 max_transfers: int = 0, queue_depth: int = 0, max_peers: int = 0, idle: Idle = Idle.ADAPTIVE,
+                 timeout: Optional[float] = None, connect_timeout: Optional[float] = None,
+                 message_bytes: int = 0, packing: Packing = Packing.AUTO, max_counters: int = 0,
+                 secret: Optional[bytes] = None) -> None:
+        self.handle = 0
+        hidden = ctypes.create_string_buffer(secret, len(secret)) if secret is not None else None
+        config = fill(
+            c.EndpointConfig, fabric=None if fabric is None else fabric.encode(),
+            rails=None if rails is None else rails.encode(), rail_count=rail_count, min_rails=min_rails,
+            progress=progress, workers=workers, max_transfers=max_transfers, queue_depth=queue_depth,
+            max_peers=max_peers, idle=idle, timeout_ns=nanoseconds(timeout),
+            connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"), message_bytes=message_bytes,
+            packing=packing, max_counters=max_counters,
+            secret=None if hidden is None else ctypes.addressof(hidden), secret_len=len(secret or b""))
+        handle = ctypes.c_void_p()
+        check(lib.weft_endpoint_open(config, ctypes.byref(handle)))
+        self.handle = handle.value or 0
+        self._completions = Completions(self.handle, progress == Progress.MANUAL)
+        self._memories: Set[Memory] = set()
+        self._peers: Dict[int, Peer] = {}
+        #: Events that were taken from the library before the close.
+        self._late: Deque[Event] = deque()
+        Endpoint.opened.add(self)
+
+    # What it is.
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has succeeded."""
+        return not self.handle
+
+    @property
+    def address(self) -> bytes:
+        """What others pass to `connect`; it may travel by any means."""
+        return blob(lib.weft_endpoint_address, self.handle)
+
+    def info(self) -> c.EndpointProperties:
+        """What it has (texts are bytes)."""
+        properties = c.EndpointProperties()
+        check(lib.weft_endpoint_info(self.handle, properties))
+        return properties
+
+    def rail_info(self, index: int) -> c.RailProperties:
+        """What a rail is, from 0 to `info().rails - 1`."""
+        properties = c.RailProperties()
+        check(lib.weft_rail_info(self.handle, index, properties))
+        return properties
+
+    def statistics(self) -> c.EndpointStatistics:
+        """What it has done since it was opened."""
+        statistics = c.EndpointStatistics()
+        check(lib.weft_endpoint_stats(self.handle, statistics))
+        return statistics
+
+    def rail_statistics(self, index: int) -> c.RailStatistics:
+        """What a rail has done. Of a long transfer it tells how far it has come
+        (`bytes_written`), if nothing else goes on; the library has no call for one transfer."""
+        statistics = c.RailStatistics()
+        check(lib.weft_rail_stats(self.handle, index, statistics))
+        return statistics
+
+    # Peers and memory.
+
+    def connect(self, address: bytes, *, timeout: Optional[float] = None) -> Operation[Peer]:
+        """Connects to the endpoint with that address; its result is the peer."""
+        args = fill(c.ConnectArgs, timeout_ns=nanoseconds(timeout))
+        peer = ctypes.c_uint64()
+        operation: Operation[Peer] = Operation(self._completions, lambda done: self._peer(done.peer))
+
+        def call(token: int) -> int:
+            args.user_data = token
+            status: int = lib.weft_peer_connect(self.handle, address, len(address), args, ctypes.byref(peer))
+            return status
+
+        self._completions.submit(operation, call)
+        return operation
+
+    def register(self, buffers: "Buffer | Sequence[Buffer]", *, access: Access = Access.DEFAULT,
+                 rails: int = 0) -> Memory:
+        """Registers one buffer, or a list of them as ranges 0, 1, 2, ...: see `weft.Buffer`.
+
+        By default peers may write to it and read from it; of a buffer that is read-only (bytes),
+        read. rails: a bit for each rail that should know the memory; 0: all. Blocks while the
+        NICs learn the pages: before traffic.
+        """
+        return Memory(self, buffers if isinstance(buffers, list) else [buffers], access, rails)
+
+    def allocate(self, length: int, *, node: Optional[int] = None) -> memoryview:
+        """Memory that is fastest to move: zeroed, on huge pages, on a NUMA node. It is freed with
+        its last view (`numpy.frombuffer` makes one), if an endpoint is open then."""
+        return allocate(self, length, node)
+
+    def create_counter(self) -> Counter:
+        """A counter, of value 0, which transfers of peers raise."""
+        return Counter(self)
+
+    def expect(self, totals: Mapping[Counter, int], *, timeout: Optional[float] = None) -> Operation[None]:
+        """Ends when every counter has reached its total."""
+        return expect(self, totals, timeout)
+
+    def _peer(self, id: int) -> Peer:
+        return self._peers.setdefault(id, Peer(self, id))
+
+    def _submit(self, function: Any, args: Any, result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
+        operation: Operation[T] = Operation(self._completions, result, count)
+        transfer = ctypes.c_uint64()
+
+        def call(token: int) -> int:
+            args.user_data = token
+            status: int = function(self.handle, args, ctypes.byref(transfer))
+            return status
+
+        self._completions.submit(operation, call)
+        operation.id = transfer.value
+        return operation
+
+    # Events.
+
+    def poll(self) -> None:
+        """Takes what has completed; with manual progress it drives the rails, too."""
+        self._completions.poll()
+
+    def wait_event(self, timeout: Optional[float] = None) -> Optional[Event]:
+        """The next event; None when `timeout` seconds have passed (None: waits for ever). Raises
+        ClosedError once the endpoint is shut down and all events are taken."""
+        while True:
+            event = self._take_event()
+            if event is not None:
+                return event
+            if not self._completions.until(lambda: bool(self._completions.events), timeout):
+                return self._take_event()
+
+    async def event(self) -> Event:
+        """The next event: a `Message`, a `Notification`, `PeerUp`, `PeerDown`, ..."""
+        while True:
+            future = self._completions.next_event()
+            if future is not None:
+                await future
+            event = self._take_event()
+            if event is not None:
+                return event
+
+    async def events(self) -> AsyncIterator[Event]:
+        """All events, until the endpoint is shut down. A peer that sends messages is held back
+        while nobody takes them."""
+        while True:
+            try:
+                event = await self.event()
+            except WeftError as error:
+                if error.status == c.ERR_CLOSED:
+                    return
+                raise
+            yield event
+
+    def _take_event(self) -> Optional[Event]:
+        try:
+            if self.closed:
+                return self._late.popleft()
+            raw = self._completions.events.popleft()
+        except IndexError:
+            if self._completions.over is not None:
+                raise self._completions.over from None
+            return None
+        return self._event(raw)
+
+    def _event(self, raw: c.Completion) -> Event:
+        event = event_of(self.handle, raw, self._peer)
+        if raw.kind == c.COMPLETION_PEER_DOWN:
+            self._peers.pop(raw.peer, None)
+        return event
+
+    # The end.
+
+    def close(self, drain: float = 0) -> None:
+        """Refuses new operations, lets the running ones go on for `drain` seconds, cancels the
+        rest, tells the peers, and gives all back. When it has returned, nothing touches the
+        memory any more, every operation has ended, and events can still be taken. Again is
+        harmless; any thread (in asyncio: `async with`, or `asyncio.to_thread`)."""
+        if self.closed:
+            return
+        status = lib.weft_endpoint_shutdown(self.handle, nanoseconds(drain, "drain") if drain else 0)
+        if status != c.OK:
+            # A NIC may still use it; so it must not go with this object.
+            Endpoint._stuck.extend(self._memories)
+            check(status)
+        self._completions.until(lambda: False, None)
+        self._completions.detach()
+        while self._completions.events:
+            self._late.append(self._event(self._completions.events.popleft()))
+        handle, self.handle = self.handle, 0
+        Endpoint.opened.discard(self)
+        check(lib.weft_endpoint_close(handle))
+        for memory in self._memories:
+            memory._let_go()
+        self._memories.clear()
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Endpoint:
+        return self
+
+    async def __aexit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                        trace: Optional[TracebackType]) -> None:
+        import asyncio
+
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", 0):
+            warnings.warn("a weft.Endpoint was not closed", ResourceWarning, source=self)
+            _close_quietly(self)
+
+
+def _close_quietly(endpoint: Endpoint) -> None:
+    try:
+        endpoint.close()
+    except WeftError:
+        pass  # in a forked child, say
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before the interpreter goes, with the memory that NICs write to."""
+    for endpoint in list(Endpoint.opened):
+        _close_quietly(endpoint)
+
+
+def topology() -> Any:
+    """What this machine looks like, and which rails an endpoint would open: see `weft_topology`."""
+
+    def call(_: int, buffer: Any, capacity: int, length: Any) -> int:
+        # Room for a NIC that appears meanwhile is the loop's concern.
+        status: int = lib.weft_topology(buffer, capacity, length)
+        return status
+
+    return json.loads(blob(call, 0))

@@ -1,0 +1,101 @@
+"""What comes to an endpoint by itself: from peers, and of peers and rails."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Union
+
+from . import c
+from ._library import lib, quick
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+
+@dataclass(frozen=True)
+class Message:
+    """A peer's `send`. In the order in which the peer sent."""
+
+    peer: Peer
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Notification:
+    """A peer's transfer with `notify` has arrived, every byte of it."""
+
+    peer: Peer
+    value: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class PeerUp:
+    """A peer has connected to us. (A connect of ours is answered by its operation.)"""
+
+    peer: Peer
+
+
+@dataclass(frozen=True)
+class PeerDown:
+    """A peer is no more; `status` says why: 0 (we disconnected), or a `weft.c.ERR_*`."""
+
+    peer: Peer
+    status: int
+
+    @property
+    def reason(self) -> str:
+        """The status in words."""
+        return str(quick.weft_status_text(self.status).decode())
+
+
+@dataclass(frozen=True)
+class RailDown:
+    """A rail of ours reaches nobody; the others carry on. Nothing is to be done."""
+
+    rail: int
+    provider_errno: int
+
+
+@dataclass(frozen=True)
+class RailUp:
+    """A rail that was down is used again."""
+
+    rail: int
+
+
+@dataclass(frozen=True)
+class Other:
+    """Of a kind that this package does not know: a newer library's."""
+
+    kind: int
+    status: int
+    value: int
+
+
+Event = Union[Message, Notification, PeerUp, PeerDown, RailDown, RailUp, Other]
+
+
+def data_of(endpoint: int, raw: c.Completion) -> bytes:
+    """Copies the data of a message or a notification, and gives it back."""
+    data = ctypes.string_at(raw.data, raw.bytes) if raw.data and raw.bytes else b""
+    lib.weft_message_release(endpoint, raw.transfer)
+    return data
+
+
+def event_of(endpoint: int, raw: c.Completion, peer_of: Callable[[int], Peer]) -> Event:
+    """The event that a completion stands for."""
+    if raw.kind == c.COMPLETION_MESSAGE:
+        return Message(peer_of(raw.peer), data_of(endpoint, raw))
+    if raw.kind == c.COMPLETION_NOTIFICATION:
+        return Notification(peer_of(raw.peer), raw.value, data_of(endpoint, raw))
+    if raw.kind == c.COMPLETION_PEER_UP:
+        return PeerUp(peer_of(raw.peer))
+    if raw.kind == c.COMPLETION_PEER_DOWN:
+        return PeerDown(peer_of(raw.peer), raw.status)
+    if raw.kind == c.COMPLETION_RAIL_DOWN:
+        return RailDown(raw.rail, raw.provider_errno)
+    if raw.kind == c.COMPLETION_RAIL_UP:
+        return RailUp(raw.rail)
+    return Other(raw.kind, raw.status, raw.value)

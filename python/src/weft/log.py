@@ -1,0 +1,50 @@
+"""Where the lines of Weft's log go."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from typing import Any, Callable, Optional
+
+from . import c
+from ._library import lib
+from .errors import check
+
+#: Gets the level (`weft.c.LOG_*`), the part of the library, and the text.
+Callback = Callable[[int, str, str], None]
+
+_LEVELS = {
+    c.LOG_ERROR: logging.ERROR,
+    c.LOG_WARN: logging.WARNING,
+    c.LOG_INFO: logging.INFO,
+    c.LOG_DEBUG: logging.DEBUG,
+    c.LOG_TRACE: logging.DEBUG - 5,
+}
+_current: Any = None
+
+
+def set_log(callback: Optional[Callback], level: int = c.LOG_DEFAULT) -> None:
+    """Has a function get every line up to `level`, by whatever thread; None: stderr gets them.
+    It must be quick, and must not call Weft. Weft waits for it, and it for the interpreter."""
+    global _current
+
+    def line(level: int, component: bytes, message: bytes, _: Any) -> None:
+        assert callback is not None
+        callback(level, component.decode("utf-8", "replace"), message.decode("utf-8", "replace"))
+
+    made = c.LogCallback(line) if callback is not None else c.LogCallback()
+    check(lib.weft_log_set(level, made, None))
+    _current = made  # the one before is not called any more
+
+
+def log_to(logger: logging.Logger, level: int = c.LOG_WARN) -> None:
+    """Has a logger get the lines: those of the endpoint as `logger.endpoint`, and so on."""
+    set_log(lambda level, component, text: logger.getChild(component).log(_LEVELS.get(level, logging.DEBUG), text),
+            level)
+
+
+@atexit.register
+def _stop() -> None:
+    """Threads of Weft must not come into an interpreter that is going."""
+    if _current is not None:
+        lib.weft_log_set(c.LOG_DEFAULT, c.LogCallback(), None)

@@ -1,0 +1,146 @@
+"""Memory of this process, and memory of peers."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import TYPE_CHECKING, List, Optional, Sequence
+
+from . import c
+from ._buffers import Buffer, Held
+from ._library import blob, fill, lib, nanoseconds
+from .errors import check
+from .operation import Completion, Operation
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint
+    from .peer import Peer
+
+
+class Memory:
+    """Ranges of this process's memory that the rails know; made by `Endpoint.register`.
+
+    The objects they are of stay alive, and cannot be resized, until `deregister` or the
+    endpoint's `close`. Also a context manager.
+    """
+
+    def __init__(self, endpoint: Endpoint, buffers: Sequence[Buffer], access: int, rails: int) -> None:
+        self._endpoint = endpoint
+        self._held: List[Held] = []
+        try:
+            for buffer in buffers:
+                self._held.append(Held(buffer))
+            readonly = next((i for i, held in enumerate(self._held) if held.readonly), None)
+            if readonly is not None:
+                access = access or c.ACCESS_REMOTE_READ
+                if access & c.ACCESS_REMOTE_WRITE:
+                    raise BufferError(f"buffer {readonly} is read-only: peers cannot be allowed to write to it")
+            #: Whether it can be the destination of a read.
+            self.writable = readonly is None
+            #: Bytes of each range.
+            self.lengths = [held.length for held in self._held]
+            self.handle = self._register(access, rails)
+        except BaseException:
+            self._let_go()
+            raise
+        endpoint._memories.add(self)
+
+    def _register(self, access: int, rails: int) -> int:
+        ranges = (c.MemoryRange * len(self._held))()
+        for place, held in zip(ranges, self._held):
+            place.address, place.len = held.address, held.length
+        args, handle = fill(c.MemoryArgs, access=access, rails=rails), ctypes.c_void_p()
+        check(lib.weft_memory_register(self._endpoint.handle, ranges, len(ranges), args, ctypes.byref(handle)))
+        return handle.value or 0
+
+    def export(self) -> bytes:
+        """The descriptor that a peer passes to `Peer.import_memory`. Whoever has it can reach
+        the memory: treat it as a key."""
+        return blob(lib.weft_memory_export, self.handle)
+
+    def deregister(self) -> None:
+        """Takes the memory back: when this has returned, no late write lands. Blocks for a round
+        trip to the peers that imported it, at most 2 s (in asyncio: `asyncio.to_thread`). Raises
+        RetryError while own transfers use it. Again is harmless."""
+        if self.handle:
+            check(lib.weft_memory_deregister(self.handle))
+            self._endpoint._memories.discard(self)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.handle = 0
+        for held in self._held:
+            held.release()
+        self._held = []
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.deregister()
+
+
+class RemoteMemory:
+    """Memory of a peer; made by `Peer.import_memory`. Also a context manager."""
+
+    def __init__(self, peer: Peer, descriptor: bytes) -> None:
+        self.peer = peer
+        self._endpoint = peer._endpoint
+        handle = ctypes.c_void_p()
+        check(lib.weft_remote_memory_import(self._endpoint.handle, peer.id, descriptor, len(descriptor),
+                                            ctypes.byref(handle)))
+        self.handle = handle.value or 0
+
+    def release(self) -> None:
+        """Gives it back. Raises RetryError while operations or kept geometries use it. Again is
+        harmless, and so is never: the endpoint's `close` does it."""
+        if self.handle and not self._endpoint.closed:
+            check(lib.weft_remote_memory_release(self.handle))
+        self.handle = 0
+
+    def __enter__(self) -> RemoteMemory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def fetch_add(self, offset: int, operand: int, *, range: int = 0,
+                  timeout: Optional[float] = None) -> Operation[int]:
+        """Adds `operand` to the 8 bytes at `offset` (around 2^64); its result is what they were
+        before. See `weft_fetch_add` of what is and is not atomic."""
+        return self._atomic(lib.weft_fetch_add, range, offset, operand, 0, timeout)
+
+    def compare_swap(self, offset: int, compare: int, operand: int, *, range: int = 0,
+                     timeout: Optional[float] = None) -> Operation[int]:
+        """Makes the 8 bytes at `offset` `operand` if they are `compare`; its result is what they
+        were before, so `compare` if it did."""
+        return self._atomic(lib.weft_compare_swap, range, offset, operand, compare, timeout)
+
+    def _atomic(self, function: object, range: int, offset: int, operand: int, compare: int,
+                timeout: Optional[float]) -> Operation[int]:
+        args = fill(c.AtomicArgs, remote=self.handle, remote_range=range, remote_offset=offset,
+                    operand=operand, compare=compare, timeout_ns=nanoseconds(timeout))
+        return self._endpoint._submit(function, args, _value)
+
+
+def _value(completion: Completion) -> int:
+    return completion.value
+
+
+def allocate(endpoint: Endpoint, length: int, node: Optional[int]) -> memoryview:
+    """See `Endpoint.allocate`."""
+    address = ctypes.c_void_p()
+    args = fill(c.AllocArgs, node=0 if node is None else node + 1)
+    check(lib.weft_memory_alloc(endpoint.handle, length, args, ctypes.byref(address)))
+    first = address.value or 0
+    block = (ctypes.c_ubyte * length).from_address(first)
+    # The views of it keep `block` alive.
+    weakref.finalize(block, _free, endpoint.opened, first).atexit = False
+    return memoryview(block).cast("B")
+
+
+def _free(opened: "weakref.WeakSet[Endpoint]", address: int) -> None:
+    """By any open endpoint; without one the memory stays until the process ends."""
+    for endpoint in list(opened):
+        if lib.weft_memory_free(endpoint.handle, address) == c.OK:
+            return

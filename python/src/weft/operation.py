@@ -1,0 +1,124 @@
+"""Operations under way, and what they end in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, List, NamedTuple, Optional, TypeVar
+
+from . import c
+from ._library import lib, quick
+from .errors import CanceledError, WeftError, error_of
+
+if TYPE_CHECKING:
+    from ._progress import Progress
+
+T = TypeVar("T")
+
+
+class Completion(NamedTuple):
+    """How an operation ended; the fields are those of `weft_completion`. Times are
+    nanoseconds of `time.monotonic_ns()`."""
+
+    kind: int
+    status: int
+    peer: int
+    value: int
+    bytes: int
+    provider_errno: int
+    rail: int
+    entry: int
+    submit_ns: int
+    first_post_ns: int
+    done_ns: int
+
+    def error(self) -> Optional[WeftError]:
+        """The exception that says how it failed; None of a success."""
+        if self.status >= 0:
+            return None
+        said = [quick.weft_status_text(self.status).decode()]
+        if self.peer:
+            said.append(f"peer {self.peer:#x}")
+        if self.entry != 0xFFFF_FFFF_FFFF_FFFF:
+            said.append(f"entry {self.entry}")
+        if self.rail != 0xFFFF_FFFF:
+            said.append(f"rail {self.rail}")
+        if self.provider_errno:
+            said.append(f"the provider's error number is {self.provider_errno}")
+        return error_of(self.status, ", ".join(said))
+
+
+class Operation(Generic[T]):
+    """An operation that was accepted: `await` it, or `wait` for it.
+
+    Both give its result, or raise what it failed with. It goes on by itself (but see
+    `Progress.MANUAL`), whether anybody waits or not, and ends by its deadline. A task that is
+    canceled while it awaits one cancels the operation, too: so `asyncio.wait_for` does with a
+    transfer that is late (use `asyncio.shield` if it should go on).
+    """
+
+    def __init__(self, progress: Progress, result: Callable[[Completion], T], count: int = 1) -> None:
+        self._progress = progress
+        self._convert = result
+        self._left = count
+        self._futures: List["asyncio.Future[None]"] = []
+        self._error: Optional[WeftError] = None
+        #: The completions that have come: one, or (`each_peer`) one of each peer.
+        self.completions: List[Completion] = []
+        #: `weft_transfer`; 0 of a connect.
+        self.id = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, as far as `poll`, a wait or the event loop have seen."""
+        return self._left == 0
+
+    def result(self) -> T:
+        """What it gave; raises what it failed with. Of one that is `done`."""
+        if self._left:
+            raise RuntimeError("the operation has not ended yet")
+        if self._error is not None:
+            raise self._error
+        for completion in self.completions:
+            error = completion.error()
+            if error is not None:
+                raise error
+        return self._convert(self.completions[-1])
+
+    def wait(self, timeout: Optional[float] = None) -> T:
+        """Waits in this thread, others run meanwhile. After `timeout` seconds it raises
+        TimeoutError, and the operation goes on; None: until its deadline ends it."""
+        if not self._left or self._progress.until(lambda: not self._left, timeout):
+            return self.result()
+        raise TimeoutError(f"the operation has not ended within {timeout} s")
+
+    def cancel(self) -> None:
+        """Ends it early, with CanceledError if it has not ended meanwhile. A connect goes on."""
+        if self._left and self.id:
+            # It may have completed just now, which says WEFT_ERR_HANDLE.
+            lib.weft_transfer_cancel(self._progress.handle, self.id)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._left:
+            future = self._progress.future_of(self)
+            if future is not None:
+                try:
+                    yield from future.__await__()
+                except asyncio.CancelledError:
+                    self.cancel()
+                    raise
+        return self.result()
+
+    # Called with the lock of Progress.
+
+    def _settle(self, completion: Completion) -> bool:
+        """Takes a completion; whether it was the last."""
+        self.completions.append(completion)
+        self._left -= 1
+        return self._left == 0
+
+    def _fail(self, error: WeftError) -> None:
+        self._left, self._error = 0, error
+
+
+def canceled() -> WeftError:
+    return CanceledError(c.ERR_CANCELED, "the endpoint was closed")

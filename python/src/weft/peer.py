@@ -1,0 +1,62 @@
+"""A remote endpoint."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Optional
+
+from . import c
+from ._buffers import Buffer, Held
+from ._library import fill, lib, nanoseconds
+from .errors import check
+from .memory import RemoteMemory
+from .operation import Completion, Operation
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint
+
+
+def nothing(_: Completion) -> None:
+    """The result of operations that have none."""
+
+
+class Peer:
+    """A remote endpoint, from `Endpoint.connect`, or of a `PeerUp`; until its `PeerDown`."""
+
+    def __init__(self, endpoint: Endpoint, id: int) -> None:
+        self._endpoint = endpoint
+        #: `weft_peer`.
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"<weft.Peer {self.id:#x}>"
+
+    def info(self) -> c.PeerProperties:
+        """What is known of it (texts are bytes)."""
+        properties = c.PeerProperties()
+        check(lib.weft_peer_info(self._endpoint.handle, self.id, properties))
+        return properties
+
+    def import_memory(self, descriptor: bytes) -> RemoteMemory:
+        """Makes memory of this peer usable, by its `Memory.export`. Transfers may be submitted at
+        once; if it is gone they end with `ERR_MEMORY_GONE`."""
+        return RemoteMemory(self, descriptor)
+
+    def send(self, data: Buffer, *, timeout: Optional[float] = None) -> Operation[None]:
+        """Sends a message of up to `weft.c.MESSAGE_MAX` bytes, which is copied; the peer gets a
+        `Message`, in order. Ends when it is in the peer's queue."""
+        with Held(data) as held:
+            args = fill(c.SendArgs, peer=self.id, data=held.address, len=held.length,
+                        timeout_ns=nanoseconds(timeout))
+            return self._endpoint._submit(lib.weft_send, args, nothing)
+
+    def fence(self, *, timeout: Optional[float] = None) -> Operation[None]:
+        """Waits until nothing can land here any more that this peer has posted so far: for memory
+        that is to be used again after its write to it failed."""
+        args = fill(c.FenceArgs, peer=self.id, timeout_ns=nanoseconds(timeout))
+        return self._endpoint._submit(lib.weft_peer_fence, args, nothing)
+
+    def disconnect(self) -> None:
+        """Ends the connection: operations with it end with CanceledError, and a `PeerDown` comes,
+        after which none of its writes lands here."""
+        check(lib.weft_peer_disconnect(self._endpoint.handle, self.id))

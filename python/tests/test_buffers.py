@@ -1,0 +1,136 @@
+"""What can be registered, and for how long it is held."""
+
+import array
+import ctypes
+import gc
+import mmap
+import unittest
+from typing import Any
+
+import weft
+from support import PAGE, Pair, pattern
+
+
+class Tensor:
+    """As torch's, as far as Weft looks."""
+
+    def __init__(self, data: bytes, contiguous: bool = True) -> None:
+        self.memory = ctypes.create_string_buffer(data, len(data))
+        self.contiguous = contiguous
+
+    def data_ptr(self) -> int:
+        return ctypes.addressof(self.memory)
+
+    def numel(self) -> int:
+        return len(self.memory) // 2
+
+    def element_size(self) -> int:
+        return 2
+
+    def is_contiguous(self) -> bool:
+        return self.contiguous
+
+
+class Buffers(Pair):
+    def arrives(self, source: Any, expected: bytes) -> None:
+        target = bytearray(len(expected))
+        local, remote = self.memories(source, target)
+        self.assertEqual(local.lengths, [len(expected)])
+        self.here.write(local, remote).wait(20)
+        self.assertEqual(bytes(target), expected)
+
+    def test_all_that_has_bytes(self) -> None:
+        data = pattern(1)
+        mapped = mmap.mmap(-1, PAGE)
+        mapped[:] = data
+        place = ctypes.create_string_buffer(data, PAGE)
+        shaped = memoryview(data).cast("I", (8, PAGE // 32))
+        for source in (data, bytearray(data), array.array("I", data), mapped, memoryview(data), shaped, place,
+                       Tensor(data), (ctypes.addressof(place), PAGE)):
+            with self.subTest(type(source)):
+                self.arrives(source, data)
+
+    def test_numpy(self) -> None:
+        try:
+            import numpy
+        except ImportError:
+            self.skipTest("no numpy here")
+        source = numpy.arange(1024, dtype=numpy.float32).reshape(4, 256)
+        self.arrives(source, source.tobytes())
+        local, remote = self.memories(source, bytearray(PAGE))
+        pages = numpy.array([3, 1], dtype=numpy.uint32)
+        for indexes in (pages, pages.astype(numpy.int64)):
+            self.here.write_pages(local, remote, int(numpy.int64(64)), 2, here=weft.Side(indexes)).wait(20)
+        with self.assertRaises(ValueError):
+            self.here.register(source[:, ::2])
+        block = numpy.frombuffer(self.here.allocate(PAGE), dtype=numpy.uint64)
+        block[:] = 7
+        self.arrives(block, block.tobytes())
+
+    def test_torch(self) -> None:
+        try:
+            import torch  # type: ignore[import-not-found,unused-ignore]
+        except ImportError:
+            self.skipTest("no torch here")
+        source = torch.arange(2048, dtype=torch.int32).to(torch.bfloat16)
+        self.arrives(source, source.view(torch.uint8).numpy().tobytes())
+        with self.assertRaises(BufferError):
+            self.here.register(source.reshape(4, 512)[:, ::2])
+
+    def test_what_has_no_bytes_or_not_in_one_piece_is_refused(self) -> None:
+        for wrong, error in ((object(), TypeError), (memoryview(bytearray(8))[::2], BufferError), ((1, 2, 3), TypeError),
+                             (Tensor(b"12", contiguous=False), BufferError), ((-1, 5), TypeError)):
+            with self.subTest(wrong), self.assertRaises(error):
+                self.here.register(wrong)
+        with self.assertRaises(weft.UsageError):
+            self.here.register([])
+        with self.assertRaises(weft.UsageError):
+            self.here.register((1, PAGE))
+
+    def test_read_only_memory_cannot_be_written_by_peers(self) -> None:
+        data = bytes(PAGE)
+        with self.assertRaises(BufferError):
+            self.here.register(data, access=weft.Access.REMOTE_WRITE)
+        local, remote = self.memories(bytearray(PAGE), data)
+        with self.assertRaises(weft.PeerError) as caught:
+            self.here.write(local, remote).wait(20)
+        self.assertEqual(caught.exception.status, weft.c.ERR_REMOTE_ACCESS)
+
+    def test_a_buffer_is_held_until_it_is_deregistered(self) -> None:
+        buffer = bytearray(PAGE)
+        with self.here.register([bytearray(5), buffer]):
+            with self.assertRaises(BufferError):
+                buffer.append(1)
+        buffer.append(1)
+        try:
+            self.here.register([buffer, object()])
+        except TypeError:
+            pass
+        buffer.append(1)
+
+    def test_a_buffer_lives_as_long_as_its_registration(self) -> None:
+        target = self.there.register(bytearray(PAGE))
+        remote = self.peer.import_memory(target.export())
+        gc.collect()
+        local = self.here.register(bytearray(pattern(5)))
+        self.here.write(local, remote).wait(20)
+        back = bytearray(PAGE)
+        self.here.read(self.here.register(back), remote).wait(20)
+        self.assertEqual(back, pattern(5))
+
+    def test_a_block_is_freed_with_its_last_view(self) -> None:
+        block = self.here.allocate(PAGE)
+        first = ctypes.addressof(ctypes.c_ubyte.from_buffer(block))
+        self.assertEqual(bytes(block), bytes(PAGE))
+        part = block[8:16]
+        del block
+        gc.collect()
+        part[0] = 1  # still there
+        del part
+        gc.collect()
+        # Freed already: a second time is an error.
+        self.assertEqual(weft.lib.weft_memory_free(self.here.handle, first), weft.c.ERR_INVALID)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,179 @@
+"""Threads, signals, forks, the log, the garbage collector and the interpreter's end."""
+
+import gc
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import warnings
+from typing import List, Tuple
+
+import weft
+from support import PAGE, Pair, next_event, open_endpoint
+
+
+class Errors(Pair):
+    def test_each_category_has_its_class(self) -> None:
+        from weft.errors import error_of
+
+        for name, status in vars(weft.c).items():
+            if name.startswith("ERR_"):
+                error = error_of(status, "why")
+                self.assertEqual((error.status, error.name, error.message), (status, f"WEFT_{name}", "why"))
+                self.assertIsNot(type(error), weft.WeftError)
+        self.assertIsInstance(error_of(weft.c.ERR_PEER_LOST, ""), weft.PeerError)
+        self.assertIsInstance(error_of(weft.c.ERR_NO_LIBFABRIC, ""), weft.MachineError)
+        self.assertIsInstance(error_of(-12345, ""), weft.InternalError)
+        copy = pickle.loads(pickle.dumps(error_of(weft.c.ERR_RANGE, "too far")))
+        self.assertEqual((type(copy), copy.status, copy.message), (weft.UsageError, weft.c.ERR_RANGE, "too far"))
+
+    def test_what_cannot_be_opened_says_why(self) -> None:
+        with self.assertRaisesRegex(weft.UsageError, "nosuchfabric"):
+            weft.Endpoint("nosuchfabric")
+        with self.assertRaises(weft.UsageError):
+            self.here.connect(b"not an address")
+        with self.assertRaises(weft.PeerError):
+            gone = open_endpoint()
+            address = gone.address
+            gone.close()
+            self.here.connect(address, timeout=2).wait(20)
+
+    def test_a_closed_endpoint_says_so(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        operation = self.here.create_counter().expect(1)
+        self.here.close()
+        self.here.close()
+        self.assertTrue(self.here.closed and operation.done)
+        with self.assertRaises(weft.CanceledError):
+            operation.result()
+        self.assertIsInstance(self.here.wait_event(1), weft.PeerDown)
+        with self.assertRaises(weft.ClosedError):
+            self.here.wait_event(1)
+        for call in (lambda: self.here.write(local, remote), lambda: self.here.register(bytearray(8)),
+                     lambda: self.here.address):
+            with self.assertRaises(weft.UsageError):
+                call()
+        remote.release()
+        local.deregister()
+        self.here.poll()
+
+    def test_messages_that_came_before_the_close_are_there_after_it(self) -> None:
+        self.peer.send(b"last words").wait(20)
+        self.there.close()
+        self.assertEqual(next_event(self.there, weft.Message).data, b"last words")
+
+
+class Threads(Pair):
+    def test_others_run_while_one_waits(self) -> None:
+        operation = self.here.create_counter().expect(1, timeout=0.5)
+        thread = threading.Thread(target=lambda: self.assertRaises(weft.TimedOutError, operation.wait))
+        thread.start()
+        began, count = time.monotonic(), 0
+        while time.monotonic() - began < 0.3:
+            count += 1
+        thread.join()
+        self.assertGreater(count, 10_000)
+
+    def test_each_thread_gets_its_own(self) -> None:
+        wrong: List[Tuple[int, int]] = []
+
+        def own(target: int) -> None:
+            for value in range(1, 60):
+                remote.fetch_add(8 * target, 1).wait(20)
+                if remote.fetch_add(8 * target, 0).wait(20) != value:
+                    wrong.append((target, value))
+
+        _, remote = self.memories(bytearray(8), self.there.allocate(64))
+        threads = [threading.Thread(target=own, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        self.assertEqual(wrong, [])
+
+    def test_a_close_wakes_who_waits(self) -> None:
+        counter, caught = self.here.create_counter(), []
+
+        def wait() -> None:
+            try:
+                counter.expect(1).wait()
+            except weft.CanceledError as error:
+                caught.append(error)
+
+        threads = [threading.Thread(target=wait) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        self.here.close()
+        for thread in threads:
+            thread.join(20)
+        self.assertEqual(len(caught), 4)
+
+    def test_ctrl_c_is_heard_in_a_wait(self) -> None:
+        operation = self.here.create_counter().expect(1)
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        began = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            operation.wait(20)
+        self.assertLess(time.monotonic() - began, 5)
+
+    def test_the_log_comes_to_a_logger(self) -> None:
+        with self.assertLogs("weft", logging.DEBUG) as logs:
+            weft.log_to(logging.getLogger("weft"), weft.c.LOG_DEBUG)
+            open_endpoint().close()
+            weft.set_log(None)
+        self.assertTrue(any("weft.endpoint" in line for line in logs.output), logs.output)
+
+
+class Ends(Pair):
+    def test_an_endpoint_that_is_dropped_is_closed(self) -> None:
+        endpoint, buffer = open_endpoint(), bytearray(PAGE)
+        endpoint.register(buffer)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del endpoint
+            gc.collect()
+        self.assertIn(ResourceWarning, [w.category for w in caught])
+        buffer.append(1)
+
+    def test_a_forked_child_gets_an_error_and_ends(self) -> None:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                try:
+                    self.peer.send(b"from a child")
+                except weft.UsageError as error:
+                    status = 0 if error.status == weft.c.ERR_FORKED else 2
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.peer.send(b"from the parent").wait(20)
+
+    def test_the_interpreter_ends_with_all_of_it_open(self) -> None:
+        program = """if True:
+            import logging, weft, support
+            weft.log_to(logging.getLogger("weft"), weft.c.LOG_TRACE)
+            here, there = support.open_endpoint(), support.open_endpoint()
+            peer = here.connect(there.address).wait(20)
+            target = there.allocate(1 << 24)
+            remote = peer.import_memory(there.register(target).export())
+            local = here.register(bytearray(1 << 24))
+            pending = [here.write(local, remote) for _ in range(50)]
+            counted = here.create_counter().expect(1)
+        """
+        # It finds what this process has found.
+        ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               env=dict(os.environ, PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path))),
+                               timeout=60)
+        self.assertEqual((ended.returncode, ended.stdout), (0, b""))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,169 @@
+"""Every kind of operation, its result and its bytes."""
+
+import array
+import unittest
+
+import weft
+from support import PAGE, Pair, next_event, open_endpoint, pattern
+
+
+class Ranges(Pair):
+    def test_a_write_and_a_read_move_the_bytes(self) -> None:
+        source, target = bytearray(pattern(1)), bytearray(2 * PAGE)
+        local, remote = self.memories(source, target)
+        done = self.here.write(local, remote, remote_offset=PAGE).wait(20)
+        self.assertEqual((done.bytes, done.status), (PAGE, 0))
+        self.assertLessEqual(done.submit_ns, done.done_ns)
+        self.assertEqual(target[PAGE:], source)
+        target[:4] = b"back"
+        self.here.read(local, remote, 4, local_offset=8).wait(20)
+        self.assertEqual(source[8:12], b"back")
+
+    def test_a_notification_comes_with_its_value_and_data(self) -> None:
+        local, remote = self.memories(pattern(2), bytearray(PAGE))
+        self.here.write(local, remote, 0, notify=2**64 - 1, notify_data=b"x" * 256).wait(20)
+        event = next_event(self.there, weft.Notification)
+        self.assertEqual((event.value, event.data), (2**64 - 1, b"x" * 256))
+
+    def test_a_write_outside_raises_what_is_wrong(self) -> None:
+        local, remote = self.memories(pattern(2), bytearray(PAGE))
+        with self.assertRaises(weft.UsageError) as caught:
+            self.here.write(local, remote, PAGE + 1)
+        self.assertEqual((caught.exception.status, caught.exception.name), (weft.c.ERR_RANGE, "WEFT_ERR_RANGE"))
+        self.assertIn("4097 bytes", caught.exception.message)
+
+    def test_numbers_that_c_would_cut_off_are_refused(self) -> None:
+        local, remote = self.memories(pattern(2), bytearray(PAGE))
+        for wrong in (dict(length=-1), dict(length=2**64), dict(local_range=2**32), dict(notify=-1),
+                      dict(timeout=-0.1), dict(timeout=1e9)):
+            with self.subTest(wrong), self.assertRaises(ValueError):
+                self.here.write(local, remote, **wrong)
+
+    def test_a_read_into_a_read_only_buffer_is_refused(self) -> None:
+        local, remote = self.memories(bytes(PAGE), bytearray(PAGE))
+        with self.assertRaises(BufferError):
+            self.here.read(local, remote)
+
+
+class Pages(Pair):
+    def test_pages_of_layers_go_where_they_should(self) -> None:
+        layers = [bytearray(b"".join(pattern(10 * layer + i, 64) for i in range(8))) for layer in range(3)]
+        target = [bytearray(8 * 128) for _ in range(3)]
+        local, remote = self.memories(layers, target)
+        for there in ([7, 0, 3], array.array("I", [7, 0, 3])):
+            self.here.write_pages(
+                local, remote, 64, 3, layers=3, here=weft.Side([1, 2, 5], range_step=1),
+                there=weft.Side(there, page_stride=128, offset=32, range_step=1)).wait(20)
+            for layer in range(3):
+                for i, j in zip([1, 2, 5], [7, 0, 3]):
+                    at = 32 + 128 * j
+                    self.assertEqual(target[layer][at:at + 64], pattern(10 * layer + i, 64))
+        self.here.read_pages(local, remote, 64, 1, here=weft.Side([0]),
+                             there=weft.Side([7], page_stride=128, offset=32)).wait(20)
+        self.assertEqual(layers[0][:64], pattern(1, 64))
+
+    def test_page_indexes_are_checked(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        with self.assertRaisesRegex(ValueError, "2 local pages"):
+            self.here.write_pages(local, remote, 64, 3, here=weft.Side([1, 2]))
+        for wrong in ([-1], [2**32]):
+            with self.assertRaisesRegex(ValueError, "the remote pages"):
+                self.here.write_pages(local, remote, 64, 1, there=weft.Side(wrong))
+        with self.assertRaises(weft.UsageError):
+            self.here.write_pages(local, remote, 64, 1, there=weft.Side([2**32 - 1]))
+
+    def test_kept_pages_are_written_again_and_counted(self) -> None:
+        source, target = bytearray(pattern(3)), bytearray(PAGE)
+        local, remote = self.memories(source, target)
+        with self.there.create_counter() as counter, \
+                self.here.keep_pages(local, remote, 1024, 4, count_pages=True) as kept:
+            for round_ in (1, 2):
+                source[:] = pattern(round_)
+                kept.write(counter=counter.id, count_pages=True).wait(20)
+                counter.expect(4 * round_).wait(20)
+                self.assertEqual((counter.value, target), (4 * round_, source))
+            with self.assertRaises(weft.RetryError):
+                remote.release()
+        remote.release()
+
+    def test_a_counter_in_place_of_its_id_is_refused(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        with self.assertRaises(TypeError):
+            self.here.write(local, remote, counter=self.there.create_counter())
+
+
+class Lists(Pair):
+    def test_a_list_goes_to_several_peers(self) -> None:
+        third = open_endpoint()
+        self.addCleanup(third.close)
+        other = self.here.connect(third.address).wait(20)
+        source, targets = pattern(4), [bytearray(PAGE), bytearray(PAGE)]
+        local, remote = self.memories(source, targets[0])
+        far = other.import_memory(third.register(targets[1]).export())
+        entries = [weft.Entry(local, remote, 100), weft.Entry(local, far, 50, local_offset=7),
+                   weft.Entry(peer=other)]
+        operation = self.here.write_list(entries, each_peer=True, notify=5)
+        operation.wait(20)
+        self.assertEqual({done.peer: done.bytes for done in operation.completions},
+                         {self.peer.id: 100, other.id: 50})
+        self.assertEqual((targets[0][:100], targets[1][:50]), (source[:100], source[7:57]))
+        for endpoint in (self.there, third):
+            self.assertEqual(next_event(endpoint, weft.Notification).value, 5)
+        self.assertEqual(self.here.write_list(entries).wait(20).bytes, 150)
+        with self.here.keep_list(entries) as kept:
+            again = kept.write(each_peer=True)
+            again.wait(20)
+            self.assertEqual(len(again.completions), 2)
+
+    def test_an_entry_outside_is_named(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        with self.assertRaisesRegex(weft.UsageError, "entry 1"):
+            self.here.write_list([weft.Entry(local, remote, 1), weft.Entry(local, remote, PAGE + 1)])
+
+
+class Small(Pair):
+    def test_messages_come_in_order(self) -> None:
+        sent = [pattern(i, i * 97) for i in range(30)]
+        operations = [self.peer.send(data) for data in sent]
+        got = [next_event(self.there, weft.Message) for _ in sent]
+        self.assertEqual([message.data for message in got], sent)
+        for operation in operations:
+            operation.wait(20)
+        got[0].peer.send(memoryview(b"answer")).wait(20)
+        self.assertEqual(next_event(self.here, weft.Message).data, b"answer")
+
+    def test_atomics_tell_what_was_there(self) -> None:
+        word = self.there.allocate(8)
+        _, remote = self.memories(bytearray(8), word)
+        self.assertEqual([remote.fetch_add(0, 5).wait(20) for _ in range(3)], [0, 5, 10])
+        self.assertEqual(remote.compare_swap(0, 15, 2**64 - 1).wait(20), 15)
+        self.assertEqual(bytes(word), b"\xff" * 8)
+
+    def test_a_fence_ends(self) -> None:
+        self.assertIsNone(self.peer.fence().wait(20))
+
+    def test_a_wait_for_counters_that_nobody_raises_is_late_and_can_be_canceled(self) -> None:
+        counter = self.here.create_counter()
+        with self.assertRaises(weft.TimedOutError) as caught:
+            counter.expect(1, timeout=0.05).wait(20)
+        self.assertIsInstance(caught.exception, TimeoutError)
+        operation = counter.expect(1)
+        with self.assertRaises(TimeoutError):
+            operation.wait(0.05)
+        operation.cancel()
+        with self.assertRaises(weft.CanceledError):
+            operation.wait(20)
+
+    def test_statistics_and_descriptions(self) -> None:
+        self.peer.send(b"hello").wait(20)
+        self.assertEqual(self.here.statistics().messages_sent, 1)
+        self.assertEqual(self.here.info().peers, 1)
+        self.assertGreater(sum(self.here.rail_statistics(i).frames_sent for i in range(self.here.info().rails)), 0)
+        self.assertTrue(self.here.rail_info(0).fabric)
+        self.assertEqual(self.peer.info().up, 1)
+        self.assertTrue(self.peer.info().fabric)
+        self.assertEqual(weft.topology()["format"], 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

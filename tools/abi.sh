@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Keeps the ABI: docs/abi.md says what may change.
+#     tools/abi.sh check LIBRARY_FOLDER    compares with what is kept in ffi-tests/abi, and runs the first program
+#     tools/abi.sh write                   keeps what include/weft.h says now: until 0.1 is released, or for additions
+#
+# WEFT_OLD_LIBRARIES: files, separated by colons, or tags of git (which are built into target/old): they talk to the
+# newest library in both roles. Without it, those of ffi-tests/abi/*.so, which a release leaves there.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+kept=ffi-tests/abi
+out=target/abi
+mkdir -p "$out"
+passed=0 failed=0 skipped=0
+
+settle() { # name, 0 or not
+    if [ "$2" = 0 ]; then
+        passed=$((passed + 1)) && echo "ok      $1"
+    else
+        failed=$((failed + 1)) && echo "FAILED  $1"
+    fi
+}
+
+skip() { skipped=$((skipped + 1)) && echo "skipped $1: $2"; }
+
+# A library that has the functions of a header and does nothing. What Rust writes about types is not understood by
+# abidw; that libweft.so has the same functions, and structs of the same layout, is what ffi-tests/run and
+# src/capi/layout.rs see to.
+stub() { # header, library
+    # Each declaration of a function, on a line of its own, gets a body.
+    { echo "#include \"$(realpath "$1")\""
+        gcc -E -P "$1" | tr '\n' ' ' | sed 's/;/;\n/g' | grep -E '^ *(__attribute__.*)?[a-z].* \**weft_[a-z0-9_]+\(.*\);$' |
+            grep -v typedef | sed 's/__attribute__((warn_unused_result))//; s/;$/ { __builtin_trap(); }/'
+    } >"$2.c"
+    gcc -std=c11 -g -shared -fPIC -Wl,-soname,libweft.so.0 "$2.c" -o "$2"
+}
+
+described() { # header, file: its ABI, as XML
+    stub "$1" "$out/stub.so" &&
+        abidw --no-show-locs --no-corpus-path --no-comp-dir-path --load-all-types --type-id-style hash --out-file "$2" "$out/stub.so"
+}
+
+# Nothing changed, nothing missing; more is fine. abidiff takes a field of another type for growth, if the struct
+# grows by it, which the layout does not.
+compatible() { # header
+    mkdir -p "$out/as"
+    cmp -s "$1" "$out/as/weft.h" || cp "$1" "$out/as/weft.h"
+    g++ -std=c++17 -fsyntax-only -I"$out/as" ffi-tests/layout.cpp || return 1
+    described "$1" "$out/now.abi" || return 1
+    abidiff --no-added-syms --suppressions "$kept/growth.ini" "$kept/weft-0.1.abi" "$out/now.abi"
+}
+
+# The comparison itself finds what it should.
+notices() { # name, whether it is compatible, sed's script that changes the header
+    local status=0
+    sed -E "$3" include/weft.h >"$out/changed.h"
+    cmp -s include/weft.h "$out/changed.h" && echo "$3 changes nothing" && settle "$1" 1 && return
+    compatible "$out/changed.h" >"$out/changed.log" 2>&1 || status=1
+    [ "$status" = "$2" ]
+    local as_expected=$?
+    [ "$as_expected" = 0 ] || cat "$out/changed.log"
+    settle "$1" "$as_expected"
+}
+
+compare() {
+    if ! command -v abidiff >/dev/null; then
+        skip "the ABI is the kept one" "there is no abidiff (abigail-tools)"
+        return
+    fi
+    local status=0
+    compatible include/weft.h || status=1
+    settle "the ABI is the kept one, or more" $status
+    notices "a function more is fine" 0 's/^(WEFT_API uint32_t weft_version\(void\);)/\1 WEFT_API int weft_more(void);/'
+    notices "a function less is not" 1 's/^WEFT_API uint32_t weft_version\(void\);//'
+    notices "nor one with other parameters" 1 's/^WEFT_API uint32_t weft_version\(void\);/WEFT_API uint32_t weft_version(int);/'
+    notices "a field more at the end of a sized struct is fine" 0 's/^(\} weft_connect_args;)/uint64_t more; \1/'
+    notices "one in the middle is not" 1 '/^typedef struct weft_connect_args/,/^\}/ s/^    (uint32_t flags;)/uint64_t more; \1/'
+    notices "nor a field that becomes longer" 1 '/^typedef struct weft_connect_args/,/^\}/ s/uint32_t flags;/uint64_t flags;/'
+    notices "nor a field of another type" 1 '/^typedef struct weft_connect_args/,/^\}/ s/uint32_t flags;/int32_t flags;/'
+    notices "nor a completion that grows" 1 's/^(\} weft_completion;)/uint64_t more; \1/'
+}
+
+first() { # target's library, writer's library
+    local dirs=() i=0 library
+    for library in "$1" "$2"; do
+        dirs+=("$out/role$((i++))")
+        mkdir -p "${dirs[-1]}"
+        ln -sf "$library" "${dirs[-1]}/libweft.so.0"
+    done
+    LD_LIBRARY_PATH=${dirs[0]} timeout 60 "$out/first" target | LD_LIBRARY_PATH=${dirs[1]} timeout 60 "$out/first" writer
+    [[ "${PIPESTATUS[*]}" == "0 0" ]]
+}
+
+over() { # what, target's library, writer's library
+    local fabric status
+    for fabric in host tcp; do
+        status=0
+        WEFT_TEST_FABRIC=$fabric first "$2" "$3" >"$out/first.log" 2>&1 || status=1
+        [ "$status" = 0 ] || cat "$out/first.log"
+        settle "$1 over $fabric" $status
+    done
+}
+
+# A file that is named, or the library of a tag, built once.
+library_of() {
+    [ -f "$1" ] && realpath "$1" && return
+    local tree=target/old/$1
+    if [ ! -f "$tree/target/release/libweft.so" ]; then
+        mkdir -p "$tree" && git archive "$1" | tar -x -C "$tree" || return 1
+        (cd "$tree" && CARGO_TARGET_DIR=target "${CARGO:-cargo}" build --release --locked -p weft) >&2 || return 1
+    fi
+    realpath "$tree/target/release/libweft.so"
+}
+
+programs() {
+    local newest=$1 status=0 name old olds=()
+    mkdir -p "$out/include"
+    cp "$kept/weft-0.1.h" "$out/include/weft.h"
+    gcc -std=c11 -O1 -g -Wall -Wextra -Wpedantic -Werror -I"$out/include" "$kept/first.c" "$newest" -o "$out/first" || status=1
+    settle "the first program is built with the first header" $status
+    over "the first program runs with the newest library," "$newest" "$newest"
+    IFS=: read -ra olds <<<"${WEFT_OLD_LIBRARIES:-$(shopt -s nullglob; printf '%s:' "$kept"/*.so)}"
+    if [ -z "${olds[*]:-}" ]; then
+        skip "older libraries talk to the newest" "none is kept before the first release (WEFT_OLD_LIBRARIES=FILE or TAG)"
+    fi
+    for name in ${olds[@]+"${olds[@]}"}; do
+        [ -n "$name" ] || continue
+        if old=$(library_of "$name"); then
+            over "$name takes what the newest writes" "$old" "$newest"
+            over "the newest takes what $name writes" "$newest" "$old"
+        else
+            settle "$name can be built" 1
+        fi
+    done
+}
+
+case ${1:-} in
+    write)
+        cp include/weft.h "$kept/weft-0.1.h"
+        described include/weft.h "$kept/weft-0.1.abi" && tools/layout.py write
+        ;;
+    check)
+        compare
+        programs "$(realpath "${2:?where is libweft.so?}")/libweft.so"
+        echo "$passed passed, $failed failed, $skipped skipped"
+        [ "$failed" = 0 ]
+        ;;
+    *)
+        echo "tools/abi.sh check LIBRARY_FOLDER | write" >&2
+        exit 2
+        ;;
+esac

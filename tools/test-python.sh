@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# The Python package: its tests with the library that was built, its types, its wheel and its example.
+#     tools/test-python.sh LIBRARY_FOLDER
+# What pip brings goes into target/python; without a registry what needs it is left out, with a line.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+library=$(realpath "${1:?where is libweft.so?}")/libweft.so
+venv=$PWD/target/python
+log=$(mktemp)
+trap 'rm -f "$log" "$log.py"' EXIT
+passed=0 failed=0 skipped=0
+export PYTHONDONTWRITEBYTECODE=1 MYPYPATH=$PWD/python/src
+
+# check NAME COMMAND...: its output is shown if it fails.
+check() {
+    local name=$1
+    shift
+    if "$@" >"$log" 2>&1 </dev/null; then
+        passed=$((passed + 1)) && echo "ok      $name"
+    else
+        failed=$((failed + 1)) && echo "FAILED  $name" && sed 's/^/    | /' "$log" | tail -n 60
+    fi
+}
+
+skip() { skipped=$((skipped + 1)) && echo "skipped $1: $2"; }
+
+# from_source COMMAND...: with the package as it lies here.
+from_source() { WEFT_LIBRARY=$library PYTHONPATH=$PWD/python/src "$@"; }
+suite() { timeout 200 "$1" -W error::ResourceWarning -m unittest discover -s python/tests; }
+
+example() {
+    local python=$1 port pids=() status=0
+    port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    export STORE=127.0.0.1:$port
+    "$python" python/examples/kv_cache.py store & pids+=($!)
+    "$python" python/examples/kv_cache.py prefill & pids+=($!)
+    timeout 60 "$python" python/examples/kv_cache.py decode || status=1
+    wait "${pids[1]}" || status=1
+    kill "${pids[0]}"
+    return $status
+}
+
+readme() {
+    awk '/^```python$/ { on = 1; next } /^```$/ { on = 0 } on' python/README.md >"$log.py"
+    timeout 60 "$1" "$log.py" | grep -F 'Hello from the other endpoint.'
+}
+
+wheel() {
+    rm -rf target/wheel
+    WEFT_LIBRARY=$library timeout 200 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w target/wheel ./python &&
+        timeout 200 "$venv/bin/pip" install -q --force-reinstall --no-deps target/wheel/weft-*.whl
+}
+
+# The tag in its name is the one that auditwheel finds to be true.
+tag_is_true() {
+    local name
+    name=$(basename target/wheel/weft-*.whl .whl)
+    "$venv/bin/auditwheel" show target/wheel/weft-*.whl | tee /dev/stderr | tr '\n' ' ' |
+        grep -qF "platform tag: \"${name##*-}\""
+}
+
+installed_alone() {
+    (cd / && env -u WEFT_LIBRARY -u PYTHONPATH "$venv/bin/python" -c \
+        'import weft; assert "site-packages" in weft.lib._name, weft.lib; print(weft.library_version())')
+}
+
+for fabric in host tcp; do
+    export WEFT_TEST_FABRIC=$fabric
+    check "Python: the package's tests over $fabric" from_source suite python3
+done
+unset WEFT_TEST_FABRIC
+for minor in 9 10 12 13 14; do
+    python=python3.$minor
+    "$python" -c 'import ctypes' 2>/dev/null || continue
+    check "Python: the package's tests with $python" from_source suite "$python"
+done
+check "Python: the example" from_source example python3
+check "Python: README" from_source readme python3
+
+if { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } >"$log" 2>&1 &&
+    { "$venv/bin/python" -c 'import mypy, numpy, auditwheel, hatchling, elftools' 2>/dev/null ||
+        timeout 300 "$venv/bin/pip" install -q mypy numpy auditwheel hatchling pyelftools; } >"$log" 2>&1; then
+    check "Python: types" timeout 200 "$venv/bin/mypy" --strict python/src/weft python/tests python/hatch_build.py python/examples
+    check "Python: a wheel is built and installed" wheel
+    check "Python: its tag is true" tag_is_true
+    check "Python: the wheel brings its library" installed_alone
+    check "Python: the tests with the wheel, and numpy" suite "$venv/bin/python"
+else
+    skip "Python: types and the wheel" "pip cannot install mypy, numpy, auditwheel and hatchling ($(tail -n 1 "$log"))"
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
