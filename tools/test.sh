@@ -41,6 +41,7 @@ stage "CMake, pkg-config, dist" ffi-tests/package/run
 stage "Random fill" tools/test-random-fill.sh "$fill"
 stage "Lab" tools/test-lab.sh "$fill"
 stage "Examples and README" tools/test-examples.sh
+stage "Documents" tools/test-docs.py
 
 printf '\n'
 printf '%s\n' "${summary[@]}"
