@@ -11,8 +11,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SKIPPED = {".git", "target", "vendor", "node_modules", "corpus"}
 # What documents name and other branches bring: goes when it is there.
 COMING = {
-    "docs/abi.md", "python/README.md", "tools/abi.sh", "tools/test-python.sh", "make abi", "make chaos", "make sanitize",
-    "weft_memory_info", "liveness_ns", "WEFT_LIVENESS_OFF", "WEFT_DEVICES", "WEFT_LIBRARY",
+    "docs/abi.md", "python/README.md", "tools/abi.sh", "make abi", "make chaos", "make sanitize", "make miri", "make gpu-test",
+    "make test-distros", "src/peer/liveness.rs", "src/memory/device.rs", "src/memory/cuda", "staging.rs",
+    "weft_memory_info", "WEFT_LIVENESS_OFF", "WEFT_DEVICES", "WEFT_LIBRARY",
 }
 MADE_UP = {"weft_peer_ping"}
 
