@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SKIPPED = {".git", "target", "vendor", "node_modules", "corpus"}
+SKIPPED = {"target", "vendor", "corpus"}
 # What documents name and other branches bring: goes when it is there.
 COMING = {
     "docs/abi.md", "python/README.md", "tools/abi.sh", "make abi", "make chaos", "make sanitize", "make miri", "make gpu-test",
@@ -35,7 +35,7 @@ BODY
 
 def files():
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = sorted(f for f in folders if f not in SKIPPED)
+        folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.startswith("."))
         for name in sorted(names):
             yield os.path.relpath(os.path.join(folder, name), ROOT)
 
