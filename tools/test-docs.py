@@ -104,6 +104,41 @@ def variables():
         yield from re.findall(r'env::var(?:_os)?\("(\w+)"', text)
 
 
+def fields_table():
+    """Cells of the table of fields, by field."""
+    page = DOCUMENTS["docs/tuning.md"]
+    table = page.partition("## Fields of `weft_endpoint_config`")[2].partition("\n## ")[0]
+    for cells in re.findall(r"^\| (`[^|]*) \|([^|]*)\|([^|]*)\|", table, re.M):
+        for field in re.findall(r"`(\w+)`", cells[0]):
+            yield field, (cells[1].strip(), cells[2].strip())
+
+
+UNITS = {"ns": 1, "s": 10**9, "h": 3600 * 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def number(text):
+    found = re.match(r"([\d,]*\d) ?(\w*)", text)
+    return int(found[1].replace(",", "")) * UNITS.get(found[2], 1) if found else None
+
+
+def ranges():
+    """Least, most and default of fields, as src has them, beside those of the table."""
+    rows = dict(fields_table())
+    constants = {"SECOND_NS": 10**9, "DAY_NS": 24 * 3600 * 10**9}
+    defaults = read("src/endpoint/mod.rs").partition("impl Default for EndpointConfig")[2]
+    bounds = re.findall(r'within\(\s*"(\w+)",[^,]+,([^,]+),([^,]+),([^,]+?),?\s*\)\?', read("src/capi/config.rs"))
+    for field, low, high, default in bounds:
+        here, there = rows.get(field, ("", ""))
+        if named := re.match(r"\s*d\.(\w+)", default):
+            default = re.search(rf"^ *{named[1]}: (.*),$", defaults, re.M)[1]
+        low, high, default = (eval(text.strip(), constants) for text in (low, high, default))  # pylint: disable=eval-used
+        said = [number(part) for part in there.split(" to ")]
+        if said != [low, high] or default not in (0, number(here)):
+            yield f"{field}: {low} to {high}, default {default}; docs/tuning.md has \"{there}\" and \"{here}\""
+    if len(bounds) < 10:
+        yield "src/capi/config.rs was not understood"
+
+
 def settings():
     page = DOCUMENTS["docs/tuning.md"]
     for variable in sorted(set(variables())):
@@ -111,8 +146,7 @@ def settings():
             yield f"{variable}: read by the library, not in docs/tuning.md"
     fields = HEADER.partition("typedef struct weft_endpoint_config {")[2].partition("} weft_endpoint_config;")[0]
     fields = re.findall(r"(\w+);$", re.sub(r"/\*.*?\*/", "", fields, flags=re.S), re.M)
-    table = page.partition("## Fields of `weft_endpoint_config`")[2].partition("\n## ")[0]
-    rows = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.M))))
+    rows = dict(fields_table())
     for field in fields:
         if field not in rows:
             yield f"{field} of weft_endpoint_config: not in docs/tuning.md"
@@ -203,6 +237,7 @@ CHECKS = {
     "links lead somewhere": links,
     "docs/troubleshooting.md has every status": statuses,
     "docs/tuning.md has every field and variable": settings,
+    "ranges and defaults are those of the code": ranges,
     "functions and constants are in the headers": names,
     "commands exist": commands,
     "files exist, and ARCHITECTURE.md has every floor": paths,
