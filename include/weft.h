@@ -1624,11 +1624,14 @@ typedef struct weft_pages_args {
  *
  * A `len` of 0 still needs both memories; entries of lists do not.
  *
- * After any other status, bytes may have arrived, and what the NIC had in
- * flight may still be read from local memory (by a read: written to it) and
- * arrive, until `weft_memory_deregister` has returned `WEFT_OK` here, or the
- * target has polled PEER_DOWN of this peer. (A later version will cut such
- * operations off.)
+ * After any other status, bytes may have arrived, and may still, until the target
+ * has a `weft_peer_fence` of this peer, has polled its PEER_DOWN or has
+ * deregistered the memory. The local memory is left alone: such a completion waits
+ * until the NICs have given back what they had. Only where one does not within
+ * 160 ms, and its lane cannot be closed alone, does the completion come all the
+ * same: then local memory may still be read (by a read: written to) until
+ * PEER_DOWN of the peer or until `weft_memory_deregister` has returned `WEFT_OK`
+ * here. See docs/failures.md.
  *
  * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
  * after the call.

@@ -43,6 +43,7 @@ stage "Python package" tools/test-python.sh "$library"
 stage "Random fill" tools/test-random-fill.sh "$fill"
 stage "Lab" tools/test-lab.sh "$fill"
 stage "Examples and README" tools/test-examples.sh
+stage "Documents" tools/test-docs.py
 
 printf '\n'
 printf '%s\n' "${summary[@]}"

@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""What the documents say is there: links, names, commands, files; and nothing that a user meets is left out of them."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SKIPPED = {"target", "vendor", "corpus"}
+# What documents name and other branches bring: goes when it is there.
+COMING = {
+    "docs/abi.md", "python/README.md", "tools/abi.sh", "make abi", "make chaos", "make sanitize", "make miri", "make gpu-test",
+    "make test-distros", "src/peer/liveness.rs", "src/memory/device.rs", "src/memory/cuda", "staging.rs",
+    "ffi-tests/chaos",
+    "weft_memory_info", "WEFT_LIVENESS_OFF", "WEFT_DEVICES", "WEFT_LIBRARY",
+}
+MADE_UP = {"weft_peer_ping", "ffi-tests/abi/libweft-0.1.so"}
+
+# The C of getting-started.md is the body of a function that has these.
+PRELUDE = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <weft.h>
+#define CHECK(call) do { if ((call) < 0) { fprintf(stderr, "%s\\n", weft_last_error()); exit(1); } } while (0)
+void finish(void *, weft_status);
+void use_pages(uint64_t);
+void forget(weft_peer);
+void snippets(void *bytes, uint64_t len, uint32_t *mine, uint32_t *yours, void *request);
+void snippets(void *bytes, uint64_t len, uint32_t *mine, uint32_t *yours, void *request) {
+BODY
+}
+"""
+
+
+def files():
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.startswith("."))
+        for name in sorted(names):
+            yield os.path.relpath(os.path.join(folder, name), ROOT)
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+FILES = set(files())
+DOCUMENTS = {path: read(path) for path in sorted(FILES) if path.endswith(".md")}
+HEADER = read("include/weft.h")
+
+
+def without_code(text):
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def slugs(text):
+    """The anchors of a document's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    headings = re.findall(r"^#+ +(.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links():
+    for path, text in DOCUMENTS.items():
+        for link in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            to, _, anchor = link.partition("#")
+            to = os.path.normpath(os.path.join(os.path.dirname(path), to)) if to else path
+            if to in COMING and to not in FILES:
+                continue
+            if not os.path.exists(os.path.join(ROOT, to)):
+                yield f"{path}: {link}: no such file"
+            elif anchor and to in DOCUMENTS and anchor not in slugs(DOCUMENTS[to]):
+                yield f"{path}: {link}: no such heading"
+
+
+def statuses():
+    ours = set(re.findall(r"^#define (WEFT_ERR_\w+) ", HEADER, re.M))
+    page = DOCUMENTS["docs/troubleshooting.md"]
+    chapters = dict(re.findall(r"^### (WEFT_ERR_\w+)\n(.*?)(?=^#|\Z)", page, re.M | re.S))
+    for status in sorted(ours ^ set(chapters)):
+        yield f"{status}: " + ("not in docs/troubleshooting.md" if status in ours else "not in weft.h")
+    for status, text in chapters.items():
+        if "**What happened.**" not in text or not re.search(r"\*\*(Look at|Do)\.\*\*", text):
+            yield f"{status}: says not what happened, or not what to look at or do"
+
+
+def rust(*folders):
+    """Of the library, without its tests."""
+    for path in sorted(FILES):
+        if path.endswith(".rs") and path.startswith(folders) and "tests" not in path:
+            yield path, read(path)
+
+
+def variables():
+    """Those of the environment that the library reads."""
+    defined = set(re.findall(r"^#define (WEFT_\w+)", HEADER, re.M)) | {"WEFT_ERR_UNKNOWN"}
+    for _, text in rust("src/", "libfabric-sys/src/"):
+        text = text.split("#[cfg(test)]\nmod tests {")[0]
+        yield from set(re.findall(r'"(WEFT_[A-Z0-9_]+)"', text)) - defined
+        yield from re.findall(r'env::var(?:_os)?\("(\w+)"', text)
+
+
+def fields_table():
+    """Cells of the table of fields, by field."""
+    page = DOCUMENTS["docs/tuning.md"]
+    table = page.partition("## Fields of `weft_endpoint_config`")[2].partition("\n## ")[0]
+    for cells in re.findall(r"^\| (`[^|]*) \|([^|]*)\|([^|]*)\|", table, re.M):
+        for field in re.findall(r"`(\w+)`", cells[0]):
+            yield field, (cells[1].strip(), cells[2].strip())
+
+
+UNITS = {"ns": 1, "s": 10**9, "h": 3600 * 10**9, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def number(text):
+    found = re.match(r"([\d,]*\d) ?(\w*)", text)
+    return int(found[1].replace(",", "")) * UNITS.get(found[2], 1) if found else None
+
+
+def ranges():
+    """Least, most and default of fields, as src has them, beside those of the table."""
+    rows = dict(fields_table())
+    constants = {"SECOND_NS": 10**9, "DAY_NS": 24 * 3600 * 10**9}
+    defaults = read("src/endpoint/mod.rs").partition("impl Default for EndpointConfig")[2]
+    bounds = re.findall(r'within\(\s*"(\w+)",[^,]+,([^,]+),([^,]+),([^,]+?),?\s*\)\?', read("src/capi/config.rs"))
+    for field, low, high, default in bounds:
+        here, there = rows.get(field, ("", ""))
+        if named := re.match(r"\s*d\.(\w+)", default):
+            default = re.search(rf"^ *{named[1]}: (.*),$", defaults, re.M)[1]
+        low, high, default = (eval(text.strip(), constants) for text in (low, high, default))  # pylint: disable=eval-used
+        said = [number(part) for part in there.split(" to ")]
+        if said != [low, high] or default not in (0, number(here)):
+            yield f"{field}: {low} to {high}, default {default}; docs/tuning.md has \"{there}\" and \"{here}\""
+    if len(bounds) < 10:
+        yield "src/capi/config.rs was not understood"
+
+
+def settings():
+    page = DOCUMENTS["docs/tuning.md"]
+    for variable in sorted(set(variables())):
+        if f"| `{variable}` |" not in page:
+            yield f"{variable}: read by the library, not in docs/tuning.md"
+    fields = HEADER.partition("typedef struct weft_endpoint_config {")[2].partition("} weft_endpoint_config;")[0]
+    fields = re.findall(r"(\w+);$", re.sub(r"/\*.*?\*/", "", fields, flags=re.S), re.M)
+    rows = dict(fields_table())
+    for field in fields:
+        if field not in rows:
+            yield f"{field} of weft_endpoint_config: not in docs/tuning.md"
+    if len(fields) < 19:
+        yield "weft_endpoint_config was not understood"
+
+
+def names():
+    """weft_* of the headers; WEFT_* of anything that is no document."""
+    code = HEADER + read("include/weft.hpp")
+    others = "".join(read(path) for path in FILES if re.match(
+        r"(include|src|libfabric-sys|cmake|tools|ffi-tests|weft-bench|python)/|Makefile|CMakeLists|build\.rs", path)
+        and not path.endswith((".md", ".svg")) and path != "tools/test-docs.py")
+    known = set(re.findall(r"\bweft_\w+", code)) | set(re.findall(r"\bWEFT_\w+", code + others)) | COMING | MADE_UP
+    for path, text in DOCUMENTS.items():
+        for name, star in sorted(set(re.findall(r"(?<![\w/.-])(weft_\w+|WEFT_[A-Z]\w*)(\*?)", text))):
+            if star:
+                if not any(other.startswith(name) for other in known):
+                    yield f"{path}: {name}*: there is none"
+            elif name not in known:
+                yield f"{path}: {name}: there is none"
+
+
+def code_of(text):
+    """Lines of blocks, and what stands between backticks."""
+    for block in re.findall(r"^```(?:sh)?\n(.*?)^```$", text, re.M | re.S):
+        yield from block.splitlines()
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    yield from re.findall(r"^    +(\S.*)$", text, re.M)
+    yield from re.findall(r"`([^`\n]+)`", text)
+
+
+def commands():
+    targets = set(re.findall(r"^([a-z0-9-]+):", read("Makefile"), re.M))
+    bench = "".join(read(path) for path in FILES if path.startswith("weft-bench/src/commands/"))
+    known = {word.lower() for word in re.findall(r"^    (\w+)\(\w+::\w*Args\)", bench, re.M)}
+    for path, text in DOCUMENTS.items():
+        for line in code_of(text):
+            line = line.split(" #")[0]
+            for target in re.findall(r"(?:^|&& )(?:\w+=\S+ )*make ([a-z0-9-]+)", line):
+                if target not in targets and f"make {target}" not in COMING:
+                    yield f"{path}: make {target}: no such target"
+            for found in re.finditer(r"(?:^|/|&& )weft-bench ([a-z]+)([^|&]*)", line):
+                if found[1] not in known:
+                    yield f"{path}: weft-bench {found[1]}: no such command"
+                for option in re.findall(r"--([a-z-]+)", found[2]):
+                    if not re.search(rf"^    {option.replace('-', '_')}: ", bench, re.M):
+                        yield f"{path}: weft-bench {found[1]} --{option}: no such option"
+            for program in re.findall(r"target/examples-c/(\w+)", line):
+                if not {f"examples-c/{program}.c", f"examples-c/{program}.cpp"} & FILES:
+                    yield f"{path}: {program}: no such example"
+
+
+def paths():
+    """Files and folders that are named in backticks or commands."""
+    tails = {path[at:] for path in FILES for at in [0] + [i + 1 for i, c in enumerate(path) if c == "/"]}
+    folders = {os.path.dirname(path)[:end] for path in FILES for end in range(len(path)) if path[end:end + 1] == "/"}
+    for path, text in DOCUMENTS.items():
+        for line in code_of(text):
+            for word in re.findall(r"(?<![\w/.*-])[\w.-]+(?:/[\w.-]+)*(?![\w*/.-])", line):
+                word = word.rstrip(".")
+                if word in COMING | MADE_UP:
+                    continue
+                if re.match(r"(src|tools|ffi-tests|examples-c|libfabric-sys|cmake)/", word):
+                    if word not in FILES and word.rstrip("/") not in folders and f"{word}.c" not in FILES:
+                        yield f"{path}: {word}: there is none"
+                elif path in ("ARCHITECTURE.md", "CONTRIBUTING.md") and re.fullmatch(r"[\w/.-]+\.(rs|hpp?|c|py|sh)", word):
+                    if word not in tails:
+                        yield f"{path}: {word}: no such file"
+    for folder in sorted(f for f in os.listdir(os.path.join(ROOT, "src")) if "." not in f):
+        if f"`src/{folder}`" not in DOCUMENTS["ARCHITECTURE.md"]:
+            yield f"ARCHITECTURE.md: src/{folder} is not in it"
+
+
+def snippets():
+    blocks = re.findall(r"^```c\n(.*?)^```$", DOCUMENTS["docs/getting-started.md"], re.M | re.S)
+    with tempfile.NamedTemporaryFile("w", suffix=".c") as source:
+        source.write(PRELUDE.replace("BODY", "".join(blocks)))
+        source.flush()
+        command = [os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+                   "-I" + os.path.join(ROOT, "include"), source.name]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0 or not blocks:
+        yield run.stderr or "no C in docs/getting-started.md"
+
+
+CHECKS = {
+    "links lead somewhere": links,
+    "docs/troubleshooting.md has every status": statuses,
+    "docs/tuning.md has every field and variable": settings,
+    "ranges and defaults are those of the code": ranges,
+    "functions and constants are in the headers": names,
+    "commands exist": commands,
+    "files exist, and ARCHITECTURE.md has every floor": paths,
+    "the C of docs/getting-started.md compiles": snippets,
+}
+
+
+def main():
+    failed = 0
+    for title, check in CHECKS.items():
+        wrong = sorted(set(check()))
+        for line in wrong:
+            print(line)
+        failed += bool(wrong)
+        print(f"{'FAILED ' if wrong else 'ok     '} documents: {title}")
+    print(f"{len(CHECKS) - failed} passed, {failed} failed")
+    return failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
