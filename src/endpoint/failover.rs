@@ -30,6 +30,7 @@ use crate::status::Status;
 use crate::transfer::claims::Run;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::flow::Flow;
+use crate::transfer::operation::Move;
 use crate::transfer::table::Table;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
@@ -367,6 +368,7 @@ impl Worker {
             return self.left.push(core.table.leave(flow.slot(), settled));
         }
         core.table.settle(flow.slot(), settled);
+        Table::share_out(flow.slot());
         self.again(id, runs, HOPS);
     }
 
@@ -377,7 +379,8 @@ impl Worker {
         let slot = core.table.held_slot(id);
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
-        let begun = match body.transfer().filter(|_| Table::wanted(slot)) {
+        let takes_part = |transfer: &&Move| !transfer.is_announced() || Table::takes_part(slot, false);
+        let begun = match body.transfer().filter(|_| Table::wanted(slot)).filter(takes_part) {
             Some(transfer) => self.begin(slot, (body.peer, transfer), Lanes::All, runs),
             None => return self.left.push(core.table.leave(slot, 0)),
         };
@@ -412,8 +415,11 @@ impl Worker {
         let core = self.core.clone();
         core.table.join(peer.id, |slot, body| {
             let one = Lanes::One((r, lane));
-            let begun =
-                body.transfer().map(|transfer| self.begin(slot, (peer.id, transfer), one, Vec::new()));
+            let takes_part = |transfer: &&Move| !transfer.is_announced() || Table::takes_part(slot, false);
+            let begun = body
+                .transfer()
+                .filter(takes_part)
+                .map(|transfer| self.begin(slot, (peer.id, transfer), one, Vec::new()));
             if begun != Some(None) {
                 self.left.push(core.table.leave(slot, 0));
             }

@@ -347,6 +347,10 @@ impl Worker {
         // SAFETY: the hand-over holds the slot.
         let body = unsafe { core.table.body(slot) };
         let Some(transfer) = body.transfer() else { return self.left.push(core.table.leave(slot, 0)) };
+        let early = early.filter(|_| Table::takes_part(slot, true));
+        if early.is_none() && transfer.is_announced() && !Table::takes_part(slot, false) {
+            return self.left.push(core.table.leave(slot, 0)); // One lane does it all.
+        }
         let to = early.map_or(Lanes::All, Lanes::Early);
         if self.begin(slot, (body.peer, transfer), to, Vec::new()).is_some() {
             // The lanes went meanwhile: others may have some.

@@ -12,7 +12,7 @@ use super::operation::{Body, Move, To};
 use super::prefetch;
 use super::queue::Queue;
 use super::tally::Tally;
-use super::whole::{Whole, ALONE};
+use super::whole::{self, Whole};
 use super::Outcome;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
@@ -33,6 +33,9 @@ const GENERATIONS: u64 = 0x7fff_ffff;
 const TOLD: u8 = 1;
 pub const ARRIVED: u8 = 2;
 pub const HEARD: u8 = 4;
+/// One lane carries all of it, and may tell the peer early; or any may take part.
+const ALONE: u8 = 8;
+const SHARED: u8 = 16;
 
 /// Phases of a slot, in the low byte of its state; above it the generation.
 const FREE: u64 = 0;
@@ -198,7 +201,7 @@ impl Table {
     /// `None`: all slots are in use.
     #[inline]
     pub fn begin(&self, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Option<u64> {
-        Some(self.fill(self.take()?, body, slices, deadline, ALONE))
+        Some(self.fill(self.take()?, body, slices, deadline, whole::ALONE))
     }
 
     /// For a completion in one of the endpoint's queues.
@@ -260,17 +263,29 @@ impl Table {
     /// The peer is told before the last byte is known to have arrived. By the worker
     /// that is the peer's home, as what follows.
     pub fn tell_early(&self, slot: &Slot) {
-        slot.early.store(TOLD, Ordering::Relaxed);
+        slot.early.fetch_or(TOLD, Ordering::Relaxed);
+    }
+
+    /// Whether a lane may take part in a transfer that its peer will hear of: `alone`, or
+    /// with others. The first decides. The caller holds the slot.
+    pub fn takes_part(slot: &Slot, alone: bool) -> bool {
+        let (how, other) = if alone { (ALONE, SHARED) } else { (SHARED, ALONE) };
+        let join = |early: u8| (early & other == 0).then_some(early | how);
+        slot.early.fetch_update(Ordering::AcqRel, Ordering::Acquire, join).is_ok()
+    }
+
+    /// The lane that was alone gives it up: any may take part.
+    pub fn share_out(slot: &Slot) {
+        slot.early.fetch_and(!ALONE, Ordering::AcqRel);
     }
 
     /// Of what was told early, one of two has happened: it has `ARRIVED`, or the peer
     /// has `HEARD` of it. The second one ends it. False if it was not told early.
     pub fn half_done(&self, id: u64, half: u8, now: u64) -> bool {
         let Some(slot) = self.read(id) else { return true };
-        let early = slot.early.load(Ordering::Relaxed);
-        slot.early.store(early | half, Ordering::Relaxed);
+        let early = slot.early.fetch_or(half, Ordering::Relaxed);
         self.release(slot);
-        if early & TOLD != 0 && early & !(TOLD | half) != 0 {
+        if early & TOLD != 0 && early & (ARRIVED | HEARD) & !half != 0 {
             self.end(id, Outcome::OK, now);
         }
         early & TOLD != 0
@@ -416,5 +431,20 @@ impl Slot {
             ending: UnsafeCell::new(None),
             whole: Whole::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_is_alone_or_with_others() {
+        let slot = Slot::new(0, 1);
+        assert!(Table::takes_part(&slot, true));
+        assert!(!Table::takes_part(&slot, false));
+        Table::share_out(&slot);
+        assert!(Table::takes_part(&slot, false) && Table::takes_part(&slot, false));
+        assert!(!Table::takes_part(&slot, true));
     }
 }

@@ -5,6 +5,7 @@
 mod cuts;
 pub mod discover;
 pub mod nic;
+mod routes;
 mod segments;
 pub mod signals;
 

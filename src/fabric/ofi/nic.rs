@@ -2,6 +2,7 @@
 //! address vector.
 
 use super::discover::{Entry, Source};
+use super::routes::Routes;
 use super::signals;
 use crate::clock::Random;
 use crate::fabric::{
@@ -25,9 +26,6 @@ const QUEUE_FIXED: usize = 32768;
 /// shm holds back messages above this when no receive is posted.
 const MESSAGE_MAX_SHM: usize = 4096;
 const STALE_NAMES: usize = 16;
-/// An address is tried so often before it is removed although it does not connect: once
-/// a tick.
-const TRIES: u32 = 100;
 /// Operations that we keep in flight on a NIC at most.
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
@@ -58,11 +56,8 @@ pub struct OfiNic {
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
-    /// Addresses to be removed, and how often each was tried.
-    retiring: Vec<(Route, u32)>,
-    /// ofi_rxm (1.17 to 2.6) crashes when it removes an address whose connection failed
-    /// at once and was not tried again.
-    tries_routes: bool,
+    /// Of ofi_rxm.
+    routes: Option<Routes>,
     /// -1 where the provider has none.
     wait_fd: i32,
 }
@@ -119,8 +114,7 @@ impl OfiNic {
             address: Vec::new(),
             random: entry.random.clone(),
             keeps_routes: entry.provider == "shm",
-            retiring: Vec::new(),
-            tries_routes: entry.provider.ends_with(";ofi_rxm"),
+            routes: entry.provider.ends_with(";ofi_rxm").then(Routes::default),
             wait_fd: -1,
         };
         // Dropping a NIC that opened halfway closes the half.
@@ -315,8 +309,9 @@ impl Nic for OfiNic {
         // SAFETY: one address, longer than any format of libfabric's.
         let rc = unsafe { fi_av_insert(self.av, padded.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()) };
         if rc == 1 {
-            // It is in use again.
-            self.retiring.retain(|(retiring, _)| *retiring != route);
+            if let Some(routes) = &mut self.routes {
+                routes.inserted(route);
+            }
             return Ok(route);
         }
         Err(super::error(self.source, "inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
@@ -330,29 +325,19 @@ impl Nic for OfiNic {
         if self.keeps_routes {
             return;
         }
-        if connected || !self.tries_routes {
-            return self.take_out(route);
-        }
-        self.retiring.push((route, 0));
+        let times = match &mut self.routes {
+            Some(routes) => routes.left(route, connected),
+            None => 1,
+        };
+        self.take_out(route, times);
         self.tend();
     }
 
-    /// ofi_rxm (1.17 to 2.6) crashes when it removes an address whose connection failed at
-    /// once, or gave way to one of the peer's that has not come yet. So an address is
-    /// tried first: one that is connected can go, and one that fails stays; one that is
-    /// connecting has its time, and can go when nobody answers.
     fn tend(&mut self) {
-        let mut retiring = std::mem::take(&mut self.retiring);
-        retiring.retain_mut(|(route, tries)| {
-            *tries += 1;
-            match self.knock(*route) {
-                Posted::Again if *tries < TRIES => return true,
-                Posted::Failed(_) => {}
-                Posted::Yes | Posted::Again => self.take_out(*route),
-            }
-            false
-        });
-        self.retiring = retiring;
+        let Some(mut routes) = self.routes.take() else { return };
+        let gone = routes.tend(|route| self.knock(route));
+        self.routes = Some(routes);
+        gone.into_iter().for_each(|(route, times)| self.take_out(route, times));
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
@@ -539,12 +524,14 @@ impl Nic for OfiNic {
 }
 
 impl OfiNic {
-    fn take_out(&mut self, route: Route) {
+    fn take_out(&mut self, route: Route, times: u32) {
         let mut route: fi_addr_t = route;
-        // SAFETY: a route that `insert` returned.
-        let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
-        if rc != 0 {
-            log::debug!("removing a peer's address: libfabric error {}", -rc);
+        for _ in 0..times {
+            // SAFETY: a route that `insert` returned.
+            let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
+            if rc != 0 {
+                log::debug!("removing a peer's address: libfabric error {}", -rc);
+            }
         }
     }
 

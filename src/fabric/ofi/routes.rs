@@ -1,0 +1,113 @@
+//! Which addresses of ofi_rxm are in use, and which are to go.
+//!
+//! The provider counts how often an address was inserted, and closes its connection when
+//! it was removed as often. But it crashes (1.17 to 2.6) when it removes one whose
+//! connection failed at once, or gave way to one of the peer's that has not come yet. So
+//! an address is tried first: one that is connected can go, one that fails stays until it
+//! was connected again, and one that is connecting has its time, and can go when nobody
+//! answers.
+
+use crate::fabric::{Posted, Route};
+use std::collections::HashMap;
+
+/// An address is tried so often before it is removed although it does not connect: once
+/// a tick.
+const TRIES: u32 = 100;
+
+#[derive(Default)]
+struct Uses {
+    live: u32,
+    /// Inserts whose users are gone, and which the provider still counts.
+    left: u32,
+}
+
+#[derive(Default)]
+pub struct Routes {
+    uses: HashMap<Route, Uses>,
+    /// Nobody uses them; how often each was tried.
+    retiring: Vec<(Route, u32)>,
+}
+
+impl Routes {
+    pub fn inserted(&mut self, route: Route) {
+        self.uses.entry(route).or_default().live += 1;
+        self.retiring.retain(|(retiring, _)| *retiring != route);
+    }
+
+    /// One of its users is gone: how often to remove it. `connected`: that is safe now.
+    pub fn left(&mut self, route: Route, connected: bool) -> u32 {
+        let Some(uses) = self.uses.get_mut(&route) else { return 0 };
+        uses.live = uses.live.saturating_sub(1);
+        uses.left += 1;
+        if connected {
+            return self.clear(route);
+        }
+        if uses.live == 0 {
+            self.retiring.push((route, 0));
+        }
+        0
+    }
+
+    /// All that nobody uses any more.
+    fn clear(&mut self, route: Route) -> u32 {
+        let Some(uses) = self.uses.get_mut(&route) else { return 0 };
+        let left = std::mem::take(&mut uses.left);
+        if uses.live == 0 {
+            self.uses.remove(&route);
+        }
+        left
+    }
+
+    /// Tries those that are to go: which to remove, and how often.
+    pub fn tend(&mut self, mut knock: impl FnMut(Route) -> Posted) -> Vec<(Route, u32)> {
+        let mut gone = Vec::new();
+        for (route, tries) in std::mem::take(&mut self.retiring) {
+            match knock(route) {
+                Posted::Again if tries + 1 < TRIES => self.retiring.push((route, tries + 1)),
+                Posted::Failed(_) => {}
+                Posted::Yes | Posted::Again => gone.push((route, self.clear(route))),
+            }
+        }
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_goes_with_the_next_connection() {
+        let mut routes = Routes::default();
+        routes.inserted(7);
+        assert_eq!(routes.left(7, false), 0);
+        assert!(routes.tend(|_| Posted::Failed(1)).is_empty());
+        routes.inserted(7);
+        assert_eq!(routes.left(7, true), 2, "or the connection would live on");
+        assert!(routes.tend(|_| Posted::Yes).is_empty());
+    }
+
+    #[test]
+    fn what_is_used_again_does_not_retire() {
+        let mut routes = Routes::default();
+        routes.inserted(7);
+        assert_eq!(routes.left(7, false), 0);
+        routes.inserted(7);
+        assert!(routes.tend(|_| Posted::Yes).is_empty());
+        assert_eq!(routes.left(7, true), 2);
+    }
+
+    #[test]
+    fn another_user_keeps_it() {
+        let mut routes = Routes::default();
+        routes.inserted(7);
+        routes.inserted(7);
+        assert_eq!(routes.left(7, true), 1);
+        assert_eq!(routes.left(7, false), 0);
+        assert!(routes.tend(|_| Posted::Again).is_empty());
+        for _ in 0..TRIES - 2 {
+            assert!(routes.tend(|_| Posted::Again).is_empty());
+        }
+        assert_eq!(routes.tend(|_| Posted::Again), [(7, 1)]);
+    }
+}
