@@ -72,10 +72,21 @@ SIZE(weft_memory_range, 16);
 AT(weft_memory_range, address, 0);
 AT(weft_memory_range, len, 8);
 
-SIZE(weft_memory_args, 16);
+SIZE(weft_memory_args, 24);
 AT(weft_memory_args, size, 0);
 AT(weft_memory_args, access, 4);
 AT(weft_memory_args, rails, 8);
+AT(weft_memory_args, kind, 16);
+AT(weft_memory_args, device, 20);
+
+SIZE(weft_memory_properties, 40);
+AT(weft_memory_properties, size, 0);
+AT(weft_memory_properties, kind, 4);
+AT(weft_memory_properties, device, 8);
+AT(weft_memory_properties, ways, 12);
+AT(weft_memory_properties, bytes, 16);
+AT(weft_memory_properties, rails, 24);
+AT(weft_memory_properties, ranges, 32);
 
 SIZE(weft_alloc_args, 8);
 AT(weft_alloc_args, size, 0);

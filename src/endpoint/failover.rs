@@ -191,6 +191,7 @@ impl Worker {
         of.closing = true;
         of.fence = Some(if told { Fence::Done } else { Fence::Asked });
         of.errno = outcome.provider_errno;
+        of.settle();
         of.flows.suspend();
         let peer = of.peer.clone();
         let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };

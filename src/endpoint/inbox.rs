@@ -2,6 +2,7 @@
 //! queue, everything rarer as commands.
 
 use crate::fabric::{Access, HostRange, Registration};
+use crate::memory::device::Device;
 use crate::memory::{Memory, RemoteMemory};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
@@ -22,6 +23,8 @@ pub enum Command {
         access: Access,
         /// One bit each; 0: all.
         rails: u64,
+        /// Of a device's memory: which one, and whether other processes can open it.
+        device: Option<(Device, bool)>,
         reply: Reply<Result<RailRegistrations>>,
     },
     Deregister {

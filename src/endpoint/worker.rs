@@ -12,6 +12,7 @@ use super::links::Leaving;
 use super::part::Drain;
 use super::{EndpointConfig, Idle, PackingMode};
 use crate::fabric::{Access, HostRange};
+use crate::memory::device::Device;
 use crate::memory::{Memory, RemoteState};
 use crate::peer::link::Link;
 use crate::peer::table::place;
@@ -22,10 +23,11 @@ use crate::status::{Error, Result, Status};
 use crate::transfer::claims::Run;
 use crate::transfer::flow::{Packing, Share};
 use crate::transfer::flows::Flows;
-use crate::transfer::pack::Landing;
+use crate::transfer::pack::{self, Landing, Packer, Word};
 use crate::transfer::shape::View;
 use crate::transfer::table::{Left, Move, Slot, Table, ARRIVED};
 use crate::transfer::{Direction, Outcome};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +59,8 @@ pub struct Worker {
     pub left: Vec<Left>,
     /// Lanes whose peers should hear what was scattered.
     pub owing: Vec<(usize, u32)>,
+    /// Lanes with bundles that devices copy, to where they belong or to be sent.
+    pub copying: Vec<(usize, u32)>,
     /// What there is to say of credits.
     pub words: Vec<super::credits::Word>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
@@ -97,6 +101,8 @@ pub struct LaneWork {
     /// Where the peer's bundles land, and the memory that the last one was for.
     pub landing: Option<Landing>,
     pub memory: Option<Arc<Memory>>,
+    /// What the peer wants to be sent: numbers and lists.
+    pub fetches: VecDeque<(u32, Vec<u8>)>,
     /// Dropped: only waits for the fabric to give its operations back.
     pub closing: bool,
     /// Its peer parts, or we do.
@@ -143,6 +149,7 @@ fn packing(config: &EndpointConfig, view: View) -> Packing {
 impl LaneWork {
     /// Ends its flows, and gives its memory back.
     pub fn abandon(&mut self, rail: &mut Rail, table: &Table, left: &mut Vec<Left>) {
+        self.settle();
         self.flows.abandon(table, left);
         if let Some(packer) = self.flows.packer.take() {
             packer.close(rail);
@@ -150,6 +157,12 @@ impl LaneWork {
         if let Some(landing) = self.landing.take() {
             landing.close(rail);
         }
+    }
+
+    /// Waits until no copy of a device touches anybody's memory.
+    pub fn settle(&mut self) {
+        self.flows.packer.iter_mut().for_each(Packer::settle);
+        self.landing.iter_mut().for_each(Landing::settle);
     }
 
     /// Something of it is due soon.
@@ -170,6 +183,7 @@ impl Worker {
             done: Vec::new(),
             left: Vec::new(),
             owing: Vec::new(),
+            copying: Vec::new(),
             leaving: Vec::new(),
             quiescing_lanes: Vec::new(),
             words: Vec::new(),
@@ -195,6 +209,7 @@ impl Worker {
             busy |= self.pump(r, now);
         }
         busy |= self.settle(now);
+        self.advance_landings(now);
         self.acknowledge_bundles(now);
         self.tell_of_credits(now);
         self.advance_quiescing(now);
@@ -267,7 +282,10 @@ impl Worker {
         let greeting =
             self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        let unsaid = !self.owing.is_empty() || !self.words.is_empty() || !self.carried.is_empty();
+        let unsaid = !self.owing.is_empty()
+            || !self.copying.is_empty()
+            || !self.words.is_empty()
+            || !self.carried.is_empty();
         if !self.dirty.is_empty() || unsaid {
             Duration::from_micros(50)
         } else if greeting
@@ -424,7 +442,11 @@ impl Worker {
                 let arrived = (done.posts, slices);
                 lane.flows.reaped(done.flow, arrived, covered, &self.core.table, &mut self.left);
             }
-            Work::Bundle if done.errno == 0 => {}
+            Work::Bundle if done.errno == 0 => {
+                let of = self.rails[r].lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
+                let of = of.filter(|of| of.lane == done.lane);
+                of.and_then(|of| of.flows.packer.as_mut()).into_iter().for_each(|p| p.delivered(done.flow));
+            }
             Work::Receive => self.received(r, done, now),
             Work::Arrival => self.arrived(r, done, now),
             Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.lane, now),
@@ -466,7 +488,7 @@ impl Worker {
             let Some(lane) = &mut work.lanes[(work.turn + pass) % lanes] else { continue };
             // With something urgent there are two rounds: the first for lanes that have it.
             let of_round = !urgent || lane.flows.is_urgent() == (pass < lanes);
-            if !of_round || !lane.flows.has_work() {
+            if !of_round || !lane.flows.has_work() && lane.fetches.is_empty() {
                 continue;
             }
             if work.rail.lane(lane.lane).is_none_or(|lane| lane.state == LaneState::Down) {
@@ -493,15 +515,33 @@ impl Worker {
     ) -> std::result::Result<bool, i32> {
         let to = lane.peer.their_id.load(Ordering::Relaxed);
         let index = rail.index;
-        let announce = |number: u32, list: &[u8], frame: &mut [u8]| {
-            let header = Header { sequence: number, ..Header::plain(Kind::Bundle, to, core.incarnation) };
-            wire::about_lane(index, list, frame, &header)
+        let say = |word: &Word, frame: &mut [u8]| {
+            let (kind, number, answer);
+            let body = match word {
+                Word::Bundle(of, list) => {
+                    (kind, number) = (Kind::Bundle, *of);
+                    *list
+                }
+                Word::Fetch(of, list) => {
+                    (kind, number) = (Kind::Fetch, *of);
+                    *list
+                }
+                Word::Fetched(of, fetch, status) => {
+                    (kind, number) = (Kind::Fetched, *of);
+                    answer = wire::numbers(&[(*fetch).into(), *status as i32 as u32 as u64]);
+                    &answer[..]
+                }
+            };
+            let header = Header { sequence: number, ..Header::plain(kind, to, core.incarnation) };
+            wire::about_lane(index, body, frame, &header)
         };
         let held = lane.held > 0;
         let posted = !held && lane.flows.pump(rail, lane.lane, now, &core.table, left)?;
+        lane.answer_fetches(rail, core, now);
         if let Some(packer) = &mut lane.flows.packer {
-            packer.advance(rail, lane.lane, now, &announce)?;
+            packer.advance(rail, lane.lane, now, &say)?;
         }
+        lane.flows.end_lost(&core.table, left);
         if rail.needs_cover(lane.lane, held || lane.flows.is_idle(), !posted) {
             // Nobody else will say that the last writes were delivered.
             rail.post_warm(lane.lane, now);
@@ -523,6 +563,9 @@ impl Worker {
                 }
                 Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
                 Left::ToNotify(id, peer) => self.tell(id, peer, now),
+                Left::Ended(id, status) => {
+                    self.core.table.end(id, Outcome::of(status), now);
+                }
                 Left::Short(id) => {
                     self.core.table.end(id, self.core.failure_of(id), now);
                 }
@@ -560,8 +603,8 @@ impl Worker {
 
     fn obey(&mut self, command: Command, now: u64) {
         match command {
-            Command::Register { ranges, access, rails, reply } => {
-                reply.put(self.register(&ranges, access, rails))
+            Command::Register { ranges, access, rails, device, reply } => {
+                reply.put(self.register(&ranges, (access, device), rails))
             }
             Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
             Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
@@ -608,15 +651,27 @@ impl Worker {
         }
     }
 
-    fn register(&mut self, ranges: &[HostRange], access: Access, rails: u64) -> Result<RailRegistrations> {
+    fn register(
+        &mut self,
+        ranges: &[HostRange],
+        (access, device): (Access, Option<(Device, bool)>),
+        rails: u64,
+    ) -> Result<RailRegistrations> {
         let mut all: RailRegistrations = Vec::new();
         for work in &mut self.rails {
             let rail = &mut work.rail;
             if rails != 0 && rails >> rail.index & 1 == 0 {
                 continue;
             }
+            if device.is_some() && !pack::is_possible(rail.limits()) {
+                continue;
+            }
+            let mut learn = |range: HostRange| match device {
+                None => rail.register(range, access),
+                Some(device) => rail.register_device(range, access, device),
+            };
             let mut done = Vec::with_capacity(ranges.len());
-            let failed = ranges.iter().find_map(|range| match rail.register(*range, access) {
+            let failed = ranges.iter().find_map(|range| match learn(*range) {
                 Ok(registration) => {
                     done.push(registration);
                     None
@@ -646,7 +701,10 @@ impl Worker {
 
     fn deregister(&mut self, memory: &Memory) -> Result<()> {
         let mut outcome = Ok(());
-        // Nothing is scattered into it from here on.
+        // Nothing is scattered into it, or gathered from it, from here on.
+        if memory.place().is_some() {
+            self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()).for_each(LaneWork::settle);
+        }
         for lane in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
             lane.memory.take_if(|last| last.id == memory.id);
         }

@@ -34,6 +34,9 @@ pub enum Kind {
     Bundle = 8,
     Landed = 9,
     Unlanded = 10,
+    /// The sender wants the bytes of pieces in a bundle; there they are, or a refusal.
+    Fetch = 14,
+    Fetched = 15,
     /// The writes that took a half of the sender's credits are done; the target gives it anew.
     Spent = 11,
     Granted = 12,
@@ -74,9 +77,9 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Challenge, Bundle, Landed, Unlanded, Spent, Granted, Leave, Bye,
-            ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Quiesce,
-            Quiesced, Message, Notify, Raise, Nothing, Atomic,
+            Hello, Welcome, Refuse, Ack, Challenge, Bundle, Landed, Unlanded, Fetch, Fetched, Spent, Granted,
+            Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced,
+            Quiesce, Quiesced, Message, Notify, Raise, Nothing, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

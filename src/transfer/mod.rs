@@ -37,6 +37,7 @@ pub mod claims;
 pub mod completion;
 pub mod counters;
 pub mod expect;
+mod fetch;
 pub mod flow;
 pub mod flows;
 mod gate;
