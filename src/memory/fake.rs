@@ -3,16 +3,17 @@
 //! it other than through here is caught. Copies are late on purpose: a use of bytes
 //! before they were copied is seen.
 //!
-//! WEFT_DEVICES: "fake", then optionally ":late=N" (questions until a copy is done; 3),
+//! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
 //! ":fail=N" (the Nth launch fails), ":private" (memory that no process can open).
 
-use super::device::{unsupported, Claim, Copier, Device, Driver, Found, Handle};
+use super::device::{unsupported, Copier, Device, Driver, Found, Handle};
 use super::Range;
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Where the devices' memory lies: 64 GiB for each.
 const BASE: u64 = 0x2a00_0000_0000;
@@ -20,7 +21,7 @@ const EACH: u64 = 64 << 30;
 const DEVICES: u32 = 2;
 
 struct Fake {
-    late: u32,
+    late: Duration,
     fail: u64,
     private: bool,
     launches: AtomicU64,
@@ -30,7 +31,7 @@ pub fn driver() -> &'static dyn Driver {
     let choice = std::env::var("WEFT_DEVICES").unwrap_or_default();
     let option = |name: &str| choice.split(':').find_map(|part| part.strip_prefix(name)?.parse().ok());
     Box::leak(Box::new(Fake {
-        late: option("late=").unwrap_or(3) as u32,
+        late: Duration::from_micros(option("late=").unwrap_or(20)),
         fail: option("fail=").unwrap_or(0),
         private: choice.split(':').any(|part| part == "private"),
         launches: AtomicU64::new(0),
@@ -98,10 +99,8 @@ impl Driver for Fake {
 
     fn unpin(&self, _device: Device, _base: u64) {}
 
-    fn share(&self, device: Device, address: u64) -> Result<Handle> {
-        let _ = Claim::Unsaid;
+    fn share(&self, device: Device, _address: u64) -> Result<Handle> {
         let base = BASE + EACH * u64::from(device);
-        let _ = address;
         Ok(Handle { process: super::cuda::this_process(), device, base, len: EACH, token: [0; 64] })
     }
 
@@ -125,11 +124,11 @@ impl Driver for Fake {
 struct Late {
     memory: File,
     added: Vec<(u64, u64, u64)>,
-    /// Begun: the copies, and how often they may be asked after yet.
-    queue: VecDeque<(Vec<(u64, u64, u64)>, u32)>,
+    /// Begun: the copies, and when they are done.
+    queue: VecDeque<(Vec<(u64, u64, u64)>, Instant)>,
     /// Tickets so far.
     next: u64,
-    late: u32,
+    late: Duration,
     fail: u64,
     launches: &'static AtomicU64,
     failed: bool,
@@ -153,15 +152,15 @@ impl Copier for Late {
 
     fn launch(&mut self) -> u64 {
         self.failed |= self.launches.fetch_add(1, Ordering::Relaxed) + 1 == self.fail;
-        self.queue.push_back((std::mem::take(&mut self.added), self.late));
+        let due = Instant::now() + self.late;
+        self.queue.push_back((std::mem::take(&mut self.added), due));
         self.next += 1;
         self.next
     }
 
     fn is_done(&mut self, ticket: u64) -> Result<bool> {
         while self.next - self.queue.len() as u64 + 1 <= ticket && !self.queue.is_empty() {
-            if let Some((_, left)) = self.queue.front_mut().filter(|(_, left)| *left > 0) {
-                *left -= 1;
+            if self.queue.front().is_some_and(|(_, due)| Instant::now() < *due) {
                 return Ok(false);
             }
             self.copy();
