@@ -230,7 +230,7 @@ static void what_nobody_can_open(void)
 
 static void copies_that_take_long(void)
 {
-    move_between(0, 1, ":late=2000");
+    move_between(0, 1, ":late=500");
 }
 
 /* ---- What comes with transfers ---- */
@@ -376,7 +376,7 @@ static void a_copy_that_fails(void)
 /* Once an operation has ended, nothing touches its local memory, however late copies are. */
 static void deadlines_and_slow_copies(void)
 {
-    devices_begin(":late=30000");
+    devices_begin(":late=4000");
     struct duo duo = duo_open(4096);
     struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 1, LEN, 1, 2);
     weft_remote_memory *remote = give(&duo, &b);
@@ -396,7 +396,7 @@ static void deadlines_and_slow_copies(void)
 /* After a deregistration no copy lands: what is there next stays as it is. */
 static void deregistered_under_way(void)
 {
-    devices_begin(on_cuda() ? "" : ":late=300");
+    devices_begin(on_cuda() ? "" : ":late=200");
     struct duo duo = duo_open(4096);
     struct bytes a = make(duo.a, 0, LEN, 1, 1);
     for (uint64_t i = 0; i < 8; i++) {

@@ -11,7 +11,7 @@ use super::inbox::{Command, RailRegistrations};
 use super::links::Leaving;
 use super::part::Drain;
 use super::{EndpointConfig, Idle, PackingMode};
-use crate::fabric::{Access, HostRange};
+use crate::fabric::{Access, HostRange, GONE};
 use crate::memory::device::Device;
 use crate::memory::{Memory, RemoteState};
 use crate::peer::link::Link;
@@ -282,7 +282,9 @@ impl Worker {
         let greeting =
             self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        let unsaid = !self.owing.is_empty()
+        let gathers = |lane: &LaneWork| lane.flows.packer.as_ref().is_some_and(Packer::is_behind);
+        let unsaid = self.rails.iter().any(|work| work.lanes.iter().flatten().any(gathers))
+            || !self.owing.is_empty()
             || !self.copying.is_empty()
             || !self.words.is_empty()
             || !self.carried.is_empty();
@@ -430,13 +432,17 @@ impl Worker {
                 if let Work::Counted(half) = done.work {
                     self.credits_done(r, done.lane, half, done.posts);
                 }
-                if done.errno != 0 {
+                let gone = done.errno == GONE;
+                if done.errno != 0 && !gone {
                     // First: what the flow has counted does not stand.
                     self.lane_failed(r, done.lane, done.errno, done.provider_errno, now);
                 }
                 let work = &mut self.rails[r];
                 let lane = work.lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
                 let Some(lane) = lane.filter(|lane| lane.lane == done.lane) else { return };
+                if gone {
+                    lane.flows.end_of(done.flow, Status::MemoryGone, &self.core.table, &mut self.left);
+                }
                 let slices = if done.errno == 0 { done.slices } else { 0 };
                 let covered = work.rail.covered(done.lane);
                 let arrived = (done.posts, slices);

@@ -29,6 +29,10 @@ pub fn error_text(errno: i32) -> String {
 /// What a write tells its target beside its bytes. (Never 0: so that none costs no word more.)
 pub type Immediate = NonZeroU32;
 
+/// An error number for "the memory is not there, or a device could not copy it": it is an
+/// operation's affair, and not its lane's.
+pub const GONE: i32 = libc::ESTALE;
+
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
 

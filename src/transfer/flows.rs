@@ -263,9 +263,14 @@ impl Flows {
     /// Ends the transfers whose bytes a device could not copy.
     pub fn end_lost(&mut self, table: &Table, left: &mut Vec<Left>) {
         while let Some(flow) = self.packer.as_mut().and_then(Packer::take_lost) {
-            if let Some(flow) = self.flows.get(split(flow).0 as usize).and_then(Option::as_ref) {
-                left.push(Left::Ended(table.id_of(flow.slot()), Status::MemoryGone));
-            }
+            self.end_of(flow, Status::MemoryGone, table, left);
+        }
+    }
+
+    /// Ends the transfer that a share is of.
+    pub fn end_of(&mut self, tagged: u32, status: Status, table: &Table, left: &mut Vec<Left>) {
+        if let Some(flow) = self.flows.get(split(tagged).0 as usize).and_then(Option::as_ref) {
+            left.push(Left::Ended(table.id_of(flow.slot()), status));
         }
     }
 
@@ -287,9 +292,8 @@ impl Flows {
         let Some(landed) = self.packer.as_mut().and_then(|packer| packer.fetcher.finish()) else { return };
         let Landed { flow, slices, bytes, sampled } = landed;
         rail.credit(lane, bytes, sampled, now);
-        let of = self.flows.get(split(flow).0 as usize).and_then(Option::as_ref);
-        if let (Err(status), Some(of)) = (outcome, of) {
-            left.push(Left::Ended(table.id_of(of.slot()), status));
+        if let Err(status) = outcome {
+            self.end_of(flow, status, table, left);
         }
         let arrived = if outcome.is_ok() { slices } else { 0 };
         self.reaped(flow, (1, arrived), rail.covered(lane), table, left);
