@@ -16,10 +16,10 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test figures fuzz lab header check lib examples clean
+.PHONY: help demo test gpu-test figures fuzz lab header check lib examples clean
 
 help: ## Lists the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 	@echo "WEFT_NO_INSTALL=1 makes any of them say what is missing instead of installing it."
 
 demo: ## Shows it at work: two processes over tcp, over shm, and (as root) between two network namespaces
@@ -43,6 +43,11 @@ fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
+
+gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and says how to run it there
+	@tools/need.sh test
+	@$(MAKE) --no-print-directory lib
+	@tools/gpu-test.sh $(TARGET)/release
 
 header: ## Makes include/weft.h again from src/capi
 	@tools/header.sh write

@@ -15,7 +15,7 @@
 
 static void *cuda_library;
 
-static bool on_cuda(void)
+static inline bool on_cuda(void)
 {
     const char *which = getenv("WEFT_TEST_DEVICES");
     return which != NULL && strcmp(which, "cuda") == 0;
@@ -24,7 +24,7 @@ static bool on_cuda(void)
 /* A function of CUDA's driver, which answers 0. */
 #define CU(name, ...) cu_check(#name, ((int (*)())(uintptr_t)cu_find(#name))(__VA_ARGS__))
 
-static void *cu_find(const char *name)
+static inline void *cu_find(const char *name)
 {
     void *found = cuda_library ? dlsym(cuda_library, name) : NULL;
     if (found == NULL)
@@ -32,13 +32,13 @@ static void *cu_find(const char *name)
     return found;
 }
 
-static void cu_check(const char *name, int result)
+static inline void cu_check(const char *name, int result)
 {
     if (result != 0)
         FAIL("%s: CUDA error %d", name, result);
 }
 
-static int device_count(void)
+static inline int device_count(void)
 {
     int count = 2;
     if (on_cuda())
@@ -47,7 +47,7 @@ static int device_count(void)
 }
 
 /* Chooses the devices; `options` are the fake's, as ":late=3". Before any call of Weft. */
-static void devices_begin(const char *options)
+static inline void devices_begin(const char *options)
 {
     char choice[64];
     if (on_cuda()) {
@@ -64,7 +64,7 @@ static void devices_begin(const char *options)
 }
 
 /* Makes a device the calling thread's. */
-static void use_device(int device)
+static inline void use_device(int device)
 {
     int handle;
     void *context;
@@ -75,7 +75,7 @@ static void use_device(int device)
     CU(cuCtxSetCurrent, context);
 }
 
-static int own_memory(void)
+static inline int own_memory(void)
 {
     static int fd = -1;
     if (fd < 0)
@@ -85,7 +85,7 @@ static int own_memory(void)
 }
 
 /* Zeroed memory of a device. */
-static uint8_t *device_alloc(int device, uint64_t len)
+static inline uint8_t *device_alloc(int device, uint64_t len)
 {
     static _Atomic uint64_t used[2];
     if (on_cuda()) {
@@ -103,7 +103,7 @@ static uint8_t *device_alloc(int device, uint64_t len)
     return address;
 }
 
-static void device_free(uint8_t *address, uint64_t len)
+static inline void device_free(uint8_t *address, uint64_t len)
 {
     if (on_cuda())
         CU(cuMemFree_v2, (unsigned long long)(uintptr_t)address);
@@ -111,7 +111,7 @@ static void device_free(uint8_t *address, uint64_t len)
         CHECK_EQ(munmap(address, len), 0);
 }
 
-static void device_put(uint8_t *to, const uint8_t *from, uint64_t len)
+static inline void device_put(uint8_t *to, const uint8_t *from, uint64_t len)
 {
     if (on_cuda()) {
         CU(cuMemcpyHtoD_v2, (unsigned long long)(uintptr_t)to, from, (size_t)len);
@@ -121,7 +121,7 @@ static void device_put(uint8_t *to, const uint8_t *from, uint64_t len)
     CHECK_EQ(pwrite(own_memory(), from, len, (off_t)(uintptr_t)to), (ssize_t)len);
 }
 
-static void device_get(uint8_t *to, const uint8_t *from, uint64_t len)
+static inline void device_get(uint8_t *to, const uint8_t *from, uint64_t len)
 {
     if (on_cuda())
         CU(cuMemcpyDtoH_v2, to, (unsigned long long)(uintptr_t)from, (size_t)len);

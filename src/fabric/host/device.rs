@@ -95,9 +95,10 @@ impl Devices {
         if !pieces.iter().all(|p| p.offset <= len && p.len <= len - p.offset) {
             return Err(libc::EACCES);
         }
-        if self.checked.replace(key) != Some(key) && !is_there(pieces[0].remote) {
+        if self.checked != Some(key) && !is_there(registry.identity_of(key)) {
             return Err(GONE);
         }
+        self.checked = Some(key);
         let copier = self.copier(device)?;
         if self.gathered > 0 && self.filling != copier {
             self.launch();
@@ -227,7 +228,8 @@ impl Opened {
     }
 }
 
-/// Whether device memory was not freed.
-fn is_there(address: u64) -> bool {
-    present().is_some_and(|driver| driver.identity(address).is_some())
+/// Whether device memory was not freed: an address, and what was there.
+fn is_there(registered: Option<(u64, u64)>) -> bool {
+    let Some((address, identity)) = registered else { return false };
+    present().and_then(|driver| driver.identity(address)) == Some(identity)
 }

@@ -443,8 +443,9 @@ impl Nic for HostNic {
         (device, shareable): (Device, bool),
     ) -> Result<Registration> {
         let handle = if shareable { Some(driver()?.share(device, range.base)?) } else { None };
+        let identity = driver()?.identity(range.base).unwrap_or_default();
         let mut key = self.random.u64()?;
-        while !self.registry.add(key, range, access, Some(device)) {
+        while !self.registry.add(key, range, access, Some((device, identity))) {
             key = self.random.u64()?;
         }
         let area = handle.map_or(0, |handle| self.areas.enter_device(handle));

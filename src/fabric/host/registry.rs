@@ -18,8 +18,8 @@ struct Entry {
     base: u64,
     len: u64,
     access: Access,
-    /// It is memory of a device, which the CPU must not touch.
-    device: Option<Device>,
+    /// It is memory of a device, which the CPU must not touch; and its identity.
+    device: Option<(Device, u64)>,
 }
 
 /// Keys are random: they are their own hash.
@@ -49,7 +49,7 @@ pub struct Registry {
 
 impl Registry {
     /// False if the key is taken.
-    pub fn add(&mut self, key: u64, range: HostRange, access: Access, device: Option<Device>) -> bool {
+    pub fn add(&mut self, key: u64, range: HostRange, access: Access, device: Option<(Device, u64)>) -> bool {
         let entry = Entry { key, base: range.base, len: range.len, access, device };
         if self.entries.contains_key(&key) {
             return false;
@@ -78,7 +78,14 @@ impl Registry {
     /// The device whose memory a peer that knows `key` may write to there.
     #[inline]
     pub fn allows_device(&mut self, key: u64, address: u64, len: u64) -> Option<Device> {
-        self.find(key).filter(|entry| entry.allows(address, len, Wish::Write))?.device
+        let entry = self.find(key).filter(|entry| entry.allows(address, len, Wish::Write))?;
+        entry.device.map(|(device, _)| device)
+    }
+
+    /// Where device memory begins, and its identity when it was registered.
+    pub fn identity_of(&mut self, key: u64) -> Option<(u64, u64)> {
+        let entry = self.find(key)?;
+        entry.device.map(|(_, identity)| (entry.base, identity))
     }
 
     #[inline]
@@ -135,7 +142,7 @@ mod tests {
         ] {
             assert_eq!(registry.allows(key, address, len, wish), expected, "{key} {address} {len} {wish:?}");
         }
-        assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some(3)));
+        assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some((3, 77))));
         assert!(!registry.allows(9, 9000, 1, Wish::Write) && !registry.allows(9, 9000, 1, Wish::Read));
         assert_eq!(registry.allows_device(9, 9000, 100), Some(3));
         assert_eq!(registry.allows_device(9, 9000, 101).or(registry.allows_device(7, 1000, 1)), None);
