@@ -322,6 +322,67 @@ static void atomics_are_refused(void)
     duo_close(&duo);
 }
 
+/* A transfer that starts when a word says so, and a word that is set when it has ended. */
+static void watches(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 0, LEN, 1, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    weft_range_args args = range_args(a.memory, remote, LEN);
+    weft_watch *watch, *other;
+    uint64_t *word, *done;
+    weft_transfer id, never;
+    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &watch, &word));
+    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &other, &done));
+    CHECK_EQ(*word, 0);
+    REFUSED(WEFT_ERR_INVALID, weft_watch_alloc(duo.a->endpoint, &watch, NULL));
+    args.start_value = 5;
+    REFUSED(WEFT_ERR_INVALID, weft_write(duo.a->endpoint, &args, &id));
+    args.start_watch = (weft_watch *)a.memory;
+    REFUSED(WEFT_ERR_HANDLE, weft_write(duo.a->endpoint, &args, &id));
+    args.start_watch = watch;
+    args.done_watch = other;
+    args.done_value = 77;
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+    args.timeout_ns = 5 * MS;
+    args.start_value = 1000;
+    args.done_watch = NULL;
+    args.done_value = 0;
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
+    CHECK_STATUS(await(&duo, never).status, WEFT_ERR_TIMED_OUT);
+    REFUSED(WEFT_ERR_BUSY, weft_watch_free(watch));
+    *(volatile uint64_t *)word = 4;
+    box_quiet(duo.a, 20);
+    check_bytes(&b);
+    CHECK_EQ(*(volatile uint64_t *)done, 0);
+    /* What the source holds now is what is moved. */
+    put(&a, 33);
+    if (on_cuda()) {
+        use_device(0);
+        CU(cuStreamWriteValue64_v2, NULL, (unsigned long long)(uintptr_t)word, 6ull, 0);
+        CU(cuStreamWaitValue64_v2, NULL, (unsigned long long)(uintptr_t)done, 77ull, 0);
+    } else {
+        atomic_store((_Atomic uint64_t *)word, 6);
+    }
+    CHECK_OK(await(&duo, id).status);
+    if (on_cuda())
+        CU(cuCtxSynchronize, 0);
+    CHECK_EQ(*(volatile uint64_t *)done, 77);
+    memcpy(b.model, a.model, LEN);
+    check_bytes(&b);
+    /* One that is canceled, and one that the end of the endpoint finds waiting. */
+    args.timeout_ns = 0;
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
+    CHECK_OK(weft_transfer_cancel(duo.a->endpoint, never));
+    CHECK_STATUS(await(&duo, never).status, WEFT_ERR_CANCELED);
+    CHECK_OK(weft_watch_free(other));
+    REFUSED(WEFT_ERR_HANDLE, weft_watch_free(other));
+    CHECK_OK(weft_watch_free(NULL));
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
+    duo_close(&duo);
+}
+
 /* ---- Failures ---- */
 
 static weft_status write_all(struct duo *duo, struct bytes *a, weft_remote_memory *remote, bool read,
@@ -486,6 +547,7 @@ int main(int argc, char **argv)
         {"copies_that_take_long", "tcp,host", copies_that_take_long},
         {"counters_and_notifications", "any", counters_and_notifications},
         {"lists_of_both_kinds", "any", lists_of_both_kinds},
+        {"watches", "any", watches},
         {"atomics_are_refused", "tcp", atomics_are_refused},
         {"memory_that_was_freed", "tcp,host", memory_that_was_freed},
         {"a_copy_that_fails", "any", a_copy_that_fails},

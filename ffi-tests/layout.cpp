@@ -109,7 +109,7 @@ AT(weft_completion, first_post_ns, 80);
 AT(weft_completion, done_ns, 88);
 AT(weft_completion, reserved, 96);
 
-SIZE(weft_range_args, 112);
+SIZE(weft_range_args, 144);
 AT(weft_range_args, size, 0);
 AT(weft_range_args, flags, 4);
 AT(weft_range_args, local, 8);
@@ -127,8 +127,12 @@ AT(weft_range_args, timeout_ns, 80);
 AT(weft_range_args, user_data, 88);
 AT(weft_range_args, queue, 96);
 AT(weft_range_args, counter, 104);
+AT(weft_range_args, start_watch, 112);
+AT(weft_range_args, start_value, 120);
+AT(weft_range_args, done_watch, 128);
+AT(weft_range_args, done_value, 136);
 
-SIZE(weft_pages_args, 176);
+SIZE(weft_pages_args, 208);
 AT(weft_pages_args, size, 0);
 AT(weft_pages_args, flags, 4);
 AT(weft_pages_args, local, 8);
@@ -155,6 +159,10 @@ AT(weft_pages_args, timeout_ns, 144);
 AT(weft_pages_args, user_data, 152);
 AT(weft_pages_args, queue, 160);
 AT(weft_pages_args, counter, 168);
+AT(weft_pages_args, start_watch, 176);
+AT(weft_pages_args, start_value, 184);
+AT(weft_pages_args, done_watch, 192);
+AT(weft_pages_args, done_value, 200);
 
 SIZE(weft_expect_args, 56);
 AT(weft_expect_args, size, 0);

@@ -1142,7 +1142,7 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 /**
  * Its bytes go through host buffers of Weft's, which it gathers them into and
  * scatters them from, pages of a bundle by one launch; copies and the wire go on at
- * the same time. 4 MiB of pinned memory for each lane with such transfers.
+ * the same time. 16 MiB of pinned memory for each lane with such transfers.
  */
 #define WEFT_WAY_STAGED 2
 
@@ -1152,6 +1152,12 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
  * else is staged.)
  */
 #define WEFT_WAY_SHARED 4
+
+/**
+ * A word that GPUs and Weft write for each other. Opaque; made by
+ * `weft_watch_alloc`.
+ */
+typedef struct weft_watch weft_watch;
 
 /** What a memory is. Filled by `weft_memory_info`. */
 typedef struct weft_memory_properties {
@@ -1181,6 +1187,40 @@ WEFT_API
 WEFT_MUST_USE
 weft_status weft_memory_info(const weft_memory *memory,
                              weft_memory_properties *properties);
+
+/**
+ * Makes a word of 8 bytes, 0, that orders transfers with the streams of GPUs, without
+ * a CPU that waits for either.
+ *
+ * A transfer that names it as `start_watch` starts when the word has reached
+ * `start_value`: written by a stream (cuStreamWriteValue64 at `word`), by a kernel's
+ * store followed by __threadfence_system, or by the program. All that the stream did
+ * before is then moved. "Reached" is (int64_t)(*word - value) >= 0, as
+ * CU_STREAM_WAIT_VALUE_GEQ has it. While transfers wait, a worker looks without rest.
+ *
+ * A transfer that names it as `done_watch` sets it to `done_value` when it has ended;
+ * a stream waits for that with cuStreamWaitValue64, and what follows in the stream
+ * sees the bytes that were moved. It is set also when the transfer fails, so that no
+ * stream hangs: the completion says which.
+ *
+ * `watch`: receives the handle; the caller owns it and gives it back with
+ * `weft_watch_free`. `word`: receives where the word is, for the CPU and for all GPUs
+ * if this process uses CUDA (load it first), else for the CPU. Any thread; blocks for
+ * as long as CUDA takes. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_NO_MEMORY`,
+ * `WEFT_ERR_SYSTEM`, `WEFT_ERR_LIMIT`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_watch_alloc(weft_endpoint *endpoint,
+                             weft_watch **watch,
+                             uint64_t **word);
+
+/**
+ * Gives a watch back. `watch`: NULL is fine; the handle and the word are invalid after
+ * `WEFT_OK`. No stream may wait for it any more. Any thread; does not block. Errors:
+ * `WEFT_ERR_BUSY` (transfers that are not over name it), `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_watch_free(weft_watch *watch);
 
 /* ---- Completions, and the queues that hand them out ---- */
 
@@ -1584,9 +1624,21 @@ typedef struct weft_range_args {
      * raised in vain, which the transfer does not learn.
      */
     weft_counter counter;
+    /**
+     * The transfer starts when this watch has reached `start_value` (its deadline
+     * counts from the call all the same); see `weft_watch_alloc`. NULL: at once.
+     */
+    const weft_watch *start_watch;
+    uint64_t start_value;
+    /**
+     * Set to `done_value` when the transfer has ended, whatever its status, just before
+     * its completion. NULL: none.
+     */
+    const weft_watch *done_watch;
+    uint64_t done_value;
 } weft_range_args;
 
-#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
@@ -1669,9 +1721,14 @@ typedef struct weft_pages_args {
      * raised in vain, which the transfer does not learn.
      */
     weft_counter counter;
+    /** As in `weft_range_args`. */
+    const weft_watch *start_watch;
+    uint64_t start_value;
+    const weft_watch *done_watch;
+    uint64_t done_value;
 } weft_pages_args;
 
-#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Writes one range of local memory into remote memory.

@@ -1,6 +1,7 @@
 //! What reaches a worker from other threads: ids of transfers by a bounded
 //! queue, everything rarer as commands.
 
+use super::watching::Awaiting;
 use crate::fabric::{Access, HostRange, Registration};
 use crate::memory::device::Device;
 use crate::memory::{Memory, RemoteMemory};
@@ -176,6 +177,8 @@ pub enum Command {
     Disconnect {
         peer: u64,
     },
+    /// To be started when a word says so; its hold goes with it.
+    Await(Awaiting),
     Shutdown,
 }
 

@@ -30,6 +30,7 @@ mod strangers;
 mod submit;
 pub mod survey;
 mod talk;
+mod watching;
 pub mod worker;
 
 use crate::clock::Clock;

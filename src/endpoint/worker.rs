@@ -10,6 +10,7 @@ use super::fence::QuiescingLanes;
 use super::inbox::{Command, RailRegistrations};
 use super::links::Leaving;
 use super::part::Drain;
+use super::watching::Awaiting;
 use super::{EndpointConfig, Idle, PackingMode};
 use crate::fabric::{Access, HostRange, GONE};
 use crate::memory::device::Device;
@@ -66,6 +67,8 @@ pub struct Worker {
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
     pub leaving: Vec<Leaving>,
     pub quiescing_lanes: Vec<QuiescingLanes>,
+    /// Transfers that wait for words.
+    pub awaiting: Vec<Awaiting>,
     /// Frames of peers that are at home elsewhere.
     pub carried: super::carry::Queue,
     scratch: Vec<u8>,
@@ -186,6 +189,7 @@ impl Worker {
             copying: Vec::new(),
             leaving: Vec::new(),
             quiescing_lanes: Vec::new(),
+            awaiting: Vec::new(),
             words: Vec::new(),
             carried: Default::default(),
             scratch: Vec::new(),
@@ -203,7 +207,8 @@ impl Worker {
             return false;
         }
         let now = self.core.clock.now();
-        let mut busy = self.take_inbox(now);
+        let mut busy = self.look_at_watches(now);
+        busy |= self.take_inbox(now);
         for r in 0..self.rails.len() {
             busy |= self.reap(r, now);
             busy |= self.pump(r, now);
@@ -288,7 +293,9 @@ impl Worker {
             || !self.copying.is_empty()
             || !self.words.is_empty()
             || !self.carried.is_empty();
-        if !self.dirty.is_empty() || unsaid {
+        if !self.awaiting.is_empty() {
+            Duration::ZERO
+        } else if !self.dirty.is_empty() || unsaid {
             Duration::from_micros(50)
         } else if greeting
             || stalled
@@ -653,6 +660,7 @@ impl Worker {
             Command::Connected { peer } => self.link_connected(peer, now),
             Command::Join { peer, id } => self.link_join(peer, id, now),
             Command::Disconnect { peer } => self.link_disconnect(peer, now),
+            Command::Await(awaiting) => self.awaiting.push(awaiting),
             Command::Shutdown => self.leave_all(now),
         }
     }
@@ -739,6 +747,7 @@ impl Worker {
         }
         self.closed = true;
         let now = self.core.clock.now();
+        self.stop_watching(Outcome::of(Status::Canceled), now);
         self.close_inbox(now);
         self.settle(now);
         self.see_off(now, true);
@@ -767,6 +776,7 @@ impl Worker {
                 Command::AddLink { peer, approaches, accepted } => {
                     self.add_link(peer, approaches, accepted, now)
                 }
+                Command::Await(awaiting) => core.abandon(awaiting.id, Outcome::of(Status::Canceled), now),
                 _ => {}
             }
         }

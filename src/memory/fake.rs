@@ -117,7 +117,7 @@ impl Driver for Fake {
         Ok(Box::leak(vec![0u64; len as usize / 8].into_boxed_slice()).as_ptr() as u64)
     }
 
-    fn free_words(&self, _base: u64) {}
+    fn free_words(&self, _base: u64) {} // Tests end soon.
 }
 
 /// A copier whose copies are done when they were asked after often enough.

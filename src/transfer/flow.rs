@@ -20,6 +20,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const CLAIM_MAX: u64 = 256;
 /// Segments of one post at most.
 pub const VECTOR: usize = 16;
+/// The same between devices' memory: what a post costs is most of it there.
+const SHARED_VECTOR: usize = 64;
 /// Bytes that segments are added up to.
 const VECTOR_LEN: u64 = 256 << 10;
 /// So many times the time that a transfer would take must be left when it begins: more
@@ -346,7 +348,10 @@ impl Flow {
                     Err(error) => Step::Ended(error.status),
                 }
             }
-            _ => self.post(burst, index, transfer, bundle_below, (room, budget)),
+            _ if self.layer.on_device => {
+                self.post::<SHARED_VECTOR>(burst, index, transfer, 0, (room, budget))
+            }
+            _ => self.post::<VECTOR>(burst, index, transfer, bundle_below, (room, budget)),
         }
     }
 
@@ -399,7 +404,7 @@ impl Flow {
     /// Posts slices that are not to be bundled, several at once where the NIC takes
     /// that.
     #[inline]
-    fn post(
+    fn post<const MOST: usize>(
         &mut self,
         burst: &mut Burst,
         index: u32,
@@ -409,7 +414,7 @@ impl Flow {
     ) -> Step {
         let (view, read) = (transfer.view(), transfer.direction == Direction::Read);
         let whole = self.within == 0 && (self.urgent || !burst.is_brief());
-        let mut vector = self.vector(burst, read, whole);
+        let mut vector = self.vector(burst, read, whole).min(MOST);
         let mut posts = burst.posts().min(*budget);
         let alone = vector == 1 || self.end - self.next == 1;
         if alone && (whole || self.layer.immediate.is_some()) {
@@ -419,7 +424,7 @@ impl Flow {
                 return self.post_pages(burst, index, (geometry, run, read), budget);
             }
         }
-        let mut segments = [Segment::default(); VECTOR];
+        let mut segments = [Segment::default(); MOST];
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
             if self.layer.index != self.at.layer {
@@ -427,7 +432,7 @@ impl Flow {
                 if self.layer.on_device {
                     break;
                 }
-                vector = self.vector(burst, read, whole);
+                vector = self.vector(burst, read, whole).min(MOST);
             }
             let (slice, after) = view.take(self.at, self.end - self.next);
             if slice.len < bundle_below {
@@ -494,9 +499,9 @@ impl Flow {
         match (self.packing.vectors, read) {
             _ if !whole => 1,
             (false, _) => 1,
-            (true, true) => limits.read_vector.min(VECTOR),
-            (true, false) if self.layer.immediate.is_some() => limits.counted_vector.min(VECTOR),
-            (true, false) => limits.vector.min(VECTOR),
+            (true, true) => limits.read_vector,
+            (true, false) if self.layer.immediate.is_some() => limits.counted_vector,
+            (true, false) => limits.vector,
         }
     }
 

@@ -14,6 +14,7 @@ use super::prefetch;
 use super::queue::Queue;
 use super::shape::{Shape, View};
 use super::tally::{Ended, Tally};
+use super::watch::Mark;
 use super::whole::{Whole, ALONE, IN_PARTS};
 use super::{Direction, Outcome};
 use crate::fabric::{error_text, Immediate};
@@ -53,6 +54,8 @@ pub struct Move {
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
     pub counting: Option<Counting>,
+    /// Set when it has ended.
+    pub done: Option<Mark>,
 }
 
 /// How a transfer raises a counter of its peer.
@@ -692,6 +695,9 @@ impl Table {
         self.count(body, &completion, outcome.status);
         let other = if let To::Queue(queue) = &body.to { Some(queue.clone()) } else { None };
         let (tells, deadline) = (body.tells(), slot.deadline.load(Ordering::Relaxed));
+        if let Some((watch, value)) = body.transfer().and_then(|transfer| transfer.done.as_ref()) {
+            watch.set(*value);
+        }
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
         if tells {

@@ -10,8 +10,11 @@ use std::collections::VecDeque;
 
 /// Launches under way: one is copied while the next is gathered. More bytes than this
 /// do not wait for the one before.
-const LAUNCHES: usize = 2;
-const ENOUGH: u64 = 8 << 20;
+const LAUNCHES: usize = 4;
+const ENOUGH: u64 = 16 << 20;
+/// Copiers of a device, in turn: the end of one launch and the beginning of the next
+/// overlap.
+const COPIERS: usize = 3;
 /// What a piece costs of the bytes that a pass may copy: nothing is copied here.
 pub const COST: u64 = 256;
 
@@ -47,6 +50,7 @@ pub struct Devices {
     /// Bytes that were gathered for no launch yet, and of which copier.
     gathered: u64,
     filling: usize,
+    turn: usize,
     /// The key that was looked at last in this pass.
     checked: Option<u64>,
 }
@@ -99,11 +103,11 @@ impl Devices {
             return Err(GONE);
         }
         self.checked = Some(key);
-        let copier = self.copier(device)?;
-        if self.gathered > 0 && self.filling != copier {
+        if self.gathered == 0 || self.copiers[self.filling].0 != device {
             self.launch();
+            self.filling = self.copier(device)?;
         }
-        self.filling = copier;
+        let copier = self.filling;
         for piece in pieces {
             // SAFETY: inside what the peer passed, and inside a registration of ours, which
             // waits for us before it ends.
@@ -130,8 +134,10 @@ impl Devices {
     }
 
     fn copier(&mut self, device: Device) -> Result<usize, i32> {
-        if let Some(at) = self.copiers.iter().position(|(of, _)| *of == device) {
-            return Ok(at);
+        let mut ours = (0..self.copiers.len()).filter(|at| self.copiers[*at].0 == device);
+        if ours.clone().count() == COPIERS {
+            self.turn = (self.turn + 1) % COPIERS;
+            return ours.nth(self.turn).ok_or(GONE);
         }
         let copier = driver().and_then(|driver| driver.copier(device)).map_err(|error| {
             log::warn!("{error}");
@@ -167,6 +173,9 @@ impl Devices {
     }
 
     fn launch(&mut self) {
+        if self.gathered == 0 {
+            return;
+        }
         let Some((_, copier)) = self.copiers.get_mut(self.filling) else { return };
         let ticket = copier.launch();
         self.gathered = 0;
@@ -201,9 +210,7 @@ impl Devices {
 
     /// Waits until no device touches memory for it.
     pub fn settle(&mut self) {
-        if self.gathered > 0 {
-            self.launch();
-        }
+        self.launch();
         self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());
     }
 

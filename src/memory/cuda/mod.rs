@@ -142,6 +142,19 @@ impl Cuda {
         })
     }
 
+    /// A context, whichever: the caller's own, else one that is open. (To open another
+    /// one takes memory of its device.)
+    fn some_context(&self) -> Result<Current> {
+        let mut context = null_mut();
+        // SAFETY: a place for the answer.
+        unsafe { sys::cuCtxGetCurrent(&mut context) };
+        match self.devices.iter().find_map(OnceCell::get) {
+            _ if !context.is_null() => Current::new(context),
+            Some(opened) => Current::new(opened.context),
+            None => self.current(0),
+        }
+    }
+
     fn current(&self, device: Device) -> Result<Current> {
         Current::new(self.opened(device)?.context)
     }
@@ -291,7 +304,7 @@ impl Driver for Cuda {
     }
 
     fn words(&self, len: u64) -> Result<u64> {
-        let _current = self.current(0)?;
+        let _current = self.some_context()?;
         let mut base = null_mut();
         // SAFETY: a place for the answer.
         check(unsafe { sys::cuMemHostAlloc(&mut base, len as usize, HOST_MAPPED) }, "memory for watches")?;
@@ -301,7 +314,7 @@ impl Driver for Cuda {
     }
 
     fn free_words(&self, base: u64) {
-        let Ok(_current) = self.current(0) else { return };
+        let Ok(_current) = self.some_context() else { return };
         // SAFETY: from `words`.
         unsafe { sys::cuMemFreeHost(base as *mut c_void) };
     }
