@@ -34,19 +34,25 @@ impl Worker {
     pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, body: &[u8], now: u64) {
         let Some((r, lane, list)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
         let core = self.core.clone();
-        let Some(of) = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if !of.landing.as_ref().is_some_and(|landing| landing.expects(header.sequence)) {
-            return core.count_rubbish();
+        let of = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
+        let Some(of) = of else { return };
+        let Some(next) = of.landing.as_ref().map(Landing::next_number) else { return core.count_rubbish() };
+        if header.sequence != next {
+            // Where frames overtake each other, it waits for those before it.
+            let ahead = header.sequence.wrapping_sub(next);
+            if ahead >= SLOTS || of.early.len() >= SLOTS as usize {
+                return core.count_rubbish();
+            }
+            return of.early.push((header.kind, header.sequence, list.to_vec()));
         }
-        let arrived = match header.kind {
-            Kind::Fetched => of.fetched(list),
-            _ => Some(of.landed(list, |memory| core.offered(memory, peer.id))),
-        };
-        let (Some(arrived), Some(landing)) = (arrived, &mut of.landing) else { return core.count_rubbish() };
-        if let (Err(status), None) = (arrived.outcome, arrived.fetch) {
-            log::warn!("{peer}: a bundle was refused: {status:?}");
+        let mut known = of.bundle(header, list, |memory| core.offered(memory, peer.id));
+        while let Some((kind, sequence, list)) = of.next_early().filter(|_| known) {
+            let header = Header { kind, sequence, ..*header };
+            known = of.bundle(&header, &list, |memory| core.offered(memory, peer.id));
         }
-        landing.push(arrived);
+        if !known {
+            core.count_rubbish();
+        }
         self.advance_landing(r, lane, now);
     }
 
@@ -89,7 +95,7 @@ impl Worker {
         let Some((r, lane, list)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
         let of = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
         match of.filter(|of| of.fetches.len() < SLOTS as usize) {
-            Some(of) => of.fetches.push_back((header.sequence, list.to_vec())),
+            Some(of) => of.fetches.push((header.sequence, list.to_vec())),
             None => self.core.count_rubbish(),
         }
     }
@@ -155,6 +161,30 @@ impl Worker {
 }
 
 impl LaneWork {
+    /// A bundle that came too early, whose turn it is.
+    fn next_early(&mut self) -> Option<(Kind, u32, Vec<u8>)> {
+        let next = self.landing.as_ref()?.next_number();
+        let at = self.early.iter().position(|(_, number, _)| *number == next)?;
+        Some(self.early.swap_remove(at))
+    }
+
+    /// The next bundle is in our landing; false if we cannot know it.
+    fn bundle(&mut self, header: &Header, list: &[u8], find: impl Fn(u64) -> Option<Arc<Memory>>) -> bool {
+        if !self.landing.as_ref().is_some_and(|landing| landing.expects(header.sequence)) {
+            return false;
+        }
+        let arrived = match header.kind {
+            Kind::Fetched => self.fetched(list),
+            _ => Some(self.landed(list, find)),
+        };
+        let (Some(arrived), Some(landing)) = (arrived, &mut self.landing) else { return false };
+        if let (Err(status), None) = (arrived.outcome, arrived.fetch) {
+            log::warn!("{}: a bundle was refused: {status:?}", self.peer);
+        }
+        landing.push(arrived);
+        true
+    }
+
     /// The memory that a peer names.
     fn memory_of(&mut self, id: u64, find: impl Fn(u64) -> Option<Arc<Memory>>) -> Option<&Arc<Memory>> {
         if self.memory.as_ref().is_none_or(|last| last.id != id) {
@@ -218,11 +248,11 @@ impl LaneWork {
 
     /// Sends the peer what it wants, as far as there are slots for it.
     pub(super) fn answer_fetches(&mut self, rail: &mut Rail, core: &Core, now: u64) {
-        while let Some((number, list)) = self.fetches.pop_front() {
-            if !self.flows.packer.as_ref().is_some_and(Packer::has_slot) {
-                return self.fetches.push_front((number, list));
-            }
-            let Some(mut burst) = rail.burst(self.lane, now) else { return };
+        while self.flows.packer.as_ref().is_some_and(Packer::has_slot) {
+            let next = self.fetches.iter().position(|(number, _)| *number == self.next_fetch);
+            let (Some(next), Some(mut burst)) = (next, rail.burst(self.lane, now)) else { return };
+            let (number, list) = self.fetches.swap_remove(next);
+            self.next_fetch = number.wrapping_add(1);
             let peer = self.peer.id;
             if let Err(status) = self.answer(number, &list, &mut burst, |memory| core.offered(memory, peer)) {
                 log::warn!("{}: a read is refused: {status:?}", self.peer);

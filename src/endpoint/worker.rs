@@ -28,7 +28,6 @@ use crate::transfer::pack::{self, Landing, Packer, Word};
 use crate::transfer::shape::View;
 use crate::transfer::table::{Left, Move, Slot, Table, ARRIVED};
 use crate::transfer::{Direction, Outcome};
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,8 +103,11 @@ pub struct LaneWork {
     /// Where the peer's bundles land, and the memory that the last one was for.
     pub landing: Option<Landing>,
     pub memory: Option<Arc<Memory>>,
-    /// What the peer wants to be sent: numbers and lists.
-    pub fetches: VecDeque<(u32, Vec<u8>)>,
+    /// Bundles that were announced before those before them.
+    pub early: Vec<(Kind, u32, Vec<u8>)>,
+    /// What the peer wants to be sent, numbers and lists; and which is next.
+    pub fetches: Vec<(u32, Vec<u8>)>,
+    pub next_fetch: u32,
     /// Dropped: only waits for the fabric to give its operations back.
     pub closing: bool,
     /// Its peer parts, or we do.

@@ -520,9 +520,13 @@ impl Landing {
         waiting < SLOTS && self.tally.expects(number.wrapping_sub(waiting), waiting)
     }
 
-    /// The slot of the next bundle.
+    /// The number of the next bundle, and its slot.
+    pub fn next_number(&self) -> u32 {
+        self.tally.seen.wrapping_add(self.arrived.len() as u32)
+    }
+
     pub fn next_slot(&self) -> u32 {
-        self.tally.seen.wrapping_add(self.arrived.len() as u32) % SLOTS
+        self.next_number() % SLOTS
     }
 
     pub fn push(&mut self, arrived: Arrived) {
