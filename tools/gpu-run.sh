@@ -32,8 +32,15 @@ if [ "$what" != figures ]; then
             WEFT_TEST_FABRIC=$fabric run "$name.$fabric" tests/device "$name"
         done
     done < <(tests/device --list)
-    [ ! -x tests/gpu_pages ] || run gpu_pages tests/gpu_pages
-    [ ! -f tests/gpu_pages.py ] || WEFT_LIBRARY=$PWD/lib/libweft.so.0 run gpu_pages.py python3 tests/gpu_pages.py
+    run gpu_pages tests/gpu_pages
+    if python3 -c 'import torch' 2>/dev/null; then
+        export WEFT_LIBRARY=$PWD/lib/libweft.so.0
+        run gpu_pages.py.cudaMalloc python3 tests/gpu_pages.py
+        # PyTorch's other allocators: the virtual memory API, and CUDA's pools.
+        for allocator in expandable_segments:True backend:cudaMallocAsync; do
+            PYTORCH_CUDA_ALLOC_CONF=$allocator run "gpu_pages.py.$allocator" python3 tests/gpu_pages.py
+        done
+    fi
     unset WEFT_TEST_DEVICES
     echo "$passed passed, $failed failed, $skipped skipped"
 fi

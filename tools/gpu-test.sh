@@ -17,10 +17,14 @@ flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude "-Wl,-rpath,\$ORIGIN/.
 for program in device gpu_figures; do
     cc "${flags[@]}" "ffi-tests/$program.c" ffi-tests/harness.c -o "$to/tests/$program" "$to/lib/libweft.so.0" -lpthread -ldl
 done
-[ ! -f examples-c/gpu_pages.c ] || cc "${flags[@]}" examples-c/gpu_pages.c -o "$to/tests/gpu_pages" "$to/lib/libweft.so.0" -ldl
-for script in examples-python/gpu_pages.py; do
-    [ ! -f "$script" ] || cp "$script" "$to/tests/"
-done
+# It is linked with CUDA's driver, which is not here: with something that has its functions' names.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cc "${flags[@]}" -c examples-c/gpu_pages.c -o "$scratch/gpu_pages.o"
+nm -u "$scratch/gpu_pages.o" | sed -n 's/.* \(cu[A-Z][A-Za-z0-9_]*\)$/void \1(void) {}/p' >"$scratch/cuda.c"
+cc -shared -fPIC -Wl,-soname,libcuda.so.1 "$scratch/cuda.c" -o "$scratch/libcuda.so.1"
+cc "${flags[@]}" "$scratch/gpu_pages.o" -o "$to/tests/gpu_pages" "$to/lib/libweft.so.0" "$scratch/libcuda.so.1"
+cp examples-python/gpu_pages.py "$to/tests/"
 
 # libfabric and what it needs, beside the C library.
 fabric=$(if [ -n "$theirs" ]; then ls "$theirs/libfabric.so.1"; else ldconfig -p | sed -n 's/.*libfabric\.so\.1 .*=> //p' | head -n 1; fi)
