@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub const WEFT_WAY_DIRECT: u32 = 1;
 /// Its bytes go through host buffers of Weft's, which it gathers them into and
 /// scatters them from, pages of a bundle by one launch; copies and the wire go on at
-/// the same time. 16 MiB of pinned memory for each lane with such transfers.
+/// the same time. 4 MiB of pinned memory for each lane with such transfers.
 pub const WEFT_WAY_STAGED: u32 = 2;
 /// Peers on this host whose memory is on a GPU, too, get writes by a copy from GPU to
 /// GPU, all pages of a run by one launch, where the two GPUs reach each other. (All
@@ -88,7 +88,9 @@ pub struct weft_watch {
 /// A transfer that names it as `done_watch` sets it to `done_value` when it has ended;
 /// a stream waits for that with cuStreamWaitValue64, and what follows in the stream
 /// sees the bytes that were moved. It is set also when the transfer fails, so that no
-/// stream hangs: the completion says which.
+/// stream hangs: the completion says which. The first transfer between two memories
+/// has CUDA make streams and the like, which CUDA may put off while a stream of the same
+/// device waits: let one transfer end before the first that a stream waits for.
 ///
 /// `watch`: receives the handle; the caller owns it and gives it back with
 /// `weft_watch_free`. `word`: receives where the word is, for the CPU and for all GPUs

@@ -53,7 +53,12 @@ impl Worker {
         if !known {
             core.count_rubbish();
         }
-        self.advance_landing(r, lane, now);
+        match of.landing.as_ref().is_some_and(|landing| landing.stage.has_added()) {
+            // With those that come behind it, in this pass.
+            true if self.copying.contains(&(r, lane)) => {}
+            true => self.copying.push((r, lane)),
+            false => self.advance_landing(r, lane, now),
+        }
     }
 
     /// Goes on with bundles whose pieces devices copy.
@@ -377,7 +382,7 @@ impl Drop for Scatter<'_> {
         // What was added before a refusal is the peer's own affair; it must be over before
         // the slot is used again.
         if let Some((stage, copier)) = &mut self.device {
-            stage.launch(*copier, self.slot);
+            stage.close(*copier, self.slot);
         }
     }
 }

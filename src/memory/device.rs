@@ -76,8 +76,9 @@ pub trait Driver: Send + Sync {
     fn unpin(&self, device: Device, base: u64);
     /// For other processes, what a range is in.
     fn share(&self, device: Device, address: u64) -> Result<Handle>;
-    /// Where another process's memory is for a device of ours.
-    fn open(&self, device: Device, handle: &Handle) -> Result<u64>;
+    /// Where another process's memory is for a device of ours, and how long it is, whatever
+    /// the handle claims.
+    fn open(&self, device: Device, handle: &Handle) -> Result<(u64, u64)>;
     fn close(&self, device: Device, handle: &Handle);
     /// Memory of the host that devices write words to.
     fn words(&self, len: u64) -> Result<u64>;

@@ -104,9 +104,9 @@ impl Driver for Fake {
         Ok(Handle { process: super::cuda::this_process(), device, base, len: EACH, token: [0; 64] })
     }
 
-    fn open(&self, _device: Device, handle: &Handle) -> Result<u64> {
+    fn open(&self, _device: Device, handle: &Handle) -> Result<(u64, u64)> {
         match handle.process == super::cuda::this_process() {
-            true => Ok(handle.base),
+            true => Ok((handle.base, EACH)),
             false => Err(unsupported("another process's memory of a fake device")),
         }
     }

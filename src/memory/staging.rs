@@ -3,20 +3,26 @@
 use super::device::{driver, Copier, Device};
 use crate::status::Result;
 
-/// Of one buffer that has slots: each is filled, or emptied, by one launch at a time.
+/// Of what was added and not begun.
+const ADDED: u64 = u64::MAX;
+
+/// Of one buffer that has slots: one launch fills, or empties, what slots there are.
 pub struct Stage {
     base: u64,
     len: u64,
     /// The device that it was pinned for: then all reach it.
     pinned: Option<Device>,
     copiers: Vec<(Device, Box<dyn Copier>)>,
-    /// By slot: the copier that works for it, and its ticket.
+    /// By slot: the copier that works for it, and its ticket; `ADDED` before there is one.
     busy: Box<[Option<(usize, u64)>]>,
+    /// The copier that has something to begin.
+    filling: Option<usize>,
 }
 
 impl Stage {
     pub fn new(base: u64, len: u64, slots: u32) -> Stage {
-        Stage { base, len, pinned: None, copiers: Vec::new(), busy: (0..slots).map(|_| None).collect() }
+        let busy = (0..slots).map(|_| None).collect();
+        Stage { base, len, pinned: None, copiers: Vec::new(), busy, filling: None }
     }
 
     /// The copier of a device. The first time it is made, and the buffer pinned.
@@ -43,14 +49,34 @@ impl Stage {
         unsafe { self.copiers[copier].1.add(from, to, len) }
     }
 
-    /// Begins what was added, for a slot.
-    pub fn launch(&mut self, copier: usize, slot: u32) {
-        let ticket = self.copiers[copier].1.launch();
-        self.busy[slot as usize] = Some((copier, ticket));
+    /// What was added is all of a slot. It is begun with that of others, when it is asked
+    /// for.
+    pub fn close(&mut self, copier: usize, slot: u32) {
+        if self.filling != Some(copier) {
+            self.launch();
+        }
+        self.busy[slot as usize] = Some((copier, ADDED));
+        self.filling = Some(copier);
+    }
+
+    /// Something waits to be begun.
+    pub fn has_added(&self) -> bool {
+        self.filling.is_some()
+    }
+
+    fn launch(&mut self) {
+        let Some(filling) = self.filling.take() else { return };
+        let begun = self.copiers[filling].1.launch();
+        for (copier, ticket) in self.busy.iter_mut().flatten() {
+            if *copier == filling && *ticket == ADDED {
+                *ticket = begun;
+            }
+        }
     }
 
     /// Whether nothing is under way for a slot. An error: its bytes are not there.
     pub fn is_done(&mut self, slot: u32) -> Result<bool> {
+        self.launch();
         let Some((copier, ticket)) = self.busy[slot as usize] else { return Ok(true) };
         let done = self.copiers[copier].1.is_done(ticket);
         if !matches!(done, Ok(false)) {
@@ -61,6 +87,7 @@ impl Stage {
 
     /// Waits until nothing is under way: the memory of nobody is touched any more.
     pub fn wait(&mut self) {
+        self.launch();
         self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());
     }
 }

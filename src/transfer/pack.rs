@@ -23,14 +23,11 @@ use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
 use std::collections::VecDeque;
 
-/// Bytes of a slot, and slots of a lane. A device's launch should cost little beside its
-/// bytes (measured: 6 us, of 64 us that 256 KiB take over tcp on one host).
-pub const SLOT_LEN: usize = 1 << 20;
+/// Bytes of a slot, and slots of a lane: large enough that a post costs little
+/// beside its bytes (a device's launch, too: 6 us of 64 over tcp on one host), small
+/// enough to stay in a core's cache (see `weft-bench crossover`).
+pub const SLOT_LEN: usize = 256 << 10;
 pub const SLOTS: u32 = 8;
-/// Bytes of a bundle that the CPU gathers: large enough that a post costs little
-/// beside its bytes, small enough to stay in a core's cache (see `weft-bench
-/// crossover`).
-const GATHERED_LEN: u64 = 256 << 10;
 /// Pieces of a bundle: what a frame's list has room for.
 const PIECES: usize = 480;
 /// Bytes of the list's parts: the memory's id with the immediate that each piece counts for (0:
@@ -371,13 +368,9 @@ pub struct Gathering<'a> {
 impl Gathering<'_> {
     /// Bytes that there is room for.
     pub fn room(&self) -> u64 {
-        let most = match self.into {
-            Into::Staging { .. } if self.bundle.answers.is_none() => GATHERED_LEN,
-            _ => SLOT_LEN as u64,
-        };
         match self.bundle.list.len() {
             len if len >= MEMORY + PIECE * PIECES => 0,
-            _ => most - self.bundle.bytes,
+            _ => SLOT_LEN as u64 - self.bundle.bytes,
         }
     }
 
@@ -412,7 +405,7 @@ impl Gathering<'_> {
         let sampled = burst.charge(self.bundle.bytes);
         (self.bundle.flow, self.bundle.sampled) = (flow, sampled);
         if let Into::Stage { stage, copier, slot, .. } = self.into {
-            stage.launch(copier, slot);
+            stage.close(copier, slot);
         }
         *self.count = self.count.wrapping_add(1);
     }
@@ -465,7 +458,7 @@ pub enum Due {
 impl Tally {
     /// Whether a bundle is the next, and comes to a slot that the sender may use.
     /// `waiting`: those before it that nothing became of yet.
-    fn expects(&self, number: u32, waiting: u32) -> bool {
+    pub fn expects(&self, number: u32, waiting: u32) -> bool {
         number == self.seen && self.seen.wrapping_sub(self.told) + waiting < SLOTS
     }
 

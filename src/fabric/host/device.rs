@@ -22,8 +22,8 @@ pub const COST: u64 = 256;
 struct Opened {
     number: u32,
     handle: Handle,
-    /// The device of ours that reaches it, and where it is there.
-    at: Option<(Device, u64)>,
+    /// The device of ours that reaches it, and where it is there, and how long.
+    at: Option<(Device, (u64, u64))>,
 }
 
 /// A request that was done, but not before those before it.
@@ -94,8 +94,7 @@ impl Devices {
             device = Some(of);
         }
         let Some(device) = device else { return Err(libc::EACCES) };
-        let base = self.base_of(number, device)?;
-        let len = self.opened.iter().find(|opened| opened.number == number).map_or(0, |o| o.handle.len);
+        let (base, len) = self.place_of(number, device)?;
         if !pieces.iter().all(|p| p.offset <= len && p.len <= len - p.offset) {
             return Err(libc::EACCES);
         }
@@ -117,18 +116,18 @@ impl Devices {
         Ok(())
     }
 
-    fn base_of(&mut self, number: u32, device: Device) -> Result<u64, i32> {
+    fn place_of(&mut self, number: u32, device: Device) -> Result<(u64, u64), i32> {
         let opened = self.opened.iter_mut().find(|opened| opened.number == number).ok_or(libc::EIO)?;
         match opened.at {
-            Some((of, base)) if of == device => Ok(base),
+            Some((of, place)) if of == device => Ok(place),
             // One device of ours reaches it; to others' memory bytes are staged.
             Some(_) => Err(libc::EIO),
             None => {
-                let base = driver().and_then(|driver| driver.open(device, &opened.handle));
-                let base = base.inspect_err(|error| log::info!("bytes go through the host: {error}"));
-                let base = base.map_err(|_| libc::EIO)?;
-                opened.at = Some((device, base));
-                Ok(base)
+                let place = driver().and_then(|driver| driver.open(device, &opened.handle));
+                let place = place.inspect_err(|error| log::info!("bytes go through the host: {error}"));
+                let place = place.map_err(|_| libc::EIO)?;
+                opened.at = Some((device, place));
+                Ok(place)
             }
         }
     }

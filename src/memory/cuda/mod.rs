@@ -254,7 +254,10 @@ impl Driver for Cuda {
     }
 
     fn identity(&self, address: u64) -> Option<u64> {
-        Pointer::ask(address).ok().filter(Pointer::is_of_device).map(|pointer| pointer.identity)
+        let (mut identity, what) = (0u64, Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID);
+        // SAFETY: a place for the answer; what CUDA does not know is answered.
+        let asked = unsafe { sys::cuPointerGetAttribute((&raw mut identity).cast(), what, address) };
+        (asked == CUresult::CUDA_SUCCESS && identity != 0).then_some(identity)
     }
 
     fn copier(&self, device: Device) -> Result<Box<dyn Copier>> {
@@ -286,13 +289,20 @@ impl Driver for Cuda {
         Ok(Handle { process: this_process(), device, base: pointer.start, len: pointer.size, token })
     }
 
-    fn open(&self, device: Device, handle: &Handle) -> Result<u64> {
+    fn open(&self, device: Device, handle: &Handle) -> Result<(u64, u64)> {
         let context = self.opened(device)?.context;
-        if handle.process == this_process() {
+        let base = if handle.process == this_process() {
             let other = self.opened(handle.device)?.context;
-            return shared::reach(context, other).map(|()| handle.base);
+            shared::reach(context, other).map(|()| handle.base)?
+        } else {
+            self.shared.open(device, context, handle)?
+        };
+        let is = Pointer::ask(base)?;
+        let before = base.wrapping_sub(is.start);
+        if !is.is_of_device() || before >= is.size {
+            return Err(Error::invalid("a handle of device memory that is none"));
         }
-        self.shared.open(device, context, handle)
+        Ok((base, is.size - before))
     }
 
     fn close(&self, device: Device, handle: &Handle) {
