@@ -120,12 +120,15 @@ impl Driver for Fake {
     fn free_words(&self, _base: u64) {} // Tests end soon.
 }
 
+/// From, to, bytes.
+type Piece = (u64, u64, u64);
+
 /// A copier whose copies are done when they were asked after often enough.
 struct Late {
     memory: File,
-    added: Vec<(u64, u64, u64)>,
+    added: Vec<Piece>,
     /// Begun: the copies, and when they are done.
-    queue: VecDeque<(Vec<(u64, u64, u64)>, Instant)>,
+    queue: VecDeque<(Vec<Piece>, Instant)>,
     /// Tickets so far.
     next: u64,
     late: Duration,
@@ -159,7 +162,7 @@ impl Copier for Late {
     }
 
     fn is_done(&mut self, ticket: u64) -> Result<bool> {
-        while self.next - self.queue.len() as u64 + 1 <= ticket && !self.queue.is_empty() {
+        while self.next - (self.queue.len() as u64) < ticket {
             if self.queue.front().is_some_and(|(_, due)| Instant::now() < *due) {
                 return Ok(false);
             }

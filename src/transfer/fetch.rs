@@ -7,12 +7,15 @@ use crate::fabric::Posted;
 use crate::memory::device::Device;
 use crate::rail::Rail;
 
+/// Where bytes belong: address and length.
+pub type Spot = (u64, u32);
+
 /// One question.
 #[derive(Default)]
 struct Fetch {
     bundle: Bundle,
     /// Where the bytes belong, in order, and the device that is there.
-    places: Vec<(u64, u32)>,
+    places: Vec<Spot>,
     device: Option<Device>,
 }
 
@@ -73,7 +76,7 @@ impl Fetcher {
     }
 
     /// The answer to a question is here: where its bytes belong.
-    pub fn answered(&mut self, number: u32) -> Option<(Option<Device>, &[(u64, u32)])> {
+    pub fn answered(&mut self, number: u32) -> Option<(Option<Device>, &[Spot])> {
         self.flow_of(number)?;
         self.answered = self.answered.wrapping_add(1);
         let fetch = &self.fetches[(number % SLOTS) as usize];

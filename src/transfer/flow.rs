@@ -22,6 +22,7 @@ const CLAIM_MAX: u64 = 256;
 pub const VECTOR: usize = 16;
 /// The same between devices' memory: what a post costs is most of it there.
 const SHARED_VECTOR: usize = 64;
+const SHARED_VECTOR_LEN: u64 = 1 << 20;
 /// Bytes that segments are added up to.
 const VECTOR_LEN: u64 = 256 << 10;
 /// So many times the time that a transfer would take must be left when it begins: more
@@ -424,6 +425,7 @@ impl Flow {
                 return self.post_pages(burst, index, (geometry, run, read), budget);
             }
         }
+        let most_bytes = if MOST == SHARED_VECTOR { SHARED_VECTOR_LEN } else { VECTOR_LEN };
         let mut segments = [Segment::default(); MOST];
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
@@ -451,7 +453,7 @@ impl Flow {
                 }
                 self.cut(&mut segments[0], &mut gathered, room);
             } else if vector > 1 {
-                self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(VECTOR_LEN));
+                self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(most_bytes));
             }
             let Gathered { count, bytes, slices, after } = gathered;
             let next = self.next + slices;

@@ -13,7 +13,7 @@
 //! its slot, and acknowledged once they are in their places. A read of such memory, or
 //! into it, is a frame that lists what is wanted (`fetch`), and an answer in a bundle.
 
-use super::fetch::Fetcher;
+use super::fetch::{Fetcher, Spot};
 use crate::codec::Reader;
 use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
 use crate::memory::device::Device;
@@ -354,7 +354,7 @@ pub enum Into<'a> {
     /// By a device.
     Stage { base: u64, stage: &'a mut Stage, copier: usize, slot: u32 },
     /// Nowhere yet: where their bytes belong is kept.
-    Places(&'a mut Vec<(u64, u32)>),
+    Places(&'a mut Vec<Spot>),
 }
 
 /// A bundle that is being filled.

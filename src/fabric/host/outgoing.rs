@@ -9,7 +9,7 @@
 use super::area::Shared;
 use super::channel::{self, Block, Channel, CELLS};
 use super::copy;
-use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, INLINE, PIECES};
+use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE, PIECES};
 use super::socket::{self, Heard};
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
@@ -34,6 +34,7 @@ struct Op {
     /// Its memory, as the target knows it; 0 if it does not.
     area: u32,
     area_base: u64,
+    on_device: bool,
     /// Goes with the last request.
     immediate: Option<Immediate>,
     segments: Vec<Segment>,
@@ -176,9 +177,10 @@ impl Outgoing {
     pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) {
         let kind = if rma.read { Kind::Read } else { Kind::Write };
         let passed = area.filter(|area| !rma.read && self.pass(area));
+        let on_device = passed.is_some_and(|area| area.handle().is_some());
         let area = passed.map_or((0, 0), |area| (area.number, area.base()));
         let op = self.push(kind, rma.key, area, rma.segments, scratch);
-        op.immediate = rma.immediate;
+        (op.immediate, op.on_device) = (rma.immediate, on_device);
     }
 
     /// Whether the target can copy from device memory of ours to what a key names there.
@@ -228,7 +230,8 @@ impl Outgoing {
         op.segments.extend_from_slice(segments);
         (op.scratch, op.kind, op.key, op.area, op.area_base) = (scratch, kind, key, area.0, area.1);
         (op.asked, op.arrived) = Default::default();
-        (op.open, op.all_asked, op.errno, op.immediate, op.probe) = (0, false, 0, None, None);
+        (op.open, op.all_asked, op.errno, op.immediate, op.probe, op.on_device) =
+            (0, false, 0, None, None, false);
         self.queue.push_back(index);
         op
     }
@@ -289,7 +292,11 @@ impl Outgoing {
     #[inline]
     fn ask(&mut self, index: u32, budget: &mut u64) -> bool {
         let op = &mut self.ops[index as usize];
-        let most = if op.area == 0 { BYTES } else { AREA_BYTES };
+        let most = match op.area {
+            0 => BYTES,
+            _ if op.on_device => DEVICE_BYTES,
+            _ => AREA_BYTES,
+        };
         let mut pieces = [Piece::default(); PIECES];
         let (count, len, after) = op.take(most, &mut pieces);
         let first = pieces[0];
@@ -500,6 +507,7 @@ impl Op {
             key: 0,
             area: 0,
             area_base: 0,
+            on_device: false,
             immediate: None,
             segments: Vec::new(),
             asked: Cursor::default(),

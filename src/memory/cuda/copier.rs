@@ -12,8 +12,9 @@ use std::ptr::null_mut;
 /// Launches under way, and pieces of one: what a table has room for.
 const TABLES: usize = 16;
 const PIECES: usize = 2048;
-/// Bytes that a block of the kernel copies at most.
-const PIECE: u64 = 16 << 10;
+/// Bytes of a piece at most, and what a block of the kernel copies of it.
+const PIECE: u64 = 64 << 10;
+const BLOCK: u64 = 16 << 10;
 const THREADS: u32 = 256;
 const NON_BLOCKING: u32 = 1;
 const NO_TIMING: u32 = 2;
@@ -34,8 +35,9 @@ pub struct Stream {
     events: [CUevent; TABLES],
     /// Host memory that the device reads.
     tables: *mut Entry,
-    /// Pieces in the table that is filled.
+    /// Pieces in the table that is filled, and bytes of the longest.
     filled: usize,
+    longest: u64,
     /// Launches begun, and known to be done.
     begun: u64,
     done: u64,
@@ -55,6 +57,7 @@ impl Stream {
             events: [null_mut(); TABLES],
             tables: null_mut(),
             filled: 0,
+            longest: 0,
             begun: 0,
             done: 0,
             failed: None,
@@ -89,7 +92,8 @@ impl Stream {
     /// Begins what the table has, and takes the next one.
     fn flush(&mut self) {
         let (mut table, pieces) = (self.table() as u64, self.filled as u32);
-        self.filled = 0;
+        let blocks = self.longest.div_ceil(BLOCK).max(1) as u32;
+        (self.filled, self.longest) = (0, 0);
         let begun = Current::new(self.context).and_then(|_current| {
             let mut arguments: [*mut c_void; 1] = [(&raw mut table).cast()];
             let event = self.events[self.begun as usize % TABLES];
@@ -100,7 +104,7 @@ impl Stream {
                     let launched = sys::cuLaunchKernel(
                         kernel,
                         pieces,
-                        1,
+                        blocks,
                         1,
                         THREADS,
                         1,
@@ -147,6 +151,7 @@ impl Copier for Stream {
             // SAFETY: inside the table, which the device does not read now.
             unsafe { self.table().add(self.filled).write(entry) };
             self.filled += 1;
+            self.longest = self.longest.max(part);
             at += part;
             if self.filled == PIECES {
                 self.flush();
