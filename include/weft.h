@@ -1142,7 +1142,7 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 /**
  * Its bytes go through host buffers of Weft's, which it gathers them into and
  * scatters them from, pages of a bundle by one launch; copies and the wire go on at
- * the same time. 16 MiB of pinned memory for each lane with such transfers.
+ * the same time. 4 MiB of pinned memory for each lane with such transfers.
  */
 #define WEFT_WAY_STAGED 2
 
@@ -1201,7 +1201,9 @@ weft_status weft_memory_info(const weft_memory *memory,
  * A transfer that names it as `done_watch` sets it to `done_value` when it has ended;
  * a stream waits for that with cuStreamWaitValue64, and what follows in the stream
  * sees the bytes that were moved. It is set also when the transfer fails, so that no
- * stream hangs: the completion says which.
+ * stream hangs: the completion says which. The first transfer between two memories
+ * has CUDA make streams and the like, which CUDA may put off while a stream of the same
+ * device waits: let one transfer end before the first that a stream waits for.
  *
  * `watch`: receives the handle; the caller owns it and gives it back with
  * `weft_watch_free`. `word`: receives where the word is, for the CPU and for all GPUs
