@@ -95,8 +95,8 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         self.copiers.clear();
-        if let (Some(device), Ok(driver)) = (self.pinned, driver()) {
-            driver.unpin(device, self.base);
+        if let Some(device) = self.pinned {
+            driver().into_iter().for_each(|driver| driver.unpin(device, self.base));
         }
     }
 }

@@ -1,24 +1,51 @@
 //! Buffers of a rail, registered where the NIC needs that.
 
 use crate::fabric::{Access, Buffer, HostRange, Nic, Registration};
-use crate::status::Result;
-use std::cell::UnsafeCell;
+use crate::status::{Error, Result, Status};
 use std::ffi::c_void;
 use std::ptr;
 
 /// One buffer. Its memory stays in place.
 pub struct Frame {
-    bytes: Box<[UnsafeCell<u8>]>,
+    bytes: Pages,
     registration: Option<Registration>,
+}
+
+/// Zeroed memory of the system: what is not used costs nothing. (An allocator may give
+/// what was used before, and clear all of it.)
+struct Pages {
+    base: *mut c_void,
+    len: usize,
+}
+
+// SAFETY: memory that is nobody else's.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    fn new(len: usize) -> Result<Pages> {
+        let len = len.max(1);
+        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, wherever there is room.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, rights, kind, -1, 0) };
+        if base == libc::MAP_FAILED {
+            let why = std::io::Error::last_os_error();
+            return Err(Error::new(Status::NoMemory, format!("{len} bytes for a rail's buffers: {why}")));
+        }
+        Ok(Pages { base, len })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: a mapping of ours, which nobody uses any more.
+        unsafe { libc::munmap(self.base, self.len) };
+    }
 }
 
 impl Frame {
     pub fn new(nic: &mut dyn Nic, len: usize, remote: bool) -> Result<Frame> {
-        // Zeroed by the allocator: what is not used costs no memory.
-        let bytes = Box::into_raw(vec![0u8; len].into_boxed_slice());
-        // SAFETY: the same bytes; UnsafeCell is transparent.
-        let bytes: Box<[UnsafeCell<u8>]> = unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) };
-        let range = HostRange { base: bytes.as_ptr() as u64, len: len as u64 };
+        let bytes = Pages::new(len)?;
+        let range = HostRange { base: bytes.base as u64, len: len as u64 };
         let access = Access { remote_write: remote, remote_read: false };
         let needed = remote || nic.limits().local_registration;
         let registration = if needed { Some(nic.register(range, access)?) } else { None };
@@ -30,7 +57,7 @@ impl Frame {
     }
 
     pub fn address(&self) -> *mut c_void {
-        self.bytes.as_ptr() as *mut c_void
+        self.bytes.base
     }
 
     pub fn key(&self) -> u64 {
