@@ -20,7 +20,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test test-aarch64 figures fuzz sanitize miri lab chaos dist header abi check lib examples clean
+.PHONY: help demo test test-aarch64 gpu-test figures fuzz sanitize miri lab chaos dist header abi check lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,11 @@ miri: ## Unit tests in Miri: undefined behaviour, and weak memory (nightly Rust)
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
+
+gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and says how to run it there
+	@tools/need.sh test
+	@$(MAKE) --no-print-directory lib
+	@tools/gpu-test.sh $(TARGET)/release
 
 dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust
 	@tools/need.sh dist

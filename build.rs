@@ -16,7 +16,7 @@ fn main() {
 mod header {
     use std::{env, fs, path::Path};
 
-    const SECTIONS: [&str; 16] = [
+    const SECTIONS: [&str; 17] = [
         "version",
         "status",
         "log",
@@ -24,6 +24,7 @@ mod header {
         "endpoint",
         "peer",
         "memory",
+        "device",
         "completion",
         "counter",
         "transfer",

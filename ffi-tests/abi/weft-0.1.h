@@ -927,6 +927,21 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
  */
 #define WEFT_ACCESS_LOCAL 4
 
+/** Whatever it is: found out from the pointers, if the program has loaded CUDA. */
+#define WEFT_MEMORY_ANY 0
+
+/**
+ * Memory that the CPU reads and writes: ordinary, pinned by CUDA, or managed by it
+ * (then the CPU does the copying, and pages come and go as it touches them).
+ */
+#define WEFT_MEMORY_HOST 1
+
+/**
+ * Memory of a CUDA device: of cudaMalloc, cudaMallocAsync, the virtual memory API,
+ * or managed.
+ */
+#define WEFT_MEMORY_CUDA 2
+
 /**
  * One or many ranges of this process's memory, registered with the rails.
  * Opaque; made by `weft_memory_register`.
@@ -982,9 +997,16 @@ typedef struct weft_memory_args {
      * `WEFT_ERR_UNREACHABLE` if they do not reach each other.
      */
     uint64_t rails;
+    /** What it is: `WEFT_MEMORY_*`. All ranges are of one kind, and on one device. */
+    uint32_t kind;
+    /**
+     * With `WEFT_MEMORY_CUDA`: the device, as CUDA counts those that this process
+     * sees, plus 1. 0: the one that the memory is on.
+     */
+    uint32_t device;
 } weft_memory_args;
 
-#define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args), 0, 0}
+#define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args), 0, 0, 0, 0}
 
 /**
  * Allocates memory that is ready for transfers: all there, zeroed, on huge
@@ -1040,10 +1062,17 @@ WEFT_API weft_status weft_memory_free(weft_endpoint *endpoint, void *address);
  * deregistered. Memory that is unmapped before it is deregistered can crash this
  * process, also when a peer writes to it: that is not checked.
  *
+ * Memory of a GPU is registered in the same way, and moves by the same calls; see
+ * `weft_memory_info`. It needs no context that is current in the calling thread. It
+ * must be of the device's primary context (as all memory of the CUDA runtime is),
+ * or of none. Freed before it is deregistered, it ends transfers with
+ * `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed.
+ *
  * Any thread. Blocks while the NICs learn the memory's pages, which takes up
  * to seconds for many gigabytes: register before traffic. Errors:
  * `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
- * not use so), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+ * not use so, or not where `kind` and `device` say), `WEFT_ERR_UNSUPPORTED`
+ * (no CUDA driver, or memory of another context), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
  * `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
  * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
  */
@@ -1122,6 +1151,96 @@ weft_status weft_remote_memory_import(weft_endpoint *endpoint,
  * `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
+
+/* ---- Memory of GPUs ---- */
+
+/** NICs reach the memory by themselves. */
+#define WEFT_WAY_DIRECT 1
+
+/**
+ * Its bytes go through host buffers of Weft's, which it gathers them into and
+ * scatters them from, pages of a bundle by one launch; copies and the wire go on at
+ * the same time. 4 MiB of pinned memory for each lane with such transfers.
+ */
+#define WEFT_WAY_STAGED 2
+
+/**
+ * Peers on this host whose memory is on a GPU, too, get writes by a copy from GPU to
+ * GPU, all pages of a run by one launch, where the two GPUs reach each other. (All
+ * else is staged.)
+ */
+#define WEFT_WAY_SHARED 4
+
+/**
+ * A word that GPUs and Weft write for each other. Opaque; made by
+ * `weft_watch_alloc`.
+ */
+typedef struct weft_watch weft_watch;
+
+/** What a memory is. Filled by `weft_memory_info`. */
+typedef struct weft_memory_properties {
+    /** `sizeof(weft_memory_properties)`. */
+    uint32_t size;
+    /** `WEFT_MEMORY_HOST` or `WEFT_MEMORY_CUDA`. */
+    uint32_t kind;
+    /** The CUDA device, as CUDA counts those that this process sees, plus 1; 0: the host. */
+    uint32_t device;
+    /** How its bytes move: `WEFT_WAY_*`. */
+    uint32_t ways;
+    /** Of all ranges. */
+    uint64_t bytes;
+    /** The rails that know it, as in `weft_memory_args`. */
+    uint64_t rails;
+    uint64_t ranges;
+} weft_memory_properties;
+
+#define WEFT_MEMORY_PROPERTIES_INIT {sizeof(weft_memory_properties), 0, 0, 0, 0, 0, 0}
+
+/**
+ * Fills in what a memory is, and how its bytes move. `properties->size` must be
+ * set. Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`.
+ * Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_memory_info(const weft_memory *memory,
+                             weft_memory_properties *properties);
+
+/**
+ * Makes a word of 8 bytes, 0, that orders transfers with the streams of GPUs, without
+ * a CPU that waits for either.
+ *
+ * A transfer that names it as `start_watch` starts when the word has reached
+ * `start_value`: written by a stream (cuStreamWriteValue64 at `word`), by a kernel's
+ * store followed by __threadfence_system, or by the program. All that the stream did
+ * before is then moved. "Reached" is (int64_t)(*word - value) >= 0, as
+ * CU_STREAM_WAIT_VALUE_GEQ has it. While transfers wait, a worker looks without rest.
+ *
+ * A transfer that names it as `done_watch` sets it to `done_value` when it has ended;
+ * a stream waits for that with cuStreamWaitValue64, and what follows in the stream
+ * sees the bytes that were moved. It is set also when the transfer fails, so that no
+ * stream hangs: the completion says which. The first transfer between two memories
+ * has CUDA make streams and the like, which CUDA may put off while a stream of the same
+ * device waits: let one transfer end before the first that a stream waits for.
+ *
+ * `watch`: receives the handle; the caller owns it and gives it back with
+ * `weft_watch_free`. `word`: receives where the word is, for the CPU and for all GPUs
+ * if this process uses CUDA (load it first), else for the CPU. Any thread; blocks for
+ * as long as CUDA takes. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_NO_MEMORY`,
+ * `WEFT_ERR_SYSTEM`, `WEFT_ERR_LIMIT`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_watch_alloc(weft_endpoint *endpoint,
+                             weft_watch **watch,
+                             uint64_t **word);
+
+/**
+ * Gives a watch back. `watch`: NULL is fine; the handle and the word are invalid after
+ * `WEFT_OK`. No stream may wait for it any more. Any thread; does not block. Errors:
+ * `WEFT_ERR_BUSY` (transfers that are not over name it), `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API weft_status weft_watch_free(weft_watch *watch);
 
 /* ---- Completions, and the queues that hand them out ---- */
 
@@ -1525,9 +1644,21 @@ typedef struct weft_range_args {
      * raised in vain, which the transfer does not learn.
      */
     weft_counter counter;
+    /**
+     * The transfer starts when this watch has reached `start_value` (its deadline
+     * counts from the call all the same); see `weft_watch_alloc`. NULL: at once.
+     */
+    const weft_watch *start_watch;
+    uint64_t start_value;
+    /**
+     * Set to `done_value` when the transfer has ended, whatever its status, just before
+     * its completion. NULL: none.
+     */
+    const weft_watch *done_watch;
+    uint64_t done_value;
 } weft_range_args;
 
-#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
@@ -1610,9 +1741,14 @@ typedef struct weft_pages_args {
      * raised in vain, which the transfer does not learn.
      */
     weft_counter counter;
+    /** As in `weft_range_args`. */
+    const weft_watch *start_watch;
+    uint64_t start_value;
+    const weft_watch *done_watch;
+    uint64_t done_value;
 } weft_pages_args;
 
-#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Writes one range of local memory into remote memory.
@@ -1624,11 +1760,14 @@ typedef struct weft_pages_args {
  *
  * A `len` of 0 still needs both memories; entries of lists do not.
  *
- * After any other status, bytes may have arrived, and what the NIC had in
- * flight may still be read from local memory (by a read: written to it) and
- * arrive, until `weft_memory_deregister` has returned `WEFT_OK` here, or the
- * target has polled PEER_DOWN of this peer. (A later version will cut such
- * operations off.)
+ * After any other status, bytes may have arrived, and may still, until the target
+ * has a `weft_peer_fence` of this peer, has polled its PEER_DOWN or has
+ * deregistered the memory. The local memory is left alone: such a completion waits
+ * until the NICs have given back what they had. Only where one does not within
+ * 160 ms, and its lane cannot be closed alone, does the completion come all the
+ * same: then local memory may still be read (by a read: written to) until
+ * PEER_DOWN of the peer or until `weft_memory_deregister` has returned `WEFT_OK`
+ * here. See docs/failures.md.
  *
  * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
  * after the call.

@@ -7,6 +7,7 @@
 
 use super::completion::{weft_queue, weft_transfer};
 use super::counter::weft_expect_args;
+use super::device::weft_memory_properties;
 use super::endpoint::{
     weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_LIVENESS_OFF,
     WEFT_PACKING_AUTO, WEFT_PACKING_MESSAGES, WEFT_PACKING_OFF, WEFT_PACKING_VECTORS, WEFT_PROGRESS_MANUAL,
@@ -17,12 +18,13 @@ use super::handle;
 use super::list::WEFT_COMPLETE_EACH_PEER;
 use super::memory::{
     weft_alloc_args, weft_memory_args, weft_memory_range, WEFT_ACCESS_LOCAL, WEFT_ACCESS_REMOTE_READ,
-    WEFT_ACCESS_REMOTE_WRITE,
+    WEFT_ACCESS_REMOTE_WRITE, WEFT_MEMORY_ANY, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST,
 };
 use super::message::weft_send_args;
 use super::peer::weft_connect_args;
 use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
+use crate::memory::device::Claim;
 use crate::memory::{Access, Range};
 use crate::peer::secret::Secret;
 use crate::status::{Error, Result, Status};
@@ -53,6 +55,7 @@ unsafe impl Sized32 for super::statistics::weft_rail_statistics {}
 unsafe impl Sized32 for weft_connect_args {}
 unsafe impl Sized32 for weft_memory_args {}
 unsafe impl Sized32 for weft_alloc_args {}
+unsafe impl Sized32 for weft_memory_properties {}
 unsafe impl Sized32 for weft_range_args {}
 unsafe impl Sized32 for weft_pages_args {}
 unsafe impl Sized32 for super::list::weft_list_args {}
@@ -310,7 +313,7 @@ pub unsafe fn connect(args: *const weft_connect_args) -> Result<weft_connect_arg
 
 /// # Safety
 /// `args` must be valid as the header asks.
-pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64)> {
+pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64, Claim)> {
     // SAFETY: passed on.
     let args = unsafe { read_or_default(args)? };
     let unknown = args.access & !(WEFT_ACCESS_LOCAL | WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
@@ -329,7 +332,23 @@ pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64)> {
         remote_write: any || args.access & WEFT_ACCESS_REMOTE_WRITE != 0,
         remote_read: any || args.access & WEFT_ACCESS_REMOTE_READ != 0,
     };
-    Ok((access, args.rails))
+    let claim = match (args.kind, args.device.checked_sub(1)) {
+        (WEFT_MEMORY_ANY, None) => Claim::Unsaid,
+        (WEFT_MEMORY_HOST, None) => Claim::Host,
+        (WEFT_MEMORY_CUDA, device) => Claim::Device(device),
+        (WEFT_MEMORY_ANY | WEFT_MEMORY_HOST, Some(device)) => {
+            return Err(Error::invalid(format!(
+                "device is {device} plus 1, but kind is not WEFT_MEMORY_CUDA"
+            )));
+        }
+        (other, _) => {
+            return Err(Error::new(
+                Status::Unsupported,
+                format!("kind is {other}, which is not known to this version of Weft"),
+            ));
+        }
+    };
+    Ok((access, args.rails, claim))
 }
 
 /// The NUMA node that is asked for.

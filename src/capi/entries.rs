@@ -11,6 +11,7 @@ use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::transfer::list::{Asked, Builder, List};
+use crate::transfer::watch::Marks;
 use crate::transfer::{Count, Direction};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -121,6 +122,7 @@ pub unsafe fn submit_list(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
+            marks: Marks::default(),
         };
         let list = Arc::new(list(ep, &args)?);
         submit(ep, &said, transfer, |terms| ep.submit_list(&list, terms))
@@ -159,6 +161,7 @@ pub unsafe fn submit_kept(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
+            marks: Marks::default(),
         };
         submit(ep, &said, transfer, |terms| ep.submit_kept(kept, terms))
     }
@@ -208,6 +211,11 @@ pub unsafe fn keep_pages(ep: &Arc<Endpoint>, args: *const weft_pages_args) -> Re
     let pages = unsafe { pages(&args)? };
     if args.counter != 0 {
         return Err(Error::invalid("counter is set: it belongs to weft_kept_args, of each transfer"));
+    }
+    if !args.start_watch.is_null() || !args.done_watch.is_null() {
+        return Err(Error::invalid(
+            "start_watch or done_watch is set: no kept pages wait, or are waited for",
+        ));
     }
     let cut = (args.flags & WEFT_CLASS_LATENCY != 0, args.flags & WEFT_COUNT_PAGES != 0);
     ep.keep_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)

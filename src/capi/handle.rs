@@ -7,6 +7,7 @@
 //! epochs, so a close that races with another call frees nothing in use.
 
 use super::completion::{weft_completion, weft_queue};
+use super::device::weft_watch;
 use super::endpoint::weft_endpoint;
 use super::kept::weft_kept;
 use super::memory::{weft_memory, weft_remote_memory};
@@ -16,6 +17,7 @@ use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::Queue;
+use crate::transfer::watch::Watch;
 use crossbeam_epoch::Guard;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
@@ -37,8 +39,8 @@ pub trait Kind: Sized {
     const KIND: u64;
 }
 
-const NAMES: [&str; 6] =
-    ["closed", "weft_endpoint", "weft_memory", "weft_remote_memory", "weft_queue", "weft_kept"];
+const NAMES: [&str; 7] =
+    ["closed", "weft_endpoint", "weft_memory", "weft_remote_memory", "weft_queue", "weft_kept", "weft_watch"];
 
 impl Kind for Endpoint {
     const KIND: u64 = 1;
@@ -54,6 +56,10 @@ impl Kind for Owned<Queue> {
 }
 impl Kind for Owned<Kept> {
     const KIND: u64 = 5;
+}
+
+impl Kind for Owned<Watch> {
+    const KIND: u64 = 6;
 }
 
 /// An object and the endpoint that it belongs to.
@@ -275,6 +281,7 @@ pub fn remove_endpoint(pointer: *const weft_endpoint, endpoint: &Arc<Endpoint>) 
             table.remove_if_owned::<RemoteMemory>(slot, endpoint);
             table.remove_if_owned::<Queue>(slot, endpoint);
             table.remove_if_owned::<Kept>(slot, endpoint);
+            table.remove_if_owned::<Watch>(slot, endpoint);
         }
     }
     Ok(())
@@ -326,6 +333,16 @@ pub fn kept(pointer: *const weft_kept) -> Result<Ref<Owned<Kept>>> {
 }
 pub fn remove_kept(pointer: *const weft_kept) -> Result<()> {
     remove::<Owned<Kept>>(pointer)
+}
+
+pub fn insert_watch(endpoint: &Arc<Endpoint>, object: Arc<Watch>) -> Result<*mut weft_watch> {
+    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+}
+pub fn watch(pointer: *const weft_watch) -> Result<Ref<Owned<Watch>>> {
+    lookup(pointer)
+}
+pub fn remove_watch(pointer: *const weft_watch) -> Result<()> {
+    remove::<Owned<Watch>>(pointer)
 }
 
 /// The caller's array of completions.

@@ -1,7 +1,7 @@
 //! The layout that programs were built with. Made by tools/abi.sh write, which adds lines;
 //! after a release, no line goes or changes.
 
-use super::{atomic::*, completion::*, counter::*, endpoint::*, fence::*, kept::*, list::*, memory::*, message::*, peer::*, statistics::*, transfer::*};
+use super::{atomic::*, completion::*, counter::*, device::*, endpoint::*, fence::*, kept::*, list::*, memory::*, message::*, peer::*, statistics::*, transfer::*};
 use std::mem::{offset_of, size_of};
 
 const _: () = {
@@ -64,10 +64,20 @@ const _: () = {
     assert!(size_of::<weft_memory_range>() == 16);
     assert!(offset_of!(weft_memory_range, address) == 0);
     assert!(offset_of!(weft_memory_range, len) == 8);
-    assert!(size_of::<weft_memory_args>() >= 16);
+    assert!(size_of::<weft_memory_args>() >= 24);
     assert!(offset_of!(weft_memory_args, size) == 0);
     assert!(offset_of!(weft_memory_args, access) == 4);
     assert!(offset_of!(weft_memory_args, rails) == 8);
+    assert!(offset_of!(weft_memory_args, kind) == 16);
+    assert!(offset_of!(weft_memory_args, device) == 20);
+    assert!(size_of::<weft_memory_properties>() >= 40);
+    assert!(offset_of!(weft_memory_properties, size) == 0);
+    assert!(offset_of!(weft_memory_properties, kind) == 4);
+    assert!(offset_of!(weft_memory_properties, device) == 8);
+    assert!(offset_of!(weft_memory_properties, ways) == 12);
+    assert!(offset_of!(weft_memory_properties, bytes) == 16);
+    assert!(offset_of!(weft_memory_properties, rails) == 24);
+    assert!(offset_of!(weft_memory_properties, ranges) == 32);
     assert!(size_of::<weft_completion>() == 128);
     assert!(offset_of!(weft_completion, kind) == 0);
     assert!(offset_of!(weft_completion, status) == 4);
@@ -94,7 +104,7 @@ const _: () = {
     assert!(offset_of!(weft_expect_args, timeout_ns) == 32);
     assert!(offset_of!(weft_expect_args, user_data) == 40);
     assert!(offset_of!(weft_expect_args, queue) == 48);
-    assert!(size_of::<weft_range_args>() >= 112);
+    assert!(size_of::<weft_range_args>() >= 144);
     assert!(offset_of!(weft_range_args, size) == 0);
     assert!(offset_of!(weft_range_args, flags) == 4);
     assert!(offset_of!(weft_range_args, local) == 8);
@@ -112,7 +122,11 @@ const _: () = {
     assert!(offset_of!(weft_range_args, user_data) == 88);
     assert!(offset_of!(weft_range_args, queue) == 96);
     assert!(offset_of!(weft_range_args, counter) == 104);
-    assert!(size_of::<weft_pages_args>() >= 176);
+    assert!(offset_of!(weft_range_args, start_watch) == 112);
+    assert!(offset_of!(weft_range_args, start_value) == 120);
+    assert!(offset_of!(weft_range_args, done_watch) == 128);
+    assert!(offset_of!(weft_range_args, done_value) == 136);
+    assert!(size_of::<weft_pages_args>() >= 208);
     assert!(offset_of!(weft_pages_args, size) == 0);
     assert!(offset_of!(weft_pages_args, flags) == 4);
     assert!(offset_of!(weft_pages_args, local) == 8);
@@ -139,6 +153,10 @@ const _: () = {
     assert!(offset_of!(weft_pages_args, user_data) == 152);
     assert!(offset_of!(weft_pages_args, queue) == 160);
     assert!(offset_of!(weft_pages_args, counter) == 168);
+    assert!(offset_of!(weft_pages_args, start_watch) == 176);
+    assert!(offset_of!(weft_pages_args, start_value) == 184);
+    assert!(offset_of!(weft_pages_args, done_watch) == 192);
+    assert!(offset_of!(weft_pages_args, done_value) == 200);
     assert!(size_of::<weft_list_entry>() == 64);
     assert!(offset_of!(weft_list_entry, local) == 0);
     assert!(offset_of!(weft_list_entry, remote) == 8);

@@ -37,6 +37,15 @@ pub const WEFT_ACCESS_REMOTE_READ: u32 = 2;
 /// it has no descriptor. Not to be added to the others.
 pub const WEFT_ACCESS_LOCAL: u32 = 4;
 
+/// Whatever it is: found out from the pointers, if the program has loaded CUDA.
+pub const WEFT_MEMORY_ANY: u32 = 0;
+/// Memory that the CPU reads and writes: ordinary, pinned by CUDA, or managed by it
+/// (then the CPU does the copying, and pages come and go as it touches them).
+pub const WEFT_MEMORY_HOST: u32 = 1;
+/// Memory of a CUDA device: of cudaMalloc, cudaMallocAsync, the virtual memory API,
+/// or managed.
+pub const WEFT_MEMORY_CUDA: u32 = 2;
+
 /// How to register. Start from `WEFT_MEMORY_ARGS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -58,6 +67,11 @@ pub struct weft_memory_args {
     /// if the fabric that serves the peer has no such rails, and
     /// `WEFT_ERR_UNREACHABLE` if they do not reach each other.
     pub rails: u64,
+    /// What it is: `WEFT_MEMORY_*`. All ranges are of one kind, and on one device.
+    pub kind: u32,
+    /// With `WEFT_MEMORY_CUDA`: the device, as CUDA counts those that this process
+    /// sees, plus 1. 0: the one that the memory is on.
+    pub device: u32,
 }
 
 /// How to allocate. Start from `WEFT_ALLOC_ARGS_INIT`.
@@ -146,10 +160,17 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// deregistered. Memory that is unmapped before it is deregistered can crash this
 /// process, also when a peer writes to it: that is not checked.
 ///
+/// Memory of a GPU is registered in the same way, and moves by the same calls; see
+/// `weft_memory_info`. It needs no context that is current in the calling thread. It
+/// must be of the device's primary context (as all memory of the CUDA runtime is),
+/// or of none. Freed before it is deregistered, it ends transfers with
+/// `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed.
+///
 /// Any thread. Blocks while the NICs learn the memory's pages, which takes up
 /// to seconds for many gigabytes: register before traffic. Errors:
 /// `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
-/// not use so), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+/// not use so, or not where `kind` and `device` say), `WEFT_ERR_UNSUPPORTED`
+/// (no CUDA driver, or memory of another context), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
 /// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
 /// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
 ///
@@ -167,10 +188,10 @@ pub unsafe extern "C" fn weft_memory_register(
 ) -> weft_status {
     guard(|| {
         let out = output(memory, "memory")?;
-        let (access, rails) = config::memory(args)?;
+        let (access, rails, claim) = config::memory(args)?;
         let ranges = config::ranges(ranges, count)?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_memory(ep, ep.register(ranges, access, rails)?)?;
+            *out = handle::insert_memory(ep, ep.register(ranges, access, rails, claim)?)?;
             Ok(())
         })
     })

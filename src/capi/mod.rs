@@ -9,6 +9,7 @@ pub mod atomic;
 pub mod completion;
 mod config;
 pub mod counter;
+pub mod device;
 pub mod endpoint;
 mod entries;
 pub mod fence;

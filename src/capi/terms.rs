@@ -3,6 +3,7 @@
 
 use super::completion::{weft_queue, weft_transfer};
 use super::config::{no_flags, read, submitted, timeout, zero_reserved};
+use super::device::weft_watch;
 use super::guard::bytes;
 use super::handle;
 use super::list::WEFT_COMPLETE_EACH_PEER;
@@ -13,6 +14,7 @@ use super::transfer::{
 use crate::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::transfer::geometry::{Pages, Side};
+use crate::transfer::watch::{Mark, Marks};
 use crate::transfer::{Count, Direction, Notify, Terms};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -59,6 +61,19 @@ pub(super) struct Said<'a> {
     pub timeout_ns: u64,
     pub user_data: *mut c_void,
     pub queue: *const weft_queue,
+    pub marks: Marks,
+}
+
+/// A watch that a transfer names, if it names one.
+fn mark(ep: &Arc<Endpoint>, (watch, value): (*const weft_watch, u64), name: &str) -> Result<Option<Mark>> {
+    if !watch.is_null() {
+        let watch = handle::watch(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
+        return Ok(Some((watch.of(ep)?.clone(), value)));
+    }
+    match value {
+        0 => Ok(None),
+        value => Err(Error::invalid(format!("{name}_value is {value}, but {name}_watch is NULL"))),
+    }
 }
 
 /// Runs `submit` with the terms, and stores the id.
@@ -81,6 +96,7 @@ pub(super) unsafe fn submit(
             timeout_ns: timeout("timeout_ns", said.timeout_ns)?,
             user_data: said.user_data as u64,
             queue,
+            marks: &said.marks,
         })
     };
     // SAFETY: as the header asks.
@@ -131,6 +147,10 @@ pub unsafe fn submit_range(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
+            marks: Marks {
+                start: mark(ep, (args.start_watch, args.start_value), "start")?,
+                done: mark(ep, (args.done_watch, args.done_value), "done")?,
+            },
         };
         move_pages(ep, &said, (args.local, args.remote), &pages, transfer)
     }
@@ -157,6 +177,10 @@ pub unsafe fn submit_pages(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
+            marks: Marks {
+                start: mark(ep, (args.start_watch, args.start_value), "start")?,
+                done: mark(ep, (args.done_watch, args.done_value), "done")?,
+            },
         };
         move_pages(ep, &said, (args.local, args.remote), &pages, transfer)
     }

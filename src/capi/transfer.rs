@@ -2,6 +2,7 @@
 
 use super::completion::{weft_queue, weft_transfer};
 use super::counter::weft_counter;
+use super::device::weft_watch;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::memory::{weft_memory, weft_remote_memory};
@@ -76,6 +77,14 @@ pub struct weft_range_args {
     /// is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
     /// raised in vain, which the transfer does not learn.
     pub counter: weft_counter,
+    /// The transfer starts when this watch has reached `start_value` (its deadline
+    /// counts from the call all the same); see `weft_watch_alloc`. NULL: at once.
+    pub start_watch: *const weft_watch,
+    pub start_value: u64,
+    /// Set to `done_value` when the transfer has ended, whatever its status, just before
+    /// its completion. NULL: none.
+    pub done_watch: *const weft_watch,
+    pub done_value: u64,
 }
 
 /// A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
@@ -149,6 +158,11 @@ pub struct weft_pages_args {
     /// is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
     /// raised in vain, which the transfer does not learn.
     pub counter: weft_counter,
+    /// As in `weft_range_args`.
+    pub start_watch: *const weft_watch,
+    pub start_value: u64,
+    pub done_watch: *const weft_watch,
+    pub done_value: u64,
 }
 
 /// Writes one range of local memory into remote memory.

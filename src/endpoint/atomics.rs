@@ -94,6 +94,12 @@ fn check_access(remote: &RemoteMemory) -> Result<()> {
             ),
         ));
     }
+    if remote.device.is_some() {
+        return Err(Error::new(
+            Status::Unsupported,
+            "the remote memory is on a device: atomics are done by CPUs",
+        ));
+    }
     Ok(())
 }
 

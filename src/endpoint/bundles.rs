@@ -1,14 +1,17 @@
 //! Bundles at their target: checked against the registrations, scattered, and
 //! acknowledged (see `transfer::pack` for the sender's end).
 
+use super::core::Core;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
+use crate::memory::device::Device;
+use crate::memory::staging::Stage;
 use crate::memory::Memory;
 use crate::peer::wire::{self, Header, Kind};
 use crate::peer::{Peer, Plan};
-use crate::rail::lane_index;
+use crate::rail::{lane_index, Burst, Rail};
 use crate::status::Status;
-use crate::transfer::pack::{read_list, Due, SLOT_LEN};
+use crate::transfer::pack::{read_list, Arrived, Due, Landing, Packer, Piece, SLOTS, SLOT_LEN};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -31,22 +34,74 @@ impl Worker {
     pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, body: &[u8], now: u64) {
         let Some((r, lane, list)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
         let core = self.core.clone();
-        let Some(of) = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if !of.landing.as_ref().is_some_and(|landing| landing.tally.expects(header.sequence)) {
-            return core.count_rubbish();
+        let of = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
+        let Some(of) = of else { return };
+        let Some(next) = of.landing.as_ref().map(Landing::next_number) else { return core.count_rubbish() };
+        if header.sequence != next {
+            // Where frames overtake each other, it waits for those before it.
+            let ahead = header.sequence.wrapping_sub(next);
+            if ahead >= SLOTS || of.early.len() >= SLOTS as usize {
+                return core.count_rubbish();
+            }
+            return of.early.push((header.kind, header.sequence, list.to_vec()));
         }
-        let scattered = scatter(of, list, |memory| core.offered(memory, peer.id));
-        if let Err(status) = scattered {
-            log::warn!("{peer}: a bundle was refused: {status:?}");
+        let mut known = of.bundle(header, list, |memory| core.offered(memory, peer.id));
+        while let Some((kind, sequence, list)) = of.next_early().filter(|_| known) {
+            let header = Header { kind, sequence, ..*header };
+            known = of.bundle(&header, &list, |memory| core.offered(memory, peer.id));
         }
-        if let Some(landing) = &mut of.landing {
-            landing.tally.advance(scattered.map(drop));
+        if !known {
+            core.count_rubbish();
         }
-        if let Ok((immediate @ 1.., pieces)) = scattered {
-            core.count(immediate, pieces, now);
+        match of.landing.as_ref().is_some_and(|landing| landing.stage.has_added()) {
+            // With those that come behind it, in this pass.
+            true if self.copying.contains(&(r, lane)) => {}
+            true => self.copying.push((r, lane)),
+            false => self.advance_landing(r, lane, now),
         }
-        if !self.owing.contains(&(r, lane)) {
-            self.owing.push((r, lane));
+    }
+
+    /// Goes on with bundles whose pieces devices copy.
+    pub(super) fn advance_landings(&mut self, now: u64) {
+        for _ in 0..self.copying.len() {
+            let Some((r, lane)) = self.copying.pop() else { return };
+            self.advance_landing(r, lane, now);
+        }
+    }
+
+    /// Counts the bundles of a lane that are where they belong.
+    fn advance_landing(&mut self, r: usize, lane: u32, now: u64) {
+        let work = &mut self.rails[r];
+        let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
+        let Some(of) = of.filter(|of| of.lane == lane) else { return };
+        while let Some(arrived) = of.landing.as_mut().and_then(Landing::take) {
+            match arrived {
+                Arrived { outcome, fetch: Some(_), .. } => {
+                    let (table, left) = (&self.core.table, &mut self.left);
+                    of.flows.fetched(outcome, &mut work.rail, (lane, now), table, left);
+                }
+                Arrived { outcome: Ok(()), counts: (immediate @ 1.., pieces), .. } => {
+                    self.core.count(immediate, pieces, now)
+                }
+                _ => {}
+            }
+            if !self.owing.contains(&(r, lane)) {
+                self.owing.push((r, lane));
+            }
+        }
+        let waits = of.landing.as_ref().is_some_and(Landing::is_waiting);
+        if waits && !self.copying.contains(&(r, lane)) {
+            self.copying.insert(0, (r, lane));
+        }
+    }
+
+    /// A peer wants bytes of ours.
+    pub(super) fn fetch(&mut self, r: usize, peer: &Peer, header: &Header, body: &[u8]) {
+        let Some((r, lane, list)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
+        let of = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
+        match of.filter(|of| of.fetches.len() < SLOTS as usize) {
+            Some(of) => of.fetches.push((header.sequence, list.to_vec())),
+            None => self.core.count_rubbish(),
         }
     }
 
@@ -110,38 +165,224 @@ impl Worker {
     }
 }
 
-/// Copies the pieces of a bundle to where they belong, if all of them may go there: which counter
-/// they raise (0: none), and how many they are.
-fn scatter(
-    of: &mut LaneWork,
-    list: &[u8],
-    find: impl Fn(u64) -> Option<Arc<Memory>>,
-) -> Result<(u32, u64), Status> {
-    let Some(landing) = &of.landing else { return Err(Status::Format) };
-    let (id, immediate, pieces) = read_list(list).ok_or(Status::Format)?;
-    if of.memory.as_ref().is_none_or(|last| last.id != id) {
-        of.memory = find(id);
+impl LaneWork {
+    /// A bundle that came too early, whose turn it is.
+    fn next_early(&mut self) -> Option<(Kind, u32, Vec<u8>)> {
+        let next = self.landing.as_ref()?.next_number();
+        let at = self.early.iter().position(|(_, number, _)| *number == next)?;
+        Some(self.early.swap_remove(at))
     }
-    let memory = of.memory.as_ref().ok_or(Status::MemoryGone)?;
-    if !memory.access().remote_write {
-        return Err(Status::RemoteAccess);
+
+    /// The next bundle is in our landing; false if we cannot know it.
+    fn bundle(&mut self, header: &Header, list: &[u8], find: impl Fn(u64) -> Option<Arc<Memory>>) -> bool {
+        if !self.landing.as_ref().is_some_and(|landing| landing.expects(header.sequence)) {
+            return false;
+        }
+        let arrived = match header.kind {
+            Kind::Fetched => self.fetched(list),
+            _ => Some(self.landed(list, find)),
+        };
+        let (Some(arrived), Some(landing)) = (arrived, &mut self.landing) else { return false };
+        if let (Err(status), None) = (arrived.outcome, arrived.fetch) {
+            log::warn!("{}: a bundle was refused: {status:?}", self.peer);
+        }
+        landing.push(arrived);
+        true
     }
-    let (from, mut at, mut count) = (landing.next(), 0, 0);
-    for piece in pieces {
-        let len = piece.len as usize;
-        let range = memory.ranges().get(piece.range as usize).ok_or(Status::RemoteAccess)?;
-        let end = piece.offset.checked_add(piece.len.into()).ok_or(Status::RemoteAccess)?;
-        if end > range.len || at + len > SLOT_LEN {
+
+    /// The memory that a peer names.
+    fn memory_of(&mut self, id: u64, find: impl Fn(u64) -> Option<Arc<Memory>>) -> Option<&Arc<Memory>> {
+        if self.memory.as_ref().is_none_or(|last| last.id != id) {
+            self.memory = find(id);
+        }
+        self.memory.as_ref()
+    }
+
+    /// A bundle has landed: copies its pieces to where they belong, if all of them may go
+    /// there, or has a device do it.
+    fn landed(&mut self, list: &[u8], find: impl Fn(u64) -> Option<Arc<Memory>>) -> Arrived {
+        let scattered = self.scatter(list, find);
+        Arrived { outcome: scattered.map(drop), counts: scattered.unwrap_or_default(), fetch: None }
+    }
+
+    /// Which counter the pieces raise (0: none), and how many they are.
+    fn scatter(
+        &mut self,
+        list: &[u8],
+        find: impl Fn(u64) -> Option<Arc<Memory>>,
+    ) -> Result<(u32, u64), Status> {
+        let (id, immediate, pieces) = read_list(list).ok_or(Status::Format)?;
+        let memory = self.memory_of(id, find).ok_or(Status::MemoryGone)?.clone();
+        let landing = self.landing.as_mut().ok_or(Status::Format)?;
+        if !memory.access().remote_write {
             return Err(Status::RemoteAccess);
         }
-        // SAFETY: inside the landing's slot, and inside a range that stays registered: it is
-        // deregistered by this thread.
-        unsafe {
-            let to = (range.base + piece.offset) as *mut u8;
-            std::ptr::copy_nonoverlapping(from.add(at), to, len);
+        let mut into = Scatter::begin(landing, memory.device())?;
+        let (mut at, mut count) = (0, 0);
+        let mut places = Places::of(&memory);
+        for piece in pieces {
+            let to = places.find(&piece)?;
+            if at + piece.len as usize > SLOT_LEN {
+                return Err(Status::RemoteAccess);
+            }
+            // SAFETY: inside the landing's slot, and inside a range that stays registered: it is
+            // deregistered by this thread, which waits for devices.
+            unsafe { into.add(at, to, piece.len as usize) };
+            at += piece.len as usize;
+            count += u64::from(!piece.goes_on);
         }
-        at += len;
-        count += 1;
+        Ok((immediate, count))
     }
-    Ok((immediate, count))
+
+    /// The peer has answered a question of ours: copies the bytes to where they belong.
+    /// `None`: we did not ask that.
+    fn fetched(&mut self, body: &[u8]) -> Option<Arrived> {
+        let [number, status] = wire::read_numbers::<2>(body)?;
+        let number = u32::try_from(number).ok()?;
+        let flow = self.flows.packer.as_ref()?.fetcher.flow_of(number)?;
+        let wanted = self.flows.wants(flow);
+        let (device, places) = self.flows.packer.as_mut()?.fetcher.answered(number)?;
+        let outcome = match Status::from_code(status as u32 as i32) {
+            Status::Ok if wanted => scatter_to(self.landing.as_mut()?, device, places),
+            Status::Ok => Err(Status::Canceled),
+            Status::MemoryGone => Err(Status::MemoryGone),
+            _ => Err(Status::RemoteAccess),
+        };
+        Some(Arrived { outcome, counts: (0, 0), fetch: Some(number) })
+    }
+
+    /// Sends the peer what it wants, as far as there are slots for it.
+    pub(super) fn answer_fetches(&mut self, rail: &mut Rail, core: &Core, now: u64) {
+        while self.flows.packer.as_ref().is_some_and(Packer::has_slot) {
+            let next = self.fetches.iter().position(|(number, _)| *number == self.next_fetch);
+            let (Some(next), Some(mut burst)) = (next, rail.burst(self.lane, now)) else { return };
+            let (number, list) = self.fetches.swap_remove(next);
+            self.next_fetch = number.wrapping_add(1);
+            let peer = self.peer.id;
+            if let Err(status) = self.answer(number, &list, &mut burst, |memory| core.offered(memory, peer)) {
+                log::warn!("{}: a read is refused: {status:?}", self.peer);
+                let packer = self.flows.packer.as_mut();
+                let refusal = packer.and_then(|packer| packer.answer(number, status, None).ok().flatten());
+                refusal.into_iter().for_each(|refusal| refusal.finish_answer(&mut burst));
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        number: u32,
+        list: &[u8],
+        burst: &mut Burst,
+        find: impl Fn(u64) -> Option<Arc<Memory>>,
+    ) -> Result<(), Status> {
+        let (id, _, pieces) = read_list(list).ok_or(Status::Format)?;
+        let memory = self.memory_of(id, find).ok_or(Status::MemoryGone)?.clone();
+        if !memory.access().remote_read {
+            return Err(Status::RemoteAccess);
+        }
+        // All of it first: what a device was asked to copy cannot be taken back.
+        let (mut places, mut bytes) = (Places::of(&memory), 0);
+        for piece in read_list(list).into_iter().flat_map(|(_, _, pieces)| pieces) {
+            places.find(&piece)?;
+            bytes += piece.len as usize;
+        }
+        if bytes > SLOT_LEN {
+            return Err(Status::RemoteAccess);
+        }
+        let packer = self.flows.packer.as_mut().ok_or(Status::Unsupported)?;
+        let answer = packer.answer(number, Status::Ok, memory.device()).map_err(|error| error.status)?;
+        let mut answer = answer.ok_or(Status::Again)?;
+        let mut places = Places::of(&memory);
+        for piece in pieces {
+            let from = places.find(&piece)?;
+            // SAFETY: inside a range that stays registered, as for a bundle.
+            unsafe { answer.add(from, piece, 0) };
+        }
+        answer.finish_answer(burst);
+        Ok(())
+    }
+}
+
+/// Copies what is in the next slot of a landing to its places.
+fn scatter_to(landing: &mut Landing, device: Option<Device>, places: &[(u64, u32)]) -> Result<(), Status> {
+    let mut into = Scatter::begin(landing, device)?;
+    let mut at = 0;
+    for (to, len) in places {
+        // SAFETY: as many bytes as were asked for, which a slot has room for; to memory of a
+        // transfer that has not ended.
+        unsafe { into.add(at, *to, *len as usize) };
+        at += *len as usize;
+    }
+    Ok(())
+}
+
+/// The places of pieces in a memory of ours.
+struct Places<'a> {
+    memory: &'a Memory,
+    /// The range that was looked at last.
+    last: u32,
+}
+
+impl<'a> Places<'a> {
+    fn of(memory: &'a Memory) -> Places<'a> {
+        Places { memory, last: u32::MAX }
+    }
+
+    fn find(&mut self, piece: &Piece) -> Result<u64, Status> {
+        let (index, memory) = (piece.range as usize, self.memory);
+        let range = memory.ranges().get(index).ok_or(Status::RemoteAccess)?;
+        let end = piece.offset.checked_add(piece.len.into()).ok_or(Status::RemoteAccess)?;
+        if end > range.len {
+            return Err(Status::RemoteAccess);
+        }
+        if self.last != piece.range && memory.place().is_some_and(|place| !place.holds(index, range)) {
+            log::warn!("range {index} of device memory was freed while it was registered");
+            return Err(Status::MemoryGone);
+        }
+        self.last = piece.range;
+        Ok(range.base + piece.offset)
+    }
+}
+
+/// Pieces of a slot on their way to their places.
+struct Scatter<'a> {
+    from: *const u8,
+    slot: u32,
+    /// The device's copier, if one does it.
+    device: Option<(&'a mut Stage, usize)>,
+}
+
+impl Scatter<'_> {
+    fn begin(landing: &mut Landing, device: Option<Device>) -> Result<Scatter<'_>, Status> {
+        let (from, slot) = (landing.next(), landing.next_slot());
+        let stage = &mut landing.stage;
+        let copier = device.map(|device| stage.copier(device)).transpose();
+        let copier = copier.map_err(|error| {
+            log::warn!("bytes for device memory are refused: {error}");
+            error.status
+        })?;
+        Ok(Scatter { from, slot, device: copier.map(|copier| (stage, copier)) })
+    }
+
+    /// # Safety
+    /// The slot has `len` bytes at `at`, and they may be written to `to`.
+    unsafe fn add(&mut self, at: usize, to: u64, len: usize) {
+        // SAFETY: as promised.
+        unsafe {
+            match &mut self.device {
+                None => std::ptr::copy_nonoverlapping(self.from.add(at), to as *mut u8, len),
+                Some((stage, copier)) => stage.add(*copier, self.from.add(at) as u64, to, len as u64),
+            }
+        }
+    }
+}
+
+impl Drop for Scatter<'_> {
+    fn drop(&mut self) {
+        // What was added before a refusal is the peer's own affair; it must be over before
+        // the slot is used again.
+        if let Some((stage, copier)) = &mut self.device {
+            stage.close(*copier, self.slot);
+        }
+    }
 }

@@ -217,6 +217,7 @@ impl Worker {
         }
         of.closing = true;
         of.broken = Some(Broken { outcome, since, cut: false, theirs_cut: asked, asked });
+        of.settle();
         of.flows.suspend();
         let peer = of.peer.id;
         if let Some(of) = work.rail.lane_mut(lane) {

@@ -111,6 +111,9 @@ impl Worker {
             greeting,
             landing: None,
             memory: None,
+            early: Vec::new(),
+            fetches: Vec::new(),
+            next_fetch: 0,
             closing: false,
             drain: Default::default(),
             held: 0,
@@ -294,7 +297,7 @@ impl Worker {
     fn welcome(&mut self, r: usize, lane: u32, nonce: u64) {
         let work = &mut self.rails[r];
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if of.landing.is_none() && pack::is_worthwhile(work.rail.limits()) {
+        if of.landing.is_none() && pack::is_wanted(work.rail.limits()) {
             of.landing = Landing::new(&mut work.rail)
                 .inspect_err(|error| log::warn!("no landing for bundles: {error}"))
                 .ok();
@@ -325,7 +328,7 @@ impl Worker {
         }
         *state = LaneState::Warming;
         peer.their_id.store(welcome.peer, Ordering::Release);
-        if let Some(landing) = welcome.landing.filter(|_| pack::is_worthwhile(work.rail.limits())) {
+        if let Some(landing) = welcome.landing.filter(|_| pack::is_possible(work.rail.limits())) {
             lane.flows.packer = Packer::new(&mut work.rail, landing)
                 .inspect_err(|error| log::warn!("no staging for bundles: {error}"))
                 .ok();
@@ -383,6 +386,7 @@ impl Worker {
                 self.break_lane(r, lane, outcome, false)
             }
             LaneState::Up => {
+                of.settle();
                 of.flows.fail(&self.core.table, &mut self.left);
                 if let Some(l) = work.rail.lane_mut(lane) {
                     l.state = LaneState::Down;

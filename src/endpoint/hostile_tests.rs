@@ -5,6 +5,7 @@ use super::{bounds, Endpoint, EndpointConfig};
 use crate::clock::{Random, Sequence};
 use crate::fabric::select;
 use crate::fabric::Posted;
+use crate::memory::device::Claim;
 use crate::memory::{Access, Range};
 use crate::peer::address::{Address, RailAddress};
 use crate::peer::channel::WINDOW;
@@ -202,7 +203,9 @@ fn take(endpoint: &Endpoint, kind: i32) -> Completion {
 fn register(endpoint: &Endpoint) -> Arc<crate::memory::Memory> {
     let bytes: &'static mut [u8] = Box::leak(vec![0; 4096].into_boxed_slice());
     let range = Range { base: bytes.as_ptr() as u64, len: 4096 };
-    endpoint.register(vec![range], Access { remote_read: true, remote_write: true }, 0).expect("a memory")
+    endpoint
+        .register(vec![range], Access { remote_read: true, remote_write: true }, 0, Claim::Host)
+        .expect("a memory")
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {

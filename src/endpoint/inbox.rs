@@ -1,7 +1,9 @@
 //! What reaches a worker from other threads: ids of transfers by a bounded
 //! queue, everything rarer as commands.
 
+use super::watching::Awaiting;
 use crate::fabric::{Access, HostRange, Registration};
+use crate::memory::device::Device;
 use crate::memory::{Memory, RemoteMemory};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
@@ -22,6 +24,8 @@ pub enum Command {
         access: Access,
         /// One bit each; 0: all.
         rails: u64,
+        /// Of a device's memory: which one, and whether other processes can open it.
+        device: Option<(Device, bool)>,
         reply: Reply<Result<RailRegistrations>>,
     },
     Deregister {
@@ -173,6 +177,8 @@ pub enum Command {
     Disconnect {
         peer: u64,
     },
+    /// To be started when a word says so; its hold goes with it.
+    Await(Awaiting),
     Shutdown,
 }
 

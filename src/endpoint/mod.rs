@@ -31,10 +31,12 @@ mod strangers;
 mod submit;
 pub mod survey;
 mod talk;
+mod watching;
 pub mod worker;
 
 use crate::clock::Clock;
 use crate::memory::descriptor::{self, Descriptor};
+use crate::memory::device::{self, Claim};
 use crate::memory::{self, protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::secret::Secret;
@@ -434,7 +436,14 @@ impl Endpoint {
     }
 
     /// `rails`: those that should know it, one bit each; 0: all.
-    pub fn register(&self, ranges: Vec<Range>, access: Access, rails: u64) -> Result<Arc<Memory>> {
+    /// `claim`: where the caller says that the ranges are.
+    pub fn register(
+        &self,
+        ranges: Vec<Range>,
+        access: Access,
+        rails: u64,
+        claim: Claim,
+    ) -> Result<Arc<Memory>> {
         let core = &self.core;
         core.check_open()?;
         if (rails as u128) >> core.rails.len() != 0 {
@@ -443,7 +452,8 @@ impl Endpoint {
                 core.rails.len()
             )));
         }
-        let writable = protection::check(&ranges)?;
+        let place = device::locate(&ranges, claim)?;
+        let writable = place.is_some() || protection::check(&ranges)?;
         if access.remote_write && !writable {
             return Err(Error::invalid(
                 "this process may not write to all of the ranges, so peers may not either: register them with \
@@ -457,7 +467,8 @@ impl Endpoint {
             .map(|inbox| {
                 let reply = Reply::new();
                 let ranges = shared.clone();
-                inbox.command(Command::Register { ranges, access, rails, reply: reply.clone() });
+                let device = place.as_ref().map(|place| (place.device, place.shareable));
+                inbox.command(Command::Register { ranges, access, rails, device, reply: reply.clone() });
                 reply
             })
             .collect();
@@ -473,7 +484,7 @@ impl Endpoint {
         let (id, secret) = (core.random.u64()?, core.random.u64()?);
         let virtual_addresses: Vec<bool> = core.rails.iter().map(|rail| rail.virtual_addresses).collect();
         let encode = |memory: &Memory| descriptor::encode(memory, core.incarnation, &virtual_addresses);
-        let memory = Arc::new(Memory::new((id, secret), ranges, access, writable, by_rail, encode));
+        let memory = Arc::new(Memory::new((id, secret), ranges, (access, writable, place), by_rail, encode));
         if let Some(error) = failed {
             // What other workers' rails have learnt is taken back.
             let _ = self.deregister_from_rails(&memory);

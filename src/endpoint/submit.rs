@@ -72,7 +72,10 @@ impl Endpoint {
             return Err(self.no_slots());
         };
         self.take_back_if_late(id, Error::of_remote(state()))?;
-        self.start(id, slices, now);
+        match &terms.marks.start {
+            Some(start) if slices > 0 => self.start_later(id, start.clone()),
+            _ => self.start(id, slices, now),
+        }
         self.hurry(now);
         Ok(id)
     }
@@ -328,6 +331,7 @@ fn body(shape: Shape, counting: Option<Counting>, (terms, to): (&Terms, To), now
             slices: view.slices(),
             notify: terms.notify.map(|notify| (notify.value, notify.data.into())),
             counting,
+            done: terms.marks.done.clone(),
             shape,
         }),
     }

@@ -202,7 +202,8 @@ impl Worker {
         }
         peer.hear(now);
         match header.kind {
-            Kind::Bundle => return self.bundle(r, &peer, &header, body, now),
+            Kind::Bundle | Kind::Fetched => return self.bundle(r, &peer, &header, body, now),
+            Kind::Fetch => return self.fetch(r, &peer, &header, body),
             Kind::Spent => return self.credits_asked(r, &peer, &header, body),
             Kind::Granted => return self.credits_granted(r, &peer, &header, body),
             Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),

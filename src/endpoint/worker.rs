@@ -10,8 +10,10 @@ use super::fence::QuiescingLanes;
 use super::inbox::{Command, RailRegistrations};
 use super::links::Leaving;
 use super::part::Drain;
+use super::watching::Awaiting;
 use super::{EndpointConfig, Idle, PackingMode};
-use crate::fabric::{Access, HostRange};
+use crate::fabric::{Access, HostRange, GONE};
+use crate::memory::device::Device;
 use crate::memory::{Memory, RemoteState};
 use crate::peer::link::Link;
 use crate::peer::table::place;
@@ -23,7 +25,7 @@ use crate::transfer::claims::Run;
 use crate::transfer::flow::{Packing, Share};
 use crate::transfer::flows::Flows;
 use crate::transfer::operation::Move;
-use crate::transfer::pack::Landing;
+use crate::transfer::pack::{self, Landing, Packer, Word};
 use crate::transfer::shape::View;
 use crate::transfer::table::{Left, Slot, Table, ARRIVED};
 use crate::transfer::{Direction, Outcome};
@@ -58,11 +60,15 @@ pub struct Worker {
     pub left: Vec<Left>,
     /// Lanes whose peers should hear what was scattered.
     pub owing: Vec<(usize, u32)>,
+    /// Lanes with bundles that devices copy, to where they belong or to be sent.
+    pub copying: Vec<(usize, u32)>,
     /// What there is to say of credits.
     pub words: Vec<super::credits::Word>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
     pub leaving: Vec<Leaving>,
     pub quiescing_lanes: Vec<QuiescingLanes>,
+    /// Transfers that wait for words.
+    pub awaiting: Vec<Awaiting>,
     /// Frames of peers that are at home elsewhere.
     pub carried: super::carry::Queue,
     scratch: Vec<u8>,
@@ -98,6 +104,11 @@ pub struct LaneWork {
     /// Where the peer's bundles land, and the memory that the last one was for.
     pub landing: Option<Landing>,
     pub memory: Option<Arc<Memory>>,
+    /// Bundles that were announced before those before them.
+    pub early: Vec<(Kind, u32, Vec<u8>)>,
+    /// What the peer wants to be sent, numbers and lists; and which is next.
+    pub fetches: Vec<(u32, Vec<u8>)>,
+    pub next_fetch: u32,
     /// Dropped: only waits for the fabric to give its operations back.
     pub closing: bool,
     /// Its peer parts, or we do.
@@ -143,6 +154,7 @@ fn packing(config: &EndpointConfig, view: View) -> Packing {
 impl LaneWork {
     /// Ends its flows, and gives its memory back.
     pub fn abandon(&mut self, rail: &mut Rail, table: &Table, left: &mut Vec<Left>) {
+        self.settle();
         self.flows.abandon(table, left);
         if let Some(packer) = self.flows.packer.take() {
             packer.close(rail);
@@ -150,6 +162,12 @@ impl LaneWork {
         if let Some(landing) = self.landing.take() {
             landing.close(rail);
         }
+    }
+
+    /// Waits until no copy of a device touches anybody's memory.
+    pub fn settle(&mut self) {
+        self.flows.packer.iter_mut().for_each(Packer::settle);
+        self.landing.iter_mut().for_each(Landing::settle);
     }
 
     /// Something of it is due soon.
@@ -170,8 +188,10 @@ impl Worker {
             done: Vec::new(),
             left: Vec::new(),
             owing: Vec::new(),
+            copying: Vec::new(),
             leaving: Vec::new(),
             quiescing_lanes: Vec::new(),
+            awaiting: Vec::new(),
             words: Vec::new(),
             carried: Default::default(),
             scratch: Vec::new(),
@@ -189,12 +209,14 @@ impl Worker {
             return false;
         }
         let now = self.core.clock.now();
-        let mut busy = self.take_inbox(now);
+        let mut busy = self.look_at_watches(now);
+        busy |= self.take_inbox(now);
         for r in 0..self.rails.len() {
             busy |= self.reap(r, now);
             busy |= self.pump(r, now);
         }
         busy |= self.settle(now);
+        self.advance_landings(now);
         self.acknowledge_bundles(now);
         self.tell_of_credits(now);
         self.advance_quiescing(now);
@@ -267,8 +289,15 @@ impl Worker {
         let greeting =
             self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        let unsaid = !self.owing.is_empty() || !self.words.is_empty() || !self.carried.is_empty();
-        if !self.dirty.is_empty() || unsaid {
+        let gathers = |lane: &LaneWork| lane.flows.packer.as_ref().is_some_and(Packer::is_behind);
+        let unsaid = self.rails.iter().any(|work| work.lanes.iter().flatten().any(gathers))
+            || !self.owing.is_empty()
+            || !self.copying.is_empty()
+            || !self.words.is_empty()
+            || !self.carried.is_empty();
+        if !self.awaiting.is_empty() {
+            Duration::ZERO
+        } else if !self.dirty.is_empty() || unsaid {
             Duration::from_micros(50)
         } else if greeting
             || stalled
@@ -416,19 +445,27 @@ impl Worker {
                 if let Work::Counted(half) = done.work {
                     self.credits_done(r, done.lane, half, done.posts);
                 }
-                if done.errno != 0 {
+                let gone = done.errno == GONE;
+                if done.errno != 0 && !gone {
                     // First: what the flow has counted does not stand.
                     self.lane_failed(r, done.lane, done.errno, done.provider_errno, now);
                 }
                 let work = &mut self.rails[r];
                 let lane = work.lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
                 let Some(lane) = lane.filter(|lane| lane.lane == done.lane) else { return };
+                if gone {
+                    lane.flows.end_of(done.flow, Status::MemoryGone, &self.core.table, &mut self.left);
+                }
                 let slices = if done.errno == 0 { done.slices } else { 0 };
                 let covered = work.rail.covered(done.lane);
                 let arrived = (done.posts, slices);
                 lane.flows.reaped(done.flow, arrived, covered, &self.core.table, &mut self.left);
             }
-            Work::Bundle if done.errno == 0 => {}
+            Work::Bundle if done.errno == 0 => {
+                let of = self.rails[r].lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
+                let of = of.filter(|of| of.lane == done.lane);
+                of.and_then(|of| of.flows.packer.as_mut()).into_iter().for_each(|p| p.delivered(done.flow));
+            }
             Work::Receive => self.received(r, done, now),
             Work::Arrival => self.arrived(r, done, now),
             Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.lane, now),
@@ -470,7 +507,7 @@ impl Worker {
             let Some(lane) = &mut work.lanes[(work.turn + pass) % lanes] else { continue };
             // With something urgent there are two rounds: the first for lanes that have it.
             let of_round = !urgent || lane.flows.is_urgent() == (pass < lanes);
-            if !of_round || !lane.flows.has_work() {
+            if !of_round || !lane.flows.has_work() && lane.fetches.is_empty() {
                 continue;
             }
             if work.rail.lane(lane.lane).is_none_or(|lane| lane.state == LaneState::Down) {
@@ -497,15 +534,33 @@ impl Worker {
     ) -> std::result::Result<bool, i32> {
         let to = lane.peer.their_id.load(Ordering::Relaxed);
         let index = rail.index;
-        let announce = |number: u32, list: &[u8], frame: &mut [u8]| {
-            let header = Header { sequence: number, ..Header::plain(Kind::Bundle, to, core.incarnation) };
-            wire::about_lane(index, list, frame, &header)
+        let say = |word: &Word, frame: &mut [u8]| {
+            let (kind, number, answer);
+            let body = match word {
+                Word::Bundle(of, list) => {
+                    (kind, number) = (Kind::Bundle, *of);
+                    *list
+                }
+                Word::Fetch(of, list) => {
+                    (kind, number) = (Kind::Fetch, *of);
+                    *list
+                }
+                Word::Fetched(of, fetch, status) => {
+                    (kind, number) = (Kind::Fetched, *of);
+                    answer = wire::numbers(&[(*fetch).into(), *status as i32 as u32 as u64]);
+                    &answer[..]
+                }
+            };
+            let header = Header { sequence: number, ..Header::plain(kind, to, core.incarnation) };
+            wire::about_lane(index, body, frame, &header)
         };
         let held = lane.held > 0;
         let posted = !held && lane.flows.pump(rail, lane.lane, now, &core.table, left)?;
+        lane.answer_fetches(rail, core, now);
         if let Some(packer) = &mut lane.flows.packer {
-            packer.advance(rail, lane.lane, now, &announce)?;
+            packer.advance(rail, lane.lane, now, &say)?;
         }
+        lane.flows.end_lost(&core.table, left);
         if rail.needs_cover(lane.lane, held || lane.flows.is_idle(), !posted) {
             // Nobody else will say that the last writes were delivered.
             rail.post_warm(lane.lane, now);
@@ -527,6 +582,9 @@ impl Worker {
                 }
                 Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
                 Left::ToNotify(id, peer) => self.tell(id, peer, now),
+                Left::Ended(id, status) => {
+                    self.core.table.end(id, Outcome::of(status), now);
+                }
                 Left::Short(id) => {
                     self.core.table.end(id, self.core.failure_of(id), now);
                 }
@@ -565,8 +623,8 @@ impl Worker {
 
     fn obey(&mut self, command: Command, now: u64) {
         match command {
-            Command::Register { ranges, access, rails, reply } => {
-                reply.put(self.register(&ranges, access, rails))
+            Command::Register { ranges, access, rails, device, reply } => {
+                reply.put(self.register(&ranges, (access, device), rails))
             }
             Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
             Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
@@ -609,19 +667,32 @@ impl Worker {
             Command::Connected { peer } => self.link_connected(peer, now),
             Command::Join { peer, id } => self.link_join(peer, id, now),
             Command::Disconnect { peer } => self.link_disconnect(peer, now),
+            Command::Await(awaiting) => self.awaiting.push(awaiting),
             Command::Shutdown => self.leave_all(now),
         }
     }
 
-    fn register(&mut self, ranges: &[HostRange], access: Access, rails: u64) -> Result<RailRegistrations> {
+    fn register(
+        &mut self,
+        ranges: &[HostRange],
+        (access, device): (Access, Option<(Device, bool)>),
+        rails: u64,
+    ) -> Result<RailRegistrations> {
         let mut all: RailRegistrations = Vec::new();
         for work in &mut self.rails {
             let rail = &mut work.rail;
             if rails != 0 && rails >> rail.index & 1 == 0 {
                 continue;
             }
+            if device.is_some() && !pack::is_possible(rail.limits()) {
+                continue;
+            }
+            let mut learn = |range: HostRange| match device {
+                None => rail.register(range, access),
+                Some(device) => rail.register_device(range, access, device),
+            };
             let mut done = Vec::with_capacity(ranges.len());
-            let failed = ranges.iter().find_map(|range| match rail.register(*range, access) {
+            let failed = ranges.iter().find_map(|range| match learn(*range) {
                 Ok(registration) => {
                     done.push(registration);
                     None
@@ -651,7 +722,10 @@ impl Worker {
 
     fn deregister(&mut self, memory: &Memory) -> Result<()> {
         let mut outcome = Ok(());
-        // Nothing is scattered into it from here on.
+        // Nothing is scattered into it, or gathered from it, from here on.
+        if memory.place().is_some() {
+            self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()).for_each(LaneWork::settle);
+        }
         for lane in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
             lane.memory.take_if(|last| last.id == memory.id);
         }
@@ -680,6 +754,7 @@ impl Worker {
         }
         self.closed = true;
         let now = self.core.clock.now();
+        self.stop_watching(Outcome::of(Status::Canceled), now);
         self.close_inbox(now);
         self.settle(now);
         self.see_off(now, true);
@@ -708,6 +783,7 @@ impl Worker {
                 Command::AddLink { peer, approaches, accepted } => {
                     self.add_link(peer, approaches, accepted, now)
                 }
+                Command::Await(awaiting) => core.abandon(awaiting.id, Outcome::of(Status::Canceled), now),
                 _ => {}
             }
         }

@@ -15,6 +15,7 @@ pub mod ofi;
 pub mod select;
 pub mod sim;
 
+use crate::memory::device::Device;
 use crate::status::Result;
 use std::ffi::c_void;
 use std::num::NonZeroU32;
@@ -27,6 +28,10 @@ pub fn error_text(errno: i32) -> String {
 
 /// What a write tells its target beside its bytes. (Never 0: so that none costs no word more.)
 pub type Immediate = NonZeroU32;
+
+/// An error number for "the memory is not there, or a device could not copy it": it is an
+/// operation's affair, and not its lane's.
+pub const GONE: i32 = libc::ESTALE;
 
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
@@ -106,6 +111,16 @@ pub struct Registration {
     pub descriptor: *mut c_void,
     /// What a peer names the range by.
     pub key: u64,
+}
+
+impl Registration {
+    /// Of device memory, which the NIC knows nothing of: its bytes are staged.
+    pub const STAGED: Registration =
+        Registration { handle: std::ptr::null_mut(), descriptor: std::ptr::null_mut(), key: 0 };
+
+    pub fn is_staged(&self) -> bool {
+        self.handle.is_null() && self.key == 0
+    }
 }
 
 // SAFETY: plain tokens; only the owning worker gives them back to the NIC.
@@ -204,6 +219,22 @@ pub trait Nic {
     fn tend(&mut self) {}
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;
     fn deregister(&mut self, registration: Registration) -> Result<()>;
+    /// Memory of a device, which other processes can open or not.
+    fn register_device(
+        &mut self,
+        range: HostRange,
+        access: Access,
+        device: (Device, bool),
+    ) -> Result<Registration> {
+        let _ = (range, access, device);
+        Ok(Registration::STAGED)
+    }
+    /// Whether writes between two devices' memory may be posted to a route: `local` as
+    /// it was registered, the remote place by its address and key. It may be so later.
+    fn reaches_device(&mut self, route: Route, local: *mut c_void, remote: (u64, u64)) -> bool {
+        let _ = (route, local, remote);
+        false
+    }
 
     /// # Safety
     /// The segments' local bytes and `scratch` stay valid until the operation is reaped or the NIC closed.

@@ -70,12 +70,12 @@ pub fn bundle(data: &[u8]) {
     let (mut taken, mut told) = (0u32, 0);
     while let Some(step) = r.u8() {
         match step % 4 {
-            0 | 1 if tally.expects(taken) => {
+            0 | 1 if tally.expects(taken, 0) => {
                 let refused = step % 4 == 1;
                 tally.advance(if refused { Err(crate::status::Status::RemoteAccess) } else { Ok(()) });
                 taken += 1;
             }
-            2 => assert!(!tally.expects(taken.wrapping_add(1 + u32::from(step)))),
+            2 => assert!(!tally.expects(taken.wrapping_add(1 + u32::from(step)), 0)),
             _ => {
                 if let Some(due) = tally.due() {
                     tally.said(due);
@@ -83,7 +83,7 @@ pub fn bundle(data: &[u8]) {
                 }
             }
         }
-        assert!(tally.due().is_some() || tally.expects(taken));
+        assert!(tally.due().is_some() || tally.expects(taken, 0));
     }
     // Who was told nothing has no more than its slots.
     assert!(taken <= SLOTS * (1 + told));

@@ -1,7 +1,7 @@
 //! The descriptor of a memory: what a peer needs to reach it.
 //!
 //!     u32 "WFTM"  u16 format  u64 incarnation  u64 memory  u64 secret  u8 access
-//!     u16 rails   u32 ranges  ranges x (u64 base, u64 len)
+//!     u8 device, plus 1 (0: host)  u16 rails   u32 ranges  ranges x (u64 base, u64 len)
 //!     rails x (u8 flags: 1 virtual addresses, 2 the rail does not know it; unless it does not,
 //!     ranges x u64 key)   u32 crc32 of all that
 //!
@@ -24,6 +24,7 @@ pub fn encode(memory: &Memory, incarnation: u64, virtual_addresses: &[bool]) -> 
     let mut w = Writer::new();
     w.u32(MAGIC).u16(FORMAT).u64(incarnation).u64(memory.id).u64(memory.secret);
     w.u8((access.remote_write as u8 * WRITE) | (access.remote_read as u8 * READ));
+    w.u8(memory.device().map_or(0, |device| (device + 1).min(255) as u8));
     w.u16(memory.rails().len() as u16).u32(memory.ranges().len() as u32);
     for range in memory.ranges() {
         w.u64(range.base).u64(range.len);
@@ -43,6 +44,7 @@ pub struct Descriptor {
     id: u64,
     secret: u64,
     access: u8,
+    device: u8,
     ranges: Vec<Range>,
     rails: Vec<RemoteRail>,
 }
@@ -67,7 +69,7 @@ impl Descriptor {
     }
 
     fn body(r: &mut Reader) -> Option<Descriptor> {
-        let (incarnation, id, secret, access) = (r.u64()?, r.u64()?, r.u64()?, r.u8()?);
+        let (incarnation, id, secret, access, device) = (r.u64()?, r.u64()?, r.u64()?, r.u8()?, r.u8()?);
         let (rails, ranges) = (r.u16()? as usize, r.u32()? as usize);
         // Before anything is allocated: the blob must have room for it.
         if ranges == 0 || rails == 0 || rails > RAILS_MAX || ranges.checked_mul(16)? > r.remaining() {
@@ -92,11 +94,12 @@ impl Descriptor {
         if r.remaining() != 0 {
             return None;
         }
-        Some(Descriptor { incarnation, id, secret, access, ranges, rails })
+        Some(Descriptor { incarnation, id, secret, access, device, ranges, rails })
     }
 
     pub fn into_remote(self, peer: u64) -> RemoteMemory {
         let (writable, readable) = (self.access & WRITE != 0, self.access & READ != 0);
-        RemoteMemory::new(peer, self.id, self.secret, self.ranges, self.rails, writable, readable)
+        let device = self.device.checked_sub(1);
+        RemoteMemory::new((peer, self.id, self.secret), self.ranges, self.rails, (writable, readable), device)
     }
 }

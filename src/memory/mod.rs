@@ -1,9 +1,13 @@
 //! Memory: registered ranges of this process, and what is known of a peer's.
 
 pub mod alloc;
+mod cuda;
 pub mod descriptor;
+pub mod device;
+mod fake;
 pub mod protection;
 mod remote;
+pub mod staging;
 
 pub use remote::{RemoteMemory, RemoteRail, RemoteState};
 
@@ -12,6 +16,7 @@ use crate::fabric::Registration;
 pub use crate::fabric::{Access, HostRange as Range};
 use crate::status::{Error, Result, Status};
 use crossbeam_utils::CachePadded;
+use device::{Device, Place};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,6 +46,8 @@ pub struct Memory {
     access: Access,
     /// This process may write to all of it.
     writable: bool,
+    /// Where it is, if not on the host.
+    place: Option<Place>,
     /// By rail, then by range; none for rails that do not know it.
     rails: Box<[Box<[Registration]>]>,
     /// Rails that know it, one bit each.
@@ -62,8 +69,7 @@ impl Memory {
     pub fn new(
         (id, secret): (u64, u64),
         ranges: Vec<Range>,
-        access: Access,
-        writable: bool,
+        (access, writable, place): (Access, bool, Option<Place>),
         rails: Vec<Box<[Registration]>>,
         encode: impl FnOnce(&Memory) -> Vec<u8>,
     ) -> Memory {
@@ -74,6 +80,7 @@ impl Memory {
             ranges: ranges.into(),
             access,
             writable,
+            place,
             known: bits(rails.iter().map(|rail| !rail.is_empty())),
             rails: rails.into(),
             descriptor: None,
@@ -114,6 +121,23 @@ impl Memory {
 
     pub fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    /// Where it is, if not on the host: the CPU must not touch it.
+    #[inline]
+    pub fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
+    }
+
+    /// Peers on this host open it.
+    pub fn is_shared(&self) -> bool {
+        let registered = self.rails.iter().filter_map(|rail| rail.first());
+        self.place.as_ref().is_some_and(|place| place.shareable) && registered.clone().any(|r| !r.is_staged())
+    }
+
+    #[inline]
+    pub fn device(&self) -> Option<Device> {
+        self.place.as_ref().map(|place| place.device)
     }
 
     pub fn range_len(&self, range: u64) -> Option<u64> {

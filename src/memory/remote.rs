@@ -57,6 +57,8 @@ pub struct RemoteMemory {
     known: u64,
     pub writable: bool,
     pub readable: bool,
+    /// Its owner's device that it is on; none: its owner's CPU reaches it.
+    pub device: Option<u8>,
     /// Workers that have lanes to the peer, one bit each.
     pub workers: AtomicU64,
     /// Lanes to the peer.
@@ -73,13 +75,11 @@ pub struct RemoteMemory {
 
 impl RemoteMemory {
     pub fn new(
-        peer: u64,
-        id: u64,
-        secret: u64,
+        (peer, id, secret): (u64, u64, u64),
         ranges: Vec<Range>,
         rails: Vec<RemoteRail>,
-        writable: bool,
-        readable: bool,
+        (writable, readable): (bool, bool),
+        device: Option<u8>,
     ) -> RemoteMemory {
         RemoteMemory {
             peer,
@@ -90,6 +90,7 @@ impl RemoteMemory {
             rails: rails.into(),
             writable,
             readable,
+            device,
             workers: AtomicU64::new(0),
             lanes: AtomicU64::new(1),
             holds: CachePadded::default(),
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_not_released_and_what_is_released_is_not_kept() {
-        let remote = RemoteMemory::new(1, 2, 3, Vec::new(), Vec::new(), true, true);
+        let remote = RemoteMemory::new((1, 2, 3), Vec::new(), Vec::new(), (true, true), None);
         assert!(remote.keep() && remote.keep());
         assert_eq!(remote.release(), Err(2));
         remote.unkeep();

@@ -36,6 +36,9 @@ pub enum Kind {
     Bundle = 8,
     Landed = 9,
     Unlanded = 10,
+    /// The sender wants the bytes of pieces in a bundle; there they are, or a refusal.
+    Fetch = 15,
+    Fetched = 64,
     /// The writes that took a half of the sender's credits are done; the target gives it anew.
     Spent = 11,
     Granted = 12,
@@ -76,9 +79,9 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Challenge, Ask, Bundle, Landed, Unlanded, Spent, Granted, Leave,
-            Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence, Fenced, Quiesce,
-            Quiesced, Message, Notify, Raise, Nothing, Atomic,
+            Hello, Welcome, Refuse, Ack, Challenge, Ask, Bundle, Landed, Unlanded, Fetch, Fetched, Spent,
+            Granted, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence,
+            Fenced, Quiesce, Quiesced, Message, Notify, Raise, Nothing, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
@@ -87,10 +90,10 @@ impl Kind {
     /// The channel that carries it, if one does.
     pub fn channel(self) -> Option<usize> {
         match self as u8 {
-            0..16 => None,
             16..32 => Some(SYSTEM),
             32..48 => Some(USER),
-            _ => Some(REQUESTS),
+            48..64 => Some(REQUESTS),
+            _ => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::lane::Lane;
 use super::{Op, Rail, Tag, Traffic, Work, COVERS, SENDS, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Delivery, Limits, Nic, Posted, Rma};
+use std::ffi::c_void;
 
 pub struct Burst<'a> {
     pub lane: &'a mut Lane,
@@ -123,6 +124,11 @@ impl Burst<'_> {
         if self.limits.arrival_room.is_some() {
             self.lane.credits.spend(posts);
         }
+    }
+
+    /// Whether writes between these two places, both of devices, may be posted.
+    pub fn reaches_device(&mut self, local: *mut c_void, remote: (u64, u64)) -> bool {
+        self.nic.reaches_device(self.lane.route, local, remote)
     }
 
     /// Reads are posted.

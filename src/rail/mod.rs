@@ -22,6 +22,7 @@ use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
     Segment,
 };
+use crate::memory::device::Device;
 use crate::status::{Error, Result, Status};
 use credits::Grants;
 use frames::Frames;
@@ -228,7 +229,19 @@ impl Rail {
         self.nic.register(range, access)
     }
 
+    pub fn register_device(
+        &mut self,
+        range: HostRange,
+        access: Access,
+        device: (Device, bool),
+    ) -> Result<Registration> {
+        self.nic.register_device(range, access, device)
+    }
+
     pub fn deregister(&mut self, registration: Registration) -> Result<()> {
+        if registration.is_staged() {
+            return Ok(());
+        }
         self.nic.deregister(registration)
     }
 

@@ -103,6 +103,9 @@ impl Request {
     /// # Safety
     /// The memory must stay registered meanwhile.
     pub unsafe fn execute(&self, memory: &Memory) -> Result<u64, Status> {
+        if memory.place().is_some() {
+            return Err(Status::RemoteAccess);
+        }
         let address = self.locate(memory)?;
         // SAFETY: aligned, inside a registered range, and other accesses of the program to memory that peers
         // change at any time are atomic or do not count on what they read.
@@ -149,7 +152,7 @@ mod tests {
     fn only_words_that_a_peer_may_have_are_touched() {
         let words = [7u64; 4];
         let range = Range { base: words.as_ptr() as u64, len: 31 };
-        let of = |access| Memory::new((1, 2), vec![range], access, true, vec![], |_| vec![]);
+        let of = |access| Memory::new((1, 2), vec![range], (access, true, None), vec![], |_| vec![]);
         let both = of(Access { remote_write: true, remote_read: true });
         let locate = |range, offset| request(range, offset).locate(&both);
         assert_eq!(locate(0, 16), Ok(range.base + 16));

@@ -6,12 +6,13 @@ use super::flows::TURN;
 use super::geometry::{Geometry, Position, PIECE};
 use super::layer::Layer;
 use super::operation::Move;
-use super::pack::{Packer, Piece};
+use super::pack::{Gathering, Packer, Piece};
 use super::shape::View;
 use super::table::{Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
 use crate::rail::{Burst, Tag, Work};
+use crate::status::Status;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,6 +23,9 @@ const CLAIM_MAX: u64 = 256;
 pub const VECTOR: usize = 16;
 /// Whole pages that are posted at one go.
 const RUN: usize = 32;
+/// The same between devices' memory: what a post costs is most of it there.
+const SHARED_VECTOR: usize = 64;
+const SHARED_VECTOR_LEN: u64 = 1 << 20;
 /// Bytes that segments are added up to.
 const VECTOR_LEN: u64 = 256 << 10;
 /// So many times the time that a transfer would take must be left when it begins: more
@@ -106,6 +110,8 @@ pub enum Step {
     Shared,
     /// Nothing more to post in this flow.
     Finished,
+    /// It cannot go on: the transfer ends so.
+    Ended(Status),
     Failed(i32),
 }
 
@@ -334,13 +340,63 @@ impl Flow {
         if transfer.direction == Direction::Read {
             burst.reading();
         }
-        let bundled = packer.filter(|_| transfer.direction == Direction::Write);
+        if self.layer.on_device && !self.is_shared(burst, transfer.direction) {
+            return self.stage(burst, index, transfer, packer, (room, budget));
+        }
+        let bundled = packer.filter(|_| transfer.direction == Direction::Write && burst.limits.costly_posts);
         let bundle_below = bundled.as_ref().map_or(0, |_| self.packing.bundle_below);
         match bundled {
             Some(packer) if self.is_bundled(view, bundle_below) => {
-                self.pack(burst, index, transfer, packer, (room, budget))
+                match packer.gather(self.layer.memory, self.layer.immediate, None) {
+                    Ok(Some(bundle)) => self.pack(burst, index, transfer, bundle, (room, budget)),
+                    Ok(None) => Step::Full,
+                    Err(error) => Step::Ended(error.status),
+                }
             }
-            _ => self.post(burst, index, transfer, bundle_below, (room, budget)),
+            _ if self.layer.on_device => {
+                self.post::<SHARED_VECTOR>(burst, index, transfer, 0, (room, budget))
+            }
+            _ => self.post::<VECTOR>(burst, index, transfer, bundle_below, (room, budget)),
+        }
+    }
+
+    /// Whether what is next is posted although it is on devices.
+    fn is_shared(&self, burst: &mut Burst, direction: Direction) -> bool {
+        let layer = &self.layer;
+        direction == Direction::Write
+            && self.within == 0
+            && !layer.gone
+            && layer.may_be_shared()
+            && burst.reaches_device(layer.descriptor, (layer.remote, layer.key))
+    }
+
+    /// Device memory goes in bundles, whatever its pages.
+    #[cold]
+    fn stage(
+        &mut self,
+        burst: &mut Burst,
+        index: u32,
+        transfer: &Move,
+        packer: Option<&mut Packer>,
+        room: (u64, &mut u32),
+    ) -> Step {
+        let Layer { memory, device, immediate, gone, .. } = self.layer;
+        if gone {
+            log::warn!("a transfer ends: local device memory was freed while it was registered");
+            return Step::Ended(Status::MemoryGone);
+        }
+        let Some(packer) = packer else { return Step::Ended(Status::Unsupported) };
+        let bundle = match transfer.direction {
+            Direction::Write => packer.gather(memory, immediate, device),
+            Direction::Read => Ok(packer.fetcher.ask(memory, device)),
+        };
+        match bundle {
+            Ok(Some(bundle)) => self.pack(burst, index, transfer, bundle, room),
+            Ok(None) => Step::Full,
+            Err(error) => {
+                log::warn!("a transfer of device memory ends: {error}");
+                Step::Ended(error.status)
+            }
         }
     }
 
@@ -353,7 +409,7 @@ impl Flow {
     /// Posts slices that are not to be bundled, several at once where the NIC takes
     /// that.
     #[inline]
-    fn post(
+    fn post<const MOST: usize>(
         &mut self,
         burst: &mut Burst,
         index: u32,
@@ -363,7 +419,7 @@ impl Flow {
     ) -> Step {
         let (view, read) = (transfer.view(), transfer.direction == Direction::Read);
         let whole = self.within == 0 && (self.urgent || !burst.is_brief());
-        let mut vector = self.vector(burst, read, whole);
+        let mut vector = self.vector(burst, read, whole).min(MOST);
         let mut posts = burst.posts().min(*budget);
         let alone = vector == 1 || self.end - self.next == 1;
         if alone && (whole || self.layer.immediate.is_some()) {
@@ -373,12 +429,16 @@ impl Flow {
                 return self.post_pages(burst, index, (geometry, run, read), budget);
             }
         }
-        let mut segments = [Segment::default(); VECTOR];
+        let most_bytes = if MOST == SHARED_VECTOR { SHARED_VECTOR_LEN } else { VECTOR_LEN };
+        let mut segments = [Segment::default(); MOST];
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
             if self.layer.index != self.at.layer {
                 self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
-                vector = self.vector(burst, read, whole);
+                if self.layer.on_device {
+                    break;
+                }
+                vector = self.vector(burst, read, whole).min(MOST);
             }
             let (slice, after) = view.take(self.at, self.end - self.next);
             if slice.len < bundle_below {
@@ -397,7 +457,7 @@ impl Flow {
                 }
                 self.cut(&mut segments[0], &mut gathered, room);
             } else if vector > 1 {
-                self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(VECTOR_LEN));
+                self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(most_bytes));
             }
             let Gathered { count, bytes, slices, after } = gathered;
             let next = self.next + slices;
@@ -445,9 +505,9 @@ impl Flow {
         match (self.packing.vectors, read) {
             _ if !whole => 1,
             (false, _) => 1,
-            (true, true) => limits.read_vector.min(VECTOR),
-            (true, false) if self.layer.immediate.is_some() => limits.counted_vector.min(VECTOR),
-            (true, false) => limits.vector.min(VECTOR),
+            (true, true) => limits.read_vector,
+            (true, false) if self.layer.immediate.is_some() => limits.counted_vector,
+            (true, false) => limits.vector,
         }
     }
 
@@ -554,20 +614,19 @@ impl Flow {
         }
     }
 
-    /// Copies slices into a bundle.
+    /// Puts slices into a bundle; parts of them, too, if they are on a device.
     fn pack(
         &mut self,
         burst: &mut Burst,
         index: u32,
         transfer: &Move,
-        packer: &mut Packer,
+        mut bundle: Gathering,
         (room, budget): (u64, &mut u32),
     ) -> Step {
         let view = transfer.view();
         // The target may refuse a bundle, and goes on.
         self.early = false;
-        let (memory, immediate) = (self.layer.memory, self.layer.immediate);
-        let Some(mut bundle) = packer.gather(memory, immediate) else { return Step::Full };
+        let staged = self.layer.on_device;
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {
@@ -578,19 +637,31 @@ impl Flow {
                 self.layer = layer;
             }
             let (slice, after) = view.take(at, self.end - self.next - slices);
-            if slice.len >= self.packing.bundle_below {
+            if !staged && slice.len >= self.packing.bundle_below {
                 break;
             }
+            let (begun, left) = (self.within, slice.len - self.within);
+            let len = if staged { left.min(bundle.room()) } else { left };
+            let goes_on = len < left;
             let piece = Piece {
                 range: self.layer.range,
-                len: slice.len as u32,
-                offset: self.layer.offset + slice.remote,
+                len: len as u32,
+                offset: self.layer.offset + slice.remote + begun,
+                goes_on,
             };
+            let counts = if goes_on { 0 } else { slice.slices };
+            let local = self.layer.local + slice.local + begun;
             // SAFETY: the transfer's memory is the caller's to keep until its completion.
-            if !unsafe { bundle.add(self.layer.local + slice.local, piece, slice.slices as u32) } {
+            if len == 0 || !unsafe { bundle.add(local, piece, counts as u32) } {
                 break;
             }
-            (at, slices, bytes) = (after, slices + slice.slices, bytes + slice.len);
+            bytes += len;
+            if goes_on {
+                self.within += len;
+                break;
+            }
+            self.within = 0;
+            (at, slices) = (after, slices + slice.slices);
         }
         bundle.finish(burst, index);
         self.advance(bytes, slices, at);

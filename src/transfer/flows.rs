@@ -7,6 +7,7 @@ use super::operation::Move;
 use super::pack::{Landed, Packer};
 use super::table::{Left, Slot, Table};
 use crate::rail::{Burst, Rail};
+use crate::status::Status;
 use std::collections::VecDeque;
 
 /// Posts of one lane before the completion queue is looked at again: some NICs
@@ -153,6 +154,12 @@ impl Flows {
                     }
                     self.leave_if_done(index, table, left);
                 }
+                Step::Ended(status) => {
+                    flow.give_up();
+                    left.push(Left::Ended(table.id_of(flow.slot()), status));
+                    self.ready[class].pop_front();
+                    self.leave_if_done(index, table, left);
+                }
                 Step::Failed(errno) => return Err(errno),
             }
         }
@@ -252,6 +259,45 @@ impl Flows {
             rail.credit(lane, bytes, sampled, now);
             self.reaped(flow, (1, slices), rail.covered(lane), table, left);
         }
+    }
+
+    /// Ends the transfers whose bytes a device could not copy.
+    pub fn end_lost(&mut self, table: &Table, left: &mut Vec<Left>) {
+        while let Some(flow) = self.packer.as_mut().and_then(Packer::take_lost) {
+            self.end_of(flow, Status::MemoryGone, table, left);
+        }
+    }
+
+    /// Ends the transfer that a share is of.
+    pub fn end_of(&mut self, tagged: u32, status: Status, table: &Table, left: &mut Vec<Left>) {
+        if let Some(flow) = self.flows.get(split(tagged).0 as usize).and_then(Option::as_ref) {
+            left.push(Left::Ended(table.id_of(flow.slot()), status));
+        }
+    }
+
+    /// Whether a transfer still wants what one of its shares has fetched.
+    pub fn wants(&self, tagged: u32) -> bool {
+        let flow = self.flows.get(split(tagged).0 as usize).and_then(Option::as_ref);
+        flow.is_some_and(|flow| Table::wanted(flow.slot()))
+    }
+
+    /// The next answer to a question is at its place, or never will be.
+    pub fn fetched(
+        &mut self,
+        outcome: Result<(), Status>,
+        rail: &mut Rail,
+        (lane, now): (u32, u64),
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) {
+        let Some(landed) = self.packer.as_mut().and_then(|packer| packer.fetcher.finish()) else { return };
+        let Landed { flow, slices, bytes, sampled } = landed;
+        rail.credit(lane, bytes, sampled, now);
+        if let Err(status) = outcome {
+            self.end_of(flow, status, table, left);
+        }
+        let arrived = if outcome.is_ok() { slices } else { 0 };
+        self.reaped(flow, (1, arrived), rail.covered(lane), table, left);
     }
 
     /// Whether all bundles before this one are acknowledged, and it is not.

@@ -5,6 +5,7 @@ use super::geometry::Slice;
 use super::operation::Move;
 use super::shape::View;
 use crate::fabric::{Immediate, Segment};
+use crate::memory::device::Device;
 use std::ffi::c_void;
 
 #[derive(Clone, Copy)]
@@ -18,6 +19,12 @@ pub struct Layer {
     pub memory: u64,
     pub range: u32,
     pub offset: u64,
+    /// The device that the local end is on.
+    pub device: Option<Device>,
+    /// One end is on a device: NICs and CPUs do not reach it.
+    pub on_device: bool,
+    /// And was freed.
+    pub gone: bool,
     /// What each of its pages, or the entry, raises: each is posted in one piece.
     pub immediate: Option<Immediate>,
 }
@@ -32,6 +39,9 @@ impl Layer {
         memory: 0,
         range: 0,
         offset: 0,
+        device: None,
+        on_device: false,
+        gone: false,
         immediate: None,
     };
 
@@ -59,8 +69,17 @@ impl Layer {
             memory: remote.id,
             range: range as u32,
             offset,
+            device: local.device(),
+            on_device: local.place().is_some() || remote.device.is_some(),
+            gone: local.place().is_some_and(|place| !place.holds(from, &local.ranges()[from])),
             immediate,
         }
+    }
+
+    /// Whether writes may be posted as to any memory: both ends are on devices, and the
+    /// lane's NICs know both.
+    pub fn may_be_shared(&self) -> bool {
+        self.device.is_some() && !self.descriptor.is_null() && self.key != 0
     }
 
     #[inline]
@@ -71,12 +90,13 @@ impl Layer {
     /// Whether its slices may go in one post with another's: they lie in the same
     /// registrations, and raise the same counter or none.
     pub fn joins(&self, other: &Layer) -> bool {
-        self.descriptor == other.descriptor
+        (self.descriptor, self.on_device, self.gone) == (other.descriptor, other.on_device, other.gone)
             && (self.memory, self.key, self.immediate) == (other.memory, other.key, other.immediate)
     }
 
     /// Whether its slices may go in one bundle with another's.
     pub fn packs(&self, other: &Layer) -> bool {
-        (self.memory, self.immediate) == (other.memory, other.immediate)
+        (self.memory, self.immediate, self.on_device) == (other.memory, other.immediate, other.on_device)
+            && (self.device, self.gone) == (other.device, other.gone)
     }
 }

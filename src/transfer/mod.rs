@@ -38,6 +38,7 @@ pub mod completion;
 pub mod counters;
 mod ending;
 pub mod expect;
+mod fetch;
 pub mod flow;
 pub mod flows;
 mod gate;
@@ -51,11 +52,13 @@ pub mod queue;
 pub mod shape;
 pub mod table;
 pub mod tally;
+pub mod watch;
 pub mod whole;
 
 use crate::status::Status;
 use queue::Queue;
 use std::sync::Arc;
+use watch::Marks;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
@@ -91,6 +94,7 @@ pub struct Terms<'a> {
     pub timeout_ns: u64,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
+    pub marks: &'a Marks,
 }
 
 /// What the caller asked for: to be told when counters have reached values.

@@ -4,6 +4,7 @@ use super::atomic::Atomic;
 use super::expect::Expecting;
 use super::queue::Queue;
 use super::shape::{Shape, View};
+use super::watch::Mark;
 use super::{Direction, Outcome};
 use crate::fabric::Immediate;
 use crate::memory::RemoteMemory;
@@ -18,6 +19,8 @@ pub struct Move {
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
     pub counting: Option<Counting>,
+    /// Set when it has ended.
+    pub done: Option<Mark>,
 }
 
 /// How a transfer raises a counter of its peer.

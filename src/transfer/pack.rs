@@ -5,18 +5,27 @@
 //! the same place of the peer's landing, and announces it with a control frame
 //! that says where each piece belongs. The target checks that against its own
 //! registrations, scatters, and acknowledges: then the slot is free, and the
-//! slices have arrived. Frames and writes of a lane keep their order.
+//! slices have arrived. Frames and writes of a lane keep their order; where they do
+//! not, a bundle is announced once its write is done.
+//!
+//! Memory of devices always goes so. Its pieces, which may be parts of pages then, are
+//! copied by the device, behind the worker's back: a bundle is posted once they are in
+//! its slot, and acknowledged once they are in their places. A read of such memory, or
+//! into it, is a frame that lists what is wanted (`fetch`), and an answer in a bundle.
 
+use super::fetch::{Fetcher, Spot};
 use crate::codec::Reader;
 use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
+use crate::memory::device::Device;
+use crate::memory::staging::Stage;
 use crate::peer::wire::{ABOUT_LANE, HEADER};
 use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
 use std::collections::VecDeque;
 
 /// Bytes of a slot, and slots of a lane: large enough that a post costs little
-/// beside its bytes, small enough to stay in a core's cache (see `weft-bench
-/// crossover`).
+/// beside its bytes (a device's launch, too: 6 us of 64 over tcp on one host), small
+/// enough to stay in a core's cache (see `weft-bench crossover`).
 pub const SLOT_LEN: usize = 256 << 10;
 pub const SLOTS: u32 = 8;
 /// Pieces of a bundle: what a frame's list has room for.
@@ -26,11 +35,24 @@ const PIECES: usize = 480;
 const MEMORY: usize = 16;
 const PIECE: usize = 16;
 
-/// Whether a rail's lanes carry bundles.
+/// Of a bundle that belongs to no flow of ours: it answers a peer.
+const NO_FLOW: u32 = u32::MAX;
+
+/// Whether a rail's lanes can carry bundles.
+pub fn is_possible(limits: &Limits) -> bool {
+    limits.message_max >= HEADER + ABOUT_LANE + MEMORY + PIECES * PIECE
+}
+
+/// Whether small pages of the host's memory go in bundles.
 pub fn is_worthwhile(limits: &Limits) -> bool {
-    limits.costly_posts
-        && limits.sends_follow_writes
-        && limits.message_max >= HEADER + ABOUT_LANE + MEMORY + PIECES * PIECE
+    limits.costly_posts && limits.sends_follow_writes && is_possible(limits)
+}
+
+/// Whether to have a landing. Where no NIC learns of it, it costs nothing until it is
+/// used.
+pub fn is_wanted(limits: &Limits) -> bool {
+    let is_cheap = !limits.local_registration || crate::memory::device::present().is_some();
+    is_worthwhile(limits) || is_possible(limits) && is_cheap
 }
 
 /// Where a peer takes bundles: address and key.
@@ -42,21 +64,58 @@ pub struct Piece {
     pub range: u32,
     pub len: u32,
     pub offset: u64,
+    /// More of the same page follows: it does not count yet.
+    pub goes_on: bool,
 }
+
+/// In the word of a piece's length.
+const GOES_ON: u32 = 1 << 31;
+
+/// What is said of bundles in a frame: their number, then the rest.
+pub enum Word<'a> {
+    Bundle(u32, &'a [u8]),
+    Fetch(u32, &'a [u8]),
+    /// Which fetch the bundle answers, and whether its bytes are there.
+    Fetched(u32, u32, Status),
+}
+
+/// Writes a frame, and says its length.
+pub type Say<'a> = &'a dyn Fn(&Word, &mut [u8]) -> usize;
 
 /// A bundle on its way.
 #[derive(Default)]
-struct Bundle {
-    flow: u32,
-    slices: u32,
-    bytes: u64,
-    sampled: bool,
+pub struct Bundle {
+    pub flow: u32,
+    pub slices: u32,
+    pub bytes: u64,
+    pub sampled: bool,
+    /// Its write is done.
+    delivered: bool,
+    /// The fetch that it answers, and how that went.
+    answers: Option<(u32, Status)>,
     /// The memory's id and the immediate, then the pieces.
-    list: Vec<u8>,
+    pub list: Vec<u8>,
 }
 
-/// Writes a frame that announces bundle `number`, and says its length.
-pub type Announce<'a> = &'a dyn Fn(u32, &[u8], &mut [u8]) -> usize;
+impl Bundle {
+    pub fn begin(&mut self, memory: u64, immediate: Option<Immediate>) {
+        self.list.clear();
+        self.list.extend_from_slice(&memory.to_le_bytes());
+        self.list.extend_from_slice(&u64::from(immediate.map_or(0, Immediate::get)).to_le_bytes());
+        (self.slices, self.bytes, self.delivered, self.answers) = (0, 0, false, None);
+    }
+
+    fn note(&mut self, piece: &Piece, slices: u32) {
+        self.bytes += u64::from(piece.len);
+        self.slices += slices;
+        let mut entry = [0; PIECE];
+        let len = piece.len | if piece.goes_on { GOES_ON } else { 0 };
+        entry[0..4].copy_from_slice(&piece.range.to_le_bytes());
+        entry[4..8].copy_from_slice(&len.to_le_bytes());
+        entry[8..16].copy_from_slice(&piece.offset.to_le_bytes());
+        self.list.extend_from_slice(&entry);
+    }
+}
 
 /// What an acknowledged bundle gives back to its flow.
 pub struct Landed {
@@ -68,6 +127,7 @@ pub struct Landed {
 
 /// The sender's end, of one lane.
 pub struct Packer {
+    stage: Stage,
     staging: Frame,
     landing: Place,
     slots: Box<[Bundle]>,
@@ -76,74 +136,149 @@ pub struct Packer {
     written: u32,
     announced: u32,
     acknowledged: u32,
+    /// Frames follow the writes before them.
+    follows: bool,
+    pub fetcher: Fetcher,
+    /// Flows whose bytes could not be gathered.
+    lost: Vec<u32>,
 }
 
 impl Packer {
     pub fn new(rail: &mut Rail, landing: Place) -> Result<Packer> {
+        let len = SLOT_LEN * SLOTS as usize;
+        let staging = rail.make_frame(len, false)?;
         Ok(Packer {
-            staging: rail.make_frame(SLOT_LEN * SLOTS as usize, false)?,
+            stage: Stage::new(staging.address() as u64, len as u64, SLOTS),
+            staging,
             landing,
             slots: (0..SLOTS).map(|_| Bundle::default()).collect(),
             gathered: 0,
             written: 0,
             announced: 0,
             acknowledged: 0,
+            follows: rail.limits().sends_follow_writes,
+            fetcher: Fetcher::default(),
+            lost: Vec::new(),
         })
     }
 
     /// Gives the staging memory back; nothing of it may be in flight.
     pub fn close(self, rail: &mut Rail) {
+        drop(self.stage);
         rail.drop_frame(self.staging);
     }
 
-    fn has_slot(&self) -> bool {
+    /// Waits until no device reads for it.
+    pub fn settle(&mut self) {
+        self.stage.wait();
+    }
+
+    pub fn has_slot(&self) -> bool {
         self.gathered.wrapping_sub(self.acknowledged) < SLOTS
     }
 
     /// Bundles wait to be posted or announced.
     pub fn is_behind(&self) -> bool {
-        self.announced != self.gathered
+        self.announced != self.gathered || self.fetcher.is_behind()
     }
 
     /// Bundles are not acknowledged.
     pub fn is_awaiting(&self) -> bool {
-        self.acknowledged != self.gathered
+        self.acknowledged != self.gathered || self.fetcher.is_awaiting()
+    }
+
+    /// The write of a slot is done.
+    pub fn delivered(&mut self, slot: u32) {
+        if let Some(bundle) = self.slots.get_mut(slot as usize) {
+            bundle.delivered = true;
+        }
+    }
+
+    /// A flow whose bytes could not be gathered.
+    pub fn take_lost(&mut self) -> Option<u32> {
+        self.lost.pop()
     }
 
     /// Begins a bundle for a memory of the peer's, each of whose pieces raises a counter if there
-    /// is an immediate; `None` without a free slot.
-    pub fn gather(&mut self, memory: u64, immediate: Option<Immediate>) -> Option<Gathering<'_>> {
+    /// is an immediate; `None` without a free slot. `device`: the one that has the bytes.
+    pub fn gather(
+        &mut self,
+        memory: u64,
+        immediate: Option<Immediate>,
+        device: Option<Device>,
+    ) -> Result<Option<Gathering<'_>>> {
         if !self.has_slot() {
-            return None;
+            return Ok(None);
         }
+        let copier = device.map(|device| self.stage.copier(device)).transpose()?;
         let slot = self.gathered % SLOTS;
         let bundle = &mut self.slots[slot as usize];
-        bundle.list.clear();
-        bundle.list.extend_from_slice(&memory.to_le_bytes());
-        bundle.list.extend_from_slice(&u64::from(immediate.map_or(0, Immediate::get)).to_le_bytes());
-        (bundle.slices, bundle.bytes) = (0, 0);
-        Some(Gathering { packer: self, slot })
+        bundle.begin(memory, immediate);
+        let base = self.staging.address() as u64 + u64::from(slot) * SLOT_LEN as u64;
+        let into = match copier {
+            None => Into::Staging { base },
+            Some(copier) => Into::Stage { base, stage: &mut self.stage, copier, slot },
+        };
+        Ok(Some(Gathering { bundle, into, count: &mut self.gathered }))
     }
 
-    /// Posts what has been gathered, as far as there is room.
+    /// As `gather`, of what the peer fetches.
+    pub fn answer(
+        &mut self,
+        fetch: u32,
+        status: Status,
+        device: Option<Device>,
+    ) -> Result<Option<Gathering<'_>>> {
+        let mut gathering = self.gather(0, None, device)?;
+        if let Some(gathering) = &mut gathering {
+            gathering.bundle.answers = Some((fetch, status));
+        }
+        Ok(gathering)
+    }
+
+    /// Posts what has been gathered, and asks for what is to be fetched, as far as there
+    /// is room.
     pub fn advance(
         &mut self,
         rail: &mut Rail,
         lane: u32,
         now: u64,
-        announce: Announce,
+        say: Say,
     ) -> std::result::Result<(), i32> {
         self.write(rail, lane, now)?;
         while self.announced != self.written {
             let number = self.announced;
-            let list = &self.slots[(number % SLOTS) as usize].list;
-            match rail.send_frame(lane, |frame| announce(number, list, frame)) {
+            let bundle = &self.slots[(number % SLOTS) as usize];
+            if !self.follows && !bundle.delivered && bundle.bytes > 0 {
+                break;
+            }
+            let word = match bundle.answers {
+                None => Word::Bundle(number, &bundle.list),
+                Some((fetch, status)) => Word::Fetched(number, fetch, status),
+            };
+            match rail.send_frame(lane, |frame| say(&word, frame)) {
                 Posted::Yes => self.announced = number.wrapping_add(1),
                 Posted::Again => break,
                 Posted::Failed(errno) => return Err(errno),
             }
         }
-        Ok(())
+        self.fetcher.advance(rail, lane, say)
+    }
+
+    /// Whether the bytes of the next bundle to be written are there.
+    fn is_gathered(&mut self, slot: u32) -> bool {
+        let done = self.stage.is_done(slot);
+        let bundle = &mut self.slots[slot as usize];
+        match done {
+            Ok(done) => return done,
+            // It goes all the same, with nothing in it: the order of bundles stays.
+            Err(_) if bundle.answers.is_none() => {
+                bundle.list.truncate(MEMORY);
+                self.lost.push(bundle.flow);
+            }
+            Err(_) => bundle.answers = bundle.answers.map(|(fetch, _)| (fetch, Status::MemoryGone)),
+        }
+        true
     }
 
     /// Posts the writes of bundles that were gathered.
@@ -151,6 +286,13 @@ impl Packer {
         let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
         while self.written != self.gathered {
             let slot = self.written % SLOTS;
+            if !self.is_gathered(slot) {
+                break;
+            }
+            if self.slots[slot as usize].bytes == 0 {
+                self.written = self.written.wrapping_add(1);
+                continue;
+            }
             let offset = slot as u64 * SLOT_LEN as u64;
             let segment = Segment {
                 local: self.staging.address() as u64 + offset,
@@ -205,55 +347,92 @@ impl Packer {
     }
 }
 
+/// Where the pieces of a bundle go as they are added.
+pub enum Into<'a> {
+    /// Into its slot, at once.
+    Staging { base: u64 },
+    /// By a device.
+    Stage { base: u64, stage: &'a mut Stage, copier: usize, slot: u32 },
+    /// Nowhere yet: where their bytes belong is kept.
+    Places(&'a mut Vec<Spot>),
+}
+
 /// A bundle that is being filled.
 pub struct Gathering<'a> {
-    packer: &'a mut Packer,
-    slot: u32,
+    pub bundle: &'a mut Bundle,
+    pub into: Into<'a>,
+    /// How many there are.
+    pub count: &'a mut u32,
 }
 
 impl Gathering<'_> {
-    fn bundle(&mut self) -> &mut Bundle {
-        &mut self.packer.slots[self.slot as usize]
+    /// Bytes that there is room for.
+    pub fn room(&self) -> u64 {
+        match self.bundle.list.len() {
+            len if len >= MEMORY + PIECE * PIECES => 0,
+            _ => SLOT_LEN as u64 - self.bundle.bytes,
+        }
     }
 
     /// Copies a piece in; false if it does not fit.
     ///
     /// # Safety
-    /// `local` must be valid for `piece.len` bytes.
+    /// `local` must be valid for `piece.len` bytes, until the bundle is written.
     #[inline]
     pub unsafe fn add(&mut self, local: u64, piece: Piece, slices: u32) -> bool {
-        let at = self.bundle().bytes as usize;
-        if at + piece.len as usize > SLOT_LEN || self.bundle().list.len() >= MEMORY + PIECE * PIECES {
+        if u64::from(piece.len) > self.room() {
             return false;
         }
-        let to = self.packer.staging.address() as usize + self.slot as usize * SLOT_LEN + at;
-        // SAFETY: inside the slot, which nobody reads until it is posted; the source as promised.
-        unsafe { std::ptr::copy_nonoverlapping(local as *const u8, to as *mut u8, piece.len as usize) };
-        let bundle = self.bundle();
-        bundle.bytes += u64::from(piece.len);
-        bundle.slices += slices;
-        let mut entry = [0; PIECE];
-        entry[0..4].copy_from_slice(&piece.range.to_le_bytes());
-        entry[4..8].copy_from_slice(&piece.len.to_le_bytes());
-        entry[8..16].copy_from_slice(&piece.offset.to_le_bytes());
-        bundle.list.extend_from_slice(&entry);
+        let (at, len) = (self.bundle.bytes, u64::from(piece.len));
+        match &mut self.into {
+            // SAFETY: inside the slot, which nobody reads until it is posted; the source as promised.
+            Into::Staging { base } => unsafe {
+                let to = (*base + at) as *mut u8;
+                std::ptr::copy_nonoverlapping(local as *const u8, to, len as usize);
+            },
+            // SAFETY: as above.
+            Into::Stage { base, stage, copier, .. } => unsafe {
+                stage.add(*copier, local, *base + at, len);
+            },
+            Into::Places(places) => places.push((local, piece.len)),
+        }
+        self.bundle.note(&piece, slices);
         true
     }
 
     /// It is complete, and will be posted.
-    pub fn finish(mut self, burst: &mut Burst, flow: u32) {
-        let bytes = self.bundle().bytes;
-        let sampled = burst.charge(bytes);
-        let bundle = self.bundle();
-        (bundle.flow, bundle.sampled) = (flow, sampled);
-        self.packer.gathered = self.packer.gathered.wrapping_add(1);
+    pub fn finish(self, burst: &mut Burst, flow: u32) {
+        let sampled = burst.charge(self.bundle.bytes);
+        (self.bundle.flow, self.bundle.sampled) = (flow, sampled);
+        if let Into::Stage { stage, copier, slot, .. } = self.into {
+            stage.close(copier, slot);
+        }
+        *self.count = self.count.wrapping_add(1);
+    }
+
+    /// As `finish`, of an answer.
+    pub fn finish_answer(self, burst: &mut Burst) {
+        self.finish(burst, NO_FLOW);
     }
 }
 
 /// The target's end, of one lane.
 pub struct Landing {
+    pub stage: Stage,
     frame: Frame,
     pub tally: Tally,
+    /// Bundles that were announced, and whose pieces are not all in their places.
+    arrived: VecDeque<Arrived>,
+}
+
+/// A bundle that was announced.
+pub struct Arrived {
+    /// Whether its pieces may go where it says.
+    pub outcome: std::result::Result<(), Status>,
+    /// The counter that its pieces raise, and how many they are.
+    pub counts: (u32, u64),
+    /// The fetch that it answers.
+    pub fetch: Option<u32>,
 }
 
 /// What became of the bundles of a landing.
@@ -278,8 +457,9 @@ pub enum Due {
 
 impl Tally {
     /// Whether a bundle is the next, and comes to a slot that the sender may use.
-    pub fn expects(&self, number: u32) -> bool {
-        number == self.seen && self.seen.wrapping_sub(self.told) < SLOTS
+    /// `waiting`: those before it that nothing became of yet.
+    pub fn expects(&self, number: u32, waiting: u32) -> bool {
+        number == self.seen && self.seen.wrapping_sub(self.told) + waiting < SLOTS
     }
 
     /// What became of the next bundle.
@@ -311,12 +491,60 @@ impl Tally {
 
 impl Landing {
     pub fn new(rail: &mut Rail) -> Result<Landing> {
-        let frame = rail.make_frame(SLOT_LEN * SLOTS as usize, true)?;
-        Ok(Landing { frame, tally: Tally::default() })
+        let len = SLOT_LEN * SLOTS as usize;
+        let frame = rail.make_frame(len, true)?;
+        let stage = Stage::new(frame.address() as u64, len as u64, SLOTS);
+        Ok(Landing { stage, frame, tally: Tally::default(), arrived: VecDeque::new() })
     }
 
     pub fn close(self, rail: &mut Rail) {
+        drop(self.stage);
         rail.drop_frame(self.frame);
+    }
+
+    /// Waits until no device writes for it.
+    pub fn settle(&mut self) {
+        self.stage.wait();
+    }
+
+    /// Whether a bundle is the next, and comes to a slot that the sender may use.
+    pub fn expects(&self, number: u32) -> bool {
+        let waiting = self.arrived.len() as u32;
+        waiting < SLOTS && self.tally.expects(number.wrapping_sub(waiting), waiting)
+    }
+
+    /// The number of the next bundle, and its slot.
+    pub fn next_number(&self) -> u32 {
+        self.tally.seen.wrapping_add(self.arrived.len() as u32)
+    }
+
+    pub fn next_slot(&self) -> u32 {
+        self.next_number() % SLOTS
+    }
+
+    pub fn push(&mut self, arrived: Arrived) {
+        self.arrived.push_back(arrived);
+    }
+
+    /// The first bundle that is in its places, or was refused: it is counted.
+    pub fn take(&mut self) -> Option<Arrived> {
+        let slot = self.tally.seen % SLOTS;
+        let mut arrived = match (self.arrived.front()?, self.stage.is_done(slot)) {
+            (_, Ok(false)) => return None,
+            (_, done) => self.arrived.pop_front().map(|arrived| (arrived, done))?,
+        };
+        if arrived.1.is_err() {
+            arrived.0.outcome = Err(Status::MemoryGone);
+        }
+        // Who fetched knows how it went.
+        let told = if arrived.0.fetch.is_some() { Ok(()) } else { arrived.0.outcome };
+        self.tally.advance(told);
+        Some(arrived.0)
+    }
+
+    /// Devices work for it.
+    pub fn is_waiting(&self) -> bool {
+        !self.arrived.is_empty()
     }
 
     /// What the peer writes to.
@@ -328,7 +556,7 @@ impl Landing {
     /// Where the next bundle is, `SLOT_LEN` bytes long. (A peer may write to it at
     /// any time: it can change only what it has sent itself.)
     pub fn next(&self) -> *const u8 {
-        let offset = (self.tally.seen % SLOTS) as usize * SLOT_LEN;
+        let offset = self.next_slot() as usize * SLOT_LEN;
         (self.frame.address() as usize + offset) as *const u8
     }
 }
@@ -344,7 +572,8 @@ pub fn read_list(list: &[u8]) -> Option<(u64, u32, impl Iterator<Item = Piece> +
     }
     let piece = |entry: &[u8]| {
         let mut r = Reader::new(entry);
-        Some(Piece { range: r.u32()?, len: r.u32()?, offset: r.u64()? })
+        let (range, len, offset) = (r.u32()?, r.u32()?, r.u64()?);
+        Some(Piece { range, len: len & !GOES_ON, offset, goes_on: len & GOES_ON != 0 })
     };
     Some((memory, immediate as u32, rest.chunks_exact(PIECE).map_while(piece)))
 }
@@ -358,7 +587,7 @@ mod tests {
         let mut tally = Tally::default();
         let outcomes = [Ok(()), Err(Status::MemoryGone), Ok(()), Err(Status::RemoteAccess), Ok(())];
         for (number, outcome) in outcomes.into_iter().enumerate() {
-            assert!(tally.expects(number as u32));
+            assert!(tally.expects(number as u32, 0));
             tally.advance(outcome);
         }
         let mut told = Vec::new();
@@ -375,8 +604,8 @@ mod tests {
     fn a_sender_that_fills_more_than_its_slots_is_not_believed() {
         let mut tally = Tally::default();
         (0..SLOTS).for_each(|_| tally.advance(Ok(())));
-        assert!(!tally.expects(SLOTS));
+        assert!(!tally.expects(SLOTS, 0));
         tally.said(Due::Landed(1));
-        assert!(tally.expects(SLOTS) && !tally.expects(SLOTS + 1));
+        assert!(tally.expects(SLOTS, 0) && !tally.expects(SLOTS + 1, 0) && !tally.expects(SLOTS, 1));
     }
 }

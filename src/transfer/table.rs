@@ -14,6 +14,7 @@ use super::queue::Queue;
 use super::tally::Tally;
 use super::whole::{self, Whole};
 use super::Outcome;
+use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
 use std::cell::UnsafeCell;
@@ -82,6 +83,8 @@ pub enum Left {
     Arrived(u64),
     /// As before, and this peer should be told.
     ToNotify(u64, u64),
+    /// It cannot go on here.
+    Ended(u64, Status),
     /// It was the last, and slices are missing, or nobody wants them any more.
     Short(u64),
 }

@@ -77,6 +77,12 @@ CAPABILITY_ATOMICS: Final = 1
 ACCESS_REMOTE_WRITE: Final = 1
 ACCESS_REMOTE_READ: Final = 2
 ACCESS_LOCAL: Final = 4
+MEMORY_ANY: Final = 0
+MEMORY_HOST: Final = 1
+MEMORY_CUDA: Final = 2
+WAY_DIRECT: Final = 1
+WAY_STAGED: Final = 2
+WAY_SHARED: Final = 4
 COMPLETION_WRITE: Final = 1
 COMPLETION_READ: Final = 2
 COMPLETION_SEND: Final = 3
@@ -245,10 +251,33 @@ class MemoryArgs(Sized):
     size: int
     access: int
     rails: int
+    kind: int
+    device: int
     _fields_ = [
         ("size", c_uint32),
         ("access", c_uint32),
         ("rails", c_uint64),
+        ("kind", c_uint32),
+        ("device", c_uint32),
+    ]
+
+
+class MemoryProperties(Sized):
+    size: int
+    kind: int
+    device: int
+    ways: int
+    bytes: int
+    rails: int
+    ranges: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("kind", c_uint32),
+        ("device", c_uint32),
+        ("ways", c_uint32),
+        ("bytes", c_uint64),
+        ("rails", c_uint64),
+        ("ranges", c_uint64),
     ]
 
 
@@ -328,6 +357,10 @@ class RangeArgs(Sized):
     user_data: Optional[int]
     queue: Optional[int]
     counter: int
+    start_watch: Optional[int]
+    start_value: int
+    done_watch: Optional[int]
+    done_value: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -346,6 +379,10 @@ class RangeArgs(Sized):
         ("user_data", c_void_p),
         ("queue", c_void_p),
         ("counter", c_uint64),
+        ("start_watch", c_void_p),
+        ("start_value", c_uint64),
+        ("done_watch", c_void_p),
+        ("done_value", c_uint64),
     ]
 
 
@@ -376,6 +413,10 @@ class PagesArgs(Sized):
     user_data: Optional[int]
     queue: Optional[int]
     counter: int
+    start_watch: Optional[int]
+    start_value: int
+    done_watch: Optional[int]
+    done_value: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -403,6 +444,10 @@ class PagesArgs(Sized):
         ("user_data", c_void_p),
         ("queue", c_void_p),
         ("counter", c_uint64),
+        ("start_watch", c_void_p),
+        ("start_value", c_uint64),
+        ("done_watch", c_void_p),
+        ("done_value", c_uint64),
     ]
 
 
@@ -662,6 +707,9 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_memory_deregister": (c_int32, [c_void_p]),
     "weft_remote_memory_import": (c_int32, [c_void_p, c_uint64, c_void_p, c_size_t, ctypes.POINTER(c_void_p)]),
     "weft_remote_memory_release": (c_int32, [c_void_p]),
+    "weft_memory_info": (c_int32, [c_void_p, ctypes.POINTER(MemoryProperties)]),
+    "weft_watch_alloc": (c_int32, [c_void_p, ctypes.POINTER(c_void_p), ctypes.POINTER(ctypes.POINTER(c_uint64))]),
+    "weft_watch_free": (c_int32, [c_void_p]),
     "weft_poll": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32]),
     "weft_wait": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32, c_uint64]),
     "weft_arm": (c_int32, [c_void_p]),
@@ -707,6 +755,7 @@ STRUCTS: Dict[str, Any] = {
     "weft_alloc_args": AllocArgs,
     "weft_memory_range": MemoryRange,
     "weft_memory_args": MemoryArgs,
+    "weft_memory_properties": MemoryProperties,
     "weft_completion": Completion,
     "weft_expect_args": ExpectArgs,
     "weft_range_args": RangeArgs,

@@ -3,6 +3,7 @@
 
 use super::channel::{memfd, Mapping, HUGE};
 use super::room::room;
+use crate::memory::device::Handle;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -200,22 +201,38 @@ pub struct Shared {
     /// Where it stands among the NIC's areas, and a number that no other ever has.
     pub place: usize,
     pub number: u32,
-    area: Arc<Area>,
+    what: What,
     /// Registrations in it.
     users: usize,
 }
 
+enum What {
+    Area(Arc<Area>),
+    Device(Handle),
+}
+
 impl Shared {
     pub fn base(&self) -> u64 {
-        self.area.base()
+        match &self.what {
+            What::Area(area) => area.base(),
+            What::Device(handle) => handle.base,
+        }
     }
 
-    pub fn len(&self) -> u64 {
-        self.area.len()
+    /// Of an area: its file and length.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        match &self.what {
+            What::Area(area) => Some((area.file.as_fd(), area.len())),
+            What::Device(_) => None,
+        }
     }
 
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.area.file.as_fd()
+    /// Of device memory: what it is opened by.
+    pub fn handle(&self) -> Option<&Handle> {
+        match &self.what {
+            What::Area(_) => None,
+            What::Device(handle) => Some(handle),
+        }
     }
 
     /// What registrations in it are posted with: place and number in one.
@@ -235,11 +252,25 @@ impl SharedAreas {
     /// The descriptor of a range that is registered; 0 if it lies in no area.
     pub fn enter(&mut self, base: u64, len: u64) -> u64 {
         let Some(area) = find(base, len) else { return 0 };
-        let known = self.places.iter_mut().flatten().find(|shared| shared.base() == area.base());
-        if let Some(shared) = known {
+        let same = |shared: &&mut Shared| shared.handle().is_none() && shared.base() == area.base();
+        if let Some(shared) = self.places.iter_mut().flatten().find(same) {
             shared.users += 1;
             return shared.descriptor();
         }
+        self.put(What::Area(area))
+    }
+
+    /// As `enter`, of device memory that others can open.
+    pub fn enter_device(&mut self, handle: Handle) -> u64 {
+        let same = |shared: &&mut Shared| shared.handle() == Some(&handle);
+        if let Some(shared) = self.places.iter_mut().flatten().find(same) {
+            shared.users += 1;
+            return shared.descriptor();
+        }
+        self.put(What::Device(handle))
+    }
+
+    fn put(&mut self, what: What) -> u64 {
         // A peer may still have what had this number before: none is used twice.
         let Some(number) = self.last_number.checked_add(1) else { return 0 };
         self.last_number = number;
@@ -247,7 +278,7 @@ impl SharedAreas {
             self.places.push(None);
             self.places.len() - 1
         });
-        let shared = Shared { place, number, area, users: 1 };
+        let shared = Shared { place, number, what, users: 1 };
         self.places[place].insert(shared).descriptor()
     }
 

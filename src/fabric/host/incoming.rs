@@ -7,6 +7,7 @@
 
 use super::channel::{self, Block, Channel, Mapping, AREA, CELLS};
 use super::copy;
+use super::device::{self, Devices};
 use super::registry::{Registry, Wish};
 use super::request::{Kind, Piece, Request, BYTES, PIECES};
 use super::socket::{self, Heard, Word};
@@ -47,19 +48,25 @@ enum Blocked {
 /// How a request went.
 enum Outcome {
     Done,
+    /// A device does it.
+    Begun,
     Refused(i32),
     Later(Blocked),
     /// The peer breaks the rules.
     Senseless,
 }
 
-use Outcome::{Done, Later, Refused, Senseless};
+use Outcome::{Begun, Done, Later, Refused, Senseless};
 
 pub struct Incoming {
     socket: OwnedFd,
     channel: Channel,
     areas: Vec<Area>,
+    devices: Devices,
+    /// The next request to be done, and to be settled: devices may be at work for those
+    /// between.
     next: u64,
+    settled: u64,
     failures: u64,
     forward: u64,
     back: u64,
@@ -81,7 +88,9 @@ impl Incoming {
             socket,
             channel,
             areas: Vec::new(),
+            devices: Devices::default(),
             next: 0,
+            settled: 0,
             failures: 0,
             forward: 0,
             back: 0,
@@ -102,6 +111,7 @@ impl Incoming {
     pub fn end(&mut self) {
         self.ended = true;
         self.areas.clear();
+        self.devices.end();
     }
 
     /// Has nothing to do with the peer any more: it sees that by the hangup.
@@ -112,7 +122,7 @@ impl Incoming {
 
     /// Nothing more will come.
     pub fn is_over(&self) -> bool {
-        self.refused || self.ended && !self.is_there()
+        self.refused || self.ended && !self.is_there() && self.devices.is_empty()
     }
 
     #[inline]
@@ -124,12 +134,17 @@ impl Incoming {
     /// rules.
     #[inline]
     pub fn serve(&mut self, with: &mut Serving) -> bool {
+        if !self.devices.is_empty() {
+            self.settle(with);
+        }
         if !self.is_there() {
+            self.answer();
             self.tell();
             return true;
         }
         self.blocked = Blocked::No;
         let sane = self.serve_all(with);
+        self.devices.pump();
         self.answer();
         // Who sleeps already is woken at once. To see one that is just about to takes a fence,
         // which would hold up what came: that is left to a pass without work.
@@ -140,44 +155,69 @@ impl Incoming {
     }
 
     fn serve_all(&mut self, with: &mut Serving) -> bool {
-        while with.budget > 0 && self.is_there() {
+        while with.budget > 0 && self.next - self.settled < CELLS && self.is_there() {
             let Some(request) = Request::read(self.channel.cell(self.next)) else { return false };
             let block = Block::after(self.forward, request.block_len());
-            let errno = match self.perform(&request, &block, with) {
-                Done => {
-                    with.reaped.extend(request.immediate.map(Reaped::arrival));
-                    0
-                }
-                Refused(errno) => errno,
+            let (errno, begun) = match self.perform(&request, &block, with) {
+                Done => (0, false),
+                Begun => (0, true),
+                Refused(errno) => (errno, false),
                 Later(blocked) => {
                     self.blocked = blocked;
                     return true;
                 }
                 Senseless => return false,
             };
-            if errno != 0 {
-                let failure = self.next & 0xffff_ffff | (errno as u64) << 32;
-                self.channel.failure(self.failures).store(failure, Ordering::Relaxed);
-                self.failures += 1;
-                self.channel.failed().store(self.failures, Ordering::Release);
-            }
             self.forward = block.end;
             self.next += 1;
-            with.budget = with.budget.saturating_sub(request.len);
+            if begun || !self.devices.is_empty() {
+                self.devices.push(errno, request.immediate, begun);
+            } else {
+                with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));
+                self.count(errno);
+            }
+            let cost = if begun { request.pieces as u64 * device::COST } else { request.len };
+            with.budget = with.budget.saturating_sub(cost);
             // Its part of the channel can be used again while we go on.
-            if request.stream || self.next - self.answered >= CELLS / 4 {
+            if request.stream || self.settled - self.answered >= CELLS / 4 {
                 self.answer();
             }
         }
         true
     }
 
+    /// Counts the next request as settled, in order.
+    #[inline]
+    fn count(&mut self, errno: i32) {
+        if errno != 0 {
+            let failure = self.settled & 0xffff_ffff | (errno as u64) << 32;
+            self.channel.failure(self.failures).store(failure, Ordering::Relaxed);
+            self.failures += 1;
+            self.channel.failed().store(self.failures, Ordering::Release);
+        }
+        self.settled += 1;
+    }
+
+    /// Counts what devices have done.
+    #[cold]
+    fn settle(&mut self, with: &mut Serving) {
+        while let Some(errno) = self.devices.take(with.reaped) {
+            self.count(errno);
+        }
+        self.devices.pump();
+    }
+
+    /// Waits until no device touches our memory for this peer.
+    pub fn settle_devices(&mut self) {
+        self.devices.settle();
+    }
+
     /// Publishes what is done.
     #[inline]
     fn answer(&mut self) {
-        if self.answered != self.next {
-            self.answered = self.next;
-            self.channel.done().store(self.next, Ordering::Release);
+        if self.answered != self.settled {
+            self.answered = self.settled;
+            self.channel.done().store(self.settled, Ordering::Release);
             self.untold = true;
         }
     }
@@ -195,6 +235,12 @@ impl Incoming {
     fn write(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
         let mut pieces = [Piece::default(); PIECES];
         let Some(pieces) = self.pieces(request, block, &mut pieces) else { return Senseless };
+        if request.area != 0 && self.is_device(request.area) {
+            return match self.devices.copy(request.area, request.key, pieces, registry) {
+                Ok(()) => Begun,
+                Err(errno) => Refused(errno),
+            };
+        }
         if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Write)) {
             return Refused(libc::EACCES);
         }
@@ -309,10 +355,15 @@ impl Incoming {
     /// The area of this number. It was passed before it was named, but the
     /// socket may not have been read since.
     fn area(&mut self, number: u32) -> Option<&Mapping> {
-        if !self.areas.iter().any(|area| area.number == number) {
+        self.areas.iter().find(|area| area.number == number).map(|area| &area.mapping)
+    }
+
+    /// Whether this number is that of device memory.
+    fn is_device(&mut self, number: u32) -> bool {
+        if !self.areas.iter().any(|area| area.number == number) && !self.devices.has(number) {
             self.listen();
         }
-        self.areas.iter().find(|area| area.number == number).map(|area| &area.mapping)
+        self.devices.has(number)
     }
 
     /// Reads what the socket has; false when the peer is gone.
@@ -320,8 +371,14 @@ impl Incoming {
         loop {
             match socket::hear(self.socket.as_fd()) {
                 Heard::Word(Word::Wake) => {}
+                Heard::Word(Word::Forget(number)) if self.devices.forget(number) => {}
                 Heard::Word(Word::Forget(number)) => self.areas.retain(|area| area.number != number),
-                Heard::Word(Word::Area(..)) if self.areas.len() == AREAS => return false,
+                Heard::Word(Word::Area(..) | Word::Device(..))
+                    if self.areas.len() + self.devices.count() >= AREAS =>
+                {
+                    return false;
+                }
+                Heard::Word(Word::Device(number, handle)) => self.devices.add(number, handle),
                 Heard::Word(Word::Area(number, len, file)) => {
                     // Without it, writes from there are refused.
                     match Mapping::of_peer(file.as_fd(), len as usize, libc::F_SEAL_SHRINK, false) {
@@ -358,6 +415,7 @@ impl Incoming {
     /// Whether `serve` has something to do.
     pub fn has_work(&self, receives: bool) -> bool {
         self.untold
+            || !self.devices.is_empty()
             || self.is_there()
                 && match self.blocked {
                     Blocked::No => true,

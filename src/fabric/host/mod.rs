@@ -12,7 +12,8 @@
 //!
 //! Bytes of ordinary memory are copied twice, by both sides at the same time;
 //! memory that `weft_memory_alloc` made (`area`) is read by the target straight
-//! from where it is. `copy` has the measurements.
+//! from where it is. `copy` has the measurements. Writes between devices' memory are done
+//! by the target's device (`device`).
 //!
 //! Peers must be of the same user, and in the same network namespace: that is
 //! what makes a host here.
@@ -20,6 +21,7 @@
 pub mod area;
 mod channel;
 mod copy;
+mod device;
 mod incoming;
 mod nic;
 mod outgoing;

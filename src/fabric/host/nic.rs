@@ -12,6 +12,7 @@ use crate::clock::Random;
 use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
 };
+use crate::memory::device::{driver, present, Device};
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -28,6 +29,8 @@ const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 const LANE_WINDOW: u64 = 4 << 20;
 const RAIL_WINDOW: u64 = 64 << 20;
+/// Between devices: what some launches copy.
+const DEVICE_WINDOW: u64 = 64 << 20;
 
 /// A place for a route.
 struct Place {
@@ -114,8 +117,8 @@ impl HostNic {
             local_registration: false,
             immediate_max: u64::MAX,
             arrival_room: None,
-            lane_window: LANE_WINDOW,
-            rail_window: RAIL_WINDOW,
+            lane_window: if present().is_some() { DEVICE_WINDOW } else { LANE_WINDOW },
+            rail_window: if present().is_some() { 4 * DEVICE_WINDOW } else { RAIL_WINDOW },
         };
         Ok(HostNic {
             limits,
@@ -426,14 +429,42 @@ impl Nic for HostNic {
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
         let mut key = self.random.u64()?;
-        while !self.registry.add(key, range, access) {
+        while !self.registry.add(key, range, access, None) {
             key = self.random.u64()?;
         }
         let area = self.areas.enter(range.base, range.len);
         Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
     }
 
+    fn register_device(
+        &mut self,
+        range: HostRange,
+        access: Access,
+        (device, shareable): (Device, bool),
+    ) -> Result<Registration> {
+        let handle = if shareable { Some(driver()?.share(device, range.base)?) } else { None };
+        let identity = driver()?.identity(range.base).unwrap_or_default();
+        let mut key = self.random.u64()?;
+        while !self.registry.add(key, range, access, Some((device, identity))) {
+            key = self.random.u64()?;
+        }
+        let area = handle.map_or(0, |handle| self.areas.enter_device(handle));
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
+    }
+
+    fn reaches_device(&mut self, route: Route, local: *mut c_void, remote: (u64, u64)) -> bool {
+        let (Some(line), Some(area)) = (line(&mut self.places, route), self.areas.get(local as u64)) else {
+            return false;
+        };
+        line.outgoing.reaches_device(area, remote)
+    }
+
     fn deregister(&mut self, registration: Registration) -> Result<()> {
+        for peer in &mut self.peers {
+            if let Talk::Channel(channel) = &mut peer.talk {
+                channel.settle_devices();
+            }
+        }
         if !self.registry.remove(registration.key) {
             return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
         }

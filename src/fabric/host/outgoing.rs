@@ -9,7 +9,7 @@
 use super::area::Shared;
 use super::channel::{self, Block, Channel, CELLS};
 use super::copy;
-use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, INLINE, PIECES};
+use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE, PIECES};
 use super::socket::{self, Heard};
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
@@ -27,11 +27,14 @@ struct Cursor {
 /// An operation whose requests are not all answered.
 struct Op {
     scratch: *mut Scratch,
+    /// It is none of the caller's: it finds out whether the target reaches device memory.
+    probe: Option<usize>,
     kind: Kind,
     key: u64,
     /// Its memory, as the target knows it; 0 if it does not.
     area: u32,
     area_base: u64,
+    on_device: bool,
     /// Goes with the last request.
     immediate: Option<Immediate>,
     segments: Vec<Segment>,
@@ -56,6 +59,14 @@ struct Flight {
     end: u64,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Probe {
+    number: u32,
+    key: u64,
+    /// None: not answered yet.
+    reaches: Option<bool>,
+}
+
 pub struct Outgoing {
     /// None while the listener has no room.
     socket: Option<OwnedFd>,
@@ -78,6 +89,9 @@ pub struct Outgoing {
     untold: bool,
     /// By place: the number of the area that was passed, or 0.
     passed: Vec<u32>,
+    /// Whether the target can copy from device memory to what a key of its names.
+    probes: Vec<Probe>,
+    last_probe: usize,
     /// The peer is gone: how operations end.
     dead: Option<i32>,
     /// Its user wants no more of it; it goes when everything is answered.
@@ -107,6 +121,8 @@ impl Outgoing {
             back: 0,
             untold: false,
             passed: Vec::new(),
+            probes: Vec::new(),
+            last_probe: 0,
             dead: None,
             removed: false,
         })
@@ -161,9 +177,35 @@ impl Outgoing {
     pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) {
         let kind = if rma.read { Kind::Read } else { Kind::Write };
         let passed = area.filter(|area| !rma.read && self.pass(area));
+        let on_device = passed.is_some_and(|area| area.handle().is_some());
         let area = passed.map_or((0, 0), |area| (area.number, area.base()));
         let op = self.push(kind, rma.key, area, rma.segments, scratch);
-        op.immediate = rma.immediate;
+        (op.immediate, op.on_device) = (rma.immediate, on_device);
+    }
+
+    /// Whether the target can copy from device memory of ours to what a key names there.
+    /// The first time it is asked, by a write of no bytes.
+    pub fn reaches_device(&mut self, area: &Shared, (remote, key): (u64, u64)) -> bool {
+        let is_it = |probe: &Probe| probe.number == area.number && probe.key == key;
+        if !self.probes.get(self.last_probe).is_some_and(is_it) {
+            let Some(at) = self.probes.iter().position(is_it) else {
+                self.probe(area, (remote, key));
+                return false;
+            };
+            self.last_probe = at;
+        }
+        self.probes[self.last_probe].reaches == Some(true)
+    }
+
+    fn probe(&mut self, area: &Shared, (remote, key): (u64, u64)) {
+        if self.dead.is_some() || !self.pass(area) {
+            return;
+        }
+        let probe = self.probes.len();
+        self.probes.push(Probe { number: area.number, key, reaches: None });
+        let segment = Segment { local: area.base(), remote, len: 0 };
+        let of = (area.number, area.base());
+        self.push(Kind::Write, key, of, &[segment], std::ptr::null_mut()).probe = Some(probe);
     }
 
     /// Queues a message.
@@ -188,7 +230,8 @@ impl Outgoing {
         op.segments.extend_from_slice(segments);
         (op.scratch, op.kind, op.key, op.area, op.area_base) = (scratch, kind, key, area.0, area.1);
         (op.asked, op.arrived) = Default::default();
-        (op.open, op.all_asked, op.errno, op.immediate) = (0, false, 0, None);
+        (op.open, op.all_asked, op.errno, op.immediate, op.probe, op.on_device) =
+            (0, false, 0, None, None, false);
         self.queue.push_back(index);
         op
     }
@@ -200,7 +243,12 @@ impl Outgoing {
             return true;
         }
         let Some(socket) = self.socket() else { return false };
-        if !socket::pass_area(socket, area.number, area.len(), area.file()) {
+        let passed = match (area.handle(), area.file()) {
+            (Some(handle), _) => socket::pass_device(socket, area.number, handle),
+            (_, Some((file, len))) => socket::pass_area(socket, area.number, len, file),
+            _ => false,
+        };
+        if !passed {
             return false;
         }
         self.passed.resize(self.passed.len().max(area.place + 1), 0);
@@ -214,6 +262,10 @@ impl Outgoing {
             return;
         };
         *passed = 0;
+        for probe in self.probes.iter_mut().filter(|probe| probe.number == area.number) {
+            // Its number is never used again; the place stays for those who know theirs.
+            probe.number = 0;
+        }
         if let Some(socket) = self.socket() {
             socket::forget_area(socket, area.number);
         }
@@ -240,7 +292,11 @@ impl Outgoing {
     #[inline]
     fn ask(&mut self, index: u32, budget: &mut u64) -> bool {
         let op = &mut self.ops[index as usize];
-        let most = if op.area == 0 { BYTES } else { AREA_BYTES };
+        let most = match op.area {
+            0 => BYTES,
+            _ if op.on_device => DEVICE_BYTES,
+            _ => AREA_BYTES,
+        };
         let mut pieces = [Piece::default(); PIECES];
         let (count, len, after) = op.take(most, &mut pieces);
         let first = pieces[0];
@@ -370,7 +426,10 @@ impl Outgoing {
 
     fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
         let op = &mut self.ops[index as usize];
-        reaped.push(Reaped::of(op.scratch, op.errno));
+        match op.probe.take().map(|probe| self.probes.get_mut(probe)) {
+            None => reaped.push(Reaped::of(op.scratch, op.errno)),
+            Some(probe) => probe.into_iter().for_each(|probe| probe.reaches = Some(op.errno == 0)),
+        }
         op.scratch = std::ptr::null_mut();
         self.free.push(index);
     }
@@ -443,10 +502,12 @@ impl Op {
     fn empty() -> Op {
         Op {
             scratch: std::ptr::null_mut(),
+            probe: None,
             kind: Kind::Write,
             key: 0,
             area: 0,
             area_base: 0,
+            on_device: false,
             immediate: None,
             segments: Vec::new(),
             asked: Cursor::default(),

@@ -1,6 +1,7 @@
 //! What peers may reach: the registrations of one NIC, by key.
 
 use crate::fabric::{Access, HostRange};
+use crate::memory::device::Device;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -17,6 +18,8 @@ struct Entry {
     base: u64,
     len: u64,
     access: Access,
+    /// It is memory of a device, which the CPU must not touch; and its identity.
+    device: Option<(Device, u64)>,
 }
 
 /// Keys are random: they are their own hash.
@@ -46,8 +49,8 @@ pub struct Registry {
 
 impl Registry {
     /// False if the key is taken.
-    pub fn add(&mut self, key: u64, range: HostRange, access: Access) -> bool {
-        let entry = Entry { key, base: range.base, len: range.len, access };
+    pub fn add(&mut self, key: u64, range: HostRange, access: Access, device: Option<(Device, u64)>) -> bool {
+        let entry = Entry { key, base: range.base, len: range.len, access, device };
         if self.entries.contains_key(&key) {
             return false;
         }
@@ -69,20 +72,41 @@ impl Registry {
     /// Whether a peer that knows `key` may do this with these bytes.
     #[inline]
     pub fn allows(&mut self, key: u64, address: u64, len: u64, wish: Wish) -> bool {
-        let entry = match self.last {
-            Some(entry) if entry.key == key => entry,
-            _ => match self.entries.get(&key) {
-                Some(entry) => *self.last.insert(*entry),
-                None => return false,
-            },
-        };
+        self.find(key).is_some_and(|entry| entry.device.is_none() && entry.allows(address, len, wish))
+    }
+
+    /// The device whose memory a peer that knows `key` may write to there.
+    #[inline]
+    pub fn allows_device(&mut self, key: u64, address: u64, len: u64) -> Option<Device> {
+        let entry = self.find(key).filter(|entry| entry.allows(address, len, Wish::Write))?;
+        entry.device.map(|(device, _)| device)
+    }
+
+    /// Where device memory begins, and its identity when it was registered.
+    pub fn identity_of(&mut self, key: u64) -> Option<(u64, u64)> {
+        let entry = self.find(key)?;
+        entry.device.map(|(_, identity)| (entry.base, identity))
+    }
+
+    #[inline]
+    fn find(&mut self, key: u64) -> Option<Entry> {
+        match self.last {
+            Some(entry) if entry.key == key => Some(entry),
+            _ => self.entries.get(&key).map(|entry| *self.last.insert(*entry)),
+        }
+    }
+}
+
+impl Entry {
+    #[inline]
+    fn allows(&self, address: u64, len: u64, wish: Wish) -> bool {
         let granted = match wish {
-            Wish::Write => entry.access.remote_write,
-            Wish::Read => entry.access.remote_read,
+            Wish::Write => self.access.remote_write,
+            Wish::Read => self.access.remote_read,
         };
         // Offsets, so that nothing can wrap around.
-        let offset = address.wrapping_sub(entry.base);
-        granted && offset <= entry.len && len <= entry.len - offset
+        let offset = address.wrapping_sub(self.base);
+        granted && offset <= self.len && len <= self.len - offset
     }
 }
 
@@ -94,9 +118,14 @@ mod tests {
     fn only_what_was_registered_is_allowed() {
         let mut registry = Registry::default();
         let both = Access { remote_write: true, remote_read: true };
-        assert!(registry.add(7, HostRange { base: 1000, len: 100 }, both));
-        assert!(registry.add(8, HostRange { base: 5000, len: 1 }, Access { remote_read: false, ..both }));
-        assert!(!registry.add(7, HostRange { base: 0, len: 1 }, both));
+        assert!(registry.add(7, HostRange { base: 1000, len: 100 }, both, None));
+        assert!(registry.add(
+            8,
+            HostRange { base: 5000, len: 1 },
+            Access { remote_read: false, ..both },
+            None
+        ));
+        assert!(!registry.add(7, HostRange { base: 0, len: 1 }, both, None));
         for (key, address, len, wish, expected) in [
             (7, 1000, 100, Wish::Write, true),
             (7, 1100, 0, Wish::Read, true),
@@ -113,6 +142,10 @@ mod tests {
         ] {
             assert_eq!(registry.allows(key, address, len, wish), expected, "{key} {address} {len} {wish:?}");
         }
+        assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some((3, 77))));
+        assert!(!registry.allows(9, 9000, 1, Wish::Write) && !registry.allows(9, 9000, 1, Wish::Read));
+        assert_eq!(registry.allows_device(9, 9000, 100), Some(3));
+        assert_eq!(registry.allows_device(9, 9000, 101).or(registry.allows_device(7, 1000, 1)), None);
         assert!(registry.allows(7, 1000, 1, Wish::Write));
         assert!(registry.remove(7) && !registry.remove(7));
         assert!(!registry.allows(7, 1000, 1, Wish::Write));

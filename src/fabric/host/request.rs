@@ -21,6 +21,8 @@ pub const PIECES: usize = 64;
 /// does a request in one go.
 pub const BYTES: u64 = 64 << 10;
 pub const AREA_BYTES: u64 = 256 << 10;
+/// The same of what a device copies.
+pub const DEVICE_BYTES: u64 = 1 << 20;
 /// Bytes that fit into the cell.
 pub const INLINE: u64 = 32;
 /// Bytes of one message.
@@ -141,7 +143,7 @@ impl Request {
         let most = match (self.kind, self.area) {
             (Kind::Message, _) => MESSAGE,
             (_, 0) => BYTES,
-            _ => AREA_BYTES,
+            _ => DEVICE_BYTES,
         };
         let inline = self.inline == 0
             || (self.kind == Kind::Write && self.pieces == 1 && self.area == 0 && self.inline == self.len);
@@ -167,7 +169,7 @@ pub fn check(words: [u64; 8]) {
     let cell = words.map(AtomicU64::new);
     let Some(request) = Request::read(&cell) else { return };
     assert!((1..=PIECES).contains(&request.pieces) && request.inline <= INLINE);
-    assert!(request.block_len() <= AREA / 2 && request.len <= AREA_BYTES);
+    assert!(request.block_len() <= AREA / 2 && request.len <= DEVICE_BYTES);
     assert!(request.inline == 0 || request.inline == request.len);
     request.publish(&cell, words[0] as u32);
     let again = Request::read(&cell).map(|again| (again.immediate, again.key, again.len, again.words[0]));
@@ -236,7 +238,7 @@ mod tests {
             Request { inline: 8, pieces: 1, ..sound },
             Request { inline: 8, len: 8, pieces: 1, immediate: Some(Immediate::MIN), ..sound },
             Request { kind: Kind::Read, area: 1, ..sound },
-            Request { area: 1, len: AREA_BYTES + 1, ..sound },
+            Request { area: 1, len: DEVICE_BYTES + 1, ..sound },
             Request { kind: Kind::Message, pieces: 1, len: MESSAGE + 1, ..sound },
             Request { kind: Kind::Message, len: 1, ..sound },
         ] {

@@ -4,6 +4,7 @@
 //! Their names are abstract: they vanish with their process, and other network
 //! namespaces do not see them. Nothing here blocks.
 
+use crate::memory::device::Handle;
 use crate::status::{Error, Result};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -15,6 +16,8 @@ pub enum Word {
     Channel(OwnedFd),
     /// Memory that the initiator writes from: number, length, file.
     Area(u32, u64, OwnedFd),
+    /// The same, of a device.
+    Device(u32, Handle),
     /// Memory that it will not write from any more.
     Forget(u32),
     Wake,
@@ -32,9 +35,12 @@ const CHANNEL: u8 = 1;
 const AREA: u8 = 2;
 const FORGET: u8 = 3;
 const WAKE: u8 = 4;
+const DEVICE: u8 = 5;
 /// Changes whenever the channel's layout or its requests do.
 const VERSION: u32 = 1;
 const FRAME: usize = 16;
+/// With a handle behind it.
+const LONG: usize = FRAME + 32 + 64;
 const BACKLOG: i32 = 1024;
 
 fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
@@ -159,6 +165,35 @@ pub fn pass_channel(socket: BorrowedFd, fd: BorrowedFd) -> bool {
     send(socket, CHANNEL, VERSION, 0, Some(fd.as_raw_fd()))
 }
 
+/// As `pass_area`, of a device.
+pub fn pass_device(socket: BorrowedFd, number: u32, handle: &Handle) -> bool {
+    let mut frame = [0u8; LONG];
+    frame[0] = DEVICE;
+    frame[4..8].copy_from_slice(&number.to_ne_bytes());
+    let words = [handle.process, handle.device.into(), handle.base, handle.len];
+    for (at, word) in frame[FRAME..].chunks_exact_mut(8).zip(words) {
+        at.copy_from_slice(&word.to_ne_bytes());
+    }
+    frame[FRAME + 32..].copy_from_slice(&handle.token);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: so many bytes of the frame.
+    unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), LONG, flags) == LONG as isize }
+}
+
+fn handle_in(frame: &[u8; LONG]) -> Option<Handle> {
+    let word = |at: usize| {
+        let bytes = frame.get(FRAME + 8 * at..)?.first_chunk::<8>()?;
+        Some(u64::from_ne_bytes(*bytes))
+    };
+    Some(Handle {
+        process: word(0)?,
+        device: u32::try_from(word(1)?).ok()?,
+        base: word(2)?,
+        len: word(3)?,
+        token: *frame.last_chunk::<64>()?,
+    })
+}
+
 /// False if it could not be passed: it can be tried again.
 pub fn pass_area(socket: BorrowedFd, number: u32, len: u64, fd: BorrowedFd) -> bool {
     send(socket, AREA, number, len, Some(fd.as_raw_fd()))
@@ -174,8 +209,8 @@ pub fn wake(socket: BorrowedFd) {
 }
 
 pub fn hear(socket: BorrowedFd) -> Heard {
-    let mut frame = [0u8; FRAME];
-    let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: FRAME };
+    let mut frame = [0u8; LONG];
+    let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: LONG };
     let mut beside = Ancillary([0; 24]);
     // SAFETY: the message points to what outlives the call, with its lengths.
     let (got, fd) = unsafe {
@@ -202,6 +237,10 @@ pub fn hear(socket: BorrowedFd) -> Heard {
         (FRAME, AREA, Some(fd)) => Heard::Word(Word::Area(number, len, fd)),
         (FRAME, FORGET, None) => Heard::Word(Word::Forget(number)),
         (FRAME, WAKE, None) => Heard::Word(Word::Wake),
+        (LONG, DEVICE, None) => match handle_in(&frame) {
+            Some(handle) => Heard::Word(Word::Device(number, handle)),
+            None => Heard::End,
+        },
         _ => Heard::End,
     }
 }

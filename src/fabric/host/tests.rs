@@ -440,7 +440,7 @@ fn rubbish_in_the_ring_reaches_nothing_outside_a_registration() {
     for _ in 0..300 {
         let (channel, _near, mut incoming) = under_attack();
         let mut registry = Registry::default();
-        assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH));
+        assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH, None));
         let mut receives: VecDeque<(Buffer, *mut Scratch)> = VecDeque::new();
         let buffer = Buffer { address: receive.as_mut_ptr().cast(), len: 8192, descriptor: null_mut() };
         receives.push_back((buffer, null_mut()));
@@ -528,7 +528,7 @@ fn a_request_of_an_unknown_area_is_refused() {
     let mut arena = vec![0u8; 4096];
     let mut registry = Registry::default();
     let base = arena.as_mut_ptr() as u64;
-    assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH));
+    assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH, None));
     let request = Request {
         kind: Kind::Write,
         inline: 0,

@@ -102,7 +102,9 @@ impl Endpoint {
 
     fn register(&self, pool: &Pool, access: u32) -> Result<*mut weft_memory> {
         let range = weft_memory_range { address: pool.base().cast(), len: pool.len() as u64 };
-        let args = weft_memory_args { size: size_of::<weft_memory_args>() as u32, access, rails: 0 };
+        // SAFETY: all zero bytes are a value of it.
+        let mut args: weft_memory_args = unsafe { std::mem::zeroed() };
+        (args.size, args.access) = (size_of::<weft_memory_args>() as u32, access);
         let mut memory = ptr::null_mut();
         // SAFETY: the pool stays mapped for the life of the process.
         check("weft_memory_register", unsafe {

@@ -1,0 +1,560 @@
+/* Memory of devices: what is registered, how it moves, and what becomes of it. */
+#include "gpu.h"
+
+#define LEN (6 * MIB)
+
+/* ---- Two endpoints, and memory of any kind ---- */
+
+#define HOST (-1)
+
+/* Memory, and what it should hold. */
+struct bytes {
+    int device; /* or HOST */
+    uint64_t len;
+    uint8_t *at;
+    uint8_t *model;
+    weft_memory *memory;
+};
+
+static void put(struct bytes *bytes, uint64_t seed)
+{
+    fill_random(bytes->model, bytes->len, seed);
+    if (bytes->device == HOST)
+        memcpy(bytes->at, bytes->model, bytes->len);
+    else
+        device_put(bytes->at, bytes->model, bytes->len);
+}
+
+static void check_bytes(const struct bytes *bytes)
+{
+    uint8_t *got = malloc(bytes->len);
+    CHECK(got != NULL);
+    if (bytes->device == HOST)
+        memcpy(got, bytes->at, bytes->len);
+    else
+        device_get(got, bytes->at, bytes->len);
+    for (uint64_t i = 0; i < bytes->len; i++)
+        if (got[i] != bytes->model[i])
+            FAIL("byte %" PRIu64 " is %d and should be %d", i, got[i], bytes->model[i]);
+    free(got);
+}
+
+/* In `parts` ranges of the same length. */
+static struct bytes make(struct box *box, int device, uint64_t len, size_t parts, uint64_t seed)
+{
+    struct bytes bytes = {device, len, NULL, malloc(len), NULL};
+    weft_memory_range ranges[16];
+    CHECK(bytes.model != NULL && parts <= COUNT(ranges));
+    bytes.at = device == HOST ? map_bytes(len) : device_alloc(device, len);
+    put(&bytes, seed);
+    for (size_t i = 0; i < parts; i++)
+        ranges[i] = (weft_memory_range){bytes.at + i * (len / parts), len / parts};
+    CHECK_OK(weft_memory_register(box->endpoint, ranges, parts, NULL, &bytes.memory));
+    return bytes;
+}
+
+static weft_remote_memory *give(struct duo *duo, const struct bytes *bytes)
+{
+    char blob[16384];
+    weft_remote_memory *remote;
+    size_t n = descriptor_of(bytes->memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo->a->endpoint, duo->a_to_b, blob, n, &remote));
+    return remote;
+}
+
+static void drop(struct bytes *bytes)
+{
+    CHECK_OK(weft_memory_deregister(bytes->memory));
+    if (bytes->device == HOST)
+        munmap(bytes->at, bytes->len);
+    else
+        device_free(bytes->at, bytes->len);
+    free(bytes->model);
+}
+
+/* Both ends poll until it has ended. */
+static weft_completion await(struct duo *duo, weft_transfer id)
+{
+    (void)duo;
+    return box_await(duo->a, id, 4 * patience_ms());
+}
+
+/* ---- Registering ---- */
+
+static void what_is_registered_is_checked(void)
+{
+    devices_begin("");
+    weft_endpoint *endpoint = open_endpoint();
+    uint8_t *host = map_bytes(8192), *gpu = device_alloc(0, 8192);
+    weft_memory_range range = {gpu, 8192}, two[2] = {{gpu, 4096}, {host, 4096}};
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    weft_memory_properties is = {.size = sizeof is};
+    weft_memory *memory;
+    args.kind = 3;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_memory_register(endpoint, &range, 1, &args, &memory));
+    args.kind = WEFT_MEMORY_HOST;
+    args.device = 1;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
+    args.kind = WEFT_MEMORY_CUDA;
+    args.device = 1000;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
+    CHECK(strstr(weft_last_error(), "device is 999") != NULL);
+    args.device = 0;
+    range.address = host;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, two, 2, NULL, &memory));
+    CHECK(strstr(weft_last_error(), "range 1") != NULL);
+    range = (weft_memory_range){gpu, UINT64_C(1) << 40};
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, NULL, &memory));
+    if (device_count() > 1) {
+        two[1].address = device_alloc(1, 4096);
+        REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, two, 2, NULL, &memory));
+        range = (weft_memory_range){gpu, 8192};
+        args.device = 2;
+        REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
+    }
+    range = (weft_memory_range){gpu, 8192};
+    args.device = 1;
+    CHECK_OK(weft_memory_register(endpoint, &range, 1, &args, &memory));
+    CHECK_OK(weft_memory_info(memory, &is));
+    CHECK_EQ(is.kind, WEFT_MEMORY_CUDA);
+    CHECK_EQ(is.device, 1);
+    CHECK_EQ(is.ways & ~(uint32_t)WEFT_WAY_SHARED, WEFT_WAY_STAGED);
+    CHECK_EQ(is.bytes, 8192);
+    CHECK_EQ(is.ranges, 1);
+    CHECK(is.rails != 0);
+    REFUSED(WEFT_ERR_INVALID, weft_memory_info(memory, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_memory_info(NULL, &is));
+    CHECK_OK(weft_memory_deregister(memory));
+    memory = register_one(endpoint, host, 8192);
+    CHECK_OK(weft_memory_info(memory, &is));
+    CHECK_EQ(is.kind, WEFT_MEMORY_HOST);
+    CHECK_EQ(is.device, 0);
+    CHECK_EQ(is.ways, WEFT_WAY_DIRECT);
+    CHECK_OK(weft_memory_deregister(memory));
+    device_free(gpu, 8192);
+    range = (weft_memory_range){gpu, 8192};
+    args.device = 0;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
+    box_close(box_of(endpoint));
+}
+
+/* ---- Pages ---- */
+
+static const uint64_t page_lens[] = {1, 100, 4096, 5000, 65536, 300000, 1000000};
+
+/* Pages of 2 layers, some pages of each, from anywhere to anywhere. */
+static void move_pages(struct duo *duo, struct bytes *a, struct bytes *b,
+                       weft_remote_memory *remote, uint64_t page_len, bool read, uint64_t seed)
+{
+    uint64_t layer = LEN / 2, stride = page_len + seed % 3 * 16, fits = layer / stride;
+    uint64_t count = fits > 40 ? 40 : fits;
+    uint32_t from[40], to[40];
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    weft_transfer id;
+    for (uint64_t i = 0; i < count; i++) {
+        from[i] = (uint32_t)(next_random(&seed) % fits);
+        to[i] = (uint32_t)((i * 7 + 3) % fits);
+    }
+    for (uint64_t i = 1; i < count; i++) /* each destination once */
+        for (uint64_t k = 0; k < i; k++)
+            if (to[i] == to[k]) {
+                count = i;
+                break;
+            }
+    args.local = a->memory;
+    args.remote = remote;
+    args.local_pages = read ? to : from;
+    args.remote_pages = read ? from : to;
+    args.local_page_stride = args.remote_page_stride = stride;
+    args.local_range_step = args.remote_range_step = 1;
+    args.page_len = page_len;
+    args.page_count = count;
+    args.layer_count = 2;
+    CHECK_OK((read ? weft_read_pages : weft_write_pages)(duo->a->endpoint, &args, &id));
+    struct bytes *source = read ? b : a, *target = read ? a : b;
+    for (uint64_t l = 0; l < 2; l++)
+        for (uint64_t i = 0; i < count; i++)
+            memcpy(target->model + l * layer + to[i] * stride,
+                   source->model + l * layer + from[i] * stride, page_len);
+    CHECK_OK(await(duo, id).status);
+    check_bytes(target);
+}
+
+static void move_between(int near, int far, const char *options)
+{
+    devices_begin(options);
+    if (near >= device_count() || far >= device_count())
+        skip("there is one device");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, near, LEN, 2, 1), b = make(duo.b, far, LEN, 2, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    for (size_t i = 0; i < COUNT(page_lens); i++)
+        for (uint64_t read = 0; read < 2; read++) {
+            put(&a, 10 + i);
+            put(&b, 20 + i);
+            move_pages(&duo, &a, &b, remote, page_lens[i], read != 0, i * 2 + read);
+        }
+    /* Again, with what the first ones made. */
+    move_pages(&duo, &a, &b, remote, 4096, false, 77);
+    CHECK_OK(weft_remote_memory_release(remote));
+    drop(&a);
+    drop(&b);
+    duo_close(&duo);
+}
+
+static void host_to_device(void)
+{
+    move_between(HOST, 0, "");
+}
+
+static void device_to_host(void)
+{
+    move_between(0, HOST, "");
+}
+
+static void device_to_device(void)
+{
+    move_between(0, 1, "");
+}
+
+static void within_a_device(void)
+{
+    move_between(0, 0, "");
+}
+
+static void what_nobody_can_open(void)
+{
+    move_between(0, 1, ":private");
+}
+
+static void copies_that_take_long(void)
+{
+    move_between(0, 1, ":late=500");
+}
+
+/* ---- What comes with transfers ---- */
+
+static void counters_and_notifications(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 0, LEN, 1, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    weft_transfer id;
+    uint64_t count = 0;
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &args.counter));
+    args.flags = WEFT_COUNT_PAGES | WEFT_NOTIFY;
+    args.notify = 99;
+    args.local = a.memory;
+    args.remote = remote;
+    args.page_len = 600000; /* of several pieces */
+    args.page_count = 10;
+    CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+    CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).value, 99);
+    memcpy(b.model, a.model, 6000000);
+    check_bytes(&b);
+    CHECK_OK(await(&duo, id).status);
+    CHECK_OK(weft_counter_read(duo.b->endpoint, args.counter, &count));
+    CHECK_EQ(count, 10);
+    drop(&a);
+    CHECK_OK(weft_remote_memory_release(remote));
+    drop(&b);
+    duo_close(&duo);
+}
+
+/* Entries of host and device memory in one list. */
+static void lists_of_both_kinds(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes near[2] = {make(duo.a, 0, LEN, 1, 1), make(duo.a, HOST, LEN, 1, 2)};
+    struct bytes far[2] = {make(duo.b, 0, LEN, 1, 3), make(duo.b, HOST, LEN, 1, 4)};
+    weft_remote_memory *remote[2] = {give(&duo, &far[0]), give(&duo, &far[1])};
+    weft_list_entry entries[64];
+    for (int read = 0; read < 2; read++) {
+        weft_list_args args = WEFT_LIST_ARGS_INIT;
+        weft_transfer id;
+        memset(entries, 0, sizeof entries);
+        for (uint64_t i = 0; i < COUNT(entries); i++) {
+            size_t x = i & 1, y = i >> 1 & 1;
+            uint64_t len = 1 + i * 1234, at = i * 90000;
+            entries[i].local = near[x].memory;
+            entries[i].remote = remote[y];
+            entries[i].local_offset = entries[i].remote_offset = at;
+            entries[i].len = len;
+            uint8_t *to = read ? near[x].model : far[y].model;
+            memcpy(to + at, (read ? far[y].model : near[x].model) + at, len);
+        }
+        args.entries = entries;
+        args.count = COUNT(entries);
+        CHECK_OK((read ? weft_read_list : weft_write_list)(duo.a->endpoint, &args, &id));
+        CHECK_OK(await(&duo, id).status);
+        for (size_t i = 0; i < 2; i++) {
+            check_bytes(&near[i]);
+            check_bytes(&far[i]);
+        }
+        for (size_t i = 0; i < 2; i++)
+            put(read ? &near[i] : &far[i], 50 + i);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        CHECK_OK(weft_remote_memory_release(remote[i]));
+        drop(&near[i]);
+        drop(&far[i]);
+    }
+    duo_close(&duo);
+}
+
+static void atomics_are_refused(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes b = make(duo.b, 0, 4096, 1, 1);
+    weft_remote_memory *remote = give(&duo, &b);
+    weft_atomic_args args = WEFT_ATOMIC_ARGS_INIT;
+    args.remote = remote;
+    args.operand = 1;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_fetch_add(duo.a->endpoint, &args, NULL));
+    check_bytes(&b);
+    CHECK_OK(weft_remote_memory_release(remote));
+    drop(&b);
+    duo_close(&duo);
+}
+
+/* A transfer that starts when a word says so, and a word that is set when it has ended. */
+static void watches(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 0, LEN, 1, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    weft_range_args args = range_args(a.memory, remote, LEN);
+    weft_watch *watch, *other;
+    uint64_t *word, *done;
+    weft_transfer id, never;
+    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &watch, &word));
+    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &other, &done));
+    CHECK_EQ(*word, 0);
+    REFUSED(WEFT_ERR_INVALID, weft_watch_alloc(duo.a->endpoint, &watch, NULL));
+    args.start_value = 5;
+    REFUSED(WEFT_ERR_INVALID, weft_write(duo.a->endpoint, &args, &id));
+    args.start_watch = (weft_watch *)a.memory;
+    REFUSED(WEFT_ERR_HANDLE, weft_write(duo.a->endpoint, &args, &id));
+    args.start_watch = watch;
+    args.done_watch = other;
+    args.done_value = 77;
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+    args.timeout_ns = 5 * MS;
+    args.start_value = 1000;
+    args.done_watch = NULL;
+    args.done_value = 0;
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
+    CHECK_STATUS(await(&duo, never).status, WEFT_ERR_TIMED_OUT);
+    REFUSED(WEFT_ERR_BUSY, weft_watch_free(watch));
+    *(volatile uint64_t *)word = 4;
+    box_quiet(duo.a, 20);
+    check_bytes(&b);
+    CHECK_EQ(*(volatile uint64_t *)done, 0);
+    /* What the source holds now is what is moved. */
+    put(&a, 33);
+    if (on_cuda()) {
+        use_device(0);
+        CU(cuStreamWriteValue64_v2, NULL, (unsigned long long)(uintptr_t)word, 6ull, 0);
+        CU(cuStreamWaitValue64_v2, NULL, (unsigned long long)(uintptr_t)done, 77ull, 0);
+    } else {
+        atomic_store((_Atomic uint64_t *)word, 6);
+    }
+    CHECK_OK(await(&duo, id).status);
+    if (on_cuda())
+        CU(cuCtxSynchronize, 0);
+    CHECK_EQ(*(volatile uint64_t *)done, 77);
+    memcpy(b.model, a.model, LEN);
+    check_bytes(&b);
+    /* One that is canceled, and one that the end of the endpoint finds waiting. */
+    args.timeout_ns = 0;
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
+    CHECK_OK(weft_transfer_cancel(duo.a->endpoint, never));
+    CHECK_STATUS(await(&duo, never).status, WEFT_ERR_CANCELED);
+    CHECK_OK(weft_watch_free(other));
+    REFUSED(WEFT_ERR_HANDLE, weft_watch_free(other));
+    CHECK_OK(weft_watch_free(NULL));
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
+    duo_close(&duo);
+}
+
+/* ---- Failures ---- */
+
+static weft_status write_all(struct duo *duo, struct bytes *a, weft_remote_memory *remote, bool read,
+                             uint64_t timeout_ns)
+{
+    weft_range_args args = range_args(a->memory, remote, a->len);
+    weft_transfer id;
+    args.timeout_ns = timeout_ns;
+    CHECK_OK((read ? weft_read : weft_write)(duo->a->endpoint, &args, &id));
+    return await(duo, id).status;
+}
+
+/* Freed while it is registered: transfers end with a status, others go on. */
+static void memory_that_was_freed(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 0, LEN, 1, 2);
+    struct bytes lost = make(duo.b, 0, LEN, 1, 3);
+    weft_remote_memory *remote = give(&duo, &b), *gone = give(&duo, &lost);
+    CHECK_OK(write_all(&duo, &a, gone, false, 0));
+    device_free(lost.at, LEN);
+    for (int read = 0; read < 2; read++)
+        CHECK_ONE_OF(write_all(&duo, &a, gone, read, 0), WEFT_ERR_MEMORY_GONE, WEFT_ERR_REMOTE_ACCESS);
+    memcpy(b.model, a.model, LEN);
+    CHECK_OK(write_all(&duo, &a, remote, false, 0));
+    check_bytes(&b);
+    device_free(a.at, LEN);
+    for (int read = 0; read < 2; read++)
+        CHECK_STATUS(write_all(&duo, &a, remote, read, 0), WEFT_ERR_MEMORY_GONE);
+    check_bytes(&b);
+    box_close(duo.a);
+    box_close(duo.b);
+}
+
+/* A copy that a device does not do: one completion, with an error, and no bytes are promised. */
+static void a_copy_that_fails(void)
+{
+    static char options[32];
+    snprintf(options, sizeof options, ":fail=%d", 3 + getpid() % 20);
+    devices_begin(options);
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 1, LEN, 1, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    for (int read = 0; read < 2; read++)
+        CHECK_ONE_OF(write_all(&duo, &a, remote, read, 0), WEFT_ERR_MEMORY_GONE, WEFT_ERR_REMOTE_ACCESS,
+                     WEFT_OK);
+    box_quiet(duo.a, 20);
+    duo_close(&duo);
+}
+
+/* Once an operation has ended, nothing touches its local memory, however late copies are. */
+static void deadlines_and_slow_copies(void)
+{
+    devices_begin(":late=4000");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 1, LEN, 1, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    for (uint64_t i = 0; i < 6; i++) {
+        bool read = i % 2 == 0;
+        weft_status status = write_all(&duo, &a, remote, read, (1 + i / 2) * MS);
+        CHECK_ONE_OF(status, WEFT_ERR_TIMED_OUT, WEFT_OK);
+        if (read) {
+            put(&a, 90 + i);
+            sleep_ms(30);
+            check_bytes(&a);
+        }
+    }
+    duo_close(&duo);
+}
+
+/* After a deregistration no copy lands: what is there next stays as it is. */
+static void deregistered_under_way(void)
+{
+    devices_begin(on_cuda() ? "" : ":late=200");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, 0, LEN, 1, 1);
+    for (uint64_t i = 0; i < 8; i++) {
+        struct bytes b = make(duo.b, 1 % device_count(), LEN, 1, 2);
+        weft_remote_memory *remote = give(&duo, &b);
+        weft_range_args args = range_args(a.memory, remote, LEN);
+        weft_transfer id;
+        CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+        sleep_ms(i);
+        CHECK_OK(weft_memory_deregister(b.memory));
+        put(&b, 7);
+        CHECK_ONE_OF(await(&duo, id).status, WEFT_OK, WEFT_ERR_MEMORY_GONE);
+        sleep_ms(10);
+        check_bytes(&b);
+        device_free(b.at, LEN);
+        free(b.model);
+        CHECK_OK(weft_remote_memory_release(remote));
+    }
+    drop(&a);
+    duo_close(&duo);
+}
+
+/* ---- Two processes ---- */
+
+static void writes_much(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    struct bytes a = make(box, 0, LEN, 1, 1);
+    weft_remote_memory *remote = take_memory(team, 1, box, peer);
+    weft_transfer ids[40];
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        weft_range_args args = range_args(a.memory, remote, LEN);
+        args.notify = i;
+        args.flags = WEFT_NOTIFY;
+        ids[i] = write_now(box, &args);
+    }
+    for (size_t i = 0; i < COUNT(ids); i++)
+        CHECK_OK(box_await(box, ids[i], 4 * patience_ms()).status);
+    meet(team, 1, box);
+    CHECK_OK(weft_remote_memory_release(remote));
+    drop(&a);
+    box_close(box);
+}
+
+static void is_written_much(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 0, box);
+    struct bytes b = make(box, device_count() - 1, LEN, 1, 2);
+    give_memory(team, 0, b.memory);
+    for (size_t i = 0; i < 40; i++)
+        CHECK_OK(box_take(box, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).status);
+    fill_random(b.model, LEN, 1);
+    check_bytes(&b);
+    meet(team, 0, box);
+    drop(&b);
+    box_close(box);
+}
+
+static void begins_and_writes(struct team *team)
+{
+    devices_begin("");
+    writes_much(team);
+}
+
+static void begins_and_is_written(struct team *team)
+{
+    devices_begin("");
+    is_written_much(team);
+}
+
+static void many_between_processes(void)
+{
+    run_pair(begins_and_writes, begins_and_is_written);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        {"what_is_registered_is_checked", "tcp,host", what_is_registered_is_checked},
+        {"host_to_device", "any", host_to_device},
+        {"device_to_host", "any", device_to_host},
+        {"device_to_device", "any", device_to_device},
+        {"within_a_device", "tcp,host", within_a_device},
+        {"what_nobody_can_open", "host", what_nobody_can_open},
+        {"copies_that_take_long", "tcp,host", copies_that_take_long},
+        {"counters_and_notifications", "any", counters_and_notifications},
+        {"lists_of_both_kinds", "any", lists_of_both_kinds},
+        {"watches", "any", watches},
+        {"atomics_are_refused", "tcp", atomics_are_refused},
+        {"memory_that_was_freed", "tcp,host", memory_that_was_freed},
+        {"a_copy_that_fails", "any", a_copy_that_fails},
+        {"deadlines_and_slow_copies", "tcp,host", deadlines_and_slow_copies},
+        {"deregistered_under_way", "tcp,host", deregistered_under_way},
+        {"many_between_processes", "any", many_between_processes},
+        {0},
+    };
+    return run_tests(argc, argv, tests);
+}

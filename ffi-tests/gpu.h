@@ -1,0 +1,132 @@
+/*
+ * Device memory for tests: of a GPU with WEFT_TEST_DEVICES=cuda, else of a fake
+ * device of Weft's, whose memory is mapped without any right to it and touched
+ * through /proc/self/mem.
+ */
+#ifndef WEFT_TEST_GPU_H
+#define WEFT_TEST_GPU_H
+
+#include "harness.h"
+
+#include <dlfcn.h>
+
+#define FAKE_BASE UINT64_C(0x2a0000000000)
+#define FAKE_EACH (64 * GIB)
+
+static void *cuda_library;
+
+static inline bool on_cuda(void)
+{
+    const char *which = getenv("WEFT_TEST_DEVICES");
+    return which != NULL && strcmp(which, "cuda") == 0;
+}
+
+/* A function of CUDA's driver, which answers 0. */
+#define CU(name, ...) cu_check(#name, ((int (*)())(uintptr_t)cu_find(#name))(__VA_ARGS__))
+
+static inline void *cu_find(const char *name)
+{
+    void *found = cuda_library ? dlsym(cuda_library, name) : NULL;
+    if (found == NULL)
+        FAIL("CUDA's driver has no %s", name);
+    return found;
+}
+
+static inline void cu_check(const char *name, int result)
+{
+    if (result != 0)
+        FAIL("%s: CUDA error %d", name, result);
+}
+
+static inline int device_count(void)
+{
+    int count = 2;
+    if (on_cuda())
+        CU(cuDeviceGetCount, &count);
+    return count;
+}
+
+/* Chooses the devices; `options` are the fake's, as ":late=3". Before any call of Weft. */
+static inline void devices_begin(const char *options)
+{
+    char choice[64];
+    if (on_cuda()) {
+        cuda_library = dlopen("libcuda.so.1", RTLD_NOW);
+        if (cuda_library == NULL)
+            skip("no CUDA driver here");
+        CU(cuInit, 0);
+        if (options[0] != 0)
+            skip("what only a fake device does");
+        return;
+    }
+    snprintf(choice, sizeof choice, "fake%s", options);
+    CHECK_EQ(setenv("WEFT_DEVICES", choice, 1), 0);
+}
+
+/* Makes a device the calling thread's. */
+static inline void use_device(int device)
+{
+    int handle;
+    void *context;
+    if (!on_cuda())
+        return;
+    CU(cuDeviceGet, &handle, device);
+    CU(cuDevicePrimaryCtxRetain, &context, handle);
+    CU(cuCtxSetCurrent, context);
+}
+
+static inline int own_memory(void)
+{
+    static int fd = -1;
+    if (fd < 0)
+        fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    return fd;
+}
+
+/* Zeroed memory of a device. */
+static inline uint8_t *device_alloc(int device, uint64_t len)
+{
+    static _Atomic uint64_t used[2];
+    if (on_cuda()) {
+        unsigned long long address = 0;
+        use_device(device);
+        CU(cuMemAlloc_v2, &address, (size_t)len);
+        CU(cuMemsetD8_v2, address, 0, (size_t)len);
+        CU(cuCtxSynchronize, 0);
+        return (uint8_t *)(uintptr_t)address;
+    }
+    uint64_t at = atomic_fetch_add(&used[device], (len + 8191) / 4096 * 4096);
+    void *address = (void *)(uintptr_t)(FAKE_BASE + (uint64_t)device * FAKE_EACH + at);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    CHECK(mmap(address, len, PROT_NONE, flags, -1, 0) == address);
+    return address;
+}
+
+static inline void device_free(uint8_t *address, uint64_t len)
+{
+    if (on_cuda())
+        CU(cuMemFree_v2, (unsigned long long)(uintptr_t)address);
+    else
+        CHECK_EQ(munmap(address, len), 0);
+}
+
+static inline void device_put(uint8_t *to, const uint8_t *from, uint64_t len)
+{
+    if (on_cuda()) {
+        CU(cuMemcpyHtoD_v2, (unsigned long long)(uintptr_t)to, from, (size_t)len);
+        CU(cuCtxSynchronize, 0);
+        return;
+    }
+    CHECK_EQ(pwrite(own_memory(), from, len, (off_t)(uintptr_t)to), (ssize_t)len);
+}
+
+static inline void device_get(uint8_t *to, const uint8_t *from, uint64_t len)
+{
+    if (on_cuda())
+        CU(cuMemcpyDtoH_v2, to, (unsigned long long)(uintptr_t)from, (size_t)len);
+    else
+        CHECK_EQ(pread(own_memory(), to, len, (off_t)(uintptr_t)from), (ssize_t)len);
+}
+
+#endif

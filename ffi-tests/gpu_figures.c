@@ -1,0 +1,264 @@
+/*
+ * How fast pages move between GPUs: prints gpu-figures.json.
+ *
+ *     gpu_figures [FILE]
+ *
+ * Two processes, on the first and the last GPU. Each figure is the best of several
+ * transfers, as a part of a yardstick that is measured in the same run.
+ */
+#include "gpu.h"
+
+#define ROUNDS 12
+
+enum { PEER_COPY, NVLINK_64K, NVLINK_4K, TCP_GPU, TCP_HOST, WATCH, WORDS };
+
+struct plan {
+    const char *fabric;
+    bool on_host;
+    uint64_t page_len, pages, arena;
+    int rounds, word;
+};
+
+static struct plan plan;
+static uint64_t *words; /* of all processes: kB/s, or ns */
+
+static int device_of(int rank)
+{
+    return rank == 0 ? 0 : device_count() - 1;
+}
+
+static void cuda_begin(void)
+{
+    setenv("WEFT_TEST_DEVICES", "cuda", 1);
+    devices_begin("");
+}
+
+static struct box *open_box(void)
+{
+    setenv("WEFT_TEST_FABRIC", plan.fabric, 1);
+    return box_of(open_endpoint());
+}
+
+static uint8_t *memory_for(int rank)
+{
+    return plan.on_host ? map_bytes(plan.arena) : device_alloc(device_of(rank), plan.arena);
+}
+
+/* Random pages, each once. */
+static uint32_t *some_pages(uint64_t seed)
+{
+    uint64_t fits = plan.arena / plan.page_len;
+    uint32_t *list = malloc(fits * sizeof *list);
+    CHECK(list != NULL && fits >= plan.pages);
+    for (uint64_t i = 0; i < fits; i++)
+        list[i] = (uint32_t)i;
+    for (uint64_t i = 0; i < plan.pages; i++) {
+        uint64_t k = i + next_random(&seed) % (fits - i);
+        uint32_t page = list[i];
+        list[i] = list[k];
+        list[k] = page;
+    }
+    return list;
+}
+
+static void sends(struct team *team)
+{
+    if (!plan.on_host)
+        cuda_begin();
+    struct box *box = open_box();
+    weft_peer peer = join(team, 1, box);
+    weft_memory *memory = register_one(box->endpoint, memory_for(0), plan.arena);
+    weft_remote_memory *remote = take_memory(team, 1, box, peer);
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    uint64_t best = UINT64_MAX;
+    args.local = memory;
+    args.remote = remote;
+    args.local_pages = some_pages(1);
+    args.remote_pages = some_pages(2);
+    args.page_len = plan.page_len;
+    args.page_count = plan.pages;
+    args.timeout_ns = 60 * SECOND;
+    for (int i = 0; i < plan.rounds; i++) {
+        weft_transfer id;
+        uint64_t began = now_ns();
+        CHECK_OK(weft_write_pages(box->endpoint, &args, &id));
+        CHECK_OK(box_await(box, id, 60000).status);
+        uint64_t took = now_ns() - began;
+        fprintf(stderr, "  %s %" PRIu64 " KiB pages: %.2f GB/s\n", plan.fabric, plan.page_len / KIB,
+                (double)(plan.page_len * plan.pages) / (double)took);
+        best = took < best ? took : best;
+    }
+    /* In kB/s. */
+    words[plan.word] = plan.page_len * plan.pages * 1000000 / best;
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void receives(struct team *team)
+{
+    if (!plan.on_host)
+        cuda_begin();
+    struct box *box = open_box();
+    join(team, 0, box);
+    weft_memory *memory = register_one(box->endpoint, memory_for(1), plan.arena);
+    give_memory(team, 0, memory);
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/*
+ * From a GPU's store to the first post: a stream waits for a word that the CPU raises,
+ * and raises the watch at once. The time counts from the CPU's store, so the GPU's own
+ * way to see it is part of it.
+ */
+static void waits(struct team *team)
+{
+    cuda_begin();
+    struct box *box = open_box();
+    weft_peer peer = join(team, 1, box);
+    weft_memory *memory = register_one(box->endpoint, memory_for(0), plan.arena);
+    weft_remote_memory *remote = take_memory(team, 1, box, peer);
+    weft_watch *watch, *gate;
+    uint64_t *word, *raised, took[200];
+    void *stream = NULL;
+    use_device(device_of(0));
+    CHECK_OK(weft_watch_alloc(box->endpoint, &watch, &word));
+    CHECK_OK(weft_watch_alloc(box->endpoint, &gate, &raised));
+    CU(cuStreamCreate, &stream, 1);
+    for (uint64_t i = 1; i <= COUNT(took); i++) {
+        weft_range_args args = range_args(memory, remote, plan.page_len);
+        weft_transfer id;
+        args.start_watch = watch;
+        args.start_value = i;
+        CHECK_OK(weft_write(box->endpoint, &args, &id));
+        CU(cuStreamWaitValue64_v2, stream, (unsigned long long)(uintptr_t)raised, (unsigned long long)i, 0);
+        CU(cuStreamWriteValue64_v2, stream, (unsigned long long)(uintptr_t)word, (unsigned long long)i, 0);
+        usleep(300);
+        uint64_t began = now_ns();
+        atomic_store((_Atomic uint64_t *)raised, i);
+        weft_completion done = box_await(box, id, 10000);
+        CHECK_OK(done.status);
+        took[i - 1] = done.first_post_ns > began ? done.first_post_ns - began : 0;
+    }
+    qsort(took, COUNT(took), sizeof took[0], by_size);
+    words[WATCH] = took[COUNT(took) / 2];
+    fprintf(stderr, "  watch: median %" PRIu64 " ns, fastest %" PRIu64 ", slowest %" PRIu64 "\n",
+            words[WATCH], took[0], took[COUNT(took) - 1]);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+/* The yardstick: one contiguous GB from GPU to GPU. */
+static void copies(struct team *team)
+{
+    (void)team;
+    cuda_begin();
+    uint8_t *from = device_alloc(device_of(0), GIB), *to = device_alloc(device_of(1), GIB);
+    void *contexts[2];
+    for (int i = 0; i < 2; i++) {
+        use_device(device_of(i));
+        CU(cuCtxGetCurrent, &contexts[i]);
+    }
+    if (contexts[0] != contexts[1])
+        for (int i = 0; i < 2; i++) {
+            use_device(device_of(i));
+            CU(cuCtxEnablePeerAccess, contexts[1 - i], 0);
+        }
+    uint64_t best = UINT64_MAX;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t began = now_ns();
+        CU(cuMemcpyPeer, (unsigned long long)(uintptr_t)to, contexts[1],
+           (unsigned long long)(uintptr_t)from, contexts[0], (size_t)GIB);
+        CU(cuCtxSynchronize, 0);
+        uint64_t took = now_ns() - began;
+        best = took < best ? took : best;
+    }
+    words[PEER_COPY] = GIB * 1000000 / best;
+}
+
+/* Runs a team in a process of its own: one that fails takes no other along. */
+static void measure(struct plan what, int size, role first, role second)
+{
+    const role roles[2] = {first, second};
+    int status;
+    plan = what;
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        run_team(size, roles);
+        exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+}
+
+static void print_part(FILE *out, const char *id, int word, int of, const char *what)
+{
+    double value = (double)words[word] / 1e6, yardstick = (double)words[of] / 1e6;
+    fprintf(out, "  \"%s\": {\"what\": \"%s\", \"gb_per_s\": %.2f, \"of_gb_per_s\": %.2f, ", id, what,
+            value, yardstick);
+    if (value > 0 && yardstick > 0)
+        fprintf(out, "\"value\": %.3f},\n", value / yardstick);
+    else
+        fprintf(out, "\"value\": null},\n");
+}
+
+static void print_all(FILE *out, int devices, const char *name)
+{
+    char date[32];
+    time_t now = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    fprintf(out, "{\n  \"date\": \"%s\", \"gpu\": \"%s\", \"gpus\": %d, \"cpus\": %ld,\n", date, name,
+            devices, sysconf(_SC_NPROCESSORS_ONLN));
+    print_part(out, "gpu_nvlink_64k", NVLINK_64K, PEER_COPY,
+               "two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
+    print_part(out, "gpu_nvlink_4k", NVLINK_4K, PEER_COPY,
+               "two processes, 60000 random pages of 4 KiB, of cuMemcpyPeer of one GB");
+    print_part(out, "gpu_staged_tcp_64k", TCP_GPU, TCP_HOST,
+               "staged over tcp, GPU to GPU, 4000 random pages of 64 KiB, of host to host");
+    fprintf(out, "  \"gpu_shm_provider_64k\": {\"value\": null, \"why\": \"no libfabric with CUDA was given\"},\n");
+    if (words[WATCH] > 0)
+        fprintf(out, "  \"gpu_watch_us\": {\"what\": \"from the CPU's store that a stream waits for, through the stream's own store, to the first post; median\", \"value\": %.2f}\n}\n", (double)words[WATCH] / 1000);
+    else
+        fprintf(out, "  \"gpu_watch_us\": {\"value\": null}\n}\n");
+}
+
+static void asks(struct team *team)
+{
+    cuda_begin();
+    (void)team;
+    CU(cuDeviceGetName, (char *)words + 512, 100, 0);
+    words[WORDS] = (uint64_t)device_count();
+}
+
+int main(int argc, char **argv)
+{
+    words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(words != MAP_FAILED);
+    const uint64_t arena = GIB, big = 4000, small = 60000;
+    measure((struct plan){.fabric = "host"}, 1, asks, NULL);
+    if (words[WORDS] == 0) {
+        puts("SKIPPED: no GPU here");
+        return 77;
+    }
+    measure((struct plan){.fabric = "host"}, 1, copies, NULL);
+    measure((struct plan){"host", false, 65536, big, arena, ROUNDS, NVLINK_64K}, 2, sends, receives);
+    measure((struct plan){"host", false, 4096, small, arena, ROUNDS, NVLINK_4K}, 2, sends, receives);
+    measure((struct plan){"tcp", true, 65536, big, arena, ROUNDS, TCP_HOST}, 2, sends, receives);
+    measure((struct plan){"tcp", false, 65536, big, arena, ROUNDS, TCP_GPU}, 2, sends, receives);
+    measure((struct plan){"host", false, 4096, 1, MIB, ROUNDS, WATCH}, 2, waits, receives);
+    print_all(stdout, (int)words[WORDS], (char *)words + 512);
+    if (argc > 1) {
+        FILE *out = fopen(argv[1], "w");
+        CHECK(out != NULL);
+        print_all(out, (int)words[WORDS], (char *)words + 512);
+        CHECK_EQ(fclose(out), 0);
+    }
+    return 0;
+}

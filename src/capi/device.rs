@@ -1,0 +1,143 @@
+//! Memory of GPUs.
+
+use super::config;
+use super::endpoint::weft_endpoint;
+use super::guard::{guard, output, with_endpoint};
+use super::handle;
+use super::memory::{weft_memory, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST};
+use super::status::weft_status;
+use crate::status::{Error, Status};
+use crate::transfer::watch::Watch;
+use std::sync::Arc;
+
+/// NICs reach the memory by themselves.
+pub const WEFT_WAY_DIRECT: u32 = 1;
+/// Its bytes go through host buffers of Weft's, which it gathers them into and
+/// scatters them from, pages of a bundle by one launch; copies and the wire go on at
+/// the same time. 4 MiB of pinned memory for each lane with such transfers.
+pub const WEFT_WAY_STAGED: u32 = 2;
+/// Peers on this host whose memory is on a GPU, too, get writes by a copy from GPU to
+/// GPU, all pages of a run by one launch, where the two GPUs reach each other. (All
+/// else is staged.)
+pub const WEFT_WAY_SHARED: u32 = 4;
+
+/// What a memory is. Filled by `weft_memory_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_memory_properties {
+    /// `sizeof(weft_memory_properties)`.
+    pub size: u32,
+    /// `WEFT_MEMORY_HOST` or `WEFT_MEMORY_CUDA`.
+    pub kind: u32,
+    /// The CUDA device, as CUDA counts those that this process sees, plus 1; 0: the host.
+    pub device: u32,
+    /// How its bytes move: `WEFT_WAY_*`.
+    pub ways: u32,
+    /// Of all ranges.
+    pub bytes: u64,
+    /// The rails that know it, as in `weft_memory_args`.
+    pub rails: u64,
+    pub ranges: u64,
+}
+
+/// Fills in what a memory is, and how its bytes move. `properties->size` must be
+/// set. Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`.
+/// Since 0.1.
+///
+/// # Safety
+/// `properties` must be NULL or valid for `properties->size` bytes.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_memory_info(
+    memory: *const weft_memory,
+    properties: *mut weft_memory_properties,
+) -> weft_status {
+    guard(|| {
+        let owned = handle::memory(memory)?;
+        owned.endpoint()?;
+        let memory = &owned.object;
+        let mut filled: weft_memory_properties = config::zeroed();
+        (filled.kind, filled.ways) = match memory.place() {
+            None => (WEFT_MEMORY_HOST, WEFT_WAY_DIRECT),
+            Some(_) if memory.is_shared() => (WEFT_MEMORY_CUDA, WEFT_WAY_STAGED | WEFT_WAY_SHARED),
+            Some(_) => (WEFT_MEMORY_CUDA, WEFT_WAY_STAGED),
+        };
+        filled.device = memory.device().map_or(0, |device| device + 1);
+        filled.bytes = memory.ranges().iter().map(|range| range.len).sum();
+        filled.rails = memory.known();
+        filled.ranges = memory.ranges().len() as u64;
+        config::fill(properties, filled)
+    })
+}
+
+/// A word that GPUs and Weft write for each other. Opaque; made by
+/// `weft_watch_alloc`.
+pub struct weft_watch {
+    _opaque: [u8; 0],
+}
+
+/// Makes a word of 8 bytes, 0, that orders transfers with the streams of GPUs, without
+/// a CPU that waits for either.
+///
+/// A transfer that names it as `start_watch` starts when the word has reached
+/// `start_value`: written by a stream (cuStreamWriteValue64 at `word`), by a kernel's
+/// store followed by __threadfence_system, or by the program. All that the stream did
+/// before is then moved. "Reached" is (int64_t)(*word - value) >= 0, as
+/// CU_STREAM_WAIT_VALUE_GEQ has it. While transfers wait, a worker looks without rest.
+///
+/// A transfer that names it as `done_watch` sets it to `done_value` when it has ended;
+/// a stream waits for that with cuStreamWaitValue64, and what follows in the stream
+/// sees the bytes that were moved. It is set also when the transfer fails, so that no
+/// stream hangs: the completion says which. The first transfer between two memories
+/// has CUDA make streams and the like, which CUDA may put off while a stream of the same
+/// device waits: let one transfer end before the first that a stream waits for.
+///
+/// `watch`: receives the handle; the caller owns it and gives it back with
+/// `weft_watch_free`. `word`: receives where the word is, for the CPU and for all GPUs
+/// if this process uses CUDA (load it first), else for the CPU. Any thread; blocks for
+/// as long as CUDA takes. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_NO_MEMORY`,
+/// `WEFT_ERR_SYSTEM`, `WEFT_ERR_LIMIT`, `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `watch` and `word` must be valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_watch_alloc(
+    endpoint: *mut weft_endpoint,
+    watch: *mut *mut weft_watch,
+    word: *mut *mut u64,
+) -> weft_status {
+    guard(|| {
+        let (out, word) = (output(watch, "watch")?, output(word, "word")?);
+        with_endpoint(endpoint, |ep| {
+            let made = Arc::new(Watch::new()?);
+            *word = made.address() as *mut u64;
+            *out = handle::insert_watch(ep, made)?;
+            Ok(())
+        })
+    })
+}
+
+/// Gives a watch back. `watch`: NULL is fine; the handle and the word are invalid after
+/// `WEFT_OK`. No stream may wait for it any more. Any thread; does not block. Errors:
+/// `WEFT_ERR_BUSY` (transfers that are not over name it), `WEFT_ERR_HANDLE`. Since 0.1.
+///
+/// # Safety
+/// `watch` must be NULL or a handle from `weft_watch_alloc`.
+#[no_mangle]
+pub unsafe extern "C" fn weft_watch_free(watch: *mut weft_watch) -> weft_status {
+    guard(|| {
+        if watch.is_null() {
+            return Ok(());
+        }
+        let owned = handle::watch(watch)?;
+        owned.endpoint()?;
+        if Arc::strong_count(&owned.object) > 1 {
+            return Err(Error::new(
+                Status::Busy,
+                "transfers that are not over name the watch: poll, then try again",
+            ));
+        }
+        handle::remove_watch(watch)
+    })
+}

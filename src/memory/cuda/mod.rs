@@ -1,0 +1,331 @@
+//! CUDA's driver, loaded at run time. It is reached through cudarc's bindings, and from
+//! here alone: nothing of it is needed to build or to load the library.
+//!
+//! Everything happens in the primary contexts of the devices, the ones that the CUDA
+//! runtime (PyTorch, CuPy) uses, which are pushed for a call and popped after it: the
+//! calling thread's own is as it was, and need not be there.
+
+mod copier;
+mod shared;
+
+use super::device::{unsupported, Copier, Device, Driver, Found, Handle};
+use super::Range;
+use crate::status::{Error, Result, Status};
+use cudarc::driver::sys::{self, CUcontext, CUfunction, CUpointer_attribute as Attribute, CUresult};
+use once_cell::sync::OnceCell;
+use std::ffi::{c_void, CStr};
+use std::ptr::{null, null_mut};
+
+/// The oldest driver that has every function which is used here: CUDA 12.0.
+const OLDEST: i32 = 12000;
+const HOST_MAPPED: u32 = 3; // CU_MEMHOSTALLOC_PORTABLE | DEVICEMAP, and the same of REGISTER
+const KERNEL: &str = concat!(include_str!("copy.ptx"), "\0");
+
+/// A number that no other process has.
+pub fn this_process() -> u64 {
+    static NUMBER: OnceCell<u64> = OnceCell::new();
+    *NUMBER.get_or_init(|| {
+        let random = crate::clock::Random::System.u64();
+        random.unwrap_or(u64::from(std::process::id()))
+    })
+}
+
+/// Whether the program has loaded the driver.
+pub fn is_loaded() -> bool {
+    // SAFETY: loads nothing; the reference is given back.
+    unsafe {
+        let handle = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        !handle.is_null() && libc::dlclose(handle) == 0
+    }
+}
+
+pub fn driver() -> Result<&'static dyn Driver> {
+    Ok(Box::leak(Box::new(Cuda::load()?)))
+}
+
+/// What CUDA calls a result.
+fn name_of(result: CUresult) -> String {
+    let mut name = null();
+    // SAFETY: stores a constant text.
+    match unsafe { sys::cuGetErrorName(result, &mut name) } {
+        // SAFETY: as above.
+        CUresult::CUDA_SUCCESS if !name.is_null() => unsafe { CStr::from_ptr(name) }.to_string_lossy().into(),
+        _ => format!("CUDA error {}", result as u32),
+    }
+}
+
+fn check(result: CUresult, what: &str) -> Result<()> {
+    let status = match result {
+        CUresult::CUDA_SUCCESS => return Ok(()),
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => Status::NoMemory,
+        CUresult::CUDA_ERROR_NOT_SUPPORTED | CUresult::CUDA_ERROR_NO_DEVICE => Status::Unsupported,
+        _ => Status::System,
+    };
+    Err(Error { provider_errno: result as i32, ..Error::new(status, format!("{what}: {}", name_of(result))) })
+}
+
+/// A device that has been used, and what is loaded on it.
+struct Opened {
+    context: CUcontext,
+    copy: CUfunction,
+}
+
+// SAFETY: handles of the driver, which any thread may use.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+/// A device's context is current as long as this lives.
+struct Current;
+
+impl Current {
+    fn new(context: CUcontext) -> Result<Current> {
+        // SAFETY: a context that is never given back.
+        check(unsafe { sys::cuCtxPushCurrent_v2(context) }, "making a device's context current")?;
+        Ok(Current)
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        // SAFETY: pops what was pushed.
+        unsafe { sys::cuCtxPopCurrent_v2(&mut null_mut()) };
+    }
+}
+
+struct Cuda {
+    devices: Box<[OnceCell<Opened>]>,
+    shared: shared::Shared,
+}
+
+impl Cuda {
+    fn load() -> Result<Cuda> {
+        // SAFETY: loads the driver, if it is there; it stays loaded.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(unsupported("device memory needs CUDA's driver: libcuda.so.1 cannot be loaded"));
+        }
+        let (mut version, mut count) = (0, 0);
+        // SAFETY: functions that every driver has, with places for their answers.
+        unsafe {
+            check(sys::cuInit(0), "starting CUDA")?;
+            check(sys::cuDriverGetVersion(&mut version), "CUDA's version")?;
+            check(sys::cuDeviceGetCount(&mut count), "counting CUDA's devices")?;
+        }
+        if version < OLDEST {
+            return Err(unsupported(format!(
+                "CUDA's driver is for {}.{}: device memory needs 12.0",
+                version / 1000,
+                version % 1000 / 10
+            )));
+        }
+        let devices = (0..count).map(|_| OnceCell::new()).collect();
+        Ok(Cuda { devices, shared: shared::Shared::default() })
+    }
+
+    fn opened(&self, device: Device) -> Result<&Opened> {
+        let place = self.devices.get(device as usize).ok_or_else(|| {
+            Error::invalid(format!("there is no device {device}: CUDA sees {}", self.devices.len()))
+        })?;
+        place.get_or_try_init(|| {
+            let (mut context, mut module, mut copy) = (null_mut(), null_mut(), null_mut());
+            // SAFETY: places for the answers, a text that ends with NUL. The context is kept
+            // for good: others use it, too.
+            unsafe {
+                let what = || format!("opening device {device}");
+                check(sys::cuDevicePrimaryCtxRetain(&mut context, device as i32), &what())?;
+                let _current = Current::new(context)?;
+                check(sys::cuModuleLoadData(&mut module, KERNEL.as_ptr().cast()), "loading the copy kernel")?;
+                let found = sys::cuModuleGetFunction(&mut copy, module, c"weft_copy".as_ptr());
+                check(found, "loading the copy kernel")?;
+            }
+            Ok(Opened { context, copy })
+        })
+    }
+
+    /// A context, whichever: the caller's own, else one that is open. (To open another
+    /// one takes memory of its device.)
+    fn some_context(&self) -> Result<Current> {
+        let mut context = null_mut();
+        // SAFETY: a place for the answer.
+        unsafe { sys::cuCtxGetCurrent(&mut context) };
+        match self.devices.iter().find_map(OnceCell::get) {
+            _ if !context.is_null() => Current::new(context),
+            Some(opened) => Current::new(opened.context),
+            None => self.current(0),
+        }
+    }
+
+    fn current(&self, device: Device) -> Result<Current> {
+        Current::new(self.opened(device)?.context)
+    }
+}
+
+/// What CUDA says of a pointer.
+#[derive(Default)]
+struct Pointer {
+    /// 0: none of CUDA's; 1: host; 2: device.
+    kind: u32,
+    device: i32,
+    managed: u32,
+    context: usize,
+    start: u64,
+    size: u64,
+    shareable: u32,
+    identity: u64,
+}
+
+impl Pointer {
+    fn ask(address: u64) -> Result<Pointer> {
+        let mut p = Pointer { device: -1, ..Default::default() };
+        let mut of = [
+            Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+            Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+            Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
+            Attribute::CU_POINTER_ATTRIBUTE_CONTEXT,
+            Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+            Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+            Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+            Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        ];
+        let mut to: [*mut c_void; 8] = [
+            (&raw mut p.kind).cast(),
+            (&raw mut p.device).cast(),
+            (&raw mut p.managed).cast(),
+            (&raw mut p.context).cast(),
+            (&raw mut p.start).cast(),
+            (&raw mut p.size).cast(),
+            (&raw mut p.shareable).cast(),
+            (&raw mut p.identity).cast(),
+        ];
+        // SAFETY: a place of the right size for each; a pointer that CUDA does not know gets zeros.
+        let asked = unsafe {
+            sys::cuPointerGetAttributes(of.len() as u32, of.as_mut_ptr(), to.as_mut_ptr(), address)
+        };
+        check(asked, "asking CUDA about memory")?;
+        Ok(p)
+    }
+
+    /// The device's own, or managed, which a device reaches wherever it is.
+    fn is_of_device(&self) -> bool {
+        self.kind == 2 || self.managed != 0
+    }
+}
+
+impl Driver for Cuda {
+    fn name(&self) -> &'static str {
+        "CUDA"
+    }
+
+    fn devices(&self) -> u32 {
+        self.devices.len() as u32
+    }
+
+    fn find(&self, range: &Range) -> Result<Option<Found>> {
+        let first = Pointer::ask(range.base)?;
+        if !first.is_of_device() {
+            return Ok(None);
+        }
+        let device = Device::try_from(first.device).map_err(|_| {
+            unsupported("managed memory that belongs to no device yet: touch it on one first")
+        })?;
+        let context = self.opened(device)?.context as usize;
+        let foreign = first.context != 0 && first.context != context && first.managed == 0;
+        if foreign {
+            return Err(unsupported(format!(
+                "memory of a context that is not the primary one of device {device}: allocate it with the CUDA \
+                 runtime, or after cuDevicePrimaryCtxRetain"
+            )));
+        }
+        // Memory of the virtual memory API is made of parts.
+        let (mut at, end, mut shareable) = (range.base, range.base + range.len, first.shareable != 0);
+        while at < end {
+            let part = Pointer::ask(at)?;
+            let after = part.start.saturating_add(part.size);
+            if !part.is_of_device() || part.device != first.device || after <= at {
+                return Err(Error::invalid(format!(
+                    "only {} bytes of it are memory of device {device}",
+                    at - range.base
+                )));
+            }
+            shareable &= part.start == first.start && first.managed == 0;
+            at = after;
+        }
+        Ok(Some(Found { device, shareable, identity: first.identity }))
+    }
+
+    fn identity(&self, address: u64) -> Option<u64> {
+        let (mut identity, what) = (0u64, Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID);
+        // SAFETY: a place for the answer; what CUDA does not know is answered.
+        let asked = unsafe { sys::cuPointerGetAttribute((&raw mut identity).cast(), what, address) };
+        (asked == CUresult::CUDA_SUCCESS && identity != 0).then_some(identity)
+    }
+
+    fn copier(&self, device: Device) -> Result<Box<dyn Copier>> {
+        let opened = self.opened(device)?;
+        Ok(Box::new(copier::Stream::new(opened.context, opened.copy)?))
+    }
+
+    fn pin(&self, device: Device, base: u64, len: u64) -> Result<()> {
+        let _current = self.current(device)?;
+        // SAFETY: memory of the caller's, until `unpin`.
+        let pinned = unsafe { sys::cuMemHostRegister_v2(base as *mut c_void, len as usize, HOST_MAPPED) };
+        check(pinned, "pinning host memory for copies")
+    }
+
+    fn unpin(&self, device: Device, base: u64) {
+        let Ok(_current) = self.current(device) else { return };
+        // SAFETY: as `pin` left it.
+        unsafe { sys::cuMemHostUnregister(base as *mut c_void) };
+    }
+
+    fn share(&self, device: Device, address: u64) -> Result<Handle> {
+        let pointer = Pointer::ask(address)?;
+        let _current = self.current(device)?;
+        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: room for the handle; an address that CUDA does not know is answered.
+        let got = unsafe { sys::cuIpcGetMemHandle(&mut handle, pointer.start) };
+        check(got, "sharing device memory with other processes")?;
+        let token = handle.reserved.map(|byte| byte as u8);
+        Ok(Handle { process: this_process(), device, base: pointer.start, len: pointer.size, token })
+    }
+
+    fn open(&self, device: Device, handle: &Handle) -> Result<(u64, u64)> {
+        let context = self.opened(device)?.context;
+        let base = if handle.process == this_process() {
+            let other = self.opened(handle.device)?.context;
+            shared::reach(context, other).map(|()| handle.base)?
+        } else {
+            self.shared.open(device, context, handle)?
+        };
+        let is = Pointer::ask(base)?;
+        let before = base.wrapping_sub(is.start);
+        if !is.is_of_device() || before >= is.size {
+            return Err(Error::invalid("a handle of device memory that is none"));
+        }
+        Ok((base, is.size - before))
+    }
+
+    fn close(&self, device: Device, handle: &Handle) {
+        if handle.process != this_process() {
+            if let Ok(opened) = self.opened(device) {
+                self.shared.close(device, opened.context, handle);
+            }
+        }
+    }
+
+    fn words(&self, len: u64) -> Result<u64> {
+        let _current = self.some_context()?;
+        let mut base = null_mut();
+        // SAFETY: a place for the answer.
+        check(unsafe { sys::cuMemHostAlloc(&mut base, len as usize, HOST_MAPPED) }, "memory for watches")?;
+        // SAFETY: just made, and so long.
+        unsafe { std::ptr::write_bytes(base.cast::<u8>(), 0, len as usize) };
+        Ok(base as u64)
+    }
+
+    fn free_words(&self, base: u64) {
+        let Ok(_current) = self.some_context() else { return };
+        // SAFETY: from `words`.
+        unsafe { sys::cuMemFreeHost(base as *mut c_void) };
+    }
+}

@@ -1,0 +1,211 @@
+//! Memory of devices: what it is, and what Weft needs of whoever drives it.
+//!
+//! Only a `Driver` touches device memory: `cuda`, loaded at run time, or `fake`,
+//! which tests choose with WEFT_DEVICES=fake. Bytes move by a `Copier`, in the order
+//! in which it was asked, behind the back of the thread that asks; what is done is
+//! learnt by asking again.
+
+use super::{cuda, fake, Range};
+use crate::status::{Error, Result, Status};
+use once_cell::sync::OnceCell;
+
+/// Chooses the driver, for tests.
+const CHOICE: &str = "WEFT_DEVICES";
+
+/// Which device, as its driver counts them.
+pub type Device = u32;
+
+/// Where a caller says that memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// Nowhere: it is found out.
+    Unsaid,
+    Host,
+    /// On a device, and on which, if that is said.
+    Device(Option<Device>),
+}
+
+/// What a driver knows of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    pub device: Device,
+    /// Other processes can open it.
+    pub shareable: bool,
+    /// Another number once it is freed, or something else is there.
+    pub identity: u64,
+}
+
+/// What another process opens a device's memory by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Handle {
+    /// Whose it is: a process that has it needs to open nothing.
+    pub process: u64,
+    pub device: Device,
+    /// Where the allocation is, there.
+    pub base: u64,
+    pub len: u64,
+    pub token: [u8; 64],
+}
+
+/// Copies of one device, one after the other.
+pub trait Copier: Send {
+    /// Adds a copy: `from` and `to` are host memory that was pinned, memory of this
+    /// device, or what was opened for it.
+    ///
+    /// # Safety
+    /// Both are valid for `len` bytes until it is done.
+    unsafe fn add(&mut self, from: u64, to: u64, len: u64);
+    /// Begins what was added; its ticket.
+    fn launch(&mut self) -> u64;
+    /// Whether everything up to a ticket is done, and visible to everybody.
+    fn is_done(&mut self, ticket: u64) -> Result<bool>;
+    /// Waits for all that was begun.
+    fn wait(&mut self);
+}
+
+pub trait Driver: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn devices(&self) -> u32;
+    /// Where a range is; `None`: in memory that the host reads and writes itself.
+    fn find(&self, range: &Range) -> Result<Option<Found>>;
+    /// The identity of what is at an address; `None`: nothing.
+    fn identity(&self, address: u64) -> Option<u64>;
+    fn copier(&self, device: Device) -> Result<Box<dyn Copier>>;
+    /// Makes host memory one that copies reach.
+    fn pin(&self, device: Device, base: u64, len: u64) -> Result<()>;
+    fn unpin(&self, device: Device, base: u64);
+    /// For other processes, what a range is in.
+    fn share(&self, device: Device, address: u64) -> Result<Handle>;
+    /// Where another process's memory is for a device of ours, and how long it is, whatever
+    /// the handle claims.
+    fn open(&self, device: Device, handle: &Handle) -> Result<(u64, u64)>;
+    fn close(&self, device: Device, handle: &Handle);
+    /// Memory of the host that devices write words to.
+    fn words(&self, len: u64) -> Result<u64>;
+    fn free_words(&self, base: u64);
+}
+
+static DRIVER: OnceCell<Result<&'static dyn Driver>> = OnceCell::new();
+
+/// The driver of this process. It is loaded if the program has loaded it, or if
+/// `needed`: who uses no device should not pay for one.
+fn find_driver(needed: bool) -> Option<&'static Result<&'static dyn Driver>> {
+    let chosen = || std::env::var(CHOICE).is_ok_and(|choice| choice.starts_with("fake"));
+    if DRIVER.get().is_none() && !needed && !chosen() && !cuda::is_loaded() {
+        return None;
+    }
+    Some(DRIVER.get_or_init(|| match chosen() {
+        true => Ok(fake::driver()),
+        false => cuda::driver(),
+    }))
+}
+
+/// The driver, if this process has one.
+pub fn present() -> Option<&'static dyn Driver> {
+    find_driver(false)?.as_ref().ok().copied()
+}
+
+/// The driver, which device memory was found by.
+pub fn driver() -> Result<&'static dyn Driver> {
+    find_driver(true).cloned().unwrap_or_else(|| Err(Error::closed()))
+}
+
+/// Where a memory is that is a device's.
+#[derive(Debug)]
+pub struct Place {
+    pub device: Device,
+    pub shareable: bool,
+    /// By range.
+    identities: Box<[u64]>,
+}
+
+impl Place {
+    /// Whether a range is still what was registered.
+    pub fn holds(&self, index: usize, range: &Range) -> bool {
+        let now = present().and_then(|driver| driver.identity(range.base));
+        now.is_some() && now == self.identities.get(index).copied()
+    }
+}
+
+/// Finds out where ranges are: `None` on the host.
+pub fn locate(ranges: &[Range], claim: Claim) -> Result<Option<Place>> {
+    let driver = match claim {
+        Claim::Host => return Ok(None),
+        Claim::Unsaid => match present() {
+            Some(driver) => driver,
+            None => return Ok(None),
+        },
+        Claim::Device(_) => driver()?,
+    };
+    if let Claim::Device(Some(device)) = claim {
+        check_device(driver, device)?;
+    }
+    let mut all = Vec::with_capacity(ranges.len());
+    for (index, range) in ranges.iter().enumerate() {
+        all.push(driver.find(range).map_err(|error| error.of_range(index, range))?);
+    }
+    one_place(ranges, &all, claim)
+}
+
+fn check_device(driver: &dyn Driver, device: Device) -> Result<()> {
+    let count = driver.devices();
+    if device >= count {
+        return Err(Error::invalid(format!(
+            "device is {device}, but this process sees {count} {} devices, counted from 0",
+            driver.name()
+        )));
+    }
+    Ok(())
+}
+
+/// All ranges of a memory are at one place, and where the caller says.
+fn one_place(ranges: &[Range], all: &[Option<Found>], claim: Claim) -> Result<Option<Place>> {
+    let text = |found: &Option<Found>| match found {
+        None => "host memory".to_owned(),
+        Some(found) => format!("on device {}", found.device),
+    };
+    let device = |found: &Option<Found>| found.map(|found| found.device);
+    let first = all.first().copied().flatten();
+    if let Some(index) = all.iter().position(|found| device(found) != device(&first)) {
+        return Err(Error::invalid(format!(
+            "range {index} is {}, range 0 is {}: register them apart",
+            text(&all[index]),
+            text(&first)
+        )));
+    }
+    let Some(first) = first else {
+        return match claim {
+            Claim::Device(_) => Err(Error::invalid(format!(
+                "range 0 at {:#x} is host memory, not a device's: register it with kind WEFT_MEMORY_HOST or \
+                 WEFT_MEMORY_ANY",
+                ranges.first().map_or(0, |range| range.base)
+            ))),
+            _ => Ok(None),
+        };
+    };
+    if let Claim::Device(Some(device)) = claim {
+        if device != first.device {
+            return Err(Error::invalid(format!(
+                "device is {device}, but range 0 is on device {}",
+                first.device
+            )));
+        }
+    }
+    Ok(Some(Place {
+        device: first.device,
+        shareable: all.iter().flatten().all(|found| found.shareable),
+        identities: all.iter().flatten().map(|found| found.identity).collect(),
+    }))
+}
+
+impl Error {
+    fn of_range(self, index: usize, range: &Range) -> Error {
+        let text = format!("range {index} ({} bytes at {:#x}): {}", range.len, range.base, self.message);
+        Error { message: text.into(), ..self }
+    }
+}
+
+/// What a driver does not do.
+pub(super) fn unsupported(text: impl Into<String>) -> Error {
+    Error::new(Status::Unsupported, text.into())
+}

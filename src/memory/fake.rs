@@ -1,0 +1,182 @@
+//! Devices that are none, for tests: two of them, with memory that their tests map
+//! without any right to it (PROT_NONE, private and anonymous), so that whoever touches
+//! it other than through here is caught. Copies are late on purpose: a use of bytes
+//! before they were copied is seen.
+//!
+//! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
+//! ":fail=N" (the Nth launch fails), ":private" (memory that no process can open).
+
+use super::device::{unsupported, Copier, Device, Driver, Found, Handle};
+use super::Range;
+use crate::status::{Error, Result, Status};
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Where the devices' memory lies: 64 GiB for each.
+const BASE: u64 = 0x2a00_0000_0000;
+const EACH: u64 = 64 << 30;
+const DEVICES: u32 = 2;
+
+struct Fake {
+    late: Duration,
+    fail: u64,
+    private: bool,
+    launches: AtomicU64,
+}
+
+pub fn driver() -> &'static dyn Driver {
+    let choice = std::env::var("WEFT_DEVICES").unwrap_or_default();
+    let option = |name: &str| choice.split(':').find_map(|part| part.strip_prefix(name)?.parse().ok());
+    Box::leak(Box::new(Fake {
+        late: Duration::from_micros(option("late=").unwrap_or(20)),
+        fail: option("fail=").unwrap_or(0),
+        private: choice.split(':').any(|part| part == "private"),
+        launches: AtomicU64::new(0),
+    }))
+}
+
+fn device_of(address: u64) -> Option<Device> {
+    let device = address.checked_sub(BASE)? / EACH;
+    (device < DEVICES.into()).then_some(device as Device)
+}
+
+/// This process's memory, whatever its rights.
+fn open_memory() -> Result<File> {
+    let opened = OpenOptions::new().read(true).write(true).open("/proc/self/mem");
+    opened.map_err(|error| unsupported(format!("/proc/self/mem: {error}")))
+}
+
+fn is_there(address: u64) -> bool {
+    open_memory().is_ok_and(|memory| memory.read_exact_at(&mut [0], address).is_ok())
+}
+
+impl Driver for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn devices(&self) -> u32 {
+        DEVICES
+    }
+
+    fn find(&self, range: &Range) -> Result<Option<Found>> {
+        let Some(device) = device_of(range.base) else { return Ok(None) };
+        if !is_there(range.base) || !is_there(range.base + range.len - 1) {
+            return Err(Error::invalid(format!("not all memory of device {device}: freed, or too long")));
+        }
+        Ok(Some(Found { device, shareable: !self.private, identity: 1 }))
+    }
+
+    fn identity(&self, address: u64) -> Option<u64> {
+        is_there(address).then_some(1)
+    }
+
+    fn copier(&self, _device: Device) -> Result<Box<dyn Copier>> {
+        let queue = VecDeque::new();
+        let (late, fail) = (self.late, self.fail);
+        let failed = false;
+        let launches = &raw const self.launches;
+        // SAFETY: the driver is leaked.
+        let launches = unsafe { &*launches };
+        Ok(Box::new(Late {
+            memory: open_memory()?,
+            queue,
+            added: Vec::new(),
+            next: 0,
+            late,
+            fail,
+            launches,
+            failed,
+        }))
+    }
+
+    fn pin(&self, _device: Device, _base: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn unpin(&self, _device: Device, _base: u64) {}
+
+    fn share(&self, device: Device, _address: u64) -> Result<Handle> {
+        let base = BASE + EACH * u64::from(device);
+        Ok(Handle { process: super::cuda::this_process(), device, base, len: EACH, token: [0; 64] })
+    }
+
+    fn open(&self, _device: Device, handle: &Handle) -> Result<(u64, u64)> {
+        match handle.process == super::cuda::this_process() {
+            true => Ok((handle.base, EACH)),
+            false => Err(unsupported("another process's memory of a fake device")),
+        }
+    }
+
+    fn close(&self, _device: Device, _handle: &Handle) {}
+
+    fn words(&self, len: u64) -> Result<u64> {
+        Ok(Box::leak(vec![0u64; len as usize / 8].into_boxed_slice()).as_ptr() as u64)
+    }
+
+    fn free_words(&self, _base: u64) {} // Tests end soon.
+}
+
+/// From, to, bytes.
+type Piece = (u64, u64, u64);
+
+/// A copier whose copies are done when they were asked after often enough.
+struct Late {
+    memory: File,
+    added: Vec<Piece>,
+    /// Begun: the copies, and when they are done.
+    queue: VecDeque<(Vec<Piece>, Instant)>,
+    /// Tickets so far.
+    next: u64,
+    late: Duration,
+    fail: u64,
+    launches: &'static AtomicU64,
+    failed: bool,
+}
+
+impl Late {
+    fn copy(&mut self) {
+        let Some((copies, _)) = self.queue.pop_front() else { return };
+        for (from, to, len) in copies {
+            let mut bytes = vec![0; len as usize];
+            let read = self.memory.read_exact_at(&mut bytes, from);
+            self.failed |= read.and_then(|()| self.memory.write_all_at(&bytes, to)).is_err();
+        }
+    }
+}
+
+impl Copier for Late {
+    unsafe fn add(&mut self, from: u64, to: u64, len: u64) {
+        self.added.push((from, to, len));
+    }
+
+    fn launch(&mut self) -> u64 {
+        self.failed |= self.launches.fetch_add(1, Ordering::Relaxed) + 1 == self.fail;
+        let due = Instant::now() + self.late;
+        self.queue.push_back((std::mem::take(&mut self.added), due));
+        self.next += 1;
+        self.next
+    }
+
+    fn is_done(&mut self, ticket: u64) -> Result<bool> {
+        while self.next - (self.queue.len() as u64) < ticket {
+            if self.queue.front().is_some_and(|(_, due)| Instant::now() < *due) {
+                return Ok(false);
+            }
+            self.copy();
+        }
+        if self.failed {
+            return Err(Error::new(Status::Internal, "a copy of the fake device failed"));
+        }
+        Ok(true)
+    }
+
+    fn wait(&mut self) {
+        while !self.queue.is_empty() {
+            self.copy();
+        }
+    }
+}

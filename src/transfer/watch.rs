@@ -1,0 +1,85 @@
+//! Words that devices and Weft write for each other: a transfer starts when a word has
+//! reached a value, which a stream wrote; a stream goes on when it has, which a
+//! transfer's end wrote.
+
+use crate::memory::device::{present, Driver};
+use crate::status::Result;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// Bytes of a watch: words of two are on no common cache line.
+const LEN: u64 = 128;
+
+/// A word in memory of the host that devices reach, too.
+pub struct Watch {
+    base: u64,
+    /// Who made the memory; none: the allocator.
+    driver: Option<&'static dyn Driver>,
+}
+
+impl Watch {
+    pub fn new() -> Result<Watch> {
+        let driver = present();
+        let base = match driver {
+            Some(driver) => driver.words(LEN)?,
+            None => Box::into_raw(Box::new([0u64; LEN as usize / 8])) as u64,
+        };
+        Ok(Watch { base, driver })
+    }
+
+    pub fn address(&self) -> u64 {
+        self.base
+    }
+
+    #[inline]
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: aligned, valid as long as the watch, and written by atomics or devices.
+        unsafe { AtomicU64::from_ptr(self.base as *mut u64) }
+    }
+
+    /// Whether the word has reached a value; it may run over, as CUDA's waits have it.
+    #[inline]
+    pub fn has_reached(&self, value: u64) -> bool {
+        self.word().load(Ordering::Acquire).wrapping_sub(value) as i64 >= 0
+    }
+
+    /// What was written before is seen by who sees the value.
+    pub fn set(&self, value: u64) {
+        self.word().store(value, Ordering::Release);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        match self.driver {
+            Some(driver) => driver.free_words(self.base),
+            // SAFETY: as it was made.
+            None => drop(unsafe { Box::from_raw(self.base as *mut [u64; LEN as usize / 8]) }),
+        }
+    }
+}
+
+/// A watch and a value of it.
+pub type Mark = (Arc<Watch>, u64);
+
+/// The marks of a transfer: that it waits for, and that it sets when it ends.
+#[derive(Clone, Default)]
+pub struct Marks {
+    pub start: Option<Mark>,
+    pub done: Option<Mark>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_reaches_values_and_runs_over() {
+        let watch = Watch::new().unwrap();
+        assert!(watch.has_reached(0) && !watch.has_reached(1));
+        watch.set(5);
+        assert!(watch.has_reached(5) && watch.has_reached(u64::MAX) && !watch.has_reached(6));
+        watch.set(u64::MAX);
+        assert!(watch.has_reached(u64::MAX) && !watch.has_reached(3));
+    }
+}

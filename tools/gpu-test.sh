@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Makes target/gpu-test: all that a machine with GPUs needs to test and measure GPU memory, without Rust.
+#     tools/gpu-test.sh LIBRARY_FOLDER [LIBFABRIC_FOLDER]
+# LIBFABRIC_FOLDER holds a libfabric.so.1 to measure with (one with CUDA, say); otherwise the bundle takes
+# this machine's along, for where there is none.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+library=$(realpath "${1:?where is libweft.so?}")
+theirs=${2:-${LIBFABRIC:-}}
+to=target/gpu-test
+rm -rf "$to"
+mkdir -p "$to/lib" "$to/fabric" "$to/tests"
+strip -g -o "$to/lib/libweft.so.0" "$library/libweft.so"
+ln -s libweft.so.0 "$to/lib/libweft.so"
+
+flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude "-Wl,-rpath,\$ORIGIN/../lib" -Wl,--allow-shlib-undefined)
+for program in device gpu_figures; do
+    cc "${flags[@]}" "ffi-tests/$program.c" ffi-tests/harness.c -o "$to/tests/$program" "$to/lib/libweft.so.0" -lpthread -ldl
+done
+# It is linked with CUDA's driver, which is not here: with something that has its functions' names.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cc "${flags[@]}" -c examples-c/gpu_pages.c -o "$scratch/gpu_pages.o"
+nm -u "$scratch/gpu_pages.o" | sed -n 's/.* \(cu[A-Z][A-Za-z0-9_]*\)$/void \1(void) {}/p' >"$scratch/cuda.c"
+cc -shared -fPIC -Wl,-soname,libcuda.so.1 "$scratch/cuda.c" -o "$scratch/libcuda.so.1"
+cc "${flags[@]}" "$scratch/gpu_pages.o" -o "$to/tests/gpu_pages" "$to/lib/libweft.so.0" "$scratch/libcuda.so.1"
+cp examples-python/gpu_pages.py "$to/tests/"
+
+# libfabric and what it needs, beside the C library.
+fabric=$(if [ -n "$theirs" ]; then ls "$theirs/libfabric.so.1"; else ldconfig -p | sed -n 's/.*libfabric\.so\.1 .*=> //p' | head -n 1; fi)
+if [ -n "$fabric" ]; then
+    cp -L "$fabric" "$to/fabric/"
+    ldd "$fabric" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' |
+        { grep -vE '/(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*)\.so' || true; } | xargs -r cp -L -t "$to/fabric/"
+fi
+[ -z "$theirs" ] || touch "$to/fabric/preferred"
+
+cp tools/gpu-run.sh "$to/run.sh"
+du -sh "$to" | cut -f 1 | sed 's|$| in target/gpu-test|'
+cat <<'END'
+Carry the folder to a machine with GPUs and run there:
+    ./run.sh              tests, then figures
+    ./run.sh tests        tests alone
+    ./run.sh figures      figures alone; they are left in gpu-figures.json
+END
