@@ -56,9 +56,9 @@ lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMM
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
 
-dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust
+dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust (GLIBC=2.28: for old ones)
 	@tools/need.sh dist
-	@tools/dist.sh $(TARGET)/dist
+	@tools/dist.sh $(TARGET)/dist $(GLIBC)
 
 header: ## Makes include/weft.h again from src/capi
 	@tools/header.sh write

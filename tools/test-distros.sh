@@ -8,6 +8,7 @@
 # chrooted to, so they need root. What is mounted there is seen by nobody else, and ends with the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin # where chroot and debootstrap live; not in everybody's PATH
 root=$PWD
 library=$(realpath "${1:?where is libweft.so?}")
 shift
@@ -70,7 +71,9 @@ tests() { # fabrics, programs, folder or ""
 on() { # system
     case $1 in
         here) tests "tcp shm host" "$programs" "" ;;
-        debian13) make_debian13 "$out/debian13" && libfabric_of "$out/debian13" && tests "tcp shm host" "$programs" "$out/debian13" ;;
+        debian13)
+            make_debian13 "$out/debian13" && libfabric_of "$out/debian13" &&
+                tests "tcp shm host" "$programs" "$out/debian13" ;;
         none) make_none "$out/none" && tests "host" "$programs_without" "$out/none" ;;
         *) echo "no such system: $1"; return 2 ;;
     esac
