@@ -2,7 +2,7 @@
 //! Some of it is what the last `make test` and `make test-distros` found.
 
 use super::{figure, Bench, Figure};
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -117,9 +117,8 @@ fn cpp_extra(_: &mut Bench) -> Result<f64> {
 
 /// What a test left in the folder `target`.
 fn left(by: &str, file: &str) -> Result<String> {
-    let path = root().join("target").join(file);
-    fs::read_to_string(&path)
-        .with_context(|| format!("{} is not there: it is left by `{by}`", path.display()))
+    let text = fs::read_to_string(root().join("target").join(file));
+    text.map_err(|_| anyhow!("there is no target/{file}: `{by}` leaves it"))
 }
 
 /// How many of the tests passed when they were run last.
