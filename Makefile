@@ -20,7 +20,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test test-aarch64 gpu-test figures fuzz sanitize miri lab chaos dist header abi check lib examples clean
+.PHONY: help demo test test-distros test-aarch64 gpu-test figures fuzz sanitize miri lab chaos dist header abi check check-msrv lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,10 @@ test: ## Runs every test; ends with how many passed and failed
 	@tools/need.sh test
 	@$(MAKE) --no-print-directory examples
 	@tools/test.sh $(TARGET)/release $(EXAMPLES)/random_fill
+
+test-distros: ## The same build on this system, on Debian 13 and without libfabric (root; debootstrap); SYSTEMS="none" for a part
+	@$(MAKE) --no-print-directory lib
+	@tools/test-distros.sh $(TARGET)/release $(SYSTEMS)
 
 test-aarch64: ## Builds it for 64-bit Arm, and runs a part of the tests under qemu-user
 	@tools/test-aarch64.sh
@@ -65,9 +69,9 @@ gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and sa
 	@$(MAKE) --no-print-directory lib
 	@tools/gpu-test.sh $(TARGET)/release
 
-dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust
+dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust (GLIBC=2.28: for old ones)
 	@tools/need.sh dist
-	@tools/dist.sh $(TARGET)/dist
+	@tools/dist.sh $(TARGET)/dist $(GLIBC)
 
 chaos: ## Three hosts (root), and everything that can fail does: make chaos MINUTES=10 SEED=1; a ledger at the end
 	@tools/need.sh chaos
@@ -86,6 +90,9 @@ check: ## Formatting, lints, and that the header is the one that src/capi makes
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	@tools/header.sh check
+
+check-msrv: ## That the oldest Rust that Cargo.toml names compiles it, if rustup has that one
+	@tools/check-msrv.sh
 
 lib: ## Builds target/release/libweft.so
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft

@@ -535,25 +535,39 @@ static void many_between_processes(void)
     run_pair(begins_and_writes, begins_and_is_written);
 }
 
+static void shm_is_refused(void)
+{
+    devices_begin("");
+    weft_endpoint *endpoint = open_endpoint();
+    weft_memory_range range = {device_alloc(0, 8192), 8192};
+    weft_memory *memory;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_memory_register(endpoint, &range, 1, NULL, &memory));
+    CHECK_OK(weft_endpoint_close(endpoint));
+    device_free(range.address, range.len);
+}
+
+#define MOVES "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         {"what_is_registered_is_checked", "tcp,host", what_is_registered_is_checked},
-        {"host_to_device", "any", host_to_device},
-        {"device_to_host", "any", device_to_host},
-        {"device_to_device", "any", device_to_device},
+        {"shm_is_refused", "shm", shm_is_refused},
+        {"host_to_device", MOVES, host_to_device},
+        {"device_to_host", MOVES, device_to_host},
+        {"device_to_device", MOVES, device_to_device},
         {"within_a_device", "tcp,host", within_a_device},
         {"what_nobody_can_open", "host", what_nobody_can_open},
         {"copies_that_take_long", "tcp,host", copies_that_take_long},
-        {"counters_and_notifications", "any", counters_and_notifications},
-        {"lists_of_both_kinds", "any", lists_of_both_kinds},
-        {"watches", "any", watches},
+        {"counters_and_notifications", MOVES, counters_and_notifications},
+        {"lists_of_both_kinds", MOVES, lists_of_both_kinds},
+        {"watches", MOVES, watches},
         {"atomics_are_refused", "tcp", atomics_are_refused},
         {"memory_that_was_freed", "tcp,host", memory_that_was_freed},
-        {"a_copy_that_fails", "any", a_copy_that_fails},
+        {"a_copy_that_fails", MOVES, a_copy_that_fails},
         {"deadlines_and_slow_copies", "tcp,host", deadlines_and_slow_copies},
         {"deregistered_under_way", "tcp,host", deregistered_under_way},
-        {"many_between_processes", "any", many_between_processes},
+        {"many_between_processes", MOVES, many_between_processes},
         {0},
     };
     return run_tests(argc, argv, tests);

@@ -1394,12 +1394,23 @@ static void ten_million_pages(void)
     duo_close(&duo);
 }
 
+static void topology_buffers(void)
+{
+    char text[1] = {'x'};
+    size_t len = 0;
+    REFUSED(WEFT_ERR_INVALID, weft_topology(NULL, 0, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_topology(NULL, 1, &len));
+    REFUSED(WEFT_ERR_TOO_SMALL, weft_topology(text, sizeof text, &len));
+    CHECK(len > sizeof text && text[0] == 'x');
+}
+
 static const struct test tests[] = {
     {"statuses_have_names", "once", statuses_have_names},
     {"unknown_statuses_are_answered", "once", unknown_statuses_are_answered},
     {"counts_are_no_errors", "once", counts_are_no_errors},
     {"version_is_that_of_the_header", "once", version_is_that_of_the_header},
     {"last_error_is_of_this_thread", "once", last_error_is_of_this_thread},
+    {"topology_buffers", "once", topology_buffers},
     {"open_refuses_null", "once", open_refuses_null},
     {"config_sizes", "once", config_sizes},
     {"structs_at_the_end_of_a_page", "once", structs_at_the_end_of_a_page},

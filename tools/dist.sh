@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A tarball for machines without Rust: headers, library, CMake package, pkg-config file, licences. It can be unpacked
 # anywhere.
-#     tools/dist.sh FOLDER          writes FOLDER/weft-VERSION-MACHINE-linux.tar.xz, and says so
+#     tools/dist.sh FOLDER [GLIBC]  writes FOLDER/weft-VERSION-MACHINE-linux.tar.xz, and says so
+# GLIBC: the oldest glibc that it is to run with, as 2.28, by cargo-zigbuild; without, that of this machine or a newer one.
 # WEFT_CMAKE_FLAGS: further flags for cmake, as --toolchain FILE for another machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,8 +11,30 @@ into=$(realpath "$1")
 cargo=$(command -v "${CARGO:-cargo}")
 PATH=$(dirname "$cargo"):$PATH # where rustc is, too
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+glibc=${2:-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+
+# A cargo that links with the symbols of an old glibc.
+if [ -n "$glibc" ]; then
+    "$cargo" zigbuild --help >/dev/null 2>&1 || { echo "cargo-zigbuild is missing: pip install cargo-zigbuild" >&2; exit 1; }
+    cat >"$scratch/cargo" <<SCRIPT
+#!/usr/bin/env bash
+unset \${!CARGO_TARGET_@} # the linker that CMake found
+words=()
+for word in "\$@"; do
+    case \$word in
+        build) words+=(zigbuild) ;;
+        *-unknown-linux-gnu) words+=("\$word.$glibc") ;;
+        *) words+=("\$word") ;;
+    esac
+done
+exec "$cargo" "\${words[@]}"
+SCRIPT
+    chmod +x "$scratch/cargo"
+    cargo=$scratch/cargo
+    WEFT_CMAKE_FLAGS="${WEFT_CMAKE_FLAGS:-} -DWEFT_RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')"
+fi
 
 # shellcheck disable=SC2086 # flags are words
 cmake -S . -B "$scratch/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_LIBDIR=lib -DWEFT_INSTALL=ON \
@@ -26,6 +49,8 @@ name=weft-$(asked CMAKE_PROJECT_VERSION)-${machine:-$(uname -m)}-linux
 cmake --install "$scratch/build" --prefix "$scratch/$name" >"$scratch/log"
 strip=$(asked CMAKE_STRIP)
 "${strip:-strip}" --strip-unneeded "$scratch/$name"/lib/libweft.so.*.*
+
+[ -z "$glibc" ] || tools/glibc.sh "$scratch/$name/lib/libweft.so" "$glibc" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
 
 licences=$scratch/$name/share/doc/weft
 python3 tools/licences.py ${rust_target:+--target "$rust_target"} >"$licences/THIRD_PARTY"

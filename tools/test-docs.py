@@ -10,7 +10,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SKIPPED = {"target", "vendor", "corpus"}
 # What documents name and other branches bring: goes when it is there.
-COMING = {"make test-distros"}
+COMING: set[str] = set()
 MADE_UP = {"weft_peer_ping", "ffi-tests/abi/libweft-0.1.so"}
 
 # The C of getting-started.md is the body of a function that has these.

@@ -7,6 +7,7 @@ library=$(realpath "${1:?where is libweft.so?}")
 fill=$(realpath "${2:?where is random_fill?}")
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+rm -f target/test_seconds # of the last whole run
 passed=0 failed=0 skipped=0 summary=() failures=()
 
 # The lines that name what failed: ours and cargo's.
@@ -49,4 +50,5 @@ printf '\n'
 printf '%s\n' "${summary[@]}"
 [ "${#failures[@]}" = 0 ] || printf '%s\n' '' "${failures[@]}"
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+mkdir -p target && echo $SECONDS >target/test_seconds
 [ "$failed" = 0 ]

@@ -170,7 +170,7 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// to seconds for many gigabytes: register before traffic. Errors:
 /// `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
 /// not use so, or not where `kind` and `device` say), `WEFT_ERR_UNSUPPORTED`
-/// (no CUDA driver, or memory of another context), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+/// (no CUDA driver, memory of another context, or rails of libfabric's shm alone), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
 /// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
 /// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
 ///

@@ -481,6 +481,14 @@ impl Endpoint {
                 Err(error) => failed = Some(error),
             }
         }
+        if place.is_some() && by_rail.iter().all(|registered| registered.is_empty()) {
+            failed.get_or_insert_with(|| {
+                Error::new(
+                    Status::Unsupported,
+                    "no rail moves device memory: libfabric's shm has no room for what tells of its bundles",
+                )
+            });
+        }
         let (id, secret) = (core.random.u64()?, core.random.u64()?);
         let virtual_addresses: Vec<bool> = core.rails.iter().map(|rail| rail.virtual_addresses).collect();
         let encode = |memory: &Memory| descriptor::encode(memory, core.incarnation, &virtual_addresses);

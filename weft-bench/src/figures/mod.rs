@@ -7,6 +7,7 @@ mod failures;
 mod host;
 mod lab;
 mod latency;
+mod package;
 mod raw;
 mod sim;
 
@@ -45,8 +46,17 @@ macro_rules! figure {
 }
 use figure;
 
-const FAMILIES: &[&[Figure]] =
-    &[raw::ALL, host::ALL, latency::ALL, calls::ALL, lab::ALL, failures::ALL, chaos::ALL, sim::ALL];
+const FAMILIES: &[&[Figure]] = &[
+    raw::ALL,
+    host::ALL,
+    latency::ALL,
+    calls::ALL,
+    lab::ALL,
+    failures::ALL,
+    chaos::ALL,
+    sim::ALL,
+    package::ALL,
+];
 
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()

@@ -1,0 +1,64 @@
+/* A machine that has no libfabric: what says so, and what works without it. Skipped where there is one. */
+#include "harness.h"
+
+#include <dlfcn.h>
+
+static void needs_its_absence(void)
+{
+    if (dlopen("libfabric.so.1", RTLD_LAZY) || access("/opt/amazon/efa", F_OK) == 0)
+        skip("there is a libfabric here");
+}
+
+/* What is asked for by name is not replaced, and the message says what to install. */
+static void it_is_asked_for(void)
+{
+    const char *fabrics[] = {"tcp", "shm", "efa", "verbs"};
+    needs_its_absence();
+    for (size_t i = 0; i < COUNT(fabrics); i++) {
+        weft_endpoint *endpoint = NULL;
+        weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+        config.fabric = fabrics[i];
+        REFUSED(WEFT_ERR_NO_LIBFABRIC, weft_endpoint_open(&config, &endpoint));
+        CHECK(endpoint == NULL);
+        if (!strstr(weft_last_error(), "libfabric.so.1 was not found: install libfabric1"))
+            FAIL("fabric %s: the message does not say what to install", fabrics[i]);
+    }
+}
+
+static void the_host_is_reached_without_it(void)
+{
+    needs_its_absence();
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT; /* nothing is asked for */
+    struct duo duo = duo_open_with(MIB, &config);
+    weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail));
+    CHECK(strcmp(rail.fabric, "host") == 0);
+    fill_random(duo.a_bytes, MIB, 5);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    CHECK_EQ(differs_random(duo.b_bytes, MIB, 5), -1);
+    duo_close(&duo);
+}
+
+/* What is seen of the machine is told all the same. */
+static void the_machine_is_described(void)
+{
+    static char text[1 << 20];
+    size_t len = 0;
+    needs_its_absence();
+    CHECK_OK(weft_topology(text, sizeof text - 1, &len));
+    text[len] = 0;
+    CHECK(strstr(text, "\"sysfs\"") != NULL); /* where its rails are from */
+}
+
+static const struct test tests[] = {
+    {"it_is_asked_for", "once", it_is_asked_for},
+    {"the_host_is_reached_without_it", "once", the_host_is_reached_without_it},
+    {"the_machine_is_described", "once", the_machine_is_described},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

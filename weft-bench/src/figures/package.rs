@@ -1,0 +1,151 @@
+//! What somebody takes home: the library's file, and how much of it is tested.
+//! Some of it is what the last `make test` and `make test-distros` found.
+
+use super::{figure, Bench, Figure};
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const WAYS: [&str; 6] = [
+    "add_subdirectory",
+    "fetch_content_debug",
+    "find_package",
+    "moved_prefix",
+    "pkg_config",
+    "dist_without_rust",
+];
+const SYSTEMS: [&str; 3] = ["here", "debian13", "none"];
+
+pub const ALL: &[Figure] = &[
+    figure!(
+        "exported_not_weft",
+        "symbols that libweft.so exports beside those of weft.h",
+        "0",
+        "0",
+        exported_not_weft
+    ),
+    figure!(
+        "glibc_newest",
+        "the newest version of glibc that libweft.so needs",
+        "at most 2.34",
+        "2.28",
+        glibc_newest
+    ),
+    figure!("so_size_mb", "MB of libweft.so, without what only debuggers read", "", "", so_size),
+    figure!(
+        "cmake_ways_passed",
+        "ways to get Weft by CMake, pkg-config or tarball that passed in the last make test, of 6",
+        "6",
+        "6",
+        |bench| passed(bench, "make test", "ffi-tests/package", &WAYS)
+    ),
+    figure!(
+        "distros_passed",
+        "systems on which the same build passed in the last make test-distros: Debian 12, Debian 13, one without \
+         libfabric",
+        "3",
+        "3",
+        |bench| passed(bench, "make test-distros", "distros", &SYSTEMS)
+    ),
+    figure!(
+        "cpp_extra_instructions_per_call",
+        "instructions of a call of weft.hpp beyond those of the same call in C, as compiled",
+        "",
+        "0",
+        cpp_extra
+    ),
+    figure!(
+        "header_functions_untested",
+        "functions of weft.h that the C and C++ tests of the last make test did not call both with success and in vain",
+        "0",
+        "0",
+        untested
+    ),
+    figure!("test_minutes", "minutes of the last whole make test", "under 25", "", test_minutes),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn library() -> Result<PathBuf> {
+    let library = std::env::current_exe()?.with_file_name("libweft.so");
+    ensure!(library.exists(), "there is no {}: build it by `make lib`", library.display());
+    Ok(library)
+}
+
+/// What a program prints.
+fn said_by(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("starting {name}"))?;
+    ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn exported_not_weft(_: &mut Bench) -> Result<f64> {
+    let symbols = said_by(Command::new("nm").args(["-D", "--defined-only"]).arg(library()?))?;
+    let names = symbols.lines().filter_map(|line| line.split_whitespace().last());
+    Ok(names.filter(|name| !name.starts_with("weft_")).count() as f64)
+}
+
+fn glibc_newest(_: &mut Bench) -> Result<f64> {
+    let version = said_by(Command::new(root().join("tools/glibc.sh")).arg(library()?))?;
+    version.trim().parse().context("what tools/glibc.sh said")
+}
+
+fn so_size(bench: &mut Bench) -> Result<f64> {
+    let library = library()?;
+    let stripped = library.with_extension("so.stripped");
+    said_by(Command::new("strip").arg("--strip-unneeded").arg("-o").arg(&stripped).arg(&library))?;
+    let mb = |path: &Path| Ok::<f64, anyhow::Error>(fs::metadata(path)?.len() as f64 / 1e6);
+    bench.notes.push(format!("so_size_mb: {:.1} MB with debug information", mb(&library)?));
+    let size = mb(&stripped);
+    fs::remove_file(&stripped)?;
+    size
+}
+
+fn cpp_extra(_: &mut Bench) -> Result<f64> {
+    const NAME: &str = "cpp_extra_instructions_per_call ";
+    let said = said_by(&mut Command::new(root().join("ffi-tests/cost/compare")))?;
+    let mean = said
+        .lines()
+        .find_map(|line| line.strip_prefix(NAME))
+        .context("ffi-tests/cost/compare says no mean")?;
+    mean.trim().parse().context("the mean of ffi-tests/cost/compare")
+}
+
+/// What a test left in the folder `target`.
+fn left(by: &str, file: &str) -> Result<String> {
+    let text = fs::read_to_string(root().join("target").join(file));
+    text.map_err(|_| anyhow!("there is no target/{file}: `{by}` leaves it"))
+}
+
+/// How many of the tests passed when they were run last.
+fn passed(bench: &mut Bench, by: &str, folder: &str, names: &[&str]) -> Result<f64> {
+    let results: Vec<_> =
+        names.iter().map(|name| (name, left(by, &format!("{folder}/{name}.result")))).collect();
+    if results.iter().all(|(_, result)| result.is_err()) {
+        bail!("there are no results of `{by}`");
+    }
+    let good = |result: &Result<String>| matches!(result, Ok(text) if text.trim() == "passed");
+    let others: Vec<&str> =
+        results.iter().filter(|(_, result)| !good(result)).map(|(name, _)| **name).collect();
+    if !others.is_empty() {
+        bench.notes.push(format!("{by}, not passed: {}", others.join(", ")));
+    }
+    Ok((names.len() - others.len()) as f64)
+}
+
+fn untested(bench: &mut Bench) -> Result<f64> {
+    let functions = left("make test", "ffi-tests/untested")?;
+    for function in functions.lines() {
+        bench.notes.push(format!("header_functions_untested: {function}"));
+    }
+    Ok(functions.lines().count() as f64)
+}
+
+fn test_minutes(_: &mut Bench) -> Result<f64> {
+    let seconds: f64 = left("make test", "test_seconds")?.trim().parse().context("target/test_seconds")?;
+    Ok(seconds / 60.0)
+}
