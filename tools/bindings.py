@@ -38,7 +38,8 @@ PLAIN = {"int32_t": "c_int32", "uint32_t": "c_uint32", "uint64_t": "c_uint64", "
 class Header:
     def __init__(self, text):
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
-        self.constants = dict(re.findall(r"^#define WEFT_(\w+) (-?\d+)$", text, re.M))
+        numbers = text.replace(" UINT64_MAX\n", f" {2**64 - 1}\n")
+        self.constants = dict(re.findall(r"^#define WEFT_(\w+) (-?\d+)$", numbers, re.M))
         text = re.sub(r"^#.*$", "", text, flags=re.M)
         text = re.sub(r"\b(WEFT_API|WEFT_MUST_USE)\b", "", text).partition('extern "C" {')[2].rpartition("}")[0]
         self.types, self.callbacks, self.structs, self.functions = dict(PLAIN), {}, {}, {}

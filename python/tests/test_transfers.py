@@ -1,6 +1,7 @@
 """Every kind of operation, its result and its bytes."""
 
 import array
+import math
 import unittest
 
 import weft
@@ -43,6 +44,15 @@ class Ranges(Pair):
         local, remote = self.memories(bytes(PAGE), bytearray(PAGE))
         with self.assertRaises(BufferError):
             self.here.read(local, remote)
+
+
+class Configs(unittest.TestCase):
+    def test_liveness_is_checked(self) -> None:
+        open_endpoint(liveness=math.inf).close()
+        open_endpoint(liveness=5).close()
+        with self.assertRaises(weft.UsageError) as caught:
+            open_endpoint(liveness=0.5)
+        self.assertIn("liveness_ns", caught.exception.message)
 
 
 class Pages(Pair):

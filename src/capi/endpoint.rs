@@ -353,7 +353,8 @@ pub unsafe extern "C" fn weft_rail_info(
 /// `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
 ///
 /// Any thread, also while others poll, submit and wait: those submissions get
-/// `WEFT_ERR_CLOSED`. Blocks for the drain time and some milliseconds. Calling
+/// `WEFT_ERR_CLOSED`. Blocks for the drain time and some milliseconds; for up to 1.2 s
+/// more while a peer does not answer (stopped, or cut off). Calling
 /// it again is harmless. Errors: `WEFT_ERR_TIMED_OUT` (a provider does not
 /// return: the endpoint and the memory must be kept), `WEFT_ERR_HANDLE`.
 /// Since 0.1.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import json
+import math
 import warnings
 import weakref
 from collections import deque
@@ -72,6 +73,7 @@ class Endpoint(Transfers):
     rails: which NICs, as "eth*,!eth3"; None: those near what this process may use.
     timeout, connect_timeout: seconds, of operations that name none.
     secret: 16 to 1,024 bytes that all endpoints have which may talk to each other.
+    liveness: seconds, 1 to 86,400, of silence after which a peer is lost; math.inf: never for that.
 
     Its methods may be called from any thread, but `await` only in one event loop at a time.
     Use it as a context manager (`with` or `async with`), or `close` it.
@@ -87,7 +89,7 @@ class Endpoint(Transfers):
                  max_transfers: int = 0, queue_depth: int = 0, max_peers: int = 0, idle: Idle = Idle.ADAPTIVE,
                  timeout: Optional[float] = None, connect_timeout: Optional[float] = None,
                  message_bytes: int = 0, packing: Packing = Packing.AUTO, max_counters: int = 0,
-                 secret: Optional[bytes] = None) -> None:
+                 secret: Optional[bytes] = None, liveness: Optional[float] = None) -> None:
         self.handle = 0
         hidden = ctypes.create_string_buffer(secret, len(secret)) if secret is not None else None
         config = fill(
@@ -97,6 +99,7 @@ class Endpoint(Transfers):
             max_peers=max_peers, idle=idle, timeout_ns=nanoseconds(timeout),
             connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"), message_bytes=message_bytes,
             packing=packing, max_counters=max_counters,
+            liveness_ns=c.LIVENESS_OFF if liveness == math.inf else nanoseconds(liveness, "liveness"),
             secret=None if hidden is None else ctypes.addressof(hidden), secret_len=len(secret or b""))
         handle = ctypes.c_void_p()
         check(lib.weft_endpoint_open(config, ctypes.byref(handle)))
