@@ -210,7 +210,7 @@ pub trait Nic {
     fn insert(&mut self, address: &[u8]) -> Result<Route>;
     fn remove(&mut self, route: Route);
     /// As `remove`, at once, where that closes the route (`Limits::cuts`). `connected`:
-    /// operations went over it, and none has failed.
+    /// operations are under way there, and none has failed.
     fn cut(&mut self, route: Route, connected: bool) {
         let _ = connected;
         self.remove(route);

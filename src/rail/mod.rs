@@ -320,7 +320,9 @@ impl Rail {
     /// posted to it moves bytes here from now on. Its operations come back.
     pub fn cut_lane(&mut self, lane: u32) {
         let Some(of) = find(&mut self.lanes, lane).filter(|of| !of.cut) else { return };
-        let connected = of.delivered_ns != 0 && !of.failed;
+        // The peer may have closed it: then what was under way has failed. With nothing under
+        // way, nobody knows.
+        let connected = !of.failed && (of.inflight_ops > 0 || of.inflight_frames > 0);
         (of.cut, of.state) = (true, LaneState::Down);
         let route = of.route;
         // Also what was inserted to answer a stranger, who was this peer.
