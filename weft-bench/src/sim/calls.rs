@@ -29,8 +29,6 @@ pub struct Calls {
 impl Calls {
     pub fn open(pages: usize, layers: usize) -> Result<Calls> {
         let mut ends = Ends::open(FABRIC, (1, 0), WEFT_IDLE_SPIN)?;
-        // As a thread that polls: one that has slept finds its caches cold.
-        ends.wait_ns = 0;
         let layer = PAGE * pages * 2;
         let local = ends.sender.register(untouched(layer * layers)?, layer * layers)?;
         let given = ends.receiver.register(untouched(layer * layers)?, layer * layers)?;

@@ -107,7 +107,7 @@ pub struct Ends {
     pub receiver: Side,
     pub peer: weft_peer,
     /// How long it sleeps between polls: beside workers, the processors are theirs.
-    pub wait_ns: u64,
+    wait_ns: u64,
 }
 
 impl Ends {
