@@ -331,7 +331,7 @@ fn body(shape: Shape, counting: Option<Counting>, (terms, to): (&Terms, To), now
             slices: view.slices(),
             notify: terms.notify.map(|notify| (notify.value, notify.data.into())),
             counting,
-            done: terms.marks.done.clone(),
+            done: terms.marks.done.clone().map(Box::new),
             shape,
         }),
     }

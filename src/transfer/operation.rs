@@ -19,8 +19,8 @@ pub struct Move {
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
     pub counting: Option<Counting>,
-    /// Set when it has ended.
-    pub done: Option<Mark>,
+    /// Set when it has ended. (Rare: it should not make every slot larger.)
+    pub done: Option<Box<Mark>>,
 }
 
 /// How a transfer raises a counter of its peer.
