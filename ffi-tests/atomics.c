@@ -678,8 +678,7 @@ static void stops_and_kills(struct team *team)
     weft_remote_memory *remote = take_memory(team, 1, box, peer);
     pid_t pid = pid_of(team, 1);
     CHECK_EQ(add(box, remote, 0, 1), 0);
-    CHECK(kill(pid, SIGSTOP) == 0);
-    sleep_ms(50); /* it takes a moment */
+    stop_process(pid);
     weft_atomic_args args = atomic_args(remote, 0, 1);
     args.timeout_ns = 500 * MS;
     for (int i = 0; i < 100; i++)

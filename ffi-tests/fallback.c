@@ -162,8 +162,7 @@ static void connects_to_the_stopped(struct team *team)
     weft_peer peer;
     size_t len = hear(team, 1, box, theirs, sizeof theirs);
     pid_t pid = pid_of(team, 1);
-    CHECK(kill(pid, SIGSTOP) == 0);
-    sleep_ms(50); /* other CPUs go on for a moment */
+    stop_process(pid);
     CHECK_OK(weft_peer_connect(box->endpoint, theirs, len, NULL, &peer));
     box_quiet(box, 1500); /* tcp is tried meanwhile */
     CHECK(kill(pid, SIGCONT) == 0);

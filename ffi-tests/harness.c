@@ -336,6 +336,44 @@ pid_t pid_of(struct team *team, int rank)
     return pid;
 }
 
+/* The thread whose folder of /proc this is stands still, or is no more. */
+static bool is_stopped(const char *folder, const char *thread)
+{
+    char path[320], state = 'T';
+    snprintf(path, sizeof path, "%s/%s/stat", folder, thread);
+    FILE *file = fopen(path, "r");
+    if (file) {
+        if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+            state = 'T'; /* it ended between the two calls */
+        fclose(file);
+    }
+    return state == 'T';
+}
+
+static bool all_are_stopped(pid_t pid)
+{
+    char folder[40];
+    bool all = true;
+    struct dirent *entry;
+    snprintf(folder, sizeof folder, "/proc/%d/task", (int)pid);
+    DIR *dir = opendir(folder);
+    CHECK(dir != NULL);
+    while (all && (entry = readdir(dir)) != NULL)
+        all = entry->d_name[0] == '.' || is_stopped(folder, entry->d_name);
+    closedir(dir);
+    return all;
+}
+
+void stop_process(pid_t pid)
+{
+    uint64_t until = now_ns() + patience_ms() * MS;
+    CHECK(kill(pid, SIGSTOP) == 0);
+    while (!all_are_stopped(pid)) {
+        CHECK(now_ns() < until);
+        sleep_ms(1);
+    }
+}
+
 void kill_member(struct team *team, int rank)
 {
     pid_t pid = pid_of(team, rank);

@@ -132,6 +132,8 @@ bool team_is_threads(void);
 void run_team(int size, const role *roles);
 void run_pair(role first, role second);
 pid_t pid_of(struct team *team, int rank);
+/* SIGSTOP, and waits until no thread of it runs any more: others go on for a moment. */
+void stop_process(pid_t pid);
 void kill_member(struct team *team, int rank);
 
 /* ---- An endpoint and what has been polled from it ---- */

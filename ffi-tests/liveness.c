@@ -60,7 +60,7 @@ static void outlives_the_stopped(struct team *team)
     weft_peer stays = join(team, 1, patient);
     sleep_ms(300);
     uint64_t begin = now_ns();
-    CHECK(kill(pid_of(team, 1), SIGSTOP) == 0);
+    stop_process(pid_of(team, 1));
     must_be_lost(strict, begin, SHORT - 1200 * MS, 3 * SHORT); /* its last word was up to 1 s ago */
     must_stay_up(patient, stays, 1500);
     kill_member(team, 1);
@@ -90,7 +90,7 @@ static void stops_it_for_a_while(struct team *team)
     struct box *box = box_with(0, WEFT_PROGRESS_THREADS);
     weft_peer peer = join(team, 1, box);
     meet(team, 1, box);
-    CHECK(kill(pid_of(team, 1), SIGSTOP) == 0);
+    stop_process(pid_of(team, 1));
     must_stay_up(box, peer, 5000);
     CHECK(kill(pid_of(team, 1), SIGCONT) == 0);
     meet(team, 1, box);

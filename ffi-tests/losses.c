@@ -72,7 +72,7 @@ static void kills(struct team *team)
     CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, &lines));
     weft_range_args args = range_args(mine, theirs, MIB);
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
-    kill(pid_of(team, 1), SIGSTOP);
+    stop_process(pid_of(team, 1));
     for (int i = 0; i < WRITES; i++)
         CHECK_OK(weft_write(box->endpoint, &args, NULL));
     kill_member(team, 1);

@@ -710,8 +710,7 @@ static void deregisters_beside_the_stopped(struct team *team)
     give_memory(team, 1, memory);
     meet(team, 1, box);
     pid_t pid = pid_of(team, 1);
-    CHECK(kill(pid, SIGSTOP) == 0);
-    sleep_ms(50); /* other CPUs go on for a moment */
+    stop_process(pid);
     uint64_t began = now_ns();
     weft_status status = weft_memory_deregister(memory);
     uint64_t took = now_ns() - began;

@@ -654,7 +654,7 @@ static void stops_its_peer(struct team *team)
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     weft_range_args args = range_args(memory, theirs, 4 * MIB);
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
-    CHECK(kill(pid_of(team, 1), SIGSTOP) == 0);
+    stop_process(pid_of(team, 1));
     args.timeout_ns = 500 * MS;
     weft_transfer ids[20];
     for (size_t i = 0; i < 20; i++)
@@ -699,7 +699,7 @@ static void pauses_its_peer(struct team *team)
     weft_transfer ids[20];
     for (int read = 0; read < 2; read++) {
         CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
-        CHECK(kill(pid_of(team, 1), SIGSTOP) == 0);
+        stop_process(pid_of(team, 1));
         args.timeout_ns = 100 * MS;
         for (size_t i = 0; i < 20; i++)
             CHECK_OK((read ? weft_read : weft_write)(box->endpoint, &args, &ids[i]));
