@@ -65,15 +65,21 @@ pub(super) struct Said<'a> {
 }
 
 /// A watch that a transfer names, if it names one.
-fn mark(ep: &Arc<Endpoint>, (watch, value): (*const weft_watch, u64), name: &str) -> Result<Option<Mark>> {
-    if !watch.is_null() {
-        let watch = handle::watch(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
-        return Ok(Some((watch.of(ep)?.clone(), value)));
+#[inline(always)]
+fn mark(ep: &Arc<Endpoint>, named: (*const weft_watch, u64), name: &str) -> Result<Option<Mark>> {
+    match named {
+        (watch, 0) if watch.is_null() => Ok(None),
+        _ => some_mark(ep, named, name).map(Some),
     }
-    match value {
-        0 => Ok(None),
-        value => Err(Error::invalid(format!("{name}_value is {value}, but {name}_watch is NULL"))),
+}
+
+#[cold]
+fn some_mark(ep: &Arc<Endpoint>, (watch, value): (*const weft_watch, u64), name: &str) -> Result<Mark> {
+    if watch.is_null() {
+        return Err(Error::invalid(format!("{name}_value is {value}, but {name}_watch is NULL")));
     }
+    let watch = handle::watch(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
+    Ok((watch.of(ep)?.clone(), value))
 }
 
 /// Runs `submit` with the terms, and stores the id.

@@ -276,19 +276,17 @@ impl Core {
     /// The caller's hold goes with it.
     pub fn go_on(&self, id: u64, now: u64) {
         let Some(view) = self.held(id).map(Move::view) else { return self.go_on_atomic(id, now) };
-        for remote in view.remotes() {
-            match remote.wait(id) {
-                // Whoever hands out the answer has the hold now.
-                None => return,
-                Some(RemoteState::Ready) => {}
-                Some(state) => {
-                    let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
-                    let entry = view.entry_of(remote);
-                    return self.abandon(id, Outcome { entry, ..Outcome::of(status) }, now);
-                }
+        let mut states = view.remotes().map(|remote| (remote, remote.wait(id)));
+        match states.find(|(_, state)| *state != Some(RemoteState::Ready)) {
+            None => self.send_off(id, now),
+            // Whoever hands out the answer has the hold now.
+            Some((_, None)) => {}
+            Some((remote, Some(state))) => {
+                let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
+                let entry = view.entry_of(remote);
+                self.abandon(id, Outcome { entry, ..Outcome::of(status) }, now);
             }
         }
-        self.send_off(id, now);
     }
 
     // Memory that peers import.

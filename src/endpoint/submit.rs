@@ -52,7 +52,7 @@ impl Endpoint {
 
     /// Begins a transfer of one peer and sends it on its way. `state`: of its peer and
     /// memories.
-    #[inline]
+    #[inline(always)]
     pub(super) fn launch(
         &self,
         shape: Shape,
@@ -294,7 +294,7 @@ impl Endpoint {
 }
 
 /// Checks pages against two memories.
-#[inline]
+#[inline(always)]
 pub(super) fn check_pages(
     pages: &Pages,
     local: &Arc<Memory>,
@@ -315,7 +315,7 @@ fn kind(direction: Direction) -> i32 {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn body(shape: Shape, counting: Option<Counting>, (terms, to): (&Terms, To), now: u64) -> Body {
     let view = shape.view();
     Body {

@@ -183,8 +183,10 @@ impl KeptSide {
         };
         let last = pages.layers() - 1;
         // Layers of one range: the last one ends last.
-        let first = if self.range_step == 0 { last } else { 0 };
-        (first..=last).try_for_each(check)
+        if self.range_step == 0 {
+            return check(last);
+        }
+        (0..last + 1).try_for_each(check)
     }
 }
 
@@ -201,7 +203,7 @@ impl Pages<'_> {
     }
 
     /// Checks everything against the two memories, and keeps a copy.
-    #[inline]
+    #[inline(always)] // It is large, and goes into its slot without a stop.
     pub fn check(
         &self,
         cut: Cut,

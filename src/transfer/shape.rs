@@ -96,7 +96,7 @@ impl Shape {
     }
 
     /// Its memories are not given back while it lives.
-    #[inline]
+    #[inline(always)]
     pub fn own(geometry: Geometry, local: &Arc<Memory>, remote: &Arc<RemoteMemory>) -> Result<Shape> {
         enter_local(local)?;
         if !remote.keep_and_enter() {
