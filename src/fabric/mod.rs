@@ -141,11 +141,11 @@ pub struct Segment {
     pub len: u64,
 }
 
-/// One write or read: of segments between one local and one remote registration.
+/// Writes or reads: of segments between one local and one remote registration.
 #[derive(Clone, Copy)]
 pub struct Rma<'a> {
     pub read: bool,
-    /// At least one, at most `Limits::vector` or `read_vector`.
+    /// Each operation's: at least one, at most `Limits::vector` or `read_vector`.
     pub segments: &'a [Segment],
     pub descriptor: *mut c_void,
     pub key: u64,
@@ -236,38 +236,14 @@ pub trait Nic {
         false
     }
 
-    /// # Safety
-    /// The segments' local bytes and `scratch` stay valid until the operation is reaped or the NIC closed.
-    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratch: *mut Scratch) -> Posted;
-    /// One operation for each segment: how many were posted, and what became of the next.
-    /// `rma.delivered` and `rma.more` are the last one's: the others ask for delivery only
-    /// where each must (`Delivery::Each`), and are followed by another.
+    /// As many operations as scratches, of equally many segments: how many were posted, and
+    /// what became of the next. `rma.delivered` and `rma.more` are the last one's: the others
+    /// ask for delivery only where each must (`Delivery::Each`), and are followed by another.
     ///
     /// # Safety
-    /// As `rma`, with as many scratches as segments.
-    unsafe fn rma_each(
-        &mut self,
-        rma: &Rma<'_>,
-        route: Route,
-        scratches: &[*mut Scratch],
-    ) -> (usize, Posted) {
-        let last = rma.segments.len().wrapping_sub(1);
-        for (i, (segment, scratch)) in rma.segments.iter().zip(scratches).enumerate() {
-            let is_last = i == last;
-            let one = Rma {
-                segments: std::slice::from_ref(segment),
-                delivered: if is_last { rma.delivered } else { self.limits().delivery == Delivery::Each },
-                more: !is_last || rma.more,
-                ..*rma
-            };
-            // SAFETY: as the caller promised.
-            match unsafe { self.rma(&one, route, *scratch) } {
-                Posted::Yes => {}
-                other => return (i, other),
-            }
-        }
-        (rma.segments.len(), Posted::Yes)
-    }
+    /// The segments' local bytes and the scratches stay valid until the operations are reaped
+    /// or the NIC closed.
+    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted);
     /// # Safety
     /// As `rma`, for `buffer`.
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted;

@@ -150,91 +150,71 @@ impl Burst<'_> {
     ///
     /// # Safety
     /// The local range must stay registered until the operation is done, or the rail is closed.
-    #[inline(always)]
-    pub unsafe fn post(&mut self, mut rma: Rma<'_>, bytes: u64, mut tag: Tag) -> Posted {
-        let Some(op) = self.free_ops.pop() else { return Posted::Again };
-        let delivery = self.limits.delivery;
-        let mut uncovered = self.lane.uncovered;
-        if rma.read || delivery != Delivery::Covers {
-            rma.delivered = delivery == Delivery::Each;
-            tag.bytes = bytes;
-        } else {
-            uncovered += bytes;
-            rma.delivered |= uncovered >= self.window(false) / COVERS;
-            if rma.delivered {
-                tag.bytes = uncovered;
-                self.lane.covering += uncovered;
-                uncovered = 0;
-            }
-        }
-        tag.lane = self.number;
-        tag.read = rma.read;
-        tag.sampled = tag.bytes > 0 && self.lane.begin_sample(self.now);
-        // SAFETY: a free op is ours alone.
-        unsafe { (*op).tag = tag };
-        // SAFETY: the op stays in place until it is reaped; the range as the caller promised.
-        let posted = unsafe { self.nic.rma(&rma, self.lane.route, op.cast()) };
-        if posted != Posted::Yes {
-            self.free_ops.push(op);
-            let covers = if delivery == Delivery::Covers && rma.delivered { tag.bytes } else { 0 };
-            return self.not_posted(posted, covers, tag.sampled);
-        }
-        self.more = rma.more;
-        self.lane.uncovered = uncovered;
-        self.ops += 1;
-        self.bytes += bytes;
-        posted
+    #[inline]
+    pub unsafe fn post(&mut self, rma: Rma<'_>, bytes: u64, tag: Tag) -> Posted {
+        // SAFETY: passed on.
+        unsafe { self.post_each(rma, (1, bytes), tag) }.1
     }
 
-    /// The same for a run of slices, one post for each, all of the same length: how many
-    /// were posted, and what became of the next. `rma.delivered` and `rma.more` are for the
-    /// last one.
+    /// The same for a run of posts, of so many bytes each and equally many segments: how many
+    /// were made, and what became of the next. `rma.delivered` and `rma.more` are for the last.
     ///
     /// # Safety
     /// As `post`.
     #[inline]
-    pub unsafe fn post_each(&mut self, rma: Rma<'_>, tag: Tag) -> (u32, Posted) {
+    pub unsafe fn post_each(
+        &mut self,
+        rma: Rma<'_>,
+        (count, bytes): (usize, u64),
+        tag: Tag,
+    ) -> (u32, Posted) {
         let covers = !rma.read && self.limits.delivery == Delivery::Covers;
         let enough = self.window(false) / COVERS;
+        let segments = rma.segments.len() / count;
         let mut left = rma.segments;
         let mut posted = 0;
-        while !left.is_empty() {
+        while posted < count {
             let free = self.free_ops.len();
             if free == 0 {
-                return (posted, Posted::Again);
+                return (posted as u32, Posted::Again);
             }
             let mut part = Rma { delivered: self.limits.delivery == Delivery::Each, ..rma };
-            let mut count = left.len().min(free);
+            let rest = count - posted;
+            let mut run = rest.min(free);
             if covers {
                 // Up to the one that covers those before it.
-                let until = enough.saturating_sub(self.lane.uncovered).div_ceil(tag.len).max(1) as usize;
-                part.delivered = until <= count || rma.delivered && count == left.len();
-                count = count.min(until);
+                let until = enough.saturating_sub(self.lane.uncovered).div_ceil(bytes.max(1)).max(1) as usize;
+                part.delivered = until <= run || rma.delivered && run == rest;
+                run = run.min(until);
             }
-            (part.segments, left) = left.split_at(count);
-            part.more = rma.more || !left.is_empty();
+            (part.segments, left) = left.split_at(run * segments);
+            part.more = rma.more || run < rest;
             // SAFETY: as the caller promised.
-            let (done, outcome) = unsafe { self.post_part(part, tag, covers) };
-            posted += done as u32;
+            let (done, outcome) = unsafe { self.post_part(part, (run, bytes), tag, covers) };
+            posted += done;
             if outcome != Posted::Yes {
-                return (posted, outcome);
+                return (posted as u32, outcome);
             }
         }
-        (posted, Posted::Yes)
+        (posted as u32, Posted::Yes)
     }
 
-    /// One for each segment; of `covers`, the last may cover them all.
+    /// A run of which, if it `covers`, the last one may cover them all.
     #[inline]
-    unsafe fn post_part(&mut self, rma: Rma<'_>, mut tag: Tag, covers: bool) -> (usize, Posted) {
-        let (count, len) = (rma.segments.len(), tag.len);
+    unsafe fn post_part(
+        &mut self,
+        rma: Rma<'_>,
+        (count, bytes): (usize, u64),
+        mut tag: Tag,
+        covers: bool,
+    ) -> (usize, Posted) {
         let from = self.free_ops.len() - count;
         let ops = &self.free_ops[from..];
-        let covered = if rma.delivered { self.lane.uncovered + count as u64 * len } else { 0 };
-        tag.lane = self.number;
-        tag.read = rma.read;
-        tag.bytes = if covers { 0 } else { len };
-        let tells = !covers || rma.delivered;
-        let sampled = tells && self.lane.begin_sample(self.now);
+        let covered = if rma.delivered { self.lane.uncovered + count as u64 * bytes } else { 0 };
+        let told = if covers { covered } else { bytes };
+        let sampled = told > 0 && self.lane.begin_sample(self.now);
+        (tag.lane, tag.read) = (self.number, rma.read);
+        tag.bytes = if covers { 0 } else { bytes };
         for op in ops {
             // SAFETY: a free op is ours alone.
             unsafe { (**op).tag = tag };
@@ -242,36 +222,32 @@ impl Burst<'_> {
         // Who says first what was delivered is the sample.
         let telling = if covers { ops[count - 1] } else { ops[0] };
         // SAFETY: as above.
-        unsafe {
-            (*telling).tag.sampled = sampled;
-            (*telling).tag.bytes = if covers { covered } else { len };
-        }
+        unsafe { ((*telling).tag.sampled, (*telling).tag.bytes) = (sampled, told) };
         // SAFETY: an op begins with its scratch, and stays in place until it is reaped; the ranges
         // as the caller promised.
         let (done, outcome) = unsafe {
             let scratches = std::slice::from_raw_parts(ops.as_ptr().cast(), count);
-            self.nic.rma_each(&rma, self.lane.route, scratches)
+            self.nic.rma(&rma, self.lane.route, scratches)
         };
         self.ops += done as u32;
-        self.bytes += done as u64 * len;
+        self.bytes += done as u64 * bytes;
         if outcome != Posted::Yes {
             self.free_ops.drain(from..from + done);
-            self.lane.uncovered += if covers { done as u64 * len } else { 0 };
+            self.lane.uncovered += if covers { done as u64 * bytes } else { 0 };
             self.more |= done > 0;
-            return (done, self.not_posted(outcome, 0, sampled && (covers || done == 0)));
+            return (done, self.not_posted(outcome, sampled && (covers || done == 0)));
         }
         self.free_ops.truncate(from);
         self.more = rma.more;
         if covers {
             self.lane.covering += covered;
-            self.lane.uncovered = if rma.delivered { 0 } else { self.lane.uncovered + count as u64 * len };
+            self.lane.uncovered = if rma.delivered { 0 } else { self.lane.uncovered + count as u64 * bytes };
         }
         (count, outcome)
     }
 
     #[cold]
-    fn not_posted(&mut self, posted: Posted, covers: u64, sampled: bool) -> Posted {
-        self.lane.covering -= covers;
+    fn not_posted(&mut self, posted: Posted, sampled: bool) -> Posted {
         if sampled {
             self.lane.window.forget();
         }

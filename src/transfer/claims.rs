@@ -32,6 +32,12 @@ pub struct Claims {
 }
 
 impl Claims {
+    /// Empty again, with the room that it had.
+    pub fn cleared(mut self) -> Claims {
+        self.runs.iter_mut().for_each(Vec::clear);
+        Claims { runs: self.runs, ..Claims::default() }
+    }
+
     /// What posts of the flow are tagged with.
     #[inline]
     pub fn tag(&self, flow: u32) -> u32 {

@@ -19,15 +19,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Slices of one claim at most, however small they are.
 const CLAIM_MAX: u64 = 256;
-/// Segments of one post at most.
+/// Segments of one post at most, and the bytes that they are added up to.
 pub const VECTOR: usize = 16;
-/// Whole pages that are posted at one go.
-const RUN: usize = 32;
+const VECTOR_LEN: u64 = 256 << 10;
 /// The same between devices' memory: what a post costs is most of it there.
 const SHARED_VECTOR: usize = 64;
 const SHARED_VECTOR_LEN: u64 = 1 << 20;
-/// Bytes that segments are added up to.
-const VECTOR_LEN: u64 = 256 << 10;
+/// Whole pages that are posted at one go.
+const RUN: usize = 32;
 /// So many times the time that a transfer would take must be left when it begins: more
 /// may begin after it, and what begins and is late costs the line for nothing.
 const HEADROOM: u128 = 2;
@@ -125,7 +124,7 @@ pub struct Share {
 }
 
 impl Flow {
-    pub fn new(slot: &Slot, transfer: &Move, share: Share) -> Flow {
+    pub fn new(slot: &Slot, transfer: &Move, share: Share, claims: Claims) -> Flow {
         Flow {
             slot: NonNull::from(slot),
             transfer: NonNull::from(transfer),
@@ -140,7 +139,7 @@ impl Flow {
             at: Position::default(),
             within: 0,
             layer: Layer::NONE,
-            claims: Claims::default(),
+            claims,
             again: share.again,
             arrived: 0,
             turn: TURN,
@@ -181,6 +180,11 @@ impl Flow {
     /// It was deferred, and begins all the same.
     pub fn begin(&mut self) {
         self.begun = true;
+    }
+
+    /// It has left: its claims, empty.
+    pub fn into_claims(self) -> Claims {
+        self.claims.cleared()
     }
 
     /// Everything has been posted, and has come back.
@@ -354,9 +358,9 @@ impl Flow {
                 }
             }
             _ if self.layer.on_device => {
-                self.post::<SHARED_VECTOR>(burst, index, transfer, 0, (room, budget))
+                self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, 0, (room, budget))
             }
-            _ => self.post::<VECTOR>(burst, index, transfer, bundle_below, (room, budget)),
+            _ => self.post::<VECTOR, VECTOR_LEN>(burst, index, transfer, bundle_below, (room, budget)),
         }
     }
 
@@ -409,7 +413,7 @@ impl Flow {
     /// Posts slices that are not to be bundled, several at once where the NIC takes
     /// that.
     #[inline]
-    fn post<const MOST: usize>(
+    fn post<const MOST: usize, const MOST_LEN: u64>(
         &mut self,
         burst: &mut Burst,
         index: u32,
@@ -429,7 +433,6 @@ impl Flow {
                 return self.post_pages(burst, index, (geometry, run, read), budget);
             }
         }
-        let most_bytes = if MOST == SHARED_VECTOR { SHARED_VECTOR_LEN } else { VECTOR_LEN };
         let mut segments = [Segment::default(); MOST];
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
@@ -457,7 +460,7 @@ impl Flow {
                 }
                 self.cut(&mut segments[0], &mut gathered, room);
             } else if vector > 1 {
-                self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(most_bytes));
+                self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(MOST_LEN));
             }
             let Gathered { count, bytes, slices, after } = gathered;
             let next = self.next + slices;
@@ -538,7 +541,7 @@ impl Flow {
             more: false,
         };
         // SAFETY: as in `post`.
-        let (posted, outcome) = unsafe { burst.post_each(rma, tag) };
+        let (posted, outcome) = unsafe { burst.post_each(rma, (run as usize, len), tag) };
         if immediate.is_some() {
             burst.spend(posted);
         }

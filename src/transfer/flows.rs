@@ -1,7 +1,7 @@
 //! The shares that one lane has in transfers: whose turn it is, what arrives of
 //! each, and when it leaves. `flow` has what one of them does.
 
-use super::claims::split;
+use super::claims::{split, Claims};
 use super::flow::{Flow, Share, Step};
 use super::operation::Move;
 use super::pack::{Landed, Packer};
@@ -23,12 +23,16 @@ const URGENT: usize = 0;
 const BULK: usize = 1;
 /// Flows that are looked at for having nothing left to do, when a lane is full or has no credits.
 const SWEEP: usize = 16;
+/// Claims that are kept for flows to come.
+const SPARE: usize = 64;
 
 /// The shares of one lane.
 #[derive(Default)]
 pub struct Flows {
     flows: Vec<Option<Flow>>,
     free: Vec<u32>,
+    /// Of flows that left: the next ones need not allocate.
+    spare: Vec<Claims>,
     /// Flows that may have something to post, in turn: by class.
     ready: [VecDeque<u32>; 2],
     /// Flows that wait for credits: by class.
@@ -46,7 +50,8 @@ impl Flows {
     /// Begins a share; the caller's hold on the slot becomes the flow's.
     pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: Share, table: &Table) {
         let wanted = table.carry(slot);
-        let mut flow = Flow::new(slot, transfer, share);
+        let claims = self.spare.pop().unwrap_or_default();
+        let mut flow = Flow::new(slot, transfer, share, claims);
         if !wanted {
             flow.give_up();
         }
@@ -329,6 +334,9 @@ impl Flows {
         if let Some(flow) = place.take_if(|flow| flow.is_done()) {
             left.push(end(table, &flow));
             self.free.push(index);
+            if self.spare.len() < SPARE {
+                self.spare.push(flow.into_claims());
+            }
         }
     }
 

@@ -477,23 +477,26 @@ impl Nic for HostNic {
     }
 
     #[inline]
-    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratch: *mut Scratch) -> Posted {
+    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted) {
         let Some(line) = line(&mut self.places, route) else {
-            return Posted::Failed(libc::ENOTCONN);
+            return (0, Posted::Failed(libc::ENOTCONN));
         };
         if let Some(errno) = line.outgoing.dead() {
-            return Posted::Failed(errno);
+            return (0, Posted::Failed(errno));
         }
-        if rma.segments.is_empty() || rma.segments.len() > PIECES {
-            return Posted::Failed(libc::EINVAL);
+        let segments = rma.segments.len() / scratches.len().max(1);
+        if !(1..=PIECES).contains(&segments) {
+            return (0, Posted::Failed(libc::EINVAL));
         }
         let area = self.areas.get(rma.descriptor as u64);
-        line.outgoing.rma(rma, area, scratch);
+        for (segments, scratch) in rma.segments.chunks_exact(segments).zip(scratches) {
+            line.outgoing.rma(&Rma { segments, ..*rma }, area, *scratch);
+        }
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
         if !rma.more {
             line.outgoing.tell();
         }
-        Posted::Yes
+        (scratches.len(), Posted::Yes)
     }
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {

@@ -47,7 +47,7 @@ fn post(
         more: false,
     };
     // SAFETY: the tests' memory outlives their NICs' operations.
-    assert_eq!(unsafe { nic.rma(&rma, route, token(n)) }, Posted::Yes);
+    assert_eq!(unsafe { nic.rma(&rma, route, &[token(n)]) }.1, Posted::Yes);
 }
 
 /// Drives both until the first has finished so many operations.

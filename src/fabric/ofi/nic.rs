@@ -7,7 +7,7 @@ use super::signals;
 use crate::clock::Random;
 use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
-    Scratch, Segment,
+    Scratch,
 };
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
@@ -380,74 +380,14 @@ impl Nic for OfiNic {
     }
 
     #[inline]
-    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratch: *mut Scratch) -> Posted {
-        let key = rma.key;
-        let local = |segment: &Segment| libc::iovec {
-            iov_base: segment.local as *mut c_void,
-            iov_len: segment.len as usize,
-        };
-        let remote = |segment: &Segment| fi_rma_iov { addr: segment.remote, len: segment.len as usize, key };
-        // SAFETY: as the caller promised.
+    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted) {
+        // SAFETY: passed on.
         unsafe {
-            // The shortest way, for what is posted most.
-            if let ([one], None) = (rma.segments, rma.immediate) {
-                return self.post::<1>(rma, None, &[local(one)], &[remote(one)], route, scratch);
-            }
-            let (mut locals, mut remotes): ([_; VECTOR], [_; VECTOR]) = zeroed();
-            let count = rma.segments.len().min(VECTOR);
-            for (i, segment) in rma.segments[..count].iter().enumerate() {
-                (locals[i], remotes[i]) = (local(segment), remote(segment));
-            }
-            self.post::<VECTOR>(rma, rma.immediate, &locals[..count], &remotes[..count], route, scratch)
-        }
-    }
-
-    #[inline]
-    unsafe fn rma_each(
-        &mut self,
-        rma: &Rma<'_>,
-        route: Route,
-        scratches: &[*mut Scratch],
-    ) -> (usize, Posted) {
-        let (mut local, mut remote, mut descriptor) = (
-            libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 },
-            fi_rma_iov { addr: 0, len: 0, key: rma.key },
-            rma.descriptor,
-        );
-        let (local, remote) = (&raw mut local, &raw mut remote);
-        let mut message = fi_msg_rma {
-            msg_iov: local,
-            desc: &mut descriptor,
-            iov_count: 1,
-            addr: route,
-            rma_iov: remote,
-            rma_iov_count: 1,
-            context: ptr::null_mut(),
-            data: rma.immediate.map_or(0, |immediate| cq_data(immediate, 1)),
-        };
-        let last = rma.segments.len().wrapping_sub(1);
-        let each = flags(rma, self.limits.delivery == Delivery::Each, true);
-        let ending = flags(rma, rma.delivered, rma.more);
-        for (i, (segment, scratch)) in rma.segments.iter().zip(scratches).enumerate() {
-            // SAFETY: ours, and nobody reads them but the call below.
-            unsafe {
-                ((*local).iov_base, (*local).iov_len) = (segment.local as *mut c_void, segment.len as usize);
-                ((*remote).addr, (*remote).len) = (segment.remote, segment.len as usize);
-            }
-            message.context = scratch.cast();
-            let flags = if i == last { ending } else { each };
-            // SAFETY: as the caller promised.
-            let rc = unsafe {
-                match rma.read {
-                    true => fi_readmsg(self.ep, &message, flags),
-                    false => fi_writemsg(self.ep, &message, flags),
-                }
-            };
-            if rc != 0 {
-                return (i, posted(rc));
+            match rma.segments.len() == scratches.len() {
+                true => self.post::<1>(rma, route, scratches),
+                false => self.post::<VECTOR>(rma, route, scratches),
             }
         }
-        (rma.segments.len(), Posted::Yes)
     }
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
@@ -541,37 +481,61 @@ impl OfiNic {
         posted(unsafe { fi_inject(self.ep, ptr::null(), 0, route) })
     }
 
+    /// Posts operations of up to so many segments, each by the message of the one before.
+    ///
     /// # Safety
-    /// As `Nic::rma`; the lists are equally long.
+    /// As `Nic::rma`.
     #[inline(always)]
-    unsafe fn post<const SEGMENTS: usize>(
+    unsafe fn post<const MOST: usize>(
         &mut self,
         rma: &Rma<'_>,
-        immediate: Option<Immediate>,
-        local: &[libc::iovec],
-        remote: &[fi_rma_iov],
         route: Route,
-        scratch: *mut Scratch,
-    ) -> Posted {
-        let mut descriptors = [rma.descriptor; SEGMENTS];
-        let message = fi_msg_rma {
-            msg_iov: local.as_ptr(),
+        scratches: &[*mut Scratch],
+    ) -> (usize, Posted) {
+        let count = if MOST == 1 { 1 } else { rma.segments.len() / scratches.len().max(1) };
+        if !(1..=MOST).contains(&count) {
+            return (0, Posted::Failed(FI_EINVAL));
+        }
+        let nothing = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        let (mut locals, mut descriptors) = ([nothing; MOST], [rma.descriptor; MOST]);
+        let mut remotes = [fi_rma_iov { addr: 0, len: 0, key: rma.key }; MOST];
+        let (local, remote) = (locals.as_mut_ptr(), remotes.as_mut_ptr());
+        let mut message = fi_msg_rma {
+            msg_iov: local,
             desc: descriptors.as_mut_ptr(),
-            iov_count: local.len(),
+            iov_count: count,
             addr: route,
-            rma_iov: remote.as_ptr(),
-            rma_iov_count: remote.len(),
-            context: scratch.cast(),
-            data: immediate.map_or(0, |immediate| cq_data(immediate, local.len())),
+            rma_iov: remote,
+            rma_iov_count: count,
+            context: ptr::null_mut(),
+            data: rma.immediate.map_or(0, |immediate| cq_data(immediate, count)),
         };
-        let flags = flags(rma, rma.delivered, rma.more);
-        // SAFETY: the message lives through the call; what it points to as the caller promised.
-        posted(unsafe {
-            match rma.read {
-                true => fi_readmsg(self.ep, &message, flags),
-                false => fi_writemsg(self.ep, &message, flags),
+        let last = scratches.len().wrapping_sub(1);
+        let each = flags(rma, self.limits.delivery == Delivery::Each, true);
+        let ending = flags(rma, rma.delivered, rma.more);
+        for (i, (segments, scratch)) in rma.segments.chunks_exact(count).zip(scratches).enumerate() {
+            for (k, segment) in segments.iter().enumerate() {
+                // SAFETY: there are as many places, and nobody reads them but the call below.
+                unsafe {
+                    let (local, remote) = (&mut *local.add(k), &mut *remote.add(k));
+                    (local.iov_base, local.iov_len) = (segment.local as *mut c_void, segment.len as usize);
+                    (remote.addr, remote.len) = (segment.remote, segment.len as usize);
+                }
             }
-        })
+            message.context = scratch.cast();
+            let flags = if i == last { ending } else { each };
+            // SAFETY: the message lives through the call; what it points to as the caller promised.
+            let rc = unsafe {
+                match rma.read {
+                    true => fi_readmsg(self.ep, &message, flags),
+                    false => fi_writemsg(self.ep, &message, flags),
+                }
+            };
+            if rc != 0 {
+                return (i, posted(rc));
+            }
+        }
+        (scratches.len(), Posted::Yes)
     }
 
     /// A peer's write with an immediate arrived.

@@ -113,7 +113,7 @@ impl Two {
 
     fn post(&mut self, slot: usize, rma: &Rma) -> Posted {
         // SAFETY: slots and memory outlive the NICs.
-        unsafe { self.a.nic.rma(rma, self.route, &mut self.slots[slot]) }
+        unsafe { self.a.nic.rma(rma, self.route, &[&raw mut self.slots[slot]]).1 }
     }
 
     fn write(&mut self, slot: usize, len: usize, more: bool) -> Posted {
@@ -221,7 +221,7 @@ fn two_senders_share_a_receiving_line() {
             more: false,
         };
         // SAFETY: slots and memory outlive the NICs.
-        assert_eq!(unsafe { third.nic.rma(&rma, route, &mut two.slots[1000 + slot]) }, Posted::Yes);
+        assert_eq!(unsafe { third.nic.rma(&rma, route, &[&raw mut two.slots[1000 + slot]]) }.1, Posted::Yes);
     }
     while two.a.done.len() + third.done.len() < 200 {
         if two.a.reap() + third.reap() == 0 {
