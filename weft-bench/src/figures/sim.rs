@@ -1,17 +1,17 @@
-//! Weft's own cost, over simulated NICs that cost next to nothing. What they do
-//! cost is taken off; they say nothing about a network.
+//! Weft's own cost, over simulated NICs that cost little: they say nothing about a
+//! network. What they cost is taken off where it can be counted; in times it cannot be
+//! told from the noise, so there it is in.
 
 use super::{figure, Bench, Figure};
 use crate::sim::profile::{self, Counts};
 use crate::sim::Drive;
 use crate::stats::Spread;
-use anyhow::{ensure, Result};
+use anyhow::Result;
 
 pub const ALL: &[Figure] = &[
     figure!(
         "sim_mslices_per_s",
-        "million slices of 4 KiB a second of one worker's processor, over NICs without limit, whose own cost is \
-         taken off",
+        "million slices of 4 KiB a second of one worker's processor, over NICs without limit, whose own cost is in",
         "10",
         "20",
         mslices
@@ -76,11 +76,10 @@ fn mslices(bench: &mut Bench) -> Result<f64> {
     let of_both = median(bench, || ns_per_slice(&whole))?;
     let of_nics = median(bench, || ns_per_slice(&bare))?;
     bench.notes.push(format!(
-        "sim_mslices_per_s: {of_both:.1} ns of the worker's processor a slice, less {of_nics:.1} ns of a bare loop \
-         with the same posts and polls"
+        "sim_mslices_per_s: {of_both:.1} ns of the worker's processor a slice; a bare loop with the same posts and \
+         polls takes {of_nics:.1}"
     ));
-    ensure!(of_both > of_nics, "Weft's share is lost in the noise: is the machine busy?");
-    Ok(1000.0 / (of_both - of_nics))
+    Ok(1000.0 / of_both)
 }
 
 fn scaling(bench: &mut Bench) -> Result<f64> {
