@@ -14,7 +14,7 @@ use crate::peer::Plan;
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::table::HEARD;
+use crate::transfer::table::{Left, HEARD};
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -282,7 +282,8 @@ impl Worker {
 
     pub(super) fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.link(peer) else { return };
+        let mut left = std::mem::take(&mut self.left);
+        let Some(link) = self.link(peer) else { return self.left = left };
         let mut opened = false;
         for out in link.channels[channel].acknowledge(number) {
             opened = true;
@@ -293,6 +294,7 @@ impl Worker {
             match out.done {
                 Some(id) if out.early => {
                     core.table.half_done(id, HEARD, now);
+                    left.push(Left::Heard(id, peer));
                 }
                 Some(id) => {
                     core.table.end(id, Outcome::OK, now);
@@ -306,6 +308,7 @@ impl Worker {
         if opened && link.channels[channel].next().is_some() {
             self.mark(peer);
         }
+        self.left = left;
     }
 
     /// Hands over what has come in order, until there is no room for it.

@@ -289,8 +289,10 @@ impl Worker {
         let greeting =
             self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        let gathers = |lane: &LaneWork| lane.flows.packer.as_ref().is_some_and(Packer::is_behind);
-        let unsaid = self.rails.iter().any(|work| work.lanes.iter().flatten().any(gathers))
+        let waits = |lane: &LaneWork| {
+            lane.flows.is_telling() || lane.flows.packer.as_ref().is_some_and(Packer::is_behind)
+        };
+        let unsaid = self.rails.iter().any(|work| work.lanes.iter().flatten().any(waits))
             || !self.owing.is_empty()
             || !self.copying.is_empty()
             || !self.words.is_empty()
@@ -561,7 +563,8 @@ impl Worker {
             packer.advance(rail, lane.lane, now, &say)?;
         }
         lane.flows.end_lost(&core.table, left);
-        if rail.needs_cover(lane.lane, held || lane.flows.is_idle(), !posted) {
+        let (idle, stuck) = (held || lane.flows.is_idle(), !posted && lane.flows.is_ready());
+        if rail.needs_cover(lane.lane, idle, stuck) {
             // Nobody else will say that the last writes were delivered.
             rail.post_warm(lane.lane, now);
         }
@@ -570,28 +573,44 @@ impl Worker {
 
     /// What the flows that left have to say.
     fn settle(&mut self, now: u64) -> bool {
-        if self.left.is_empty() {
-            return false;
+        let busy = !self.left.is_empty();
+        while !self.left.is_empty() {
+            let mut left = std::mem::take(&mut self.left);
+            left.drain(..).for_each(|one| self.settle_one(one, now));
+            left.append(&mut self.left);
+            self.left = left;
         }
-        let mut left = std::mem::take(&mut self.left);
-        for one in left.drain(..) {
-            match one {
-                Left::Done => {}
-                Left::Arrived(id) => {
-                    self.core.table.end(id, Outcome::OK, now);
-                }
-                Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
-                Left::ToNotify(id, peer) => self.tell(id, peer, now),
-                Left::Ended(id, status) => {
-                    self.core.table.end(id, Outcome::of(status), now);
-                }
-                Left::Short(id) => {
-                    self.core.table.end(id, self.core.failure_of(id), now);
-                }
+        busy
+    }
+
+    fn settle_one(&mut self, left: Left, now: u64) {
+        let table = &self.core.table;
+        match left {
+            Left::Done => {}
+            Left::Arrived(id) => {
+                table.end(id, Outcome::OK, now);
+            }
+            Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
+            Left::ToNotify(id, peer) => self.tell(id, peer, now),
+            Left::Heard(id, peer) => self.heard(id, peer, now),
+            Left::Ended(id, status) => {
+                table.end(id, Outcome::of(status), now);
+            }
+            Left::Short(id) => {
+                table.end(id, self.core.failure_of(id), now);
             }
         }
-        self.left = left;
-        true
+    }
+
+    /// The peer has heard of a transfer that it was told of early.
+    fn heard(&mut self, id: u64, peer: u64, now: u64) {
+        let Worker { core, rails, lanes_of, left, .. } = self;
+        for (r, lane) in lanes_of.get(place(peer)).into_iter().flatten() {
+            let RailWork { rail, lanes, .. } = &mut rails[*r];
+            if let Some(of) = lanes.get_mut(lane_index(*lane)).and_then(Option::as_mut) {
+                of.flows.heard(id, rail, (*lane, now), &core.table, left);
+            }
+        }
     }
 
     /// A transfer has arrived, and its peer wants to know.

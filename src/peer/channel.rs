@@ -13,7 +13,7 @@ pub const WINDOW: u32 = 64;
 /// An acknowledgement waits so long for a frame to ride on.
 pub const ACK_DELAY_NS: u64 = 50_000;
 /// An answer comes so soon.
-const ANSWER_NS: u64 = 20_000;
+const ANSWER_NS: u64 = 50_000;
 /// Frames that may wait before it is asked whether anybody still wants them.
 const LONG: usize = 1024;
 

@@ -74,6 +74,11 @@ impl Burst<'_> {
         self.lane.is_idle() && self.ops == 0
     }
 
+    /// Bytes of all writes of the lane.
+    pub fn written(&self) -> u64 {
+        self.lane.covering + self.lane.uncovered
+    }
+
     /// What the lane's window is for a class.
     #[inline]
     fn window(&self, urgent: bool) -> u64 {

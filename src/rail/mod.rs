@@ -378,6 +378,19 @@ impl Rail {
         idle || stuck && of.inflight_bytes == of.uncovered
     }
 
+    /// The peer has said something after a lane's first so many bytes of writes: they were
+    /// delivered.
+    pub fn cover(&mut self, lane: u32, written: u64, now: u64) {
+        let Some(lane) = find(&mut self.lanes, lane) else { return };
+        let bytes = written.saturating_sub(lane.covering).min(lane.uncovered);
+        lane.uncovered -= bytes;
+        lane.covering += bytes;
+        lane.covered += bytes;
+        if bytes > 0 {
+            lane.credit(bytes, false, &mut self.inflight_bytes, now);
+        }
+    }
+
     /// Counts bytes as delivered that `Burst::charge` counted.
     pub fn credit(&mut self, lane: u32, bytes: u64, sampled: bool, now: u64) {
         if let Some(lane) = find(&mut self.lanes, lane) {

@@ -107,7 +107,7 @@ pub enum Step {
     Starved,
     /// The flow has its share of this pass.
     Shared,
-    /// Nothing more to post in this flow.
+    /// Nothing more to post in this flow, but what covers its last write.
     Finished,
     /// It cannot go on: the transfer ends so.
     Ended(Status),
@@ -244,6 +244,16 @@ impl Flow {
     /// Whether the peer may hear of the transfer now that all is posted: asked once.
     pub fn may_tell(&mut self) -> bool {
         std::mem::take(&mut self.early)
+    }
+
+    /// Whether its last writes are not known to be delivered.
+    pub fn needs_cover(&self) -> bool {
+        self.uncovered
+    }
+
+    /// They are.
+    pub fn covered(&mut self) {
+        self.uncovered = false;
     }
 
     /// Whether its turn is over; then the next one begins, with what was left of it: a few
@@ -469,7 +479,8 @@ impl Flow {
                 segments: &segments[..count],
                 descriptor,
                 key,
-                delivered: next == transfer.slices,
+                // What the peer is to hear follows: if it has, this was delivered.
+                delivered: next == transfer.slices && !self.early,
                 immediate: self.layer.immediate,
                 // Only when the next post of this claim follows at once.
                 more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
@@ -536,7 +547,7 @@ impl Flow {
             segments: &segments[..run as usize],
             descriptor,
             key,
-            delivered: self.next + run == geometry.slices,
+            delivered: self.next + run == geometry.slices && !self.early,
             immediate,
             more: false,
         };
@@ -717,7 +728,7 @@ impl Flow {
     /// When this flow has nothing more to post: one last write of a byte that
     /// it has written already, which is delivered after all before it.
     fn cover(&mut self, burst: &mut Burst, index: u32, budget: &mut u32) -> Step {
-        if !self.uncovered {
+        if !self.uncovered || self.early {
             return Step::Finished;
         }
         let (last, descriptor, key) = self.last;

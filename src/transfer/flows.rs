@@ -25,6 +25,19 @@ const BULK: usize = 1;
 const SWEEP: usize = 16;
 /// Claims that are kept for flows to come.
 const SPARE: usize = 64;
+/// The peer's word is waited for so long.
+const WORD_NS: u64 = 500_000;
+
+/// A flow that waits for the peer's word.
+struct Telling {
+    index: u32,
+    class: usize,
+    /// Its transfer.
+    id: u64,
+    /// What had been written to the lane by then.
+    written: u64,
+    since: u64,
+}
 
 /// The shares of one lane.
 #[derive(Default)]
@@ -41,6 +54,8 @@ pub struct Flows {
     /// they begin when they would, or nothing else is ready. So the others are in time
     /// where more is submitted than the line carries.
     deferred: VecDeque<u32>,
+    /// Flows of whose writes the last is known to be delivered when the peer has heard of it.
+    telling: VecDeque<Telling>,
     posts: u32,
     passes: u32,
     pub packer: Option<Packer>,
@@ -68,9 +83,19 @@ impl Flows {
         self.ready[if transfer.urgent { URGENT } else { BULK }].push_back(index);
     }
 
-    /// Nothing to post now.
+    /// Nothing to post now, and nobody's word is awaited.
     pub fn is_idle(&self) -> bool {
-        self.ready.iter().all(VecDeque::is_empty)
+        !self.is_ready() && self.telling.is_empty()
+    }
+
+    /// Something is to be posted as soon as there is room.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.iter().all(VecDeque::is_empty)
+    }
+
+    /// The peer is to say that it has heard of something.
+    pub fn is_telling(&self) -> bool {
+        !self.telling.is_empty()
     }
 
     /// Something to post, now or with credits, or to announce.
@@ -103,6 +128,11 @@ impl Flows {
         let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
         self.passes = self.passes.wrapping_add(1);
         let mut left_of_batch = BATCH;
+        // The peer may have no room for the word: then a write is asked for instead.
+        while self.telling.front().is_some_and(|told| now.saturating_sub(told.since) > WORD_NS) {
+            let told = self.telling.pop_front();
+            told.into_iter().for_each(|told| self.ready[told.class].push_back(told.index));
+        }
         if !self.starved.iter().all(VecDeque::is_empty) {
             self.tend_starved(burst.countable().1, table, left);
         }
@@ -156,6 +186,10 @@ impl Flows {
                     self.ready[class].pop_front();
                     if flow.may_tell() {
                         left.push(Left::Posted(table.id_of(flow.slot()), burst.lane.peer));
+                    }
+                    if flow.needs_cover() {
+                        let (id, written) = (table.id_of(flow.slot()), burst.written());
+                        self.telling.push_back(Telling { index, class, id, written, since: now });
                     }
                     self.leave_if_done(index, table, left);
                 }
@@ -266,6 +300,24 @@ impl Flows {
         }
     }
 
+    /// The peer has heard of a transfer: what was written before has arrived.
+    pub fn heard(
+        &mut self,
+        id: u64,
+        rail: &mut Rail,
+        (lane, now): (u32, u64),
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) {
+        let at = self.telling.iter().position(|told| told.id == id);
+        let Some(Telling { index, written, .. }) = at.and_then(|at| self.telling.remove(at)) else { return };
+        rail.cover(lane, written, now);
+        if let Some(flow) = &mut self.flows[index as usize] {
+            flow.covered();
+            self.leave_if_done(index, table, left);
+        }
+    }
+
     /// Ends the transfers whose bytes a device could not copy.
     pub fn end_lost(&mut self, table: &Table, left: &mut Vec<Left>) {
         while let Some(flow) = self.packer.as_mut().and_then(Packer::take_lost) {
@@ -356,6 +408,7 @@ impl Flows {
     /// Nothing of it will be posted.
     fn clear(&mut self) {
         self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
+        self.telling.clear();
         self.deferred.clear();
     }
 
