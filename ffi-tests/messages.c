@@ -230,6 +230,52 @@ static void a_receiver_that_does_not_poll(void)
     run_pair(presses, does_not_poll);
 }
 
+/* ---- Notifications that have to wait ---- */
+
+#define WAITING 200
+
+/* They wait for room at the receiver; their bytes, and other transfers, do not. */
+static void notifies_who_does_not_poll(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 1, box);
+    weft_memory *memory = register_one(box->endpoint, map_bytes(BLOCK), BLOCK);
+    weft_remote_memory *theirs = take_memory(team, 1, box, peer);
+    weft_range_args plain = range_args(memory, theirs, BLOCK), notified = plain;
+    weft_transfer ids[WAITING];
+    notified.flags = WEFT_NOTIFY;
+    for (size_t i = 0; i < WAITING; i++)
+        CHECK_OK(weft_write(box->endpoint, &notified, &ids[i]));
+    for (int i = 0; i < 100; i++)
+        CHECK_OK(box_await(box, write_now(box, &plain), patience_ms()).status);
+    notified.timeout_ns = 100 * MS;
+    CHECK_STATUS(box_await(box, write_now(box, &notified), 1000).status, WEFT_ERR_TIMED_OUT);
+    CHECK_OK(box_await(box, write_now(box, &plain), patience_ms()).status);
+    tell(team, 1, ids, 1);
+    for (size_t i = 0; i < WAITING; i++)
+        CHECK_OK(box_await(box, ids[i], patience_ms()).status);
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void takes_notifications_late(struct team *team)
+{
+    struct box *box = open_small();
+    char byte;
+    join(team, 0, box);
+    give_memory(team, 0, register_one(box->endpoint, map_bytes(BLOCK), BLOCK));
+    CHECK_EQ(hear(team, 0, NULL, &byte, 1), 1);
+    for (int i = 0; i < WAITING; i++)
+        CHECK_OK(box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).status);
+    meet(team, 0, box); /* the one that timed out may come, too */
+    box_close(box);
+}
+
+static void notifications_that_wait_hold_nothing_up(void)
+{
+    run_pair(notifies_who_does_not_poll, takes_notifications_late);
+}
+
 static void does_not_release(struct team *team)
 {
     struct box *box = open_small();
@@ -487,6 +533,7 @@ static const struct test tests[] = {
     {"all_sizes", "any", all_sizes},
     {"many_in_order", "any", many_in_order},
     {"a_small_queue_loses_nothing", "any", a_small_queue_loses_nothing},
+    {"notifications_that_wait_hold_nothing_up", "any", notifications_that_wait_hold_nothing_up},
     {"a_receiver_that_does_not_poll", "any", a_receiver_that_does_not_poll},
     {"a_receiver_that_does_not_release", "any", a_receiver_that_does_not_release},
     {"kept_messages_stay_whole", "any", kept_messages_stay_whole},
