@@ -11,7 +11,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SKIPPED = {"target", "vendor", "corpus"}
 # What documents name and other branches bring: goes when it is there.
 COMING: set[str] = set()
-MADE_UP = {"weft_peer_ping", "ffi-tests/abi/libweft-0.1.so"}
+MADE_UP = {"weft_peer_ping"}
 
 # The C of a document is the body of a function, with what the page takes for granted: declarations, and parameters.
 PRELUDE = """
