@@ -10,17 +10,8 @@ cd "$(dirname "$0")/.."
 kept=ffi-tests/abi
 out=target/abi
 mkdir -p "$out"
-passed=0 failed=0 skipped=0
-
-settle() { # name, 0 or not
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1)) && echo "ok      $1"
-    else
-        failed=$((failed + 1)) && echo "FAILED  $1"
-    fi
-}
-
-skip() { skipped=$((skipped + 1)) && echo "skipped $1: $2"; }
+# shellcheck source=tools/cases.sh
+. tools/cases.sh
 
 # A library that has the functions of a header and does nothing. What Rust writes about types is not understood by
 # abidw; that libweft.so has the same functions, and structs of the same layout, is what ffi-tests/run and
@@ -165,8 +156,7 @@ case ${1:-} in
     check)
         compare
         programs "$(realpath "${2:?where is libweft.so?}")/libweft.so"
-        echo "$passed passed, $failed failed, $skipped skipped"
-        [ "$failed" = 0 ]
+        counted
         ;;
     *)
         echo "tools/abi.sh check LIBRARY_FOLDER | write" >&2

@@ -5,15 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-passed=0 failed=0
-
-settle() { # name, 0 or not
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1)) && echo "ok      $1"
-    else
-        failed=$((failed + 1)) && echo "FAILED  $1"
-    fi
-}
+# shellcheck source=tools/cases.sh
+. tools/cases.sh
 
 block() { # language: the first block of it that follows the heading "## A program"
     awk -v fence="\`\`\`$1" '/^## A program/ { on = 1 } on && $0 == "```" && inside { exit }
@@ -126,5 +119,4 @@ client decode kv_cache decode localhost "$port"
 served "weft.hpp: a paged KV cache in two processes" 8 'request . is here' 1 ' 8 requests, 0 bytes wrong' \
     1 '^prefill: 256 of 256 pages are free again$' 0 '^status'
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+counted
