@@ -1154,7 +1154,7 @@ static void memory_of_some_rails(void)
 
 static const struct test tests[] = {
     {"memory_of_some_rails", "tcp,sim:like=tcp,sim:like=efa", memory_of_some_rails},
-    {"pages_of_all_shapes", "any", pages_of_all_shapes},
+    {"pages_of_all_shapes", "any alone", pages_of_all_shapes},
     {"pages_on_four_rails", "any", pages_on_four_rails},
     {"pages_on_four_rails_of_three_workers", "any", pages_on_four_rails_of_three_workers},
     {"pages_from_manual_progress", "any", pages_from_manual_progress},
