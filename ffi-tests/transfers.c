@@ -282,27 +282,27 @@ static void pages_of_all_shapes(void)
 
 static void pages_on_four_rails(void)
 {
-    run_matrix((struct setting){4, 1, {THREADS, THREADS}, 4});
+    run_matrix((struct setting){4, 1, {THREADS, THREADS}, 8});
 }
 
 static void pages_on_four_rails_of_three_workers(void)
 {
-    run_matrix((struct setting){4, 3, {THREADS, THREADS}, 4});
+    run_matrix((struct setting){4, 3, {THREADS, THREADS}, 8});
 }
 
 static void pages_from_manual_progress(void)
 {
-    run_matrix((struct setting){1, 1, {MANUAL, THREADS}, 6});
+    run_matrix((struct setting){1, 1, {MANUAL, THREADS}, 10});
 }
 
 static void pages_to_manual_progress(void)
 {
-    run_matrix((struct setting){2, 2, {THREADS, MANUAL}, 6});
+    run_matrix((struct setting){2, 2, {THREADS, MANUAL}, 10});
 }
 
 static void pages_all_manual(void)
 {
-    run_matrix((struct setting){2, 1, {MANUAL, MANUAL}, 6});
+    run_matrix((struct setting){2, 1, {MANUAL, MANUAL}, 10});
 }
 
 /* ---- Ranges ---- */
@@ -1155,11 +1155,11 @@ static void memory_of_some_rails(void)
 static const struct test tests[] = {
     {"memory_of_some_rails", "tcp,sim:like=tcp,sim:like=efa", memory_of_some_rails},
     {"pages_of_all_shapes", "any alone", pages_of_all_shapes},
-    {"pages_on_four_rails", "any", pages_on_four_rails},
-    {"pages_on_four_rails_of_three_workers", "any", pages_on_four_rails_of_three_workers},
-    {"pages_from_manual_progress", "any", pages_from_manual_progress},
-    {"pages_to_manual_progress", "any", pages_to_manual_progress},
-    {"pages_all_manual", "any", pages_all_manual},
+    {"pages_on_four_rails", "any alone", pages_on_four_rails},
+    {"pages_on_four_rails_of_three_workers", "any alone", pages_on_four_rails_of_three_workers},
+    {"pages_from_manual_progress", "any alone", pages_from_manual_progress},
+    {"pages_to_manual_progress", "any alone", pages_to_manual_progress},
+    {"pages_all_manual", "any alone", pages_all_manual},
     {"ranges_of_all_sizes", "any", ranges_of_all_sizes},
     {"notifications_come_once_and_last", "any", notifications_come_once_and_last},
     {"notifications_on_four_rails", "any", notifications_on_four_rails},
