@@ -357,8 +357,8 @@ public:
     watch(weft_watch *handle, std::uint64_t *word) noexcept : handle_(handle), word_(word) {}
 
     weft_watch *get() const noexcept { return handle_.get(); }
-    /** For the CPU and for GPUs; null if there is none. */
-    std::uint64_t *word() const noexcept { return handle_ ? word_ : nullptr; }
+    /** For the CPU and for GPUs, for as long as it owns the watch. */
+    std::uint64_t *word() const noexcept { return word_; }
     /** Throws if transfers name it (`WEFT_ERR_BUSY`), and owns it still. */
     void free()
     {
