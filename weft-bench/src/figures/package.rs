@@ -146,7 +146,8 @@ fn untested(bench: &mut Bench) -> Result<f64> {
 }
 
 fn test_minutes(bench: &mut Bench) -> Result<f64> {
-    let text = left("make test", "test_seconds").context("no make test has come to its end here")?;
+    let text = left("make test", "test_seconds")
+        .map_err(|_| anyhow!("no `make test` has come to its end here: target/test_seconds is not there"))?;
     let (seconds, failed) = text.trim().split_once(' ').context("target/test_seconds: not two numbers")?;
     if failed != "0" {
         bench.notes.push(format!("test_minutes: {failed} tests failed in it"));
