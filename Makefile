@@ -32,6 +32,7 @@ demo: ## Shows it at work: two processes over tcp, over shm, and (as root) betwe
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/demo.sh $(EXAMPLES)/random_fill
 
+test: export WEFT_TEST_BEGAN := $(shell date +%s)
 test: ## Runs every test; ends with how many passed and failed
 	@tools/need.sh test
 	@$(MAKE) --no-print-directory examples
@@ -52,7 +53,7 @@ figures: ## Measures it on this machine, beside bare libfabric
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
 	@tools/fuzz.sh $(or $(SECONDS),180)
 
-sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: half an hour (FILTER=, KINDS="asan tsan valgrind")
+sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: half an hour (FILTER=, KINDS="asan tsan valgrind"; SHORT=1: a minute)
 	@tools/need.sh sanitize
 	@$(MAKE) --no-print-directory lib
 	@tools/sanitize.sh "$(FILTER)" $(KINDS)

@@ -595,15 +595,15 @@ static void deadlines_and_cancels(void)
     sleep_ms(50); /* they are on their way */
     for (int i = 0; i < SLOTS; i += 2) {
         CHECK_OK(weft_transfer_cancel(duo.a->endpoint, id[i]));
-        weft_completion c = box_await(duo.a, id[i], 100);
+        weft_completion c = box_await(duo.a, id[i], patience_ms());
         CHECK_STATUS(c.status, WEFT_ERR_CANCELED);
         CHECK_EQ(c.value, 0);
         REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(duo.a->endpoint, id[i]));
     }
     for (int i = 1; i < SLOTS; i += 2)
-        CHECK_STATUS(box_await(duo.a, id[i], 600).status, WEFT_ERR_TIMED_OUT);
+        CHECK_STATUS(box_await(duo.a, id[i], patience_ms()).status, WEFT_ERR_TIMED_OUT);
     uint64_t took = now_ns() - began;
-    CHECK(took >= 300 * MS && took < 600 * MS);
+    CHECK(took >= 300 * MS && took < 1500 * MS); /* others run beside it */
     CHECK_EQ(*word, 0);
     /* All of them are still on their way: their number is bounded. */
     REFUSED(WEFT_ERR_AGAIN, weft_fetch_add(duo.a->endpoint, &args, NULL));

@@ -271,7 +271,7 @@ static void gives_up(struct team *team)
     weft_transfer canceled = submit(&sender);
     sleep_ms(20);
     CHECK_OK(weft_transfer_cancel(sender.box->endpoint, canceled));
-    CHECK_STATUS(box_await(sender.box, canceled, 200).status, WEFT_ERR_CANCELED);
+    CHECK_STATUS(box_await(sender.box, canceled, patience_ms()).status, WEFT_ERR_CANCELED);
     CHECK_STATUS(box_await(sender.box, late, patience_ms()).status, WEFT_ERR_TIMED_OUT);
     set(team, AWAKE, 1);
     sender.args.page_count = 3000;

@@ -19,7 +19,7 @@ static weft_completion write_kept(struct box *box, weft_kept *kept, weft_kept_ar
 
 /* ---- 1000 pages of 200 layers, there and back, many at the same time ---- */
 
-#define LAYERS 200
+#define LAYERS 80
 #define PAGES 1000
 #define PAGE 64
 #define LAYER (PAGES * PAGE)
@@ -401,7 +401,7 @@ static void access_is_checked_when_used(void)
 /* ---- The same one from several threads, released by one of them ---- */
 
 #define THREADS 4
-#define EACH 500
+#define EACH 200
 
 struct shared {
     struct duo duo;

@@ -275,8 +275,14 @@ static void reads_lists(struct team *team)
 {
     struct source s = open_source(team);
     struct plan *plan = malloc(sizeof *plan);
+    uint8_t *held[ALL][MEMORIES]; /* what the targets have */
+    for (int to = 1; to < team->size; to++)
+        for (int m = 0; m < MEMORIES; m++) {
+            held[to][m] = map_bytes(SMALL);
+            fill_random(held[to][m], SMALL, (uint64_t)to * 10 + (uint64_t)m);
+        }
     for (uint64_t round = 0; round < ROUNDS; round++) {
-        uint8_t *want[MEMORIES], *from[MEMORIES];
+        uint8_t *want[MEMORIES];
         make_plan(plan, &s, team->size, round);
         for (int i = 0; i < PER_ROUND; i++) { /* the local side is the one without overlaps */
             weft_list_entry *e = &plan->entry[i];
@@ -287,15 +293,13 @@ static void reads_lists(struct team *team)
         }
         for (int m = 0; m < MEMORIES; m++) {
             want[m] = map_bytes(SMALL);
-            from[m] = map_bytes(SMALL);
             memset(s.bytes[m], 0, SMALL);
         }
         for (int i = 0; i < PER_ROUND; i++) {
             const weft_list_entry *e = &plan->entry[i];
             int m = plan->memory[i];
-            fill_random(from[m], SMALL, (uint64_t)plan->to[i] * 10 + (uint64_t)m);
             memcpy(want[m] + place_of(m, e->local_range, e->local_offset),
-                   from[m] + place_of(m, e->remote_range, e->remote_offset), e->len);
+                   held[plan->to[i]][m] + place_of(m, e->remote_range, e->remote_offset), e->len);
         }
         weft_list_args args = list_args(plan->entry, PER_ROUND);
         weft_transfer id;
@@ -309,7 +313,6 @@ static void reads_lists(struct team *team)
                 if (s.bytes[m][i] != want[m][i])
                     FAIL("round %d: byte %d of memory %d", (int)round, (int)i, m);
             munmap(want[m], SMALL);
-            munmap(from[m], SMALL);
         }
     }
     for (int to = 1; to < team->size; to++)

@@ -792,7 +792,7 @@ static void a_peer_is_used_before_it_is_up(void)
 
 /* ---- What ends late ---- */
 
-enum { CANCELERS = 6, CANCELED_EACH = 32, PARTINGS = 60 };
+enum { CANCELERS = 6, CANCELED_EACH = 32, PARTINGS = 20 };
 
 struct canceler {
     weft_endpoint *endpoint;

@@ -282,27 +282,27 @@ static void pages_of_all_shapes(void)
 
 static void pages_on_four_rails(void)
 {
-    run_matrix((struct setting){4, 1, {THREADS, THREADS}, 4});
+    run_matrix((struct setting){4, 1, {THREADS, THREADS}, 8});
 }
 
 static void pages_on_four_rails_of_three_workers(void)
 {
-    run_matrix((struct setting){4, 3, {THREADS, THREADS}, 4});
+    run_matrix((struct setting){4, 3, {THREADS, THREADS}, 8});
 }
 
 static void pages_from_manual_progress(void)
 {
-    run_matrix((struct setting){1, 1, {MANUAL, THREADS}, 6});
+    run_matrix((struct setting){1, 1, {MANUAL, THREADS}, 10});
 }
 
 static void pages_to_manual_progress(void)
 {
-    run_matrix((struct setting){2, 2, {THREADS, MANUAL}, 6});
+    run_matrix((struct setting){2, 2, {THREADS, MANUAL}, 10});
 }
 
 static void pages_all_manual(void)
 {
-    run_matrix((struct setting){2, 1, {MANUAL, MANUAL}, 6});
+    run_matrix((struct setting){2, 1, {MANUAL, MANUAL}, 10});
 }
 
 /* ---- Ranges ---- */

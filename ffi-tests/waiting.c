@@ -135,7 +135,7 @@ static void manual_progress_has_no_fd(void)
 
 /* ---- Ping-pong that sleeps in epoll ---- */
 
-#define ROUNDS 20000
+#define ROUNDS 8000
 
 struct sleeper {
     struct box *box;

@@ -174,6 +174,26 @@ void ranges_and_pages()
     await(d.a, WEFT_COMPLETION_READ);
 }
 
+void watches()
+{
+    duo d;
+    weft::watch go = d.a.create_watch(), over = d.a.create_watch();
+    CHECK(go.word() && *go.word() == 0 && *over.word() == 0 && !weft::watch().word());
+    CHECK(d.a_memory.info().kind == WEFT_MEMORY_HOST && d.a_memory.info().ranges == layer_count);
+    d.a.write(weft::range_args(d.a_memory, d.remote, 64).starting_at(go, 3).setting(over, 5));
+    d.mine[0][0] = 4711;
+    REFUSED(WEFT_ERR_BUSY, go.free());
+    CHECK(*over.word() == 0 && d.theirs[0][0] != 4711);
+    __atomic_store_n(go.word(), 3, __ATOMIC_RELEASE);
+    await(d.a, WEFT_COMPLETION_WRITE);
+    CHECK(__atomic_load_n(over.word(), __ATOMIC_ACQUIRE) == 5 && d.theirs[0][0] == 4711);
+    d.a.read(weft::pages_args(d.a_memory, d.remote, page_len).first_pages(1).starting_at(over, 5).setting(over, 6));
+    await(d.a, WEFT_COMPLETION_READ);
+    CHECK(__atomic_load_n(over.word(), __ATOMIC_ACQUIRE) == 6);
+    go.free();
+    REFUSED(WEFT_ERR_INVALID, d.a.write(weft::range_args(d.a_memory, d.remote, 64).starting_at(weft::watch(), 1)));
+}
+
 void lists_and_kept()
 {
     CHECK(weft::list_args().completing_each_peer().flags == WEFT_COMPLETE_EACH_PEER);
@@ -496,6 +516,7 @@ struct test {
 
 constexpr test tests[] = {
     {"ranges_and_pages", "host,tcp,sim:like=efa", ranges_and_pages},
+    {"watches", "host,tcp", watches},
     {"lists_and_kept", "host,tcp,sim:like=efa", lists_and_kept},
     {"messages", "host,tcp,sim:like=efa", messages},
     {"counters_atomics_and_fences", "host,tcp,sim:like=efa", counters_atomics_and_fences},

@@ -296,6 +296,13 @@ public:
     memory(weft_endpoint *owner, weft_memory *handle) noexcept : handle_(handle, detail::memory_giver{owner}) {}
 
     weft_memory *get() const noexcept { return handle_.get(); }
+    /** Where it is, and how its bytes move. */
+    weft_memory_properties info() const
+    {
+        detail::sized<weft_memory_properties> all;
+        check(weft_memory_info(get(), &all));
+        return all;
+    }
     /** The descriptor that a peer imports. */
     blob descriptor() const
     {
@@ -341,6 +348,27 @@ public:
 
 private:
     std::unique_ptr<weft_kept, detail::giver<weft_kept_release>> handle_;
+};
+
+/** A watch. Destroyed while transfers name it, it stays until the endpoint is closed. */
+class watch {
+public:
+    watch() noexcept = default;
+    watch(weft_watch *handle, std::uint64_t *word) noexcept : handle_(handle), word_(word) {}
+
+    weft_watch *get() const noexcept { return handle_.get(); }
+    /** For the CPU and for GPUs, for as long as it owns the watch. */
+    std::uint64_t *word() const noexcept { return word_; }
+    /** Throws if transfers name it (`WEFT_ERR_BUSY`), and owns it still. */
+    void free()
+    {
+        check(weft_watch_free(get()));
+        static_cast<void>(handle_.release());
+    }
+
+private:
+    std::unique_ptr<weft_watch, detail::giver<weft_watch_free>> handle_;
+    std::uint64_t *word_ = nullptr;
 };
 
 /** Memory that `endpoint::allocate` made. Destroyed while it is registered, or after its endpoint, it stays for ever. */
@@ -570,10 +598,28 @@ template <class Self, class Args> struct counted_operation : move_operation<Self
     }
 };
 
+/** What operations that keep step with streams have. */
+template <class Self, class Args> struct watched_operation : counted_operation<Self, Args> {
+    /** Not before the watch has come to the value. */
+    Self &starting_at(const watch &of_stream, std::uint64_t value) noexcept
+    {
+        this->start_watch = of_stream.get();
+        this->start_value = value;
+        return this->self();
+    }
+    /** The watch gets the value when it has ended, whatever its status. */
+    Self &setting(const watch &for_stream, std::uint64_t value) noexcept
+    {
+        this->done_watch = for_stream.get();
+        this->done_value = value;
+        return this->self();
+    }
+};
+
 } // namespace detail
 
 /** One range: from the first byte of the first range of both, unless told otherwise. */
-struct range_args : detail::counted_operation<range_args, weft_range_args> {
+struct range_args : detail::watched_operation<range_args, weft_range_args> {
     range_args() noexcept = default;
     range_args(const weft::memory &mine, const remote_memory &theirs, std::uint64_t bytes_to_move) noexcept
     {
@@ -596,7 +642,7 @@ struct range_args : detail::counted_operation<range_args, weft_range_args> {
 };
 
 /** Pages x layers. */
-struct pages_args : detail::counted_operation<pages_args, weft_pages_args> {
+struct pages_args : detail::watched_operation<pages_args, weft_pages_args> {
     pages_args() noexcept = default;
     pages_args(const weft::memory &mine, const remote_memory &theirs, std::uint64_t bytes_of_page) noexcept
     {
@@ -832,6 +878,13 @@ public:
         weft_counter made = 0;
         check(weft_counter_create(get(), &made));
         return {get(), made};
+    }
+    [[nodiscard]] watch create_watch()
+    {
+        weft_watch *made = nullptr;
+        std::uint64_t *word = nullptr;
+        check(weft_watch_alloc(get(), &made, &word));
+        return {made, word};
     }
     [[nodiscard]] kept keep(const weft_pages_args &args) { return kept_by(weft_pages_keep, args); }
     [[nodiscard]] kept keep(const weft_list_args &args) { return kept_by(weft_list_keep, args); }

@@ -28,7 +28,10 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
     def built(self) -> Path:
         named = os.environ.get("WEFT_LIBRARY")
         if named:
-            return Path(named).resolve()
+            library = Path(named).resolve()
+            if not library.is_file():
+                raise SystemExit(f"WEFT_LIBRARY is {named}: no such file")
+            return library
         source = Path(self.root).parent
         if not (source / "Cargo.toml").exists():
             raise SystemExit(f"{source} has no Cargo.toml: build the wheel within a checkout of Weft, "
@@ -40,6 +43,8 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
                            cwd=source, check=True)
         except FileNotFoundError:
             raise SystemExit(f"{cargo} is not there: the wheel is built by Rust's cargo (https://rustup.rs)") from None
+        except subprocess.CalledProcessError:
+            raise SystemExit("cargo could not build libweft.so: what it says is above") from None
         return target / "release" / "libweft.so"
 
 

@@ -3,24 +3,15 @@
 #     tools/abi.sh check LIBRARY_FOLDER    compares with what is kept in ffi-tests/abi, and runs the first program
 #     tools/abi.sh write                   keeps what include/weft.h says now: until 0.1 is released, or for additions
 #
-# WEFT_OLD_LIBRARIES: files, separated by colons, or tags of git (which are built into target/old): they talk to the
-# newest library in both roles. Without it, those of ffi-tests/abi/*.so, which a release leaves there.
+# WEFT_OLD_LIBRARIES: files, separated by colons, or tags and commits of git (which are built into target/old): they talk
+# to the newest library in both roles. Without it, the commit that docs/abi.md names.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 kept=ffi-tests/abi
 out=target/abi
 mkdir -p "$out"
-passed=0 failed=0 skipped=0
-
-settle() { # name, 0 or not
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1)) && echo "ok      $1"
-    else
-        failed=$((failed + 1)) && echo "FAILED  $1"
-    fi
-}
-
-skip() { skipped=$((skipped + 1)) && echo "skipped $1: $2"; }
+# shellcheck source=tools/cases.sh
+. tools/cases.sh
 
 # A library that has the functions of a header and does nothing. What Rust writes about types is not understood by
 # abidw; that libweft.so has the same functions, and structs of the same layout, is what ffi-tests/run and
@@ -100,34 +91,58 @@ over() { # what, target's library, writer's library
     done
 }
 
-# A file that is named, or the library of a tag, built once.
+# A file that is named, or the library of a commit, built once: quickly, for nobody measures it.
 library_of() {
     [ -f "$1" ] && realpath "$1" && return
-    local tree=target/old/$1
+    local tree=target/old/$1 quickly=(opt-level=1 lto=false codegen-units=16 debug=0)
     if [ ! -f "$tree/target/release/libweft.so" ]; then
         mkdir -p "$tree" && git archive "$1" | tar -x -C "$tree" || return 1
-        (cd "$tree" && CARGO_TARGET_DIR=target "${CARGO:-cargo}" build --release --locked -p weft) >&2 || return 1
+        (cd "$tree" && CARGO_TARGET_DIR=target "${CARGO:-cargo}" build --release --locked -p weft \
+            "${quickly[@]/#/--config=profile.release.}") >&2 || return 1
     fi
     realpath "$tree/target/release/libweft.so"
 }
 
+# What newer libraries must still talk to; docs/abi.md names it.
+baseline() { sed -n 's/^The baseline is commit `\([0-9a-f]\{40\}\)`.*/\1/p' docs/abi.md; }
+
+# The baseline, if it can be had here; else why not.
+old_libraries() {
+    local commit
+    commit=$(baseline)
+    if [ -n "${WEFT_OLD_LIBRARIES:-}" ]; then
+        echo "$WEFT_OLD_LIBRARIES"
+    elif [ -z "$commit" ]; then
+        echo "docs/abi.md names no baseline" >&2
+        return 1
+    elif ! git cat-file -e "$commit^{commit}" 2>/dev/null; then
+        echo "the history of git lacks ${commit:0:12} (WEFT_OLD_LIBRARIES=FILE names a library)" >&2
+        return 1
+    else
+        echo "$commit"
+    fi
+}
+
 programs() {
-    local newest=$1 status=0 name old olds=()
+    local newest=$1 status=0 name names label old olds
     mkdir -p "$out/include"
     cp "$kept/weft-0.1.h" "$out/include/weft.h"
     gcc -std=c11 -O1 -g -Wall -Wextra -Wpedantic -Werror -I"$out/include" "$kept/first.c" "$newest" -o "$out/first" || status=1
     settle "the first program is built with the first header" $status
     over "the first program runs with the newest library," "$newest" "$newest"
-    IFS=: read -ra olds <<<"${WEFT_OLD_LIBRARIES:-$(shopt -s nullglob; printf '%s:' "$kept"/*.so)}"
-    if [ -z "${olds[*]:-}" ]; then
-        skip "older libraries talk to the newest" "none is kept before the first release (WEFT_OLD_LIBRARIES=FILE or TAG)"
+    if ! names=$(old_libraries 2>"$out/why"); then
+        skip "older libraries talk to the newest" "$(cat "$out/why")"
+        return
     fi
-    for name in ${olds[@]+"${olds[@]}"}; do
-        [ -n "$name" ] || continue
-        if old=$(library_of "$name"); then
-            over "$name takes what the newest writes" "$old" "$newest"
-            over "the newest takes what $name writes" "$newest" "$old"
+    IFS=: read -ra olds <<<"$names"
+    for name in "${olds[@]}"; do
+        if old=$(library_of "$name" 2>"$out/build.log"); then
+            label=${name##*/}
+            label=${label:0:12}
+            over "$label takes what the newest writes" "$old" "$newest"
+            over "the newest takes what $label writes" "$newest" "$old"
         else
+            tail -n 20 "$out/build.log"
             settle "$name can be built" 1
         fi
     done
@@ -141,8 +156,7 @@ case ${1:-} in
     check)
         compare
         programs "$(realpath "${2:?where is libweft.so?}")/libweft.so"
-        echo "$passed passed, $failed failed, $skipped skipped"
-        [ "$failed" = 0 ]
+        counted
         ;;
     *)
         echo "tools/abi.sh check LIBRARY_FOLDER | write" >&2

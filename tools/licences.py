@@ -65,7 +65,7 @@ def main():
     print("libweft.so is under Apache-2.0 or MIT, as you like. Inside it are:\n")
     for name, licence, where, _ in parts:
         print(f"    {name}: {licence} ({where})")
-    whose = {} # a text, and whose licence it is
+    whose = {}  # a text, and whose licence it is
     for name, _, _, found in parts:
         for file in found:
             text = file.read_text(encoding="utf-8", errors="replace").strip()

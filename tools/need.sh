@@ -61,6 +61,7 @@ look() {
     esac
     if [ "$target" = test ] || [ "$target" = dist ]; then
         have cmake || want cmake "the CMake package"
+        have xz || want xz-utils "packing the tarball"
     fi
     if [ "$target" = sanitize ]; then
         have gcc || want gcc "the C tests"

@@ -7,20 +7,29 @@
 # valgrind  the library as it is: memory that is read before it is written
 #
 # FILTER is that of ffi-tests/run; all runs take about half an hour on two processors. The tests' own time limits are
-# multiplied, and those of gigabytes and of many minutes are left out.
+# multiplied, and those of gigabytes and of many minutes are left out. With SHORT=1 it is about a minute: some programs
+# with asan (if there is a nightly Rust) and valgrind; the last line says what was left out.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 filter=${1:-}
 shift || true
 kinds=("$@")
-[ ${#kinds[@]} -gt 0 ] || kinds=(asan tsan valgrind)
+every=(asan tsan valgrind)
+[ ${#kinds[@]} -gt 0 ] || kinds=("${every[@]}")
 target=x86_64-unknown-linux-gnu
 out=$PWD/target/sanitize
 failed=()
 export WEFT_TEST_SKIP=${WEFT_TEST_SKIP-'^large\.|gigabytes|ten_million|hundred_thousand|no_wake_up'}
 mkdir -p "$out"
+has_nightly() { rustc +nightly --print sysroot >/dev/null 2>&1; }
 
-if [[ " ${kinds[*]} " == *san* ]] && ! rustc +nightly --print sysroot >/dev/null 2>&1; then
+if [ -n "${SHORT:-}" ]; then
+    kinds=(valgrind)
+    if has_nightly; then kinds=(asan valgrind); fi
+    export WEFT_TEST_PROGRAMS="lifecycle messages fences" WEFT_TEST_FABRICS="host sim:like=efa"
+    WEFT_TEST_SKIP+="|eight_to_one|fifty_opens"
+fi
+if [[ " ${kinds[*]} " == *san* ]] && ! has_nightly; then
     echo "A nightly Rust is missing: rustup toolchain install nightly --profile minimal" >&2
     exit 1
 fi
@@ -67,7 +76,9 @@ build() { # kind, rustc's name of it, flags of cargo...
 }
 
 # Each line of the log that a sanitizer wrote, once.
-finds() { grep -hE '(SUMMARY: [A-Za-z]+Sanitizer|ERROR SUMMARY: [1-9])' target/ffi-tests/*.log 2>/dev/null | sed 's/^==[0-9]*==//' | sort | uniq -c | sort -rn; }
+finds() { # logs
+    grep -hE '(SUMMARY: [A-Za-z]+Sanitizer|ERROR SUMMARY: [1-9])' "$@" | sed 's/^==[0-9]*==//' | sort | uniq -c | sort -rn
+}
 
 # Memory of the library that nobody knows of any more, by test; fails if there is any. Not of processes that fork or end
 # without closing, nor what handles stand for that are still open: their table is a mapping that is not searched.
@@ -84,10 +95,9 @@ leaks() { # logs
 
 tests() { # kind, library's folder
     local status=0
-    WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-8} ffi-tests/run "$2" "$filter" || status=1
-    finds
+    WEFT_TEST_OUT=$out/$1 WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-8} ffi-tests/run "$2" "$filter" || status=1
+    finds "$out/$1"/*.log
     [ "$status" = 0 ] || failed+=("$1")
-    rm -rf "$out/$1-logs" && mkdir -p "$out/$1-logs" && cp target/ffi-tests/*.log "$out/$1-logs"
 }
 
 asan() {
@@ -96,7 +106,7 @@ asan() {
     ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1 LSAN_OPTIONS=exitcode=0 \
         WEFT_TEST_CC=$out/cc-asan WEFT_TEST_FABRICS=${WEFT_TEST_FABRICS:-host tcp sim:like=efa} \
         tests asan "target/asan/$target/release"
-    leaks "$out"/asan-logs/*.log || failed+=("leaks")
+    leaks "$out"/asan/*.log || failed+=("leaks")
 }
 
 tsan() {
@@ -116,4 +126,8 @@ for kind in "${kinds[@]}"; do
     printf '\n== %s\n' "$kind"
     $kind
 done
+if [ -n "${SHORT:-}" ]; then
+    left_out=$(printf '%s\n' "${every[@]}" | grep -vxF "$(printf '%s\n' "${kinds[@]}")" | paste -sd' ')
+    echo "Short: ${kinds[*]} with $WEFT_TEST_PROGRAMS over $WEFT_TEST_FABRICS; left to \`make sanitize\`: $left_out, and all else."
+fi
 [ ${#failed[@]} = 0 ] || { echo "failed: ${failed[*]}"; exit 1; }

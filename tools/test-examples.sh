@@ -5,15 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-passed=0 failed=0
-
-settle() { # name, 0 or not
-    if [ "$2" = 0 ]; then
-        passed=$((passed + 1)) && echo "ok      $1"
-    else
-        failed=$((failed + 1)) && echo "FAILED  $1"
-    fi
-}
+# shellcheck source=tools/cases.sh
+. tools/cases.sh
 
 block() { # language: the first block of it that follows the heading "## A program"
     awk -v fence="\`\`\`$1" '/^## A program/ { on = 1 } on && $0 == "```" && inside { exit }
@@ -109,22 +102,21 @@ alone "errors: each is answered, and all ends in good order" errors 'UNREACHABLE
     'given back: WEFT_ERR_HANDLE' 'PEER_CLOSED' '^there is closed' '^here is closed'
 
 serve two_processes receive 0
-client sends two_processes send localhost "$port" 'Some text.'
+client sends two_processes send 127.0.0.1 "$port" 'Some text.'
 served "two processes: what one sends the other has" 1 '^received 11 bytes: Some text.$' 1 '^sent 11 bytes' 0 '^status'
 
 serve many_peers serve 0 7
 for i in 1 2 3 4 5; do
-    client $i many_peers ask localhost "$port" "guest $i" &
+    client $i many_peers ask 127.0.0.1 "$port" "guest $i" &
 done
-client 6 many_peers die localhost "$port" 'guest 6'
-client 7 many_peers ask localhost "$port" 'guest 7'
+client 6 many_peers die 127.0.0.1 "$port" 'guest 6'
+client 7 many_peers ask 127.0.0.1 "$port" 'guest 7'
 served "many peers: all are answered, and each end is noticed" 7 '^here is guest' 7 '^guest . hears: hello, one of' \
     6 'gone: WEFT_ERR_PEER_CLOSED$' 1 'gone: WEFT_ERR_PEER_LOST$' 0 '^status'
 
 serve kv_cache prefill 0
-client decode kv_cache decode localhost "$port"
+client decode kv_cache decode 127.0.0.1 "$port"
 served "weft.hpp: a paged KV cache in two processes" 8 'request . is here' 1 ' 8 requests, 0 bytes wrong' \
     1 '^prefill: 256 of 256 pages are free again$' 0 '^status'
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+counted

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two hosts in network namespaces: random fill over the networks that hosts have, and streams of transfers while rails
-# fail (ffi-tests/lab_*.c); three hosts in chaos (tools/chaos.sh). One line for each case, and a last one with the count. Only root can make them; otherwise it
-# says that it skips.
+# fail (ffi-tests/lab_*.c); three hosts in chaos (tools/chaos.sh). One line for each case, and a last one with the count.
+# Only root can make them; otherwise it says that it skips.
 #     tools/test-lab.sh RANDOM_FILL [ONLY]     ONLY: a part of the names of the cases to run
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,9 +17,9 @@ guard=(timeout --foreground -k 5 40)
 
 why=$(lab_missing)
 if [ -n "$why" ]; then
-    echo "skipped: the lab's tests: $why"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
+    skip "the lab's tests" "$why"
+    counted
+    exit
 fi
 logs=$(mktemp -d)
 mkdir "$logs.programs"
@@ -133,5 +133,4 @@ fails "nothing lands later" lab_rails nothing_lands_later
 fails "an idle host is cut off" lab_liveness an_idle_host_is_cut_off
 chaos "chaos between three hosts"
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+counted

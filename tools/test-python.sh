@@ -8,21 +8,9 @@ library=$(realpath "${1:?where is libweft.so?}")/libweft.so
 venv=$PWD/target/python
 log=$(mktemp)
 trap 'rm -f "$log" "$log.py"' EXIT
-passed=0 failed=0 skipped=0
+# shellcheck source=tools/cases.sh
+. tools/cases.sh
 export PYTHONDONTWRITEBYTECODE=1 MYPYPATH=$PWD/python/src
-
-# check NAME COMMAND...: its output is shown if it fails.
-check() {
-    local name=$1
-    shift
-    if "$@" >"$log" 2>&1 </dev/null; then
-        passed=$((passed + 1)) && echo "ok      $name"
-    else
-        failed=$((failed + 1)) && echo "FAILED  $name" && sed 's/^/    | /' "$log" | tail -n 60
-    fi
-}
-
-skip() { skipped=$((skipped + 1)) && echo "skipped $1: $2"; }
 
 # from_source COMMAND...: with the package as it lies here.
 from_source() { WEFT_LIBRARY=$library PYTHONPATH=$PWD/python/src "$@"; }
@@ -88,5 +76,4 @@ if { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } >"$log" 2>&1 &&
 else
     skip "Python: types and the wheel" "pip cannot install mypy, numpy, auditwheel and hatchling ($(tail -n 1 "$log"))"
 fi
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" = 0 ]
+counted

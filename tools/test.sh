@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 library=$(realpath "${1:?where is libweft.so?}")
 fill=$(realpath "${2:?where is random_fill?}")
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-rm -f target/test_seconds # of the last whole run
+trap 'rm -f "$log" "$log.said"' EXIT
+began=${WEFT_TEST_BEGAN:-$(date +%s)} # in seconds since 1970; before the building
+rm -f target/test_seconds # of the last run that came to its end
 passed=0 failed=0 skipped=0 summary=() failures=()
 
 # The lines that name what failed: ours and cargo's.
@@ -31,6 +32,7 @@ stage() { # title, command...
         echo "FAILED  $title ended with status $status" | tee -a "$log"
     fi
     mapfile -t -O "${#failures[@]}" failures < <(named)
+    awk -f tools/failures.awk "$log" >>"$log.said"
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     summary+=("$(printf '%-28s %4d passed, %d failed, %d skipped, %d s' "$title" "$p" "$f" "$s" $((SECONDS - begin)))")
 }
@@ -48,7 +50,8 @@ stage "Documents" tools/test-docs.py
 
 printf '\n'
 printf '%s\n' "${summary[@]}"
-[ "${#failures[@]}" = 0 ] || printf '%s\n' '' "${failures[@]}"
+[ "${#failures[@]}" = 0 ] || printf '%s\n' '' "${failures[@]}" ''
+awk '/^[^ ]/ && ++tests > 10 { exit } { print }' "$log.said" # of ten: often nobody sees more than the last lines
 printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
-mkdir -p target && echo $SECONDS >target/test_seconds
+mkdir -p target && echo "$(($(date +%s) - began)) $failed" >target/test_seconds # for the figure test_minutes
 [ "$failed" = 0 ]

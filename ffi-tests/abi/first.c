@@ -39,6 +39,8 @@ static weft_completion next(weft_completion_kind kind)
     for (;;) {
         weft_completion done;
         CHECK(weft_wait(endpoint, &done, 1, 20 * SECONDS) == 1);
+        if (done.status != WEFT_OK)
+            fprintf(stderr, "a completion of kind %d, awaiting kind %d: %s\n", done.kind, kind, weft_status_name(done.status));
         CHECK(done.status == WEFT_OK);
         if (done.kind == kind)
             return done;
@@ -110,13 +112,14 @@ static int target(void)
     for (int l = 0; l < LAYERS; l++)
         for (int i = 0; i < BYTES; i++)
             CHECK(layers[l][i] == (unsigned char)(l + 5 * (PAGES - 1 - i / PAGE) + i));
-    send_text(done.peer, "all there");
-    next(WEFT_COMPLETION_SEND);
 
+    /* Now, while it waits for the message: later it may be gone. */
     weft_fence_args fence = WEFT_FENCE_ARGS_INIT;
     fence.peer = done.peer;
     CHECK(weft_peer_fence(endpoint, &fence, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_FENCE);
+    send_text(done.peer, "all there");
+    next(WEFT_COMPLETION_SEND);
     done = next(WEFT_COMPLETION_MESSAGE);
     CHECK(done.bytes == 4 && !memcmp(done.data, "done", 4));
     CHECK(weft_message_release(endpoint, done.transfer) == WEFT_OK);

@@ -102,6 +102,40 @@ class Pages(Pair):
             self.here.write(local, remote, counter=self.there.create_counter())
 
 
+class Watches(Pair):
+    def test_a_transfer_begins_at_a_value_and_sets_another(self) -> None:
+        source, target = bytearray(pattern(3)), bytearray(PAGE)
+        local, remote = self.memories(source, target)
+        with self.here.create_watch() as filled, self.here.create_watch() as moved:
+            operation = self.here.write_pages(local, remote, PAGE, 1, start=(filled, 2), done=(moved, 7), timeout=20)
+            source[:] = pattern(4)
+            filled.value = 1
+            self.assertIsNone(self.here.wait_event(0.05))
+            self.assertEqual((moved.value, target), (0, bytearray(PAGE)))
+            with self.assertRaises(weft.RetryError):
+                filled.free()
+            filled.value = 2
+            operation.wait(20)
+            self.assertEqual((moved.value, target), (7, source))
+
+    def test_what_has_no_watch_says_so(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        watch = self.here.create_watch()
+        with self.assertRaises(TypeError):
+            self.here.write_list([weft.Entry(local, remote, PAGE)], start=(watch, 1))
+        with self.here.keep_pages(local, remote, PAGE, 1) as kept, self.assertRaises(TypeError):
+            kept.write(done=(watch, 1))
+        for wrong in (-1, 1 << 64):
+            with self.assertRaises(ValueError):
+                self.here.write(local, remote, start=(watch, wrong))
+        watch.free()
+        watch.free()
+        with self.assertRaises(ValueError):
+            self.here.write(local, remote, start=(watch, 1))
+        with self.assertRaises(ValueError):
+            watch.value = 1
+
+
 class Lists(Pair):
     def test_a_list_goes_to_several_peers(self) -> None:
         third = open_endpoint()

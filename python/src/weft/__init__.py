@@ -43,6 +43,7 @@ from .memory import Memory, RemoteMemory
 from .operation import Completion, Operation
 from .peer import Peer
 from .transfers import Entry, Kept, Side
+from .watch import Watch
 
 __version__ = c.VERSION
 
@@ -57,6 +58,6 @@ __all__ = [
     "Access", "Buffer", "CanceledError", "ClosedError", "Completion", "Counter", "Endpoint", "Entry", "Event",
     "Idle", "InternalError", "Kept", "MachineError", "Memory", "Message", "Notification", "Operation", "Other",
     "Packing", "Peer", "PeerDown", "PeerError", "PeerUp", "Progress", "RailDown", "RailUp", "RemoteMemory",
-    "RetryError", "Side", "TimedOutError", "UsageError", "WeftError", "c", "lib", "library_version", "log_to",
-    "set_log", "topology",
+    "RetryError", "Side", "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version",
+    "log_to", "set_log", "topology",
 ]

@@ -24,6 +24,7 @@ from .memory import Memory, allocate
 from .operation import Completion, Operation
 from .peer import Peer
 from .transfers import Transfers
+from .watch import Watch
 
 T = TypeVar("T")
 
@@ -182,6 +183,11 @@ class Endpoint(Transfers):
     def create_counter(self) -> Counter:
         """A counter, of value 0, which transfers of peers raise."""
         return Counter(self)
+
+    def create_watch(self) -> Watch:
+        """A number, of value 0, by which transfers wait for streams of GPUs, and streams for
+        transfers. (Load CUDA first.)"""
+        return Watch(self)
 
     def expect(self, totals: Mapping[Counter, int], *, timeout: Optional[float] = None) -> Operation[None]:
         """Ends when every counter has reached its total."""

@@ -1,0 +1,66 @@
+"""Words that streams of GPUs and transfers write for each other."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from ._library import lib
+from .errors import check
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint
+
+
+class Watch:
+    """A number, 0 at first, that orders transfers with streams; made by `Endpoint.create_watch`.
+
+    A transfer with `start=(watch, 1)` begins when the number has come to 1, and one with
+    `done=(watch, 1)` sets it to 1 when it has ended, whatever its outcome. Streams write it and
+    wait for it at `address`: docs/gpu.md. Also a context manager.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        handle, word = ctypes.c_void_p(), ctypes.POINTER(ctypes.c_uint64)()
+        check(lib.weft_watch_alloc(endpoint.handle, ctypes.byref(handle), ctypes.byref(word)))
+        self._handle = handle.value or 0
+        #: Of the word of 8 bytes, for the CPU and for GPUs.
+        self.address = ctypes.addressof(word.contents)
+
+    @property
+    def handle(self) -> int:
+        self._must_exist()
+        return self._handle
+
+    @property
+    def value(self) -> int:
+        return self._word().value
+
+    @value.setter
+    def value(self, value: int) -> None:
+        if not 0 <= value < 1 << 64:
+            raise ValueError(f"value is {value}: it must be 0 to 2^64 - 1")
+        self._word().value = value
+
+    def _word(self) -> ctypes.c_uint64:
+        self._must_exist()
+        return ctypes.c_uint64.from_address(self.address)
+
+    def _must_exist(self) -> None:
+        if not self._handle or self._endpoint.closed:
+            raise ValueError("the watch was freed, or its endpoint is closed")
+
+    def free(self) -> None:
+        """Gives it back; no stream may wait for it any more. Raises RetryError while transfers
+        that have not ended name it. Again is harmless, and so is never: the endpoint's `close`
+        does it."""
+        if self._handle and not self._endpoint.closed:
+            check(lib.weft_watch_free(self._handle))
+        self._handle = 0
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free()
