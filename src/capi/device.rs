@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub const WEFT_WAY_DIRECT: u32 = 1;
 /// Its bytes go through host buffers of Weft's, which it gathers them into and
 /// scatters them from, pages of a bundle by one launch; copies and the wire go on at
-/// the same time. 4 MiB of pinned memory for each lane with such transfers.
+/// the same time. 8 MiB of pinned memory for each lane with such transfers.
 pub const WEFT_WAY_STAGED: u32 = 2;
 /// Peers on this host whose memory is on a GPU, too, get writes by a copy from GPU to
 /// GPU, all pages of a run by one launch, where the two GPUs reach each other. (All

@@ -55,6 +55,8 @@ pub struct Flow {
     pass: u32,
     packing: Packing,
     urgent: bool,
+    /// Its bytes wait for devices, too: they are under way for longer than the line takes.
+    staged: bool,
     /// Posts of it may take credits.
     counted: bool,
     next: u64,
@@ -134,6 +136,7 @@ impl Flow {
             pass: 0,
             packing: share.packing,
             urgent: transfer.urgent,
+            staged: false,
             counted: transfer.is_counted(),
             next: 0,
             end: 0,
@@ -313,7 +316,7 @@ impl Flow {
         if self.urgent && !starved {
             burst.hurry();
         }
-        let room = burst.room(self.urgent);
+        let room = burst.room(self.urgent, self.staged);
         if room == 0 {
             return Step::Full;
         }
@@ -340,7 +343,8 @@ impl Flow {
         if transfer.direction == Direction::Read {
             burst.reading();
         }
-        if self.layer.on_device && !self.is_shared(burst, transfer.direction) {
+        self.staged = self.layer.on_device && !self.is_shared(burst, transfer.direction);
+        if self.staged {
             return self.stage(burst, index, transfer, packer, (room, budget));
         }
         let bundled = packer.filter(|_| transfer.direction == Direction::Write && burst.limits.costly_posts);
@@ -391,7 +395,10 @@ impl Flow {
             Direction::Read => Ok(packer.fetcher.ask(memory, device)),
         };
         match bundle {
-            Ok(Some(bundle)) => self.pack(burst, index, transfer, bundle, room),
+            Ok(Some(mut bundle)) => {
+                bundle.fill();
+                self.pack(burst, index, transfer, bundle, room)
+            }
             Ok(None) => Step::Full,
             Err(error) => {
                 log::warn!("a transfer of device memory ends: {error}");
