@@ -229,10 +229,10 @@ pub trait Nic {
         let _ = (range, access, device);
         Ok(Registration::STAGED)
     }
-    /// Whether writes between two devices' memory may be posted to a route: `local` as
-    /// it was registered, the remote place by its address and key. It may be so later.
-    fn reaches_device(&mut self, route: Route, local: *mut c_void, remote: (u64, u64)) -> bool {
-        let _ = (route, local, remote);
+    /// Whether writes, or reads, between two devices' memory may be posted to a route: `local`
+    /// as it was registered, the remote place by its address and key. It may be so later.
+    fn reaches_device(&mut self, route: Route, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
+        let _ = (route, read, local, remote);
         false
     }
 

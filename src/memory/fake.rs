@@ -100,6 +100,9 @@ impl Driver for Fake {
     fn unpin(&self, _device: Device, _base: u64) {}
 
     fn share(&self, device: Device, _address: u64) -> Result<Handle> {
+        if self.private {
+            return Err(unsupported("memory that no process can open"));
+        }
         let base = BASE + EACH * u64::from(device);
         Ok(Handle { process: super::cuda::this_process(), device, base, len: EACH, token: [0; 64] })
     }

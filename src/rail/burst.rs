@@ -126,9 +126,9 @@ impl Burst<'_> {
         }
     }
 
-    /// Whether writes between these two places, both of devices, may be posted.
-    pub fn reaches_device(&mut self, local: *mut c_void, remote: (u64, u64)) -> bool {
-        self.nic.reaches_device(self.lane.route, local, remote)
+    /// Whether writes, or reads, between these two places, both of devices, may be posted.
+    pub fn reaches_device(&mut self, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
+        self.nic.reaches_device(self.lane.route, read, local, remote)
     }
 
     /// Reads are posted.

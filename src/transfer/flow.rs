@@ -367,11 +367,11 @@ impl Flow {
     /// Whether what is next is posted although it is on devices.
     fn is_shared(&self, burst: &mut Burst, direction: Direction) -> bool {
         let layer = &self.layer;
-        direction == Direction::Write
-            && self.within == 0
+        let read = direction == Direction::Read;
+        self.within == 0
             && !layer.gone
             && layer.may_be_shared()
-            && burst.reaches_device(layer.descriptor, (layer.remote, layer.key))
+            && burst.reaches_device(read, layer.descriptor, (layer.remote, layer.key))
     }
 
     /// Device memory goes in bundles, whatever its pages.

@@ -76,7 +76,7 @@ impl Layer {
         }
     }
 
-    /// Whether writes may be posted as to any memory: both ends are on devices, and the
+    /// Whether it may be posted as of any memory: both ends are on devices, and the
     /// lane's NICs know both.
     pub fn may_be_shared(&self) -> bool {
         self.device.is_some() && !self.descriptor.is_null() && self.key != 0

@@ -10,7 +10,7 @@ use super::socket::{self, Heard, Word};
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, GONE,
 };
 use crate::memory::device::{driver, present, Device};
 use crate::status::{Error, Result, Status};
@@ -452,18 +452,22 @@ impl Nic for HostNic {
         Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
     }
 
-    fn reaches_device(&mut self, route: Route, local: *mut c_void, remote: (u64, u64)) -> bool {
+    fn reaches_device(&mut self, route: Route, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
         let (Some(line), Some(area)) = (line(&mut self.places, route), self.areas.get(local as u64)) else {
             return false;
         };
-        line.outgoing.reaches_device(area, remote)
+        line.outgoing.reaches_device(read, area, remote)
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
         for peer in &mut self.peers {
             if let Talk::Channel(channel) = &mut peer.talk {
                 channel.settle_devices();
+                channel.hide_device(registration.key);
             }
+        }
+        for place in &mut self.places {
+            place.route.iter_mut().for_each(|line| line.outgoing.settle_devices());
         }
         if !self.registry.remove(registration.key) {
             return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
@@ -488,7 +492,10 @@ impl Nic for HostNic {
             return Posted::Failed(libc::EINVAL);
         }
         let area = self.areas.get(rma.descriptor as u64);
-        line.outgoing.rma(rma, area, scratch);
+        if !line.outgoing.rma(rma, area, scratch) {
+            self.finished.push(Reaped::of(scratch, GONE));
+            return Posted::Yes;
+        }
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
         if !rma.more {
             line.outgoing.tell();

@@ -75,10 +75,10 @@ impl Registry {
         self.find(key).is_some_and(|entry| entry.device.is_none() && entry.allows(address, len, wish))
     }
 
-    /// The device whose memory a peer that knows `key` may write to there.
+    /// The device whose memory a peer that knows `key` may write to, or read, there.
     #[inline]
-    pub fn allows_device(&mut self, key: u64, address: u64, len: u64) -> Option<Device> {
-        let entry = self.find(key).filter(|entry| entry.allows(address, len, Wish::Write))?;
+    pub fn allows_device(&mut self, key: u64, address: u64, len: u64, wish: Wish) -> Option<Device> {
+        let entry = self.find(key).filter(|entry| entry.allows(address, len, wish))?;
         entry.device.map(|(device, _)| device)
     }
 
