@@ -15,13 +15,14 @@
 #define TURNS 16
 #define FIRST_TURNS 4 /* do not count */
 
-enum { PEER_COPY, NVLINK_64K, NVLINK_4K, TCP_GPU, TCP_HOST, WATCH, WORDS, NAME = 64, RATES = 128 };
+enum { PEER_COPY, NVLINK_64K, NVLINK_4K, TCP_GPU, TCP_HOST, WATCH, READ_64K, WORDS, NAME = 64, RATES = 128 };
 
 struct plan {
     const char *fabric;
     bool on_host;
     uint64_t page_len, pages, arena;
     int rounds, word;
+    bool reads;
 };
 
 static struct plan plan;
@@ -84,7 +85,7 @@ static uint64_t time_of(struct box *box, const weft_pages_args *args)
 {
     weft_transfer id;
     uint64_t began = now_ns();
-    CHECK_OK(weft_write_pages(box->endpoint, args, &id));
+    CHECK_OK((plan.reads ? weft_read_pages : weft_write_pages)(box->endpoint, args, &id));
     CHECK_OK(box_await(box, id, 60000).status);
     return now_ns() - began;
 }
@@ -288,6 +289,8 @@ static void print_all(FILE *out, int devices, const char *name)
                "two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
     print_part(out, "gpu_nvlink_4k", NVLINK_4K, PEER_COPY,
                "two processes, 60000 random pages of 4 KiB, of cuMemcpyPeer of one GB");
+    print_part(out, "gpu_nvlink_read_64k", READ_64K, PEER_COPY,
+               "reads of two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
     print_part(out, "gpu_staged_tcp_64k", TCP_GPU, TCP_HOST,
                "staged over tcp, GPU to GPU, 4000 random pages of 64 KiB, of host to host in turns; medians");
     fprintf(out, "  \"gpu_shm_provider_64k\": {\"value\": null, \"why\": \"no libfabric with CUDA was given\"},\n");
@@ -316,10 +319,11 @@ int main(int argc, char **argv)
         return 77;
     }
     measure((struct plan){.fabric = "host"}, 1, copies, NULL);
-    measure((struct plan){"host", false, 65536, big, arena, ROUNDS, NVLINK_64K}, 2, sends, receives);
-    measure((struct plan){"host", false, 4096, small, arena, ROUNDS, NVLINK_4K}, 2, sends, receives);
-    measure_staged((struct plan){"tcp", false, 65536, big, arena, 0, 0});
-    measure((struct plan){"host", false, 4096, 1, MIB, ROUNDS, WATCH}, 2, waits, receives);
+    measure((struct plan){"host", false, 65536, big, arena, ROUNDS, NVLINK_64K, false}, 2, sends, receives);
+    measure((struct plan){"host", false, 4096, small, arena, ROUNDS, NVLINK_4K, false}, 2, sends, receives);
+    measure((struct plan){"host", false, 65536, big, arena, ROUNDS, READ_64K, true}, 2, sends, receives);
+    measure_staged((struct plan){"tcp", false, 65536, big, arena, 0, 0, false});
+    measure((struct plan){"host", false, 4096, 1, MIB, ROUNDS, WATCH, false}, 2, waits, receives);
     print_all(stdout, (int)words[WORDS], (char *)(words + NAME));
     if (argc > 1) {
         FILE *out = fopen(argv[1], "w");

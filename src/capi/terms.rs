@@ -64,8 +64,8 @@ pub(super) struct Said<'a> {
     pub marks: Marks,
 }
 
-/// A watch that a transfer names, if it names one.
-fn mark(ep: &Arc<Endpoint>, (watch, value): (*const weft_watch, u64), name: &str) -> Result<Option<Mark>> {
+/// A watch that an operation names, if it names one.
+pub(super) fn mark(ep: &Arc<Endpoint>, (watch, value): Named, name: &str) -> Result<Option<Mark>> {
     if !watch.is_null() {
         let watch = handle::watch(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
         return Ok(Some((watch.of(ep)?.clone(), value)));
@@ -74,6 +74,12 @@ fn mark(ep: &Arc<Endpoint>, (watch, value): (*const weft_watch, u64), name: &str
         0 => Ok(None),
         value => Err(Error::invalid(format!("{name}_value is {value}, but {name}_watch is NULL"))),
     }
+}
+
+type Named = (*const weft_watch, u64);
+
+pub(super) fn marks(ep: &Arc<Endpoint>, start: Named, done: Named) -> Result<Marks> {
+    Ok(Marks { start: mark(ep, start, "start")?, done: mark(ep, done, "done")? })
 }
 
 /// Runs `submit` with the terms, and stores the id.
@@ -147,10 +153,7 @@ pub unsafe fn submit_range(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
-            marks: Marks {
-                start: mark(ep, (args.start_watch, args.start_value), "start")?,
-                done: mark(ep, (args.done_watch, args.done_value), "done")?,
-            },
+            marks: marks(ep, (args.start_watch, args.start_value), (args.done_watch, args.done_value))?,
         };
         move_pages(ep, &said, (args.local, args.remote), &pages, transfer)
     }
@@ -177,10 +180,7 @@ pub unsafe fn submit_pages(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
-            marks: Marks {
-                start: mark(ep, (args.start_watch, args.start_value), "start")?,
-                done: mark(ep, (args.done_watch, args.done_value), "done")?,
-            },
+            marks: marks(ep, (args.start_watch, args.start_value), (args.done_watch, args.done_value))?,
         };
         move_pages(ep, &said, (args.local, args.remote), &pages, transfer)
     }

@@ -370,7 +370,7 @@ impl Flow {
         let read = direction == Direction::Read;
         self.within == 0
             && !layer.gone
-            && layer.may_be_shared()
+            && layer.may_be_posted()
             && burst.reaches_device(read, layer.descriptor, (layer.remote, layer.key))
     }
 

@@ -433,7 +433,7 @@ impl Nic for HostNic {
             key = self.random.u64()?;
         }
         let area = self.areas.enter(range.base, range.len);
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: false })
     }
 
     fn register_device(
@@ -449,11 +449,12 @@ impl Nic for HostNic {
             key = self.random.u64()?;
         }
         let area = handle.map_or(0, |handle| self.areas.enter_device(handle));
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: false })
     }
 
     fn reaches_device(&mut self, route: Route, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
-        let (Some(line), Some(area)) = (line(&mut self.places, route), self.areas.get(local as u64)) else {
+        let area = self.areas.get(local as u64).filter(|area| area.handle().is_some());
+        let (Some(line), Some(area)) = (line(&mut self.places, route), area) else {
             return false;
         };
         line.outgoing.reaches_device(read, area, remote)
