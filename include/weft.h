@@ -1155,7 +1155,11 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 
 /* ---- Memory of GPUs ---- */
 
-/** NICs reach the memory by themselves. */
+/**
+ * NICs reach the memory by themselves: the host's, or a GPU's over rails whose provider says
+ * so (FI_HMEM: efa and verbs, in a libfabric that was built with CUDA), if the program has loaded CUDA
+ * before the endpoint is opened. (This was tried with simulated NICs alone.)
+ */
 #define WEFT_WAY_DIRECT 1
 
 /**

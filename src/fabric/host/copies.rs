@@ -72,6 +72,7 @@ impl<T> Copies<T> {
     ///
     /// # Safety
     /// Both ends are valid for `len` bytes until it is done.
+    #[inline]
     pub unsafe fn add(&mut self, from: u64, to: u64, len: u64) {
         // SAFETY: as promised.
         unsafe { self.copiers[self.filling].1.add(from, to, len) };

@@ -122,6 +122,7 @@ impl Devices {
     }
 
     /// The device that all pieces are on, if they may be written, or read, and are there.
+    #[inline]
     fn check(
         &mut self,
         key: u64,

@@ -90,6 +90,7 @@ impl Pulls {
     ///
     /// # Safety
     /// The local memory stays until the operation is done.
+    #[inline]
     pub unsafe fn copy(&mut self, of: Option<Place>, part: (u64, u64, u64)) -> Result<(), i32> {
         let Place { device, base, len, theirs } = of.ok_or(crate::fabric::GONE)?;
         let (local, remote, bytes) = part;
