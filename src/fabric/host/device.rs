@@ -122,7 +122,7 @@ impl Devices {
     }
 
     /// The device that all pieces are on, if they may be written, or read, and are there.
-    #[inline]
+    #[inline(always)]
     fn check(
         &mut self,
         key: u64,
