@@ -233,6 +233,92 @@ static void copies_that_take_long(void)
     move_between(0, 1, ":late=500");
 }
 
+static uint64_t bytes_read(struct box *box)
+{
+    weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_stats(box->endpoint, 0, &rail));
+    return rail.bytes_read;
+}
+
+static uint64_t bytes_written(struct box *box)
+{
+    weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_stats(box->endpoint, 0, &rail));
+    return rail.bytes_written;
+}
+
+/* NICs that reach device memory by themselves: nothing is staged. */
+static void nics_that_reach_it(void)
+{
+    devices_begin(":hmem");
+    const int ends[][2] = {{0, 1}, {HOST, 1}, {0, HOST}};
+    struct duo duo = duo_open(4096);
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        struct bytes a = make(duo.a, ends[i][0], LEN, 1, 1), b = make(duo.b, ends[i][1], LEN, 1, 2);
+        weft_remote_memory *remote = give(&duo, &b);
+        weft_memory_properties is = {.size = sizeof is};
+        CHECK_OK(weft_memory_info(ends[i][0] == HOST ? b.memory : a.memory, &is));
+        CHECK_EQ(is.kind, WEFT_MEMORY_CUDA);
+        CHECK_EQ(is.ways, WEFT_WAY_DIRECT | WEFT_WAY_STAGED);
+        for (int read = 0; read < 2; read++) {
+            uint64_t wrote = bytes_written(duo.a), got = bytes_read(duo.a);
+            weft_range_args args = range_args(a.memory, remote, LEN);
+            weft_transfer id;
+            put(&a, 50 + i);
+            put(&b, 60 + i);
+            CHECK_OK((read ? weft_read : weft_write)(duo.a->endpoint, &args, &id));
+            CHECK_OK(await(&duo, id).status);
+            memcpy(read ? a.model : b.model, read ? b.model : a.model, LEN);
+            check_bytes(read ? &a : &b);
+            CHECK((read ? bytes_read(duo.a) - got : bytes_written(duo.a) - wrote) >= LEN);
+        }
+        CHECK_OK(weft_remote_memory_release(remote));
+        drop(&a);
+        drop(&b);
+    }
+    duo_close(&duo);
+}
+
+static void pages_by_nics_that_reach_it(void)
+{
+    move_between(0, 1, ":hmem");
+}
+
+/* On one host the reader's device copies: the rail counts bytes that it reads by itself. */
+static void reads_past_the_host(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 1 % device_count(), LEN, 1, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    weft_range_args args = range_args(a.memory, remote, LEN);
+    weft_transfer id;
+    for (uint64_t i = 0; i < 4; i++) {
+        uint64_t before = bytes_read(duo.a);
+        put(&b, 100 + i);
+        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        CHECK_OK(await(&duo, id).status);
+        memcpy(a.model, b.model, LEN);
+        check_bytes(&a);
+        if (i > 0) /* the first one finds out what reaches what */
+            CHECK_EQ(bytes_read(duo.a) - before, LEN);
+    }
+    /* Given back, and registered again: another place may be there. */
+    CHECK_OK(weft_remote_memory_release(remote));
+    CHECK_OK(weft_memory_deregister(b.memory));
+    b.memory = register_one(duo.b->endpoint, b.at, LEN);
+    put(&b, 200);
+    args.remote = give(&duo, &b);
+    CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+    CHECK_OK(await(&duo, id).status);
+    memcpy(a.model, b.model, LEN);
+    check_bytes(&a);
+    CHECK_OK(weft_remote_memory_release((weft_remote_memory *)args.remote));
+    drop(&a);
+    drop(&b);
+    duo_close(&duo);
+}
+
 /* ---- What comes with transfers ---- */
 
 static void counters_and_notifications(void)
@@ -548,6 +634,8 @@ static void shm_is_refused(void)
 
 #define MOVES "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
 
+#define NICS "sim:like=efa,sim:like=efa-direct,sim:like=verbs"
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
@@ -559,6 +647,9 @@ int main(int argc, char **argv)
         {"within_a_device", "tcp,host", within_a_device},
         {"what_nobody_can_open", "host", what_nobody_can_open},
         {"copies_that_take_long", "tcp,host", copies_that_take_long},
+        {"nics_that_reach_it", NICS, nics_that_reach_it},
+        {"pages_by_nics_that_reach_it", NICS, pages_by_nics_that_reach_it},
+        {"reads_past_the_host", "host", reads_past_the_host},
         {"counters_and_notifications", MOVES, counters_and_notifications},
         {"lists_of_both_kinds", MOVES, lists_of_both_kinds},
         {"watches", MOVES, watches},

@@ -4,19 +4,25 @@
  *     gpu_figures [FILE]
  *
  * Two processes, on the first and the last GPU. Each figure is the best of several
- * transfers, as a part of a yardstick that is measured in the same run.
+ * transfers, as a part of a yardstick that is measured in the same run. What is staged
+ * stands beside host to host in turns, over the same rails: medians of all rounds.
  */
 #include "gpu.h"
 
 #define ROUNDS 12
+/* Of what goes in turns: new processes so often, and rounds of each. */
+#define SESSIONS 3
+#define TURNS 16
+#define FIRST_TURNS 4 /* do not count */
 
-enum { PEER_COPY, NVLINK_64K, NVLINK_4K, TCP_GPU, TCP_HOST, WATCH, WORDS };
+enum { PEER_COPY, NVLINK_64K, NVLINK_4K, TCP_GPU, TCP_HOST, WATCH, READ_64K, WORDS, NAME = 64, RATES = 128 };
 
 struct plan {
     const char *fabric;
     bool on_host;
     uint64_t page_len, pages, arena;
     int rounds, word;
+    bool reads;
 };
 
 static struct plan plan;
@@ -61,6 +67,29 @@ static uint32_t *some_pages(uint64_t seed)
     return list;
 }
 
+static weft_pages_args pages_between(weft_memory *memory, weft_remote_memory *remote)
+{
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.local = memory;
+    args.remote = remote;
+    args.local_pages = some_pages(1);
+    args.remote_pages = some_pages(2);
+    args.page_len = plan.page_len;
+    args.page_count = plan.pages;
+    args.timeout_ns = 60 * SECOND;
+    return args;
+}
+
+/* In ns. */
+static uint64_t time_of(struct box *box, const weft_pages_args *args)
+{
+    weft_transfer id;
+    uint64_t began = now_ns();
+    CHECK_OK((plan.reads ? weft_read_pages : weft_write_pages)(box->endpoint, args, &id));
+    CHECK_OK(box_await(box, id, 60000).status);
+    return now_ns() - began;
+}
+
 static void sends(struct team *team)
 {
     if (!plan.on_host)
@@ -69,21 +98,10 @@ static void sends(struct team *team)
     weft_peer peer = join(team, 1, box);
     weft_memory *memory = register_one(box->endpoint, memory_for(0), plan.arena);
     weft_remote_memory *remote = take_memory(team, 1, box, peer);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    weft_pages_args args = pages_between(memory, remote);
     uint64_t best = UINT64_MAX;
-    args.local = memory;
-    args.remote = remote;
-    args.local_pages = some_pages(1);
-    args.remote_pages = some_pages(2);
-    args.page_len = plan.page_len;
-    args.page_count = plan.pages;
-    args.timeout_ns = 60 * SECOND;
     for (int i = 0; i < plan.rounds; i++) {
-        weft_transfer id;
-        uint64_t began = now_ns();
-        CHECK_OK(weft_write_pages(box->endpoint, &args, &id));
-        CHECK_OK(box_await(box, id, 60000).status);
-        uint64_t took = now_ns() - began;
+        uint64_t took = time_of(box, &args);
         fprintf(stderr, "  %s %" PRIu64 " KiB pages: %.2f GB/s\n", plan.fabric, plan.page_len / KIB,
                 (double)(plan.page_len * plan.pages) / (double)took);
         best = took < best ? took : best;
@@ -102,6 +120,41 @@ static void receives(struct team *team)
     join(team, 0, box);
     weft_memory *memory = register_one(box->endpoint, memory_for(1), plan.arena);
     give_memory(team, 0, memory);
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void sends_in_turns(struct team *team)
+{
+    cuda_begin();
+    struct box *box = open_box();
+    weft_peer peer = join(team, 1, box);
+    weft_pages_args args[2];
+    for (int on_host = 0; on_host < 2; on_host++) {
+        plan.on_host = on_host;
+        weft_memory *memory = register_one(box->endpoint, memory_for(0), plan.arena);
+        args[on_host] = pages_between(memory, take_memory(team, 1, box, peer));
+    }
+    for (int i = 0; i < FIRST_TURNS + TURNS; i++)
+        for (int on_host = 0; on_host < 2; on_host++) {
+            uint64_t took = time_of(box, &args[on_host]);
+            if (i >= FIRST_TURNS)
+                words[plan.word + on_host * SESSIONS * TURNS + i - FIRST_TURNS] =
+                    plan.page_len * plan.pages * 1000000 / took;
+        }
+    meet(team, 1, box);
+    box_close(box);
+}
+
+static void receives_in_turns(struct team *team)
+{
+    cuda_begin();
+    struct box *box = open_box();
+    join(team, 0, box);
+    for (int on_host = 0; on_host < 2; on_host++) {
+        plan.on_host = on_host;
+        give_memory(team, 0, register_one(box->endpoint, memory_for(1), plan.arena));
+    }
     meet(team, 0, box);
     box_close(box);
 }
@@ -198,6 +251,22 @@ static void measure(struct plan what, int size, role first, role second)
     CHECK_EQ(waitpid(pid, &status, 0), pid);
 }
 
+/* Staged and host to host, in turns. */
+static void measure_staged(struct plan what)
+{
+    for (int i = 0; i < SESSIONS; i++) {
+        what.word = RATES + i * TURNS;
+        measure(what, 2, sends_in_turns, receives_in_turns);
+    }
+    for (int on_host = 0; on_host < 2; on_host++) {
+        uint64_t *rates = words + RATES + on_host * SESSIONS * TURNS, *median = rates + SESSIONS * TURNS / 2;
+        qsort(rates, SESSIONS * TURNS, sizeof *rates, by_size);
+        words[on_host ? TCP_HOST : TCP_GPU] = *median;
+        fprintf(stderr, "  tcp, %s: %.2f GB/s, from %.2f to %.2f\n", on_host ? "host" : "GPU", (double)*median / 1e6,
+                (double)rates[0] / 1e6, (double)rates[SESSIONS * TURNS - 1] / 1e6);
+    }
+}
+
 static void print_part(FILE *out, const char *id, int word, int of, const char *what)
 {
     double value = (double)words[word] / 1e6, yardstick = (double)words[of] / 1e6;
@@ -220,8 +289,10 @@ static void print_all(FILE *out, int devices, const char *name)
                "two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
     print_part(out, "gpu_nvlink_4k", NVLINK_4K, PEER_COPY,
                "two processes, 60000 random pages of 4 KiB, of cuMemcpyPeer of one GB");
+    print_part(out, "gpu_nvlink_read_64k", READ_64K, PEER_COPY,
+               "reads of two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
     print_part(out, "gpu_staged_tcp_64k", TCP_GPU, TCP_HOST,
-               "staged over tcp, GPU to GPU, 4000 random pages of 64 KiB, of host to host");
+               "staged over tcp, GPU to GPU, 4000 random pages of 64 KiB, of host to host in turns; medians");
     fprintf(out, "  \"gpu_shm_provider_64k\": {\"value\": null, \"why\": \"no libfabric with CUDA was given\"},\n");
     if (words[WATCH] > 0)
         fprintf(out, "  \"gpu_watch_us\": {\"what\": \"from the CPU's store that a stream waits for, through the stream's own store, to the first post; median\", \"value\": %.2f}\n}\n", (double)words[WATCH] / 1000);
@@ -233,7 +304,7 @@ static void asks(struct team *team)
 {
     cuda_begin();
     (void)team;
-    CU(cuDeviceGetName, (char *)words + 512, 100, 0);
+    CU(cuDeviceGetName, (char *)(words + NAME), 100, 0);
     words[WORDS] = (uint64_t)device_count();
 }
 
@@ -248,16 +319,16 @@ int main(int argc, char **argv)
         return 77;
     }
     measure((struct plan){.fabric = "host"}, 1, copies, NULL);
-    measure((struct plan){"host", false, 65536, big, arena, ROUNDS, NVLINK_64K}, 2, sends, receives);
-    measure((struct plan){"host", false, 4096, small, arena, ROUNDS, NVLINK_4K}, 2, sends, receives);
-    measure((struct plan){"tcp", true, 65536, big, arena, ROUNDS, TCP_HOST}, 2, sends, receives);
-    measure((struct plan){"tcp", false, 65536, big, arena, ROUNDS, TCP_GPU}, 2, sends, receives);
-    measure((struct plan){"host", false, 4096, 1, MIB, ROUNDS, WATCH}, 2, waits, receives);
-    print_all(stdout, (int)words[WORDS], (char *)words + 512);
+    measure((struct plan){"host", false, 65536, big, arena, ROUNDS, NVLINK_64K, false}, 2, sends, receives);
+    measure((struct plan){"host", false, 4096, small, arena, ROUNDS, NVLINK_4K, false}, 2, sends, receives);
+    measure((struct plan){"host", false, 65536, big, arena, ROUNDS, READ_64K, true}, 2, sends, receives);
+    measure_staged((struct plan){"tcp", false, 65536, big, arena, 0, 0, false});
+    measure((struct plan){"host", false, 4096, 1, MIB, ROUNDS, WATCH, false}, 2, waits, receives);
+    print_all(stdout, (int)words[WORDS], (char *)(words + NAME));
     if (argc > 1) {
         FILE *out = fopen(argv[1], "w");
         CHECK(out != NULL);
-        print_all(out, (int)words[WORDS], (char *)words + 512);
+        print_all(out, (int)words[WORDS], (char *)(words + NAME));
         CHECK_EQ(fclose(out), 0);
     }
     return 0;

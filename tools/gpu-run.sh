@@ -26,12 +26,14 @@ run() { # name, command...
 
 if [ "$what" != figures ]; then
     export WEFT_TEST_DEVICES=cuda
-    while read -r name where _; do
-        for fabric in tcp host; do
-            [[ $where == any || ",$where," == *",$fabric,"* ]] || continue
-            WEFT_TEST_FABRIC=$fabric run "$name.$fabric" tests/device "$name"
-        done
-    done < <(tests/device --list)
+    for program in device watches; do
+        while read -r name where _; do
+            for fabric in tcp host; do
+                [[ $where == any || ",$where," == *",$fabric,"* ]] || continue
+                WEFT_TEST_FABRIC=$fabric run "$name.$fabric" "tests/$program" "$name"
+            done
+        done < <("tests/$program" --list)
+    done
     run gpu_pages tests/gpu_pages
     if python3 -c 'import torch' 2>/dev/null; then
         export WEFT_LIBRARY=$PWD/lib/libweft.so.0

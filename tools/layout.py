@@ -44,7 +44,8 @@ def cpp(header, types):
     yield "\n"
     for constant, value in header.constants.items():
         if not constant.startswith("VERSION_"):
-            yield f"VALUE(WEFT_{constant}, {value});\n"
+            unsigned = "u" if int(value) >= 1 << 63 else ""
+            yield f"VALUE(WEFT_{constant}, {value}{unsigned});\n"
 
 
 def rust():

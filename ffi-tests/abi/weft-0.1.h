@@ -758,7 +758,8 @@ weft_status weft_rail_info(const weft_endpoint *endpoint,
  * `drain_timeout_ns`: nanoseconds, 0 to cancel at once.
  *
  * Any thread, also while others poll, submit and wait: those submissions get
- * `WEFT_ERR_CLOSED`. Blocks for the drain time and some milliseconds. Calling
+ * `WEFT_ERR_CLOSED`. Blocks for the drain time and some milliseconds; for up to 1.2 s
+ * more while a peer does not answer (stopped, or cut off). Calling
  * it again is harmless. Errors: `WEFT_ERR_TIMED_OUT` (a provider does not
  * return: the endpoint and the memory must be kept), `WEFT_ERR_HANDLE`.
  * Since 0.1.
@@ -1154,19 +1155,24 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 
 /* ---- Memory of GPUs ---- */
 
-/** NICs reach the memory by themselves. */
+/**
+ * NICs reach the memory by themselves: the host's, or a GPU's over rails whose provider says
+ * so (FI_HMEM: efa and verbs, in a libfabric that was built with CUDA), if the program has loaded CUDA
+ * before the endpoint is opened. (This was tried with simulated NICs alone.)
+ */
 #define WEFT_WAY_DIRECT 1
 
 /**
  * Its bytes go through host buffers of Weft's, which it gathers them into and
  * scatters them from, pages of a bundle by one launch; copies and the wire go on at
- * the same time. 4 MiB of pinned memory for each lane with such transfers.
+ * the same time. 8 MiB of pinned memory for each lane with such transfers.
  */
 #define WEFT_WAY_STAGED 2
 
 /**
- * Peers on this host whose memory is on a GPU, too, get writes by a copy from GPU to
- * GPU, all pages of a run by one launch, where the two GPUs reach each other. (All
+ * Between this and peers' memory on this host that is on a GPU, too, and that other
+ * processes can open, a GPU copies, all pages of a run by one launch, where the two GPUs
+ * reach each other: the target's GPU what is written, the initiator's what is read. (All
  * else is staged.)
  */
 #define WEFT_WAY_SHARED 4
@@ -1216,7 +1222,8 @@ weft_status weft_memory_info(const weft_memory *memory,
  * before is then moved. "Reached" is (int64_t)(*word - value) >= 0, as
  * CU_STREAM_WAIT_VALUE_GEQ has it. While transfers wait, a worker looks without rest.
  *
- * A transfer that names it as `done_watch` sets it to `done_value` when it has ended;
+ * A transfer that names it as `done_watch` sets it to `done_value` when it has ended, and so
+ * does a wait for counters (`weft_counter_expect`: what peers have written here is there);
  * a stream waits for that with cuStreamWaitValue64, and what follows in the stream
  * sees the bytes that were moved. It is set also when the transfer fails, so that no
  * stream hangs: the completion says which. The first transfer between two memories
@@ -1503,9 +1510,15 @@ typedef struct weft_expect_args {
     void *user_data;
     /** Where the completion goes. NULL: the endpoint's own queue. */
     const weft_queue *queue;
+    /**
+     * Set to `done_value` when the wait has ended, whatever its status, just before its
+     * completion: a stream waits for counters so (`weft_watch_alloc`). NULL: none.
+     */
+    const weft_watch *done_watch;
+    uint64_t done_value;
 } weft_expect_args;
 
-#define WEFT_EXPECT_ARGS_INIT {sizeof(weft_expect_args), 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_EXPECT_ARGS_INIT {sizeof(weft_expect_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Makes a counter, of value 0. It is raised by transfers of peers that name it, and
@@ -1917,9 +1930,18 @@ typedef struct weft_list_args {
     void *user_data;
     /** Where the completion goes. NULL: the endpoint's own queue. */
     const weft_queue *queue;
+    /**
+     * Every part of it starts when this watch has reached `start_value`; as in
+     * `weft_range_args`.
+     */
+    const weft_watch *start_watch;
+    uint64_t start_value;
+    /** Set to `done_value` when all of it has ended, whatever its status. */
+    const weft_watch *done_watch;
+    uint64_t done_value;
 } weft_list_args;
 
-#define WEFT_LIST_ARGS_INIT {sizeof(weft_list_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_LIST_ARGS_INIT {sizeof(weft_list_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Writes the entries of a list, between any memories of this endpoint and of
@@ -2010,9 +2032,14 @@ typedef struct weft_kept_args {
     void *user_data;
     /** Where the completion goes. NULL: the endpoint's own queue. */
     const weft_queue *queue;
+    /** As in `weft_range_args`, or `weft_list_args`. */
+    const weft_watch *start_watch;
+    uint64_t start_value;
+    const weft_watch *done_watch;
+    uint64_t done_value;
 } weft_kept_args;
 
-#define WEFT_KEPT_ARGS_INIT {sizeof(weft_kept_args), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_KEPT_ARGS_INIT {sizeof(weft_kept_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Checks pages as `weft_write_pages` does, and keeps a copy of them, for any
@@ -2022,7 +2049,8 @@ typedef struct weft_kept_args {
  * cuts large pages finer (`weft_kept_args` says anew of which class a transfer
  * is), or `WEFT_COUNT_PAGES`, which keeps each page in one post: only such
  * pages can be counted. What belongs to a single transfer must be 0:
- * `WEFT_NOTIFY`, `notify`, `notify_data`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
+ * `WEFT_NOTIFY`, `notify`, `notify_data`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`,
+ * and the watches.
  *
  * `kept`: receives the handle; the caller owns it and gives it back with
  * `weft_kept_release`. `args` and its lists are not needed after the call. The

@@ -447,6 +447,7 @@ pub unsafe fn submit_expect(
         // SAFETY: `count` numbers, as the header asks.
         Ok(unsafe { std::slice::from_raw_parts(numbers, args.count as usize) })
     };
+    let done = super::terms::mark(ep, (args.done_watch, args.done_value), "done")?;
     let submit = |queue: &_| {
         ep.expect(ExpectSpec {
             counters: list("counters", args.counters)?,
@@ -454,6 +455,7 @@ pub unsafe fn submit_expect(
             timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
             user_data: args.user_data as u64,
             queue,
+            done: done.clone(),
         })
     };
     // SAFETY: as the header asks.

@@ -2,6 +2,7 @@
 
 use super::completion::{weft_queue, weft_transfer};
 use super::config;
+use super::device::weft_watch;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
 use super::status::weft_status;
@@ -44,6 +45,10 @@ pub struct weft_expect_args {
     pub user_data: *mut c_void,
     /// Where the completion goes. NULL: the endpoint's own queue.
     pub queue: *const weft_queue,
+    /// Set to `done_value` when the wait has ended, whatever its status, just before its
+    /// completion: a stream waits for counters so (`weft_watch_alloc`). NULL: none.
+    pub done_watch: *const weft_watch,
+    pub done_value: u64,
 }
 
 /// Makes a counter, of value 0. It is raised by transfers of peers that name it, and

@@ -10,14 +10,17 @@ use crate::status::{Error, Status};
 use crate::transfer::watch::Watch;
 use std::sync::Arc;
 
-/// NICs reach the memory by themselves.
+/// NICs reach the memory by themselves: the host's, or a GPU's over rails whose provider says
+/// so (FI_HMEM: efa and verbs, in a libfabric that was built with CUDA), if the program has loaded CUDA
+/// before the endpoint is opened. (This was tried with simulated NICs alone.)
 pub const WEFT_WAY_DIRECT: u32 = 1;
 /// Its bytes go through host buffers of Weft's, which it gathers them into and
 /// scatters them from, pages of a bundle by one launch; copies and the wire go on at
-/// the same time. 4 MiB of pinned memory for each lane with such transfers.
+/// the same time. 8 MiB of pinned memory for each lane with such transfers.
 pub const WEFT_WAY_STAGED: u32 = 2;
-/// Peers on this host whose memory is on a GPU, too, get writes by a copy from GPU to
-/// GPU, all pages of a run by one launch, where the two GPUs reach each other. (All
+/// Between this and peers' memory on this host that is on a GPU, too, and that other
+/// processes can open, a GPU copies, all pages of a run by one launch, where the two GPUs
+/// reach each other: the target's GPU what is written, the initiator's what is read. (All
 /// else is staged.)
 pub const WEFT_WAY_SHARED: u32 = 4;
 
@@ -57,10 +60,14 @@ pub unsafe extern "C" fn weft_memory_info(
         owned.endpoint()?;
         let memory = &owned.object;
         let mut filled: weft_memory_properties = config::zeroed();
+        let when = |is, way| if is { way } else { 0 };
         (filled.kind, filled.ways) = match memory.place() {
             None => (WEFT_MEMORY_HOST, WEFT_WAY_DIRECT),
-            Some(_) if memory.is_shared() => (WEFT_MEMORY_CUDA, WEFT_WAY_STAGED | WEFT_WAY_SHARED),
-            Some(_) => (WEFT_MEMORY_CUDA, WEFT_WAY_STAGED),
+            Some(_) => {
+                let direct = when(memory.is_direct(), WEFT_WAY_DIRECT);
+                let shared = when(memory.is_shared(), WEFT_WAY_SHARED);
+                (WEFT_MEMORY_CUDA, WEFT_WAY_STAGED | direct | shared)
+            }
         };
         filled.device = memory.device().map_or(0, |device| device + 1);
         filled.bytes = memory.ranges().iter().map(|range| range.len).sum();
@@ -85,7 +92,8 @@ pub struct weft_watch {
 /// before is then moved. "Reached" is (int64_t)(*word - value) >= 0, as
 /// CU_STREAM_WAIT_VALUE_GEQ has it. While transfers wait, a worker looks without rest.
 ///
-/// A transfer that names it as `done_watch` sets it to `done_value` when it has ended;
+/// A transfer that names it as `done_watch` sets it to `done_value` when it has ended, and so
+/// does a wait for counters (`weft_counter_expect`: what peers have written here is there);
 /// a stream waits for that with cuStreamWaitValue64, and what follows in the stream
 /// sees the bytes that were moved. It is set also when the transfer fails, so that no
 /// stream hangs: the completion says which. The first transfer between two memories

@@ -1,17 +1,17 @@
 //! Reads lists, and what is kept and used again.
 
 use super::config::{no_flags, read, zero_reserved};
+use super::device::weft_watch;
 use super::handle::{self, Owned, Ref};
 use super::kept::{weft_kept, weft_kept_args};
 use super::list::{weft_list_args, weft_list_entry, WEFT_COMPLETE_EACH_PEER, WEFT_LIST_ENTRIES_MAX};
-use super::terms::{count, notify, pages, submit, Said};
+use super::terms::{count, marks, notify, pages, submit, Said};
 use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use super::{completion::weft_queue, completion::weft_transfer};
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::transfer::list::{Asked, Builder, List};
-use crate::transfer::watch::Marks;
 use crate::transfer::{Count, Direction};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -122,7 +122,7 @@ pub unsafe fn submit_list(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
-            marks: Marks::default(),
+            marks: marks(ep, (args.start_watch, args.start_value), (args.done_watch, args.done_value))?,
         };
         let list = Arc::new(list(ep, &args)?);
         submit(ep, &said, transfer, |terms| ep.submit_list(&list, terms))
@@ -161,7 +161,7 @@ pub unsafe fn submit_kept(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
-            marks: Marks::default(),
+            marks: marks(ep, (args.start_watch, args.start_value), (args.done_watch, args.done_value))?,
         };
         submit(ep, &said, transfer, |terms| ep.submit_kept(kept, terms))
     }
@@ -212,13 +212,20 @@ pub unsafe fn keep_pages(ep: &Arc<Endpoint>, args: *const weft_pages_args) -> Re
     if args.counter != 0 {
         return Err(Error::invalid("counter is set: it belongs to weft_kept_args, of each transfer"));
     }
-    if !args.start_watch.is_null() || !args.done_watch.is_null() {
-        return Err(Error::invalid(
-            "start_watch or done_watch is set: no kept pages wait, or are waited for",
-        ));
-    }
+    no_watches(args.start_watch, args.done_watch)?;
     let cut = (args.flags & WEFT_CLASS_LATENCY != 0, args.flags & WEFT_COUNT_PAGES != 0);
     ep.keep_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)
+}
+
+/// What is kept does not wait: its transfers do.
+fn no_watches(start: *const weft_watch, done: *const weft_watch) -> Result<()> {
+    for (name, watch) in [("start_watch", start), ("done_watch", done)] {
+        if !watch.is_null() {
+            let text = format!("{name} is set: it belongs to weft_kept_args, of each transfer");
+            return Err(Error::invalid(text));
+        }
+    }
+    Ok(())
 }
 
 /// # Safety
@@ -229,6 +236,7 @@ pub unsafe fn keep_list(ep: &Arc<Endpoint>, args: *const weft_list_args) -> Resu
         let args = read(args)?;
         let notify = (args.notify, args.notify_data, args.notify_data_len);
         no_terms(args.flags, notify, args.timeout_ns, args.user_data, args.queue)?;
+        no_watches(args.start_watch, args.done_watch)?;
         no_count(args.flags)?;
         ep.keep_list(list(ep, &args)?)
     }

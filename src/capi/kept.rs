@@ -2,6 +2,7 @@
 
 use super::completion::{weft_queue, weft_transfer};
 use super::counter::weft_counter;
+use super::device::weft_watch;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
 use super::list::weft_list_args;
@@ -44,6 +45,11 @@ pub struct weft_kept_args {
     pub user_data: *mut c_void,
     /// Where the completion goes. NULL: the endpoint's own queue.
     pub queue: *const weft_queue,
+    /// As in `weft_range_args`, or `weft_list_args`.
+    pub start_watch: *const weft_watch,
+    pub start_value: u64,
+    pub done_watch: *const weft_watch,
+    pub done_value: u64,
 }
 
 /// Checks pages as `weft_write_pages` does, and keeps a copy of them, for any
@@ -53,7 +59,8 @@ pub struct weft_kept_args {
 /// cuts large pages finer (`weft_kept_args` says anew of which class a transfer
 /// is), or `WEFT_COUNT_PAGES`, which keeps each page in one post: only such
 /// pages can be counted. What belongs to a single transfer must be 0:
-/// `WEFT_NOTIFY`, `notify`, `notify_data`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`.
+/// `WEFT_NOTIFY`, `notify`, `notify_data`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`,
+/// and the watches.
 ///
 /// `kept`: receives the handle; the caller owns it and gives it back with
 /// `weft_kept_release`. `args` and its lists are not needed after the call. The

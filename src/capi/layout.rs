@@ -94,7 +94,7 @@ const _: () = {
     assert!(offset_of!(weft_completion, first_post_ns) == 80);
     assert!(offset_of!(weft_completion, done_ns) == 88);
     assert!(offset_of!(weft_completion, reserved) == 96);
-    assert!(size_of::<weft_expect_args>() >= 56);
+    assert!(size_of::<weft_expect_args>() >= 72);
     assert!(offset_of!(weft_expect_args, size) == 0);
     assert!(offset_of!(weft_expect_args, flags) == 4);
     assert!(offset_of!(weft_expect_args, counters) == 8);
@@ -104,6 +104,8 @@ const _: () = {
     assert!(offset_of!(weft_expect_args, timeout_ns) == 32);
     assert!(offset_of!(weft_expect_args, user_data) == 40);
     assert!(offset_of!(weft_expect_args, queue) == 48);
+    assert!(offset_of!(weft_expect_args, done_watch) == 56);
+    assert!(offset_of!(weft_expect_args, done_value) == 64);
     assert!(size_of::<weft_range_args>() >= 144);
     assert!(offset_of!(weft_range_args, size) == 0);
     assert!(offset_of!(weft_range_args, flags) == 4);
@@ -167,7 +169,7 @@ const _: () = {
     assert!(offset_of!(weft_list_entry, remote_offset) == 40);
     assert!(offset_of!(weft_list_entry, len) == 48);
     assert!(offset_of!(weft_list_entry, counter) == 56);
-    assert!(size_of::<weft_list_args>() >= 72);
+    assert!(size_of::<weft_list_args>() >= 104);
     assert!(offset_of!(weft_list_args, size) == 0);
     assert!(offset_of!(weft_list_args, flags) == 4);
     assert!(offset_of!(weft_list_args, entries) == 8);
@@ -179,7 +181,11 @@ const _: () = {
     assert!(offset_of!(weft_list_args, timeout_ns) == 48);
     assert!(offset_of!(weft_list_args, user_data) == 56);
     assert!(offset_of!(weft_list_args, queue) == 64);
-    assert!(size_of::<weft_kept_args>() >= 64);
+    assert!(offset_of!(weft_list_args, start_watch) == 72);
+    assert!(offset_of!(weft_list_args, start_value) == 80);
+    assert!(offset_of!(weft_list_args, done_watch) == 88);
+    assert!(offset_of!(weft_list_args, done_value) == 96);
+    assert!(size_of::<weft_kept_args>() >= 96);
     assert!(offset_of!(weft_kept_args, size) == 0);
     assert!(offset_of!(weft_kept_args, flags) == 4);
     assert!(offset_of!(weft_kept_args, notify) == 8);
@@ -190,6 +196,10 @@ const _: () = {
     assert!(offset_of!(weft_kept_args, timeout_ns) == 40);
     assert!(offset_of!(weft_kept_args, user_data) == 48);
     assert!(offset_of!(weft_kept_args, queue) == 56);
+    assert!(offset_of!(weft_kept_args, start_watch) == 64);
+    assert!(offset_of!(weft_kept_args, start_value) == 72);
+    assert!(offset_of!(weft_kept_args, done_watch) == 80);
+    assert!(offset_of!(weft_kept_args, done_value) == 88);
     assert!(size_of::<weft_fence_args>() >= 40);
     assert!(offset_of!(weft_fence_args, size) == 0);
     assert!(offset_of!(weft_fence_args, flags) == 4);

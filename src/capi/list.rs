@@ -2,6 +2,7 @@
 
 use super::completion::{weft_queue, weft_transfer};
 use super::counter::weft_counter;
+use super::device::weft_watch;
 use super::endpoint::weft_endpoint;
 use super::entries;
 use super::guard::{guard, with_endpoint};
@@ -79,6 +80,13 @@ pub struct weft_list_args {
     pub user_data: *mut c_void,
     /// Where the completion goes. NULL: the endpoint's own queue.
     pub queue: *const weft_queue,
+    /// Every part of it starts when this watch has reached `start_value`; as in
+    /// `weft_range_args`.
+    pub start_watch: *const weft_watch,
+    pub start_value: u64,
+    /// Set to `done_value` when all of it has ended, whatever its status.
+    pub done_watch: *const weft_watch,
+    pub done_value: u64,
 }
 
 /// Writes the entries of a list, between any memories of this endpoint and of

@@ -64,9 +64,9 @@ pub(super) struct Said<'a> {
     pub marks: Marks,
 }
 
-/// A watch that a transfer names, if it names one.
+/// A watch that an operation names, if it names one.
 #[inline(always)]
-fn mark(ep: &Arc<Endpoint>, named: (*const weft_watch, u64), name: &str) -> Result<Option<Mark>> {
+pub(super) fn mark(ep: &Arc<Endpoint>, named: Named, name: &str) -> Result<Option<Mark>> {
     match named {
         (watch, 0) if watch.is_null() => Ok(None),
         _ => some_mark(ep, named, name).map(Some),
@@ -74,12 +74,19 @@ fn mark(ep: &Arc<Endpoint>, named: (*const weft_watch, u64), name: &str) -> Resu
 }
 
 #[cold]
-fn some_mark(ep: &Arc<Endpoint>, (watch, value): (*const weft_watch, u64), name: &str) -> Result<Mark> {
+fn some_mark(ep: &Arc<Endpoint>, (watch, value): Named, name: &str) -> Result<Mark> {
     if watch.is_null() {
         return Err(Error::invalid(format!("{name}_value is {value}, but {name}_watch is NULL")));
     }
     let watch = handle::watch(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
     Ok((watch.of(ep)?.clone(), value))
+}
+
+type Named = (*const weft_watch, u64);
+
+#[inline(always)]
+pub(super) fn marks(ep: &Arc<Endpoint>, start: Named, done: Named) -> Result<Marks> {
+    Ok(Marks { start: mark(ep, start, "start")?, done: mark(ep, done, "done")? })
 }
 
 /// Runs `submit` with the terms, and stores the id.
@@ -153,10 +160,7 @@ pub unsafe fn submit_range(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
-            marks: Marks {
-                start: mark(ep, (args.start_watch, args.start_value), "start")?,
-                done: mark(ep, (args.done_watch, args.done_value), "done")?,
-            },
+            marks: marks(ep, (args.start_watch, args.start_value), (args.done_watch, args.done_value))?,
         };
         move_pages(ep, &said, (args.local, args.remote), &pages, transfer)
     }
@@ -183,10 +187,7 @@ pub unsafe fn submit_pages(
             timeout_ns: args.timeout_ns,
             user_data: args.user_data,
             queue: args.queue,
-            marks: Marks {
-                start: mark(ep, (args.start_watch, args.start_value), "start")?,
-                done: mark(ep, (args.done_watch, args.done_value), "done")?,
-            },
+            marks: marks(ep, (args.start_watch, args.start_value), (args.done_watch, args.done_value))?,
         };
         move_pages(ep, &said, (args.local, args.remote), &pages, transfer)
     }

@@ -21,7 +21,7 @@ use crate::topology::read::Root;
 use crate::transfer::counters::Counters;
 use crate::transfer::operation::Move;
 use crate::transfer::queue::Queue;
-use crate::transfer::table::Table;
+use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
@@ -285,6 +285,20 @@ impl Core {
                 let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
                 let entry = view.entry_of(remote);
                 self.abandon(id, Outcome { entry, ..Outcome::of(status) }, now);
+            }
+        }
+    }
+
+    /// Sends an accepted transfer of so many slices on its way. The caller's hold goes with it.
+    #[inline]
+    pub fn start(&self, id: u64, slices: u64, now: u64) {
+        if slices > 0 {
+            return self.go_on(id, now);
+        }
+        match self.table.leave(self.table.held_slot(id), 0) {
+            Left::ToNotify(id, peer) => self.notify(id, peer, now),
+            _ => {
+                self.table.end(id, Outcome::OK, now);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::transfer::list::{List, Part};
 use crate::transfer::operation::{Body, Counting, Move, To, Work};
 use crate::transfer::queue::Queue;
 use crate::transfer::shape::{check_access, Shape};
-use crate::transfer::table::Left;
+use crate::transfer::watch::Mark;
 use crate::transfer::{Direction, Outcome, SendSpec, Terms};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -66,16 +66,13 @@ impl Endpoint {
             return Err(self.no_places(terms.queue, 1));
         }
         let slices = shape.view().slices();
-        let body = || body(shape, counting, (terms, core.table.to(terms.queue)), now);
+        let body = || body(shape, counting, (terms, core.table.to(terms.queue), done(terms)), now);
         let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
         };
         self.take_back_if_late(id, Error::of_remote(state()))?;
-        match &terms.marks.start {
-            Some(start) if slices > 0 => self.start_later(id, start.clone()),
-            _ => self.start(id, slices, now),
-        }
+        self.start_when(id, slices, terms, now);
         self.hurry(now);
         Ok(id)
     }
@@ -113,12 +110,12 @@ impl Endpoint {
             peer: 0,
             submit_ns: now,
             bytes: list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
-            work: Work::Parts,
+            work: Work::Parts { done: done(terms) },
         };
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
         let begin = |(i, part): (usize, &Part)| {
-            let body = || body(Shape::part(list, i), None, (terms, to(terms.each_peer)), now);
+            let body = || body(Shape::part(list, i), None, (terms, to(terms.each_peer), None), now);
             reserved.begin_part(body, part.slices, deadline, whole)
         };
         let ids: Vec<u64> = list.parts().iter().enumerate().filter_map(begin).collect();
@@ -126,7 +123,7 @@ impl Endpoint {
             self.end_if_too_late(*id, state(part));
         }
         drop(passing);
-        ids.iter().zip(list.parts()).for_each(|(id, part)| self.start(*id, part.slices, now));
+        ids.iter().zip(list.parts()).for_each(|(id, part)| self.start_when(*id, part.slices, terms, now));
         self.hurry(now);
         Ok(whole)
     }
@@ -176,17 +173,11 @@ impl Endpoint {
         worker.try_lock().is_some_and(|mut worker| worker.send_now(peer, id, (data, allowance), now))
     }
 
-    /// Sends an accepted transfer on its way.
-    fn start(&self, id: u64, slices: u64, now: u64) {
-        let core = &self.core;
-        if slices > 0 {
-            return core.go_on(id, now);
-        }
-        match core.table.leave(core.table.held_slot(id), 0) {
-            Left::ToNotify(id, peer) => core.notify(id, peer, now),
-            _ => {
-                core.table.end(id, Outcome::OK, now);
-            }
+    /// Sends an accepted transfer on its way, now or when its word says so.
+    fn start_when(&self, id: u64, slices: u64, terms: &Terms, now: u64) {
+        match &terms.marks.start {
+            Some(start) => self.start_later(id, start.clone()),
+            None => self.core.start(id, slices, now),
         }
     }
 
@@ -315,8 +306,18 @@ fn kind(direction: Direction) -> i32 {
     }
 }
 
+#[inline]
+fn done(terms: &Terms) -> Option<Box<Mark>> {
+    terms.marks.done.clone().map(Box::new)
+}
+
 #[inline(always)]
-fn body(shape: Shape, counting: Option<Counting>, (terms, to): (&Terms, To), now: u64) -> Body {
+fn body(
+    shape: Shape,
+    counting: Option<Counting>,
+    (terms, to, done): (&Terms, To, Option<Box<Mark>>),
+    now: u64,
+) -> Body {
     let view = shape.view();
     Body {
         kind: kind(terms.direction),
@@ -331,7 +332,7 @@ fn body(shape: Shape, counting: Option<Counting>, (terms, to): (&Terms, To), now
             slices: view.slices(),
             notify: terms.notify.map(|notify| (notify.value, notify.data.into())),
             counting,
-            done: terms.marks.done.clone().map(Box::new),
+            done,
             shape,
         }),
     }

@@ -37,7 +37,7 @@ impl Worker {
             }
             let reached = watch.has_reached(*value);
             if reached {
-                core.go_on(*id, now);
+                core.start(*id, core.held(*id).map_or(0, |transfer| transfer.slices), now);
             }
             !reached
         });

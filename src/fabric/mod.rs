@@ -111,12 +111,18 @@ pub struct Registration {
     pub descriptor: *mut c_void,
     /// What a peer names the range by.
     pub key: u64,
+    /// It is a device's memory, which the NIC reaches by itself.
+    pub direct: bool,
 }
 
 impl Registration {
     /// Of device memory, which the NIC knows nothing of: its bytes are staged.
-    pub const STAGED: Registration =
-        Registration { handle: std::ptr::null_mut(), descriptor: std::ptr::null_mut(), key: 0 };
+    pub const STAGED: Registration = Registration {
+        handle: std::ptr::null_mut(),
+        descriptor: std::ptr::null_mut(),
+        key: 0,
+        direct: false,
+    };
 
     pub fn is_staged(&self) -> bool {
         self.handle.is_null() && self.key == 0
@@ -229,10 +235,11 @@ pub trait Nic {
         let _ = (range, access, device);
         Ok(Registration::STAGED)
     }
-    /// Whether writes between two devices' memory may be posted to a route: `local` as
-    /// it was registered, the remote place by its address and key. It may be so later.
-    fn reaches_device(&mut self, route: Route, local: *mut c_void, remote: (u64, u64)) -> bool {
-        let _ = (route, local, remote);
+    /// Whether writes, or reads, may be posted to a route as of any memory, although an end is
+    /// on a device: `local` as it was registered, the remote place by its address and key. It
+    /// may be so later.
+    fn reaches_device(&mut self, route: Route, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
+        let _ = (route, read, local, remote);
         false
     }
 

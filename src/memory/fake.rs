@@ -4,7 +4,8 @@
 //! before they were copied is seen.
 //!
 //! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
-//! ":fail=N" (the Nth launch fails), ":private" (memory that no process can open).
+//! ":fail=N" (the Nth launch fails), ":private" (memory that no process can open), ":hmem"
+//! (simulated NICs reach the memory by themselves, where what they stand in for can).
 
 use super::device::{unsupported, Copier, Device, Driver, Found, Handle};
 use super::Range;
@@ -41,6 +42,24 @@ pub fn driver() -> &'static dyn Driver {
 fn device_of(address: u64) -> Option<Device> {
     let device = address.checked_sub(BASE)? / EACH;
     (device < DEVICES.into()).then_some(device as Device)
+}
+
+/// Whether simulated NICs reach the memory.
+pub fn has_hmem() -> bool {
+    std::env::var("WEFT_DEVICES").is_ok_and(|choice| choice.starts_with("fake") && choice.contains(":hmem"))
+}
+
+/// Copies what such a NIC moves; false if no end is on a device.
+pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
+    let on_device = device_of(from).is_some() || device_of(to).is_some();
+    if on_device {
+        let mut bytes = vec![0; len];
+        // What is not there any more goes nowhere.
+        let _ = open_memory().map(|memory| {
+            memory.read_exact_at(&mut bytes, from).and_then(|()| memory.write_all_at(&bytes, to))
+        });
+    }
+    on_device
 }
 
 /// This process's memory, whatever its rights.
@@ -100,6 +119,9 @@ impl Driver for Fake {
     fn unpin(&self, _device: Device, _base: u64) {}
 
     fn share(&self, device: Device, _address: u64) -> Result<Handle> {
+        if self.private {
+            return Err(unsupported("memory that no process can open"));
+        }
         let base = BASE + EACH * u64::from(device);
         Ok(Handle { process: super::cuda::this_process(), device, base, len: EACH, token: [0; 64] })
     }

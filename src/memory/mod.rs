@@ -4,7 +4,7 @@ pub mod alloc;
 mod cuda;
 pub mod descriptor;
 pub mod device;
-mod fake;
+pub mod fake;
 pub mod protection;
 mod remote;
 pub mod staging;
@@ -131,8 +131,17 @@ impl Memory {
 
     /// Peers on this host open it.
     pub fn is_shared(&self) -> bool {
-        let registered = self.rails.iter().filter_map(|rail| rail.first());
-        self.place.as_ref().is_some_and(|place| place.shareable) && registered.clone().any(|r| !r.is_staged())
+        let opened = |r: &Registration| !r.is_staged() && !r.direct;
+        self.place.as_ref().is_some_and(|place| place.shareable) && self.any_rail(opened)
+    }
+
+    /// It is a device's, and NICs reach it by themselves.
+    pub fn is_direct(&self) -> bool {
+        self.any_rail(|r| r.direct)
+    }
+
+    fn any_rail(&self, which: impl Fn(&Registration) -> bool) -> bool {
+        self.rails.iter().filter_map(|rail| rail.first()).any(which)
     }
 
     #[inline]

@@ -59,6 +59,11 @@ impl Stage {
         self.filling = Some(copier);
     }
 
+    /// A device works for it, or has.
+    pub fn is_used(&self) -> bool {
+        !self.copiers.is_empty()
+    }
+
     /// Something waits to be begun.
     pub fn has_added(&self) -> bool {
         self.filling.is_some()

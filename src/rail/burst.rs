@@ -1,7 +1,7 @@
 //! What a lane posts at one go: everything is looked up once.
 
 use super::lane::Lane;
-use super::{Op, Rail, Tag, Traffic, Work, COVERS, SENDS, URGENT_NS, URGENT_WINDOW};
+use super::{Op, Rail, Tag, Traffic, Work, COVERS, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Delivery, Limits, Nic, Posted, Rma};
 use std::ffi::c_void;
 
@@ -54,13 +54,13 @@ impl Rail {
 
 impl Burst<'_> {
     /// Bytes that the lane may post now. An idle lane always may post something, so
-    /// a window smaller than a slice cannot stop it; what is urgent may go past a
-    /// full window.
+    /// a window smaller than a slice cannot stop it; what is urgent or staged may go
+    /// past a full window.
     #[inline]
-    pub fn room(&mut self, urgent: bool) -> u64 {
+    pub fn room(&mut self, urgent: bool, staged: bool) -> u64 {
         self.settle();
         let lane = &*self.lane;
-        let extra = if urgent { URGENT_WINDOW } else { 0 };
+        let extra = if urgent { URGENT_WINDOW } else { 0 } + if staged { STAGED_WINDOW } else { 0 };
         let of_lane = (self.window(urgent) + extra).saturating_sub(lane.inflight_bytes);
         let of_rail = (self.limits.rail_window + extra).saturating_sub(*self.inflight_bytes);
         match self.posts() {
@@ -131,9 +131,9 @@ impl Burst<'_> {
         }
     }
 
-    /// Whether writes between these two places, both of devices, may be posted.
-    pub fn reaches_device(&mut self, local: *mut c_void, remote: (u64, u64)) -> bool {
-        self.nic.reaches_device(self.lane.route, local, remote)
+    /// Whether writes, or reads, between these two places, both of devices, may be posted.
+    pub fn reaches_device(&mut self, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
+        self.nic.reaches_device(self.lane.route, read, local, remote)
     }
 
     /// Reads are posted.

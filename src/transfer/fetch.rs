@@ -2,7 +2,7 @@
 //! memory, and the peer answers with a bundle of their bytes, in the order in which it
 //! was asked (see `pack`).
 
-use super::pack::{Bundle, Gathering, Into, Landed, Say, Word, SLOTS};
+use super::pack::{Bundle, Gathering, Landed, Say, Word, SLOTS};
 use crate::fabric::Posted;
 use crate::memory::device::Device;
 use crate::rail::Rail;
@@ -40,11 +40,7 @@ impl Fetcher {
         fetch.bundle.begin(memory, None);
         fetch.places.clear();
         fetch.device = device;
-        Some(Gathering {
-            bundle: &mut fetch.bundle,
-            into: Into::Places(&mut fetch.places),
-            count: &mut self.made,
-        })
+        Some(Gathering::question(&mut fetch.bundle, &mut fetch.places, &mut self.made))
     }
 
     /// Questions wait to be asked.

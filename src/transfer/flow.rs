@@ -54,6 +54,8 @@ pub struct Flow {
     pass: u32,
     packing: Packing,
     urgent: bool,
+    /// Its bytes wait for devices, too: they are under way for longer than the line takes.
+    staged: bool,
     /// Posts of it may take credits.
     counted: bool,
     next: u64,
@@ -133,6 +135,7 @@ impl Flow {
             pass: 0,
             packing: share.packing,
             urgent: transfer.urgent,
+            staged: false,
             counted: transfer.is_counted(),
             next: 0,
             end: 0,
@@ -327,7 +330,7 @@ impl Flow {
         if self.urgent && !starved {
             burst.hurry();
         }
-        let room = burst.room(self.urgent);
+        let room = burst.room(self.urgent, self.staged);
         if room == 0 {
             return Step::Full;
         }
@@ -354,7 +357,8 @@ impl Flow {
         if transfer.direction == Direction::Read {
             burst.reading();
         }
-        if self.layer.on_device && !self.is_shared(burst, transfer.direction) {
+        self.staged = self.layer.on_device && !self.is_shared(burst, transfer.direction);
+        if self.staged {
             return self.stage(burst, index, transfer, packer, (room, budget));
         }
         let bundled = packer.filter(|_| transfer.direction == Direction::Write && burst.limits.costly_posts);
@@ -377,11 +381,11 @@ impl Flow {
     /// Whether what is next is posted although it is on devices.
     fn is_shared(&self, burst: &mut Burst, direction: Direction) -> bool {
         let layer = &self.layer;
-        direction == Direction::Write
-            && self.within == 0
+        let read = direction == Direction::Read;
+        self.within == 0
             && !layer.gone
-            && layer.may_be_shared()
-            && burst.reaches_device(layer.descriptor, (layer.remote, layer.key))
+            && layer.may_be_posted()
+            && burst.reaches_device(read, layer.descriptor, (layer.remote, layer.key))
     }
 
     /// Device memory goes in bundles, whatever its pages.
@@ -405,7 +409,10 @@ impl Flow {
             Direction::Read => Ok(packer.fetcher.ask(memory, device)),
         };
         match bundle {
-            Ok(Some(bundle)) => self.pack(burst, index, transfer, bundle, room),
+            Ok(Some(mut bundle)) => {
+                bundle.fill();
+                self.pack(burst, index, transfer, bundle, room)
+            }
             Ok(None) => Step::Full,
             Err(error) => {
                 log::warn!("a transfer of device memory ends: {error}");

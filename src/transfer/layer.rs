@@ -21,8 +21,10 @@ pub struct Layer {
     pub offset: u64,
     /// The device that the local end is on.
     pub device: Option<Device>,
-    /// One end is on a device: NICs and CPUs do not reach it.
+    /// One end is on a device: CPUs do not reach it, and few NICs.
     pub on_device: bool,
+    /// The remote end is.
+    pub to_device: bool,
     /// And was freed.
     pub gone: bool,
     /// What each of its pages, or the entry, raises: each is posted in one piece.
@@ -41,6 +43,7 @@ impl Layer {
         offset: 0,
         device: None,
         on_device: false,
+        to_device: false,
         gone: false,
         immediate: None,
     };
@@ -71,15 +74,15 @@ impl Layer {
             offset,
             device: local.device(),
             on_device: local.place().is_some() || remote.device.is_some(),
+            to_device: remote.device.is_some(),
             gone: local.place().is_some_and(|place| !place.holds(from, &local.ranges()[from])),
             immediate,
         }
     }
 
-    /// Whether writes may be posted as to any memory: both ends are on devices, and the
-    /// lane's NICs know both.
-    pub fn may_be_shared(&self) -> bool {
-        self.device.is_some() && !self.descriptor.is_null() && self.key != 0
+    /// Whether it may be posted as of any memory: what is on devices, the lane's NICs know.
+    pub fn may_be_posted(&self) -> bool {
+        (self.device.is_none() || !self.descriptor.is_null()) && (!self.to_device || self.key != 0)
     }
 
     #[inline]

@@ -58,7 +58,7 @@ pub mod whole;
 use crate::status::Status;
 use queue::Queue;
 use std::sync::Arc;
-use watch::Marks;
+use watch::{Mark, Marks};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
@@ -106,6 +106,8 @@ pub struct ExpectSpec<'a> {
     pub timeout_ns: u64,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
+    /// Set when it has ended.
+    pub done: Option<Mark>,
 }
 
 /// What the caller asked for: a message.

@@ -104,12 +104,16 @@ pub enum Work {
     Send,
     Fence,
     Transfer(Move),
-    /// It has parts, which are operations of their own.
-    Parts,
+    /// It has parts, which are operations of their own. Set when all have ended.
+    Parts {
+        done: Option<Box<Mark>>,
+    },
     Atomic(Atomic),
     /// It leaves the counters that it waits for when the slot is free.
     Expect {
         _until: Expecting,
+        /// Set when it has ended.
+        done: Option<Box<Mark>>,
     },
 }
 
@@ -118,6 +122,16 @@ impl Body {
     pub fn transfer(&self) -> Option<&Move> {
         match &self.work {
             Work::Transfer(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    /// What is set when it has ended.
+    #[inline]
+    pub(super) fn done(&self) -> Option<&Mark> {
+        match &self.work {
+            Work::Transfer(transfer) => transfer.done.as_deref(),
+            Work::Parts { done } | Work::Expect { done, .. } => done.as_deref(),
             _ => None,
         }
     }

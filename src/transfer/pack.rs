@@ -23,11 +23,17 @@ use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
 use std::collections::VecDeque;
 
-/// Bytes of a slot, and slots of a lane: large enough that a post costs little
-/// beside its bytes (a device's launch, too: 6 us of 64 over tcp on one host), small
-/// enough to stay in a core's cache (see `weft-bench crossover`).
-pub const SLOT_LEN: usize = 256 << 10;
+/// Bytes of a bundle of the host's memory, and slots of a lane: large enough that a post
+/// costs little beside its bytes, small enough to stay in a core's cache (see
+/// `weft-bench crossover`).
+const BUNDLE_LEN: u64 = 256 << 10;
 pub const SLOTS: u32 = 8;
+/// Bytes of a slot. Devices fill all of it: launches, frames and looks at the device cost
+/// 15 us for each, and caches do not matter.
+pub const SLOT_LEN: usize = 512 << 10;
+/// Writes of a lane's pass where devices gather: the others are gathered meanwhile, by one
+/// launch. (Over tcp a write takes as long as the kernel copies.)
+const WRITES: u32 = SLOTS / 2;
 /// Pieces of a bundle: what a frame's list has room for.
 const PIECES: usize = 480;
 /// Bytes of the list's parts: the memory's id with the immediate that each piece counts for (0:
@@ -219,7 +225,7 @@ impl Packer {
             None => Into::Staging { base },
             Some(copier) => Into::Stage { base, stage: &mut self.stage, copier, slot },
         };
-        Ok(Some(Gathering { bundle, into, count: &mut self.gathered }))
+        Ok(Some(Gathering { bundle, into, most: BUNDLE_LEN, count: &mut self.gathered }))
     }
 
     /// As `gather`, of what the peer fetches.
@@ -231,6 +237,7 @@ impl Packer {
     ) -> Result<Option<Gathering<'_>>> {
         let mut gathering = self.gather(0, None, device)?;
         if let Some(gathering) = &mut gathering {
+            gathering.fill();
             gathering.bundle.answers = Some((fetch, status));
         }
         Ok(gathering)
@@ -245,7 +252,16 @@ impl Packer {
         now: u64,
         say: Say,
     ) -> std::result::Result<(), i32> {
-        self.write(rail, lane, now)?;
+        let mut most = if self.stage.is_used() { WRITES } else { SLOTS };
+        while most > 0 && self.write(rail, lane, now)? {
+            most -= 1;
+        }
+        self.announce(rail, lane, say)?;
+        self.fetcher.advance(rail, lane, say)
+    }
+
+    /// Tells of bundles that were written.
+    fn announce(&mut self, rail: &mut Rail, lane: u32, say: Say) -> std::result::Result<(), i32> {
         while self.announced != self.written {
             let number = self.announced;
             let bundle = &self.slots[(number % SLOTS) as usize];
@@ -262,7 +278,7 @@ impl Packer {
                 Posted::Failed(errno) => return Err(errno),
             }
         }
-        self.fetcher.advance(rail, lane, say)
+        Ok(())
     }
 
     /// Whether the bytes of the next bundle to be written are there.
@@ -281,46 +297,37 @@ impl Packer {
         true
     }
 
-    /// Posts the writes of bundles that were gathered.
-    fn write(&mut self, rail: &mut Rail, lane: u32, now: u64) -> std::result::Result<(), i32> {
-        let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
-        while self.written != self.gathered {
-            let slot = self.written % SLOTS;
-            if !self.is_gathered(slot) {
-                break;
-            }
-            if self.slots[slot as usize].bytes == 0 {
-                self.written = self.written.wrapping_add(1);
-                continue;
-            }
+    /// Posts the write of the next bundle, if that was gathered; whether there may be more.
+    fn write(&mut self, rail: &mut Rail, lane: u32, now: u64) -> std::result::Result<bool, i32> {
+        let slot = self.written % SLOTS;
+        if self.written == self.gathered || !self.is_gathered(slot) {
+            return Ok(false);
+        }
+        let Bundle { bytes, slices, .. } = self.slots[slot as usize];
+        if bytes > 0 {
             let offset = slot as u64 * SLOT_LEN as u64;
-            let segment = Segment {
-                local: self.staging.address() as u64 + offset,
-                remote: self.landing.0 + offset,
-                len: self.slots[slot as usize].bytes,
-            };
+            let (local, remote) = (self.staging.address() as u64 + offset, self.landing.0 + offset);
             let rma = Rma {
                 read: false,
-                segments: &[segment],
+                segments: &[Segment { local, remote, len: bytes }],
                 descriptor: self.staging.descriptor(),
                 key: self.landing.1,
                 delivered: false,
                 immediate: None,
                 more: false,
             };
-            let tag = Tag {
-                len: segment.len,
-                ..Tag::new(Work::Bundle, lane, slot, self.slots[slot as usize].slices)
-            };
+            let tag = Tag { len: bytes, ..Tag::new(Work::Bundle, lane, slot, slices) };
+            let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
             // SAFETY: the staging memory stays until nothing of it is in flight; the slot is not
             // touched until the target has acknowledged it.
             match unsafe { burst.post(rma, 0, tag) } {
-                Posted::Yes => self.written = self.written.wrapping_add(1),
-                Posted::Again => break,
+                Posted::Yes => {}
+                Posted::Again => return Ok(false),
                 Posted::Failed(errno) => return Err(errno),
             }
         }
-        Ok(())
+        self.written = self.written.wrapping_add(1);
+        Ok(true)
     }
 
     /// Bundles that the target has scattered or refused.
@@ -361,16 +368,28 @@ pub enum Into<'a> {
 pub struct Gathering<'a> {
     pub bundle: &'a mut Bundle,
     pub into: Into<'a>,
+    /// Bytes that it may have.
+    most: u64,
     /// How many there are.
     pub count: &'a mut u32,
 }
 
-impl Gathering<'_> {
+impl<'a> Gathering<'a> {
+    /// A question, which becomes bytes at the peer.
+    pub fn question(bundle: &'a mut Bundle, places: &'a mut Vec<Spot>, count: &'a mut u32) -> Gathering<'a> {
+        Gathering { bundle, into: Into::Places(places), most: SLOT_LEN as u64, count }
+    }
+
+    /// It may fill its slot: devices work for it at this end or the other.
+    pub fn fill(&mut self) {
+        self.most = SLOT_LEN as u64;
+    }
+
     /// Bytes that there is room for.
     pub fn room(&self) -> u64 {
         match self.bundle.list.len() {
             len if len >= MEMORY + PIECE * PIECES => 0,
-            _ => SLOT_LEN as u64 - self.bundle.bytes,
+            _ => self.most - self.bundle.bytes,
         }
     }
 

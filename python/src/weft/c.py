@@ -327,6 +327,8 @@ class ExpectArgs(Sized):
     timeout_ns: int
     user_data: Optional[int]
     queue: Optional[int]
+    done_watch: Optional[int]
+    done_value: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -337,6 +339,8 @@ class ExpectArgs(Sized):
         ("timeout_ns", c_uint64),
         ("user_data", c_void_p),
         ("queue", c_void_p),
+        ("done_watch", c_void_p),
+        ("done_value", c_uint64),
     ]
 
 
@@ -487,6 +491,10 @@ class ListArgs(Sized):
     timeout_ns: int
     user_data: Optional[int]
     queue: Optional[int]
+    start_watch: Optional[int]
+    start_value: int
+    done_watch: Optional[int]
+    done_value: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -499,6 +507,10 @@ class ListArgs(Sized):
         ("timeout_ns", c_uint64),
         ("user_data", c_void_p),
         ("queue", c_void_p),
+        ("start_watch", c_void_p),
+        ("start_value", c_uint64),
+        ("done_watch", c_void_p),
+        ("done_value", c_uint64),
     ]
 
 
@@ -513,6 +525,10 @@ class KeptArgs(Sized):
     timeout_ns: int
     user_data: Optional[int]
     queue: Optional[int]
+    start_watch: Optional[int]
+    start_value: int
+    done_watch: Optional[int]
+    done_value: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -524,6 +540,10 @@ class KeptArgs(Sized):
         ("timeout_ns", c_uint64),
         ("user_data", c_void_p),
         ("queue", c_void_p),
+        ("start_watch", c_void_p),
+        ("start_value", c_uint64),
+        ("done_watch", c_void_p),
+        ("done_value", c_uint64),
     ]
 
 

@@ -1,19 +1,16 @@
-//! Writes between devices' memory: the target opens what the initiator passed, checks
-//! each request as any other, and has its own device copy. Many requests go in one
-//! launch; they are answered, in order, when it is done.
+//! Device memory at the target. A write's bytes are copied by the target's own device,
+//! from memory that the initiator passed; a read's by the initiator's (`pull`), from
+//! memory that the target passes. Each request is checked as any other. Those that a
+//! device does are answered, in order, when it has.
 
-use super::registry::Registry;
+use super::copies::Copies;
+use super::registry::{Registry, Wish};
 use super::request::Piece;
+use super::socket;
 use crate::fabric::{Immediate, Reaped, GONE};
-use crate::memory::device::{driver, present, Copier, Device, Handle};
-use std::collections::VecDeque;
+use crate::memory::device::{driver, present, Device, Handle};
+use std::os::fd::BorrowedFd;
 
-/// Bytes that are begun while others are under way: a launch takes the worker about 5 us,
-/// in which NVLink carries half of this.
-const ENOUGH: u64 = 4 << 20;
-/// Copiers of a device, in turn: the end of one launch and the beginning of the next
-/// overlap.
-const COPIERS: usize = 3;
 /// What a piece costs of the bytes that a pass may copy: nothing is copied here.
 pub const COST: u64 = 256;
 
@@ -25,38 +22,27 @@ struct Opened {
     at: Option<(Device, (u64, u64))>,
 }
 
-/// A request that was done, but not before those before it.
-struct Begun {
+/// A request's answer.
+struct Answer {
     errno: i32,
     immediate: Option<Immediate>,
-    /// The launch that does it: a copier, and whether it has begun.
-    launch: Option<(usize, Launch)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Launch {
-    Gathered,
-    Begun(u64),
 }
 
 /// One channel's.
 #[derive(Default)]
 pub struct Devices {
     opened: Vec<Opened>,
-    copiers: Vec<(Device, Box<dyn Copier>)>,
+    /// Memory of ours that the peer reads: by what number, and its key.
+    shown: Vec<(u32, u64)>,
     /// Requests that are not answered yet, in order.
-    begun: VecDeque<Begun>,
-    /// Bytes that were gathered for no launch yet, and of which copier.
-    gathered: u64,
-    filling: usize,
-    turn: usize,
+    copies: Copies<Answer>,
     /// The key that was looked at last in this pass.
     checked: Option<u64>,
 }
 
 impl Devices {
     pub fn is_empty(&self) -> bool {
-        self.begun.is_empty()
+        self.copies.is_empty()
     }
 
     pub fn add(&mut self, number: u32, handle: Handle) {
@@ -64,7 +50,7 @@ impl Devices {
     }
 
     pub fn count(&self) -> usize {
-        self.opened.len()
+        self.opened.len() + self.shown.len()
     }
 
     pub fn has(&self, number: u32) -> bool {
@@ -79,7 +65,7 @@ impl Devices {
         true
     }
 
-    /// Begins a request's copies. An error number: they may not be, or cannot.
+    /// Begins a write's copies. An error number: they may not be, or cannot.
     pub fn copy(
         &mut self,
         number: u32,
@@ -87,32 +73,72 @@ impl Devices {
         pieces: &[Piece],
         registry: &mut Registry,
     ) -> Result<(), i32> {
-        let mut device = None;
-        for piece in pieces {
-            let of = registry.allows_device(key, piece.remote, piece.len).ok_or(libc::EACCES)?;
-            device = Some(of);
-        }
-        let Some(device) = device else { return Err(libc::EACCES) };
+        let device = self.check(key, pieces, Wish::Write, registry)?;
         let (base, len) = self.place_of(number, device)?;
         if !pieces.iter().all(|p| p.offset <= len && p.len <= len - p.offset) {
             return Err(libc::EACCES);
+        }
+        self.copies.choose(device)?;
+        for piece in pieces {
+            // SAFETY: inside what the peer passed, and inside a registration of ours, which
+            // waits for us before it ends.
+            unsafe { self.copies.add(base + piece.offset, piece.remote, piece.len) };
+        }
+        Ok(())
+    }
+
+    /// Whether the peer may read so; the first time it is passed what it opens the memory by.
+    /// An error number: it may not, or cannot.
+    pub fn show(
+        &mut self,
+        number: u32,
+        key: u64,
+        pieces: &[Piece],
+        registry: &mut Registry,
+        socket: BorrowedFd,
+    ) -> Result<(), i32> {
+        let device = self.check(key, pieces, Wish::Read, registry)?;
+        if self.shown.contains(&(number, key)) {
+            return Ok(());
+        }
+        let address = pieces.first().map_or(0, |piece| piece.remote);
+        let handle = driver().and_then(|driver| driver.share(device, address));
+        let handle = handle.inspect_err(|error| log::info!("bytes go through the host: {error}"));
+        if !handle.is_ok_and(|handle| socket::pass_device(socket, number, &handle)) {
+            return Err(libc::EIO);
+        }
+        self.shown.push((number, key));
+        Ok(())
+    }
+
+    /// A registration ends: the peer need not keep it open.
+    pub fn hide(&mut self, key: u64, socket: BorrowedFd) {
+        self.shown.retain(|(number, of)| {
+            if *of == key {
+                socket::forget_area(socket, *number);
+            }
+            *of != key
+        });
+    }
+
+    /// The device that all pieces are on, if they may be written, or read, and are there.
+    #[inline(always)]
+    fn check(
+        &mut self,
+        key: u64,
+        pieces: &[Piece],
+        wish: Wish,
+        registry: &mut Registry,
+    ) -> Result<Device, i32> {
+        let mut device = None;
+        for piece in pieces {
+            device = Some(registry.allows_device(key, piece.remote, piece.len, wish).ok_or(libc::EACCES)?);
         }
         if self.checked != Some(key) && !is_there(registry.identity_of(key)) {
             return Err(GONE);
         }
         self.checked = Some(key);
-        if self.gathered == 0 || self.copiers[self.filling].0 != device {
-            self.launch();
-            self.filling = self.copier(device)?;
-        }
-        let copier = self.filling;
-        for piece in pieces {
-            // SAFETY: inside what the peer passed, and inside a registration of ours, which
-            // waits for us before it ends.
-            unsafe { self.copiers[copier].1.add(base + piece.offset, piece.remote, piece.len) };
-            self.gathered += piece.len.max(1);
-        }
-        Ok(())
+        device.ok_or(libc::EACCES)
     }
 
     fn place_of(&mut self, number: u32, device: Device) -> Result<(u64, u64), i32> {
@@ -131,75 +157,30 @@ impl Devices {
         }
     }
 
-    fn copier(&mut self, device: Device) -> Result<usize, i32> {
-        let mut ours = (0..self.copiers.len()).filter(|at| self.copiers[*at].0 == device);
-        if ours.clone().count() == COPIERS {
-            self.turn = (self.turn + 1) % COPIERS;
-            return ours.nth(self.turn).ok_or(GONE);
-        }
-        let copier = driver().and_then(|driver| driver.copier(device)).map_err(|error| {
-            log::warn!("{error}");
-            GONE
-        })?;
-        self.copiers.push((device, copier));
-        Ok(self.copiers.len() - 1)
-    }
-
     /// A request follows those that are not answered. `copied`: by the last `copy`.
     pub fn push(&mut self, errno: i32, immediate: Option<Immediate>, copied: bool) {
-        let launch = copied.then_some((self.filling, Launch::Gathered));
-        self.begun.push_back(Begun { errno, immediate, launch });
+        self.copies.push(Answer { errno, immediate }, copied);
     }
 
-    /// Ends a pass: begins what was gathered, unless enough is under way.
+    /// Ends a pass.
     pub fn pump(&mut self) {
         self.checked = None;
-        let is_idle = || !self.begun.iter().any(|begun| matches!(begun.launch, Some((_, Launch::Begun(_)))));
-        if self.gathered >= ENOUGH || self.gathered > 0 && is_idle() {
-            self.launch();
-        }
-    }
-
-    fn launch(&mut self) {
-        if self.gathered == 0 {
-            return;
-        }
-        let Some((_, copier)) = self.copiers.get_mut(self.filling) else { return };
-        let ticket = copier.launch();
-        self.gathered = 0;
-        for begun in self.begun.iter_mut().rev() {
-            match &mut begun.launch {
-                Some((_, launch @ Launch::Gathered)) => *launch = Launch::Begun(ticket),
-                Some(_) => break,
-                None => {}
-            }
-        }
+        self.copies.pump();
     }
 
     /// The next request whose turn it is: its error number. What it tells goes to `reaped`.
     pub fn take(&mut self, reaped: &mut Vec<Reaped>) -> Option<i32> {
-        let begun = self.begun.front()?;
-        let mut errno = begun.errno;
-        match begun.launch {
-            None => {}
-            Some((_, Launch::Gathered)) => return None,
-            Some((copier, Launch::Begun(ticket))) => match self.copiers[copier].1.is_done(ticket) {
-                Ok(false) => return None,
-                Ok(true) => {}
-                Err(_) => errno = GONE,
-            },
-        }
+        let (Answer { errno, immediate }, failed) = self.copies.take()?;
+        let errno = if failed != 0 { failed } else { errno };
         if errno == 0 {
-            reaped.extend(begun.immediate.map(Reaped::arrival));
+            reaped.extend(immediate.map(Reaped::arrival));
         }
-        self.begun.pop_front();
         Some(errno)
     }
 
     /// Waits until no device touches memory for it.
     pub fn settle(&mut self) {
-        self.launch();
-        self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());
+        self.copies.settle();
     }
 
     /// Nothing more comes, and nobody waits for an answer.

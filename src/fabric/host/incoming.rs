@@ -9,7 +9,7 @@ use super::channel::{self, Block, Channel, Mapping, AREA, CELLS};
 use super::copy;
 use super::device::{self, Devices};
 use super::registry::{Registry, Wish};
-use super::request::{Kind, Piece, Request, BYTES, PIECES};
+use super::request::{Kind, Piece, Request, PIECES};
 use super::socket::{self, Heard, Word};
 use crate::fabric::{Buffer, Reaped, Scratch};
 use std::collections::VecDeque;
@@ -176,7 +176,8 @@ impl Incoming {
                 with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));
                 self.count(errno);
             }
-            let cost = if begun { request.pieces as u64 * device::COST } else { request.len };
+            let ours = !begun && (request.kind != Kind::Read || request.area == 0);
+            let cost = if ours { request.len } else { request.pieces as u64 * device::COST };
             with.budget = with.budget.saturating_sub(cost);
             // Its part of the channel can be used again while we go on.
             if request.stream || self.settled - self.answered >= CELLS / 4 {
@@ -205,6 +206,11 @@ impl Incoming {
             self.count(errno);
         }
         self.devices.pump();
+    }
+
+    /// A registration ends.
+    pub fn hide_device(&mut self, key: u64) {
+        self.devices.hide(key, self.socket.as_fd());
     }
 
     /// Waits until no device touches our memory for this peer.
@@ -280,11 +286,12 @@ impl Incoming {
     fn read(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
         let mut pieces = [Piece::default(); PIECES];
         let Some(pieces) = self.pieces(request, block, &mut pieces) else { return Senseless };
-        if request.len > BYTES {
-            return Senseless;
-        }
         if self.ended {
             return Refused(libc::ENOTCONN); // Nobody makes room for it any more.
+        }
+        if request.area != 0 {
+            let shown = self.devices.show(request.area, request.key, pieces, registry, self.socket.as_fd());
+            return shown.map_or_else(Refused, |()| Done);
         }
         if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Read)) {
             return Refused(libc::EACCES);

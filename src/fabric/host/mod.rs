@@ -12,19 +12,21 @@
 //!
 //! Bytes of ordinary memory are copied twice, by both sides at the same time;
 //! memory that `weft_memory_alloc` made (`area`) is read by the target straight
-//! from where it is. `copy` has the measurements. Writes between devices' memory are done
-//! by the target's device (`device`).
+//! from where it is. `copy` has the measurements. Between devices' memory the target's
+//! device copies what is written (`device`), and the initiator's what is read (`pull`).
 //!
 //! Peers must be of the same user, and in the same network namespace: that is
 //! what makes a host here.
 
 pub mod area;
 mod channel;
+mod copies;
 mod copy;
 mod device;
 mod incoming;
 mod nic;
 mod outgoing;
+mod pull;
 mod registry;
 mod request;
 mod room;

@@ -10,7 +10,7 @@ use super::socket::{self, Heard, Word};
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, GONE,
 };
 use crate::memory::device::{driver, present, Device};
 use crate::status::{Error, Result, Status};
@@ -433,7 +433,7 @@ impl Nic for HostNic {
             key = self.random.u64()?;
         }
         let area = self.areas.enter(range.base, range.len);
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: false })
     }
 
     fn register_device(
@@ -449,21 +449,26 @@ impl Nic for HostNic {
             key = self.random.u64()?;
         }
         let area = handle.map_or(0, |handle| self.areas.enter_device(handle));
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key })
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: false })
     }
 
-    fn reaches_device(&mut self, route: Route, local: *mut c_void, remote: (u64, u64)) -> bool {
-        let (Some(line), Some(area)) = (line(&mut self.places, route), self.areas.get(local as u64)) else {
+    fn reaches_device(&mut self, route: Route, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
+        let area = self.areas.get(local as u64).filter(|area| area.handle().is_some());
+        let (Some(line), Some(area)) = (line(&mut self.places, route), area) else {
             return false;
         };
-        line.outgoing.reaches_device(area, remote)
+        line.outgoing.reaches_device(read, area, remote)
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
         for peer in &mut self.peers {
             if let Talk::Channel(channel) = &mut peer.talk {
                 channel.settle_devices();
+                channel.hide_device(registration.key);
             }
+        }
+        for place in &mut self.places {
+            place.route.iter_mut().for_each(|line| line.outgoing.settle_devices());
         }
         if !self.registry.remove(registration.key) {
             return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
@@ -490,7 +495,9 @@ impl Nic for HostNic {
         }
         let area = self.areas.get(rma.descriptor as u64);
         for (segments, scratch) in rma.segments.chunks_exact(segments).zip(scratches) {
-            line.outgoing.rma(&Rma { segments, ..*rma }, area, *scratch);
+            if !line.outgoing.rma(&Rma { segments, ..*rma }, area, *scratch) {
+                self.finished.push(Reaped::of(*scratch, GONE));
+            }
         }
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
         if !rma.more {

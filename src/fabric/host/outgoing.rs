@@ -9,6 +9,8 @@
 use super::area::Shared;
 use super::channel::{self, Block, Channel, CELLS};
 use super::copy;
+use super::device;
+use super::pull::Pulls;
 use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE, PIECES};
 use super::socket::{self, Heard};
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
@@ -24,6 +26,9 @@ struct Cursor {
     offset: u64,
 }
 
+/// A probe that the target answers by passing its memory.
+const PULL: usize = usize::MAX;
+
 /// An operation whose requests are not all answered.
 struct Op {
     scratch: *mut Scratch,
@@ -31,7 +36,8 @@ struct Op {
     probe: Option<usize>,
     kind: Kind,
     key: u64,
-    /// Its memory, as the target knows it; 0 if it does not.
+    /// Its memory, as the target knows it; 0 if it does not. Of a read into a device's, the
+    /// number of the target's.
     area: u32,
     area_base: u64,
     on_device: bool,
@@ -92,6 +98,8 @@ pub struct Outgoing {
     /// Whether the target can copy from device memory to what a key of its names.
     probes: Vec<Probe>,
     last_probe: usize,
+    /// And our devices from there.
+    pulls: Pulls,
     /// The peer is gone: how operations end.
     dead: Option<i32>,
     /// Its user wants no more of it; it goes when everything is answered.
@@ -123,6 +131,7 @@ impl Outgoing {
             passed: Vec::new(),
             probes: Vec::new(),
             last_probe: 0,
+            pulls: Pulls::default(),
             dead: None,
             removed: false,
         })
@@ -169,23 +178,38 @@ impl Outgoing {
     /// Nothing is under way.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.sent == self.done && self.queue.is_empty() && !self.untold
+        self.sent == self.done && self.queue.is_empty() && !self.untold && self.pulls.is_empty()
     }
 
-    /// Queues a write or read.
+    /// Queues a write or read; false if the memory is not there any more.
     #[inline]
-    pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) {
+    pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) -> bool {
+        if let Some(area) = area.filter(|area| rma.read && area.handle().is_some()) {
+            let Ok(Some(number)) = self.pulls.find(area.number, rma.key) else { return false };
+            self.push(Kind::Read, rma.key, (number, 0), rma.segments, scratch).on_device = true;
+            return true;
+        }
         let kind = if rma.read { Kind::Read } else { Kind::Write };
         let passed = area.filter(|area| !rma.read && self.pass(area));
         let on_device = passed.is_some_and(|area| area.handle().is_some());
         let area = passed.map_or((0, 0), |area| (area.number, area.base()));
         let op = self.push(kind, rma.key, area, rma.segments, scratch);
         (op.immediate, op.on_device) = (rma.immediate, on_device);
+        true
     }
 
-    /// Whether the target can copy from device memory of ours to what a key names there.
-    /// The first time it is asked, by a write of no bytes.
-    pub fn reaches_device(&mut self, area: &Shared, (remote, key): (u64, u64)) -> bool {
+    /// Whether the target can copy from device memory of ours to what a key names there, or
+    /// our device from there. The first time it is asked, by a request of no bytes.
+    pub fn reaches_device(&mut self, read: bool, area: &Shared, (remote, key): (u64, u64)) -> bool {
+        if read {
+            return match self.pulls.find(area.number, key) {
+                Ok(found) => found.is_some(),
+                Err(()) => {
+                    self.ask_to_pull(area, (remote, key));
+                    false
+                }
+            };
+        }
         let is_it = |probe: &Probe| probe.number == area.number && probe.key == key;
         if !self.probes.get(self.last_probe).is_some_and(is_it) {
             let Some(at) = self.probes.iter().position(is_it) else {
@@ -195,6 +219,17 @@ impl Outgoing {
             self.last_probe = at;
         }
         self.probes[self.last_probe].reaches == Some(true)
+    }
+
+    #[cold]
+    fn ask_to_pull(&mut self, area: &Shared, (remote, key): (u64, u64)) {
+        let Some(handle) = area.handle().filter(|_| self.dead.is_none() && self.socket.is_some()) else {
+            return;
+        };
+        let number = self.pulls.ask(area.number, handle.device, key);
+        let segment = Segment { local: 0, remote, len: 0 };
+        let op = self.push(Kind::Read, key, (number, 0), &[segment], std::ptr::null_mut());
+        (op.probe, op.on_device) = (Some(PULL), true);
     }
 
     fn probe(&mut self, area: &Shared, (remote, key): (u64, u64)) {
@@ -258,6 +293,7 @@ impl Outgoing {
 
     /// An area is no more: the target need not keep it mapped.
     pub fn forget(&mut self, area: &Shared) {
+        self.pulls.forget(|_, of| of == area.number);
         let Some(passed) = self.passed.get_mut(area.place).filter(|number| **number == area.number) else {
             return;
         };
@@ -359,6 +395,9 @@ impl Outgoing {
     /// Takes the target's answers; false if they make no sense.
     #[inline]
     pub fn progress(&mut self, budget: &mut u64, reaped: &mut Vec<Reaped>) -> bool {
+        if !self.pulls.is_empty() {
+            self.take_pulled(reaped);
+        }
         if self.sent == self.done {
             return true;
         }
@@ -378,6 +417,7 @@ impl Outgoing {
         while self.done != done && *budget > 0 {
             self.settle(failed, budget, reaped);
         }
+        self.pulls.pump();
         if self.back != back {
             self.channel.returned().store(self.back, Ordering::Release);
             self.untold = true;
@@ -405,6 +445,10 @@ impl Outgoing {
             return;
         }
         let op = &mut self.ops[flight.op as usize];
+        if flight.kind == Kind::Read && op.on_device {
+            *budget = budget.saturating_sub(device::COST);
+            return self.pull(flight, errno);
+        }
         if flight.kind == Kind::Read && errno == 0 {
             let block = Block::after(self.back, flight.len);
             if op.errno == 0 {
@@ -424,7 +468,50 @@ impl Outgoing {
         }
     }
 
+    /// The target says that bytes may be read: a device of ours does that.
+    fn pull(&mut self, flight: Flight, errno: i32) {
+        let op = &mut self.ops[flight.op as usize];
+        if op.errno == 0 {
+            op.errno = errno;
+        }
+        let mut copied = false;
+        if op.errno == 0 && flight.len > 0 {
+            let place = self.pulls.place_of(op.area);
+            op.errno = op.arrive(flight.len, |part| {
+                // SAFETY: the operation's memory is valid until it is done.
+                unsafe { self.pulls.copy(place, part) }.inspect(|()| copied = true)
+            });
+        }
+        self.pulls.push(flight.op, copied);
+    }
+
+    /// Finishes what our devices have copied.
+    #[cold]
+    fn take_pulled(&mut self, reaped: &mut Vec<Reaped>) {
+        while let Some((index, errno)) = self.pulls.take() {
+            let op = &mut self.ops[index as usize];
+            if op.errno == 0 {
+                op.errno = errno;
+            }
+            op.open -= 1;
+            if op.open == 0 && op.all_asked {
+                self.finish(index, reaped);
+            }
+        }
+        self.pulls.pump();
+    }
+
+    /// Waits until no device of ours touches memory for it.
+    pub fn settle_devices(&mut self) {
+        self.pulls.settle();
+    }
+
     fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
+        let op = &mut self.ops[index as usize];
+        if op.probe == Some(PULL) && op.errno == 0 {
+            // What the memory is opened by came first.
+            self.listen();
+        }
         let op = &mut self.ops[index as usize];
         match op.probe.take().map(|probe| self.probes.get_mut(probe)) {
             None => reaped.push(Reaped::of(op.scratch, op.errno)),
@@ -461,7 +548,11 @@ impl Outgoing {
     /// Whether `progress` or `pump` has something to do.
     pub fn has_work(&self) -> bool {
         let answered = self.sent != self.done && self.channel.done().load(Ordering::Acquire) != self.done;
-        answered || self.untold || (self.sent == self.done && !self.queue.is_empty()) || self.socket.is_none()
+        answered
+            || self.untold
+            || !self.pulls.is_empty()
+            || (self.sent == self.done && !self.queue.is_empty())
+            || self.socket.is_none()
     }
 
     /// Reads what the socket has; false when the peer is gone.
@@ -469,6 +560,8 @@ impl Outgoing {
         while let Some(socket) = self.socket() {
             match socket::hear(socket) {
                 Heard::Word(socket::Word::Wake) => {}
+                Heard::Word(socket::Word::Device(number, handle)) => self.pulls.passed(number, handle),
+                Heard::Word(socket::Word::Forget(gone)) => self.pulls.forget(|number, _| number == gone),
                 Heard::Nothing => return true,
                 _ => return false,
             }
@@ -479,6 +572,7 @@ impl Outgoing {
     /// Ends everything that is under way.
     pub fn fail_all(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
         self.queue.clear();
+        self.pulls.end();
         for op in &mut self.ops {
             if !op.scratch.is_null() {
                 let scratch = std::mem::replace(&mut op.scratch, std::ptr::null_mut());
@@ -557,6 +651,30 @@ impl Op {
             copied += part;
             at = Cursor { segment: at.segment + 1, offset: 0 };
         }
+    }
+
+    /// The next `len` bytes that were read, in parts: local and remote addresses, and lengths.
+    /// An error number, if there is one.
+    fn arrive(
+        &mut self,
+        len: u64,
+        mut each: impl FnMut((u64, u64, u64)) -> std::result::Result<(), i32>,
+    ) -> i32 {
+        let mut arrived = 0;
+        while arrived < len {
+            let at = &mut self.arrived;
+            let segment = &self.segments[at.segment];
+            let part = (segment.len - at.offset).min(len - arrived);
+            if let Err(errno) = each((segment.local + at.offset, segment.remote + at.offset, part)) {
+                return errno;
+            }
+            arrived += part;
+            at.offset += part;
+            if at.offset == segment.len {
+                *at = Cursor { segment: at.segment + 1, offset: 0 };
+            }
+        }
+        0
     }
 
     /// Copies the next `len` bytes that were read to their place.

@@ -75,10 +75,10 @@ impl Registry {
         self.find(key).is_some_and(|entry| entry.device.is_none() && entry.allows(address, len, wish))
     }
 
-    /// The device whose memory a peer that knows `key` may write to there.
+    /// The device whose memory a peer that knows `key` may write to, or read, there.
     #[inline]
-    pub fn allows_device(&mut self, key: u64, address: u64, len: u64) -> Option<Device> {
-        let entry = self.find(key).filter(|entry| entry.allows(address, len, Wish::Write))?;
+    pub fn allows_device(&mut self, key: u64, address: u64, len: u64, wish: Wish) -> Option<Device> {
+        let entry = self.find(key).filter(|entry| entry.allows(address, len, wish))?;
         entry.device.map(|(device, _)| device)
     }
 
@@ -144,8 +144,9 @@ mod tests {
         }
         assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some((3, 77))));
         assert!(!registry.allows(9, 9000, 1, Wish::Write) && !registry.allows(9, 9000, 1, Wish::Read));
-        assert_eq!(registry.allows_device(9, 9000, 100), Some(3));
-        assert_eq!(registry.allows_device(9, 9000, 101).or(registry.allows_device(7, 1000, 1)), None);
+        let mut device = |key, address, len| registry.allows_device(key, address, len, Wish::Write);
+        assert_eq!(device(9, 9000, 100), Some(3));
+        assert_eq!(device(9, 9000, 101).or(device(7, 1000, 1)), None);
         assert!(registry.allows(7, 1000, 1, Wish::Write));
         assert!(registry.remove(7) && !registry.remove(7));
         assert!(!registry.allows(7, 1000, 1, Wish::Write));

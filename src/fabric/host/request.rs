@@ -1,7 +1,8 @@
 //! Requests as they stand in a cell.
 //!
 //!     u64 stamp (32 bits), kind (8), inline bytes (7), past the caches (1), segments (16)
-//!     u64 bytes in all (32 bits), area (32): where a write's bytes are, 0 for the ring
+//!     u64 bytes in all (32 bits), area (32): where a write's bytes are, or the number by
+//!         which the initiator reads device memory of the target's; 0 for the ring
 //!     u64 key
 //!     u64 remote address          } of the only segment; several stand in
 //!     u64 offset in the area      } `forward`, as pieces
@@ -148,7 +149,7 @@ impl Request {
         let inline = self.inline == 0
             || (self.kind == Kind::Write && self.pieces == 1 && self.area == 0 && self.inline == self.len);
         let immediate = self.immediate.is_none() || self.inline == 0;
-        let area = self.area == 0 || self.kind == Kind::Write;
+        let area = self.area == 0 || self.kind != Kind::Message;
         let pieces = if self.kind == Kind::Message { self.pieces == 1 } else { self.pieces <= PIECES };
         self.pieces > 0 && pieces && area && inline && immediate && self.inline <= INLINE && self.len <= most
     }
@@ -237,7 +238,8 @@ mod tests {
             Request { inline: 33, len: 33, pieces: 1, ..sound },
             Request { inline: 8, pieces: 1, ..sound },
             Request { inline: 8, len: 8, pieces: 1, immediate: Some(Immediate::MIN), ..sound },
-            Request { kind: Kind::Read, area: 1, ..sound },
+            Request { kind: Kind::Message, pieces: 1, len: 1, area: 1, ..sound },
+            Request { kind: Kind::Read, len: BYTES + 1, ..sound },
             Request { area: 1, len: DEVICE_BYTES + 1, ..sound },
             Request { kind: Kind::Message, pieces: 1, len: MESSAGE + 1, ..sound },
             Request { kind: Kind::Message, len: 1, ..sound },

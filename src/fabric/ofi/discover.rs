@@ -162,8 +162,21 @@ unsafe fn text(s: *const c_char) -> String {
 
 /// The NICs of a provider that can do what a rail needs, one entry for each.
 pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> {
+    // Where the program has GPUs, NICs that reach their memory. (Those that do not are not listed
+    // for who asks for it.)
+    if crate::memory::device::present().is_some() {
+        let found = entries_with(fabrics, provider, true).unwrap_or_default();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+    }
+    entries_with(fabrics, provider, false)
+}
+
+/// `hmem`: those that reach memory of devices.
+fn entries_with(fabrics: &'static Fabrics, provider: &str, hmem: bool) -> Result<Vec<Entry>> {
     let mut found: Vec<Entry> = Vec::new();
-    list(fabrics, Some(provider), |info| {
+    list(fabrics, Some(provider), hmem, |info| {
         // SAFETY: an info of the list that libfabric made.
         if let Some(entry) = unsafe { entry(fabrics, provider, info) } {
             // Several addresses of one NIC: the first is libfabric's best, but an IPv4
@@ -201,7 +214,7 @@ pub fn simulated(name: &str) -> Result<Vec<Entry>> {
 /// The providers that offer what a rail needs.
 pub fn providers(fabrics: &'static Fabrics) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    let listed = list(fabrics, None, |info| {
+    let listed = list(fabrics, None, false, |info| {
         // SAFETY: an info of the list that libfabric made.
         let name = unsafe { text((*(*info).fabric_attr).prov_name) };
         if !names.contains(&name) {
@@ -214,7 +227,12 @@ pub fn providers(fabrics: &'static Fabrics) -> Vec<String> {
     }
 }
 
-fn list(fabrics: &'static Fabrics, provider: Option<&str>, mut each: impl FnMut(*mut fi_info)) -> Result<()> {
+fn list(
+    fabrics: &'static Fabrics,
+    provider: Option<&str>,
+    hmem: bool,
+    mut each: impl FnMut(*mut fi_info),
+) -> Result<()> {
     let library = &fabrics.library;
     let name = provider.and_then(|name| CString::new(name).ok());
     // SAFETY: dupinfo(NULL) allocates hints, whose parts we fill in and the library frees; the
@@ -224,11 +242,15 @@ fn list(fabrics: &'static Fabrics, provider: Option<&str>, mut each: impl FnMut(
         if hints.is_null() {
             return Err(Error::new(Status::NoMemory, "no memory for libfabric's hints"));
         }
-        (*hints).caps = FI_MSG | FI_RMA;
+        (*hints).caps = FI_MSG | FI_RMA | if hmem { FI_HMEM } else { 0 };
         (*hints).mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
         (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
         let domain = (*hints).domain_attr;
-        (*domain).mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+        (*domain).mr_mode = FI_MR_LOCAL
+            | FI_MR_VIRT_ADDR
+            | FI_MR_ALLOCATED
+            | FI_MR_PROV_KEY
+            | if hmem { FI_MR_HMEM } else { 0 };
         (*domain).threading = fi_threading::FI_THREAD_DOMAIN;
         if let Some(name) = &name {
             (*(*hints).fabric_attr).prov_name = name.as_ptr().cast_mut();

@@ -9,6 +9,7 @@ use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
     Scratch,
 };
+use crate::memory::device::Device;
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use std::ffi::c_void;
@@ -49,6 +50,8 @@ pub struct OfiNic {
     mrs: Vec<*mut fid_mr>,
     limits: Limits,
     mr_mode: i32,
+    /// It moves memory of devices by itself (FI_HMEM).
+    hmem: bool,
     /// A write with an immediate takes a receive here.
     arrivals_take_receives: bool,
     address: Vec<u8>,
@@ -109,6 +112,8 @@ impl OfiNic {
             mrs: Vec::new(),
             limits,
             mr_mode,
+            // SAFETY: as above.
+            hmem: unsafe { (*entry.info()).caps } & FI_HMEM != 0,
             // SAFETY: as above.
             arrivals_take_receives: unsafe { (*entry.info()).mode } & FI_RX_CQ_DATA != 0,
             address: Vec::new(),
@@ -203,6 +208,53 @@ impl OfiNic {
 
     fn waits_on(&self, attr: &fi_cq_attr) -> bool {
         attr.wait_obj == fi_wait_obj::FI_WAIT_FD
+    }
+
+    /// `device`: whose memory it is, if the host does not reach it.
+    fn register_at(
+        &mut self,
+        range: HostRange,
+        access: Access,
+        device: Option<Device>,
+    ) -> Result<Registration> {
+        let mut flags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+        if access.remote_write {
+            flags |= FI_REMOTE_WRITE;
+        }
+        if access.remote_read {
+            flags |= FI_REMOTE_READ;
+        }
+        let iov = libc::iovec { iov_base: range.base as *mut c_void, iov_len: range.len as usize };
+        // SAFETY: integers and pointers; the iov outlives the call.
+        let mr = unsafe {
+            let mut attr: fi_mr_attr = zeroed();
+            attr.iov.mr_iov = &iov;
+            attr.iov_count = 1;
+            attr.access = flags;
+            if let Some(device) = device {
+                // The provider asks for a DMA-BUF by itself, where the kernel takes one.
+                attr.iface = fi_hmem_iface::FI_HMEM_CUDA;
+                attr.device.cuda = device as i32;
+            }
+            if self.mr_mode & FI_MR_PROV_KEY == 0 {
+                // Ours to choose: nobody should guess it.
+                attr.requested_key = self.random.u64()?;
+            }
+            let mut mr = ptr::null_mut();
+            let rc = fi_mr_regattr(self.domain, &attr, 0, &mut mr);
+            check(self.source, &format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
+            mr
+        };
+        self.mrs.push(mr);
+        // SAFETY: just opened.
+        unsafe {
+            Ok(Registration {
+                handle: mr.cast(),
+                descriptor: fi_mr_desc(mr),
+                key: fi_mr_key(mr),
+                direct: device.is_some(),
+            })
+        }
     }
 
     fn close_registrations(&mut self) -> Result<()> {
@@ -341,34 +393,35 @@ impl Nic for OfiNic {
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
-        let mut flags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
-        if access.remote_write {
-            flags |= FI_REMOTE_WRITE;
-        }
-        if access.remote_read {
-            flags |= FI_REMOTE_READ;
-        }
-        let iov = libc::iovec { iov_base: range.base as *mut c_void, iov_len: range.len as usize };
-        // SAFETY: integers and pointers; the iov outlives the call.
-        let mr = unsafe {
-            let mut attr: fi_mr_attr = zeroed();
-            attr.iov.mr_iov = &iov;
-            attr.iov_count = 1;
-            attr.access = flags;
-            if self.mr_mode & FI_MR_PROV_KEY == 0 {
-                // Ours to choose: nobody should guess it.
-                attr.requested_key = self.random.u64()?;
-            }
-            let mut mr = ptr::null_mut();
-            let rc = fi_mr_regattr(self.domain, &attr, 0, &mut mr);
-            check(self.source, &format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
-            mr
-        };
-        self.mrs.push(mr);
-        // SAFETY: just opened.
-        unsafe { Ok(Registration { handle: mr.cast(), descriptor: fi_mr_desc(mr), key: fi_mr_key(mr) }) }
+        self.register_at(range, access, None)
     }
 
+    fn register_device(
+        &mut self,
+        range: HostRange,
+        access: Access,
+        (device, _): (Device, bool),
+    ) -> Result<Registration> {
+        if !self.hmem {
+            return Ok(Registration::STAGED);
+        }
+        let registered = self.register_at(range, access, Some(device));
+        Ok(registered.unwrap_or_else(|error| {
+            log::info!("bytes of device {device} are staged: {error}");
+            Registration::STAGED
+        }))
+    }
+
+    /// The provider has said that it moves memory of devices.
+    fn reaches_device(
+        &mut self,
+        _route: Route,
+        _read: bool,
+        _local: *mut c_void,
+        _remote: (u64, u64),
+    ) -> bool {
+        self.hmem
+    }
     fn deregister(&mut self, registration: Registration) -> Result<()> {
         let mr: *mut fid_mr = registration.handle.cast();
         let Some(at) = self.mrs.iter().rposition(|open| *open == mr) else {

@@ -6,6 +6,7 @@ use super::info::Info;
 use super::queue;
 use super::world::{Port, Region, World};
 use crate::clock::Sequence;
+use crate::memory::fake;
 use libfabric_sys::*;
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr;
@@ -192,6 +193,10 @@ unsafe extern "C" fn regattr(
             return -FI_EINVAL;
         }
         let (mode, iov) = (domain.world.mode(), &*attr.iov.mr_iov);
+        let on_device = attr.iface != fi_hmem_iface::FI_HMEM_SYSTEM;
+        if on_device && !(mode.hmem && fake::has_hmem()) {
+            return -FI_ENOSYS;
+        }
         let own_key = mode.has(FI_MR_PROV_KEY);
         let key = if own_key { domain.keys.next() >> 32 } else { attr.requested_key };
         let region = Arc::new(Region {

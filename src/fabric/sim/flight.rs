@@ -6,6 +6,7 @@ use super::faults::{DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
 use super::queue::Entry;
 use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire, IOV};
 use super::world::Port;
+use crate::memory::fake;
 use libfabric_sys::{fi_rma_iov, iovec};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -66,11 +67,11 @@ pub unsafe fn copy(from: &[iovec], to: &[iovec]) {
             let len = (source.iov_len - done).min(to[target].iov_len - at);
             // SAFETY: inside both ranges; they may be the same memory.
             unsafe {
-                ptr::copy(
-                    source.iov_base.cast::<u8>().add(done),
-                    to[target].iov_base.cast::<u8>().add(at),
-                    len,
-                );
+                let (from, to) =
+                    (source.iov_base.cast::<u8>().add(done), to[target].iov_base.cast::<u8>().add(at));
+                if !fake::move_bytes(from as u64, to as u64, len) {
+                    ptr::copy(from, to, len);
+                }
             }
             (done, at) = (done + len, at + len);
             if at == to[target].iov_len {

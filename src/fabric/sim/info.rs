@@ -3,6 +3,7 @@
 use super::mode::Mode;
 use super::spec::Spec;
 use super::world::World;
+use crate::memory::fake;
 use libfabric_sys::*;
 use std::ffi::CString;
 use std::ptr;
@@ -65,7 +66,7 @@ impl Info {
 
     fn fill(&mut self, mode: &Mode) {
         let info = &mut self.info;
-        info.caps = CAPS;
+        info.caps = CAPS | if mode.hmem && fake::has_hmem() { FI_HMEM } else { 0 };
         info.mode = mode.mode;
         info.addr_format = FI_ADDR_STR;
         self.tx = fi_tx_attr {

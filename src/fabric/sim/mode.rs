@@ -29,6 +29,8 @@ pub struct Mode {
     pub mode: u64,
     pub cq_data: usize,
     pub auto_progress: bool,
+    /// It reaches memory of devices.
+    pub hmem: bool,
     /// Operations that wait for a peer's first answer.
     pub before_handshake: Option<usize>,
     /// Errors of the completion queue say what they were.
@@ -59,6 +61,7 @@ static TCP: Mode = Mode {
     mode: 0,
     cq_data: 8,
     auto_progress: false,
+    hmem: false,
     before_handshake: None,
     errors_have_flags: true,
     connects: true,
@@ -80,6 +83,7 @@ static EFA: Mode = Mode {
     mode: 0,
     cq_data: 4,
     auto_progress: false,
+    hmem: true,
     before_handshake: Some(16),
     errors_have_flags: true,
     connects: false,
@@ -101,6 +105,7 @@ static EFA_DIRECT: Mode = Mode {
     mode: FI_CONTEXT2,
     cq_data: 4,
     auto_progress: true,
+    hmem: true,
     before_handshake: None,
     errors_have_flags: true,
     connects: false,
@@ -122,6 +127,7 @@ static VERBS: Mode = Mode {
     mode: FI_RX_CQ_DATA,
     cq_data: 4,
     auto_progress: false,
+    hmem: true,
     before_handshake: None,
     errors_have_flags: false,
     connects: true,

@@ -1,0 +1,240 @@
+/* Words that transfers wait for, and that say when they, or waits for counters, have ended. */
+#include "gpu.h"
+
+#define LEN 4096
+
+struct word {
+    weft_watch *watch;
+    uint64_t *at;
+};
+
+static struct word word_of(struct box *box)
+{
+    struct word word;
+    CHECK_OK(weft_watch_alloc(box->endpoint, &word.watch, &word.at));
+    return word;
+}
+
+static uint64_t value_of(struct word word)
+{
+    return atomic_load((_Atomic uint64_t *)word.at);
+}
+
+static void raise_to(struct word word, uint64_t value)
+{
+    atomic_store((_Atomic uint64_t *)word.at, value);
+}
+
+static void free_words(struct word one, struct word other)
+{
+    CHECK_OK(weft_watch_free(one.watch));
+    CHECK_OK(weft_watch_free(other.watch));
+}
+
+/* It has not ended, and ends once `start` says so; `done` says so before its completion. */
+static void check_waits(struct duo *duo, weft_transfer id, struct word start, struct word done, uint64_t value)
+{
+    box_quiet(duo->a, 10);
+    CHECK_EQ(value_of(done), value - 1);
+    raise_to(start, value);
+    CHECK_OK(box_await(duo->a, id, 4 * patience_ms()).status);
+    CHECK_EQ(value_of(done), value);
+}
+
+/* A third endpoint, with memory that the first one of a duo knows. */
+static struct box *third_of(struct duo *duo, uint8_t *bytes, weft_remote_memory **remote)
+{
+    char blob[16384];
+    weft_peer peer;
+    struct box *c = box_of(open_endpoint());
+    size_t n = address_of(c->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(duo->a->endpoint, blob, n, NULL, &peer));
+    n = descriptor_of(register_one(c->endpoint, bytes, LEN), blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo->a->endpoint, peer, blob, n, remote));
+    box_take(duo->a, WEFT_COMPLETION_PEER_UP, 4 * patience_ms());
+    return c;
+}
+
+static void lists_of_several_peers(void)
+{
+    struct duo duo = duo_open(LEN);
+    uint8_t *c_bytes = map_bytes(LEN);
+    weft_remote_memory *c_of_a;
+    struct box *c = third_of(&duo, c_bytes, &c_of_a);
+    struct word start = word_of(duo.a), done = word_of(duo.a);
+    for (uint64_t i = 1; i <= 4; i++) {
+        weft_list_entry entries[2] = {{.local = duo.a_memory, .remote = duo.b_of_a, .len = LEN},
+                                      {.local = duo.a_memory, .remote = c_of_a, .len = LEN}};
+        weft_list_args args = WEFT_LIST_ARGS_INIT;
+        weft_transfer id;
+        args.entries = entries;
+        args.count = i % 2 == 0 ? 2 : 1;
+        args.start_watch = start.watch;
+        args.start_value = i;
+        args.done_watch = done.watch;
+        args.done_value = i;
+        CHECK_OK(weft_write_list(duo.a->endpoint, &args, &id));
+        /* What the source holds when it starts is what is moved. */
+        fill_random(duo.a_bytes, LEN, i);
+        check_waits(&duo, id, start, done, i);
+        CHECK_EQ(differs_random(duo.b_bytes, LEN, i), -1);
+        if (args.count == 2)
+            CHECK_EQ(differs_random(c_bytes, LEN, i), -1);
+    }
+    free_words(start, done);
+    box_close(c);
+    duo_close(&duo);
+}
+
+/* All of a list is canceled while it waits: the word says so all the same. */
+static void lists_that_do_not_start(void)
+{
+    struct duo duo = duo_open(LEN);
+    uint8_t *c_bytes = map_bytes(LEN);
+    weft_remote_memory *c_of_a;
+    struct box *c = third_of(&duo, c_bytes, &c_of_a);
+    struct word start = word_of(duo.a), done = word_of(duo.a);
+    weft_list_entry entries[2] = {{.local = duo.a_memory, .remote = duo.b_of_a, .len = LEN},
+                                  {.local = duo.a_memory, .remote = c_of_a, .len = LEN}};
+    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    weft_transfer id;
+    args.entries = entries;
+    args.count = 2;
+    args.start_watch = start.watch;
+    args.start_value = 1;
+    args.done_watch = done.watch;
+    args.done_value = 7;
+    CHECK_OK(weft_write_list(duo.a->endpoint, &args, &id));
+    box_quiet(duo.a, 5);
+    CHECK_EQ(value_of(done), 0);
+    CHECK_OK(weft_transfer_cancel(duo.a->endpoint, id));
+    CHECK_STATUS(box_await(duo.a, id, 4 * patience_ms()).status, WEFT_ERR_CANCELED);
+    CHECK_EQ(value_of(done), 7);
+    args.done_watch = NULL;
+    REFUSED(WEFT_ERR_INVALID, weft_write_list(duo.a->endpoint, &args, &id));
+    CHECK(strstr(weft_last_error(), "done_value") != NULL);
+    REFUSED(WEFT_ERR_INVALID, weft_list_keep(duo.a->endpoint, &args, NULL));
+    box_close(c);
+    duo_close(&duo);
+}
+
+static void kept_geometries(void)
+{
+    struct duo duo = duo_open(LEN);
+    struct word start = word_of(duo.a), done = word_of(duo.a);
+    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    weft_list_entry entry = {.local = duo.a_memory, .remote = duo.b_of_a, .len = LEN};
+    weft_kept *kept[2];
+    pages.local = duo.a_memory;
+    pages.remote = duo.b_of_a;
+    pages.page_len = LEN;
+    pages.page_count = 1;
+    pages.start_watch = start.watch;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(duo.a->endpoint, &pages, &kept[0]));
+    pages.start_watch = NULL;
+    CHECK_OK(weft_pages_keep(duo.a->endpoint, &pages, &kept[0]));
+    list.entries = &entry;
+    list.count = 1;
+    list.done_watch = done.watch;
+    REFUSED(WEFT_ERR_INVALID, weft_list_keep(duo.a->endpoint, &list, &kept[1]));
+    list.done_watch = NULL;
+    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept[1]));
+    for (uint64_t i = 1; i <= 4; i++) {
+        weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+        weft_transfer id;
+        args.start_watch = start.watch;
+        args.start_value = i;
+        args.done_watch = done.watch;
+        args.done_value = i;
+        CHECK_OK(weft_write_kept(duo.a->endpoint, kept[i % 2], &args, &id));
+        fill_random(duo.a_bytes, LEN, i);
+        check_waits(&duo, id, start, done, i);
+        CHECK_EQ(differs_random(duo.b_bytes, LEN, i), -1);
+    }
+    CHECK_OK(weft_kept_release(kept[0]));
+    CHECK_OK(weft_kept_release(kept[1]));
+    free_words(start, done);
+    duo_close(&duo);
+}
+
+/* What has no bytes waits, too: its notification comes after the word. */
+static void notifications_without_bytes(void)
+{
+    struct duo duo = duo_open(LEN);
+    struct word start = word_of(duo.a), done = word_of(duo.a);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 0);
+    weft_transfer id;
+    args.flags = WEFT_NOTIFY;
+    args.notify = 5;
+    args.start_watch = start.watch;
+    args.start_value = 1;
+    args.done_watch = done.watch;
+    args.done_value = 1;
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+    box_quiet(duo.b, 10);
+    check_waits(&duo, id, start, done, 1);
+    CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).value, 5);
+    free_words(start, done);
+    duo_close(&duo);
+}
+
+/* A word, or a stream that waits for it, learns that a counter has reached a value. */
+static void counters(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(LEN);
+    struct word done = word_of(duo.b);
+    weft_range_args write = range_args(duo.a_memory, duo.b_of_a, LEN);
+    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    weft_counter counter;
+    weft_transfer waits, id;
+    uint64_t two = 2;
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
+    args.counters = &counter;
+    args.values = &two;
+    args.count = 1;
+    args.done_value = 9;
+    REFUSED(WEFT_ERR_INVALID, weft_counter_expect(duo.b->endpoint, &args, &waits));
+    args.done_watch = done.watch;
+    CHECK_OK(weft_counter_expect(duo.b->endpoint, &args, &waits));
+    REFUSED(WEFT_ERR_BUSY, weft_watch_free(done.watch));
+    if (on_cuda()) {
+        use_device(0);
+        CU(cuStreamWaitValue64_v2, NULL, (unsigned long long)(uintptr_t)done.at, 9ull, 0);
+    }
+    write.counter = counter;
+    for (uint64_t i = 0; i < 2; i++) {
+        CHECK_EQ(value_of(done), 0);
+        CHECK_OK(weft_write(duo.a->endpoint, &write, &id));
+        CHECK_OK(box_await(duo.a, id, 4 * patience_ms()).status);
+    }
+    CHECK_OK(box_await(duo.b, waits, 4 * patience_ms()).status);
+    CHECK_EQ(value_of(done), 9);
+    if (on_cuda())
+        CU(cuCtxSynchronize, 0);
+    /* A deadline is an end, too. */
+    args.done_value = 10;
+    args.timeout_ns = MS;
+    two = 3;
+    CHECK_OK(weft_counter_expect(duo.b->endpoint, &args, &waits));
+    CHECK_STATUS(box_await(duo.b, waits, 4 * patience_ms()).status, WEFT_ERR_TIMED_OUT);
+    CHECK_EQ(value_of(done), 10);
+    CHECK_OK(weft_watch_free(done.watch));
+    duo_close(&duo);
+}
+
+#define SOME "tcp,host,sim:like=efa"
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        {"lists_of_several_peers", SOME, lists_of_several_peers},
+        {"lists_that_do_not_start", "tcp,host", lists_that_do_not_start},
+        {"kept_geometries", SOME, kept_geometries},
+        {"notifications_without_bytes", SOME, notifications_without_bytes},
+        {"counters", SOME, counters},
+        {0},
+    };
+    return run_tests(argc, argv, tests);
+}

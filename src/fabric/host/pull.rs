@@ -1,0 +1,155 @@
+//! Reads between devices' memory at the initiator. The target checks each request, and
+//! passes what its memory is opened by; the bytes are copied by the initiator's own
+//! device. So the memory of an operation is touched from here alone, and once it has
+//! ended nothing comes, whatever the target does.
+
+use super::copies::Copies;
+use crate::memory::device::{driver, present, Device, Handle};
+
+/// Memory of the target's that a device of ours may reach.
+struct Source {
+    /// What the target knows it by, as soon as it was asked.
+    number: u32,
+    /// The area of ours that is read into, and its device; the target's key.
+    area: u32,
+    device: Device,
+    key: u64,
+    /// Passed by the target, with where it is here and how long, once that is known.
+    handle: Option<Handle>,
+    at: Option<(u64, u64)>,
+}
+
+/// One route's.
+#[derive(Default)]
+pub struct Pulls {
+    sources: Vec<Source>,
+    last: usize,
+    /// Numbers so far: none is used twice.
+    numbers: u32,
+    /// Requests whose bytes are on their way: by operation.
+    copies: Copies<u32>,
+}
+
+impl Pulls {
+    pub fn is_empty(&self) -> bool {
+        self.copies.is_empty()
+    }
+
+    /// Whether memory that a key names can be read into an area: its number. `Err`: nobody
+    /// has asked.
+    pub fn find(&mut self, area: u32, key: u64) -> Result<Option<u32>, ()> {
+        let is_it = |source: &Source| source.area == area && source.key == key;
+        if !self.sources.get(self.last).is_some_and(is_it) {
+            self.last = self.sources.iter().position(is_it).ok_or(())?;
+        }
+        let source = &self.sources[self.last];
+        Ok(source.at.map(|_| source.number))
+    }
+
+    /// The target is asked: by what number.
+    pub fn ask(&mut self, area: u32, device: Device, key: u64) -> u32 {
+        self.numbers = self.numbers.wrapping_add(1).max(1);
+        self.sources.push(Source { number: self.numbers, area, device, key, handle: None, at: None });
+        self.numbers
+    }
+
+    /// The target has passed what one is opened by.
+    pub fn passed(&mut self, number: u32, handle: Handle) {
+        let Some(source) = self.sources.iter_mut().find(|source| source.number == number) else { return };
+        if source.handle.is_some() {
+            return;
+        }
+        let place = driver().and_then(|driver| driver.open(source.device, &handle));
+        let place = place.inspect_err(|error| log::info!("bytes go through the host: {error}"));
+        (source.handle, source.at) = (Some(handle), place.ok());
+    }
+
+    /// The target's memory, or an area of ours, is no more.
+    pub fn forget(&mut self, is_gone: impl Fn(u32, u32) -> bool) {
+        if !self.sources.iter().any(|source| is_gone(source.number, source.area)) {
+            return;
+        }
+        self.settle();
+        self.sources.retain(|source| {
+            let gone = is_gone(source.number, source.area);
+            if gone {
+                source.close();
+            }
+            !gone
+        });
+    }
+
+    /// The device and the place of a source, and the target's own name for it.
+    pub fn place_of(&self, number: u32) -> Option<Place> {
+        let source = self.sources.iter().find(|source| source.number == number)?;
+        let ((base, len), handle) = (source.at?, source.handle?);
+        Some(Place { device: source.device, base, len, theirs: handle.base })
+    }
+
+    /// Copies what a request asked for: local and remote addresses, and lengths.
+    ///
+    /// # Safety
+    /// The local memory stays until the operation is done.
+    #[inline]
+    pub unsafe fn copy(&mut self, of: Option<Place>, part: (u64, u64, u64)) -> Result<(), i32> {
+        let Place { device, base, len, theirs } = of.ok_or(crate::fabric::GONE)?;
+        let (local, remote, bytes) = part;
+        let offset = remote.wrapping_sub(theirs);
+        if offset > len || bytes > len - offset {
+            return Err(libc::EACCES);
+        }
+        self.copies.choose(device)?;
+        // SAFETY: inside what the target passed; the local end as promised.
+        unsafe { self.copies.add(base + offset, local, bytes) };
+        Ok(())
+    }
+
+    /// A request of an operation has come back. `copied`: its bytes are on their way.
+    pub fn push(&mut self, op: u32, copied: bool) {
+        self.copies.push(op, copied);
+    }
+
+    pub fn pump(&mut self) {
+        self.copies.pump();
+    }
+
+    /// The next request whose bytes are at their place: its operation, and an error number.
+    pub fn take(&mut self) -> Option<(u32, i32)> {
+        self.copies.take()
+    }
+
+    /// Waits until no device touches memory for it.
+    pub fn settle(&mut self) {
+        self.copies.settle();
+    }
+
+    /// Nobody waits for what is under way.
+    pub fn end(&mut self) {
+        self.settle();
+        self.copies.clear();
+    }
+}
+
+impl Drop for Pulls {
+    fn drop(&mut self) {
+        self.end();
+        self.sources.iter().for_each(Source::close);
+    }
+}
+
+/// Where a source is.
+#[derive(Clone, Copy)]
+pub struct Place {
+    device: Device,
+    base: u64,
+    len: u64,
+    theirs: u64,
+}
+
+impl Source {
+    fn close(&self) {
+        if let (Some(handle), Some(_), Some(driver)) = (&self.handle, self.at, present()) {
+            driver.close(self.device, handle);
+        }
+    }
+}
