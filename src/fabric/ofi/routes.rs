@@ -58,17 +58,24 @@ impl Routes {
         left
     }
 
-    /// Tries those that are to go: which to remove, and how often.
-    pub fn tend(&mut self, mut knock: impl FnMut(Route) -> Posted) -> Vec<(Route, u32)> {
-        let mut gone = Vec::new();
-        for (route, tries) in std::mem::take(&mut self.retiring) {
-            match knock(route) {
-                Posted::Again if tries + 1 < TRIES => self.retiring.push((route, tries + 1)),
-                Posted::Failed(_) => {}
-                Posted::Yes | Posted::Again => gone.push((route, self.clear(route))),
-            }
+    /// Those that are to go, and how often each was tried. `tried` follows for each.
+    pub fn take_retiring(&mut self) -> Vec<(Route, u32)> {
+        std::mem::take(&mut self.retiring)
+    }
+
+    /// Whether this is the last try: it is removed unless that fails.
+    pub fn is_last(tries: u32) -> bool {
+        tries + 1 >= TRIES
+    }
+
+    /// What came of a try: how often to remove it now.
+    pub fn tried(&mut self, route: Route, tries: u32, posted: Posted) -> u32 {
+        match posted {
+            Posted::Again if !Routes::is_last(tries) => self.retiring.push((route, tries + 1)),
+            Posted::Failed(_) => {}
+            Posted::Yes | Posted::Again => return self.clear(route),
         }
-        gone
+        0
     }
 }
 
@@ -76,15 +83,22 @@ impl Routes {
 mod tests {
     use super::*;
 
+    /// Which are removed, and how often.
+    fn tend(routes: &mut Routes, posted: Posted) -> Vec<(Route, u32)> {
+        let all = routes.take_retiring().into_iter();
+        let gone = all.map(|(route, tries)| (route, routes.tried(route, tries, posted)));
+        gone.filter(|(_, times)| *times > 0).collect()
+    }
+
     #[test]
     fn what_failed_goes_with_the_next_connection() {
         let mut routes = Routes::default();
         routes.inserted(7);
         assert_eq!(routes.left(7, false), 0);
-        assert!(routes.tend(|_| Posted::Failed(1)).is_empty());
+        assert!(tend(&mut routes, Posted::Failed(1)).is_empty());
         routes.inserted(7);
         assert_eq!(routes.left(7, true), 2, "or the connection would live on");
-        assert!(routes.tend(|_| Posted::Yes).is_empty());
+        assert!(tend(&mut routes, Posted::Yes).is_empty());
     }
 
     #[test]
@@ -93,7 +107,7 @@ mod tests {
         routes.inserted(7);
         assert_eq!(routes.left(7, false), 0);
         routes.inserted(7);
-        assert!(routes.tend(|_| Posted::Yes).is_empty());
+        assert!(tend(&mut routes, Posted::Yes).is_empty());
         assert_eq!(routes.left(7, true), 2);
     }
 
@@ -104,10 +118,10 @@ mod tests {
         routes.inserted(7);
         assert_eq!(routes.left(7, true), 1);
         assert_eq!(routes.left(7, false), 0);
-        assert!(routes.tend(|_| Posted::Again).is_empty());
+        assert!(tend(&mut routes, Posted::Again).is_empty());
         for _ in 0..TRIES - 2 {
-            assert!(routes.tend(|_| Posted::Again).is_empty());
+            assert!(tend(&mut routes, Posted::Again).is_empty());
         }
-        assert_eq!(routes.tend(|_| Posted::Again), [(7, 1)]);
+        assert_eq!(tend(&mut routes, Posted::Again), [(7, 1)]);
     }
 }
