@@ -348,12 +348,7 @@ impl Nic for OfiNic {
     fn tend(&mut self) {
         let Some(mut routes) = self.routes.take() else { return };
         for (route, tries) in routes.take_retiring() {
-            let mut posted = self.knock(route);
-            if posted == Posted::Again && Routes::is_last(tries) {
-                // In the middle of that, the peer's refusal may have come: then it has nothing to be
-                // removed with, and begins anew.
-                posted = self.knock(route);
-            }
+            let posted = self.knock(route);
             // At once: to try the next one may take the connection away.
             let times = routes.tried(route, tries, posted);
             self.take_out(route, times);

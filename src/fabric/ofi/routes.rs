@@ -3,15 +3,13 @@
 //! The provider counts how often an address was inserted, and closes its connection when
 //! it was removed as often. But it crashes (1.17 to 2.6) when it removes one whose
 //! connection failed at once, or gave way to one of the peer's that has not come yet. So
-//! an address is tried first: one that is connected can go, one that fails stays until it
-//! was connected again, and one that is connecting has its time, and can go when nobody
-//! answers.
+//! an address is tried first: only one that is connected goes. One that fails, or does
+//! not connect for a while, stays until it was connected again.
 
 use crate::fabric::{Posted, Route};
 use std::collections::HashMap;
 
-/// An address is tried so often before it is removed although it does not connect: once
-/// a tick.
+/// An address is tried so often: once a tick.
 const TRIES: u32 = 100;
 
 #[derive(Default)]
@@ -63,17 +61,13 @@ impl Routes {
         std::mem::take(&mut self.retiring)
     }
 
-    /// Whether this is the last try: it is removed unless that fails.
-    pub fn is_last(tries: u32) -> bool {
-        tries + 1 >= TRIES
-    }
-
     /// What came of a try: how often to remove it now.
     pub fn tried(&mut self, route: Route, tries: u32, posted: Posted) -> u32 {
         match posted {
-            Posted::Again if !Routes::is_last(tries) => self.retiring.push((route, tries + 1)),
-            Posted::Failed(_) => {}
-            Posted::Yes | Posted::Again => return self.clear(route),
+            Posted::Yes => return self.clear(route),
+            Posted::Again if tries + 1 < TRIES => self.retiring.push((route, tries + 1)),
+            // It may be without a connection at this moment, which nobody can see.
+            Posted::Again | Posted::Failed(_) => {}
         }
         0
     }
@@ -119,9 +113,11 @@ mod tests {
         assert_eq!(routes.left(7, true), 1);
         assert_eq!(routes.left(7, false), 0);
         assert!(tend(&mut routes, Posted::Again).is_empty());
-        for _ in 0..TRIES - 2 {
+        for _ in 0..2 * TRIES {
             assert!(tend(&mut routes, Posted::Again).is_empty());
         }
-        assert_eq!(tend(&mut routes, Posted::Again), [(7, 1)]);
+        assert!(tend(&mut routes, Posted::Yes).is_empty(), "it is not tried any more");
+        routes.inserted(7);
+        assert_eq!(routes.left(7, true), 2);
     }
 }
