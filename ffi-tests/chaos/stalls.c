@@ -67,10 +67,11 @@ static void look_at_threads(void)
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++) {
         uint64_t waited = waited_of(threads[i].fd), now = now_ns();
-        if (waited > threads[i].waited_ns + LATE)
+        /* Short waits add up: on a busy machine there are nothing but these. */
+        if (waited > threads[i].waited_ns + LATE) {
             note(now - (waited - threads[i].waited_ns), now);
-        if (waited > 0)
             threads[i].waited_ns = waited;
+        }
     }
     pthread_mutex_unlock(&lock);
 }
