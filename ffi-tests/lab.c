@@ -1,6 +1,7 @@
 #include "lab.h"
 
 #include <spawn.h>
+#include <sys/mount.h>
 
 extern char **environ;
 
@@ -21,6 +22,10 @@ void lab_enter(enum side side)
     if (fd < 0 || setns(fd, CLONE_NEWNET) != 0)
         FAIL("entering %s: %s", path, strerror(errno));
     close(fd);
+    /* What /sys/class/net tells is of the namespace that /sys was mounted in. */
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0 ||
+        umount2("/sys", MNT_DETACH) != 0 || mount("sysfs", "/sys", "sysfs", 0, NULL) != 0)
+        FAIL("%s sees the NICs of another host: %s", path, strerror(errno));
 }
 
 weft_endpoint *lab_endpoint(void)

@@ -108,7 +108,7 @@ struct book {
     struct span spans[SPANS_MAX];
     _Atomic uint64_t verified, late, wrong, ghosts, lost, doubled, extra, odd, slow;
     _Atomic uint32_t notes_count;
-    char notes[NOTES_MAX][320];
+    char notes[NOTES_MAX][480];
     struct operation operations[OPERATIONS_MAX];
 };
 

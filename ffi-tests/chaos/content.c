@@ -164,24 +164,92 @@ static bool is_of(const struct operation *op, int target, enum end_of end, const
     return false;
 }
 
-/* Whether a word is of one of the slot's last operations, but of another place: its memory
- * was read when it had been given to that one. */
-static bool moved_from_elsewhere(int owner, int target, uint32_t slot, uint64_t word, char *text, size_t len)
+/* The words that begin at eight places in a row: bytes may have moved by less than a word. */
+struct words {
+    uint64_t word[8];
+};
+
+static bool has_word(const struct words *words, uint64_t word)
 {
-    uint32_t looked = 0, count = book->operations_count < OPERATIONS_MAX ? book->operations_count : OPERATIONS_MAX;
-    for (uint32_t i = count; i-- > 0 && looked < 8;) {
-        const struct operation *op = &book->operations[i];
+    bool any = false;
+    for (int i = 0; i < 8; i++)
+        any |= words->word[i] == word;
+    return any;
+}
+
+static bool of_operation(const struct words *words, const struct operation *op, char *text, size_t len)
+{
+    for (int target = 0; target < HOSTS; target++) {
         struct shape shape;
-        if (op->kind >= SEND || op->host != owner || !(op->targets >> target & 1) || op->part[target].slot != slot)
+        if (!(op->targets >> target & 1))
             continue;
-        looked++;
         shape_of(op, target, &shape);
         for (uint32_t k = 0; k < shape.count; k++)
             for (uint64_t at = 0; at < shape.pieces[k].len; at += 8)
-                if (word == mix(content_of(op, target, k) ^ mix(at))) {
-                    snprintf(text, len, "has bytes that operation %u has elsewhere", i);
+                if (has_word(words, mix(content_of(op, target, k) ^ mix(at)))) {
+                    snprintf(text, len, "has bytes that operation %td moved elsewhere (%d to %d, slot %u, %u to %u + %" PRIu64 ")",
+                             op - book->operations, op->host, target, op->part[target].slot, shape.pieces[k].local,
+                             shape.pieces[k].remote, at);
                     return true;
                 }
+    }
+    return false;
+}
+
+static bool of_guard(const struct words *words, int owner, int target, enum end_of end, uint32_t slot, char *text,
+                     size_t len)
+{
+    uint64_t guard = guard_of(owner, target, end, slot);
+    for (uint64_t i = 0; i < SLOT / 8; i++)
+        if (has_word(words, mix(guard + i))) {
+            snprintf(text, len, "has the guard of slot %u (%s, %d to %d) at %" PRIu64, slot,
+                     end == LOCAL ? "local" : "remote", owner, target, i * 8);
+            return true;
+        }
+    return false;
+}
+
+#define OF_LATE 3000 /* operations that are looked at */
+
+/* Whether bytes belong elsewhere: to another operation of late, or a guard. */
+static bool from_elsewhere(const uint8_t *bytes, char *text, size_t len)
+{
+    uint32_t count = book->operations_count < OPERATIONS_MAX ? book->operations_count : OPERATIONS_MAX;
+    struct words words;
+    for (int i = 0; i < 8; i++)
+        memcpy(&words.word[i], bytes + i, sizeof words.word[i]);
+    for (uint32_t i = count; i-- > (count > OF_LATE ? count - OF_LATE : 0);)
+        if (book->operations[i].kind < SEND && of_operation(&words, &book->operations[i], text, len))
+            return true;
+    for (int owner = 0; owner < HOSTS; owner++)
+        for (int target = 0; target < HOSTS; target++)
+            for (uint32_t slot = 0; owner != target && slot < SLOTS; slot++)
+                if (of_guard(&words, owner, target, LOCAL, slot, text, len) ||
+                    of_guard(&words, owner, target, REMOTE, slot, text, len))
+                    return true;
+    return false;
+}
+
+/* Whether bytes are the guard of the other end, at the place that the slot's last operation
+ * moved them from: they were moved after that had been put back. */
+static bool moved_too_late(const struct operation *last, int owner, int target, enum end_of end, const uint8_t *bytes,
+                           uint64_t at, uint64_t run)
+{
+    struct shape shape;
+    enum end_of other = end == LOCAL ? REMOTE : LOCAL;
+    uint64_t guard = guard_of(owner, target, other, last->part[target].slot);
+    shape_of(last, target, &shape);
+    for (uint32_t i = 0; i < shape.count; i++) {
+        uint64_t from = offset_of(&shape.pieces[i], end), there = offset_of(&shape.pieces[i], other) + at - from;
+        uint8_t moved[4];
+        if (at < from || at + run > from + shape.pieces[i].len)
+            continue;
+        for (uint64_t k = 0; k < run; k++) {
+            uint64_t word = mix(guard + (there + k) / 8);
+            moved[k] = ((uint8_t *)&word)[(there + k) % 8];
+        }
+        if (memcmp(moved, bytes + at, run) == 0)
+            return true;
     }
     return false;
 }
@@ -189,7 +257,7 @@ static bool moved_from_elsewhere(int owner, int target, uint32_t slot, uint64_t 
 /* Whose bytes these are, for who looks for the reason. */
 static const char *origin(int owner, int target, enum end_of end, uint32_t slot, uint64_t at)
 {
-    static char text[64];
+    static char text[128];
     const uint8_t *bytes = slot_at(owner, target, end, slot);
     uint32_t count = book->operations_count < OPERATIONS_MAX ? book->operations_count : OPERATIONS_MAX;
     uint64_t run = SLOT - at < 4 ? SLOT - at : 4; /* one byte may be chance */
@@ -205,13 +273,23 @@ static const char *origin(int owner, int target, enum end_of end, uint32_t slot,
     }
     if (guard_differs(bytes, guard_of(owner, target, end, slot), at, at + run) < 0)
         return "has the guard";
-    uint64_t word, other = guard_of(owner, target, (enum end_of)(1 - end), slot);
-    memcpy(&word, bytes + at / 8 * 8, sizeof word);
-    for (uint64_t i = 0; i < SLOT / 8; i++)
-        if (word == mix(other + i))
-            return "has the guard of the other end"; /* which was moved after it had been put back */
-    return moved_from_elsewhere(owner, target, slot, word, text, sizeof text) ? text
-                                                                             : "has bytes of no operation of the slot";
+    const struct operation *last = &book->operations[book->ways[owner][target].slots[slot].operation];
+    if (moved_too_late(last, owner, target, end, bytes, at, run))
+        return "has what was put back at the other end";
+    return at + 16 <= SLOT && from_elsewhere(bytes + at, text, sizeof text) ? text : "has bytes of nobody";
+}
+
+/* The first of the places that an operation moves. */
+static const char *where_of(const struct operation *op, int target, enum end_of end)
+{
+    static char text[64];
+    struct shape shape;
+    shape_of(op, target, &shape);
+    const struct piece *first = &shape.pieces[0];
+    if (shape.count == 0)
+        return "no bytes";
+    snprintf(text, sizeof text, "%u pieces, the first of %u bytes at %u", shape.count, first->len, offset_of(first, end));
+    return text;
 }
 
 void check_guard(int owner, int target, enum end_of end, uint32_t slot)
@@ -223,9 +301,13 @@ void check_guard(int owner, int target, enum end_of end, uint32_t slot)
         return;
     const struct slot *of = &book->ways[owner][target].slots[slot];
     const struct operation *last = &book->operations[of->operation];
-    finding(&book->ghosts, "byte %" PRId64 " of slot %u (%s, %d to %d) %s, %" PRIu64 " ms after %s ended with %s", at, slot,
-            end == LOCAL ? "local" : "remote", owner, target, origin(owner, target, end, slot, (uint64_t)at),
-            (now_ns() - last->part[target].done_ns) / MS, text_of(last), weft_status_name(last->part[target].status));
+    uint64_t until = (uint64_t)at, guard = guard_of(owner, target, end, slot);
+    while (until < SLOT && guard_differs(slot_at(owner, target, end, slot), guard, until, until + 1) >= 0)
+        until++;
+    finding(&book->ghosts, "bytes %" PRId64 " to %" PRIu64 " of slot %u (%s, %d to %d) %s, %" PRIu64 " ms after %s (%s) ended with %s",
+            at, until, slot, end == LOCAL ? "local" : "remote", owner, target, origin(owner, target, end, slot, (uint64_t)at),
+            (now_ns() - last->part[target].done_ns) / MS, text_of(last), where_of(last, target, end),
+            weft_status_name(last->part[target].status));
     put_guard(owner, target, end, slot);
 }
 

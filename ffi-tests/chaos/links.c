@@ -181,7 +181,8 @@ void hello_arrives(struct link *link, const weft_completion *c)
         return;
     weft_status status = weft_remote_memory_import(self.endpoint, link->peer, (const char *)c->data + sizeof note,
                                                    c->bytes - sizeof note, &link->remote);
-    if (status != WEFT_OK && status != WEFT_ERR_HANDLE)
+    /* What came before may be polled after the peer has ended, or while we leave. */
+    if (status != WEFT_OK && status != WEFT_ERR_HANDLE && status != WEFT_ERR_CLOSED)
         finding(&book->odd, "host %d: importing: %s", self.me, weft_last_error());
 }
 

@@ -18,6 +18,7 @@ static struct thread {
 static int known[THREADS_MAX], count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* With the lock held. */
 static void note(uint64_t from_ns, uint64_t to_ns)
 {
     struct host *host = &book->hosts[self.me];
@@ -66,10 +67,11 @@ static void look_at_threads(void)
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++) {
         uint64_t waited = waited_of(threads[i].fd), now = now_ns();
-        if (waited > threads[i].waited_ns + LATE)
+        /* Short waits add up: on a busy machine there are nothing but these. */
+        if (waited > threads[i].waited_ns + LATE) {
             note(now - (waited - threads[i].waited_ns), now);
-        if (waited > 0)
             threads[i].waited_ns = waited;
+        }
     }
     pthread_mutex_unlock(&lock);
 }
@@ -83,9 +85,9 @@ static void *beat(void *unused)
         struct timespec t = {0, BEAT};
         host->beat_ns = before;
         nanosleep(&t, NULL);
+        pthread_mutex_lock(&lock);
         if (now_ns() > before + BEAT + LATE)
             note(before + BEAT, now_ns());
-        pthread_mutex_lock(&lock);
         if (i % 50 == 0)
             find_threads();
         pthread_mutex_unlock(&lock);

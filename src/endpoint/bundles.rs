@@ -184,7 +184,8 @@ impl LaneWork {
         };
         let (Some(arrived), Some(landing)) = (arrived, &mut self.landing) else { return false };
         if let (Err(status), None) = (arrived.outcome, arrived.fetch) {
-            log::warn!("{}: a bundle was refused: {status:?}", self.peer);
+            let memory = read_list(list).map_or(0, |(id, ..)| id);
+            log::warn!("{}: a bundle for memory {memory:#x} was refused: {status:?}", self.peer);
         }
         landing.push(arrived);
         true

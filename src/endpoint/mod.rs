@@ -27,6 +27,7 @@ mod messages;
 mod open;
 mod part;
 mod prove;
+mod standstill;
 mod strangers;
 mod submit;
 pub mod survey;

@@ -364,6 +364,7 @@ impl Worker {
             (Kind::Ready, ..) => arrival::ready(&core, link, body),
             (Kind::Import, .., Some([memory, secret, number])) => {
                 let known = core.offer(memory, secret, link.peer.id);
+                log::debug!("{}: imports memory {memory:#x}: {known}", link.peer);
                 self.answer(link, Out::new(Kind::Imported, numbers(&[number, known as u64])));
             }
             (Kind::Imported, _, Some([number, known]), _) => {

@@ -74,6 +74,8 @@ pub struct Worker {
     scratch: Vec<u8>,
     fds: Vec<libc::pollfd>,
     next_tick: u64,
+    /// When what stands still is told next.
+    pub tell_still_ns: u64,
     turn: usize,
     pub shutting_down: bool,
     closed: bool,
@@ -197,6 +199,7 @@ impl Worker {
             scratch: Vec::new(),
             fds: Vec::new(),
             next_tick: 0,
+            tell_still_ns: 0,
             turn: 0,
             shutting_down: false,
             closed: false,
@@ -638,6 +641,7 @@ impl Worker {
         self.rails.iter_mut().for_each(|work| work.rail.park(now));
         self.cut_broken(now);
         self.reap_closing();
+        self.tell_standstills(now);
     }
 
     fn obey(&mut self, command: Command, now: u64) {

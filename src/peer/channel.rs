@@ -5,6 +5,7 @@
 
 use super::wire::Kind;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -242,6 +243,13 @@ impl Channel {
         }
         self.owed += 1;
         self.urgent |= urgent;
+    }
+}
+
+/// Frames that were sent and are not acknowledged, and those that wait, for the log.
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.unacknowledged.len(), self.waiting())
     }
 }
 

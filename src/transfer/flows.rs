@@ -9,6 +9,7 @@ use super::table::{Left, Slot, Table};
 use crate::rail::{Burst, Rail};
 use crate::status::Status;
 use std::collections::VecDeque;
+use std::fmt;
 
 /// Posts of one lane before the completion queue is looked at again: some NICs
 /// lose rate when posts come without polls.
@@ -446,6 +447,21 @@ impl Flows {
         for flow in self.flows.drain(..).flatten() {
             left.push(end(table, &flow));
         }
+    }
+}
+
+/// What there is to do, for the log.
+impl fmt::Display for Flows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |queues: &[VecDeque<u32>; 2]| queues.iter().map(VecDeque::len).sum::<usize>();
+        let all = self.flows.iter().flatten().count();
+        let (ready, starved) = (of(&self.ready), of(&self.starved));
+        let (deferred, told) = (self.deferred.len(), self.telling.len());
+        write!(
+            f,
+            "{all} shares ({ready} ready, {starved} without credits, {deferred} deferred, {told} told of)"
+        )?;
+        self.packer.as_ref().map_or(Ok(()), |packer| write!(f, ", bundles {packer}"))
     }
 }
 

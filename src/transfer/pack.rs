@@ -22,6 +22,7 @@ use crate::peer::wire::{ABOUT_LANE, HEADER};
 use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
 use std::collections::VecDeque;
+use std::fmt;
 
 /// Bytes of a bundle of the host's memory, and slots of a lane: large enough that a post
 /// costs little beside its bytes, small enough to stay in a core's cache (see
@@ -351,6 +352,17 @@ impl Packer {
             bytes: bundle.bytes,
             sampled: bundle.sampled,
         })
+    }
+}
+
+/// How far its bundles are, for the log.
+impl fmt::Display for Packer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Packer { gathered, written, announced, acknowledged, .. } = self;
+        write!(
+            f,
+            "{gathered} gathered, {written} written, {announced} announced, {acknowledged} acknowledged"
+        )
     }
 }
 

@@ -3,15 +3,13 @@
 //! The provider counts how often an address was inserted, and closes its connection when
 //! it was removed as often. But it crashes (1.17 to 2.6) when it removes one whose
 //! connection failed at once, or gave way to one of the peer's that has not come yet. So
-//! an address is tried first: one that is connected can go, one that fails stays until it
-//! was connected again, and one that is connecting has its time, and can go when nobody
-//! answers.
+//! an address is tried first: only one that is connected goes. One that fails, or does
+//! not connect for a while, stays until it was connected again.
 
 use crate::fabric::{Posted, Route};
 use std::collections::HashMap;
 
-/// An address is tried so often before it is removed although it does not connect: once
-/// a tick.
+/// An address is tried so often: once a tick.
 const TRIES: u32 = 100;
 
 #[derive(Default)]
@@ -58,17 +56,20 @@ impl Routes {
         left
     }
 
-    /// Tries those that are to go: which to remove, and how often.
-    pub fn tend(&mut self, mut knock: impl FnMut(Route) -> Posted) -> Vec<(Route, u32)> {
-        let mut gone = Vec::new();
-        for (route, tries) in std::mem::take(&mut self.retiring) {
-            match knock(route) {
-                Posted::Again if tries + 1 < TRIES => self.retiring.push((route, tries + 1)),
-                Posted::Failed(_) => {}
-                Posted::Yes | Posted::Again => gone.push((route, self.clear(route))),
-            }
+    /// Those that are to go, and how often each was tried. `tried` follows for each.
+    pub fn take_retiring(&mut self) -> Vec<(Route, u32)> {
+        std::mem::take(&mut self.retiring)
+    }
+
+    /// What came of a try: how often to remove it now.
+    pub fn tried(&mut self, route: Route, tries: u32, posted: Posted) -> u32 {
+        match posted {
+            Posted::Yes => return self.clear(route),
+            Posted::Again if tries + 1 < TRIES => self.retiring.push((route, tries + 1)),
+            // It may be without a connection at this moment, which nobody can see.
+            Posted::Again | Posted::Failed(_) => {}
         }
-        gone
+        0
     }
 }
 
@@ -76,15 +77,22 @@ impl Routes {
 mod tests {
     use super::*;
 
+    /// Which are removed, and how often.
+    fn tend(routes: &mut Routes, posted: Posted) -> Vec<(Route, u32)> {
+        let all = routes.take_retiring().into_iter();
+        let gone = all.map(|(route, tries)| (route, routes.tried(route, tries, posted)));
+        gone.filter(|(_, times)| *times > 0).collect()
+    }
+
     #[test]
     fn what_failed_goes_with_the_next_connection() {
         let mut routes = Routes::default();
         routes.inserted(7);
         assert_eq!(routes.left(7, false), 0);
-        assert!(routes.tend(|_| Posted::Failed(1)).is_empty());
+        assert!(tend(&mut routes, Posted::Failed(1)).is_empty());
         routes.inserted(7);
         assert_eq!(routes.left(7, true), 2, "or the connection would live on");
-        assert!(routes.tend(|_| Posted::Yes).is_empty());
+        assert!(tend(&mut routes, Posted::Yes).is_empty());
     }
 
     #[test]
@@ -93,7 +101,7 @@ mod tests {
         routes.inserted(7);
         assert_eq!(routes.left(7, false), 0);
         routes.inserted(7);
-        assert!(routes.tend(|_| Posted::Yes).is_empty());
+        assert!(tend(&mut routes, Posted::Yes).is_empty());
         assert_eq!(routes.left(7, true), 2);
     }
 
@@ -104,10 +112,12 @@ mod tests {
         routes.inserted(7);
         assert_eq!(routes.left(7, true), 1);
         assert_eq!(routes.left(7, false), 0);
-        assert!(routes.tend(|_| Posted::Again).is_empty());
-        for _ in 0..TRIES - 2 {
-            assert!(routes.tend(|_| Posted::Again).is_empty());
+        assert!(tend(&mut routes, Posted::Again).is_empty());
+        for _ in 0..2 * TRIES {
+            assert!(tend(&mut routes, Posted::Again).is_empty());
         }
-        assert_eq!(routes.tend(|_| Posted::Again), [(7, 1)]);
+        assert!(tend(&mut routes, Posted::Yes).is_empty(), "it is not tried any more");
+        routes.inserted(7);
+        assert_eq!(routes.left(7, true), 2);
     }
 }

@@ -1,0 +1,94 @@
+//! What stands still, for the log (debug): lanes that have had something under way for
+//! long, and peers that have not acknowledged what they were sent.
+
+use super::worker::{LaneWork, Worker};
+use crate::rail::{Lane, LaneState};
+use std::fmt;
+
+/// What moves within so long does not stand still; what does not is told so often.
+const STILL_NS: u64 = 1_000_000_000;
+
+/// A lane that stands still, and why it may.
+struct Still<'a> {
+    lane: &'a Lane,
+    work: &'a LaneWork,
+    window: u64,
+    still_ns: u64,
+}
+
+impl fmt::Display for Still<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Still { lane, work, window, still_ns } = self;
+        write!(
+            f,
+            "to its rail {}, {:?} for {} ms: {} bytes ({} uncovered, window {window}), {} operations and {} frames under \
+             way; ",
+            lane.remote_rail,
+            lane.state,
+            still_ns / 1_000_000,
+            lane.inflight_bytes,
+            lane.uncovered,
+            lane.inflight_ops,
+            lane.inflight_frames
+        )?;
+        write!(f, "{}", work.flows)?;
+        let words = [
+            (lane.parked, "parked"),
+            (lane.refused, "refused"),
+            (lane.failed, "failed"),
+            (lane.cut, "cut"),
+            (work.closing, "closing"),
+            (work.held > 0, "held for a fence"),
+            (work.broken.as_ref().is_some_and(|broken| !broken.is_fenced()), "its peer's end is not cut"),
+        ];
+        words.iter().filter(|(is_so, _)| *is_so).try_for_each(|(_, word)| write!(f, ", {word}"))
+    }
+}
+
+impl Worker {
+    /// At a tick.
+    pub(super) fn tell_standstills(&mut self, now: u64) {
+        if !log::log_enabled!(log::Level::Debug) || now < self.tell_still_ns {
+            return;
+        }
+        self.tell_still_ns = now + STILL_NS;
+        self.tell_still_lanes(now);
+        self.tell_still_links(now);
+    }
+
+    fn tell_still_lanes(&self, now: u64) {
+        for rail in &self.rails {
+            for work in rail.lanes.iter().flatten() {
+                let Some(lane) = rail.rail.lane(work.lane) else { continue };
+                let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
+                let waits = under_way || work.flows.has_work();
+                let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
+                if waits && still_ns > STILL_NS && lane.state != LaneState::Greeting {
+                    let still = Still { lane, work, window: lane.window.bytes(), still_ns };
+                    log::debug!("{}: rail {} stands still {still}", work.peer, rail.rail.index);
+                }
+            }
+        }
+    }
+
+    fn tell_still_links(&self, now: u64) {
+        for link in self.links.iter().flatten().filter(|link| link.up) {
+            if link.asked_ns == 0 || now.saturating_sub(link.asked_ns) < STILL_NS {
+                continue;
+            }
+            let way = match self.way_to(link) {
+                None => "no way",
+                Some(super::carry::Way::Lane(..)) => "a lane here",
+                Some(super::carry::Way::Worker(_)) => "another worker's lane",
+            };
+            let channels: Vec<String> = link.channels.iter().map(ToString::to_string).collect();
+            log::debug!(
+                "{} acknowledges nothing; {way}; frames sent and waiting by channel: {}; lanes up {:?}, being cut {:?}",
+                link.peer,
+                channels.join(", "),
+                link.lanes_up(),
+                link.fencing
+            );
+        }
+    }
+}
