@@ -104,6 +104,8 @@ impl Stranger {
             target: self.target.incarnation,
             peer: 77,
             nonce: 99,
+            yours: 0,
+            epoch: 1,
             rail: 0,
             your_rail: 0,
             wire: 1,

@@ -27,6 +27,7 @@ mod messages;
 mod open;
 mod part;
 mod prove;
+mod resume;
 mod strangers;
 mod submit;
 pub mod survey;
