@@ -137,6 +137,10 @@ impl Worker {
         }
         link.last_errno = errno;
         count_lanes(link);
+        let away = link.resuming.as_ref().filter(|_| link.lanes_up().is_empty());
+        if let Some(outcome) = away.map(|of| of.outcome).filter(|_| errno == libc::ECONNREFUSED) {
+            return self.end_peer(peer, outcome, now);
+        }
         if link.up && link.lanes_up().is_empty() && link.resuming.is_none() {
             // It failed while this side was coming up.
             let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };

@@ -99,6 +99,9 @@ impl Worker {
         let nonce = self.core.random.u64()?;
         let work = &mut self.rails[r];
         let lane = work.rail.add_lane(peer.id, plan.remote_rail, &theirs.address, theirs.pad)?;
+        if peer.is_away() {
+            work.rail.look_for(lane, &theirs.address);
+        }
         let at = lane_index(lane);
         if work.lanes.len() <= at {
             work.lanes.resize_with(at + 1, || None);
@@ -154,6 +157,12 @@ impl Worker {
                 let Some(state) = work.rail.lane(lane.lane).map(|l| l.state) else { continue };
                 let greets = matches!(state, LaneState::Greeting | LaneState::Warming);
                 let late = now.saturating_sub(lane.greeting.since_ns) > RETURN_NS;
+                if state == LaneState::Greeting && lane.peer.is_away() && work.rail.is_deserted(lane.lane) {
+                    let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
+                    failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED));
+                    lane.greeting.next_ns = u64::MAX;
+                    continue;
+                }
                 if greets && late && lane.peer.state() == PeerState::Up && work.rail.limits().cuts {
                     unanswered.push((work.rail.index, lane.lane));
                     continue;

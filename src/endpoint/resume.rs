@@ -12,12 +12,13 @@
 //!    its last byte if it was not. Until the answer nothing is sent over the channels.
 //! 4. **Go on.** Frames that were not delivered go again, and so do the parked transfers.
 //!
-//! A peer that does not come back is lost: at once if it has closed the connection itself, as a
-//! process that dies does; else when it has been silent for longer than is allowed.
+//! A peer that does not come back is lost: at once if it is known to be gone (`fabric::ofi::call`);
+//! else when it has been silent for longer than is allowed.
 
 use super::failover::{of_lane, Theirs, HOPS};
 use super::inbox::Command;
 use super::worker::Worker;
+use crate::fabric::ofi::call;
 use crate::peer::link::{Fencing, Resumes, Resuming};
 use crate::peer::wire::{numbers, read_numbers, Header, Kind, CHANNELS};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
@@ -29,8 +30,9 @@ use crate::transfer::table::Table;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 
-/// Who has closed the connection, and lives, has greeted anew by then.
-const CLOSED_NS: u64 = 700_000_000;
+/// Who has closed the connection, as a process that dies does, has greeted anew by then, or is
+/// gone: where nothing else tells.
+const CLOSED_NS: u64 = 1_000_000_000;
 /// Where silence is allowed for ever (`liveness_ns`), the lanes may be away for so long.
 const AWAY_NS: u64 = 120_000_000_000;
 /// A lane that fails sooner after it came back was brief; after so many in a row there is no
@@ -181,6 +183,7 @@ impl Worker {
 
     /// At the peer's home: its last lane is cut.
     pub(super) fn begin_resuming(&mut self, peer: u64, of: (Plan, u64), outcome: Outcome, now: u64) {
+        let tells = call::tells(&self.core.rails[of.0.rail].fabric);
         let Some(link) = self.link(peer) else { return };
         link.peer.note_failure(outcome);
         let errno = outcome.provider_errno;
@@ -200,7 +203,7 @@ impl Worker {
         let before = link.resuming.take().filter(|of| of.up_ns == 0);
         link.resuming = Some(Resuming {
             since_ns: before.as_ref().map_or(now, |of| of.since_ns),
-            closed: is_closed(errno) || before.is_some_and(|of| of.closed),
+            closed: is_closed(errno) && !tells || before.is_some_and(|of| of.closed),
             up_ns: 0,
             asked_ns: 0,
             outcome,

@@ -80,7 +80,7 @@ pub struct Fencing {
 /// A peer whose last lane was cut.
 pub struct Resuming {
     pub since_ns: u64,
-    /// The other side has closed the connection: so it was there, and is there again soon.
+    /// The other side has closed the connection, and only time tells whether it is there.
     pub closed: bool,
     /// Since when a new lane is up; 0 before.
     pub up_ns: u64,
