@@ -755,6 +755,12 @@ static void a_peer_that_pauses_is_kept(void)
     run_pair(pauses_its_peer, is_paused);
 }
 
+static void a_peer_of_one_rail_that_pauses_is_kept(void)
+{
+    setting = (struct setting){1, 1, {THREADS, THREADS}, 1};
+    run_pair(pauses_its_peer, is_paused);
+}
+
 /* ---- One completion for each operation ---- */
 
 #define MIXED 2000
@@ -1188,6 +1194,7 @@ static const struct test tests[] = {
     {"stopped_peer", "tcp,host alone", stopped_peer},
     {"every_operation_completes_once", "any", every_operation_completes_once},
     {"a_peer_that_pauses_is_kept", "tcp,host", a_peer_that_pauses_is_kept},
+    {"a_peer_of_one_rail_that_pauses_is_kept", "tcp,host", a_peer_of_one_rail_that_pauses_is_kept},
     {"every_operation_completes_once_on_four_rails", "any",
      every_operation_completes_once_on_four_rails},
     {"every_operation_completes_once_manually", "any", every_operation_completes_once_manually},
