@@ -125,7 +125,7 @@ static void all_rails_may_be_away(void)
 /* ---- Two processes ---- */
 
 #define ROUNDS 6
-#define WORDS 300
+#define WORDS 160
 #define PART (4 * KIB)
 #define LONG (4 * MIB)
 #define ALL (ROUNDS * WORDS)
@@ -149,36 +149,38 @@ static void stops_in_the_middle(struct team *team)
     weft_memory *memory = register_one(box->endpoint, bytes, SIZE);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     static weft_transfer ids[ALL];
+    weft_transfer late = 0;
     for (uint64_t i = 0; i < ALL; i++) {
         weft_range_args args = range_args(memory, theirs, PART);
         args.local_offset = args.remote_offset = i * PART;
-        args.flags = WEFT_NOTIFY;
+        args.flags = WEFT_NOTIFY | WEFT_CLASS_LATENCY; /* goes past what fills the line */
         args.notify = i + 1;
         args.timeout_ns = 30 * SECOND;
         CHECK_OK(weft_write(box->endpoint, &args, &ids[i]));
-        if (i % WORDS == WORDS / 4)
+        if (i % WORDS == WORDS / 4) {
             stop_process(pid_of(team, 1));
-        if (i % WORDS == WORDS / 2) {
             args = range_args(memory, theirs, LONG);
             args.local_offset = args.remote_offset = ALL * PART;
             args.timeout_ns = 50 * MS;
-            weft_transfer late;
-            CHECK_OK((i / WORDS == 1 ? weft_read : weft_write)(box->endpoint, &args, &late));
+            CHECK_OK((i / WORDS % 2 ? weft_read : weft_write)(box->endpoint, &args, &late));
+            sleep_ms(10);
+        }
+        if (i % WORDS == WORDS / 2) {
             weft_completion c = box_await(box, late, 5000);
             CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
             CHECK(c.done_ns - c.submit_ns < 250 * MS);
         }
         if (i % WORDS == WORDS * 3 / 4) {
-            sleep_ms(150 * (i / WORDS));
+            sleep_ms(60 * (i / WORDS));
             CHECK(kill(pid_of(team, 1), SIGCONT) == 0);
         }
+        for (uint64_t k = i + 1 - WORDS; i % WORDS == WORDS - 1 && k <= i; k++)
+            CHECK_OK(box_await(box, ids[k], patience_ms()).status);
     }
-    for (uint64_t i = 0; i < ALL; i++)
-        CHECK_OK(box_await(box, ids[i], patience_ms()).status);
-    meet(team, 1, box);
     meet(team, 1, box);
     weft_completion down;
     CHECK(!box_try(box, WEFT_COMPLETION_PEER_DOWN, &down));
+    meet(team, 1, box);
     box_close(box);
 }
 

@@ -457,7 +457,9 @@ impl Worker {
     /// At the peer's home: a broken lane is at rest.
     pub fn link_lane_fenced(&mut self, peer: u64, plan: Plan, epoch: u64, now: u64) {
         let Some(link) = self.link(peer) else { return };
-        let Some(at) = link.fencing.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else { return };
+        let Some(at) = link.fencing.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else {
+            return;
+        };
         if !link.fencing.swap_remove(at).greets {
             link.let_return(plan, now);
         }

@@ -96,7 +96,9 @@ impl Worker {
             let usable = workers(&core, link.lanes_up(), view);
             if usable != 0 || !core.table.is_active(id) {
                 core.dispatch(id, usable, transfer.slices, now);
-            } else if !resuming && plans(&core, link, view).iter().all(|plan| link.approaches.is_failed(*plan)) {
+            } else if !resuming
+                && plans(&core, link, view).iter().all(|plan| link.approaches.is_failed(*plan))
+            {
                 core.abandon(id, Outcome::of(Status::Unreachable), now);
             } else {
                 link.joining.push(id);

@@ -65,10 +65,7 @@ struct Parked {
 /// Whether the other side has closed the connection.
 fn is_closed(errno: i32) -> bool {
     use libc::*;
-    matches!(
-        errno,
-        ECONNRESET | ECONNABORTED | ECONNREFUSED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED | EIO
-    )
+    matches!(errno, ECONNRESET | ECONNABORTED | ECONNREFUSED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED | EIO)
 }
 
 /// Whether an error is of a connection: a new one may not have it.
@@ -189,16 +186,10 @@ impl Worker {
         let errno = outcome.provider_errno;
         let Resumes { count, last_ns, brief } = &mut link.resumes;
         let lasted = *last_ns == 0 || now.saturating_sub(*last_ns) > BRIEF_NS;
-        (*count, *brief) = (*count + 1, if lasted { 0 } else { *brief + u32::from(errno != libc::ETIMEDOUT) });
+        (*count, *brief) =
+            (*count + 1, if lasted { 0 } else { *brief + u32::from(errno != libc::ETIMEDOUT) });
         if !link.up || link.parting.is_some() || *brief > BRIEF_MOST {
             return self.end_peer(peer, outcome, now);
-        }
-        let (plan, epoch) = of;
-        link.fencing.push(Fencing { plan, epoch, greets: false });
-        for at in 0..link.fencing.len() {
-            if !std::mem::replace(&mut link.fencing[at].greets, true) {
-                link.let_return(link.fencing[at].plan, now);
-            }
         }
         let before = link.resuming.take().filter(|of| of.up_ns == 0);
         link.resuming = Some(Resuming {
@@ -208,6 +199,13 @@ impl Worker {
             asked_ns: 0,
             outcome,
         });
+        let (plan, epoch) = of;
+        link.fencing.push(Fencing { plan, epoch, greets: false });
+        for at in 0..link.fencing.len() {
+            if !std::mem::replace(&mut link.fencing[at].greets, true) {
+                link.let_return(link.fencing[at].plan, now);
+            }
+        }
     }
 
     // Ask.
@@ -222,7 +220,9 @@ impl Worker {
         if none_up {
             let over = of.closed && took > CLOSED_NS || forever && took > AWAY_NS;
             let outcome = of.outcome;
-            return if over { self.end_peer(peer, outcome, now) };
+            return if over {
+                self.end_peer(peer, outcome, now)
+            };
         }
         if of.up_ns == 0 {
             (of.up_ns, link.resumes.last_ns) = (now, now);

@@ -327,6 +327,9 @@ impl Link {
         if known.up_ns != 0 && now.saturating_sub(known.up_ns) > STEADY_NS {
             known.pause_ns = PAUSE_LEAST_NS;
         }
+        if self.resuming.is_some() {
+            known.pause_ns = PAUSE_LEAST_NS; // It keeps nobody else from anything.
+        }
         known.due_ns = now + known.pause_ns;
         known.pause_ns = (2 * known.pause_ns).min(PAUSE_MOST_NS);
         known.up_ns = 0;

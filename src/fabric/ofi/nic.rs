@@ -6,11 +6,11 @@ use super::discover::{Entry, Source};
 use super::routes::Routes;
 use super::signals;
 use crate::clock::Random;
+use crate::fabric::sim;
 use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
     Scratch, Segment,
 };
-use crate::fabric::sim;
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use std::collections::HashMap;
