@@ -482,11 +482,14 @@ impl Worker {
             for place in &mut work.lanes {
                 let (rail, table, left) = (&work.rail, &self.core.table, &mut self.left);
                 let empty = |lane: &mut LaneWork| {
+                    if !lane.closing {
+                        return false;
+                    }
                     let rests = rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0);
                     if rests && lane.broken.as_ref().is_some_and(|broken| broken.cut) {
                         lane.flows.put_down(table, left);
                     }
-                    let at_rest = lane.closing && lane.broken.as_ref().is_none_or(Broken::is_fenced);
+                    let at_rest = lane.broken.as_ref().is_none_or(Broken::is_fenced);
                     at_rest && rests
                 };
                 let Some(mut gone) = place.take_if(empty) else { continue };

@@ -206,6 +206,9 @@ impl Worker {
                 link.let_return(link.fencing[at].plan, now);
             }
         }
+        if lasted && is_closed(errno) {
+            link.hurry(plan, now); // Who was there a moment ago is again, or is not at all.
+        }
     }
 
     // Ask.

@@ -57,7 +57,8 @@ impl Move {
     /// Its peer hears of it by one frame, so wholly or not at all.
     pub fn is_one_word(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end > 0);
-        !self.view().announces(self.direction) && !(counted && self.notify.is_some())
+        let twice = counted && self.notify.is_some() || self.view().announces(self.direction);
+        !twice
     }
 
     /// The counters that are raised after the last byte, and by how much.
