@@ -389,6 +389,8 @@ static inline void ended(struct ledger *ledger, int side, const weft_completion 
     if (c->done_ns - c->submit_ns > op->timeout_ns + 200 * MS)
         LEDGER_FAIL(ledger, "%s ended late", text_of(ledger, op));
     if (op->status != WEFT_OK) {
+        if (strstr(ledger->name, "like=tcp") || strstr(ledger->name, "like=verbs")) /* which can be cut */
+            guard(ledger, side, op->slot);
         bool allowed = op->status == WEFT_ERR_RAIL_LOST && op->flags & WEFT_COUNT_PAGES;
         ledger->errors += !allowed;
         ledger->rail_lost += allowed;

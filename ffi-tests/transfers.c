@@ -639,9 +639,27 @@ static void reuses_memory(struct team *team)
     box_close(box);
 }
 
+/* libfabric 1.17 crashes when a connection is closed over which reads come. */
+static bool reads_cannot_be_cut(void)
+{
+    int status;
+    pid_t pid = fork(); /* who uses Weft must not fork */
+    CHECK(pid >= 0);
+    if (pid > 0) {
+        CHECK_EQ(waitpid(pid, &status, 0), pid);
+        return status != 0;
+    }
+    weft_endpoint *endpoint = open_endpoint();
+    weft_endpoint_properties of = WEFT_ENDPOINT_PROPERTIES_INIT;
+    CHECK_OK(weft_endpoint_info(endpoint, &of));
+    CHECK_OK(weft_endpoint_close(endpoint));
+    _exit(atoi(of.libfabric) == 1 && atoi(strchr(of.libfabric, '.') + 1) < 18);
+}
+
 static void a_late_read_changes_nothing(void)
 {
-    skip("not yet: a read that timed out may still land, until a rail can be cut from one peer");
+    if (strcmp(test_config().fabric, "tcp") == 0 && reads_cannot_be_cut())
+        skip("with libfabric before 1.18, tcp cannot take a read back");
     run_pair(reuses_memory, naps);
 }
 
@@ -734,6 +752,12 @@ static void is_paused(struct team *team)
 static void a_peer_that_pauses_is_kept(void)
 {
     setting = (struct setting){4, 2, {THREADS, THREADS}, 1};
+    run_pair(pauses_its_peer, is_paused);
+}
+
+static void a_peer_of_one_rail_that_pauses_is_kept(void)
+{
+    setting = (struct setting){1, 1, {THREADS, THREADS}, 1};
     run_pair(pauses_its_peer, is_paused);
 }
 
@@ -1166,10 +1190,11 @@ static const struct test tests[] = {
     {"notifications_with_manual_progress", "any", notifications_with_manual_progress},
     {"deadlines_are_kept", "any alone", deadlines_are_kept},
     {"cancel_is_at_once", "any alone", cancel_is_at_once},
-    {"a_late_read_changes_nothing", "any", a_late_read_changes_nothing},
+    {"a_late_read_changes_nothing", "tcp,sim:like=tcp", a_late_read_changes_nothing},
     {"stopped_peer", "tcp,host alone", stopped_peer},
     {"every_operation_completes_once", "any", every_operation_completes_once},
     {"a_peer_that_pauses_is_kept", "tcp,host", a_peer_that_pauses_is_kept},
+    {"a_peer_of_one_rail_that_pauses_is_kept", "tcp,host", a_peer_of_one_rail_that_pauses_is_kept},
     {"every_operation_completes_once_on_four_rails", "any",
      every_operation_completes_once_on_four_rails},
     {"every_operation_completes_once_manually", "any", every_operation_completes_once_manually},

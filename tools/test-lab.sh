@@ -131,6 +131,8 @@ fails "a rail loses what is sent" lab_rails a_rail_may_lose_data
 fails "a rail loses the answers" lab_rails a_rail_may_lose_answers
 fails "nothing lands later" lab_rails nothing_lands_later
 fails "an idle host is cut off" lab_liveness an_idle_host_is_cut_off
+fails "the only link comes back" lab_resume the_only_link_comes_back
+fails "the same, and something expires" lab_resume the_only_link_comes_back_after_something_expired
 chaos "chaos between three hosts"
 
 counted

@@ -98,7 +98,7 @@ impl Worker {
     pub fn link_greeted(&mut self, peer: u64, plan: Plan, nonce: u64, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
-        if link.fencing.contains(&plan) {
+        if link.holds_off(plan) {
             return; // It greets again.
         }
         if link.up {
@@ -125,6 +125,7 @@ impl Worker {
         count_lanes(link);
         self.mark(peer);
         self.come_closer(peer, now);
+        self.go_on_resuming(peer, now);
         self.go_on_joining(peer, now);
     }
 
@@ -136,7 +137,11 @@ impl Worker {
         }
         link.last_errno = errno;
         count_lanes(link);
-        if link.up && link.lanes_up().is_empty() {
+        let away = link.resuming.as_ref().filter(|_| link.lanes_up().is_empty());
+        if let Some(outcome) = away.map(|of| of.outcome).filter(|_| errno == libc::ECONNREFUSED) {
+            return self.end_peer(peer, outcome, now);
+        }
+        if link.up && link.lanes_up().is_empty() && link.resuming.is_none() {
             // It failed while this side was coming up.
             let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
             return self.end_peer(peer, outcome, now);

@@ -2,7 +2,7 @@
 //!
 //! 1. **Notice.** An operation of a lane fails, or the lane stands still while others
 //!    to the same peer move (`watch_lanes`).
-//! 2. **Cut.** While other lanes serve the peer, this one is closed here, both ways
+//! 2. **Cut.** The lane is closed here, both ways
 //!    (`Rail::cut_lane`), and what it had under way comes back from the NIC. Where reads
 //!    may not be cut, they come back first.
 //! 3. **Fence.** The peer hears so over another lane, cuts its own end, and answers.
@@ -14,14 +14,15 @@
 //! 5. **Return.** The lane greets anew after a pause, longer each time; once it is up,
 //!    transfers that are under way use it, too.
 //!
-//! A NIC that cannot cut a lane, on either side, reads that do not come back before it,
-//! and a peer without another lane, lose the peer.
+//! Without another lane the peer is resumed over a new one (`resume`). A NIC that cannot
+//! cut a lane, on either side, and reads that do not come back before it, lose the peer.
 
 use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
 use super::worker::{LaneWork, Lanes, RailWork, Worker};
 use crate::fabric::error_text;
 use crate::peer::channel::Out;
+use crate::peer::link::Fencing;
 use crate::peer::table::place;
 use crate::peer::wire::{numbers, Kind};
 use crate::peer::{Peer, PeerState, Plan};
@@ -57,16 +58,25 @@ const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// Workers that may pass on what none of them has a lane for.
 pub const HOPS: u32 = 64;
 
-/// A lane that failed while others serve its peer.
+/// A lane that failed, until its flows can go to others.
 pub struct Broken {
     outcome: Outcome,
     since: u64,
     /// Our end is cut.
-    cut: bool,
+    pub(super) cut: bool,
     /// The peer's is, as it said.
-    theirs_cut: bool,
+    pub(super) theirs_cut: bool,
     /// The peer waits to hear of ours.
     asked: bool,
+}
+
+/// What is known of the peer's end of a lane that breaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Theirs {
+    Open,
+    Cut,
+    /// It is cut, and the peer waits for ours.
+    Asks,
 }
 
 impl Broken {
@@ -79,6 +89,11 @@ impl Broken {
 /// A rail that reaches nobody for so long is down: a lane that was cut for another
 /// reason is back by then.
 const DOWN_NS: u64 = 300_000_000;
+
+/// The body of a fence, and of its answer.
+pub(super) fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
+    numbers(&[plan.rail as u64, plan.remote_rail as u64, epoch])
+}
 
 /// What a rail is doing, as its lanes show it.
 #[derive(Default)]
@@ -131,7 +146,7 @@ impl Worker {
             }
         }
         for (r, lane) in failed {
-            self.give_up(r, lane);
+            self.give_up(r, lane, false);
         }
         suspects.extend(self.unanswered(now));
         for peer in suspects {
@@ -153,32 +168,33 @@ impl Worker {
         for (r, work) in self.rails.iter_mut().enumerate() {
             for lane in work.lanes.iter_mut().flatten() {
                 let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
-                let spared = !lane.closing && lane.peer.spares(plan, core.incarnation);
-                let cuts = work.rail.limits().cuts && spared;
+                // Where reads may not be cut, one lane must stay.
+                let may = work.rail.may_cut(lane.lane) || lane.peer.spares(plan, core.incarnation);
+                let cuts = work.rail.limits().cuts && !lane.closing && may;
                 let patience = if cuts { LATE_NS } else { LATEST_NS };
                 for flow in lane.flows.overdue(now, patience) {
                     if cuts {
-                        stuck.push((r, lane.lane));
+                        stuck.push((r, lane.lane, work.rail.may_cut(lane.lane)));
                         break;
                     }
                     core.table.publish_late(flow.slot());
                 }
             }
         }
-        for (r, lane) in stuck {
-            self.give_up(r, lane);
+        for (r, lane, last) in stuck {
+            self.give_up(r, lane, last);
         }
     }
 
-    /// A lane stands still: others go on, if there are any.
-    fn give_up(&mut self, r: usize, lane: u32) {
+    /// A lane stands still: others go on, if there are any. `last`: also if there are none.
+    fn give_up(&mut self, r: usize, lane: u32, last: bool) {
         let work = &self.rails[r];
         let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
         let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
-        if of.peer.lose(plan) {
+        if of.peer.lose(plan) || last && of.peer.part_with(plan) {
             let rail = Some(plan.rail as u32);
             let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
-            self.break_lane(r, lane, outcome, false);
+            self.break_lane(r, lane, outcome, Theirs::Open);
         }
     }
 
@@ -207,8 +223,8 @@ impl Worker {
 
     // Cut.
 
-    /// A lane has failed, and others go on. `asked`: the peer says so, whose end is cut.
-    pub(super) fn break_lane(&mut self, r: usize, lane: u32, outcome: Outcome, asked: bool) {
+    /// A lane has failed: others go on, or a new one will.
+    pub(super) fn break_lane(&mut self, r: usize, lane: u32, outcome: Outcome, theirs: Theirs) {
         let since = self.core.clock.now();
         let work = &mut self.rails[r];
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
@@ -216,7 +232,8 @@ impl Worker {
             return;
         }
         of.closing = true;
-        of.broken = Some(Broken { outcome, since, cut: false, theirs_cut: asked, asked });
+        let (theirs_cut, asked) = (theirs != Theirs::Open, theirs == Theirs::Asks);
+        of.broken = Some(Broken { outcome, since, cut: false, theirs_cut, asked });
         of.settle();
         of.flows.suspend();
         let peer = of.peer.id;
@@ -249,10 +266,10 @@ impl Worker {
                 broken.cut = true;
                 rail.cut_lane(of.lane);
                 let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(of.lane) };
-                let asks = !broken.theirs_cut;
-                told.push((of.peer.clone(), Command::LaneBroken { peer: id, plan, outcome, asks }));
+                let (epoch, asks) = (of.epoch, !broken.theirs_cut);
+                told.push((of.peer.clone(), Command::LaneBroken { peer: id, plan, epoch, outcome, asks }));
                 if broken.asked {
-                    told.push((of.peer.clone(), Command::LaneCut { peer: id, plan }));
+                    told.push((of.peer.clone(), Command::LaneCut { peer: id, plan, epoch: of.heard }));
                 }
             }
         }
@@ -260,8 +277,9 @@ impl Worker {
     }
 
     /// At the peer's home: one of its lanes is broken.
-    pub fn link_lane_broken(&mut self, peer: u64, plan: Plan, outcome: Outcome, asks: bool, now: u64) {
+    pub fn link_lane_broken(&mut self, peer: u64, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
         let core = self.core.clone();
+        let (plan, epoch) = of;
         let Some(link) = self.link(peer) else { return };
         let why = error_text(outcome.provider_errno);
         log::warn!("{}: rail {} failed towards its rail {}: {why}", link.peer, plan.rail, plan.remote_rail);
@@ -269,13 +287,12 @@ impl Worker {
         link.last_errno = outcome.provider_errno;
         count_lanes(link);
         if link.lanes_up().is_empty() {
-            link.peer.note_failure(outcome);
-            return self.end_peer(peer, outcome, now);
+            return self.begin_resuming(peer, of, outcome, now);
         }
-        link.fencing.push(plan);
+        link.fencing.push(Fencing { plan, epoch, greets: false });
         let told_early: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         if asks {
-            link.push(Out::new(Kind::Fence, numbers(&[plan.rail as u64, plan.remote_rail as u64])));
+            link.push(Out::new(Kind::Fence, of_lane(plan, epoch)));
         }
         self.mark(peer);
         for id in told_early {
@@ -286,14 +303,16 @@ impl Worker {
     // Fence.
 
     /// The peer has cut its end of a lane. It `asks` that we cut ours, or answers that.
-    pub fn cut(&mut self, peer: u64, plan: Plan, asks: bool) {
+    pub fn cut(&mut self, peer: u64, plan: Plan, epoch: u64, asks: bool) {
         let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else { return };
         let Ok(found) = self.core.peers.get(peer) else { return };
         let work = &mut self.rails[r];
         let cuts = work.rail.limits().cuts;
         let mut lanes = work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer);
         let lane = lanes.find(|of| {
-            work.rail.remote_rail(of.lane) == plan.remote_rail && (of.broken.is_some() || !of.closing)
+            let meant = if asks { of.heard == epoch } else { of.epoch == epoch };
+            let stands = of.broken.is_some() || !of.closing;
+            meant && stands && work.rail.remote_rail(of.lane) == plan.remote_rail
         });
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
@@ -305,34 +324,34 @@ impl Worker {
                 broken.theirs_cut = true;
                 broken.asked |= asks;
                 if asks && broken.cut {
-                    self.tell_home(&found, Command::LaneCut { peer, plan });
+                    self.tell_home(&found, Command::LaneCut { peer, plan, epoch });
                 }
             }
             // What the peer had sent may still land.
             Some(_) if asks && !cuts => self.tell_home(&found, Command::EndPeer { peer, outcome }),
             Some((lane, None)) if asks => {
-                found.lose(plan);
-                self.break_lane(r, lane, outcome, true)
+                found.part_with(plan);
+                self.break_lane(r, lane, outcome, Theirs::Asks)
             }
-            None if asks => self.tell_home(&found, Command::LaneCut { peer, plan }),
+            None if asks => self.tell_home(&found, Command::LaneCut { peer, plan, epoch }),
             _ => {}
         }
         self.reap_closing();
     }
 
     /// At the peer's home: our end is cut, as it asked.
-    pub fn link_lane_cut(&mut self, peer: u64, plan: Plan) {
+    pub fn link_lane_cut(&mut self, peer: u64, plan: Plan, epoch: u64) {
         if let Some(link) = self.link(peer) {
-            link.push(Out::new(Kind::Fenced, numbers(&[plan.rail as u64, plan.remote_rail as u64])));
+            link.push(Out::new(Kind::Fenced, of_lane(plan, epoch)));
             self.mark(peer);
         }
     }
 
     /// The lane of a fence that came is for its worker.
-    pub(super) fn fence_of(&self, peer: &Peer, [rail, remote_rail]: [u64; 2], asks: bool) {
+    pub(super) fn fence_of(&self, peer: &Peer, [rail, remote_rail, epoch]: [u64; 3], asks: bool) {
         let Some(of) = self.core.rails.get(remote_rail as usize) else { return self.core.count_rubbish() };
         let plan = Plan { rail: remote_rail as usize, remote_rail: rail as usize };
-        self.core.inboxes[of.worker].command(Command::Cut { peer: peer.id, plan, asks });
+        self.core.inboxes[of.worker].command(Command::Cut { peer: peer.id, plan, epoch, asks });
     }
 
     // Again.
@@ -349,7 +368,7 @@ impl Worker {
         let work = &mut self.rails[r];
         gone.abandon(&mut work.rail, &self.core.table, &mut self.left);
         work.rail.remove_lane(gone.lane);
-        self.tell_home(&peer, Command::LaneFenced { peer: peer.id, plan });
+        self.tell_home(&peer, Command::LaneFenced { peer: peer.id, plan, epoch: gone.epoch });
         self.note_health(r, errno);
     }
 
@@ -369,6 +388,9 @@ impl Worker {
             return self.left.push(core.table.leave(flow.slot(), settled));
         }
         core.table.settle(flow.slot(), settled);
+        if Table::is_told(flow.slot()) {
+            return self.park(id, runs); // Its peer may have heard: that is asked first.
+        }
         Table::share_out(flow.slot());
         self.again(id, runs, HOPS);
     }
@@ -395,6 +417,9 @@ impl Worker {
         let core = self.core.clone();
         let slot = core.table.held_slot(id);
         let peer = core.held(id).and_then(|transfer| core.peers.get(transfer.view().peer()).ok());
+        if peer.as_ref().is_some_and(|peer| peer.is_away()) && Table::wanted(slot) {
+            return self.park(id, runs);
+        }
         let workers = peer.map_or(0, |peer| core.workers_for(id, peer.lanes.lock().up()));
         let others = workers & !(1 << self.index);
         if others == 0 || hops == 0 || !Table::wanted(slot) {
@@ -430,11 +455,15 @@ impl Worker {
     // Return.
 
     /// At the peer's home: a broken lane is at rest.
-    pub fn link_lane_fenced(&mut self, peer: u64, plan: Plan, now: u64) {
-        if let Some(link) = self.link(peer) {
-            link.fencing.retain(|other| *other != plan);
+    pub fn link_lane_fenced(&mut self, peer: u64, plan: Plan, epoch: u64, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        let Some(at) = link.fencing.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else {
+            return;
+        };
+        if !link.fencing.swap_remove(at).greets {
             link.let_return(plan, now);
         }
+        self.go_on_resuming(peer, now);
     }
 
     /// Lets lanes greet whose pause is over.

@@ -1,8 +1,9 @@
 //! The life of lanes: greeting, warming, failing, closing.
 
-use super::failover::Broken;
+use super::failover::{Broken, Theirs};
 use super::inbox::Command;
 use super::prove::{denial, Verdict};
+use super::resume;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::{error_text, Posted};
 use crate::peer::secret::Challenge;
@@ -98,15 +99,21 @@ impl Worker {
         let nonce = self.core.random.u64()?;
         let work = &mut self.rails[r];
         let lane = work.rail.add_lane(peer.id, plan.remote_rail, &theirs.address, theirs.pad)?;
+        if peer.is_away() {
+            work.rail.look_for(lane, &theirs.address);
+        }
         let at = lane_index(lane);
         if work.lanes.len() <= at {
             work.lanes.resize_with(at + 1, || None);
         }
+        self.epochs += 1;
         let greeting =
             Greeting { nonce, challenge: None, next_ns: 0, failures: 0, since_ns: self.core.clock.now() };
         work.lanes[at] = Some(LaneWork {
             lane,
             peer: peer.clone(),
+            epoch: self.epochs,
+            heard: 0,
             flows: Default::default(),
             greeting,
             landing: None,
@@ -150,6 +157,12 @@ impl Worker {
                 let Some(state) = work.rail.lane(lane.lane).map(|l| l.state) else { continue };
                 let greets = matches!(state, LaneState::Greeting | LaneState::Warming);
                 let late = now.saturating_sub(lane.greeting.since_ns) > RETURN_NS;
+                if state == LaneState::Greeting && lane.peer.is_away() && work.rail.is_deserted(lane.lane) {
+                    let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
+                    failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED));
+                    lane.greeting.next_ns = u64::MAX;
+                    continue;
+                }
                 if greets && late && lane.peer.state() == PeerState::Up && work.rail.limits().cuts {
                     unanswered.push((work.rail.index, lane.lane));
                     continue;
@@ -179,6 +192,8 @@ impl Worker {
                     target: lane.peer.address.incarnation,
                     peer: lane.peer.id,
                     nonce: lane.greeting.nonce,
+                    yours: lane.peer.their_id.load(Ordering::Acquire),
+                    epoch: lane.epoch,
                     rail: work.rail.index as u16,
                     your_rail: work.rail.remote_rail(lane.lane) as u16,
                     wire: wire::WIRE_HIGHEST,
@@ -204,7 +219,7 @@ impl Worker {
     }
 
     /// A lane to a peer that is up was not answered: it begins anew later.
-    fn give_up_lane(&mut self, rail: usize, lane: u32) {
+    pub(super) fn give_up_lane(&mut self, rail: usize, lane: u32) {
         let Some(r) = self.rails.iter().position(|work| work.rail.index == rail) else { return };
         let work = &mut self.rails[r];
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
@@ -255,6 +270,11 @@ impl Worker {
         }
         let plan = Plan { rail, remote_rail: hello.rail as usize };
         let known = self.core.peers.by_incarnation(incarnation);
+        let ours = known.as_ref().map_or(0, |peer| peer.id);
+        if hello.yours != 0 && hello.yours != ours {
+            let text = "the other side has ended this peer";
+            return self.refuse(r, &hello, back, Status::PeerGone, text);
+        }
         let Some(peer) = known else {
             if let Err(error) = self.core.accept(address, hello.peer, plan, hello.nonce) {
                 log::debug!("a peer cannot be accepted: {error}");
@@ -270,6 +290,9 @@ impl Worker {
             // The other side has ended what we still have: its next hello finds it gone.
             let outcome = Outcome::of(Status::PeerClosed);
             return self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
+        }
+        if !self.meets(r, &peer, plan, hello.epoch) {
+            return; // It greets again.
         }
         if let Some((r, lane)) = self.find_lane(&peer, plan) {
             self.revive(r, lane);
@@ -305,7 +328,7 @@ impl Worker {
         let to = of.peer.their_id.load(Ordering::Acquire);
         let header = Header::plain(Kind::Welcome, to, self.core.incarnation);
         let landing = of.landing.as_ref().map(|landing| landing.place(&work.rail));
-        let mut body = Welcome { nonce, peer: of.peer.id, landing }.encode();
+        let mut body = Welcome { nonce, peer: of.peer.id, epoch: of.epoch, landing }.encode();
         self.core.seal_welcome(&of.peer, &mut body);
         // The greeter repeats its hello if there is no room.
         let _ = work.rail.send_frame(lane, |frame| header.write(frame, &body, &[]));
@@ -323,10 +346,13 @@ impl Worker {
         let lane = lanes.find(|lane| lane.is_greeting(peer.id, welcome.nonce));
         let Some(lane) = lane else { return };
         let Some(state) = work.rail.lane_mut(lane.lane).map(|l| &mut l.state) else { return };
-        if *state != LaneState::Greeting {
+        // A newer one of the peer's than has greeted will greet.
+        if *state != LaneState::Greeting || lane.heard != 0 && lane.heard != welcome.epoch {
             return;
         }
         *state = LaneState::Warming;
+        lane.heard = welcome.epoch;
+        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
         peer.their_id.store(welcome.peer, Ordering::Release);
         if let Some(landing) = welcome.landing.filter(|_| pack::is_possible(work.rail.limits())) {
             lane.flows.packer = Packer::new(&mut work.rail, landing)
@@ -335,6 +361,7 @@ impl Worker {
         }
         lane.greeting.next_ns = 0;
         lane.greeting.failures = 0;
+        self.fenced_by(r, peer.id, plan, welcome.epoch);
         self.greet_lanes(now);
     }
 
@@ -365,7 +392,10 @@ impl Worker {
             return;
         };
         let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
-        let Some(of) = of.filter(|of| !of.closing) else { return };
+        let Some(of) = of else { return };
+        if of.closing {
+            return self.broken_by(r, lane, errno);
+        }
         let (peer, plan) = (of.peer.clone(), Plan { rail: index, remote_rail });
         log::debug!(
             "rail {index}: {peer}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
@@ -382,8 +412,12 @@ impl Worker {
                     self.say_failed(&peer, plan, errno);
                 }
             }
-            LaneState::Up if serves && work.rail.limits().cuts && peer.lose(plan) => {
-                self.break_lane(r, lane, outcome, false)
+            LaneState::Up
+                if serves
+                    && work.rail.limits().cuts
+                    && (peer.lose(plan) || resume::helps(errno) && peer.part_with(plan)) =>
+            {
+                self.break_lane(r, lane, outcome, Theirs::Open)
             }
             LaneState::Up => {
                 of.settle();
@@ -446,10 +480,17 @@ impl Worker {
         let mut broken = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate() {
             for place in &mut work.lanes {
-                let rail = &work.rail;
+                let (rail, table, left) = (&work.rail, &self.core.table, &mut self.left);
                 let empty = |lane: &mut LaneWork| {
-                    let at_rest = lane.closing && lane.broken.as_ref().is_none_or(Broken::is_fenced);
-                    at_rest && rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0)
+                    if !lane.closing {
+                        return false;
+                    }
+                    let rests = rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0);
+                    if rests && lane.broken.as_ref().is_some_and(|broken| broken.cut) {
+                        lane.flows.put_down(table, left);
+                    }
+                    let at_rest = lane.broken.as_ref().is_none_or(Broken::is_fenced);
+                    at_rest && rests
                 };
                 let Some(mut gone) = place.take_if(empty) else { continue };
                 if gone.broken.is_some() {

@@ -104,6 +104,8 @@ impl Stranger {
             target: self.target.incarnation,
             peer: 77,
             nonce: 99,
+            yours: 0,
+            epoch: 1,
             rail: 0,
             your_rail: 0,
             wire: 1,
@@ -174,7 +176,7 @@ impl Stranger {
         self.to = Welcome::decode(&welcome.body).expect("a welcome").peer;
         let hello = self.hear(Kind::Hello);
         let hello = Hello::decode(&hello.body).expect("a hello");
-        let welcome = Welcome { nonce: hello.nonce, peer: 77, landing: None };
+        let welcome = Welcome { nonce: hello.nonce, peer: 77, epoch: 1, landing: None };
         self.say(Header::plain(Kind::Welcome, self.to, self.incarnation), &welcome.encode());
         let ready = wire::ready(&self.fabric.clone());
         let began = Instant::now();
@@ -273,7 +275,7 @@ fn who_has_not_proven_itself_is_not_listened_to() {
             until("an import is taken", || !memory.importers().is_empty());
             continue;
         }
-        let welcome = Welcome { nonce: hello.nonce, peer: 77, landing: None };
+        let welcome = Welcome { nonce: hello.nonce, peer: 77, epoch: 1, landing: None };
         stranger.say(Header::plain(Kind::Welcome, stranger.to, stranger.incarnation), &welcome.encode());
         until("it is counted", || endpoint.strangers_refused() >= 2);
         assert!(memory.importers().is_empty());

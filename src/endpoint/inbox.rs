@@ -85,6 +85,7 @@ pub enum Command {
     LaneBroken {
         peer: u64,
         plan: Plan,
+        epoch: u64,
         outcome: Outcome,
         asks: bool,
     },
@@ -92,17 +93,21 @@ pub enum Command {
     LaneFenced {
         peer: u64,
         plan: Plan,
+        epoch: u64,
     },
-    /// To a lane's worker: the peer has cut its end, and (`asks`) waits for ours.
+    /// To a lane's worker: the peer has cut its end, and (`asks`) waits for ours. `epoch` is
+    /// that of the lane of who asked.
     Cut {
         peer: u64,
         plan: Plan,
+        epoch: u64,
         asks: bool,
     },
     /// Our end is cut, as the peer asked.
     LaneCut {
         peer: u64,
         plan: Plan,
+        epoch: u64,
     },
     /// To a worker with lanes: runs of a transfer that lanes left which failed. The
     /// sender's hold goes with it.

@@ -64,6 +64,9 @@ impl Worker {
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else {
             return core.abandon(id, Outcome::of(Status::PeerClosed), now);
         };
+        if link.resuming.is_some() {
+            return link.joining.push(id);
+        }
         let plans = plans(&core, link, transfer.view());
         if plans.is_empty() {
             let fabric = link.approaches.serving().map_or("none", |serving| &serving.fabric);
@@ -84,6 +87,7 @@ impl Worker {
     pub(super) fn go_on_joining(&mut self, peer: u64, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
+        let resuming = link.resuming.is_some();
         let waiting = std::mem::take(&mut link.joining);
         for id in waiting {
             let Some(transfer) = core.held(id) else { continue };
@@ -92,7 +96,9 @@ impl Worker {
             let usable = workers(&core, link.lanes_up(), view);
             if usable != 0 || !core.table.is_active(id) {
                 core.dispatch(id, usable, transfer.slices, now);
-            } else if plans(&core, link, view).iter().all(|plan| link.approaches.is_failed(*plan)) {
+            } else if !resuming
+                && plans(&core, link, view).iter().all(|plan| link.approaches.is_failed(*plan))
+            {
                 core.abandon(id, Outcome::of(Status::Unreachable), now);
             } else {
                 link.joining.push(id);

@@ -164,7 +164,7 @@ impl Worker {
         let mut ended = Vec::new();
         let mut coming = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
-        let (mut partings, mut beats) = (Vec::new(), Vec::new());
+        let (mut partings, mut beats, mut resuming) = (Vec::new(), Vec::new(), Vec::new());
         let refusals: Vec<(u64, usize, u32)> = self.refusals();
         let core = self.core.clone();
         for link in self.links.iter_mut().flatten() {
@@ -176,6 +176,8 @@ impl Worker {
                 ended.push((peer, outcome));
             } else if link.parting.is_some() {
                 partings.push(peer);
+            } else if link.resuming.is_some() {
+                resuming.push(peer);
             } else if link.up && now.saturating_sub(link.sent_ns) > HEARTBEAT_NS {
                 beats.push(peer);
             } else if !link.up {
@@ -199,6 +201,9 @@ impl Worker {
         }
         for peer in partings {
             self.go_on_parting(peer, now);
+        }
+        for peer in resuming {
+            self.go_on_resuming(peer, now);
         }
         for peer in beats {
             self.beat(peer, now);

@@ -27,6 +27,7 @@ mod messages;
 mod open;
 mod part;
 mod prove;
+mod resume;
 mod standstill;
 mod strangers;
 mod submit;

@@ -43,8 +43,8 @@ impl Worker {
     /// The caller leaves a peer: what is outstanding ends at once.
     pub fn link_disconnect(&mut self, peer: u64, now: u64) {
         let Some(link) = self.link(peer) else { return };
-        // It may be up over there.
-        if !link.up && link.lanes_up().is_empty() {
+        // It may be up over there, but there is nobody to tell.
+        if link.lanes_up().is_empty() {
             return self.end_peer(peer, Outcome::OK, now);
         }
         self.begin_parting(peer, Outcome::OK, false, now);

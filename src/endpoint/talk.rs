@@ -133,6 +133,9 @@ impl Worker {
     /// Sends a link's frames and acknowledgements: whether any was sent, and
     /// whether there is more to do.
     pub(super) fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
+        if link.resuming.is_some() {
+            return (false, false);
+        }
         for memory in link.take_revoked() {
             self.answer(link, Out::new(Kind::Revoked, numbers(&[memory])));
         }
@@ -240,6 +243,8 @@ impl Worker {
             Kind::Bye => self.bye(peer, now),
             Kind::ByeAck => self.bye_ack(peer, now),
             Kind::Ask => self.asked_for_a_word(peer),
+            Kind::Resume => self.asked_to_resume(peer, body),
+            Kind::Resumed => self.resumed(peer, body, now),
             Kind::Ack => {
                 // A peer may know fewer channels.
                 for (channel, number) in body.chunks_exact(8).take(CHANNELS).enumerate() {
@@ -274,16 +279,18 @@ impl Worker {
 
     pub(super) fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
         let Some((status, text)) = wire::read_refuse(body) else { return self.core.count_rubbish() };
-        if let Some(link) = self.link(peer).filter(|link| !link.up) {
-            log::warn!("{} refused: {text}", link.peer);
-            self.end_peer(peer, Outcome::of(status), now);
-        }
+        let Some(link) = self.link(peer).filter(|link| !link.up || link.resuming.is_some()) else { return };
+        log::warn!("{} refused: {text}", link.peer);
+        let status = if link.up { Status::PeerClosed } else { status };
+        self.end_peer(peer, Outcome::of(status), now);
     }
 
     pub(super) fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
         let mut left = std::mem::take(&mut self.left);
         let Some(link) = self.link(peer) else { return self.left = left };
+        // What was told early over a lane that is gone had arrived if it was heard.
+        let resuming = link.resuming.is_some();
         let mut opened = false;
         for out in link.channels[channel].acknowledge(number) {
             opened = true;
@@ -292,7 +299,7 @@ impl Worker {
                 link.peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
             }
             match out.done {
-                Some(id) if out.early => {
+                Some(id) if out.early && !resuming => {
                     core.table.half_done(id, HEARD, now);
                     left.push(Left::Heard(id, peer));
                 }
@@ -375,6 +382,7 @@ impl Worker {
                     }
                     let of = |plan: &Plan| 1u64 << core.rails[plan.rail].worker;
                     let workers = link.lanes_up().iter().fold(0, |workers, plan| workers | of(plan));
+                    let workers = if workers == 0 { link.peer.workers } else { workers };
                     remote.lanes.store(link.lanes_up().len() as u64, Ordering::Relaxed);
                     remote.workers.store(workers, Ordering::Release);
                     core.answered(remote, state, now);
@@ -389,10 +397,10 @@ impl Worker {
                 self.revoking(link, memory);
             }
             (Kind::Revoked, Some([memory]), ..) => core.revoked(memory, link.peer.id),
-            (Kind::Fence, _, Some(rails), _) => self.fence_of(&link.peer, rails, true),
+            (Kind::Fence, .., Some(of)) => self.fence_of(&link.peer, of, true),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
-            (Kind::Fenced, _, Some(rails), _) => self.fence_of(&link.peer, rails, false),
+            (Kind::Fenced, .., Some(of)) => self.fence_of(&link.peer, of, false),
             _ => core.count_rubbish(),
         }
         Delivery::TakenUrgently

@@ -69,6 +69,10 @@ pub struct Worker {
     pub quiescing_lanes: Vec<QuiescingLanes>,
     /// Transfers that wait for words.
     pub awaiting: Vec<Awaiting>,
+    /// Transfers whose peers have no lane now.
+    pub parked: super::resume::ParkedOnes,
+    /// Numbers lanes.
+    pub epochs: u64,
     /// Frames of peers that are at home elsewhere.
     pub carried: super::carry::Queue,
     scratch: Vec<u8>,
@@ -101,6 +105,10 @@ pub(super) enum Lanes {
 pub struct LaneWork {
     pub lane: u32,
     pub peer: Arc<Peer>,
+    /// Grows from one lane between the same rails to the next; and that of the peer's end,
+    /// 0 until that is known.
+    pub epoch: u64,
+    pub heard: u64,
     pub flows: Flows,
     pub greeting: super::greet::Greeting,
     /// Where the peer's bundles land, and the memory that the last one was for.
@@ -194,6 +202,8 @@ impl Worker {
             leaving: Vec::new(),
             quiescing_lanes: Vec::new(),
             awaiting: Vec::new(),
+            parked: Default::default(),
+            epochs: 0,
             words: Vec::new(),
             carried: Default::default(),
             scratch: Vec::new(),
@@ -361,7 +371,8 @@ impl Worker {
         let peer = transfer.view().peer();
         let lanes = self.lanes_of.get(place(peer))?;
         // With others, another one may have to do again what this one lost.
-        let alone = self.link_here(peer).is_some_and(|link| link.lanes_up().len() == 1);
+        let alone = |link: &Link| link.lanes_up().len() == 1 && link.resuming.is_none();
+        let alone = self.link_here(peer).is_some_and(alone);
         if !alone {
             return None;
         }
@@ -642,6 +653,7 @@ impl Worker {
         self.cut_broken(now);
         self.reap_closing();
         self.tell_standstills(now);
+        self.unpark(now);
     }
 
     fn obey(&mut self, command: Command, now: u64) {
@@ -654,12 +666,12 @@ impl Worker {
             Command::DropLanes { peer, keep, ended } => self.drop_lanes(peer, keep, ended),
             Command::DrainLanes { peer } => self.drain_lanes(peer, now),
             Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
-            Command::LaneBroken { peer, plan, outcome, asks } => {
-                self.link_lane_broken(peer, plan, outcome, asks, now)
+            Command::LaneBroken { peer, plan, epoch, outcome, asks } => {
+                self.link_lane_broken(peer, (plan, epoch), outcome, asks, now)
             }
-            Command::LaneFenced { peer, plan } => self.link_lane_fenced(peer, plan, now),
-            Command::Cut { peer, plan, asks } => self.cut(peer, plan, asks),
-            Command::LaneCut { peer, plan } => self.link_lane_cut(peer, plan),
+            Command::LaneFenced { peer, plan, epoch } => self.link_lane_fenced(peer, plan, epoch, now),
+            Command::Cut { peer, plan, epoch, asks } => self.cut(peer, plan, epoch, asks),
+            Command::LaneCut { peer, plan, epoch } => self.link_lane_cut(peer, plan, epoch),
             Command::Again { id, runs, hops } => self.again(id, runs, hops),
             Command::Fence { peer, id } => self.link_fence(peer, id, now),
             Command::QuiesceLanes { peer, number } => self.quiesce_lanes(peer, number, now),
@@ -778,6 +790,7 @@ impl Worker {
         self.closed = true;
         let now = self.core.clock.now();
         self.stop_watching(Outcome::of(Status::Canceled), now);
+        self.leave_parked();
         self.close_inbox(now);
         self.settle(now);
         self.see_off(now, true);

@@ -221,6 +221,15 @@ pub trait Nic {
         let _ = connected;
         self.remove(route);
     }
+    /// Finds out whether a peer's NIC is still there; `is_deserted` says it when it is known
+    /// that it is not.
+    fn look_for(&mut self, route: Route, address: &[u8]) {
+        let _ = (route, address);
+    }
+    fn is_deserted(&mut self, route: Route) -> bool {
+        let _ = route;
+        false
+    }
     /// From time to time: what could not be done at once.
     fn tend(&mut self) {}
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;

@@ -234,6 +234,8 @@ impl World {
             target: self.ours.incarnation(),
             peer: input.u64(),
             nonce: input.u64(),
+            yours: 0,
+            epoch: u64::from(input.u8()),
             rail: u16::from(input.u8() % 5),
             your_rail: u16::from(input.u8() % 2),
             wire: 1,

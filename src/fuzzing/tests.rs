@@ -121,6 +121,8 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         target: 1,
         peer: 2,
         nonce: 3,
+        yours: 4,
+        epoch: 5,
         rail: 0,
         your_rail: 1,
         wire: 1,
@@ -145,7 +147,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     memory.extend(numbers(&[5, 6]));
     memory.extend([2]);
     let list = numbers(&[1, 2, 64 << 32, 0, 64 << 32 | 1, 4096]);
-    let welcome = Welcome { nonce: 3, peer: 9, landing: Some((4096, 77)) }.encode();
+    let welcome = Welcome { nonce: 3, peer: 9, epoch: 5, landing: Some((4096, 77)) }.encode();
     let about = |rest: &[u8]| [&0u64.to_le_bytes()[..], rest].concat();
     let steps =
         |bytes: &[(u8, u8)]| bytes.iter().flat_map(|(step, which)| [*step, *which]).collect::<Vec<u8>>();

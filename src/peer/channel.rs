@@ -91,7 +91,10 @@ impl Channel {
     /// Hands out the transfers that were told early: nobody knows whether they arrived,
     /// or were heard of, and nothing is said of them any more.
     pub fn rewind(&mut self) -> Vec<u64> {
-        let mut told = Vec::new();
+        // Of what has no number yet, nobody will hear.
+        let mut told: Vec<u64> =
+            self.waiting.iter().filter(|out| out.early).filter_map(|out| out.done).collect();
+        self.waiting.retain(|out| !out.early);
         while let Some(mut out) = self.unacknowledged.pop_back() {
             if out.early {
                 told.extend(out.done.take());

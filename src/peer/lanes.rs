@@ -27,10 +27,22 @@ impl Serving {
     /// Takes a lane out, if others are left.
     pub fn lose(&mut self, plan: Plan) -> bool {
         let others = self.left().any(|other| *other != plan);
-        if others && !self.broken.contains(&plan) {
-            self.broken.push(plan);
+        if others {
+            self.part_with(plan);
         }
         others
+    }
+
+    /// Takes a lane out, though it may be the last.
+    pub fn part_with(&mut self, plan: Plan) {
+        if !self.broken.contains(&plan) {
+            self.broken.push(plan);
+        }
+    }
+
+    /// None is left.
+    pub fn is_empty(&self) -> bool {
+        self.left().next().is_none()
     }
 
     /// Whether this one is not the last to give up. Both sides agree on which is, or
@@ -53,13 +65,17 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_stays() {
+    fn the_last_one_stays_unless_it_must_go() {
         let mut lanes = Serving::default();
         assert!(!lanes.lose(plan(0, 0)), "none serves yet");
         lanes.set(&[plan(0, 0), plan(1, 1)]);
         assert!(lanes.lose(plan(0, 0)));
-        assert!(!lanes.lose(plan(1, 1)));
+        assert!(!lanes.lose(plan(1, 1)) && !lanes.is_empty());
+        lanes.part_with(plan(1, 1));
+        assert!(lanes.is_empty());
+        lanes.set(&[]);
         lanes.set(&[plan(1, 1)]);
+        assert!(!lanes.is_empty());
         lanes.set(&[plan(1, 1), plan(0, 0)]);
         assert!(lanes.lose(plan(1, 1)), "the first has come back");
     }

@@ -45,7 +45,10 @@ pub struct Link {
     /// Fences that the peer waits for.
     pub quiescing: Vec<Quiescing>,
     /// Lanes that failed, until nothing of them moves on either side.
-    pub fencing: Vec<Plan>,
+    pub fencing: Vec<Fencing>,
+    /// No lane is left, or those that are new wait for a word (`endpoint::resume`).
+    pub resuming: Option<Resuming>,
+    pub resumes: Resumes,
     /// Lanes that have failed before, and when they may greet again.
     pub returning: Vec<Returning>,
     pub silence: Silence,
@@ -63,6 +66,36 @@ pub struct Link {
 pub struct Quiescing {
     pub number: u64,
     pub waiting: usize,
+}
+
+/// A lane that failed, and the peer has not said that its end is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Fencing {
+    pub plan: Plan,
+    pub epoch: u64,
+    /// A new one may greet already: its welcome will say it, too.
+    pub greets: bool,
+}
+
+/// A peer whose last lane was cut.
+pub struct Resuming {
+    pub since_ns: u64,
+    /// The other side has closed the connection, and only time tells whether it is there.
+    pub closed: bool,
+    /// Since when a new lane is up; 0 before.
+    pub up_ns: u64,
+    /// When the peer was last asked what it has; 0 before.
+    pub asked_ns: u64,
+    pub outcome: crate::transfer::Outcome,
+}
+
+/// Of all times that a peer lost its last lane.
+#[derive(Default)]
+pub struct Resumes {
+    pub count: u64,
+    pub last_ns: u64,
+    /// So many in a row did not last.
+    pub brief: u32,
 }
 
 /// A lane that has failed, and comes back.
@@ -140,6 +173,8 @@ impl Link {
             next_fence: 1,
             quiescing: Vec::new(),
             fencing: Vec::new(),
+            resuming: None,
+            resumes: Resumes::default(),
             returning: Vec::new(),
             silence: Silence::default(),
             sent_ns: 0,
@@ -271,6 +306,7 @@ impl Link {
             || self.refused_ns != 0
             || !self.revoking.is_empty()
             || !self.fencing.is_empty()
+            || self.resuming.is_some()
             || self.returning.iter().any(|known| known.due_ns != u64::MAX)
             || self.is_held_back()
     }
@@ -291,9 +327,18 @@ impl Link {
         if known.up_ns != 0 && now.saturating_sub(known.up_ns) > STEADY_NS {
             known.pause_ns = PAUSE_LEAST_NS;
         }
+        if self.resuming.is_some() {
+            known.pause_ns = PAUSE_LEAST_NS; // It keeps nobody else from anything.
+        }
         known.due_ns = now + known.pause_ns;
         known.pause_ns = (2 * known.pause_ns).min(PAUSE_MOST_NS);
         known.up_ns = 0;
+    }
+
+    /// It need not wait for its pause.
+    pub fn hurry(&mut self, plan: Plan, now: u64) {
+        let known = self.returning.iter_mut().find(|known| known.plan == plan);
+        known.into_iter().for_each(|known| known.due_ns = now);
     }
 
     /// A lane is up: true if it has returned.
@@ -308,13 +353,19 @@ impl Link {
     /// The lanes that are to greet now.
     pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
         let fencing = &self.fencing;
-        let due = |known: &&mut Returning| known.due_ns <= now && !fencing.contains(&known.plan);
+        let waits = |plan| fencing.iter().any(|of: &Fencing| of.plan == plan && !of.greets);
+        let due = |known: &&mut Returning| known.due_ns <= now && !waits(known.plan);
         let due = self.returning.iter_mut().filter(due);
         due.map(|known| {
             known.due_ns = u64::MAX;
             known.plan
         })
         .collect()
+    }
+
+    /// A lane that failed may not greet before its fence.
+    pub fn holds_off(&self, plan: Plan) -> bool {
+        self.fencing.iter().any(|of| of.plan == plan && !of.greets)
     }
 
     /// The lanes that serve the peer.

@@ -216,6 +216,11 @@ impl Peer {
         }
     }
 
+    /// Its lanes are back: what failed before is no cause of what fails later.
+    pub fn forget_failure(&self) {
+        *self.failure.lock() = None;
+    }
+
     /// How operations end that a failed lane had.
     pub fn failure(&self) -> Option<Outcome> {
         *self.failure.lock()
@@ -226,7 +231,21 @@ impl Peer {
         self.state() == PeerState::Up && self.lanes.lock().lose(plan)
     }
 
-    /// Whether this lane may be cut where none has failed.
+    /// Takes a lane out, though it may be the last; false if the peer is not up.
+    pub fn part_with(&self, plan: Plan) -> bool {
+        let up = self.state() == PeerState::Up;
+        if up {
+            self.lanes.lock().part_with(plan);
+        }
+        up
+    }
+
+    /// It is up, and has lost its lanes: they may come back (`endpoint::resume`).
+    pub fn is_away(&self) -> bool {
+        self.state() == PeerState::Up && self.lanes.lock().is_empty()
+    }
+
+    /// Whether others are left that are given up after this lane.
     pub fn spares(&self, plan: Plan, own_incarnation: u64) -> bool {
         self.lanes.lock().spares(plan, own_incarnation < self.address.incarnation)
     }

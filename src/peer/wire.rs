@@ -31,6 +31,9 @@ pub enum Kind {
     Challenge = 13,
     /// The receiver has been silent for long: it is to say something.
     Ask = 14,
+    /// The sender's lanes are new: what has the receiver delivered of it? The answer.
+    Resume = 65,
+    Resumed = 66,
     /// A bundle is in the landing; the target has scattered all up to one, or
     /// refuses the next.
     Bundle = 8,
@@ -79,9 +82,9 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Challenge, Ask, Bundle, Landed, Unlanded, Fetch, Fetched, Spent,
-            Granted, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone, Fence,
-            Fenced, Quiesce, Quiesced, Message, Notify, Raise, Nothing, Atomic,
+            Hello, Welcome, Refuse, Ack, Challenge, Ask, Resume, Resumed, Bundle, Landed, Unlanded, Fetch,
+            Fetched, Spent, Granted, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count,
+            AtomicDone, Fence, Fenced, Quiesce, Quiesced, Message, Notify, Raise, Nothing, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
@@ -160,6 +163,10 @@ pub struct Hello<'a> {
     /// The sender's id of the receiver: the `to` of answers.
     pub peer: u64,
     pub nonce: u64,
+    /// The receiver's id of the sender; 0 if that is not known yet.
+    pub yours: u64,
+    /// Of the sender's lanes between the two rails, a later one has a higher number.
+    pub epoch: u64,
     /// The sender's rail, and the receiver's.
     pub rail: u16,
     pub your_rail: u16,
@@ -182,7 +189,7 @@ pub enum Credential {
 impl<'a> Hello<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u64(self.target).u64(self.peer).u64(self.nonce);
+        w.u64(self.target).u64(self.peer).u64(self.nonce).u64(self.yours).u64(self.epoch);
         w.u16(self.rail).u16(self.your_rail).u16(self.wire);
         match &self.credential {
             Credential::Nothing => w.u8(0),
@@ -196,6 +203,7 @@ impl<'a> Hello<'a> {
     pub fn decode(body: &'a [u8]) -> Option<Hello<'a>> {
         let mut r = Reader::new(body);
         let (target, peer, nonce) = (r.u64()?, r.u64()?, r.u64()?);
+        let (yours, epoch) = (r.u64()?, r.u64()?);
         let (rail, your_rail, wire) = (r.u16()?, r.u16()?, r.u16()?);
         let credential = match r.u8()? {
             0 => Credential::Nothing,
@@ -208,7 +216,7 @@ impl<'a> Hello<'a> {
             Credential::Proof(_) => rest.split_last_chunk::<PROOF>()?.0,
             _ => rest,
         };
-        Some(Hello { target, peer, nonce, rail, your_rail, wire, credential, address })
+        Some(Hello { target, peer, nonce, yours, epoch, rail, your_rail, wire, credential, address })
     }
 }
 
@@ -219,6 +227,8 @@ pub struct Welcome {
     pub nonce: u64,
     /// The answerer's id of the greeter.
     pub peer: u64,
+    /// The answerer's lane, as in a hello of its own.
+    pub epoch: u64,
     /// Where the answerer takes bundles over this lane: address and key.
     pub landing: Option<(u64, u64)>,
 }
@@ -226,12 +236,12 @@ pub struct Welcome {
 impl Welcome {
     pub fn encode(&self) -> Vec<u8> {
         let (address, key) = self.landing.unwrap_or_default();
-        numbers(&[self.nonce, self.peer, self.landing.is_some() as u64, address, key])
+        numbers(&[self.nonce, self.peer, self.epoch, self.landing.is_some() as u64, address, key])
     }
 
     pub fn decode(body: &[u8]) -> Option<Welcome> {
-        let [nonce, peer, lands, address, key] = read_numbers::<5>(body)?;
-        Some(Welcome { nonce, peer, landing: (lands == 1).then_some((address, key)) })
+        let [nonce, peer, epoch, lands, address, key] = read_numbers::<6>(body)?;
+        Some(Welcome { nonce, peer, epoch, landing: (lands == 1).then_some((address, key)) })
     }
 }
 

@@ -284,6 +284,19 @@ impl Rail {
         Ok(place.generation << LANE_BITS | index as u32)
     }
 
+    /// Finds out whether the peer's NIC is there.
+    pub fn look_for(&mut self, lane: u32, address: &[u8]) {
+        if let Some(route) = self.lane(lane).map(|lane| lane.route) {
+            self.nic.look_for(route, address);
+        }
+    }
+
+    /// It is known not to be.
+    pub fn is_deserted(&mut self, lane: u32) -> bool {
+        let route = self.lane(lane).map(|lane| lane.route);
+        route.is_some_and(|route| self.nic.is_deserted(route))
+    }
+
     /// Takes a lane off. Its operations keep their slots until the NIC gives
     /// them back.
     pub fn remove_lane(&mut self, lane: u32) {

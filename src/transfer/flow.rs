@@ -80,6 +80,8 @@ pub struct Flow {
     spoilt: bool,
     /// Its lane failed: it waits until others may take what it has.
     suspended: bool,
+    /// No NIC works for it any more.
+    down: bool,
     /// Since when its operation has ended and waits for the NIC; 0: it does not.
     late_ns: u64,
     /// Writes were posted that no delivered one covers yet.
@@ -151,6 +153,7 @@ impl Flow {
             early: share.early,
             spoilt: false,
             suspended: false,
+            down: false,
             late_ns: 0,
             uncovered: false,
             last: (Segment::default(), std::ptr::null_mut(), 0),
@@ -217,6 +220,13 @@ impl Flow {
     pub fn suspend(&mut self) {
         self.spoil();
         self.suspended = true;
+    }
+
+    /// No NIC works for it any more: its operation need not wait for one to end.
+    pub fn put_down(&mut self, table: &Table) {
+        if !std::mem::replace(&mut self.down, true) {
+            table.put_down(self.slot());
+        }
     }
 
     /// Whether its operation has ended, and has waited longer than this for the NIC.

@@ -384,8 +384,8 @@ impl Flows {
 
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
         let place = &mut self.flows[index as usize];
-        if let Some(flow) = place.take_if(|flow| flow.is_done()) {
-            left.push(end(table, &flow));
+        if let Some(mut flow) = place.take_if(|flow| flow.is_done()) {
+            left.push(end(table, &mut flow));
             self.free.push(index);
             if self.spare.len() < SPARE {
                 self.spare.push(flow.into_claims());
@@ -416,9 +416,19 @@ impl Flows {
     /// The flows that were suspended.
     pub fn take_suspended(&mut self, table: &Table) -> Vec<Flow> {
         self.free.clear();
-        let flows: Vec<Flow> = self.flows.drain(..).flatten().collect();
-        flows.iter().for_each(|flow| table.put_down(flow.slot()));
+        let mut flows: Vec<Flow> = self.flows.drain(..).flatten().collect();
+        flows.iter_mut().for_each(|flow| flow.put_down(table));
         flows
+    }
+
+    /// The lane is cut, and its operations are back: no operation waits for it to end. Those
+    /// that nobody waits for leave.
+    pub fn put_down(&mut self, table: &Table, left: &mut Vec<Left>) {
+        for place in &mut self.flows {
+            place.iter_mut().for_each(|flow| flow.put_down(table));
+            let over = place.take_if(|flow| !Table::wanted(flow.slot()));
+            left.extend(over.map(|mut flow| end(table, &mut flow)));
+        }
     }
 
     /// Flows whose operations have ended, and that the NIC has not given back for longer
@@ -444,8 +454,8 @@ impl Flows {
     pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>) {
         self.clear();
         self.free.clear();
-        for flow in self.flows.drain(..).flatten() {
-            left.push(end(table, &flow));
+        for mut flow in self.flows.drain(..).flatten() {
+            left.push(end(table, &mut flow));
         }
     }
 }
@@ -466,7 +476,7 @@ impl fmt::Display for Flows {
 }
 
 /// A flow ends: no NIC works for it.
-fn end(table: &Table, flow: &Flow) -> Left {
-    table.put_down(flow.slot());
+fn end(table: &Table, flow: &mut Flow) -> Left {
+    flow.put_down(table);
     table.leave(flow.slot(), flow.counts())
 }

@@ -54,6 +54,13 @@ impl Move {
         self.notify.is_some() || counted || self.view().announces(self.direction)
     }
 
+    /// Its peer hears of it by one frame, so wholly or not at all.
+    pub fn is_one_word(&self) -> bool {
+        let counted = self.counting.is_some_and(|counting| counting.at_end > 0);
+        let twice = counted && self.notify.is_some() || self.view().announces(self.direction);
+        !twice
+    }
+
     /// The counters that are raised after the last byte, and by how much.
     pub fn raises(&self) -> Vec<(Immediate, u64)> {
         let mut raises: Vec<(Immediate, u64)> = Vec::new();

@@ -271,6 +271,20 @@ impl Table {
         slot.early.fetch_or(TOLD, Ordering::Relaxed);
     }
 
+    /// Whether the peer was told of a slot's transfer early, and it has not ended of that.
+    pub fn is_told(slot: &Slot) -> bool {
+        slot.early.load(Ordering::Acquire) & TOLD != 0
+    }
+
+    /// The peer has not heard what it was told early, and will not: any lane may take part in
+    /// the rest. `Some(true)`: it has arrived, and only the word is missing.
+    pub fn untell(&self, id: u64) -> Option<bool> {
+        let slot = self.read(id)?;
+        let early = slot.early.fetch_and(!(TOLD | ALONE | ARRIVED | HEARD), Ordering::AcqRel);
+        self.release(slot);
+        Some(early & ARRIVED != 0)
+    }
+
     /// Whether a lane may take part in a transfer that its peer will hear of: `alone`, or
     /// with others. The first decides. The caller holds the slot.
     pub fn takes_part(slot: &Slot, alone: bool) -> bool {

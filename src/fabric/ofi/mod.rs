@@ -1,7 +1,8 @@
 //! NICs by libfabric. `discover` finds them, `nic` drives one; `cuts` tries out
-//! whether a connection can be closed; `signals` keeps providers from replacing
+//! whether a connection can be closed, `call` whether a peer is there; `signals` keeps providers from replacing
 //! the host program's handlers; `segments` cleans up after shm.
 
+pub mod call;
 mod cuts;
 pub mod discover;
 pub mod nic;

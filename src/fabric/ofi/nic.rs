@@ -1,10 +1,12 @@
 //! One NIC through libfabric: a domain, an endpoint, a completion queue and an
 //! address vector.
 
+use super::call::Call;
 use super::discover::{Entry, Source};
 use super::routes::Routes;
 use super::signals;
 use crate::clock::Random;
+use crate::fabric::sim;
 use crate::fabric::{
     Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
     Scratch,
@@ -12,6 +14,7 @@ use crate::fabric::{
 use crate::memory::device::Device;
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed, MaybeUninit};
 use std::os::fd::RawFd;
@@ -61,6 +64,8 @@ pub struct OfiNic {
     keeps_routes: bool,
     /// Of ofi_rxm.
     routes: Option<Routes>,
+    /// Who is looked for.
+    calls: HashMap<Route, Call>,
     /// -1 where the provider has none.
     wait_fd: i32,
 }
@@ -120,6 +125,7 @@ impl OfiNic {
             random: entry.random.clone(),
             keeps_routes: entry.provider == "shm",
             routes: entry.provider.ends_with(";ofi_rxm").then(Routes::default),
+            calls: HashMap::new(),
             wait_fd: -1,
         };
         // Dropping a NIC that opened halfway closes the half.
@@ -386,6 +392,7 @@ impl Nic for OfiNic {
     }
 
     fn cut(&mut self, route: Route, connected: bool) {
+        self.calls.remove(&route);
         if self.keeps_routes {
             return;
         }
@@ -395,6 +402,23 @@ impl Nic for OfiNic {
         };
         self.take_out(route, times);
         self.tend();
+    }
+
+    fn look_for(&mut self, route: Route, address: &[u8]) {
+        self.calls.remove(&route);
+        if matches!(self.source, Source::Libfabric(_)) && self.routes.is_some() {
+            self.calls.extend(Call::begin(&self.address, address).map(|call| (route, call)));
+        }
+    }
+
+    fn is_deserted(&mut self, route: Route) -> bool {
+        if matches!(self.source, Source::Sim) {
+            // SAFETY: open, and of the simulation.
+            return unsafe { sim::is_deserted(self.av, route) };
+        }
+        let Some(refused) = self.calls.get(&route).and_then(Call::is_refused) else { return false };
+        self.calls.remove(&route);
+        refused
     }
 
     fn tend(&mut self) {

@@ -340,6 +340,16 @@ unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usi
 }
 
 impl AddressVector {
+    /// Nobody is at an address any more.
+    ///
+    /// # Safety
+    /// The domain must be open.
+    pub unsafe fn is_deserted(&self, route: fi_addr_t) -> bool {
+        // SAFETY: as the caller promised.
+        let world = unsafe { &(*self.domain).world };
+        self.address(route).and_then(|address| world.port_at(address)).is_none_or(|port| port.is_gone())
+    }
+
     pub fn address(&self, route: fi_addr_t) -> Option<&str> {
         Some(&self.routes.get(route as usize)?.as_ref()?.address)
     }

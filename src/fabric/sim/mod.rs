@@ -87,6 +87,15 @@ pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
 }
 
 /// As `fi_strerror`.
+/// Whether nobody is at an address any more.
+///
+/// # Safety
+/// An open address vector of ours.
+pub unsafe fn is_deserted(av: *mut fid_av, route: fi_addr_t) -> bool {
+    // SAFETY: as the caller promised.
+    unsafe { (*av.cast::<domain::AddressVector>()).is_deserted(route) }
+}
+
 pub fn strerror(errno: c_int) -> String {
     match errno {
         FI_ENOKEY => "required key not available".into(),

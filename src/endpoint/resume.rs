@@ -1,0 +1,329 @@
+//! A peer whose last lane was cut is resumed over a new one.
+//!
+//! 1. **Park.** The peer stays up. What its lanes had claimed waits in them until the peer's
+//!    end is known to be cut, too; then it is parked here, with what is submitted meanwhile.
+//!    Operations whose deadlines pass end as always.
+//! 2. **Greet.** A new lane between the same rails greets, with a higher epoch. Who hears it
+//!    cuts what it has of an older one before it answers with a lane, and an epoch, of its
+//!    own: so the greetings are the fence. (Both sides may begin; who has another lane by
+//!    then says it over that, as `failover` does.)
+//! 3. **Ask.** What has the peer delivered of our frames? A transfer that it was told of
+//!    early (`Worker::early_lane`) has arrived if that was heard, and is told again after
+//!    its last byte if it was not. Until the answer nothing is sent over the channels.
+//! 4. **Go on.** Frames that were not delivered go again, and so do the parked transfers.
+//!
+//! A peer that does not come back is lost: at once if it is known to be gone (`fabric::ofi::call`);
+//! else when it has been silent for longer than is allowed.
+
+use super::failover::{of_lane, Theirs, HOPS};
+use super::inbox::Command;
+use super::worker::Worker;
+use crate::fabric::ofi::call;
+use crate::peer::link::{Fencing, Resumes, Resuming};
+use crate::peer::wire::{numbers, read_numbers, Header, Kind, CHANNELS};
+use crate::peer::{channel::Out, Peer, PeerState, Plan};
+use crate::rail::{lane_index, LaneState};
+use crate::status::Status;
+use crate::transfer::claims::Run;
+use crate::transfer::operation::Move;
+use crate::transfer::table::Table;
+use crate::transfer::Outcome;
+use std::sync::atomic::Ordering;
+
+/// Who has closed the connection, as a process that dies does, has greeted anew by then, or is
+/// gone: where nothing else tells.
+const CLOSED_NS: u64 = 1_000_000_000;
+/// Where silence is allowed for ever (`liveness_ns`), the lanes may be away for so long.
+const AWAY_NS: u64 = 120_000_000_000;
+/// A lane that fails sooner after it came back was brief; after so many in a row there is no
+/// point in another: an operation may be what makes them fail.
+const BRIEF_NS: u64 = 1_000_000_000;
+const BRIEF_MOST: u32 = 8;
+/// Between questions that are not answered.
+const AGAIN_NS: u64 = 100_000_000;
+/// A new lane is up, and the old one's fence is as good as known: if not by then, another
+/// lane came back first.
+const FENCE_NS: u64 = 50_000_000;
+/// Parked transfers are looked at this often, and less often the more there are.
+const LOOK_NS: u64 = 1_000_000;
+const LOOK_EACH_NS: u64 = 1_000;
+
+/// Transfers that wait for lanes; their holds are ours.
+#[derive(Default)]
+pub struct ParkedOnes {
+    all: Vec<Parked>,
+    looked_ns: u64,
+}
+
+struct Parked {
+    id: u64,
+    peer: u64,
+    /// What lanes that failed had claimed.
+    runs: Vec<Run>,
+}
+
+/// Whether the other side has closed the connection.
+fn is_closed(errno: i32) -> bool {
+    use libc::*;
+    matches!(errno, ECONNRESET | ECONNABORTED | ECONNREFUSED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED | EIO)
+}
+
+/// Whether an error is of a connection: a new one may not have it.
+pub(super) fn helps(errno: i32) -> bool {
+    use libc::*;
+    is_closed(errno)
+        || matches!(errno, ETIMEDOUT | EHOSTUNREACH | EHOSTDOWN | ENETUNREACH | ENETDOWN | ENETRESET)
+}
+
+impl Worker {
+    // Park.
+
+    /// Keeps a transfer until its peer has a lane for it. The caller's hold goes with it.
+    pub(super) fn park(&mut self, id: u64, runs: Vec<Run>) {
+        let peer = self.core.held(id).map_or(0, |transfer| transfer.view().peer());
+        self.parked.all.push(Parked { id, peer, runs });
+    }
+
+    /// Lets parked transfers go on that can, and go that are over.
+    pub(super) fn unpark(&mut self, now: u64) {
+        let pause = LOOK_NS + self.parked.all.len() as u64 * LOOK_EACH_NS;
+        if self.parked.all.is_empty() || now.saturating_sub(self.parked.looked_ns) < pause {
+            return;
+        }
+        self.parked.looked_ns = now;
+        let core = self.core.clone();
+        for one in std::mem::take(&mut self.parked.all) {
+            let slot = core.table.held_slot(one.id);
+            let Some(peer) = core.peers.get(one.peer).ok().filter(|_| Table::wanted(slot)) else {
+                self.left.push(core.table.leave(slot, 0));
+                continue;
+            };
+            let waits = Table::is_told(slot)
+                || peer.is_away()
+                || core.workers_for(one.id, peer.lanes.lock().up()) == 0;
+            if waits {
+                self.parked.all.push(one);
+            } else {
+                self.again(one.id, one.runs, HOPS);
+            }
+        }
+    }
+
+    /// The rails are closed.
+    pub(super) fn leave_parked(&mut self) {
+        let core = self.core.clone();
+        let parked = std::mem::take(&mut self.parked.all);
+        self.left.extend(parked.iter().map(|one| core.table.leave(core.table.held_slot(one.id), 0)));
+    }
+
+    /// An operation of a lane that is given up failed. If it would fail on any lane, there is no
+    /// use in new ones.
+    pub(super) fn broken_by(&self, r: usize, lane: u32, errno: i32) {
+        let work = &self.rails[r];
+        let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
+        if errno != 0 && !helps(errno) && of.broken.is_some() && of.peer.is_away() {
+            let rail = Some(work.rail.index as u32);
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
+            of.peer.note_failure(outcome);
+            self.tell_home(&of.peer, Command::EndPeer { peer: of.peer.id, outcome });
+        }
+    }
+
+    // Greet.
+
+    /// A lane of the peer's greets: what we have of an older one is cut. False if it is to
+    /// greet again later.
+    pub(super) fn meets(&mut self, r: usize, peer: &Peer, plan: Plan, epoch: u64) -> bool {
+        if !self.fenced_by(r, peer.id, plan, epoch) {
+            return false;
+        }
+        let Some((r, lane)) = self.find_lane(peer, plan) else { return true };
+        let work = &mut self.rails[r];
+        let Some(state) = work.rail.lane(lane).map(|lane| lane.state) else { return true };
+        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return true };
+        if of.heard == 0 || of.heard == epoch || peer.state() != PeerState::Up || !work.rail.limits().cuts {
+            of.heard = epoch;
+            return true;
+        }
+        if epoch < of.heard {
+            return false; // Of long ago.
+        }
+        match state {
+            LaneState::Up => {
+                let (errno, rail) = (libc::ECONNRESET, Some(plan.rail as u32));
+                let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
+                peer.part_with(plan);
+                self.break_lane(r, lane, outcome, Theirs::Cut);
+            }
+            LaneState::Greeting | LaneState::Warming => self.give_up_lane(plan.rail, lane),
+            LaneState::Down => return false,
+        }
+        self.reap_closing();
+        self.fenced_by(r, peer.id, plan, epoch)
+    }
+
+    /// The peer has a lane of this epoch: its ends of older ones are cut. False if that is not
+    /// so, or ours are not.
+    pub(super) fn fenced_by(&mut self, r: usize, peer: u64, plan: Plan, epoch: u64) -> bool {
+        let work = &mut self.rails[r];
+        let mut both = true;
+        for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
+            if work.rail.remote_rail(of.lane) == plan.remote_rail {
+                if let Some(broken) = &mut of.broken {
+                    broken.theirs_cut |= of.heard < epoch;
+                    both &= broken.cut && broken.theirs_cut;
+                }
+            }
+        }
+        both
+    }
+
+    /// At the peer's home: its last lane is cut.
+    pub(super) fn begin_resuming(&mut self, peer: u64, of: (Plan, u64), outcome: Outcome, now: u64) {
+        let tells = call::tells(&self.core.rails[of.0.rail].fabric);
+        let Some(link) = self.link(peer) else { return };
+        link.peer.note_failure(outcome);
+        let errno = outcome.provider_errno;
+        let Resumes { count, last_ns, brief } = &mut link.resumes;
+        let lasted = *last_ns == 0 || now.saturating_sub(*last_ns) > BRIEF_NS;
+        (*count, *brief) =
+            (*count + 1, if lasted { 0 } else { *brief + u32::from(errno != libc::ETIMEDOUT) });
+        if !link.up || link.parting.is_some() || *brief > BRIEF_MOST {
+            return self.end_peer(peer, outcome, now);
+        }
+        let before = link.resuming.take().filter(|of| of.up_ns == 0);
+        link.resuming = Some(Resuming {
+            since_ns: before.as_ref().map_or(now, |of| of.since_ns),
+            closed: is_closed(errno) && !tells || before.is_some_and(|of| of.closed),
+            up_ns: 0,
+            asked_ns: 0,
+            outcome,
+        });
+        let (plan, epoch) = of;
+        link.fencing.push(Fencing { plan, epoch, greets: false });
+        for at in 0..link.fencing.len() {
+            if !std::mem::replace(&mut link.fencing[at].greets, true) {
+                link.let_return(link.fencing[at].plan, now);
+            }
+        }
+        if lasted && is_closed(errno) {
+            link.hurry(plan, now); // Who was there a moment ago is again, or is not at all.
+        }
+    }
+
+    // Ask.
+
+    /// Moves it on: a lane is up, the old one's fence is known, the peer has answered.
+    pub(super) fn go_on_resuming(&mut self, peer: u64, now: u64) {
+        let forever = self.core.config.liveness_ns == 0;
+        let Some(link) = self.link(peer) else { return };
+        let none_up = link.lanes_up().is_empty();
+        let Some(of) = link.resuming.as_mut() else { return };
+        let took = now.saturating_sub(of.since_ns);
+        if none_up {
+            let over = of.closed && took > CLOSED_NS || forever && took > AWAY_NS;
+            let outcome = of.outcome;
+            return if over {
+                self.end_peer(peer, outcome, now)
+            };
+        }
+        if of.up_ns == 0 {
+            (of.up_ns, link.resumes.last_ns) = (now, now);
+        }
+        if !link.fencing.is_empty() {
+            if now.saturating_sub(of.up_ns) > FENCE_NS {
+                self.resume_blindly(peer, now);
+            }
+        } else if of.asked_ns == 0 || now.saturating_sub(of.asked_ns) > AGAIN_NS {
+            of.asked_ns = now;
+            let body = numbers(&[link.resumes.count]);
+            self.say_plainly(peer, Kind::Resume, &body);
+        }
+    }
+
+    /// Posts an unsequenced frame, if there is room.
+    fn say_plainly(&mut self, peer: u64, kind: Kind, body: &[u8]) {
+        let Some(link) = self.link_here(peer) else { return };
+        let Some(way) = self.way_to(link) else { return };
+        let to = link.peer.their_id.load(Ordering::Acquire);
+        let header = Header::plain(kind, to, self.core.incarnation);
+        let _ = self.send_by(way, peer, &header, body, &[]);
+    }
+
+    /// The peer asks what has been delivered of it. All that came over lanes which are cut has
+    /// been looked at: it came to us before this did.
+    pub(super) fn asked_to_resume(&mut self, peer: u64, body: &[u8]) {
+        let Some([number]) = read_numbers::<1>(body) else { return self.core.count_rubbish() };
+        let Some(link) = self.link(peer) else { return };
+        let mut answer = vec![number];
+        answer.extend(link.channels.iter().map(|channel| u64::from(channel.delivered())));
+        self.say_plainly(peer, Kind::Resumed, &numbers(&answer));
+    }
+
+    /// It answers.
+    pub(super) fn resumed(&mut self, peer: u64, body: &[u8], now: u64) {
+        let core = self.core.clone();
+        let Some([number, delivered @ ..]) = read_numbers::<{ 1 + CHANNELS }>(body) else {
+            return core.count_rubbish();
+        };
+        let Some(link) = self.link(peer) else { return };
+        let asked = link.resuming.as_ref().is_some_and(|of| of.asked_ns != 0);
+        if !asked || number != link.resumes.count {
+            return;
+        }
+        for (channel, delivered) in delivered.into_iter().enumerate() {
+            self.acknowledged(peer, channel, delivered as u32, now);
+        }
+        let Some(link) = self.link(peer) else { return };
+        let unheard: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        for id in unheard {
+            self.untell(peer, id, now);
+        }
+        self.has_resumed(peer, now);
+    }
+
+    /// The peer has not heard of a transfer that it was told of early.
+    fn untell(&mut self, peer: u64, id: u64, now: u64) {
+        let core = self.core.clone();
+        let one_word = core.table.read(id).map(|slot| {
+            // SAFETY: held as a reader until it is released.
+            let one_word = unsafe { core.table.body(slot) }.transfer().is_some_and(Move::is_one_word);
+            core.table.release(slot);
+            one_word
+        });
+        match one_word {
+            // It has heard a part, perhaps.
+            Some(false) => _ = core.table.end(id, Outcome::of(Status::RailLost), now),
+            Some(true) if core.table.untell(id) == Some(true) => self.link_notify(peer, id, false, now),
+            _ => {}
+        }
+    }
+
+    /// Another lane came back before the one that failed: its fence goes over this one. Nobody
+    /// knows what became of transfers that were told early.
+    fn resume_blindly(&mut self, peer: u64, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer) else { return };
+        let told: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let outcome = link.resuming.as_ref().map_or(Outcome::OK, |of| of.outcome);
+        for of in link.fencing.clone() {
+            link.push(Out::new(Kind::Fence, of_lane(of.plan, of.epoch)));
+        }
+        for id in told {
+            core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);
+        }
+        self.has_resumed(peer, now);
+    }
+
+    // Go on.
+
+    fn has_resumed(&mut self, peer: u64, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        if let Some(of) = link.resuming.take() {
+            let ms = now.saturating_sub(of.since_ns) / 1_000_000;
+            log::info!("{}: it is back over a new connection, after {ms} ms", link.peer);
+        }
+        link.peer.forget_failure();
+        self.mark(peer);
+    }
+}
