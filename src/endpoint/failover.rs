@@ -28,7 +28,7 @@ use crate::peer::wire::{numbers, Kind};
 use crate::peer::{Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
-use crate::transfer::claims::Run;
+use crate::transfer::claims::{split, Run};
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::flow::Flow;
 use crate::transfer::operation::Move;
@@ -172,11 +172,12 @@ impl Worker {
                 let may = work.rail.may_cut(lane.lane) || lane.peer.spares(plan, core.incarnation);
                 let cuts = work.rail.limits().cuts && !lane.closing && may;
                 let patience = if cuts { LATE_NS } else { LATEST_NS };
-                for flow in lane.flows.overdue(now, patience) {
+                for (index, flow) in lane.flows.overdue(now, patience) {
                     if cuts {
                         stuck.push((r, lane.lane, work.rail.may_cut(lane.lane)));
                         break;
                     }
+                    work.rail.disown(lane.lane, |tagged| split(tagged).0 == index);
                     core.table.publish_late(flow.slot());
                 }
             }

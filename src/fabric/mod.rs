@@ -260,6 +260,11 @@ pub trait Nic {
     /// The segments' local bytes and the scratches stay valid until the operations are reaped
     /// or the NIC closed.
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted);
+    /// Nobody waits for these operations any more: where the NIC itself touches their local
+    /// memory, it does so no longer. They are reaped all the same.
+    fn disown(&mut self, scratches: &[*mut Scratch]) {
+        let _ = scratches;
+    }
     /// # Safety
     /// As `rma`, for `buffer`.
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted;

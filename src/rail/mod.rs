@@ -26,6 +26,7 @@ use crate::memory::device::Device;
 use crate::status::{Error, Result, Status};
 use credits::Grants;
 use frames::Frames;
+use std::collections::HashSet;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -404,6 +405,21 @@ impl Rail {
         if bytes > 0 {
             lane.credit(bytes, false, &mut self.inflight_bytes, now);
         }
+    }
+
+    /// Nobody waits for the posts of some flows of a lane any more: their local memory is not
+    /// touched again, where that is not up to a NIC.
+    pub fn disown(&mut self, lane: u32, of: impl Fn(u32) -> bool) {
+        let free: HashSet<*mut Op> = self.free_ops.iter().copied().collect();
+        // SAFETY: all ops lie there; the NIC has the scratch of those that are not free, not the tag.
+        let ops = (0..self.op_count).map(|i| unsafe { self.ops.add(i) }).filter(|op| !free.contains(op));
+        let its = ops.filter(|op| {
+            // SAFETY: as above.
+            let tag = unsafe { (**op).tag };
+            tag.lane == lane && matches!(tag.work, Work::Slice | Work::Counted(_)) && of(tag.flow)
+        });
+        let scratches: Vec<*mut Scratch> = its.map(|op| op.cast()).collect();
+        self.nic.disown(&scratches);
     }
 
     /// Counts bytes as delivered that `Burst::charge` counted.

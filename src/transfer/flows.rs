@@ -432,10 +432,10 @@ impl Flows {
     }
 
     /// Flows whose operations have ended, and that the NIC has not given back for longer
-    /// than this.
-    pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = &Flow> {
-        let flows = self.flows.iter_mut().flatten();
-        flows.filter_map(move |flow| flow.is_overdue(now, grace_ns).then_some(&*flow))
+    /// than this, by number.
+    pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = (u32, &Flow)> {
+        let flows = (0..).zip(&mut self.flows).filter_map(|(index, flow)| Some((index, flow.as_mut()?)));
+        flows.filter_map(move |(index, flow)| flow.is_overdue(now, grace_ns).then_some((index, &*flow)))
     }
 
     /// The lane takes nothing new: shares end as their operations come back.

@@ -506,6 +506,11 @@ impl Nic for HostNic {
         (scratches.len(), Posted::Yes)
     }
 
+    fn disown(&mut self, scratches: &[*mut Scratch]) {
+        let lines = self.places.iter_mut().filter_map(|place| place.route.as_mut());
+        lines.for_each(|line| line.outgoing.disown(scratches));
+    }
+
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
         let Some(line) = line(&mut self.places, route) else {
             return Posted::Failed(libc::ENOTCONN);

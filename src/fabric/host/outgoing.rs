@@ -312,6 +312,13 @@ impl Outgoing {
     #[inline]
     pub fn pump(&mut self, budget: &mut u64, reaped: &mut Vec<Reaped>) {
         while let Some(&index) = self.queue.front() {
+            if self.is_spent(index) {
+                self.queue.pop_front();
+                if self.ops[index as usize].open == 0 {
+                    self.finish(index, reaped);
+                }
+                continue;
+            }
             if self.sent - self.done == CELLS || *budget == 0 || !self.ask(index, budget) {
                 break;
             }
@@ -320,6 +327,23 @@ impl Outgoing {
                 if self.ops[index as usize].kind == Kind::Message {
                     self.finish(index, reaped);
                 }
+            }
+        }
+    }
+
+    /// Whether an operation has failed already: the rest of it is not asked for.
+    #[inline]
+    fn is_spent(&mut self, index: u32) -> bool {
+        let op = &mut self.ops[index as usize];
+        op.all_asked |= op.errno != 0;
+        op.all_asked
+    }
+
+    /// Operations whose memory is not to be touched any more fail.
+    pub fn disown(&mut self, scratches: &[*mut Scratch]) {
+        for op in &mut self.ops {
+            if op.errno == 0 && !op.scratch.is_null() && scratches.contains(&op.scratch) {
+                op.errno = libc::ECANCELED;
             }
         }
     }
