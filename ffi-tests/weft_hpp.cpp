@@ -190,6 +190,10 @@ void watches()
     d.a.read(weft::pages_args(d.a_memory, d.remote, page_len).first_pages(1).starting_at(over, 5).setting(over, 6));
     await(d.a, WEFT_COMPLETION_READ);
     CHECK(__atomic_load_n(over.word(), __ATOMIC_ACQUIRE) == 6);
+    const weft_list_entry entry = weft::list_entry(d.a_memory, d.remote, 64);
+    d.a.write(weft::list_args({&entry, 1}).starting_at(over, 6).setting(over, 7));
+    await(d.a, WEFT_COMPLETION_WRITE);
+    CHECK(__atomic_load_n(over.word(), __ATOMIC_ACQUIRE) == 7);
     go.free();
     REFUSED(WEFT_ERR_INVALID, d.a.write(weft::range_args(d.a_memory, d.remote, 64).starting_at(weft::watch(), 1)));
 }

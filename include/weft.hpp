@@ -566,8 +566,26 @@ protected:
     Self &self() noexcept { return static_cast<Self &>(*this); }
 };
 
+/** What operations have that streams wait for. */
+template <class Self, class Args> struct watched_operation : operation<Self, Args> {
+    /** The watch gets the value when it has ended, whatever its status. */
+    Self &setting(const watch &for_stream, std::uint64_t value) noexcept
+    {
+        this->done_watch = for_stream.get();
+        this->done_value = value;
+        return this->self();
+    }
+};
+
 /** What operations that move bytes have. The data must be there until the call. */
-template <class Self, class Args> struct move_operation : operation<Self, Args> {
+template <class Self, class Args> struct move_operation : watched_operation<Self, Args> {
+    /** Not before the watch has come to the value. */
+    Self &starting_at(const watch &of_stream, std::uint64_t value) noexcept
+    {
+        this->start_watch = of_stream.get();
+        this->start_value = value;
+        return this->self();
+    }
     Self &with_notification(std::uint64_t value, bytes data = {}) noexcept
     {
         this->flags |= static_cast<std::uint32_t>(WEFT_NOTIFY);
@@ -598,28 +616,10 @@ template <class Self, class Args> struct counted_operation : move_operation<Self
     }
 };
 
-/** What operations that keep step with streams have. */
-template <class Self, class Args> struct watched_operation : counted_operation<Self, Args> {
-    /** Not before the watch has come to the value. */
-    Self &starting_at(const watch &of_stream, std::uint64_t value) noexcept
-    {
-        this->start_watch = of_stream.get();
-        this->start_value = value;
-        return this->self();
-    }
-    /** The watch gets the value when it has ended, whatever its status. */
-    Self &setting(const watch &for_stream, std::uint64_t value) noexcept
-    {
-        this->done_watch = for_stream.get();
-        this->done_value = value;
-        return this->self();
-    }
-};
-
 } // namespace detail
 
 /** One range: from the first byte of the first range of both, unless told otherwise. */
-struct range_args : detail::watched_operation<range_args, weft_range_args> {
+struct range_args : detail::counted_operation<range_args, weft_range_args> {
     range_args() noexcept = default;
     range_args(const weft::memory &mine, const remote_memory &theirs, std::uint64_t bytes_to_move) noexcept
     {
@@ -642,7 +642,7 @@ struct range_args : detail::watched_operation<range_args, weft_range_args> {
 };
 
 /** Pages x layers. */
-struct pages_args : detail::watched_operation<pages_args, weft_pages_args> {
+struct pages_args : detail::counted_operation<pages_args, weft_pages_args> {
     pages_args() noexcept = default;
     pages_args(const weft::memory &mine, const remote_memory &theirs, std::uint64_t bytes_of_page) noexcept
     {
@@ -751,7 +751,7 @@ struct atomic_args : detail::operation<atomic_args, weft_atomic_args> {
 };
 
 /** Values that counters are to reach. The lists must be there until the call. */
-struct expect_args : detail::operation<expect_args, weft_expect_args> {
+struct expect_args : detail::watched_operation<expect_args, weft_expect_args> {
     expect_args() noexcept = default;
     /** Throws std::invalid_argument if there are not as many values as counters. */
     expect_args(span<const weft_counter> which, span<const std::uint64_t> to_reach)

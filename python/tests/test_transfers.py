@@ -118,13 +118,24 @@ class Watches(Pair):
             operation.wait(20)
             self.assertEqual((moved.value, target), (7, source))
 
-    def test_what_has_no_watch_says_so(self) -> None:
+    def test_lists_what_is_kept_and_counters_have_watches(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        with self.here.create_watch() as watch, self.there.create_watch() as counted:
+            counter = self.there.create_counter()
+            expected = counter.expect(1, done=(counted, 9))
+            entry = weft.Entry(local, remote, PAGE, counter=counter.id)
+            listed = self.here.write_list([entry], start=(watch, 1), done=(watch, 2))
+            watch.value = 1
+            listed.wait(20)
+            expected.wait(20)
+            self.assertEqual((watch.value, counted.value), (2, 9))
+            with self.here.keep_pages(local, remote, PAGE, 1) as kept:
+                kept.write(start=(watch, 2), done=(watch, 3)).wait(20)
+            self.assertEqual(watch.value, 3)
+
+    def test_wrong_watches_and_values_are_refused(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
         watch = self.here.create_watch()
-        with self.assertRaises(TypeError):
-            self.here.write_list([weft.Entry(local, remote, PAGE)], start=(watch, 1))
-        with self.here.keep_pages(local, remote, PAGE, 1) as kept, self.assertRaises(TypeError):
-            kept.write(done=(watch, 1))
         for wrong in (-1, 1 << 64):
             with self.assertRaises(ValueError):
                 self.here.write(local, remote, start=(watch, wrong))

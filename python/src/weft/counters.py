@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Mapping, Optional
+from typing import TYPE_CHECKING, Mapping, Optional, Tuple
 
 from . import c
 from ._library import fill, lib, nanoseconds
 from .errors import check
 from .operation import Operation
 from .peer import nothing
+from .watch import Watch, mark
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
@@ -33,9 +34,10 @@ class Counter:
         check(lib.weft_counter_read(self._endpoint.handle, self.id, ctypes.byref(value)))
         return value.value
 
-    def expect(self, value: int, *, timeout: Optional[float] = None) -> Operation[None]:
-        """Ends when the counter has reached `value`, a total."""
-        return expect(self._endpoint, {self: value}, timeout)
+    def expect(self, value: int, *, timeout: Optional[float] = None,
+               done: Optional[Tuple[Watch, int]] = None) -> Operation[None]:
+        """Ends when the counter has reached `value`, a total; `done`: a watch that is set then, and to what."""
+        return expect(self._endpoint, {self: value}, timeout, done)
 
     def destroy(self) -> None:
         """Gives it back; who waits for it gets CanceledError. Again is harmless."""
@@ -50,7 +52,8 @@ class Counter:
         self.destroy()
 
 
-def expect(endpoint: Endpoint, totals: Mapping[Counter, int], timeout: Optional[float]) -> Operation[None]:
+def expect(endpoint: Endpoint, totals: Mapping[Counter, int], timeout: Optional[float],
+           done: Optional[Tuple[Watch, int]]) -> Operation[None]:
     """See `Endpoint.expect`."""
     count = len(totals)
     counters = (ctypes.c_uint64 * count)(*(counter.id for counter in totals))
@@ -58,5 +61,6 @@ def expect(endpoint: Endpoint, totals: Mapping[Counter, int], timeout: Optional[
         if not 0 <= value < 1 << 48:
             raise ValueError(f"a counter does not get to {value}: it must be 0 to 2^48 - 1")
     values = (ctypes.c_uint64 * count)(*totals.values())
-    args = fill(c.ExpectArgs, counters=counters, values=values, count=count, timeout_ns=nanoseconds(timeout))
+    args = fill(c.ExpectArgs, counters=counters, values=values, count=count, timeout_ns=nanoseconds(timeout),
+                **mark("done", done))
     return endpoint._submit(lib.weft_counter_expect, args, nothing)

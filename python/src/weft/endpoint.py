@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from enum import IntEnum, IntFlag
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, ClassVar, Deque, Dict, List, Mapping, Optional, Sequence, Set, Type, TypeVar
+from typing import Any, AsyncIterator, Callable, ClassVar, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar
 
 from . import c
 from ._buffers import Buffer
@@ -189,9 +189,10 @@ class Endpoint(Transfers):
         transfers. (Load CUDA first.)"""
         return Watch(self)
 
-    def expect(self, totals: Mapping[Counter, int], *, timeout: Optional[float] = None) -> Operation[None]:
-        """Ends when every counter has reached its total."""
-        return expect(self, totals, timeout)
+    def expect(self, totals: Mapping[Counter, int], *, timeout: Optional[float] = None,
+               done: Optional[Tuple[Watch, int]] = None) -> Operation[None]:
+        """Ends when every counter has reached its total; `done`: a watch that is set then, and to what."""
+        return expect(self, totals, timeout, done)
 
     def _peer(self, id: int) -> Peer:
         return self._peers.setdefault(id, Peer(self, id))

@@ -14,7 +14,7 @@ from .errors import check
 from .memory import Memory, RemoteMemory
 from .operation import Completion, Operation
 from .peer import Peer
-from .watch import Watch
+from .watch import Watch, mark
 
 T = TypeVar("T")
 
@@ -59,11 +59,6 @@ def _handle(thing: Any) -> int:
     return thing.handle if thing is not None else 0
 
 
-def _no_watch(common: Dict[str, Any]) -> None:
-    if "start" in common or "done" in common:
-        raise TypeError("start and done are of writes and reads of ranges and pages: not of lists, nor of what is kept")
-
-
 def _writable(local: Optional[Memory]) -> None:
     if local is not None and not local.writable:
         raise BufferError("the local memory is of a read-only buffer: it cannot be the destination of a read")
@@ -80,8 +75,7 @@ class Transfers:
     (count_pages=True) with each page;
     latency: goes before other transfers, for small ones that somebody waits for;
     timeout: seconds until it ends with TimedOutError; None: the endpoint's;
-    start, done (not of lists and what is kept): a `Watch` and the value at which it begins, and
-    that it sets when it has ended.
+    start, done: a `Watch` and the value at which it begins, and that it sets when it has ended.
 
     The bytes must not change until it has ended. They raise RetryError when there is no room:
     let some end first.
@@ -195,7 +189,6 @@ class Kept:
         return self._use(lib.weft_read_kept, each_peer, common)
 
     def _use(self, function: Any, each_peer: bool, common: Any) -> Operation[Completion]:
-        _no_watch(common)
         args = fill(c.KeptArgs, **_common(each_peer=each_peer, **common))
         kept = self.handle
 
@@ -229,9 +222,7 @@ def _common(notify: Optional[int] = None, notify_data: bytes = b"", counter: int
         fields["notify_data"] = ctypes.cast(ctypes.c_char_p(notify_data), ctypes.c_void_p)
     if counter:
         fields["counter"] = counter
-    for name, named in (("start", start), ("done", done)):
-        if named is not None:
-            fields[f"{name}_watch"], fields[f"{name}_value"] = named[0].handle, named[1]
+    fields.update(**mark("start", start), **mark("done", done))
     fields["flags"] = (
         (notify is not None) * c.NOTIFY | latency * c.CLASS_LATENCY | count_pages * c.COUNT_PAGES
         | each_peer * c.COMPLETE_EACH_PEER)
@@ -258,7 +249,6 @@ def _pages(local: Memory, remote: RemoteMemory, page_length: int, page_count: in
 
 
 def _list(entries: Sequence[Entry], each_peer: bool, common: Any) -> Tuple[c.ListArgs, int]:
-    _no_watch(common)
     array = (c.ListEntry * len(entries))()
     for place, entry in zip(array, entries):
         place.__init__(*_entry(entry))  # in place

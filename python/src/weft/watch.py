@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Dict, Optional, Tuple
 
 from ._library import lib
 from .errors import check
@@ -64,3 +64,8 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self.free()
+
+
+def mark(name: str, named: Optional[Tuple[Watch, int]]) -> Dict[str, int]:
+    """The fields of an operation that name a watch and a value of it."""
+    return {} if named is None else {f"{name}_watch": named[0].handle, f"{name}_value": named[1]}
