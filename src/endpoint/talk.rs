@@ -14,7 +14,7 @@ use crate::peer::Plan;
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::table::{Left, HEARD};
+use crate::transfer::table::Left;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -289,8 +289,6 @@ impl Worker {
         let core = self.core.clone();
         let mut left = std::mem::take(&mut self.left);
         let Some(link) = self.link(peer) else { return self.left = left };
-        // What was told early over a lane that is gone had arrived if it was heard.
-        let resuming = link.resuming.is_some();
         let mut opened = false;
         for out in link.channels[channel].acknowledge(number) {
             opened = true;
@@ -298,15 +296,10 @@ impl Worker {
             if out.allowance > 0 {
                 link.peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
             }
-            match out.done {
-                Some(id) if out.early && !resuming => {
-                    core.table.half_done(id, HEARD, now);
-                    left.push(Left::Heard(id, peer));
-                }
-                Some(id) => {
-                    core.table.end(id, Outcome::OK, now);
-                }
-                None => {}
+            if let Some(id) = out.done {
+                // What was told early has arrived, too: it came first.
+                core.table.end(id, Outcome::OK, now);
+                left.extend(out.early.then_some(Left::Heard(id, peer)));
             }
         }
         if opened {

@@ -27,7 +27,7 @@ use crate::transfer::flows::Flows;
 use crate::transfer::operation::Move;
 use crate::transfer::pack::{self, Landing, Packer, Word};
 use crate::transfer::shape::View;
-use crate::transfer::table::{Left, Slot, Table, ARRIVED};
+use crate::transfer::table::{Left, Slot, Table};
 use crate::transfer::{Direction, Outcome};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -629,7 +629,7 @@ impl Worker {
 
     /// A transfer has arrived, and its peer wants to know.
     fn tell(&mut self, id: u64, peer: u64, now: u64) {
-        if self.core.table.half_done(id, ARRIVED, now) {
+        if self.core.table.arrives(id) {
             return;
         }
         match self.core.home_of(peer) {

@@ -1,9 +1,12 @@
 //! What a lane posts at one go: everything is looked up once.
 
 use super::lane::Lane;
-use super::{Op, Rail, Tag, Traffic, Work, COVERS, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
-use crate::fabric::{Delivery, Limits, Nic, Posted, Rma};
+use super::{Op, Rail, Tag, Traffic, Work, COVERS, PAD, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
+use crate::fabric::{Delivery, Limits, Nic, Posted, Rma, Segment};
 use std::ffi::c_void;
+
+/// Bytes of a write that only covers others.
+const COVER: u64 = 8;
 
 pub struct Burst<'a> {
     pub lane: &'a mut Lane,
@@ -12,6 +15,8 @@ pub struct Burst<'a> {
     pub rail: usize,
     pub now: u64,
     number: u32,
+    /// Past what peers write to in the rail's pad: where its bytes are, and their registration.
+    pad: (u64, *mut c_void),
     nic: &'a mut dyn Nic,
     free_ops: &'a mut Vec<*mut Op>,
     lane_ops: u32,
@@ -37,6 +42,7 @@ impl Rail {
             rail: self.index,
             now,
             number: lane,
+            pad: (self.pad.address() as u64 + PAD as u64 / 2, self.pad.descriptor()),
             nic: &mut *self.nic,
             free_ops: &mut self.free_ops,
             lane_ops: self.lane_ops,
@@ -159,6 +165,22 @@ impl Burst<'_> {
     pub unsafe fn post(&mut self, rma: Rma<'_>, bytes: u64, tag: Tag) -> Posted {
         // SAFETY: passed on.
         unsafe { self.post_each(rma, (1, bytes), tag) }.1
+    }
+
+    /// Writes a few bytes to the peer's pad. Delivered, so it covers what was posted before.
+    pub fn cover(&mut self, tag: Tag) -> Posted {
+        let ((local, descriptor), (remote, key)) = (self.pad, self.lane.pad);
+        let rma = Rma {
+            read: false,
+            segments: &[Segment { local, remote, len: COVER }],
+            descriptor,
+            key,
+            delivered: true,
+            immediate: None,
+            more: false,
+        };
+        // SAFETY: the pad lives as long as the rail.
+        unsafe { self.post(rma, COVER, tag) }
     }
 
     /// The same for a run of posts, of so many bytes each and equally many segments: how many

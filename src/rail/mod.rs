@@ -19,8 +19,7 @@ pub use reap::Done;
 pub use traffic::Traffic;
 
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
-    Segment,
+    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Route, Scratch,
 };
 use crate::memory::device::Device;
 use crate::status::{Error, Result, Status};
@@ -474,24 +473,11 @@ impl Rail {
         self.traffic.retries.add(1);
     }
 
-    /// Writes a few bytes to the peer's pad: the lane's first write, or its last.
-    /// Delivered, so it covers what was posted before.
+    /// The lane's first write, or its last.
     pub fn post_warm(&mut self, lane: u32, now: u64) -> Posted {
-        // Past what peers write to.
-        let (local, descriptor) = (self.pad.address() as u64 + PAD as u64 / 2, self.pad.descriptor());
-        let Some(mut burst) = self.burst(lane, now) else { return Posted::Failed(libc::ENOTCONN) };
-        let (remote, key) = burst.lane.pad;
-        let rma = Rma {
-            read: false,
-            segments: &[Segment { local, remote, len: 8 }],
-            descriptor,
-            key,
-            delivered: true,
-            immediate: None,
-            more: false,
-        };
-        // SAFETY: the pad lives as long as the rail.
-        unsafe { burst.post(rma, 8, Tag::new(Work::Warm, lane, 0, 0)) }
+        let burst = self.burst(lane, now);
+        burst
+            .map_or(Posted::Failed(libc::ENOTCONN), |mut burst| burst.cover(Tag::new(Work::Warm, lane, 0, 0)))
     }
 
     /// Sends a control frame over a lane; `fill` writes it and says its length.

@@ -13,7 +13,6 @@ use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
 use crate::rail::{Burst, Tag, Work};
 use crate::status::Status;
-use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -86,8 +85,6 @@ pub struct Flow {
     late_ns: u64,
     /// Writes were posted that no delivered one covers yet.
     uncovered: bool,
-    /// The last write: a segment, and what it was posted with.
-    last: (Segment, *mut c_void, u64),
 }
 
 // SAFETY: the slot outlives the flow and is shared between threads by design.
@@ -156,7 +153,6 @@ impl Flow {
             down: false,
             late_ns: 0,
             uncovered: false,
-            last: (Segment::default(), std::ptr::null_mut(), 0),
         }
     }
 
@@ -517,9 +513,6 @@ impl Flow {
                 burst.spend(1);
             }
             self.uncovered = !read && burst.lane.uncovered > 0;
-            if self.uncovered {
-                self.last = (segments[0], descriptor, key);
-            }
             self.within = if slices == 0 { self.within + bytes } else { 0 };
             self.advance(bytes, slices, after);
             room = room.saturating_sub(bytes);
@@ -575,7 +568,6 @@ impl Flow {
         }
         if posted > 0 && !read {
             self.uncovered = burst.lane.uncovered > 0;
-            self.last = (segments[posted as usize - 1], descriptor, key);
         }
         *budget -= posted;
         self.claims.posted(posted);
@@ -742,24 +734,13 @@ impl Flow {
         self.at = view.seek(run.0);
     }
 
-    /// When this flow has nothing more to post: one last write of a byte that
-    /// it has written already, which is delivered after all before it.
+    /// When this flow has nothing more to post: a last write, delivered after all before it.
+    /// (Not to the transfer's memory: the peer may know already that it has arrived.)
     fn cover(&mut self, burst: &mut Burst, index: u32, budget: &mut u32) -> Step {
         if !self.uncovered || self.early {
             return Step::Finished;
         }
-        let (last, descriptor, key) = self.last;
-        let rma = Rma {
-            read: false,
-            segments: &[Segment { len: 1, ..last }],
-            descriptor,
-            key,
-            delivered: true,
-            immediate: None,
-            more: false,
-        };
-        // SAFETY: as for a slice.
-        match unsafe { burst.post(rma, 1, Tag::new(Work::Slice, 0, index, 0)) } {
+        match burst.cover(Tag::new(Work::Slice, 0, index, 0)) {
             Posted::Yes => {
                 self.uncovered = false;
                 self.claims.posted(1);

@@ -13,7 +13,6 @@ use super::prefetch;
 use super::queue::Queue;
 use super::tally::Tally;
 use super::whole::{self, Whole};
-use super::Outcome;
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
@@ -32,8 +31,7 @@ const GENERATIONS: u64 = 0x7fff_ffff;
 
 /// What has happened to a transfer that its peer is told of early.
 const TOLD: u8 = 1;
-pub const ARRIVED: u8 = 2;
-pub const HEARD: u8 = 4;
+const ARRIVED: u8 = 2;
 /// One lane carries all of it, and may tell the peer early; or any may take part.
 const ALONE: u8 = 8;
 const SHARED: u8 = 16;
@@ -157,7 +155,11 @@ impl Table {
             let next = self.slot(index)?.next_free.load(Ordering::Relaxed);
             let new = (head & !0xffff_ffff).wrapping_add(1 << 32) | next as u64;
             match self.free.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(index),
+                Ok(_) => {
+                    // Whoever takes the next one should not have to wait for it.
+                    self.fetch(u64::from(next));
+                    return Some(index);
+                }
                 Err(now) => head = now,
             }
         }
@@ -178,8 +180,13 @@ impl Table {
     /// Has the slot fetched that will be taken next: other processors had it last.
     #[inline]
     pub fn foresee(&self) {
-        let next = (self.free.load(Ordering::Relaxed) & 0xffff_ffff).checked_sub(1);
-        if let Some(slot) = next.and_then(|index| self.slot(index as usize)) {
+        self.fetch(self.free.load(Ordering::Relaxed) & 0xffff_ffff);
+    }
+
+    /// A slot by its number, from 1 on.
+    #[inline]
+    fn fetch(&self, number: u64) {
+        if let Some(slot) = number.checked_sub(1).and_then(|index| self.slot(index as usize)) {
             prefetch::to_write(slot);
         }
     }
@@ -280,7 +287,7 @@ impl Table {
     /// the rest. `Some(true)`: it has arrived, and only the word is missing.
     pub fn untell(&self, id: u64) -> Option<bool> {
         let slot = self.read(id)?;
-        let early = slot.early.fetch_and(!(TOLD | ALONE | ARRIVED | HEARD), Ordering::AcqRel);
+        let early = slot.early.fetch_and(!(TOLD | ALONE | ARRIVED), Ordering::AcqRel);
         self.release(slot);
         Some(early & ARRIVED != 0)
     }
@@ -298,15 +305,11 @@ impl Table {
         slot.early.fetch_and(!ALONE, Ordering::AcqRel);
     }
 
-    /// Of what was told early, one of two has happened: it has `ARRIVED`, or the peer
-    /// has `HEARD` of it. The second one ends it. False if it was not told early.
-    pub fn half_done(&self, id: u64, half: u8, now: u64) -> bool {
+    /// All of it has arrived. Whether its peer was told early: then it ends when that has heard.
+    pub fn arrives(&self, id: u64) -> bool {
         let Some(slot) = self.read(id) else { return true };
-        let early = slot.early.fetch_or(half, Ordering::Relaxed);
+        let early = slot.early.fetch_or(ARRIVED, Ordering::Relaxed);
         self.release(slot);
-        if early & TOLD != 0 && early & (ARRIVED | HEARD) & !half != 0 {
-            self.end(id, Outcome::OK, now);
-        }
         early & TOLD != 0
     }
 

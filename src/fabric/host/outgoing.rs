@@ -51,6 +51,8 @@ struct Op {
     open: u32,
     all_asked: bool,
     errno: i32,
+    /// Nobody waits for it: its memory is not touched.
+    disowned: bool,
 }
 
 /// A request on its way.
@@ -267,6 +269,7 @@ impl Outgoing {
         (op.asked, op.arrived) = Default::default();
         (op.open, op.all_asked, op.errno, op.immediate, op.probe, op.on_device) =
             (0, false, 0, None, None, false);
+        op.disowned = false;
         self.queue.push_back(index);
         op
     }
@@ -331,20 +334,18 @@ impl Outgoing {
         }
     }
 
-    /// Whether an operation has failed already: the rest of it is not asked for.
+    /// Whether an operation is over already: the rest of it is not asked for.
     #[inline]
     fn is_spent(&mut self, index: u32) -> bool {
         let op = &mut self.ops[index as usize];
-        op.all_asked |= op.errno != 0;
+        op.all_asked |= !op.goes_on();
         op.all_asked
     }
 
-    /// Operations whose memory is not to be touched any more fail.
+    /// The memory of these operations is not to be touched any more.
     pub fn disown(&mut self, scratches: &[*mut Scratch]) {
         for op in &mut self.ops {
-            if op.errno == 0 && !op.scratch.is_null() && scratches.contains(&op.scratch) {
-                op.errno = libc::ECANCELED;
-            }
+            op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);
         }
     }
 
@@ -475,7 +476,7 @@ impl Outgoing {
         }
         if flight.kind == Kind::Read && errno == 0 {
             let block = Block::after(self.back, flight.len);
-            if op.errno == 0 {
+            if op.goes_on() {
                 // SAFETY: the block holds as many bytes; the operation's memory is valid until it
                 // is done.
                 unsafe { op.scatter(flight.len, self.channel.back(&block), flight.stream) };
@@ -499,7 +500,7 @@ impl Outgoing {
             op.errno = errno;
         }
         let mut copied = false;
-        if op.errno == 0 && flight.len > 0 {
+        if op.goes_on() && flight.len > 0 {
             let place = self.pulls.place_of(op.area);
             op.errno = op.arrive(flight.len, |part| {
                 // SAFETY: the operation's memory is valid until it is done.
@@ -626,6 +627,7 @@ impl Op {
             area: 0,
             area_base: 0,
             on_device: false,
+            disowned: false,
             immediate: None,
             segments: Vec::new(),
             asked: Cursor::default(),
@@ -634,6 +636,12 @@ impl Op {
             all_asked: false,
             errno: 0,
         }
+    }
+
+    /// Its memory is worked on.
+    #[inline]
+    fn goes_on(&self) -> bool {
+        self.errno == 0 && !self.disowned
     }
 
     /// The next pieces, of `most` bytes in all: their number, their bytes, and
