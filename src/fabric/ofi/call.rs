@@ -23,8 +23,9 @@ impl Call {
             _ => return None,
         };
         let (mut from, to) = (from.get(..len)?.to_vec(), to.get(..len)?);
-        from[2..4].fill(0); // Any port.
-                            // SAFETY: makes a descriptor that nobody else has; the addresses are as long as said.
+        // Any port.
+        from[2..4].fill(0);
+        // SAFETY: makes a descriptor that nobody else has; the addresses are as long as said.
         unsafe {
             let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let fd = libc::socket(family.into(), kind, 0);
