@@ -24,9 +24,9 @@
 //! 6. **Notify** (`peer::channel`), if asked for, or raise a counter: a sequenced
 //!    control message to the target, sent now that every byte is there; its
 //!    acknowledgement ends the transfer. Where a write that fails takes along what
-//!    follows it, and one lane carries all, it is sent right behind the last post,
-//!    and the transfer ends when both have arrived. (A counter of pages is raised by
-//!    the immediates of their writes: `counters` has the target's end.)
+//!    follows it, and one lane carries all, it is sent right behind the last post, which
+//!    then need not ask for delivery: who has heard has every byte. (A counter of pages is
+//!    raised by the immediates of their writes: `counters` has the target's end.)
 //! 7. **Publish** (`ending`, `queue`). Whoever moves the slot from active to ended (the
 //!    last flow, the acknowledgement, a deadline, a cancel, the loss of the
 //!    peer) writes the one completion. The slot is free again when every flow
