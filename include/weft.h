@@ -1571,13 +1571,11 @@ weft_status weft_counter_expect(weft_endpoint *endpoint,
                                 weft_transfer *transfer);
 
 /**
- * Gives a counter back; 0 is fine. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
- * way to it counts for nobody. Any thread; does not block. Errors:
- * `WEFT_ERR_HANDLE`. Since 0.1.
+ * Gives a counter back; 0 is fine. Who waits for a value that it has not reached gets
+ * `WEFT_ERR_CANCELED`; what is on its way to it counts for nobody. Any thread; does not
+ * block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API
-weft_status weft_counter_destroy(weft_endpoint *endpoint,
-                                 weft_counter counter);
+WEFT_API weft_status weft_counter_destroy(weft_endpoint *endpoint, weft_counter counter);
 
 /* ---- Transfers: writes and reads of ranges and pages ---- */
 

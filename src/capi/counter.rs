@@ -128,9 +128,9 @@ pub unsafe extern "C" fn weft_counter_expect(
     guard(|| with_endpoint(endpoint, |ep| config::submit_expect(ep, args, transfer)))
 }
 
-/// Gives a counter back; 0 is fine. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
-/// way to it counts for nobody. Any thread; does not block. Errors:
-/// `WEFT_ERR_HANDLE`. Since 0.1.
+/// Gives a counter back; 0 is fine. Who waits for a value that it has not reached gets
+/// `WEFT_ERR_CANCELED`; what is on its way to it counts for nobody. Any thread; does not
+/// block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_open`.

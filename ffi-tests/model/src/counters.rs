@@ -260,8 +260,8 @@ impl Driver {
         };
         let waits = |op: &&crate::model::Operation| op.status.is_none() && !op.expects.is_empty();
         let due = |op: &crate::model::Operation| {
-            op.expects.iter().any(|(index, _)| !alive(op.who, *index))
-                || op.expects.iter().all(|(index, goal)| value(op.who, *index) >= *goal)
+            let reached = |index: usize, goal: u64| !alive(op.who, index) || value(op.who, index) >= goal;
+            op.deserted || op.expects.iter().all(|(index, goal)| reached(*index, *goal))
         };
         reached(0) && reached(1) && !self.model.operations.iter().filter(waits).any(due)
     }

@@ -56,12 +56,16 @@ impl Model {
         bounds
     }
 
-    /// A counter is gone: who waits for it is told.
+    /// A counter is gone: who waits for it is told, unless it may have reached what was waited for.
     pub fn deserted(&mut self, owner: usize, counter: usize) {
-        let waits = |op: &&mut Operation| {
-            op.who == owner && op.status.is_none() && op.expects.iter().any(|(index, _)| *index == counter)
-        };
-        self.operations.iter_mut().filter(waits).for_each(|op| op.may.push(WEFT_ERR_CANCELED));
+        let most = self.bounds(owner, counter).most;
+        for op in self.operations.iter_mut().filter(|op| op.who == owner && op.status.is_none()) {
+            let goals = op.expects.iter().filter(|(index, _)| *index == counter);
+            for goal in goals.map(|(_, goal)| *goal) {
+                op.may.push(WEFT_ERR_CANCELED);
+                op.deserted |= goal > most;
+            }
+        }
     }
 
     /// A counter was read.

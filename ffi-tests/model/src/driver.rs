@@ -600,6 +600,7 @@ impl Driver {
             kept: None,
             raises: Vec::new(),
             expects: Vec::new(),
+            deserted: false,
             word: None,
             may: if parting { vec![WEFT_ERR_CANCELED, WEFT_ERR_PEER_CLOSED] } else { Vec::new() },
             not_ok: false,

@@ -128,6 +128,8 @@ pub struct Operation {
     pub raises: Vec<Raise>,
     /// Counters that it waits for, and their values.
     pub expects: Vec<(usize, u64)>,
+    /// One of them is gone, and had not the value.
+    pub deserted: bool,
     pub word: Option<Word>,
     /// Statuses that it may end with, beside `WEFT_OK`.
     pub may: Vec<i32>,
