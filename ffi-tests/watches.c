@@ -8,6 +8,11 @@ struct word {
     uint64_t *at;
 };
 
+/* An operation, of whatever kind, starts when one word has come to a value, and sets the other. */
+#define FROM_TO(args, start, from, done, to)                                                     \
+    ((args).start_watch = (start).watch, (args).start_value = (from),                             \
+     (args).done_watch = (done).watch, (args).done_value = (to))
+
 static struct word word_of(struct box *box)
 {
     struct word word;
@@ -69,10 +74,7 @@ static void lists_of_several_peers(void)
         weft_transfer id;
         args.entries = entries;
         args.count = i % 2 == 0 ? 2 : 1;
-        args.start_watch = start.watch;
-        args.start_value = i;
-        args.done_watch = done.watch;
-        args.done_value = i;
+        FROM_TO(args, start, i, done, i);
         CHECK_OK(weft_write_list(duo.a->endpoint, &args, &id));
         /* What the source holds when it starts is what is moved. */
         fill_random(duo.a_bytes, LEN, i);
@@ -100,10 +102,7 @@ static void lists_that_do_not_start(void)
     weft_transfer id;
     args.entries = entries;
     args.count = 2;
-    args.start_watch = start.watch;
-    args.start_value = 1;
-    args.done_watch = done.watch;
-    args.done_value = 7;
+    FROM_TO(args, start, 1, done, 7);
     CHECK_OK(weft_write_list(duo.a->endpoint, &args, &id));
     box_quiet(duo.a, 5);
     CHECK_EQ(value_of(done), 0);
@@ -143,10 +142,7 @@ static void kept_geometries(void)
     for (uint64_t i = 1; i <= 4; i++) {
         weft_kept_args args = WEFT_KEPT_ARGS_INIT;
         weft_transfer id;
-        args.start_watch = start.watch;
-        args.start_value = i;
-        args.done_watch = done.watch;
-        args.done_value = i;
+        FROM_TO(args, start, i, done, i);
         CHECK_OK(weft_write_kept(duo.a->endpoint, kept[i % 2], &args, &id));
         fill_random(duo.a_bytes, LEN, i);
         check_waits(&duo, id, start, done, i);
@@ -167,10 +163,7 @@ static void notifications_without_bytes(void)
     weft_transfer id;
     args.flags = WEFT_NOTIFY;
     args.notify = 5;
-    args.start_watch = start.watch;
-    args.start_value = 1;
-    args.done_watch = done.watch;
-    args.done_value = 1;
+    FROM_TO(args, start, 1, done, 1);
     CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
     box_quiet(duo.b, 10);
     check_waits(&duo, id, start, done, 1);

@@ -455,7 +455,7 @@ pub unsafe fn submit_expect(
             timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
             user_data: args.user_data as u64,
             queue,
-            done: done.clone(),
+            done,
         })
     };
     // SAFETY: as the header asks.

@@ -59,6 +59,7 @@ impl Endpoint {
             peer: remote.peer,
             submit_ns: now,
             bytes: 0,
+            done: None,
             work: Work::Atomic(atomic),
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {

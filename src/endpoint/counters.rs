@@ -53,7 +53,8 @@ impl Endpoint {
             peer: 0,
             submit_ns: now,
             bytes: 0,
-            work: Work::Expect { _until: expecting, done: spec.done.clone().map(Box::new) },
+            done: spec.done.clone().map(Box::new),
+            work: Work::Expect { _until: expecting },
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);

@@ -48,6 +48,7 @@ impl Endpoint {
             peer: peer.id,
             submit_ns: now,
             bytes: 0,
+            done: None,
             work: Work::Fence,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {

@@ -1,6 +1,7 @@
 //! What stands still, for the log (debug): lanes that have had something under way for
 //! long, and peers that have not acknowledged what they were sent.
 
+use super::carry::Way;
 use super::worker::{LaneWork, Worker};
 use crate::rail::{Lane, LaneState};
 use std::fmt;
@@ -78,8 +79,8 @@ impl Worker {
             }
             let way = match self.way_to(link) {
                 None => "no way",
-                Some(super::carry::Way::Lane(..)) => "a lane here",
-                Some(super::carry::Way::Worker(_)) => "another worker's lane",
+                Some(Way::Lane(..)) => "a lane here",
+                Some(Way::Worker(_)) => "another worker's lane",
             };
             let channels: Vec<String> = link.channels.iter().map(ToString::to_string).collect();
             log::debug!(

@@ -110,7 +110,8 @@ impl Endpoint {
             peer: 0,
             submit_ns: now,
             bytes: list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
-            work: Work::Parts { done: done(terms) },
+            done: done(terms),
+            work: Work::Parts,
         };
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
@@ -242,6 +243,7 @@ impl Endpoint {
             peer: peer.id,
             submit_ns: now,
             bytes: spec.data.len() as u64,
+            done: None,
             work: Work::Send,
         };
         let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
@@ -326,13 +328,13 @@ fn body(
         peer: view.peer(),
         submit_ns: now,
         bytes: view.bytes(),
+        done,
         work: Work::Transfer(Move {
             direction: terms.direction,
             urgent: terms.urgent,
             slices: view.slices(),
             notify: terms.notify.map(|notify| (notify.value, notify.data.into())),
             counting,
-            done,
             shape,
         }),
     }

@@ -77,6 +77,10 @@ pub struct Fencing {
     pub greets: bool,
 }
 
+fn holds_off(fencing: &[Fencing], plan: Plan) -> bool {
+    fencing.iter().any(|of| of.plan == plan && !of.greets)
+}
+
 /// A peer whose last lane was cut.
 pub struct Resuming {
     pub since_ns: u64,
@@ -353,8 +357,7 @@ impl Link {
     /// The lanes that are to greet now.
     pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
         let fencing = &self.fencing;
-        let waits = |plan| fencing.iter().any(|of: &Fencing| of.plan == plan && !of.greets);
-        let due = |known: &&mut Returning| known.due_ns <= now && !waits(known.plan);
+        let due = |known: &&mut Returning| known.due_ns <= now && !holds_off(fencing, known.plan);
         let due = self.returning.iter_mut().filter(due);
         due.map(|known| {
             known.due_ns = u64::MAX;
@@ -365,7 +368,7 @@ impl Link {
 
     /// A lane that failed may not greet before its fence.
     pub fn holds_off(&self, plan: Plan) -> bool {
-        self.fencing.iter().any(|of| of.plan == plan && !of.greets)
+        holds_off(&self.fencing, plan)
     }
 
     /// The lanes that serve the peer.

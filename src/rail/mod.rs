@@ -475,9 +475,8 @@ impl Rail {
 
     /// The lane's first write, or its last.
     pub fn post_warm(&mut self, lane: u32, now: u64) -> Posted {
-        let burst = self.burst(lane, now);
-        burst
-            .map_or(Posted::Failed(libc::ENOTCONN), |mut burst| burst.cover(Tag::new(Work::Warm, lane, 0, 0)))
+        let Some(mut burst) = self.burst(lane, now) else { return Posted::Failed(libc::ENOTCONN) };
+        burst.cover(Tag::new(Work::Warm, lane, 0, 0))
     }
 
     /// Sends a control frame over a lane; `fill` writes it and says its length.

@@ -172,7 +172,7 @@ impl Table {
         self.count(body, &completion, outcome.status);
         let other = if let To::Queue(queue) = &body.to { Some(queue.clone()) } else { None };
         let (tells, deadline) = (body.tells(), slot.deadline.load(Ordering::Relaxed));
-        if let Some((watch, value)) = body.done() {
+        if let Some((watch, value)) = body.done.as_deref() {
             watch.set(*value);
         }
         // First: whoever polls the completion may give the memory back at once.

@@ -256,7 +256,7 @@ impl Flow {
     }
 
     /// Whether its last writes are not known to be delivered.
-    pub fn needs_cover(&self) -> bool {
+    pub fn is_uncovered(&self) -> bool {
         self.uncovered
     }
 

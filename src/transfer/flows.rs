@@ -188,7 +188,7 @@ impl Flows {
                     if flow.may_tell() {
                         left.push(Left::Posted(table.id_of(flow.slot()), burst.lane.peer));
                     }
-                    if flow.needs_cover() {
+                    if flow.is_uncovered() {
                         let (id, written) = (table.id_of(flow.slot()), burst.written());
                         self.telling.push_back(Telling { index, class, id, written, since: now });
                     }

@@ -19,8 +19,6 @@ pub struct Move {
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
     pub counting: Option<Counting>,
-    /// Set when it has ended. (Rare: it should not make every slot larger.)
-    pub done: Option<Box<Mark>>,
 }
 
 /// How a transfer raises a counter of its peer.
@@ -93,6 +91,8 @@ pub struct Body {
     pub peer: u64,
     pub submit_ns: u64,
     pub bytes: u64,
+    /// Set when it has ended. (Rare: it should not make every slot larger.)
+    pub done: Option<Box<Mark>>,
     pub work: Work,
 }
 
@@ -111,16 +111,12 @@ pub enum Work {
     Send,
     Fence,
     Transfer(Move),
-    /// It has parts, which are operations of their own. Set when all have ended.
-    Parts {
-        done: Option<Box<Mark>>,
-    },
+    /// It has parts, which are operations of their own.
+    Parts,
     Atomic(Atomic),
     /// It leaves the counters that it waits for when the slot is free.
     Expect {
         _until: Expecting,
-        /// Set when it has ended.
-        done: Option<Box<Mark>>,
     },
 }
 
@@ -129,16 +125,6 @@ impl Body {
     pub fn transfer(&self) -> Option<&Move> {
         match &self.work {
             Work::Transfer(transfer) => Some(transfer),
-            _ => None,
-        }
-    }
-
-    /// What is set when it has ended.
-    #[inline]
-    pub(super) fn done(&self) -> Option<&Mark> {
-        match &self.work {
-            Work::Transfer(transfer) => transfer.done.as_deref(),
-            Work::Parts { done } | Work::Expect { done, .. } => done.as_deref(),
             _ => None,
         }
     }

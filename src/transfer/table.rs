@@ -177,7 +177,8 @@ impl Table {
         }
     }
 
-    /// Has the slot fetched that will be taken next: other processors had it last.
+    /// Has the slot fetched that will be taken next: other processors had it last. (In a
+    /// burst whoever took the one before has done so; here it is one that came back since.)
     #[inline]
     pub fn foresee(&self) {
         self.fetch(self.free.load(Ordering::Relaxed) & 0xffff_ffff);

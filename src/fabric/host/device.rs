@@ -13,6 +13,8 @@ use std::os::fd::BorrowedFd;
 
 /// What a piece costs of the bytes that a pass may copy: nothing is copied here.
 pub const COST: u64 = 256;
+/// Memories of ours that a peer may have open at once.
+const SHOWN: usize = 4096;
 
 /// Device memory of the peer's.
 struct Opened {
@@ -100,6 +102,9 @@ impl Devices {
         let device = self.check(key, pieces, Wish::Read, registry)?;
         if self.shown.contains(&(number, key)) {
             return Ok(());
+        }
+        if self.shown.len() >= SHOWN {
+            return Err(libc::ENOBUFS);
         }
         let address = pieces.first().map_or(0, |piece| piece.remote);
         let handle = driver().and_then(|driver| driver.share(device, address));
