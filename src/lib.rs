@@ -27,6 +27,7 @@ mod fuzzing;
 mod logging;
 mod memory;
 mod peer;
+mod prefetch;
 mod rail;
 mod status;
 mod topology;

@@ -62,7 +62,12 @@ impl Kept {
     }
 
     fn shape(&self) -> Result<KeptShape> {
-        self.shape.lock().clone().ok_or_else(|| Error::handle("the kept geometry was released"))
+        let shape = self.shape.lock();
+        if let Some(KeptShape::Pages(paged)) = &*shape {
+            // To hold it waits for other processors, too: once for both.
+            paged.remote.foresee();
+        }
+        shape.clone().ok_or_else(|| Error::handle("the kept geometry was released"))
     }
 }
 

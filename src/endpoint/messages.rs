@@ -3,7 +3,7 @@
 use crate::peer::Peer;
 use crate::status::{Error, Result};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ type Held = (Box<[u8]>, Arc<Peer>);
 #[derive(Default)]
 pub struct Messages {
     next: AtomicU64,
-    held: Mutex<HashMap<u64, Held>>,
+    /// By ids of ours: nobody chooses how they are spread.
+    held: Mutex<FxHashMap<u64, Held>>,
 }
 
 impl Messages {

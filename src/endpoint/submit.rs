@@ -39,6 +39,8 @@ impl Endpoint {
     ) -> Result<u64> {
         self.core.check_open()?;
         self.core.table.foresee();
+        remote.foresee();
+        local.foresee();
         if let Some(error) = Error::of_remote(remote.state()) {
             return Err(error);
         }

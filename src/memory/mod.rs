@@ -14,6 +14,7 @@ pub use remote::{RemoteMemory, RemoteRail, RemoteState};
 use crate::fabric::host::area::Area;
 use crate::fabric::Registration;
 pub use crate::fabric::{Access, HostRange as Range};
+use crate::prefetch;
 use crate::status::{Error, Result, Status};
 use crossbeam_utils::CachePadded;
 use device::{Device, Place};
@@ -167,6 +168,12 @@ impl Memory {
         self.descriptor.as_deref().ok_or_else(|| {
             Error::invalid("this memory was registered with WEFT_ACCESS_LOCAL: it has no descriptor")
         })
+    }
+
+    /// Has its account fetched: other processors had it last.
+    #[inline]
+    pub fn foresee(&self) {
+        prefetch::to_write(&*self.users);
     }
 
     /// A transfer begins to use it; false once it is being deregistered.

@@ -1,6 +1,7 @@
 //! Memory of a peer.
 
 use crate::memory::Range;
+use crate::prefetch;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
@@ -163,6 +164,12 @@ impl RemoteMemory {
             }
         }
         Some(self.state())
+    }
+
+    /// Has its account fetched: other processors had it last.
+    #[inline]
+    pub fn foresee(&self) {
+        prefetch::to_write(&*self.holds);
     }
 
     /// A transfer begins to use it; it is kept already.

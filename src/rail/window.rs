@@ -35,7 +35,17 @@ pub struct Window {
 }
 
 /// What goes in `ns`, where `bytes` go in `took_ns`.
+#[inline]
 fn carried(bytes: u64, ns: u64, took_ns: u64) -> u64 {
+    match bytes.checked_mul(ns) {
+        // Mostly, and several times as fast.
+        Some(product) => product / took_ns,
+        None => carried_much(bytes, ns, took_ns),
+    }
+}
+
+#[cold]
+fn carried_much(bytes: u64, ns: u64, took_ns: u64) -> u64 {
     u64::try_from(u128::from(bytes) * u128::from(ns) / u128::from(took_ns)).unwrap_or(u64::MAX)
 }
 

@@ -13,6 +13,7 @@ use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
 use crate::rail::{Burst, Tag, Work};
 use crate::status::Status;
+use arrayvec::ArrayVec;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -92,8 +93,6 @@ unsafe impl Send for Flow {}
 
 /// What goes in one post.
 struct Gathered {
-    /// Segments.
-    count: usize,
     bytes: u64,
     slices: u64,
     after: Position,
@@ -185,8 +184,8 @@ impl Flow {
     }
 
     /// It has left: its claims, empty.
-    pub fn into_claims(self) -> Claims {
-        self.claims.cleared()
+    pub fn take_claims(&mut self) -> Claims {
+        std::mem::take(&mut self.claims).cleared()
     }
 
     /// Everything has been posted, and has come back.
@@ -456,7 +455,7 @@ impl Flow {
                 return self.post_pages(burst, index, (geometry, run, read), budget);
             }
         }
-        let mut segments = [Segment::default(); MOST];
+        let mut segments = ArrayVec::<Segment, MOST>::new();
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
             if self.layer.index != self.at.layer {
@@ -475,21 +474,23 @@ impl Flow {
                 break;
             }
             let (descriptor, key) = (self.layer.descriptor, self.layer.key);
-            let mut gathered = Gathered { count: 1, bytes: slice.len, slices: slice.slices, after };
-            segments[0] = self.layer.segment(&slice);
+            let mut gathered = Gathered { bytes: slice.len, slices: slice.slices, after };
+            segments.clear();
+            segments.push(self.layer.segment(&slice));
             if !whole && self.layer.immediate.is_none() {
                 if room < PART_LEAST.min(slice.len) && !burst.is_idle() {
                     return Step::Full;
                 }
                 self.cut(&mut segments[0], &mut gathered, room);
             } else if vector > 1 {
-                self.gather(&mut segments[..vector], &mut gathered, (transfer, burst), room.min(MOST_LEN));
+                let most = (vector, room.min(MOST_LEN));
+                self.gather(&mut segments, &mut gathered, (transfer, burst), most);
             }
-            let Gathered { count, bytes, slices, after } = gathered;
+            let Gathered { bytes, slices, after } = gathered;
             let next = self.next + slices;
             let rma = Rma {
                 read,
-                segments: &segments[..count],
+                segments: &segments,
                 descriptor,
                 key,
                 // What the peer is to hear follows: if it has, this was delivered.
@@ -519,7 +520,10 @@ impl Flow {
             posts -= 1;
             *budget -= 1;
         }
-        outcome
+        match outcome {
+            Step::Posted => self.after_posts(transfer.slices),
+            other => other,
+        }
     }
 
     /// Segments of a post at most. `whole`: slices go as they are, not in parts.
@@ -548,13 +552,11 @@ impl Flow {
         let (work, credits) = self.work(burst);
         let run = run.min(credits.into()).min(RUN as u64);
         let tag = Tag { len, ..Tag::new(work, 0, index, 1) };
-        let mut segments = [Segment::default(); RUN];
-        for (segment, page) in segments.iter_mut().zip(geometry.each_whole_page(self.at, run)) {
-            *segment = self.layer.segment(&page);
-        }
+        let mut segments = ArrayVec::<Segment, RUN>::new();
+        segments.extend(geometry.each_whole_page(self.at, run).map(|page| self.layer.segment(&page)));
         let rma = Rma {
             read,
-            segments: &segments[..run as usize],
+            segments: &segments,
             descriptor,
             key,
             delivered: self.next + run == geometry.slices && !self.early,
@@ -576,10 +578,21 @@ impl Flow {
         self.at = geometry.after_pages(self.at, posted);
         self.turn = self.turn.saturating_sub(posted * len);
         match outcome {
-            Posted::Yes => Step::Posted,
+            Posted::Yes => self.after_posts(geometry.slices),
             Posted::Again => Step::Full,
             Posted::Failed(errno) => Step::Failed(errno),
         }
+    }
+
+    /// Whether there is more to post, of so many slices in all.
+    #[inline]
+    fn after_posts(&mut self, slices: u64) -> Step {
+        let claimed = self.next != self.end || !self.again.is_empty();
+        if claimed || self.slot().cursor.load(Relaxed) < slices || self.uncovered && !self.early {
+            return Step::Posted;
+        }
+        self.exhausted = true;
+        Step::Finished
     }
 
     /// What the next post is for, and how many there may be.
@@ -604,17 +617,17 @@ impl Flow {
         gathered.bytes = segment.len;
     }
 
-    /// Adds the slices that may go in the same post, of so many bytes in all.
-    fn gather(
+    /// Adds the slices that may go in the same post, of so many segments and bytes in all.
+    fn gather<const MOST: usize>(
         &self,
-        segments: &mut [Segment],
+        segments: &mut ArrayVec<Segment, MOST>,
         gathered: &mut Gathered,
         (transfer, burst): (&Move, &Burst),
-        most: u64,
+        (most, most_len): (usize, u64),
     ) {
         let view = transfer.view();
         let mut layer = self.layer;
-        for place in &mut segments[1..] {
+        while segments.len() < most {
             let left = self.end - self.next - gathered.slices;
             if left == 0 {
                 return;
@@ -626,11 +639,10 @@ impl Flow {
                 }
             }
             let (slice, after) = view.take(gathered.after, left);
-            if gathered.bytes + slice.len > most {
+            if gathered.bytes + slice.len > most_len {
                 return;
             }
-            *place = layer.segment(&slice);
-            gathered.count += 1;
+            segments.push(layer.segment(&slice));
             gathered.bytes += slice.len;
             gathered.slices += slice.slices;
             gathered.after = after;

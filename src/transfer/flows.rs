@@ -384,13 +384,13 @@ impl Flows {
 
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
         let place = &mut self.flows[index as usize];
-        if let Some(mut flow) = place.take_if(|flow| flow.is_done()) {
-            left.push(end(table, &mut flow));
-            self.free.push(index);
-            if self.spare.len() < SPARE {
-                self.spare.push(flow.into_claims());
-            }
+        let Some(flow) = place.as_mut().filter(|flow| flow.is_done()) else { return };
+        left.push(end(table, flow));
+        if self.spare.len() < SPARE {
+            self.spare.push(flow.take_claims());
         }
+        *place = None;
+        self.free.push(index);
     }
 
     /// The lane failed: nothing that it carried for transfers which are not over is

@@ -47,7 +47,6 @@ mod layer;
 pub mod list;
 pub mod operation;
 pub mod pack;
-mod prefetch;
 pub mod queue;
 pub mod shape;
 pub mod table;

@@ -9,10 +9,10 @@
 use super::ending::Ending;
 use super::gate::Gate;
 use super::operation::{Body, Move, To};
-use super::prefetch;
 use super::queue::Queue;
 use super::tally::Tally;
 use super::whole::{self, Whole};
+use crate::prefetch;
 use crate::status::Status;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
@@ -429,7 +429,7 @@ impl Table {
 
     fn recycle(&self, slot: &Slot) {
         // SAFETY: the last holder has left.
-        drop(unsafe { (*slot.body.get()).take() });
+        unsafe { *slot.body.get() = None };
         let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & GENERATIONS;
         slot.state.store(generation.max(1) << 8 | FREE, Ordering::Release);
         self.push_free(slot);

@@ -9,7 +9,7 @@ use super::channel::{self, Block, Channel, Mapping, AREA, CELLS};
 use super::copy;
 use super::device::{self, Devices};
 use super::registry::{Registry, Wish};
-use super::request::{Kind, Piece, Request, PIECES};
+use super::request::{Kind, Piece, Pieces, Request};
 use super::socket::{self, Heard, Word};
 use crate::fabric::{Buffer, Reaped, Scratch};
 use std::collections::VecDeque;
@@ -239,10 +239,9 @@ impl Incoming {
     }
 
     fn write(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
-        let mut pieces = [Piece::default(); PIECES];
-        let Some(pieces) = self.pieces(request, block, &mut pieces) else { return Senseless };
+        let Some(pieces) = self.pieces(request, block) else { return Senseless };
         if request.area != 0 && self.is_device(request.area) {
-            return match self.devices.copy(request.area, request.key, pieces, registry) {
+            return match self.devices.copy(request.area, request.key, &pieces, registry) {
                 Ok(()) => Begun,
                 Err(errno) => Refused(errno),
             };
@@ -254,7 +253,7 @@ impl Incoming {
         if request.area == 0 {
             // SAFETY: the block holds the list, then as many bytes as the request has.
             let mut from = unsafe { self.channel.forward(block).add(request.list_len() as usize) };
-            for piece in pieces {
+            for piece in &pieces {
                 // SAFETY: the pieces' lengths add up to the request's; `allows` said that the
                 // target is registered memory, which stays valid while it is.
                 unsafe {
@@ -271,7 +270,7 @@ impl Incoming {
             if !pieces.iter().all(within) {
                 return Senseless;
             }
-            for piece in pieces {
+            for piece in &pieces {
                 // SAFETY: inside the area, which cannot shrink; the target as above.
                 unsafe {
                     let from = area.base().add(piece.offset as usize);
@@ -284,13 +283,12 @@ impl Incoming {
     }
 
     fn read(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
-        let mut pieces = [Piece::default(); PIECES];
-        let Some(pieces) = self.pieces(request, block, &mut pieces) else { return Senseless };
+        let Some(pieces) = self.pieces(request, block) else { return Senseless };
         if self.ended {
             return Refused(libc::ENOTCONN); // Nobody makes room for it any more.
         }
         if request.area != 0 {
-            let shown = self.devices.show(request.area, request.key, pieces, registry, self.socket.as_fd());
+            let shown = self.devices.show(request.area, request.key, &pieces, registry, self.socket.as_fd());
             return shown.map_or_else(Refused, |()| Done);
         }
         if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Read)) {
@@ -309,7 +307,7 @@ impl Incoming {
         }
         let stream = request.stream;
         let mut to = self.channel.back(&place);
-        for piece in pieces {
+        for piece in &pieces {
             // SAFETY: registered memory, as `allows` said; the place has room for all pieces.
             unsafe {
                 copy::copy(to, piece.remote as *const u8, piece.len as usize, stream);
@@ -338,22 +336,22 @@ impl Incoming {
     }
 
     /// The request's pieces, read once; `None` if they do not add up to it.
-    #[inline]
-    fn pieces<'a>(
-        &self,
-        request: &Request,
-        block: &Block,
-        pieces: &'a mut [Piece; PIECES],
-    ) -> Option<&'a [Piece]> {
+    #[inline(always)] // What it returns is large, and made in its place.
+    fn pieces(&self, request: &Request, block: &Block) -> Option<Pieces> {
+        let mut pieces = Pieces::new();
         if request.pieces == 1 {
-            pieces[0] = Piece { remote: request.remote, len: request.len, offset: request.words[0] };
-            return Some(&pieces[..1]);
+            pieces.push(Piece { remote: request.remote, len: request.len, offset: request.words[0] });
+            return Some(pieces);
         }
-        let pieces = pieces.get_mut(..request.pieces)?;
-        // SAFETY: the block begins with so many pieces, which are integers.
+        if request.pieces > pieces.capacity() {
+            return None;
+        }
+        // SAFETY: there is room for so many pieces, with which the block begins; they are integers.
         unsafe {
             let list = self.channel.forward(block).cast_const();
-            std::ptr::copy_nonoverlapping(list, pieces.as_mut_ptr().cast(), std::mem::size_of_val(pieces));
+            let len = request.pieces * size_of::<Piece>();
+            std::ptr::copy_nonoverlapping(list, pieces.as_mut_ptr().cast(), len);
+            pieces.set_len(request.pieces);
         }
         let sum = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len))?;
         (sum == request.len).then_some(pieces)

@@ -11,7 +11,7 @@ use super::channel::{self, Block, Channel, CELLS};
 use super::copy;
 use super::device;
 use super::pull::Pulls;
-use super::request::{Kind, Piece, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE, PIECES};
+use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
 use super::socket::{self, Heard};
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
@@ -358,9 +358,10 @@ impl Outgoing {
             _ if op.on_device => DEVICE_BYTES,
             _ => AREA_BYTES,
         };
-        let mut pieces = [Piece::default(); PIECES];
-        let (count, len, after) = op.take(most, &mut pieces);
-        let first = pieces[0];
+        let mut pieces = Pieces::new();
+        let (len, after) = op.take(most, &mut pieces);
+        let count = pieces.len();
+        let first = pieces.first().copied().unwrap_or_default();
         // The target does requests in order, and refuses all of a write or none: what comes
         // with the last one comes after all bytes.
         let immediate = op.immediate.filter(|_| after.segment == op.segments.len());
@@ -644,27 +645,25 @@ impl Op {
         self.errno == 0 && !self.disowned
     }
 
-    /// The next pieces, of `most` bytes in all: their number, their bytes, and
-    /// where they end.
+    /// The next pieces, of `most` bytes in all: their bytes, and where they end.
     #[inline]
-    fn take(&self, most: u64, pieces: &mut [Piece; PIECES]) -> (usize, u64, Cursor) {
-        let (mut at, mut len, mut count) = (self.asked, 0, 0);
-        while count < PIECES && len < most {
+    fn take(&self, most: u64, pieces: &mut Pieces) -> (u64, Cursor) {
+        let (mut at, mut len) = (self.asked, 0);
+        while !pieces.is_full() && len < most {
             let Some(segment) = self.segments.get(at.segment) else { break };
             let part = (segment.len - at.offset).min(most - len);
-            pieces[count] = Piece {
+            pieces.push(Piece {
                 remote: segment.remote.wrapping_add(at.offset),
                 len: part,
                 offset: (segment.local + at.offset).wrapping_sub(self.area_base),
-            };
-            count += 1;
+            });
             len += part;
             at.offset += part;
             if at.offset == segment.len {
                 at = Cursor { segment: at.segment + 1, offset: 0 };
             }
         }
-        (count, len, at)
+        (len, at)
     }
 
     /// Copies the next `len` bytes from where requests were made up to.

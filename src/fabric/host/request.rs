@@ -14,6 +14,7 @@
 
 use super::channel::{Cell, AREA};
 use crate::fabric::Immediate;
+use arrayvec::ArrayVec;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Segments of one request.
@@ -49,6 +50,9 @@ pub struct Piece {
     /// Where its bytes are in the area.
     pub offset: u64,
 }
+
+/// Those of a request.
+pub type Pieces = ArrayVec<Piece, PIECES>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
