@@ -30,6 +30,7 @@ mod machine;
 mod memory;
 mod pages;
 mod pair;
+mod processors;
 mod prometheus;
 mod show;
 mod sim;

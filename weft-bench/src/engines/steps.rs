@@ -5,12 +5,13 @@ use super::port::{Port, Remote};
 use super::{Place, Rail, Receiver, Sender};
 use crate::memory::Pool;
 use crate::pages::Lists;
+use crate::processors;
 use anyhow::{anyhow, bail, Context, Result};
 use libfabric_sys::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::mem::{size_of, zeroed};
+use std::mem::zeroed;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{mpsc, Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -264,36 +265,6 @@ fn drive(lanes: &mut [Lane], job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// The processors of this process, to pin to and to go back to.
-fn processors() -> libc::cpu_set_t {
-    // SAFETY: a set of bits of its own size.
-    unsafe {
-        let mut set: libc::cpu_set_t = zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        set
-    }
-}
-
-/// Keeps the calling thread on these.
-fn keep_on(set: &libc::cpu_set_t) {
-    // SAFETY: the same; a refusal leaves it where it was.
-    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) };
-}
-
-/// Of the set, one: the first for 0 and so on.
-fn one_of(set: &libc::cpu_set_t, number: usize) -> libc::cpu_set_t {
-    // SAFETY: indexes below CPU_SETSIZE.
-    unsafe {
-        let all: Vec<usize> =
-            (0..libc::CPU_SETSIZE as usize).filter(|cpu| libc::CPU_ISSET(*cpu, set)).collect();
-        let mut one: libc::cpu_set_t = zeroed();
-        if let Some(cpu) = all.get(number % all.len().max(1)) {
-            libc::CPU_SET(*cpu, &mut one);
-        }
-        one
-    }
-}
-
 /// A further thread of a sender, and its ways.
 struct Helper {
     jobs: Option<mpsc::Sender<Job>>,
@@ -307,7 +278,7 @@ impl Helper {
         let (answers, results) = mpsc::channel();
         let thread = thread::spawn(move || {
             if let Some(set) = pin {
-                keep_on(&set);
+                processors::keep_on(&set);
             }
             for job in orders {
                 begin(&mut lanes, first, rails);
@@ -355,11 +326,11 @@ impl StepSender {
         let rails = offers.len();
         let threads = step.threads(place.case.step_threads).min(rails);
         let mut lanes = open_lanes(place.rail, pool, &offers)?;
-        let processors = processors();
+        let processors = processors::all();
         let mut helpers = Vec::new();
         for thread in (1..threads).rev() {
             let first = rails * thread / threads;
-            let pin = (step >= Step::Pinning).then(|| one_of(&processors, thread));
+            let pin = (step >= Step::Pinning).then(|| processors::one_of(&processors, thread));
             helpers.push(Helper::start(lanes.split_off(first), first, rails, pin));
         }
         let (rail, pool, transfer, used) = (place.rail.clone(), pool.clone(), 0, false);
@@ -400,7 +371,7 @@ impl Sender for StepSender {
         }
         let pins = self.step >= Step::Pinning;
         if pins {
-            keep_on(&one_of(&self.processors, 0));
+            processors::keep_on(&processors::one_of(&self.processors, 0));
         }
         begin(&mut self.lanes, 0, self.offers.len());
         let mut result = drive(&mut self.lanes, &job);
@@ -408,7 +379,7 @@ impl Sender for StepSender {
             result = result.and(helper.results.recv().context("a thread has ended")?);
         }
         if pins {
-            keep_on(&self.processors);
+            processors::keep_on(&self.processors);
         }
         result
     }
@@ -525,11 +496,11 @@ mod tests {
 
     #[test]
     fn a_pinned_thread_may_use_one_processor_of_those_it_had() {
-        let all = processors();
+        let all = processors::all();
         // SAFETY: sets of bits.
         unsafe {
             for number in 0..5 {
-                let one = one_of(&all, number);
+                let one = processors::one_of(&all, number);
                 assert_eq!(libc::CPU_COUNT(&one), 1);
                 let is_within = |cpu| !libc::CPU_ISSET(cpu, &one) || libc::CPU_ISSET(cpu, &all);
                 assert!((0..libc::CPU_SETSIZE as usize).all(is_within));

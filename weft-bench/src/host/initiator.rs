@@ -12,7 +12,7 @@ use ::weft::capi::transfer::*;
 use anyhow::{bail, Context, Result};
 use std::io::{BufRead, BufReader, Write};
 use std::mem::{size_of, zeroed};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::ptr;
 use std::time::Instant;
 
@@ -23,8 +23,11 @@ const WARM_UP: usize = 3;
 /// Of a message, there and back, so many times a round.
 const THROWS: usize = 1000;
 
-pub fn run(spec: Spec) -> Result<()> {
-    let mut target = command_of("target", spec)?.stdin(Stdio::piped()).spawn().context("the target")?;
+pub fn start(spec: Spec) -> Result<Child> {
+    command_of("target", spec)?.stdin(Stdio::piped()).spawn().context("the target")
+}
+
+pub fn run(mut target: Child, spec: Spec) -> Result<()> {
     let mut line = String::new();
     BufReader::new(target.stdout.take().context("its output")?).read_line(&mut line)?;
     let offer: Offer = serde_json::from_str(&line).context("the target's offer")?;
@@ -80,7 +83,7 @@ fn move_pages(
         }
     }
     verify(side, remote, pages)?;
-    Ok(Outcome { rounds: all, bytes: pages * page_len * IN_A_ROW })
+    Ok(Outcome { rounds: all, bytes: pages * page_len * IN_A_ROW, lines: Vec::new() })
 }
 
 /// The same pages by one thread.
@@ -177,5 +180,5 @@ fn throw(side: &Side, remote: *mut weft_remote_memory, rounds: usize) -> Result<
             all.push((begun.elapsed().as_nanos() as f64 / THROWS as f64, 0.0));
         }
     }
-    Ok(Outcome { rounds: all, bytes: 8 })
+    Ok(Outcome { rounds: all, bytes: 8, lines: Vec::new() })
 }

@@ -5,6 +5,7 @@ mod initiator;
 pub mod side;
 mod target;
 
+use crate::processors;
 use anyhow::{bail, Context, Result};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,8 @@ pub enum Case {
 struct Spec {
     case: Case,
     rounds: usize,
+    /// The processors of the initiator and of the target.
+    processors: Option<(usize, usize)>,
 }
 
 /// Of each round: pages, the nanoseconds of memcpy and of Weft; there and back,
@@ -32,6 +35,9 @@ pub struct Outcome {
     pub rounds: Vec<(f64, f64)>,
     /// Bytes of a round.
     pub bytes: usize,
+    /// There and back: of each session, the nanoseconds of a bare cache line between the two
+    /// processors, which are those that are nearest to each other.
+    pub lines: Vec<f64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -51,9 +57,12 @@ fn command_of(role: &str, spec: Spec) -> Result<Command> {
 /// Measures a case in processes of its own: each time, they and their memory
 /// happen to lie elsewhere.
 pub fn measure(case: Case, rounds: usize, sessions: usize) -> Result<Outcome> {
-    let mut whole = Outcome { rounds: Vec::new(), bytes: 0 };
+    let mut whole = Outcome { rounds: Vec::new(), bytes: 0, lines: Vec::new() };
     for _ in 0..sessions {
-        let spec = Spec { case, rounds: rounds.div_ceil(sessions) };
+        let nearest = if case == Case::PingPong { processors::nearest() } else { None };
+        whole.lines.extend(nearest.map(|(_, _, ns)| ns));
+        let processors = nearest.map(|(one, other, _)| (one, other));
+        let spec = Spec { case, rounds: rounds.div_ceil(sessions), processors };
         let output = command_of("initiator", spec)?.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
             bail!("the initiator ended with {}", output.status);
@@ -72,7 +81,14 @@ pub fn run(role: Role, spec: &str) -> Result<()> {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let spec: Spec = serde_json::from_str(spec).context("what to do")?;
     match role {
-        Role::Initiator => initiator::run(spec),
-        Role::Target => target::run(spec),
+        Role::Initiator => {
+            let target = initiator::start(spec)?;
+            spec.processors.iter().for_each(|(one, _)| processors::keep_on_only(*one));
+            initiator::run(target, spec)
+        }
+        Role::Target => {
+            spec.processors.iter().for_each(|(_, other)| processors::keep_on_only(*other));
+            target::run(spec)
+        }
     }
 }
