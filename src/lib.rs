@@ -19,6 +19,7 @@ pub mod capi;
 mod clock;
 mod codec;
 mod endpoint;
+mod event;
 mod fabric;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -29,6 +30,7 @@ mod memory;
 mod peer;
 mod rail;
 mod status;
+mod sync;
 mod topology;
 mod transfer;
 
