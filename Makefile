@@ -20,7 +20,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test test-distros test-aarch64 gpu-test figures fuzz sanitize miri lab chaos dist header abi check check-msrv lib examples clean
+.PHONY: help demo test test-distros test-aarch64 gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: half
 
 miri: ## Unit tests in Miri: undefined behaviour, and weak memory (nightly Rust)
 	@tools/miri.sh $(or $(SEEDS),4)
+
+loom: ## The structures that threads share, in every order that threads can take
+	@tools/loom.sh
 
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \

@@ -333,6 +333,8 @@ pid_t pid_of(struct team *team, int rank)
         skip("the sides are threads of one process here");
     while ((pid = team->board->pid[rank]) == 0)
         sched_yield();
+    if (pid < 0) /* to kill() it would be everybody */
+        FAIL("member %d has ended", rank);
     return pid;
 }
 

@@ -138,23 +138,30 @@ static struct box *box_of_one_rail(void)
     return box_of(open_with(&config));
 }
 
+/* The peer hears of each write by a notification, or by a counter alone. */
+static bool by_counter;
+
 /* The peer is stopped in the middle of writes that it is to hear of, some of them all posted; what expires then is
  * cut off, and takes nothing along. */
 static void stops_in_the_middle(struct team *team)
 {
+    weft_counter counter = 0;
     struct box *box = box_of_one_rail();
     weft_peer peer = join(team, 1, box);
     uint8_t *bytes = map_bytes(SIZE);
     fill_random(bytes, SIZE, 7);
     weft_memory *memory = register_one(box->endpoint, bytes, SIZE);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
+    if (by_counter)
+        hear(team, 1, box, &counter, sizeof counter);
     static weft_transfer ids[ALL];
     weft_transfer late = 0;
     for (uint64_t i = 0; i < ALL; i++) {
         weft_range_args args = range_args(memory, theirs, PART);
         args.local_offset = args.remote_offset = i * PART;
-        args.flags = WEFT_NOTIFY | WEFT_CLASS_LATENCY; /* goes past what fills the line */
-        args.notify = i + 1;
+        args.flags = (by_counter ? 0 : WEFT_NOTIFY) | WEFT_CLASS_LATENCY; /* goes past what fills the line */
+        args.notify = by_counter ? 0 : i + 1;
+        args.counter = counter;
         args.timeout_ns = 30 * SECOND;
         CHECK_OK(weft_write(box->endpoint, &args, &ids[i]));
         if (i % WORDS == WORDS / 4) {
@@ -218,8 +225,42 @@ static void a_peer_that_is_stopped_hears_all_once(void)
     run_pair(stops_in_the_middle, hears_all_once);
 }
 
+static void counts_all_once(struct team *team)
+{
+    struct box *box = box_of_one_rail();
+    uint64_t value = 0, all = ALL;
+    weft_counter counter;
+    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    join(team, 0, box);
+    uint8_t *bytes = map_bytes(SIZE), *want = map_bytes(SIZE);
+    fill_random(want, SIZE, 7);
+    give_memory(team, 0, register_one(box->endpoint, bytes, SIZE));
+    CHECK_OK(weft_counter_create(box->endpoint, &counter));
+    tell(team, 0, &counter, sizeof counter);
+    args.counters = &counter;
+    args.values = &all;
+    args.count = 1;
+    args.timeout_ns = 60 * SECOND;
+    CHECK_OK(weft_counter_expect(box->endpoint, &args, NULL));
+    CHECK_OK(box_take(box, WEFT_COMPLETION_COUNTER, 2 * patience_ms()).status);
+    CHECK(memcmp(bytes, want, ALL * PART) == 0);
+    meet(team, 0, box);
+    box_pump(box, 300);
+    CHECK_OK(weft_counter_read(box->endpoint, counter, &value));
+    CHECK_EQ(value, ALL);
+    meet(team, 0, box);
+    box_close(box);
+}
+
+static void a_peer_that_is_stopped_counts_all_once(void)
+{
+    by_counter = true;
+    run_pair(stops_in_the_middle, counts_all_once);
+}
+
 static const struct test tests[] = {
     {"a_peer_that_is_stopped_hears_all_once", "tcp,host", a_peer_that_is_stopped_hears_all_once},
+    {"a_peer_that_is_stopped_counts_all_once", "tcp,host", a_peer_that_is_stopped_counts_all_once},
     {"what_expires_fails_no_other", "once", what_expires_fails_no_other},
     {"a_connection_that_fails_is_made_anew", "once", a_connection_that_fails_is_made_anew},
     {"all_rails_may_be_away", "once", all_rails_may_be_away},

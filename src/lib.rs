@@ -19,6 +19,7 @@ pub mod capi;
 mod clock;
 mod codec;
 mod endpoint;
+mod event;
 mod fabric;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -30,6 +31,7 @@ mod peer;
 mod prefetch;
 mod rail;
 mod status;
+mod sync;
 mod topology;
 mod transfer;
 

@@ -1,20 +1,17 @@
-//! What reaches a worker from other threads: ids of transfers by a bounded
-//! queue, everything rarer as commands.
+//! What reaches a worker from other threads, and what it answers.
 
+use super::mailbox::Mailbox;
 use super::watching::Awaiting;
 use crate::fabric::{Access, HostRange, Registration};
 use crate::memory::device::Device;
 use crate::memory::{Memory, RemoteMemory};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 use crate::transfer::claims::Run;
 use crate::transfer::Outcome;
-use crossbeam_queue::ArrayQueue;
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{fence, AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -240,124 +237,12 @@ impl<T> Reply<T> {
     }
 }
 
-pub struct Inbox {
-    transfers: ArrayQueue<u64>,
-    commands: Mutex<VecDeque<Command>>,
-    has_commands: AtomicBool,
-    /// Changed under the commands' lock.
-    closed: AtomicBool,
-    sleeping: AtomicBool,
-    event: OwnedFd,
-}
+pub type Inbox = Mailbox<Command>;
 
 impl Inbox {
-    /// With room for every transfer that can be: a push cannot fail.
-    pub fn new(transfers: usize) -> Result<Inbox> {
-        // SAFETY: makes a descriptor that nobody else has.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Error::system("making a worker's event fd"));
-        }
-        Ok(Inbox {
-            transfers: ArrayQueue::new(transfers),
-            commands: Mutex::default(),
-            has_commands: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
-            // SAFETY: as above.
-            event: unsafe { OwnedFd::from_raw_fd(fd) },
-        })
-    }
-
-    pub fn transfer(&self, id: u64) -> Result<()> {
-        self.transfers
-            .push(id)
-            .map_err(|_| Error::new(Status::Internal, "a worker's queue of transfers is full"))?;
-        self.wake();
-        Ok(())
-    }
-
     pub fn command(&self, command: Command) {
         if let Some(refused) = self.try_command(command) {
             refused.refuse();
         }
-    }
-
-    /// Gives the command back if nobody will obey it.
-    pub fn try_command(&self, command: Command) -> Option<Command> {
-        let mut commands = self.commands.lock();
-        if self.closed.load(Ordering::Relaxed) {
-            return Some(command);
-        }
-        commands.push_back(command);
-        drop(commands);
-        self.has_commands.store(true, Ordering::Release);
-        self.wake();
-        None
-    }
-
-    /// How many there are: asking costs less than taking from none.
-    #[inline]
-    pub fn transfers(&self) -> usize {
-        self.transfers.len()
-    }
-
-    #[inline]
-    pub fn next_transfer(&self) -> Option<u64> {
-        self.transfers.pop()
-    }
-
-    /// Takes what is there; later commands are refused.
-    pub fn close(&self) -> VecDeque<Command> {
-        let mut commands = self.commands.lock();
-        self.closed.store(true, Ordering::Relaxed);
-        std::mem::take(&mut *commands)
-    }
-
-    pub fn take_commands(&self) -> VecDeque<Command> {
-        if !self.has_commands.load(Ordering::Acquire) {
-            return VecDeque::new();
-        }
-        let mut commands = self.commands.lock();
-        self.has_commands.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *commands)
-    }
-
-    /// Without a fence: what is pushed meanwhile is seen the next time.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.transfers.is_empty() && !self.has_commands.load(Ordering::Relaxed)
-    }
-
-    fn wake(&self) {
-        // Pairs with the fence in `sleep`: either it sees the push, or we see that it sleeps.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
-            let one = 1u64;
-            // SAFETY: writes eight bytes to an eventfd of ours.
-            unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
-        }
-    }
-
-    /// Sleeps until something is pushed, one of the descriptors is readable, or
-    /// the time has passed.
-    pub fn sleep(&self, fds: &mut Vec<libc::pollfd>, at_most: Duration) {
-        self.sleeping.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if self.is_empty() {
-            fds.push(libc::pollfd { fd: self.event.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-            let time = libc::timespec {
-                tv_sec: at_most.as_secs() as libc::time_t,
-                tv_nsec: at_most.subsec_nanos() as libc::c_long,
-            };
-            // SAFETY: pollfds, a valid time, no signal mask.
-            unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &time, std::ptr::null()) };
-            if fds.last().is_some_and(|event| event.revents != 0) {
-                let mut count = 0u64;
-                // SAFETY: reads eight bytes from an eventfd of ours.
-                unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };
-            }
-        }
-        self.sleeping.store(false, Ordering::Relaxed);
     }
 }

@@ -23,6 +23,7 @@ mod join;
 mod links;
 pub mod lists;
 mod liveness;
+mod mailbox;
 mod messages;
 mod open;
 mod part;

@@ -343,7 +343,6 @@ impl Worker {
             Kind::Notify => self.notification(link, body, now),
             Kind::Count | Kind::Raise => self.raise(body, now),
             Kind::Atomic => self.atomic(link, body),
-            Kind::Nothing => Delivery::Taken,
             Kind::AtomicDone => self.atomic_done(link, body, now),
             _ => self.system(link, kind, body, now),
         }

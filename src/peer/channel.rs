@@ -98,7 +98,7 @@ impl Channel {
         while let Some(mut out) = self.unacknowledged.pop_back() {
             if out.early {
                 told.extend(out.done.take());
-                out = Out::new(Kind::Nothing, Vec::new());
+                out = Out::new(out.kind.raising_nothing(), Vec::new());
             }
             out.again = true;
             self.waiting.push_front(out);
@@ -299,6 +299,20 @@ mod tests {
         let sent: Vec<_> = std::iter::from_fn(|| next(&mut channel)).collect();
         let kinds = [Kind::Import, Kind::Count, Kind::Quiesced, Kind::AtomicDone, Kind::Revoke];
         assert_eq!(sent, (1..).zip(kinds).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_not_said_again_keeps_its_place_in_its_channel() {
+        for kind in [Kind::Count, Kind::Raise, Kind::Notify] {
+            let mut channel = Channel::default();
+            channel.push(Out { early: true, done: Some(7), ..Out::new(kind, vec![1]) });
+            channel.push(Out::new(kind, vec![2]));
+            channel.sent(0);
+            assert_eq!(channel.rewind(), [7]);
+            let (number, out) = channel.next().unzip();
+            let said = out.map(|out| (out.kind.channel() == kind.channel(), out.body.len(), out.done));
+            assert_eq!((number, said), (Some(1), Some((true, 0, None))));
+        }
     }
 
     #[test]

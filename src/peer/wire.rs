@@ -72,8 +72,6 @@ pub enum Kind {
     Notify = 33,
     /// As a count, before the notification of the same transfer.
     Raise = 34,
-    /// In the place of a frame that is not to be sent again.
-    Nothing = 35,
     /// Requests channel.
     Atomic = 48,
 }
@@ -84,10 +82,20 @@ impl Kind {
         [
             Hello, Welcome, Refuse, Ack, Challenge, Ask, Resume, Resumed, Bundle, Landed, Unlanded, Fetch,
             Fetched, Spent, Granted, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count,
-            AtomicDone, Fence, Fenced, Quiesce, Quiesced, Message, Notify, Raise, Nothing, Atomic,
+            AtomicDone, Fence, Fenced, Quiesce, Quiesced, Message, Notify, Raise, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
+    }
+
+    /// With an empty body, what takes the place in its channel of a frame of this kind that
+    /// is not to be sent again.
+    pub fn raising_nothing(self) -> Kind {
+        if self.channel() == Some(SYSTEM) {
+            Kind::Count
+        } else {
+            Kind::Raise
+        }
     }
 
     /// The channel that carries it, if one does.

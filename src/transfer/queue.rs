@@ -3,13 +3,11 @@
 
 use super::completion::Completion;
 use crate::status::{Error, Result, Status};
-use crossbeam_queue::ArrayQueue;
+use crate::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{ArrayQueue, Condvar, Event, Mutex};
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
-use parking_lot::{Condvar, Mutex};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 pub struct Queue {
@@ -21,7 +19,7 @@ pub struct Queue {
     armed: AtomicBool,
     /// Nothing will be published any more.
     closed: AtomicBool,
-    event: OnceCell<OwnedFd>,
+    event: OnceCell<Event>,
     lock: Mutex<()>,
     wake: Condvar,
 }
@@ -101,9 +99,7 @@ impl Queue {
 
     fn signal(&self) {
         if let Some(event) = self.event.get() {
-            let one = 1u64;
-            // SAFETY: writes eight bytes to an eventfd of ours; a full counter is readable already.
-            unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+            event.set();
         }
     }
 
@@ -148,33 +144,24 @@ impl Queue {
         }
     }
 
+    fn event(&self) -> Result<&Event> {
+        self.event.get_or_try_init(Event::new)
+    }
+
     pub fn event_fd(&self) -> Result<i32> {
-        let event = self.event.get_or_try_init(|| {
-            // SAFETY: makes a descriptor that nobody else has.
-            let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-            if fd < 0 {
-                return Err(Error::system("making an event fd"));
-            }
-            // SAFETY: as above.
-            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-        })?;
-        Ok(event.as_raw_fd())
+        Ok(self.event()?.descriptor())
     }
 
     pub fn arm(&self) -> Result<Arm> {
-        let fd = self.event_fd()?;
-        let mut old = 0u64;
-        // SAFETY: reads eight bytes; an eventfd that is not set gives EAGAIN.
-        unsafe { libc::read(fd, (&raw mut old).cast(), 8) };
+        let event = self.event()?;
+        event.clear();
         self.armed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.ring.is_empty() && !self.closed.load(Ordering::SeqCst) {
             return Ok(Arm::Armed);
         }
         if !self.armed.swap(false, Ordering::AcqRel) {
-            // It was published meanwhile and has set the event: take that back.
-            // SAFETY: as above.
-            unsafe { libc::read(fd, (&raw mut old).cast(), 8) };
+            event.clear(); // It was published meanwhile and has set the event: take that back.
         }
         Ok(Arm::NotEmpty)
     }

@@ -1,34 +1,27 @@
 //! Wakes whoever sleeps on a NIC's descriptor.
 
+use crate::event::Event;
 use once_cell::sync::OnceCell;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 use std::sync::atomic::{fence, AtomicBool};
 
 #[derive(Default)]
 pub struct Bell {
-    fd: OnceCell<OwnedFd>,
+    event: OnceCell<Event>,
     armed: AtomicBool,
 }
 
 impl Bell {
     /// The descriptor; none if the system has none left.
     pub fn descriptor(&self) -> Option<RawFd> {
-        let make = || {
-            // SAFETY: makes a descriptor that nobody else has.
-            let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-            // SAFETY: as above.
-            (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }).ok_or(())
-        };
-        self.fd.get_or_try_init(make).ok().map(AsRawFd::as_raw_fd)
+        self.event.get_or_try_init(Event::new).ok().map(Event::descriptor)
     }
 
     /// From here on, what is pushed rings; what was pushed before must be looked for.
     pub fn arm(&self) {
-        if let Some(fd) = self.fd.get() {
-            let mut count = 0u64;
-            // SAFETY: reads eight bytes from an eventfd of ours.
-            unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+        if let Some(event) = self.event.get() {
+            event.clear();
         }
         self.armed.store(true, Relaxed);
         // Pairs with the fence in `ring`: either we see the push, or it sees that we are armed.
@@ -44,10 +37,8 @@ impl Bell {
     pub fn ring(&self) {
         fence(SeqCst);
         if self.armed.load(Relaxed) && self.armed.swap(false, AcqRel) {
-            if let Some(fd) = self.fd.get() {
-                let one = 1u64;
-                // SAFETY: writes eight bytes to an eventfd of ours.
-                unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+            if let Some(event) = self.event.get() {
+                event.set();
             }
         }
     }

@@ -1,0 +1,93 @@
+//! What is pushed to a worker reaches it, asleep or not, or is refused.
+
+use loom::sync::Arc;
+use loom::thread;
+use std::time::Duration;
+use weft_loom::mailbox::Mailbox;
+
+fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(most);
+    model.check(test);
+}
+
+/// As a worker: takes what is there, and sleeps when there is nothing.
+fn take(mailbox: &Mailbox<u64>, wanted: usize) -> Vec<u64> {
+    let mut taken = Vec::new();
+    while taken.len() < wanted {
+        let before = taken.len();
+        if !mailbox.is_empty() {
+            (0..mailbox.transfers()).for_each(|_| taken.extend(mailbox.next_transfer()));
+            taken.extend(mailbox.take_commands());
+        }
+        if taken.len() == before {
+            mailbox.sleep(&mut Vec::new(), Duration::MAX);
+        }
+    }
+    taken.sort();
+    taken
+}
+
+#[test]
+fn a_transfer_wakes_its_worker() {
+    loom::model(|| {
+        let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
+        let pushes = mailbox.clone();
+        let submitter = thread::spawn(move || pushes.transfer(7).unwrap());
+        assert_eq!(take(&mailbox, 1), [7]);
+        submitter.join().unwrap();
+    });
+}
+
+#[test]
+fn a_command_wakes_its_worker() {
+    loom::model(|| {
+        let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
+        let pushes = mailbox.clone();
+        let other = thread::spawn(move || assert!(pushes.try_command(8).is_none()));
+        assert_eq!(take(&mailbox, 1), [8]);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn all_that_several_push_arrives_once() {
+    bounded(2, || {
+        let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
+        let (first, second) = (mailbox.clone(), mailbox.clone());
+        let threads = [
+            thread::spawn(move || first.transfer(1).unwrap()),
+            thread::spawn(move || assert!(second.try_command(2).is_none())),
+        ];
+        assert_eq!(take(&mailbox, 2), [1, 2]);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn one_after_the_other_wakes_it_again() {
+    bounded(3, || {
+        let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
+        let pushes = mailbox.clone();
+        let submitter = thread::spawn(move || {
+            pushes.transfer(1).unwrap();
+            pushes.transfer(2).unwrap();
+        });
+        assert_eq!(take(&mailbox, 2), [1, 2]);
+        submitter.join().unwrap();
+    });
+}
+
+/// Of a worker that ends: a command is answered by one of the two.
+#[test]
+fn a_command_is_taken_or_given_back() {
+    loom::model(|| {
+        let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
+        let pushes = mailbox.clone();
+        let other = thread::spawn(move || pushes.try_command(9).is_some());
+        let mut taken: Vec<u64> = mailbox.take_commands().into();
+        taken.extend(mailbox.close());
+        assert_eq!(taken.is_empty(), other.join().unwrap());
+        assert!(mailbox.try_command(10).is_some());
+    });
+}

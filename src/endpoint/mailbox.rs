@@ -1,0 +1,105 @@
+//! What other threads push to a worker: ids of transfers by a bounded queue, everything
+//! rarer as commands.
+
+use crate::status::{Error, Result, Status};
+use crate::sync::atomic::{fence, AtomicBool, Ordering};
+use crate::sync::{ArrayQueue, Event, Mutex};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+pub struct Mailbox<C> {
+    transfers: ArrayQueue<u64>,
+    commands: Mutex<VecDeque<C>>,
+    has_commands: AtomicBool,
+    /// Changed under the commands' lock.
+    closed: AtomicBool,
+    sleeping: AtomicBool,
+    event: Event,
+}
+
+impl<C> Mailbox<C> {
+    /// With room for every transfer that can be: a push cannot fail.
+    pub fn new(transfers: usize) -> Result<Mailbox<C>> {
+        Ok(Mailbox {
+            transfers: ArrayQueue::new(transfers),
+            commands: Mutex::default(),
+            has_commands: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            event: Event::new()?,
+        })
+    }
+
+    pub fn transfer(&self, id: u64) -> Result<()> {
+        self.transfers
+            .push(id)
+            .map_err(|_| Error::new(Status::Internal, "a worker's queue of transfers is full"))?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Gives the command back if nobody will obey it.
+    pub fn try_command(&self, command: C) -> Option<C> {
+        let mut commands = self.commands.lock();
+        if self.closed.load(Ordering::Relaxed) {
+            return Some(command);
+        }
+        commands.push_back(command);
+        drop(commands);
+        self.has_commands.store(true, Ordering::Release);
+        self.wake();
+        None
+    }
+
+    /// How many there are: asking costs less than taking from none.
+    #[inline]
+    pub fn transfers(&self) -> usize {
+        self.transfers.len()
+    }
+
+    #[inline]
+    pub fn next_transfer(&self) -> Option<u64> {
+        self.transfers.pop()
+    }
+
+    /// Takes what is there; later commands are refused.
+    pub fn close(&self) -> VecDeque<C> {
+        let mut commands = self.commands.lock();
+        self.closed.store(true, Ordering::Relaxed);
+        std::mem::take(&mut *commands)
+    }
+
+    pub fn take_commands(&self) -> VecDeque<C> {
+        if !self.has_commands.load(Ordering::Acquire) {
+            return VecDeque::new();
+        }
+        let mut commands = self.commands.lock();
+        self.has_commands.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *commands)
+    }
+
+    /// Without a fence: what is pushed meanwhile is seen the next time.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.transfers.is_empty() && !self.has_commands.load(Ordering::Relaxed)
+    }
+
+    fn wake(&self) {
+        // Pairs with the fence in `sleep`: either it sees the push, or we see that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
+            self.event.set();
+        }
+    }
+
+    /// Sleeps until something is pushed, one of the descriptors is readable, or
+    /// the time has passed.
+    pub fn sleep(&self, fds: &mut Vec<libc::pollfd>, at_most: Duration) {
+        self.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.is_empty() {
+            self.event.wait(fds, at_most);
+        }
+        self.sleeping.store(false, Ordering::Relaxed);
+    }
+}
