@@ -148,19 +148,22 @@ static void say(const char *what, const char *which)
 
 /* ---- Each moves ---- */
 
-static void put(uint8_t *at, uint64_t seed)
+/* Memory of a pool is its own device's alone. */
+static void put(uint8_t *at, int device, uint64_t seed)
 {
     uint8_t *bytes = malloc(LEN);
     CHECK(bytes != NULL);
+    use_device(device);
     fill_random(bytes, LEN, seed);
     device_put(at, bytes, LEN);
     free(bytes);
 }
 
-static void check_bytes(uint8_t *at, uint64_t seed)
+static void check_bytes(uint8_t *at, int device, uint64_t seed)
 {
     uint8_t *bytes = malloc(LEN);
     CHECK(bytes != NULL);
+    use_device(device);
     device_get(bytes, at, LEN);
     CHECK_EQ(differs_random(bytes, LEN, seed), -1);
     free(bytes);
@@ -206,11 +209,11 @@ static void move_between(struct duo *duo, const struct kind *near, const struct 
     check_properties(far, theirs, device);
     weft_remote_memory *remote = given(duo, theirs);
     for (uint64_t read = 0; read < 2; read++) {
-        put(a, 10 + read);
-        put(b, 30 + read);
+        put(a, 0, 10 + read);
+        put(b, device, 30 + read);
         CHECK_OK(move(duo, mine, remote, read != 0));
-        check_bytes(a, read ? 31 : 10);
-        check_bytes(b, read ? 31 : 10);
+        check_bytes(a, 0, read ? 31 : 10);
+        check_bytes(b, device, read ? 31 : 10);
     }
     CHECK_OK(weft_remote_memory_release(remote));
     CHECK_OK(weft_memory_deregister(mine));
@@ -329,10 +332,10 @@ static void threads_without_a_context(void)
     pair = duo_open(4096);
     ends[0] = plain(0);
     ends[1] = plain(device_count() - 1);
-    put(ends[0], 5);
+    put(ends[0], 0, 5);
     CHECK_EQ(pthread_create(&thread, NULL, without_a_context, NULL), 0);
     CHECK_EQ(pthread_join(thread, NULL), 0);
-    check_bytes(ends[1], 5);
+    check_bytes(ends[1], device_count() - 1, 5);
     duo_close(&pair);
 }
 
@@ -369,9 +372,9 @@ static void any_kind_may_be_freed(void)
             continue;
         say(kinds[i].name, "");
         free_one(&duo, &kinds[i], mine, remote);
-        put(a, 40 + i);
+        put(a, 0, 40 + i);
         CHECK_OK(move(&duo, mine, remote, false));
-        check_bytes(b, 40 + i);
+        check_bytes(b, 0, 40 + i);
     }
     duo_close(&duo);
 }

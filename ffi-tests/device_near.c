@@ -1,9 +1,10 @@
 /*
- * Which rails know a device's memory: on a made-up machine whose two GPUs are the fake
- * devices, and whose NICs are those of a simulation.
+ * Which rails know a device's memory: on a made-up machine whose two GPUs are where the
+ * devices say that they are, and whose NICs are those of a simulation.
  */
 #include "gpu.h"
 
+#include <ctype.h>
 #include <ftw.h>
 #include <sys/stat.h>
 
@@ -67,6 +68,17 @@ static void add_function(int branch, const char *address, const char *class, cha
     add_link(link, to);
 }
 
+/* Where a device is: the fake ones are where no machine has any. */
+static void place_of(int device, char *place, int size)
+{
+    if (on_cuda())
+        CU(cuDeviceGetPCIBusId, place, size, device);
+    else
+        snprintf(place, (size_t)size, "fa4e:%02x:00.0", device + 1);
+    for (char *at = place; *at; at++)
+        *at = (char)tolower(*at);
+}
+
 /* Two switches, each with a GPU and two NICs; the last of `nics` is left out if it is less than 4. */
 static void machine_begins(int nics)
 {
@@ -76,8 +88,10 @@ static void machine_begins(int nics)
     atexit(remove_machine);
     add_file("sys/devices/system/node/node0", "cpulist", "0-63\n");
     add_file("sys/devices/system/node/node1", "cpulist", "64-127\n");
+    if (device_count() < 2)
+        skip("there is one device");
     for (int gpu = 0; gpu < 2; gpu++) {
-        snprintf(address, sizeof address, "fa4e:%02x:00.0", gpu + 1);
+        place_of(gpu, address, sizeof address);
         add_function(gpu, address, "0x030200\n", folder, sizeof folder);
     }
     for (int nic = 0; nic < nics; nic++) {

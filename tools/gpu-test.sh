@@ -15,7 +15,7 @@ strip -g -o "$to/lib/libweft.so.0" "$library/libweft.so"
 ln -s libweft.so.0 "$to/lib/libweft.so"
 
 flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude "-Wl,-rpath,\$ORIGIN/../lib" -Wl,--allow-shlib-undefined)
-for program in device device_kinds watches gpu_figures; do
+for program in device device_kinds device_near watches gpu_figures; do
     cc "${flags[@]}" "ffi-tests/$program.c" ffi-tests/harness.c -o "$to/tests/$program" "$to/lib/libweft.so.0" -lpthread -ldl
 done
 # It is linked with CUDA's driver, which is not here: with something that has its functions' names.
