@@ -279,6 +279,24 @@ static void claims_are_checked(void)
     box_close(box_of(endpoint));
 }
 
+/* Memory that is nowhere yet is on no device; or CUDA says where it will be. */
+static void managed_memory_that_nobody_touched(void)
+{
+    cuda_begin();
+    weft_endpoint *endpoint = open_endpoint();
+    address at = 0;
+    weft_memory *memory;
+    CU(cuMemAllocManaged, &at, (size_t)LEN, 1);
+    weft_memory_range range = {(void *)(uintptr_t)at, LEN};
+    weft_status status = weft_memory_register(endpoint, &range, 1, NULL, &memory);
+    say("untouched: ", weft_status_name(status));
+    CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_UNSUPPORTED);
+    if (status == WEFT_OK)
+        CHECK_OK(weft_memory_deregister(memory));
+    free_plain(range.address);
+    box_close(box_of(endpoint));
+}
+
 /* ---- Contexts ---- */
 
 static void memory_of_another_context(void)
@@ -384,6 +402,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         {"every_kind_moves", "host", every_kind_moves},
         {"claims_are_checked", "host", claims_are_checked},
+        {"managed_memory_that_nobody_touched", "host", managed_memory_that_nobody_touched},
         {"memory_of_another_context", "host", memory_of_another_context},
         {"threads_without_a_context", "host", threads_without_a_context},
         {"any_kind_may_be_freed", "host", any_kind_may_be_freed},

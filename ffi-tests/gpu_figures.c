@@ -12,7 +12,7 @@
 
 #define ROUNDS 12
 /* Of what goes in turns: new processes so often, and rounds of each. */
-#define SESSIONS 3
+#define SESSIONS 5
 #define TURNS 16
 #define FIRST_TURNS 4 /* do not count */
 
