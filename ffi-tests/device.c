@@ -247,11 +247,26 @@ static uint64_t bytes_written(struct box *box)
     return rail.bytes_written;
 }
 
-/* NICs that reach device memory by themselves: nothing is staged. */
-static void nics_that_reach_it(void)
+/* A range that begins within a page. */
+static void within_a_page(struct duo *duo, const struct bytes *a, struct bytes *b)
 {
-    devices_begin(":hmem");
-    const int ends[][2] = {{0, 1}, {HOST, 1}, {0, HOST}};
+    weft_memory *odd = register_one(duo->b->endpoint, b->at + 100, 70000);
+    struct bytes part = {.memory = odd};
+    weft_remote_memory *remote = give(duo, &part);
+    weft_range_args args = range_args(a->memory, remote, 70000);
+    weft_transfer id;
+    CHECK_OK(weft_write(duo->a->endpoint, &args, &id));
+    CHECK_OK(await(duo, id).status);
+    memcpy(b->model + 100, a->model, 70000);
+    check_bytes(b);
+    CHECK_OK(weft_remote_memory_release(remote));
+    CHECK_OK(weft_memory_deregister(odd));
+}
+
+/* NICs that reach device memory by themselves: nothing is staged. */
+static void reached_by_nics(uint32_t ways)
+{
+    const int ends[][2] = {{0, device_count() - 1}, {HOST, device_count() - 1}, {0, HOST}};
     struct duo duo = duo_open(4096);
     for (size_t i = 0; i < COUNT(ends); i++) {
         struct bytes a = make(duo.a, ends[i][0], LEN, 1, 1), b = make(duo.b, ends[i][1], LEN, 1, 2);
@@ -259,7 +274,7 @@ static void nics_that_reach_it(void)
         weft_memory_properties is = {.size = sizeof is};
         CHECK_OK(weft_memory_info(ends[i][0] == HOST ? b.memory : a.memory, &is));
         CHECK_EQ(is.kind, WEFT_MEMORY_CUDA);
-        CHECK_EQ(is.ways, WEFT_WAY_DIRECT | WEFT_WAY_STAGED);
+        CHECK_EQ(is.ways, ways);
         for (int read = 0; read < 2; read++) {
             uint64_t wrote = bytes_written(duo.a), got = bytes_read(duo.a);
             weft_range_args args = range_args(a.memory, remote, LEN);
@@ -272,11 +287,34 @@ static void nics_that_reach_it(void)
             check_bytes(read ? &a : &b);
             CHECK((read ? bytes_read(duo.a) - got : bytes_written(duo.a) - wrote) >= LEN);
         }
+        within_a_page(&duo, &a, &b);
         CHECK_OK(weft_remote_memory_release(remote));
         drop(&a);
         drop(&b);
     }
     duo_close(&duo);
+}
+
+static void nics_that_reach_it(void)
+{
+    devices_begin(":hmem");
+    reached_by_nics(WEFT_WAY_DIRECT | WEFT_WAY_STAGED);
+}
+
+/* By a DMA-BUF; a NIC that takes none knows it by its address. */
+static void nics_that_take_dmabufs(void)
+{
+    devices_begin(":hmem:dmabuf");
+    reached_by_nics(WEFT_WAY_DIRECT | WEFT_WAY_STAGED | (on_fabric("sim:like=efa") ? 0 : WEFT_WAY_DMABUF));
+}
+
+/* libfabric's shm, in a libfabric with CUDA. */
+static void shm_that_reaches_it(void)
+{
+    devices_begin("");
+    if (!on_cuda())
+        skip("a libfabric with CUDA, on a GPU");
+    reached_by_nics(WEFT_WAY_DIRECT);
 }
 
 static void pages_by_nics_that_reach_it(void)
@@ -648,6 +686,8 @@ int main(int argc, char **argv)
         {"what_nobody_can_open", "host", what_nobody_can_open},
         {"copies_that_take_long", "tcp,host", copies_that_take_long},
         {"nics_that_reach_it", NICS, nics_that_reach_it},
+        {"nics_that_take_dmabufs", NICS, nics_that_take_dmabufs},
+        {"shm_that_reaches_it", "shm", shm_that_reaches_it},
         {"pages_by_nics_that_reach_it", NICS, pages_by_nics_that_reach_it},
         {"reads_past_the_host", "host", reads_past_the_host},
         {"counters_and_notifications", MOVES, counters_and_notifications},

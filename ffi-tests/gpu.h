@@ -129,4 +129,20 @@ static inline void device_get(uint8_t *to, const uint8_t *from, uint64_t len)
         CHECK_EQ(pread(own_memory(), to, len, (off_t)(uintptr_t)from), (ssize_t)len);
 }
 
+/* So many of the first `fits` pages, in a random order, each once. */
+static inline uint32_t *random_pages(uint64_t fits, uint64_t count, uint64_t seed)
+{
+    uint32_t *list = malloc(fits * sizeof *list);
+    CHECK(list != NULL && fits >= count);
+    for (uint64_t i = 0; i < fits; i++)
+        list[i] = (uint32_t)i;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t k = i + next_random(&seed) % (fits - i);
+        uint32_t page = list[i];
+        list[i] = list[k];
+        list[k] = page;
+    }
+    return list;
+}
+
 #endif

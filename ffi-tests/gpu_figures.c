@@ -1,21 +1,22 @@
 /*
  * How fast pages move between GPUs: prints gpu-figures.json.
  *
- *     gpu_figures [FILE]
+ *     gpu_figures [FILE [KB_PER_S]]
  *
  * Two processes, on the first and the last GPU. Each figure is the best of several
  * transfers, as a part of a yardstick that is measured in the same run. What is staged
  * stands beside host to host in turns, over the same rails: medians of all rounds.
+ * KB_PER_S is what gpu_shm has printed.
  */
 #include "gpu.h"
 
 #define ROUNDS 12
 /* Of what goes in turns: new processes so often, and rounds of each. */
-#define SESSIONS 3
+#define SESSIONS 5
 #define TURNS 16
 #define FIRST_TURNS 4 /* do not count */
 
-enum { PEER_COPY, NVLINK_64K, NVLINK_4K, TCP_GPU, TCP_HOST, WATCH, READ_64K, WORDS, NAME = 64, RATES = 128 };
+enum { PEER_COPY, NVLINK_64K, NVLINK_4K, TCP_GPU, TCP_HOST, WATCH, READ_64K, SHM_64K, WORDS, NAME = 64, RATES = 128 };
 
 struct plan {
     const char *fabric;
@@ -50,21 +51,9 @@ static uint8_t *memory_for(int rank)
     return plan.on_host ? map_bytes(plan.arena) : device_alloc(device_of(rank), plan.arena);
 }
 
-/* Random pages, each once. */
 static uint32_t *some_pages(uint64_t seed)
 {
-    uint64_t fits = plan.arena / plan.page_len;
-    uint32_t *list = malloc(fits * sizeof *list);
-    CHECK(list != NULL && fits >= plan.pages);
-    for (uint64_t i = 0; i < fits; i++)
-        list[i] = (uint32_t)i;
-    for (uint64_t i = 0; i < plan.pages; i++) {
-        uint64_t k = i + next_random(&seed) % (fits - i);
-        uint32_t page = list[i];
-        list[i] = list[k];
-        list[k] = page;
-    }
-    return list;
+    return random_pages(plan.arena / plan.page_len, plan.pages, seed);
 }
 
 static weft_pages_args pages_between(weft_memory *memory, weft_remote_memory *remote)
@@ -293,7 +282,11 @@ static void print_all(FILE *out, int devices, const char *name)
                "reads of two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
     print_part(out, "gpu_staged_tcp_64k", TCP_GPU, TCP_HOST,
                "staged over tcp, GPU to GPU, 4000 random pages of 64 KiB, of host to host in turns; medians");
-    fprintf(out, "  \"gpu_shm_provider_64k\": {\"value\": null, \"why\": \"no libfabric with CUDA was given\"},\n");
+    if (words[SHM_64K] > 0)
+        print_part(out, "gpu_shm_provider_64k", SHM_64K, PEER_COPY,
+                   "libfabric's shm with CUDA and nothing else: one write a page, the same pages; of cuMemcpyPeer of one GB");
+    else
+        fprintf(out, "  \"gpu_shm_provider_64k\": {\"value\": null, \"why\": \"no libfabric with CUDA was given\"},\n");
     if (words[WATCH] > 0)
         fprintf(out, "  \"gpu_watch_us\": {\"what\": \"from the CPU's store that a stream waits for, through the stream's own store, to the first post; median\", \"value\": %.2f}\n}\n", (double)words[WATCH] / 1000);
     else
@@ -324,6 +317,8 @@ int main(int argc, char **argv)
     measure((struct plan){"host", false, 65536, big, arena, ROUNDS, READ_64K, true}, 2, sends, receives);
     measure_staged((struct plan){"tcp", false, 65536, big, arena, 0, 0, false});
     measure((struct plan){"host", false, 4096, 1, MIB, ROUNDS, WATCH, false}, 2, waits, receives);
+    if (argc > 2)
+        words[SHM_64K] = strtoull(argv[2], NULL, 10);
     print_all(stdout, (int)words[WORDS], (char *)(words + NAME));
     if (argc > 1) {
         FILE *out = fopen(argv[1], "w");

@@ -6,16 +6,17 @@ cd "$(dirname "$0")"
 what=${1:-all} filter=${2:-}
 ldconfig -p 2>/dev/null | grep -q libcuda.so.1 || ls /usr/local/nvidia/lib*/libcuda.so.1 >/dev/null 2>&1 ||
     { echo "SKIPPED: no CUDA driver here"; exit 77; }
-if [ -f fabric/preferred ] || ! ldconfig -p | grep -q 'libfabric\.so\.1'; then
-    export LD_LIBRARY_PATH=$PWD/fabric${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-fi
+# with_fabric FOLDER COMMAND...: by the libfabric there.
+with_fabric() { LD_LIBRARY_PATH=$PWD/$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "${@:2}"; }
+own=()
+ldconfig -p | grep -q 'libfabric\.so\.1' || own=(with_fabric fabric)
 passed=0 failed=0 skipped=0
 
 run() { # name, command...
     local name=$1 log status
     shift
     [[ $name == *"$filter"* ]] || return 0
-    log=$(timeout -k 5 90 "$@" 2>&1)
+    log=$("$@" 2>&1)
     status=$?
     case $status in
     0) passed=$((passed + 1)); echo "$name: ok" ;;
@@ -24,27 +25,46 @@ run() { # name, command...
     esac
 }
 
+# run_program PROGRAM FABRIC
+run_program() {
+    local name where
+    while read -r name where _; do
+        [[ $where == any || ",$where," == *",$2,"* ]] || continue
+        WEFT_TEST_FABRIC=$2 run "$1.$name.$2" "${own[@]}" timeout -k 5 90 "tests/$1" "$name"
+    done < <("${own[@]}" "tests/$1" --list)
+}
+
 if [ "$what" != figures ]; then
     export WEFT_TEST_DEVICES=cuda
-    for program in device watches; do
-        while read -r name where _; do
-            for fabric in tcp host; do
-                [[ $where == any || ",$where," == *",$fabric,"* ]] || continue
-                WEFT_TEST_FABRIC=$fabric run "$name.$fabric" "tests/$program" "$name"
-            done
-        done < <("tests/$program" --list)
+    for fabric in host tcp; do
+        for program in device device_kinds watches; do
+            run_program "$program" "$fabric"
+        done
     done
-    run gpu_pages tests/gpu_pages
+    # Real GPUs on a made-up machine with simulated NICs.
+    run_program device_near sim:like=verbs
+    run gpu_pages "${own[@]}" timeout -k 5 90 tests/gpu_pages
     if python3 -c 'import torch' 2>/dev/null; then
         export WEFT_LIBRARY=$PWD/lib/libweft.so.0
-        run gpu_pages.py.cudaMalloc python3 tests/gpu_pages.py
-        # PyTorch's other allocators: the virtual memory API, and CUDA's pools.
-        for allocator in expandable_segments:True backend:cudaMallocAsync; do
-            PYTORCH_CUDA_ALLOC_CONF=$allocator run "gpu_pages.py.$allocator" python3 tests/gpu_pages.py
+        # PyTorch's allocators: cudaMalloc, the virtual memory API, and CUDA's pools.
+        for allocator in backend:native expandable_segments:True backend:cudaMallocAsync; do
+            PYTORCH_CUDA_ALLOC_CONF=$allocator run "gpu_pages.py.$allocator" "${own[@]}" timeout -k 5 90 \
+                python3 tests/gpu_pages.py
+        done
+    fi
+    # Memory that a provider of libfabric's reaches by itself.
+    if [ -d fabric-cuda ]; then
+        for name in shm_that_reaches_it host_to_device device_to_host device_to_device lists_of_both_kinds \
+            counters_and_notifications many_between_processes; do
+            WEFT_TEST_FABRIC=shm run "device.$name.shm" with_fabric fabric-cuda timeout -k 5 20 tests/device "$name"
         done
     fi
     unset WEFT_TEST_DEVICES
     echo "$passed passed, $failed failed, $skipped skipped"
 fi
-[ "$what" = tests ] || tests/gpu_figures gpu-figures.json
+if [ "$what" != tests ]; then
+    shm=
+    [ ! -d fabric-cuda ] || shm=$(with_fabric fabric-cuda timeout -k 5 60 tests/gpu_shm)
+    "${own[@]}" tests/gpu_figures gpu-figures.json $shm
+fi
 [ "$failed" = 0 ]

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes target/gpu-test: all that a machine with GPUs needs to test and measure GPU memory, without Rust.
 #     tools/gpu-test.sh LIBRARY_FOLDER [LIBFABRIC_FOLDER]
-# LIBFABRIC_FOLDER holds a libfabric.so.1 to measure with (one with CUDA, say); otherwise the bundle takes
-# this machine's along, for where there is none.
+# LIBFABRIC_FOLDER, or the environment's LIBFABRIC, holds a libfabric.so.1 that was built with CUDA, for what its shm
+# does; beside it may be the libcudart.so that it loads, and ../include has its headers. The bundle takes this machine's
+# libfabric along, too, for where there is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 library=$(realpath "${1:?where is libweft.so?}")
@@ -14,7 +15,7 @@ strip -g -o "$to/lib/libweft.so.0" "$library/libweft.so"
 ln -s libweft.so.0 "$to/lib/libweft.so"
 
 flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude "-Wl,-rpath,\$ORIGIN/../lib" -Wl,--allow-shlib-undefined)
-for program in device watches gpu_figures; do
+for program in device device_kinds device_near watches gpu_figures; do
     cc "${flags[@]}" "ffi-tests/$program.c" ffi-tests/harness.c -o "$to/tests/$program" "$to/lib/libweft.so.0" -lpthread -ldl
 done
 # It is linked with CUDA's driver, which is not here: with something that has its functions' names.
@@ -26,14 +27,22 @@ cc -shared -fPIC -Wl,-soname,libcuda.so.1 "$scratch/cuda.c" -o "$scratch/libcuda
 cc "${flags[@]}" "$scratch/gpu_pages.o" -o "$to/tests/gpu_pages" "$to/lib/libweft.so.0" "$scratch/libcuda.so.1"
 cp examples-python/gpu_pages.py "$to/tests/"
 
-# libfabric and what it needs, beside the C library.
-fabric=$(if [ -n "$theirs" ]; then ls "$theirs/libfabric.so.1"; else ldconfig -p | sed -n 's/.*libfabric\.so\.1 .*=> //p' | head -n 1; fi)
-if [ -n "$fabric" ]; then
-    cp -L "$fabric" "$to/fabric/"
-    ldd "$fabric" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' |
-        { grep -vE '/(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*)\.so' || true; } | xargs -r cp -L -t "$to/fabric/"
+# take_along LIBRARY FOLDER: with what it needs beside the C library.
+take_along() {
+    mkdir -p "$2"
+    cp -L "$1" "$2/"
+    ldd "$1" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' |
+        { grep -vE '/(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux[^/]*)\.so' || true; } | xargs -r cp -L -t "$2/"
+}
+fabric=$(ldconfig -p | sed -n 's/.*libfabric\.so\.1 .*=> //p' | head -n 1)
+[ -z "$fabric" ] || take_along "$fabric" "$to/fabric"
+if [ -n "$theirs" ]; then
+    take_along "$theirs/libfabric.so.1" "$to/fabric-cuda"
+    strip -g "$to/fabric-cuda/libfabric.so.1"
+    [ ! -e "$theirs/libcudart.so" ] || cp -L "$theirs/libcudart.so" "$to/fabric-cuda/"
+    cc "${flags[@]}" -I"$theirs/../include" ffi-tests/gpu_shm.c ffi-tests/harness.c -o "$to/tests/gpu_shm" \
+        "$to/lib/libweft.so.0" "$to/fabric-cuda/libfabric.so.1" -lpthread -ldl
 fi
-[ -z "$theirs" ] || touch "$to/fabric/preferred"
 
 cp tools/gpu-run.sh "$to/run.sh"
 du -sh "$to" | cut -f 1 | sed 's|$| in target/gpu-test|'

@@ -11,8 +11,8 @@ use crate::transfer::watch::Watch;
 use std::sync::Arc;
 
 /// NICs reach the memory by themselves: the host's, or a GPU's over rails whose provider says
-/// so (FI_HMEM: efa and verbs, in a libfabric that was built with CUDA), if the program has loaded CUDA
-/// before the endpoint is opened. (This was tried with simulated NICs alone.)
+/// so (FI_HMEM: efa, verbs and shm, in a libfabric that was built with CUDA), if the program has loaded CUDA
+/// before the endpoint is opened. (This was tried with simulated NICs, and with shm between GPUs.)
 pub const WEFT_WAY_DIRECT: u32 = 1;
 /// Its bytes go through host buffers of Weft's, which it gathers them into and
 /// scatters them from, pages of a bundle by one launch; copies and the wire go on at
@@ -23,6 +23,10 @@ pub const WEFT_WAY_STAGED: u32 = 2;
 /// reach each other: the target's GPU what is written, the initiator's what is read. (All
 /// else is staged.)
 pub const WEFT_WAY_SHARED: u32 = 4;
+/// Beside `WEFT_WAY_DIRECT`: NICs know the memory by a DMA-BUF that CUDA made of it, which is tried
+/// first with efa and verbs, from libfabric 1.20 on. Without this bit it is known by its address, and the
+/// provider finds out the rest. (Tried with simulated NICs alone.)
+pub const WEFT_WAY_DMABUF: u32 = 8;
 
 /// What a memory is. Filled by `weft_memory_info`.
 #[repr(C)]
@@ -57,7 +61,7 @@ pub unsafe extern "C" fn weft_memory_info(
 ) -> weft_status {
     guard(|| {
         let owned = handle::memory(memory)?;
-        owned.endpoint()?;
+        let endpoint = owned.endpoint()?;
         let memory = &owned.object;
         let mut filled: weft_memory_properties = config::zeroed();
         let when = |is, way| if is { way } else { 0 };
@@ -65,8 +69,10 @@ pub unsafe extern "C" fn weft_memory_info(
             None => (WEFT_MEMORY_HOST, WEFT_WAY_DIRECT),
             Some(_) => {
                 let direct = when(memory.is_direct(), WEFT_WAY_DIRECT);
+                let dmabuf = when(memory.is_exported(), WEFT_WAY_DMABUF);
+                let staged = when(endpoint.stages(memory), WEFT_WAY_STAGED);
                 let shared = when(memory.is_shared(), WEFT_WAY_SHARED);
-                (WEFT_MEMORY_CUDA, WEFT_WAY_STAGED | direct | shared)
+                (WEFT_MEMORY_CUDA, direct | dmabuf | staged | shared)
             }
         };
         filled.device = memory.device().map_or(0, |device| device + 1);

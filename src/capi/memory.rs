@@ -60,7 +60,8 @@ pub struct weft_memory_args {
     /// should reach over it needs its bit. Only these rails carry transfers of the
     /// memory, so that it can keep to those near it. The descriptor says which they
     /// are: an importer need not know, and its own memory's rails are another
-    /// matter. 0: all. Where no lane joins a rail that knows
+    /// matter. 0: all; of a GPU's memory, of each fabric those nearest to the GPU, where
+    /// the machine shows what is near (`weft_memory_info` says which). Where no lane joins a rail that knows
     /// the local memory with one that knows the remote, the first transfer (of a
     /// byte or more) has lanes made, and waits for them, over tcp some tens of
     /// milliseconds; its completion says `WEFT_ERR_NO_RAILS`
@@ -170,7 +171,8 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// to seconds for many gigabytes: register before traffic. Errors:
 /// `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
 /// not use so, or not where `kind` and `device` say), `WEFT_ERR_UNSUPPORTED`
-/// (no CUDA driver, memory of another context, or rails of libfabric's shm alone), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+/// (no CUDA driver, memory of another context, or rails of libfabric's shm alone
+/// if that was built without CUDA), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
 /// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
 /// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
 ///

@@ -25,6 +25,7 @@ pub mod lists;
 mod liveness;
 mod mailbox;
 mod messages;
+mod near;
 mod open;
 mod part;
 mod prove;
@@ -45,11 +46,13 @@ use crate::peer::address::Address;
 use crate::peer::secret::Secret;
 use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
+use crate::topology::Machine;
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
-use crate::transfer::{tally, Outcome};
+use crate::transfer::{pack, tally, Outcome};
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use inbox::{Command, RailRegistrations, Reply};
+use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -153,6 +156,8 @@ pub struct Endpoint {
     /// Manual progress: the worker, taken by whoever polls.
     manual: Option<Arc<Mutex<Worker>>>,
     libfabric: String,
+    /// As it was when the endpoint was opened.
+    machine: OnceCell<Machine>,
     /// Queues beside the endpoint's own.
     queues: Mutex<Vec<Weak<Queue>>>,
     /// Everything has ended: rails and workers are no more.
@@ -438,7 +443,7 @@ impl Endpoint {
         nodes.iter().copied().find(|node| on(*node) * 2 > nodes.len())
     }
 
-    /// `rails`: those that should know it, one bit each; 0: all.
+    /// `rails`: those that should know it, one bit each; 0: all, of a device's memory those near it.
     /// `claim`: where the caller says that the ranges are.
     pub fn register(
         &self,
@@ -456,6 +461,10 @@ impl Endpoint {
             )));
         }
         let place = device::locate(&ranges, claim)?;
+        let rails = match &place {
+            Some(place) if rails == 0 => self.rails_near(place.device),
+            _ => rails,
+        };
         let writable = place.is_some() || protection::check(&ranges)?;
         if access.remote_write && !writable {
             return Err(Error::invalid(
@@ -505,6 +514,13 @@ impl Endpoint {
         core.memories.lock().insert(id, memory.clone());
         log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
         Ok(memory)
+    }
+
+    /// Whether bytes of a device's memory may go through the host.
+    pub fn stages(&self, memory: &Memory) -> bool {
+        let has_room =
+            |(index, rail): (usize, &RailInfo)| memory.knows(index) && pack::has_room(rail.message_max);
+        self.rails().iter().enumerate().any(has_room)
     }
 
     pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {

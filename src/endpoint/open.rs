@@ -14,6 +14,7 @@ use crate::status::{Error, Result, Status};
 use crate::topology::cpus::CpuSet;
 use crate::topology::read::Root;
 use crate::topology::Machine;
+use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -71,10 +72,12 @@ impl Endpoint {
         log::debug!("{} rails: {}", chosen.len(), found.why);
         let wanted = if config.manual { 1 } else { config.workers };
         let plans = plans(&chosen, &machine, wanted);
-        if config.manual {
-            return Self::open_manual(config, time, plans, &chosen, found.libfabric);
-        }
-        Self::open_threads(config, time, plans, &chosen, found.libfabric)
+        let endpoint = match config.manual {
+            true => Self::open_manual(config, time, plans, &chosen, found.libfabric),
+            false => Self::open_threads(config, time, plans, &chosen, found.libfabric),
+        }?;
+        let _ = endpoint.machine.set(machine);
+        Ok(endpoint)
     }
 
     fn open_manual(
@@ -99,6 +102,7 @@ impl Endpoint {
             ended: Arc::default(),
             manual: Some(worker),
             libfabric,
+            machine: OnceCell::new(),
             queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -156,6 +160,7 @@ impl Endpoint {
             ended,
             manual: None,
             libfabric,
+            machine: OnceCell::new(),
             queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),

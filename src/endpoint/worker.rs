@@ -12,7 +12,7 @@ use super::links::Leaving;
 use super::part::Drain;
 use super::watching::Awaiting;
 use super::{EndpointConfig, Idle, PackingMode};
-use crate::fabric::{Access, HostRange, GONE};
+use crate::fabric::{Access, HostRange, Registration, GONE};
 use crate::memory::device::Device;
 use crate::memory::{Memory, RemoteState};
 use crate::peer::link::Link;
@@ -158,6 +158,15 @@ fn packing(config: &EndpointConfig, view: View) -> Packing {
     Packing {
         vectors: config.packing != PackingMode::Off,
         bundle_below: if bundles { BUNDLE_BELOW } else { 0 },
+    }
+}
+
+/// Has a rail forget what it has learnt.
+fn take_back(rail: &mut Rail, registrations: &[Registration]) {
+    for registration in registrations {
+        if let Err(error) = rail.deregister(*registration) {
+            log::warn!("rail {}: {error}", rail.index);
+        }
     }
 }
 
@@ -719,9 +728,6 @@ impl Worker {
             if rails != 0 && rails >> rail.index & 1 == 0 {
                 continue;
             }
-            if device.is_some() && !pack::is_possible(rail.limits()) {
-                continue;
-            }
             let mut learn = |range: HostRange| match device {
                 None => rail.register(range, access),
                 Some(device) => rail.register_device(range, access, device),
@@ -735,6 +741,10 @@ impl Worker {
                 Err(error) => Some(error),
             });
             let index = rail.index;
+            if done.iter().any(Registration::is_staged) && !pack::is_possible(rail.limits()) {
+                take_back(rail, &done);
+                continue;
+            }
             all.push((index, done.into()));
             if let Some(error) = failed {
                 self.undo(&all);
@@ -747,11 +757,7 @@ impl Worker {
     fn undo(&mut self, all: &RailRegistrations) {
         for (index, registrations) in all {
             let Some(work) = self.rails.iter_mut().find(|work| work.rail.index == *index) else { continue };
-            for registration in registrations.iter() {
-                if let Err(error) = work.rail.deregister(*registration) {
-                    log::warn!("rail {index}: {error}");
-                }
-            }
+            take_back(&mut work.rail, registrations);
         }
     }
 

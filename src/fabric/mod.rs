@@ -103,6 +103,15 @@ pub struct Access {
     pub remote_read: bool,
 }
 
+/// How a NIC that reaches a device's memory by itself knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direct {
+    /// By its address: the provider finds out the rest.
+    Address,
+    /// By a DMA-BUF, which the device's driver made of it.
+    Dmabuf,
+}
+
 /// A range that a NIC knows. `handle` is the NIC's own.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
@@ -112,17 +121,13 @@ pub struct Registration {
     /// What a peer names the range by.
     pub key: u64,
     /// It is a device's memory, which the NIC reaches by itself.
-    pub direct: bool,
+    pub direct: Option<Direct>,
 }
 
 impl Registration {
     /// Of device memory, which the NIC knows nothing of: its bytes are staged.
-    pub const STAGED: Registration = Registration {
-        handle: std::ptr::null_mut(),
-        descriptor: std::ptr::null_mut(),
-        key: 0,
-        direct: false,
-    };
+    pub const STAGED: Registration =
+        Registration { handle: std::ptr::null_mut(), descriptor: std::ptr::null_mut(), key: 0, direct: None };
 
     pub fn is_staged(&self) -> bool {
         self.handle.is_null() && self.key == 0

@@ -7,7 +7,9 @@
 
 use super::{cuda, fake, Range};
 use crate::status::{Error, Result, Status};
+use crate::topology::pci::PciAddress;
 use once_cell::sync::OnceCell;
+use std::os::fd::OwnedFd;
 
 /// Chooses the driver, for tests.
 const CHOICE: &str = "WEFT_DEVICES";
@@ -47,6 +49,13 @@ pub struct Handle {
     pub token: [u8; 64],
 }
 
+/// A device's memory as a file, which NICs take.
+pub struct Export {
+    pub dmabuf: OwnedFd,
+    /// What is at its beginning; what was asked for lies behind it.
+    pub base: u64,
+}
+
 /// Copies of one device, one after the other.
 pub trait Copier: Send {
     /// Adds a copy: `from` and `to` are host memory that was pinned, memory of this
@@ -66,6 +75,8 @@ pub trait Copier: Send {
 pub trait Driver: Send + Sync {
     fn name(&self) -> &'static str;
     fn devices(&self) -> u32;
+    /// Where a device is, if that is known.
+    fn place(&self, device: Device) -> Option<PciAddress>;
     /// Where a range is; `None`: in memory that the host reads and writes itself.
     fn find(&self, range: &Range) -> Result<Option<Found>>;
     /// The identity of what is at an address; `None`: nothing.
@@ -80,6 +91,8 @@ pub trait Driver: Send + Sync {
     /// the handle claims.
     fn open(&self, device: Device, handle: &Handle) -> Result<(u64, u64)>;
     fn close(&self, device: Device, handle: &Handle);
+    /// A range, for NICs; once one knows it, the file need not be kept.
+    fn export(&self, device: Device, range: &Range) -> Result<Export>;
     /// Memory of the host that devices write words to.
     fn words(&self, len: u64) -> Result<u64>;
     fn free_words(&self, base: u64);

@@ -5,13 +5,16 @@
 //!
 //! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
 //! ":fail=N" (the Nth launch fails), ":private" (memory that no process can open), ":hmem"
-//! (simulated NICs reach the memory by themselves, where what they stand in for can).
+//! (simulated NICs reach the memory by themselves, where what they stand in for can),
+//! ":dmabuf" (its DMA-BUFs can be had).
 
-use super::device::{unsupported, Copier, Device, Driver, Found, Handle};
+use super::device::{unsupported, Copier, Device, Driver, Export, Found, Handle};
 use super::Range;
 use crate::status::{Error, Result, Status};
+use crate::topology::pci::PciAddress;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,11 +23,14 @@ use std::time::{Duration, Instant};
 const BASE: u64 = 0x2a00_0000_0000;
 const EACH: u64 = 64 << 30;
 const DEVICES: u32 = 2;
+/// Their PCI domain, which no machine has: on buses 1 and 2.
+const DOMAIN: u32 = 0xfa4e;
 
 struct Fake {
     late: Duration,
     fail: u64,
     private: bool,
+    dmabuf: bool,
     launches: AtomicU64,
 }
 
@@ -35,6 +41,7 @@ pub fn driver() -> &'static dyn Driver {
         late: Duration::from_micros(option("late=").unwrap_or(20)),
         fail: option("fail=").unwrap_or(0),
         private: choice.split(':').any(|part| part == "private"),
+        dmabuf: choice.split(':').any(|part| part == "dmabuf"),
         launches: AtomicU64::new(0),
     }))
 }
@@ -62,6 +69,30 @@ pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
     on_device
 }
 
+/// What stands in for a DMA-BUF: a file that says which memory it is.
+fn dmabuf_of(base: u64, len: u64) -> Result<OwnedFd> {
+    // SAFETY: a constant name; a descriptor that is our own.
+    let file = unsafe {
+        let fd = libc::memfd_create(c"weft-dmabuf".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(unsupported("no file for a DMA-BUF"));
+        }
+        File::from_raw_fd(fd)
+    };
+    let said = file.write_all_at(&[base.to_le_bytes(), len.to_le_bytes()].concat(), 0);
+    said.map_err(|error| unsupported(format!("a DMA-BUF: {error}")))?;
+    Ok(file.into())
+}
+
+/// Which memory it is, base and length.
+pub fn memory_of(dmabuf: BorrowedFd) -> Option<(u64, u64)> {
+    let file = File::from(dmabuf.try_clone_to_owned().ok()?);
+    let mut said = [0; 16];
+    file.read_exact_at(&mut said, 0).ok()?;
+    let number = |at: usize| said[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+    Some((number(0)?, number(8)?))
+}
+
 /// This process's memory, whatever its rights.
 fn open_memory() -> Result<File> {
     let opened = OpenOptions::new().read(true).write(true).open("/proc/self/mem");
@@ -79,6 +110,10 @@ impl Driver for Fake {
 
     fn devices(&self) -> u32 {
         DEVICES
+    }
+
+    fn place(&self, device: Device) -> Option<PciAddress> {
+        Some(PciAddress { domain: DOMAIN, bus: device as u8 + 1, device: 0, function: 0 })
     }
 
     fn find(&self, range: &Range) -> Result<Option<Found>> {
@@ -134,6 +169,14 @@ impl Driver for Fake {
     }
 
     fn close(&self, _device: Device, _handle: &Handle) {}
+
+    fn export(&self, _device: Device, range: &Range) -> Result<Export> {
+        if !self.dmabuf {
+            return Err(unsupported("memory without DMA-BUFs"));
+        }
+        let base = range.base & !0xfff;
+        Ok(Export { dmabuf: dmabuf_of(base, range.base + range.len - base)?, base })
+    }
 
     fn words(&self, len: u64) -> Result<u64> {
         Ok(Box::leak(vec![0u64; len as usize / 8].into_boxed_slice()).as_ptr() as u64)

@@ -12,8 +12,8 @@ pub mod staging;
 pub use remote::{RemoteMemory, RemoteRail, RemoteState};
 
 use crate::fabric::host::area::Area;
-use crate::fabric::Registration;
 pub use crate::fabric::{Access, HostRange as Range};
+use crate::fabric::{Direct, Registration};
 use crate::prefetch;
 use crate::status::{Error, Result, Status};
 use crossbeam_utils::CachePadded;
@@ -132,13 +132,18 @@ impl Memory {
 
     /// Peers on this host open it.
     pub fn is_shared(&self) -> bool {
-        let opened = |r: &Registration| !r.is_staged() && !r.direct;
+        let opened = |r: &Registration| !r.is_staged() && r.direct.is_none();
         self.place.as_ref().is_some_and(|place| place.shareable) && self.any_rail(opened)
     }
 
     /// It is a device's, and NICs reach it by themselves.
     pub fn is_direct(&self) -> bool {
-        self.any_rail(|r| r.direct)
+        self.any_rail(|r| r.direct.is_some())
+    }
+
+    /// And some of them know it by a DMA-BUF.
+    pub fn is_exported(&self) -> bool {
+        self.any_rail(|r| r.direct == Some(Direct::Dmabuf))
     }
 
     fn any_rail(&self, which: impl Fn(&Registration) -> bool) -> bool {

@@ -50,6 +50,13 @@ impl Machine {
         Near { which, why }
     }
 
+    /// Of NICs at these places, the nearest to a device.
+    pub fn near_device(&self, places: &[Option<PciAddress>], device: &Device) -> Vec<bool> {
+        self.nearest_to_any(places, [device].into_iter(), |machine, nic, device| {
+            Some(machine.distance(device, nic))
+        })
+    }
+
     fn nearest_to_any<A>(
         &self,
         places: &[Option<PciAddress>],

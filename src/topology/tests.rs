@@ -122,6 +122,21 @@ fn ranks_of_a_p5() {
 }
 
 #[test]
+fn nics_near_a_gpu_of_a_p5() {
+    let machine = trees::p5().machine();
+    let (mut names, mut places) = nics(&machine);
+    names.push("nowhere".into());
+    places.push(None);
+    for gpu in 0..8 {
+        let near = machine.near_device(&places, device(&machine, &trees::p5_gpu(gpu)));
+        let near: Vec<&String> =
+            names.iter().zip(near).filter(|(_, near)| *near).map(|(name, _)| name).collect();
+        assert_eq!(near[..4], trees::p5_nics_of_gpu(gpu).iter().collect::<Vec<_>>(), "{gpu}");
+        assert_eq!(near[4..], ["nowhere"]);
+    }
+}
+
+#[test]
 fn cuda_reads_its_list_up_to_what_names_nothing() {
     let machine = trees::p5().machine();
     let left = |visible: &str| {

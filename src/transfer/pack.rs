@@ -47,7 +47,12 @@ const NO_FLOW: u32 = u32::MAX;
 
 /// Whether a rail's lanes can carry bundles.
 pub fn is_possible(limits: &Limits) -> bool {
-    limits.message_max >= HEADER + ABOUT_LANE + MEMORY + PIECES * PIECE
+    has_room(limits.message_max)
+}
+
+/// Whether messages of so many bytes have room for what tells of a bundle.
+pub fn has_room(message_max: usize) -> bool {
+    message_max >= HEADER + ABOUT_LANE + MEMORY + PIECES * PIECE
 }
 
 /// Whether small pages of the host's memory go in bundles.

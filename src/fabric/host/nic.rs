@@ -433,7 +433,7 @@ impl Nic for HostNic {
             key = self.random.u64()?;
         }
         let area = self.areas.enter(range.base, range.len);
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: false })
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: None })
     }
 
     fn register_device(
@@ -449,7 +449,7 @@ impl Nic for HostNic {
             key = self.random.u64()?;
         }
         let area = handle.map_or(0, |handle| self.areas.enter_device(handle));
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: false })
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: None })
     }
 
     fn reaches_device(&mut self, route: Route, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {

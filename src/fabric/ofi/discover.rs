@@ -28,6 +28,9 @@ impl Fabrics {
 /// Asked for at least, for EFA's sake: older API versions turn device RDMA off.
 /// Newer ones change defaults that nobody here has tried.
 const API: u32 = FI_VERSION(1, 18);
+/// Asked for where devices are: with older ones efa refuses DMA-BUFs. (Up to 2.1 nothing else
+/// that we use depends on it: read, not run.)
+pub const DMABUFS: u32 = FI_VERSION(1, 20);
 
 static FABRICS: OnceCell<Fabrics> = OnceCell::new();
 
@@ -263,9 +266,8 @@ fn list(
             (*(*hints).fabric_attr).prov_name = name.as_ptr().cast_mut();
         }
         let mut infos = ptr::null_mut();
-        let rc = signals::preserved(|| {
-            library.getinfo(fabrics.api, ptr::null(), ptr::null(), 0, hints, &mut infos)
-        });
+        let api = if hmem { library.version().min(DMABUFS) } else { fabrics.api };
+        let rc = signals::preserved(|| library.getinfo(api, ptr::null(), ptr::null(), 0, hints, &mut infos));
         (*(*hints).fabric_attr).prov_name = ptr::null_mut();
         library.freeinfo(hints);
         if rc == -FI_ENODATA {

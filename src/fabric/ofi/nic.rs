@@ -2,22 +2,22 @@
 //! address vector.
 
 use super::call::Call;
-use super::discover::{Entry, Source};
+use super::discover::{Entry, Source, DMABUFS};
 use super::routes::Routes;
 use super::signals;
 use crate::clock::Random;
 use crate::fabric::sim;
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
-    Scratch,
+    Access, Buffer, Delivery, Direct, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma,
+    Route, Scratch,
 };
-use crate::memory::device::Device;
+use crate::memory::device::{driver, Device, Export};
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed, MaybeUninit};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 
 /// A frame must fit into what every provider takes without a rendezvous.
@@ -53,8 +53,11 @@ pub struct OfiNic {
     mrs: Vec<*mut fid_mr>,
     limits: Limits,
     mr_mode: i32,
-    /// It moves memory of devices by itself (FI_HMEM).
+    /// It moves memory of devices by itself (FI_HMEM), and takes DMA-BUFs of it.
     hmem: bool,
+    takes_dmabufs: bool,
+    /// A device of the target's copies what it is told that other processes can open: shm.
+    ipc: bool,
     /// A write with an immediate takes a receive here.
     arrivals_take_receives: bool,
     address: Vec<u8>,
@@ -119,6 +122,8 @@ impl OfiNic {
             mr_mode,
             // SAFETY: as above.
             hmem: unsafe { (*entry.info()).caps } & FI_HMEM != 0,
+            takes_dmabufs: takes_dmabufs(entry),
+            ipc: entry.provider == "shm",
             // SAFETY: as above.
             arrivals_take_receives: unsafe { (*entry.info()).mode } & FI_RX_CQ_DATA != 0,
             address: Vec::new(),
@@ -216,13 +221,7 @@ impl OfiNic {
         attr.wait_obj == fi_wait_obj::FI_WAIT_FD
     }
 
-    /// `device`: whose memory it is, if the host does not reach it.
-    fn register_at(
-        &mut self,
-        range: HostRange,
-        access: Access,
-        device: Option<Device>,
-    ) -> Result<Registration> {
+    fn register_at(&mut self, range: HostRange, access: Access, by: By) -> Result<Registration> {
         let mut flags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
         if access.remote_write {
             flags |= FI_REMOTE_WRITE;
@@ -231,23 +230,38 @@ impl OfiNic {
             flags |= FI_REMOTE_READ;
         }
         let iov = libc::iovec { iov_base: range.base as *mut c_void, iov_len: range.len as usize };
-        // SAFETY: integers and pointers; the iov outlives the call.
+        let dmabuf;
+        // SAFETY: integers and pointers; the iov and the DMA-BUF outlive the call.
         let mr = unsafe {
             let mut attr: fi_mr_attr = zeroed();
             attr.iov.mr_iov = &iov;
             attr.iov_count = 1;
             attr.access = flags;
-            if let Some(device) = device {
-                // The provider asks for a DMA-BUF by itself, where the kernel takes one.
+            if let By::Address(device, _) | By::Dmabuf(device, _) = by {
                 attr.iface = fi_hmem_iface::FI_HMEM_CUDA;
                 attr.device.cuda = device as i32;
+            }
+            let mut options = 0;
+            match by {
+                By::Dmabuf(_, export) => {
+                    dmabuf = fi_mr_dmabuf {
+                        fd: export.dmabuf.as_raw_fd(),
+                        offset: range.base - export.base,
+                        len: range.len as usize,
+                        base_addr: export.base as *mut c_void,
+                    };
+                    attr.iov.dmabuf = &dmabuf;
+                    options = FI_MR_DMABUF;
+                }
+                By::Address(_, true) if self.ipc => options = FI_HMEM_DEVICE_ONLY,
+                By::Address(..) | By::Host => {}
             }
             if self.mr_mode & FI_MR_PROV_KEY == 0 {
                 // Ours to choose: nobody should guess it.
                 attr.requested_key = self.random.u64()?;
             }
             let mut mr = ptr::null_mut();
-            let rc = fi_mr_regattr(self.domain, &attr, 0, &mut mr);
+            let rc = fi_mr_regattr(self.domain, &attr, options, &mut mr);
             check(self.source, &format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
             mr
         };
@@ -258,7 +272,7 @@ impl OfiNic {
                 handle: mr.cast(),
                 descriptor: fi_mr_desc(mr),
                 key: fi_mr_key(mr),
-                direct: device.is_some(),
+                direct: by.direct(),
             })
         }
     }
@@ -272,6 +286,32 @@ impl OfiNic {
         }
         outcome
     }
+}
+
+/// What a range is registered by.
+#[derive(Clone, Copy)]
+enum By<'a> {
+    /// Its address, in memory of the host.
+    Host,
+    /// Its address, in memory of a device, which other processes can open or not.
+    Address(Device, bool),
+    Dmabuf(Device, &'a Export),
+}
+
+impl By<'_> {
+    fn direct(self) -> Option<Direct> {
+        match self {
+            By::Host => None,
+            By::Address(..) => Some(Direct::Address),
+            By::Dmabuf(..) => Some(Direct::Dmabuf),
+        }
+    }
+}
+
+/// Whether a provider reads what FI_MR_DMABUF says: others would take it for an address.
+fn takes_dmabufs(entry: &Entry) -> bool {
+    let reads = ["efa", "verbs", "sim:"].iter().any(|name| entry.provider.starts_with(name));
+    reads && entry.source().version() >= DMABUFS
 }
 
 /// # Safety
@@ -294,7 +334,9 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         };
         let queues_grow = ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
-        let vector = tx.rma_iov_limit.min(tx.iov_limit).clamp(1, VECTOR);
+        // Devices copy what shm is given in one piece.
+        let most = if shm && (*info).caps & FI_HMEM != 0 { 1 } else { VECTOR };
+        let vector = tx.rma_iov_limit.min(tx.iov_limit).clamp(1, most);
         let counts = domain.cq_data_size >= size_of::<u64>();
         let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
         let limits = Limits {
@@ -433,19 +475,29 @@ impl Nic for OfiNic {
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
-        self.register_at(range, access, None)
+        self.register_at(range, access, By::Host)
     }
 
     fn register_device(
         &mut self,
         range: HostRange,
         access: Access,
-        (device, _): (Device, bool),
+        (device, shareable): (Device, bool),
     ) -> Result<Registration> {
         if !self.hmem {
             return Ok(Registration::STAGED);
         }
-        let registered = self.register_at(range, access, Some(device));
+        if self.takes_dmabufs {
+            let registered = driver()
+                .and_then(|driver| driver.export(device, &range))
+                .and_then(|export| self.register_at(range, access, By::Dmabuf(device, &export)));
+            match registered {
+                Ok(registration) => return Ok(registration),
+                Err(error) => log::info!("no DMA-BUF of device {device}: {error}"),
+            }
+        }
+        // Some providers make DMA-BUFs of their own then.
+        let registered = self.register_at(range, access, By::Address(device, shareable));
         Ok(registered.unwrap_or_else(|error| {
             log::info!("bytes of device {device} are staged: {error}");
             Registration::STAGED

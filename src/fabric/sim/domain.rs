@@ -9,6 +9,7 @@ use crate::clock::Sequence;
 use crate::memory::fake;
 use libfabric_sys::*;
 use std::ffi::{c_int, c_void, CStr};
+use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
@@ -189,19 +190,27 @@ unsafe extern "C" fn regattr(
     // SAFETY: as `fi_mr_regattr` says.
     unsafe {
         let (domain, attr) = (&mut *fid.cast::<Domain>(), &*attr);
-        if attr.iov_count != 1 || flags != 0 {
+        if attr.iov_count != 1 || flags & !FI_MR_DMABUF != 0 {
             return -FI_EINVAL;
         }
-        let (mode, iov) = (domain.world.mode(), &*attr.iov.mr_iov);
+        let mode = domain.world.mode();
         let on_device = attr.iface != fi_hmem_iface::FI_HMEM_SYSTEM;
         if on_device && !(mode.hmem && fake::has_hmem()) {
             return -FI_ENOSYS;
         }
+        let (base, len) = match flags & FI_MR_DMABUF {
+            0 => ((*attr.iov.mr_iov).iov_base as u64, (*attr.iov.mr_iov).iov_len as u64),
+            _ if !(on_device && mode.dmabuf) => return -FI_ENOSYS,
+            _ => match within(&*attr.iov.dmabuf) {
+                Some(place) => place,
+                None => return -FI_EINVAL,
+            },
+        };
         let own_key = mode.has(FI_MR_PROV_KEY);
         let key = if own_key { domain.keys.next() >> 32 } else { attr.requested_key };
         let region = Arc::new(Region {
-            base: iov.iov_base as u64,
-            len: iov.iov_len as u64,
+            base,
+            len,
             key,
             access: attr.access,
             virtual_addresses: mode.has(FI_MR_VIRT_ADDR),
@@ -225,6 +234,16 @@ unsafe extern "C" fn regattr(
         *mr = Box::into_raw(Box::new(Mr { fid, domain, region })).cast();
     }
     0
+}
+
+/// The part of a DMA-BUF that is to be registered: address and length.
+fn within(dmabuf: &fi_mr_dmabuf) -> Option<(u64, u64)> {
+    // SAFETY: open during the call, as `fi_mr_regattr` says.
+    let fd = unsafe { BorrowedFd::borrow_raw(dmabuf.fd) };
+    let (base, all) = fake::memory_of(fd)?;
+    let len = dmabuf.len as u64;
+    let fits = dmabuf.base_addr as u64 == base && dmabuf.offset.checked_add(len)? <= all;
+    fits.then_some((base + dmabuf.offset, len))
 }
 
 unsafe extern "C" fn close_mr(fid: *mut fid) -> c_int {

@@ -29,8 +29,10 @@ pub struct Mode {
     pub mode: u64,
     pub cq_data: usize,
     pub auto_progress: bool,
-    /// It reaches memory of devices.
+    /// It reaches memory of devices, and knows it by a DMA-BUF, too. (efa's does not: as with
+    /// an rdma-core or a kernel that is too old.)
     pub hmem: bool,
+    pub dmabuf: bool,
     /// Operations that wait for a peer's first answer.
     pub before_handshake: Option<usize>,
     /// Errors of the completion queue say what they were.
@@ -62,6 +64,7 @@ static TCP: Mode = Mode {
     cq_data: 8,
     auto_progress: false,
     hmem: false,
+    dmabuf: false,
     before_handshake: None,
     errors_have_flags: true,
     connects: true,
@@ -84,6 +87,7 @@ static EFA: Mode = Mode {
     cq_data: 4,
     auto_progress: false,
     hmem: true,
+    dmabuf: false,
     before_handshake: Some(16),
     errors_have_flags: true,
     connects: false,
@@ -106,6 +110,7 @@ static EFA_DIRECT: Mode = Mode {
     cq_data: 4,
     auto_progress: true,
     hmem: true,
+    dmabuf: true,
     before_handshake: None,
     errors_have_flags: true,
     connects: false,
@@ -128,6 +133,7 @@ static VERBS: Mode = Mode {
     cq_data: 4,
     auto_progress: false,
     hmem: true,
+    dmabuf: true,
     before_handshake: None,
     errors_have_flags: false,
     connects: true,

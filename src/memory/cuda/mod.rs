@@ -8,12 +8,15 @@
 mod copier;
 mod shared;
 
-use super::device::{unsupported, Copier, Device, Driver, Found, Handle};
+use super::device::{unsupported, Copier, Device, Driver, Export, Found, Handle};
 use super::Range;
 use crate::status::{Error, Result, Status};
-use cudarc::driver::sys::{self, CUcontext, CUfunction, CUpointer_attribute as Attribute, CUresult};
+use crate::topology::pci::PciAddress;
+use cudarc::driver::sys::{self, CUcontext, CUfunction, CUresult};
+use cudarc::driver::sys::{CUdevice_attribute as About, CUpointer_attribute as Attribute};
 use once_cell::sync::OnceCell;
-use std::ffi::{c_void, CStr};
+use std::ffi::{c_int, c_void, CStr};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 
 /// The oldest driver that has every function which is used here: CUDA 12.0.
@@ -62,6 +65,25 @@ fn check(result: CUresult, what: &str) -> Result<()> {
         _ => Status::System,
     };
     Err(Error { provider_errno: result as i32, ..Error::new(status, format!("{what}: {}", name_of(result))) })
+}
+
+/// What CUDA says of a device.
+fn attribute(device: Device, what: About) -> Result<i32> {
+    let mut value: c_int = 0;
+    // SAFETY: a place for the answer; a device that is not there is answered.
+    check(
+        unsafe { sys::cuDeviceGetAttribute(&mut value, what, device as i32) },
+        "asking CUDA about a device",
+    )?;
+    Ok(value)
+}
+
+/// The pages of the host's size that a range is in: where they begin, and their bytes.
+fn whole_pages(range: &Range) -> (u64, usize) {
+    // SAFETY: a plain question.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let base = range.base - range.base % page;
+    (base, (range.base + range.len).next_multiple_of(page) as usize - base as usize)
 }
 
 /// A device that has been used, and what is loaded on it.
@@ -220,6 +242,16 @@ impl Driver for Cuda {
         self.devices.len() as u32
     }
 
+    fn place(&self, device: Device) -> Option<PciAddress> {
+        let ask = |what| attribute(device, what).ok();
+        Some(PciAddress {
+            domain: ask(About::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?.try_into().ok()?,
+            bus: ask(About::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?.try_into().ok()?,
+            device: ask(About::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?.try_into().ok()?,
+            function: 0,
+        })
+    }
+
     fn find(&self, range: &Range) -> Result<Option<Found>> {
         let first = Pointer::ask(range.base)?;
         if !first.is_of_device() {
@@ -311,6 +343,21 @@ impl Driver for Cuda {
                 self.shared.close(device, opened.context, handle);
             }
         }
+    }
+
+    fn export(&self, device: Device, range: &Range) -> Result<Export> {
+        if attribute(device, About::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? == 0 {
+            return Err(unsupported(format!("device {device} makes no DMA-BUF of its memory")));
+        }
+        let _current = self.current(device)?;
+        let (base, len) = whole_pages(range);
+        let mut dmabuf = -1;
+        let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        // SAFETY: room for the descriptor; a range that CUDA does not know is answered.
+        let got = unsafe { sys::cuMemGetHandleForAddressRange((&raw mut dmabuf).cast(), base, len, kind, 0) };
+        check(got, "making a DMA-BUF of device memory")?;
+        // SAFETY: just made, and nobody else's.
+        Ok(Export { dmabuf: unsafe { OwnedFd::from_raw_fd(dmabuf) }, base })
     }
 
     fn words(&self, len: u64) -> Result<u64> {
