@@ -79,7 +79,7 @@ chaos: ## Three hosts (root), and everything that can fail does: make chaos MINU
 	@$(MAKE) --no-print-directory lib
 	@tools/chaos.sh $(TARGET)/release '$(or $(MINUTES),10)' '$(SEED)' $(TARGET)/chaos.json
 
-header: ## Makes include/weft.h again from src/capi, and python/src/weft/c.py
+header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/weft/c.py
 	@tools/header.sh write
 
 abi: ## Keeps the ABI that include/weft.h has now for comparison: docs/abi.md
