@@ -118,7 +118,7 @@ tsan() {
 
 valgrind() {
     WEFT_TEST_CC=gcc WEFT_TEST_FABRICS=${WEFT_TEST_FABRICS:-host sim:like=efa} \
-        WEFT_TEST_WRAPPER="valgrind --quiet --fair-sched=try --error-exitcode=9 --leak-check=no" \
+        WEFT_TEST_WRAPPER="valgrind --quiet --fair-sched=try --error-exitcode=9 --leak-check=no --suppressions=tools/valgrind.supp" \
         tests valgrind target/release
 }
 
