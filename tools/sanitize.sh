@@ -117,7 +117,8 @@ tsan() {
 }
 
 valgrind() {
-    WEFT_TEST_CC=gcc WEFT_TEST_FABRICS=${WEFT_TEST_FABRICS:-host sim:like=efa} \
+    WEFT_TEST_SKIP=${WEFT_TEST_SKIP:-^$}'|many_counters' \
+        WEFT_TEST_CC=gcc WEFT_TEST_FABRICS=${WEFT_TEST_FABRICS:-host sim:like=efa} \
         WEFT_TEST_WRAPPER="valgrind --quiet --fair-sched=try --error-exitcode=9 --leak-check=no --suppressions=tools/valgrind.supp" \
         tests valgrind target/release
 }
