@@ -53,7 +53,7 @@ figures: ## Measures it on this machine, beside bare libfabric
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
 	@tools/fuzz.sh $(or $(SECONDS),180)
 
-sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: half an hour (FILTER=, KINDS="asan tsan valgrind"; SHORT=1: a minute)
+sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: an hour (FILTER=, KINDS="asan tsan valgrind"; SHORT=1: a minute)
 	@tools/need.sh sanitize
 	@$(MAKE) --no-print-directory lib
 	@tools/sanitize.sh "$(FILTER)" $(KINDS)

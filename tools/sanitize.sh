@@ -6,9 +6,10 @@
 # tsan      library and Rust's own with ThreadSanitizer: data races; over fabrics of our own, without libfabric
 # valgrind  the library as it is: memory that is read before it is written
 #
-# FILTER is that of ffi-tests/run; all runs take about half an hour on two processors. The tests' own time limits are
-# multiplied, and those of gigabytes and of many minutes are left out. With SHORT=1 it is about a minute: some programs
-# with asan (if there is a nightly Rust) and valgrind; the last line says what was left out.
+# FILTER is that of ffi-tests/run. All of it takes about an hour on four processors: a quarter for each of asan and tsan,
+# half of it for valgrind. The tests' own time limits are multiplied, and those of gigabytes and of many minutes are left
+# out. With SHORT=1 it is about a minute: some programs with asan (if there is a nightly Rust) and valgrind; the last line
+# says what was left out.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 filter=${1:-}
