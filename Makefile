@@ -53,7 +53,7 @@ figures: ## Measures it on this machine, beside bare libfabric
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
 	@tools/fuzz.sh $(or $(SECONDS),180)
 
-sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: half an hour (FILTER=, KINDS="asan tsan valgrind"; SHORT=1: a minute)
+sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: an hour (FILTER=, KINDS="asan tsan valgrind"; SHORT=1: a minute)
 	@tools/need.sh sanitize
 	@$(MAKE) --no-print-directory lib
 	@tools/sanitize.sh "$(FILTER)" $(KINDS)
@@ -82,7 +82,7 @@ chaos: ## Three hosts (root), and everything that can fail does: make chaos MINU
 	@$(MAKE) --no-print-directory lib
 	@tools/chaos.sh $(TARGET)/release '$(or $(MINUTES),10)' '$(SEED)' $(TARGET)/chaos.json
 
-header: ## Makes include/weft.h again from src/capi, and python/src/weft/c.py
+header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/weft/c.py
 	@tools/header.sh write
 
 abi: ## Keeps the ABI that include/weft.h has now for comparison: docs/abi.md

@@ -187,7 +187,7 @@ static void a_thousand_peers_of_one_endpoint(void)
     weft_endpoint_config config = test_config();
     CHECK(all != NULL);
     config.progress = WEFT_PROGRESS_MANUAL;
-    config.connect_timeout_ns = 60 * SECOND;
+    config.connect_timeout_ns = 3 * patience_ms() * MS;
     struct box *hub = box_of(open_with(&config));
     config.max_transfers = config.queue_depth = 64;
     config.max_peers = 4;

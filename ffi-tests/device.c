@@ -476,10 +476,10 @@ static void watches(void)
     CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
     CHECK_STATUS(await(&duo, never).status, WEFT_ERR_TIMED_OUT);
     REFUSED(WEFT_ERR_BUSY, weft_watch_free(watch));
-    *(volatile uint64_t *)word = 4;
+    atomic_store((_Atomic uint64_t *)word, 4);
     box_quiet(duo.a, 20);
     check_bytes(&b);
-    CHECK_EQ(*(volatile uint64_t *)done, 0);
+    CHECK_EQ(atomic_load((_Atomic uint64_t *)done), 0);
     /* What the source holds now is what is moved. */
     put(&a, 33);
     if (on_cuda()) {
@@ -492,7 +492,7 @@ static void watches(void)
     CHECK_OK(await(&duo, id).status);
     if (on_cuda())
         CU(cuCtxSynchronize, 0);
-    CHECK_EQ(*(volatile uint64_t *)done, 77);
+    CHECK_EQ(atomic_load((_Atomic uint64_t *)done), 77);
     memcpy(b.model, a.model, LEN);
     check_bytes(&b);
     /* One that is canceled, and one that the end of the endpoint finds waiting. */

@@ -10,7 +10,11 @@
 
 #include <dlfcn.h>
 
+#ifdef __SANITIZE_THREAD__ /* which keeps most addresses for itself */
+#define FAKE_BASE UINT64_C(0x590000000000)
+#else
 #define FAKE_BASE UINT64_C(0x2a0000000000)
+#endif
 #define FAKE_EACH (64 * GIB)
 
 static void *cuda_library;
@@ -49,7 +53,7 @@ static inline int device_count(void)
 /* Chooses the devices; `options` are the fake's, as ":late=3". Before any call of Weft. */
 static inline void devices_begin(const char *options)
 {
-    char choice[64];
+    char choice[96];
     if (on_cuda()) {
         cuda_library = dlopen("libcuda.so.1", RTLD_NOW);
         if (cuda_library == NULL)
@@ -59,7 +63,7 @@ static inline void devices_begin(const char *options)
             skip("what only a fake device does");
         return;
     }
-    snprintf(choice, sizeof choice, "fake%s", options);
+    snprintf(choice, sizeof choice, "fake:at=%" PRIu64 "%s", FAKE_BASE, options);
     CHECK_EQ(setenv("WEFT_DEVICES", choice, 1), 0);
 }
 
@@ -77,10 +81,14 @@ static inline void use_device(int device)
 
 static inline int own_memory(void)
 {
-    static int fd = -1;
-    if (fd < 0)
-        fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-    CHECK(fd >= 0);
+    static _Atomic int fd = -1;
+    int none = -1;
+    if (fd < 0) {
+        int opened = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+        CHECK(opened >= 0);
+        if (!atomic_compare_exchange_strong(&fd, &none, opened))
+            close(opened);
+    }
     return fd;
 }
 

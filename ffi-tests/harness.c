@@ -407,6 +407,8 @@ weft_endpoint_config test_config(void)
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = fabric();
     config.rails = on_fabric("tcp") ? "lo" : NULL;
+    if (patience_ms() > 20000) /* what takes longer may take longer */
+        config.timeout_ns = patience_ms() * 3 / 2 * MS; /* 30 s for one */
     return config;
 }
 

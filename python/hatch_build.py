@@ -5,6 +5,7 @@ The library is built by cargo from the folder above; or it is the file that WEFT
 
 import os
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Dict
@@ -37,7 +38,8 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
             raise SystemExit(f"{source} has no Cargo.toml: build the wheel within a checkout of Weft, "
                              "or name a libweft.so in WEFT_LIBRARY")
         target = Path(os.environ.get("CARGO_TARGET_DIR") or source / "target").resolve()
-        cargo = os.environ.get("CARGO", "cargo")
+        usual = Path.home() / ".cargo/bin/cargo"  # where rustup puts it, in nobody's PATH before the next login
+        cargo = os.environ.get("CARGO") or shutil.which("cargo") or str(usual)
         try:
             subprocess.run([cargo, "build", "--release", "--locked", "-p", "weft", "--target-dir", str(target)],
                            cwd=source, check=True)

@@ -2,6 +2,7 @@
 # Keeps the ABI: docs/abi.md says what may change.
 #     tools/abi.sh check LIBRARY_FOLDER    compares with what is kept in ffi-tests/abi, and runs the first program
 #     tools/abi.sh write                   keeps what include/weft.h says now: until 0.1 is released, or for additions
+# The first header, weft-0.1.h, stays as it is where git has the tag v0.1.0.
 #
 # WEFT_OLD_LIBRARIES: files, separated by colons, or tags and commits of git (which are built into target/old): they talk
 # to the newest library in both roles. Without it, the commit that docs/abi.md names.
@@ -150,7 +151,7 @@ programs() {
 
 case ${1:-} in
     write)
-        cp include/weft.h "$kept/weft-0.1.h"
+        git rev-parse -q --verify 'refs/tags/v0.1.0^{commit}' >/dev/null 2>&1 || cp include/weft.h "$kept/weft-0.1.h"
         described include/weft.h "$kept/weft-0.1.abi" && tools/layout.py write
         ;;
     check)

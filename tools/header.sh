@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the public header from src/capi, and what Python knows of it:  tools/header.sh write | check
+# Makes the public header from src/capi, and of it docs/reference.md and what Python knows:  tools/header.sh write | check
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p target
@@ -12,6 +12,7 @@ case ${1:-} in
     write)
         cp "$made" include/weft.h
         tools/bindings.py write
+        tools/reference.py write
         ;;
     check)
         if ! diff -u include/weft.h "$made"; then
@@ -20,6 +21,7 @@ case ${1:-} in
         fi
         echo "include/weft.h is what src/capi makes."
         tools/bindings.py check
+        tools/reference.py check
         ;;
     *)
         echo "tools/header.sh write | check" >&2

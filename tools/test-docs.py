@@ -167,7 +167,7 @@ def names():
         and not path.endswith((".md", ".svg")) and path != "tools/test-docs.py")
     known = set(re.findall(r"\bweft_\w+", code)) | set(re.findall(r"\bWEFT_\w+", code + others)) | COMING | MADE_UP
     for path, text in DOCUMENTS.items():
-        for name, star in sorted(set(re.findall(r"(?<![\w/.-])(weft_\w+|WEFT_[A-Z]\w*)(\*?)", text))):
+        for name, star in sorted(set(re.findall(r"(?<![\w/.#-])(weft_\w+|WEFT_[A-Z]\w*)(\*?)", text))):
             if star:
                 if not any(other.startswith(name) for other in known):
                     yield f"{path}: {name}*: there is none"

@@ -36,19 +36,28 @@ static bool was_alive(int host, uint32_t life, uint64_t until)
     return of->end_ns == 0 || of->end_ns > until;
 }
 
-/* How long one of two hosts was stopped; UINT64_MAX if one disconnected. */
+/* How long one of two hosts was stopped. */
 static uint64_t stopped(int a, int b, uint64_t from, uint64_t to)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < book->spans_count; i++) {
         const struct span *span = &book->spans[i];
-        bool theirs = span->host == a || span->host == b;
-        if (theirs && span->rail == -2 && span->from_ns + SECOND > from && span->from_ns < to)
-            return UINT64_MAX;
-        if (theirs && span->rail == -1)
+        if ((span->host == a || span->host == b) && span->rail == -1)
             sum += overlap(span, from, to);
     }
     return sum;
+}
+
+/* One of two hosts disconnected, and the other may not have heard of it yet: one that is stopped does not. */
+static bool disconnected(int a, int b, uint64_t from, uint64_t to)
+{
+    for (uint32_t i = 0; i < book->spans_count; i++) {
+        const struct span *span = &book->spans[i];
+        if ((span->host == a || span->host == b) && span->rail == -2 && span->from_ns < to &&
+            span->from_ns + SECOND + stopped(a, b, span->from_ns, from) > from)
+            return true;
+    }
+    return false;
 }
 
 static bool had_a_rail(int a, int b, uint64_t from, uint64_t to)
@@ -71,7 +80,8 @@ static bool is_needless(const struct operation *op, int target)
         return false;
     if (part->status == WEFT_ERR_RAIL_LOST && unsure)
         return false; /* it says so */
-    return stop != UINT64_MAX && op->timeout_ns > stop + 3 * usual_ns[op->kind] && op->ample &&
+    return !disconnected(op->host, target, op->submit_ns, part->done_ns) &&
+           op->timeout_ns > stop + 3 * usual_ns[op->kind] && op->ample &&
            was_alive(op->host, op->life, part->done_ns) && was_alive(target, part->life, part->done_ns) &&
            had_a_rail(op->host, target, op->submit_ns - SETTLED, part->done_ns);
 }

@@ -385,9 +385,11 @@ fn a_flood_of_greetings_is_bounded_and_others_get_in() {
                 stranger.heard.clear();
             }
         };
+        // Who made room is there until its worker comes to it, which may be late.
+        let most = 1 + 2 * 256;
         flood(&mut stranger, 2000);
         until("they are counted", || friends.b.strangers_refused() >= 1000);
-        assert!(friends.b.core.peers.all().len() <= 256 + 1);
+        assert!(friends.b.core.peers.all().len() <= most);
         let slowest = friends.talk(50);
         // One more that means well, while the flood goes on.
         let guest = open(config());
@@ -395,8 +397,7 @@ fn a_flood_of_greetings_is_bounded_and_others_get_in() {
         let began = Instant::now();
         let up = loop {
             flood(&mut stranger, 10);
-            // Who makes room goes in the next pass.
-            assert!(friends.b.core.peers.all().len() <= 256 + 1 + 64);
+            assert!(friends.b.core.peers.all().len() <= most + 1);
             match next(&guest, Duration::from_millis(1)) {
                 Some(up) => break up,
                 None => assert!(began.elapsed() < PATIENCE),

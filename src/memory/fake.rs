@@ -5,8 +5,9 @@
 //!
 //! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
 //! ":fail=N" (the Nth launch fails), ":private" (memory that no process can open), ":hmem"
-//! (simulated NICs reach the memory by themselves, where what they stand in for can),
-//! ":dmabuf" (its DMA-BUFs can be had).
+//! (simulated NICs reach the memory by themselves, where what they stand in for can), ":dmabuf"
+//! (its DMA-BUFs can be had), ":at=N" (where the memory lies, for what has other uses for the
+//! usual place, as ThreadSanitizer).
 
 use super::device::{unsupported, Copier, Device, Driver, Export, Found, Handle};
 use super::Range;
@@ -17,10 +18,11 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Where the devices' memory lies: 64 GiB for each.
-const BASE: u64 = 0x2a00_0000_0000;
+/// Where the devices' memory usually lies: 64 GiB for each.
+const USUAL_BASE: u64 = 0x2a00_0000_0000;
 const EACH: u64 = 64 << 30;
 const DEVICES: u32 = 2;
 /// Their PCI domain, which no machine has: on buses 1 and 2.
@@ -34,26 +36,38 @@ struct Fake {
     launches: AtomicU64,
 }
 
+fn choice() -> String {
+    std::env::var("WEFT_DEVICES").unwrap_or_default()
+}
+
+fn option(name: &str) -> Option<u64> {
+    choice().split(':').find_map(|part| part.strip_prefix(name)?.parse().ok())
+}
+
+fn base() -> u64 {
+    static BASE: OnceLock<u64> = OnceLock::new();
+    *BASE.get_or_init(|| option("at=").unwrap_or(USUAL_BASE))
+}
+
 pub fn driver() -> &'static dyn Driver {
-    let choice = std::env::var("WEFT_DEVICES").unwrap_or_default();
-    let option = |name: &str| choice.split(':').find_map(|part| part.strip_prefix(name)?.parse().ok());
     Box::leak(Box::new(Fake {
         late: Duration::from_micros(option("late=").unwrap_or(20)),
         fail: option("fail=").unwrap_or(0),
-        private: choice.split(':').any(|part| part == "private"),
-        dmabuf: choice.split(':').any(|part| part == "dmabuf"),
+        private: choice().split(':').any(|part| part == "private"),
+        dmabuf: choice().split(':').any(|part| part == "dmabuf"),
         launches: AtomicU64::new(0),
     }))
 }
 
 fn device_of(address: u64) -> Option<Device> {
-    let device = address.checked_sub(BASE)? / EACH;
+    let device = address.checked_sub(base())? / EACH;
     (device < DEVICES.into()).then_some(device as Device)
 }
 
 /// Whether simulated NICs reach the memory.
 pub fn has_hmem() -> bool {
-    std::env::var("WEFT_DEVICES").is_ok_and(|choice| choice.starts_with("fake") && choice.contains(":hmem"))
+    let choice = choice();
+    choice.starts_with("fake") && choice.contains(":hmem")
 }
 
 /// Copies what such a NIC moves; false if no end is on a device.
@@ -157,7 +171,7 @@ impl Driver for Fake {
         if self.private {
             return Err(unsupported("memory that no process can open"));
         }
-        let base = BASE + EACH * u64::from(device);
+        let base = base() + EACH * u64::from(device);
         Ok(Handle { process: super::cuda::this_process(), device, base, len: EACH, token: [0; 64] })
     }
 

@@ -23,8 +23,8 @@ on by itself. It ends exactly once, by its deadline: with a result, when every b
 an exception of one of the classes below `WeftError`. Timeouts are seconds. No call holds the
 interpreter's lock while it waits.
 
-The library keeps no progress of a single transfer. For long ones, cut them up, or have the peer's
-`Counter` count pages (`count_pages=True`), or look at `Endpoint.rail_statistics`.
+The library keeps no progress of a single transfer. Long ones are moved as `Parts`, or the peer's
+`Counter` counts their pages (`count_pages=True`).
 
 The C functions are below `weft.c`, with weft.h as their manual, for what the classes leave out
 (further completion queues): `weft.lib`.
@@ -41,6 +41,7 @@ from .events import Event, Message, Notification, Other, PeerDown, PeerUp, RailD
 from .log import log_to, set_log
 from .memory import Memory, RemoteMemory
 from .operation import Completion, Operation
+from .parts import Parts
 from .peer import Peer
 from .transfers import Entry, Kept, Side
 from .watch import Watch
@@ -57,7 +58,7 @@ def library_version() -> str:
 __all__ = [
     "Access", "Buffer", "CanceledError", "ClosedError", "Completion", "Counter", "Endpoint", "Entry", "Event",
     "Idle", "InternalError", "Kept", "MachineError", "Memory", "Message", "Notification", "Operation", "Other",
-    "Packing", "Peer", "PeerDown", "PeerError", "PeerUp", "Progress", "RailDown", "RailUp", "RemoteMemory",
+    "Packing", "Parts", "Peer", "PeerDown", "PeerError", "PeerUp", "Progress", "RailDown", "RailUp", "RemoteMemory",
     "RetryError", "Side", "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version",
     "log_to", "set_log", "topology",
 ]
