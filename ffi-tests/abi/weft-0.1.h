@@ -990,7 +990,8 @@ typedef struct weft_memory_args {
      * should reach over it needs its bit. Only these rails carry transfers of the
      * memory, so that it can keep to those near it. The descriptor says which they
      * are: an importer need not know, and its own memory's rails are another
-     * matter. 0: all. Where no lane joins a rail that knows
+     * matter. 0: all; of a GPU's memory, of each fabric those nearest to the GPU, where
+     * the machine shows what is near (`weft_memory_info` says which). Where no lane joins a rail that knows
      * the local memory with one that knows the remote, the first transfer (of a
      * byte or more) has lanes made, and waits for them, over tcp some tens of
      * milliseconds; its completion says `WEFT_ERR_NO_RAILS`
@@ -1067,13 +1068,15 @@ WEFT_API weft_status weft_memory_free(weft_endpoint *endpoint, void *address);
  * `weft_memory_info`. It needs no context that is current in the calling thread. It
  * must be of the device's primary context (as all memory of the CUDA runtime is),
  * or of none. Freed before it is deregistered, it ends transfers with
- * `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed.
+ * `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed; over libfabric's
+ * shm it can crash this process, as unmapped memory does.
  *
  * Any thread. Blocks while the NICs learn the memory's pages, which takes up
  * to seconds for many gigabytes: register before traffic. Errors:
  * `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
  * not use so, or not where `kind` and `device` say), `WEFT_ERR_UNSUPPORTED`
- * (no CUDA driver, memory of another context, or rails of libfabric's shm alone), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+ * (no CUDA driver, memory of another context, or rails of libfabric's shm alone
+ * if that was built without CUDA), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
  * `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
  * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
  */
@@ -1157,15 +1160,15 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 
 /**
  * NICs reach the memory by themselves: the host's, or a GPU's over rails whose provider says
- * so (FI_HMEM: efa and verbs, in a libfabric that was built with CUDA), if the program has loaded CUDA
- * before the endpoint is opened. (This was tried with simulated NICs alone.)
+ * so (FI_HMEM: efa, verbs and shm, in a libfabric that was built with CUDA), if the program has loaded CUDA
+ * before the endpoint is opened. (This was tried with simulated NICs, and with shm between GPUs.)
  */
 #define WEFT_WAY_DIRECT 1
 
 /**
  * Its bytes go through host buffers of Weft's, which it gathers them into and
  * scatters them from, pages of a bundle by one launch; copies and the wire go on at
- * the same time. 8 MiB of pinned memory for each lane with such transfers.
+ * the same time. 16 MiB of pinned memory for each lane with such transfers.
  */
 #define WEFT_WAY_STAGED 2
 
@@ -1176,6 +1179,13 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
  * else is staged.)
  */
 #define WEFT_WAY_SHARED 4
+
+/**
+ * Beside `WEFT_WAY_DIRECT`: NICs know the memory by a DMA-BUF that CUDA made of it, which is tried
+ * first with efa and verbs, from libfabric 1.20 on. Without this bit it is known by its address, and the
+ * provider finds out the rest. (Tried with simulated NICs alone.)
+ */
+#define WEFT_WAY_DMABUF 8
 
 /**
  * A word that GPUs and Weft write for each other. Opaque; made by
@@ -1571,13 +1581,11 @@ weft_status weft_counter_expect(weft_endpoint *endpoint,
                                 weft_transfer *transfer);
 
 /**
- * Gives a counter back; 0 is fine. Who waits for it gets `WEFT_ERR_CANCELED`; what is on its
- * way to it counts for nobody. Any thread; does not block. Errors:
- * `WEFT_ERR_HANDLE`. Since 0.1.
+ * Gives a counter back; 0 is fine. Who waits for a value that it has not reached gets
+ * `WEFT_ERR_CANCELED`; what is on its way to it counts for nobody. Any thread; does not
+ * block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API
-weft_status weft_counter_destroy(weft_endpoint *endpoint,
-                                 weft_counter counter);
+WEFT_API weft_status weft_counter_destroy(weft_endpoint *endpoint, weft_counter counter);
 
 /* ---- Transfers: writes and reads of ranges and pages ---- */
 
