@@ -1068,7 +1068,8 @@ WEFT_API weft_status weft_memory_free(weft_endpoint *endpoint, void *address);
  * `weft_memory_info`. It needs no context that is current in the calling thread. It
  * must be of the device's primary context (as all memory of the CUDA runtime is),
  * or of none. Freed before it is deregistered, it ends transfers with
- * `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed.
+ * `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed; over libfabric's
+ * shm it can crash this process, as unmapped memory does.
  *
  * Any thread. Blocks while the NICs learn the memory's pages, which takes up
  * to seconds for many gigabytes: register before traffic. Errors:
@@ -1167,7 +1168,7 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
 /**
  * Its bytes go through host buffers of Weft's, which it gathers them into and
  * scatters them from, pages of a bundle by one launch; copies and the wire go on at
- * the same time. 8 MiB of pinned memory for each lane with such transfers.
+ * the same time. 16 MiB of pinned memory for each lane with such transfers.
  */
 #define WEFT_WAY_STAGED 2
 

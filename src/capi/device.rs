@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub const WEFT_WAY_DIRECT: u32 = 1;
 /// Its bytes go through host buffers of Weft's, which it gathers them into and
 /// scatters them from, pages of a bundle by one launch; copies and the wire go on at
-/// the same time. 8 MiB of pinned memory for each lane with such transfers.
+/// the same time. 16 MiB of pinned memory for each lane with such transfers.
 pub const WEFT_WAY_STAGED: u32 = 2;
 /// Between this and peers' memory on this host that is on a GPU, too, and that other
 /// processes can open, a GPU copies, all pages of a run by one launch, where the two GPUs

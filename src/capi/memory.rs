@@ -165,7 +165,8 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// `weft_memory_info`. It needs no context that is current in the calling thread. It
 /// must be of the device's primary context (as all memory of the CUDA runtime is),
 /// or of none. Freed before it is deregistered, it ends transfers with
-/// `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed.
+/// `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed; over libfabric's
+/// shm it can crash this process, as unmapped memory does.
 ///
 /// Any thread. Blocks while the NICs learn the memory's pages, which takes up
 /// to seconds for many gigabytes: register before traffic. Errors:

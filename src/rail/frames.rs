@@ -1,8 +1,9 @@
 //! Buffers of a rail, registered where the NIC needs that.
 
 use crate::fabric::{Access, Buffer, HostRange, Nic, Registration};
+use crate::memory::device::present;
 use crate::status::{Error, Result};
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapRaw};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -16,6 +17,10 @@ pub struct Frame {
 impl Frame {
     pub fn new(nic: &mut dyn Nic, len: usize, remote: bool) -> Result<Frame> {
         let mapped = MmapMut::map_anon(len).map_err(|_| Error::system("mapping buffers of a NIC"))?;
+        // Of bundles' slots only devices fill all: huge pages would have it all there.
+        if present().is_none() {
+            let _ = mapped.advise(Advice::NoHugePage);
+        }
         let memory = MmapRaw::from(mapped);
         let range = HostRange { base: memory.as_mut_ptr() as u64, len: len as u64 };
         let access = Access { remote_write: remote, remote_read: false };

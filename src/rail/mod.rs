@@ -49,7 +49,7 @@ const GREETINGS_OF_LANE: u32 = 4;
 /// Past a full window, for transfers of the latency class.
 const URGENT_WINDOW: u64 = 128 << 10;
 /// The same for what devices gather, or scatter at the target: that they do meanwhile.
-const STAGED_WINDOW: u64 = 3 << 20;
+const STAGED_WINDOW: u64 = 7 << 20;
 /// After something of that class, the queue before the next is kept short so long.
 const URGENT_NS: u64 = 5_000_000;
 /// Delivered writes in a full window, where one covers others.

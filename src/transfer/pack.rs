@@ -31,7 +31,7 @@ const BUNDLE_LEN: u64 = 256 << 10;
 pub const SLOTS: u32 = 8;
 /// Bytes of a slot. Devices fill all of it: launches, frames and looks at the device cost
 /// 15 us for each, and caches do not matter.
-pub const SLOT_LEN: usize = 512 << 10;
+pub const SLOT_LEN: usize = 1 << 20;
 /// Writes of a lane's pass where devices gather: the others are gathered meanwhile, by one
 /// launch. (Over tcp a write takes as long as the kernel copies.)
 const WRITES: u32 = SLOTS / 2;
