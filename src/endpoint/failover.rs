@@ -413,18 +413,20 @@ impl Worker {
         }
     }
 
-    /// No lane here can carry a transfer: another worker's may.
+    /// No lane here can carry a transfer: another worker's may. If none is known to, or those
+    /// that do are not what they are known for, it waits: its peer's home is about to hear
+    /// what became of them.
     pub(super) fn pass_on(&mut self, id: u64, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
         let slot = core.table.held_slot(id);
         let peer = core.held(id).and_then(|transfer| core.peers.get(transfer.view().peer()).ok());
-        if peer.as_ref().is_some_and(|peer| peer.is_away()) && Table::wanted(slot) {
-            return self.park(id, runs);
-        }
-        let workers = peer.map_or(0, |peer| core.workers_for(id, peer.lanes.lock().up()));
-        let others = workers & !(1 << self.index);
-        if others == 0 || hops == 0 || !Table::wanted(slot) {
+        let Some(peer) = peer.filter(|_| Table::wanted(slot)) else {
             return self.left.push(core.table.leave(slot, 0));
+        };
+        let working = peer.lanes.lock().working();
+        let others = core.workers_for(id, &working) & !(1 << self.index);
+        if others == 0 || hops == 0 {
+            return self.park(id, runs);
         }
         let next = others.trailing_zeros() as usize;
         let command = Command::Again { id, runs, hops: hops - 1 };

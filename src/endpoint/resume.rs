@@ -100,7 +100,7 @@ impl Worker {
             };
             let waits = Table::is_told(slot)
                 || peer.is_away()
-                || core.workers_for(one.id, peer.lanes.lock().up()) == 0;
+                || core.workers_for(one.id, &peer.lanes.lock().working()) == 0;
             if waits {
                 self.parked.all.push(one);
             } else {

@@ -24,6 +24,11 @@ impl Serving {
         self.up.iter().filter(|plan| !self.broken.contains(plan))
     }
 
+    /// Those that workers have not found broken.
+    pub fn working(&self) -> Vec<Plan> {
+        self.left().copied().collect()
+    }
+
     /// Takes a lane out, if others are left.
     pub fn lose(&mut self, plan: Plan) -> bool {
         let others = self.left().any(|other| *other != plan);
@@ -71,6 +76,7 @@ mod tests {
         lanes.set(&[plan(0, 0), plan(1, 1)]);
         assert!(lanes.lose(plan(0, 0)));
         assert!(!lanes.lose(plan(1, 1)) && !lanes.is_empty());
+        assert_eq!((lanes.up().len(), lanes.working()), (2, vec![plan(1, 1)]));
         lanes.part_with(plan(1, 1));
         assert!(lanes.is_empty());
         lanes.set(&[]);
