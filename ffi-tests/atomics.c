@@ -459,12 +459,13 @@ static void *asks(void *argument)
     uint64_t until = now_ns() + patience_ms() * MS;
     while (status == WEFT_OK || asker->done + asker->gone < asker->accepted) {
         CHECK(now_ns() < until);
-        if (status == WEFT_OK && asker->accepted - asker->done - asker->gone < AT_ONCE) {
+        bool room = status == WEFT_OK && asker->accepted - asker->done - asker->gone < AT_ONCE;
+        if (room) {
             status = weft_fetch_add(asker->box->endpoint, &args, NULL);
             asker->accepted += status == WEFT_OK;
         }
         weft_completion c;
-        box_pump(asker->box, 0);
+        box_pump(asker->box, room ? 0 : 1); /* a worker that shares this processor has two seconds to answer */
         while (box_try(asker->box, WEFT_COMPLETION_ATOMIC, &c)) {
             *(CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_MEMORY_GONE) == WEFT_OK ? &asker->done
                                                                               : &asker->gone) += 1;

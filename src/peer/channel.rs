@@ -49,6 +49,9 @@ pub struct Channel {
     /// Go before all that waits.
     ahead: VecDeque<Out>,
     waiting: VecDeque<Out>,
+    /// So many of those ahead go before the first that waits: who asks on and on does not
+    /// keep it from its turn.
+    before: usize,
     /// So many waited when it was last asked who wants them.
     wanted: usize,
     /// Sent, in sequence; the first is number `acknowledged + 1`.
@@ -70,15 +73,20 @@ pub struct Channel {
 
 impl Channel {
     pub fn push(&mut self, out: Out) {
+        if self.waiting.is_empty() {
+            self.before = self.ahead.len();
+        }
         self.waiting.push_back(out);
     }
 
     /// Goes before all others.
     pub fn push_first(&mut self, out: Out) {
         self.ahead.push_front(out);
+        self.before += 1;
     }
 
-    /// Goes before what was pushed, in order with others of its kind.
+    /// Goes before what was pushed, the first of it perhaps excepted, in order with others of
+    /// its kind.
     pub fn push_ahead(&mut self, out: Out) {
         self.ahead.push_back(out);
     }
@@ -145,8 +153,13 @@ impl Channel {
         let sent = self.unacknowledged.len() as u32;
         (sent < WINDOW).then_some(())?;
         let number = self.acknowledged.wrapping_add(sent).wrapping_add(1);
-        let out = if self.goes_again() { self.waiting.front() } else { self.ahead.front() };
-        out.or(self.waiting.front()).map(|out| (number, out))
+        let out = if self.goes_ahead() { self.ahead.front() } else { self.waiting.front() };
+        out.map(|out| (number, out))
+    }
+
+    fn goes_ahead(&self) -> bool {
+        let first = self.waiting.is_empty() || self.before > 0;
+        first && !self.ahead.is_empty() && !self.goes_again()
     }
 
     /// Whether what is next has a number already: nothing goes before it, or takes that.
@@ -157,9 +170,13 @@ impl Channel {
     /// The frame that `next` gave was posted, and an acknowledgement with it.
     pub fn sent(&mut self, now: u64) {
         self.answers |= now.saturating_sub(self.alone_ns) < ANSWER_NS;
-        let ahead = if self.goes_again() { None } else { self.ahead.pop_front() };
-        let out = ahead.or_else(|| self.waiting.pop_front());
-        self.unacknowledged.extend(out);
+        if self.goes_ahead() {
+            self.before = self.before.saturating_sub(1);
+            self.unacknowledged.extend(self.ahead.pop_front());
+        } else {
+            self.unacknowledged.extend(self.waiting.pop_front());
+            self.before = self.ahead.len();
+        }
         self.acknowledgement_sent();
     }
 
@@ -313,6 +330,29 @@ mod tests {
             let said = out.map(|out| (out.kind.channel() == kind.channel(), out.body.len(), out.done));
             assert_eq!((number, said), (Some(1), Some((true, 0, None))));
         }
+    }
+
+    #[test]
+    fn answers_without_an_end_hold_nothing_up_for_ever() {
+        let mut channel = Channel::default();
+        let mut next = |channel: &mut Channel| {
+            channel.push_ahead(Out::new(Kind::AtomicDone, vec![]));
+            let (number, kind) = channel.next().map(|(number, out)| (number, out.kind)).expect("a frame");
+            channel.sent(0);
+            channel.acknowledge(number).for_each(drop);
+            kind
+        };
+        (0..3).for_each(|_| channel.push_ahead(Out::new(Kind::AtomicDone, vec![])));
+        channel.push(Out::new(Kind::Revoke, vec![]));
+        channel.push(Out::new(Kind::Import, vec![]));
+        let sent: Vec<_> = (0..8).map(|_| next(&mut channel)).collect();
+        // Not before the answers that were there.
+        assert!(
+            sent[..3].iter().all(|kind| *kind == Kind::AtomicDone) && sent[3] == Kind::Revoke,
+            "{sent:?}"
+        );
+        assert_eq!(sent[4..].iter().position(|kind| *kind == Kind::Import), None, "{sent:?}");
+        assert!((0..8).any(|_| next(&mut channel) == Kind::Import));
     }
 
     #[test]
