@@ -497,6 +497,19 @@ static void memory_that_goes_away(void)
     duo_close(&duo);
 }
 
+/* Where all threads take turns there is always something to answer: the owner is heard all the same. */
+static void memory_that_goes_away_on_one_processor(void)
+{
+    cpu_set_t all, one;
+    CHECK_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, &one);
+    CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    memory_that_goes_away();
+}
+
 /* ---- Remote memory that another thread gives back ---- */
 
 /* Submits until the remote memory is stale; how many were accepted. */
@@ -720,6 +733,7 @@ static const struct test tests[] = {
     {"bad_input_is_refused", "any", bad_input_is_refused},
     {"a_peer_that_does_none", "any", a_peer_that_does_none},
     {"memory_that_goes_away", "any", memory_that_goes_away},
+    {"memory_that_goes_away_on_one_processor", "any", memory_that_goes_away_on_one_processor},
     {"released_while_others_submit", "any", released_while_others_submit},
     {"deadlines_and_cancels", NOT_SHM, deadlines_and_cancels},
     {"disconnecting_ends_them", NOT_SHM, disconnecting_ends_them},

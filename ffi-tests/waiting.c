@@ -16,12 +16,16 @@ static void timeouts_of_wait(void)
     weft_completion c[4];
     const uint64_t limits[] = {0, 1, 10, 50, 200, 30, 3};
     CHECK_OK(weft_queue_create(endpoint, 0, &queue));
-    for (size_t i = 0; i < 2 * COUNT(limits); i++) {
+    for (size_t i = 0, tries = 1; i < 2 * COUNT(limits); i++) {
         uint64_t limit = limits[i / 2] * MS, began = now_ns();
         CHECK_EQ(i % 2 ? weft_queue_wait(queue, c, 4, limit) : weft_wait(endpoint, c, 4, limit), 0);
         uint64_t took = now_ns() - began;
-        if (took < limit || took > limit + 50 * MS)
+        bool late = took > limit + 50 * MS;
+        if (took < limit || (late && tries == 10))
             FAIL("a wait of %" PRIu64 " ms took %" PRIu64 " us", limit / MS, took / 1000);
+        /* A busy machine may be late, but not always. */
+        tries = late ? tries + 1 : 1;
+        i -= late;
     }
     CHECK_OK(weft_queue_destroy(queue));
     CHECK_OK(weft_endpoint_close(endpoint));
