@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn answers_without_an_end_hold_nothing_up_for_ever() {
         let mut channel = Channel::default();
-        let mut next = |channel: &mut Channel| {
+        let next = |channel: &mut Channel| {
             channel.push_ahead(Out::new(Kind::AtomicDone, vec![]));
             let (number, kind) = channel.next().map(|(number, out)| (number, out.kind)).expect("a frame");
             channel.sent(0);
