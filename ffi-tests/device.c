@@ -357,6 +357,38 @@ static void reads_past_the_host(void)
     duo_close(&duo);
 }
 
+/* However often it is asked for others: what is not read any more leaves nothing behind. */
+static void many_read_past_the_host(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes b = make(duo.b, 1 % device_count(), LEN, 1, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    uint8_t *at = device_alloc(0, 4096);
+    for (int i = 0; i < (on_cuda() ? 50 : 4200); i++) {
+        weft_memory *memory = register_one(duo.a->endpoint, at, 4096);
+        weft_range_args args = range_args(memory, remote, 4096);
+        weft_transfer id;
+        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        CHECK_OK(await(&duo, id).status);
+        CHECK_OK(weft_memory_deregister(memory));
+    }
+    weft_memory *memory = register_one(duo.a->endpoint, at, 4096);
+    weft_range_args args = range_args(memory, remote, 4096);
+    uint64_t before = bytes_read(duo.a), until = now_ns() + patience_ms() * MS;
+    while (bytes_read(duo.a) == before) {
+        weft_transfer id;
+        CHECK(now_ns() < until);
+        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        CHECK_OK(await(&duo, id).status);
+    }
+    CHECK_OK(weft_memory_deregister(memory));
+    CHECK_OK(weft_remote_memory_release(remote));
+    device_free(at, 4096);
+    drop(&b);
+    duo_close(&duo);
+}
+
 /* ---- What comes with transfers ---- */
 
 static void counters_and_notifications(void)
@@ -690,6 +722,7 @@ int main(int argc, char **argv)
         {"shm_that_reaches_it", "shm", shm_that_reaches_it},
         {"pages_by_nics_that_reach_it", NICS, pages_by_nics_that_reach_it},
         {"reads_past_the_host", "host", reads_past_the_host},
+        {"many_read_past_the_host", "host", many_read_past_the_host},
         {"counters_and_notifications", MOVES, counters_and_notifications},
         {"lists_of_both_kinds", MOVES, lists_of_both_kinds},
         {"watches", MOVES, watches},
