@@ -263,6 +263,18 @@ static void within_a_page(struct duo *duo, const struct bytes *a, struct bytes *
     CHECK_OK(weft_memory_deregister(odd));
 }
 
+/* What a NIC has learnt it knows without them. */
+static void registrations_hold_no_files(struct box *box, const struct bytes *bytes)
+{
+    weft_memory *again[8];
+    int fds = open_fds();
+    for (size_t i = 0; i < COUNT(again); i++)
+        again[i] = register_one(box->endpoint, bytes->at, bytes->len);
+    CHECK_EQ(open_fds(), fds);
+    for (size_t i = 0; i < COUNT(again); i++)
+        CHECK_OK(weft_memory_deregister(again[i]));
+}
+
 /* NICs that reach device memory by themselves: nothing is staged. */
 static void reached_by_nics(uint32_t ways)
 {
@@ -288,6 +300,7 @@ static void reached_by_nics(uint32_t ways)
             CHECK((read ? bytes_read(duo.a) - got : bytes_written(duo.a) - wrote) >= LEN);
         }
         within_a_page(&duo, &a, &b);
+        registrations_hold_no_files(duo.b, &b);
         CHECK_OK(weft_remote_memory_release(remote));
         drop(&a);
         drop(&b);
