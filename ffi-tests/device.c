@@ -263,6 +263,18 @@ static void within_a_page(struct duo *duo, const struct bytes *a, struct bytes *
     CHECK_OK(weft_memory_deregister(odd));
 }
 
+/* What a NIC has learnt it knows without them. */
+static void registrations_hold_no_files(struct box *box, const struct bytes *bytes)
+{
+    weft_memory *again[8];
+    int fds = open_fds();
+    for (size_t i = 0; i < COUNT(again); i++)
+        again[i] = register_one(box->endpoint, bytes->at, bytes->len);
+    CHECK_EQ(open_fds(), fds);
+    for (size_t i = 0; i < COUNT(again); i++)
+        CHECK_OK(weft_memory_deregister(again[i]));
+}
+
 /* NICs that reach device memory by themselves: nothing is staged. */
 static void reached_by_nics(uint32_t ways)
 {
@@ -288,6 +300,7 @@ static void reached_by_nics(uint32_t ways)
             CHECK((read ? bytes_read(duo.a) - got : bytes_written(duo.a) - wrote) >= LEN);
         }
         within_a_page(&duo, &a, &b);
+        registrations_hold_no_files(duo.b, &b);
         CHECK_OK(weft_remote_memory_release(remote));
         drop(&a);
         drop(&b);
@@ -353,6 +366,38 @@ static void reads_past_the_host(void)
     check_bytes(&a);
     CHECK_OK(weft_remote_memory_release((weft_remote_memory *)args.remote));
     drop(&a);
+    drop(&b);
+    duo_close(&duo);
+}
+
+/* However often it is asked for others: what is not read any more leaves nothing behind. */
+static void many_read_past_the_host(void)
+{
+    devices_begin("");
+    struct duo duo = duo_open(4096);
+    struct bytes b = make(duo.b, 1 % device_count(), LEN, 1, 2);
+    weft_remote_memory *remote = give(&duo, &b);
+    uint8_t *at = device_alloc(0, 4096);
+    for (int i = 0; i < (on_cuda() ? 50 : 4200); i++) {
+        weft_memory *memory = register_one(duo.a->endpoint, at, 4096);
+        weft_range_args args = range_args(memory, remote, 4096);
+        weft_transfer id;
+        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        CHECK_OK(await(&duo, id).status);
+        CHECK_OK(weft_memory_deregister(memory));
+    }
+    weft_memory *memory = register_one(duo.a->endpoint, at, 4096);
+    weft_range_args args = range_args(memory, remote, 4096);
+    uint64_t before = bytes_read(duo.a), until = now_ns() + patience_ms() * MS;
+    while (bytes_read(duo.a) == before) {
+        weft_transfer id;
+        CHECK(now_ns() < until);
+        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        CHECK_OK(await(&duo, id).status);
+    }
+    CHECK_OK(weft_memory_deregister(memory));
+    CHECK_OK(weft_remote_memory_release(remote));
+    device_free(at, 4096);
     drop(&b);
     duo_close(&duo);
 }
@@ -690,6 +735,7 @@ int main(int argc, char **argv)
         {"shm_that_reaches_it", "shm", shm_that_reaches_it},
         {"pages_by_nics_that_reach_it", NICS, pages_by_nics_that_reach_it},
         {"reads_past_the_host", "host", reads_past_the_host},
+        {"many_read_past_the_host", "host", many_read_past_the_host},
         {"counters_and_notifications", MOVES, counters_and_notifications},
         {"lists_of_both_kinds", MOVES, lists_of_both_kinds},
         {"watches", MOVES, watches},

@@ -20,7 +20,7 @@ every=(asan tsan valgrind)
 target=x86_64-unknown-linux-gnu
 out=$PWD/target/sanitize
 failed=()
-export WEFT_TEST_SKIP=${WEFT_TEST_SKIP-'^large\.|gigabytes|ten_million|hundred_thousand|thousand_peers|no_wake_up'}
+export WEFT_TEST_SKIP=${WEFT_TEST_SKIP-'^large\.|gigabytes|ten_million|hundred_thousand|thousand_peers|no_wake_up|leave_no_memory'}
 mkdir -p "$out"
 has_nightly() { rustc +nightly --print sysroot >/dev/null 2>&1; }
 

@@ -126,6 +126,11 @@ impl Devices {
         });
     }
 
+    /// The peer has closed what it knew by this number.
+    pub fn unread(&mut self, number: u32) {
+        self.shown.retain(|(of, _)| *of != number);
+    }
+
     /// The device that all pieces are on, if they may be written, or read, and are there.
     #[inline(always)]
     fn check(

@@ -378,6 +378,7 @@ impl Incoming {
                 Heard::Word(Word::Wake) => {}
                 Heard::Word(Word::Forget(number)) if self.devices.forget(number) => {}
                 Heard::Word(Word::Forget(number)) => self.areas.retain(|area| area.number != number),
+                Heard::Word(Word::Unread(number)) => self.devices.unread(number),
                 Heard::Word(Word::Area(..) | Word::Device(..))
                     if self.areas.len() + self.devices.count() >= AREAS =>
                 {

@@ -296,7 +296,10 @@ impl Outgoing {
 
     /// An area is no more: the target need not keep it mapped.
     pub fn forget(&mut self, area: &Shared) {
-        self.pulls.forget(|_, of| of == area.number);
+        let unread = self.pulls.forget(|_, of| of == area.number);
+        if let Some(socket) = self.socket() {
+            unread.iter().for_each(|number| _ = socket::unread(socket, *number));
+        }
         let Some(passed) = self.passed.get_mut(area.place).filter(|number| **number == area.number) else {
             return;
         };
@@ -587,7 +590,9 @@ impl Outgoing {
             match socket::hear(socket) {
                 Heard::Word(socket::Word::Wake) => {}
                 Heard::Word(socket::Word::Device(number, handle)) => self.pulls.passed(number, handle),
-                Heard::Word(socket::Word::Forget(gone)) => self.pulls.forget(|number, _| number == gone),
+                Heard::Word(socket::Word::Forget(gone)) => {
+                    self.pulls.forget(|number, _| number == gone);
+                }
                 Heard::Nothing => return true,
                 _ => return false,
             }

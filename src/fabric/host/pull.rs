@@ -64,19 +64,22 @@ impl Pulls {
         (source.handle, source.at) = (Some(handle), place.ok());
     }
 
-    /// The target's memory, or an area of ours, is no more.
-    pub fn forget(&mut self, is_gone: impl Fn(u32, u32) -> bool) {
+    /// The target's memory, or an area of ours, is no more: hands out the numbers.
+    pub fn forget(&mut self, is_gone: impl Fn(u32, u32) -> bool) -> Vec<u32> {
+        let mut gone = Vec::new();
         if !self.sources.iter().any(|source| is_gone(source.number, source.area)) {
-            return;
+            return gone;
         }
         self.settle();
         self.sources.retain(|source| {
-            let gone = is_gone(source.number, source.area);
-            if gone {
+            let goes = is_gone(source.number, source.area);
+            if goes {
                 source.close();
+                gone.push(source.number);
             }
-            !gone
+            !goes
         });
+        gone
     }
 
     /// The device and the place of a source, and the target's own name for it.

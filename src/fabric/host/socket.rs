@@ -20,6 +20,8 @@ pub enum Word {
     Device(u32, Handle),
     /// Memory that it will not write from any more.
     Forget(u32),
+    /// Memory of the target's that it will not read any more.
+    Unread(u32),
     Wake,
 }
 
@@ -36,6 +38,7 @@ const AREA: u8 = 2;
 const FORGET: u8 = 3;
 const WAKE: u8 = 4;
 const DEVICE: u8 = 5;
+const UNREAD: u8 = 6;
 /// Changes whenever the channel's layout or its requests do.
 const VERSION: u32 = 1;
 const FRAME: usize = 16;
@@ -203,6 +206,10 @@ pub fn forget_area(socket: BorrowedFd, number: u32) -> bool {
     send(socket, FORGET, number, 0, None)
 }
 
+pub fn unread(socket: BorrowedFd, number: u32) -> bool {
+    send(socket, UNREAD, number, 0, None)
+}
+
 /// Where there is no room for it, the other side has not read an earlier one.
 pub fn wake(socket: BorrowedFd) {
     send(socket, WAKE, 0, 0, None);
@@ -236,6 +243,7 @@ pub fn hear(socket: BorrowedFd) -> Heard {
         (FRAME, CHANNEL, Some(fd)) if number == VERSION => Heard::Word(Word::Channel(fd)),
         (FRAME, AREA, Some(fd)) => Heard::Word(Word::Area(number, len, fd)),
         (FRAME, FORGET, None) => Heard::Word(Word::Forget(number)),
+        (FRAME, UNREAD, None) => Heard::Word(Word::Unread(number)),
         (FRAME, WAKE, None) => Heard::Word(Word::Wake),
         (LONG, DEVICE, None) => match handle_in(&frame) {
             Some(handle) => Heard::Word(Word::Device(number, handle)),

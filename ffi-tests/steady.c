@@ -1,0 +1,95 @@
+/* What a long life costs: nothing is left behind by what has ended, and nothing is done without work. */
+#include "harness.h"
+
+#include <sys/resource.h>
+
+#define LEN 4096
+#define BATCH 32
+
+static long resident_kb(void)
+{
+    long pages = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%ld %ld", &pages, &resident) == 2);
+    fclose(file);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static uint64_t processor_ms(void)
+{
+    struct rusage used;
+    CHECK_EQ(getrusage(RUSAGE_SELF, &used), 0);
+    return (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 +
+           (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
+}
+
+static void write_batches(struct duo *duo, uint64_t batches)
+{
+    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, 64);
+    weft_transfer ids[BATCH];
+    for (uint64_t i = 0; i < batches; i++) {
+        for (size_t k = 0; k < BATCH; k++)
+            ids[k] = write_now(duo->a, &args);
+        for (size_t k = 0; k < BATCH; k++)
+            CHECK_OK(box_await(duo->a, ids[k], patience_ms()).status);
+    }
+}
+
+/* Of 64 places each is used many times. */
+static void notified_writes_give_their_places_back(void)
+{
+    weft_endpoint_config config = test_config();
+    config.max_transfers = 64;
+    struct duo duo = duo_open_with(LEN, &config);
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, LEN);
+    args.flags = WEFT_NOTIFY;
+    for (args.notify = 0; args.notify < 500; args.notify++) {
+        weft_completion c = box_await(duo.a, write_now(duo.a, &args), patience_ms());
+        CHECK_OK(c.status);
+        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, args.notify);
+    }
+    duo_close(&duo);
+}
+
+static void writes_leave_no_memory_behind(void)
+{
+    struct duo duo = duo_open(LEN);
+    write_batches(&duo, 1000);
+    long before = resident_kb();
+    write_batches(&duo, 4000);
+    long grown = resident_kb() - before;
+    if (grown > 8 * 1024)
+        FAIL("%d writes left %ld KiB behind", 4000 * BATCH, grown);
+    duo_close(&duo);
+}
+
+/* Workers sleep, also after they have been woken. */
+static void without_work_processors_are_free(void)
+{
+    const uint64_t window = 200;
+    struct duo duo = duo_open(LEN);
+    uint64_t until = now_ns() + patience_ms() * MS, used = window;
+    for (int i = 0; i < 20; i++) {
+        write_batches(&duo, 1);
+        sleep_ms(10);
+    }
+    while (used > window / 4) {
+        if (now_ns() > until)
+            FAIL("two endpoints without work used %" PRIu64 " of %" PRIu64 " ms", used, window);
+        used = processor_ms();
+        sleep_ms(window);
+        used = processor_ms() - used;
+    }
+    duo_close(&duo);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        {"notified_writes_give_their_places_back", "any", notified_writes_give_their_places_back},
+        {"writes_leave_no_memory_behind", "host,sim:like=efa-direct", writes_leave_no_memory_behind},
+        {"without_work_processors_are_free", "tcp,host,sim:like=efa-direct", without_work_processors_are_free},
+        {NULL, NULL, NULL},
+    };
+    return run_tests(argc, argv, tests);
+}
