@@ -1,4 +1,4 @@
-/* A process is killed while what it sends arrives: its target goes on. */
+/* A process is killed while what it sends arrives, or while others wait for its word. */
 #include "harness.h"
 
 #define PAGE (16 * MIB)
@@ -53,8 +53,81 @@ static void in_the_middle_of_a_counted_page(void)
         run_team(2, roles);
 }
 
+#define SMALL (16 * KIB)
+#define SMALLS 64
+#define AT_ONCE 8
+
+/* Is written to until it is killed. */
+static void takes(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_memory *memory = register_one(box->endpoint, map_bytes(SMALLS * SMALL), SMALLS * SMALL);
+    join(team, 0, box);
+    give_memory(team, 0, memory);
+    for (;;)
+        box_pump(box, 1);
+}
+
+static bool write_smalls(struct box *box, weft_memory *memory, weft_remote_memory *remote)
+{
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    uint32_t pages[SMALLS];
+    weft_transfer id;
+    for (uint32_t i = 0; i < SMALLS; i++)
+        pages[i] = i * 5 % SMALLS; /* None of which goes with its neighbour. */
+    args.local = memory;
+    args.remote = remote;
+    args.local_pages = args.remote_pages = pages;
+    args.page_count = SMALLS;
+    args.layer_count = 1;
+    args.page_len = SMALL;
+    args.timeout_ns = patience_ms() * MS;
+    return weft_write_pages(box->endpoint, &args, &id) == WEFT_OK;
+}
+
+/* What it was told nothing of when the peer died ends long before its deadline. */
+static void hears_no_more(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_memory *memory = register_one(box->endpoint, map_bytes(SMALLS * SMALL), SMALLS * SMALL);
+    weft_peer peer = join(team, 1, box);
+    weft_remote_memory *remote = take_memory(team, 1, box, peer);
+    int open = 0, killed = 0;
+    uint64_t begun = now_ns();
+    while (!killed || open > 0) {
+        weft_completion done;
+        if (!killed && now_ns() - begun > 30 * MS) {
+            kill_member(team, 1);
+            killed = 1;
+            begun = now_ns();
+        }
+        while (open < AT_ONCE && !killed && write_smalls(box, memory, remote))
+            open++;
+        while (weft_poll(box->endpoint, &done, 1) == 1) {
+            if (done.kind == WEFT_COMPLETION_PEER_DOWN)
+                continue;
+            CHECK_EQ(done.kind, WEFT_COMPLETION_WRITE);
+            CHECK(done.status == WEFT_OK || (killed && done.status == WEFT_ERR_PEER_LOST));
+            open--;
+        }
+        if (killed)
+            CHECK(now_ns() - begun < patience_ms() * MS / 10);
+    }
+    printf("the last of %d transfers ended %" PRIu64 " ms after the kill\n", AT_ONCE, (now_ns() - begun) / MS);
+    CHECK_OK(weft_endpoint_shutdown(box->endpoint, 0));
+    exit(0);
+}
+
+static void while_others_wait_for_its_word(void)
+{
+    const role roles[] = {hears_no_more, takes};
+    for (int i = 0; i < 2 * TIMES; i++)
+        run_team(2, roles);
+}
+
 static const struct test tests[] = {
     {"in_the_middle_of_a_counted_page", "tcp,host", in_the_middle_of_a_counted_page},
+    {"while_others_wait_for_its_word", "tcp,host", while_others_wait_for_its_word},
     {NULL, NULL, NULL},
 };
 

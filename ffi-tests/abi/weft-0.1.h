@@ -848,7 +848,9 @@ typedef struct weft_peer_properties {
  * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
  * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
  * That a peer died is told by its fabric when something is sent to it (every
- * second, at least): over tcp within some 4 seconds. A peer that only stopped,
+ * second, at least): over tcp within half a second while operations are under
+ * way, and else within some 2 seconds; later, if a program that the peer had started
+ * inherited its sockets (libfabric's are not closed by exec). A peer that only stopped,
  * or whose host is cut off, is lost after `liveness_ns` of `weft_endpoint_config`;
  * operations with it end at their deadlines.
  *
@@ -1783,7 +1785,8 @@ typedef struct weft_pages_args {
  *
  * A `len` of 0 still needs both memories; entries of lists do not.
  *
- * After any other status, bytes may have arrived, and may still, until the target
+ * After any other status, the notification may have arrived and the counter may have
+ * been raised, each once, or may yet. Bytes may have arrived, too, and may still, until the target
  * has a `weft_peer_fence` of this peer, has polled its PEER_DOWN or has
  * deregistered the memory. The local memory is left alone: such a completion waits
  * until the NICs have given back what they had. Only where one does not within
@@ -1845,7 +1848,8 @@ weft_status weft_read_pages(weft_endpoint *endpoint,
 /**
  * Ends a transfer, a send, an atomic or a wait for counters early: its completion
  * comes with `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
- * arrived. Of a transfer it comes when its NICs have given back what is under way (as
+ * arrived; the peer may have been notified, and its counter raised, or may be yet: who waits
+ * for a total counts such a transfer with those of which it cannot be sure. Of a transfer it comes when its NICs have given back what is under way (as
  * after a deadline, and mostly at once; after 80 ms lanes are cut for it, where that
  * can be): nothing touches the local memory any more. On the target, bytes may arrive
  * until a `weft_peer_fence` there.
@@ -2222,7 +2226,7 @@ typedef struct weft_send_args {
  * `transfer`: receives the id; NULL if it is not wanted.
  * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_LIMIT`,
  * `WEFT_ERR_INVALID`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
- * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+ * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE` (also a peer that has ended). Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE

@@ -47,7 +47,7 @@ pub struct weft_send_args {
 /// `transfer`: receives the id; NULL if it is not wanted.
 /// Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_LIMIT`,
 /// `WEFT_ERR_INVALID`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
-/// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+/// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE` (also a peer that has ended). Since 0.1.
 ///
 /// # Safety
 /// `args` must be valid for `args->size` bytes, `data` for `len`.

@@ -63,7 +63,9 @@ pub struct weft_peer_properties {
 /// `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
 /// accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
 /// That a peer died is told by its fabric when something is sent to it (every
-/// second, at least): over tcp within some 4 seconds. A peer that only stopped,
+/// second, at least): over tcp within half a second while operations are under
+/// way, and else within some 2 seconds; later, if a program that the peer had started
+/// inherited its sockets (libfabric's are not closed by exec). A peer that only stopped,
 /// or whose host is cut off, is lost after `liveness_ns` of `weft_endpoint_config`;
 /// operations with it end at their deadlines.
 ///

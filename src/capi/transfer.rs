@@ -176,7 +176,8 @@ pub struct weft_pages_args {
 ///
 /// A `len` of 0 still needs both memories; entries of lists do not.
 ///
-/// After any other status, bytes may have arrived, and may still, until the target
+/// After any other status, the notification may have arrived and the counter may have
+/// been raised, each once, or may yet. Bytes may have arrived, too, and may still, until the target
 /// has a `weft_peer_fence` of this peer, has polled its PEER_DOWN or has
 /// deregistered the memory. The local memory is left alone: such a completion waits
 /// until the NICs have given back what they had. Only where one does not within
@@ -258,7 +259,8 @@ pub unsafe extern "C" fn weft_read_pages(
 
 /// Ends a transfer, a send, an atomic or a wait for counters early: its completion
 /// comes with `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
-/// arrived. Of a transfer it comes when its NICs have given back what is under way (as
+/// arrived; the peer may have been notified, and its counter raised, or may be yet: who waits
+/// for a total counts such a transfer with those of which it cannot be sure. Of a transfer it comes when its NICs have given back what is under way (as
 /// after a deadline, and mostly at once; after 80 ms lanes are cut for it, where that
 /// can be): nothing touches the local memory any more. On the target, bytes may arrive
 /// until a `weft_peer_fence` there.

@@ -9,8 +9,11 @@ use crate::peer::link::Link;
 use crate::peer::wire::{Header, Kind, HEADER};
 use std::collections::VecDeque;
 
-/// A lane that refuses frames for so long, with nothing in flight, is lost.
-pub(super) const REFUSED_NS: u64 = 3_000_000_000;
+/// A lane that refuses frames for so long, with nothing posted, is lost.
+const REFUSED_NS: u64 = 3_000_000_000;
+/// Where its connection was there and is made anew if anybody is: the peer that is gone is
+/// found out without waiting.
+const REFUSED_AGAIN_NS: u64 = 100_000_000;
 
 /// How a link's frames go.
 #[derive(Clone, Copy)]
@@ -47,6 +50,15 @@ impl Core {
 }
 
 impl Worker {
+    /// For how long a lane may refuse frames.
+    pub(super) fn refusal_ns(&self, r: usize) -> u64 {
+        if self.rails[r].rail.limits().cuts {
+            REFUSED_AGAIN_NS
+        } else {
+            REFUSED_NS
+        }
+    }
+
     pub(super) fn way_to(&self, link: &Link) -> Option<Way> {
         let lane = self.control_lane(link.peer.id).map(|(r, lane)| Way::Lane(r, lane));
         let carrier = || self.core.carrier(link).filter(|worker| *worker != self.index).map(Way::Worker);
@@ -106,7 +118,7 @@ impl Worker {
                 return false;
             }
             let refused = rail.lane(lane).is_some_and(|lane| lane.refused);
-            if refused && now.saturating_sub(frame.since) > REFUSED_NS {
+            if refused && now.saturating_sub(frame.since) > self.refusal_ns(r) {
                 self.lane_failed(r, lane, libc::ENOTCONN, 0, now);
             }
             held.push(frame.peer);

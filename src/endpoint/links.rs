@@ -17,6 +17,8 @@ use std::sync::Arc;
 /// A link that has been silent for so long says something: where a fabric tells
 /// of a dead peer, it tells only who sends to it.
 const HEARTBEAT_NS: u64 = 1_000_000_000;
+/// The same while operations are under way, which a dead peer holds up.
+const BUSY_HEARTBEAT_NS: u64 = 300_000_000;
 
 /// A NIC that has not given back by then what a peer left is not waited for.
 const OFF_NS: u64 = 300_000_000;
@@ -167,6 +169,7 @@ impl Worker {
         let (mut partings, mut beats, mut resuming) = (Vec::new(), Vec::new(), Vec::new());
         let refusals: Vec<(u64, usize, u32)> = self.refusals();
         let core = self.core.clone();
+        let pause = if core.table.active() > 0 { BUSY_HEARTBEAT_NS } else { HEARTBEAT_NS };
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
             if !link.up && now >= link.peer.connect_deadline {
@@ -178,7 +181,7 @@ impl Worker {
                 partings.push(peer);
             } else if link.resuming.is_some() {
                 resuming.push(peer);
-            } else if link.up && now.saturating_sub(link.sent_ns) > HEARTBEAT_NS {
+            } else if link.up && now.saturating_sub(link.sent_ns) > pause {
                 beats.push(peer);
             } else if !link.up {
                 coming.push(peer);

@@ -1,7 +1,7 @@
 //! What links say: frames out and in, messages, notifications, imports.
 
 use super::arrival;
-use super::carry::{Way, REFUSED_NS};
+use super::carry::Way;
 use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
@@ -125,7 +125,8 @@ impl Worker {
         }
         // Until then it tries at every tick.
         link.sent_ns = 0;
-        if now - link.refused_ns > REFUSED_NS {
+        let since = link.refused_ns;
+        if now - since > self.refusal_ns(r) {
             self.lane_failed(r, lane, libc::ENOTCONN, 0, now);
         }
     }

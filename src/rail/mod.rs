@@ -490,7 +490,8 @@ impl Rail {
         if to.inflight_frames >= most || greets && self.greetings >= GREETINGS {
             return Posted::Again;
         }
-        let idle = to.inflight_frames == 0 && to.is_idle();
+        // (What waits for the peer's word is not with the provider any more.)
+        let idle = to.inflight_frames == 0 && to.inflight_ops == 0;
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
         let tag = Tag::new(work, lane, 0, 0);
         let posted = self.send_to(to.route, tag, fill);
