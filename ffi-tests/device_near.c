@@ -249,6 +249,46 @@ static void bytes_go_by_near_rails(const char *options)
     duo_close(&duo);
 }
 
+/* What they alone know ends by its deadline, and goes on when they are back; others carry the rest. */
+static void near_rails_that_fail(void)
+{
+    devices_begin(":hmem");
+    machine_begins(RAILS);
+    CHECK_EQ(setenv("WEFT_SIM_FAULTS", "1500000 rail0 down; 1500000 rail1 down; 3000000 * up", 1), 0);
+    weft_endpoint_config config = config_of_rails();
+    uint64_t began = now_ns();
+    struct duo duo = duo_open_with(LEN, &config);
+    uint8_t *a = device_alloc(0, LEN), *b = device_alloc(0, LEN);
+    weft_memory *mine = registered(duo.a, a, 0), *theirs = registered(duo.b, b, 0);
+    char blob[16384];
+    weft_remote_memory *remote;
+    size_t n = descriptor_of(theirs, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &remote));
+    weft_range_args args = range_args(mine, remote, LEN), others = range_args(duo.a_memory, duo.b_of_a, LEN);
+    args.timeout_ns = 300 * MS;
+    uint64_t failed = 0, until = now_ns() + 2 * patience_ms() * MS;
+    bool seen = now_ns() < began + SECOND; /* else the machine was too slow for it */
+    for (bool over = false; !over;) {
+        CHECK(now_ns() < until);
+        put(a, failed);
+        weft_status status = box_await(duo.a, write_now(duo.a, &args), patience_ms()).status;
+        if (status == WEFT_OK) {
+            check_equal(b, failed);
+            over = failed > 0 || !seen;
+        } else {
+            CHECK_ONE_OF(status, WEFT_ERR_TIMED_OUT, WEFT_ERR_UNREACHABLE, WEFT_ERR_NO_RAILS,
+                         WEFT_ERR_RAIL_LOST);
+            failed++;
+        }
+        CHECK_OK(box_await(duo.a, write_now(duo.a, &others), patience_ms()).status);
+        sleep_ms(20);
+    }
+    CHECK_OK(weft_remote_memory_release(remote));
+    CHECK_OK(weft_memory_deregister(mine));
+    CHECK_OK(weft_memory_deregister(theirs));
+    duo_close(&duo);
+}
+
 static void staged_bytes(void)
 {
     bytes_go_by_near_rails("");
@@ -269,6 +309,7 @@ int main(int argc, char **argv)
         {"devices_without_a_place", "sim:like=verbs", devices_without_a_place},
         {"staged_bytes", SIMULATED, staged_bytes},
         {"bytes_of_nics_that_reach_it", SIMULATED, bytes_of_nics_that_reach_it},
+        {"near_rails_that_fail", "sim:like=efa-direct,sim:like=verbs", near_rails_that_fail},
         {0},
     };
     return run_tests(argc, argv, tests);

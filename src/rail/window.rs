@@ -163,6 +163,13 @@ mod tests {
     }
 
     #[test]
+    fn what_a_line_carries_is_right_however_much_it_is() {
+        assert_eq!(carried(3 << 30, 1_000_000_000, 500_000_000), 6 << 30);
+        assert_eq!(carried(1 << 40, 1_000_000_000, 2_000_000_000), 1 << 39);
+        assert_eq!(carried(u64::MAX, 1_000_000_000, 1), u64::MAX);
+    }
+
+    #[test]
     fn it_finds_what_a_line_carries_and_follows_it() {
         const MOST: u64 = 16 << 20;
         let mut window = Window::new(128 << 10, MOST);

@@ -2,12 +2,12 @@
 //! rubbish into what they share.
 
 use super::area;
-use super::channel::{self, Channel, CELLS};
+use super::channel::{self, Block, Channel, CELLS};
 use super::incoming::{Incoming, Serving};
 use super::nic::HostNic;
 use super::outgoing::Outgoing;
 use super::registry::Registry;
-use super::request::{Kind, Request};
+use super::request::{Kind, Piece, Request};
 use super::socket;
 use crate::fabric::{
     Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
@@ -520,6 +520,42 @@ fn rubbish_in_answers_touches_no_other_memory() {
         assert!(arena[..1 << 16].iter().chain(&arena[2 << 16..]).all(|byte| *byte == 0xcd));
     }
     assert!(refused > 0);
+}
+
+#[test]
+fn pieces_that_are_more_than_their_request_end_the_channel() {
+    for (second, sane) in [(64, true), (65, false), (u64::MAX - 63, false)] {
+        let (channel, _near, mut incoming) = under_attack();
+        let mut arena = vec![0u8; 4096];
+        let mut registry = Registry::default();
+        let base = arena.as_mut_ptr() as u64;
+        assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH, None));
+        let request = Request {
+            kind: Kind::Write,
+            inline: 0,
+            stream: false,
+            pieces: 2,
+            len: 128,
+            area: 0,
+            key: 5,
+            immediate: None,
+            remote: base,
+            words: [0; 4],
+        };
+        let pieces = [64, second].map(|len| Piece { remote: base, len, offset: 0 });
+        let block = Block::after(0, request.block_len());
+        // SAFETY: the block begins with its pieces.
+        unsafe { channel.forward(&block).cast::<[Piece; 2]>().write_unaligned(pieces) };
+        request.publish(channel.cell(0), channel::stamp(0));
+        let (mut receives, mut reaped) = (VecDeque::new(), Vec::new());
+        let mut with = Serving {
+            registry: &mut registry,
+            receives: &mut receives,
+            reaped: &mut reaped,
+            budget: 1 << 20,
+        };
+        assert_eq!(incoming.serve(&mut with), sane, "{second}");
+    }
 }
 
 #[test]
