@@ -21,7 +21,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 
 /// A frame must fit into what every provider takes without a rendezvous.
-pub(super) const MESSAGE_MAX: usize = 8192;
+const MESSAGE_MAX: usize = 8192;
 /// Entries of a completion queue that grows by itself.
 const QUEUE: usize = 8192;
 /// Of one that can run over: arrivals of peers' writes come unasked. What NICs have at most;
