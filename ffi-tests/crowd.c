@@ -10,15 +10,6 @@
 /* Places of the board. */
 enum { READY, GO, BEFORE, DURING, ALL_UP };
 
-static long resident_kb(void)
-{
-    long pages = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file != NULL && fscanf(file, "%ld %ld", &pages, &resident) == 2);
-    fclose(file);
-    return resident * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
 /* ---- A hundred at once ---- */
 
 /* One process's share of the crowd, each an endpoint of its own. */

@@ -109,6 +109,15 @@ int run_tests(int argc, char **argv, const struct test *tests)
 
 /* ---- Time, random numbers, the process ---- */
 
+long resident_kb(void)
+{
+    long pages = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%ld %ld", &pages, &resident) == 2);
+    fclose(file);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
 uint64_t now_ns(void)
 {
     struct timespec t;

@@ -87,6 +87,8 @@ int run_tests(int argc, char **argv, const struct test *tests);
 /* ---- Time, random numbers, the process ---- */
 
 uint64_t now_ns(void);
+/* What of this process is in memory. */
+long resident_kb(void);
 void sleep_ms(uint64_t ms);
 /* Default limit of a wait in ms; the environment's WEFT_TEST_PATIENCE multiplies it. */
 uint64_t patience_ms(void);

@@ -6,15 +6,6 @@
 #define LEN 4096
 #define BATCH 32
 
-static long resident_kb(void)
-{
-    long pages = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    CHECK(file != NULL && fscanf(file, "%ld %ld", &pages, &resident) == 2);
-    fclose(file);
-    return resident * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
 static uint64_t processor_ms(void)
 {
     struct rusage used;

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 
 /// A lane that refuses frames for so long, with nothing posted, is lost.
 const REFUSED_NS: u64 = 3_000_000_000;
-/// Where its connection was there and is made anew if anybody is: the peer that is gone is
-/// found out without waiting.
+/// Where only its own connection can be in the way, which is gone then: a new one is tried,
+/// and where nobody takes it, the peer is lost.
 const REFUSED_AGAIN_NS: u64 = 100_000_000;
 
 /// How a link's frames go.

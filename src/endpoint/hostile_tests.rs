@@ -390,6 +390,7 @@ fn a_flood_of_greetings_is_bounded_and_others_get_in() {
         flood(&mut stranger, 2000);
         until("they are counted", || friends.b.strangers_refused() >= 1000);
         assert!(friends.b.core.peers.all().len() <= most);
+        until("no more stay than may greet", || friends.b.core.peers.all().len() <= 256 + 1);
         let slowest = friends.talk(50);
         // One more that means well, while the flood goes on.
         let guest = open(config());

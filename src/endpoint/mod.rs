@@ -52,7 +52,6 @@ use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{pack, tally, Outcome};
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use inbox::{Command, RailRegistrations, Reply};
-use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -157,7 +156,7 @@ pub struct Endpoint {
     manual: Option<Arc<Mutex<Worker>>>,
     libfabric: String,
     /// As it was when the endpoint was opened.
-    machine: OnceCell<Machine>,
+    machine: Machine,
     /// Queues beside the endpoint's own.
     queues: Mutex<Vec<Weak<Queue>>>,
     /// Everything has ended: rails and workers are no more.

@@ -14,7 +14,6 @@ use crate::status::{Error, Result, Status};
 use crate::topology::cpus::CpuSet;
 use crate::topology::read::Root;
 use crate::topology::Machine;
-use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -72,12 +71,10 @@ impl Endpoint {
         log::debug!("{} rails: {}", chosen.len(), found.why);
         let wanted = if config.manual { 1 } else { config.workers };
         let plans = plans(&chosen, &machine, wanted);
-        let endpoint = match config.manual {
-            true => Self::open_manual(config, time, plans, &chosen, found.libfabric),
-            false => Self::open_threads(config, time, plans, &chosen, found.libfabric),
-        }?;
-        let _ = endpoint.machine.set(machine);
-        Ok(endpoint)
+        if config.manual {
+            return Self::open_manual(config, time, plans, &chosen, found.libfabric, machine);
+        }
+        Self::open_threads(config, time, plans, &chosen, found.libfabric, machine)
     }
 
     fn open_manual(
@@ -86,6 +83,7 @@ impl Endpoint {
         mut plans: Vec<Plan>,
         chosen: &[Candidate],
         libfabric: String,
+        machine: Machine,
     ) -> Result<Arc<Endpoint>> {
         let (rails, opened) =
             open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default(), config.sleeps());
@@ -102,7 +100,7 @@ impl Endpoint {
             ended: Arc::default(),
             manual: Some(worker),
             libfabric,
-            machine: OnceCell::new(),
+            machine,
             queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -115,6 +113,7 @@ impl Endpoint {
         plans: Vec<Plan>,
         chosen: &[Candidate],
         libfabric: String,
+        machine: Machine,
     ) -> Result<Arc<Endpoint>> {
         let workers = plans.len();
         let ended = Arc::new(AtomicUsize::new(0));
@@ -160,7 +159,7 @@ impl Endpoint {
             ended,
             manual: None,
             libfabric,
-            machine: OnceCell::new(),
+            machine,
             queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),

@@ -88,8 +88,8 @@ impl Kind {
         .find(|kind| *kind as u8 == v)
     }
 
-    /// With an empty body, what takes the place in its channel of a frame of this kind that
-    /// is not to be sent again.
+    /// What takes the place in its channel, with an empty body, of a frame that was told early
+    /// and is not to be sent again: a count, or a notification and what it raises.
     pub fn raising_nothing(self) -> Kind {
         if self.channel() == Some(SYSTEM) {
             Kind::Count

@@ -249,6 +249,12 @@ impl Flow {
         slot.cursor.load(Relaxed) < transfer.slices
     }
 
+    /// Whether everything is claimed, and it has posted what it claimed.
+    #[inline]
+    fn is_through(&self) -> bool {
+        self.next == self.end && self.again.is_empty() && !self.has_unclaimed()
+    }
+
     /// Whether the peer may hear of the transfer now that all is posted: asked once.
     pub fn may_tell(&mut self) -> bool {
         std::mem::take(&mut self.early)
@@ -292,15 +298,10 @@ impl Flow {
 
     /// Whether it has nothing to post any more, not even a cover.
     pub fn is_over(&mut self) -> bool {
-        // SAFETY: the flow holds the slot, and with it the transfer.
-        let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
-        if !Table::wanted(slot) {
+        if !Table::wanted(self.slot()) {
             self.give_up();
         }
-        let none_left = self.again.is_empty() && slot.cursor.load(Relaxed) >= transfer.slices;
-        if self.next == self.end && none_left {
-            self.exhausted = true;
-        }
+        self.exhausted |= self.is_through();
         self.exhausted && !self.uncovered
     }
 
@@ -521,7 +522,7 @@ impl Flow {
             *budget -= 1;
         }
         match outcome {
-            Step::Posted => self.after_posts(transfer.slices),
+            Step::Posted => self.after_posts(),
             other => other,
         }
     }
@@ -578,17 +579,16 @@ impl Flow {
         self.at = geometry.after_pages(self.at, posted);
         self.turn = self.turn.saturating_sub(posted * len);
         match outcome {
-            Posted::Yes => self.after_posts(geometry.slices),
+            Posted::Yes => self.after_posts(),
             Posted::Again => Step::Full,
             Posted::Failed(errno) => Step::Failed(errno),
         }
     }
 
-    /// Whether there is more to post, of so many slices in all.
+    /// What follows a post: perhaps nothing, not even a cover.
     #[inline]
-    fn after_posts(&mut self, slices: u64) -> Step {
-        let claimed = self.next != self.end || !self.again.is_empty();
-        if claimed || self.slot().cursor.load(Relaxed) < slices || self.uncovered && !self.early {
+    fn after_posts(&mut self) -> Step {
+        if !self.is_through() || self.uncovered && !self.early {
             return Step::Posted;
         }
         self.exhausted = true;

@@ -522,6 +522,20 @@ fn rubbish_in_answers_touches_no_other_memory() {
     assert!(refused > 0);
 }
 
+/// A write of memory that the target knows as 5, of the bytes behind it in the ring or from
+/// an area.
+fn write_of(pieces: usize, len: u64, area: u32, remote: u64) -> Request {
+    let (kind, key) = (Kind::Write, 5);
+    Request { kind, inline: 0, stream: false, pieces, len, area, key, immediate: None, remote, words: [0; 4] }
+}
+
+/// Whether what was asked makes sense to the target.
+fn serve(incoming: &mut Incoming, registry: &mut Registry) -> bool {
+    let (mut receives, mut reaped) = (VecDeque::new(), Vec::new());
+    let (receives, reaped) = (&mut receives, &mut reaped);
+    incoming.serve(&mut Serving { registry, receives, reaped, budget: 1 << 20 })
+}
+
 #[test]
 fn pieces_that_are_more_than_their_request_end_the_channel() {
     for (second, sane) in [(64, true), (65, false), (u64::MAX - 63, false)] {
@@ -530,31 +544,13 @@ fn pieces_that_are_more_than_their_request_end_the_channel() {
         let mut registry = Registry::default();
         let base = arena.as_mut_ptr() as u64;
         assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH, None));
-        let request = Request {
-            kind: Kind::Write,
-            inline: 0,
-            stream: false,
-            pieces: 2,
-            len: 128,
-            area: 0,
-            key: 5,
-            immediate: None,
-            remote: base,
-            words: [0; 4],
-        };
+        let request = write_of(2, 128, 0, base);
         let pieces = [64, second].map(|len| Piece { remote: base, len, offset: 0 });
         let block = Block::after(0, request.block_len());
         // SAFETY: the block begins with its pieces.
         unsafe { channel.forward(&block).cast::<[Piece; 2]>().write_unaligned(pieces) };
         request.publish(channel.cell(0), channel::stamp(0));
-        let (mut receives, mut reaped) = (VecDeque::new(), Vec::new());
-        let mut with = Serving {
-            registry: &mut registry,
-            receives: &mut receives,
-            reaped: &mut reaped,
-            budget: 1 << 20,
-        };
-        assert_eq!(incoming.serve(&mut with), sane, "{second}");
+        assert_eq!(serve(&mut incoming, &mut registry), sane, "{second}");
     }
 }
 
@@ -565,22 +561,8 @@ fn a_request_of_an_unknown_area_is_refused() {
     let mut registry = Registry::default();
     let base = arena.as_mut_ptr() as u64;
     assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH, None));
-    let request = Request {
-        kind: Kind::Write,
-        inline: 0,
-        stream: false,
-        pieces: 1,
-        len: 4096,
-        area: 3,
-        key: 5,
-        immediate: None,
-        remote: base,
-        words: [0; 4],
-    };
+    let request = write_of(1, 4096, 3, base);
     request.publish(channel.cell(0), channel::stamp(0));
-    let (mut receives, mut reaped) = (VecDeque::new(), Vec::new());
-    let mut with =
-        Serving { registry: &mut registry, receives: &mut receives, reaped: &mut reaped, budget: 1 << 20 };
-    assert!(incoming.serve(&mut with));
+    assert!(serve(&mut incoming, &mut registry));
     assert_eq!((channel.done().load(Ordering::Relaxed), channel.failed().load(Ordering::Relaxed)), (1, 1));
 }
