@@ -38,6 +38,8 @@ lab_reset
 lab_missing() {
     if [ "$(id -u)" != 0 ]; then echo "only root can make network namespaces"
     elif ! command -v ip >/dev/null || ! command -v tc >/dev/null; then echo "iproute2 is not installed"
+    elif ! unshare --mount --net true 2>/dev/null; then
+        echo "no namespaces can be made here (in a container that takes CAP_SYS_ADMIN)"
     fi
 }
 

@@ -80,14 +80,17 @@ static void *beat(void *unused)
 {
     struct host *host = &book->hosts[self.me];
     (void)unused;
+    host->beat_ns = now_ns();
     for (uint32_t i = 0;; i++) {
-        uint64_t before = now_ns();
         struct timespec t = {0, BEAT};
-        host->beat_ns = before;
+        uint64_t now;
         nanosleep(&t, NULL);
         pthread_mutex_lock(&lock);
-        if (now_ns() > before + BEAT + LATE)
-            note(before + BEAT, now_ns());
+        /* From beat to beat: it may also be stopped where it does not sleep. */
+        now = now_ns();
+        if (now > host->beat_ns + BEAT + LATE)
+            note(host->beat_ns + BEAT, now);
+        host->beat_ns = now;
         if (i % 50 == 0)
             find_threads();
         pthread_mutex_unlock(&lock);

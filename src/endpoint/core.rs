@@ -197,6 +197,12 @@ impl Core {
 
     // Transfers.
 
+    /// When an operation ends that may take so long; 0: as long as the endpoint's may.
+    #[inline]
+    pub fn deadline(&self, now: u64, timeout_ns: u64) -> u64 {
+        now.saturating_add(if timeout_ns == 0 { self.config.timeout_ns } else { timeout_ns })
+    }
+
     /// Hands a transfer that may start to workers that have lanes for it: to as many
     /// as it has slices for. The caller's hold goes with it.
     pub fn dispatch(&self, id: u64, workers: u64, slices: u64, now: u64) {

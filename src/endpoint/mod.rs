@@ -12,6 +12,7 @@ mod carry;
 pub mod core;
 mod counters;
 mod credits;
+mod express;
 mod failover;
 mod fence;
 pub mod fork;

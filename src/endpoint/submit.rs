@@ -26,8 +26,7 @@ pub(super) fn full(what: &str) -> Error {
 
 impl Endpoint {
     pub(super) fn deadline(&self, now: u64, timeout_ns: u64) -> u64 {
-        let timeout = if timeout_ns == 0 { self.core.config.timeout_ns } else { timeout_ns };
-        now.saturating_add(timeout)
+        self.core.deadline(now, timeout_ns)
     }
 
     pub fn submit(
@@ -45,6 +44,9 @@ impl Endpoint {
             return Err(error);
         }
         check_access(terms.direction, local, remote)?;
+        if let Some(id) = self.express(local, remote, pages, terms) {
+            return Ok(id);
+        }
         let counting = self.counting(terms, remote, (pages.page_len, pages.count()))?;
         let whole = counting.is_some_and(|counting| counting.at_end == 0);
         let geometry = check_pages(pages, local, remote, (terms.urgent, whole))?;
@@ -316,7 +318,7 @@ fn done(terms: &Terms) -> Option<Box<Mark>> {
 }
 
 #[inline(always)]
-fn body(
+pub(super) fn body(
     shape: Shape,
     counting: Option<Counting>,
     (terms, to, done): (&Terms, To, Option<Box<Mark>>),

@@ -80,9 +80,9 @@ pub struct Worker {
     next_tick: u64,
     /// When what stands still is told next.
     pub tell_still_ns: u64,
-    turn: usize,
+    pub(super) turn: usize,
     pub shutting_down: bool,
-    closed: bool,
+    pub(super) closed: bool,
 }
 
 /// A rail and what the worker does on it.
@@ -187,6 +187,13 @@ impl LaneWork {
     pub fn settle(&mut self) {
         self.flows.packer.iter_mut().for_each(Packer::settle);
         self.landing.iter_mut().for_each(Landing::settle);
+    }
+
+    /// It has nothing to post, and may.
+    #[inline]
+    pub(super) fn is_free(&self, rail: usize) -> bool {
+        let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(rail);
+        takes && !self.flows.has_work() && self.fetches.is_empty()
     }
 
     /// Something of it is due soon.

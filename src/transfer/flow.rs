@@ -585,6 +585,18 @@ impl Flow {
         }
     }
 
+    /// It is a transfer of one slice, which was posted, delivered, before it was there.
+    #[inline]
+    pub fn posted_alone(&mut self, now: u64) {
+        let slot = self.slot();
+        slot.cursor.store(1, Relaxed);
+        slot.first_post.store(now, Relaxed);
+        self.claims.claim((0, 1));
+        self.claims.posted(1);
+        (self.next, self.end) = (1, 1);
+        self.exhausted = true;
+    }
+
     /// What follows a post: perhaps nothing, not even a cover.
     #[inline]
     fn after_posts(&mut self) -> Step {

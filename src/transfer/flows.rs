@@ -2,11 +2,12 @@
 //! each, and when it leaves. `flow` has what one of them does.
 
 use super::claims::{split, Claims};
-use super::flow::{Flow, Share, Step};
+use super::flow::{Flow, Packing, Share, Step};
 use super::operation::Move;
 use super::pack::{Landed, Packer};
 use super::table::{Left, Slot, Table};
-use crate::rail::{Burst, Rail};
+use crate::fabric::{Posted, Rma};
+use crate::rail::{Burst, Rail, Tag, Work};
 use crate::status::Status;
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,6 +41,14 @@ struct Telling {
     since: u64,
 }
 
+fn class_of(transfer: &Move) -> usize {
+    if transfer.urgent {
+        URGENT
+    } else {
+        BULK
+    }
+}
+
 /// The shares of one lane.
 #[derive(Default)]
 pub struct Flows {
@@ -65,23 +74,51 @@ pub struct Flows {
 impl Flows {
     /// Begins a share; the caller's hold on the slot becomes the flow's.
     pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: Share, table: &Table) {
+        let (index, _) = self.add(slot, transfer, share, table);
+        self.ready[class_of(transfer)].push_back(index);
+    }
+
+    /// Posts what is all of a transfer, whose share is made when it is `posted`.
+    ///
+    /// # Safety
+    /// As `Burst::post`.
+    #[inline]
+    pub unsafe fn post_first(&mut self, burst: &mut Burst, rma: Rma, len: u64) -> bool {
+        if rma.read {
+            burst.reading();
+        }
+        let index = self.free.last().map_or(self.flows.len() as u32, |index| *index);
+        let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
+        // SAFETY: passed on.
+        unsafe { burst.post(rma, len, tag) == Posted::Yes }
+    }
+
+    /// It was: its share begins, the next one after that post; the caller's hold on the slot
+    /// becomes the share's.
+    #[inline]
+    pub fn posted(&mut self, slot: &Slot, transfer: &Move, table: &Table, now: u64) {
+        let packing = Packing { vectors: false, bundle_below: 0 };
+        let share = Share { sharers: 1, packing, early: false, again: Vec::new() };
+        let (index, _) = self.add(slot, transfer, share, table);
+        if let Some(flow) = &mut self.flows[index as usize] {
+            flow.posted_alone(now);
+        }
+    }
+
+    /// The share's number, and whether its transfer is wanted.
+    #[inline]
+    fn add(&mut self, slot: &Slot, transfer: &Move, share: Share, table: &Table) -> (u32, bool) {
         let wanted = table.carry(slot);
         let claims = self.spare.pop().unwrap_or_default();
-        let mut flow = Flow::new(slot, transfer, share, claims);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.flows.push(None);
+            self.flows.len() as u32 - 1
+        });
+        let flow = self.flows[index as usize].insert(Flow::new(slot, transfer, share, claims));
         if !wanted {
             flow.give_up();
         }
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.flows[index as usize] = Some(flow);
-                index
-            }
-            None => {
-                self.flows.push(Some(flow));
-                self.flows.len() as u32 - 1
-            }
-        };
-        self.ready[if transfer.urgent { URGENT } else { BULK }].push_back(index);
+        (index, wanted)
     }
 
     /// Nothing to post now, and nobody's word is awaited.

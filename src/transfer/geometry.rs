@@ -190,7 +190,55 @@ impl KeptSide {
     }
 }
 
+/// One page, which is not cut: its bytes, and on each side the range and where in it.
+#[derive(Clone, Copy)]
+pub struct Single {
+    pub len: u64,
+    pub local: (u64, u64),
+    pub remote: (u64, u64),
+}
+
+impl Single {
+    /// Of one that was checked.
+    #[inline(always)]
+    pub fn geometry(&self) -> Geometry {
+        let side = |(range, offset): (u64, u64)| KeptSide {
+            pages: None,
+            first_page: 0,
+            page_stride: self.len,
+            offset,
+            layer_stride: 0,
+            first_range: range as u32,
+            range_step: 0,
+        };
+        Geometry {
+            local: side(self.local),
+            remote: side(self.remote),
+            page_len: self.len,
+            page_count: 1,
+            layers: 1,
+            piece: self.len,
+            pieces: 1,
+            slices: 1,
+            mergeable: false,
+            whole: true,
+        }
+    }
+}
+
 impl Pages<'_> {
+    /// If it is one page that is not picked from a list.
+    #[inline]
+    pub fn single(&self) -> Option<Single> {
+        let Pages { local, remote, .. } = self;
+        let single = self.count() == 1 && self.page_len > 0;
+        (single && local.pages.is_none() && remote.pages.is_none()).then(|| Single {
+            len: self.page_len,
+            local: (local.first_range.into(), local.offset),
+            remote: (remote.first_range.into(), remote.offset),
+        })
+    }
+
     #[inline]
     fn layers(&self) -> u64 {
         self.layer_count.max(1).into()

@@ -7,6 +7,7 @@ use super::list::{List, Part};
 use super::Direction;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result, Status};
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -42,6 +43,37 @@ impl Drop for KeptPages {
     fn drop(&mut self) {
         self.local.exit();
         self.remote.unkeep();
+    }
+}
+
+/// Two memories that are not given back while this lives, or a shape that it becomes.
+pub struct Entered<'a>(&'a Arc<Memory>, &'a Arc<RemoteMemory>);
+
+impl<'a> Entered<'a> {
+    /// `None`: one of them is being given back.
+    #[inline]
+    pub fn new(local: &'a Arc<Memory>, remote: &'a Arc<RemoteMemory>) -> Option<Entered<'a>> {
+        if !local.enter() {
+            return None;
+        }
+        if !remote.keep_and_enter() {
+            local.exit();
+            return None;
+        }
+        Some(Entered(local, remote))
+    }
+
+    #[inline(always)]
+    pub fn shape(self, geometry: Geometry) -> Shape {
+        let Entered(local, remote) = *ManuallyDrop::new(self);
+        Shape { held: Held::Own(Paged { geometry, local: local.clone(), remote: remote.clone() }) }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.exit();
+        self.1.exit_and_unkeep();
     }
 }
 
@@ -103,7 +135,7 @@ impl Shape {
             local.exit();
             return Err(released());
         }
-        Ok(Shape { held: Held::Own(Paged { geometry, local: local.clone(), remote: remote.clone() }) })
+        Ok(Entered(local, remote).shape(geometry))
     }
 
     pub fn pages(paged: &Arc<KeptPages>) -> Shape {

@@ -192,7 +192,8 @@ impl Table {
         }
     }
 
-    pub(super) fn take(&self) -> Option<&Slot> {
+    /// A free slot, to be filled or put back.
+    pub fn take(&self) -> Option<&Slot> {
         if let Some(index) = self.pop_free() {
             return self.slot(index);
         }
@@ -214,7 +215,19 @@ impl Table {
     /// `None`: all slots are in use.
     #[inline]
     pub fn begin(&self, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Option<u64> {
-        Some(self.fill(self.take()?, body, slices, deadline, whole::ALONE))
+        Some(self.fill(self.take()?, body, slices, deadline))
+    }
+
+    /// As `begin`, in a slot that was taken.
+    #[inline]
+    pub fn fill(&self, slot: &Slot, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> u64 {
+        self.fill_part(slot, body, slices, deadline, whole::ALONE)
+    }
+
+    /// A slot that was taken stays free; false.
+    pub fn put_back(&self, slot: &Slot) -> bool {
+        self.push_free(slot);
+        false
     }
 
     /// For a completion in one of the endpoint's queues.
@@ -241,7 +254,7 @@ impl Table {
     /// Begins in a slot that was taken. `body` is made in place: it is large. `whole`: what
     /// it is a part of.
     #[inline]
-    pub(super) fn fill(
+    pub(super) fn fill_part(
         &self,
         slot: &Slot,
         body: impl FnOnce() -> Body,

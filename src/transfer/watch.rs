@@ -69,6 +69,12 @@ pub struct Marks {
     pub done: Option<Mark>,
 }
 
+impl Marks {
+    pub fn are_none(&self) -> bool {
+        self.start.is_none() && self.done.is_none()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

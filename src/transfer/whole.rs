@@ -53,7 +53,7 @@ impl<'a> Reserved<'a> {
         let slot = self.take()?;
         slot.whole.left.store(parts, Ordering::Relaxed);
         *slot.whole.failed.lock() = None;
-        Some(self.table.fill(slot, body, 0, u64::MAX, IN_PARTS))
+        Some(self.table.fill_part(slot, body, 0, u64::MAX, IN_PARTS))
     }
 
     /// Begins one of its parts, as `Table::begin`.
@@ -65,7 +65,7 @@ impl<'a> Reserved<'a> {
         whole: u64,
     ) -> Option<u64> {
         let slot = self.take()?;
-        Some(self.table.fill(slot, body, slices, deadline, whole))
+        Some(self.table.fill_part(slot, body, slices, deadline, whole))
     }
 }
 

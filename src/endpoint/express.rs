@@ -1,0 +1,156 @@
+//! The short way of a transfer that is one small post, with manual progress: the caller posts it
+//! on a lane that has nothing else to do, and only then makes its operation. From there on its
+//! flow is as any other.
+//!
+//! Who waits for the bytes waits for what comes before the post alone. All of it happens while
+//! the worker is held, so nothing of the peer ends, and nothing comes back, before the
+//! operation is there.
+
+use super::core::{Core, OPEN};
+use super::submit::body;
+use super::worker::{RailWork, Worker};
+use super::{Endpoint, PackingMode};
+use crate::clock::Clock;
+use crate::fabric::{Rma, Segment};
+use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::peer::table::place;
+use crate::rail::{lane_index, Burst, LaneState};
+use crate::status::Status;
+use crate::transfer::flows::Flows;
+use crate::transfer::geometry::{Pages, Single};
+use crate::transfer::shape::Entered;
+use crate::transfer::{Direction, Outcome, Terms};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Larger ones take the long way, where all rails share them.
+const MOST: u64 = 16 << 10;
+
+/// What is to be moved.
+struct Parcel<'a> {
+    local: &'a Arc<Memory>,
+    remote: &'a Arc<RemoteMemory>,
+    single: Single,
+    terms: &'a Terms<'a>,
+}
+
+impl Endpoint {
+    /// Posts a transfer, if it is as simple as that. `None`: nothing has happened, and it takes
+    /// the long way, where it is said if anything is wrong with it.
+    #[inline]
+    pub(super) fn express(
+        &self,
+        local: &Arc<Memory>,
+        remote: &Arc<RemoteMemory>,
+        pages: &Pages,
+        terms: &Terms,
+    ) -> Option<u64> {
+        let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return None };
+        let single = pages.single().filter(|single| single.len <= MOST)?;
+        let parcel = Parcel { local, remote, single, terms };
+        if !parcel.is_plain() {
+            return None;
+        }
+        worker.try_lock()?.express(&parcel)
+    }
+}
+
+impl Parcel<'_> {
+    #[inline]
+    fn is_plain(&self) -> bool {
+        let Parcel { local, remote, single, terms } = self;
+        let on_hosts = local.place().is_none() && remote.device.is_none();
+        let fits = |len: Option<u64>, offset: u64| {
+            len.zip(offset.checked_add(single.len)).is_some_and(|(len, end)| end <= len)
+        };
+        on_hosts
+            && fits(local.range_len(single.local.0), single.local.1)
+            && fits(remote.range_len(single.remote.0), single.remote.1)
+            && terms.notify.is_none()
+            && terms.count.is_none()
+            && terms.marks.are_none()
+    }
+}
+
+impl Worker {
+    fn express(&mut self, parcel: &Parcel) -> Option<u64> {
+        let Worker { index, core, rails, lanes_of, turn, closed, .. } = self;
+        let Parcel { local, remote, terms, .. } = parcel;
+        if *closed || !core.inboxes[*index].is_empty() || core.config.packing == PackingMode::Messages {
+            return None;
+        }
+        let lanes = lanes_of.get(place(remote.peer)).filter(|lanes| !lanes.is_empty())?;
+        *turn = turn.wrapping_add(1);
+        let (r, lane) = lanes[*turn % lanes.len()];
+        let RailWork { rail, lanes, .. } = &mut rails[r];
+        let here = rail.index;
+        let work = lanes.get_mut(lane_index(lane))?.as_mut().filter(|work| work.is_free(here))?;
+        let mut burst = rail.burst(lane, core.clock.now())?;
+        let (of, there) = (&burst.lane, burst.lane.remote_rail);
+        let up = of.state == LaneState::Up && of.peer == remote.peer;
+        if !up || !local.knows(here) || !remote.knows(there) || !has_room(&mut burst, terms.urgent) {
+            return None;
+        }
+        parcel.send(core, &mut work.flows, &mut burst)
+    }
+}
+
+/// Whether a lane that is free posts a whole page now.
+#[inline]
+fn has_room(burst: &mut Burst, urgent: bool) -> bool {
+    if urgent {
+        burst.hurry();
+    }
+    (urgent || !burst.is_brief()) && burst.room(urgent, false) > 0
+}
+
+impl Parcel<'_> {
+    #[inline]
+    fn send(&self, core: &Core, flows: &mut Flows, burst: &mut Burst) -> Option<u64> {
+        let Parcel { local, remote, single, terms } = self;
+        let (table, now) = (&core.table, burst.now);
+        let entered = Entered::new(local, remote)?;
+        if core.phase.load(Ordering::SeqCst) != OPEN || remote.state() != RemoteState::Ready {
+            return None;
+        }
+        if !terms.queue.reserve(1) {
+            return None;
+        }
+        let slot = table.take().filter(|slot| self.post(flows, burst) || table.put_back(slot));
+        let Some(slot) = slot else {
+            terms.queue.unreserve(1);
+            return None;
+        };
+        let body = || body(entered.shape(single.geometry()), None, (terms, table.to(terms.queue), None), now);
+        let id = table.fill(slot, body, 1, core.deadline(now, terms.timeout_ns));
+        // SAFETY: `fill` left it to us, until the share has it.
+        if let Some(transfer) = unsafe { table.body(slot) }.transfer() {
+            flows.posted(slot, transfer, table, now);
+        }
+        if core.phase.load(Ordering::SeqCst) != OPEN {
+            // Who closes the endpoint may not have seen it.
+            table.end(id, Outcome::of(Status::Canceled), now);
+        }
+        Some(id)
+    }
+
+    #[inline]
+    fn post(&self, flows: &mut Flows, burst: &mut Burst) -> bool {
+        let Single { len, local: (from, at), remote: (to, offset) } = self.single;
+        let (from, to) = (from as usize, to as usize);
+        let (remote, key) = self.remote.locate(burst.lane.remote_rail, to, offset);
+        let local = self.local.ranges()[from].base + at;
+        let rma = Rma {
+            read: self.terms.direction == Direction::Read,
+            segments: &[Segment { local, remote, len }],
+            descriptor: self.local.registration(burst.rail, from).descriptor,
+            key,
+            delivered: true,
+            immediate: None,
+            more: false,
+        };
+        // SAFETY: both memories are entered, and will be while the transfer's slot is held; the rail
+        // keeps the op until the NIC gives it back.
+        unsafe { flows.post_first(burst, rma, len) }
+    }
+}
