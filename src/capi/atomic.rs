@@ -4,7 +4,7 @@ use super::completion::{weft_queue, weft_transfer};
 use super::config;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
-use super::handle;
+use super::handle::{self, Ref};
 use super::memory::weft_remote_memory;
 use super::status::weft_status;
 use super::transfer::WEFT_CLASS_LATENCY;
@@ -12,7 +12,6 @@ use crate::endpoint::Endpoint;
 use crate::status::{Error, Result};
 use crate::transfer::atomic::{AtomicSpec, Operation};
 use std::ffi::c_void;
-use std::sync::Arc;
 
 /// An atomic operation on 8 bytes of remote memory. Start from
 /// `WEFT_ATOMIC_ARGS_INIT`.
@@ -126,7 +125,7 @@ pub unsafe extern "C" fn weft_compare_swap(
 /// # Safety
 /// `args` and `transfer` must be valid as the header asks.
 unsafe fn submit(
-    ep: &Arc<Endpoint>,
+    ep: &Ref<Endpoint>,
     operation: Operation,
     args: *const weft_atomic_args,
     transfer: *mut weft_transfer,
@@ -141,7 +140,7 @@ unsafe fn submit(
             args.compare
         )));
     }
-    let remote = handle::remote_side(args.remote)?;
+    let remote = handle::remote_side(args.remote, ep)?;
     let submit = |queue: &_| {
         ep.atomic(AtomicSpec {
             operation,

@@ -50,14 +50,14 @@ impl Seen {
 
 /// Adds an entry to a list.
 fn add(
-    ep: &Arc<Endpoint>,
+    ep: &Ref<Endpoint>,
     list: &mut Builder,
     (locals, remotes): (&mut Seen, &mut Seen),
     entry: &weft_list_entry,
 ) -> Result<()> {
-    let local = locals.number(entry.local, || Ok(list.add_local(handle::local(entry.local)?.of(ep)?)))?;
+    let local = locals.number(entry.local, || Ok(list.add_local(handle::local(entry.local, ep)?.of(ep)?)))?;
     let remote =
-        remotes.number(entry.remote, || Ok(list.add_remote(handle::remote_side(entry.remote)?.of(ep)?)))?;
+        remotes.number(entry.remote, || Ok(list.add_remote(handle::remote_side(entry.remote, ep)?.of(ep)?)))?;
     let asked = Asked {
         local,
         remote,
@@ -74,7 +74,7 @@ fn add(
 
 /// # Safety
 /// `args` must be as the header asks.
-unsafe fn list(ep: &Arc<Endpoint>, args: &weft_list_args) -> Result<List> {
+unsafe fn list(ep: &Ref<Endpoint>, args: &weft_list_args) -> Result<List> {
     zero_reserved(args.reserved)?;
     if args.count == 0 {
         return Err(Error::invalid("count is 0: a list without entries has no peer"));
@@ -105,7 +105,7 @@ unsafe fn list(ep: &Arc<Endpoint>, args: &weft_list_args) -> Result<List> {
 /// # Safety
 /// `args` must be valid as the header asks.
 pub unsafe fn submit_list(
-    ep: &Arc<Endpoint>,
+    ep: &Ref<Endpoint>,
     direction: Direction,
     args: *const weft_list_args,
     transfer: *mut weft_transfer,
@@ -132,7 +132,7 @@ pub unsafe fn submit_list(
 /// # Safety
 /// `args` must be valid as the header asks.
 pub unsafe fn submit_kept(
-    ep: &Arc<Endpoint>,
+    ep: &Ref<Endpoint>,
     direction: Direction,
     kept: *const weft_kept,
     args: *const weft_kept_args,
@@ -201,12 +201,12 @@ fn no_terms(
 
 /// # Safety
 /// `args` must be valid as the header asks.
-pub unsafe fn keep_pages(ep: &Arc<Endpoint>, args: *const weft_pages_args) -> Result<Arc<Kept>> {
+pub unsafe fn keep_pages(ep: &Ref<Endpoint>, args: *const weft_pages_args) -> Result<Arc<Kept>> {
     // SAFETY: passed on.
     let args = unsafe { read(args)? };
     let notify = (args.notify, args.notify_data, args.notify_data_len);
     no_terms(args.flags, notify, args.timeout_ns, args.user_data, args.queue)?;
-    let (local, remote) = (handle::local(args.local)?, handle::remote_side(args.remote)?);
+    let (local, remote) = (handle::local(args.local, ep)?, handle::remote_side(args.remote, ep)?);
     // SAFETY: passed on.
     let pages = unsafe { pages(&args)? };
     if args.counter != 0 {
@@ -230,7 +230,7 @@ fn no_watches(start: *const weft_watch, done: *const weft_watch) -> Result<()> {
 
 /// # Safety
 /// `args` must be valid as the header asks.
-pub unsafe fn keep_list(ep: &Arc<Endpoint>, args: *const weft_list_args) -> Result<Arc<Kept>> {
+pub unsafe fn keep_list(ep: &Ref<Endpoint>, args: *const weft_list_args) -> Result<Arc<Kept>> {
     // SAFETY: passed on.
     unsafe {
         let args = read(args)?;

@@ -2,14 +2,13 @@
 //! forked child is turned away before it touches a lock.
 
 use super::endpoint::weft_endpoint;
-use super::handle;
+use super::handle::{self, Ref};
 use super::status::weft_status;
 use crate::endpoint::{fork, Endpoint};
 use crate::status::{Error, Result, Status};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Arc;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -113,7 +112,7 @@ pub unsafe fn copy_out(blob: &[u8], buffer: *mut c_void, capacity: usize, len: &
 /// A panic in `body` poisons it.
 pub fn with_endpoint<T>(
     endpoint: *const weft_endpoint,
-    body: impl FnOnce(&Arc<Endpoint>) -> Result<T>,
+    body: impl FnOnce(&Ref<Endpoint>) -> Result<T>,
 ) -> Result<T> {
     let endpoint = handle::endpoint(endpoint)?;
     endpoint.check_poison()?;

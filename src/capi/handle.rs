@@ -22,6 +22,7 @@ use crossbeam_epoch::Guard;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -195,6 +196,20 @@ impl<T> Deref for Ref<T> {
     }
 }
 
+/// An object that cannot be freed while some `Ref` lives: looked up beside that one, it needs no
+/// guard of its own.
+pub struct Beside<'a, T> {
+    object: ManuallyDrop<Arc<T>>,
+    _guarded: PhantomData<&'a Guard>,
+}
+
+impl<T> Deref for Beside<'_, T> {
+    type Target = Arc<T>;
+    fn deref(&self) -> &Arc<T> {
+        &self.object
+    }
+}
+
 fn explain<T: Kind>(pointer: usize) -> Error {
     let name = NAMES[T::KIND as usize];
     if pointer == 0 {
@@ -214,26 +229,37 @@ fn explain<T: Kind>(pointer: usize) -> Error {
     }
 }
 
+/// The object that a handle names. It may be freed as soon as `_guard` is gone.
+#[inline]
+fn find<T: Kind>(address: usize, _guard: &Guard) -> Option<ManuallyDrop<Arc<T>>> {
+    let table = TABLE.get()?;
+    let (slot, generation) = table.locate(address)?;
+    let header = table.header(slot);
+    let wanted = generation << 8 | T::KIND;
+    if header.state.load(Ordering::Acquire) != wanted {
+        return None;
+    }
+    let object = header.object.load(Ordering::Acquire) as *const T;
+    // The slot may have been recycled between the two loads.
+    let same = header.state.load(Ordering::Acquire) == wanted;
+    // SAFETY: it came from `Arc::into_raw` of this kind, and its release is deferred until the guard is
+    // gone.
+    same.then(|| ManuallyDrop::new(unsafe { Arc::from_raw(object) }))
+}
+
 fn lookup<T: Kind>(pointer: *const impl Sized) -> Result<Ref<T>> {
+    let (address, guard) = (pointer as usize, crossbeam_epoch::pin());
+    match find(address, &guard) {
+        Some(object) => Ok(Ref { object, _guard: guard }),
+        None => Err(explain::<T>(address)),
+    }
+}
+
+#[inline]
+fn lookup_beside<T: Kind, U>(pointer: *const impl Sized, other: &Ref<U>) -> Result<Beside<'_, T>> {
     let address = pointer as usize;
-    let guard = crossbeam_epoch::pin();
-    let found = TABLE.get().and_then(|table| {
-        let (slot, generation) = table.locate(address)?;
-        let header = table.header(slot);
-        let wanted = generation << 8 | T::KIND;
-        if header.state.load(Ordering::Acquire) != wanted {
-            return None;
-        }
-        let object = header.object.load(Ordering::Acquire) as *const T;
-        // The slot may have been recycled between the two loads.
-        (header.state.load(Ordering::Acquire) == wanted).then_some(object)
-    });
-    match found {
-        // SAFETY: it came from `Arc::into_raw` of this kind, and its release is deferred
-        // until this guard is gone.
-        Some(object) => {
-            Ok(Ref { object: ManuallyDrop::new(unsafe { Arc::from_raw(object) }), _guard: guard })
-        }
+    match find(address, &other._guard) {
+        Some(object) => Ok(Beside { object, _guarded: PhantomData }),
         None => Err(explain::<T>(address)),
     }
 }
@@ -294,8 +320,9 @@ pub fn memory(pointer: *const weft_memory) -> Result<Ref<Owned<Memory>>> {
     lookup(pointer)
 }
 /// As an argument of transfers.
-pub fn local(pointer: *const weft_memory) -> Result<Ref<Owned<Memory>>> {
-    memory(pointer).map_err(|error| error.about("local"))
+#[inline]
+pub fn local(pointer: *const weft_memory, ep: &Ref<Endpoint>) -> Result<Beside<'_, Owned<Memory>>> {
+    lookup_beside(pointer, ep).map_err(|error| error.about("local"))
 }
 pub fn remove_memory(pointer: *const weft_memory) -> Result<()> {
     remove::<Owned<Memory>>(pointer)
@@ -308,8 +335,12 @@ pub fn remote(pointer: *const weft_remote_memory) -> Result<Ref<Owned<RemoteMemo
     lookup(pointer)
 }
 /// As an argument of transfers.
-pub fn remote_side(pointer: *const weft_remote_memory) -> Result<Ref<Owned<RemoteMemory>>> {
-    remote(pointer).map_err(|error| error.about("remote"))
+#[inline]
+pub fn remote_side(
+    pointer: *const weft_remote_memory,
+    ep: &Ref<Endpoint>,
+) -> Result<Beside<'_, Owned<RemoteMemory>>> {
+    lookup_beside(pointer, ep).map_err(|error| error.about("remote"))
 }
 pub fn remove_remote(pointer: *const weft_remote_memory) -> Result<()> {
     remove::<Owned<RemoteMemory>>(pointer)

@@ -5,7 +5,7 @@ use super::completion::{weft_queue, weft_transfer};
 use super::config::{no_flags, read, submitted, timeout, zero_reserved};
 use super::device::weft_watch;
 use super::guard::bytes;
-use super::handle;
+use super::handle::{self, Ref};
 use super::list::WEFT_COMPLETE_EACH_PEER;
 use super::memory::{weft_memory, weft_remote_memory};
 use super::transfer::{
@@ -119,13 +119,13 @@ pub(super) unsafe fn submit(
 /// # Safety
 /// `transfer` must be NULL or valid.
 unsafe fn move_pages(
-    ep: &Arc<Endpoint>,
+    ep: &Ref<Endpoint>,
     said: &Said,
     (local, remote): (*const weft_memory, *const weft_remote_memory),
     pages: &Pages,
     transfer: *mut weft_transfer,
 ) -> Result<()> {
-    let (local, remote) = (handle::local(local)?, handle::remote_side(remote)?);
+    let (local, remote) = (handle::local(local, ep)?, handle::remote_side(remote, ep)?);
     let (local, remote) = (local.of(ep)?, remote.of(ep)?);
     // SAFETY: passed on.
     unsafe { submit(ep, said, transfer, |terms| ep.submit(local, remote, pages, terms)) }
@@ -134,7 +134,7 @@ unsafe fn move_pages(
 /// # Safety
 /// `args` must be valid as the header asks.
 pub unsafe fn submit_range(
-    ep: &Arc<Endpoint>,
+    ep: &Ref<Endpoint>,
     direction: Direction,
     args: *const weft_range_args,
     transfer: *mut weft_transfer,
@@ -169,7 +169,7 @@ pub unsafe fn submit_range(
 /// # Safety
 /// `args` must be valid as the header asks.
 pub unsafe fn submit_pages(
-    ep: &Arc<Endpoint>,
+    ep: &Ref<Endpoint>,
     direction: Direction,
     args: *const weft_pages_args,
     transfer: *mut weft_transfer,

@@ -37,9 +37,11 @@ impl Endpoint {
         terms: &Terms,
     ) -> Result<u64> {
         self.core.check_open()?;
-        self.core.table.foresee();
-        remote.foresee();
-        local.foresee();
+        if self.manual.is_none() {
+            self.core.table.foresee();
+            remote.foresee();
+            local.foresee();
+        }
         if let Some(error) = Error::of_remote(remote.state()) {
             return Err(error);
         }

@@ -163,8 +163,15 @@ impl Burst<'_> {
     /// The local range must stay registered until the operation is done, or the rail is closed.
     #[inline]
     pub unsafe fn post(&mut self, rma: Rma<'_>, bytes: u64, tag: Tag) -> Posted {
+        if self.free_ops.is_empty() {
+            return Posted::Again;
+        }
+        let covers = !rma.read && self.limits.delivery == Delivery::Covers;
+        let enough = || self.lane.uncovered + bytes >= self.window(false) / COVERS;
+        let each = self.limits.delivery == Delivery::Each;
+        let delivered = if covers { rma.delivered || enough() } else { each };
         // SAFETY: passed on.
-        unsafe { self.post_each(rma, (1, bytes), tag) }.1
+        unsafe { self.post_part(Rma { delivered, ..rma }, (1, bytes), tag, covers).1 }
     }
 
     /// Writes a few bytes to the peer's pad. Delivered, so it covers what was posted before.

@@ -15,6 +15,8 @@ const BRIEF_QUEUE_NS: u64 = 100_000;
 const BRIEF_LEAST: u64 = 32 << 10;
 /// What the mean is taken over.
 const MEAN_NS: u64 = 10_000_000;
+/// Between samples: what is measured more often is no better for it.
+const PAUSE_NS: u64 = 10_000;
 /// A rate counts as the line's for one to two of these.
 const MEMORY_NS: u64 = 100_000_000;
 
@@ -32,6 +34,7 @@ pub struct Window {
     round_trip_ns: u64,
     delivered: u64,
     sample: Option<Sample>,
+    measured_ns: u64,
 }
 
 /// What goes in `ns`, where `bytes` go in `took_ns`.
@@ -71,6 +74,7 @@ impl Window {
             round_trip_ns: u64::MAX,
             delivered: 0,
             sample: None,
+            measured_ns: 0,
         }
     }
 
@@ -103,7 +107,7 @@ impl Window {
     /// `since_ns`: when something was delivered last; now, if nothing is under way.
     #[inline]
     pub fn begin(&mut self, now: u64, since_ns: u64) -> bool {
-        if self.sample.is_some() {
+        if self.sample.is_some() || now < self.measured_ns + PAUSE_NS {
             return false;
         }
         self.sample = Some(Sample { posted_ns: now, delivered: self.delivered, since_ns });
@@ -119,6 +123,7 @@ impl Window {
     /// The sample's post was delivered.
     pub fn measure(&mut self, now: u64) {
         let Some(sample) = self.sample.take() else { return };
+        self.measured_ns = now;
         let since = |begun| now.saturating_sub(begun).max(1000);
         self.round_trip_ns = self.round_trip_ns.min(since(sample.posted_ns));
         let (bytes, took) = (self.delivered - sample.delivered, since(sample.since_ns));

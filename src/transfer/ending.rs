@@ -76,7 +76,7 @@ impl Table {
             let passing = self.gate.pass();
             let published = self.publish(slot, &ending);
             drop(passing);
-            published.explain();
+            published.iter().for_each(Published::explain);
         }
     }
 
@@ -144,12 +144,12 @@ impl Table {
         let published = self.publish(slot, &ending);
         // First: nobody waits for what the host program does with a line of the log.
         drop(passing);
-        published.explain();
+        published.iter().for_each(Published::explain);
         true
     }
 
-    /// Publishes the completion of an operation that has ended.
-    fn publish(&self, slot: &Slot, ending: &Ending) -> Published {
+    /// Publishes the completion of an operation that has ended: what there is to say of it.
+    fn publish(&self, slot: &Slot, ending: &Ending) -> Option<Published> {
         let &Ending { outcome, peer, value, now } = ending;
         let id = self.id_of(slot);
         // SAFETY: the operation's own hold is ours now, until we release it.
@@ -187,7 +187,7 @@ impl Table {
         if tells {
             other.as_ref().unwrap_or(&self.queue).publish(completion);
         }
-        Published { completion, outcome, deadline }
+        (outcome.status != Status::Ok).then_some(Published { completion, outcome, deadline })
     }
 
     /// Holds up `await_publication` until it is dropped.
@@ -301,7 +301,7 @@ impl Table {
     }
 }
 
-/// A completion that is in its queue.
+/// A completion that is in its queue, of an operation that failed.
 struct Published {
     completion: Completion,
     outcome: Outcome,
@@ -313,7 +313,7 @@ impl Published {
     fn explain(&self) {
         let &Published { completion, outcome, deadline } = self;
         let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };
-        if outcome.status == Status::Ok || !log::log_enabled!(level) {
+        if !log::log_enabled!(level) {
             return;
         }
         let Completion { transfer, peer, submit_ns, .. } = completion;

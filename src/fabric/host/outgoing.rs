@@ -186,6 +186,9 @@ impl Outgoing {
     /// Queues a write or read; false if the memory is not there any more.
     #[inline]
     pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) -> bool {
+        if area.is_none_or(|area| area.handle().is_none()) && self.ask_inline(rma, scratch) {
+            return true;
+        }
         if let Some(area) = area.filter(|area| rma.read && area.handle().is_some()) {
             let Ok(Some(number)) = self.pulls.find(area.number, rma.key) else { return false };
             self.push(Kind::Read, rma.key, (number, 0), rma.segments, scratch).on_device = true;
@@ -245,6 +248,37 @@ impl Outgoing {
         self.push(Kind::Write, key, of, &[segment], std::ptr::null_mut()).probe = Some(probe);
     }
 
+    /// Asks at once for a write of a few bytes, which go in the request; false if there is more
+    /// to it, or it has to wait.
+    #[inline]
+    fn ask_inline(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> bool {
+        let [segment] = rma.segments else { return false };
+        let few = (1..=INLINE).contains(&segment.len) && !rma.read && rma.immediate.is_none();
+        if !few || !self.queue.is_empty() || self.sent - self.done == CELLS {
+            return false;
+        }
+        let mut words = [0u64; 4];
+        // SAFETY: no longer than the words; the operation's memory is valid until it is done.
+        unsafe {
+            let (from, to) = (segment.local as *const u8, words.as_mut_ptr().cast());
+            copy::copy(to, from, segment.len as usize, false);
+        }
+        let kind = Kind::Write;
+        let &Segment { remote, len, .. } = segment;
+        let (inline, key) = (len, rma.key);
+        let request =
+            Request { kind, inline, stream: false, pieces: 1, len, area: 0, key, remote, immediate: None, words };
+        request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
+        let (op, end) = (self.vacancy(), self.forward);
+        self.flights[(self.sent % CELLS) as usize] = Flight { op, kind, len, stream: false, end };
+        let op = &mut self.ops[op as usize];
+        (op.scratch, op.kind, op.open, op.all_asked) = (scratch, kind, 1, true);
+        (op.errno, op.probe, op.on_device, op.disowned) = (0, None, false, false);
+        self.sent += 1;
+        self.untold = true;
+        true
+    }
+
     /// Queues a message.
     pub fn send(&mut self, local: u64, len: u64, scratch: *mut Scratch) {
         self.push(Kind::Message, 0, (0, 0), &[Segment { local, remote: 0, len }], scratch);
@@ -258,10 +292,7 @@ impl Outgoing {
         segments: &[Segment],
         scratch: *mut Scratch,
     ) -> &mut Op {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.ops.push(Op::empty());
-            self.ops.len() as u32 - 1
-        });
+        let index = self.vacancy();
         let op = &mut self.ops[index as usize];
         op.segments.clear();
         op.segments.extend_from_slice(segments);
@@ -272,6 +303,14 @@ impl Outgoing {
         op.disowned = false;
         self.queue.push_back(index);
         op
+    }
+
+    #[inline]
+    fn vacancy(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.ops.push(Op::empty());
+            self.ops.len() as u32 - 1
+        })
     }
 
     /// Makes an area known to the target; false if it cannot be told now.
