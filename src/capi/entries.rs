@@ -56,8 +56,8 @@ fn add(
     entry: &weft_list_entry,
 ) -> Result<()> {
     let local = locals.number(entry.local, || Ok(list.add_local(handle::local(entry.local, ep)?.of(ep)?)))?;
-    let remote =
-        remotes.number(entry.remote, || Ok(list.add_remote(handle::remote_side(entry.remote, ep)?.of(ep)?)))?;
+    let remote = remotes
+        .number(entry.remote, || Ok(list.add_remote(handle::remote_side(entry.remote, ep)?.of(ep)?)))?;
     let asked = Asked {
         local,
         remote,

@@ -109,7 +109,7 @@ impl Parcel<'_> {
     fn send(&self, core: &Core, flows: &mut Flows, burst: &mut Burst) -> Option<u64> {
         let Parcel { local, remote, single, terms } = self;
         let (table, now) = (&core.table, burst.now);
-        let entered = Entered::new(local, remote)?;
+        let entered = Entered::new(local, remote).ok()?;
         if core.phase.load(Ordering::SeqCst) != OPEN || remote.state() != RemoteState::Ready {
             return None;
         }

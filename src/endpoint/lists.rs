@@ -85,7 +85,7 @@ impl Endpoint {
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part);
         match list.parts() {
-            [one] => self.launch(Shape::part(list, 0), None, terms, || state(one).0),
+            [one] => self.launch(one.slices, || Shape::part(list, 0), None, terms, || state(one).0),
             _ => self.launch_parts(list, terms, state),
         }
     }
@@ -160,6 +160,6 @@ impl Endpoint {
         }
         let pages = (paged.geometry.page_len(), paged.geometry.pages());
         let counting = self.counting(terms, &paged.remote, pages)?;
-        self.launch(Shape::pages(&paged), counting, terms, || paged.remote.state())
+        self.launch(paged.geometry.slices, || Shape::pages(&paged), counting, terms, || paged.remote.state())
     }
 }

@@ -11,7 +11,7 @@ use crate::transfer::geometry::{Cut, Geometry, Pages};
 use crate::transfer::list::{List, Part};
 use crate::transfer::operation::{Body, Counting, Move, To, Work};
 use crate::transfer::queue::Queue;
-use crate::transfer::shape::{check_access, Shape};
+use crate::transfer::shape::{check_access, Entered, Shape};
 use crate::transfer::watch::Mark;
 use crate::transfer::{Direction, Outcome, SendSpec, Terms};
 use std::sync::atomic::Ordering;
@@ -53,15 +53,17 @@ impl Endpoint {
         let whole = counting.is_some_and(|counting| counting.at_end == 0);
         let geometry = check_pages(pages, local, remote, (terms.urgent, whole))?;
         geometry.check_destination(terms.direction)?;
-        self.launch(Shape::own(geometry, local, remote)?, counting, terms, || remote.state())
+        let (entered, slices) = (Entered::new(local, remote)?, geometry.slices);
+        self.launch(slices, || entered.shape(geometry), counting, terms, || remote.state())
     }
 
-    /// Begins a transfer of one peer and sends it on its way. `state`: of its peer and
-    /// memories.
+    /// Begins a transfer of one peer and sends it on its way. Its shape is large: it is made in
+    /// its place. `state`: of its peer and memories.
     #[inline(always)]
     pub(super) fn launch(
         &self,
-        shape: Shape,
+        slices: u64,
+        shape: impl FnOnce() -> Shape,
         counting: Option<Counting>,
         terms: &Terms,
         state: impl Fn() -> RemoteState,
@@ -71,8 +73,7 @@ impl Endpoint {
         if !terms.queue.reserve(1) {
             return Err(self.no_places(terms.queue, 1));
         }
-        let slices = shape.view().slices();
-        let body = || body(shape, counting, (terms, core.table.to(terms.queue), done(terms)), now);
+        let body = || body(shape(), counting, (terms, core.table.to(terms.queue), done(terms)), now);
         let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
             terms.queue.unreserve(1);
             return Err(self.no_slots());

@@ -5,7 +5,8 @@
 //!    (`list`, one part for each peer); a `shape` holds either, its own or kept. A place in the completion queue is
 //!    reserved, a slot of the `table` is taken and filled, and its id is pushed
 //!    to the workers that have lanes to the peer. Nothing is made per page.
-//!    With manual progress the same call posts what there is room for.
+//!    With manual progress the same call posts what there is room for; a small one even
+//!    before it is an operation (`endpoint::express`).
 //! 2. **Claim** (`flow`, a worker). Each lane that takes part has a flow, and
 //!    gives its flows their turns (`flows`). A flow claims the next run of slices
 //!    from the slot's cursor by one atomic add, in one pass no more than its share:

@@ -50,17 +50,14 @@ impl Drop for KeptPages {
 pub struct Entered<'a>(&'a Arc<Memory>, &'a Arc<RemoteMemory>);
 
 impl<'a> Entered<'a> {
-    /// `None`: one of them is being given back.
     #[inline]
-    pub fn new(local: &'a Arc<Memory>, remote: &'a Arc<RemoteMemory>) -> Option<Entered<'a>> {
-        if !local.enter() {
-            return None;
-        }
+    pub fn new(local: &'a Arc<Memory>, remote: &'a Arc<RemoteMemory>) -> Result<Entered<'a>> {
+        enter_local(local)?;
         if !remote.keep_and_enter() {
             local.exit();
-            return None;
+            return Err(released());
         }
-        Some(Entered(local, remote))
+        Ok(Entered(local, remote))
     }
 
     #[inline(always)]
@@ -125,17 +122,6 @@ impl Shape {
         let shape = Shape { held };
         shape.view().remotes().for_each(|remote| remote.enter());
         shape
-    }
-
-    /// Its memories are not given back while it lives.
-    #[inline(always)]
-    pub fn own(geometry: Geometry, local: &Arc<Memory>, remote: &Arc<RemoteMemory>) -> Result<Shape> {
-        enter_local(local)?;
-        if !remote.keep_and_enter() {
-            local.exit();
-            return Err(released());
-        }
-        Ok(Entered(local, remote).shape(geometry))
     }
 
     pub fn pages(paged: &Arc<KeptPages>) -> Shape {

@@ -266,8 +266,18 @@ impl Outgoing {
         let kind = Kind::Write;
         let &Segment { remote, len, .. } = segment;
         let (inline, key) = (len, rma.key);
-        let request =
-            Request { kind, inline, stream: false, pieces: 1, len, area: 0, key, remote, immediate: None, words };
+        let request = Request {
+            kind,
+            inline,
+            stream: false,
+            pieces: 1,
+            len,
+            area: 0,
+            key,
+            remote,
+            immediate: None,
+            words,
+        };
         request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
         let (op, end) = (self.vacancy(), self.forward);
         self.flights[(self.sent % CELLS) as usize] = Flight { op, kind, len, stream: false, end };
