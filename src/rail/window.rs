@@ -34,7 +34,8 @@ pub struct Window {
     round_trip_ns: u64,
     delivered: u64,
     sample: Option<Sample>,
-    measured_ns: u64,
+    /// Not before.
+    next_ns: u64,
 }
 
 /// What goes in `ns`, where `bytes` go in `took_ns`.
@@ -74,7 +75,7 @@ impl Window {
             round_trip_ns: u64::MAX,
             delivered: 0,
             sample: None,
-            measured_ns: 0,
+            next_ns: 0,
         }
     }
 
@@ -107,7 +108,7 @@ impl Window {
     /// `since_ns`: when something was delivered last; now, if nothing is under way.
     #[inline]
     pub fn begin(&mut self, now: u64, since_ns: u64) -> bool {
-        if self.sample.is_some() || now < self.measured_ns + PAUSE_NS {
+        if self.sample.is_some() || now < self.next_ns {
             return false;
         }
         self.sample = Some(Sample { posted_ns: now, delivered: self.delivered, since_ns });
@@ -123,7 +124,7 @@ impl Window {
     /// The sample's post was delivered.
     pub fn measure(&mut self, now: u64) {
         let Some(sample) = self.sample.take() else { return };
-        self.measured_ns = now;
+        self.next_ns = now + PAUSE_NS;
         let since = |begun| now.saturating_sub(begun).max(1000);
         self.round_trip_ns = self.round_trip_ns.min(since(sample.posted_ns));
         let (bytes, took) = (self.delivered - sample.delivered, since(sample.since_ns));
@@ -158,6 +159,7 @@ mod tests {
     /// A line with `rate` bytes per second and `delay` ns, kept full by `window`.
     fn run(window: &mut Window, rate: u64, delay: u64, rounds: usize, now: &mut u64) {
         for _ in 0..rounds {
+            *now += PAUSE_NS;
             assert!(window.begin(*now, *now));
             // A full window: it takes its time on the line, or a round trip if that is longer.
             let bytes = window.bytes();
@@ -210,5 +212,7 @@ mod tests {
         assert!(window.begin(5, 5) && !window.begin(6, 6));
         window.forget();
         assert!(window.begin(7, 7));
+        window.measure(8);
+        assert!(!window.begin(8 + PAUSE_NS - 1, 0) && window.begin(8 + PAUSE_NS, 0));
     }
 }
