@@ -5,3 +5,43 @@ pub use crate::event::Event;
 pub use crossbeam_queue::ArrayQueue;
 pub use parking_lot::{Condvar, Mutex};
 pub use std::sync::atomic;
+
+use atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
+
+/// What threads count in has so many parts, so that they seldom share a cache line.
+pub const PARTS: usize = 16;
+
+/// The part that this thread counts in.
+#[inline]
+pub fn part() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PART: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    let chosen = PART.try_with(|part| {
+        let chosen = part.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) % PARTS);
+        part.set(Some(chosen));
+        chosen
+    });
+    chosen.unwrap_or(0)
+}
+
+/// As the standard library's; loom's sees who has access when.
+pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    pub const fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline(always)]
+    pub fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        read(self.0.get())
+    }
+
+    #[inline(always)]
+    pub fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+        write(self.0.get())
+    }
+}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the structures that threads share in every order that the threads can take, by loom:
 #     tools/loom.sh [FILTER...]
-# Half a minute, most of it building.
+# A minute, most of it building.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=$PWD/target/loom

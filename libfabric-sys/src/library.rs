@@ -36,6 +36,7 @@ type Getinfo =
 #[derive(Clone, Debug)]
 pub struct Library {
     path: String,
+    shared: bool,
     getinfo: Getinfo,
     freeinfo: unsafe extern "C" fn(*mut fi_info),
     dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
@@ -119,6 +120,7 @@ impl Library {
             let reason = "the path has a NUL in it".to_owned();
             return Err(LoadError::NotLoadable { path: shown, reason });
         };
+        let shared = is_loaded(&name);
         // SAFETY: a C string. The constructors of libraries are as trustworthy as their names.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
@@ -129,6 +131,7 @@ impl Library {
             let getinfo: Getinfo = symbol(handle, &shown, c"fi_getinfo", c"FABRIC_1.3")?;
             Ok(Library {
                 path: path_of(getinfo as *const c_void).unwrap_or_else(|| shown.clone()),
+                shared,
                 getinfo,
                 freeinfo: symbol(handle, &shown, c"fi_freeinfo", c"FABRIC_1.3")?,
                 dupinfo: symbol(handle, &shown, c"fi_dupinfo", c"FABRIC_1.3")?,
@@ -143,6 +146,11 @@ impl Library {
     /// The file that was loaded.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// The process had it already: others may have used it, and go on to.
+    pub fn is_shared(&self) -> bool {
+        self.shared
     }
 
     /// The API version of the library: the newest that `getinfo` takes.
@@ -227,6 +235,14 @@ impl Library {
     ) -> c_int {
         // SAFETY: as the caller promised.
         unsafe { (self.fabric)(attr, fabric, context) }
+    }
+}
+
+fn is_loaded(name: &CStr) -> bool {
+    // SAFETY: a C string; loads nothing, and gives back what it takes.
+    unsafe {
+        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
+        !handle.is_null() && libc::dlclose(handle) == 0
     }
 }
 

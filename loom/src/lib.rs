@@ -10,6 +10,7 @@ pub mod sync;
 pub mod status {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub enum Status {
+        Ok,
         Again,
         Internal,
     }
@@ -30,3 +31,7 @@ pub mod status {
 pub mod mailbox;
 
 pub mod transfer;
+
+pub mod prefetch {
+    pub fn to_write<T>(_: &T) {}
+}

@@ -1,14 +1,34 @@
 //! What `src/sync.rs` names, by loom.
 
 use crate::status::Result;
+use loom::cell::Cell;
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 pub use crate::sync::ring::ArrayQueue;
+pub use loom::cell::UnsafeCell;
 pub use loom::sync::atomic;
 
 #[path = "ring.rs"]
 mod ring;
+
+/// Of two threads each has its own.
+pub const PARTS: usize = 2;
+
+pub fn part() -> usize {
+    loom::lazy_static! {
+        static ref NEXT: AtomicUsize = AtomicUsize::new(0);
+    }
+    loom::thread_local! {
+        static PART: Cell<Option<usize>> = Cell::new(None);
+    }
+    PART.with(|part| {
+        let chosen = part.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) % PARTS);
+        part.set(Some(chosen));
+        chosen
+    })
+}
 
 #[derive(Default)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);

@@ -358,16 +358,24 @@ impl Core {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
         }
         self.let_in(self.clock.now())?;
+        let entered = self.enter(address, Begin::Accepted { their_id, greeted, nonce });
+        if !matches!(entered, Ok(true)) {
+            self.strangers.stayed_out();
+        }
+        entered.map(|_| ())
+    }
+
+    /// Makes a stranger a peer, if it is none.
+    fn enter(&self, address: Address, begin: Begin) -> Result<bool> {
         if !self.queue.reserve(2) {
             return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
         }
-        let begin = Begin::Accepted { their_id, greeted, nonce };
         let made = self.make_peer(address, self.config.connect_timeout_ns, begin);
-        let (_, new) = made.inspect_err(|_| self.queue.unreserve(2))?;
-        if !new {
+        let entered = made.map(|(_, new)| new);
+        if !matches!(entered, Ok(true)) {
             self.queue.unreserve(2);
         }
-        Ok(())
+        entered
     }
 
     /// A host's own fabric leads to peers on the same host, and in the same network

@@ -136,6 +136,10 @@ pub enum Command {
         peer: u64,
         outcome: Outcome,
     },
+    /// A stranger had time enough to come up, and others want its place.
+    TurnOut {
+        peer: u64,
+    },
     Frame {
         peer: u64,
         bytes: Vec<u8>,

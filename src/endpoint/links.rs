@@ -66,6 +66,16 @@ impl Worker {
         }
     }
 
+    /// Ends a stranger, unless it is none by now.
+    pub fn turn_out(&mut self, peer: u64, now: u64) {
+        let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
+        if link.peer.connects.lock().is_empty() {
+            self.end_peer(peer, Outcome::of(Status::Unreachable), now);
+        } else {
+            self.core.strangers.settled(peer); // The caller connects to it.
+        }
+    }
+
     /// Ends a peer: what is outstanding, then what is known of it, then
     /// PEER_DOWN.
     pub fn end_peer(&mut self, peer: u64, outcome: Outcome, now: u64) {
@@ -91,9 +101,6 @@ impl Worker {
         self.dirty.retain(|dirty| *dirty != at);
         let state = remote_state_of_end(outcome.status);
         link.peer.set_state(PeerState::Down);
-        if link.accepted && !link.up {
-            core.strangers.settled(peer);
-        }
         for remote in link.remotes.values() {
             for id in remote.settle(state) {
                 core.abandon(id, ended, now);
@@ -106,6 +113,9 @@ impl Worker {
         }
         core.forget_importer(peer);
         core.peers.remove(&link.peer);
+        if link.accepted && !link.up {
+            core.strangers.settled(peer);
+        }
         // Where both have drained, nothing is under way that could land. What was never up
         // has nothing of the kind, and its last word should arrive.
         let cut = link.up && !link.parting.as_ref().is_some_and(|parting| parting.agreed);

@@ -5,7 +5,6 @@
 use super::core::Core;
 use super::inbox::Command;
 use crate::status::{Error, Result, Status};
-use crate::transfer::Outcome;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,18 +18,32 @@ const SAID_NS: u64 = 1_000_000_000;
 
 pub struct Strangers {
     most: usize,
-    /// Their ids as peers, and since when; the oldest first.
-    greeting: Mutex<VecDeque<(u64, u64)>>,
+    inner: Mutex<Inner>,
     refused: AtomicU64,
     said_ns: AtomicU64,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// The oldest first. Who is told to go keeps its place until it has gone.
+    greeting: VecDeque<Stranger>,
+    /// Places of those that become peers at this moment.
+    entering: usize,
+}
+
+struct Stranger {
+    peer: u64,
+    since: u64,
+    told_to_go: bool,
 }
 
 /// Whether one more may come in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Room {
+    /// Its place is kept, until `came` or `stayed_out`.
     Yes,
-    /// When this one was dropped.
-    Instead(u64),
+    /// There will be, when this one has gone, for who greets then.
+    After(u64),
     No,
 }
 
@@ -39,7 +52,7 @@ impl Strangers {
     pub fn new(max_peers: usize, queue_depth: usize) -> Strangers {
         Strangers {
             most: MOST.min(max_peers / 2).min(queue_depth / 8).max(1),
-            greeting: Mutex::default(),
+            inner: Mutex::default(),
             refused: AtomicU64::new(0),
             said_ns: AtomicU64::new(0),
         }
@@ -50,28 +63,38 @@ impl Strangers {
     }
 
     fn room(&self, now: u64) -> Room {
-        let mut greeting = self.greeting.lock();
-        match greeting.front().copied() {
-            Some((oldest, since)) if greeting.len() >= self.most => {
-                if now.saturating_sub(since) < TIME_NS {
-                    return Room::No;
-                }
-                greeting.pop_front();
-                Room::Instead(oldest)
+        let mut inner = self.inner.lock();
+        if inner.greeting.len() + inner.entering < self.most {
+            inner.entering += 1;
+            return Room::Yes;
+        }
+        let oldest = inner.greeting.iter_mut().find(|stranger| !stranger.told_to_go);
+        match oldest.filter(|oldest| now.saturating_sub(oldest.since) >= TIME_NS) {
+            Some(oldest) => {
+                oldest.told_to_go = true;
+                Room::After(oldest.peer)
             }
-            _ => Room::Yes,
+            None => Room::No,
         }
     }
 
+    /// One that was let in is a peer now.
     pub fn came(&self, peer: u64, now: u64) {
-        self.greeting.lock().push_back((peer, now));
+        let mut inner = self.inner.lock();
+        inner.entering -= 1;
+        inner.greeting.push_back(Stranger { peer, since: now, told_to_go: false });
     }
 
-    /// One of them is up, or has ended.
+    /// One that was let in is none.
+    pub fn stayed_out(&self) {
+        self.inner.lock().entering -= 1;
+    }
+
+    /// One of them is up, or has gone.
     pub fn settled(&self, peer: u64) {
-        let mut greeting = self.greeting.lock();
-        if let Some(at) = greeting.iter().position(|(other, _)| *other == peer) {
-            greeting.remove(at);
+        let mut inner = self.inner.lock();
+        if let Some(at) = inner.greeting.iter().position(|stranger| stranger.peer == peer) {
+            inner.greeting.remove(at);
         }
     }
 }
@@ -90,23 +113,20 @@ impl Core {
         }
     }
 
-    /// Makes room for a stranger, if there can be.
+    /// Keeps a place for a stranger, if there is one.
     pub fn let_in(&self, now: u64) -> Result<()> {
-        match self.strangers.room(now) {
-            Room::Yes => {}
-            Room::Instead(oldest) => {
-                self.turn_away("it greets without an end, and others want its place");
+        let why = match self.strangers.room(now) {
+            Room::Yes => return Ok(()),
+            Room::After(oldest) => {
                 if let Ok(peer) = self.peers.get(oldest) {
-                    let outcome = Outcome::of(Status::Unreachable);
-                    self.inboxes[peer.home].command(Command::EndPeer { peer: oldest, outcome });
+                    self.inboxes[peer.home].command(Command::TurnOut { peer: oldest });
                 }
+                "another greets without an end, and goes"
             }
-            Room::No => {
-                self.turn_away("too many greet at once");
-                return Err(Error::new(Status::Again, "too many strangers greet at once"));
-            }
-        }
-        Ok(())
+            Room::No => "too many greet at once",
+        };
+        self.turn_away(why);
+        Err(Error::new(Status::Again, "too many strangers greet at once"))
     }
 }
 
@@ -124,10 +144,15 @@ mod tests {
         assert_eq!(strangers.room(TIME_NS - 1), Room::No);
         strangers.settled(2);
         assert_eq!(strangers.room(TIME_NS - 1), Room::Yes);
+        assert_eq!(strangers.room(TIME_NS - 1), Room::No, "the place is kept");
         strangers.came(4, TIME_NS - 1);
-        assert_eq!(strangers.room(TIME_NS), Room::Instead(0));
+        assert_eq!(strangers.room(TIME_NS), Room::After(0));
+        assert_eq!(strangers.room(TIME_NS), Room::No, "the next has come later, and the first is there");
+        strangers.settled(0);
+        assert_eq!(strangers.room(TIME_NS), Room::Yes);
+        strangers.stayed_out();
+        assert_eq!(strangers.room(TIME_NS), Room::Yes);
         strangers.came(5, TIME_NS);
-        assert_eq!(strangers.room(TIME_NS), Room::No, "the next has come later");
-        assert_eq!(strangers.room(TIME_NS + 1), Room::Instead(1));
+        assert_eq!(strangers.room(TIME_NS + 1), Room::After(1));
     }
 }

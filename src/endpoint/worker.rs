@@ -704,6 +704,7 @@ impl Worker {
                 self.link_lane_failed(peer, plan, errno, why, now)
             }
             Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
+            Command::TurnOut { peer } => self.turn_out(peer, now),
             Command::Frame { peer, bytes } => {
                 self.handed(peer);
                 self.link_frame(peer, &bytes, now)

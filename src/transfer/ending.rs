@@ -4,7 +4,7 @@
 use super::completion::Completion;
 use super::gate::Passing;
 use super::operation::{Body, To};
-use super::table::{index_of, Slot, Table, ACTIVE, ENDED};
+use super::table::{index_of, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::whole::{ALONE, IN_PARTS};
 use super::Outcome;
@@ -72,21 +72,12 @@ impl Table {
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: written before `late` was, and taken by us alone.
-        if let Some(ending) = unsafe { (*slot.ending.get()).take() } {
+        if let Some(ending) = slot.ending.with_mut(|ending| unsafe { (*ending).take() }) {
             let passing = self.gate.pass();
             let published = self.publish(slot, &ending);
             drop(passing);
             published.iter().for_each(Published::explain);
         }
-    }
-
-    /// The slot of an operation that was active, and that the caller has ended.
-    fn take_end(&self, id: u64) -> Option<&Slot> {
-        let slot = self.slot(index_of(id))?;
-        let active = (id >> 32) << 8 | ACTIVE;
-        let ended = (id >> 32) << 8 | ENDED;
-        let won = slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_ok();
-        won.then_some(slot)
     }
 
     /// Ends an operation that was never accepted, without a completion; false if it
@@ -133,7 +124,7 @@ impl Table {
         if outcome.status != Status::Ok && slot.carried.load(Ordering::SeqCst) != 0 {
             self.waiting.fetch_add(1, Ordering::Relaxed);
             // SAFETY: only who ended it writes, and nobody reads before `late` says so.
-            unsafe { *slot.ending.get() = Some(ending) };
+            slot.ending.with_mut(|at| unsafe { *at = Some(ending) });
             slot.late.store(WAITS, Ordering::SeqCst);
             drop(passing);
             if slot.carried.load(Ordering::SeqCst) == 0 {

@@ -5,7 +5,7 @@
 //! seldom share a cache line, and in one of two rounds. Who waits begins the other
 //! round, and waits only for those who were there before.
 
-use super::tally::{part, PARTS};
+use crate::sync::{part, PARTS};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

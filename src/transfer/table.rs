@@ -14,10 +14,10 @@ use super::tally::Tally;
 use super::whole::{self, Whole};
 use crate::prefetch;
 use crate::status::Status;
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use crate::sync::UnsafeCell;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// The parts of `held`: 12 bits of flows, 12 of readers, 40 of slices.
@@ -39,7 +39,7 @@ const SHARED: u8 = 16;
 /// Phases of a slot, in the low byte of its state; above it the generation.
 const FREE: u64 = 0;
 pub(super) const ACTIVE: u64 = 1;
-pub(super) const ENDED: u64 = 2;
+const ENDED: u64 = 2;
 
 pub struct Slot {
     pub(super) index: u32,
@@ -131,7 +131,7 @@ impl Table {
     }
 
     pub(super) fn slot(&self, index: usize) -> Option<&Slot> {
-        self.chunks.get(index / CHUNK)?.get().map(|chunk| &chunk[index % CHUNK])
+        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
     }
 
     /// The slot that a holder of `id` holds.
@@ -145,7 +145,7 @@ impl Table {
     /// The caller must hold the slot for as long as it uses the reference.
     pub unsafe fn body<'a>(&self, slot: &'a Slot) -> &'a Body {
         // SAFETY: it was filled before the id was published, and stays while the slot is held.
-        unsafe { (*slot.body.get()).as_ref() }.expect("a held slot has a body")
+        slot.body.with(|body| unsafe { (*body).as_ref() }).expect("a held slot has a body")
     }
 
     fn pop_free(&self) -> Option<usize> {
@@ -205,7 +205,7 @@ impl Table {
             .ok()?;
         let chunk = self.chunks[index / CHUNK].get_or_init(|| {
             let first = index / CHUNK * CHUNK;
-            (first..first + CHUNK).map(|i| Slot::new(i as u32, self.first)).collect()
+            (first..self.capacity.min(first + CHUNK)).map(|i| Slot::new(i as u32, self.first)).collect()
         });
         Some(&chunk[index % CHUNK])
     }
@@ -265,7 +265,7 @@ impl Table {
         let generation = slot.state.load(Ordering::Relaxed) >> 8;
         // SAFETY: the slot came off the free list, so it is empty, and nobody else holds it.
         let body = unsafe {
-            slot.body.get().write(Some(body()));
+            slot.body.with_mut(|at| at.write(Some(body())));
             self.body(slot)
         };
         slot.peer.store(body.peer, Ordering::Relaxed);
@@ -350,6 +350,16 @@ impl Table {
     #[inline]
     pub fn wanted(slot: &Slot) -> bool {
         slot.state.load(Ordering::Relaxed) & 0xff == ACTIVE
+    }
+
+    /// The slot of an operation that was active, and that the caller has ended: it is the
+    /// reader that the operation was.
+    pub(super) fn take_end(&self, id: u64) -> Option<&Slot> {
+        let slot = self.slot(index_of(id))?;
+        let active = (id >> 32) << 8 | ACTIVE;
+        let ended = (id >> 32) << 8 | ENDED;
+        let won = slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        won.then_some(slot)
     }
 
     /// Counts slices as arrived, of a slot that the caller holds as a flow.
@@ -442,7 +452,7 @@ impl Table {
 
     fn recycle(&self, slot: &Slot) {
         // SAFETY: the last holder has left.
-        unsafe { *slot.body.get() = None };
+        slot.body.with_mut(|body| unsafe { *body = None });
         let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & GENERATIONS;
         slot.state.store(generation.max(1) << 8 | FREE, Ordering::Release);
         self.push_free(slot);

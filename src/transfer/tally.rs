@@ -3,11 +3,9 @@
 
 use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_FENCE, KIND_READ, KIND_SEND, KIND_WRITE};
 use crate::status::Status;
+use crate::sync::atomic::{fence, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::sync::{part, PARTS};
 use crossbeam_utils::CachePadded;
-use std::cell::Cell;
-use std::sync::atomic::{
-    fence, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
 
 /// Completions are counted by their status, whose negative is the place.
 pub const STATUSES: usize = 96;
@@ -15,7 +13,6 @@ pub const STATUSES: usize = 96;
 const KINDS: usize = 16;
 /// Transfers that took 2^i to 2^(i + 1) ns are in place i, longer ones in the last.
 pub const BUCKETS: usize = 40;
-pub(super) const PARTS: usize = 16;
 
 /// How an operation ended.
 pub struct Ended {
@@ -74,21 +71,6 @@ impl Sum {
 
 pub struct Tally(Box<[CachePadded<Part>]>);
 
-/// The part that this thread counts in.
-#[inline]
-pub(super) fn part() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static PART: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    let chosen = PART.try_with(|part| {
-        let chosen = part.get().unwrap_or_else(|| NEXT.fetch_add(1, Relaxed) % PARTS);
-        part.set(Some(chosen));
-        chosen
-    });
-    chosen.unwrap_or(0)
-}
-
 fn bucket(ns: u64) -> usize {
     (ns.max(1).ilog2() as usize).min(BUCKETS - 1)
 }
@@ -97,8 +79,8 @@ fn kind_of(kind: i32) -> usize {
     usize::try_from(kind).map_or(0, |kind| kind % KINDS)
 }
 
-const fn zeros<const N: usize>() -> [AtomicU64; N] {
-    [const { AtomicU64::new(0) }; N]
+fn zeros<const N: usize>() -> [AtomicU64; N] {
+    std::array::from_fn(|_| AtomicU64::new(0))
 }
 
 impl Part {
@@ -153,7 +135,7 @@ impl Tally {
     pub fn ended(&self, ended: &Ended) {
         let part = &self.0[part()];
         let place = (ended.status as i32).unsigned_abs() as usize;
-        part.ended[place.min(STATUSES - 1)].fetch_add(1, Relaxed);
+        part.ended[place.min(STATUSES - 1)].fetch_add(1, Release);
         if ended.status != Status::Ok {
             return;
         }

@@ -1,6 +1,6 @@
 //! libfabric, loaded once, and the NICs that it lists.
 
-use super::signals;
+use super::{settings, signals};
 use crate::clock::{Clock, Random};
 use crate::fabric::sim;
 use crate::status::{Error, Result, Status};
@@ -15,6 +15,8 @@ pub struct Fabrics {
     pub library: Library,
     /// The API version to ask for: the newest that both know.
     pub api: u32,
+    /// ofi_rxm has buffers that are shorter than what it sends eagerly.
+    pub short_buffers: bool,
 }
 
 impl Fabrics {
@@ -40,39 +42,14 @@ pub fn library() -> Result<&'static Fabrics> {
         let library = signals::preserved(Library::load)
             .map_err(|error| Error::new(Status::NoLibfabric, error.to_string()))?;
         let api = library.version().min(API);
-        signals::preserved(|| settle(&library, api));
-        Ok(Fabrics { library, api })
+        let short_buffers = signals::preserved(|| settings::settle(&library, api));
+        Ok(Fabrics { library, api, short_buffers })
     })
 }
 
 /// What libfabric says of an error number, if it is loaded.
 pub fn error_text(errno: i32) -> Option<String> {
     FABRICS.get().map(|fabrics| fabrics.library.strerror(errno))
-}
-
-/// What providers should read as their settings, unless the user has said otherwise.
-/// shm without its cross-memory path: with it, a target goes on copying after the
-/// initiator has closed everything. Who removes an address closes the connection to it:
-/// what a peer had sent before cannot land any more. And ofi_rxm with fewer receives of
-/// its own: it posts ours on top, and 4096 take 56 MiB a rail (112 with 2.1; measured).
-/// (Its buffers stay as long as they are, though the first send clears a thousand of them:
-/// it connects none whose buffers differ, and a process may have used libfabric before us.)
-const SETTINGS: [(&str, &str); 3] =
-    [("FI_SHM_DISABLE_CMA", "1"), ("FI_AV_REMOVE_CLEANUP", "1"), ("FI_OFI_RXM_MSG_RX_SIZE", "512")];
-
-/// Has libfabric and its providers read their settings, which they do once. The
-/// environment is as before when it returns.
-fn settle(library: &Library, api: u32) {
-    let ours: Vec<_> = SETTINGS.iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
-    ours.iter().for_each(|(name, value)| std::env::set_var(name, value));
-    let mut infos = ptr::null_mut();
-    // SAFETY: what it lists does not matter: the first listing starts the providers.
-    unsafe {
-        if library.getinfo(api, ptr::null(), ptr::null(), 0, ptr::null(), &mut infos) == 0 {
-            library.freeinfo(infos);
-        }
-    }
-    ours.iter().for_each(|(name, _)| std::env::remove_var(name));
 }
 
 /// Who drives a NIC.

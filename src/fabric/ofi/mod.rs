@@ -1,6 +1,6 @@
 //! NICs by libfabric. `discover` finds them, `nic` drives one; `cuts` tries out
-//! whether a connection can be closed, `call` whether a peer is there; `signals` keeps providers from replacing
-//! the host program's handlers; `segments` cleans up after shm.
+//! whether a connection can be closed, `call` whether a peer is there; `settings` are what providers read as theirs;
+//! `signals` keeps them from replacing the host program's handlers; `segments` cleans up after shm.
 
 pub mod call;
 mod cuts;
@@ -8,6 +8,7 @@ pub mod discover;
 pub mod nic;
 mod routes;
 mod segments;
+mod settings;
 pub mod signals;
 
 use crate::status::{Error, Status};

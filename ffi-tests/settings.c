@@ -1,0 +1,161 @@
+/*
+ * What libfabric's tcp reads as its settings: connections can be closed one by one, unless something keeps libfabric
+ * from it, which is said then; and its buffers are short, but meet any others.
+ */
+#include <dlfcn.h>
+
+#include "harness.h"
+
+static struct {
+    pthread_mutex_t lock;
+    char text[16 * KIB];
+} warnings = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void keep(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    (void)level, (void)component, (void)user_data;
+    pthread_mutex_lock(&warnings.lock);
+    strncat(warnings.text, message, sizeof warnings.text - strlen(warnings.text) - 1);
+    pthread_mutex_unlock(&warnings.lock);
+}
+
+/* Whether an endpoint that opens says that its connections cannot be closed. */
+static bool keeps_connections(void)
+{
+    CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, NULL));
+    weft_endpoint *endpoint = open_endpoint();
+    weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(endpoint, 0, &rail));
+    if (strcmp(rail.fabric, "tcp") == 0)
+        skip("this libfabric has no ofi_rxm");
+    CHECK(strcmp(rail.fabric, "tcp;ofi_rxm") == 0);
+    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    bool keeps = strstr(warnings.text, "a rail that fails takes its peers down") != NULL;
+    warnings.text[0] = 0;
+    return keeps;
+}
+
+static void connections_are_closed(void)
+{
+    unsetenv("FI_AV_REMOVE_CLEANUP");
+    CHECK(!keeps_connections() && !keeps_connections());
+    CHECK(getenv("FI_AV_REMOVE_CLEANUP") == NULL);
+}
+
+static void a_setting_of_the_user_stays(void)
+{
+    setenv("FI_AV_REMOVE_CLEANUP", "0", 1);
+    CHECK(keeps_connections() && strcmp(getenv("FI_AV_REMOVE_CLEANUP"), "0") == 0);
+}
+
+/* It has read its settings then. */
+static void use_libfabric(void)
+{
+    const char *named = getenv("WEFT_LIBFABRIC");
+    void *library = dlopen(named && *named ? named : "libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+    CHECK(library != NULL);
+    int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const void *, void **);
+    *(void **)&getinfo = dlvsym(library, "fi_getinfo", "FABRIC_1.3");
+    CHECK(getinfo != NULL);
+    void *infos = NULL;
+    CHECK_EQ(getinfo(1 << 16 | 17, NULL, NULL, 0, NULL, &infos), 0);
+}
+
+static void libfabric_was_in_use_before(void)
+{
+    unsetenv("FI_AV_REMOVE_CLEANUP");
+    use_libfabric();
+    CHECK(keeps_connections());
+}
+
+/* ---- Buffers ---- */
+
+#define MESSAGES 64
+
+/* Bytes of each: of one frame that fits into a buffer, of one that does not, and of many. */
+static const uint64_t lengths[] = {100, 5 * KIB, 100 * KIB};
+
+static void has_short_buffers(weft_endpoint *endpoint)
+{
+    weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
+    CHECK_OK(weft_endpoint_info(endpoint, &p));
+    long minor = strtol(p.libfabric + 2, NULL, 10);
+    if (strtol(p.libfabric, NULL, 10) != 1 || minor > 19)
+        skip("this libfabric cannot send past its buffers");
+    if (access("/sys/class/infiniband", F_OK) == 0)
+        skip("here libfabric may use verbs");
+}
+
+static void endpoints_are_small(void)
+{
+    struct duo first = duo_open(64 * KIB); /* what the process needs once */
+    has_short_buffers(first.a->endpoint);
+    long before_kb = resident_kb();
+    struct duo second = duo_open(64 * KIB);
+    send_now(second.a, second.a_to_b, "", 1);
+    box_take(second.b, WEFT_COMPLETION_MESSAGE, patience_ms());
+    long each_kb = (resident_kb() - before_kb) / 2;
+    if (each_kb > 12 * 1024)
+        FAIL("an endpoint takes %ld KiB", each_kb);
+    CHECK(getenv("FI_OFI_RXM_BUFFER_SIZE") == NULL && getenv("FI_OFI_RXM_EAGER_LIMIT") == NULL);
+    duo_close(&second);
+    duo_close(&first);
+}
+
+static void send_all(struct box *box, weft_peer peer)
+{
+    static uint8_t bytes[100 * KIB];
+    for (size_t i = 0; i < MESSAGES; i++) {
+        uint64_t len = lengths[i % COUNT(lengths)];
+        fill_random(bytes, len, i);
+        send_now(box, peer, bytes, len);
+    }
+}
+
+static void take_all(struct box *box)
+{
+    for (size_t i = 0; i < MESSAGES; i++) {
+        weft_completion c = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
+        CHECK_EQ(c.bytes, lengths[i % COUNT(lengths)]);
+        CHECK_EQ(differs_random(c.data, c.bytes, i), -1);
+        CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+    }
+}
+
+static void talk(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, !team->rank, box);
+    send_all(box, peer);
+    take_all(box);
+    meet(team, !team->rank, box);
+    box_close(box);
+}
+
+static void talk_with_long_buffers(struct team *team)
+{
+    use_libfabric();
+    talk(team);
+}
+
+static void buffers_of_two_may_differ(void)
+{
+    run_pair(talk, talk_with_long_buffers);
+    run_pair(talk_with_long_buffers, talk);
+    run_pair(talk, talk);
+}
+
+static const struct test tests[] = {
+    {"connections_are_closed", "tcp", connections_are_closed},
+    {"a_setting_of_the_user_stays", "tcp", a_setting_of_the_user_stays},
+    {"libfabric_was_in_use_before", "tcp", libfabric_was_in_use_before},
+    {"endpoints_are_small", "tcp", endpoints_are_small},
+    {"buffers_of_two_may_differ", "tcp", buffers_of_two_may_differ},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,209 @@
+//! The slots of operations: each is of one operation at a time, until all who hold it have left.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use std::collections::HashSet;
+use weft_loom::status::Status;
+use weft_loom::transfer::completion::KIND_WRITE;
+use weft_loom::transfer::operation::Body;
+use weft_loom::transfer::queue::Queue;
+use weft_loom::transfer::table::{Left, Table};
+use weft_loom::transfer::tally::{Ended, Tally};
+
+const SLOTS: usize = 2;
+
+fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(most);
+    model.check(test);
+}
+
+/// A table whose slots have been used.
+fn table() -> Arc<Table> {
+    let table = Arc::new(Table::new(SLOTS, 1, std::sync::Arc::new(Queue::new(1))));
+    let ids: Vec<u64> = (0..SLOTS).map(|_| begin(&table, 0, 0)).collect();
+    ids.into_iter().for_each(|id| finish(&table, id));
+    table
+}
+
+fn begin(table: &Table, peer: u64, slices: u64) -> u64 {
+    table.begin(|| Body::of(peer), slices, u64::MAX).expect("a free slot")
+}
+
+fn try_begin(table: &Table, peer: u64) -> Option<u64> {
+    table.begin(|| Body::of(peer), 0, u64::MAX)
+}
+
+fn peer_of(table: &Table, id: u64) -> u64 {
+    // SAFETY: the caller holds it.
+    unsafe { table.body(table.held_slot(id)) }.peer
+}
+
+/// The only flow of an operation without slices leaves, and ends it.
+fn finish(table: &Table, id: u64) {
+    assert_eq!(table.leave(table.held_slot(id), 0), Left::Arrived(id));
+    assert!(table.end(id));
+}
+
+#[test]
+fn a_slot_is_of_one_operation_at_a_time() {
+    bounded(3, || {
+        let table = table();
+        let works = |table: &Table, peer| {
+            let id = begin(table, peer, 0);
+            assert_eq!(peer_of(table, id), peer);
+            finish(table, id);
+        };
+        let of_other = table.clone();
+        let other = thread::spawn(move || works(&of_other, 7));
+        works(&table, 8);
+        other.join().unwrap();
+        assert_ne!(begin(&table, 1, 0), begin(&table, 2, 0));
+        assert!(try_begin(&table, 3).is_none(), "there are no more");
+    });
+}
+
+/// One takes a slot while others take it, the next one too, and give the first back.
+#[test]
+fn a_slot_that_came_back_is_not_mistaken() {
+    bounded(2, || {
+        let table = table();
+        let of_other = table.clone();
+        let other = thread::spawn(move || {
+            let (first, second) = (try_begin(&of_other, 1), try_begin(&of_other, 2));
+            first.into_iter().for_each(|id| finish(&of_other, id));
+            second
+        });
+        let ours = try_begin(&table, 3);
+        let theirs = other.join().unwrap();
+        let more = [try_begin(&table, 4), try_begin(&table, 5)];
+        let all: Vec<u64> = [ours, theirs].into_iter().chain(more).flatten().collect();
+        let slots: HashSet<u32> = all.iter().map(|id| *id as u32).collect();
+        assert_eq!((all.len(), slots.len()), (SLOTS, SLOTS));
+    });
+}
+
+/// Who looks for an operation finds it, or nothing: never what has the slot by then.
+#[test]
+fn a_reader_finds_what_it_looks_for() {
+    bounded(3, || {
+        let table = table();
+        let id = begin(&table, 7, 0);
+        let reads = table.clone();
+        let reader = thread::spawn(move || {
+            let Some(slot) = reads.read(id) else { return };
+            // SAFETY: held as a reader.
+            assert_eq!(unsafe { reads.body(slot) }.peer, 7);
+            reads.release(slot);
+        });
+        finish(&table, id);
+        let next = begin(&table, 8, 0);
+        assert_eq!(peer_of(&table, next), 8);
+        finish(&table, next);
+        reader.join().unwrap();
+        assert!(table.read(id).is_none());
+    });
+}
+
+/// What flows did before they left, the last one has seen.
+#[test]
+fn one_flow_is_the_last_and_sees_all() {
+    loom::model(|| {
+        let table = table();
+        let id = begin(&table, 7, 2);
+        table.share(table.held_slot(id), 1);
+        let arrived = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
+        let leaves = move |table: &Table, arrived: &[UnsafeCell<u32>; 2], flow: usize| {
+            // SAFETY: each flow has its own, until the last has left.
+            arrived[flow].with_mut(|of| unsafe { *of = 1 });
+            let last = table.leave(table.held_slot(id), 1) == Left::Arrived(id);
+            if last {
+                // SAFETY: as above.
+                let all = arrived.iter().map(|of| of.with(|of| unsafe { *of })).sum::<u32>();
+                assert_eq!(all, 2);
+                assert!(table.end(id));
+            }
+            last
+        };
+        let (of_other, theirs) = (table.clone(), arrived.clone());
+        let other = thread::spawn(move || leaves(&of_other, &theirs, 1));
+        let last = leaves(&table, &arrived, 0);
+        assert_ne!(last, other.join().unwrap());
+    });
+}
+
+/// One that is canceled while its last flow leaves.
+#[test]
+fn an_operation_ends_once() {
+    loom::model(|| {
+        let table = table();
+        let id = begin(&table, 7, 0);
+        let cancels = table.clone();
+        let other = thread::spawn(move || cancels.end(id));
+        let arrived = table.leave(table.held_slot(id), 0) == Left::Arrived(id);
+        let ended = arrived && table.end(id);
+        assert_ne!(ended, other.join().unwrap());
+        let next = begin(&table, 8, 0);
+        finish(&table, next);
+    });
+}
+
+/// A lane that takes part in what there is with its peer.
+#[test]
+fn who_joins_a_peers_operations_holds_these() {
+    bounded(3, || {
+        let table = table();
+        let id = begin(&table, 7, 0);
+        let joins = table.clone();
+        let other = thread::spawn(move || {
+            joins.join(7, |slot, body| {
+                assert_eq!(body.peer, 7);
+                if let Left::Arrived(id) = joins.leave(slot, 0) {
+                    joins.end(id);
+                }
+            });
+        });
+        if let Left::Arrived(id) = table.leave(table.held_slot(id), 0) {
+            table.end(id);
+        }
+        if let Some(id) = try_begin(&table, 8) {
+            assert_eq!(peer_of(&table, id), 8);
+            table.leave(table.held_slot(id), 0);
+            table.end(id);
+        }
+        other.join().unwrap();
+    });
+}
+
+/// One begins it and another ends it; who counts meanwhile never finds more ended than begun.
+#[test]
+fn no_more_are_over_than_began() {
+    bounded(2, || {
+        let table = table();
+        let counts = table.clone();
+        let reader = thread::spawn(move || assert!(counts.active() <= 1));
+        let id = begin(&table, 7, 0);
+        let ends = table.clone();
+        let other = thread::spawn(move || finish(&ends, id));
+        other.join().unwrap();
+        reader.join().unwrap();
+        assert_eq!(table.active(), 0);
+    });
+}
+
+/// Nor do statistics show it.
+#[test]
+fn no_more_are_counted_as_ended_than_began() {
+    bounded(1, || {
+        let tally = Arc::new(Tally::new());
+        let counts = tally.clone();
+        let other = thread::spawn(move || {
+            counts.begun(KIND_WRITE);
+            counts.ended(&Ended { kind: KIND_WRITE, status: Status::Again, bytes: 0, took_ns: 0 });
+        });
+        let sum = tally.sum();
+        assert!(sum.completions.iter().sum::<u64>() <= sum.writes);
+        other.join().unwrap();
+    });
+}
