@@ -439,11 +439,12 @@ static void outlives(struct team *team)
     weft_transfer ids[KILLED_WRITES] = {0};
     int seen[KILLED_WRITES] = {0};
     size_t accepted = 0, completed = 0;
+    uint64_t timeout = patience_ms() * MS / 4;
     for (size_t i = 0; i < KILLED_WRITES; i++) {
         int to = 1 + (int)(i % 2);
         weft_range_args args = range_args(memory, theirs[to], MIB);
         args.user_data = (void *)(uintptr_t)(i + 1);
-        args.timeout_ns = 5 * SECOND;
+        args.timeout_ns = timeout;
         args.flags = i % 4 < 2 ? WEFT_NOTIFY : 0;
         weft_status status = weft_write(box->endpoint, &args, &ids[i]);
         if (to == 2)
@@ -458,7 +459,7 @@ static void outlives(struct team *team)
     uint64_t submitted = now_ns();
     size_t down = 0;
     while (completed < accepted) {
-        if (now_ns() - submitted > 5 * SECOND + GRACE)
+        if (now_ns() - submitted > timeout + GRACE)
             FAIL("%zu of %zu writes did not complete by their deadline", accepted - completed,
                  accepted);
         box_pump(box, 10);
