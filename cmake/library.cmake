@@ -44,6 +44,7 @@ add_custom_command(
 add_custom_target(weft-library ALL DEPENDS "${WEFT_OUTPUT_DIR}/${WEFT_FILE}")
 
 add_library(weft::weft SHARED IMPORTED GLOBAL)
+set_target_properties(weft::weft PROPERTIES WEFT_VERSION "${PROJECT_VERSION}")
 add_dependencies(weft::weft weft-library)
 target_include_directories(weft::weft INTERFACE "${PROJECT_SOURCE_DIR}/include")
 if(_several)
