@@ -255,7 +255,7 @@ static void a_dead_lane_holds_up_no_other(void)
     args.len = 4096;
     for (int i = 0; i < 20; i++, open++)
         write_now(duo.a, &args);
-    for (uint64_t until = now_ns() + patience_ms() * MS * 3 / 400; small < 5 && now_ns() < until;) { /* 0.15 s */
+    for (uint64_t until = now_ns() + patiently(150 * MS); small < 5 && now_ns() < until;) {
         box_pump(duo.a, 5);
         for (; box_try(duo.a, WEFT_COMPLETION_WRITE, &c); open--)
             small += c.status == WEFT_OK && c.bytes == 4096;
