@@ -99,6 +99,7 @@ check-msrv: ## That the oldest Rust that Cargo.toml names compiles it, if rustup
 	@tools/check-msrv.sh
 
 lib: ## Builds target/release/libweft.so
+	@tools/need.sh lib
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft
 	@ln -sf libweft.so $(LIB).0
 

@@ -17,6 +17,14 @@ if(WEFT_RUST_TARGET)
 endif()
 string(APPEND _made "$<IF:$<STREQUAL:${_profile},dev>,debug,${_profile}>")
 
+# CMake before 4 writes makefiles that do not work for a DEPFILE in a folder with a space: there it is a list of the files.
+set(_inputs DEPFILE "${WEFT_OUTPUT_DIR}/libweft.d")
+file(RELATIVE_PATH _folder "${CMAKE_BINARY_DIR}" "${CMAKE_CURRENT_BINARY_DIR}")
+if(CMAKE_GENERATOR MATCHES "Makefiles" AND _folder MATCHES " ")
+  file(GLOB_RECURSE _inputs CONFIGURE_DEPENDS build.rs "src/*" "include/*" "libfabric-sys/*")
+  list(PREPEND _inputs DEPENDS)
+endif()
+
 # Copied, since cargo would take a change of its own file's time for a change of the library.
 add_custom_command(
   OUTPUT "${WEFT_OUTPUT_DIR}/${WEFT_FILE}"
@@ -28,7 +36,7 @@ add_custom_command(
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${WEFT_SONAME}" "${WEFT_OUTPUT_DIR}/libweft.so"
   COMMAND "${CMAKE_COMMAND}" "-DFROM=${_made}/libweft.d" "-DTO=${WEFT_OUTPUT_DIR}/libweft.d"
     "-DOUTPUT=${WEFT_OUTPUT_DIR}/${WEFT_FILE}" -P "${CMAKE_CURRENT_LIST_DIR}/depfile.cmake"
-  DEPFILE "${WEFT_OUTPUT_DIR}/libweft.d"
+  ${_inputs}
   DEPENDS Cargo.toml Cargo.lock libfabric-sys/Cargo.toml "${CMAKE_CURRENT_LIST_DIR}/depfile.cmake"
   WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" # cargo looks for .cargo/config.toml from there
   COMMENT "Building Weft with cargo"
@@ -36,6 +44,7 @@ add_custom_command(
 add_custom_target(weft-library ALL DEPENDS "${WEFT_OUTPUT_DIR}/${WEFT_FILE}")
 
 add_library(weft::weft SHARED IMPORTED GLOBAL)
+set_target_properties(weft::weft PROPERTIES WEFT_VERSION "${PROJECT_VERSION}")
 add_dependencies(weft::weft weft-library)
 target_include_directories(weft::weft INTERFACE "${PROJECT_SOURCE_DIR}/include")
 if(_several)

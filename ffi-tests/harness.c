@@ -132,12 +132,14 @@ void sleep_ms(uint64_t ms)
     }
 }
 
-uint64_t patience_ms(void)
+uint64_t patiently(uint64_t limit)
 {
     const char *factor = getenv("WEFT_TEST_PATIENCE");
     long n = factor ? atol(factor) : 1;
-    return 20000 * (uint64_t)(n > 0 ? n : 1);
+    return limit * (uint64_t)(n > 0 ? n : 1);
 }
+
+uint64_t patience_ms(void) { return patiently(20000); }
 
 uint64_t mix(uint64_t x)
 {

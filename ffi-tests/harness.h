@@ -92,6 +92,8 @@ long resident_kb(void);
 void sleep_ms(uint64_t ms);
 /* Default limit of a wait in ms; the environment's WEFT_TEST_PATIENCE multiplies it. */
 uint64_t patience_ms(void);
+/* Any other limit of time, multiplied likewise. */
+uint64_t patiently(uint64_t limit);
 
 uint64_t mix(uint64_t x);                      /* a good 64-bit hash */
 uint64_t next_random(uint64_t *state);         /* a sequence from a seed */

@@ -426,16 +426,16 @@ static void loses_a_peer(struct team *team)
     weft_list_args args = list_args(entries, 300);
     weft_transfer id, each;
     args.flags = WEFT_NOTIFY;
-    args.timeout_ns = 3 * SECOND;
+    args.timeout_ns = patiently(3 * SECOND);
     CHECK_OK(weft_write_list(s.box->endpoint, &args, &id));
     weft_completion c = box_await(s.box, id, patience_ms());
     CHECK_ONE_OF(c.status, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT);
     CHECK_EQ(c.peer, s.peer[2]);
     CHECK_EQ(c.entry, 2);
     CHECK_EQ(c.bytes, 0);
-    CHECK(c.done_ns - c.submit_ns < 3300 * MS);
+    CHECK(c.done_ns - c.submit_ns < patiently(3300 * MS));
     args.flags |= WEFT_COMPLETE_EACH_PEER;
-    args.timeout_ns = SECOND;
+    args.timeout_ns = patiently(SECOND);
     weft_status status = weft_write_list(s.box->endpoint, &args, &each);
     if (status == WEFT_OK) {
         for (int k = 0; k < TARGETS; k++) {
@@ -525,7 +525,7 @@ static void waits_in_vain(struct team *team)
     CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
     CHECK_EQ(c.peer, s.peer[2]);
     CHECK_EQ(c.entry, 1);
-    CHECK(c.done_ns - c.submit_ns >= 300 * MS && c.done_ns - c.submit_ns < 600 * MS);
+    CHECK(c.done_ns - c.submit_ns >= 300 * MS && c.done_ns - c.submit_ns < patiently(600 * MS));
     args.timeout_ns = 0;
     for (int each = 0; each < 2; each++) {
         args.flags = WEFT_NOTIFY | (each ? WEFT_COMPLETE_EACH_PEER : 0);
@@ -540,7 +540,7 @@ static void waits_in_vain(struct team *team)
         uint64_t began = now_ns();
         CHECK_OK(weft_transfer_cancel(s.box->endpoint, id));
         c = box_await(s.box, id, 1000);
-        CHECK(now_ns() - began < 200 * MS);
+        CHECK(now_ns() - began < patiently(200 * MS));
         CHECK_STATUS(c.status, WEFT_ERR_CANCELED);
         CHECK_EQ(c.peer, s.peer[2]);
         CHECK_EQ(c.entry, 1);

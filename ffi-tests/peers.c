@@ -2,7 +2,7 @@
 #include "harness.h"
 
 /* Nanoseconds that an answer may come after its deadline. */
-#define GRACE (500 * MS)
+#define GRACE patiently(500 * MS)
 
 /* ---- Nobody there ---- */
 
@@ -439,11 +439,12 @@ static void outlives(struct team *team)
     weft_transfer ids[KILLED_WRITES] = {0};
     int seen[KILLED_WRITES] = {0};
     size_t accepted = 0, completed = 0;
+    uint64_t timeout = patiently(5 * SECOND);
     for (size_t i = 0; i < KILLED_WRITES; i++) {
         int to = 1 + (int)(i % 2);
         weft_range_args args = range_args(memory, theirs[to], MIB);
         args.user_data = (void *)(uintptr_t)(i + 1);
-        args.timeout_ns = 5 * SECOND;
+        args.timeout_ns = timeout;
         args.flags = i % 4 < 2 ? WEFT_NOTIFY : 0;
         weft_status status = weft_write(box->endpoint, &args, &ids[i]);
         if (to == 2)
@@ -458,7 +459,7 @@ static void outlives(struct team *team)
     uint64_t submitted = now_ns();
     size_t down = 0;
     while (completed < accepted) {
-        if (now_ns() - submitted > 5 * SECOND + GRACE)
+        if (now_ns() - submitted > timeout + GRACE)
             FAIL("%zu of %zu writes did not complete by their deadline", accepted - completed,
                  accepted);
         box_pump(box, 10);
@@ -539,7 +540,7 @@ static void target_of_the_killed(struct team *team)
                  WEFT_ERR_PEER_LOST);
     uint64_t began = now_ns();
     CHECK_OK(weft_memory_deregister(memory));
-    CHECK(now_ns() - began < 3 * SECOND);
+    CHECK(now_ns() - began < patiently(3 * SECOND));
     memset(bytes, 0x11, 16 * MIB);
     sleep_ms(300);
     for (size_t i = 0; i < 16 * MIB; i++)
@@ -716,7 +717,7 @@ static void deregisters_beside_the_stopped(struct team *team)
     uint64_t took = now_ns() - began;
     CHECK(kill(pid, SIGCONT) == 0);
     CHECK_OK(status);
-    if (took < 1500 * MS || took > 6 * SECOND)
+    if (took < 1500 * MS || took > patiently(6 * SECOND))
         FAIL("it took %" PRIu64 " ms", took / MS);
     CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, 1000).status, WEFT_ERR_PEER_LOST);
     meet(team, 1, NULL);

@@ -40,13 +40,13 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         target = Path(os.environ.get("CARGO_TARGET_DIR") or source / "target").resolve()
         usual = Path.home() / ".cargo/bin/cargo"  # where rustup puts it, in nobody's PATH before the next login
         cargo = os.environ.get("CARGO") or shutil.which("cargo") or str(usual)
+        asked = dict(os.environ, CARGO=cargo, WEFT_NO_INSTALL="1")
         try:
+            subprocess.run([source / "tools/need.sh", "lib"], env=asked, check=True)
             subprocess.run([cargo, "build", "--release", "--locked", "-p", "weft", "--target-dir", str(target)],
                            cwd=source, check=True)
-        except FileNotFoundError:
-            raise SystemExit(f"{cargo} is not there: the wheel is built by Rust's cargo (https://rustup.rs)") from None
         except subprocess.CalledProcessError:
-            raise SystemExit("cargo could not build libweft.so: what it says is above") from None
+            raise SystemExit("libweft.so could not be built: why is said above") from None
         return target / "release" / "libweft.so"
 
 

@@ -11,7 +11,7 @@ shift || true
 [[ $seconds =~ ^[0-9]+$ ]] || { echo "tools/fuzz.sh [SECONDS] [TARGET...]" >&2; exit 2; }
 export CARGO_TARGET_DIR=$PWD/target/fuzz
 tools=$PWD/target/tools
-PATH=$tools/bin:$PATH
+PATH=$tools/bin:$PATH:$HOME/.cargo/bin
 
 if ! cargo +nightly --version >/dev/null 2>&1; then
     echo "A nightly Rust is missing: rustup toolchain install nightly --profile minimal" >&2

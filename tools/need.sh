@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh demo|test|figures|chaos|sanitize|check|dist
+#     tools/need.sh lib|demo|test|figures|chaos|sanitize|check|dist
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: demo, test, figures, chaos, sanitize, check or dist}
+target=${1:?what for: lib, demo, test, figures, chaos, sanitize, check or dist}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -32,7 +32,7 @@ need_rust() {
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
     found=$("$cargo" --version | cut -d' ' -f2 | cut -d- -f1)
     if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
-        say "Rust $wanted or newer is needed, and this is $found: rustup update" >&2
+        say "Rust $wanted or newer is needed, and $(command -v "$cargo") is $found: rustup update, or https://rustup.rs" >&2
         exit 1
     fi
 }
@@ -55,6 +55,7 @@ look() {
         check)
             need_rust_tool fmt rustfmt; need_rust_tool clippy clippy
             have python3 || want python3 "what makes the declarations for Python" ;;
+        lib) ;;
         dist) have python3 || want python3 "collecting the licences" ;;
         demo | test | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
@@ -75,7 +76,7 @@ look() {
         have abidiff || want_if_possible abigail-tools "the comparison with the first ABI"
         python3 -c 'import ensurepip' 2>/dev/null || want_if_possible python3-venv "the tests of the wheel"
     fi
-    if [ "$target" != check ] && [ "$(id -u)" = 0 ]; then
+    if [[ $target =~ ^(demo|test|figures|chaos)$ ]] && [ "$(id -u)" = 0 ]; then
         have ip || want_if_possible iproute2 "two hosts on one machine: network namespaces"
     fi
 }

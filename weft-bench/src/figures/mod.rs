@@ -8,6 +8,7 @@ mod host;
 mod lab;
 mod latency;
 mod package;
+mod random;
 mod raw;
 mod sim;
 
@@ -15,8 +16,10 @@ use crate::machine::Facts;
 use crate::pair::Outcome;
 use crate::show::Progress;
 use crate::sim::profile::Counts;
-use anyhow::Result;
+use anyhow::{ensure, Context, Result};
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 
 pub struct Figure {
@@ -54,6 +57,7 @@ const FAMILIES: &[&[Figure]] = &[
     lab::ALL,
     failures::ALL,
     chaos::ALL,
+    random::ALL,
     sim::ALL,
     package::ALL,
 ];
@@ -94,4 +98,25 @@ impl Bench {
             chaos: None,
         }
     }
+}
+
+/// The source tree.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What a program prints; of one that fails, the last word.
+fn said_by(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("starting {name}"))?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name}: {}", stderr.trim().lines().last().unwrap_or_default());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The number behind the figure's name, which begins a line.
+fn figure_in(said: &str, name: &str) -> Result<f64> {
+    let number = said.lines().find_map(|line| line.strip_prefix(name));
+    let number = number.with_context(|| format!("nothing says {name}"))?;
+    number.trim().parse().with_context(|| format!("the number of {name}"))
 }

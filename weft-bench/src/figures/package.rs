@@ -1,7 +1,7 @@
 //! What somebody takes home: the library's file, and how much of it is tested.
 //! Some of it is what the last `make test` and `make test-distros` found.
 
-use super::{figure, Bench, Figure};
+use super::{figure, figure_in, root, said_by, Bench, Figure};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,22 +65,10 @@ pub const ALL: &[Figure] = &[
     figure!("test_minutes", "minutes of the last whole make test", "under 25", "", test_minutes),
 ];
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
-
 fn library() -> Result<PathBuf> {
     let library = std::env::current_exe()?.with_file_name("libweft.so");
     ensure!(library.exists(), "there is no {}: build it by `make lib`", library.display());
     Ok(library)
-}
-
-/// What a program prints.
-fn said_by(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("starting {name}"))?;
-    ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn exported_not_weft(_: &mut Bench) -> Result<f64> {
@@ -106,13 +94,8 @@ fn so_size(bench: &mut Bench) -> Result<f64> {
 }
 
 fn cpp_extra(_: &mut Bench) -> Result<f64> {
-    const NAME: &str = "cpp_extra_instructions_per_call ";
     let said = said_by(&mut Command::new(root().join("ffi-tests/cost/compare")))?;
-    let mean = said
-        .lines()
-        .find_map(|line| line.strip_prefix(NAME))
-        .context("ffi-tests/cost/compare says no mean")?;
-    mean.trim().parse().context("the mean of ffi-tests/cost/compare")
+    figure_in(&said, "cpp_extra_instructions_per_call")
 }
 
 /// What a test left in the folder `target`.
