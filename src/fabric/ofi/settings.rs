@@ -1,7 +1,6 @@
-//! What providers read from the environment as their settings. The user's stay, and ours
-//! are there only while they are read.
+//! What providers read from the environment as their settings. The user's stay; ours are there
+//! only while they are read, but for the one that is read again and again.
 
-use super::discover::{Entry, Source};
 use libfabric_sys::*;
 use std::ops::Range;
 use std::path::Path;
@@ -23,7 +22,7 @@ const STARTING: [Setting; 3] =
 const BUFFERS: Setting = ("FI_OFI_RXM_BUFFER_SIZE", "1024");
 /// Read whenever an endpoint is made: what is sent without asking, past the buffers where it
 /// is longer. Two ends that differ in it do not connect, so it is what all have that do not
-/// set it.
+/// set it. It stays: other threads of the program may read the environment later.
 const EAGER: Setting = ("FI_OFI_RXM_EAGER_LIMIT", "16384");
 /// Those that read it. Later ones send no more than a buffer.
 const READS_EAGER: Range<u32> = FI_VERSION(1, 17)..FI_VERSION(1, 20);
@@ -33,10 +32,11 @@ const RELATED: [&str; 4] =
 /// Has an entry for each RDMA device: over verbs there is no sending past the buffers.
 const RDMA: &str = "/sys/class/infiniband";
 
-/// Has libfabric and its providers read their settings; whether ofi_rxm's buffers are short.
-pub fn settle(library: &Library, api: u32) -> bool {
+/// Has libfabric and its providers read their settings.
+pub fn settle(library: &Library, api: u32) {
     let rdma = Path::new(RDMA).read_dir().is_ok_and(|mut devices| devices.next().is_some());
-    let is_set = |name: &str| std::env::var_os(name).is_some();
+    // It may be ours, from a parent.
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| value != EAGER.1 || name != EAGER.0);
     let short = are_short(library.version(), library.is_shared() || rdma, is_set);
     let buffers = short.then_some(BUFFERS);
     let settings: Vec<Setting> = STARTING.into_iter().chain(buffers).collect();
@@ -49,7 +49,9 @@ pub fn settle(library: &Library, api: u32) -> bool {
             }
         }
     });
-    short
+    if short {
+        std::env::set_var(EAGER.0, EAGER.1);
+    }
 }
 
 /// `others`: somebody else may open endpoints of ofi_rxm, for which nobody sets `EAGER`.
@@ -57,21 +59,12 @@ fn are_short(version: u32, others: bool, is_set: impl Fn(&str) -> bool) -> bool 
     READS_EAGER.contains(&version) && !others && !RELATED.into_iter().any(is_set)
 }
 
-/// Makes an endpoint of an entry.
-pub fn while_opening<T>(entry: &Entry, open: impl FnOnce() -> T) -> T {
-    match entry.source() {
-        Source::Libfabric(fabrics) if fabrics.short_buffers => with(&[EAGER], open),
-        _ => open(),
-    }
-}
-
 /// The environment is as before when it returns.
-fn with<T>(settings: &[Setting], body: impl FnOnce() -> T) -> T {
+fn with(settings: &[Setting], body: impl FnOnce()) {
     let ours: Vec<_> = settings.iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     ours.iter().for_each(|(name, value)| std::env::set_var(name, value));
-    let result = body();
+    body();
     ours.iter().for_each(|(name, _)| std::env::remove_var(name));
-    result
 }
 
 #[cfg(test)]
