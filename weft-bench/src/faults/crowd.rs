@@ -1,7 +1,8 @@
-//! Peers over loopback tcp that connect at once, beside transfers that are under way.
+//! Peers over loopback tcp that connect at once, beside transfers to another process that are under way.
 
-use super::far::{begin_connect, wait, write, Far, Joined};
+use super::far::{begin_connect, wait, wait_for, write, Far, Joined};
 use crate::engines::check;
+use crate::sim::Side;
 use ::weft::capi::completion::*;
 use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Spec {
     #[arg(long, default_value_t = 100)]
     count: usize,
+    /// They connect to another endpoint of this process: what they cost whoever shares processors
+    /// with them.
+    #[arg(long)]
+    elsewhere: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -27,28 +32,29 @@ pub struct Report {
 }
 
 pub fn run(spec: &Spec) -> Result<Report> {
-    let far = Far::start(spec.count + 1, LEN)?;
+    let (crowd, far) = (Far::start(spec.count, LEN)?, Far::start(1, LEN)?);
     let joined = far.join(LEN)?;
     for _ in 0..UNDER_WAY {
         write(&far.side, &joined, LEN as u64, TIMEOUT)?;
     }
-    stream(&far, &joined, 0)?;
-    let before = stream(&far, &joined, 0)?.0;
-    for address in &far.addresses[1..] {
-        begin_connect(&far.side, address)?;
+    let host = if spec.elsewhere { &crowd.side } else { &far.side };
+    stream(&far, &joined, host, 0)?;
+    let before = stream(&far, &joined, host, 0)?.0;
+    for address in &crowd.addresses {
+        begin_connect(host, address)?;
     }
-    let (during, ms) = stream(&far, &joined, spec.count)?;
+    let (during, ms) = stream(&far, &joined, host, spec.count)?;
     ensure!(before > 0, "no write ended in {WINDOW:?}");
     Ok(Report { ms, share: during as f64 / before as f64 })
 }
 
-/// Keeps writes under way for a while, and until so many peers are up: how many ended in
-/// that while, and the time until the last peer was up.
-fn stream(far: &Far, joined: &Joined, mut connecting: usize) -> Result<(usize, f64)> {
+/// Keeps writes under way for a while, and until so many peers of `host` are up: how many ended
+/// in that while, and the time until the last peer was up.
+fn stream(far: &Far, joined: &Joined, host: &Side, mut connecting: usize) -> Result<(usize, f64)> {
     let (begun, mut ended, mut ms) = (Instant::now(), 0, 0.0);
     while begun.elapsed() < WINDOW || connecting > 0 {
         ensure!(begun.elapsed() < TIMEOUT, "{connecting} peers are not up after {TIMEOUT:?}");
-        for one in wait(&far.side)? {
+        for one in wait(&far.side)?.into_iter().chain(wait_for(host, 0)?) {
             check("a completion", one.status)?;
             match one.kind {
                 WEFT_COMPLETION_WRITE => {

@@ -71,10 +71,14 @@ fn descriptor(memory: *mut weft_memory) -> Result<Vec<u8>> {
 
 /// Completions of a side, after a wait for the first.
 pub fn wait(side: &Side) -> Result<Vec<weft_completion>> {
+    wait_for(side, WAIT_NS)
+}
+
+pub fn wait_for(side: &Side, ns: u64) -> Result<Vec<weft_completion>> {
     // SAFETY: integers and pointers; room for as many completions.
     unsafe {
         let mut done: [weft_completion; 256] = zeroed();
-        let count = weft_wait(side.endpoint, done.as_mut_ptr(), done.len() as u32, WAIT_NS);
+        let count = weft_wait(side.endpoint, done.as_mut_ptr(), done.len() as u32, ns);
         check("weft_wait", count.min(0))?;
         Ok(done[..count as usize].to_vec())
     }

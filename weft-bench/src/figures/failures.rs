@@ -63,14 +63,14 @@ pub const ALL: &[Figure] = &[
         "ms until the last of 100 peers over tcp that connect at once, beside writes, is up",
         "under 2000",
         "",
-        |bench| crowded(bench, |report| report.ms)
+        |bench| crowded(bench, "crowd_100_ms", |report| report.ms)
     ),
     figure!(
         "crowd_100_share",
         "of the writes under way then: how many end in those 2 s, over the 2 s before",
         "0.9",
         "",
-        |bench| crowded(bench, |report| report.share)
+        |bench| crowded(bench, "crowd_100_share", |report| report.share)
     ),
     figure!("bytes_per_peer", "resident bytes of a process for each of 100 peers over one rail of tcp", "", "", |bench| {
         let count = if bench.quick { PEERS / 10 } else { PEERS };
@@ -139,16 +139,20 @@ fn killed(bench: &mut Bench) -> Result<f64> {
     Ok(Spread::of(times).high)
 }
 
-fn crowded(bench: &mut Bench, of: impl Fn(&crowd::Report) -> f64) -> Result<f64> {
+fn crowded(bench: &mut Bench, name: &str, of: impl Fn(&crowd::Report) -> f64) -> Result<f64> {
     let runs = if bench.quick { 1 } else { 5 };
     bench.progress.begin("a hundred peers that connect at once");
-    let mut values = Vec::new();
+    let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
     for run in 0..runs {
         bench.progress.at(run, runs);
-        let report: crowd::Report = faults::measure(&["crowd"])?;
-        values.push(of(&report));
+        here.push(of(&faults::measure(&["crowd"])?));
+        elsewhere.push(of(&faults::measure(&["crowd", "--elsewhere"])?));
     }
-    Ok(Spread::of(values).median)
+    let (here, elsewhere) = (Spread::of(here).median, Spread::of(elsewhere).median);
+    bench.notes.push(format!(
+        "{name}: {here:.3}; where the hundred connect to another endpoint, on the same processors: {elsewhere:.3}"
+    ));
+    Ok(here)
 }
 
 fn overloaded(bench: &mut Bench) -> Result<f64> {
