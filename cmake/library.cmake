@@ -31,11 +31,11 @@ add_custom_command(
   COMMAND "${CMAKE_COMMAND}" -E env ${WEFT_CARGO_ENVIRONMENT}
     "${WEFT_CARGO}" ${WEFT_CARGO_ARGUMENTS} --profile "${_profile}"
   COMMAND "${CMAKE_COMMAND}" -E make_directory "${WEFT_OUTPUT_DIR}"
+  COMMAND "${CMAKE_COMMAND}" "-DFROM=${_made}/libweft.d" "-DTO=${WEFT_OUTPUT_DIR}/libweft.d"
+    "-DOUTPUT=${WEFT_OUTPUT_DIR}/${WEFT_FILE}" -P "${CMAKE_CURRENT_LIST_DIR}/depfile.cmake"
   COMMAND "${CMAKE_COMMAND}" -E copy "${_made}/libweft.so" "${WEFT_OUTPUT_DIR}/${WEFT_FILE}"
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${WEFT_FILE}" "${WEFT_OUTPUT_DIR}/${WEFT_SONAME}"
   COMMAND "${CMAKE_COMMAND}" -E create_symlink "${WEFT_SONAME}" "${WEFT_OUTPUT_DIR}/libweft.so"
-  COMMAND "${CMAKE_COMMAND}" "-DFROM=${_made}/libweft.d" "-DTO=${WEFT_OUTPUT_DIR}/libweft.d"
-    "-DOUTPUT=${WEFT_OUTPUT_DIR}/${WEFT_FILE}" -P "${CMAKE_CURRENT_LIST_DIR}/depfile.cmake"
   ${_inputs}
   DEPENDS Cargo.toml Cargo.lock libfabric-sys/Cargo.toml "${CMAKE_CURRENT_LIST_DIR}/depfile.cmake"
   WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" # cargo looks for .cargo/config.toml from there
