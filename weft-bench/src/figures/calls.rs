@@ -1,7 +1,7 @@
 //! What calls cost the thread that makes them, and what counting costs.
 
 use super::{figure, Bench, Figure};
-use crate::sim::calls::Calls;
+use crate::sim::calls::{Calls, Times};
 use crate::sim::counts::Counts;
 use crate::sim::lists;
 use anyhow::{bail, Context, Result};
@@ -64,18 +64,26 @@ pub const ALL: &[Figure] = &[
 fn pages(bench: &mut Bench, pages: usize) -> Result<f64> {
     bench.progress.begin("submissions");
     let calls = Calls::open(pages, 1)?;
-    let ns = calls.pages(if bench.quick { 200 } else { 2000 }, 32)?;
+    let times = calls.pages(if bench.quick { 200 } else { 2000 }, 32)?;
     calls.close()?;
-    Ok(ns)
+    Ok(median(bench, &format!("weft_write_pages, {pages} pages"), &times))
 }
 
 fn kept(bench: &mut Bench, layers: usize) -> Result<f64> {
     bench.progress.begin("submissions of kept geometry");
     let calls = Calls::open(1000, layers)?;
     let batches = if layers > 1 { 60 } else { 2000 };
-    let ns = calls.kept(if bench.quick { batches / 10 } else { batches }, 32)?;
+    let times = calls.kept(if bench.quick { batches / 10 } else { batches }, 32)?;
     calls.close()?;
-    Ok(ns)
+    Ok(median(bench, &format!("weft_write_kept, 1000 pages x {layers} layers"), &times))
+}
+
+fn median(bench: &mut Bench, what: &str, Times { all, first }: &Times) -> f64 {
+    bench.notes.push(format!(
+        "{what}: {:.0} ns (10 % {:.0}, 90 % {:.0}); the first after all before were waited for: {:.0} ns",
+        all.median, all.low, all.high, first.median
+    ));
+    all.median
 }
 
 fn from_python(bench: &mut Bench) -> Result<f64> {

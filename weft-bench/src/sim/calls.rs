@@ -5,12 +5,14 @@ use super::ends::Ends;
 use crate::engines::weft::check;
 use crate::memory::untouched;
 use crate::pages::Lists;
+use crate::processors;
 use crate::stats::Spread;
 use ::weft::capi::completion::*;
 use ::weft::capi::endpoint::*;
 use ::weft::capi::kept::*;
 use ::weft::capi::transfer::*;
 use anyhow::Result;
+use libc::cpu_set_t;
 use std::mem::{size_of, zeroed};
 use std::ptr;
 use std::time::Instant;
@@ -18,21 +20,35 @@ use std::time::Instant;
 const FABRIC: &str = "sim:like=efa:nocopy:rails=4";
 const PAGE: usize = 4096;
 
-/// A transfer that is submitted again and again, to a worker that spins.
+/// A transfer that is submitted again and again by a thread that spins, to a worker that does: on
+/// the processors that are nearest to each other.
 pub struct Calls {
     ends: Ends,
     args: weft_pages_args,
+    /// The thread's processors before.
+    all: cpu_set_t,
     /// What `args` points to.
     _lists: Lists,
 }
 
+/// Nanoseconds of single calls.
+pub struct Times {
+    pub all: Spread,
+    /// Of those after a batch was waited for.
+    pub first: Spread,
+}
+
 impl Calls {
     pub fn open(pages: usize, layers: usize) -> Result<Calls> {
+        let (all, nearest) = (processors::all(), processors::nearest());
+        nearest.iter().for_each(|(_, other, _)| processors::keep_on_only(*other));
         let mut ends = Ends::open(FABRIC, (1, 0), WEFT_IDLE_SPIN)?;
+        nearest.iter().for_each(|(one, ..)| processors::keep_on_only(*one));
         let layer = PAGE * pages * 2;
         let local = ends.sender.register(untouched(layer * layers)?, layer * layers)?;
         let given = ends.receiver.register(untouched(layer * layers)?, layer * layers)?;
         ends.connect()?;
+        ends.spin();
         let remote = ends.import(given)?;
         let lists = Lists::random(1, pages, pages * 2);
         // SAFETY: arguments of zeros mean defaults.
@@ -42,18 +58,18 @@ impl Calls {
         (args.local_pages, args.remote_pages) = (lists.source.as_ptr(), lists.target.as_ptr());
         (args.page_len, args.page_count, args.layer_count) = (PAGE as u64, pages as u64, layers as u32);
         (args.local_layer_stride, args.remote_layer_stride) = (layer as u64, layer as u64);
-        Ok(Calls { ends, args, _lists: lists })
+        Ok(Calls { ends, args, all, _lists: lists })
     }
 
-    /// Nanoseconds of one submission: the median of so many batches.
-    pub fn pages(&self, batches: usize, batch: usize) -> Result<f64> {
+    /// Of submissions, in so many batches.
+    pub fn pages(&self, batches: usize, batch: usize) -> Result<Times> {
         let endpoint = self.ends.sender.endpoint;
         // SAFETY: the arguments name what is open.
         self.measure(batches, batch, || unsafe { weft_write_pages(endpoint, &self.args, ptr::null_mut()) })
     }
 
     /// The same of geometry that is kept.
-    pub fn kept(&self, batches: usize, batch: usize) -> Result<f64> {
+    pub fn kept(&self, batches: usize, batch: usize) -> Result<Times> {
         let (endpoint, mut kept) = (self.ends.sender.endpoint, ptr::null_mut());
         // SAFETY: the arguments name what is open; zeros mean defaults.
         let again = unsafe {
@@ -71,23 +87,29 @@ impl Calls {
         Ok(ns)
     }
 
-    fn measure(&self, batches: usize, batch: usize, submit: impl Fn() -> i32) -> Result<f64> {
-        let mut one = Vec::new();
+    fn measure(&self, batches: usize, batch: usize, submit: impl Fn() -> i32) -> Result<Times> {
+        let (mut all, mut first) = (Vec::new(), Vec::new());
         for _ in 0..batches {
-            let begun = Instant::now();
-            for _ in 0..batch {
-                check("the submission", submit())?;
+            for call in 0..batch {
+                let begun = Instant::now();
+                let status = submit();
+                let ns = begun.elapsed().as_nanos() as f64;
+                check("the submission", status)?;
+                all.push(ns);
+                if call == 0 {
+                    first.push(ns);
+                }
             }
-            one.push(begun.elapsed().as_nanos() as f64 / batch as f64);
             let mut done = 0;
             while done < batch {
                 done += self.ends.until(WEFT_COMPLETION_WRITE, 1)?;
             }
         }
-        Ok(Spread::of(one).median)
+        Ok(Times { all: Spread::of(all), first: Spread::of(first) })
     }
 
     pub fn close(self) -> Result<()> {
+        processors::keep_on(&self.all);
         self.ends.close()
     }
 }

@@ -118,6 +118,11 @@ impl Ends {
         Ok(Ends { sender, receiver, peer: 0, wait_ns: if manual { 0 } else { WAIT_NS } })
     }
 
+    /// It does not sleep any more while it waits.
+    pub fn spin(&mut self) {
+        self.wait_ns = 0;
+    }
+
     pub fn connect(&mut self) -> Result<()> {
         self.peer = self.sender.connect(&self.receiver)?;
         self.until(WEFT_COMPLETION_PEER_UP, 1).map(|_| ())
