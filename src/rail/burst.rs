@@ -234,7 +234,9 @@ impl Burst<'_> {
     }
 
     /// A run of which, if it `covers`, the last one may cover them all.
-    #[inline]
+    // Always inline: a tag that went through memory in parts, and is read as a whole, would wait for
+    // all stores before it, some of which are to lines that the peer has.
+    #[inline(always)]
     unsafe fn post_part(
         &mut self,
         rma: Rma<'_>,
