@@ -143,6 +143,9 @@ pub enum Answer {
     Handshake,
 }
 
+/// Looks at what the other side does before the processor is given to others.
+const SPINS: u32 = 1000;
+
 /// From one NIC to another; with the time when it is there.
 pub struct Wire {
     pub from: Arc<Port>,
@@ -177,6 +180,19 @@ pub fn enter(wire: &Wire, works: &AtomicBool, other: &Port) -> bool {
 
 pub fn leave(works: &AtomicBool) {
     works.store(false, Release);
+}
+
+/// Returns when one side is through. It may have to get a processor first.
+fn await_end(works: &AtomicBool) {
+    let mut spins = SPINS;
+    while works.load(SeqCst) {
+        if spins == 0 {
+            std::thread::yield_now();
+        } else {
+            spins -= 1;
+            std::hint::spin_loop();
+        }
+    }
 }
 
 impl Wire {
@@ -240,16 +256,12 @@ impl Wire {
         self.await_sender();
     }
 
-    fn await_sender(&self) {
-        while self.sender_works.load(SeqCst) {
-            std::hint::spin_loop();
-        }
+    pub fn await_sender(&self) {
+        await_end(&self.sender_works);
     }
 
     /// The sender goes: its operations are its own again when this returns.
     pub fn await_target(&self) {
-        while self.target_works.load(SeqCst) {
-            std::hint::spin_loop();
-        }
+        await_end(&self.target_works);
     }
 }

@@ -258,11 +258,7 @@ impl Port {
     }
 
     fn await_writers(&self) {
-        for wire in self.inbound.lock().iter() {
-            while wire.sender_works.load(SeqCst) {
-                std::hint::spin_loop();
-            }
-        }
+        self.inbound.lock().iter().for_each(|wire| wire.await_sender());
     }
 
     // Wires towards this port.
