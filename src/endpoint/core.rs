@@ -19,7 +19,6 @@ use crate::topology::interfaces::is_down;
 use crate::topology::pci::PciAddress;
 use crate::topology::read::Root;
 use crate::transfer::counters::Counters;
-use crate::transfer::operation::Move;
 use crate::transfer::queue::Queue;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
@@ -207,12 +206,11 @@ impl Core {
     /// as it has slices for. The caller's hold goes with it.
     pub fn dispatch(&self, id: u64, workers: u64, slices: u64, now: u64) {
         let wanted = (workers.count_ones() as u64).min(slices).max(1);
-        let slot = self.table.held_slot(id);
         if workers == 0 {
             return self.leave(id, Outcome::of(Status::PeerLost), now);
         }
         if wanted > 1 {
-            self.table.share(slot, wanted - 1);
+            self.table.share(self.table.held_slot(id), wanted - 1);
         }
         let (mut before, mut after) = (0, workers);
         if wanted < workers.count_ones() as u64 {
@@ -281,10 +279,11 @@ impl Core {
     /// Sends a transfer off once the owners of all its remote memories have answered.
     /// The caller's hold goes with it.
     pub fn go_on(&self, id: u64, now: u64) {
-        let Some(view) = self.held(id).map(Move::view) else { return self.go_on_atomic(id, now) };
+        let Some(transfer) = self.held(id) else { return self.go_on_atomic(id, now) };
+        let view = transfer.view();
         let mut states = view.remotes().map(|remote| (remote, remote.wait(id)));
         match states.find(|(_, state)| *state != Some(RemoteState::Ready)) {
-            None => self.send_off(id, now),
+            None => self.send_off(id, transfer, now),
             // Whoever hands out the answer has the hold now.
             Some((_, None)) => {}
             Some((remote, Some(state))) => {

@@ -17,14 +17,11 @@ use crate::peer::table::place;
 use crate::rail::{lane_index, Burst, LaneState};
 use crate::status::Status;
 use crate::transfer::flows::Flows;
-use crate::transfer::geometry::{Pages, Single};
+use crate::transfer::geometry::Single;
 use crate::transfer::shape::Entered;
 use crate::transfer::{Direction, Outcome, Terms};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-
-/// Larger ones take the long way, where all rails share them.
-const MOST: u64 = 16 << 10;
 
 /// What is to be moved.
 struct Parcel<'a> {
@@ -42,11 +39,10 @@ impl Endpoint {
         &self,
         local: &Arc<Memory>,
         remote: &Arc<RemoteMemory>,
-        pages: &Pages,
+        single: Single,
         terms: &Terms,
     ) -> Option<u64> {
         let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return None };
-        let single = pages.single().filter(|single| single.len <= MOST)?;
         let parcel = Parcel { local, remote, single, terms };
         if !parcel.is_plain() {
             return None;
@@ -58,17 +54,9 @@ impl Endpoint {
 impl Parcel<'_> {
     #[inline]
     fn is_plain(&self) -> bool {
-        let Parcel { local, remote, single, terms } = self;
+        let Parcel { local, remote, terms, .. } = self;
         let on_hosts = local.place().is_none() && remote.device.is_none();
-        let fits = |len: Option<u64>, offset: u64| {
-            len.zip(offset.checked_add(single.len)).is_some_and(|(len, end)| end <= len)
-        };
-        on_hosts
-            && fits(local.range_len(single.local.0), single.local.1)
-            && fits(remote.range_len(single.remote.0), single.remote.1)
-            && terms.notify.is_none()
-            && terms.count.is_none()
-            && terms.marks.are_none()
+        on_hosts && terms.notify.is_none() && terms.count.is_none() && terms.marks.are_none()
     }
 }
 
@@ -121,7 +109,8 @@ impl Parcel<'_> {
             terms.queue.unreserve(1);
             return None;
         };
-        let body = || body(entered.shape(single.geometry()), None, (terms, table.to(terms.queue), None), now);
+        let body =
+            || body(|| entered.shape(single.geometry()), None, (terms, table.to(terms.queue), None), now);
         let id = table.fill(slot, body, 1, core.deadline(now, terms.timeout_ns));
         // SAFETY: `fill` left it to us, until the share has it.
         if let Some(transfer) = unsafe { table.body(slot) }.transfer() {

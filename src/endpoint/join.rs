@@ -33,8 +33,8 @@ impl Core {
 
     /// Sends a transfer that may start on its way: to the workers that have lanes
     /// for it, or to its peer's home to have one made. The caller's hold goes with it.
-    pub fn send_off(&self, id: u64, now: u64) {
-        let Some(transfer) = self.held(id) else { return };
+    #[inline]
+    pub(super) fn send_off(&self, id: u64, transfer: &Move, now: u64) {
         let (view, slices) = (transfer.view(), transfer.slices);
         let Some(remote) = view.remotes().next() else { return };
         if view.is_whole() {

@@ -7,7 +7,7 @@ use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion;
-use crate::transfer::geometry::{Cut, Geometry, Pages};
+use crate::transfer::geometry::{Cut, Geometry, Pages, Single};
 use crate::transfer::list::{List, Part};
 use crate::transfer::operation::{Body, Counting, Move, To, Work};
 use crate::transfer::queue::Queue;
@@ -46,8 +46,9 @@ impl Endpoint {
             return Err(error);
         }
         check_access(terms.direction, local, remote)?;
-        if let Some(id) = self.express(local, remote, pages, terms) {
-            return Ok(id);
+        let single = pages.single(|range| local.range_len(range), |range| remote.range_len(range));
+        if let Some(single) = single.filter(|_| terms.count.is_none()) {
+            return self.submit_single(local, remote, single, terms);
         }
         let counting = self.counting(terms, remote, (pages.page_len, pages.count()))?;
         let whole = counting.is_some_and(|counting| counting.at_end == 0);
@@ -55,6 +56,22 @@ impl Endpoint {
         geometry.check_destination(terms.direction)?;
         let (entered, slices) = (Entered::new(local, remote)?, geometry.slices);
         self.launch(slices, || entered.shape(geometry), counting, terms, || remote.state())
+    }
+
+    /// As `submit`, of one short page: what is small is made in its slot, and not moved there.
+    #[inline]
+    fn submit_single(
+        &self,
+        local: &Arc<Memory>,
+        remote: &Arc<RemoteMemory>,
+        single: Single,
+        terms: &Terms,
+    ) -> Result<u64> {
+        if let Some(id) = self.express(local, remote, single, terms) {
+            return Ok(id);
+        }
+        let entered = Entered::new(local, remote)?;
+        self.launch(1, || entered.shape(single.geometry()), None, terms, || remote.state())
     }
 
     /// Begins a transfer of one peer and sends it on its way. Its shape is large: it is made in
@@ -73,7 +90,7 @@ impl Endpoint {
         if !terms.queue.reserve(1) {
             return Err(self.no_places(terms.queue, 1));
         }
-        let body = || body(shape(), counting, (terms, core.table.to(terms.queue), done(terms)), now);
+        let body = || body(shape, counting, (terms, core.table.to(terms.queue), done(terms)), now);
         let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
@@ -123,7 +140,7 @@ impl Endpoint {
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
         let deadline = self.deadline(now, terms.timeout_ns);
         let begin = |(i, part): (usize, &Part)| {
-            let body = || body(Shape::part(list, i), None, (terms, to(terms.each_peer), None), now);
+            let body = || body(|| Shape::part(list, i), None, (terms, to(terms.each_peer), None), now);
             reserved.begin_part(body, part.slices, deadline, whole)
         };
         let ids: Vec<u64> = list.parts().iter().enumerate().filter_map(begin).collect();
@@ -322,11 +339,13 @@ fn done(terms: &Terms) -> Option<Box<Mark>> {
 
 #[inline(always)]
 pub(super) fn body(
-    shape: Shape,
+    shape: impl FnOnce() -> Shape,
     counting: Option<Counting>,
     (terms, to, done): (&Terms, To, Option<Box<Mark>>),
     now: u64,
 ) -> Body {
+    let notify = terms.notify.map(|notify| (notify.value, notify.data.into()));
+    let shape = shape();
     let view = shape.view();
     Body {
         kind: kind(terms.direction),
@@ -340,7 +359,7 @@ pub(super) fn body(
             direction: terms.direction,
             urgent: terms.urgent,
             slices: view.slices(),
-            notify: terms.notify.map(|notify| (notify.value, notify.data.into())),
+            notify,
             counting,
             shape,
         }),

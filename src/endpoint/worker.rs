@@ -193,7 +193,12 @@ impl LaneWork {
     #[inline]
     pub(super) fn is_free(&self, rail: usize) -> bool {
         let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(rail);
-        takes && !self.flows.has_work() && self.fetches.is_empty()
+        takes && !self.has_work()
+    }
+
+    #[inline]
+    fn has_work(&self) -> bool {
+        self.flows.has_work() || !self.fetches.is_empty()
     }
 
     /// Something of it is due soon.
@@ -244,18 +249,36 @@ impl Worker {
             busy |= self.reap(r, now);
             busy |= self.pump(r, now);
         }
-        busy |= self.settle(now);
-        self.advance_landings(now);
-        self.acknowledge_bundles(now);
-        self.tell_of_credits(now);
-        self.advance_quiescing(now);
-        busy |= self.talk(now);
+        if self.has_chores() {
+            busy |= self.do_chores(now);
+        }
         if now >= self.next_tick {
             self.next_tick = now + TICK_NS;
             self.core.clock.wake_at(self.next_tick);
             self.tick(now);
         }
         busy
+    }
+
+    /// There is something to do beside the rails.
+    #[inline]
+    fn has_chores(&self) -> bool {
+        !(self.left.is_empty()
+            && self.copying.is_empty()
+            && self.owing.is_empty()
+            && self.words.is_empty()
+            && self.quiescing_lanes.is_empty()
+            && self.dirty.is_empty()
+            && self.carried.is_empty())
+    }
+
+    fn do_chores(&mut self, now: u64) -> bool {
+        let busy = self.settle(now);
+        self.advance_landings(now);
+        self.acknowledge_bundles(now);
+        self.tell_of_credits(now);
+        self.advance_quiescing(now);
+        self.talk(now) | busy
     }
 
     /// The life of a worker thread.
@@ -530,6 +553,10 @@ impl Worker {
     /// with something of the latency class first.
     fn pump(&mut self, r: usize, now: u64) -> bool {
         let work = &mut self.rails[r];
+        if !work.lanes.iter().flatten().any(LaneWork::has_work) {
+            work.rail.flush(now);
+            return false;
+        }
         let lanes = work.lanes.len();
         let mut busy = false;
         let mut failed = None;
@@ -539,7 +566,7 @@ impl Worker {
             let Some(lane) = &mut work.lanes[(work.turn + pass) % lanes] else { continue };
             // With something urgent there are two rounds: the first for lanes that have it.
             let of_round = !urgent || lane.flows.is_urgent() == (pass < lanes);
-            if !of_round || !lane.flows.has_work() && lane.fetches.is_empty() {
+            if !of_round || !lane.has_work() {
                 continue;
             }
             if work.rail.lane(lane.lane).is_none_or(|lane| lane.state == LaneState::Down) {

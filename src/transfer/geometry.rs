@@ -107,6 +107,15 @@ impl Side<'_> {
         }
     }
 
+    /// Where a page is that is the only one: its range, and the offset in it.
+    #[inline(always)]
+    fn only_page(&self, len: u64, range_len: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
+        let page = self.pages.map_or(Some(0), |pages| pages.first().copied())?;
+        let offset = self.offset.checked_add(u64::from(page).checked_mul(self.page_stride)?)?;
+        let range = u64::from(self.first_range);
+        (offset.checked_add(len)? <= range_len(range)?).then_some((range, offset))
+    }
+
     /// How the caller named a page.
     fn named(&self, name: &str, page: u64) -> String {
         match self.pages.unwrap_or_default().iter().position(|known| u64::from(*known) == page) {
@@ -190,7 +199,7 @@ impl KeptSide {
     }
 }
 
-/// One page, which is not cut: its bytes, and on each side the range and where in it.
+/// One page that was checked and is not cut: its bytes, and on each side the range and where in it.
 #[derive(Clone, Copy)]
 pub struct Single {
     pub len: u64,
@@ -199,7 +208,6 @@ pub struct Single {
 }
 
 impl Single {
-    /// Of one that was checked.
     #[inline(always)]
     pub fn geometry(&self) -> Geometry {
         let side = |(range, offset): (u64, u64)| KeptSide {
@@ -227,16 +235,20 @@ impl Single {
 }
 
 impl Pages<'_> {
-    /// If it is one page that is not picked from a list.
-    #[inline]
-    pub fn single(&self) -> Option<Single> {
-        let Pages { local, remote, .. } = self;
-        let single = self.count() == 1 && self.page_len > 0;
-        (single && local.pages.is_none() && remote.pages.is_none()).then(|| Single {
-            len: self.page_len,
-            local: (local.first_range.into(), local.offset),
-            remote: (remote.first_range.into(), remote.offset),
-        })
+    /// If it is one page, so short that it is not cut, and lies in two ranges of these lengths.
+    #[inline(always)]
+    pub fn single(
+        &self,
+        local_len: impl Fn(u64) -> Option<u64>,
+        remote_len: impl Fn(u64) -> Option<u64>,
+    ) -> Option<Single> {
+        let len = self.page_len;
+        if self.page_count != 1 || self.layer_count > 1 || !(1..=URGENT_PIECE_LEAST).contains(&len) {
+            return None;
+        }
+        let (local, remote) =
+            (self.local.only_page(len, local_len)?, self.remote.only_page(len, remote_len)?);
+        Some(Single { len, local, remote })
     }
 
     #[inline]
@@ -555,6 +567,26 @@ mod tests {
             let error = check(list, 999).err().expect("page 9 ends at 1000");
             assert!(error.message.contains(&format!("local_pages[{index}] is {page}")), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn a_short_page_that_lies_inside_is_single() {
+        let single = |pages: Pages, len| pages.single(|range| (range == 0).then_some(len), |_| Some(1000));
+        let nine = single(pages(&[9]), 1000).expect("it ends at 1000");
+        assert_eq!((nine.len, nine.local, nine.remote), (100, (0, 900), (0, 900)));
+        assert_eq!(all(&nine.geometry()), [(0, 900, 100)]);
+        assert!(single(pages(&[9]), 999).is_none() && single(pages(&[1, 2]), 1000).is_none());
+        let elsewhere = |change: fn(&mut Pages)| {
+            let mut pages = pages(&[1]);
+            change(&mut pages);
+            single(pages, u64::MAX).is_none()
+        };
+        assert!(elsewhere(|pages| pages.local.first_range = 1));
+        assert!(elsewhere(|pages| pages.local.offset = u64::MAX - 50));
+        assert!(elsewhere(|pages| (pages.local.page_stride, pages.local.offset) = (1 << 63, 1 << 63)));
+        assert!(elsewhere(|pages| pages.layer_count = 2));
+        assert!(elsewhere(|pages| pages.page_len = URGENT_PIECE_LEAST + 1));
+        assert!(elsewhere(|pages| pages.page_len = 0));
     }
 
     #[test]

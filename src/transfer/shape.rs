@@ -118,18 +118,16 @@ enum Held {
 }
 
 impl Shape {
-    fn new(held: Held) -> Shape {
-        let shape = Shape { held };
-        shape.view().remotes().for_each(|remote| remote.enter());
-        shape
-    }
-
+    #[inline(always)]
     pub fn pages(paged: &Arc<KeptPages>) -> Shape {
-        Shape::new(Held::Pages(paged.clone()))
+        View::Pages(paged).enter();
+        Shape { held: Held::Pages(paged.clone()) }
     }
 
+    #[inline(always)]
     pub fn part(list: &Arc<List>, part: usize) -> Shape {
-        Shape::new(Held::List(list.clone(), part))
+        View::List(list, &list.parts()[part]).enter();
+        Shape { held: Held::List(list.clone(), part) }
     }
 
     #[inline]
@@ -162,6 +160,10 @@ pub enum View<'a> {
 }
 
 impl<'a> View<'a> {
+    fn enter(self) {
+        self.remotes().for_each(|remote| remote.enter());
+    }
+
     pub fn peer(self) -> u64 {
         match self {
             View::Pages(paged) => paged.remote.peer,
@@ -227,11 +229,12 @@ impl<'a> View<'a> {
 
     #[inline]
     pub fn remotes(self) -> impl Iterator<Item = &'a Arc<RemoteMemory>> {
-        let (one, (all, which)) = match self {
-            View::Pages(paged) => (Some(&paged.remote), (&[][..], &[][..])),
-            View::List(list, part) => (None, (list.remotes(), &part.remotes[..])),
+        let (all, which) = match self {
+            View::Pages(paged) => (std::slice::from_ref(&paged.remote), None),
+            View::List(list, part) => (list.remotes(), Some(&part.remotes[..])),
         };
-        one.into_iter().chain(which.iter().map(|(at, _)| &all[*at as usize]))
+        let at = move |i: usize| which.map_or(0, |which| which[i].0 as usize);
+        (0..which.map_or(1, <[_]>::len)).map(move |i| &all[at(i)])
     }
 
     pub fn uses(self, remote: &Arc<RemoteMemory>) -> bool {

@@ -9,6 +9,7 @@ use ::weft::capi::completion::*;
 use ::weft::capi::endpoint::*;
 use ::weft::capi::memory::*;
 use ::weft::capi::peer::*;
+use ::weft::capi::statistics::*;
 use ::weft::capi::transfer::*;
 use anyhow::{bail, Context, Result};
 use std::ffi::CString;
@@ -37,7 +38,7 @@ pub struct RailNow {
     pub name: String,
     pub address: String,
     pub bytes: u64,
-    pub posts: u64,
+    pub slices: u64,
 }
 
 impl Side {
@@ -193,12 +194,15 @@ impl Side {
                 let mut rail: weft_rail_properties = zeroed();
                 rail.size = size_of::<weft_rail_properties>() as u32;
                 check("weft_rail_info", weft_rail_info(self.endpoint, index, &mut rail))?;
+                let mut done: weft_rail_statistics = zeroed();
+                done.size = size_of::<weft_rail_statistics>() as u32;
+                check("weft_rail_stats", weft_rail_stats(self.endpoint, index, &mut done))?;
                 Ok(RailNow {
                     fabric: text(&rail.fabric),
                     name: text(&rail.name),
                     address: text(&rail.address),
                     bytes: rail.bytes,
-                    posts: rail.posts,
+                    slices: done.slices_written + done.slices_read,
                 })
             };
             (0..own.rails).map(one).collect()

@@ -114,7 +114,7 @@ impl Tally {
         let seconds = self.last_done_ns.saturating_sub(self.first_post_ns) as f64 / 1e9;
         let (before, after) = &ending.rails;
         let moved: Vec<u64> = after.iter().zip(before).map(|(a, b)| a.bytes - b.bytes).collect();
-        let posts: u64 = after.iter().zip(before).map(|(a, b)| a.posts - b.posts).sum();
+        let slices: u64 = after.iter().zip(before).map(|(a, b)| a.slices - b.slices).sum();
         let all: u64 = moved.iter().sum();
         let share = |(rail, bytes): (&RailNow, &u64)| RailShare {
             name: rail.name.clone(),
@@ -122,7 +122,7 @@ impl Tally {
             bytes: *bytes,
             share: *bytes as f64 / all.max(1) as f64,
         };
-        let for_each = |ns: u64| ns as f64 / posts.max(1) as f64;
+        let for_each = |ns: u64| ns as f64 / slices.max(1) as f64;
         Report {
             gbps: self.bytes as f64 * 8.0 / seconds / 1e9,
             seconds,
