@@ -574,7 +574,8 @@ mod tests {
         let single = |pages: Pages, len| pages.single(|range| (range == 0).then_some(len), |_| Some(1000));
         let nine = single(pages(&[9]), 1000).expect("it ends at 1000");
         assert_eq!((nine.len, nine.local, nine.remote), (100, (0, 900), (0, 900)));
-        assert_eq!(all(&nine.geometry()), [(0, 900, 100)]);
+        let geometry = nine.geometry();
+        assert_eq!((geometry.local.layer(0), all(&geometry)), ((0, 900), vec![(0, 0, 100)]));
         assert!(single(pages(&[9]), 999).is_none() && single(pages(&[1, 2]), 1000).is_none());
         let elsewhere = |change: fn(&mut Pages)| {
             let mut pages = pages(&[1]);
