@@ -31,8 +31,9 @@ pub struct Calls {
     _lists: Lists,
 }
 
-/// Nanoseconds of single calls.
+/// Nanoseconds of single calls, without what it takes to read the clock.
 pub struct Times {
+    pub clock: f64,
     pub all: Spread,
     /// Of those after a batch was waited for.
     pub first: Spread,
@@ -88,12 +89,13 @@ impl Calls {
     }
 
     fn measure(&self, batches: usize, batch: usize, submit: impl Fn() -> i32) -> Result<Times> {
+        let clock = clock_ns();
         let (mut all, mut first) = (Vec::new(), Vec::new());
         for _ in 0..batches {
             for call in 0..batch {
                 let begun = Instant::now();
                 let status = submit();
-                let ns = begun.elapsed().as_nanos() as f64;
+                let ns = begun.elapsed().as_nanos() as f64 - clock;
                 check("the submission", status)?;
                 all.push(ns);
                 if call == 0 {
@@ -105,11 +107,16 @@ impl Calls {
                 done += self.ends.until(WEFT_COMPLETION_WRITE, 1)?;
             }
         }
-        Ok(Times { all: Spread::of(all), first: Spread::of(first) })
+        Ok(Times { clock, all: Spread::of(all), first: Spread::of(first) })
     }
 
     pub fn close(self) -> Result<()> {
         processors::keep_on(&self.all);
         self.ends.close()
     }
+}
+
+/// From one look at the clock to the next.
+fn clock_ns() -> f64 {
+    Spread::of((0..10_000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect()).median
 }
