@@ -98,7 +98,7 @@ static void endpoints_are_small(void)
     long each_kb = (resident_kb() - before_kb) / 2;
     if (each_kb > 12 * 1024)
         FAIL("an endpoint takes %ld KiB", each_kb);
-    CHECK(getenv("FI_OFI_RXM_BUFFER_SIZE") == NULL);
+    CHECK(getenv("FI_OFI_RXM_BUFFER_SIZE") == NULL && getenv("FI_OFI_RXM_EAGER_LIMIT") == NULL);
     duo_close(&second);
     duo_close(&first);
 }

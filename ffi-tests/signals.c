@@ -38,9 +38,6 @@ static struct state state_now(void)
     CHECK(getcwd(s.directory, sizeof s.directory) != NULL);
     s.environment = environ;
     for (char **v = environ; *v; v++) {
-        /* docs/tuning.md: set once where libfabric is 1.17 to 1.19, and stays. */
-        if (strcmp(*v, "FI_OFI_RXM_EAGER_LIMIT=16384") == 0)
-            continue;
         size_t len = strlen(*v) + 1;
         s.text = realloc(s.text, s.text_len + len);
         CHECK(s.text != NULL);

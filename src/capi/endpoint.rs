@@ -235,8 +235,8 @@ pub struct weft_rail_properties {
 ///
 /// Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
 /// hardware). The process's signal handlers, signal mask, affinity and
-/// environment are as before when it returns (but for one variable of libfabric 1.17 to
-/// 1.19, which docs/tuning.md names).
+/// environment are as before when it returns. (Meanwhile there are settings for
+/// libfabric in the environment: other threads should not use getenv or setenv then.)
 ///
 /// Errors: `WEFT_ERR_NO_LIBFABRIC`; `WEFT_ERR_NO_RAILS` (the message lists what
 /// was found); `WEFT_ERR_INVALID`; `WEFT_ERR_LIMIT`; `WEFT_ERR_UNSUPPORTED`

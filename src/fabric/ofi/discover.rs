@@ -15,6 +15,8 @@ pub struct Fabrics {
     pub library: Library,
     /// The API version to ask for: the newest that both know.
     pub api: u32,
+    /// ofi_rxm has buffers that are shorter than what it sends eagerly.
+    pub short_buffers: bool,
 }
 
 impl Fabrics {
@@ -40,8 +42,8 @@ pub fn library() -> Result<&'static Fabrics> {
         let library = signals::preserved(Library::load)
             .map_err(|error| Error::new(Status::NoLibfabric, error.to_string()))?;
         let api = library.version().min(API);
-        signals::preserved(|| settings::settle(&library, api));
-        Ok(Fabrics { library, api })
+        let short_buffers = signals::preserved(|| settings::settle(&library, api));
+        Ok(Fabrics { library, api, short_buffers })
     })
 }
 

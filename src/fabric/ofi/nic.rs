@@ -4,7 +4,7 @@
 use super::call::Call;
 use super::discover::{Entry, Source, DMABUFS};
 use super::routes::Routes;
-use super::signals;
+use super::{settings, signals};
 use crate::clock::Random;
 use crate::fabric::sim;
 use crate::fabric::{
@@ -135,7 +135,8 @@ impl OfiNic {
         };
         // Dropping a NIC that opened halfway closes the half.
         // SAFETY: the info is valid while the entry is.
-        signals::preserved(|| unsafe { nic.bring_up(entry, waits) })?;
+        let bring_up = || unsafe { nic.bring_up(entry, waits) };
+        signals::preserved(|| settings::while_opening(entry, bring_up))?;
         Ok(nic)
     }
 

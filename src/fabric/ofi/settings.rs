@@ -1,6 +1,7 @@
-//! What providers read from the environment as their settings. The user's stay; ours are there
-//! only while they are read, but for the one that is read again and again.
+//! What providers read from the environment as their settings. The user's stay, and ours
+//! are there only while they are read.
 
+use super::discover::{Entry, Source};
 use libfabric_sys::*;
 use std::ops::Range;
 use std::path::Path;
@@ -22,7 +23,7 @@ const STARTING: [Setting; 3] =
 const BUFFERS: Setting = ("FI_OFI_RXM_BUFFER_SIZE", "1024");
 /// Read whenever an endpoint is made: what is sent without asking, past the buffers where it
 /// is longer. Two ends that differ in it do not connect, so it is what all have that do not
-/// set it. It stays: other threads of the program may read the environment later.
+/// set it.
 const EAGER: Setting = ("FI_OFI_RXM_EAGER_LIMIT", "16384");
 /// Those that read it. Later ones send no more than a buffer.
 const READS_EAGER: Range<u32> = FI_VERSION(1, 17)..FI_VERSION(1, 20);
@@ -32,11 +33,10 @@ const RELATED: [&str; 4] =
 /// Has an entry for each RDMA device: over verbs there is no sending past the buffers.
 const RDMA: &str = "/sys/class/infiniband";
 
-/// Has libfabric and its providers read their settings.
-pub fn settle(library: &Library, api: u32) {
+/// Has libfabric and its providers read their settings; whether ofi_rxm's buffers are short.
+pub fn settle(library: &Library, api: u32) -> bool {
     let rdma = Path::new(RDMA).read_dir().is_ok_and(|mut devices| devices.next().is_some());
-    // It may be ours, from a parent.
-    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| value != EAGER.1 || name != EAGER.0);
+    let is_set = |name: &str| std::env::var_os(name).is_some();
     let short = are_short(library.version(), library.is_shared() || rdma, is_set);
     let buffers = short.then_some(BUFFERS);
     let settings: Vec<Setting> = STARTING.into_iter().chain(buffers).collect();
@@ -49,9 +49,7 @@ pub fn settle(library: &Library, api: u32) {
             }
         }
     });
-    if short {
-        std::env::set_var(EAGER.0, EAGER.1);
-    }
+    short
 }
 
 /// `others`: somebody else may open endpoints of ofi_rxm, for which nobody sets `EAGER`.
@@ -59,12 +57,21 @@ fn are_short(version: u32, others: bool, is_set: impl Fn(&str) -> bool) -> bool 
     READS_EAGER.contains(&version) && !others && !RELATED.into_iter().any(is_set)
 }
 
+/// Makes an endpoint of an entry.
+pub fn while_opening<T>(entry: &Entry, open: impl FnOnce() -> T) -> T {
+    match entry.source() {
+        Source::Libfabric(fabrics) if fabrics.short_buffers => with(&[EAGER], open),
+        _ => open(),
+    }
+}
+
 /// The environment is as before when it returns.
-fn with(settings: &[Setting], body: impl FnOnce()) {
+fn with<T>(settings: &[Setting], body: impl FnOnce() -> T) -> T {
     let ours: Vec<_> = settings.iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     ours.iter().for_each(|(name, value)| std::env::set_var(name, value));
-    body();
+    let result = body();
     ours.iter().for_each(|(name, _)| std::env::remove_var(name));
+    result
 }
 
 #[cfg(test)]
