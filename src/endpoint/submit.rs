@@ -46,8 +46,8 @@ impl Endpoint {
             return Err(error);
         }
         check_access(terms.direction, local, remote)?;
-        let single = pages.single(|range| local.range_len(range), |range| remote.range_len(range));
-        if let Some(single) = single.filter(|_| terms.count.is_none()) {
+        let single = || pages.single(|range| local.range_len(range), |range| remote.range_len(range));
+        if let Some(single) = terms.count.map_or_else(single, |_| None) {
             return self.submit_single(local, remote, single, terms);
         }
         let counting = self.counting(terms, remote, (pages.page_len, pages.count()))?;
@@ -58,7 +58,7 @@ impl Endpoint {
         self.launch(slices, || entered.shape(geometry), counting, terms, || remote.state())
     }
 
-    /// As `submit`, of one short page: what is small is made in its slot, and not moved there.
+    /// As `submit`, of one short page that raises no counter: what is small is made in its slot, and not moved there.
     #[inline]
     fn submit_single(
         &self,

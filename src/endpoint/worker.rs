@@ -249,36 +249,18 @@ impl Worker {
             busy |= self.reap(r, now);
             busy |= self.pump(r, now);
         }
-        if self.has_chores() {
-            busy |= self.do_chores(now);
-        }
+        busy |= self.settle(now);
+        self.advance_landings(now);
+        self.acknowledge_bundles(now);
+        self.tell_of_credits(now);
+        self.advance_quiescing(now);
+        busy |= self.talk(now);
         if now >= self.next_tick {
             self.next_tick = now + TICK_NS;
             self.core.clock.wake_at(self.next_tick);
             self.tick(now);
         }
         busy
-    }
-
-    /// There is something to do beside the rails.
-    #[inline]
-    fn has_chores(&self) -> bool {
-        !(self.left.is_empty()
-            && self.copying.is_empty()
-            && self.owing.is_empty()
-            && self.words.is_empty()
-            && self.quiescing_lanes.is_empty()
-            && self.dirty.is_empty()
-            && self.carried.is_empty())
-    }
-
-    fn do_chores(&mut self, now: u64) -> bool {
-        let busy = self.settle(now);
-        self.advance_landings(now);
-        self.acknowledge_bundles(now);
-        self.tell_of_credits(now);
-        self.advance_quiescing(now);
-        self.talk(now) | busy
     }
 
     /// The life of a worker thread.

@@ -6,12 +6,9 @@
 //! round, and waits only for those who were there before.
 
 use crate::sync::{part, PARTS};
-use crossbeam_utils::CachePadded;
+use crossbeam_utils::{Backoff, CachePadded};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Looks at a count before the processor is given to others.
-const SPINS: u32 = 100;
 
 pub struct Gate {
     round: AtomicU64,
@@ -55,14 +52,9 @@ impl Gate {
         let _alone = self.waiting.lock();
         let round = self.round.fetch_add(1, Ordering::SeqCst) as usize & 1;
         for part in &self.parts {
-            let mut looks = 0;
+            let backoff = Backoff::new();
             while part[round].load(Ordering::SeqCst) != 0 {
-                looks += 1;
-                if looks < SPINS {
-                    std::hint::spin_loop();
-                } else {
-                    std::thread::yield_now();
-                }
+                backoff.snooze();
             }
         }
     }

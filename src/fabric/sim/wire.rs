@@ -2,7 +2,7 @@
 
 use super::ring::Ring;
 use super::world::Port;
-use crossbeam_utils::CachePadded;
+use crossbeam_utils::{Backoff, CachePadded};
 use libfabric_sys::{fi_rma_iov, iovec};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -143,9 +143,6 @@ pub enum Answer {
     Handshake,
 }
 
-/// Looks at what the other side does before the processor is given to others.
-const SPINS: u32 = 1000;
-
 /// From one NIC to another; with the time when it is there.
 pub struct Wire {
     pub from: Arc<Port>,
@@ -184,14 +181,9 @@ pub fn leave(works: &AtomicBool) {
 
 /// Returns when one side is through. It may have to get a processor first.
 fn await_end(works: &AtomicBool) {
-    let mut spins = SPINS;
+    let backoff = Backoff::new();
     while works.load(SeqCst) {
-        if spins == 0 {
-            std::thread::yield_now();
-        } else {
-            spins -= 1;
-            std::hint::spin_loop();
-        }
+        backoff.snooze();
     }
 }
 
