@@ -535,7 +535,7 @@ static void waits_in_vain(struct team *team)
             CHECK_OK(c.status);
             CHECK_EQ(c.peer, s.peer[1]);
         } else {
-            sleep_ms(50);
+            sleep_ms(patiently(50));
         }
         uint64_t began = now_ns();
         CHECK_OK(weft_transfer_cancel(s.box->endpoint, id));
