@@ -12,6 +12,12 @@ use std::sync::OnceLock;
 /// As Weft asks for.
 const API: u32 = FI_VERSION(1, 18);
 
+/// Where Weft was first in this process, ofi_rxm's buffers are short, and here, too, it must be told
+/// what to send eagerly all the same: as much as at the other end, or the two do not connect
+/// (docs/tuning.md). It reads this whenever an endpoint is made.
+const EAGER: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "16384");
+const BUFFERS: &str = "FI_OFI_RXM_BUFFER_SIZE";
+
 pub struct Port {
     info: *mut fi_info,
     fabric: *mut fid_fabric,
@@ -42,6 +48,20 @@ fn check(doing: &str, rc: i32) -> Result<()> {
         bail!("{doing}: {} (libfabric error {})", library()?.strerror(-rc), -rc);
     }
     Ok(())
+}
+
+/// With Weft's default for what is sent eagerly, unless the user has one.
+fn sending_eagerly<T>(open: impl FnOnce() -> T) -> T {
+    let (name, value) = EAGER;
+    let ours = [name, BUFFERS].iter().all(|name| std::env::var_os(name).is_none());
+    if ours {
+        std::env::set_var(name, value);
+    }
+    let opened = open();
+    if ours {
+        std::env::remove_var(name);
+    }
+    opened
 }
 
 impl Port {
@@ -78,7 +98,8 @@ impl Port {
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
             cq_attr.wait_obj = if wait_fd { fi_wait_obj::FI_WAIT_FD } else { fi_wait_obj::FI_WAIT_NONE };
             check("opening the completion queue", fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null))?;
-            check("opening the endpoint", fi_endpoint(self.domain, self.info, &mut self.ep, null))?;
+            let open = || fi_endpoint(self.domain, self.info, &mut self.ep, null);
+            check("opening the endpoint", sending_eagerly(open))?;
             check("binding the queue", fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV))?;
             check("binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
             check("enabling the endpoint", fi_enable(self.ep))?;
