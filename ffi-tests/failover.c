@@ -267,7 +267,75 @@ static void a_dead_lane_holds_up_no_other(void)
     duo_close(&duo);
 }
 
+/* Two endpoints of two rails and two workers, which do as the plan says. */
+static struct duo duo_of_two(const char *world, const char *faults)
+{
+    static char name[128];
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    snprintf(name, sizeof name, "sim:like=tcp:rails=2:gbps=10:delay_us=20:world=%s", world);
+    config.fabric = name;
+    config.workers = 2;
+    setenv("WEFT_SIM_FAULTS", faults, 1);
+    CHECK_OK(weft_log_set(WEFT_LOG_ERROR, NULL, NULL));
+    return duo_open_with(MIB, &config);
+}
+
+/* Writes until an event has come. */
+static void write_until(struct duo *duo, const weft_range_args *args, weft_completion_kind event)
+{
+    weft_completion c;
+    for (uint64_t until = now_ns() + patience_ms() * MS; !box_try(duo->a, event, &c);) {
+        CHECK(now_ns() < until);
+        CHECK_OK(box_await(duo->a, write_now(duo->a, args), patience_ms()).status);
+    }
+}
+
+/* Whatever lanes come up meanwhile. */
+static void what_waits_for_its_start_waits(void)
+{
+    struct duo duo = duo_of_two("start", "200000 rail1 down; 2500000 rail1 up");
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
+    weft_watch *start;
+    uint64_t *word;
+    weft_transfer id;
+    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &start, &word));
+    write_until(&duo, &args, WEFT_COMPLETION_RAIL_DOWN);
+    fill_random(duo.a_bytes, MIB, 1);
+    args.len = MIB / 2;
+    args.local_offset = args.remote_offset = MIB / 2;
+    args.start_watch = start;
+    args.start_value = 1;
+    CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+    args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
+    write_until(&duo, &args, WEFT_COMPLETION_RAIL_UP);
+    sleep_ms(50);
+    for (size_t i = MIB / 2; i < MIB; i++)
+        CHECK_EQ(duo.b_bytes[i], 0);
+    fill_random(duo.a_bytes, MIB, 2);
+    atomic_store((_Atomic uint64_t *)word, 1);
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    CHECK(memcmp(duo.a_bytes + MIB / 2, duo.b_bytes + MIB / 2, MIB / 2) == 0);
+    CHECK_OK(weft_watch_free(start));
+    duo_close(&duo);
+}
+
+/* By memory, too, that was imported before. */
+static void a_lane_of_another_worker_is_used_when_it_returns(void)
+{
+    struct duo duo = duo_of_two("late", "0 rail1 down; 1200000 rail1 up");
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    weft_rail_statistics statistics = WEFT_RAIL_STATISTICS_INIT;
+    for (uint64_t until = now_ns() + patience_ms() * MS; statistics.bytes_written < MIB;) {
+        CHECK(now_ns() < until);
+        CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+        CHECK_OK(weft_rail_stats(duo.a->endpoint, 1, &statistics));
+    }
+    duo_close(&duo);
+}
+
 static const struct test tests[] = {
+    {"what_waits_for_its_start_waits", "once", what_waits_for_its_start_waits},
+    {"a_lane_of_another_worker_is_used_when_it_returns", "once", a_lane_of_another_worker_is_used_when_it_returns},
     {"a_dead_lane_holds_up_no_other", "once", a_dead_lane_holds_up_no_other},
     {"a_worker_without_lanes_fails_nothing", "once", a_worker_without_lanes_fails_nothing},
     {"others_take_over_and_the_rail_comes_back", "once", others_take_over_and_the_rail_comes_back},

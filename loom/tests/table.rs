@@ -8,7 +8,7 @@ use weft_loom::status::Status;
 use weft_loom::transfer::completion::KIND_WRITE;
 use weft_loom::transfer::operation::Body;
 use weft_loom::transfer::queue::Queue;
-use weft_loom::transfer::table::{Left, Table};
+use weft_loom::transfer::table::{Left, Slot, Table};
 use weft_loom::transfer::tally::{Ended, Tally};
 
 const SLOTS: usize = 2;
@@ -155,25 +155,29 @@ fn who_joins_a_peers_operations_holds_these() {
     bounded(3, || {
         let table = table();
         let id = begin(&table, 7, 0);
+        Table::send_off(table.held_slot(id));
         let joins = table.clone();
         let other = thread::spawn(move || {
             joins.join(7, |slot, body| {
-                assert_eq!(body.peer, 7);
-                if let Left::Arrived(id) = joins.leave(slot, 0) {
-                    joins.end(id);
-                }
+                assert_eq!(body.peer == 7, Table::is_sent_off(slot), "the next one waits");
+                leave(&joins, slot);
             });
         });
-        if let Left::Arrived(id) = table.leave(table.held_slot(id), 0) {
-            table.end(id);
-        }
+        leave(&table, table.held_slot(id));
         if let Some(id) = try_begin(&table, 8) {
             assert_eq!(peer_of(&table, id), 8);
-            table.leave(table.held_slot(id), 0);
-            table.end(id);
+            leave(&table, table.held_slot(id));
         }
         other.join().unwrap();
+        assert_eq!(table.active(), 0);
     });
+}
+
+/// The last one that leaves ends it.
+fn leave(table: &Table, slot: &Slot) {
+    if let Left::Arrived(id) = table.leave(slot, 0) {
+        assert!(table.end(id));
+    }
 }
 
 /// One begins it and another ends it; who counts meanwhile never finds more ended than begun.

@@ -5,6 +5,7 @@ use super::core::Core;
 use super::inbox::Command;
 use super::links::warn_of_failure;
 use super::worker::Worker;
+use crate::memory::RemoteMemory;
 use crate::peer::approach::Approaches;
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
@@ -42,7 +43,7 @@ fn take(core: &Core, link: &mut Link, at: usize) {
     let reason = service.reason.clone();
     link.peer.serve(service, rails);
     log::debug!("{}: {reason}", link.peer);
-    count_lanes(link);
+    count_lanes(core, link);
     if link.approaches.has_others() {
         for worker in (0..core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0) {
             core.inboxes[worker].command(Command::DropLanes { peer: link.peer.id, keep: rails, ended: None });
@@ -50,13 +51,24 @@ fn take(core: &Core, link: &mut Link, at: usize) {
     }
 }
 
-pub(super) fn count_lanes(link: &Link) {
+pub(super) fn count_lanes(core: &Core, link: &Link) {
     let up = link.lanes_up();
+    link.remotes.values().for_each(|remote| show_lanes(core, link, remote));
     let count = |rail: fn(&Plan) -> usize| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
     link.peer.lanes.lock().set(up);
     link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
     link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
     link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
+}
+
+/// Which workers have transfers to a memory of the peer's, and over how many lanes. With none up,
+/// they wait at any.
+pub(super) fn show_lanes(core: &Core, link: &Link, remote: &RemoteMemory) {
+    let up = link.lanes_up();
+    let of = |plan: &Plan| 1u64 << core.rails[plan.rail].worker;
+    let workers = up.iter().fold(0, |workers, plan| workers | of(plan));
+    remote.lanes.store(up.len().max(1) as u64, Ordering::Relaxed);
+    remote.workers.store(if workers == 0 { link.peer.workers } else { workers }, Ordering::Release);
 }
 
 /// The deciding side is ready: we take the fabric that it names. Or it answers so
@@ -119,10 +131,11 @@ impl Worker {
     }
 
     pub fn link_lane_up(&mut self, peer: u64, plan: Plan, now: u64) {
+        let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         link.approaches.lane_up(plan, now);
         link.has_returned(plan, now);
-        count_lanes(link);
+        count_lanes(&core, link);
         self.mark(peer);
         self.come_closer(peer, now);
         self.go_on_resuming(peer, now);
@@ -130,13 +143,14 @@ impl Worker {
     }
 
     pub fn link_lane_failed(&mut self, peer: u64, plan: Plan, errno: i32, why: String, now: u64) {
+        let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         link.approaches.lane_failed(plan, why);
         if link.up && link.approaches.serving().is_some_and(|serving| serving.plans.contains(&plan)) {
             link.let_return(plan, now);
         }
         link.last_errno = errno;
-        count_lanes(link);
+        count_lanes(&core, link);
         let away = link.resuming.as_ref().filter(|_| link.lanes_up().is_empty());
         if let Some(outcome) = away.map(|of| of.outcome).filter(|_| errno == libc::ECONNREFUSED) {
             return self.end_peer(peer, outcome, now);

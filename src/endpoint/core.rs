@@ -209,8 +209,10 @@ impl Core {
         if workers == 0 {
             return self.leave(id, Outcome::of(Status::PeerLost), now);
         }
+        let slot = self.table.held_slot(id);
+        Table::send_off(slot);
         if wanted > 1 {
-            self.table.share(self.table.held_slot(id), wanted - 1);
+            self.table.share(slot, wanted - 1);
         }
         let (mut before, mut after) = (0, workers);
         if wanted < workers.count_ones() as u64 {

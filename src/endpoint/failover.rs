@@ -286,7 +286,7 @@ impl Worker {
         log::warn!("{}: rail {} failed towards its rail {}: {why}", link.peer, plan.rail, plan.remote_rail);
         link.approaches.lane_failed(plan, why);
         link.last_errno = outcome.provider_errno;
-        count_lanes(link);
+        count_lanes(&core, link);
         if link.lanes_up().is_empty() {
             return self.begin_resuming(peer, of, outcome, now);
         }
@@ -445,8 +445,10 @@ impl Worker {
         core.table.join(peer.id, |slot, body| {
             let one = Lanes::One((r, lane));
             let takes_part = |transfer: &&Move| !transfer.is_announced() || Table::takes_part(slot, false);
+            let waits = body.peer != peer.id || !Table::is_sent_off(slot);
             let begun = body
                 .transfer()
+                .filter(|_| !waits)
                 .filter(takes_part)
                 .map(|transfer| self.begin(slot, (peer.id, transfer), one, Vec::new()));
             if begun != Some(None) {

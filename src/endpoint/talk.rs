@@ -10,7 +10,6 @@ use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
 use crate::peer::table::place;
 use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, CHANNELS, HEADER, USER};
-use crate::peer::Plan;
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -373,11 +372,7 @@ impl Worker {
                     if state == RemoteState::Gone {
                         link.peer.gone.lock().insert(remote.id);
                     }
-                    let of = |plan: &Plan| 1u64 << core.rails[plan.rail].worker;
-                    let workers = link.lanes_up().iter().fold(0, |workers, plan| workers | of(plan));
-                    let workers = if workers == 0 { link.peer.workers } else { workers };
-                    remote.lanes.store(link.lanes_up().len() as u64, Ordering::Relaxed);
-                    remote.workers.store(workers, Ordering::Release);
+                    arrival::show_lanes(&core, link, remote);
                     core.answered(remote, state, now);
                 }
             }

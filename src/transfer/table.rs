@@ -29,9 +29,10 @@ const CHUNK: usize = 1024;
 /// Of an id's high half; its first bit is that of messages.
 const GENERATIONS: u64 = 0x7fff_ffff;
 
-/// What has happened to a transfer that its peer is told of early.
+/// What has happened to a transfer: its peer was told early; all of it has arrived; workers have it.
 const TOLD: u8 = 1;
 const ARRIVED: u8 = 2;
+const SENT_OFF: u8 = 4;
 /// One lane carries all of it, and may tell the peer early; or any may take part.
 const ALONE: u8 = 8;
 const SHARED: u8 = 16;
@@ -53,8 +54,8 @@ pub struct Slot {
     pub cursor: CachePadded<AtomicU64>,
     held: CachePadded<AtomicU64>,
     pub first_post: AtomicU64,
-    /// Of a transfer that its peer heard of early: what has happened since.
-    pub(super) early: AtomicU8,
+    /// Of a transfer: what has happened to it, and which lanes may take part.
+    pub(super) progress: AtomicU8,
     /// Flows that NICs may be at work for.
     pub(super) carried: AtomicU32,
     pub(super) late: AtomicU8,
@@ -272,7 +273,7 @@ impl Table {
         slot.deadline.store(deadline, Ordering::Relaxed);
         slot.cursor.store(0, Ordering::Relaxed);
         slot.first_post.store(0, Ordering::Relaxed);
-        slot.early.store(0, Ordering::Relaxed);
+        slot.progress.store(0, Ordering::Relaxed);
         slot.late.store(0, Ordering::Relaxed);
         if body.tells() {
             self.tally.begun(body.kind);
@@ -289,19 +290,19 @@ impl Table {
     /// The peer is told before the last byte is known to have arrived. By the worker
     /// that is the peer's home, as what follows.
     pub fn tell_early(&self, slot: &Slot) {
-        slot.early.fetch_or(TOLD, Ordering::Relaxed);
+        slot.progress.fetch_or(TOLD, Ordering::Relaxed);
     }
 
     /// Whether the peer was told of a slot's transfer early, and it has not ended of that.
     pub fn is_told(slot: &Slot) -> bool {
-        slot.early.load(Ordering::Acquire) & TOLD != 0
+        slot.progress.load(Ordering::Acquire) & TOLD != 0
     }
 
     /// The peer has not heard what it was told early, and will not: any lane may take part in
     /// the rest. `Some(true)`: it has arrived, and only the word is missing.
     pub fn untell(&self, id: u64) -> Option<bool> {
         let slot = self.read(id)?;
-        let early = slot.early.fetch_and(!(TOLD | ALONE | ARRIVED), Ordering::AcqRel);
+        let early = slot.progress.fetch_and(!(TOLD | ALONE | ARRIVED), Ordering::AcqRel);
         self.release(slot);
         Some(early & ARRIVED != 0)
     }
@@ -311,18 +312,18 @@ impl Table {
     pub fn takes_part(slot: &Slot, alone: bool) -> bool {
         let (how, other) = if alone { (ALONE, SHARED) } else { (SHARED, ALONE) };
         let join = |early: u8| (early & other == 0).then_some(early | how);
-        slot.early.fetch_update(Ordering::AcqRel, Ordering::Acquire, join).is_ok()
+        slot.progress.fetch_update(Ordering::AcqRel, Ordering::Acquire, join).is_ok()
     }
 
     /// The lane that was alone gives it up: any may take part.
     pub fn share_out(slot: &Slot) {
-        slot.early.fetch_and(!ALONE, Ordering::AcqRel);
+        slot.progress.fetch_and(!ALONE, Ordering::AcqRel);
     }
 
     /// All of it has arrived. Whether its peer was told early: then it ends when that has heard.
     pub fn arrives(&self, id: u64) -> bool {
         let Some(slot) = self.read(id) else { return true };
-        let early = slot.early.fetch_or(ARRIVED, Ordering::Relaxed);
+        let early = slot.progress.fetch_or(ARRIVED, Ordering::Relaxed);
         self.release(slot);
         early & TOLD != 0
     }
@@ -367,24 +368,30 @@ impl Table {
         slot.held.fetch_sub(arrived, Ordering::AcqRel);
     }
 
-    /// Holds, as flows, the transfers with a peer that flows work on and that are not
-    /// claimed whole.
+    /// It waits for nothing any more: workers have it from here on, and any lane may join. The
+    /// caller holds the slot.
+    #[inline]
+    pub fn send_off(slot: &Slot) {
+        slot.progress.store(SENT_OFF, Ordering::Release);
+    }
+
+    pub fn is_sent_off(slot: &Slot) -> bool {
+        slot.progress.load(Ordering::Acquire) & SENT_OFF != 0
+    }
+
+    /// Holds, as flows, the transfers with a peer that workers have and that are not claimed
+    /// whole. Where another operation has taken a slot meanwhile, `each` has that one: it looks.
     pub fn join(&self, peer: u64, mut each: impl FnMut(&Slot, &Body)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { continue };
             let active = slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE;
-            if !active || slot.peer.load(Ordering::Relaxed) != peer {
+            if !active || slot.peer.load(Ordering::Relaxed) != peer || !Self::is_sent_off(slot) {
                 continue;
             }
             let more = |held: u64| (held >= FLOW).then_some(held + FLOW);
             if slot.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok() {
-                // Another operation may have the slot by now.
-                if slot.peer.load(Ordering::Relaxed) == peer {
-                    // SAFETY: held as a flow, until `each` passes that on.
-                    each(slot, unsafe { self.body(slot) });
-                } else {
-                    self.leave(slot, 0);
-                }
+                // SAFETY: held as a flow, until `each` passes that on.
+                each(slot, unsafe { self.body(slot) });
             }
         }
     }
@@ -471,7 +478,7 @@ impl Slot {
             cursor: CachePadded::new(AtomicU64::new(0)),
             held: CachePadded::new(AtomicU64::new(0)),
             first_post: AtomicU64::new(0),
-            early: AtomicU8::new(0),
+            progress: AtomicU8::new(0),
             carried: AtomicU32::new(0),
             late: AtomicU8::new(0),
             ending: UnsafeCell::new(None),
