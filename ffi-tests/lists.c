@@ -281,6 +281,8 @@ static void reads_lists(struct team *team)
             held[to][m] = map_bytes(SMALL);
             fill_random(held[to][m], SMALL, (uint64_t)to * 10 + (uint64_t)m);
         }
+    for (int to = 1; to < team->size; to++)
+        meet(team, to, s.box);
     for (uint64_t round = 0; round < ROUNDS; round++) {
         uint8_t *want[MEMORIES];
         make_plan(plan, &s, team->size, round);
@@ -324,6 +326,7 @@ static void is_read(struct team *team)
 {
     struct target t = open_target(team);
     fill_all(t.bytes, (uint64_t)team->rank);
+    meet(team, 0, t.box);
     for (uint64_t round = 0; round < ROUNDS; round++)
         CHECK_EQ(box_take(t.box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, round);
     meet(team, 0, t.box);
