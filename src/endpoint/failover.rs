@@ -283,7 +283,15 @@ impl Worker {
         let (plan, epoch) = of;
         let Some(link) = self.link(peer) else { return };
         let why = error_text(outcome.provider_errno);
-        log::warn!("{}: rail {} failed towards its rail {}: {why}", link.peer, plan.rail, plan.remote_rail);
+        // Who leaves may be gone before its last word is heard.
+        let level = if link.parting.is_some() { log::Level::Debug } else { log::Level::Warn };
+        log::log!(
+            level,
+            "{}: rail {} failed towards its rail {}: {why}",
+            link.peer,
+            plan.rail,
+            plan.remote_rail
+        );
         link.approaches.lane_failed(plan, why);
         link.last_errno = outcome.provider_errno;
         count_lanes(&core, link);
