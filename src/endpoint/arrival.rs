@@ -53,7 +53,7 @@ fn take(core: &Core, link: &mut Link, at: usize) {
 
 pub(super) fn count_lanes(core: &Core, link: &Link) {
     let up = link.lanes_up();
-    link.remotes.values().for_each(|remote| show_lanes(core, link, remote));
+    show_lanes(core, link, link.remotes.values());
     let count = |rail: fn(&Plan) -> usize| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
     link.peer.lanes.lock().set(up);
     link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
@@ -61,14 +61,21 @@ pub(super) fn count_lanes(core: &Core, link: &Link) {
     link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
 }
 
-/// Which workers have transfers to a memory of the peer's, and over how many lanes. With none up,
+/// Which workers have transfers to memories of the peer's, and over how many lanes. With none up,
 /// they wait at any.
-pub(super) fn show_lanes(core: &Core, link: &Link, remote: &RemoteMemory) {
+pub(super) fn show_lanes<'a>(
+    core: &Core,
+    link: &Link,
+    memories: impl IntoIterator<Item = &'a Arc<RemoteMemory>>,
+) {
     let up = link.lanes_up();
     let of = |plan: &Plan| 1u64 << core.rails[plan.rail].worker;
     let workers = up.iter().fold(0, |workers, plan| workers | of(plan));
-    remote.lanes.store(up.len().max(1) as u64, Ordering::Relaxed);
-    remote.workers.store(if workers == 0 { link.peer.workers } else { workers }, Ordering::Release);
+    let workers = if workers == 0 { link.peer.workers } else { workers };
+    for memory in memories {
+        memory.lanes.store(up.len().max(1) as u64, Ordering::Relaxed);
+        memory.workers.store(workers, Ordering::Release);
+    }
 }
 
 /// The deciding side is ready: we take the fabric that it names. Or it answers so

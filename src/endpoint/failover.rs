@@ -452,11 +452,12 @@ impl Worker {
         let core = self.core.clone();
         core.table.join(peer.id, |slot, body| {
             let one = Lanes::One((r, lane));
-            let takes_part = |transfer: &&Move| !transfer.is_announced() || Table::takes_part(slot, false);
-            let waits = body.peer != peer.id || !Table::is_sent_off(slot);
+            // Another operation may have the slot by now.
+            let is_theirs = body.peer == peer.id && Table::is_sent_off(slot);
+            let takes_part =
+                |transfer: &&Move| is_theirs && (!transfer.is_announced() || Table::takes_part(slot, false));
             let begun = body
                 .transfer()
-                .filter(|_| !waits)
                 .filter(takes_part)
                 .map(|transfer| self.begin(slot, (peer.id, transfer), one, Vec::new()));
             if begun != Some(None) {

@@ -372,7 +372,7 @@ impl Worker {
                     if state == RemoteState::Gone {
                         link.peer.gone.lock().insert(remote.id);
                     }
-                    arrival::show_lanes(&core, link, remote);
+                    arrival::show_lanes(&core, link, [remote]);
                     core.answered(remote, state, now);
                 }
             }

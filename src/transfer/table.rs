@@ -302,16 +302,16 @@ impl Table {
     /// the rest. `Some(true)`: it has arrived, and only the word is missing.
     pub fn untell(&self, id: u64) -> Option<bool> {
         let slot = self.read(id)?;
-        let early = slot.progress.fetch_and(!(TOLD | ALONE | ARRIVED), Ordering::AcqRel);
+        let before = slot.progress.fetch_and(!(TOLD | ALONE | ARRIVED), Ordering::AcqRel);
         self.release(slot);
-        Some(early & ARRIVED != 0)
+        Some(before & ARRIVED != 0)
     }
 
     /// Whether a lane may take part in a transfer that its peer will hear of: `alone`, or
     /// with others. The first decides. The caller holds the slot.
     pub fn takes_part(slot: &Slot, alone: bool) -> bool {
         let (how, other) = if alone { (ALONE, SHARED) } else { (SHARED, ALONE) };
-        let join = |early: u8| (early & other == 0).then_some(early | how);
+        let join = |before: u8| (before & other == 0).then_some(before | how);
         slot.progress.fetch_update(Ordering::AcqRel, Ordering::Acquire, join).is_ok()
     }
 
@@ -323,9 +323,9 @@ impl Table {
     /// All of it has arrived. Whether its peer was told early: then it ends when that has heard.
     pub fn arrives(&self, id: u64) -> bool {
         let Some(slot) = self.read(id) else { return true };
-        let early = slot.progress.fetch_or(ARRIVED, Ordering::Relaxed);
+        let before = slot.progress.fetch_or(ARRIVED, Ordering::Relaxed);
         self.release(slot);
-        early & TOLD != 0
+        before & TOLD != 0
     }
 
     /// Operations that have not ended and will tell of it: of those in parts, the whole
