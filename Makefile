@@ -12,15 +12,18 @@ ALONE       := $(addprefix $(EXAMPLES)/,hello pages epoll manual errors)
 PAIRS       := $(addprefix $(EXAMPLES)/,two_processes many_peers)
 FILL_PARTS  := random_fill options session prefill decode pattern common
 FILL_C      := $(FILL_PARTS:%=examples-c/%.c)
-LIB         := $(TARGET)/release/libweft.so
-LINK        := -L$(TARGET)/release -lweft -Wl,-rpath,'$$ORIGIN/../release'
+# PROFILE=dev builds in seconds, with debug assertions, into target/debug.
+PROFILE     ?= release
+LIBDIR      := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+LIB         := $(LIBDIR)/libweft.so
+LINK        := -L$(LIBDIR) -lweft -Wl,-rpath,'$$ORIGIN/../$(notdir $(LIBDIR))'
 
 # A command is one word of the shell, whatever is in it.
 lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo test test-distros test-aarch64 gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
+.PHONY: help demo t test test-all test-distros test-aarch64 gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,11 +35,21 @@ demo: ## Shows it at work: two processes over tcp, over shm, and (as root) betwe
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/demo.sh $(EXAMPLES)/random_fill
 
+t: export WEFT_TEST_FABRICS := $(or $(FABRIC),first)
+t: export WEFT_TEST_REPEAT := $(REPEAT)
+t: export WEFT_TEST_DEBUG := $(DEBUG)
+t: ## The C tests with T in their names, seconds after a change: make t T=transfers.pages [FABRIC="tcp host"] [REPEAT=20] [DEBUG=1]
+	@$(MAKE) --no-print-directory lib PROFILE=dev
+	@ffi-tests/run $(TARGET)/debug '$(T)'
+
 test: export WEFT_TEST_BEGAN := $(shell date +%s)
-test: ## Runs every test; ends with how many passed and failed
+test: ## Runs the tests that find regressions, in a quarter of an hour; ends with how many passed and failed
 	@tools/need.sh test
 	@$(MAKE) --no-print-directory examples
 	@tools/test.sh $(TARGET)/release $(EXAMPLES)/random_fill
+
+test-all: export WEFT_TEST_ALL := 1
+test-all: test ## As test, with every C test on every fabric
 
 test-distros: ## The same build on this system, on Debian 13 and without libfabric (root; debootstrap); SYSTEMS="none" for a part
 	@$(MAKE) --no-print-directory lib
@@ -98,9 +111,9 @@ check: ## Formatting, lints, and that the header is the one that src/capi makes
 check-msrv: ## That the oldest Rust that Cargo.toml names compiles it, if rustup has that one
 	@tools/check-msrv.sh
 
-lib: ## Builds target/release/libweft.so
+lib: ## Builds target/release/libweft.so (PROFILE=dev: target/debug/libweft.so, in seconds)
 	@tools/need.sh lib
-	$(CARGO) build --release $(CARGO_FLAGS) -p weft
+	$(CARGO) build --profile $(PROFILE) $(CARGO_FLAGS) -p weft
 	@ln -sf libweft.so $(LIB).0
 
 examples: lib ## Builds the examples, in C and C++, into target/examples-c

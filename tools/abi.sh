@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Keeps the ABI: docs/abi.md says what may change.
-#     tools/abi.sh check LIBRARY_FOLDER    compares with what is kept in ffi-tests/abi, and runs the first program
+#     tools/abi.sh check LIBRARY_FOLDER    compares with what is kept in ffi-tests/api/abi, and runs the first program
 #     tools/abi.sh write                   keeps what include/weft.h says now: until 0.1 is released, or for additions
 # The first header, weft-0.1.h, stays as it is where git has the tag v0.1.0.
 #
@@ -8,7 +8,7 @@
 # to the newest library in both roles. Without it, the commit that docs/abi.md names.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-kept=ffi-tests/abi
+kept=ffi-tests/api/abi
 out=target/abi
 mkdir -p "$out"
 # shellcheck source=tools/cases.sh
@@ -36,7 +36,7 @@ described() { # header, file: its ABI, as XML
 compatible() { # header
     mkdir -p "$out/as"
     cmp -s "$1" "$out/as/weft.h" || cp "$1" "$out/as/weft.h"
-    g++ -std=c++17 -fsyntax-only -I"$out/as" ffi-tests/layout.cpp || return 1
+    g++ -std=c++17 -fsyntax-only -I"$out/as" ffi-tests/api/layout.cpp || return 1
     described "$1" "$out/now.abi" || return 1
     abidiff --no-added-syms --suppressions "$kept/growth.ini" "$kept/weft-0.1.abi" "$out/now.abi"
 }

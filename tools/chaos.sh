@@ -11,8 +11,8 @@ tests=$here/../ffi-tests
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 ln -s "$library/libweft.so" "$out/libweft.so.0"
-"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -I"$here/../include" -I"$tests" "$tests"/chaos/*.c \
-    "$tests/lab.c" "$tests/harness.c" -o "$out/chaos" "$out/libweft.so.0" -lpthread
+"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -I"$here/../include" -I"$tests/harness" "$tests"/chaos/*.c \
+    "$tests/harness/lab.c" "$tests/harness/harness.c" -o "$out/chaos" "$out/libweft.so.0" -lpthread
 export LD_LIBRARY_PATH=$out${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 printf -v command '%q ' exec "$out/chaos" "${2:-10}" "${3:-}" ${4:+"$4"}
 "$here/lab.sh" --hosts 3 --rails 4 --rate 100mbit --around "$command"

@@ -14,9 +14,9 @@ mkdir -p "$to/lib" "$to/fabric" "$to/tests"
 strip -g -o "$to/lib/libweft.so.0" "$library/libweft.so"
 ln -s libweft.so.0 "$to/lib/libweft.so"
 
-flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude "-Wl,-rpath,\$ORIGIN/../lib" -Wl,--allow-shlib-undefined)
+flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude -Iffi-tests/harness "-Wl,-rpath,\$ORIGIN/../lib" -Wl,--allow-shlib-undefined)
 for program in device device_kinds device_near watches gpu_figures; do
-    cc "${flags[@]}" "ffi-tests/$program.c" ffi-tests/harness.c -o "$to/tests/$program" "$to/lib/libweft.so.0" -lpthread -ldl
+    cc "${flags[@]}" "ffi-tests/device/$program.c" ffi-tests/harness/harness.c -o "$to/tests/$program" "$to/lib/libweft.so.0" -lpthread -ldl
 done
 # It is linked with CUDA's driver, which is not here: with something that has its functions' names.
 scratch=$(mktemp -d)
@@ -40,7 +40,7 @@ if [ -n "$theirs" ]; then
     take_along "$theirs/libfabric.so.1" "$to/fabric-cuda"
     strip -g "$to/fabric-cuda/libfabric.so.1"
     [ ! -e "$theirs/libcudart.so" ] || cp -L "$theirs/libcudart.so" "$to/fabric-cuda/"
-    cc "${flags[@]}" -I"$theirs/../include" ffi-tests/gpu_shm.c ffi-tests/harness.c -o "$to/tests/gpu_shm" \
+    cc "${flags[@]}" -I"$theirs/../include" ffi-tests/device/gpu_shm.c ffi-tests/harness/harness.c -o "$to/tests/gpu_shm" \
         "$to/lib/libweft.so.0" "$to/fabric-cuda/libfabric.so.1" -lpthread -ldl
 fi
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes down the layout that include/weft.h has now:  tools/layout.py write
 
-In C++ (ffi-tests/abi/layout.h) and in Rust (src/capi/layout.rs): what is written there stays true, and each side is
+In C++ (ffi-tests/api/abi/layout.h) and in Rust (src/capi/layout.rs): what is written there stays true, and each side is
 held to it by its own compiler.
 """
 
@@ -74,5 +74,5 @@ if __name__ == "__main__":
         sys.exit("tools/layout.py write")
     with open(HEADER) as file:
         text = file.read()
-    write("ffi-tests/abi/layout.h", TOP, *cpp(Header(text), c_types(text)))
+    write("ffi-tests/api/abi/layout.h", TOP, *cpp(Header(text), c_types(text)))
     write("src/capi/layout.rs", TOP.replace("// ", "//! "), *rust())

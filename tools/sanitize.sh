@@ -48,23 +48,10 @@ compiler() { # kind, gcc's name of it
     cat >"$out/cc-$1" <<SCRIPT
 #!/usr/bin/env bash
 set -e
-flags=() rest=() sources=()
-while [ \$# -gt 0 ]; do
-    case \$1 in
-    -o) output=\$2; shift ;;
-    *.c) sources+=("\$1") ;;
-    -l* | *.so*) rest+=("\$1") ;;
-    *) flags+=("\$1") ;;
-    esac
-    shift
-done
-objects=()
-for source in "\${sources[@]}"; do
-    objects+=("\$output.\$(basename "\$source").o")
-    gcc "\${flags[@]}" -fsanitize=$2 -fno-omit-frame-pointer -c "\$source" -o "\${objects[-1]}"
-done
-gcc "\${objects[@]}" -o "\$output" "\${rest[@]}" -rdynamic \\
-    -Wl,--whole-archive "$(runtime "$1")" -Wl,--no-whole-archive -lm -ldl -lpthread -lrt
+case " \$* " in
+*" -c "*) exec gcc -fsanitize=$2 -fno-omit-frame-pointer "\$@" ;;
+esac
+exec gcc "\$@" -rdynamic -Wl,--whole-archive "$(runtime "$1")" -Wl,--no-whole-archive -lm -ldl -lpthread -lrt
 SCRIPT
     chmod +x "$out/cc-$1"
 }

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../ffi-tests"
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 ln -s "$library/libweft.so" "$out/libweft.so.0"
-"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -I../include seeds.c harness.c -o "$out/seeds" \
+"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -I../include -Iharness seeds.c harness/harness.c -o "$out/seeds" \
     "$out/libweft.so.0" -lpthread -ldl
 export LD_LIBRARY_PATH=$out${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} WEFT_SEED_SECONDS=$seconds
 # A minute more: for the last seed to end, or to be named if it does not.

@@ -37,10 +37,10 @@ ln -sf "$target/$triple/release/libweft.so" "$out/libweft.so.0"
 
 machine=(qemu-aarch64 -L /usr/aarch64-linux-gnu -E "LD_LIBRARY_PATH=$out")
 for program in "${programs[@]}"; do
-    aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -O1 -Iinclude "ffi-tests/$program.c" ffi-tests/harness.c \
+    aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -O1 -Iinclude -Iffi-tests/harness ffi-tests/*/"$program.c" ffi-tests/harness/harness.c \
         -o "$out/$program" "$out/libweft.so.0" -lpthread || exit 1
 done
-aarch64-linux-gnu-g++ -std=c++17 -O1 -Iinclude ffi-tests/weft_hpp.cpp \
+aarch64-linux-gnu-g++ -std=c++17 -O1 -Iinclude ffi-tests/api/weft_hpp.cpp \
     -o "$out/weft_hpp" "$out/libweft.so.0" -lpthread || exit 1
 
 run_one() { # name, fabric, program, test

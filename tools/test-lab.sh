@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two hosts in network namespaces: random fill over the networks that hosts have, and streams of transfers while rails
-# fail (ffi-tests/lab_*.c); three hosts in chaos (tools/chaos.sh). One line for each case, and a last one with the count.
+# fail (ffi-tests/failure/lab_*.c); three hosts in chaos (tools/chaos.sh). One line for each case, and a last one with the count.
 # Only root can make them; otherwise it says that it skips.
 #     tools/test-lab.sh RANDOM_FILL [ONLY]     ONLY: a part of the names of the cases to run
 set -uo pipefail
@@ -53,10 +53,8 @@ moves() { # name, options of the lab, rails that each side must have: left, righ
 
 # A C program that knows only weft.h, beside the library that random fill uses.
 build() { # program
-    local tests="$here/../ffi-tests"
     ln -sf "$library" "$logs.programs/libweft.so.0"
-    "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -I"$here/../include" "$tests/$1.c" "$tests/lab.c" \
-        "$tests/harness.c" -o "$logs.programs/$1" "$logs.programs/libweft.so.0" -lpthread
+    make -s -f "$here/../ffi-tests/Makefile" OUT="$logs.programs" "$1"
 }
 
 # One test of such a program, which enters both hosts and moves the links itself.

@@ -10,7 +10,7 @@
 #ifndef WEFT_CHAOS_BOOK_H
 #define WEFT_CHAOS_BOOK_H
 
-#include "../lab.h"
+#include "lab.h"
 
 #define HOSTS 3
 #define RAILS 4

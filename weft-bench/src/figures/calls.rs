@@ -97,7 +97,7 @@ fn from_python(bench: &mut Bench) -> Result<f64> {
     let output = Command::new("python3")
         .arg(root.join("weft-bench/src/sim/submit.py"))
         .arg(if bench.quick { "200" } else { "2000" })
-        .env("PYTHONPATH", root.join("ffi-tests/python"))
+        .env("PYTHONPATH", root.join("ffi-tests/api/python"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("WEFT_TEST_LIBRARY", &library)
         .output()

@@ -94,7 +94,7 @@ fn so_size(bench: &mut Bench) -> Result<f64> {
 }
 
 fn cpp_extra(_: &mut Bench) -> Result<f64> {
-    let said = said_by(&mut Command::new(root().join("ffi-tests/cost/compare")))?;
+    let said = said_by(&mut Command::new(root().join("ffi-tests/api/cost/compare")))?;
     figure_in(&said, "cpp_extra_instructions_per_call")
 }
 

@@ -72,8 +72,11 @@ void skip(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)
 /* ---- A program of tests ---- */
 
 /*
- * where: "any" runs on every fabric, "tcp,host" on these only, "once" is not about a
- * fabric; a further word "alone" keeps other tests from running beside it.
+ * where: what the test depends on. "once": no fabric (arguments, handles, queues,
+ * statistics). "any": how a fabric moves bytes or ends; `make test` runs it on the four
+ * that differ most, `make test-all` on each. "tcp,host": these alone. Words may follow:
+ * "alone" keeps other tests from running beside it, "wide" has `make test` run it on every
+ * fabric, "long" on the first one only.
  */
 struct test {
     const char *name;
