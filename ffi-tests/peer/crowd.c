@@ -214,7 +214,7 @@ static void a_thousand_peers_of_one_endpoint(void)
 
 static const struct test tests[] = {
     {"a_hundred_connect_at_once", "tcp alone", a_hundred_connect_at_once},
-    {"a_thousand_peers_of_one_endpoint", "sim:like=tcp,sim:like=efa", a_thousand_peers_of_one_endpoint},
+    {"a_thousand_peers_of_one_endpoint", "sim:like=tcp,sim:like=efa long", a_thousand_peers_of_one_endpoint},
     {NULL, NULL, NULL},
 };
 

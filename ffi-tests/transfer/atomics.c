@@ -723,18 +723,18 @@ static void a_peer_that_is_stopped_and_killed(void)
 #define NOT_SHM "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
 
 static const struct test tests[] = {
-    {"values_and_fields", "any", values_and_fields},
-    {"what_is_used_is_not_released", "any", what_is_used_is_not_released},
+    {"values_and_fields", "any wide", values_and_fields},
+    {"what_is_used_is_not_released", "once", what_is_used_is_not_released},
     {"before_the_peer_is_up", "any", before_the_peer_is_up},
     {"sums_of_many_peers_add_up", "any", sums_of_many_peers_add_up},
     {"compare_swap_makes_a_lock", "any", compare_swap_makes_a_lock},
     {"both_sides_ask_at_once", "any", both_sides_ask_at_once},
     {"both_sides_ask_at_once_manually", NOT_SHM, both_sides_ask_at_once_manually},
-    {"bad_input_is_refused", "any", bad_input_is_refused},
+    {"bad_input_is_refused", "once", bad_input_is_refused},
     {"a_peer_that_does_none", "any", a_peer_that_does_none},
     {"memory_that_goes_away", "any", memory_that_goes_away},
     {"memory_that_goes_away_on_one_processor", "any", memory_that_goes_away_on_one_processor},
-    {"released_while_others_submit", "any", released_while_others_submit},
+    {"released_while_others_submit", "once", released_while_others_submit},
     {"deadlines_and_cancels", NOT_SHM, deadlines_and_cancels},
     {"disconnecting_ends_them", NOT_SHM, disconnecting_ends_them},
     {"shutting_down_ends_them", NOT_SHM, shutting_down_ends_them},

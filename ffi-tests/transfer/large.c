@@ -195,11 +195,11 @@ static void many_pages_of_many_layers(void)
 }
 
 static const struct test tests[] = {
-    {"range_of_2_32_and_1", "tcp,host,sim:like=efa", range_of_2_32_and_1},
-    {"offsets_past_4_gib", "tcp,host,sim:like=efa", offsets_past_4_gib},
-    {"many_pages", "tcp,host,sim:like=efa", many_pages},
-    {"many_layers", "tcp,host,sim:like=efa", many_layers},
-    {"many_pages_of_many_layers", "tcp,host,sim:like=efa", many_pages_of_many_layers},
+    {"range_of_2_32_and_1", "tcp,host,sim:like=efa long", range_of_2_32_and_1},
+    {"offsets_past_4_gib", "tcp,host,sim:like=efa long", offsets_past_4_gib},
+    {"many_pages", "tcp,host,sim:like=efa long", many_pages},
+    {"many_layers", "tcp,host,sim:like=efa long", many_layers},
+    {"many_pages_of_many_layers", "tcp,host,sim:like=efa long", many_pages_of_many_layers},
     {0}};
 
 int main(int argc, char **argv)

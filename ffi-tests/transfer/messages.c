@@ -530,7 +530,7 @@ static void late_notifications_do_not_gather(void)
 }
 
 static const struct test tests[] = {
-    {"all_sizes", "any", all_sizes},
+    {"all_sizes", "any wide", all_sizes},
     {"many_in_order", "any", many_in_order},
     {"a_small_queue_loses_nothing", "any", a_small_queue_loses_nothing},
     {"notifications_that_wait_hold_nothing_up", "any", notifications_that_wait_hold_nothing_up},

@@ -373,15 +373,15 @@ static void many_threads_on_one_queue(void)
 }
 
 static const struct test tests[] = {
-    {"timeouts_of_wait", "any alone", timeouts_of_wait},
+    {"timeouts_of_wait", "once", timeouts_of_wait},
     {"timeouts_of_manual_wait", "any alone", timeouts_of_manual_wait},
-    {"a_wait_without_end", "any", a_wait_without_end},
+    {"a_wait_without_end", "once", a_wait_without_end},
     {"an_armed_fd_becomes_readable", "any", an_armed_fd_becomes_readable},
-    {"a_queue_has_its_own_fd", "any", a_queue_has_its_own_fd},
+    {"a_queue_has_its_own_fd", "once", a_queue_has_its_own_fd},
     {"manual_progress_has_no_fd", "any", manual_progress_has_no_fd},
     {"no_wake_up_is_lost", "any", no_wake_up_is_lost},
-    {"a_queue_for_each_thread", "any", a_queue_for_each_thread},
-    {"many_threads_on_one_queue", "any", many_threads_on_one_queue},
+    {"a_queue_for_each_thread", "once", a_queue_for_each_thread},
+    {"many_threads_on_one_queue", "once", many_threads_on_one_queue},
     {NULL, NULL, NULL},
 };
 

@@ -7,7 +7,7 @@ import sys
 from ctypes import byref, c_size_t, c_void_p
 
 os.environ["WEFT_LIBRARY"] = os.environ["WEFT_TEST_LIBRARY"]
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python/src"))
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../python/src"))
 
 from weft import c  # noqa: E402
 from weft._library import load  # noqa: E402
