@@ -23,7 +23,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-distros test-aarch64 gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
+.PHONY: help demo t test test-all test-load coverage test-distros test-aarch64 gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,13 @@ test: ## Runs the tests that find regressions, in a quarter of an hour; ends wit
 
 test-all: export WEFT_TEST_ALL := 1
 test-all: test ## As test, with every C test on every fabric
+
+test-load: ## The C tests on two processors beside eight busy loops; each that judges a time REPEAT=20 times
+	@$(MAKE) --no-print-directory lib
+	@tools/test-load.sh $(TARGET)/release $(or $(REPEAT),20) '$(T)'
+
+coverage: ## Which lines of src/ no test reaches: target/coverage/untested (LLVM's tools)
+	@tools/coverage.sh '$(T)'
 
 test-distros: ## The same build on this system, on Debian 13 and without libfabric (root; debootstrap); SYSTEMS="none" for a part
 	@$(MAKE) --no-print-directory lib

@@ -75,6 +75,7 @@ void skip(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)
  * where: what the test depends on. "once": no fabric (arguments, handles, queues,
  * statistics). "any": how a fabric moves bytes or ends; `make test` runs it on the four
  * that differ most, `make test-all` on each. "tcp,host": these alone. Words may follow:
+ * "timed" says that it judges a time, so that tools/test-load.sh repeats it under load;
  * "alone" keeps other tests from running beside it, "wide" has `make test` run it on every
  * fabric, "long" on the first one only.
  */
