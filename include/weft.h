@@ -1612,12 +1612,13 @@ WEFT_API weft_status weft_counter_destroy(weft_endpoint *endpoint, weft_counter 
  * each layer), when that page's bytes have arrived, and not again after the last
  * one (so not at all without pages). A range is one page. Such a page goes in one piece over one
  * rail, up to 1 GiB (or the fabric's longest message, if that is less:
- * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over tcp through ofi_rxm the counter is
- * raised by the number of pages when the last one has arrived (libfabric would crash the
- * target if the sender died in the middle of a page that it counts by itself).
+ * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over tcp and verbs through ofi_rxm
+ * the counter is raised by the number of pages when the last one has arrived (libfabric would
+ * crash the target if the sender died in the middle of a page that it counts by itself, or take
+ * the page's arrival for a message).
  *
  * Each such page takes an entry of the target's completion queue. On NICs whose queue can
- * run over (EFA's, verbs), a rail has no more than 16 to 2,048 of them on their way to a
+ * run over (EFA's), a rail has no more than 16 to 2,048 of them on their way to a
  * rail of the peer and waits until the peer has taken them: while a peer with
  * manual progress does not poll, the rest waits, up to its deadline; transfers that count no
  * pages go past.

@@ -14,8 +14,9 @@ use parking_lot::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// To connect two NICs of one process: tcp takes a millisecond.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// To connect two NICs of one process: tcp takes a millisecond; verbs on a busy host up to two
+/// seconds.
+const PATIENCE: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// One answer for the process: it is ofi_rxm's, whatever is beneath.

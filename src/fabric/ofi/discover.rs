@@ -239,7 +239,8 @@ fn list(
         }
         let mut infos = ptr::null_mut();
         let api = if hmem { library.version().min(DMABUFS) } else { fabrics.api };
-        let rc = signals::preserved(|| library.getinfo(api, ptr::null(), ptr::null(), 0, hints, &mut infos));
+        let ask = || library.getinfo(api, ptr::null(), ptr::null(), 0, hints, &mut infos);
+        let rc = signals::preserved(|| settings::while_listing(provider, ask));
         (*(*hints).fabric_attr).prov_name = ptr::null_mut();
         library.freeinfo(hints);
         if rc == -FI_ENODATA {
@@ -269,7 +270,7 @@ unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -
         }
         let domain = text((*(*info).domain_attr).name);
         let (loopback, link_local, usable) = kind_of_address(info);
-        if !usable {
+        if !usable || is_another_name(&domain) {
             return None;
         }
         let network = text((*(*info).fabric_attr).name);
@@ -289,6 +290,12 @@ unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -
         })
     }
     .filter(|entry| !entry.info.is_null())
+}
+
+/// Whether a domain is a NIC that is listed by its own name, too: where receives are shared, verbs
+/// lists NICs that have XRC (queue pairs that processes of a host share) once more.
+fn is_another_name(domain: &str) -> bool {
+    domain.ends_with("-xrc")
 }
 
 /// # Safety
@@ -347,6 +354,12 @@ unsafe fn kind_of_address(info: *const fi_info) -> (bool, bool, bool) {
 mod tests {
     use super::*;
     use std::mem::zeroed;
+
+    #[test]
+    fn a_nic_with_xrc_is_one_nic() {
+        let listed = ["mlx5_0", "mlx5_0-xrc", "mlx5_1-xrc", "mlx5_1"].map(is_another_name);
+        assert_eq!(listed, [false, true, true, false]);
+    }
 
     #[test]
     fn what_an_info_tells_of_its_nic() {

@@ -129,7 +129,8 @@ impl OfiNic {
             address: Vec::new(),
             random: entry.random.clone(),
             keeps_routes: entry.provider == "shm",
-            routes: entry.provider.ends_with(";ofi_rxm").then(Routes::default),
+            routes: (matches!(entry.source(), Source::Libfabric(_)) && is_rxm(&entry.provider))
+                .then(Routes::default),
             calls: HashMap::new(),
             wait_fd: -1,
         };
@@ -173,7 +174,8 @@ impl OfiNic {
             let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
             check(source, "binding the completion queue", bound)?;
             check(source, "binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
-            check(source, "enabling the endpoint", fi_enable(self.ep))?;
+            check(source, "enabling the endpoint", fi_enable(self.ep))
+                .map_err(|error| settings::explained(&entry.provider, error))?;
             let mut len = 256;
             let mut name = vec![0u8; len];
             let named = fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
@@ -333,7 +335,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         } else {
             Delivery::Each
         };
-        let queues_grow = ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
+        let in_software = ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
         // Devices copy what shm is given in one piece.
         let most = if shm && (*info).caps & FI_HMEM != 0 { 1 } else { VECTOR };
@@ -361,14 +363,13 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
-            immediate_max: if crashes_by_immediates(&entry.provider) || domain.cq_data_size < size_of::<u32>()
-            {
+            immediate_max: if is_rxm(&entry.provider) || domain.cq_data_size < size_of::<u32>() {
                 0
             } else {
                 ep.max_msg_size as u64
             },
-            // tcp and shm queue in software, without an end.
-            arrival_room: (!queues_grow).then_some(0),
+            // tcp, shm and ofi_rxm queue in software, without an end.
+            arrival_room: (!in_software && !is_rxm(&entry.provider)).then_some(0),
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };
@@ -378,15 +379,16 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
 
 /// Whether removing an address ends a connection. (On EFA it ends nothing.)
 fn connects(provider: &str) -> bool {
-    let simulated = ["sim:like=tcp:", "sim:like=verbs:"];
-    provider.ends_with(";ofi_rxm") || simulated.iter().any(|name| provider.starts_with(name))
+    is_rxm(provider) || provider.starts_with("sim:like=tcp:")
 }
 
-/// Whether a connection that ends in the middle of a write with an immediate takes the
-/// receiving process along: ofi_rxm looks into the context of tcp's error, which has none
-/// (1.17 to 2.1). A peer that dies is enough for that.
-fn crashes_by_immediates(provider: &str) -> bool {
-    provider.starts_with("tcp") && provider.ends_with(";ofi_rxm")
+/// Whether ofi_rxm, or a simulation of it, is above the NIC. Its writes have no immediates. Over
+/// tcp, a connection that ends in the middle of a write with an immediate takes the receiving
+/// process along: ofi_rxm looks into the context of tcp's error, which has none (1.17 to 2.1).
+/// Over verbs, where receives are shared (`settings`), an immediate that arrives is taken for a
+/// message, and read from a buffer that holds an older one: verbs says that it was a receive (1.17 to 2.7).
+fn is_rxm(provider: &str) -> bool {
+    provider.ends_with(";ofi_rxm") || provider.starts_with("sim:like=verbs:")
 }
 
 #[inline]

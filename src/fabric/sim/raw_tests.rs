@@ -111,9 +111,9 @@ fn next(of: &Raw, other: &Raw) -> fi_cq_data_entry {
 }
 
 #[test]
-fn immediates_arrive_and_consume_a_receive_on_verbs() {
+fn immediates_arrive_and_consume_a_receive_on_efa_direct() {
     for (mode, wide, receives) in
-        [("tcp", true, false), ("efa", false, false), ("efa-direct", false, false), ("verbs", false, true)]
+        [("tcp", true, false), ("efa", false, false), ("efa-direct", false, true), ("verbs", false, false)]
     {
         let name = format!("sim:like={mode}:world=imm");
         let (a, b) = (Raw::open(&name, 64), Raw::open(&name, 64));
