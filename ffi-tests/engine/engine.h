@@ -1,0 +1,358 @@
+/*
+ * One engine of random operations with one ledger, played over several worlds. It knows only weft.h.
+ *
+ *     engine.h    the ledger's rules and all that the parts share
+ *     plan.c      what a seed stands for: the world, its settings, the faults of a simulated one
+ *     content.c   which bytes an operation moves, and whether they are where they should be
+ *     play.c      what is submitted: any kind of operation, and its terms
+ *     wrong.c     calls that must be refused, and with which status
+ *     links.c     connections: handshakes, memory that is given back, fences, the end of a connection
+ *     ledger.c    what is polled, compared with what was submitted
+ *     host.c      the life of one host: opens, polls, submits, leaves
+ *     faults.c    what happens to links and hosts: a row of its table for each kind of fault
+ *     worlds.c    the worlds: two hosts in one process (wall clock or virtual time), three processes, three namespaces
+ *     report.c    the sums at the end: a table, the figures that must be zero, JSON
+ *     stalls.c    what the machine did not give a process
+ *
+ * The rules, each with the figure that counts what breaks it:
+ *
+ *  1. Every accepted operation completes exactly once, also when its endpoint is shut down in between; only a killed
+ *     process takes completions with it. (missing_completions; stray_completions: a second one, or one of nothing)
+ *  2. No later than its deadline and 0.2 s, stalls of the machine subtracted; with TIMED_OUT no earlier. (late, oddities)
+ *  3. A write that is done, or whose notification has come, has put all its bytes where they belong; so has a read that
+ *     is done, a page that a counter counts, a message. (wrong_bytes)
+ *  4. Nothing but those bytes changes. After a completion local memory stays as it is; target memory after a completion
+ *     that says OK, after a notification, and whatever became of the write after a fence, after the memory was
+ *     deregistered, and after the PEER_DOWN. All that is not under way is filled with a guard. (ghost_writes)
+ *  5. The notification of an operation that is OK, or its message, has arrived; messages arrive in the order of their
+ *     calls. A counter and a word lie between what completed OK and what was asked for; when all has come to rest, every
+ *     count that was promised is there. (lost_notifications)
+ *  6. No notification and no message arrives twice, no ticket of a word is given twice. (doubled_notifications)
+ *  7. No operation fails needlessly: both ends lived, a pair of rails was up throughout, the deadline was ample, nobody
+ *     cancelled, disconnected or gave the memory back. (needless_errors)
+ *  8. A completion's fields are those that weft.h names; after a peer's PEER_DOWN nothing of it comes, and all operations
+ *     with it have completed before; a call is refused only for a reason, with a message, and wrong arguments always are.
+ *     (oddities)
+ *
+ * Each ordered pair of hosts has a way: slots at both ends, which the first host (the owner) uses for one operation at a
+ * time. All memory is visible to all hosts, so an owner looks at the target's bytes in the moment of a completion.
+ */
+#ifndef WEFT_TEST_ENGINE_H
+#define WEFT_TEST_ENGINE_H
+
+#include "lab.h"
+
+#define HOSTS 3
+#define RAILS 4
+#define LAYERS 4 /* ranges of a slot */
+#define SLOTS_MAX 32
+#define PIECES_MAX 256
+#define PAGES_MAX 64
+#define WORDS 16 /* of each way: the first gives tickets, the others have one user at a time */
+#define TICKETS 65536
+#define USES_MAX 3 /* of prepared geometry at once */
+#define LINKS_MAX 64
+#define OPERATIONS_MAX 1000000
+#define LIVES_MAX 1024
+#define STALLS_MAX 8192
+#define SPANS_MAX 8192
+#define NOTES_MAX 64
+#define QUEUE_DEPTH 16 /* of the second queue */
+#define MESSAGES (4 * MIB)
+#define GRACE (patiently(200) * MS)
+#define AMPLE (patiently(10) * SECOND)
+#define NOBODY 0xff
+
+enum kind { RANGE, PAGES, LIST, KEPT, SEND, ATOMIC, EXPECT, FENCE, KINDS };
+
+/* ---- What is shared: a book of everything, and the memory that moves ---- */
+
+/* What an operation has to do with one peer. */
+struct part {
+    uint8_t slot;            /* NOBODY: none */
+    _Atomic uint8_t arrived; /* how often its notification or message was polled there */
+    bool done;
+    weft_status status;
+    uint32_t life, version; /* of the peer, and of its memory */
+    uint64_t token, done_ns; /* of the connection */
+    uint64_t entry;         /* the first of a list */
+    weft_peer peer;
+};
+
+struct operation {
+    _Atomic bool accepted;
+    uint8_t kind, host, targets, word; /* targets: a bit for each */
+    uint8_t uses, ended; /* of prepared geometry: how often it is used, and a bit for each use that ended */
+    bool list;           /* entries, not pages */
+    bool read, notify, each_peer, second, ample, will_cancel, canceled;
+    uint32_t flags; /* WEFT_CLASS_LATENCY and WEFT_COUNT_PAGES */
+    uint32_t life, counts;
+    uint64_t seed, shape, transfers[USES_MAX], submit_ns, timeout_ns;
+    uint64_t old, fresh; /* what its word was, and becomes; the value that it waits for */
+    struct part part[HOSTS];
+};
+
+/* States of a slot; none: the guard is in it, and it may be used. */
+enum { BUSY = 1, DONE = 2, TAKEN = 4, FAILED = 8, FENCED = 16 };
+
+struct slot {
+    _Atomic uint32_t state;
+    uint32_t operation;
+    uint64_t since_ns; /* when it became free */
+};
+
+struct way {
+    _Atomic uint64_t ready;   /* the token of the connection that the target is ready for */
+    _Atomic uint32_t version; /* of the target's memory */
+    _Atomic uint64_t left_ns; /* when the owner last disconnected */
+    _Atomic uint64_t counter;
+    _Atomic uint64_t counts_asked, counts_ok, counts_sure, adds_asked, adds_ok; /* sure: there at the completion */
+    uint64_t words[WORDS]; /* as they should be */
+    uint8_t word_state[WORDS]; /* as of slots: BUSY, or FAILED, after which nobody knows */
+    uint8_t tickets[TICKETS / 8];
+    struct slot slots[SLOTS_MAX];
+};
+
+enum end { RUNNING, KILLED, LEFT_WELL, CRASHED };
+
+struct life {
+    uint64_t begin_ns, end_ns;
+    enum end how;
+    _Atomic uint32_t connects;
+};
+
+/* A time in which something was not as it should be. */
+struct span {
+    uint64_t from_ns, to_ns; /* 0: it lasts */
+    int host, rail;          /* rail -1: the process itself is stopped; -2: it disconnected; -3: it gave memory back */
+};
+
+struct host {
+    _Atomic uint64_t card; /* odd while the address is written */
+    uint64_t incarnation;
+    uint32_t address_len;
+    char address[4096];
+    uint32_t lives_count;
+    struct life lives[LIVES_MAX];
+    _Atomic int disconnect_from, renew_for; /* 1 + a host */
+    _Atomic bool leave;                     /* as soon as possible */
+    _Atomic uint64_t beat_ns;
+    _Atomic uint32_t stalls_count;
+    struct {
+        uint64_t from_ns, to_ns;
+    } stalls[STALLS_MAX];
+};
+
+enum world { THREADS = 1, VIRTUAL = 2, PROCESSES = 4, NAMESPACES = 8 };
+
+/* What a seed stands for. */
+struct plan {
+    uint64_t seed;
+    enum world world;
+    int hosts, rails;
+    char fabric[160], sim_faults[4096];
+    const char *nics;
+    bool spared; /* one pair of rails is up throughout, whatever the simulated faults */
+    uint32_t layer, slots, most, operations; /* most: outstanding at once, of each host */
+    uint32_t rate, rest_ms, fault_ms; /* operations a second to each host; how long slots rest; from fault to fault */
+    uint64_t length_ns;
+    uint32_t packing, idle, workers;
+    bool manual, abrupt; /* ends while operations are under way */
+};
+
+struct book {
+    struct plan plan;
+    uint64_t begin_ns;
+    _Atomic uint64_t clock_ns; /* of virtual time */
+    _Atomic bool quiet, over, no_reads;
+    _Atomic uint32_t operations_count, faults_count;
+    struct host hosts[HOSTS];
+    struct way ways[HOSTS][HOSTS]; /* owner, target */
+    _Atomic uint32_t spans_count;
+    struct span spans[SPANS_MAX];
+    _Atomic uint64_t verified, late, wrong, ghosts, lost, doubled, stray, odd, slow, needless, refused;
+    _Atomic uint32_t notes_count;
+    char notes[NOTES_MAX][480];
+    struct operation operations[OPERATIONS_MAX];
+};
+
+extern struct book *book;
+extern uint8_t *memories[HOSTS];
+
+void book_make(const struct plan *plan);
+void book_end(void);
+uint32_t book_operations(void);
+/* A line for the report: what went wrong, and when. Counts it, too. */
+void finding(_Atomic uint64_t *count, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The time of the world; that of a machine, or virtual. */
+uint64_t world_ns(void);
+uint64_t book_ms(void); /* since the run began */
+struct span *span_begin(int host, int rail);
+uint32_t below(uint64_t *random, uint32_t limit);
+
+/* ---- Bytes: content.c ---- */
+
+enum end_of { LOCAL, REMOTE };
+
+/* Bytes of a slot: where they are in the owner's, and in the target's; pieces of one source have one content. */
+struct piece {
+    uint32_t at[2], len, content;
+};
+
+/* All of them, and what they come from. */
+struct shape {
+    uint32_t page, pages, layers, count, raises;
+    uint64_t bytes;
+    struct layout {
+        uint32_t first_layer, step, stride, layer_stride, offset;
+        bool listed;
+        uint32_t list[PAGES_MAX];
+    } side[2];
+    struct piece pieces[PIECES_MAX];
+};
+
+/* The same whoever asks: it follows from the operation's seed. */
+void shape_of(const struct operation *op, int target, struct shape *shape);
+uint64_t counts_of(const struct operation *op, const struct shape *shape);
+uint64_t slot_len(void);
+uint64_t memory_len(void);
+uint8_t *slot_at(int owner, int target, enum end_of end, uint32_t slot);
+_Atomic uint64_t *word_at(int owner, int target, uint32_t word);
+/* The operation's bytes into one end of its slot. */
+void put_content(const struct operation *op, int target, enum end_of end);
+/* Whether they are there, and the guard around them; says what is not. */
+bool check_content(const struct operation *op, int target, enum end_of end);
+void put_guard(int owner, int target, enum end_of end, uint32_t slot);
+/* Only where the operation's bytes are. */
+void put_guard_back(const struct operation *op, int target, enum end_of end);
+/* Whether a slot that nobody uses is as it was left. */
+void check_guard(int owner, int target, enum end_of end, uint32_t slot);
+const char *text_of(const struct operation *op);
+
+/* ---- One host: what its parts know of each other ---- */
+
+/* A peer that is up, or was. */
+struct link {
+    weft_peer peer;
+    int host; /* -1: nobody's that we know */
+    uint32_t life, version;
+    bool up, greeted, prepared;
+    uint64_t token, their_token, begin_ns;
+    weft_remote_memory *remote, *old[8]; /* old: of earlier versions, in use for a while */
+    uint64_t heard; /* 1 + the operation of its last message */
+    weft_transfer hello;
+    uint64_t fencing; /* slots that a fence is under way for */
+    uint64_t fence_at_ns, sending;
+    uint32_t open; /* operations whose completions go to the endpoint's own queue */
+};
+
+struct kept {
+    weft_kept *handle;
+    struct operation of; /* whose geometry it is */
+};
+
+struct self {
+    int me;
+    uint32_t life;
+    weft_endpoint *endpoint;
+    weft_queue *second;
+    weft_memory *local, *exported[HOSTS]; /* what each other host may write to */
+    weft_memory *going; /* while it is deregistered, and what became of that */
+    weft_status went;
+    uint64_t random;
+    struct link links[LINKS_MAX];
+    uint32_t links_count;
+    struct link *to[HOSTS]; /* the one that is in use */
+    bool connecting[HOSTS];
+    uint64_t connect_at_ns[HOSTS], submit_at_ns[HOSTS], wrong_at_ns;
+    struct {
+        uint64_t at_ns;
+        uint32_t operation;
+    } cancels[64];
+    struct {
+        uint64_t at_ns;
+        weft_transfer message;
+    } held[16];
+    struct kept kept[HOSTS][SLOTS_MAX];
+    uint32_t open, queued; /* operations; places of the second queue */
+    bool rail_down[64];
+};
+
+extern _Thread_local struct self *self;
+
+uint32_t draw(uint32_t below);
+
+/* host.c */
+void host_begin(struct self *party, int me, uint32_t life);
+/* Polls for up to `wait_ns`; how much came. */
+int32_t host_poll(uint64_t wait_ns);
+/* Polls, connects and submits. */
+int32_t host_step(uint64_t wait_ns);
+void host_check(void);
+void host_leave(void);
+bool host_wants_to_leave(void);
+void log_lines(void);
+/* A call that waits for something of other hosts: where one thread plays all of them, they go on meanwhile. */
+void call_blocking(void (*call)(void));
+extern void (*play_others)(void);
+
+/* links.c: who is connected. */
+void links_step(void);
+void link_is_up(const weft_completion *c);
+void link_is_down(const weft_completion *c);
+struct link *link_of(weft_peer peer);
+bool is_ready(int host); /* the way to a host is open */
+void hello_arrives(struct link *link, const weft_completion *c);
+void hello_is_sent(const weft_completion *c);
+bool is_ending(const struct link *link);
+/* What peers have counted and added here, against what they know of; `rested`: nothing is under way. */
+void check_counts(int owner, bool rested);
+void check_guards(void);
+void register_all(void);
+void release_kept(int host);
+
+/* play.c: what is submitted. */
+void play_step(void);
+/* A fence of those slots that the operations of a peer failed in. */
+bool submit_fence(struct link *link);
+uint32_t range_of(int other, uint32_t slot);
+weft_pages_args pages_args(const struct operation *op, int target, struct shape *shape);
+void *mark_of(const struct operation *op);
+uint64_t message_len(const struct operation *op); /* what follows the note */
+
+/* wrong.c */
+void play_wrong(int target);
+
+/* ledger.c: what is polled. */
+void take(const weft_completion *c, bool second);
+void release_message(weft_transfer message);
+
+/* stalls.c */
+void stalls_watch(void);
+/* How long, of this time, this process or a thread of it wanted to run and did not. */
+uint64_t stalled(uint64_t from_ns, uint64_t to_ns);
+
+/* A message: what kind, and of which operation. */
+struct note {
+    uint64_t magic, what, life, version;
+};
+#define HELLO UINT64_C(0x6f6c6c6568)
+#define OPERATION UINT64_C(0x6e6f6974)
+
+/* ---- All of them ---- */
+
+/* plan.c */
+struct plan plan_of(enum world world, const char *fabric, uint64_t seed);
+
+/* faults.c: what is due now; the end of all that still lasts. Processes are its own. */
+void faults_step(void);
+void faults_end(void);
+void hosts_begin(void);
+bool hosts_watch(void); /* whether all have left */
+void life_begins(int host);
+void life_ends(int host, enum end how);
+
+/* Sums up: a table if `print`, JSON into a file if there is one. False if something was not right. */
+bool report(bool print, const char *json);
+
+#endif

@@ -1,0 +1,347 @@
+/*
+ * What happens to links and hosts, as a seed has it; and the hosts' processes. A kind of fault is a row of `kinds`: in
+ * which worlds it happens, how often, how it begins, and how it ends.
+ */
+#include "engine.h"
+
+#include <sys/prctl.h>
+
+struct kind_of_fault {
+    const char *name;
+    unsigned worlds; /* in which it is played */
+    uint32_t weight; /* of all that are played there */
+    bool of_rail;    /* of one link of a host; else of the host */
+    void (*begin)(int host, int rail, uint32_t ms);
+    void (*end)(int host, int rail);
+    bool short_one; /* less than a second */
+};
+
+/* What is not as it should be, and until when. */
+static struct trouble {
+    const struct kind_of_fault *fault; /* NULL: all is well */
+    bool down;
+    uint64_t until_ns, next_ns;
+    struct span *span;
+} rails[HOSTS][RAILS], hosts[HOSTS];
+
+static pid_t pids[HOSTS];
+static uint64_t next_ns, fault_random;
+
+/* ---- Lives, and processes ---- */
+
+static struct life *life_of(int host)
+{
+    return &book->hosts[host].lives[book->hosts[host].lives_count - 1];
+}
+
+void life_begins(int host)
+{
+    struct host *of = &book->hosts[host];
+    CHECK(of->lives_count < LIVES_MAX);
+    of->lives[of->lives_count].begin_ns = world_ns();
+    of->leave = false;
+    of->disconnect_from = of->renew_for = 0;
+    of->card |= 1; /* the old address holds no more */
+    of->beat_ns = now_ns();
+    of->lives_count++;
+}
+
+/* When that life is over: now, or since it was told so. */
+void life_ends(int host, enum end how)
+{
+    struct life *life = life_of(host);
+    if (life->end_ns == 0)
+        life->end_ns = world_ns();
+    life->how = how;
+}
+
+static void process_lives(int host, uint32_t life)
+{
+    static struct self party;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGPIPE, SIG_IGN);
+    if (book->plan.world == NAMESPACES)
+        lab_enter((enum side)host);
+    log_lines();
+    self = &party;
+    self->me = host;
+    stalls_watch();
+    host_begin(&party, host, life);
+    while (!host_wants_to_leave())
+        host_step(MS);
+    if (book->over)
+        host_check();
+    host_leave();
+    fflush(NULL);
+    _exit(0);
+}
+
+static void process_begins(int host)
+{
+    life_begins(host);
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0)
+        process_lives(host, book->hosts[host].lives_count - 1);
+    pids[host] = pid;
+}
+
+void hosts_begin(void)
+{
+    for (int host = 0; host < book->plan.hosts; host++)
+        process_begins(host);
+}
+
+static void process_ended(int host, int status)
+{
+    bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!well)
+        finding(&book->odd, "host %d, life %u, ended with status %#x", host, book->hosts[host].lives_count - 1, (unsigned)status);
+    life_ends(host, well ? LEFT_WELL : CRASHED);
+    pids[host] = 0;
+    if (!book->over && well)
+        process_begins(host);
+}
+
+bool hosts_watch(void)
+{
+    bool any = false;
+    for (int host = 0; host < book->plan.hosts; host++) {
+        int status;
+        if (pids[host] && waitpid(pids[host], &status, WNOHANG) == pids[host])
+            process_ended(host, status);
+        any |= pids[host] != 0;
+    }
+    return !any;
+}
+
+/* ---- Faults of links ---- */
+
+static void end_span(struct span **span)
+{
+    if (*span)
+        (*span)->to_ns = world_ns();
+    *span = NULL;
+}
+
+static void move_link(int host, int rail, bool up)
+{
+    struct trouble *of = &rails[host][rail];
+    if (!up && !of->span)
+        of->span = span_begin(host, rail);
+    rail_is(rail, (enum side)host, up);
+    of->down = !up;
+    if (up)
+        end_span(&of->span);
+}
+
+static void link_fails(int host, int rail, uint32_t ms)
+{
+    move_link(host, rail, false);
+    rails[host][rail].next_ns = world_ns() + (50 + ms % 300) * MS;
+}
+
+static void link_works(int host, int rail) { move_link(host, rail, true); }
+
+static void lose(int host, int rail, uint32_t ms)
+{
+    (void)ms;
+    rails[host][rail].span = span_begin(host, rail);
+    link_loses(rail, (enum side)host);
+}
+
+static void lose_no_more(int host, int rail) { link_heals(rail, (enum side)host); }
+
+static void slow(int host, int rail, uint32_t ms) { rail_rate(rail, (enum side)host, ms % 2 ? "10mbit" : "400mbit"); }
+
+static void usual_rate(int host, int rail) { rail_rate(rail, (enum side)host, "100mbit"); }
+
+static void move_all(int host, bool up)
+{
+    for (int rail = 0; rail < RAILS; rail++)
+        if (!rails[host][rail].fault)
+            move_link(host, rail, up);
+}
+
+static void cut(int host, int rail, uint32_t ms)
+{
+    (void)rail, (void)ms;
+    move_all(host, false);
+}
+
+static void uncut(int host, int rail)
+{
+    (void)rail;
+    move_all(host, true);
+}
+
+/* ---- Faults of hosts ---- */
+
+static void kill_it(int host, int rail, uint32_t ms)
+{
+    (void)rail, (void)ms;
+    life_of(host)->end_ns = world_ns();
+    kill(pids[host], SIGKILL);
+    waitpid(pids[host], NULL, 0);
+    life_ends(host, KILLED);
+    pids[host] = 0;
+}
+
+static void revive(int host, int rail)
+{
+    (void)rail;
+    process_begins(host);
+}
+
+static void stop_it(int host, int rail, uint32_t ms)
+{
+    (void)rail, (void)ms;
+    hosts[host].span = span_begin(host, -1);
+    kill(pids[host], SIGSTOP);
+}
+
+static void go_on(int host, int rail)
+{
+    (void)rail;
+    kill(pids[host], SIGCONT);
+}
+
+static void restart(int host, int rail, uint32_t ms)
+{
+    (void)rail, (void)ms;
+    life_of(host)->end_ns = world_ns();
+    book->hosts[host].leave = true;
+}
+
+static int other_than(int host, int drawn)
+{
+    return (host + 1 + drawn % (book->plan.hosts - 1)) % book->plan.hosts;
+}
+
+static void disconnect(int host, int rail, uint32_t ms)
+{
+    (void)ms;
+    book->hosts[host].disconnect_from = 1 + other_than(host, rail);
+}
+
+static void renew_memory(int host, int rail, uint32_t ms)
+{
+    (void)ms;
+    book->hosts[host].renew_for = 1 + other_than(host, rail);
+}
+
+static const struct kind_of_fault kinds[] = {
+    {"down", NAMESPACES, 6, true, link_fails, link_works, false},
+    {"flap", NAMESPACES, 2, true, link_fails, link_works, false},
+    {"loses", NAMESPACES, 3, true, lose, lose_no_more, false},
+    {"slow", NAMESPACES, 3, true, slow, usual_rate, false},
+    {"cut", NAMESPACES, 1, false, cut, uncut, false},
+    {"kill", PROCESSES | NAMESPACES, 2, false, kill_it, revive, true},
+    {"stop", PROCESSES | NAMESPACES, 2, false, stop_it, go_on, false},
+    {"restart", THREADS | VIRTUAL | PROCESSES | NAMESPACES, 1, false, restart, NULL, true},
+    {"disconnect", THREADS | VIRTUAL | PROCESSES | NAMESPACES, 1, false, disconnect, NULL, false},
+    {"renew", THREADS | VIRTUAL, 3, false, renew_memory, NULL, false}, /* needs both hosts in one thread */
+};
+
+/* ---- When ---- */
+
+struct blow {
+    const struct kind_of_fault *fault;
+    int host, rail;
+    uint32_t ms;
+    uint64_t pause_ns; /* to the next */
+};
+
+static struct blow draw_blow(uint64_t *random)
+{
+    struct blow blow = {.fault = NULL};
+    uint32_t all = 0, kind;
+    for (size_t i = 0; i < COUNT(kinds); i++)
+        all += kinds[i].worlds & book->plan.world ? kinds[i].weight : 0;
+    kind = below(random, all);
+    for (size_t i = 0; !blow.fault; i++) {
+        uint32_t weight = kinds[i].worlds & book->plan.world ? kinds[i].weight : 0;
+        if (kind < weight)
+            blow.fault = &kinds[i];
+        kind -= weight;
+    }
+    blow.host = (int)below(random, (uint32_t)book->plan.hosts);
+    blow.rail = (int)below(random, RAILS);
+    blow.ms = 50 + below(random, 4000);
+    blow.pause_ns = below(random, 2 * book->plan.fault_ms) * MS;
+    if (blow.fault->short_one)
+        blow.ms %= 1000;
+    return blow;
+}
+
+static void is_well(struct trouble *of, int host, int rail)
+{
+    const struct kind_of_fault *fault = of->fault;
+    of->fault = NULL;
+    if (fault->end)
+        fault->end(host, rail);
+    end_span(&of->span);
+}
+
+static bool strike(const struct blow *blow)
+{
+    bool of_rail = blow->fault->of_rail, processes = book->plan.world & (PROCESSES | NAMESPACES);
+    struct trouble *host = &hosts[blow->host], *of = of_rail ? &rails[blow->host][blow->rail] : host;
+    if (of->fault || (of_rail ? host->fault && host->fault->begin == cut : book->hosts[blow->host].leave || (processes && !pids[blow->host])))
+        return false;
+    if (processes)
+        fprintf(stderr, "%6" PRIu64 " ms: %s of host %d%s%.0d for %u ms\n", book_ms(), blow->fault->name, blow->host,
+                of_rail ? ", rail " : "", of_rail ? blow->rail : 0, blow->ms);
+    *of = (struct trouble){.fault = blow->fault, .until_ns = world_ns() + blow->ms * MS};
+    blow->fault->begin(blow->host, blow->rail, blow->ms);
+    if (!processes) /* It is over as soon as the host has heard of it. */
+        of->fault = NULL;
+    book->faults_count++;
+    return true;
+}
+
+static void heal(uint64_t now)
+{
+    for (int host = 0; host < book->plan.hosts; host++) {
+        if (hosts[host].fault && now >= hosts[host].until_ns)
+            is_well(&hosts[host], host, 0);
+        for (int rail = 0; rail < RAILS; rail++) {
+            struct trouble *of = &rails[host][rail];
+            if (of->fault && now >= of->until_ns)
+                is_well(of, host, rail);
+            else if (of->fault && strcmp(of->fault->name, "flap") == 0 && now >= of->next_ns) {
+                of->next_ns = now + 200 * MS;
+                move_link(host, rail, of->down);
+            }
+        }
+    }
+}
+
+void faults_step(void)
+{
+    const char *only = getenv("WEFT_CHAOS_ONLY");
+    uint64_t now = world_ns();
+    heal(now);
+    if (next_ns == 0 || next_ns < book->begin_ns) { /* of this run */
+        fault_random = mix(book->plan.seed);
+        next_ns = now + (book->plan.world & (PROCESSES | NAMESPACES) ? 2 * SECOND : below(&fault_random, 2 * book->plan.fault_ms) * MS);
+    }
+    if (now < next_ns || book->quiet)
+        return;
+    struct blow blow = draw_blow(&fault_random);
+    bool struck = (!only || strstr(only, blow.fault->name)) && strike(&blow);
+    next_ns = struck || !(book->plan.world & (PROCESSES | NAMESPACES)) ? now + blow.pause_ns : now;
+}
+
+void faults_end(void)
+{
+    for (int host = 0; host < book->plan.hosts; host++) {
+        if (hosts[host].fault)
+            is_well(&hosts[host], host, 0);
+        for (int rail = 0; rail < RAILS; rail++)
+            if (rails[host][rail].fault)
+                is_well(&rails[host][rail], host, rail);
+    }
+    next_ns = 0;
+}

@@ -1,0 +1,123 @@
+/*
+ * What the machine does not give us: a heartbeat of 10 ms that comes late (the process is
+ * stopped, or all of it starved), and threads that waited for a processor, as the kernel
+ * counts it (Weft's threads are busier than a heartbeat, and wait longer).
+ */
+#include "engine.h"
+
+#include <dirent.h>
+
+#define BEAT (10 * MS)
+#define LATE (10 * MS)
+#define THREADS_MAX 64
+
+static struct thread {
+    int fd;
+    uint64_t waited_ns;
+} threads[THREADS_MAX];
+static int known[THREADS_MAX], count, here; /* whose stalls these are */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* With the lock held. */
+static void note(uint64_t from_ns, uint64_t to_ns)
+{
+    struct host *host = &book->hosts[here];
+    uint32_t at = host->stalls_count % STALLS_MAX;
+    host->stalls[at].from_ns = from_ns;
+    host->stalls[at].to_ns = to_ns;
+    host->stalls_count++;
+}
+
+/* How long a thread has waited for a processor in its life. */
+static uint64_t waited_of(int fd)
+{
+    char text[96] = "";
+    unsigned long long ran, waited = 0;
+    if (pread(fd, text, sizeof text - 1, 0) <= 0 || sscanf(text, "%llu %llu", &ran, &waited) != 2)
+        return 0;
+    return waited;
+}
+
+static void know(int id)
+{
+    char path[64];
+    for (int i = 0; i < count; i++)
+        if (known[i] == id)
+            return;
+    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", id);
+    int fd = count < THREADS_MAX ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    known[count] = id;
+    threads[count++] = (struct thread){fd, waited_of(fd)};
+}
+
+static void find_threads(void)
+{
+    DIR *dir = opendir("/proc/self/task");
+    for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;)
+        if (atoi(entry->d_name) > 0)
+            know(atoi(entry->d_name));
+    if (dir)
+        closedir(dir);
+}
+
+static void look_at_threads(void)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count; i++) {
+        uint64_t waited = waited_of(threads[i].fd), now = now_ns();
+        /* Short waits add up: on a busy machine there are nothing but these. */
+        if (waited > threads[i].waited_ns + LATE) {
+            note(now - (waited - threads[i].waited_ns), now);
+            threads[i].waited_ns = waited;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void *beat(void *unused)
+{
+    struct host *host = &book->hosts[here];
+    (void)unused;
+    host->beat_ns = now_ns();
+    for (uint32_t i = 0;; i++) {
+        struct timespec t = {0, BEAT};
+        uint64_t now;
+        nanosleep(&t, NULL);
+        pthread_mutex_lock(&lock);
+        /* From beat to beat: it may also be stopped where it does not sleep. */
+        now = now_ns();
+        if (now > host->beat_ns + BEAT + LATE)
+            note(host->beat_ns + BEAT, now);
+        host->beat_ns = now;
+        if (i % 50 == 0)
+            find_threads();
+        pthread_mutex_unlock(&lock);
+        look_at_threads();
+    }
+    return NULL;
+}
+
+void stalls_watch(void)
+{
+    pthread_t thread;
+    here = self->me;
+    CHECK(pthread_create(&thread, NULL, beat, NULL) == 0);
+}
+
+/* They overlap: what several of them cover counts once. */
+uint64_t stalled(uint64_t from_ns, uint64_t to_ns)
+{
+    const struct host *host = &book->hosts[here];
+    uint64_t sum = 0, first;
+    look_at_threads();
+    first = host->stalls_count > STALLS_MAX / 2 ? host->stalls_count - STALLS_MAX / 2 : 0;
+    for (uint64_t t = from_ns; t < to_ns; t += MS) {
+        bool covered = t > host->beat_ns + BEAT + LATE;
+        for (uint64_t i = first; i < host->stalls_count && !covered; i++)
+            covered = t >= host->stalls[i % STALLS_MAX].from_ns && t < host->stalls[i % STALLS_MAX].to_ns;
+        sum += covered ? MS : 0;
+    }
+    return sum;
+}
