@@ -386,9 +386,9 @@ impl Worker {
         let core = self.core.clone();
         let (settled, runs) = flow.surrender();
         let id = core.table.id_of(flow.slot());
-        let counted = core.held(id).is_some_and(|transfer| transfer.page_immediate().is_some());
+        let counted = core.held(id).is_some_and(|transfer| transfer.is_counted());
         if counted && !runs.is_empty() {
-            // Each page may have raised its counter already.
+            // Each page or entry may have raised its counter already.
             let rail = Some(plan.rail as u32);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::RailLost) };
             core.table.end(id, outcome, core.clock.now());
