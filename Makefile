@@ -23,7 +23,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load coverage test-distros test-aarch64 gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
+.PHONY: help demo t test test-all test-load coverage test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -87,6 +87,12 @@ loom: ## The structures that threads share, in every order that threads can take
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
+
+test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an hour; SHORT=1: a few minutes; T=a part of the tests' names
+	@tools/need.sh verbs
+	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
+	@tools/test-verbs.sh $(LIBDIR) $(EXAMPLES)/random_fill '$(T)'
 
 gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and says how to run it there
 	@tools/need.sh test

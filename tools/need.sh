@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh lib|demo|test|figures|chaos|sanitize|check|dist
+#     tools/need.sh lib|demo|test|verbs|figures|chaos|sanitize|check|dist
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: lib, demo, test, figures, chaos, sanitize, check or dist}
+target=${1:?what for: lib, demo, test, verbs, figures, chaos, sanitize, check or dist}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -57,12 +57,18 @@ look() {
             have python3 || want python3 "what makes the declarations for Python" ;;
         lib) ;;
         dist) have python3 || want python3 "collecting the licences" ;;
-        demo | test | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
+        demo | test | verbs | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
     if [ "$target" = test ] || [ "$target" = dist ]; then
         have cmake || want cmake "the CMake package"
         have xz || want xz-utils "packing the tarball"
+    fi
+    if [ "$target" = verbs ]; then
+        have qemu-system-x86_64 || want qemu-system-x86 "a machine with another kernel"
+        have busybox || want busybox-static "what that machine starts with"
+        have cpio || want cpio "what that machine starts with"
+        have depmod || want kmod "that machine's drivers"
     fi
     if [ "$target" = sanitize ]; then
         have gcc || want gcc "the C tests"

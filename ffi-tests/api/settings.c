@@ -1,6 +1,7 @@
 /*
- * What libfabric's tcp reads as its settings: connections can be closed one by one, unless something keeps libfabric
- * from it, which is said then; and its buffers are short, but meet any others.
+ * What libfabric reads as its settings: connections can be closed one by one, unless something keeps libfabric
+ * from it, which is said then; its buffers are short, but meet any others; over verbs, a setting that is unsafe or does
+ * not fit the NIC is refused.
  */
 #include <dlfcn.h>
 
@@ -28,7 +29,7 @@ static bool keeps_connections(void)
     CHECK_OK(weft_rail_info(endpoint, 0, &rail));
     if (strcmp(rail.fabric, "tcp") == 0)
         skip("this libfabric has no ofi_rxm");
-    CHECK(strcmp(rail.fabric, "tcp;ofi_rxm") == 0);
+    CHECK(strstr(rail.fabric, ";ofi_rxm") != NULL);
     CHECK_OK(weft_endpoint_close(endpoint));
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     bool keeps = strstr(warnings.text, "a rail that fails takes its peers down") != NULL;
@@ -146,10 +147,41 @@ static void buffers_of_two_may_differ(void)
     run_pair(talk, talk);
 }
 
+/* ---- Over verbs ---- */
+
+static void cannot_open_verbs(const char *why)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "verbs";
+    weft_endpoint *endpoint = NULL;
+    CHECK_STATUS(weft_endpoint_open(&config, &endpoint), WEFT_ERR_NO_RAILS);
+    if (strstr(weft_last_error(), why) == NULL)
+        FAIL("%s", weft_last_error());
+}
+
+static void receives_must_be_shared(void)
+{
+    setenv("FI_OFI_RXM_USE_SRX", "0", 1);
+    cannot_open_verbs("unset FI_OFI_RXM_USE_SRX");
+    CHECK(strcmp(getenv("FI_OFI_RXM_USE_SRX"), "0") == 0);
+    unsetenv("FI_OFI_RXM_USE_SRX");
+    CHECK_OK(weft_endpoint_close(open_endpoint()));
+    CHECK(getenv("FI_OFI_RXM_USE_SRX") == NULL);
+}
+
+/* More entries than any NIC's queue has. */
+static void a_completion_queue_may_be_too_large(void)
+{
+    setenv("FI_UNIVERSE_SIZE", "1000000", 1);
+    cannot_open_verbs("FI_UNIVERSE_SIZE=200");
+}
+
 static const struct test tests[] = {
-    {"connections_are_closed", "tcp", connections_are_closed},
-    {"a_setting_of_the_user_stays", "tcp", a_setting_of_the_user_stays},
-    {"libfabric_was_in_use_before", "tcp", libfabric_was_in_use_before},
+    {"connections_are_closed", "tcp,verbs", connections_are_closed},
+    {"a_setting_of_the_user_stays", "tcp,verbs", a_setting_of_the_user_stays},
+    {"libfabric_was_in_use_before", "tcp,verbs", libfabric_was_in_use_before},
+    {"receives_must_be_shared", "verbs", receives_must_be_shared},
+    {"a_completion_queue_may_be_too_large", "verbs", a_completion_queue_may_be_too_large},
     {"endpoints_are_small", "tcp", endpoints_are_small},
     {"buffers_of_two_may_differ", "tcp", buffers_of_two_may_differ},
     {NULL, NULL, NULL},

@@ -107,7 +107,7 @@ fn must_share(provider: &str, user: Option<&str>) -> Result<()> {
 
 /// An error of enabling an endpoint, with what to do about it.
 pub fn explained(provider: &str, error: Error) -> Error {
-    if !is_verbs(provider) || error.provider_errno != libc::EINVAL {
+    if !is_verbs(provider) || ![libc::EINVAL, libc::ENOMEM].contains(&error.provider_errno) {
         return error;
     }
     let message = format!(
@@ -173,12 +173,14 @@ mod tests {
     fn a_completion_queue_that_is_too_large_says_what_to_set() {
         let error =
             |errno| Error { provider_errno: errno, ..Error::new(Status::Fabric, "enabling the endpoint") };
-        let text = explained("verbs;ofi_rxm", error(libc::EINVAL)).message;
-        assert!(
-            text.starts_with("enabling the endpoint: ") && text.contains("FI_UNIVERSE_SIZE=200"),
-            "{text}"
-        );
-        for (provider, errno) in [("verbs;ofi_rxm", libc::ENOMEM), ("tcp;ofi_rxm", libc::EINVAL)] {
+        for errno in [libc::EINVAL, libc::ENOMEM] {
+            let text = explained("verbs;ofi_rxm", error(errno)).message;
+            assert!(
+                text.starts_with("enabling the endpoint: ") && text.contains("FI_UNIVERSE_SIZE=200"),
+                "{text}"
+            );
+        }
+        for (provider, errno) in [("verbs;ofi_rxm", libc::EIO), ("tcp;ofi_rxm", libc::EINVAL)] {
             assert_eq!(explained(provider, error(errno)).message, "enabling the endpoint");
         }
     }
