@@ -33,8 +33,8 @@ short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|settings\..*|count
 short+='|killed\.in_the_middle_of_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint)'
 short+='|messages\.all_sizes|transfers\.(pages|cancel_is_at_once)|atomics\.values_and_fields)$'
 
-# What is built: all but what needs CUDA.
-programs() { make -s -f "$root/ffi-tests/Makefile" OUT="$1" list | grep -vx gpu_figures; }
+# What is built: all but what needs CUDA or hosts of its own.
+programs() { make -s -f "$root/ffi-tests/Makefile" OUT="$1" list | grep -vE '^(lab|gpu)_'; }
 
 key() { cat "$@" | sha256sum | cut -c 1-16; }
 
