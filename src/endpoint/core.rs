@@ -352,7 +352,7 @@ impl Core {
     // Peers.
 
     /// A stranger greeted us over one of our rails.
-    pub fn accept(&self, address: Address, their_id: u64, greeted: Plan, nonce: u64) -> Result<()> {
+    pub fn accept(&self, address: Address, their_id: u64, greeted: Plan, nonce: u64) -> Result<u64> {
         self.check_open()?;
         let fabric = &self.rails[greeted.rail].fabric;
         if address.rails.get(greeted.remote_rail).is_none_or(|rail| rail.fabric != *fabric) {
@@ -360,20 +360,20 @@ impl Core {
         }
         self.let_in(self.clock.now())?;
         let entered = self.enter(address, Begin::Accepted { their_id, greeted, nonce });
-        if !matches!(entered, Ok(true)) {
+        if !matches!(entered, Ok((_, true))) {
             self.strangers.stayed_out();
         }
-        entered.map(|_| ())
+        entered.map(|(peer, _)| peer)
     }
 
     /// Makes a stranger a peer, if it is none.
-    fn enter(&self, address: Address, begin: Begin) -> Result<bool> {
+    fn enter(&self, address: Address, begin: Begin) -> Result<(u64, bool)> {
         if !self.queue.reserve(2) {
             return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
         }
         let made = self.make_peer(address, self.config.connect_timeout_ns, begin);
-        let entered = made.map(|(_, new)| new);
-        if !matches!(entered, Ok(true)) {
+        let entered = made.map(|(peer, new)| (peer.id, new));
+        if !matches!(entered, Ok((_, true))) {
             self.queue.unreserve(2);
         }
         entered

@@ -5,7 +5,7 @@ use super::inbox::Command;
 use super::prove::{denial, Verdict};
 use super::resume;
 use super::worker::{LaneWork, Worker};
-use crate::fabric::{error_text, Posted};
+use crate::fabric::{error_text, Connection, Posted};
 use crate::peer::secret::Challenge;
 use crate::peer::table::place;
 use crate::peer::wire::{self, Credential, Header, Hello, Kind, Welcome};
@@ -242,7 +242,7 @@ impl Worker {
     }
 
     /// Somebody greets us over rail `r`.
-    pub fn hello(&mut self, r: usize, body: &[u8], now: u64) {
+    pub fn hello(&mut self, r: usize, body: &[u8], connection: Connection, now: u64) {
         let Some(hello) = Hello::decode(body) else { return self.core.count_rubbish() };
         let address = match crate::peer::address::Address::decode(hello.address) {
             Ok(address) if address.rails.len() > hello.rail as usize => address,
@@ -276,8 +276,9 @@ impl Worker {
             return self.refuse(r, &hello, back, Status::PeerGone, text);
         }
         let Some(peer) = known else {
-            if let Err(error) = self.core.accept(address, hello.peer, plan, hello.nonce) {
-                log::debug!("a peer cannot be accepted: {error}");
+            match self.core.accept(address, hello.peer, plan, hello.nonce) {
+                Ok(peer) => self.rails[r].rail.assign_connection(connection, peer),
+                Err(error) => log::debug!("a peer cannot be accepted: {error}"),
             }
             return;
         };
@@ -291,6 +292,7 @@ impl Worker {
             let outcome = Outcome::of(Status::PeerClosed);
             return self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
         }
+        self.rails[r].rail.assign_connection(connection, peer.id);
         if !self.meets(r, &peer, plan, hello.epoch) {
             return; // It greets again.
         }
@@ -445,7 +447,8 @@ impl Worker {
             }
         }
         self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
-        if let Some((_, others)) = ended {
+        if let Some((cut, others)) = ended {
+            self.rails.iter_mut().for_each(|work| work.rail.end_peer(peer, cut));
             others.fetch_sub(1, Ordering::AcqRel);
         }
     }

@@ -142,6 +142,7 @@ impl Stranger {
             if one.work == Work::Receive && one.errno == 0 {
                 let frame = self.rail.received(one).to_vec();
                 self.rail.give_back(one).expect("a receive");
+                self.rail.assign_connection(one.connection, 1);
                 let (header, body) = Header::read(&frame).expect("an endpoint makes sense");
                 if self.acknowledges && header.kind.channel() == Some(wire::SYSTEM) {
                     let ack = numbers(&[header.sequence.into(), 0, 0]);

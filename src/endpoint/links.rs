@@ -22,6 +22,9 @@ const BUSY_HEARTBEAT_NS: u64 = 300_000_000;
 
 /// A NIC that has not given back by then what a peer left is not waited for.
 const OFF_NS: u64 = 300_000_000;
+/// Nor is a worker that a call into a provider holds for so long: until it has dropped the peer's
+/// lanes, bytes of the peer may land.
+const HELD_NS: u64 = 20_000_000_000;
 
 /// A peer that has ended, and whose PEER_DOWN is to come.
 pub struct Leaving {
@@ -159,8 +162,10 @@ impl Worker {
     pub(super) fn see_off(&mut self, now: u64, all: bool) {
         let core = self.core.clone();
         self.leaving.retain(|leaving| {
-            let working = leaving.others.load(Ordering::Acquire) != 0 || core.table.has_late(leaving.peer);
-            if working && !all && now.saturating_sub(leaving.since) < OFF_NS {
+            let took = now.saturating_sub(leaving.since);
+            let held = leaving.others.load(Ordering::Acquire) != 0 && took < HELD_NS;
+            let late = core.table.has_late(leaving.peer) && took < OFF_NS;
+            if (held || late) && !all {
                 return true;
             }
             if let Some(down) = leaving.down {

@@ -4,7 +4,7 @@ use super::arrival;
 use super::carry::Way;
 use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
-use crate::fabric::Posted;
+use crate::fabric::{Connection, Posted};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
@@ -182,13 +182,13 @@ impl Worker {
     // Frames in.
 
     /// A frame came over rail `r`.
-    pub fn frame(&mut self, r: usize, frame: &[u8], now: u64) {
+    pub fn frame(&mut self, r: usize, frame: &[u8], connection: Connection, now: u64) {
         if frame.is_empty() {
             return; // Its sender only wanted to know whether it can be sent.
         }
         let Some((header, body)) = Header::read(frame) else { return self.core.count_rubbish() };
         if header.kind == Kind::Hello {
-            return self.hello(r, body, now);
+            return self.hello(r, body, connection, now);
         }
         let Ok(peer) = self.core.peers.get(header.to) else {
             return self.answer_ended(r, &header);

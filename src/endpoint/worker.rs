@@ -518,7 +518,7 @@ impl Worker {
             frame.clear();
             frame.extend_from_slice(self.rails[r].rail.received(done));
             self.give_back(r, done);
-            self.frame(r, &frame, now);
+            self.frame(r, &frame, done.connection, now);
             self.scratch = frame;
         } else if !self.shutting_down {
             self.give_back(r, done);

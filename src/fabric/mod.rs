@@ -36,6 +36,9 @@ pub const GONE: i32 = libc::ESTALE;
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
 
+/// What a message came by, as the NIC that received it counts them; 0 where it does not.
+pub type Connection = u32;
+
 /// How a write's completion comes to mean "visible at the target".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
@@ -193,8 +196,9 @@ pub struct Reaped {
     /// NULL when the provider did not say which operation failed. Of an arrival:
     /// the receive that it took, or NULL.
     pub scratch: *mut Scratch,
-    /// Bytes received.
-    pub len: usize,
+    /// Bytes received, and what they came by.
+    pub len: u32,
+    pub connection: Connection,
     /// 0, or an error number of libfabric.
     pub errno: i32,
     pub provider_errno: i32,
@@ -206,7 +210,8 @@ pub struct Reaped {
 
 impl Reaped {
     pub fn of(scratch: *mut Scratch, errno: i32) -> Reaped {
-        Reaped { scratch, len: 0, errno, provider_errno: errno, immediate: None, segments: 0 }
+        let (len, connection, immediate, segments) = (0, 0, None, 0);
+        Reaped { scratch, len, connection, errno, provider_errno: errno, immediate, segments }
     }
 
     pub fn arrival(immediate: Immediate) -> Reaped {
@@ -225,6 +230,20 @@ pub trait Nic {
     fn cut(&mut self, route: Route, connected: bool) {
         let _ = connected;
         self.remove(route);
+    }
+    /// A route leads to this peer.
+    fn assign_route(&mut self, route: Route, peer: u64) {
+        let _ = (route, peer);
+    }
+    /// What comes over a connection (`Reaped::connection`) is of this peer.
+    fn assign_connection(&mut self, connection: Connection, peer: u64) {
+        let _ = (connection, peer);
+    }
+    /// A peer has ended. A NIC that knows what is of which peer writes and reads nothing here for
+    /// that one from now on. `at_once`: its messages are not delivered either, and what is under
+    /// way to it fails.
+    fn end_peer(&mut self, peer: u64, at_once: bool) {
+        let _ = (peer, at_once);
     }
     /// Finds out whether a peer's NIC is still there; `is_deserted` says it when it is known
     /// that it is not.

@@ -19,7 +19,8 @@ pub use reap::Done;
 pub use traffic::Traffic;
 
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Route, Scratch,
+    Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Route,
+    Scratch,
 };
 use crate::memory::device::Device;
 use crate::status::{Error, Result, Status};
@@ -274,6 +275,7 @@ impl Rail {
         pad: (u64, u64),
     ) -> Result<u32> {
         let route = self.nic.insert(address)?;
+        self.nic.assign_route(route, peer);
         let lane = Lane::new(peer, remote_rail, route, pad, self.limits.lane_window);
         let index = self.lanes.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
             self.lanes.push(Place { generation: 0, lane: None });
@@ -282,6 +284,16 @@ impl Rail {
         let place = &mut self.lanes[index];
         place.lane = Some(lane);
         Ok(place.generation << LANE_BITS | index as u32)
+    }
+
+    /// What comes over a connection is of this peer.
+    pub fn assign_connection(&mut self, connection: Connection, peer: u64) {
+        self.nic.assign_connection(connection, peer);
+    }
+
+    /// A peer has ended (`Nic::end_peer`).
+    pub fn end_peer(&mut self, peer: u64, at_once: bool) {
+        self.nic.end_peer(peer, at_once);
     }
 
     /// Finds out whether the peer's NIC is there.

@@ -1,7 +1,7 @@
 //! Finished operations: their slots are free again, their lanes have room again.
 
 use super::{find, Op, Rail, Tag, Work};
-use crate::fabric::Reaped;
+use crate::fabric::{Connection, Reaped};
 
 /// A finished operation, or several slices of one flow.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +15,9 @@ pub struct Done {
     /// 0, or an error number of libfabric.
     pub errno: i32,
     pub provider_errno: i32,
-    /// Bytes received.
+    /// Bytes received, and what they came by.
     pub len: usize,
+    pub connection: Connection,
     /// Of an arrival.
     pub immediate: u32,
 }
@@ -26,7 +27,8 @@ const NO_RECEIVE: u32 = u32::MAX;
 
 impl Done {
     fn of(work: Work, lane: u32, flow: u32) -> Done {
-        Done { work, lane, flow, slices: 0, posts: 1, errno: 0, provider_errno: 0, len: 0, immediate: 0 }
+        let (slices, errno, provider_errno, len, connection, immediate) = (0, 0, 0, 0, 0, 0);
+        Done { work, lane, flow, slices, posts: 1, errno, provider_errno, len, connection, immediate }
     }
 
     /// It holds a receive buffer, to be given back.
@@ -105,7 +107,8 @@ impl Rail {
     }
 
     fn finish(&mut self, reaped: &Reaped, now: u64) -> Done {
-        let &Reaped { errno, provider_errno, len, .. } = reaped;
+        let &Reaped { errno, provider_errno, connection, .. } = reaped;
+        let len = reaped.len as usize;
         let op = reaped.scratch.cast::<Op>();
         if let Some(immediate) = reaped.immediate {
             return Done {
@@ -151,7 +154,7 @@ impl Rail {
             Work::Receive | Work::Arrival => {}
         }
         let Tag { work, lane, flow, slices, .. } = tag;
-        Done { slices, errno, provider_errno, len, ..Done::of(work, lane, flow) }
+        Done { slices, errno, provider_errno, len, connection, ..Done::of(work, lane, flow) }
     }
 
     /// The buffer of the receive that an arrival took, if it took one.

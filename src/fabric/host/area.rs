@@ -1,7 +1,7 @@
 //! Memory that other processes of this host can read: what `weft_memory_alloc`
 //! gives out. All areas of the process are known here, by their address.
 
-use super::channel::{memfd, Mapping, HUGE};
+use super::channel::{area_seals, memfd, page_len, Mapping, HUGE};
 use super::room::room;
 use crate::memory::device::Handle;
 use crate::status::{Error, Result, Status};
@@ -11,10 +11,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// A peer may map an area to read it, never to write it, and it cannot shrink
-/// under either of us.
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-const F_SEAL_FUTURE_WRITE: i32 = 0x10;
 // From <linux/mman.h>; Linux 5.14 and 6.1 have them.
 const MADV_POPULATE_WRITE: i32 = 23;
 const MADV_COLLAPSE: i32 = 25;
@@ -51,7 +47,7 @@ impl Area {
     }
 
     fn make(len: usize, pages: Pages, node: Option<u32>) -> Result<Area> {
-        let len = len.next_multiple_of(if len >= HUGE { HUGE } else { 4096 });
+        let len = len.next_multiple_of(if len >= HUGE { HUGE } else { page_len() });
         if pages == Pages::Any {
             check_room(len, len)?;
         }
@@ -66,19 +62,18 @@ impl Area {
         {
             return Err(no_memory(len)); // The pool has not so many.
         }
-        let mapping = Mapping::aligned(file.as_fd(), len, true)?;
+        let mapping = match pages {
+            Pages::Pool => Mapping::new(file.as_fd(), len, true)?,
+            Pages::Any => Mapping::aligned(file.as_fd(), len, true)?,
+        };
         if let Some(node) = node {
             prefer_node(&mapping, node);
         }
         populate(&mapping, pages)?;
-        // Older kernels do not know the seal against writing; then peers of our user could.
+        // A peer may map it to read it, never to write it, and it cannot shrink under either of us.
         // SAFETY: a file of ours.
-        unsafe {
-            if libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS | F_SEAL_FUTURE_WRITE) != 0
-                && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) != 0
-            {
-                return Err(Error::system("sealing memory that can be shared"));
-            }
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()) } != 0 {
+            return Err(Error::system("sealing memory that can be shared"));
         }
         Ok(Area { file, mapping })
     }
@@ -325,8 +320,9 @@ mod tests {
     fn peers_can_read_an_area_and_not_write_it() {
         let base = allocate(4096, None).unwrap();
         let area = find(base, 1).unwrap();
-        assert!(Mapping::of_peer(area.file.as_fd(), 4096, libc::F_SEAL_SHRINK, false).is_ok());
-        assert!(Mapping::of_peer(area.file.as_fd(), 4096, libc::F_SEAL_SHRINK, true).is_err());
+        assert!(Mapping::of_area(area.file.as_fd(), 4096).is_ok());
+        assert!(Mapping::of_area(area.file.as_fd(), 8192).is_err());
+        assert!(Mapping::new(area.file.as_fd(), 4096, true).is_err());
         drop(area);
         assert!(free(base).is_ok());
     }

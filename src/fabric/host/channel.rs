@@ -12,6 +12,7 @@
 use crate::status::{Error, Result, Status};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::OnceLock;
 
 /// Requests under way in one direction.
 pub const CELLS: u64 = 256;
@@ -49,28 +50,43 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a file that cannot shrink: then no access to it can fault.
-    pub fn of_peer(fd: BorrowedFd, len: usize, seals: i32, writable: bool) -> Result<Mapping> {
-        // SAFETY: asks about a descriptor of ours.
-        let (sealed, size) = unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            let known = libc::fstat(fd.as_raw_fd(), &mut stat) == 0;
-            (libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS), if known { stat.st_size } else { 0 })
-        };
-        if sealed < 0 || sealed & seals != seals || size < 0 || (size as usize) < len || len == 0 {
-            return Err(Error::new(
-                Status::Fabric,
-                "a process of this host passed memory that is not sealed",
-            ));
+    /// Maps the channel that another process made: an ordinary file in memory, which cannot shrink.
+    /// Its maker may punch holes into it; pages that are touched there come back as zeros, and cost
+    /// at most a channel.
+    fn of_channel(fd: BorrowedFd) -> Result<Mapping> {
+        let file = File::of(fd)?;
+        if file.kind != Kind::Memory || file.seals & SEALS != SEALS || file.len < WHOLE as u64 {
+            return Err(refused("a channel"));
         }
-        if len >= HUGE {
-            return Self::aligned(fd, len, writable);
-        }
-        Self::new(fd, len, writable)
+        Self::new(fd, WHOLE, true)
     }
 
-    fn new(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
-        // SAFETY: a new mapping, wherever there is room.
+    /// Maps memory of another process to read it: a file in memory that can neither shrink nor
+    /// lose pages, and has them all. So no access to it faults, or takes memory of ours.
+    pub fn of_area(fd: BorrowedFd, len: u64) -> Result<Mapping> {
+        let file = File::of(fd)?;
+        let seals = area_seals();
+        // The kernel maps whole pages of the file's own size.
+        let whole = file.page > 0 && file.len % file.page == 0 && len % file.page == 0;
+        if file.kind == Kind::Other
+            || file.seals & seals != seals
+            || !(1..=file.len).contains(&len)
+            || !whole
+            || file.allocated < len
+        {
+            return Err(refused("memory to read"));
+        }
+        let len = usize::try_from(len).map_err(|_| refused("memory to read"))?;
+        // The kernel aligns pages of its pool by itself.
+        if file.kind == Kind::Memory && len >= HUGE {
+            return Self::aligned(fd, len, false);
+        }
+        Self::new(fd, len, false)
+    }
+
+    /// A mapping wherever the kernel has room.
+    pub fn new(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
+        // SAFETY: a new mapping, which replaces none.
         let base = unsafe {
             let fd = fd.as_raw_fd();
             libc::mmap(std::ptr::null_mut(), len, protection(writable), libc::MAP_SHARED, fd, 0)
@@ -81,12 +97,15 @@ impl Mapping {
         Ok(Mapping { base: base.cast(), len })
     }
 
-    /// At an address that huge pages can be mapped to.
+    /// Of ordinary memory: at an address that huge pages can be mapped to.
     pub fn aligned(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
+        let len = len.next_multiple_of(page_len());
         let room = len + HUGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let shared = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: address space is reserved, the file mapped into it, and the rest given back.
+        // SAFETY: addresses are reserved: `room` bytes, whole pages, from `reserved` on. The file
+        // replaces `len` of them, whole pages of its own, too, from the first multiple of `HUGE`
+        // on, which is less than `HUGE` away. The rest is given back.
         unsafe {
             let reserved = libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, flags, -1, 0);
             if reserved == libc::MAP_FAILED {
@@ -94,19 +113,16 @@ impl Mapping {
             }
             let start = reserved as usize;
             let base = start.next_multiple_of(HUGE);
+            debug_assert!(base + len <= start + room);
             let mapped = libc::mmap(base as *mut _, len, protection(writable), shared, fd.as_raw_fd(), 0);
             let failed = (mapped == libc::MAP_FAILED).then(|| Error::system("mapping shared memory"));
-            if base > start {
-                libc::munmap(reserved, base - start);
-            }
-            if start + room > base + len {
-                libc::munmap((base + len) as *mut _, start + room - base - len);
-            }
-            if let Some(error) = failed {
+            unmap(start, base - start);
+            unmap(base + len, start + room - base - len);
+            match failed {
                 // The kernel may have given up what was reserved: it can be somebody else's by now.
-                return Err(error);
+                Some(error) => Err(error),
+                None => Ok(Mapping { base: base as *mut u8, len }),
             }
-            Ok(Mapping { base: base as *mut u8, len })
         }
     }
 
@@ -130,8 +146,97 @@ fn protection(writable: bool) -> i32 {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our own mapping, unmapped once.
-        unsafe { libc::munmap(self.base.cast(), self.len) };
+        unsafe { unmap(self.base as usize, self.len) };
     }
+}
+
+/// Gives addresses back. What the kernel does not take stays reserved.
+///
+/// # Safety
+/// They are the caller's, and nobody uses them.
+unsafe fn unmap(base: usize, len: usize) {
+    // SAFETY: as promised.
+    if len > 0 && unsafe { libc::munmap(base as *mut _, len) } != 0 {
+        let why = std::io::Error::last_os_error();
+        log::warn!("unmapping {len} bytes of shared memory at {base:#x}: {why}: their addresses stay in use");
+    }
+}
+
+pub fn page_len() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
+}
+
+/// What kind of file a peer passed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Memory,
+    /// Of the system's pool of huge pages.
+    Pool,
+    /// Its pages may be anybody's affair.
+    Other,
+}
+
+struct File {
+    kind: Kind,
+    seals: i32,
+    len: u64,
+    /// Bytes that have memory.
+    allocated: u64,
+    /// Bytes of a page of its mappings.
+    page: u64,
+}
+
+impl File {
+    fn of(fd: BorrowedFd) -> Result<File> {
+        let raw = fd.as_raw_fd();
+        // SAFETY: asks about a descriptor of ours, with room for the answers, which are integers.
+        unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            let mut system: libc::statfs = std::mem::zeroed();
+            if libc::fstat(raw, &mut stat) != 0 || libc::fstatfs(raw, &mut system) != 0 {
+                return Err(Error::system("asking about memory that another process passed"));
+            }
+            let kind = match system.f_type {
+                libc::TMPFS_MAGIC => Kind::Memory,
+                libc::HUGETLBFS_MAGIC => Kind::Pool,
+                _ => Kind::Other,
+            };
+            let page = if kind == Kind::Pool { stat.st_blksize as u64 } else { page_len() as u64 };
+            Ok(File {
+                kind,
+                seals: libc::fcntl(raw, libc::F_GET_SEALS).max(0),
+                len: u64::try_from(stat.st_size).unwrap_or(0),
+                allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
+                page,
+            })
+        }
+    }
+}
+
+fn refused(what: &str) -> Error {
+    let text = format!("{what}, passed by a process of this host, is no sealed memory file of that size");
+    Error::new(Status::Fabric, text)
+}
+
+/// What an area is sealed with on this system, whose kernel all of its processes share: it cannot
+/// shrink, and nobody can write to it or take pages out of it that could not before. (Linux before
+/// 5.1 does not know the latter.)
+pub fn area_seals() -> i32 {
+    const F_SEAL_FUTURE_WRITE: i32 = 0x10;
+    static SEALS_OF_AREAS: OnceLock<i32> = OnceLock::new();
+    *SEALS_OF_AREAS.get_or_init(|| {
+        let all = SEALS | libc::F_SEAL_SEAL;
+        let knows = memfd(c"weft-seals", 0).is_ok_and(|file| {
+            // SAFETY: a file of ours.
+            unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, all | F_SEAL_FUTURE_WRITE) == 0 }
+        });
+        if knows {
+            all | F_SEAL_FUTURE_WRITE
+        } else {
+            all
+        }
+    })
 }
 
 pub struct Channel(Mapping);
@@ -154,7 +259,7 @@ impl Channel {
 
     /// One that a peer made.
     pub fn attach(fd: BorrowedFd) -> Result<Channel> {
-        Ok(Channel(Mapping::of_peer(fd, WHOLE, SEALS, true)?))
+        Ok(Channel(Mapping::of_channel(fd)?))
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -294,5 +399,50 @@ mod tests {
         // SAFETY: a file of ours.
         unsafe { libc::fcntl(short.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
         assert!(Channel::attach(short.as_fd()).is_err());
+    }
+
+    fn sealed(name: &std::ffi::CStr, flags: u32, len: u64, seals: i32) -> Option<OwnedFd> {
+        let file = memfd(name, flags).ok()?;
+        // SAFETY: a file of ours.
+        unsafe {
+            (libc::ftruncate(file.as_raw_fd(), len as libc::off_t) == 0
+                && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) == 0)
+                .then_some(file)
+        }
+    }
+
+    /// The kernel would map whole huge pages, more than was reserved.
+    #[test]
+    fn a_channel_of_huge_pages_is_refused() {
+        let flags = libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        let Some(file) = sealed(c"test", flags, 2 * HUGE as u64, SEALS) else { return };
+        assert!(Channel::attach(file.as_fd()).is_err());
+        for len in [HUGE as u64 + 1, 4096, 2 * HUGE as u64] {
+            assert!(Mapping::of_area(file.as_fd(), len).is_err(), "{len}");
+        }
+    }
+
+    /// Reading them would take memory of ours, or fault.
+    #[test]
+    fn memory_with_holes_is_refused() {
+        let len = 2 * HUGE as u64;
+        for seals in [area_seals(), SEALS] {
+            let file = sealed(c"test", 0, len, seals).unwrap();
+            assert!(Mapping::of_area(file.as_fd(), len).is_err());
+        }
+        let file = memfd(c"test", 0).unwrap();
+        // SAFETY: a file of ours, with all of its pages.
+        unsafe {
+            assert_eq!(libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t), 0);
+            assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()), 0);
+        }
+        assert!(Mapping::of_area(file.as_fd(), len).is_ok());
+        assert!(Mapping::of_area(file.as_fd(), len + 4096).is_err());
+        assert!(Mapping::of_area(file.as_fd(), 100).is_err());
+        // Nobody takes them out again.
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: a file of ours.
+        let rc = unsafe { libc::fallocate(file.as_raw_fd(), hole, 0, 4096) };
+        assert!(rc != 0 || area_seals() == (SEALS | libc::F_SEAL_SEAL));
     }
 }

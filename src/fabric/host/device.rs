@@ -13,8 +13,9 @@ use std::os::fd::BorrowedFd;
 
 /// What a piece costs of the bytes that a pass may copy: nothing is copied here.
 pub const COST: u64 = 256;
-/// Memories of ours that a peer may have open at once.
+/// Memories of ours that a peer may have open at once, and of its that we may.
 const SHOWN: usize = 4096;
+const OPENED: usize = 4096;
 
 /// Device memory of the peer's.
 struct Opened {
@@ -51,8 +52,9 @@ impl Devices {
         self.opened.push(Opened { number, handle, at: None });
     }
 
-    pub fn count(&self) -> usize {
-        self.opened.len() + self.shown.len()
+    /// For one more of the peer's.
+    pub fn has_room(&self) -> bool {
+        self.opened.len() < OPENED
     }
 
     pub fn has(&self, number: u32) -> bool {

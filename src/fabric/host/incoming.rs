@@ -5,19 +5,23 @@
 //! wrote is hostile until checked: a request that may not be is answered with an
 //! error, one that makes no sense ends the channel.
 
-use super::channel::{self, Block, Channel, Mapping, AREA, CELLS};
+use super::channel::{self, Block, Channel, AREA, CELLS};
 use super::copy;
 use super::device::{self, Devices};
+use super::mapped::Areas;
 use super::registry::{Registry, Wish};
 use super::request::{Kind, Piece, Pieces, Request};
 use super::socket::{self, Heard, Word};
-use crate::fabric::{Buffer, Reaped, Scratch};
+use crate::fabric::{Buffer, Connection, Reaped, Scratch};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, Ordering};
 
-/// Areas that one route may pass: each costs us a mapping.
-const AREAS: usize = 8192;
+/// What a request costs of the bytes that a pass may copy, beside its own: one of no bytes takes
+/// time, too.
+const REQUEST: u64 = 128;
+/// Words of a socket that are read at once: one may cost a mapping.
+pub const WORDS: u32 = 16;
 
 /// What requests are done with.
 pub struct Serving<'a> {
@@ -25,14 +29,19 @@ pub struct Serving<'a> {
     /// Posted receives, the oldest first.
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
-    /// Bytes that may be copied now.
+    /// Bytes that may be copied now, and words of sockets that may be read.
     pub budget: u64,
+    pub words: u32,
 }
 
-/// Memory of the peer that we may read.
-struct Area {
-    number: u32,
-    mapping: Mapping,
+/// What reading a socket gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Listened {
+    All,
+    /// There is more.
+    Part,
+    /// The peer is gone, or breaks the rules.
+    End,
 }
 
 /// Why serving stopped.
@@ -43,6 +52,8 @@ enum Blocked {
     Receive,
     /// A read finds no room in `back` up to here.
     Room(u64),
+    /// What a request names is perhaps still in the socket.
+    Word,
 }
 
 /// How a request went.
@@ -60,8 +71,11 @@ use Outcome::{Begun, Done, Later, Refused, Senseless};
 
 pub struct Incoming {
     socket: OwnedFd,
+    number: Connection,
+    /// The peer that it is of; 0: of none. Then it carries messages only.
+    peer: u64,
     channel: Channel,
-    areas: Vec<Area>,
+    areas: Areas,
     devices: Devices,
     /// The next request to be done, and to be settled: devices may be at work for those
     /// between.
@@ -80,14 +94,18 @@ pub struct Incoming {
     ended: bool,
     /// It broke the rules.
     refused: bool,
+    /// The log has a line on what was passed over it.
+    warned: bool,
 }
 
 impl Incoming {
-    pub fn new(socket: OwnedFd, channel: Channel) -> Incoming {
+    pub fn new(socket: OwnedFd, number: Connection, channel: Channel) -> Incoming {
         Incoming {
             socket,
+            number,
+            peer: 0,
             channel,
-            areas: Vec::new(),
+            areas: Areas::default(),
             devices: Devices::default(),
             next: 0,
             settled: 0,
@@ -100,6 +118,7 @@ impl Incoming {
             blocked: Blocked::No,
             ended: false,
             refused: false,
+            warned: false,
         }
     }
 
@@ -107,7 +126,23 @@ impl Incoming {
         self.socket.as_fd()
     }
 
-    /// The peer is gone.
+    #[inline]
+    pub fn peer(&self) -> u64 {
+        self.peer
+    }
+
+    pub fn assign(&mut self, peer: u64) {
+        self.peer = peer;
+    }
+
+    /// Its peer has ended: nothing of ours is written or read for it from here on.
+    pub fn withdraw(&mut self) {
+        self.peer = 0;
+        self.areas.clear();
+        self.devices.end();
+    }
+
+    /// The other side is gone: what is in the channel is all that comes.
     pub fn end(&mut self) {
         self.ended = true;
         self.areas.clear();
@@ -122,7 +157,12 @@ impl Incoming {
 
     /// Nothing more will come.
     pub fn is_over(&self) -> bool {
-        self.refused || self.ended && !self.is_there() && self.devices.is_empty()
+        self.refused || self.ended && self.rests()
+    }
+
+    /// All that was asked for is done.
+    pub fn rests(&self) -> bool {
+        !self.is_there() && self.devices.is_empty()
     }
 
     #[inline]
@@ -178,7 +218,7 @@ impl Incoming {
             }
             let ours = !begun && (request.kind != Kind::Read || request.area == 0);
             let cost = if ours { request.len } else { request.pieces as u64 * device::COST };
-            with.budget = with.budget.saturating_sub(cost);
+            with.budget = with.budget.saturating_sub(cost + REQUEST);
             // Its part of the channel can be used again while we go on.
             if request.stream || self.settled - self.answered >= CELLS / 4 {
                 self.answer();
@@ -232,20 +272,26 @@ impl Incoming {
     fn perform(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
         match request.kind {
             Kind::Write if request.inline > 0 => write_inline(request, with.registry),
-            Kind::Write => self.write(request, block, with.registry),
+            Kind::Write => self.write(request, block, with),
             Kind::Read => self.read(request, block, with.registry),
             Kind::Message => self.message(request, block, with),
         }
     }
 
-    fn write(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
+    fn write(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
         let Some(pieces) = self.pieces(request, block) else { return Senseless };
-        if request.area != 0 && self.is_device(request.area) {
-            return match self.devices.copy(request.area, request.key, &pieces, registry) {
-                Ok(()) => Begun,
-                Err(errno) => Refused(errno),
-            };
+        if request.area != 0 && !self.areas.has(request.area) {
+            if !self.devices.has(request.area) && self.listen(&mut with.words) == Listened::Part {
+                return Later(Blocked::Word);
+            }
+            if self.devices.has(request.area) {
+                return match self.devices.copy(request.area, request.key, &pieces, with.registry) {
+                    Ok(()) => Begun,
+                    Err(errno) => Refused(errno),
+                };
+            }
         }
+        let registry = &mut *with.registry;
         if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Write)) {
             return Refused(libc::EACCES);
         }
@@ -262,7 +308,7 @@ impl Incoming {
                 }
             }
         } else {
-            let Some(area) = self.area(request.area) else { return Refused(libc::EIO) };
+            let Some(area) = self.areas.get(request.area) else { return Refused(libc::EIO) };
             let within = |p: &Piece| {
                 let len = area.len() as u64;
                 p.offset <= len && p.len <= len - p.offset
@@ -271,7 +317,8 @@ impl Incoming {
                 return Senseless;
             }
             for piece in &pieces {
-                // SAFETY: inside the area, which cannot shrink; the target as above.
+                // SAFETY: inside the area, which keeps its pages (`Mapping::of_area`); the target as
+                // above.
                 unsafe {
                     let from = area.base().add(piece.offset as usize);
                     copy::copy(piece.remote as *mut u8, from, piece.len as usize, stream);
@@ -331,7 +378,7 @@ impl Incoming {
         // room for it.
         unsafe { copy::copy(buffer.address.cast(), self.channel.forward(block), len, false) };
         with.receives.pop_front();
-        with.reaped.push(Reaped { len, ..Reaped::of(scratch, 0) });
+        with.reaped.push(Reaped { len: len as u32, connection: self.number, ..Reaped::of(scratch, 0) });
         Done
     }
 
@@ -357,45 +404,34 @@ impl Incoming {
         (sum == request.len).then_some(pieces)
     }
 
-    /// The area of this number. It was passed before it was named, but the
-    /// socket may not have been read since.
-    fn area(&mut self, number: u32) -> Option<&Mapping> {
-        self.areas.iter().find(|area| area.number == number).map(|area| &area.mapping)
-    }
-
-    /// Whether this number is that of device memory.
-    fn is_device(&mut self, number: u32) -> bool {
-        if !self.areas.iter().any(|area| area.number == number) && !self.devices.has(number) {
-            self.listen();
-        }
-        self.devices.has(number)
-    }
-
-    /// Reads what the socket has; false when the peer is gone.
-    pub fn listen(&mut self) -> bool {
-        loop {
-            match socket::hear(self.socket.as_fd()) {
+    /// Reads what the socket has, up to so many words.
+    pub fn listen(&mut self, words: &mut u32) -> Listened {
+        for _ in 0..WORDS.min(*words) {
+            let heard = socket::hear(self.socket.as_fd());
+            *words -= 1;
+            match heard {
+                Heard::Nothing => return Listened::All,
                 Heard::Word(Word::Wake) => {}
                 Heard::Word(Word::Forget(number)) if self.devices.forget(number) => {}
-                Heard::Word(Word::Forget(number)) => self.areas.retain(|area| area.number != number),
+                Heard::Word(Word::Forget(number)) => self.areas.remove(number),
                 Heard::Word(Word::Unread(number)) => self.devices.unread(number),
-                Heard::Word(Word::Area(..) | Word::Device(..))
-                    if self.areas.len() + self.devices.count() >= AREAS =>
-                {
-                    return false;
+                // Who is no peer writes nothing.
+                Heard::Word(Word::Area(..) | Word::Device(..)) if self.peer == 0 => return Listened::End,
+                Heard::Word(Word::Device(number, handle)) if self.devices.has_room() => {
+                    self.devices.add(number, handle)
                 }
-                Heard::Word(Word::Device(number, handle)) => self.devices.add(number, handle),
                 Heard::Word(Word::Area(number, len, file)) => {
                     // Without it, writes from there are refused.
-                    match Mapping::of_peer(file.as_fd(), len as usize, libc::F_SEAL_SHRINK, false) {
-                        Ok(mapping) => self.areas.push(Area { number, mapping }),
-                        Err(error) => log::warn!("memory of a peer on this host: {error}"),
+                    if let Err(error) = self.areas.add(number, len, file.as_fd()) {
+                        let level = if self.warned { log::Level::Debug } else { log::Level::Warn };
+                        self.warned = true;
+                        log::log!(level, "memory of a peer on this host: {error}");
                     }
                 }
-                Heard::Nothing => return true,
-                Heard::Word(Word::Channel(_)) | Heard::End => return false,
+                Heard::Word(Word::Channel(_) | Word::Device(..)) | Heard::End => return Listened::End,
             }
         }
+        Listened::Part
     }
 
     /// Wakes the initiator if it sleeps and there is something new for it.
@@ -424,7 +460,7 @@ impl Incoming {
             || !self.devices.is_empty()
             || self.is_there()
                 && match self.blocked {
-                    Blocked::No => true,
+                    Blocked::No | Blocked::Word => true,
                     Blocked::Receive => receives,
                     Blocked::Room(end) => {
                         end.wrapping_sub(self.channel.returned().load(Ordering::Acquire)) <= AREA

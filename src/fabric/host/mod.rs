@@ -15,15 +15,18 @@
 //! from where it is. `copy` has the measurements. Between devices' memory the target's
 //! device copies what is written (`device`), and the initiator's what is read (`pull`).
 //!
-//! Peers must be of the same user, and in the same network namespace: that is
-//! what makes a host here.
+//! Peers must be of the same user and group, and in the same network namespace: that is
+//! what makes a host here. Which `connections` are of which peer the endpoint tells; the
+//! others reach no memory. Once a peer has ended, so has what it had under way.
 
 pub mod area;
 mod channel;
+mod connections;
 mod copies;
 mod copy;
 mod device;
 mod incoming;
+mod mapped;
 mod nic;
 mod outgoing;
 mod pull;
@@ -33,6 +36,7 @@ mod room;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod user;
 mod watch;
 
 pub use nic::HostNic;

@@ -1,30 +1,33 @@
 //! A NIC of the fabric between processes of one host.
 
 use super::area::SharedAreas;
-use super::channel::Channel;
-use super::incoming::{Incoming, Serving};
+use super::connections::Connections;
+use super::incoming::Serving;
 use super::outgoing::Outgoing;
 use super::registry::Registry;
 use super::request::{MESSAGE, PIECES};
-use super::socket::{self, Heard, Word};
+use super::user;
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, GONE,
+    Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
+    Scratch, GONE,
 };
 use crate::memory::device::{driver, present, Device};
 use crate::status::{Error, Result, Status};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, Ordering};
 
 /// Bytes that a pass copies for peers, and for our own operations.
 const PASS: u64 = 512 << 10;
+/// Words of sockets that it reads for requests; and that a look at the sockets does.
+const WORDS: u32 = 64;
 /// Passes between looks at the sockets; each 64 KiB that were copied count as one.
 const LOOK: u64 = 128;
-/// Who connected and has passed no channel yet: the oldest makes room for the next.
-const STRANGERS: usize = 256;
+/// Passes in which what a peer has left in its channel is done, before its route's end is told.
+const LAST_PASSES: u32 = 16;
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 const LANE_WINDOW: u64 = 4 << 20;
@@ -38,24 +41,15 @@ struct Place {
     route: Option<Box<Line>>,
 }
 
-/// A route and who it leads to.
+/// A route and where it leads to.
 struct Line {
     outgoing: Outgoing,
     name: String,
     process: Option<OwnedFd>,
-}
-
-/// Somebody who connected to us.
-struct Peer {
-    number: u32,
-    process: Option<OwnedFd>,
-    talk: Talk,
-}
-
-enum Talk {
-    /// Has not passed a channel yet.
-    Stranger(OwnedFd),
-    Channel(Box<Incoming>),
+    /// The peer that is there; 0: none yet.
+    peer: u64,
+    /// The other side is gone: passes until that is told.
+    ending: Option<u32>,
 }
 
 pub struct HostNic {
@@ -63,12 +57,11 @@ pub struct HostNic {
     /// "boot id/network namespace/name": the first two are the network.
     address: String,
     network: String,
-    /// None once the NIC is closed.
-    listener: Option<OwnedFd>,
     watch: Watch,
     places: Vec<Place>,
-    peers: Vec<Peer>,
-    next_peer: u32,
+    /// Some line ends.
+    ending: bool,
+    connections: Connections,
     registry: Registry,
     areas: SharedAreas,
     receives: VecDeque<(Buffer, *mut Scratch)>,
@@ -78,7 +71,6 @@ pub struct HostNic {
     /// Peers were told that we sleep.
     armed: bool,
     passes: u64,
-    turn: usize,
 }
 
 // SAFETY: the pointers are the rail's, which moves with its NIC.
@@ -96,9 +88,9 @@ impl HostNic {
         let random = Random::System;
         let network = super::network()?;
         let name = format!("weft-{:016x}{:016x}", random.u64()?, random.u64()?);
-        let listener = socket::listen(&name)?;
+        user::check()?;
         let watch = Watch::new()?;
-        watch.add(listener.as_fd(), Whose::Listener)?;
+        let connections = Connections::open(&name, &watch)?;
         let limits = Limits {
             delivery: Delivery::Native,
             tx_depth: TX_DEPTH,
@@ -124,11 +116,10 @@ impl HostNic {
             limits,
             address: format!("{network}/{name}"),
             network,
-            listener: Some(listener),
             watch,
             places: Vec::new(),
-            peers: Vec::new(),
-            next_peer: 0,
+            ending: false,
+            connections,
             registry: Registry::default(),
             areas: SharedAreas::default(),
             receives: VecDeque::new(),
@@ -136,7 +127,6 @@ impl HostNic {
             random,
             armed: false,
             passes: 0,
-            turn: 0,
         })
     }
 
@@ -166,7 +156,7 @@ impl HostNic {
         }
         if let Some(socket) = line.outgoing.socket() {
             watch.add(socket, Whose::Route(at as u32))?;
-            line.process = socket::of_our_user(socket).and_then(watch::process);
+            line.process = user::process_of(socket).and_then(watch::process);
         }
         if let Some(process) = &line.process {
             watch.add(process.as_fd(), Whose::RouteProcess(at as u32))?;
@@ -185,42 +175,13 @@ impl HostNic {
 
     // A pass.
 
-    /// Does what peers ask for, beginning with another one each time.
+    /// Does what peers ask for.
     #[inline]
     fn serve(&mut self, reaped: &mut Vec<Reaped>) -> u64 {
-        let mut with =
-            Serving { registry: &mut self.registry, receives: &mut self.receives, reaped, budget: PASS };
-        let count = self.peers.len();
-        self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
-        let mut over = false;
-        for i in 0..count {
-            let at = if self.turn + i < count { self.turn + i } else { self.turn + i - count };
-            let Talk::Channel(channel) = &mut self.peers[at].talk else { continue };
-            if !channel.serve(&mut with) {
-                log::warn!("a peer on this host breaks the rules of the fabric: its connection is closed");
-                channel.refuse();
-            }
-            over |= channel.is_over();
-        }
-        let copied = PASS - with.budget;
-        if over {
-            self.sweep_peers();
-        }
-        copied
-    }
-
-    #[cold]
-    fn sweep_peers(&mut self) {
-        let watch = &self.watch;
-        self.peers.retain(|peer| {
-            let Talk::Channel(channel) = &peer.talk else { return true };
-            let over = channel.is_over();
-            if over {
-                watch.remove(channel.socket());
-                peer.process.iter().for_each(|process| watch.remove(process.as_fd()));
-            }
-            !over
-        });
+        let (registry, receives) = (&mut self.registry, &mut self.receives);
+        let mut with = Serving { registry, receives, reaped, budget: PASS, words: WORDS };
+        self.connections.serve(&mut with, &self.watch);
+        PASS - with.budget
     }
 
     /// Moves our own operations on.
@@ -252,13 +213,18 @@ impl HostNic {
     /// Looks at what the sockets have to say.
     #[cold]
     fn look(&mut self, reaped: &mut Vec<Reaped>) {
+        let mut words = WORDS;
         for whose in self.watch.ready() {
             match whose {
-                Whose::Listener => self.accept_all(),
-                Whose::Route(at) => self.hear_route(at, false, reaped),
-                Whose::RouteProcess(at) => self.hear_route(at, true, reaped),
-                Whose::Peer(number) => self.hear_peer(number, false),
-                Whose::PeerProcess(number) => self.hear_peer(number, true),
+                Whose::Listener => self.connections.accept(&self.watch),
+                Whose::Timer => self.connections.resume(&self.watch),
+                Whose::Route(at) => self.hear_route(at, false),
+                Whose::RouteProcess(at) => self.hear_route(at, true),
+                Whose::Connection(number) if words == 0 => _ = number, // It is ready again.
+                Whose::Connection(number) => self.connections.listen(number, false, &mut words, &self.watch),
+                Whose::ConnectionProcess(number) => {
+                    self.connections.listen(number, true, &mut words, &self.watch)
+                }
             }
         }
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -273,88 +239,36 @@ impl HostNic {
         }
     }
 
-    fn next_caller(&self) -> Option<OwnedFd> {
-        socket::accept(self.listener.as_ref()?.as_fd())
-    }
-
-    fn accept_all(&mut self) {
-        while let Some(socket) = self.next_caller() {
-            let Some(pid) = socket::of_our_user(socket.as_fd()) else { continue };
-            self.limit_strangers();
-            let number = self.next_peer;
-            self.next_peer = self.next_peer.wrapping_add(1);
-            let process = watch::process(pid);
-            let watched = self.watch.add(socket.as_fd(), Whose::Peer(number)).and_then(|()| {
-                process.iter().try_for_each(|fd| self.watch.add(fd.as_fd(), Whose::PeerProcess(number)))
-            });
-            if let Err(error) = watched {
-                log::warn!("a peer on this host is turned away: {error}");
-                self.watch.remove(socket.as_fd());
-                continue;
-            }
-            self.peers.push(Peer { number, process, talk: Talk::Stranger(socket) });
-            // What it has to say is usually there.
-            self.hear_peer(number, false);
-        }
-    }
-
-    /// Lets the oldest stranger go if one more would be too many: who means well speaks
-    /// as soon as it has connected.
-    fn limit_strangers(&mut self) {
-        let strangers = self.peers.iter().enumerate().filter(|(_, p)| matches!(p.talk, Talk::Stranger(_)));
-        if strangers.clone().count() < STRANGERS {
-            return;
-        }
-        let age = |peer: &Peer| self.next_peer.wrapping_sub(peer.number);
-        let Some((at, _)) = strangers.max_by_key(|(_, peer)| age(peer)) else { return };
-        let Peer { process, talk, .. } = self.peers.swap_remove(at);
-        log::debug!("a process on this host connected and said nothing: it is turned away");
-        process.iter().for_each(|process| self.watch.remove(process.as_fd()));
-        if let Talk::Stranger(socket) = talk {
-            self.watch.remove(socket.as_fd());
-            socket::shut(socket.as_fd());
-        }
-    }
-
-    fn hear_peer(&mut self, number: u32, process_ended: bool) {
-        let Some(at) = self.peers.iter().position(|peer| peer.number == number) else { return };
-        let Peer { mut process, talk, .. } = self.peers.swap_remove(at);
-        let talk = match talk {
-            Talk::Stranger(socket) => self.meet(socket, process_ended),
-            Talk::Channel(mut channel) => {
-                if !channel.listen() || process_ended {
-                    channel.end();
-                    self.watch.remove(channel.socket());
-                    process.take().iter().for_each(|process| self.watch.remove(process.as_fd()));
-                }
-                (!channel.is_over()).then_some(Talk::Channel(channel))
-            }
-        };
-        match talk {
-            Some(talk) => self.peers.push(Peer { number, process, talk }),
-            None => process.iter().for_each(|process| self.watch.remove(process.as_fd())),
-        }
-    }
-
-    /// What a stranger says first makes it a peer.
-    fn meet(&self, socket: OwnedFd, process_ended: bool) -> Option<Talk> {
-        match socket::hear(socket.as_fd()) {
-            Heard::Word(Word::Channel(file)) => match Channel::attach(file.as_fd()) {
-                Ok(channel) => return Some(Talk::Channel(Box::new(Incoming::new(socket, channel)))),
-                Err(error) => log::warn!("a peer on this host is turned away: {error}"),
-            },
-            Heard::Nothing if !process_ended => return Some(Talk::Stranger(socket)),
-            _ => {}
-        }
-        self.watch.remove(socket.as_fd());
-        None
-    }
-
-    fn hear_route(&mut self, at: u32, process_ended: bool, reaped: &mut Vec<Reaped>) {
+    fn hear_route(&mut self, at: u32, process_ended: bool) {
         let Some(line) = self.places.get_mut(at as usize).and_then(|place| place.route.as_deref_mut()) else {
             return;
         };
         if !line.outgoing.listen() || process_ended {
+            Self::unwatch_line(&self.watch, line);
+            line.ending = Some(LAST_PASSES);
+            self.ending = true;
+        }
+    }
+
+    /// Routes whose other side is gone: what the peer had asked for is done, and then nothing is
+    /// done for it any more. Only then is the route's end told.
+    #[cold]
+    fn finish_ending(&mut self, reaped: &mut Vec<Reaped>) {
+        self.ending = false;
+        for place in &mut self.places {
+            let Some(line) = &mut place.route else { continue };
+            let Some(passes) = line.ending.map(|passes| passes - 1) else { continue };
+            let (registry, receives) = (&mut self.registry, &mut self.receives);
+            let mut with = Serving { registry, receives, reaped, budget: PASS, words: WORDS };
+            let over = line.peer == 0 || self.connections.finish(line.peer, &mut with);
+            line.ending = Some(passes).filter(|passes| !over && *passes > 0);
+            if line.ending.is_some() {
+                self.ending = true;
+                continue;
+            }
+            if line.peer != 0 {
+                self.connections.end_peer(line.peer, true, &self.watch);
+            }
             // What it had answered before counts.
             line.outgoing.progress(&mut { u64::MAX }, reaped);
             Self::end_line(&self.watch, line, libc::ECONNRESET, reaped);
@@ -364,6 +278,7 @@ impl HostNic {
     /// Nobody is at the other end any more.
     fn end_line(watch: &Watch, line: &mut Line, errno: i32, reaped: &mut Vec<Reaped>) {
         Self::unwatch_line(watch, line);
+        line.ending = None;
         line.outgoing.die(errno);
         line.outgoing.fail_all(errno, reaped);
     }
@@ -378,21 +293,15 @@ impl HostNic {
                 line.outgoing.sleeps(sleeping);
             }
         }
-        for peer in &self.peers {
-            if let Talk::Channel(channel) = &peer.talk {
-                channel.sleeps(sleeping);
-            }
-        }
+        self.connections.sleeps(sleeping);
     }
 
-    fn has_work(&self) -> bool {
+    fn has_work(&mut self) -> bool {
         let receives = !self.receives.is_empty();
-        !self.finished.is_empty()
+        self.ending
+            || !self.finished.is_empty()
             || self.places.iter().filter_map(|place| place.route.as_ref()).any(|l| l.outgoing.has_work())
-            || self.peers.iter().any(|peer| match &peer.talk {
-                Talk::Channel(channel) => channel.has_work(receives),
-                Talk::Stranger(_) => false,
-            })
+            || self.connections.have_work(receives)
     }
 }
 
@@ -411,7 +320,7 @@ impl Nic for HostNic {
             self.places.push(Place { generation: 0, route: None });
             self.places.len() - 1
         });
-        let mut line = Line { outgoing: Outgoing::new()?, name, process: None };
+        let mut line = Line { outgoing: Outgoing::new()?, name, process: None, peer: 0, ending: None };
         Self::connect(&self.watch, at, &mut line)
             .inspect_err(|_| Self::unwatch_line(&self.watch, &mut line))?;
         let place = &mut self.places[at];
@@ -425,6 +334,31 @@ impl Nic for HostNic {
         if let Some(line) = line(&mut self.places, route) {
             line.outgoing.removed = true;
         }
+    }
+
+    fn assign_route(&mut self, route: Route, peer: u64) {
+        line(&mut self.places, route).into_iter().for_each(|line| line.peer = peer);
+    }
+
+    fn assign_connection(&mut self, connection: Connection, peer: u64) {
+        self.connections.assign(connection, peer, &self.watch);
+    }
+
+    fn end_peer(&mut self, peer: u64, at_once: bool) {
+        self.connections.end_peer(peer, at_once, &self.watch);
+        let lines = self.places.iter_mut().filter_map(|place| place.route.as_deref_mut());
+        for line in lines.filter(|line| at_once && line.peer == peer) {
+            Self::end_line(&self.watch, line, libc::ECANCELED, &mut self.finished);
+        }
+    }
+
+    fn tend(&mut self) {
+        if !self.connections.are_due() {
+            return;
+        }
+        let lines = self.places.iter().filter_map(|place| place.route.as_deref());
+        let served: HashSet<u64> = lines.filter(|l| !l.outgoing.removed).map(|l| l.peer).collect();
+        self.connections.tend(&served, &self.watch);
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
@@ -461,12 +395,7 @@ impl Nic for HostNic {
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
-        for peer in &mut self.peers {
-            if let Talk::Channel(channel) = &mut peer.talk {
-                channel.settle_devices();
-                channel.hide_device(registration.key);
-            }
-        }
+        self.connections.hide_device(registration.key);
         for place in &mut self.places {
             place.route.iter_mut().for_each(|line| line.outgoing.settle_devices());
         }
@@ -550,6 +479,9 @@ impl Nic for HostNic {
             self.passes = 0;
             self.look(reaped);
         }
+        if self.ending {
+            self.finish_ending(reaped);
+        }
     }
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
@@ -567,19 +499,11 @@ impl Nic for HostNic {
     fn close(&mut self) -> Result<()> {
         // With the mappings gone, nothing can be touched; peers see the sockets' hangup.
         self.places.clear();
-        self.peers.clear();
+        self.connections.close(&self.watch);
         self.receives.clear();
         self.finished.clear();
         self.registry.clear();
         self.areas.clear();
-        // Who waits to be accepted sees it, too.
-        while let Some(socket) = self.next_caller() {
-            socket::shut(socket.as_fd());
-        }
-        if let Some(listener) = self.listener.take() {
-            self.watch.remove(listener.as_fd());
-            socket::shut(listener.as_fd());
-        }
         Ok(())
     }
 }

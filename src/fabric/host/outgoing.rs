@@ -13,6 +13,7 @@ use super::device;
 use super::pull::Pulls;
 use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
 use super::socket::{self, Heard};
+use super::user;
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
@@ -25,6 +26,11 @@ struct Cursor {
     segment: usize,
     offset: u64,
 }
+
+/// Words of the socket that are read at once; and where one is waited for, which came before what
+/// said so: no socket holds more.
+const WORDS: u32 = 16;
+const WORDS_MOST: u32 = 4096;
 
 /// A probe that the target answers by passing its memory.
 const PULL: usize = usize::MAX;
@@ -142,7 +148,7 @@ impl Outgoing {
     /// Connects to the listener; false while it has no room for us.
     pub fn connect(&mut self, name: &str) -> Result<bool> {
         let Some(socket) = socket::connect(name)? else { return Ok(false) };
-        if socket::of_our_user(socket.as_fd()).is_none() {
+        if user::process_of(socket.as_fd()).is_none() {
             return Err(Error {
                 provider_errno: libc::EACCES,
                 ..Error::new(Status::Fabric, "the peer on this host is another user's process")
@@ -588,7 +594,7 @@ impl Outgoing {
         let op = &mut self.ops[index as usize];
         if op.probe == Some(PULL) && op.errno == 0 {
             // What the memory is opened by came first.
-            self.listen();
+            self.listen_to(WORDS_MOST);
         }
         let op = &mut self.ops[index as usize];
         match op.probe.take().map(|probe| self.probes.get_mut(probe)) {
@@ -633,9 +639,14 @@ impl Outgoing {
             || self.socket.is_none()
     }
 
-    /// Reads what the socket has; false when the peer is gone.
+    /// Reads what the socket has, some words; false when the peer is gone.
     pub fn listen(&mut self) -> bool {
-        while let Some(socket) = self.socket() {
+        self.listen_to(WORDS)
+    }
+
+    fn listen_to(&mut self, words: u32) -> bool {
+        for _ in 0..words {
+            let Some(socket) = self.socket() else { break };
             match socket::hear(socket) {
                 Heard::Word(socket::Word::Wake) => {}
                 Heard::Word(socket::Word::Device(number, handle)) => self.pulls.passed(number, handle),

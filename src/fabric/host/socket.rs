@@ -44,7 +44,7 @@ const VERSION: u32 = 1;
 const FRAME: usize = 16;
 /// With a handle behind it.
 const LONG: usize = FRAME + 32 + 64;
-const BACKLOG: i32 = 1024;
+pub const BACKLOG: i32 = 1024;
 
 fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: integers and characters.
@@ -102,26 +102,20 @@ pub fn connect(name: &str) -> Result<Option<OwnedFd>> {
     Err(Error { provider_errno: errno, ..Error::system("connecting to a peer on this host") })
 }
 
-pub fn accept(listener: BorrowedFd) -> Option<OwnedFd> {
+/// The next connection that waits, if there is one. An error number: it cannot be accepted now.
+pub fn accept(listener: BorrowedFd) -> std::result::Result<Option<OwnedFd>, i32> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a listening socket of ours; nobody asks for the address.
     let fd =
         unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-    // SAFETY: a descriptor that nobody else has.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// The process at the other end, if it is of our own user.
-pub fn of_our_user(socket: BorrowedFd) -> Option<libc::pid_t> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: room for what is asked for.
-    let (rc, ours) = unsafe {
-        let place = (&raw mut peer).cast();
-        let rc = libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len);
-        (rc, libc::geteuid())
-    };
-    (rc == 0 && peer.uid == ours).then_some(peer.pid)
+    if fd >= 0 {
+        // SAFETY: a descriptor that nobody else has.
+        return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
+    }
+    match errno() {
+        errno @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Err(errno),
+        _ => Ok(None),
+    }
 }
 
 /// Ends a connection, or listening, also where a forked child holds the socket.
@@ -283,9 +277,9 @@ mod tests {
         assert!(connect(&name).is_err());
         let listener = listen(&name).unwrap();
         let near = connect(&name).unwrap().unwrap();
-        let far = accept(listener.as_fd()).unwrap();
+        let far = accept(listener.as_fd()).unwrap().unwrap();
         // SAFETY: asks for our own number.
-        assert_eq!(of_our_user(near.as_fd()), Some(unsafe { libc::getpid() }));
+        assert_eq!(super::super::user::process_of(near.as_fd()), Some(unsafe { libc::getpid() }));
         assert!(matches!(hear(far.as_fd()), Heard::Nothing));
         assert!(pass_area(near.as_fd(), 7, 99, listener.as_fd()));
         wake(near.as_fd());

@@ -17,11 +17,40 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What connections of these tests are assigned to.
+const PEER: u64 = 7;
 const BOTH: Access = Access { remote_write: true, remote_read: true };
 
 /// What the operations of a test are told apart by.
 fn token(n: usize) -> *mut Scratch {
     NonNull::<Scratch>::dangling().as_ptr().wrapping_add(n)
+}
+
+/// A route from one NIC to another, which takes what comes over it for a peer's.
+fn link(a: &mut HostNic, b: &mut HostNic) -> Route {
+    let route = a.insert(b.address()).unwrap();
+    introduce(a, b, route);
+    route
+}
+
+/// By a message, as handshakes are.
+fn introduce(a: &mut HostNic, b: &mut HostNic, route: Route) {
+    let mut buffer = [0u8; 8];
+    let of =
+        |buffer: &mut [u8; 8]| Buffer { address: buffer.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    // SAFETY: the buffers are there until the message has arrived.
+    unsafe {
+        assert_eq!(b.receive(of(&mut buffer), token(0)), Posted::Yes);
+        assert_eq!(a.send(of(&mut [1; 8]), route, token(0)), Posted::Yes);
+    }
+    while received.is_empty() {
+        a.reap(&mut sent);
+        b.reap(&mut received);
+    }
+    let one: &Reaped = &received[0];
+    assert!(one.connection != 0 && buffer == [1; 8]);
+    b.assign_connection(one.connection, PEER);
 }
 
 fn register(nic: &mut HostNic, bytes: &mut [u8]) -> Registration {
@@ -79,7 +108,7 @@ fn writes_and_reads_of_all_shapes_arrive() {
     let mut back = vec![0u8; 3 << 20];
     let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
     let home = register(&mut a, &mut back);
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     for (len, count) in
         [(1u64, 1u64), (8, 1), (32, 1), (33, 1), (100, 64), (4096, 64), (65_537, 7), (3 << 20, 1)]
     {
@@ -113,7 +142,7 @@ fn many_operations_finish_in_order_each_once() {
     let mut source = random_bytes(100_000, 2);
     let mut target = vec![0u8; 100_000];
     let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     for n in 0..3000usize {
         let len = (n as u64 * 7919) % 100_000;
         let segment = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len };
@@ -131,6 +160,19 @@ fn a_route_to_oneself_works() {
     let of = register(&mut nic, &mut bytes);
     let address = nic.address().to_vec();
     let route = nic.insert(&address).unwrap();
+    let mut buffer = [0u8; 8];
+    let message = Buffer { address: buffer.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    let mut done = Vec::new();
+    // SAFETY: it is there until the message has arrived.
+    unsafe {
+        assert_eq!(nic.receive(message, token(1)), Posted::Yes);
+        assert_eq!(nic.send(message, route, token(2)), Posted::Yes);
+    }
+    while done.len() < 2 {
+        nic.reap(&mut done);
+    }
+    let connection = done.iter().map(|one| one.connection).max().unwrap();
+    nic.assign_connection(connection, PEER);
     let base = bytes.as_ptr() as u64;
     post(
         &mut nic,
@@ -141,7 +183,7 @@ fn a_route_to_oneself_works() {
         of.key,
         5,
     );
-    let mut done = Vec::new();
+    done.clear();
     for _ in 0..100_000 {
         nic.reap(&mut done);
     }
@@ -160,7 +202,7 @@ fn shared_memory_is_read_where_it_is() {
     let mut target = vec![0u8; len];
     let (from, to) = (register(&mut a, source), register(&mut b, &mut target));
     assert!(!from.descriptor.is_null() && to.descriptor.is_null());
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     let segment = Segment { local: base, remote: target.as_ptr() as u64, len: len as u64 };
     post(&mut a, route, false, &[segment], &from, to.key, 1);
     assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
@@ -196,7 +238,7 @@ fn what_is_not_registered_is_refused_and_only_that_fails() {
     let from = register(&mut a, &mut source);
     // The last byte is not part of it.
     let to = register(&mut b, &mut target[..199_999]);
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     let whole = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 199_999 };
     post(&mut a, route, false, &[whole], &from, to.key ^ 1, 1);
     post(&mut a, route, false, &[Segment { len: 200_000, ..whole }], &from, to.key, 2);
@@ -223,7 +265,7 @@ fn read_only_memory_is_read() {
     let near = register(&mut a, &mut bytes);
     let readable = Access { remote_read: true, remote_write: false };
     let far = b.register(HostRange { base: CONSTANT.as_ptr() as u64, len: 4096 }, readable).unwrap();
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     let segment = Segment { local: bytes.as_ptr() as u64, remote: CONSTANT.as_ptr() as u64, len: 4096 };
     post(&mut a, route, false, &[segment], &near, far.key, 1);
     assert_eq!(drive(&mut a, &mut b, 1), [(token(1), libc::EACCES)]);
@@ -238,7 +280,7 @@ fn messages_wait_for_receives_and_follow_writes() {
     let mut source = random_bytes(1 << 20, 6);
     let mut target = vec![0u8; 1 << 20];
     let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     let write = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 1 << 20 };
     post(&mut a, route, false, &[write], &from, to.key, 1);
     let message = |len| Buffer { address: source.as_ptr() as *mut _, len, descriptor: null_mut() };
@@ -263,7 +305,7 @@ fn messages_wait_for_receives_and_follow_writes() {
     for _ in 0..1000 {
         b.reap(&mut received);
     }
-    let lengths: Vec<(*mut Scratch, usize)> = received.iter().map(|one| (one.scratch, one.len)).collect();
+    let lengths: Vec<(*mut Scratch, u32)> = received.iter().map(|one| (one.scratch, one.len)).collect();
     assert_eq!(lengths, [(token(0), 0), (token(1), 8192), (token(2), 77)]);
     assert!(buffers[1][..] == source[..8192] && buffers[2][..77] == source[..77]);
 }
@@ -303,7 +345,7 @@ fn what_was_sent_before_leaving_arrives() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut word = [7u8; 8];
     let mut buffer = [0u8; 64];
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     let message = Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
     // SAFETY: both outlive the NICs' use of them.
     unsafe {
@@ -319,6 +361,135 @@ fn what_was_sent_before_leaving_arrives() {
     assert!(received.len() == 1 && buffer[..8] == word);
 }
 
+/// Posts as many writes as fill the channel, and more; how much of the target has arrived.
+fn write_much(a: &mut HostNic, route: Route, source: &mut [u8], target: &[u8], key: u64) -> Registration {
+    let from = register(a, source);
+    let len = target.len() as u64;
+    let whole = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len };
+    (0..4).for_each(|n| post(a, route, false, &[whole], &from, key, n));
+    from
+}
+
+#[test]
+fn memory_of_an_ended_peer_does_not_change() {
+    for at_once in [true, false] {
+        let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+        let (mut source, mut target) = (vec![1u8; 8 << 20], vec![0u8; 8 << 20]);
+        let to = register(&mut b, &mut target);
+        let route = link(&mut a, &mut b);
+        write_much(&mut a, route, &mut source, &target, to.key);
+        // A part is written, and the channel is full again.
+        let (mut done, mut others) = (Vec::new(), Vec::new());
+        b.reap(&mut others);
+        (0..3).for_each(|_| a.reap(&mut done));
+        assert!(target[0] == 1 && target[target.len() - 1] == 0 && done.is_empty());
+        b.end_peer(PEER, at_once);
+        let before = target.clone();
+        for _ in 0..2000 {
+            a.reap(&mut done);
+            b.reap(&mut others);
+        }
+        assert!(target == before, "at once: {at_once}");
+        assert_eq!(done.len(), 4);
+        assert!(done.iter().all(|one| one.errno != 0));
+    }
+}
+
+#[test]
+fn an_ended_peer_is_heard_to_the_last_word() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let (mut word, mut buffer) = ([7u8; 8], [0u8; 64]);
+    let route = link(&mut a, &mut b);
+    b.end_peer(PEER, false);
+    let message = Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    let to = Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut() };
+    // SAFETY: both outlive the NICs' use of them.
+    unsafe {
+        assert_eq!(b.receive(to, token(2)), Posted::Yes);
+        assert_eq!(a.send(message, route, token(1)), Posted::Yes);
+    }
+    assert_eq!(drive(&mut b, &mut a, 1), [(token(2), 0)]);
+    assert_eq!(buffer[..8], word);
+}
+
+#[test]
+fn a_connection_of_no_peer_reaches_no_memory() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let (mut source, mut target) = (vec![1u8; 4096], vec![0u8; 4096]);
+    let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
+    let route = a.insert(b.address()).unwrap();
+    let whole = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 4096 };
+    for (n, read) in [(1, false), (2, true)] {
+        post(&mut a, route, read, &[whole], &from, to.key, n);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(n), libc::EACCES)]);
+    }
+    assert!(target.iter().all(|byte| *byte == 0));
+    introduce(&mut a, &mut b, route);
+    post(&mut a, route, false, &[whole], &from, to.key, 3);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(3), 0)]);
+}
+
+/// All that a process had in its channel when it ended is done, or none of it, before its peers
+/// hear of that.
+#[test]
+fn nothing_lands_after_a_route_has_failed() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let (mut source, mut target) = (vec![1u8; 8 << 20], vec![0u8; 8 << 20]);
+    let to = register(&mut b, &mut target);
+    let route = link(&mut a, &mut b);
+    let back = link(&mut b, &mut a);
+    b.assign_route(back, PEER);
+    write_much(&mut a, route, &mut source, &target, to.key);
+    let message = Buffer { address: source.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    // SAFETY: the source outlives the NICs.
+    assert_eq!(unsafe { b.send(message, back, token(9)) }, Posted::Yes);
+    let far = Segment { local: target.as_ptr() as u64, remote: 4096, len: 4096 };
+    post(&mut b, back, false, &[far], &to, 1, 10);
+    a.close().unwrap();
+    let mut done = Vec::new();
+    while !done.iter().any(|one: &Reaped| one.scratch == token(10)) {
+        b.reap(&mut done);
+    }
+    let before = target.clone();
+    (0..2000).for_each(|_| b.reap(&mut done));
+    assert!(target == before);
+    // What was there was done.
+    assert_eq!(target[0], 1);
+}
+
+/// Connections of this process that say nothing: no more are kept than is said, and those that are
+/// of no use for long go.
+#[test]
+fn connections_of_nobody_are_few_and_brief() {
+    let mut b = HostNic::open().unwrap();
+    let address = String::from_utf8(b.address().to_vec()).unwrap();
+    let (_, name) = address.rsplit_once('/').unwrap();
+    let mut all: Vec<OwnedFd> = Vec::new();
+    let mut done = Vec::new();
+    for at in 0..200 {
+        let Some(near) = socket::connect(name).unwrap() else { break };
+        if at % 2 == 0 {
+            let (_, file) = Channel::create().unwrap();
+            assert!(socket::pass_channel(near.as_fd(), file.as_fd()));
+        }
+        all.push(near);
+    }
+    // (Those that wait to be accepted count as open.)
+    let open = |all: &[OwnedFd]| all.iter().filter(|one| !is_closed(one)).count();
+    let began = std::time::Instant::now();
+    for most in [64, 0] {
+        while open(&all) > most {
+            (0..200).for_each(|_| b.reap(&mut done));
+            b.tend();
+            assert!(began.elapsed().as_secs() < 60, "{} are open", open(&all));
+        }
+    }
+}
+
+fn is_closed(socket: &OwnedFd) -> bool {
+    matches!(socket::hear(socket.as_fd()), socket::Heard::End)
+}
+
 /// Two threads that sleep after each word wake each other 100,000 times.
 #[test]
 fn no_wake_up_is_lost() {
@@ -328,13 +499,13 @@ fn no_wake_up_is_lost() {
     let place = |i: usize| words[i].as_ptr() as u64;
     let of: Vec<Registration> =
         (0..2).map(|i| nics[i].register(HostRange { base: place(i), len: 8 }, BOTH).unwrap()).collect();
-    let addresses = [nics[0].address().to_vec(), nics[1].address().to_vec()];
+    let [first, second] = &mut nics;
+    let routes = [link(first, second), link(second, first)];
     std::thread::scope(|scope| {
         for (me, mut nic) in nics.into_iter().enumerate() {
-            let (words, of, addresses) = (&words, &of, &addresses);
+            let (words, of, route) = (&words, &of, routes[me]);
             let (near, far) = (words[me].as_ptr() as u64, words[1 - me].as_ptr() as u64);
             scope.spawn(move || {
-                let route = nic.insert(&addresses[1 - me]).unwrap();
                 let mut done = Vec::new();
                 let mut number = [0u64];
                 for round in 0..ROUNDS {
@@ -368,7 +539,7 @@ fn no_answer_is_slept_through() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let (mut source, mut target) = (vec![1u8; 64], vec![0u8; 64]);
     let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     let segment = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 64 };
     let over = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -420,9 +591,10 @@ fn under_attack() -> (Channel, OwnedFd, Incoming) {
     let name = format!("weft-test-{}", crate::clock::Random::System.u64().unwrap());
     let listener = socket::listen(&name).unwrap();
     let near = socket::connect(&name).unwrap().unwrap();
-    let far = socket::accept(listener.as_fd()).unwrap();
+    let far = socket::accept(listener.as_fd()).unwrap().unwrap();
     let (channel, file) = Channel::create().unwrap();
-    let incoming = Incoming::new(far, Channel::attach(file.as_fd()).unwrap());
+    let mut incoming = Incoming::new(far, 1, Channel::attach(file.as_fd()).unwrap());
+    incoming.assign(PEER);
     (channel, near, incoming)
 }
 
@@ -465,6 +637,7 @@ fn rubbish_in_the_ring_reaches_nothing_outside_a_registration() {
             receives: &mut receives,
             reaped: &mut reaped,
             budget: u64::MAX,
+            words: u32::MAX,
         };
         let sane = incoming.serve(&mut with);
         refused += !sane as usize;
@@ -533,7 +706,7 @@ fn write_of(pieces: usize, len: u64, area: u32, remote: u64) -> Request {
 fn serve(incoming: &mut Incoming, registry: &mut Registry) -> bool {
     let (mut receives, mut reaped) = (VecDeque::new(), Vec::new());
     let (receives, reaped) = (&mut receives, &mut reaped);
-    incoming.serve(&mut Serving { registry, receives, reaped, budget: 1 << 20 })
+    incoming.serve(&mut Serving { registry, receives, reaped, budget: 1 << 20, words: 64 })
 }
 
 #[test]

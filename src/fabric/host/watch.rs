@@ -2,19 +2,22 @@
 
 use super::socket::errno;
 use crate::status::{Error, Result};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// What a descriptor belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
     Listener,
-    /// The socket of a route, by its index; of who connected to us, by a number.
+    /// The time is over for which the listener was not watched.
+    Timer,
+    /// The socket of a route, by its index; of a connection to us, by its number.
     Route(u32),
-    Peer(u32),
+    Connection(u32),
     /// The process at the other end has ended. A forked child of it may hold its
     /// sockets open.
     RouteProcess(u32),
-    PeerProcess(u32),
+    ConnectionProcess(u32),
 }
 
 impl Whose {
@@ -22,9 +25,10 @@ impl Whose {
         match self {
             Whose::Listener => 0,
             Whose::Route(at) => 1 << 32 | at as u64,
-            Whose::Peer(at) => 2 << 32 | at as u64,
+            Whose::Connection(at) => 2 << 32 | at as u64,
             Whose::RouteProcess(at) => 3 << 32 | at as u64,
-            Whose::PeerProcess(at) => 4 << 32 | at as u64,
+            Whose::ConnectionProcess(at) => 4 << 32 | at as u64,
+            Whose::Timer => 5 << 32,
         }
     }
 
@@ -32,9 +36,10 @@ impl Whose {
         let at = word as u32;
         match word >> 32 {
             1 => Whose::Route(at),
-            2 => Whose::Peer(at),
+            2 => Whose::Connection(at),
             3 => Whose::RouteProcess(at),
-            4 => Whose::PeerProcess(at),
+            4 => Whose::ConnectionProcess(at),
+            5 => Whose::Timer,
             _ => Whose::Listener,
         }
     }
@@ -83,6 +88,39 @@ impl Watch {
         // SAFETY: room for so many events.
         let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MOST as i32, 0) };
         events.into_iter().take(count.max(0) as usize).map(|event| Whose::of(event.u64))
+    }
+}
+
+/// A descriptor that becomes readable once, after a time that is set.
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    pub fn new() -> Result<Timer> {
+        // SAFETY: makes a descriptor that nobody else has.
+        let fd =
+            unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(Error::system("making a timer"));
+        }
+        // SAFETY: as above.
+        Ok(Timer(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Sets it, whatever it was set to; what has not been noticed of it is void.
+    pub fn set(&self, after: Duration) {
+        let at = libc::timespec { tv_sec: after.as_secs() as _, tv_nsec: after.subsec_nanos() as _ };
+        let once = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
+        // SAFETY: a timer of ours, a time that outlives the call.
+        unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &once, std::ptr::null_mut()) };
+    }
+
+    /// It is no longer readable.
+    pub fn clear(&self) {
+        self.set(Duration::ZERO);
     }
 }
 

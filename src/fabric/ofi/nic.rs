@@ -565,7 +565,7 @@ impl Nic for OfiNic {
                 if is_arrival(entry.flags) {
                     return self.arrival(entry);
                 }
-                Reaped { len: entry.len, ..Reaped::of(entry.op_context.cast(), 0) }
+                Reaped { len: entry.len as u32, ..Reaped::of(entry.op_context.cast(), 0) }
             }));
         } else if rc == -(FI_EAVAIL as isize) {
             self.reap_error(reaped);
@@ -706,7 +706,7 @@ impl OfiNic {
         }
         let errno = if entry.err == 0 { FI_EOTHER } else { entry.err };
         let (scratch, provider_errno) = (entry.op_context.cast(), entry.prov_errno);
-        reaped.push(Reaped { len: entry.len, provider_errno, ..Reaped::of(scratch, errno) });
+        reaped.push(Reaped { len: entry.len as u32, provider_errno, ..Reaped::of(scratch, errno) });
     }
 }
 

@@ -1,0 +1,390 @@
+//! Connections from other processes: accepted within bounds, assigned to peers, and closed when
+//! they are of none.
+//!
+//! Everybody in the network namespace can connect, so what that costs is bounded: so many are
+//! accepted in a pass; those of other users are closed before anything else is done for them, and
+//! then nobody is accepted for a moment; so many at once may be of no peer, and only for so long.
+//! What is of no peer carries messages: a handshake is one. It reaches no memory.
+
+use super::channel::Channel;
+use super::incoming::{Incoming, Listened, Serving, WORDS};
+use super::registry::Registry;
+use super::socket::{self, Heard, Word};
+use super::user;
+use super::watch::{self, Timer, Watch, Whose};
+use crate::fabric::Connection as Number;
+use crate::status::Result;
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Connections that are accepted in a pass, those of other users included; and without those,
+/// each of which costs a mapping and descriptors.
+const ACCEPTS: usize = 32;
+const NEW: usize = 8;
+/// For so long nobody is accepted after that, or where there is no descriptor.
+const PAUSE: Duration = Duration::from_millis(2);
+const LONG_PAUSE: Duration = Duration::from_millis(100);
+/// Connections that are of no peer. Of the process that has most of them the oldest makes room,
+/// once it has had time to say what it wants.
+const UNASSIGNED: usize = 64;
+const TIME: Duration = Duration::from_millis(50);
+/// One that is of no peer, or of one to which no route leads, is closed after so long; and how
+/// often that is looked at. Longer pauses of this process do not count.
+const UNUSED: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(100);
+const LONGEST_LOOK: Duration = Duration::from_millis(200);
+/// Connections of one peer: it needs one.
+const OF_PEER: usize = 4;
+
+struct Connection {
+    number: Number,
+    pid: libc::pid_t,
+    process: Option<OwnedFd>,
+    /// When it was accepted; and for how long it has been of no use since it last was.
+    since: Instant,
+    unused: Duration,
+    state: State,
+}
+
+enum State {
+    /// Has not passed a channel yet.
+    Silent(OwnedFd),
+    Open(Box<Incoming>),
+}
+
+impl Connection {
+    fn peer(&self) -> u64 {
+        match &self.state {
+            State::Silent(_) => 0,
+            State::Open(channel) => channel.peer(),
+        }
+    }
+
+    fn socket(&self) -> BorrowedFd<'_> {
+        match &self.state {
+            State::Silent(socket) => socket.as_fd(),
+            State::Open(channel) => channel.socket(),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(&self.state, State::Open(channel) if channel.is_over())
+    }
+
+    fn unwatch(&self, watch: &Watch) {
+        watch.remove(self.socket());
+        self.process.iter().for_each(|process| watch.remove(process.as_fd()));
+    }
+
+    fn close(self, watch: &Watch) {
+        self.unwatch(watch);
+        socket::shut(self.socket());
+    }
+}
+
+pub struct Connections {
+    /// None once the NIC is closed.
+    listener: Option<OwnedFd>,
+    /// Ends a pause of accepting.
+    timer: Timer,
+    all: Vec<Connection>,
+    last_number: Number,
+    turn: usize,
+    /// What those reach that are of no peer.
+    nothing: Registry,
+    looked: Instant,
+    /// The log has a line on a lack of descriptors.
+    warned: bool,
+}
+
+impl Connections {
+    pub fn open(name: &str, watch: &Watch) -> Result<Connections> {
+        let (listener, timer) = (socket::listen(name)?, Timer::new()?);
+        watch.add(listener.as_fd(), Whose::Listener)?;
+        watch.add(timer.fd(), Whose::Timer)?;
+        Ok(Connections {
+            listener: Some(listener),
+            timer,
+            all: Vec::new(),
+            last_number: 0,
+            turn: 0,
+            nothing: Registry::default(),
+            looked: Instant::now(),
+            warned: false,
+        })
+    }
+
+    // Accepting.
+
+    pub fn accept(&mut self, watch: &Watch) {
+        let (mut new, mut refused) = (0, false);
+        for _ in 0..ACCEPTS {
+            if new == NEW || !self.make_room(watch) {
+                return self.pause(PAUSE, watch);
+            }
+            let Some(listener) = &self.listener else { return };
+            match socket::accept(listener.as_fd()) {
+                Ok(Some(socket)) => match user::process_of(socket.as_fd()) {
+                    Some(pid) => {
+                        new += 1;
+                        self.add(socket, pid, watch);
+                    }
+                    None => refused = true,
+                },
+                Ok(None) if refused => return self.pause(PAUSE, watch),
+                Ok(None) => return,
+                Err(errno) => {
+                    if !std::mem::replace(&mut self.warned, true) {
+                        let why = crate::fabric::error_text(errno);
+                        log::warn!("connections of peers on this host wait: {why} (ulimit -n)");
+                    }
+                    return self.pause(LONG_PAUSE, watch);
+                }
+            }
+        }
+        self.pause(PAUSE, watch);
+    }
+
+    /// Others wait meanwhile, and what waits does not wake us.
+    fn pause(&self, time: Duration, watch: &Watch) {
+        self.listener.iter().for_each(|listener| watch.remove(listener.as_fd()));
+        self.timer.set(time);
+    }
+
+    pub fn resume(&self, watch: &Watch) {
+        self.timer.clear();
+        let Some(listener) = &self.listener else { return };
+        if watch.add(listener.as_fd(), Whose::Listener).is_err() {
+            self.timer.set(LONG_PAUSE);
+        }
+    }
+
+    fn add(&mut self, socket: OwnedFd, pid: libc::pid_t, watch: &Watch) {
+        self.last_number = self.last_number.wrapping_add(1).max(1);
+        let number = self.last_number;
+        let process = watch::process(pid);
+        let watched = watch.add(socket.as_fd(), Whose::Connection(number)).and_then(|()| {
+            process.iter().try_for_each(|fd| watch.add(fd.as_fd(), Whose::ConnectionProcess(number)))
+        });
+        let (since, state) = (Instant::now(), State::Silent(socket));
+        let new = Connection { number, pid, process, since, unused: Duration::ZERO, state };
+        if let Err(error) = watched {
+            log::warn!("a connection of a process on this host is closed: {error}");
+            return new.close(watch);
+        }
+        self.all.push(new);
+        // What it has to say is usually there.
+        self.listen(number, false, &mut { WORDS }, watch);
+    }
+
+    /// Whether there is room for one more that is of no peer.
+    fn make_room(&mut self, watch: &Watch) -> bool {
+        let unassigned: Vec<usize> = (0..self.all.len()).filter(|at| self.all[*at].peer() == 0).collect();
+        if unassigned.len() < UNASSIGNED {
+            return true;
+        }
+        let of = |pid| unassigned.iter().filter(|at| self.all[**at].pid == pid).count();
+        let worst = unassigned.iter().copied().max_by_key(|at| {
+            let one = &self.all[*at];
+            (of(one.pid), std::cmp::Reverse(one.since))
+        });
+        let Some(at) = worst.filter(|at| self.all[*at].since.elapsed() >= TIME) else { return false };
+        log::debug!("process {} connected and became no peer: it makes room", self.all[at].pid);
+        self.all.swap_remove(at).close(watch);
+        true
+    }
+
+    // What they say.
+
+    /// Reads what a connection's socket has.
+    pub fn listen(&mut self, number: Number, process_ended: bool, words: &mut u32, watch: &Watch) {
+        let Some(at) = self.all.iter().position(|one| one.number == number) else { return };
+        let Connection { process, state, pid, since, unused, .. } = self.all.swap_remove(at);
+        let mut one = match state {
+            State::Silent(socket) => {
+                let (state, stays) = meet(socket, number);
+                let one = Connection { number, pid, process, since, unused, state };
+                if !stays || process_ended {
+                    return one.close(watch);
+                }
+                one
+            }
+            state => Connection { number, pid, process, since, unused, state },
+        };
+        if let State::Open(channel) = &mut one.state {
+            if channel.listen(words) == Listened::End || process_ended {
+                channel.end();
+                one.unwatch(watch);
+                one.process = None;
+            }
+        }
+        if !one.is_over() {
+            self.all.push(one);
+        }
+    }
+
+    /// Does what peers ask for, beginning with another one each time.
+    #[inline]
+    pub fn serve(&mut self, with: &mut Serving, watch: &Watch) {
+        let count = self.all.len();
+        self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
+        let mut over = false;
+        for i in 0..count {
+            let at = if self.turn + i < count { self.turn + i } else { self.turn + i - count };
+            let State::Open(channel) = &mut self.all[at].state else { continue };
+            over |= serve(channel, &mut self.nothing, with);
+        }
+        if over {
+            self.sweep(watch);
+        }
+    }
+
+    #[cold]
+    fn sweep(&mut self, watch: &Watch) {
+        self.all.retain(|one| {
+            let over = one.is_over();
+            if over {
+                one.unwatch(watch);
+            }
+            !over
+        });
+    }
+
+    // Whose they are.
+
+    pub fn assign(&mut self, number: Number, peer: u64, watch: &Watch) {
+        let Some(one) = self.all.iter_mut().find(|one| one.number == number) else { return };
+        if let State::Open(channel) = &mut one.state {
+            channel.assign(peer);
+        }
+        if self.all.iter().filter(|one| one.peer() == peer).count() > OF_PEER {
+            let oldest = (0..self.all.len())
+                .filter(|at| self.all[*at].peer() == peer)
+                .min_by_key(|at| self.all[*at].since);
+            oldest.into_iter().for_each(|at| self.all.swap_remove(at).close(watch));
+        }
+    }
+
+    /// A peer has ended: it reaches no memory from here on. `at_once`: nor anything else.
+    pub fn end_peer(&mut self, peer: u64, at_once: bool, watch: &Watch) {
+        for one in self.all.iter_mut().filter(|one| one.peer() == peer) {
+            one.since = Instant::now();
+            if let State::Open(channel) = &mut one.state {
+                channel.withdraw();
+                if at_once {
+                    channel.refuse();
+                }
+            }
+        }
+        self.sweep(watch);
+    }
+
+    /// Does what a peer has asked for that has gone; false if something of it is left.
+    pub fn finish(&mut self, peer: u64, with: &mut Serving) -> bool {
+        let mut all = true;
+        for one in self.all.iter_mut().filter(|one| one.peer() == peer) {
+            if let State::Open(channel) = &mut one.state {
+                if channel.listen(&mut { WORDS }) == Listened::End {
+                    channel.end();
+                }
+                serve(channel, &mut self.nothing, with);
+                all &= channel.rests() || channel.is_over();
+            }
+        }
+        all
+    }
+
+    /// Whether it is time for `tend`.
+    pub fn are_due(&self) -> bool {
+        !self.all.is_empty() && self.looked.elapsed() >= LOOK
+    }
+
+    /// Closes those that have been of no use for long. `served`: the peers that routes lead to.
+    pub fn tend(&mut self, served: &HashSet<u64>, watch: &Watch) {
+        let passed = self.looked.elapsed();
+        self.looked = Instant::now();
+        self.all.retain_mut(|one| {
+            let used = one.peer() != 0 && served.contains(&one.peer());
+            one.unused = if used { Duration::ZERO } else { one.unused + passed.min(LONGEST_LOOK) };
+            let goes = one.unused > UNUSED;
+            if goes {
+                log::debug!("process {} has a connection, and is no peer: it is closed", one.pid);
+                one.unwatch(watch);
+            }
+            !goes
+        });
+    }
+
+    // All of them.
+
+    fn channels(&mut self) -> impl Iterator<Item = &mut Incoming> {
+        self.all.iter_mut().filter_map(|one| match &mut one.state {
+            State::Open(channel) => Some(&mut **channel),
+            State::Silent(_) => None,
+        })
+    }
+
+    /// A registration ends: no device works on it, and peers close what they opened of it.
+    pub fn hide_device(&mut self, key: u64) {
+        for channel in self.channels() {
+            channel.settle_devices();
+            channel.hide_device(key);
+        }
+    }
+
+    /// Tells peers whether we sleep.
+    pub fn sleeps(&mut self, sleeping: bool) {
+        self.channels().for_each(|channel| channel.sleeps(sleeping));
+    }
+
+    pub fn have_work(&mut self, receives: bool) -> bool {
+        self.channels().any(|channel| channel.has_work(receives))
+    }
+
+    /// Closes all of them, and those that wait to be accepted.
+    pub fn close(&mut self, watch: &Watch) {
+        self.all.drain(..).for_each(|one| one.close(watch));
+        let Some(listener) = self.listener.take() else { return };
+        watch.remove(listener.as_fd());
+        // From here on nobody else comes; a forked child may hold the listener, and with it those
+        // that are there.
+        socket::shut(listener.as_fd());
+        for _ in 0..=socket::BACKLOG {
+            let Ok(Some(socket)) = socket::accept(listener.as_fd()) else { break };
+            socket::shut(socket.as_fd());
+        }
+    }
+}
+
+/// What a new connection says first is its channel. False if it is to be closed.
+fn meet(socket: OwnedFd, number: Number) -> (State, bool) {
+    match socket::hear(socket.as_fd()) {
+        Heard::Word(Word::Channel(file)) => match Channel::attach(file.as_fd()) {
+            Ok(channel) => (State::Open(Box::new(Incoming::new(socket, number, channel))), true),
+            Err(error) => {
+                log::warn!("a connection of a process on this host is closed: {error}");
+                (State::Silent(socket), false)
+            }
+        },
+        Heard::Nothing => (State::Silent(socket), true),
+        _ => (State::Silent(socket), false),
+    }
+}
+
+/// Serves one connection; true if it is over.
+#[inline]
+fn serve(channel: &mut Incoming, nothing: &mut Registry, with: &mut Serving) -> bool {
+    let of_nobody = channel.peer() == 0;
+    if of_nobody {
+        std::mem::swap(with.registry, nothing);
+    }
+    if !channel.serve(with) {
+        log::warn!("a peer on this host breaks the rules of the fabric: its connection is closed");
+        channel.refuse();
+    }
+    if of_nobody {
+        std::mem::swap(with.registry, nothing);
+    }
+    channel.is_over()
+}
