@@ -253,7 +253,7 @@ fn assemble(
         match rail {
             Err(error) => {
                 log::warn!("{name} ({}) is left out: {}", chosen[planned].fabric, error.message);
-                failures.push((format!("{name}: {}", error.message), error));
+                failures.push((name.as_str(), error));
             }
             Ok(rail) => {
                 indexes.push((planned, infos.len()));
@@ -277,8 +277,7 @@ fn assemble(
     let of_network = chosen.iter().any(|candidate| !candidate.is_host());
     let counted = indexes.iter().filter(|(planned, _)| !of_network || !chosen[*planned].is_host()).count();
     if counted < config.min_rails.max(1) {
-        let why: Vec<String> = failures.iter().map(|(text, _)| text.clone()).collect();
-        let reasons = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
+        let reasons = reasons(&failures);
         let provider_errno = failures.first().map_or(0, |(_, error)| error.provider_errno);
         let text = format!(
             "rails that came up: {counted}; min_rails: {}{reasons}; lower min_rails, or look at rails and rail_count",
@@ -295,6 +294,23 @@ fn assemble(
     }
     let core = Core::new(config, clock, random, &address, infos, fabrics, workers)?;
     Ok((Arc::new(core), indexes))
+}
+
+/// Why rails did not come up: each reason once, behind the rails that it is of.
+fn reasons(failures: &[(&str, Error)]) -> String {
+    let mut why: Vec<(String, &str)> = Vec::new();
+    for (name, error) in failures {
+        match why.iter_mut().find(|(_, message)| *message == error.message) {
+            Some((names, _)) => *names += &format!(", {name}"),
+            None => why.push((name.to_string(), &error.message)),
+        }
+    }
+    let why: Vec<String> = why.into_iter().map(|(names, message)| format!("{names}: {message}")).collect();
+    if why.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", why.join("; "))
+    }
 }
 
 fn start(
@@ -354,4 +370,17 @@ fn life(index: usize, plan: Plan, waits: bool, report: Sender<Opened>, wait: Rec
     let closed = worker.close();
     drop(core);
     closed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_said_once_for_all_rails_it_is_of() {
+        let error = |text: &'static str| Error::new(Status::Fabric, text);
+        let failures = [("rxe0", error("small")), ("rxe1", error("gone")), ("rxe2", error("small"))];
+        assert_eq!(reasons(&failures), " (rxe0, rxe2: small; rxe1: gone)");
+        assert_eq!(reasons(&[]), "");
+    }
 }

@@ -15,19 +15,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// To connect two NICs of one process: tcp takes a millisecond; verbs on a busy host up to two
-/// seconds.
+/// seconds. After each trial that ran out of it, the next one gets half.
 const PATIENCE: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// One answer for the process: it is ofi_rxm's, whatever is beneath.
-static PROVEN: Mutex<Option<bool>> = Mutex::new(None);
+static PROVEN: Mutex<(Option<bool>, Duration)> = Mutex::new((None, PATIENCE));
 
 pub fn proven(entry: &Entry) -> bool {
-    let mut proven = PROVEN.lock();
+    let mut guard = PROVEN.lock();
+    let (proven, patience) = &mut *guard;
     if let Some(known) = *proven {
         return known;
     }
-    let why = match try_out(entry) {
+    let why = match try_out(entry, *patience) {
         Ok(Some(true)) => {
             *proven = Some(true);
             return true;
@@ -38,7 +39,10 @@ pub fn proven(entry: &Entry) -> bool {
                 .into()
         }
         // Maybe it is this NIC's fault.
-        Ok(None) => "it did not connect to itself".into(),
+        Ok(None) => {
+            *patience /= 2;
+            "it did not connect to itself".into()
+        }
         Err(error) => error.message,
     };
     log::warn!(
@@ -50,12 +54,12 @@ pub fn proven(entry: &Entry) -> bool {
 
 /// Whether an address that is removed and inserted again has to connect anew. `None`
 /// when there was no connection in time.
-fn try_out(entry: &Entry) -> Result<Option<bool>> {
+fn try_out(entry: &Entry, patience: Duration) -> Result<Option<bool>> {
     let (mut near, mut far) = (OfiNic::open_once(entry, false)?, OfiNic::open_once(entry, false)?);
     let route = near.insert(far.address())?;
     let (begin, mut reaped) = (Instant::now(), Vec::new());
     while near.knock(route) != Posted::Yes {
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > patience {
             return Ok(None);
         }
         near.reap(&mut reaped);
