@@ -22,7 +22,7 @@ static void draw_list(uint64_t *random, uint32_t *list, uint32_t count, uint32_t
     }
 }
 
-/* Some of the pages that are read from are read more than once. */
+/* Some pages are named more than once. */
 static void repeat(uint64_t *random, uint32_t *list, uint32_t count)
 {
     for (uint32_t i = 1; i < count; i++)
@@ -93,9 +93,10 @@ static void pages_shape(uint64_t *random, struct shape *shape, bool repeats, enu
     shape->pages = 1 + below(random, below(random, 3) ? 16 : PAGES_MAX);
     lay(random, shape, &shape->side[LOCAL]);
     lay(random, shape, &shape->side[REMOTE]);
-    /* The first side may have been laid out for more; its list is long enough. */
-    if (repeats && shape->side[source].listed && below(random, 4) == 0)
-        repeat(random, shape->side[source].list, shape->pages);
+    /* The first side may have been laid out for more; its list is long enough. Of destinations any bytes may win. */
+    enum end_of end = below(random, 4) ? source : (enum end_of)(1 - source);
+    if (repeats && shape->side[end].listed && below(random, 4) == 0)
+        repeat(random, shape->side[end].list, shape->pages);
     if (below(random, 16) == 0)
         shape->pages = 0;
     for (uint32_t l = 0; l < shape->layers; l++)
@@ -295,6 +296,23 @@ static int by_place(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Where pages have one destination, each byte is of one of them. */
+static int64_t differs_of(const struct operation *op, int target, const uint8_t *bytes, const struct piece *pieces, uint32_t count)
+{
+    if (count == 1)
+        return differs_random(bytes, pieces->len, content_of(op, target, pieces->content));
+    for (uint64_t i = 0; i < pieces->len; i++) {
+        bool any = false;
+        for (uint32_t k = 0; k < count && !any; k++) {
+            uint64_t word = mix(content_of(op, target, pieces[k].content) ^ mix(i & ~UINT64_C(7)));
+            any = ((uint8_t *)&word)[i % 8] == bytes[i];
+        }
+        if (!any)
+            return (int64_t)i;
+    }
+    return -1;
+}
+
 bool check_content(const struct operation *op, int target, enum end_of end)
 {
     struct shape shape;
@@ -316,14 +334,18 @@ bool check_content(const struct operation *op, int target, enum end_of end)
         }
         if (!piece)
             break;
-        at = differs_random(bytes + until, piece->len, content_of(op, target, piece->content));
+        uint32_t same = 1;
+        while (i + same < shape.count && piece[same].at[end] == piece->at[end])
+            same++;
+        at = differs_of(op, target, bytes + until, piece, same);
+        i += same - 1;
         if (at >= 0) {
             finding(&book->wrong, "byte %" PRIu64 " of slot %u (%s) %s, not its own, of %s (a piece of %u, one of %u)",
                     until + (uint64_t)at, slot, end == LOCAL ? "local" : "remote",
                     origin(op->host, target, end, slot, until + (uint64_t)at), text_of(op), piece->len, shape.count);
             return false;
         }
-        done = until + piece->len > done ? until + piece->len : done;
+        done = until + piece->len;
     }
     return true;
 }

@@ -107,6 +107,7 @@ struct way {
     _Atomic uint64_t left_ns; /* when the owner last disconnected */
     _Atomic uint64_t counter;
     _Atomic uint64_t counts_asked, counts_ok, counts_sure, adds_asked, adds_ok; /* sure: there at the completion */
+    uint64_t seen;         /* what the counter was when it was last read */
     uint64_t words[WORDS]; /* as they should be */
     uint8_t word_state[WORDS]; /* as of slots: BUSY, or FAILED, after which nobody knows */
     uint8_t tickets[TICKETS / 8];
@@ -256,7 +257,7 @@ struct self {
     uint32_t life;
     weft_endpoint *endpoint;
     weft_queue *second;
-    weft_memory *local, *exported[HOSTS]; /* what each other host may write to */
+    weft_memory *local[2], *exported[HOSTS]; /* the same bytes twice; what each other host may write to */
     weft_memory *going; /* while it is deregistered, and what became of that */
     weft_status went;
     uint64_t random;

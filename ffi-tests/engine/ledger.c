@@ -149,6 +149,9 @@ static void settle_wait(const struct operation *op, const weft_completion *c)
     uint64_t value;
     if (c->status == WEFT_OK && weft_counter_read(self->endpoint, op->old, &value) == WEFT_OK && value < op->fresh)
         finding(&book->odd, "%s: its counter is %" PRIu64 ", not %" PRIu64, text_of(op), value, op->fresh);
+    int owner = __builtin_ctz(op->targets);
+    if (c->status == WEFT_OK && book->ways[owner][self->me].counter == op->old)
+        check_counts(owner, false);
 }
 
 /* A connection, and the memory that came with it, are as they were when it was submitted: what it did still counts. */

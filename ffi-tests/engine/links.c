@@ -254,7 +254,7 @@ static void clean(int owner)
         *word_at(owner, self->me, w) = way->words[w];
     }
     memset(way->tickets, 0, sizeof way->tickets);
-    way->counts_asked = way->counts_ok = way->counts_sure = way->adds_asked = way->adds_ok = 0;
+    way->seen = way->counts_asked = way->counts_ok = way->counts_sure = way->adds_asked = way->adds_ok = 0;
     way->counter = counter;
 }
 
@@ -270,6 +270,13 @@ static void prepare(struct link *link)
 
 static void deregister(void) { self->went = weft_memory_deregister(self->going); }
 
+/* Which rails know a memory: any, where none of them fails. */
+static uint64_t draw_rails(void)
+{
+    bool calm = book->plan.world & (THREADS | VIRTUAL) && !*book->plan.sim_faults && book->plan.rails > 1;
+    return calm && draw(2) ? 1 + draw((1u << book->plan.rails) - 1) : 0;
+}
+
 static void register_for(int other)
 {
     weft_memory_range *ranges = calloc(book->plan.slots * LAYERS + 1, sizeof *ranges);
@@ -278,6 +285,7 @@ static void register_for(int other)
     CHECK(ranges != NULL);
     for (uint32_t i = 0; i < count; i++)
         ranges[i] = (weft_memory_range){slot_at(other, self->me, REMOTE, 0) + (uint64_t)i * book->plan.layer, book->plan.layer};
+    args.rails = draw_rails();
     ranges[count] = (weft_memory_range){(void *)(uintptr_t)word_at(other, self->me, 0), WORDS * sizeof(uint64_t)};
     CHECK_OK(weft_memory_register(self->endpoint, ranges, count + 1, &args, &self->exported[other]));
     free(ranges);
@@ -292,7 +300,10 @@ void register_all(void)
     for (uint32_t i = 0; i < count; i++)
         ranges[i] = (weft_memory_range){memories[self->me] + (uint64_t)i * book->plan.layer, book->plan.layer};
     args.access = WEFT_ACCESS_LOCAL;
-    CHECK_OK(weft_memory_register(self->endpoint, ranges, count, &args, &self->local));
+    for (int i = 0; i < 2; i++) {
+        args.rails = draw_rails();
+        CHECK_OK(weft_memory_register(self->endpoint, ranges, count, &args, &self->local[i]));
+    }
     free(ranges);
     for (int other = 0; other < book->plan.hosts; other++)
         if (other != self->me)
@@ -326,6 +337,13 @@ static void renew(int other)
 
 /* ---- Counts ---- */
 
+/* It was submitted over this connection, to this version of the memory. */
+static bool is_current(const struct operation *op, int owner, int target)
+{
+    const struct way *way = &book->ways[owner][target];
+    return op->accepted && op->part[target].token == way->ready && op->part[target].version == way->version;
+}
+
 static void check_between(const char *what, int owner, uint64_t ok, uint64_t value, uint64_t asked)
 {
     if (value < ok)
@@ -336,12 +354,28 @@ static void check_between(const char *what, int owner, uint64_t ok, uint64_t val
                 owner, value, asked);
 }
 
-void check_counts(int owner, bool rested)
+/* A counter that has all that was asked for: the bytes of all pages that raise it are there. */
+static void check_counted(int owner)
 {
     const struct way *way = &book->ways[owner][self->me];
+    for (uint32_t s = 0; s < book->plan.slots; s++) {
+        const struct slot *slot = &way->slots[s];
+        const struct operation *op = &book->operations[slot->operation];
+        if (slot->state == BUSY && !op->read && !op->list && (op->counts || op->flags & WEFT_COUNT_PAGES) && is_current(op, owner, self->me))
+            check_content(op, self->me, REMOTE);
+    }
+}
+
+void check_counts(int owner, bool rested)
+{
+    struct way *way = &book->ways[owner][self->me];
     uint64_t value, ok = rested ? way->counts_ok : way->counts_sure;
-    if (weft_counter_read(self->endpoint, way->counter, &value) == WEFT_OK)
-        check_between("the counter", owner, ok, value, way->counts_asked);
+    if (weft_counter_read(self->endpoint, way->counter, &value) == WEFT_OK) {
+        check_between("the counter", owner, ok > way->seen ? ok : way->seen, value, way->counts_asked);
+        way->seen = value;
+        if (value == way->counts_asked && book->plan.world & (THREADS | VIRTUAL)) /* whose owner does nothing meanwhile */
+            check_counted(owner);
+    }
     ok = way->adds_ok;
     value = *word_at(owner, self->me, 0);
     check_between("the word", owner, ok, value, way->adds_asked);

@@ -142,7 +142,7 @@ static weft_status submit_range(struct operation *op, int target)
     uint32_t slot = op->part[target].slot;
     weft_range_args args = WEFT_RANGE_ARGS_INIT;
     shape_of(op, target, &shape);
-    args.local = self->local;
+    args.local = self->local[op->seed % 2];
     args.remote = self->to[target]->remote;
     args.local_range = range_of(target, slot) + shape.side[LOCAL].first_layer;
     args.remote_range = range_of(0, slot) + shape.side[REMOTE].first_layer;
@@ -160,7 +160,7 @@ weft_pages_args pages_args(const struct operation *op, int target, struct shape 
     uint32_t slot = op->part[target].slot;
     shape_of(op, target, shape);
     const struct layout *local = &shape->side[LOCAL], *remote = &shape->side[REMOTE];
-    args.local = self->local;
+    args.local = self->local[op->seed % 2];
     args.remote = self->to[target]->remote;
     args.local_pages = local->listed ? local->list : NULL;
     args.remote_pages = remote->listed ? remote->list : NULL;
@@ -205,7 +205,7 @@ static uint64_t make_entries(struct operation *op, weft_list_entry *entries)
         for (uint32_t i = 0; i < shape.count; i++) {
             const struct piece *piece = &shape.pieces[i];
             entries[count++] = (weft_list_entry){
-                .local = self->local,
+                .local = self->local[op->seed % 2],
                 .remote = link->remote,
                 .peer = i % 3 ? 0 : link->peer,
                 .local_range = range_of(target, slot) + piece->at[LOCAL] / layer,
@@ -222,7 +222,7 @@ static uint64_t make_entries(struct operation *op, weft_list_entry *entries)
         else
             entries[count - 1].counter = counter_of(op, target);
         if (op->shape % 5 == 0)
-            entries[count++] = (weft_list_entry){.local = self->local, .remote = link->remote};
+            entries[count++] = (weft_list_entry){.local = self->local[op->seed % 2], .remote = link->remote};
     }
     return count;
 }
@@ -566,6 +566,8 @@ void play_step(void)
         if (now >= self->wrong_at_ns) {
             self->wrong_at_ns = now + draw(16) * SECOND / book->plan.rate * 8;
             play_wrong(target);
+            if (self->to[target]->prepared)
+                check_counts(target, false);
         }
         uint32_t burst = 1 + draw(BURST);
         self->submit_at_ns[target] = now + burst * SECOND / book->plan.rate;

@@ -56,7 +56,7 @@ static void refused(const char *what, weft_status got, weft_status want)
 
 static void wrong_ranges(int target)
 {
-    const weft_range_args valid = {.size = sizeof valid, .local = self->local, .remote = self->to[target]->remote,
+    const weft_range_args valid = {.size = sizeof valid, .local = self->local[0], .remote = self->to[target]->remote,
                                    .local_range = range_of(target, 0), .len = 16};
     weft_range_args a;
     TRY_TRANSFER(weft_write(ep, &a, NULL));
@@ -80,7 +80,7 @@ static void wrong_ranges(int target)
 static void wrong_pages(int target)
 {
     uint32_t pages[4] = {0, 1, 2, 3};
-    const weft_pages_args valid = {.size = sizeof valid, .local = self->local, .remote = self->to[target]->remote,
+    const weft_pages_args valid = {.size = sizeof valid, .local = self->local[0], .remote = self->to[target]->remote,
                                    .local_first_range = range_of(target, 0), .page_len = 16, .page_count = 2};
     weft_pages_args a;
     TRY_TRANSFER(weft_write_pages(ep, &a, NULL));
@@ -102,7 +102,7 @@ static void wrong_pages(int target)
 
 static void wrong_uses(int target)
 {
-    const weft_pages_args pages = {.size = sizeof pages, .local = self->local, .remote = self->to[target]->remote,
+    const weft_pages_args pages = {.size = sizeof pages, .local = self->local[0], .remote = self->to[target]->remote,
                                    .local_first_range = range_of(target, 0), .page_len = 16, .page_count = 1};
     const weft_kept_args valid = WEFT_KEPT_ARGS_INIT;
     weft_kept_args a;
@@ -114,16 +114,18 @@ static void wrong_uses(int target)
     TRY(weft_write_kept(ep, kept, &a, NULL), a.flags |= WEFT_COMPLETE_EACH_PEER, WEFT_ERR_UNSUPPORTED);
     TRY(weft_write_kept(ep, kept, &a, NULL), a.counter = 1, WEFT_ERR_HANDLE);
     TRY(weft_read_kept(ep, NULL, &a, NULL), a.reserved = 0, WEFT_ERR_HANDLE);
-    TRY(weft_read_kept(ep, (void *)self->local, &a, NULL), a.reserved = 0, WEFT_ERR_HANDLE);
+    TRY(weft_read_kept(ep, (void *)self->local[0], &a, NULL), a.reserved = 0, WEFT_ERR_HANDLE);
     TRY(weft_read_kept(ep, kept, &a, NULL), a.reserved = 1, WEFT_ERR_UNSUPPORTED);
     refused("memory that is kept", weft_remote_memory_release(self->to[target]->remote), WEFT_ERR_BUSY);
+    refused("memory that is kept", weft_memory_deregister(self->local[0]), WEFT_ERR_BUSY);
     CHECK_OK(weft_kept_release(kept));
+    refused("geometry that was given back", weft_kept_release(kept), WEFT_ERR_HANDLE);
     refused("geometry that was given back", weft_write_kept(self->endpoint, kept, &valid, NULL), WEFT_ERR_HANDLE);
 }
 
 static void wrong_lists(int target)
 {
-    weft_list_entry entries[2] = {{.local = self->local, .remote = self->to[target]->remote, .local_range = range_of(target, 0), .len = 16}};
+    weft_list_entry entries[2] = {{.local = self->local[0], .remote = self->to[target]->remote, .local_range = range_of(target, 0), .len = 16}};
     const weft_list_entry good = entries[1] = entries[0];
     const weft_list_args valid = {.size = sizeof valid, .entries = entries, .count = 2};
     weft_list_args a;
@@ -177,7 +179,7 @@ static void wrong_atomics(int target)
     TRY_COMMON(weft_fetch_add(ep, &a, NULL));
     TRY_COMMON(weft_compare_swap(ep, &a, NULL));
     TRY(weft_fetch_add(ep, &a, NULL), a.remote = NULL, WEFT_ERR_HANDLE);
-    TRY(weft_fetch_add(ep, &a, NULL), a.remote = (const void *)self->local, WEFT_ERR_HANDLE);
+    TRY(weft_fetch_add(ep, &a, NULL), a.remote = (const void *)self->local[0], WEFT_ERR_HANDLE);
     TRY(weft_fetch_add(ep, &a, NULL), a.remote_range = UINT32_MAX, WEFT_ERR_RANGE);
     TRY(weft_fetch_add(ep, &a, NULL), a.remote_offset = WORDS * 8 - 7, WEFT_ERR_RANGE);
     TRY(weft_fetch_add(ep, &a, NULL), a.remote_offset = UINT64_MAX - 7, WEFT_ERR_RANGE);
@@ -226,7 +228,7 @@ static void wrong_memory(int target)
     TRY(weft_memory_register(ep, &range, 1, &a, &memory), a.access = 0, WEFT_ERR_INVALID);
     range = (weft_memory_range){(void *)64, sizeof bytes}; /* the first page of the address space is never there */
     TRY(weft_memory_register(ep, &range, 1, &a, &memory), a.access = 0, WEFT_ERR_INVALID);
-    refused("memory that is local", weft_memory_export(self->local, own, sizeof own, &len), WEFT_ERR_INVALID);
+    refused("memory that is local", weft_memory_export(self->local[0], own, sizeof own, &len), WEFT_ERR_INVALID);
     CHECK_OK(weft_memory_export(self->exported[target], own, sizeof own, &len));
     weft_peer peer = self->to[target]->peer;
     memcpy(damaged, own, len);

@@ -837,6 +837,30 @@ static void more_completions_than_a_queue_holds(void)
     box_close(hub);
 }
 
+/* Each of two memories is known to one rail, and no rail knows both. */
+static void memories_without_a_common_rail(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=verbs:rails=2:world=apart";
+    struct duo duo = duo_open_with(2 * MIB, &config);
+    weft_list_entry entries[2];
+    for (uint64_t i = 0; i < COUNT(entries); i++) {
+        weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+        weft_memory_range range = {duo.a_bytes + i * MIB, MIB};
+        weft_memory *memory;
+        args.rails = 1u << i;
+        CHECK_OK(weft_memory_register(duo.a->endpoint, &range, 1, &args, &memory));
+        entries[i] = (weft_list_entry){.local = memory, .remote = duo.b_of_a, .remote_offset = i * MIB, .len = 100};
+    }
+    weft_list_args list = list_args(entries, COUNT(entries));
+    CHECK_OK(weft_write_list(duo.a->endpoint, &list, NULL));
+    CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status, WEFT_ERR_NO_RAILS);
+    list.count = 1;
+    CHECK_OK(weft_write_list(duo.a->endpoint, &list, NULL));
+    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    duo_close(&duo);
+}
+
 static const struct test tests[] = {
     {"writes_to_many_peers", "any", writes_to_many_peers},
     {"writes_to_many_peers_on_four_rails", "tcp,sim:like=tcp,sim:like=efa,sim:like=verbs",
@@ -851,6 +875,7 @@ static const struct test tests[] = {
     {"bad_entries_are_named", "once", bad_entries_are_named},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
     {"no_room", "once", no_room},
+    {"memories_without_a_common_rail", "once", memories_without_a_common_rail},
     {"more_completions_than_a_queue_holds", "tcp,host,sim:like=efa", more_completions_than_a_queue_holds},
     {NULL, NULL, NULL},
 };
