@@ -259,17 +259,17 @@ static struct blow draw_blow(uint64_t *random)
     uint32_t all = 0, kind;
     for (size_t i = 0; i < COUNT(kinds); i++)
         all += kinds[i].worlds & book->plan.world ? kinds[i].weight : 0;
-    kind = below(random, all);
+    kind = (uint32_t)((next_random(random) >> 16) % all);
     for (size_t i = 0; !blow.fault; i++) {
         uint32_t weight = kinds[i].worlds & book->plan.world ? kinds[i].weight : 0;
         if (kind < weight)
             blow.fault = &kinds[i];
         kind -= weight;
     }
-    blow.host = (int)below(random, (uint32_t)book->plan.hosts);
-    blow.rail = (int)below(random, RAILS);
+    blow.host = (int)((next_random(random) >> 16) % (uint32_t)book->plan.hosts);
+    blow.rail = (int)((next_random(random) >> 16) % RAILS);
     blow.ms = 50 + below(random, 4000);
-    blow.pause_ns = below(random, 2 * book->plan.fault_ms) * MS;
+    blow.pause_ns = (next_random(random) >> 16) % (2 * book->plan.fault_ms) * MS;
     if (blow.fault->short_one)
         blow.ms %= 1000;
     return blow;
@@ -290,9 +290,10 @@ static bool strike(const struct blow *blow)
     struct trouble *host = &hosts[blow->host], *of = of_rail ? &rails[blow->host][blow->rail] : host;
     if (of->fault || (of_rail ? host->fault && host->fault->begin == cut : book->hosts[blow->host].leave || (processes && !pids[blow->host])))
         return false;
-    if (processes)
-        fprintf(stderr, "%6" PRIu64 " ms: %s of host %d%s%.0d for %u ms\n", book_ms(), blow->fault->name, blow->host,
-                of_rail ? ", rail " : "", of_rail ? blow->rail : 0, blow->ms);
+    if (processes && of_rail)
+        fprintf(stderr, "%6" PRIu64 " ms: %s of host %d, rail %d for %u ms\n", book_ms(), blow->fault->name, blow->host, blow->rail, blow->ms);
+    else if (processes)
+        fprintf(stderr, "%6" PRIu64 " ms: %s of host %d for %u ms\n", book_ms(), blow->fault->name, blow->host, blow->ms);
     *of = (struct trouble){.fault = blow->fault, .until_ns = world_ns() + blow->ms * MS};
     blow->fault->begin(blow->host, blow->rail, blow->ms);
     if (!processes) /* It is over as soon as the host has heard of it. */
