@@ -187,7 +187,7 @@ def code_of(text):
 def commands():
     targets = set(re.findall(r"^([a-z0-9-]+):", read("Makefile"), re.M))
     bench = "".join(read(path) for path in FILES if path.startswith("weft-bench/src/commands/"))
-    known = {word.lower() for word in re.findall(r"^    (\w+)\(\w+::\w*Args\)", bench, re.M)}
+    known = set(re.findall(r'^        Some\("(\w+)"\) => \(\w+::', bench, re.M))
     for path, text in DOCUMENTS.items():
         for line in code_of(text):
             line = line.split(" #")[0]
@@ -198,7 +198,7 @@ def commands():
                 if found[1] not in known:
                     yield f"{path}: weft-bench {found[1]}: no such command"
                 for option in re.findall(r"--([a-z-]+)", found[2]):
-                    if not re.search(rf"^    {option.replace('-', '_')}: ", bench, re.M):
+                    if f'"--{option}"' not in bench:
                         yield f"{path}: weft-bench {found[1]} --{option}: no such option"
             for program in re.findall(r"target/examples-c/(\w+)", line):
                 if not {f"examples-c/{program}.c", f"examples-c/{program}.cpp"} & FILES:

@@ -1,8 +1,17 @@
-//! A loopback of our own: a network namespace in which TCP's congestion control
-//! can be chosen without touching the machine.
+//! Networks of our own: a loopback, in a network namespace in which TCP's congestion
+//! control can be chosen without touching the machine; and two hosts, which
+//! tools/lab.sh, which this program carries, makes and removes.
 
-use anyhow::{Context, Result};
+use crate::process::{self, Part};
+use anyhow::{bail, Context, Result};
+use serde::de::DeserializeOwned;
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+const LAB: &str = include_str!("../../tools/lab.sh");
+/// Where the left host serves.
+pub const PLACE: &str = "10.77.0.1:4711";
 
 /// Kernels whose default is another one (bbr above all) halve loopback TCP, for
 /// all alike.
@@ -22,7 +31,7 @@ fn try_enter() -> Result<()> {
     // SAFETY: plain system calls.
     unsafe {
         if libc::geteuid() != 0 {
-            anyhow::bail!("not root: no network namespace");
+            bail!("not root: no network namespace");
         }
         if libc::unshare(libc::CLONE_NEWNET) != 0 {
             return Err(io::Error::last_os_error()).context("no network namespace");
@@ -52,4 +61,43 @@ fn raise_loopback() -> io::Result<()> {
 
 pub fn congestion_control() -> String {
     std::fs::read_to_string(SETTING).unwrap_or_default().trim().to_owned()
+}
+
+/// Runs a command of this program on each host, and returns what the right one
+/// printed.
+fn run(shape: &[&str], left: &str, right: &str) -> Result<String> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let program = program.display();
+    let mut command = Command::new("bash");
+    command.args(["-c", LAB, "lab"]).args(shape);
+    command.args(["--left", &format!("'{program}' {left} >/dev/null")]);
+    command.args(["--right", &format!("'{program}' {right}")]);
+    // SAFETY: a system call that is safe after a fork. The hosts are removed even if we are killed.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            Ok(())
+        });
+    }
+    let output = command.stdin(Stdio::null()).output().context("starting bash")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{}", said.trim().lines().map(str::trim).collect::<Vec<&str>>().join("; "));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What a part measures on the right host, while another one plays on the left host, or it serves.
+pub fn measure<T: DeserializeOwned>(shape: &[&str], left: Option<&Part>, right: &Part) -> Result<T> {
+    // JSON has no single quotes where the names of hosts and rails have none.
+    let words = |part: &Part| part.words().map(|[_, part, json]| format!("{part} '{json}'"));
+    let left = left.map_or_else(|| Ok(format!("serve --once --listen {PLACE}")), words)?;
+    process::answer(&run(shape, &left, &words(right)?)?)
+}
+
+/// What a load reaches that the right host runs against the left one.
+pub fn load<T: DeserializeOwned>(shape: &[&str], options: &str) -> Result<T> {
+    let right = format!("run --connect {PLACE} --json - {options}");
+    let report = run(shape, &format!("serve --once --listen {PLACE}"), &right)?;
+    serde_json::from_str(&report).context("the report")
 }

@@ -4,32 +4,33 @@
 //! | --- | --- |
 //! | [`commands`] | what a user calls, one file for each command |
 //! | [`figures`] | the figures by name: what each is, and how it is measured |
-//! | [`pair`] | two processes, an initiator and a target, and what they do together |
-//! | [`host`] | two processes of this host, beside memcpy |
-//! | [`throw`] | a word there and back over tcp, by Weft and by bare libfabric |
+//! | [`process`] | the processes of a measurement, and what they say to each other |
+//! | [`endpoint`] | Weft through its C interface |
+//! | [`pair`] | an initiator and a target, and the engines by which they move pages in turns |
+//! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket, memcpy |
+//! | [`throw`] | a word there and back, by Weft and by bare libfabric |
 //! | [`sim`] | both sides in one process, over simulated NICs |
 //! | [`load`] | two hosts, a load between them, and what it reached |
 //! | [`faults`] | what happens when rails and peers fail, and what it costs |
 //! | [`prometheus`] | what an endpoint has done, for Prometheus |
-//! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket |
-//! | [`lab`], [`hosts`], [`wire`] | networks of our own to measure in, and what they carry |
-//! | [`machine`], [`tree`] | what the machine is, and how it is drawn |
+//! | [`lab`], [`wire`] | networks of our own to measure in, and what they carry |
+//! | [`machine`], [`processors`], [`tree`] | what the machine is, and how it is drawn |
 //! | [`memory`], [`pages`], [`stats`] | buffers, page lists, medians |
 //! | [`show`], [`chart`] | the terminal, and charts |
 
 mod chart;
 mod commands;
+mod endpoint;
 mod engines;
 mod faults;
 mod figures;
-mod host;
-mod hosts;
 mod lab;
 mod load;
 mod machine;
 mod memory;
 mod pages;
 mod pair;
+mod process;
 mod processors;
 mod prometheus;
 mod show;
@@ -39,11 +40,10 @@ mod throw;
 mod tree;
 mod wire;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match commands::run(commands::Cli::parse()) {
+    match commands::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("weft-bench: {error:#}");

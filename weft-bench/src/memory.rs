@@ -1,6 +1,7 @@
 //! The buffers that pages come from and go to: the same for every engine.
 
 use crate::pages::{mix, Lists};
+use ::weft::capi::memory::weft_memory_range;
 use anyhow::{bail, Result};
 use std::ptr;
 
@@ -11,7 +12,11 @@ const WIPED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 /// Anonymous memory for the life of the process, which costs nothing until it is
 /// touched.
 pub fn untouched(len: usize) -> Result<*mut u8> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    map(len, libc::MAP_NORESERVE)
+}
+
+fn map(len: usize, flags: i32) -> Result<*mut u8> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
     // SAFETY: a new mapping.
     let base = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if base == libc::MAP_FAILED {
@@ -35,20 +40,17 @@ impl Pool {
             bail!("{pages} pages of {page_len} bytes: pages must be multiples of 8 bytes");
         }
         let len = (page_len * pages).next_multiple_of(HUGE) + HUGE;
-        // SAFETY: a new mapping; it stays for the life of the process.
-        let base = unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-        };
-        if base == libc::MAP_FAILED {
-            bail!("mapping {len} bytes: {}", std::io::Error::last_os_error());
-        }
-        let base = (base as usize).next_multiple_of(HUGE) as *mut u8;
+        let base = (map(len, 0)? as usize).next_multiple_of(HUGE) as *mut u8;
         // SAFETY: inside the mapping. Advice only: without huge pages it is slower, for all alike.
         unsafe { libc::madvise(base.cast(), len - HUGE, libc::MADV_HUGEPAGE) };
         let mut pool = Pool { base, page_len, pages };
         pool.wipe();
         Ok(pool)
+    }
+
+    /// In memory that costs nothing until it is touched.
+    pub fn untouched(page_len: usize, pages: usize) -> Result<Pool> {
+        Ok(Pool { base: untouched(page_len * pages)?, page_len, pages })
     }
 
     /// In memory that somebody else made.
@@ -67,6 +69,10 @@ impl Pool {
 
     pub fn len(&self) -> usize {
         self.page_len * self.pages
+    }
+
+    pub fn range(&self) -> weft_memory_range {
+        weft_memory_range { address: self.base.cast(), len: self.len() as u64 }
     }
 
     /// Read with care: fabrics write here, though not while anybody verifies.

@@ -1,94 +1,96 @@
-//! The terminal: progress while it runs, facts and sizes for people.
+//! The terminal: progress while it runs, facts and sizes for people, tables.
 
 use crate::machine::Facts;
-use indicatif::{ProgressBar, ProgressStyle};
+use std::cell::Cell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// One bar for each measurement. Where nobody watches, one line instead.
+/// A line that is written over and over, where somebody watches.
+fn line(text: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{text}");
+    }
+}
+
+/// How far the measurement of the moment is. Where nobody watches, one line for each.
+#[derive(Default)]
 pub struct Progress {
-    bar: ProgressBar,
-    begun: std::cell::Cell<usize>,
+    begun: Cell<usize>,
+    what: Cell<String>,
 }
 
 impl Progress {
-    pub fn new() -> Progress {
-        let mut progress = Progress { bar: ProgressBar::hidden(), begun: Default::default() };
-        if std::io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template("{prefix} {wide_msg} {bar:30} {pos:>4}/{len} {eta:>4}");
-            progress.bar = ProgressBar::new(1);
-            progress.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        }
-        progress
-    }
-
     pub fn begin(&self, what: &str) {
         self.begun.set(self.begun.get() + 1);
-        let prefix = format!("[{}]", self.begun.get());
-        if self.bar.is_hidden() {
-            eprintln!("{prefix} {what}");
+        let what = format!("[{}] {what}", self.begun.get());
+        line(&what);
+        if !std::io::stderr().is_terminal() {
+            eprintln!("{what}");
         }
-        self.bar.set_prefix(prefix);
-        self.bar.set_message(what.to_owned());
-        self.bar.set_position(0);
+        self.what.set(what);
     }
 
     pub fn at(&self, done: u64, of: u64) {
-        self.bar.set_length(of);
-        if done == 0 {
-            self.bar.reset_eta();
-        }
-        self.bar.set_position(done);
+        let what = self.what.take();
+        line(&format!("{what}: {done} of {of}"));
+        self.what.set(what);
     }
 
     pub fn finish(&self) {
-        self.bar.finish_and_clear();
+        line("");
     }
 }
 
 /// A line with the rate of each rail, while a load runs. Only where somebody watches.
+#[derive(Default)]
 pub struct Rates {
-    bar: ProgressBar,
     last: Option<(Instant, Vec<u64>)>,
 }
 
 impl Rates {
-    pub fn new() -> Rates {
-        let bar = if std::io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template("{prefix} {wide_msg}");
-            ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
-        } else {
-            ProgressBar::hidden()
-        };
-        Rates { bar, last: None }
-    }
-
     /// `bytes`: what each rail has carried so far.
     pub fn show(&mut self, bytes: &[u64], passed: Duration, of_seconds: f64) {
         let now = Instant::now();
-        let Some((then, before)) = &self.last else {
-            self.last = Some((now, bytes.to_vec()));
-            return;
-        };
-        let seconds = (now - *then).as_secs_f64();
-        let rates: Vec<f64> =
-            bytes.iter().zip(before).map(|(to, from)| (to - from) as f64 * 8.0 / seconds / 1e9).collect();
-        let each: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
-        self.bar.set_prefix(format!("{:.0}/{of_seconds:.0} s", passed.as_secs_f64()));
-        let all: f64 = rates.iter().sum();
-        self.bar.set_message(format!("{all:.2} Gbps; of each rail: {}", each.join(" ")));
-        self.bar.tick();
-        self.last = Some((now, bytes.to_vec()));
+        if let Some((then, before)) = self.last.replace((now, bytes.to_vec())) {
+            let seconds = (now - then).as_secs_f64();
+            let rate = |(to, from): (&u64, &u64)| (to - from) as f64 * 8.0 / seconds / 1e9;
+            let rates: Vec<f64> = bytes.iter().zip(&before).map(rate).collect();
+            let each: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
+            let (passed, all) = (passed.as_secs_f64(), rates.iter().sum::<f64>());
+            line(&format!("{passed:.0}/{of_seconds:.0} s {all:.2} Gbps; of each rail: {}", each.join(" ")));
+        }
     }
 
     pub fn finish(&self) {
-        self.bar.finish_and_clear();
+        line("");
     }
 }
 
 pub fn facts(facts: &Facts) {
     let all: Vec<String> = facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     println!("{}", all.join("; "));
+}
+
+/// Columns of which those in `numbers` are aligned to the right. The first row is the head.
+pub fn table(rows: &[Vec<String>], numbers: std::ops::Range<usize>) -> String {
+    let len = |text: &String| text.chars().count();
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|at| rows.iter().filter_map(|row| row.get(at)).map(len).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            line += &match numbers.contains(&at) {
+                true => format!(" {cell:>width$} "),
+                false => format!(" {cell:<width$} "),
+            };
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
 }
 
 /// Bytes for people to read.
@@ -124,5 +126,11 @@ mod tests {
         assert!(parse_size("0").is_err());
         assert_eq!(size(65536), "64 KiB");
         assert_eq!(size(1000), "1000 bytes");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["a", "1"], ["bcd", "23"]].map(|row| row.map(String::from).to_vec());
+        assert_eq!(table(&rows, 1..2), " a     1\n bcd  23\n");
     }
 }

@@ -6,19 +6,13 @@ pub struct Spread {
     /// A tenth of the values is below, and a tenth above.
     pub low: f64,
     pub high: f64,
-    /// How far the median may be off, roughly.
-    pub error: f64,
 }
 
 impl Spread {
     pub fn of(mut values: Vec<f64>) -> Spread {
         values.sort_by(f64::total_cmp);
         let at = |part: f64| quantile(&values, part);
-        let width = at(0.75) - at(0.25);
-        // Of a normal distribution, the quartiles are 1.35 deviations apart, and its median's
-        // error is 1.25 deviations over the root of the count.
-        let error = width / 1.35 * 1.25 / (values.len().max(1) as f64).sqrt();
-        Spread { median: at(0.5), low: at(0.1), high: at(0.9), error }
+        Spread { median: at(0.5), low: at(0.1), high: at(0.9) }
     }
 }
 

@@ -2,7 +2,7 @@
 //! is what it should be, before anything is said about Weft on it.
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -14,32 +14,26 @@ const COUNTED: Duration = Duration::from_millis(1500);
 const CHUNK: usize = 256 << 10;
 const TRIES: u32 = 150;
 
-#[derive(Clone, Copy, ValueEnum)]
-pub enum End {
-    /// Reads until the sender ends; prints the Gbps of all.
-    Receive,
-    Send,
+/// One of the two ends.
+#[derive(Serialize, Deserialize)]
+pub struct Spec {
+    /// It reads until the sender ends.
+    pub receives: bool,
+    pub addresses: Vec<SocketAddr>,
 }
 
-pub fn run(end: End, addresses: &[SocketAddr]) -> Result<()> {
-    let threads: Vec<_> = addresses
-        .iter()
-        .map(|address| {
-            let address = *address;
-            thread::spawn(move || match end {
-                End::Receive => receive(address),
-                End::Send => send(address).map(|()| 0.0),
-            })
-        })
-        .collect();
+/// Gbps of all sockets, as their receiver counts them.
+pub fn run(spec: &Spec) -> Result<f64> {
+    let receives = spec.receives;
+    let end = |address: SocketAddr| {
+        thread::spawn(move || if receives { receive(address) } else { send(address).map(|()| 0.0) })
+    };
+    let threads: Vec<_> = spec.addresses.iter().map(|address| end(*address)).collect();
     let mut gbps = 0.0;
     for thread in threads {
         gbps += thread.join().map_err(|_| anyhow::anyhow!("a socket's thread panicked"))??;
     }
-    if matches!(end, End::Receive) {
-        println!("{gbps}");
-    }
-    Ok(())
+    Ok(gbps)
 }
 
 /// Gbps between the settling and the end of the counted time.

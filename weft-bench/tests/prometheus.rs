@@ -14,86 +14,53 @@ fn loopback(path: &Path) -> Output {
     command.args(PAGES).output().unwrap()
 }
 
-fn is_name(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(fits)
-}
-
-/// The labels between braces, each `name="value"` with \\, \" and \n escaped.
-fn labels(mut text: &str) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    while !text.is_empty() {
-        let (name, rest) = text.split_once("=\"").expect("a label has a value");
-        assert!(is_name(name) && !name.contains(':'), "{name}");
-        let (mut value, mut chars) = (String::new(), rest.char_indices());
-        let end = loop {
-            match chars.next().expect("a value ends") {
-                (at, '"') => break at,
-                (_, '\\') => value.push(match chars.next().expect("an escape is of two").1 {
-                    'n' => '\n',
-                    c @ ('\\' | '"') => c,
-                    other => panic!("\\{other} is no escape"),
-                }),
-                (_, c) => value.push(c),
-            }
-        };
-        assert!(found.insert(name.to_owned(), value).is_none(), "{name} is there twice");
-        text = &rest[end + 1..];
-        text = text.strip_prefix(',').unwrap_or(text);
-    }
-    found
-}
-
-struct Sample {
-    name: String,
-    labels: BTreeMap<String, String>,
+/// A sample of a series: "name{label="value",...} number".
+struct Sample<'a> {
+    name: &'a str,
+    labels: BTreeMap<&'a str, &'a str>,
     value: f64,
 }
 
-fn sample(line: &str) -> Sample {
+fn sample(line: &str) -> Sample<'_> {
     let (series, value) = line.rsplit_once(' ').expect("a sample has a value");
     let (name, rest) = series.split_once('{').unwrap_or((series, "}"));
-    assert!(is_name(name), "{line}");
     let inside = rest.strip_suffix('}').expect("labels end");
-    Sample { name: name.to_owned(), labels: labels(inside), value: value.parse().expect(line) }
+    let labels = inside.split(',').filter(|label| !label.is_empty()).map(|label| {
+        let (name, value) = label.split_once("=\"").expect("a label has a value");
+        (name, value.strip_suffix('"').expect("a value ends"))
+    });
+    Sample { name, labels: labels.collect(), value: value.parse().expect(line) }
 }
 
 /// Checks the format; all samples.
-fn parse(text: &str) -> Vec<Sample> {
+fn parse(text: &str) -> Vec<Sample<'_>> {
     assert!(text.ends_with('\n') && !text.contains("\n\n"));
-    let (mut samples, mut seen, mut helped, mut series) =
-        (Vec::new(), HashSet::new(), String::new(), HashSet::new());
-    let mut current = (String::new(), String::new());
+    let (mut samples, mut seen, mut series) = (Vec::new(), HashSet::new(), HashSet::new());
+    let (mut name, mut kind, mut helped) = ("", "", "");
     for line in text.lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {
-            helped = help.split_once(' ').expect("a help has a text").0.to_owned();
-            continue;
-        }
-        if let Some(typed) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = typed.split_once(' ').expect("a type");
+            helped = help.split_once(' ').expect("a help has a text").0;
+        } else if let Some(typed) = line.strip_prefix("# TYPE ") {
+            (name, kind) = typed.split_once(' ').expect("a type");
             assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
             assert_eq!(name, helped, "HELP comes before TYPE");
-            assert!(seen.insert(name.to_owned()), "{name} is there twice");
+            assert!(seen.insert(name), "{name} is there twice");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
-            current = (name.to_owned(), kind.to_owned());
-            continue;
+        } else {
+            let sample = sample(line);
+            let rest = sample.name.strip_prefix(name).expect("a sample follows its type");
+            let suffixes = if kind == "histogram" { &["_bucket", "_sum", "_count"][..] } else { &[""] };
+            assert!(suffixes.contains(&rest) && sample.value >= 0.0, "{line}");
+            assert!(series.insert(line.rsplit_once(' ').expect(line).0), "{line} is there twice");
+            samples.push(sample);
         }
-        assert!(!line.starts_with('#'), "{line}");
-        let sample = sample(line);
-        let rest = sample.name.strip_prefix(&current.0).expect("a sample follows its type");
-        let suffixes = if current.1 == "histogram" { &["_bucket", "_sum", "_count"][..] } else { &[""] };
-        assert!(suffixes.contains(&rest), "{line}");
-        assert!(sample.value >= 0.0, "{line}");
-        assert!(series.insert((sample.name.clone(), sample.labels.clone())), "{line} is there twice");
-        samples.push(sample);
     }
     samples
 }
 
 fn total(samples: &[Sample], name: &str, label: (&str, &str)) -> f64 {
     let of = |sample: &&Sample| {
-        sample.name == name
-            && (label.0.is_empty() || sample.labels.get(label.0).map(String::as_str) == Some(label.1))
+        sample.name == name && (label.0.is_empty() || sample.labels.get(label.0) == Some(&label.1))
     };
     let found: Vec<f64> = samples.iter().filter(of).map(|sample| sample.value).collect();
     assert!(!found.is_empty(), "{name} {label:?}");
@@ -107,7 +74,8 @@ fn it_is_prometheus_text_of_what_was_moved() {
     let output = loopback(&path);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!path.with_extension("prom.new").exists());
-    let samples = parse(&std::fs::read_to_string(&path).unwrap());
+    let text = std::fs::read_to_string(&path).unwrap();
+    let samples = parse(&text);
     let all = ("", "");
     let bytes = TRANSFERS * 4096.0 * 300.0;
     assert_eq!(total(&samples, "weft_rail_bytes_total", ("direction", "write")), bytes);

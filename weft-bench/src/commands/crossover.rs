@@ -1,138 +1,77 @@
 //! `weft-bench crossover`: from which page size on a page of its own is no longer
 //! dearer than a copy.
 
+use super::Args;
 use crate::chart::{self, Line};
 use crate::pair::{self, Case, Fabric, Outcome, Rival};
 use crate::show::{self, Progress};
 use crate::stats::Spread;
-use anyhow::{bail, Context, Result};
-use comfy_table::{CellAlignment, Table};
-use serde_json::json;
+use anyhow::{bail, Result};
 use std::path::PathBuf;
 
+pub const HELP: &str = "\
+Moves random pages of 512 bytes to 1 MiB between two processes over bare libfabric, in three ways in turns: one write
+for each page; several pages a write, by the provider's vectors; and packed: gathered into a slot, written as one,
+scattered by the target. Of each way the fastest tuning at that size counts.
+
+  --fabric FABRIC  tcp (default) or shm
+  --rounds N       rounds at each size, a transfer of each way (60)
+  --svg FILE       draw the chart here (target/crossover.svg)
+";
+
+const SIZES: std::ops::RangeInclusive<u32> = 9..=20;
 /// Bytes of a transfer, at most.
 const BYTES: usize = 16 << 20;
 const PAGES: usize = 4096;
 
-/// Moves random pages of growing size between two processes over bare libfabric,
-/// in three ways in turns: one write for each page; several pages a write, by the
-/// provider's vectors; and packed: gathered into a slot, written as one, scattered
-/// by the target. Of each way the fastest tuning at that size counts.
-#[derive(clap::Args)]
-pub struct Args {
-    /// Which fabric.
-    #[arg(long, value_enum, default_value_t = Fabric::Tcp)]
-    fabric: Fabric,
-    /// The smallest page, as 512 or 4K.
-    #[arg(long, default_value = "512", value_parser = show::parse_size)]
-    from: usize,
-    /// The largest page: sizes double up to it.
-    #[arg(long, default_value = "1M", value_parser = show::parse_size)]
-    to: usize,
-    /// Rounds at each size: a transfer of each way.
-    #[arg(long, default_value_t = 60)]
-    rounds: usize,
-    /// Divided among so many sessions, each with processes and connections of its own.
-    #[arg(long, default_value_t = 2)]
-    sessions: usize,
-    /// Write the figures as JSON, too.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Draw the chart here.
-    #[arg(long, value_name = "FILE", default_value = "target/crossover.svg")]
-    svg: PathBuf,
-}
-
-/// What was measured at one page size.
-struct Row {
-    page_len: usize,
-    rates: Vec<Spread>,
-    tuning: String,
-}
-
-pub fn run(args: &Args) -> Result<()> {
-    let sizes: Vec<usize> =
-        std::iter::successors(Some(args.from), |size| size.checked_mul(2).filter(|size| *size <= args.to))
-            .collect();
-    if args.from > args.to || args.from % 8 != 0 {
-        bail!("--from must be a multiple of 8, and at most --to");
-    }
-    let progress = Progress::new();
-    let (mut rows, mut names, mut facts) = (Vec::new(), Vec::new(), None);
-    for page_len in sizes {
-        let outcome = pair::measure(&case_of(args, page_len), &progress)?;
-        rows.push(row(page_len, &outcome));
-        names.clone_from(&outcome.names);
-        facts = facts.or(Some((outcome.facts, outcome.provider)));
+pub fn run(mut args: Args) -> Result<()> {
+    let fabric = match args.or("--fabric", "tcp".to_owned())?.as_str() {
+        "tcp" => Fabric::Tcp,
+        "shm" => Fabric::Shm,
+        other => bail!("--fabric {other}: tcp or shm"),
+    };
+    let rounds = args.or("--rounds", 60)?;
+    let svg = args.or("--svg", PathBuf::from("target/crossover.svg"))?;
+    args.end()?;
+    let progress = Progress::default();
+    let mut all: Vec<(usize, Outcome)> = Vec::new();
+    for page_len in SIZES.map(|bits| 1usize << bits) {
+        let mut case = Case::new(fabric, page_len, Rival::Packing);
+        case.pages = (BYTES / page_len).clamp(1, PAGES);
+        (case.pairs, case.sessions) = (rounds, 2);
+        all.push((page_len, pair::measure(&case, &progress)?));
     }
     progress.finish();
-    if let Some((facts, provider)) = facts {
-        show::facts(&facts);
-        println!("{provider}; GB/s, medians of {} rounds with the tenth below and above", args.rounds);
+    let (_, Outcome { facts, provider, names, .. }) = &all[0];
+    show::facts(facts);
+    println!("{provider}; GB/s, medians of {rounds} rounds with the tenth below and above");
+    println!("{}", table(&all, names));
+    for (page_len, outcome) in &all {
+        println!("{:>10}: {}", show::size(*page_len), outcome.tuning);
     }
-    println!("{}", table(&rows, &names));
-    for row in &rows {
-        println!("{:>10}: {}", show::size(row.page_len), row.tuning);
-    }
-    if let Some(path) = &args.json {
-        let rows: Vec<_> = rows.iter().map(|row| to_json(row, &names)).collect();
-        std::fs::write(path, serde_json::to_string_pretty(&rows)? + "\n")
-            .with_context(|| format!("writing {}", path.display()))?;
-    }
-    draw(args, &rows, &names)
-}
-
-fn case_of(args: &Args, page_len: usize) -> Case {
-    let mut case = Case::new(args.fabric, page_len, Rival::Packing);
-    case.pages = (BYTES / page_len).clamp(1, PAGES);
-    (case.pairs, case.sessions) = (args.rounds, args.sessions);
-    case
-}
-
-fn row(page_len: usize, outcome: &Outcome) -> Row {
-    let rates = (0..outcome.names.len()).map(|way| Spread::of(outcome.rates(way))).collect();
-    Row { page_len, rates, tuning: outcome.tuning.clone() }
-}
-
-fn to_json(row: &Row, names: &[String]) -> serde_json::Value {
-    let ways = names.iter().zip(&row.rates).map(|(name, rate)| {
-        (name.clone(), json!({ "gbs": rate.median, "low": rate.low, "high": rate.high }))
-    });
-    let ways: serde_json::Map<_, _> = ways.collect();
-    json!({ "page": row.page_len, "ways": ways, "tuning": row.tuning })
-}
-
-fn table(rows: &[Row], names: &[String]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    let mut header = vec!["page".to_owned()];
-    for name in names {
-        header.extend([name.clone(), String::new()]);
-    }
-    header.extend(names.iter().skip(1).map(|name| format!("{name} / {}", names[0])));
-    table.set_header(header);
-    for row in rows {
-        let mut cells = vec![show::size(row.page_len)];
-        for rate in &row.rates {
-            cells.extend([format!("{:.3}", rate.median), format!("{:.3} to {:.3}", rate.low, rate.high)]);
-        }
-        let over = |rate: &Spread| format!("{:.2}", rate.median / row.rates[0].median);
-        cells.extend(row.rates.iter().skip(1).map(over));
-        table.add_row(cells);
-    }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn draw(args: &Args, rows: &[Row], names: &[String]) -> Result<()> {
     let line = |(way, name): (usize, &String)| Line {
         name: name.clone(),
-        points: rows.iter().map(|row| (row.page_len as f64, row.rates[way].median)).collect(),
+        points: all.iter().map(|(len, out)| (*len as f64, Spread::of(out.rates(way)).median)).collect(),
     };
     let lines: Vec<Line> = names.iter().enumerate().map(line).collect();
-    chart::lines(&args.svg, "GB/s by page size", &lines, &|page| show::size(page.round() as usize))?;
-    println!("chart: {}", args.svg.display());
+    chart::lines(&svg, "GB/s by page size", &lines, &|page| show::size(page.round() as usize))?;
+    println!("chart: {}", svg.display());
     Ok(())
+}
+
+fn table(all: &[(usize, Outcome)], names: &[String]) -> String {
+    let mut head = vec!["page".to_owned()];
+    names.iter().for_each(|name| head.extend([name.clone(), String::new()]));
+    head.extend(names.iter().skip(1).map(|name| format!("{name} / {}", names[0])));
+    let mut rows = vec![head];
+    for (page_len, outcome) in all {
+        let mut row = vec![show::size(*page_len)];
+        let rates: Vec<Spread> = (0..names.len()).map(|way| Spread::of(outcome.rates(way))).collect();
+        for rate in &rates {
+            row.extend([format!("{:.3}", rate.median), format!("{:.3} to {:.3}", rate.low, rate.high)]);
+        }
+        row.extend(rates.iter().skip(1).map(|rate| format!("{:.2}", rate.median / rates[0].median)));
+        rows.push(row);
+    }
+    show::table(&rows, 0..usize::MAX)
 }

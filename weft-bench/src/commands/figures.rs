@@ -1,70 +1,57 @@
 //! `weft-bench figures`: every figure of the registry, as a table and as JSON.
 
 use super::markdown::{self, Row};
+use super::Args;
 use crate::figures::{self, Bench, Figure};
-use crate::show::{self, Progress};
+use crate::show;
 use anyhow::{bail, Context, Result};
-use comfy_table::{CellAlignment, Table};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Measures the figures of this library on this machine. It measures; it does
-/// not judge.
-#[derive(clap::Args)]
-pub struct Args {
-    /// Write them as JSON, too: one object, from name to number, or to why there is none.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write them as a table between the two markers of this file, too.
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
-    /// Only those whose names match: patterns separated by commas, "*" matches any text.
-    #[arg(long, value_name = "PATTERN")]
-    only: Option<String>,
-    /// Fewer transfers: rough numbers, soon.
-    #[arg(long)]
-    quick: bool,
-    /// Say what the figures are, and measure nothing.
-    #[arg(long)]
-    list: bool,
-}
+pub const HELP: &str = "\
+Measures the figures of this library on this machine. It measures; it does not judge.
 
-pub fn run(args: &Args) -> Result<()> {
-    let patterns = args.only.as_deref().unwrap_or("*");
-    let chosen: Vec<&Figure> = figures::all().filter(|figure| matches_any(patterns, figure.id)).collect();
+  --list           say what the figures are, and measure nothing
+  --only PATTERNS  only those whose names match: separated by commas, \"*\" matches any text
+  --quick          fewer transfers: rough numbers, soon
+  --json FILE      write them as JSON, too: one object, from name to number, or to why there is none
+  --markdown FILE  write them as a table between the two markers of this file, too
+";
+
+pub fn run(mut args: Args) -> Result<()> {
+    let (json, markdown): (Option<PathBuf>, Option<PathBuf>) =
+        (args.maybe("--json")?, args.maybe("--markdown")?);
+    let patterns: String = args.or("--only", "*".to_owned())?;
+    let (quick, list) = (args.has("--quick"), args.has("--list"));
+    args.end()?;
+    let all = figures::all();
+    let chosen: Vec<&Figure> = all.iter().filter(|figure| matches_any(&patterns, figure.id)).collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = figures::all().map(|figure| figure.id).collect();
+        let names: Vec<&str> = all.iter().map(|figure| figure.id).collect();
         bail!("no figure matches \"{patterns}\"; there are {}", names.join(", "));
     }
-    if args.list {
-        for figure in chosen {
-            println!("{:22} {}", figure.id, figure.what);
-        }
+    if list {
+        chosen.iter().for_each(|figure| println!("{:22} {}", figure.id, figure.what));
         return Ok(());
     }
-    let mut bench = Bench::new(args.quick, Progress::new());
-    let mut values: Vec<(&Figure, Result<f64>)> = Vec::new();
-    for figure in chosen {
-        let value = (figure.run)(&mut bench);
-        values.push((figure, value));
-    }
+    let mut bench = Bench::new(quick);
+    let values: Vec<(&Figure, Result<f64>)> =
+        chosen.iter().map(|figure| (*figure, (figure.run)(&mut bench, figure.id))).collect();
     bench.progress.finish();
     show::facts(&bench.facts);
-    for note in &bench.notes {
-        println!("{note}");
-    }
-    println!("{}", table(&values, args.quick));
+    bench.notes.iter().for_each(|note| println!("{note}"));
+    println!("{}", table(&values, quick));
     for (figure, value) in &values {
         if let Err(error) = value {
             println!("{}: {}", figure.id, why_not(error));
         }
     }
-    if let Some(path) = &args.json {
+    if let Some(path) = &json {
         save(path, &values)?;
     }
-    if let Some(path) = &args.markdown {
+    if let Some(path) = &markdown {
         let rows: Vec<Row> = values.iter().map(|(figure, value)| row_of(figure, value)).collect();
-        markdown::write(path, &bench.facts, args.quick, &rows)?;
+        markdown::write(path, &bench.facts, quick, &rows)?;
     }
     Ok(())
 }
@@ -95,22 +82,15 @@ fn save(path: &Path, values: &[(&Figure, Result<f64>)]) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-fn table(values: &[(&Figure, Result<f64>)], quick: bool) -> Table {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(["figure", "value", "least", "aim", "command"]);
+fn table(values: &[(&Figure, Result<f64>)], quick: bool) -> String {
+    let mut rows = vec![["figure", "value", "least", "aim", "command"].map(String::from).to_vec()];
+    let quick = if quick { " --quick" } else { "" };
     for (figure, value) in values {
         let value = value.as_ref().map_or("not measured".to_owned(), |value| format!("{value:.3}"));
-        let quick = if quick { " --quick" } else { "" };
-        let command = format!("{}{quick}", figure.command);
-        table.add_row([figure.id, &value, figure.least, figure.aim, &command]);
+        let command = format!("weft-bench figures --only {}{quick}", figure.id);
+        rows.push(vec![figure.id.into(), value, figure.least.into(), figure.aim.into(), command]);
     }
-    for column in 1..4 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
+    show::table(&rows, 1..4)
 }
 
 fn matches_any(patterns: &str, name: &str) -> bool {
@@ -129,6 +109,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn patterns_match() {
@@ -138,11 +119,12 @@ mod tests {
         assert!(matches_any("*", "anything"));
     }
 
+    /// Who compares figures of two versions, and the pages of docs/, know them by these names.
     #[test]
-    fn every_figure_is_printed_by_its_own_command() {
-        for figure in figures::all() {
-            assert_eq!(figure.command, format!("weft-bench figures --only {}", figure.id));
-            assert!(!figure.what.is_empty());
-        }
+    fn figures_keep_their_names() {
+        let names: Vec<&str> = figures::named().map(|figure| figure.id).collect();
+        assert_eq!(names.join("\n"), include_str!("../figures/names").trim_end());
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+        assert!(figures::named().all(|figure| !figure.what.is_empty()));
     }
 }

@@ -5,91 +5,77 @@ mod crossover;
 mod figures;
 mod load;
 mod markdown;
-mod raw;
 mod topo;
 
-use crate::load::idle;
-use crate::{faults, host, pair, sim, throw, wire};
-use anyhow::Result;
-use clap::{Parser, Subcommand};
-use std::net::SocketAddr;
+use crate::process::Part;
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use std::str::FromStr;
 
-/// Measures Weft on this machine, beside bare libfabric and plain sockets.
-#[derive(Parser)]
-#[command(name = "weft-bench", version)]
-pub struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
+const HELP: &str = "\
+Measures Weft on this machine, beside bare libfabric and plain sockets.
 
-#[derive(Subcommand)]
-enum Command {
-    Ablate(ablate::Args),
-    Crossover(crossover::Args),
-    Figures(figures::Args),
-    Raw(raw::Args),
-    Topo(topo::Args),
-    Serve(load::ServeArgs),
-    Run(load::RunArgs),
-    Loopback(load::LoopbackArgs),
-    /// One of the two ends of the sockets that a network is tried with.
-    #[command(hide = true)]
-    Wire {
-        end: wire::End,
-        #[arg(value_delimiter = ',')]
-        addresses: Vec<SocketAddr>,
-    },
-    /// One of the two processes of a measurement: started by the others.
-    #[command(hide = true)]
-    Part {
-        role: pair::Role,
-        spec: String,
-    },
-    /// The same, of the measurements on one host.
-    #[command(hide = true)]
-    HostPart {
-        role: host::Role,
-        spec: String,
-    },
-    /// The same, of what is thrown there and back over tcp.
-    #[command(hide = true)]
-    ThrowPart {
-        role: throw::Role,
-        spec: String,
-    },
-    /// One of two hosts that do nothing for a while; the other one serves.
-    #[command(hide = true)]
-    Idle(idle::Spec),
-    /// One side of what happens when something fails: started by the figures.
-    #[command(hide = true)]
-    Fault {
-        #[command(subcommand)]
-        fault: faults::Fault,
-    },
-    /// Both sides of a transfer over simulated NICs: started by the figures.
-    #[command(hide = true)]
-    Simulated(sim::Drive),
-}
+weft-bench COMMAND [OPTIONS]; weft-bench COMMAND --help says more.
 
-pub fn run(cli: Cli) -> Result<()> {
-    match cli.command {
-        Command::Ablate(args) => ablate::run(&args),
-        Command::Crossover(args) => crossover::run(&args),
-        Command::Figures(args) => figures::run(&args),
-        Command::Raw(args) => raw::run(&args),
-        Command::Topo(args) => topo::run(&args),
-        Command::Simulated(drive) => sim::run(&drive),
-        Command::Serve(args) => load::serve(&args),
-        Command::Run(args) => load::run(&args),
-        Command::Loopback(args) => load::loopback(&args),
-        Command::Wire { end, addresses } => wire::run(end, &addresses),
-        Command::Part { role, spec } => pair::run(role, &spec),
-        Command::HostPart { role, spec } => host::run(role, &spec),
-        Command::ThrowPart { role, spec } => throw::run(role, &spec),
-        Command::Fault { fault } => faults::run(&fault),
-        Command::Idle(spec) => {
-            println!("{}", serde_json::to_string(&idle::run(&spec)?)?);
-            Ok(())
-        }
+  figures    measures this library's figures
+  topo       draws the machine, and the rails that Weft opens
+  serve      waits for `weft-bench run` from another host, and lends it pages
+  run        moves pages to or from a host where `weft-bench serve` waits
+  loopback   both at once, as two processes of this machine
+  crossover  page sizes from which a page of its own is no longer dearer than a copy
+  ablate     what each step from a simple loop to Weft is worth
+";
+
+/// What is written behind a command.
+struct Args(pico_args::Arguments);
+
+impl Args {
+    /// Whether it is there: "--quick".
+    fn has(&mut self, option: &'static str) -> bool {
+        self.0.contains(option)
     }
+
+    fn maybe<T: FromStr<Err: std::fmt::Display>>(&mut self, option: &'static str) -> Result<Option<T>> {
+        self.0.opt_value_from_str(option).map_err(|error| anyhow!("{option}: {error}"))
+    }
+
+    /// Its value, or the default.
+    fn or<T: FromStr<Err: std::fmt::Display>>(&mut self, option: &'static str, default: T) -> Result<T> {
+        Ok(self.maybe(option)?.unwrap_or(default))
+    }
+
+    /// What nobody asked for is a mistake.
+    fn end(self) -> Result<()> {
+        let rest = self.0.finish();
+        ensure!(rest.is_empty(), "{rest:?} is not understood: see weft-bench --help");
+        Ok(())
+    }
+}
+
+type Command = fn(Args) -> Result<()>;
+
+pub fn run() -> Result<()> {
+    let mut args = pico_args::Arguments::from_env();
+    let name = args.subcommand().map_err(|error| anyhow!("{error}"))?;
+    let (help, command): (&str, Command) = match name.as_deref() {
+        Some("ablate") => (ablate::HELP, ablate::run),
+        Some("crossover") => (crossover::HELP, crossover::run),
+        Some("figures") => (figures::HELP, figures::run),
+        Some("topo") => (topo::HELP, topo::run),
+        Some("serve") => (load::SERVE, load::serve),
+        Some("run") => (load::RUN, load::run),
+        Some("loopback") => (load::LOOPBACK, load::loopback),
+        // Started by the others.
+        Some("part") => ("", |mut args| Part::run(&args.0.free_from_str::<String>().context("a part")?)),
+        None if args.contains(["-V", "--version"]) => {
+            println!("weft-bench {}", env!("CARGO_PKG_VERSION"));
+            return Ok(());
+        }
+        None => (HELP, |args| args.end()),
+        Some(other) => bail!("{other}: no such command; see weft-bench --help"),
+    };
+    if name.is_none() || args.contains(["-h", "--help"]) {
+        print!("{help}");
+        return Ok(());
+    }
+    command(Args(args))
 }

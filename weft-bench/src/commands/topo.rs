@@ -1,34 +1,32 @@
 //! `weft-bench topo`: the machine as a tree, and the rails that Weft would open.
 
-use crate::engines::weft::check;
+use super::Args;
+use crate::endpoint::check;
 use crate::tree::{self, Machine};
 use anyhow::{bail, Context, Result};
 use std::path::PathBuf;
 use weft::capi::status::WEFT_ERR_TOO_SMALL;
 use weft::capi::topology::weft_topology;
 
-/// Shows the machine as Weft sees it: NUMA nodes, PCI switches, GPUs and NICs,
-/// which rails an endpoint opens by default, and where its workers run.
-/// CUDA_VISIBLE_DEVICES, WEFT_RAILS and the affinity mask (taskset) count.
-#[derive(clap::Args)]
-pub struct Args {
-    /// A folder that stands for /, with another machine's sys/ and proc/ in it.
-    #[arg(long, value_name = "DIR")]
-    sysfs: Option<PathBuf>,
-    /// Print it as JSON; weft.h says at weft_topology what is in it.
-    #[arg(long)]
-    json: bool,
-}
+pub const HELP: &str = "\
+Shows the machine as Weft sees it: NUMA nodes, PCI switches, GPUs and NICs, which rails an endpoint opens by default,
+and where its workers run. CUDA_VISIBLE_DEVICES, WEFT_RAILS and the affinity mask (taskset) count.
 
-pub fn run(args: &Args) -> Result<()> {
-    if let Some(folder) = &args.sysfs {
+  --sysfs DIR  a folder that stands for /, with another machine's sys/ and proc/ in it
+  --json       print it as JSON; weft.h says at weft_topology what is in it
+";
+
+pub fn run(mut args: Args) -> Result<()> {
+    let (sysfs, as_json) = (args.maybe::<PathBuf>("--sysfs")?, args.has("--json"));
+    args.end()?;
+    if let Some(folder) = &sysfs {
         if !folder.join("sys").is_dir() && !folder.join("proc").is_dir() {
             bail!("{} has neither sys/ nor proc/ in it: name the folder that stands for /", folder.display());
         }
         std::env::set_var("WEFT_SYSFS_ROOT", folder);
     }
     let json = topology()?;
-    if args.json {
+    if as_json {
         println!("{json}");
         return Ok(());
     }

@@ -2,21 +2,16 @@
 //! for each page (or, as `RUN` says, for several), a window of them in flight, on
 //! one endpoint; no sharding, no state, no checks.
 
-use super::port::{Port, Remote};
-use super::{Place, Rail, Receiver, Sender};
+use super::port::{contexts, entries, Offer, Patience, Port, Rail, Remote};
+use super::{Place, Receiver, Sender};
 use crate::memory::Pool;
 use crate::pages::Lists;
 use anyhow::{bail, Context, Result};
-use libfabric_sys::*;
-use serde::{Deserialize, Serialize};
-use serde_json::{json, Value};
-use std::mem::zeroed;
-use std::ptr;
-use std::time::{Duration, Instant};
+use libfabric_sys::{fi_context2, FI_DELIVERY_COMPLETE, FI_MORE};
+use serde_json::{to_value, Value};
 
 const WINDOWS: [usize; 6] = [8, 16, 32, 64, 128, 256];
 const REAP: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the initiator learns that all bytes have arrived.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -39,20 +34,12 @@ struct Tuning {
     refill: usize,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Offer {
-    address: Vec<u8>,
-    base: u64,
-    key: u64,
-}
-
 /// `RUN` pages go with one write, each a segment of it.
 pub struct BareSender<const RUN: usize> {
     port: Port,
     wait_fd: bool,
     source: *mut u8,
     page_len: usize,
-    route: fi_addr_t,
     remote: Remote,
     /// One for each operation of a transfer: nothing to look for in the loop.
     contexts: Vec<fi_context2>,
@@ -64,14 +51,13 @@ impl<const RUN: usize> BareSender<RUN> {
     pub fn open(place: &Place, wait_fd: bool, pool: &Pool, offer: &Value) -> Result<Self> {
         let offer: Offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
         let port = Port::open(place.rail, wait_fd, pool)?;
-        let route = port.insert(&offer.address)?;
+        let remote = port.join(&offer)?;
         let deliveries: &[Delivery] = match port.ordered() {
             true => &[Delivery::Each, Delivery::Last, Delivery::Flush],
             false => &[Delivery::Each],
         };
         let mut tunings = Vec::new();
-        let only = place.case.window.map(|window| vec![window.max(1)]);
-        for window in only.unwrap_or_else(|| WINDOWS.to_vec()) {
+        for window in WINDOWS {
             let half = window.div_ceil(2);
             for delivery in deliveries.iter().copied() {
                 for (more, refill) in [(false, 1), (false, half), (true, 1), (true, half)] {
@@ -84,52 +70,30 @@ impl<const RUN: usize> BareSender<RUN> {
             wait_fd,
             source: pool.base(),
             page_len: pool.page_len,
-            route,
-            remote: Remote { base: offer.base, key: offer.key },
-            // SAFETY: pointers, for the provider to use.
-            contexts: (0..pool.pages + 1).map(|_| unsafe { zeroed() }).collect(),
+            remote,
+            contexts: contexts(pool.pages + 1),
             tuning: tunings[0],
             tunings,
         })
     }
 
-    pub fn answer(&self) -> Value {
-        json!({ "address": self.port.address })
-    }
-
-    /// True if the provider took it; false if it has no room. `len` of each page.
+    /// `len` bytes of each page.
     #[inline]
     fn post(&mut self, at: usize, sources: &[u32], targets: &[u32], len: usize, flags: u64) -> Result<bool> {
-        let mut iov = [libc::iovec { iov_base: ptr::null_mut(), iov_len: len }; RUN];
-        let mut remote = [fi_rma_iov { addr: 0, len, key: self.remote.key }; RUN];
-        let mut descriptors = [self.port.descriptor; RUN];
-        for (segment, source) in iov.iter_mut().zip(sources) {
-            segment.iov_base = self.source.wrapping_add(*source as usize * self.page_len).cast();
-        }
-        for (segment, target) in remote.iter_mut().zip(targets) {
-            segment.addr = self.remote.base + *target as u64 * self.page_len as u64;
-        }
-        let count = sources.len().min(RUN);
-        let message = fi_msg_rma {
-            msg_iov: iov.as_ptr(),
-            desc: descriptors.as_mut_ptr(),
-            iov_count: count,
-            addr: self.route,
-            rma_iov: remote.as_ptr(),
-            rma_iov_count: count,
-            context: (&raw mut self.contexts[at]).cast(),
-            data: 0,
-        };
-        // SAFETY: the message lives through the call, the pool longer than the endpoint.
-        match unsafe { fi_writemsg(self.port.ep, &message, FI_COMPLETION | flags) } {
-            0 => Ok(true),
-            rc if rc == -(FI_EAGAIN as isize) => Ok(false),
-            rc => bail!("posting a write: libfabric error {}", -rc),
-        }
+        let (source, page_len) = (self.source, self.page_len);
+        let segments = sources.iter().zip(targets).map(|(from, to)| {
+            (source.wrapping_add(*from as usize * page_len).cast_const(), *to as usize * page_len)
+        });
+        let context = &raw mut self.contexts[at];
+        self.port.post::<RUN>(&self.remote, segments, len, flags, 0, context)
     }
 }
 
 impl<const RUN: usize> Sender for BareSender<RUN> {
+    fn answer(&self) -> Result<Value> {
+        Ok(to_value(self.port.offer()?)?)
+    }
+
     fn connect(&mut self) -> Result<()> {
         // The first writes to a peer connect: they take milliseconds.
         self.write(&Lists { source: vec![0], target: vec![0] })
@@ -140,10 +104,8 @@ impl<const RUN: usize> Sender for BareSender<RUN> {
         let pages = lists.len();
         let writes = pages.div_ceil(RUN);
         let total = writes + (delivery == Delivery::Flush) as usize;
-        let (mut posted, mut done, mut idle) = (0, 0, 0u32);
-        let mut since = None;
-        // SAFETY: integers and pointers.
-        let mut entries: [fi_cq_data_entry; REAP] = unsafe { zeroed() };
+        let (mut posted, mut done, mut patience) = (0, 0, Patience::default());
+        let mut entries = entries::<REAP>();
         while done < total {
             if posted - done + refill <= window {
                 let until = total.min(done + window);
@@ -169,21 +131,15 @@ impl<const RUN: usize> Sender for BareSender<RUN> {
             }
             let reaped = self.port.reap(&mut entries)?;
             done += reaped;
-            idle = if reaped > 0 { 0 } else { idle.wrapping_add(1) };
-            if idle % (1 << 20) == (1 << 20) - 1 {
-                let since = *since.get_or_insert_with(Instant::now);
-                if since.elapsed() > PATIENCE {
-                    bail!("{done} of {total} writes completed, then nothing more for {PATIENCE:?}");
-                }
+            if reaped == 0 {
+                patience.turn(|| format!("{done} of {total} writes completed"))?;
             }
         }
         Ok(())
     }
 
     fn poll(&mut self) -> Result<()> {
-        // SAFETY: integers and pointers.
-        let mut entries: [fi_cq_data_entry; 1] = unsafe { zeroed() };
-        match self.port.reap(&mut entries)? {
+        match self.port.reap(&mut entries::<1>())? {
             0 => Ok(()),
             _ => bail!("a completion between transfers"),
         }
@@ -211,35 +167,25 @@ impl<const RUN: usize> Sender for BareSender<RUN> {
     }
 }
 
-pub struct BareReceiver {
-    port: Port,
-    offer: Value,
-}
+pub struct BareReceiver(Port);
 
 impl BareReceiver {
     pub fn open(rail: &Rail, wait_fd: bool, pool: &Pool) -> Result<BareReceiver> {
-        let port = Port::open(rail, wait_fd, pool)?;
-        let Remote { base, key } = port.remote(pool);
-        let offer = serde_json::to_value(Offer { address: port.address.clone(), base, key })?;
-        Ok(BareReceiver { port, offer })
+        Ok(BareReceiver(Port::open(rail, wait_fd, pool)?))
     }
 }
 
 impl Receiver for BareReceiver {
     fn offer(&self) -> Result<Value> {
-        Ok(self.offer.clone())
+        Ok(to_value(self.0.offer()?)?)
     }
 
     fn accept(&mut self, answer: &Value) -> Result<()> {
-        let address: Vec<u8> =
-            serde_json::from_value(answer["address"].clone()).context("the sender's address")?;
-        self.port.insert(&address).map(|_| ())
+        self.0.join(&serde_json::from_value(answer.clone()).context("the sender's address")?).map(drop)
     }
 
     #[inline]
     fn poll(&mut self) -> Result<()> {
-        // SAFETY: integers and pointers.
-        let mut entries: [fi_cq_data_entry; 1] = unsafe { zeroed() };
-        self.port.reap(&mut entries).map(|_| ())
+        self.0.reap(&mut entries::<1>()).map(drop)
     }
 }

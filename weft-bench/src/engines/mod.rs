@@ -6,10 +6,11 @@ mod packed;
 pub mod port;
 mod socket;
 mod steps;
-pub mod weft;
+mod weft;
 
+pub use self::port::Rail;
 pub use self::steps::Step;
-pub use self::weft::{blob, check, rail, text, Rail};
+pub use self::weft::{pool, rail};
 
 use crate::memory::Pool;
 use crate::pages::Lists;
@@ -32,6 +33,7 @@ pub enum Kind {
     Step(Step),
     Weft,
     Socket,
+    Memcpy,
 }
 
 /// Segments of a write that tcp and shm take.
@@ -46,20 +48,30 @@ impl Kind {
             Kind::Step(step) => step.name(),
             Kind::Weft => "weft",
             Kind::Socket => "socket",
+            Kind::Memcpy => "memcpy",
         }
     }
 }
 
 /// The initiator's half.
 pub trait Sender {
+    /// What the receiver needs of it, if anything.
+    fn answer(&self) -> Result<Value> {
+        Ok(Value::Null)
+    }
+
     /// Called once, while the target polls this engine.
-    fn connect(&mut self) -> Result<()>;
+    fn connect(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Moves the pages, and returns when every byte is in its place.
     fn write(&mut self, lists: &Lists) -> Result<()>;
 
     /// Makes progress between transfers.
-    fn poll(&mut self) -> Result<()>;
+    fn poll(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Ways to run it: the calibration tries all and takes the fastest.
     fn tunings(&self) -> usize {
@@ -75,12 +87,18 @@ pub trait Sender {
 /// The target's half.
 pub trait Receiver {
     /// What the sender needs to reach it.
-    fn offer(&self) -> Result<Value>;
+    fn offer(&self) -> Result<Value> {
+        Ok(Value::Null)
+    }
 
     /// What the sender answered.
-    fn accept(&mut self, answer: &Value) -> Result<()>;
+    fn accept(&mut self, _answer: &Value) -> Result<()> {
+        Ok(())
+    }
 
-    fn poll(&mut self) -> Result<()>;
+    fn poll(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Which NIC an engine uses: the same for all of them.
@@ -97,29 +115,19 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
         Kind::Step(_) => Box::new(steps::StepReceiver::open(place, pool)?),
         Kind::Weft => Box::new(weft::WeftReceiver::open(place.case, pool)?),
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
+        Kind::Memcpy => Box::new(weft::Nothing),
     })
 }
 
-/// The sender for a receiver's offer, and the answer to it.
-pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<(Box<dyn Sender>, Value)> {
+/// The sender for a receiver's offer.
+pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<Box<dyn Sender>> {
     Ok(match kind {
-        Kind::Bare { wait_fd } => {
-            let sender = bare::BareSender::<1>::open(place, wait_fd, pool, offer)?;
-            let answer = sender.answer();
-            (Box::new(sender), answer)
-        }
-        Kind::Vectors => {
-            let sender = bare::BareSender::<SEGMENTS>::open(place, false, pool, offer)?;
-            let answer = sender.answer();
-            (Box::new(sender), answer)
-        }
-        Kind::Packed => {
-            let sender = packed::PackedSender::open(place, pool, offer)?;
-            let answer = sender.answer();
-            (Box::new(sender), answer)
-        }
-        Kind::Step(step) => (Box::new(steps::StepSender::open(step, place, pool, offer)?), Value::Null),
-        Kind::Weft => (Box::new(weft::WeftSender::open(place.case, pool, offer)?), Value::Null),
-        Kind::Socket => (Box::new(socket::SocketSender::open(pool, offer)?), Value::Null),
+        Kind::Bare { wait_fd } => Box::new(bare::BareSender::<1>::open(place, wait_fd, pool, offer)?),
+        Kind::Vectors => Box::new(bare::BareSender::<SEGMENTS>::open(place, false, pool, offer)?),
+        Kind::Packed => Box::new(packed::PackedSender::open(place, pool, offer)?),
+        Kind::Step(step) => Box::new(steps::StepSender::open(step, place, pool, offer)?),
+        Kind::Weft => Box::new(weft::WeftSender::open(place.case, pool, offer)?),
+        Kind::Socket => Box::new(socket::SocketSender::open(pool, offer)?),
+        Kind::Memcpy => Box::new(weft::Memcpy::open(place.case, pool)?),
     })
 }

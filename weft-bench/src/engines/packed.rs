@@ -3,17 +3,15 @@
 //! them to their places. A small message each way says that a slot is full, and
 //! that it is free again.
 
-use super::port::{Port, Remote};
-use super::{Place, Rail, Receiver, Sender};
+use super::port::{contexts, entries, Patience, Port, Rail, Remote};
+use super::{Place, Receiver, Sender};
 use crate::memory::Pool;
 use crate::pages::Lists;
 use anyhow::{bail, Context, Result};
-use libfabric_sys::*;
-use serde::{Deserialize, Serialize};
-use serde_json::{json, Value};
-use std::mem::{size_of, zeroed};
+use libfabric_sys::{fi_context2, FI_RECV, FI_REMOTE_CQ_DATA};
+use serde_json::{to_value, Value};
+use std::mem::size_of;
 use std::ptr;
-use std::time::{Duration, Instant};
 
 const SLOTS: usize = 8;
 /// Room of a slot for pages, at most, and for the list of them.
@@ -21,7 +19,6 @@ const ROOM: usize = 512 << 10;
 const SLOT: usize = ROOM + 8192;
 /// Messages are numbers of slots.
 const MESSAGE: usize = size_of::<u64>();
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the target learns that a slot is full.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,34 +35,30 @@ struct Tuning {
     notice: Notice,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Offer {
-    address: Vec<u8>,
-    base: u64,
-    key: u64,
-}
-
 /// What both sides have: an endpoint, slots, and receives for the messages.
 struct Half {
     port: Port,
     /// The slots, and behind them one for messages.
     slots: Pool,
-    contexts: [fi_context2; 2 * SLOTS],
-    route: fi_addr_t,
+    /// Of receives, then of writes.
+    contexts: Vec<fi_context2>,
+    remote: Remote,
 }
 
 impl Half {
     fn open(rail: &Rail) -> Result<Half> {
         let slots = Pool::new(SLOT, SLOTS + 1)?;
         let port = Port::open(rail, false, &slots)?;
-        // SAFETY: pointers, for the provider to use.
-        Ok(Half { port, slots, contexts: unsafe { zeroed() }, route: 0 })
+        Ok(Half { port, slots, contexts: contexts(2 * SLOTS), remote: Remote::default() })
     }
 
-    /// Receives are posted when the half has come to rest: the provider keeps
-    /// pointers to the contexts.
-    fn start(&mut self, address: &[u8]) -> Result<()> {
-        self.route = self.port.insert(address)?;
+    fn offer(&self) -> Result<Value> {
+        Ok(to_value(self.port.offer()?)?)
+    }
+
+    fn start(&mut self, offer: &Value) -> Result<()> {
+        let offer = serde_json::from_value(offer.clone()).context("the other side's offer")?;
+        self.remote = self.port.join(&offer)?;
         (0..SLOTS).try_for_each(|at| self.post_receive(at))
     }
 
@@ -78,35 +71,23 @@ impl Half {
     }
 
     fn post_receive(&mut self, at: usize) -> Result<()> {
-        let (buffer, context) = (self.message(at), &raw mut self.contexts[at]);
-        let (ep, desc) = (self.port.ep, self.port.descriptor);
-        // SAFETY: buffer and context live as long as the endpoint.
-        match unsafe { fi_recv(ep, buffer.cast(), MESSAGE, desc, FI_ADDR_UNSPEC, context.cast()) } {
-            0 => Ok(()),
-            rc => bail!("posting a receive: libfabric error {}", -rc),
-        }
+        self.port.receive(self.message(at).cast(), MESSAGE, &raw mut self.contexts[at])
     }
 
     /// False if the provider has no room.
     fn tell(&self, slot: u64) -> Result<bool> {
-        // SAFETY: inject copies the number before it returns.
-        match unsafe { fi_inject(self.port.ep, (&raw const slot).cast(), MESSAGE, self.route) } {
-            0 => Ok(true),
-            rc if rc == -(FI_EAGAIN as isize) => Ok(false),
-            rc => bail!("sending a message: libfabric error {}", -rc),
-        }
+        self.port.send(&self.remote, (&raw const slot).cast(), MESSAGE, true, ptr::null_mut())
     }
 
     /// Calls `told` with each slot that the other side spoke of.
     fn reap(&mut self, told: &mut impl FnMut(usize)) -> Result<usize> {
-        // SAFETY: integers and pointers.
-        let mut entries: [fi_cq_data_entry; 2 * SLOTS] = unsafe { zeroed() };
+        let mut entries = entries::<{ 2 * SLOTS }>();
         let reaped = self.port.reap(&mut entries)?;
         for entry in &entries[..reaped] {
             if entry.flags & FI_REMOTE_CQ_DATA != 0 {
                 told(entry.data as usize);
             } else if entry.flags & FI_RECV != 0 {
-                let first = (&raw const self.contexts) as usize;
+                let first = self.contexts.as_ptr() as usize;
                 let at = (entry.op_context as usize - first) / size_of::<fi_context2>();
                 // SAFETY: the message has arrived in a buffer of ours.
                 let slot = unsafe { self.message(at).read() };
@@ -135,40 +116,25 @@ impl Head {
 }
 
 pub struct PackedSender {
-    half: Box<Half>,
+    half: Half,
     source: *mut u8,
     page_len: usize,
-    remote: Remote,
-    answer: Value,
     tunings: Vec<Tuning>,
     tuning: Tuning,
 }
 
 impl PackedSender {
     pub fn open(place: &Place, pool: &Pool, offer: &Value) -> Result<PackedSender> {
-        let offer: Offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
-        let mut half = Box::new(Half::open(place.rail)?);
-        half.start(&offer.address)?;
-        let answer = json!({ "address": half.port.address });
+        let mut half = Half::open(place.rail)?;
+        half.start(offer)?;
         let mut tunings = Vec::new();
         for notice in [Notice::Message, Notice::Immediate] {
             for room in [32 << 10, 64 << 10, 128 << 10, 256 << 10, ROOM] {
                 tunings.extend([2, 4, SLOTS].map(|window| Tuning { room, window, notice }));
             }
         }
-        Ok(PackedSender {
-            half,
-            source: pool.base(),
-            page_len: pool.page_len,
-            remote: Remote { base: offer.base, key: offer.key },
-            answer,
-            tuning: tunings[0],
-            tunings,
-        })
-    }
-
-    pub fn answer(&self) -> Value {
-        self.answer.clone()
+        let (source, page_len) = (pool.base(), pool.page_len);
+        Ok(PackedSender { half, source, page_len, tuning: tunings[0], tunings })
     }
 
     /// Copies the pieces from `first` on into a slot; how many, and how long it is now.
@@ -196,31 +162,19 @@ impl PackedSender {
 
     /// False if the provider has no room.
     fn post(&mut self, slot: usize, len: usize) -> Result<bool> {
-        let half = &mut *self.half;
-        let iov = libc::iovec { iov_base: half.slot(slot).cast(), iov_len: len };
-        let addr = self.remote.base + (slot * SLOT) as u64;
-        let remote = fi_rma_iov { addr, len, key: self.remote.key };
-        let message = fi_msg_rma {
-            msg_iov: &iov,
-            desc: &mut half.port.descriptor,
-            iov_count: 1,
-            addr: half.route,
-            rma_iov: &remote,
-            rma_iov_count: 1,
-            context: (&raw mut half.contexts[SLOTS + slot]).cast(),
-            data: slot as u64,
-        };
-        let notice = if self.tuning.notice == Notice::Immediate { FI_REMOTE_CQ_DATA } else { 0 };
-        // SAFETY: the message lives through the call, slots and contexts as long as the endpoint.
-        match unsafe { fi_writemsg(half.port.ep, &message, FI_COMPLETION | notice) } {
-            0 => Ok(true),
-            rc if rc == -(FI_EAGAIN as isize) => Ok(false),
-            rc => bail!("posting a write: libfabric error {}", -rc),
-        }
+        let half = &mut self.half;
+        let flags = if self.tuning.notice == Notice::Immediate { FI_REMOTE_CQ_DATA } else { 0 };
+        let segment = std::iter::once((half.slot(slot).cast_const(), slot * SLOT));
+        let context = &raw mut half.contexts[SLOTS + slot];
+        half.port.post::<1>(&half.remote, segment, len, flags, slot as u64, context)
     }
 }
 
 impl Sender for PackedSender {
+    fn answer(&self) -> Result<Value> {
+        self.half.offer()
+    }
+
     fn connect(&mut self) -> Result<()> {
         self.write(&Lists { source: vec![0], target: vec![0] })
     }
@@ -230,9 +184,7 @@ impl Sender for PackedSender {
         let piece = self.page_len.min(room);
         let total = lists.len() * (self.page_len / piece);
         let mut free: Vec<usize> = (0..window).collect();
-        let mut gathered = 0;
-        let since = Instant::now();
-        let mut calls = 0u32;
+        let (mut gathered, mut patience) = (0, Patience::default());
         while gathered < total || free.len() < window {
             let slot = if gathered < total { free.pop() } else { None };
             if let Some(slot) = slot {
@@ -246,10 +198,7 @@ impl Sender for PackedSender {
                 }
             }
             self.half.reap(&mut |slot| free.push(slot))?;
-            calls = calls.wrapping_add(1);
-            if calls % (1 << 20) == 0 && since.elapsed() > PATIENCE {
-                bail!("{gathered} of {total} pieces gathered, then nothing more for {PATIENCE:?}");
-            }
+            patience.turn(|| format!("{gathered} of {total} pieces gathered"))?;
         }
         Ok(())
     }
@@ -279,7 +228,7 @@ impl Sender for PackedSender {
 }
 
 pub struct PackedReceiver {
-    half: Box<Half>,
+    half: Half,
     target: *mut u8,
     len: usize,
     full: Vec<usize>,
@@ -287,7 +236,7 @@ pub struct PackedReceiver {
 
 impl PackedReceiver {
     pub fn open(rail: &Rail, pool: &Pool) -> Result<PackedReceiver> {
-        let half = Box::new(Half::open(rail)?);
+        let half = Half::open(rail)?;
         Ok(PackedReceiver { half, target: pool.base(), len: pool.len(), full: Vec::with_capacity(SLOTS) })
     }
 
@@ -318,14 +267,11 @@ impl PackedReceiver {
 
 impl Receiver for PackedReceiver {
     fn offer(&self) -> Result<Value> {
-        let Remote { base, key } = self.half.port.remote(&self.half.slots);
-        Ok(serde_json::to_value(Offer { address: self.half.port.address.clone(), base, key })?)
+        self.half.offer()
     }
 
     fn accept(&mut self, answer: &Value) -> Result<()> {
-        let address: Vec<u8> =
-            serde_json::from_value(answer["address"].clone()).context("the sender's address")?;
-        self.half.start(&address)
+        self.half.start(answer)
     }
 
     fn poll(&mut self) -> Result<()> {

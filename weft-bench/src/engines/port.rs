@@ -1,13 +1,14 @@
 //! A libfabric endpoint with a registered pool, and nothing else.
 
-use super::Rail;
 use crate::memory::Pool;
 use anyhow::{anyhow, bail, Context, Result};
 use libfabric_sys::*;
+use serde::{Deserialize, Serialize};
 use std::ffi::{c_char, c_void, CStr, CString};
 use std::mem::zeroed;
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// As Weft asks for.
 const API: u32 = FI_VERSION(1, 18);
@@ -18,6 +19,16 @@ const API: u32 = FI_VERSION(1, 18);
 const EAGER: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "16384");
 const BUFFERS: &str = "FI_OFI_RXM_BUFFER_SIZE";
 
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The rail that Weft opens, by libfabric's names: the others use the same.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Rail {
+    pub provider: String,
+    pub domain: String,
+    pub libfabric: String,
+}
+
 pub struct Port {
     info: *mut fi_info,
     fabric: *mut fid_fabric,
@@ -26,15 +37,69 @@ pub struct Port {
     pub cq: *mut fid_cq,
     pub ep: *mut fid_ep,
     mr: *mut fid_mr,
+    base: u64,
     pub descriptor: *mut c_void,
-    pub address: Vec<u8>,
+    simulated: bool,
 }
 
-/// Of the registered pool, for the other side.
-#[derive(Clone, Copy)]
+// SAFETY: its objects are its domain's, and one thread at a time uses them (FI_THREAD_DOMAIN).
+unsafe impl Send for Port {}
+
+/// What the other side needs to reach the registered pool.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Offer {
+    address: Vec<u8>,
+    base: u64,
+    key: u64,
+}
+
+/// The other side's pool.
+#[derive(Clone, Copy, Default)]
 pub struct Remote {
+    pub route: fi_addr_t,
     pub base: u64,
     pub key: u64,
+}
+
+/// Places of operations, for the provider to use.
+pub fn contexts(count: usize) -> Vec<fi_context2> {
+    // SAFETY: pointers.
+    (0..count).map(|_| unsafe { zeroed() }).collect()
+}
+
+/// Room for completions.
+#[inline]
+pub fn entries<const COUNT: usize>() -> [fi_cq_data_entry; COUNT] {
+    // SAFETY: integers and pointers.
+    unsafe { zeroed() }
+}
+
+/// True if the provider took it; false if it has no room.
+#[inline]
+fn taken(doing: &str, rc: isize) -> Result<bool> {
+    match rc {
+        0 => Ok(true),
+        rc if rc == -(FI_EAGAIN as isize) => Ok(false),
+        rc => bail!("{doing}: libfabric error {}", -rc),
+    }
+}
+
+/// Bails out of a loop that gets nowhere; a look at the clock once in a million turns.
+#[derive(Default)]
+pub struct Patience {
+    turns: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    #[inline]
+    pub fn turn(&mut self, doing: impl FnOnce() -> String) -> Result<()> {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns % (1 << 20) == 0 && self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            bail!("{}: nothing more for {PATIENCE:?}", doing());
+        }
+        Ok(())
+    }
 }
 
 fn library() -> Result<&'static Library> {
@@ -66,69 +131,71 @@ fn sending_eagerly<T>(open: impl FnOnce() -> T) -> T {
 
 impl Port {
     pub fn open(rail: &Rail, wait_fd: bool, pool: &Pool) -> Result<Port> {
-        let info = find(rail)?;
-        let mut port = Port {
-            info,
-            fabric: ptr::null_mut(),
-            domain: ptr::null_mut(),
-            av: ptr::null_mut(),
-            cq: ptr::null_mut(),
-            ep: ptr::null_mut(),
-            mr: ptr::null_mut(),
-            descriptor: ptr::null_mut(),
-            address: Vec::new(),
-        };
-        // SAFETY: an info of libfabric's; objects are made in libfabric's order.
-        unsafe { port.bring_up(wait_fd, pool)? };
-        Ok(port)
+        let library = library()?;
+        // SAFETY: an info of libfabric's has all its parts.
+        Port::bring_up(find(rail)?, false, wait_fd, pool, |info, fabric| unsafe {
+            library.fabric((*info).fabric_attr, fabric, ptr::null_mut())
+        })
     }
 
-    unsafe fn bring_up(&mut self, wait_fd: bool, pool: &Pool) -> Result<()> {
+    /// Of the simulation: the first of its NICs.
+    pub fn simulated(fabric: &str, pool: &Pool) -> Result<Port> {
+        let infos = weft::simulated::nics(fabric).map_err(|error| anyhow!(error))?;
+        // SAFETY: a place for the fabric.
+        Port::bring_up(infos[0], true, false, pool, |_, fabric| unsafe {
+            weft::simulated::open_fabric(fabric, ptr::null_mut())
+        })
+    }
+
+    fn bring_up(
+        info: *mut fi_info,
+        simulated: bool,
+        wait_fd: bool,
+        pool: &Pool,
+        open_fabric: impl FnOnce(*mut fi_info, *mut *mut fid_fabric) -> i32,
+    ) -> Result<Port> {
         let null = ptr::null_mut();
-        // SAFETY: as the caller promised; every out-pointer is a field of ours.
+        // SAFETY: pointers.
+        let mut port: Port = unsafe { zeroed() };
+        (port.info, port.simulated) = (info, simulated);
+        // SAFETY: an info of libfabric's; objects are made in its order; every out-pointer is a field of ours.
         unsafe {
-            let rc = library()?.fabric((*self.info).fabric_attr, &mut self.fabric, null);
-            check("opening the fabric", rc)?;
-            check("opening the domain", fi_domain(self.fabric, self.info, &mut self.domain, null))?;
-            let mut av_attr: fi_av_attr = zeroed();
-            av_attr.type_ = fi_av_type::FI_AV_TABLE;
-            check("opening the address vector", fi_av_open(self.domain, &mut av_attr, &mut self.av, null))?;
-            let mut cq_attr: fi_cq_attr = zeroed();
-            cq_attr.size = 2048;
-            cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
-            cq_attr.wait_obj = if wait_fd { fi_wait_obj::FI_WAIT_FD } else { fi_wait_obj::FI_WAIT_NONE };
-            check("opening the completion queue", fi_cq_open(self.domain, &mut cq_attr, &mut self.cq, null))?;
-            let open = || fi_endpoint(self.domain, self.info, &mut self.ep, null);
+            check("opening the fabric", open_fabric(info, &mut port.fabric))?;
+            check("opening the domain", fi_domain(port.fabric, info, &mut port.domain, null))?;
+            let mut av_attr = fi_av_attr { type_: fi_av_type::FI_AV_TABLE, ..zeroed() };
+            check("opening the address vector", fi_av_open(port.domain, &mut av_attr, &mut port.av, null))?;
+            let wait_obj = if wait_fd { fi_wait_obj::FI_WAIT_FD } else { fi_wait_obj::FI_WAIT_NONE };
+            let format = fi_cq_format::FI_CQ_FORMAT_DATA;
+            let mut cq_attr = fi_cq_attr { size: 2048, format, wait_obj, ..zeroed() };
+            check("opening the completion queue", fi_cq_open(port.domain, &mut cq_attr, &mut port.cq, null))?;
+            let open = || fi_endpoint(port.domain, info, &mut port.ep, null);
             check("opening the endpoint", sending_eagerly(open))?;
-            check("binding the queue", fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV))?;
-            check("binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
-            check("enabling the endpoint", fi_enable(self.ep))?;
-            let (mut name, mut len) = (vec![0u8; 512], 512);
-            check(
-                "naming the endpoint",
-                fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len),
-            )?;
-            name.truncate(len);
-            self.address = name;
+            check("binding the queue", fi_ep_bind(port.ep, port.cq.cast(), FI_TRANSMIT | FI_RECV))?;
+            check("binding the address vector", fi_ep_bind(port.ep, port.av.cast(), 0))?;
+            check("enabling the endpoint", fi_enable(port.ep))?;
             let iov = libc::iovec { iov_base: pool.base().cast(), iov_len: pool.len() };
             let mut attr: fi_mr_attr = zeroed();
             attr.iov = fi_mr_attr_memory { mr_iov: &iov };
             attr.iov_count = 1;
             attr.access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
             attr.requested_key = 1;
-            check("registering the pool", fi_mr_regattr(self.domain, &attr, 0, &mut self.mr))?;
-            self.descriptor = fi_mr_desc(self.mr);
+            check("registering the pool", fi_mr_regattr(port.domain, &attr, 0, &mut port.mr))?;
+            port.descriptor = fi_mr_desc(port.mr);
+            let virtual_addresses = (*(*info).domain_attr).mr_mode & FI_MR_VIRT_ADDR != 0;
+            port.base = if virtual_addresses { pool.base() as u64 } else { 0 };
         }
-        Ok(())
+        Ok(port)
     }
 
-    pub fn remote(&self, pool: &Pool) -> Remote {
-        // SAFETY: info and registration are open.
-        unsafe {
-            let virtual_addresses = (*(*self.info).domain_attr).mr_mode & FI_MR_VIRT_ADDR != 0;
-            let base = if virtual_addresses { pool.base() as u64 } else { 0 };
-            Remote { base, key: fi_mr_key(self.mr) }
-        }
+    pub fn offer(&self) -> Result<Offer> {
+        let (mut address, mut len) = (vec![0u8; 512], 512);
+        // SAFETY: room for the name; endpoint and registration are open.
+        let key = unsafe {
+            check("naming the endpoint", fi_getname(self.ep.cast(), address.as_mut_ptr().cast(), &mut len))?;
+            fi_mr_key(self.mr)
+        };
+        address.truncate(len);
+        Ok(Offer { address, base: self.base, key })
     }
 
     /// Whether a delivered write tells that all earlier ones are delivered, too.
@@ -138,8 +205,8 @@ impl Port {
         order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0
     }
 
-    pub fn insert(&self, address: &[u8]) -> Result<fi_addr_t> {
-        let mut padded = address.to_vec();
+    pub fn join(&self, offer: &Offer) -> Result<Remote> {
+        let mut padded = offer.address.clone();
         padded.resize(512, 0);
         let mut route = 0;
         // SAFETY: one address, longer than any format of libfabric's.
@@ -147,7 +214,107 @@ impl Port {
         if rc != 1 {
             bail!("inserting an address: libfabric answered {rc}");
         }
-        Ok(route)
+        Ok(Remote { route, base: offer.base, key: offer.key })
+    }
+
+    /// Posts segments of `len` bytes each, from addresses here to offsets there, as one write. False if the
+    /// provider has no room.
+    #[inline]
+    pub fn post<const RUN: usize>(
+        &self,
+        remote: &Remote,
+        segments: impl Iterator<Item = (*const u8, usize)>,
+        len: usize,
+        flags: u64,
+        data: u64,
+        context: *mut fi_context2,
+    ) -> Result<bool> {
+        let mut iov = [libc::iovec { iov_base: ptr::null_mut(), iov_len: len }; RUN];
+        let mut there = [fi_rma_iov { addr: 0, len, key: remote.key }; RUN];
+        let mut descriptors = [self.descriptor; RUN];
+        let mut count = 0;
+        for ((from, offset), (iov, there)) in segments.zip(iov.iter_mut().zip(&mut there)) {
+            iov.iov_base = from.cast_mut().cast();
+            there.addr = remote.base + offset as u64;
+            count += 1;
+        }
+        let message = fi_msg_rma {
+            msg_iov: iov.as_ptr(),
+            desc: descriptors.as_mut_ptr(),
+            iov_count: count,
+            addr: remote.route,
+            rma_iov: there.as_ptr(),
+            rma_iov_count: count,
+            context: context.cast(),
+            data,
+        };
+        // SAFETY: the message lives through the call; pool and context longer than the endpoint.
+        taken("posting a write", unsafe { fi_writemsg(self.ep, &message, FI_COMPLETION | flags) })
+    }
+
+    /// A write, of one segment.
+    #[inline]
+    pub fn write(
+        &self,
+        remote: &Remote,
+        (from, offset): (*const u8, usize),
+        len: usize,
+        flags: u64,
+        context: *mut fi_context2,
+    ) -> Result<bool> {
+        self.post::<1>(remote, std::iter::once((from, offset)), len, flags, 0, context)
+    }
+
+    /// A write without a completion to wait for, or (`inject`) whose bytes are copied at once.
+    #[inline]
+    pub fn plain_write(
+        &self,
+        remote: &Remote,
+        from: *const u64,
+        inject: bool,
+        context: *mut fi_context2,
+    ) -> Result<bool> {
+        let (ep, from, Remote { route, base, key }) = (self.ep, from.cast_mut().cast::<c_void>(), *remote);
+        // SAFETY: word and context stay in place while the endpoint is open.
+        taken("posting a write", unsafe {
+            match inject {
+                true => fi_inject_write(ep, from, size_of::<u64>(), route, base, key),
+                false => {
+                    let descriptor = self.descriptor;
+                    fi_write(ep, from, size_of::<u64>(), descriptor, route, base, key, context.cast())
+                }
+            }
+        })
+    }
+
+    /// A message; injected, it is copied at once.
+    #[inline]
+    pub fn send(
+        &self,
+        remote: &Remote,
+        from: *const u8,
+        len: usize,
+        inject: bool,
+        context: *mut fi_context2,
+    ) -> Result<bool> {
+        let from = from.cast_mut().cast::<c_void>();
+        // SAFETY: buffer and context stay in place until it is sent.
+        taken("sending a message", unsafe {
+            match inject {
+                true => fi_inject(self.ep, from, len, remote.route),
+                false => fi_send(self.ep, from, len, self.descriptor, remote.route, context.cast()),
+            }
+        })
+    }
+
+    #[inline]
+    pub fn receive(&self, into: *mut u8, len: usize, context: *mut fi_context2) -> Result<()> {
+        let (into, context) = (into.cast::<c_void>(), context.cast());
+        // SAFETY: the buffer is nobody else's until its context comes back.
+        match unsafe { fi_recv(self.ep, into, len, self.descriptor, FI_ADDR_UNSPEC, context) } {
+            0 => Ok(()),
+            rc => bail!("posting a receive: libfabric error {}", -rc),
+        }
     }
 
     /// Takes finished operations from the queue; how many.
@@ -189,7 +356,10 @@ impl Drop for Port {
                 eprintln!("weft-bench: closing a libfabric object: error {}", -rc);
             }
         }
-        if let Ok(library) = library() {
+        if self.simulated {
+            // SAFETY: made by the simulation, and freed once.
+            unsafe { weft::simulated::free(self.info) };
+        } else if let Ok(library) = library() {
             // SAFETY: our own duplicate.
             unsafe { library.freeinfo(self.info) };
         }

@@ -134,10 +134,6 @@ impl Sender for SocketSender {
         Ok(())
     }
 
-    fn poll(&mut self) -> Result<()> {
-        Ok(())
-    }
-
     fn tunings(&self) -> usize {
         TUNINGS.len()
     }
@@ -199,10 +195,6 @@ impl SocketReceiver {
 impl Receiver for SocketReceiver {
     fn offer(&self) -> Result<Value> {
         Ok(json!({ "port": self.listener.local_addr()?.port() }))
-    }
-
-    fn accept(&mut self, _answer: &Value) -> Result<()> {
-        Ok(())
     }
 
     fn poll(&mut self) -> Result<()> {

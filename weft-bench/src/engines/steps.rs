@@ -1,26 +1,24 @@
 //! The way from a simple loop to a fast one, over bare libfabric with several
 //! endpoints: each step adds one thing to the one before.
 
-use super::port::{Port, Remote};
-use super::{Place, Rail, Receiver, Sender};
+use super::port::{contexts, entries, Offer, Patience, Port, Rail, Remote};
+use super::{Place, Receiver, Sender};
 use crate::memory::Pool;
 use crate::pages::Lists;
 use crate::processors;
 use anyhow::{anyhow, bail, Context, Result};
-use libfabric_sys::*;
+use libfabric_sys::{fi_context2, FI_DELIVERY_COMPLETE, FI_MORE};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::mem::zeroed;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{mpsc, Arc, Mutex};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const BATCH: usize = 16;
 const WINDOW: usize = 32;
 const REAP: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Turns of a target's thread without a sign of its engine's turn, and then its nap.
 const RESTLESS: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(50);
@@ -42,48 +40,24 @@ pub enum Step {
 }
 
 impl Step {
-    pub const ALL: [Step; 7] = [
-        Step::Simple,
-        Step::WarmUp,
-        Step::Threads,
-        Step::Pinning,
-        Step::ShardedState,
-        Step::BatchedPosting,
-        Step::LazyPosting,
+    pub const ALL: [(Step, &str); 7] = [
+        (Step::Simple, "one thread"),
+        (Step::WarmUp, "warm-up"),
+        (Step::Threads, "threads"),
+        (Step::Pinning, "pinning"),
+        (Step::ShardedState, "sharded state"),
+        (Step::BatchedPosting, "batched posting"),
+        (Step::LazyPosting, "lazy posting"),
     ];
 
     pub fn name(self) -> &'static str {
-        match self {
-            Step::Simple => "one thread",
-            Step::WarmUp => "warm-up",
-            Step::Threads => "threads",
-            Step::Pinning => "pinning",
-            Step::ShardedState => "sharded state",
-            Step::BatchedPosting => "batched posting",
-            Step::LazyPosting => "lazy posting",
-        }
+        Step::ALL[self as usize].1
     }
-
-    fn threads(self, wanted: usize) -> usize {
-        if self >= Step::Threads {
-            wanted
-        } else {
-            1
-        }
-    }
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-struct Offer {
-    address: Vec<u8>,
-    base: u64,
-    key: u64,
 }
 
 /// A rail and the places of its own operations.
 struct Lane {
     port: Port,
-    route: fi_addr_t,
     remote: Remote,
     contexts: Vec<fi_context2>,
     /// Of the transfer under way: the number of the rail's next page and of all rails, for
@@ -97,7 +71,7 @@ struct Lane {
     flushed: bool,
 }
 
-// SAFETY: its objects are its domain's, and one thread at a time uses them (FI_THREAD_DOMAIN).
+// SAFETY: as its port; contexts are the provider's.
 unsafe impl Send for Lane {}
 
 impl Lane {
@@ -106,12 +80,9 @@ impl Lane {
         if !port.ordered() {
             bail!("{} does not keep writes in order: the last one says nothing of the others", rail.provider);
         }
-        let route = port.insert(&offer.address)?;
-        // SAFETY: pointers, for the provider to use.
-        let contexts = (0..pool.pages + 1).map(|_| unsafe { zeroed() }).collect();
-        let remote = Remote { base: offer.base, key: offer.key };
+        let (remote, contexts) = (port.join(offer)?, contexts(pool.pages + 1));
         let (next, stride, blocked, last, posted, done, flushed) = (0, 1, None, None, 0, 0, false);
-        Ok(Lane { port, route, remote, contexts, next, stride, blocked, last, posted, done, flushed })
+        Ok(Lane { port, remote, contexts, next, stride, blocked, last, posted, done, flushed })
     }
 
     fn begin(&mut self, number: usize, stride: usize) {
@@ -123,28 +94,11 @@ impl Lane {
     #[inline]
     fn post(&mut self, job: &Job, page: usize, len: usize, flags: u64) -> Result<bool> {
         let source = job.source.wrapping_add(job.lists.source[page] as usize * job.page_len);
-        let iov = libc::iovec { iov_base: source as *mut _, iov_len: len };
-        let addr = self.remote.base + job.lists.target[page] as u64 * job.page_len as u64;
-        let remote = fi_rma_iov { addr, len, key: self.remote.key };
-        let message = fi_msg_rma {
-            msg_iov: &iov,
-            desc: &mut self.port.descriptor,
-            iov_count: 1,
-            addr: self.route,
-            rma_iov: &remote,
-            rma_iov_count: 1,
-            context: (&raw mut self.contexts[self.posted]).cast(),
-            data: 0,
-        };
-        // SAFETY: the message lives through the call, the pool longer than the endpoint.
-        match unsafe { fi_writemsg(self.port.ep, &message, FI_COMPLETION | flags) } {
-            0 => {
-                self.posted += 1;
-                Ok(true)
-            }
-            rc if rc == -(FI_EAGAIN as isize) => Ok(false),
-            rc => bail!("posting a write: libfabric error {}", -rc),
-        }
+        let there = job.lists.target[page] as usize * job.page_len;
+        let context = &raw mut self.contexts[self.posted];
+        let posted = self.port.write(&self.remote, (source, there), len, flags, context)?;
+        self.posted += posted as usize;
+        Ok(posted)
     }
 
     /// The next page: a blocked one, one of this rail's share, or whichever comes next.
@@ -194,8 +148,7 @@ impl Lane {
     }
 
     fn reap(&mut self, job: &Job) -> Result<()> {
-        // SAFETY: integers and pointers.
-        let mut entries: [fi_cq_data_entry; REAP] = unsafe { zeroed() };
+        let mut entries = entries::<REAP>();
         let most = if job.step >= Step::BatchedPosting { REAP } else { 1 };
         let reaped = self.port.reap(&mut entries[..most])?;
         self.done += reaped;
@@ -228,83 +181,37 @@ impl State {
     }
 }
 
-/// A transfer, as each thread gets it.
-#[derive(Clone)]
-struct Job {
+/// A transfer, as each thread sees it.
+struct Job<'a> {
     step: Step,
-    lists: Arc<Lists>,
+    lists: &'a Lists,
     source: *const u8,
     page_len: usize,
     transfer: u64,
-    state: Arc<Mutex<State>>,
+    state: Mutex<State>,
 }
 
 // SAFETY: the pool that `source` points to is only read, and stays.
-unsafe impl Send for Job {}
+unsafe impl Sync for Job<'_> {}
 
-impl Job {
+impl Job<'_> {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 /// One thread's part of a transfer.
-fn drive(lanes: &mut [Lane], job: &Job) -> Result<()> {
-    let since = Instant::now();
-    let mut turns = 0u32;
+fn drive(lanes: &mut [Lane], job: &Job, pin: Option<libc::cpu_set_t>) -> Result<()> {
+    pin.iter().for_each(processors::keep_on);
+    let mut patience = Patience::default();
     while !lanes.iter().all(Lane::is_done) {
         for lane in lanes.iter_mut().filter(|lane| !lane.is_done()) {
             lane.fill(job)?;
             lane.reap(job)?;
         }
-        turns = turns.wrapping_add(1);
-        if turns % (1 << 20) == 0 && since.elapsed() > PATIENCE {
-            bail!("a transfer does not end within {PATIENCE:?}");
-        }
+        patience.turn(|| "a transfer does not end".to_owned())?;
     }
     Ok(())
-}
-
-/// A further thread of a sender, and its ways.
-struct Helper {
-    jobs: Option<mpsc::Sender<Job>>,
-    results: mpsc::Receiver<Result<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Helper {
-    fn start(mut lanes: Vec<Lane>, first: usize, rails: usize, pin: Option<libc::cpu_set_t>) -> Helper {
-        let (jobs, orders) = mpsc::channel::<Job>();
-        let (answers, results) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            if let Some(set) = pin {
-                processors::keep_on(&set);
-            }
-            for job in orders {
-                begin(&mut lanes, first, rails);
-                if answers.send(drive(&mut lanes, &job)).is_err() {
-                    return;
-                }
-            }
-        });
-        Helper { jobs: Some(jobs), results, thread: Some(thread) }
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic has been printed already.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn begin(lanes: &mut [Lane], first: usize, rails: usize) {
-    for (at, lane) in lanes.iter_mut().enumerate() {
-        lane.begin(first + at, rails);
-    }
 }
 
 pub struct StepSender {
@@ -312,9 +219,9 @@ pub struct StepSender {
     rail: Rail,
     pool: Pool,
     offers: Vec<Offer>,
-    /// The calling thread's.
     lanes: Vec<Lane>,
-    helpers: Vec<Helper>,
+    /// Lanes of a thread.
+    share: usize,
     processors: libc::cpu_set_t,
     transfer: u64,
     used: bool,
@@ -323,18 +230,10 @@ pub struct StepSender {
 impl StepSender {
     pub fn open(step: Step, place: &Place, pool: &Pool, offer: &Value) -> Result<StepSender> {
         let offers: Vec<Offer> = serde_json::from_value(offer.clone()).context("the target's offer")?;
-        let rails = offers.len();
-        let threads = step.threads(place.case.step_threads).min(rails);
-        let mut lanes = open_lanes(place.rail, pool, &offers)?;
-        let processors = processors::all();
-        let mut helpers = Vec::new();
-        for thread in (1..threads).rev() {
-            let first = rails * thread / threads;
-            let pin = (step >= Step::Pinning).then(|| processors::one_of(&processors, thread));
-            helpers.push(Helper::start(lanes.split_off(first), first, rails, pin));
-        }
-        let (rail, pool, transfer, used) = (place.rail.clone(), pool.clone(), 0, false);
-        Ok(StepSender { step, rail, pool, offers, lanes, helpers, processors, transfer, used })
+        let threads = if step >= Step::Threads { place.case.step_threads } else { 1 };
+        let (share, lanes) = (offers.len().div_ceil(threads), open_lanes(place.rail, pool, &offers)?);
+        let (rail, pool, processors) = (place.rail.clone(), pool.clone(), processors::all());
+        Ok(StepSender { step, rail, pool, offers, lanes, share, processors, transfer: 0, used: false })
     }
 }
 
@@ -354,33 +253,30 @@ impl Sender for StepSender {
         }
     }
 
+    /// Threads begin with the transfer: that takes less than a thousandth of its time.
     fn write(&mut self, lists: &Lists) -> Result<()> {
         self.used = true;
         self.transfer += 1;
-        let job = Job {
-            step: self.step,
-            lists: Arc::new(lists.clone()),
-            source: self.pool.base(),
-            page_len: self.pool.page_len,
-            transfer: self.transfer,
-            state: Arc::default(),
-        };
-        for helper in &self.helpers {
-            let jobs = helper.jobs.as_ref().context("a thread that has ended")?;
-            jobs.send(job.clone()).map_err(|_| anyhow!("a thread has ended"))?;
-        }
-        let pins = self.step >= Step::Pinning;
-        if pins {
-            processors::keep_on(&processors::one_of(&self.processors, 0));
-        }
-        begin(&mut self.lanes, 0, self.offers.len());
-        let mut result = drive(&mut self.lanes, &job);
-        for helper in &self.helpers {
-            result = result.and(helper.results.recv().context("a thread has ended")?);
-        }
-        if pins {
-            processors::keep_on(&self.processors);
-        }
+        let (step, rails, all, transfer) = (self.step, self.lanes.len(), &self.processors, self.transfer);
+        let (source, page_len) = (self.pool.base().cast_const(), self.pool.page_len);
+        let job = Job { step, lists, source, page_len, transfer, state: Mutex::default() };
+        self.lanes.iter_mut().enumerate().for_each(|(number, lane)| lane.begin(number, rails));
+        let pin = |number| (step >= Step::Pinning).then(|| processors::one_of(all, number));
+        let result = thread::scope(|scope| {
+            let mut groups = self.lanes.chunks_mut(self.share).enumerate();
+            let own = groups.next();
+            let others = groups.map(|(number, lanes)| {
+                let (job, pin) = (&job, pin(number));
+                scope.spawn(move || drive(lanes, job, pin))
+            });
+            let others: Vec<_> = others.collect();
+            let mut result = own.map_or(Ok(()), |(_, lanes)| drive(lanes, &job, pin(0)));
+            for thread in others {
+                result = result.and(thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+            }
+            result
+        });
+        processors::keep_on(all);
         result
     }
 
@@ -395,7 +291,8 @@ impl Sender for StepSender {
     }
 
     fn describe(&self) -> String {
-        format!("{}: {} rails, {} threads", self.step.name(), self.offers.len(), self.helpers.len() + 1)
+        let (rails, threads) = (self.offers.len(), self.offers.len().div_ceil(self.share));
+        format!("{}: {rails} rails, {threads} threads", self.step.name())
     }
 }
 
@@ -410,13 +307,9 @@ pub struct StepReceiver {
 /// Rails that one thread polls.
 struct Group(Vec<Port>);
 
-// SAFETY: as a lane.
-unsafe impl Send for Group {}
-
 impl Group {
     fn poll(&self) -> Result<()> {
-        // SAFETY: integers and pointers.
-        let mut entries: [fi_cq_data_entry; REAP] = unsafe { zeroed() };
+        let mut entries = entries::<REAP>();
         self.0.iter().try_for_each(|port| port.reap(&mut entries).map(|_| ()))
     }
 
@@ -449,11 +342,7 @@ impl StepReceiver {
         let (rails, threads) = (place.case.rails, place.case.step_threads.min(place.case.rails));
         let ports: Vec<Port> =
             (0..rails).map(|_| Port::open(place.rail, false, pool)).collect::<Result<_>>()?;
-        let offer = |port: &Port| {
-            let Remote { base, key } = port.remote(pool);
-            Offer { address: port.address.clone(), base, key }
-        };
-        let offers = ports.iter().map(offer).collect();
+        let offers = ports.iter().map(Port::offer).collect::<Result<_>>()?;
         let mut ports = Group(ports);
         let beat = Arc::new(AtomicU64::new(0));
         let mut helpers = Vec::new();
@@ -468,10 +357,6 @@ impl StepReceiver {
 impl Receiver for StepReceiver {
     fn offer(&self) -> Result<Value> {
         Ok(serde_json::to_value(&self.offers)?)
-    }
-
-    fn accept(&mut self, _answer: &Value) -> Result<()> {
-        Ok(())
     }
 
     fn poll(&mut self) -> Result<()> {
@@ -506,15 +391,5 @@ mod tests {
                 assert!((0..libc::CPU_SETSIZE as usize).all(is_within));
             }
         }
-    }
-
-    #[test]
-    fn shared_state_gives_each_page_once_and_counts_by_transfer() {
-        let mut state = State::default();
-        assert_eq!([state.take(), state.take(), state.take()], [0, 1, 2]);
-        state.count(7, 2);
-        state.count(8, 1);
-        state.count(7, 3);
-        assert_eq!((state.completed[&7], state.completed[&8]), (5, 1));
     }
 }

@@ -1,8 +1,7 @@
 //! Peers over loopback tcp that connect at once, beside transfers to another process that are under way.
 
-use super::far::{begin_connect, wait, wait_for, write, Far, Joined};
-use crate::engines::check;
-use crate::sim::Side;
+use super::far::{write, Far, Joined, WAIT};
+use crate::endpoint::{check, Endpoint};
 use ::weft::capi::completion::*;
 use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
@@ -13,14 +12,12 @@ const UNDER_WAY: usize = 4;
 const WINDOW: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-#[derive(clap::Args)]
+#[derive(Serialize, Deserialize)]
 pub struct Spec {
-    #[arg(long, default_value_t = 100)]
-    count: usize,
+    pub count: usize,
     /// They connect to another endpoint of this process: what they cost whoever shares processors
     /// with them.
-    #[arg(long)]
-    elsewhere: bool,
+    pub elsewhere: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -35,13 +32,13 @@ pub fn run(spec: &Spec) -> Result<Report> {
     let (crowd, far) = (Far::start(spec.count, LEN)?, Far::start(1, LEN)?);
     let joined = far.join(LEN)?;
     for _ in 0..UNDER_WAY {
-        write(&far.side, &joined, LEN as u64, TIMEOUT)?;
+        write(&far.here, &joined, LEN, TIMEOUT)?;
     }
-    let host = if spec.elsewhere { &crowd.side } else { &far.side };
+    let host = if spec.elsewhere { &crowd.here } else { &far.here };
     stream(&far, &joined, host, 0)?;
     let before = stream(&far, &joined, host, 0)?.0;
     for address in &crowd.addresses {
-        begin_connect(host, address)?;
+        host.begin_connect(address)?;
     }
     let (during, ms) = stream(&far, &joined, host, spec.count)?;
     ensure!(before > 0, "no write ended in {WINDOW:?}");
@@ -50,16 +47,16 @@ pub fn run(spec: &Spec) -> Result<Report> {
 
 /// Keeps writes under way for a while, and until so many peers of `host` are up: how many ended
 /// in that while, and the time until the last peer was up.
-fn stream(far: &Far, joined: &Joined, host: &Side, mut connecting: usize) -> Result<(usize, f64)> {
+fn stream(far: &Far, joined: &Joined, host: &Endpoint, mut connecting: usize) -> Result<(usize, f64)> {
     let (begun, mut ended, mut ms) = (Instant::now(), 0, 0.0);
     while begun.elapsed() < WINDOW || connecting > 0 {
         ensure!(begun.elapsed() < TIMEOUT, "{connecting} peers are not up after {TIMEOUT:?}");
-        for one in wait(&far.side)?.into_iter().chain(wait_for(host, 0)?) {
+        for one in far.here.wait(WAIT)?.into_iter().chain(host.wait(Duration::ZERO)?) {
             check("a completion", one.status)?;
             match one.kind {
                 WEFT_COMPLETION_WRITE => {
                     ended += (begun.elapsed() < WINDOW) as usize;
-                    write(&far.side, joined, LEN as u64, TIMEOUT)?;
+                    write(&far.here, joined, LEN, TIMEOUT)?;
                 }
                 WEFT_COMPLETION_PEER_UP => {
                     connecting -= 1;

@@ -1,7 +1,6 @@
 //! A peer that is killed under a load: when the last of its transfers ends.
 
-use super::far::{wait, write, Far};
-use ::weft::capi::completion::*;
+use super::far::{write, Far};
 use ::weft::capi::status::WEFT_OK;
 use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
@@ -13,10 +12,6 @@ const BEFORE: Duration = Duration::from_millis(500);
 const DEADLINE: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A load over loopback tcp, whose target is killed.
-#[derive(clap::Args)]
-pub struct Spec {}
-
 #[derive(Serialize, Deserialize)]
 pub struct Report {
     /// From the signal to the last completion.
@@ -26,26 +21,26 @@ pub struct Report {
     pub failed: usize,
 }
 
-pub fn run(_: &Spec) -> Result<Report> {
+pub fn run() -> Result<Report> {
     let far = Far::start(1, LEN)?;
     let joined = far.join(LEN)?;
     for _ in 0..IN_FLIGHT {
-        write(&far.side, &joined, LEN as u64, DEADLINE)?;
+        write(&far.here, &joined, LEN, DEADLINE)?;
     }
     let begun = Instant::now();
     while begun.elapsed() < BEFORE {
-        for one in wait(&far.side)?.iter().filter(|one| one.kind == WEFT_COMPLETION_WRITE) {
+        for one in far.ended()? {
             if one.status != WEFT_OK {
                 bail!("a transfer failed before the peer was killed: {}", one.status);
             }
-            write(&far.side, &joined, LEN as u64, DEADLINE)?;
+            write(&far.here, &joined, LEN, DEADLINE)?;
         }
     }
     let killed = Instant::now();
-    far.signal(libc::SIGKILL)?;
+    far.process.signal(libc::SIGKILL)?;
     let (mut left, mut failed, mut last) = (IN_FLIGHT, 0, killed);
     while left > 0 && killed.elapsed() < DEADLINE + GRACE {
-        for one in wait(&far.side)?.iter().filter(|one| one.kind == WEFT_COMPLETION_WRITE) {
+        for one in far.ended()? {
             left -= 1;
             failed += usize::from(one.status != WEFT_OK);
             last = Instant::now();

@@ -12,59 +12,15 @@
 //! | [`far`] | a peer in another process, and one to talk with it |
 
 pub mod crowd;
-mod far;
+pub mod far;
 pub mod footprint;
 pub mod kill;
 pub mod overload;
 pub mod rails;
 pub mod reconnect;
 
-use anyhow::{bail, Context, Result};
-use serde::de::DeserializeOwned;
+use anyhow::{Context, Result};
 use serde::Serialize;
-use std::process::Command;
-
-#[derive(clap::Subcommand)]
-pub enum Fault {
-    Rails(rails::Spec),
-    Overload(overload::Spec),
-    Kill(kill::Spec),
-    Reconnect(reconnect::Spec),
-    Crowd(crowd::Spec),
-    Peers(footprint::Peers),
-    Transfers(footprint::Transfers),
-    /// The other side of some of these: lives until its input ends.
-    Far(far::Spec),
-}
-
-/// Prints what was measured, as JSON.
-pub fn run(fault: &Fault) -> Result<()> {
-    match fault {
-        Fault::Rails(spec) => tell(&rails::run(spec)?),
-        Fault::Overload(spec) => tell(&overload::run(spec)?),
-        Fault::Kill(spec) => tell(&kill::run(spec)?),
-        Fault::Reconnect(spec) => tell(&reconnect::run(spec)?),
-        Fault::Crowd(spec) => tell(&crowd::run(spec)?),
-        Fault::Peers(spec) => tell(&footprint::peers(spec)?),
-        Fault::Transfers(spec) => tell(&footprint::transfers(spec)?),
-        Fault::Far(spec) => far::run(spec),
-    }
-}
-
-fn tell(report: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string(report)?);
-    Ok(())
-}
-
-/// Measures in a process of its own, over loopback.
-pub fn measure<T: DeserializeOwned>(words: &[&str]) -> Result<T> {
-    let program = std::env::current_exe().context("finding this program")?;
-    let output = Command::new(program).arg("fault").args(words).output().context("starting the process")?;
-    if !output.status.success() {
-        bail!("{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    serde_json::from_slice(&output.stdout).context("what the process said")
-}
 
 /// What a process holds that must not grow.
 #[derive(Clone, Copy, Serialize, serde::Deserialize)]

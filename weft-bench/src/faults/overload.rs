@@ -1,8 +1,7 @@
 //! More is submitted than the line carries, all of it with deadlines.
 
 use crate::load::client::{meet, Met};
-use crate::load::{Load, Opening};
-use ::weft::capi::completion::*;
+use crate::load::Load;
 use ::weft::capi::status::WEFT_OK;
 use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
@@ -17,23 +16,17 @@ const PAGE: usize = 64 << 10;
 /// Places in memory; several transfers may use the same.
 const PLACES: usize = 32;
 
-#[derive(clap::Args)]
+#[derive(Serialize, Deserialize)]
 pub struct Spec {
-    #[arg(long)]
-    connect: String,
-    #[arg(long)]
-    rails: u32,
+    pub connect: String,
+    pub rails: u32,
     /// Bits per second of all rails.
-    #[arg(long)]
-    line: f64,
+    pub line: f64,
     /// How many times as much is submitted.
-    #[arg(long)]
-    load: f64,
-    #[arg(long)]
-    seconds: f64,
+    pub load: f64,
+    pub seconds: f64,
     /// Pages of 64 KiB of a transfer.
-    #[arg(long)]
-    pages: usize,
+    pub pages: usize,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -46,16 +39,7 @@ pub struct Report {
 }
 
 pub fn run(spec: &Spec) -> Result<Report> {
-    let load = Load {
-        page_len: PAGE,
-        pages: spec.pages,
-        in_flight: PLACES,
-        ..Load::one_page(Opening {
-            rails: Some(spec.rails),
-            fabric: Some("tcp".into()),
-            ..Opening::default()
-        })
-    };
+    let load = Load::over_tcp(spec.rails, PAGE, spec.pages, PLACES);
     let lists: Vec<_> = (0..PLACES).map(|place| load.lists(place)).collect();
     let Met { side, talk: _lives, remote_rails } = meet(&spec.connect, &load)?;
     if remote_rails < spec.rails {
@@ -77,7 +61,7 @@ pub fn run(spec: &Spec) -> Result<Report> {
                 report.refused += 1;
             }
         }
-        for one in side.wait(WAIT)?.iter().filter(|one| one.kind == WEFT_COMPLETION_WRITE) {
+        for one in side.ended(WAIT)? {
             ended_all += 1;
             *report.ended.entry(one.status).or_default() += 1;
             in_time += u64::from(one.status == WEFT_OK && passed > WARM_UP && !over);

@@ -1,8 +1,7 @@
 //! A rail goes down under a load, and comes back.
 
 use crate::load::client::{meet, Met};
-use crate::load::{Load, Opening};
-use ::weft::capi::completion::*;
+use crate::load::Load;
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::process::Command;
@@ -22,18 +21,14 @@ const SETTLED_MS: f64 = 1500.0;
 /// The rail is used when it has carried so much.
 const USED: u64 = 256 << 10;
 
-#[derive(clap::Args)]
+#[derive(Serialize, Deserialize)]
 pub struct Spec {
-    #[arg(long)]
-    connect: String,
-    #[arg(long)]
-    rails: u32,
+    pub connect: String,
+    pub rails: u32,
     /// Bits per second of one rail.
-    #[arg(long)]
-    line: f64,
+    pub line: f64,
     /// The interface that goes down.
-    #[arg(long)]
-    interface: String,
+    pub interface: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -57,16 +52,7 @@ struct Sample {
 }
 
 pub fn run(spec: &Spec) -> Result<Report> {
-    let load = Load {
-        page_len: 64 << 10,
-        pages: 1000,
-        in_flight: 4,
-        ..Load::one_page(Opening {
-            rails: Some(spec.rails),
-            fabric: Some("tcp".into()),
-            ..Opening::default()
-        })
-    };
+    let load = Load::over_tcp(spec.rails, 64 << 10, 1000, 4);
     let lists: Vec<_> = (0..load.in_flight).map(|place| load.lists(place)).collect();
     let Met { side, talk: _lives, .. } = meet(&spec.connect, &load)?;
     let rail = side.rails()?.iter().position(|rail| rail.name == spec.interface).context("no such rail")?;
@@ -78,8 +64,7 @@ pub fn run(spec: &Spec) -> Result<Report> {
     let (mut samples, mut sampled) = (Vec::new(), begun);
     let (mut down, mut up) = (None, None);
     while begun.elapsed() < BEFORE + AWAY + AFTER {
-        for one in side.wait(WAIT)?.iter().filter(|one| one.kind == WEFT_COMPLETION_WRITE) {
-            crate::engines::check("a transfer", one.status)?;
+        for one in side.done(WAIT)? {
             let place = one.user_data as usize;
             side.submit(&load, place, &lists[place])?;
         }

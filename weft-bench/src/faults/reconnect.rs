@@ -1,12 +1,10 @@
 //! A peer that goes and comes, again and again: what is left of that.
 
-use super::far::{address, connect, take, write, Joined};
+use super::far::{write, Joined};
 use super::Holds;
-use crate::engines::check;
+use crate::endpoint::{check, Endpoint, Memory, Opening};
 use crate::memory::untouched;
-use crate::sim::Side;
 use ::weft::capi::completion::*;
-use ::weft::capi::endpoint::WEFT_IDLE_ADAPTIVE;
 use ::weft::capi::memory::weft_remote_memory_release;
 use ::weft::capi::peer::weft_peer_disconnect;
 use anyhow::Result;
@@ -17,16 +15,13 @@ const LEN: usize = 64 << 10;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Two endpoints of one process over loopback tcp, which connect and part.
-#[derive(clap::Args)]
+#[derive(Serialize, Deserialize)]
 pub struct Spec {
     /// Before it is looked what the process holds.
-    #[arg(long)]
-    first: usize,
-    #[arg(long)]
-    times: usize,
+    pub first: usize,
+    pub times: usize,
     /// The one that connects is a new endpoint each time.
-    #[arg(long)]
-    anew: bool,
+    pub anew: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -38,8 +33,8 @@ pub struct Report {
 /// Its memory is all in use soon: a large one grows by what is used for the first time.
 const QUEUE_DEPTH: u32 = 256;
 
-fn open() -> Result<Side> {
-    Side::with_queue("tcp", 1, WEFT_IDLE_ADAPTIVE, QUEUE_DEPTH)
+fn open() -> Result<Endpoint> {
+    Endpoint::open(&Opening { workers: 1, queue_depth: QUEUE_DEPTH, ..Opening::of("tcp") })
 }
 
 pub fn run(spec: &Spec) -> Result<Report> {
@@ -53,34 +48,27 @@ pub fn run(spec: &Spec) -> Result<Report> {
             before = Holds::now()?;
         }
         if spec.anew && time > 0 {
-            source.close()?;
+            drop(source);
             source = open()?;
             local = source.register(bytes, LEN)?;
         }
         once(&source, &target, local, memory)?;
     }
-    let after = Holds::now()?;
-    source.close()?;
-    target.close()?;
-    Ok(Report { before, after })
+    Ok(Report { before, after: Holds::now()? })
 }
 
-fn once(
-    source: &Side,
-    target: &Side,
-    local: *mut ::weft::capi::memory::weft_memory,
-    memory: *mut ::weft::capi::memory::weft_memory,
-) -> Result<()> {
-    let peer = connect(source, &address(target)?)?;
-    let remote = source.import(peer, memory)?;
-    write(source, &Joined { local, remote }, LEN as u64, TIMEOUT)?;
-    check("a write", take(source, WEFT_COMPLETION_WRITE)?.status)?;
+fn once(source: &Endpoint, target: &Endpoint, local: Memory, memory: Memory) -> Result<()> {
+    let offer = target.offer(memory)?;
+    let peer = source.connect(&offer.address)?;
+    let remote = source.import(peer, &offer)?;
+    write(source, &Joined { local, remote }, LEN, TIMEOUT)?;
+    source.take(WEFT_COMPLETION_WRITE, 1)?;
     // SAFETY: our own handles; nothing uses the remote memory any more.
     unsafe {
         check("weft_remote_memory_release", weft_remote_memory_release(remote))?;
-        check("weft_peer_disconnect", weft_peer_disconnect(source.endpoint, peer))?;
+        check("weft_peer_disconnect", weft_peer_disconnect(source.raw, peer))?;
     }
-    take(source, WEFT_COMPLETION_PEER_DOWN)?;
-    take(target, WEFT_COMPLETION_PEER_DOWN)?;
+    source.take(WEFT_COMPLETION_PEER_DOWN, 1)?;
+    target.take(WEFT_COMPLETION_PEER_DOWN, 1)?;
     Ok(())
 }

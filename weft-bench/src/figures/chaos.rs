@@ -1,17 +1,13 @@
 //! Everything fails at once, between three hosts: what the ledger says in the end.
 //! It is made by programs that know only weft.h (tools/chaos.sh of the source tree).
 
-use super::{figure, Bench, Figure};
-use anyhow::{anyhow, bail, Context, Result};
+use super::{figures, folder, root, Bench, Figure};
+use anyhow::{bail, Context, Result};
 use serde::Deserialize;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What all figures are taken from.
-pub type Run = Option<Result<Ledger, String>>;
-
-#[derive(Clone, Copy, Deserialize)]
-pub struct Ledger {
+#[derive(Deserialize)]
+struct Ledger {
     seed: u64,
     operations: f64,
     faults: f64,
@@ -25,84 +21,41 @@ pub struct Ledger {
     stall_ms: f64,
 }
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/chaos.sh");
-const MINUTES: f64 = 10.0;
-const MINUTES_QUICK: f64 = 0.5;
+const SCRIPT: &str = "tools/chaos.sh";
 
-pub const ALL: &[Figure] = &[
-    figure!(
-        "chaos_operations",
-        "operations of all kinds between 3 hosts of 4 rails, while links and processes fail for 10 minutes",
-        "100,000",
-        "",
-        |bench| of(bench, |ledger| ledger.operations)
-    ),
-    figure!(
-        "chaos_faults",
-        "links down, lossy or slow, hosts cut off, processes killed, stopped, restarted",
-        "200",
-        "",
-        |bench| { of(bench, |ledger| ledger.faults) }
-    ),
-    figure!(
-        "chaos_late",
-        "completions more than 0.2 s after their deadline, stalls of the machine subtracted",
-        "0",
-        "0",
-        |bench| { of(bench, |ledger| ledger.late) }
-    ),
-    figure!("chaos_wrong_bytes", "transfers and messages with a wrong byte", "0", "0", |bench| {
-        of(bench, |ledger| ledger.wrong_bytes)
-    }),
-    figure!(
-        "chaos_ghost_writes",
-        "memory that changed after a completion, at either end",
-        "0",
-        "0",
-        |bench| { of(bench, |ledger| ledger.ghost_writes) }
-    ),
-    figure!(
-        "chaos_lost_notifications",
-        "notifications, messages and counts that did not arrive",
-        "0",
-        "0",
-        |bench| { of(bench, |ledger| ledger.lost_notifications) }
-    ),
-    figure!(
-        "chaos_doubled_notifications",
-        "notifications, messages and counts that arrived twice",
-        "0",
-        "0",
-        |bench| { of(bench, |ledger| ledger.doubled_notifications) }
-    ),
-    figure!(
-        "chaos_needless_errors",
-        "errors though both ends lived, one rail pair was up throughout, and the deadline was ample",
-        "0",
-        "0",
-        |bench| of(bench, |ledger| ledger.needless_errors)
-    ),
-];
+figures! {
+    chaos_operations ["100,000", ""] |bench| of(bench, |ledger| ledger.operations) =>
+        "operations of all kinds between 3 hosts of 4 rails, while links and processes fail for 10 minutes";
+    chaos_faults ["200", ""] |bench| of(bench, |ledger| ledger.faults) =>
+        "links down, lossy or slow, hosts cut off, processes killed, stopped, restarted";
+    chaos_late ["0", "0"] |bench| of(bench, |ledger| ledger.late) =>
+        "completions more than 0.2 s after their deadline, stalls of the machine subtracted";
+    chaos_wrong_bytes ["0", "0"] |bench| of(bench, |ledger| ledger.wrong_bytes) =>
+        "transfers and messages with a wrong byte";
+    chaos_ghost_writes ["0", "0"] |bench| of(bench, |ledger| ledger.ghost_writes) =>
+        "memory that changed after a completion, at either end";
+    chaos_lost_notifications ["0", "0"] |bench| of(bench, |ledger| ledger.lost_notifications) =>
+        "notifications, messages and counts that did not arrive";
+    chaos_doubled_notifications ["0", "0"] |bench| of(bench, |ledger| ledger.doubled_notifications) =>
+        "notifications, messages and counts that arrived twice";
+    chaos_needless_errors ["0", "0"] |bench| of(bench, |ledger| ledger.needless_errors) =>
+        "errors though both ends lived, one rail pair was up throughout, and the deadline was ample";
+}
 
 fn of(bench: &mut Bench, figure: impl Fn(&Ledger) -> f64) -> Result<f64> {
-    if bench.chaos.is_none() {
-        bench.chaos = Some(play(bench).map_err(|error| format!("{error:#}")));
-    }
-    let ledger = bench.chaos.clone().context("nothing was played")?;
-    Ok(figure(&ledger.map_err(|error| anyhow!(error))?))
+    Ok(figure(&*bench.once("chaos", play)?))
 }
 
 fn play(bench: &mut Bench) -> Result<Ledger> {
-    let minutes = if bench.quick { MINUTES_QUICK } else { MINUTES };
+    let minutes = bench.full_or(10.0, 0.5);
     bench.progress.begin(&format!("{minutes} minutes of chaos between three hosts"));
-    let program = std::env::current_exe().context("finding this program")?;
-    let folder = program.parent().context("this program is nowhere")?;
+    let script = root().join(SCRIPT);
     let json = std::env::temp_dir().join(format!("weft-chaos-{}.json", std::process::id()));
-    if !Path::new(SCRIPT).exists() {
+    if !script.exists() {
         bail!("{SCRIPT} is not there: this needs the source tree");
     }
-    let output = Command::new(SCRIPT)
-        .arg(folder)
+    let output = Command::new(&script)
+        .arg(folder()?)
         .args([&minutes.to_string(), ""])
         .arg(&json)
         .stdin(Stdio::null())

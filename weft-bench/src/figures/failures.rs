@@ -1,16 +1,14 @@
 //! What rails and peers that fail cost, and what a process holds for them.
 
-use super::{figure, Bench, Figure};
-use crate::faults::{self, crowd, footprint, kill, overload, rails, reconnect};
-use crate::hosts;
+use super::{figures, Bench, Figure};
+use crate::faults::{crowd, footprint, kill, overload, rails, reconnect};
+use crate::lab;
+use crate::process::Part;
 use crate::stats::Spread;
-use anyhow::{anyhow, ensure, Context, Result};
-use std::rc::Rc;
+use anyhow::{ensure, Result};
 
-/// What three figures are taken from.
-pub type Rails = Option<Result<Rc<Vec<rails::Report>>, String>>;
-
-const SERVE: &str = "serve --once --listen 10.77.0.1:4711";
+/// Four rails of 1 Gbit.
+const FOUR: [&str; 4] = ["--rails", "4", "--rate", "1gbit"];
 /// Endpoints of one process, which the peer's threads and memory must allow.
 const PEERS: usize = 100;
 const TRANSFERS: usize = 10_000;
@@ -18,101 +16,59 @@ const RECONNECTS: usize = 1000;
 /// Afterwards allocators and libfabric have what they need.
 const FIRST: usize = 100;
 
-pub const ALL: &[Figure] = &[
-    figure!(
-        "failover_ms",
-        "ms from the end of one link of 4 of 1 Gbit between two namespaces until the other three carry all they can",
-        "under 1000",
-        "200",
-        |bench| median_of(bench, |report| report.failover_ms)
-    ),
-    figure!(
-        "rail3of4_share",
-        "payload over the line of the 3 rails that are left: random 64 KiB pages",
-        "0.96",
-        "0.985",
-        |bench| median_of(bench, |report| report.share)
-    ),
-    figure!("rejoin_ms", "ms from the link's return, 4 s later, until the rail is used", "", "", |bench| {
-        median_of(bench, |report| report.rejoin_ms)
-    }),
-    figure!(
-        "kill_to_last_completion_ms",
-        "ms from the SIGKILL of a peer over tcp until the last of 64 transfers with deadlines of 5 s has ended",
-        "under 1000",
-        "",
-        killed
-    ),
-    figure!(
-        "overload_goodput",
-        "payload of transfers of 1 MiB that end within their deadline of 1 s, over the line of 4 rails of 1 Gbit, \
-         when 1.5 times the line is submitted",
-        "0.8",
-        "",
-        overloaded
-    ),
-    figure!(
-        "reconnect_1000_rss_growth_kb",
-        "KiB that a process has grown by after a peer over tcp went and came a thousand times; both are in it",
-        "0",
-        "",
-        reconnected
-    ),
-    figure!(
-        "crowd_100_ms",
-        "ms until the last of 100 peers over tcp that connect at once, beside writes, is up",
-        "under 2000",
-        "",
-        |bench| crowded(bench, "crowd_100_ms", |report| report.ms)
-    ),
-    figure!(
-        "crowd_100_share",
-        "of the writes under way then: how many end in those 2 s, over the 2 s before",
-        "0.9",
-        "",
-        |bench| crowded(bench, "crowd_100_share", |report| report.share)
-    ),
-    figure!("bytes_per_peer", "resident bytes of a process for each of 100 peers over one rail of tcp", "", "", |bench| {
-        let count = if bench.quick { PEERS / 10 } else { PEERS };
-        bench.progress.begin("peers over tcp");
-        let report: footprint::Report = faults::measure(&["peers", "--count", &count.to_string()])?;
-        Ok(report.bytes_each)
-    }),
-    figure!(
-        "bytes_per_transfer",
-        "resident bytes of a process for each of 10,000 transfers of 64 KiB that are under way",
-        "",
-        "",
-        |bench| {
-            bench.progress.begin("transfers to a peer that has stopped");
-            let report: footprint::Report = faults::measure(&["transfers", "--count", &TRANSFERS.to_string()])?;
-            Ok(report.bytes_each)
-        }
-    ),
-];
+figures! {
+    failover_ms ["under 1000", "200"] |bench| median_of(bench, |report| report.failover_ms) =>
+        "ms from the end of one link of 4 of 1 Gbit between two namespaces until the other three carry all \
+         they can";
+    rail3of4_share ["0.96", "0.985"] |bench| median_of(bench, |report| report.share) =>
+        "payload over the line of the 3 rails that are left: random 64 KiB pages";
+    rejoin_ms ["", ""] |bench| median_of(bench, |report| report.rejoin_ms) =>
+        "ms from the link's return, 4 s later, until the rail is used";
+    kill_to_last_completion_ms ["under 1000", ""] killed =>
+        "ms from the SIGKILL of a peer over tcp until the last of 64 transfers with deadlines of 5 s has \
+         ended";
+    overload_goodput ["0.8", ""] overloaded =>
+        "payload of transfers of 1 MiB that end within their deadline of 1 s, over the line of 4 rails of 1 \
+         Gbit, when 1.5 times the line is submitted";
+    reconnect_1000_rss_growth_kb ["0", ""] reconnected =>
+        "KiB that a process has grown by after a peer over tcp went and came a thousand times; both are in \
+         it";
+    crowd_100_ms ["under 2000", ""] |bench| crowded(bench, "crowd_100_ms", |report| report.ms) =>
+        "ms until the last of 100 peers over tcp that connect at once, beside writes, is up";
+    crowd_100_share ["0.9", ""] |bench| crowded(bench, "crowd_100_share", |report| report.share) =>
+        "of the writes under way then: how many end in those 2 s, over the 2 s before";
+    bytes_per_peer ["", ""] bytes_per_peer =>
+        "resident bytes of a process for each of 100 peers over one rail of tcp";
+    bytes_per_transfer ["", ""] bytes_per_transfer =>
+        "resident bytes of a process for each of 10,000 transfers of 64 KiB that are under way";
+}
+
+fn bytes_per_peer(bench: &mut Bench) -> Result<f64> {
+    bench.progress.begin("peers over tcp");
+    let report: footprint::Report = Part::Peers(bench.full_or(PEERS, PEERS / 10)).measure()?;
+    Ok(report.bytes_each)
+}
+
+fn bytes_per_transfer(bench: &mut Bench) -> Result<f64> {
+    bench.progress.begin("transfers to a peer that has stopped");
+    let report: footprint::Report = Part::Transfers(TRANSFERS).measure()?;
+    Ok(report.bytes_each)
+}
 
 fn median_of(bench: &mut Bench, of: impl Fn(&rails::Report) -> f64) -> Result<f64> {
-    let reports = reports(bench)?;
+    let reports = bench.once("rails", fail_rails)?;
     Ok(Spread::of(reports.iter().map(of).collect()).median)
 }
 
-fn reports(bench: &mut Bench) -> Result<Rc<Vec<rails::Report>>> {
-    if bench.rails.is_none() {
-        bench.rails = Some(fail_rails(bench).map(Rc::new).map_err(|error| format!("{error:#}")));
-    }
-    let reports = bench.rails.clone().context("nothing was measured")?;
-    reports.map_err(|error| anyhow!(error))
-}
-
 fn fail_rails(bench: &mut Bench) -> Result<Vec<rails::Report>> {
-    let runs = if bench.quick { 1 } else { 5 };
+    let runs = bench.full_or(5, 1);
     bench.progress.begin("4 rails of 1 Gbit, of which one goes down and comes back");
     let mut reports = Vec::new();
     for run in 0..runs {
         bench.progress.at(run, runs);
-        let right = "fault rails --connect 10.77.0.1:4711 --rails 4 --line 1e9 --interface rail1";
-        let report = hosts::run(&["--rails", "4", "--rate", "1gbit"], SERVE, right)?;
-        let report: rails::Report = serde_json::from_str(&report).context("the report")?;
+        let (connect, interface) = (lab::PLACE.into(), "rail1".into());
+        let part = Part::Rails(rails::Spec { connect, rails: 4, line: 1e9, interface });
+        let report: rails::Report = lab::measure(&FOUR, None, &part)?;
         bench.notes.push(format!(
             "one of 4 rails goes down for 4 s: the others at full rate after {:.0} ms, no byte at all for {:.0} ms, \
              share {:.4}; used again {:.0} ms after its return",
@@ -124,12 +80,12 @@ fn fail_rails(bench: &mut Bench) -> Result<Vec<rails::Report>> {
 }
 
 fn killed(bench: &mut Bench) -> Result<f64> {
-    let runs = if bench.quick { 1 } else { 5 };
+    let runs = bench.full_or(5, 1);
     bench.progress.begin("a peer that is killed");
     let mut times = Vec::new();
     for run in 0..runs {
         bench.progress.at(run, runs);
-        let report: kill::Report = faults::measure(&["kill"])?;
+        let report: kill::Report = Part::Kill.measure()?;
         bench.notes.push(format!(
             "a peer is killed: of {} transfers under way {} failed, the last after {:.1} ms",
             report.outstanding, report.failed, report.ms
@@ -140,13 +96,13 @@ fn killed(bench: &mut Bench) -> Result<f64> {
 }
 
 fn crowded(bench: &mut Bench, name: &str, of: impl Fn(&crowd::Report) -> f64) -> Result<f64> {
-    let runs = if bench.quick { 1 } else { 5 };
+    let runs = bench.full_or(5, 1);
     bench.progress.begin("a hundred peers that connect at once");
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
     for run in 0..runs {
         bench.progress.at(run, runs);
-        here.push(of(&faults::measure(&["crowd"])?));
-        elsewhere.push(of(&faults::measure(&["crowd", "--elsewhere"])?));
+        here.push(of(&Part::Crowd(crowd::Spec { count: 100, elsewhere: false }).measure()?));
+        elsewhere.push(of(&Part::Crowd(crowd::Spec { count: 100, elsewhere: true }).measure()?));
     }
     let (here, elsewhere) = (Spread::of(here).median, Spread::of(elsewhere).median);
     bench.notes.push(format!(
@@ -156,13 +112,11 @@ fn crowded(bench: &mut Bench, name: &str, of: impl Fn(&crowd::Report) -> f64) ->
 }
 
 fn overloaded(bench: &mut Bench) -> Result<f64> {
-    let seconds = if bench.quick { "10" } else { "60" };
+    let seconds = bench.full_or(60.0, 10.0);
     bench.progress.begin("4 rails of 1 Gbit, and half as much again");
-    let right = format!(
-        "fault overload --connect 10.77.0.1:4711 --rails 4 --line 4e9 --load 1.5 --pages 16 --seconds {seconds}"
-    );
-    let report = hosts::run(&["--rails", "4", "--rate", "1gbit"], SERVE, &right)?;
-    let report: overload::Report = serde_json::from_str(&report).context("the report")?;
+    let connect = lab::PLACE.into();
+    let spec = overload::Spec { connect, rails: 4, line: 4e9, load: 1.5, seconds, pages: 16 };
+    let report: overload::Report = lab::measure(&FOUR, None, &Part::Overload(spec))?;
     bench.notes.push(format!(
         "1.5 times the line for {seconds} s: goodput {:.3}; completions by status {:?}, {} submissions refused",
         report.goodput, report.ended, report.refused
@@ -172,16 +126,12 @@ fn overloaded(bench: &mut Bench) -> Result<f64> {
 
 fn reconnected(bench: &mut Bench) -> Result<f64> {
     bench.progress.begin("a peer that goes and comes");
-    let times = if bench.quick { RECONNECTS / 10 } else { RECONNECTS };
+    let times = bench.full_or(RECONNECTS, RECONNECTS / 10);
     let mut grown = 0.0;
     for anew in [true, false] {
         let (first, times) = if anew { (FIRST / 10, times / 10) } else { (FIRST, times) };
-        let (first_text, times_text) = (first.to_string(), times.to_string());
-        let mut words = vec!["reconnect", "--first", &first_text, "--times", &times_text];
-        if anew {
-            words.push("--anew");
-        }
-        let reconnect::Report { before, after } = faults::measure(&words)?;
+        let part = Part::Reconnect(reconnect::Spec { first, times, anew });
+        let reconnect::Report { before, after } = part.measure()?;
         grown = (after.resident as f64 - before.resident as f64) / 1024.0;
         bench.notes.push(format!(
             "{times} {}: {} KiB resident before and {} after (allocated: {} and {}; what is more is libfabric's \

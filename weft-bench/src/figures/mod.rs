@@ -7,21 +7,22 @@ mod failures;
 mod host;
 mod lab;
 mod latency;
+mod left;
 mod package;
 mod random;
 mod raw;
 mod sim;
 
 use crate::machine::Facts;
-use crate::pair::Outcome;
 use crate::show::Progress;
-use crate::sim::profile::Counts;
-use anyhow::{ensure, Context, Result};
+use anyhow::{anyhow, ensure, Context, Result};
+use std::any::Any;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
+#[derive(Clone, Copy)]
 pub struct Figure {
     pub id: &'static str,
     pub what: &'static str,
@@ -29,25 +30,22 @@ pub struct Figure {
     /// figure that is only shown.
     pub least: &'static str,
     pub aim: &'static str,
-    /// Prints just this figure.
-    pub command: &'static str,
-    /// An error says why it cannot be measured here.
-    pub run: fn(&mut Bench) -> Result<f64>,
+    /// Of the figure with this name; an error says why it cannot be measured here.
+    pub run: fn(&mut Bench, id: &str) -> Result<f64>,
 }
 
-macro_rules! figure {
-    ($id:literal, $what:literal, $least:literal, $aim:literal, $run:expr) => {
-        Figure {
-            id: $id,
-            what: $what,
-            least: $least,
-            aim: $aim,
-            command: concat!("weft-bench figures --only ", $id),
-            run: $run,
-        }
+/// Name, least and aim, what measures it, what it is.
+macro_rules! figures {
+    ($($id:ident [$least:literal, $aim:literal] $run:expr => $what:literal;)*) => {
+        pub const ALL: &[Figure] = &[$(Figure {
+            id: stringify!($id), what: $what, least: $least, aim: $aim, run: |bench, _| {
+                let run: fn(&mut Bench) -> Result<f64> = $run;
+                run(bench)
+            },
+        }),*];
     };
 }
-use figure;
+use figures;
 
 const FAMILIES: &[&[Figure]] = &[
     raw::ALL,
@@ -60,42 +58,55 @@ const FAMILIES: &[&[Figure]] = &[
     random::ALL,
     sim::ALL,
     package::ALL,
+    left::ALL,
 ];
 
-pub fn all() -> impl Iterator<Item = &'static Figure> {
+/// All that have a name here.
+pub fn named() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
 }
 
-/// What the figures share while they are measured: each measurement is made
-/// once, for all figures that come from it.
+/// These, and what else the targets of make left.
+pub fn all() -> Vec<Figure> {
+    named().copied().chain(left::others()).collect()
+}
+
+/// What the figures share while they are measured.
 pub struct Bench {
     pub quick: bool,
     pub progress: Progress,
     pub facts: Facts,
     /// What a reader should know beside the numbers.
     pub notes: Vec<String>,
-    raw: HashMap<raw::Key, Result<Rc<Outcome>, String>>,
-    /// For each slice.
-    counts: Option<Counts>,
-    lab: lab::Checked,
-    idle: latency::Idle,
-    rails: failures::Rails,
-    chaos: chaos::Run,
+    known: HashMap<String, Result<Rc<dyn Any>, String>>,
 }
 
 impl Bench {
-    pub fn new(quick: bool, progress: Progress) -> Bench {
-        Bench {
-            quick,
-            progress,
-            facts: Facts::of_machine(),
-            notes: Vec::new(),
-            raw: HashMap::new(),
-            counts: None,
-            lab: HashMap::new(),
-            idle: None,
-            rails: None,
-            chaos: None,
+    pub fn new(quick: bool) -> Bench {
+        let (progress, facts) = (Progress::default(), Facts::of_machine());
+        Bench { quick, progress, facts, notes: Vec::new(), known: HashMap::new() }
+    }
+
+    /// Makes a measurement once, for all figures that come from it.
+    fn once<T: 'static>(
+        &mut self,
+        name: &str,
+        measure: impl FnOnce(&mut Bench) -> Result<T>,
+    ) -> Result<Rc<T>> {
+        if !self.known.contains_key(name) {
+            let measured = measure(self).map(|measured| Rc::new(measured) as Rc<dyn Any>);
+            self.known.insert(name.to_owned(), measured.map_err(|error| format!("{error:#}")));
+        }
+        let known = self.known[name].clone().map_err(|error| anyhow!(error))?;
+        known.downcast().map_err(|_| anyhow!("{name} is the name of something else"))
+    }
+
+    /// The first of two numbers in a full measurement, the other in a quick one.
+    fn full_or<T>(&self, full: T, quick: T) -> T {
+        if self.quick {
+            quick
+        } else {
+            full
         }
     }
 }
@@ -103,6 +114,18 @@ impl Bench {
 /// The source tree.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Where this program lies, and the library beside it.
+fn folder() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("finding this program")?;
+    Ok(program.parent().context("this program is nowhere")?.to_owned())
+}
+
+fn library() -> Result<PathBuf> {
+    let library = folder()?.join("libweft.so");
+    ensure!(library.exists(), "there is no {}: build it by `make lib`", library.display());
+    Ok(library)
 }
 
 /// What a program prints; of one that fails, the last word.

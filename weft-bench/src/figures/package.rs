@@ -1,10 +1,10 @@
 //! What somebody takes home: the library's file, and how much of it is tested.
 //! Some of it is what the last `make test` and `make test-distros` found.
 
-use super::{figure, figure_in, root, said_by, Bench, Figure};
-use anyhow::{anyhow, bail, ensure, Context, Result};
+use super::{figure_in, figures, library, root, said_by, Bench, Figure};
+use anyhow::{anyhow, bail, Context, Result};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 const WAYS: [&str; 6] = [
@@ -17,58 +17,25 @@ const WAYS: [&str; 6] = [
 ];
 const SYSTEMS: [&str; 3] = ["here", "debian13", "none"];
 
-pub const ALL: &[Figure] = &[
-    figure!(
-        "exported_not_weft",
-        "symbols that libweft.so exports beside those of weft.h",
-        "0",
-        "0",
-        exported_not_weft
-    ),
-    figure!(
-        "glibc_newest",
-        "the newest version of glibc that libweft.so needs",
-        "at most 2.34",
-        "2.28",
-        glibc_newest
-    ),
-    figure!("so_size_mb", "MB of libweft.so, without what only debuggers read", "", "", so_size),
-    figure!(
-        "cmake_ways_passed",
-        "ways to get Weft by CMake, pkg-config or tarball that passed in the last make test, of 6",
-        "6",
-        "6",
-        |bench| passed(bench, "make test", "ffi-tests/package", &WAYS)
-    ),
-    figure!(
-        "distros_passed",
-        "systems on which the same build passed in the last make test-distros: Debian 12, Debian 13, one without \
-         libfabric",
-        "3",
-        "3",
-        |bench| passed(bench, "make test-distros", "distros", &SYSTEMS)
-    ),
-    figure!(
-        "cpp_extra_instructions_per_call",
-        "instructions of a call of weft.hpp beyond those of the same call in C, as compiled",
-        "",
-        "0",
-        cpp_extra
-    ),
-    figure!(
-        "header_functions_untested",
-        "functions of weft.h that the C and C++ tests of the last make test did not call both with success and in vain",
-        "0",
-        "0",
-        untested
-    ),
-    figure!("test_minutes", "minutes of the last whole make test", "under 25", "", test_minutes),
-];
-
-fn library() -> Result<PathBuf> {
-    let library = std::env::current_exe()?.with_file_name("libweft.so");
-    ensure!(library.exists(), "there is no {}: build it by `make lib`", library.display());
-    Ok(library)
+figures! {
+    exported_not_weft ["0", "0"] exported_not_weft =>
+        "symbols that libweft.so exports beside those of weft.h";
+    glibc_newest ["at most 2.34", "2.28"] glibc_newest =>
+        "the newest version of glibc that libweft.so needs";
+    so_size_mb ["", ""] so_size =>
+        "MB of libweft.so, without what only debuggers read";
+    cmake_ways_passed ["6", "6"] |bench| passed(bench, "make test", "ffi-tests/package", &WAYS) =>
+        "ways to get Weft by CMake, pkg-config or tarball that passed in the last make test, of 6";
+    distros_passed ["3", "3"] |bench| passed(bench, "make test-distros", "distros", &SYSTEMS) =>
+        "systems on which the same build passed in the last make test-distros: Debian 12, Debian 13, one \
+         without libfabric";
+    cpp_extra_instructions_per_call ["", "0"] cpp_extra =>
+        "instructions of a call of weft.hpp beyond those of the same call in C, as compiled";
+    header_functions_untested ["0", "0"] untested =>
+        "functions of weft.h that the C and C++ tests of the last make test did not call both with success \
+         and in vain";
+    test_minutes ["under 25", ""] test_minutes =>
+        "minutes of the last whole make test";
 }
 
 fn exported_not_weft(_: &mut Bench) -> Result<f64> {

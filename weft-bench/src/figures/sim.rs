@@ -2,48 +2,30 @@
 //! network. What they cost is taken off where it can be counted; in times it cannot be
 //! told from the noise, so there it is in.
 
-use super::{figure, Bench, Figure};
+use super::{figures, Bench, Figure};
 use crate::sim::profile::{self, Counts};
-use crate::sim::Drive;
+use crate::sim::{Drive, Took};
 use crate::stats::Spread;
 use anyhow::Result;
 
-pub const ALL: &[Figure] = &[
-    figure!(
-        "sim_mslices_per_s",
-        "million slices of 4 KiB a second of one worker's processor, over NICs without limit, whose own cost is in",
-        "10",
-        "20",
-        mslices
-    ),
-    figure!(
-        "worker_scaling",
-        "slices a second of processor, of each of min(4, cores) workers, over those of one",
-        "0.85",
-        "0.97",
-        scaling
-    ),
-    figure!(
-        "sim32_line_share",
+figures! {
+    sim_mslices_per_s ["10", "20"] mslices =>
+        "million slices of 4 KiB a second of one worker's processor, over NICs without limit, whose own \
+         cost is in";
+    worker_scaling ["0.85", "0.97"] scaling =>
+        "slices a second of processor, of each of min(4, cores) workers, over those of one";
+    sim32_line_share ["0.971", "0.990"] line_share =>
         "payload over the sum of the lines: 32 NICs of 100 Gbps, one in four at half speed, 64 KiB pages, \
-         cores - 1 workers",
-        "0.971",
-        "0.990",
-        line_share
-    ),
-    figure!(
-        "instructions_per_slice",
-        "instructions of both sides for each page of 4 KiB, without those of the simulated NICs",
-        "under 300",
-        "under 120",
-        |bench| per_slice(bench, |counts| counts.instructions)
-    ),
-    figure!("hot_path_allocs", "allocations for each slice", "0", "0", |bench| {
-        per_slice(bench, |counts| counts.allocations)
-    }),
-    figure!("hot_path_locks", "locks taken for each slice, with a worker", "0", "0", locks),
-    figure!("hot_path_syscalls", "system calls for each slice", "0", "0", system_calls),
-];
+         cores - 1 workers";
+    instructions_per_slice ["under 300", "under 120"] |bench| per_slice(bench, |counts| counts.instructions) =>
+        "instructions of both sides for each page of 4 KiB, without those of the simulated NICs";
+    hot_path_allocs ["0", "0"] |bench| per_slice(bench, |counts| counts.allocations) =>
+        "allocations for each slice";
+    hot_path_locks ["0", "0"] locks =>
+        "locks taken for each slice, with a worker";
+    hot_path_syscalls ["0", "0"] system_calls =>
+        "system calls for each slice";
+}
 
 /// NICs that do by themselves what efa's do, without limit.
 fn limitless(rails: u32, workers: u32, pages: usize, transfers: usize) -> Drive {
@@ -57,20 +39,24 @@ fn cores() -> u32 {
 
 /// Of so many rounds the median.
 fn median(bench: &Bench, mut one: impl FnMut() -> Result<f64>) -> Result<f64> {
-    let rounds = if bench.quick { 3 } else { 9 };
+    let rounds = bench.full_or(9, 3);
     let values = (0..rounds).map(|_| one()).collect::<Result<Vec<f64>>>()?;
     Ok(Spread::of(values).median)
 }
 
+fn took(drive: &Drive) -> Result<Took> {
+    drive.part().measure()
+}
+
 /// Nanoseconds of processor for each slice: 2N slices less N.
 fn ns_per_slice(drive: &Drive) -> Result<f64> {
-    let less = drive.measure()?.worker_ns as f64;
-    Ok((drive.larger(2).measure()?.worker_ns as f64 - less) / drive.slices())
+    let less = took(drive)?.worker_ns as f64;
+    Ok((took(&drive.larger(2))?.worker_ns as f64 - less) / drive.slices())
 }
 
 fn mslices(bench: &mut Bench) -> Result<f64> {
     bench.progress.begin("one worker over NICs without limit");
-    let transfers = if bench.quick { 100 } else { 400 };
+    let transfers = bench.full_or(400, 100);
     let whole = limitless(4, 1, 10_000, transfers);
     let bare = Drive { bare: true, ..whole.clone() };
     let of_both = median(bench, || ns_per_slice(&whole))?;
@@ -85,7 +71,7 @@ fn mslices(bench: &mut Bench) -> Result<f64> {
 fn scaling(bench: &mut Bench) -> Result<f64> {
     let workers = cores().min(4);
     bench.progress.begin("several workers and one, over NICs without limit");
-    let transfers = if bench.quick { 100 } else { 400 };
+    let transfers = bench.full_or(400, 100);
     median(bench, || {
         // As many NICs for each worker.
         let one = ns_per_slice(&limitless(1, 1, 10_000, transfers))?;
@@ -97,11 +83,11 @@ fn line_share(bench: &mut Bench) -> Result<f64> {
     let workers = cores().saturating_sub(1).max(1);
     bench.progress.begin("32 NICs of 100 Gbps");
     let fabric = "sim:like=efa:rails=32:gbps=100:depth=256:delay_us=10:slow=1/4@0.5:nocopy".to_owned();
-    let transfers = if bench.quick { 100 } else { 400 };
+    let transfers = bench.full_or(400, 100);
     let drive = Drive { fabric, workers, page: 65536, pages: 20_000, transfers, inflight: 4, bare: false };
     let lines = (24.0 + 8.0 * 0.5) * 100.0;
     // From the first submission to the last completion: what is left out can only hide a tail.
-    median(bench, || Ok(drive.slices() * 65536.0 * 8.0 / drive.measure()?.wall_ns as f64 / lines))
+    median(bench, || Ok(drive.slices() * 65536.0 * 8.0 / took(&drive)?.wall_ns as f64 / lines))
 }
 
 /// N slices, by manual progress: nothing spins, so every run executes the same.
@@ -110,25 +96,15 @@ fn counted() -> Drive {
 }
 
 fn per_slice(bench: &mut Bench, of: fn(&Counts) -> f64) -> Result<f64> {
-    let counts = match bench.counts {
-        Some(counts) => counts,
-        None => {
-            bench.progress.begin("both sides under callgrind");
-            let (n, drive) = (counted().slices(), counted());
-            let (less, more) = (profile::counts(&drive)?, profile::counts(&drive.larger(2))?);
-            bench.notes.push(format!(
-                "instructions, allocations: {}, with manual progress; locks: the same, with a worker",
-                profile::CALLGRIND
-            ));
-            let each = |of: fn(&Counts) -> f64| (of(&more) - of(&less)) / n;
-            *bench.counts.insert(Counts {
-                instructions: each(|counts| counts.instructions),
-                allocations: each(|counts| counts.allocations),
-                locks: each(|counts| counts.locks),
-            })
-        }
-    };
-    Ok(of(&counts))
+    let (less, more) = *bench.once("counts", |bench| {
+        bench.progress.begin("both sides under callgrind");
+        bench.notes.push(format!(
+            "instructions, allocations: {}, with manual progress; locks: the same, with a worker",
+            profile::CALLGRIND
+        ));
+        Ok((profile::counts(&counted())?, profile::counts(&counted().larger(2))?))
+    })?;
+    Ok((of(&more) - of(&less)) / counted().slices())
 }
 
 /// With a worker: manual progress takes its worker's lock at each poll.

@@ -2,19 +2,16 @@
 //! reports.
 
 use super::side::{cpu_ns, Side, SMALL};
-use super::talk::{Answer, Ask, Talk, VERSION};
+use super::talk::{Ask, Ready, Talk, VERSION};
 use super::tally::{Ending, Report, Tally};
-use super::{interruption, Load};
-use crate::engines::check;
+use super::{catch_interruptions, Load, INTERRUPTED};
 use crate::pages::Lists;
 use crate::show::Rates;
-use ::weft::capi::completion::*;
 use anyhow::{anyhow, bail, Context, Result};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,16 +34,15 @@ struct Client<'a> {
     side: Side,
     talk: Talk,
     remote_rails: u32,
-    interrupted: Arc<AtomicBool>,
 }
 
 /// Runs a load against the server at `place`, "HOST:PORT".
 pub fn run(place: &str, load: &Load, prometheus: Option<&Path>, rates: &mut Rates) -> Result<Report> {
-    let interrupted = interruption().context("catching signals")?;
+    catch_interruptions();
     let Met { mut side, talk, remote_rails } = meet(place, load)?;
     side.export(prometheus)?;
     let lists = (0..load.in_flight).map(|place| load.lists(place)).collect();
-    let mut client = Client { load, lists, side, talk, remote_rails, interrupted };
+    let mut client = Client { load, lists, side, talk, remote_rails };
     let mut report = client.measure(rates)?;
     rates.finish();
     if load.verify && !report.interrupted {
@@ -66,14 +62,12 @@ pub struct Met {
 pub fn meet(place: &str, load: &Load) -> Result<Met> {
     let mut talk = Talk::new(connect(place)?)?;
     let hello = Ask::Hello { version: VERSION.to_owned(), load: load.clone() };
-    let Answer::Ready { address, descriptor, rails: remote_rails } = talk.ask(&hello)? else {
-        bail!("{place} answers, but not as weft-bench serve does");
-    };
+    let Ready { offer, rails: remote_rails } = talk.ask(&hello).with_context(|| place.to_owned())?;
     let mut side = Side::open(load, &load.opening)?;
     if !load.read {
         side.pool.fill();
     }
-    side.connect(&address, &descriptor)?;
+    side.connect(&offer).context("connecting to the serving side")?;
     Ok(Met { side, talk, remote_rails })
 }
 
@@ -113,36 +107,23 @@ impl Client<'_> {
             tally.small_alone = self.small_alone()?;
         }
         self.once()?;
-        let remote_before = self.talk.remote_cpu_ns()?;
+        let remote_before: u64 = self.talk.ask(&Ask::Usage)?;
         let before = self.side.rails()?;
         let cpu_before = cpu_ns();
         self.stream(&mut tally, rates)?;
-        let cpu_ns = (cpu_ns() - cpu_before, self.talk.remote_cpu_ns()?.saturating_sub(remote_before));
+        let cpu_ns =
+            (cpu_ns() - cpu_before, self.talk.ask::<u64>(&Ask::Usage)?.saturating_sub(remote_before));
         let ending = Ending {
             rails: (before, self.side.rails()?),
             cpu_ns,
             lanes: self.side.lanes()?,
             remote_rails: self.remote_rails,
-            interrupted: self.interrupted.load(Ordering::Relaxed),
+            interrupted: INTERRUPTED.load(Ordering::Relaxed),
         };
         if tally.transfers() == 0 {
             bail!("interrupted before a transfer was complete");
         }
         Ok(tally.report(self.load, ending))
-    }
-
-    /// Takes completions of transfers; whatever went wrong ends the load.
-    fn completions(&self) -> Result<Vec<weft_completion>> {
-        let mut done = self.side.wait(WAIT)?;
-        for one in &done {
-            match one.kind {
-                WEFT_COMPLETION_PEER_DOWN => bail!("the serving side's endpoint is gone"),
-                WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ => check("a transfer", one.status)?,
-                _ => {}
-            }
-        }
-        done.retain(|one| matches!(one.kind, WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ));
-        Ok(done)
     }
 
     /// Every transfer once: connections are warm and token buckets empty afterwards.
@@ -152,7 +133,7 @@ impl Client<'_> {
         }
         let mut left = self.load.in_flight;
         while left > 0 {
-            left -= self.completions()?.len();
+            left -= self.side.done(WAIT)?.len();
         }
         Ok(())
     }
@@ -164,9 +145,9 @@ impl Client<'_> {
         let begun = Instant::now();
         while begun.elapsed() < ALONE || times.len() < SMALL_ONES {
             self.side.submit_small(self.load)?;
-            let mut done = self.completions()?;
+            let mut done = self.side.done(WAIT)?;
             while done.is_empty() {
-                done = self.completions()?;
+                done = self.side.done(WAIT)?;
             }
             times.extend(done.iter().map(|one| (one.done_ns - one.submit_ns) as f64));
         }
@@ -194,7 +175,7 @@ impl Client<'_> {
             if free.len() == load.in_flight && (small_free || load.small == 0) {
                 break;
             }
-            for one in self.completions()? {
+            for one in self.side.done(WAIT)? {
                 if one.user_data as usize == SMALL {
                     small_free = true;
                     tally.small.push((one.done_ns - one.submit_ns) as f64);
@@ -213,7 +194,7 @@ impl Client<'_> {
     }
 
     fn is_over(&self, begun: Instant, submitted: u64, tally: &Tally) -> bool {
-        if self.interrupted.load(Ordering::Relaxed) {
+        if INTERRUPTED.load(Ordering::Relaxed) {
             return true;
         }
         if let Some(repeat) = self.load.repeat {
@@ -229,13 +210,13 @@ impl Client<'_> {
         if self.load.read {
             self.side.pool.wipe();
         } else {
-            self.talk.ask(&Ask::Wipe)?;
+            self.talk.ask::<()>(&Ask::Wipe)?;
         }
         self.once()?;
         if self.load.read {
             let looked_at = self.side.pool.verify(&self.load.all_lists());
             return looked_at.map_err(|wrong| anyhow!("wrong bytes were read: {wrong}"));
         }
-        self.talk.ask(&Ask::Verify).map(|_| ()).context("wrong bytes were written")
+        self.talk.ask(&Ask::Verify).context("wrong bytes were written")
     }
 }

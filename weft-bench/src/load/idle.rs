@@ -3,10 +3,9 @@
 
 use super::client::{meet, Met};
 use super::side::{cpu_ns, Side};
-use super::{Load, Opening};
-use crate::engines::check;
+use super::talk::Ask;
+use super::Load;
 use crate::pages::Lists;
-use ::weft::capi::completion::*;
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -18,17 +17,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What is measured against `weft-bench serve`.
-#[derive(clap::Args)]
+#[derive(Serialize, Deserialize)]
 pub struct Spec {
-    #[arg(long)]
-    connect: String,
-    #[arg(long)]
-    rails: u32,
-    #[arg(long)]
-    seconds: f64,
+    pub connect: String,
+    pub rails: u32,
+    pub seconds: f64,
     /// Writes, one after the other, each after a pause.
-    #[arg(long)]
-    wakes: usize,
+    pub wakes: usize,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,17 +39,16 @@ pub struct Report {
 }
 
 pub fn run(spec: &Spec) -> Result<Report> {
-    let load =
-        Load::one_page(Opening { rails: Some(spec.rails), fabric: Some("tcp".into()), ..Opening::default() });
+    let load = Load::over_tcp(spec.rails, 4096, 1, 1);
     let lists = load.lists(0);
     let Met { side, mut talk, remote_rails } = meet(&spec.connect, &load)?;
     write(&side, &load, &lists)?;
     std::thread::sleep(SETTLE);
-    let (before, remote_before, begun) = (cpu_ns(), talk.remote_cpu_ns()?, Instant::now());
+    let (before, remote_before, begun) = (cpu_ns(), talk.ask::<u64>(&Ask::Usage)?, Instant::now());
     std::thread::sleep(Duration::try_from_secs_f64(spec.seconds).context("the time to be idle")?);
     let passed = begun.elapsed().as_nanos() as f64;
     let share = (cpu_ns() - before) as f64 / passed;
-    let remote_share = talk.remote_cpu_ns()?.saturating_sub(remote_before) as f64 / passed;
+    let remote_share = talk.ask::<u64>(&Ask::Usage)?.saturating_sub(remote_before) as f64 / passed;
     let mut wake_us = Vec::new();
     for _ in 0..spec.wakes {
         std::thread::sleep(PAUSE);
@@ -70,16 +64,8 @@ fn write(side: &Side, load: &Load, lists: &Lists) -> Result<f64> {
     let begun = Instant::now();
     side.submit(load, 0, lists)?;
     while begun.elapsed() < PATIENCE {
-        for one in side.wait(PATIENCE)? {
-            match one.kind {
-                WEFT_COMPLETION_PEER_DOWN => bail!("the serving side's endpoint is gone"),
-                WEFT_COMPLETION_WRITE => {
-                    let passed = begun.elapsed();
-                    check("a write", one.status)?;
-                    return Ok(passed.as_nanos() as f64 / 1000.0);
-                }
-                _ => {}
-            }
+        if !side.done(PATIENCE)?.is_empty() {
+            return Ok(begun.elapsed().as_nanos() as f64 / 1000.0);
         }
     }
     bail!("a write of one page did not end for {PATIENCE:?}")

@@ -16,11 +16,11 @@ mod side;
 mod talk;
 pub mod tally;
 
+use crate::endpoint::Opening;
 use crate::pages::Lists;
 use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::AtomicBool;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the endpoint's queues hold with room to spare.
 const IN_FLIGHT_MAX: usize = 4096;
@@ -49,35 +49,14 @@ pub struct Load {
     pub opening: Opening,
 }
 
-/// How a side opens its endpoint; what is not said is left to Weft.
-#[derive(Clone, Default, Serialize, Deserialize)]
-pub struct Opening {
-    pub fabric: Option<String>,
-    pub rail_names: Option<String>,
-    pub rails: Option<u32>,
-    pub workers: Option<u32>,
-}
-
-impl Opening {
-    /// Takes from the other what this one does not say.
-    pub fn or(self, other: Opening) -> Opening {
-        Opening {
-            fabric: self.fabric.or(other.fabric),
-            rail_names: self.rail_names.or(other.rail_names),
-            rails: self.rails.or(other.rails),
-            workers: self.workers.or(other.workers),
-        }
-    }
-}
-
 impl Load {
-    /// The smallest: one page, now and then.
-    pub fn one_page(opening: Opening) -> Load {
+    /// Random pages over so many rails of tcp.
+    pub fn over_tcp(rails: u32, page_len: usize, pages: usize, in_flight: usize) -> Load {
         Load {
-            page_len: 4096,
-            pages: 1,
+            page_len,
+            pages,
             layers: 1,
-            in_flight: 1,
+            in_flight,
             adjacent: false,
             read: false,
             seconds: 1.0,
@@ -85,7 +64,7 @@ impl Load {
             together: false,
             small: 0,
             verify: false,
-            opening,
+            opening: Opening { rails, fabric: Some("tcp".into()), ..Opening::default() },
         }
     }
 
@@ -149,13 +128,19 @@ impl Load {
 }
 
 /// Set when the user interrupts; a second time ends the process at once.
-pub fn interruption() -> std::io::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())?;
-        signal_hook::flag::register(signal, flag.clone())?;
+pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+pub fn catch_interruptions() {
+    extern "C" fn interrupted(_: libc::c_int) {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            // SAFETY: it may be called in a handler of signals.
+            unsafe { libc::_exit(130) };
+        }
     }
-    Ok(flag)
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: a handler that does nothing but set a word, or end the process.
+        unsafe { libc::signal(signal, interrupted as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    }
 }
 
 #[cfg(test)]
@@ -163,20 +148,7 @@ mod tests {
     use super::*;
 
     fn load() -> Load {
-        Load {
-            page_len: 8,
-            pages: 5,
-            layers: 3,
-            in_flight: 4,
-            adjacent: false,
-            read: false,
-            seconds: 1.0,
-            repeat: None,
-            together: false,
-            small: 0,
-            verify: true,
-            opening: Opening::default(),
-        }
+        Load { layers: 3, ..Load::over_tcp(1, 8, 5, 4) }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! answers what it asks while Weft's workers do the rest.
 
 use super::side::{cpu_ns, Side};
-use super::talk::{Answer, Ask, Talk, VERSION};
-use super::{Load, Opening};
-use anyhow::{bail, Context, Result};
+use super::talk::{Ask, Ready, Talk, VERSION};
+use super::Load;
+use crate::endpoint::Opening;
+use anyhow::{bail, Result};
 use std::net::TcpStream;
 use std::path::Path;
 
@@ -18,32 +19,23 @@ pub fn serve(stream: TcpStream, opening: &Opening, prometheus: Option<&Path>) ->
         true => open(&load, opening, prometheus),
         false => Err(anyhow::anyhow!("weft-bench {VERSION} here, {version} there: use one version")),
     };
-    let mut side = match opened {
-        Ok((side, ready)) => {
-            talk.say(&ready)?;
-            side
-        }
-        Err(error) => {
-            talk.say(&Answer::Failed(format!("{error:#}")))?;
-            return Err(error);
-        }
-    };
+    talk.say(&opened.as_ref().map(|(_, ready)| ready).map_err(|error| format!("{error:#}")))?;
+    let (mut side, _) = opened?;
     while let Some(ask) = talk.hear()? {
-        let answer = match ask {
+        match ask {
             Ask::Hello { .. } => bail!("a client that says hello twice"),
-            Ask::Usage => Answer::Usage { cpu_ns: cpu_ns() },
+            Ask::Usage => talk.say(&Ok(cpu_ns()))?,
             Ask::Wipe => {
                 side.pool.wipe();
-                Answer::Done
+                talk.say(&Ok(()))?;
             }
-            Ask::Verify => side.pool.verify(&load.all_lists()).map_or_else(Answer::Failed, |()| Answer::Done),
-        };
-        talk.say(&answer)?;
+            Ask::Verify => talk.say(&side.pool.verify(&load.all_lists()))?,
+        }
     }
     Ok(())
 }
 
-fn open(load: &Load, opening: &Opening, prometheus: Option<&Path>) -> Result<(Side, Answer)> {
+fn open(load: &Load, opening: &Opening, prometheus: Option<&Path>) -> Result<(Side, Ready)> {
     load.check()?;
     let mut side = Side::open(load, &opening.clone().or(load.opening.clone()))?;
     side.export(prometheus)?;
@@ -51,10 +43,6 @@ fn open(load: &Load, opening: &Opening, prometheus: Option<&Path>) -> Result<(Si
         side.pool.fill();
     }
     let rails = side.rails()?.len() as u32;
-    let ready = Answer::Ready {
-        address: side.address().context("the address")?,
-        descriptor: side.descriptor().context("the descriptor")?,
-        rails,
-    };
+    let ready = Ready { offer: side.offer()?, rails };
     Ok((side, ready))
 }

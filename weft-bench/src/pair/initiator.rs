@@ -2,17 +2,15 @@
 //! pages through each engine in turn and takes the time.
 
 use super::control::{Control, Order};
-use super::target::{Offer, Spec};
-use super::{command_of, Case, Event, Fabric, Outcome, Rival, Session, Tuned};
-use crate::engines::{self, Kind, Place, Sender, Step};
+use super::target::{Opened, Spec};
+use super::{Case, Event, Fabric, Outcome, Rival, Session, Tuned};
+use crate::engines::{self, Kind, Place, Rail, Sender, Step};
 use crate::lab;
 use crate::machine::Facts;
-use crate::memory::Pool;
 use crate::pages::Lists;
-use anyhow::{anyhow, bail, Context, Result};
+use crate::process::{say, Part, Process};
+use anyhow::{anyhow, Context, Result};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 /// Both sides poll the engine so long before its transfer begins: what waited
@@ -23,30 +21,9 @@ const SETTLE: Duration = Duration::from_micros(50);
 const ROUNDS: [(usize, usize); 3] = [(2, 24), (5, FINALISTS), (21, FINALISTS)];
 const FINALISTS: usize = 6;
 
-pub fn run(spec: &str) -> Result<()> {
-    let session: Session = serde_json::from_str(spec).context("the initiator's orders")?;
-    let mut network = None;
-    if session.case.fabric == Fabric::Tcp {
-        network = Some(lab::enter());
-    }
-    match measure(&session, network.as_deref()) {
-        Ok(outcome) => tell(&Event::Done(outcome)),
-        Err(error) => {
-            tell(&Event::Failed(format!("{error:#}")))?;
-            // The target goes with us.
-            std::process::exit(1);
-        }
-    }
-}
-
-fn tell(event: &Event) -> Result<()> {
-    let mut line = serde_json::to_string(event)?;
-    line.push('\n');
-    Ok(std::io::stdout().lock().write_all(line.as_bytes())?)
-}
-
-fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
+pub fn initiate(session: &Session) -> Result<()> {
     let case = &session.case;
+    let network = (case.fabric == Fabric::Tcp).then(lab::enter);
     let mut facts = Facts::of_machine();
     let rail = engines::rail(case)?;
     facts.add("libfabric", &rail.libfabric);
@@ -58,8 +35,9 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
         Rival::Weft => vec![bare[0], bare[1], Kind::Weft],
         Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
         Rival::Packing => vec![bare[0], Kind::Vectors, Kind::Packed],
-        Rival::Steps => Step::ALL.map(Kind::Step).into_iter().chain([Kind::Weft]).collect(),
+        Rival::Steps => Step::ALL.map(|(step, _)| Kind::Step(step)).into_iter().chain([Kind::Weft]).collect(),
         Rival::Socket => vec![Kind::Socket],
+        Rival::Memcpy => vec![Kind::Memcpy, Kind::Weft],
     };
     let provider = match case.rival {
         Rival::Socket => "a socket".to_owned(),
@@ -69,7 +47,7 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
     // Of each of these the fastest is measured.
     let contests: &[&[usize]] = match case.rival {
         Rival::Socket => &[&[0]],
-        Rival::Steps => &[],
+        Rival::Steps | Rival::Memcpy => &[],
         Rival::Packing => &[&[0], &[1], &[2]],
         Rival::Weft | Rival::Itself => &[&[0, 1]],
     };
@@ -91,7 +69,7 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
             measured.push(best.engine + 2);
             pair.sender(best.engine + 2)?.tune(best.tuning);
         }
-        Rival::Steps => measured.extend(0..pair.kinds.len()),
+        Rival::Steps | Rival::Memcpy => measured.extend(0..pair.kinds.len()),
         Rival::Socket | Rival::Packing => {}
     }
     let times = pair.alternate(case.pairs, &measured)?;
@@ -100,44 +78,46 @@ fn measure(session: &Session, network: Option<&str>) -> Result<Outcome> {
         measured.iter().map(|engine| Ok(pair.sender(*engine)?.describe())).collect::<Result<_>>()?;
     let names = measured.iter().map(|engine| pair.kinds[*engine].name().to_owned()).collect();
     pair.end()?;
-    let bytes = case.pages * case.page_len;
-    Ok(Outcome { facts, provider, tuning: tuning.join("; "), names, bytes, times, tuned })
+    let bytes = case.pages * case.page_len * case.at_once;
+    say(&Event::Done(Outcome { facts, provider, tuning: tuning.join("; "), names, bytes, times, tuned }))
 }
 
 struct Pair {
     kinds: Vec<Kind>,
     senders: Vec<Option<Box<dyn Sender>>>,
-    target: Child,
-    lines: BufReader<ChildStdout>,
+    target: Process,
     control: Control,
     pages: usize,
-    pool_pages: usize,
+    at_once: usize,
     seed: u64,
     told: Instant,
 }
 
 impl Pair {
-    fn start(session: &Session, rail: engines::Rail, kinds: Vec<Kind>) -> Result<Pair> {
+    fn start(session: &Session, rail: Rail, kinds: Vec<Kind>) -> Result<Pair> {
         let case: &Case = &session.case;
         let control = Control::create().context("making a shared page")?;
-        let mut pool = Pool::new(case.page_len, case.pages * 2)?;
+        let mut pool = engines::pool(case)?;
         pool.fill();
-        let spec = Spec { case: case.clone(), rail, kinds, control_fd: control.fd() };
-        let mut command = command_of("target", &spec)?;
-        let mut target = command.stdin(Stdio::piped()).spawn().context("starting the target")?;
-        tell(&Event::Started { pids: vec![std::process::id(), target.id()] })?;
-        let mut lines = BufReader::new(target.stdout.take().context("the target's output")?);
-        let offers: Vec<Offer> = serde_json::from_str(&line(&mut lines)?).context("the target's offers")?;
-        let place = Place { case, rail: &spec.rail };
+        let part = Part::PairTarget(Spec {
+            case: case.clone(),
+            rail: rail.clone(),
+            kinds: kinds.clone(),
+            control_fd: control.fd(),
+        });
+        let mut target = Process::start(&mut part.command()?)?;
+        say(&Event::Started(target.child.id()))?;
+        let offers: Vec<Opened> = target.hear().context("the target's offers")?;
+        let place = Place { case, rail: &rail };
         let (mut senders, mut answers) = (Vec::new(), Vec::new());
-        for (kind, offer) in spec.kinds.iter().zip(offers) {
+        for (kind, offer) in kinds.iter().zip(offers) {
             let opened = offer
                 .map_err(|error| anyhow!("the target: {error}"))
                 .and_then(|offer| engines::sender(*kind, &place, &pool, &offer));
             match opened {
-                Ok((sender, answer)) => {
+                Ok(sender) => {
+                    answers.push(sender.answer()?);
                     senders.push(Some(sender));
-                    answers.push(answer);
                 }
                 // Not every provider has it.
                 Err(_) if *kind == (Kind::Bare { wait_fd: true }) => {
@@ -147,11 +127,9 @@ impl Pair {
                 Err(error) => return Err(error.context(format!("opening {}", kind.name()))),
             }
         }
-        let mut input = target.stdin.take().context("the target's input")?;
-        writeln!(input, "{}", serde_json::to_string(&answers)?)?;
-        let (kinds, pages, pool_pages) = (spec.kinds, case.pages, pool.pages);
-        let told = Instant::now();
-        let mut pair = Pair { kinds, senders, target, lines, control, pages, pool_pages, seed: 1, told };
+        target.say(&answers)?;
+        let (pages, at_once, told) = (case.pages, case.at_once, Instant::now());
+        let mut pair = Pair { kinds, senders, target, control, pages, at_once, seed: 1, told };
         let mut order: Vec<usize> = (0..pair.senders.len()).collect();
         if session.number % 2 == 1 {
             order.reverse();
@@ -176,11 +154,10 @@ impl Pair {
         control.order(order, || {
             calls += 1;
             if calls % 4096 == 0 {
-                if let Some(status) = target.try_wait()? {
-                    bail!("the target ended with {status}");
-                }
+                target.lives()
+            } else {
+                Ok(())
             }
-            Ok(())
         })
     }
 
@@ -189,9 +166,19 @@ impl Pair {
         self.order(Order::Poll(engine as u8))
     }
 
-    fn next_lists(&mut self) -> Lists {
+    fn next_list(&mut self) -> Lists {
         self.seed += 1;
-        Lists::random(self.seed, self.pages, self.pool_pages)
+        Lists::random(self.seed, self.pages, self.pages * 2)
+    }
+
+    fn next_lists(&mut self) -> Lists {
+        let mut all = self.next_list();
+        for _ in 1..self.at_once {
+            let Lists { source, target } = self.next_list();
+            all.source.extend(source);
+            all.target.extend(target);
+        }
+        all
     }
 
     /// Nanoseconds of one transfer.
@@ -264,22 +251,24 @@ impl Pair {
     fn tell_progress(&mut self, done: usize, of: usize) -> Result<()> {
         if done == of || self.told.elapsed() > Duration::from_millis(250) {
             self.told = Instant::now();
-            tell(&Event::At(done as u64))?;
+            say(&Event::At(done as u64))?;
         }
         Ok(())
     }
 
     /// One more transfer of each engine, into wiped pages, looked at byte by byte.
     fn verify(&mut self, engines: &[usize]) -> Result<()> {
-        for engine in engines {
-            let lists = self.next_lists();
+        for engine in engines.iter().copied() {
+            if self.kinds[engine] == Kind::Memcpy {
+                continue;
+            }
+            let list = self.next_list();
             self.order(Order::Wipe)?;
-            self.transfer(*engine, &lists)?;
+            self.transfer(engine, &list)?;
             self.control.set_seed(self.seed);
             self.order(Order::Verify)?;
-            let verified: std::result::Result<(), String> = serde_json::from_str(&line(&mut self.lines)?)?;
-            let kind = self.kinds[*engine].name();
-            verified.map_err(|wrong| anyhow!("{kind} moved wrong bytes: {wrong}"))?;
+            let kind = self.kinds[engine].name();
+            self.target.hear::<()>().with_context(|| format!("{kind} moved wrong bytes"))?;
         }
         Ok(())
     }
@@ -292,20 +281,8 @@ impl Pair {
             }
         }
         self.order(Order::Quit)?;
-        let status = self.target.wait()?;
-        if !status.success() {
-            bail!("the target ended with {status}");
-        }
-        Ok(())
+        self.target.end()
     }
-}
-
-fn line(lines: &mut impl BufRead) -> Result<String> {
-    let mut line = String::new();
-    if lines.read_line(&mut line)? == 0 {
-        bail!("the target ended");
-    }
-    Ok(line)
 }
 
 /// The median, of two the faster.

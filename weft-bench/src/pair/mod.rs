@@ -1,27 +1,35 @@
 //! A measurement: two processes, an initiator and a target, and what they do
 //! together. The command's own process only watches.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`initiator`] | starts the target, tunes the engines, takes the time |
+//! | [`target`] | offers its pool through every engine, and polls one |
+//! | [`control`] | the page by which the target is told which |
 
 mod control;
 mod initiator;
 mod target;
 
+pub use initiator::initiate;
+pub use target::{serve, Spec};
+
 use crate::machine::Facts;
+use crate::process::{Part, Process};
 use crate::show::{self, Progress};
-use anyhow::{anyhow, bail, Context, Result};
-use clap::ValueEnum;
+use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fabric {
     Tcp,
     Shm,
+    Host,
 }
 
 /// What is measured beside the bare loop.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Rival {
     Weft,
     /// A second bare loop: the ratio must be 1.
@@ -32,6 +40,8 @@ pub enum Rival {
     Steps,
     /// A plain socket, alone.
     Socket,
+    /// memcpy, and Weft beside it.
+    Memcpy,
 }
 
 /// What to measure.
@@ -46,12 +56,14 @@ pub struct Case {
     /// Processes and connections are made anew so many times: where they happen
     /// to lie changes what all engines reach.
     pub sessions: usize,
+    /// Transfers that are submitted at once, and timed together.
+    pub at_once: usize,
+    /// Pages lie in memory of `weft_memory_alloc`.
+    pub shared: bool,
     /// Weft with worker threads.
     pub threads: bool,
     /// Weft may pack pages.
     pub packing: bool,
-    /// The bare loop's window, instead of the fastest.
-    pub window: Option<usize>,
     /// Of the steps of the ablation: endpoints, and threads that drive them.
     pub rails: usize,
     pub step_threads: usize,
@@ -67,9 +79,10 @@ impl Case {
             pages,
             pairs: 400,
             sessions: 4,
+            at_once: 1,
+            shared: false,
             threads: false,
             packing: false,
-            window: None,
             rails: 1,
             step_threads: 1,
         }
@@ -78,13 +91,19 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let fabric = if self.fabric == Fabric::Tcp { "tcp" } else { "shm" };
+        let fabric = match self.fabric {
+            Fabric::Tcp => "tcp",
+            Fabric::Shm => "shm",
+            Fabric::Host => "host",
+        };
         let what = match self.rival {
             Rival::Weft => "weft beside the bare loop",
             Rival::Itself => "the bare loop beside itself",
             Rival::Packing => "one write a page, vectors and packed",
             Rival::Steps => "step by step",
             Rival::Socket => "a plain socket",
+            Rival::Memcpy if self.shared => "weft beside memcpy, in memory of weft_memory_alloc",
+            Rival::Memcpy => "weft beside memcpy, in ordinary memory",
         };
         write!(f, "{fabric}, {} pages, {what}", show::size(self.page_len))
     }
@@ -114,7 +133,7 @@ struct Tuned {
 
 /// What the initiator is to do.
 #[derive(Serialize, Deserialize)]
-struct Session {
+pub struct Session {
     case: Case,
     number: usize,
     /// The tunings to choose from; none: all.
@@ -142,35 +161,10 @@ impl Outcome {
 /// What the initiator tells the watching process, one line each.
 #[derive(Serialize, Deserialize)]
 enum Event {
-    Started { pids: Vec<u32> },
+    /// The target's process.
+    Started(u32),
     At(u64),
     Done(Outcome),
-    Failed(String),
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Role {
-    Initiator,
-    Target,
-}
-
-/// Starts one of the processes: `spec` is what `command_of` was given.
-fn command_of(role: &str, spec: &impl Serialize) -> Result<Command> {
-    let program = std::env::current_exe().context("finding this program")?;
-    let mut command = Command::new(program);
-    command.args(["part", role, &serde_json::to_string(spec)?]).stdout(Stdio::piped());
-    Ok(command)
-}
-
-/// The life of such a process.
-pub fn run(role: Role, spec: &str) -> Result<()> {
-    // Nobody is left behind when the one that watches ends.
-    // SAFETY: a plain system call.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    match role {
-        Role::Initiator => initiator::run(spec),
-        Role::Target => target::run(spec),
-    }
 }
 
 /// Measures a case in processes of its own.
@@ -186,7 +180,7 @@ pub fn measure(case: &Case, progress: &Progress) -> Result<Outcome> {
         let pairs = case.pairs * (number + 1) / sessions - done;
         let tuned = whole.as_ref().map_or(Vec::new(), |whole| whole.tuned.clone());
         let session = Session { case: Case { pairs, ..case.clone() }, number, tuned };
-        let outcome = run_session(&session, &|at| progress.at(done as u64 + at, case.pairs as u64))?;
+        let outcome = run_session(session, &|at| progress.at(done as u64 + at, case.pairs as u64))?;
         match &mut whole {
             None => whole = Some(outcome),
             Some(whole) => whole.times.extend(outcome.times),
@@ -195,31 +189,26 @@ pub fn measure(case: &Case, progress: &Progress) -> Result<Outcome> {
     whole.context("no session")
 }
 
-fn run_session(session: &Session, at: &dyn Fn(u64)) -> Result<Outcome> {
-    let mut command = command_of("initiator", session)?;
-    if session.case.fabric == Fabric::Shm {
+fn run_session(session: Session, at: &dyn Fn(u64)) -> Result<Outcome> {
+    let fabric = session.case.fabric;
+    let mut command = Part::Pair(session).command()?;
+    if fabric == Fabric::Shm {
         // Every engine copies through the shared ring.
         command.env("FI_SHM_DISABLE_CMA", "1");
     }
-    let mut child = command.stdin(Stdio::null()).spawn().context("starting the initiator")?;
-    let lines = BufReader::new(child.stdout.take().context("the initiator's output")?).lines();
-    let (mut outcome, mut pids) = (None, Vec::new());
-    for line in lines {
-        match serde_json::from_str(&line?).context("the initiator's report")? {
-            Event::Started { pids: started } => pids = started,
-            Event::At(done) => at(done),
-            Event::Done(done) => outcome = Some(Ok(done)),
-            Event::Failed(error) => outcome = Some(Err(anyhow!(error))),
+    let mut initiator = Process::start(&mut command)?;
+    let mut pids = vec![initiator.child.id()];
+    loop {
+        match initiator.hear() {
+            Ok(Event::Started(target)) => pids.push(target),
+            Ok(Event::At(done)) => at(done),
+            Ok(Event::Done(outcome)) => return initiator.end().map(|()| outcome),
+            Err(error) => {
+                drop(initiator);
+                sweep(&pids);
+                return Err(error);
+            }
         }
-    }
-    let status = child.wait()?;
-    if !status.success() {
-        sweep(&pids);
-    }
-    match outcome {
-        Some(Ok(_)) if !status.success() => bail!("the initiator ended with {status}"),
-        Some(outcome) => outcome,
-        None => bail!("the initiator ended with {status} and no result"),
     }
 }
 

@@ -2,20 +2,15 @@
 
 use super::ends::Ends;
 use super::{Drive, Took};
-use crate::engines::weft::check;
+use crate::endpoint::{Endpoint, Memory, Remote};
 use crate::memory::untouched;
 use crate::pages::Lists;
 use ::weft::capi::completion::*;
-use ::weft::capi::endpoint::*;
-use ::weft::capi::memory::*;
-use ::weft::capi::transfer::*;
 use anyhow::{Context, Result};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::hint::black_box;
-use std::mem::{size_of, zeroed};
-use std::ptr;
 use std::time::Instant;
 
 /// Pages to draw from, for each page of a transfer.
@@ -40,14 +35,14 @@ fn time_of(threads: &HashSet<OsString>) -> u64 {
 struct Both<'a> {
     drive: &'a Drive,
     ends: Ends,
-    local: *mut weft_memory,
-    remote: *mut weft_remote_memory,
+    local: Memory,
+    remote: Remote,
     lists: Vec<Lists>,
 }
 
 pub fn run(drive: &Drive) -> Result<Took> {
     let before = threads()?;
-    let mut ends = Ends::open(&drive.fabric, (drive.workers, 0), WEFT_IDLE_ADAPTIVE)?;
+    let mut ends = Ends::open(&drive.fabric, (drive.workers, 0), false)?;
     let workers: HashSet<OsString> = threads()?.difference(&before).cloned().collect();
     let len = drive.page * drive.pages * POOL;
     let local = ends.sender.register(untouched(len)?, len)?;
@@ -59,12 +54,8 @@ pub fn run(drive: &Drive) -> Result<Took> {
     both.write(1)?;
     let (begun, before) = (Instant::now(), time_of(&workers));
     both.counted()?;
-    let took = Took {
-        wall_ns: begun.elapsed().as_nanos() as u64,
-        worker_ns: time_of(&workers).saturating_sub(before),
-    };
-    both.ends.close()?;
-    Ok(took)
+    let wall_ns = begun.elapsed().as_nanos() as u64;
+    Ok(Took { wall_ns, worker_ns: time_of(&workers).saturating_sub(before) })
 }
 
 impl Both<'_> {
@@ -80,23 +71,10 @@ impl Both<'_> {
             while submitted - done >= self.drive.inflight {
                 done += self.ends.until(WEFT_COMPLETION_WRITE, 1)?;
             }
-            self.submit(&self.lists[submitted % self.lists.len()])?;
+            let lists = &self.lists[submitted % self.lists.len()];
+            let args = Endpoint::pages(self.local, self.remote, lists, self.drive.page);
+            self.ends.sender.write_pages(&args)?;
         }
         self.ends.until(WEFT_COMPLETION_WRITE, transfers - done).map(|_| ())
-    }
-
-    fn submit(&self, lists: &Lists) -> Result<()> {
-        // SAFETY: arguments of zeros mean defaults; the lists outlive the call.
-        unsafe {
-            let mut args: weft_pages_args = zeroed();
-            args.size = size_of::<weft_pages_args>() as u32;
-            args.local = self.local;
-            args.remote = self.remote;
-            args.local_pages = lists.source.as_ptr();
-            args.remote_pages = lists.target.as_ptr();
-            args.page_len = self.drive.page as u64;
-            args.page_count = lists.len() as u64;
-            check("weft_write_pages", weft_write_pages(self.ends.sender.endpoint, &args, ptr::null_mut()))
-        }
     }
 }

@@ -2,18 +2,16 @@
 //! nothing else does.
 
 use super::ends::Ends;
-use crate::engines::weft::check;
+use crate::endpoint::{check, sized, Endpoint};
 use crate::memory::untouched;
 use crate::pages::Lists;
 use crate::processors;
 use crate::stats::Spread;
 use ::weft::capi::completion::*;
-use ::weft::capi::endpoint::*;
 use ::weft::capi::kept::*;
 use ::weft::capi::transfer::*;
 use anyhow::Result;
 use libc::cpu_set_t;
-use std::mem::{size_of, zeroed};
 use std::ptr;
 use std::time::Instant;
 
@@ -43,7 +41,7 @@ impl Calls {
     pub fn open(pages: usize, layers: usize) -> Result<Calls> {
         let (all, nearest) = (processors::all(), processors::nearest());
         nearest.iter().for_each(|(_, other, _)| processors::keep_on_only(*other));
-        let mut ends = Ends::open(FABRIC, (1, 0), WEFT_IDLE_SPIN)?;
+        let mut ends = Ends::open(FABRIC, (1, 0), true)?;
         nearest.iter().for_each(|(one, ..)| processors::keep_on_only(*one));
         let layer = PAGE * pages * 2;
         let local = ends.sender.register(untouched(layer * layers)?, layer * layers)?;
@@ -52,33 +50,25 @@ impl Calls {
         ends.spin();
         let remote = ends.import(given)?;
         let lists = Lists::random(1, pages, pages * 2);
-        // SAFETY: arguments of zeros mean defaults.
-        let mut args: weft_pages_args = unsafe { zeroed() };
-        args.size = size_of::<weft_pages_args>() as u32;
-        (args.local, args.remote) = (local, remote);
-        (args.local_pages, args.remote_pages) = (lists.source.as_ptr(), lists.target.as_ptr());
-        (args.page_len, args.page_count, args.layer_count) = (PAGE as u64, pages as u64, layers as u32);
+        let mut args = Endpoint::pages(local, remote, &lists, PAGE);
+        args.layer_count = layers as u32;
         (args.local_layer_stride, args.remote_layer_stride) = (layer as u64, layer as u64);
         Ok(Calls { ends, args, all, _lists: lists })
     }
 
     /// Of submissions, in so many batches.
     pub fn pages(&self, batches: usize, batch: usize) -> Result<Times> {
-        let endpoint = self.ends.sender.endpoint;
+        let endpoint = self.ends.sender.raw;
         // SAFETY: the arguments name what is open.
         self.measure(batches, batch, || unsafe { weft_write_pages(endpoint, &self.args, ptr::null_mut()) })
     }
 
     /// The same of geometry that is kept.
     pub fn kept(&self, batches: usize, batch: usize) -> Result<Times> {
-        let (endpoint, mut kept) = (self.ends.sender.endpoint, ptr::null_mut());
-        // SAFETY: the arguments name what is open; zeros mean defaults.
-        let again = unsafe {
-            check("weft_pages_keep", weft_pages_keep(endpoint, &self.args, &mut kept))?;
-            let mut again: weft_kept_args = zeroed();
-            again.size = size_of::<weft_kept_args>() as u32;
-            again
-        };
+        let (endpoint, mut kept) = (self.ends.sender.raw, ptr::null_mut());
+        // SAFETY: the arguments name what is open.
+        check("weft_pages_keep", unsafe { weft_pages_keep(endpoint, &self.args, &mut kept) })?;
+        let again: weft_kept_args = sized();
         // SAFETY: as above.
         let ns = self.measure(batches, batch, || unsafe {
             weft_write_kept(endpoint, kept, &again, ptr::null_mut())
@@ -109,10 +99,11 @@ impl Calls {
         }
         Ok(Times { clock, all: Spread::of(all), first: Spread::of(first) })
     }
+}
 
-    pub fn close(self) -> Result<()> {
+impl Drop for Calls {
+    fn drop(&mut self) {
         processors::keep_on(&self.all);
-        self.ends.close()
     }
 }
 

@@ -2,18 +2,14 @@
 //! of pages that nobody counts.
 
 use super::ends::Ends;
-use crate::engines::weft::check;
+use crate::endpoint::{check, Endpoint, Memory, Remote};
 use crate::memory::Pool;
 use crate::pages::Lists;
 use crate::stats::Spread;
 use ::weft::capi::completion::*;
 use ::weft::capi::counter::*;
-use ::weft::capi::endpoint::*;
-use ::weft::capi::memory::*;
 use ::weft::capi::transfer::*;
 use anyhow::{ensure, Result};
-use std::mem::{size_of, zeroed};
-use std::ptr;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Random pages that are written again and again, counted or not.
 pub struct Counts {
     ends: Ends,
-    local: *mut weft_memory,
-    remote: *mut weft_remote_memory,
+    local: Memory,
+    remote: Remote,
     counter: weft_counter,
     expected: u64,
     page: usize,
@@ -31,7 +27,7 @@ pub struct Counts {
 
 impl Counts {
     pub fn open(fabric: &str, page: usize, pages: usize) -> Result<Counts> {
-        let mut ends = Ends::open(fabric, (1, 1), WEFT_IDLE_SPIN)?;
+        let mut ends = Ends::open(fabric, (1, 1), true)?;
         let (from, to) = (Pool::new(page, pages * 2)?, Pool::new(page, pages * 2)?);
         let local = ends.sender.register(from.base(), from.len())?;
         let given = ends.receiver.register(to.base(), to.len())?;
@@ -39,7 +35,7 @@ impl Counts {
         let remote = ends.import(given)?;
         let mut counter = 0;
         // SAFETY: a place for the id.
-        let created = unsafe { weft_counter_create(ends.receiver.endpoint, &mut counter) };
+        let created = unsafe { weft_counter_create(ends.receiver.raw, &mut counter) };
         check("weft_counter_create", created)?;
         let lists = Lists::random(3, pages, pages * 2);
         Ok(Counts { ends, local, remote, counter, expected: 0, page, lists })
@@ -58,7 +54,7 @@ impl Counts {
             done += self.ends.until(WEFT_COMPLETION_WRITE, 1)?;
         }
         while counted && self.value()? < self.expected {
-            self.ends.receiver.poll(WEFT_COMPLETION_MESSAGE, 0)?;
+            self.ends.receiver.count(WEFT_COMPLETION_MESSAGE, 0)?;
             ensure!(begun.elapsed() < PATIENCE, "{} of {} pages were counted", self.value()?, self.expected);
         }
         Ok(begun.elapsed().as_nanos() as f64)
@@ -67,25 +63,18 @@ impl Counts {
     fn value(&self) -> Result<u64> {
         let mut value = 0;
         // SAFETY: a place for the value.
-        let read = unsafe { weft_counter_read(self.ends.receiver.endpoint, self.counter, &mut value) };
+        let read = unsafe { weft_counter_read(self.ends.receiver.raw, self.counter, &mut value) };
         check("weft_counter_read", read)?;
         Ok(value)
     }
 
     fn submit(&mut self, counted: bool) -> Result<()> {
-        // SAFETY: arguments of zeros mean defaults; the lists outlive the call.
-        unsafe {
-            let mut args: weft_pages_args = zeroed();
-            args.size = size_of::<weft_pages_args>() as u32;
-            (args.local, args.remote) = (self.local, self.remote);
-            (args.local_pages, args.remote_pages) = (self.lists.source.as_ptr(), self.lists.target.as_ptr());
-            (args.page_len, args.page_count) = (self.page as u64, self.lists.len() as u64);
-            if counted {
-                (args.flags, args.counter) = (WEFT_COUNT_PAGES, self.counter);
-                self.expected += args.page_count;
-            }
-            check("weft_write_pages", weft_write_pages(self.ends.sender.endpoint, &args, ptr::null_mut()))
+        let mut args = Endpoint::pages(self.local, self.remote, &self.lists, self.page);
+        if counted {
+            (args.flags, args.counter) = (WEFT_COUNT_PAGES, self.counter);
+            self.expected += args.page_count;
         }
+        self.ends.sender.write_pages(&args)
     }
 
     /// The rate with a counter over that without, in turns.
@@ -99,9 +88,5 @@ impl Counts {
             ratios.push(if first { other / one } else { one / other });
         }
         Ok(Spread::of(ratios))
-    }
-
-    pub fn close(self) -> Result<()> {
-        self.ends.close()
     }
 }

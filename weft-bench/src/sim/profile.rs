@@ -25,8 +25,8 @@ const BYTES: &str = "%al %bl %cl %dl %sil %dil %bpl %r8b %r9b %r10b %r11b %r12b 
 
 /// The command, for people.
 pub const CALLGRIND: &str =
-    "valgrind --tool=callgrind --dump-instr=yes weft-bench simulated ..., at 2N slices and at N";
-pub const STRACE: &str = "strace -f -c weft-bench simulated ..., at 2N slices and at N";
+    "valgrind --tool=callgrind --dump-instr=yes weft-bench part ..., at 2N slices and at N";
+pub const STRACE: &str = "strace -f -c weft-bench part ..., at 2N slices and at N";
 
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("weft-bench-{}-{name}", std::process::id()))
@@ -35,7 +35,7 @@ fn scratch(name: &str) -> PathBuf {
 fn run(tool: &str, options: &[String], drive: &Drive) -> Result<()> {
     let output = Command::new(tool)
         .args(options)
-        .args(drive.command()?)
+        .args(drive.part().words()?)
         .output()
         .with_context(|| format!("starting {tool}: is it installed?"))?;
     if !output.status.success() {

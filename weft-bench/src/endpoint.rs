@@ -1,0 +1,365 @@
+//! Weft through its C interface: what every measurement needs of it.
+
+use crate::memory::Pool;
+use crate::pages::Lists;
+use ::weft::capi::completion::*;
+use ::weft::capi::endpoint::*;
+use ::weft::capi::kept::*;
+use ::weft::capi::list::*;
+use ::weft::capi::memory::*;
+use ::weft::capi::message::*;
+use ::weft::capi::peer::*;
+use ::weft::capi::statistics::*;
+use ::weft::capi::status::*;
+use ::weft::capi::transfer::*;
+use anyhow::{bail, Result};
+use serde::{Deserialize, Serialize};
+use std::ffi::{c_char, c_void, CStr, CString};
+use std::mem::{size_of, zeroed};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_NS: u64 = 1_000_000;
+
+pub type Memory = *mut weft_memory;
+pub type Remote = *mut weft_remote_memory;
+
+/// Structs of weft.h that begin with their size.
+///
+/// # Safety
+/// Implementors begin with a `u32` for it, and all zero bytes are a value of them.
+pub unsafe trait Sized32 {}
+
+macro_rules! sized {
+    ($($name:ty),*) => {
+        // SAFETY: integers, pointers and arrays of them.
+        $(unsafe impl Sized32 for $name {})*
+    };
+}
+sized!(weft_endpoint_config, weft_endpoint_properties, weft_rail_properties, weft_peer_properties);
+sized!(weft_endpoint_statistics, weft_rail_statistics, weft_memory_args, weft_range_args, weft_pages_args);
+sized!(weft_kept_args, weft_list_args, weft_send_args);
+
+/// What the _INIT macros of weft.h give: defaults.
+#[inline]
+pub fn sized<T: Sized32>() -> T {
+    // SAFETY: as implementors promise.
+    unsafe {
+        let mut zeros: T = zeroed();
+        (&raw mut zeros).cast::<u32>().write(size_of::<T>() as u32);
+        zeros
+    }
+}
+
+#[inline]
+pub fn check(call: &str, status: weft_status) -> Result<()> {
+    if status >= 0 {
+        return Ok(());
+    }
+    failure(call, status)
+}
+
+#[cold]
+fn failure(call: &str, status: weft_status) -> Result<()> {
+    // SAFETY: both are C strings, never NULL.
+    let (name, message) =
+        unsafe { (CStr::from_ptr(weft_status_name(status)), CStr::from_ptr(weft_last_error())) };
+    bail!("{call}: {}: {}", name.to_string_lossy(), message.to_string_lossy())
+}
+
+pub fn text(field: &[c_char]) -> String {
+    // SAFETY: Weft ends its texts with a NUL.
+    unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()
+}
+
+/// Asks for the length of a blob, then for the blob.
+fn blob(call: &str, write: impl Fn(*mut c_void, usize, &mut usize) -> weft_status) -> Result<Vec<u8>> {
+    let mut len = 0;
+    check(call, write(ptr::null_mut(), 0, &mut len))?;
+    let mut bytes = vec![0u8; len];
+    check(call, write(bytes.as_mut_ptr().cast(), len, &mut len))?;
+    Ok(bytes)
+}
+
+/// How an endpoint is opened; what is not said is left to Weft.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Opening {
+    pub fabric: Option<String>,
+    pub rail_names: Option<String>,
+    pub rails: u32,
+    pub workers: u32,
+    /// It progresses as it is polled.
+    pub manual: bool,
+    /// Its workers never sleep.
+    pub spin: bool,
+    pub packing: u32,
+    pub queue_depth: u32,
+}
+
+impl Opening {
+    /// On a fabric; of tcp the loopback.
+    pub fn of(fabric: &str) -> Opening {
+        let rail_names = (fabric == "tcp").then(|| "lo".to_owned());
+        Opening { fabric: Some(fabric.to_owned()), rail_names, ..Opening::default() }
+    }
+
+    /// With manual progress.
+    pub fn manual(fabric: &str) -> Opening {
+        Opening { manual: true, spin: true, ..Opening::of(fabric) }
+    }
+
+    /// Takes from the other what this one does not say.
+    pub fn or(self, other: Opening) -> Opening {
+        Opening {
+            fabric: self.fabric.or(other.fabric),
+            rail_names: self.rail_names.or(other.rail_names),
+            rails: if self.rails > 0 { self.rails } else { other.rails },
+            workers: if self.workers > 0 { self.workers } else { other.workers },
+            ..other
+        }
+    }
+}
+
+/// What a peer needs to reach a memory.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Offer {
+    pub address: Vec<u8>,
+    pub descriptor: Vec<u8>,
+}
+
+/// Closed when it is dropped. Registrations go with it.
+pub struct Endpoint {
+    pub raw: *mut weft_endpoint,
+    /// How long `take` sleeps: beside workers that do, the processors are theirs.
+    wait_ns: u64,
+}
+
+// SAFETY: an endpoint may be used by any thread, and by several.
+unsafe impl Send for Endpoint {}
+// SAFETY: the same.
+unsafe impl Sync for Endpoint {}
+
+impl Endpoint {
+    pub fn open(opening: &Opening) -> Result<Endpoint> {
+        let c_string = |text: &Option<String>| text.clone().map(CString::new).transpose();
+        let (fabric, names) = (c_string(&opening.fabric)?, c_string(&opening.rail_names)?);
+        let mut config: weft_endpoint_config = sized();
+        config.fabric = fabric.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+        config.rails = names.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+        (config.rail_count, config.workers) = (opening.rails, opening.workers);
+        config.progress = if opening.manual { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
+        config.idle = if opening.spin { WEFT_IDLE_SPIN } else { WEFT_IDLE_ADAPTIVE };
+        (config.packing, config.queue_depth) = (opening.packing, opening.queue_depth);
+        let mut endpoint = ptr::null_mut();
+        // SAFETY: the strings outlive the call.
+        check("weft_endpoint_open", unsafe { weft_endpoint_open(&config, &mut endpoint) })?;
+        let wait_ns = if opening.manual || opening.spin { 0 } else { WAIT_NS };
+        Ok(Endpoint { raw: endpoint, wait_ns })
+    }
+
+    pub fn properties(&self) -> Result<weft_endpoint_properties> {
+        let mut own = sized();
+        // SAFETY: a place for them.
+        check("weft_endpoint_info", unsafe { weft_endpoint_info(self.raw, &mut own) })?;
+        Ok(own)
+    }
+
+    /// Of each rail what it is, and what it has done.
+    pub fn rails(&self) -> Result<Vec<(weft_rail_properties, weft_rail_statistics)>> {
+        let one = |index| {
+            let (mut is, mut done) = (sized(), sized());
+            // SAFETY: places for them.
+            check("weft_rail_info", unsafe { weft_rail_info(self.raw, index, &mut is) })?;
+            // SAFETY: the same.
+            check("weft_rail_stats", unsafe { weft_rail_stats(self.raw, index, &mut done) })?;
+            Ok((is, done))
+        };
+        (0..self.properties()?.rails).map(one).collect()
+    }
+
+    /// Memory that is mapped for the life of the process.
+    pub fn register(&self, base: *mut u8, len: usize) -> Result<Memory> {
+        self.register_ranges(&[weft_memory_range { address: base.cast(), len: len as u64 }], 0)
+    }
+
+    pub fn register_ranges(&self, ranges: &[weft_memory_range], access: u32) -> Result<Memory> {
+        let mut args: weft_memory_args = sized();
+        args.access = access;
+        let mut memory = ptr::null_mut();
+        // SAFETY: mapped for the life of the process.
+        check("weft_memory_register", unsafe {
+            weft_memory_register(self.raw, ranges.as_ptr(), ranges.len(), &args, &mut memory)
+        })?;
+        Ok(memory)
+    }
+
+    pub fn address(&self) -> Result<Vec<u8>> {
+        // SAFETY: `blob` passes buffers with their size.
+        blob("weft_endpoint_address", |buffer, capacity, len| unsafe {
+            weft_endpoint_address(self.raw, buffer, capacity, len)
+        })
+    }
+
+    pub fn offer(&self, memory: Memory) -> Result<Offer> {
+        // SAFETY: `blob` passes buffers with their size.
+        let descriptor = blob("weft_memory_export", |buffer, capacity, len| unsafe {
+            weft_memory_export(memory, buffer, capacity, len)
+        })?;
+        Ok(Offer { address: self.address()?, descriptor })
+    }
+
+    pub fn begin_connect(&self, address: &[u8]) -> Result<weft_peer> {
+        let mut peer = 0;
+        let (data, len) = (address.as_ptr().cast(), address.len());
+        // SAFETY: the address outlives the call.
+        let begun = unsafe { weft_peer_connect(self.raw, data, len, ptr::null(), &mut peer) };
+        check("weft_peer_connect", begun).map(|()| peer)
+    }
+
+    /// Connects, and waits until that is done.
+    pub fn connect(&self, address: &[u8]) -> Result<weft_peer> {
+        let peer = self.begin_connect(address)?;
+        self.take(WEFT_COMPLETION_PEER_UP, 1)?;
+        Ok(peer)
+    }
+
+    pub fn import(&self, peer: weft_peer, offer: &Offer) -> Result<Remote> {
+        let (mut remote, data) = (ptr::null_mut(), &offer.descriptor);
+        // SAFETY: the descriptor outlives the call.
+        check("weft_remote_memory_import", unsafe {
+            weft_remote_memory_import(self.raw, peer, data.as_ptr().cast(), data.len(), &mut remote)
+        })?;
+        Ok(remote)
+    }
+
+    /// Completions that have come; with manual progress this drives the rails.
+    #[inline]
+    pub fn poll<'a>(&self, done: &'a mut [weft_completion]) -> Result<&'a [weft_completion]> {
+        // SAFETY: room for as many completions.
+        let count = unsafe { weft_poll(self.raw, done.as_mut_ptr(), done.len() as u32) };
+        check("weft_poll", count)?;
+        Ok(&done[..count as usize])
+    }
+
+    /// The same after a wait for the first.
+    fn next<'a>(&self, done: &'a mut [weft_completion], wait_ns: u64) -> Result<&'a [weft_completion]> {
+        if wait_ns == 0 {
+            return self.poll(done);
+        }
+        // SAFETY: room for as many completions.
+        let count = unsafe { weft_wait(self.raw, done.as_mut_ptr(), done.len() as u32, wait_ns) };
+        check("weft_wait", count)?;
+        Ok(&done[..count as usize])
+    }
+
+    pub fn wait(&self, time: Duration) -> Result<Vec<weft_completion>> {
+        Ok(self.next(&mut completions::<256>(), time.as_nanos() as u64)?.to_vec())
+    }
+
+    /// Counts completions of a kind, after a wait of up to `wait_ns` for the first; any that is none of success is
+    /// an error.
+    pub fn count(&self, kind: weft_completion_kind, wait_ns: u64) -> Result<usize> {
+        let mut done = completions::<16>();
+        // SAFETY: room for as many completions.
+        let count = unsafe { weft_wait(self.raw, done.as_mut_ptr(), done.len() as u32, wait_ns) };
+        check("weft_wait", count)?;
+        let done = &done[..count as usize];
+        done.iter().try_for_each(|one| check("a completion", one.status))?;
+        Ok(done.iter().filter(|one| one.kind == kind).count())
+    }
+
+    /// Polls until so many completions of a kind have come, all of success; the last. Others are dropped.
+    #[inline]
+    pub fn take(&self, kind: weft_completion_kind, mut count: usize) -> Result<weft_completion> {
+        let mut done = completions::<8>();
+        let (mut polls, mut since) = (0u32, None);
+        loop {
+            for one in self.next(&mut done, self.wait_ns)? {
+                let is_down = one.kind == WEFT_COMPLETION_PEER_DOWN;
+                if one.kind == kind {
+                    check("a completion", if is_down { WEFT_OK } else { one.status })?;
+                    count -= 1;
+                    if count == 0 {
+                        return Ok(*one);
+                    }
+                } else if is_down {
+                    check("the peer is down", one.status.min(WEFT_ERR_PEER_CLOSED))?;
+                }
+            }
+            polls = polls.wrapping_add(1);
+            if polls % (1 << 10) == 0 && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                bail!("no completion of kind {kind} for {PATIENCE:?}");
+            }
+        }
+    }
+
+    /// Random pages of a memory to those of another. The lists must outlive the submission.
+    pub fn pages(local: Memory, remote: Remote, lists: &Lists, page_len: usize) -> weft_pages_args {
+        let mut args: weft_pages_args = sized();
+        (args.local, args.remote) = (local, remote);
+        (args.local_pages, args.remote_pages) = (lists.source.as_ptr(), lists.target.as_ptr());
+        (args.page_len, args.page_count) = (page_len as u64, lists.len() as u64);
+        args
+    }
+
+    /// From the start of a memory to the start of another.
+    pub fn range(local: Memory, remote: Remote, len: usize) -> weft_range_args {
+        let mut args: weft_range_args = sized();
+        (args.local, args.remote, args.len) = (local, remote, len as u64);
+        args
+    }
+
+    #[inline]
+    pub fn write_pages(&self, args: &weft_pages_args) -> Result<()> {
+        // SAFETY: lists outlive the call, memories the process.
+        check("weft_write_pages", unsafe { weft_write_pages(self.raw, args, ptr::null_mut()) })
+    }
+
+    pub fn read_pages(&self, args: &weft_pages_args) -> Result<()> {
+        // SAFETY: the same.
+        check("weft_read_pages", unsafe { weft_read_pages(self.raw, args, ptr::null_mut()) })
+    }
+
+    #[inline]
+    pub fn write(&self, args: &weft_range_args) -> Result<()> {
+        // SAFETY: memories stay for the life of the process.
+        check("weft_write", unsafe { weft_write(self.raw, args, ptr::null_mut()) })
+    }
+
+    pub fn read(&self, args: &weft_range_args) -> Result<()> {
+        // SAFETY: the same.
+        check("weft_read", unsafe { weft_read(self.raw, args, ptr::null_mut()) })
+    }
+
+    /// Pages of `weft_memory_alloc`, which outlive the endpoint.
+    pub fn alloc(&self, page_len: usize, pages: usize) -> Result<Pool> {
+        let mut base = ptr::null_mut();
+        // SAFETY: a place for the address.
+        check("weft_memory_alloc", unsafe {
+            weft_memory_alloc(self.raw, (page_len * pages) as u64, ptr::null(), &mut base)
+        })?;
+        // SAFETY: just allocated, and never freed.
+        Ok(unsafe { Pool::at(base.cast(), page_len, pages) })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // SAFETY: our own handle, closed once.
+        let closed = unsafe { check("weft_endpoint_shutdown", weft_endpoint_shutdown(self.raw, 0)) }
+            // SAFETY: the same.
+            .and_then(|()| unsafe { check("weft_endpoint_close", weft_endpoint_close(self.raw)) });
+        if let Err(error) = closed {
+            eprintln!("weft-bench: {error:#}");
+        }
+    }
+}
+
+/// Room for so many.
+#[inline]
+pub fn completions<const COUNT: usize>() -> [weft_completion; COUNT] {
+    // SAFETY: integers and pointers.
+    unsafe { zeroed() }
+}

@@ -1,0 +1,188 @@
+//! The processes of a measurement: this program once more, told by a word of JSON what to do. It answers in lines
+//! of JSON, and may be told more in lines of JSON.
+
+use crate::faults::{crowd, far, footprint, kill, overload, rails, reconnect};
+use crate::load::idle;
+use crate::{pair, sim, throw, wire};
+use anyhow::{anyhow, bail, Context, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// What such a process does.
+#[derive(Serialize, Deserialize)]
+pub enum Part {
+    Pair(pair::Session),
+    PairTarget(pair::Spec),
+    Throw(throw::Spec),
+    ThrowTarget(throw::Spec),
+    Simulated(sim::Drive),
+    Idle(idle::Spec),
+    Rails(rails::Spec),
+    Overload(overload::Spec),
+    Kill,
+    Reconnect(reconnect::Spec),
+    Crowd(crowd::Spec),
+    Peers(usize),
+    Transfers(usize),
+    Far(far::Spec),
+    Wire(wire::Spec),
+}
+
+impl Part {
+    /// The life of such a process. Why it failed is its last line.
+    pub fn run(text: &str) -> Result<()> {
+        // Nobody is left behind when the one that watches ends.
+        // SAFETY: a plain system call.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let part: Part = serde_json::from_str(text).context("what to do")?;
+        part.play().inspect_err(|error| {
+            // Its reader may have ended; stderr has it, too.
+            let _ = write_line(&mut std::io::stdout(), &Err::<(), String>(format!("{error:#}")));
+        })
+    }
+
+    fn play(self) -> Result<()> {
+        match self {
+            Part::Pair(session) => pair::initiate(&session),
+            Part::PairTarget(spec) => pair::serve(spec),
+            Part::Throw(spec) => say(&throw::initiate(spec)?),
+            Part::ThrowTarget(spec) => throw::respond(&spec),
+            Part::Simulated(drive) => say(&sim::run(&drive)?),
+            Part::Idle(spec) => say(&idle::run(&spec)?),
+            Part::Rails(spec) => say(&rails::run(&spec)?),
+            Part::Overload(spec) => say(&overload::run(&spec)?),
+            Part::Kill => say(&kill::run()?),
+            Part::Reconnect(spec) => say(&reconnect::run(&spec)?),
+            Part::Crowd(spec) => say(&crowd::run(&spec)?),
+            Part::Peers(count) => say(&footprint::peers(count)?),
+            Part::Transfers(count) => say(&footprint::transfers(count)?),
+            Part::Far(spec) => far::run(&spec),
+            Part::Wire(spec) => say(&wire::run(&spec)?),
+        }
+    }
+
+    /// The words that make this program play it.
+    pub fn words(&self) -> Result<[String; 3]> {
+        let program = std::env::current_exe().context("finding this program")?;
+        Ok([program.to_string_lossy().into_owned(), "part".into(), serde_json::to_string(self)?])
+    }
+
+    pub fn command(&self) -> Result<Command> {
+        let [program, rest @ ..] = self.words()?;
+        let mut command = Command::new(program);
+        command.args(rest);
+        Ok(command)
+    }
+
+    /// Measures in a process of its own.
+    pub fn measure<T: DeserializeOwned>(&self) -> Result<T> {
+        let mut process = Process::start(&mut self.command()?)?;
+        let measured = process.hear()?;
+        process.end()?;
+        Ok(measured)
+    }
+}
+
+/// A line longer than this is none of ours. (A descriptor of many ranges and rails is long.)
+const LINE_MAX: u64 = 64 << 20;
+
+/// A line of what went well, or of why it did not.
+pub fn write_line(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
+    Ok(to.write_all((serde_json::to_string(what)? + "\n").as_bytes())?)
+}
+
+/// A line; none at the end.
+pub fn read_line(from: &mut impl BufRead) -> Result<Option<String>> {
+    let mut line = String::new();
+    let len = from.take(LINE_MAX).read_line(&mut line)?;
+    Ok((len > 0).then_some(line))
+}
+
+/// What a line says.
+pub fn answer<T: DeserializeOwned>(line: &str) -> Result<T> {
+    let said: Result<T, String> = serde_json::from_str(line).context("what the other process says")?;
+    said.map_err(|error| anyhow!(error))
+}
+
+const ENDED: &str = "the other process ended without a word";
+
+/// A line for the process that started this one.
+pub fn say(what: &impl Serialize) -> Result<()> {
+    write_line(&mut std::io::stdout().lock(), &Ok::<_, String>(what))
+}
+
+/// What the process that started this one says.
+pub fn hear<T: DeserializeOwned>() -> Result<T> {
+    answer(&read_line(&mut std::io::stdin().lock())?.context(ENDED)?)
+}
+
+/// One of these processes, which ends when this is dropped.
+pub struct Process {
+    pub child: Child,
+    lines: BufReader<ChildStdout>,
+    input: Option<ChildStdin>,
+}
+
+impl Process {
+    pub fn start(command: &mut Command) -> Result<Process> {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting a process")?;
+        let lines = BufReader::new(child.stdout.take().context("its output")?);
+        let input = child.stdin.take();
+        Ok(Process { child, lines, input })
+    }
+
+    pub fn say(&mut self, what: &impl Serialize) -> Result<()> {
+        write_line(self.input.as_mut().context("its input")?, &Ok::<_, String>(what))
+    }
+
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+        answer(&self.line()?)
+    }
+
+    pub fn line(&mut self) -> Result<String> {
+        read_line(&mut self.lines)?.context(ENDED)
+    }
+
+    /// Whether it has come to a good end.
+    pub fn is_over(&mut self) -> Result<bool> {
+        match self.child.try_wait()? {
+            Some(status) if !status.success() => bail!("the other process ended with {status}"),
+            status => Ok(status.is_some()),
+        }
+    }
+
+    /// It has not ended; or why it did, if it says so.
+    pub fn lives(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
+            self.hear::<serde_json::Value>()?;
+            bail!("the other process has ended");
+        }
+        Ok(())
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Result<()> {
+        self.input = None;
+        self.child.wait()?;
+        self.is_over().map(drop)
+    }
+
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        // SAFETY: a plain system call; the child is ours and not waited for yet.
+        if unsafe { libc::kill(self.child.id() as i32, signal) } != 0 {
+            return Err(std::io::Error::last_os_error()).context("a signal for the other process");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already; nothing else can be done about it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
