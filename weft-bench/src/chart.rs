@@ -74,7 +74,7 @@ pub fn bars(path: &Path, charts: &[Bars]) -> Result<()> {
         let pitch = (SIZE.1 - 52.0) / chart.bars.len().max(1) as f64;
         for (row, (name, value, says)) in chart.bars.iter().enumerate() {
             let (top, height) = (44.0 + row as f64 * pitch, pitch * 2.0 / 3.0);
-            let (from, len) = (left + 130.0, value / chart.most * (width - 240.0));
+            let (from, len) = (left + 150.0, value / chart.most * (width - 260.0));
             svg += &text(left + 12.0, top + height / 2.0 + 5.0, 16, "start", name);
             svg += &format!(
                 "<rect x=\"{from:.0}\" y=\"{top:.1}\" width=\"{len:.1}\" height=\"{height:.1}\" fill=\"{colour}\"/>\n"
@@ -110,7 +110,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let width = |rect: &str| rect.split("width=\"").nth(1)?.split('"').next()?.parse::<f64>().ok();
         let widths: Vec<f64> = text.split("<rect ").skip(1).filter_map(width).collect();
-        assert_eq!(widths, [660.0, 330.0]);
+        assert_eq!(widths, [640.0, 320.0]);
         assert!(text.contains("a &lt; b"));
     }
 }
