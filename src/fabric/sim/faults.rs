@@ -1,6 +1,7 @@
 //! Planned faults: lines of "at_us who action", separated by newlines or ";".
 //!
-//! `at_us` counts from the world's beginning. `who` is `*`, `rail2` (that rail
+//! `at_us` counts from the world's beginning, or, as `port4+at_us`, from the opening of
+//! the world's NIC 4: a test says when by opening an endpoint. `who` is `*`, `rail2` (that rail
 //! of every endpoint) or `port5` (the world's fifth opened NIC, from 0). Actions:
 //!
 //! | | |
@@ -40,10 +41,21 @@ enum Who {
     Port(u64),
 }
 
+/// Before `u64::MAX`, which says that no fault is planned.
+const NOT_YET: u64 = u64::MAX - 1;
+
+/// The opening of a NIC, and the time from there.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Opening {
+    port: u64,
+    after: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fault {
-    /// Picoseconds from the world's beginning.
+    /// Picoseconds from the world's beginning; `NOT_YET` until the NIC of `opens` is there.
     pub at: u64,
+    opens: Option<Opening>,
     who: Who,
     action: Action,
 }
@@ -63,9 +75,18 @@ fn wrong(line: &str) -> Error {
 
 fn fault(line: &str) -> Option<Fault> {
     let mut words = line.split_whitespace();
-    let at: u64 = words.next()?.parse().ok()?;
+    let (at, opens) = when(words.next()?)?;
     let (who, action) = (who(words.next()?)?, action(words.next()?)?);
-    words.next().is_none().then_some(Fault { at: at.checked_mul(1_000_000)?, who, action })
+    words.next().is_none().then_some(Fault { at, opens, who, action })
+}
+
+fn when(word: &str) -> Option<(u64, Option<Opening>)> {
+    let (port, us) = word.strip_prefix("port").and_then(|word| word.split_once('+')).unzip();
+    let after = us.unwrap_or(word).parse::<u64>().ok()?.checked_mul(1_000_000)?;
+    match port {
+        Some(port) => Some((NOT_YET, Some(Opening { port: port.parse().ok()?, after }))),
+        None => Some((after, None)),
+    }
 }
 
 fn who(word: &str) -> Option<Who> {
@@ -96,6 +117,17 @@ fn action(word: &str) -> Option<Action> {
 }
 
 impl Fault {
+    /// A NIC has been opened: its faults have a time from here on.
+    pub fn opened(&mut self, port: u64, now: u64) {
+        if let Some(opening) = self.opens.take_if(|opening| opening.port == port) {
+            self.at = now.saturating_add(opening.after).min(NOT_YET);
+        }
+    }
+
+    pub fn has_time(&self) -> bool {
+        self.at < NOT_YET
+    }
+
     pub fn is_about(&self, port: &Port) -> bool {
         match self.who {
             Who::All => true,
@@ -127,19 +159,42 @@ mod tests {
 
     #[test]
     fn plans_are_read() {
-        let plan = "10 rail2 down:rx; 20 * up\n30 port7 again=5";
+        let plan = "10 rail2 down:rx; 20 * up\n30 port7 again=5; port4+9 * dead";
+        let opens = Some(Opening { port: 4, after: 9_000_000 });
         let want = [
-            Fault { at: 10_000_000, who: Who::Rail(2), action: Action::Set(RX_DOWN) },
-            Fault { at: 20_000_000, who: Who::All, action: Action::Clear(TX_DOWN | RX_DOWN) },
-            Fault { at: 30_000_000, who: Who::Port(7), action: Action::Again(5) },
+            Fault { at: 10_000_000, opens: None, who: Who::Rail(2), action: Action::Set(RX_DOWN) },
+            Fault { at: 20_000_000, opens: None, who: Who::All, action: Action::Clear(TX_DOWN | RX_DOWN) },
+            Fault { at: 30_000_000, opens: None, who: Who::Port(7), action: Action::Again(5) },
+            Fault { at: NOT_YET, opens, who: Who::All, action: Action::Set(DEAD) },
         ];
         assert_eq!(parse(plan).unwrap_or_default(), want);
     }
 
     #[test]
+    fn a_fault_waits_for_its_port() {
+        let mut fault = parse("port4+9 * dead").unwrap()[0];
+        fault.opened(3, 1_000);
+        assert!(!fault.has_time());
+        fault.opened(4, 2_000);
+        assert_eq!(fault.at, 9_002_000);
+        fault.opened(4, 3_000);
+        assert_eq!(fault.at, 9_002_000);
+    }
+
+    #[test]
     fn what_is_not_understood_is_named() {
-        for bad in ["x * up", "1 rail up", "1 * slow=2", "1 * error=0", "1 * up now", "1 port1", "1 nic1 up"]
-        {
+        for bad in [
+            "x * up",
+            "port4 * up",
+            "port+1 * up",
+            "port4+ * up",
+            "1 rail up",
+            "1 * slow=2",
+            "1 * error=0",
+            "1 * up now",
+            "1 port1",
+            "1 nic1 up",
+        ] {
             let message = parse(bad).map_or_else(|e| e.message.into_owned(), |_| String::new());
             assert!(message.contains(bad), "{bad}: {message}");
         }

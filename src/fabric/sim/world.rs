@@ -121,10 +121,14 @@ impl World {
     pub fn plan(&self, plan: &str) -> Result<()> {
         let mut faults = self.faults.lock();
         faults.extend(faults::parse(plan)?);
-        faults.sort_by_key(|fault| fault.at);
-        faults.iter().for_each(|fault| self.wake_at(fault.at));
-        self.next_fault.store(faults.first().map_or(u64::MAX, |fault| fault.at), Relaxed);
+        self.order(&mut faults);
         Ok(())
+    }
+
+    fn order(&self, faults: &mut [Fault]) {
+        faults.sort_by_key(|fault| fault.at);
+        faults.iter().filter(|fault| fault.has_time()).for_each(|fault| self.wake_at(fault.at));
+        self.next_fault.store(faults.first().map_or(u64::MAX, |fault| fault.at), Relaxed);
     }
 
     /// Faults are planned that have not struck.
@@ -152,10 +156,14 @@ impl World {
     }
 
     pub fn open_port(&self, rail: usize, gbps: f64) -> Arc<Port> {
+        let mut faults = self.faults.lock();
         let mut ports = self.ports.lock();
         let number = ports.len() as u64;
         let port = Arc::new(Port::new(number, rail, gbps));
         ports.push(Arc::downgrade(&port));
+        drop(ports);
+        faults.iter_mut().for_each(|fault| fault.opened(number, self.now()));
+        self.order(&mut faults);
         port
     }
 
