@@ -331,7 +331,7 @@ static void statuses_are_counted(void)
     CHECK_OK(weft_remote_memory_import(box->endpoint, peer, blob, len, &theirs));
     weft_range_args args = range_args(mine, theirs, 4096);
     for (int i = 0; i < LATE + CANCELED; i++) {
-        args.timeout_ns = i < LATE ? 20 * MS : 20 * SECOND;
+        args.timeout_ns = i < LATE ? 20 * MS : patience_ms() * MS;
         CHECK_OK(weft_write(box->endpoint, &args, &id[i]));
     }
     for (int i = 0; i < LATE; i++)

@@ -139,7 +139,109 @@ uint64_t patiently(uint64_t limit)
     return limit * (uint64_t)(n > 0 ? n : 1);
 }
 
-uint64_t patience_ms(void) { return patiently(20000); }
+uint64_t patience_ms(void) { return patiently(30000); }
+
+/* ---- Judging how long something took ---- */
+
+#define TICK MS
+#define TICKS (1u << 17) /* two minutes of a quiet machine */
+
+static struct {
+    pthread_mutex_t lock;
+    pid_t pid; /* whose thread it is: a fork has none */
+    _Atomic pid_t tid;
+    _Atomic uint64_t count;
+    _Atomic uint64_t at[TICKS]; /* when the canary woke, the last TICKS times */
+} canary = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* How long this process's threads have waited for processors, where the kernel says it. */
+static uint64_t waited_ns(void)
+{
+    uint64_t sum = 0, waited;
+    struct dirent *entry;
+    DIR *dir = opendir("/proc/self/task");
+    CHECK(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        char path[320];
+        snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", entry->d_name);
+        FILE *file = atoi(entry->d_name) == canary.tid ? NULL : fopen(path, "r");
+        if (file == NULL)
+            continue;
+        if (fscanf(file, "%*u %" SCNu64, &waited) == 1)
+            sum += waited;
+        fclose(file);
+    }
+    closedir(dir);
+    return sum;
+}
+
+static _Thread_local uint64_t waited_before = UINT64_MAX; /* at the last judged_from() */
+
+static void *ticks(void *unused)
+{
+    (void)unused;
+    canary.tid = (pid_t)syscall(SYS_gettid);
+    for (;;) {
+        struct timespec t = {0, TICK};
+        nanosleep(&t, NULL);
+        uint64_t n = atomic_load(&canary.count);
+        atomic_store(&canary.at[n % TICKS], now_ns());
+        atomic_store(&canary.count, n + 1);
+    }
+    return NULL;
+}
+
+uint64_t judged_from(void)
+{
+    pthread_mutex_lock(&canary.lock);
+    if (canary.pid != getpid()) {
+        sigset_t all, before;
+        pthread_t thread;
+        canary.pid = getpid();
+        sigfillset(&all); /* signals are for the test's own threads */
+        CHECK(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
+        CHECK(pthread_create(&thread, NULL, ticks, NULL) == 0);
+        CHECK(pthread_detach(thread) == 0);
+        CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+    }
+    pthread_mutex_unlock(&canary.lock);
+    waited_before = waited_ns();
+    return now_ns();
+}
+
+uint64_t canary_ns(uint64_t from_ns, uint64_t to_ns)
+{
+    uint64_t count = atomic_load(&canary.count), within = 0;
+    CHECK(canary.pid == getpid());
+    for (uint64_t i = 1; i <= count && i < TICKS; i++) {
+        uint64_t at = atomic_load(&canary.at[(count - i) % TICKS]);
+        if (at < from_ns)
+            break;
+        within += at <= to_ns;
+    }
+    return within * TICK;
+}
+
+void canary_sleep_ms(uint64_t ms)
+{
+    for (uint64_t from = now_ns(); canary_ns(from, now_ns()) < ms * MS;)
+        sleep_ms(1);
+}
+
+void check_within(const char *file, int line, const char *from, const char *to, uint64_t from_ns, uint64_t to_ns,
+                  uint64_t limit_ns)
+{
+    uint64_t wall = to_ns > from_ns ? to_ns - from_ns : 0, limit = patiently(limit_ns);
+    uint64_t took = wall > limit ? canary_ns(from_ns, to_ns) : wall;
+    if (took <= limit)
+        return;
+    uint64_t waited = waited_ns();
+    waited = waited > waited_before ? waited - waited_before : 0; /* those that have ended say nothing */
+    if (took > limit + waited)
+        fail(file, line, "failed: from %s to %s it took %" PRIu64 " us by the clock and %" PRIu64
+             " us by the canary, with %" PRIu64 " us of waiting for processors, not at most %" PRIu64 " us",
+             from, to, wall / 1000, took / 1000, waited / 1000, limit / 1000);
+}
 
 uint64_t mix(uint64_t x)
 {
@@ -418,8 +520,7 @@ weft_endpoint_config test_config(void)
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = fabric();
     config.rails = on_fabric("tcp") ? "lo" : NULL;
-    if (patience_ms() > 20000) /* what takes longer may take longer */
-        config.timeout_ns = patience_ms() * 3 / 2 * MS; /* 30 s for one */
+    config.timeout_ns = 2 * patience_ms() * MS;
     return config;
 }
 

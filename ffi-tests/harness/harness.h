@@ -94,10 +94,40 @@ uint64_t now_ns(void);
 /* What of this process is in memory. */
 long resident_kb(void);
 void sleep_ms(uint64_t ms);
-/* Default limit of a wait in ms; the environment's WEFT_TEST_PATIENCE multiplies it. */
+/* How long a test waits for what must come, in ms. It says nothing of how fast that should be: the runner ends what
+ * hangs. The environment's WEFT_TEST_PATIENCE multiplies it. */
 uint64_t patience_ms(void);
 /* Any other limit of time, multiplied likewise. */
 uint64_t patiently(uint64_t limit);
+
+/*
+ * ---- Judging how long something took ----
+ * A busy machine makes everything late, so a time is judged by a canary: a thread of this process that sleeps for a
+ * millisecond, again and again. A span of time is as long as the canary's sleeps in it. On a quiet machine that is the
+ * time by the clock; where threads wait for processors, the canary waits as well, and its time passes more slowly.
+ * Threads that compute wait longer than one that sleeps: the kernel says how long, and that is forgiven, too.
+ *
+ *     uint64_t began = judged_from();
+ *     ...
+ *     CHECK_WITHIN(began, now_ns(), 200 * MS);
+ */
+
+/* now_ns(), from which on this thread can judge times: the process's first call starts the canary. */
+uint64_t judged_from(void);
+/* The canary's time between two moments by the clock, the first of them after the first judged_from(). */
+uint64_t canary_ns(uint64_t from_ns, uint64_t to_ns);
+/* So long by the canary: others got to do what they do at once. */
+void canary_sleep_ms(uint64_t ms);
+/* What a completion may come after its deadline. */
+#define LATE_MOST (200 * MS)
+/*
+ * At most so long by the canary, less what the process's threads waited for processors since this thread's last
+ * judged_from(). WEFT_TEST_PATIENCE multiplies the limit.
+ */
+#define CHECK_WITHIN(from_ns, to_ns, limit_ns) \
+    check_within(__FILE__, __LINE__, #from_ns, #to_ns, (from_ns), (to_ns), (limit_ns))
+void check_within(const char *file, int line, const char *from, const char *to, uint64_t from_ns, uint64_t to_ns,
+                  uint64_t limit_ns);
 
 uint64_t mix(uint64_t x);                      /* a good 64-bit hash */
 uint64_t next_random(uint64_t *state);         /* a sequence from a seed */

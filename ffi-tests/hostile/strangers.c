@@ -81,16 +81,17 @@ static void see_off(struct crowd *crowd)
     close(crowd->words);
 }
 
-/* The slowest of some writes, in ns. */
+/* The slowest of some writes, in ns; none is held up. */
 static uint64_t slowest_write(struct duo *duo, int count)
 {
     uint64_t slowest = 0;
     for (int i = 0; i < count; i++) {
-        uint64_t began = now_ns();
+        uint64_t began = judged_from();
         fill_random(duo->a_bytes, duo->len, (uint64_t)i);
         weft_range_args args = range_args(duo->a_memory, duo->b_of_a, duo->len);
         CHECK_OK(box_await(duo->a, write_now(duo->a, &args), patience_ms()).status);
         CHECK_EQ(differs_random(duo->b_bytes, duo->len, (uint64_t)i), -1);
+        CHECK_WITHIN(began, now_ns(), 500 * MS);
         uint64_t took = now_ns() - began;
         slowest = took > slowest ? took : slowest;
     }
@@ -111,7 +112,6 @@ static void slow_nobody(bool rubbish)
     uint64_t with_all = slowest_write(&duo, 200);
     printf("slowest write of 64 KiB: %.2f ms alone, %.2f ms while %d connect, %.2f ms beside them\n",
            (double)alone / 1e6, (double)beside / 1e6, STRANGERS, (double)with_all / 1e6);
-    CHECK(with_all < SECOND);
     /* host keeps 256 of them, with a descriptor for each one's process. */
     CHECK(open_fds() <= fds + (on_fabric("host") ? 2 * 256 : STRANGERS) + 8);
     /* One more that means well. */
@@ -149,8 +149,8 @@ static void who_says_nothing_slows_nobody(void)
 int main(int argc, char **argv)
 {
     const struct test tests[] = {
-        {"who_says_rubbish_slows_nobody", "tcp,host", who_says_rubbish_slows_nobody},
-        {"who_says_nothing_slows_nobody", "tcp,host", who_says_nothing_slows_nobody},
+        {"who_says_rubbish_slows_nobody", "tcp,host timed", who_says_rubbish_slows_nobody},
+        {"who_says_nothing_slows_nobody", "tcp,host timed", who_says_nothing_slows_nobody},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

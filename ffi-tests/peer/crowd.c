@@ -5,7 +5,6 @@
 #define GROUPS 4
 #define LEN (256 * KIB)
 #define WINDOW (2 * SECOND)
-#define PATIENCE (patience_ms() * MS / 2)
 
 /* Places of the board. */
 enum { READY, GO, BEFORE, DURING, ALL_UP };
@@ -19,6 +18,7 @@ static void a_group(struct team *team)
     char address[8192];
     weft_endpoint_config config = test_config();
     config.progress = WEFT_PROGRESS_MANUAL;
+    config.connect_timeout_ns = 3 * patience_ms() * MS;
     size_t len = hear(team, 0, NULL, address, sizeof address);
     for (size_t i = 0; i < COUNT(boxes); i++)
         boxes[i] = box_of(open_with(&config));
@@ -92,11 +92,11 @@ static void the_one_they_come_to(struct team *team)
     for (uint64_t until = now_ns() + WINDOW; now_ns() < until;)
         box_pump(box, 5);
     long before_kb = resident_kb();
-    uint64_t begin = now_ns();
+    uint64_t begin = judged_from();
     team->board->word[GO] = 1;
     for (int up = 0; up < CROWD; up++)
         CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
-    uint64_t took = now_ns() - begin;
+    uint64_t all_up = now_ns(), took = all_up - begin;
     while (now_ns() < begin + WINDOW)
         box_pump(box, 5);
     uint64_t before = team->board->word[BEFORE], during = team->board->word[DURING];
@@ -105,7 +105,7 @@ static void the_one_they_come_to(struct team *team)
         box_pump(box, 5);
     printf("%d peers connected in %" PRIu64 " ms; %.3f of the writes went on; %ld bytes for each\n", CROWD, took / MS,
            (double)during / (double)before, (resident_kb() - before_kb) * 1024 / CROWD);
-    CHECK(took < PATIENCE); /* 2 s on a quiet machine: weft-bench's crowd_100_ms */
+    CHECK_WITHIN(begin, all_up, 5 * SECOND); /* 2 s on a quiet machine: weft-bench's crowd_100_ms */
     for (int member = 1; member < team->size; member++)
         meet(team, member, box);
     while (box_try(box, WEFT_COMPLETION_PEER_DOWN, &c)) {
@@ -213,7 +213,7 @@ static void a_thousand_peers_of_one_endpoint(void)
 }
 
 static const struct test tests[] = {
-    {"a_hundred_connect_at_once", "tcp alone", a_hundred_connect_at_once},
+    {"a_hundred_connect_at_once", "tcp timed", a_hundred_connect_at_once},
     {"a_thousand_peers_of_one_endpoint", "sim:like=tcp,sim:like=efa long", a_thousand_peers_of_one_endpoint},
     {NULL, NULL, NULL},
 };

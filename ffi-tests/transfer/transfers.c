@@ -519,6 +519,12 @@ static void order(struct team *team, struct box *box, char what)
     CHECK_EQ(answer, what);
 }
 
+/* Neither a message nor notified: NICs do it while the target sleeps. */
+static bool ends_well(size_t i)
+{
+    return !target_must_poll() && !(i >= 8 && i < 12) && i % 2 == 0;
+}
+
 static void waits_for_deadlines(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -530,9 +536,10 @@ static void waits_for_deadlines(struct team *team)
     order(team, box, STOP);
     const uint64_t limits[] = {1, 100, 400, 700};
     weft_transfer ids[16];
+    judged_from();
     for (size_t i = 0; i < 16; i++) {
         weft_send_args message = WEFT_SEND_ARGS_INIT;
-        args.timeout_ns = message.timeout_ns = limits[i % 4] * MS;
+        args.timeout_ns = message.timeout_ns = ends_well(i) ? 0 : limits[i % 4] * MS;
         args.flags = i % 2 ? WEFT_NOTIFY : 0;
         message.peer = peer;
         message.data = "late";
@@ -543,18 +550,18 @@ static void waits_for_deadlines(struct team *team)
                           : weft_write(box->endpoint, &args, &ids[i]));
     }
     for (size_t i = 0; i < 16; i++) {
-        weft_completion c = box_await(box, ids[i], 2000);
+        weft_completion c = box_await(box, ids[i], patience_ms());
         uint64_t took = c.done_ns - c.submit_ns;
-        bool message = i >= 8 && i < 12;
-        if (!target_must_poll() && !message && i % 2 == 0 && (i % 4 || c.status == WEFT_OK)) {
+        if (ends_well(i)) {
             CHECK_OK(c.status);
             continue;
         }
         CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
         CHECK_EQ(c.bytes, 0);
-        if (took < limits[i % 4] * MS || took > (limits[i % 4] + 200) * MS)
+        if (took < limits[i % 4] * MS)
             FAIL("operation %zu timed out after %" PRIu64 " us, not %" PRIu64 " ms", i, took / 1000,
                  limits[i % 4]);
+        CHECK_WITHIN(c.submit_ns + limits[i % 4] * MS, c.done_ns, LATE_MOST);
         CHECK_STATUS(weft_transfer_cancel(box->endpoint, ids[i]), WEFT_ERR_HANDLE);
     }
     order(team, box, GO_ON);
@@ -586,17 +593,17 @@ static void cancels(struct team *team)
                            : weft_read(box->endpoint, &args, &ids[i]));
         sleep_ms(20);
         for (size_t i = 0; i < 20; i++) {
-            uint64_t began = now_ns();
+            uint64_t began = judged_from();
             weft_status status = weft_transfer_cancel(box->endpoint, ids[i]);
             if (status != WEFT_OK) {
                 /* Completed already: what was in sockets may have arrived. */
                 CHECK_STATUS(status, WEFT_ERR_HANDLE);
-                CHECK_OK(box_await(box, ids[i], 1000).status);
+                CHECK_OK(box_await(box, ids[i], patience_ms()).status);
                 continue;
             }
-            weft_completion c = box_await(box, ids[i], 1000);
+            weft_completion c = box_await(box, ids[i], patience_ms());
             CHECK_STATUS(c.status, WEFT_ERR_CANCELED);
-            CHECK(now_ns() - began < patiently(SECOND));
+            CHECK_WITHIN(began, c.done_ns, LATE_MOST);
             CHECK_EQ(c.bytes, 0);
             CHECK_STATUS(weft_transfer_cancel(box->endpoint, ids[i]), WEFT_ERR_HANDLE);
         }
@@ -627,7 +634,7 @@ static void reuses_memory(struct team *team)
     order(team, box, STOP);
     args.timeout_ns = 100 * MS;
     CHECK_OK(weft_read(box->endpoint, &args, &id));
-    weft_completion c = box_await(box, id, 1000);
+    weft_completion c = box_await(box, id, patience_ms());
     CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
     memset(bytes, 0x42, 4 * MIB);
     order(team, box, GO_ON); /* now the target answers the read of long ago */
@@ -675,14 +682,14 @@ static void stops_its_peer(struct team *team)
     stop_process(pid_of(team, 1));
     args.timeout_ns = 500 * MS;
     weft_transfer ids[20];
+    judged_from();
     for (size_t i = 0; i < 20; i++)
         CHECK_OK(weft_write(box->endpoint, &args, &ids[i]));
     for (size_t i = 0; i < 20; i++) {
-        weft_completion c = box_await(box, ids[i], 2000);
+        weft_completion c = box_await(box, ids[i], patience_ms());
         CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
-        uint64_t took = c.done_ns - c.submit_ns;
-        if (took < 500 * MS || took > 700 * MS)
-            FAIL("it timed out after %" PRIu64 " ms, not 500", took / MS);
+        CHECK(c.done_ns - c.submit_ns >= 500 * MS);
+        CHECK_WITHIN(c.submit_ns + 500 * MS, c.done_ns, LATE_MOST);
     }
     CHECK(kill(pid_of(team, 1), SIGCONT) == 0);
     args.timeout_ns = 0;
@@ -719,14 +726,13 @@ static void pauses_its_peer(struct team *team)
         CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
         stop_process(pid_of(team, 1));
         args.timeout_ns = 100 * MS;
+        judged_from();
         for (size_t i = 0; i < 20; i++)
             CHECK_OK((read ? weft_read : weft_write)(box->endpoint, &args, &ids[i]));
         for (size_t i = 0; i < 20; i++) {
-            weft_completion c = box_await(box, ids[i], 2000);
+            weft_completion c = box_await(box, ids[i], patience_ms());
             CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
-            uint64_t took = c.done_ns - c.submit_ns;
-            if (took > 300 * MS)
-                FAIL("it timed out after %" PRIu64 " ms, not 100", took / MS);
+            CHECK_WITHIN(c.submit_ns + 100 * MS, c.done_ns, LATE_MOST);
         }
         sleep_ms(200);
         CHECK(kill(pid_of(team, 1), SIGCONT) == 0);
@@ -1063,10 +1069,10 @@ static void writes_huge(struct team *team)
     weft_memory *memory = register_one(box->endpoint, bytes, HUGE_LEN);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     weft_range_args args = range_args(memory, theirs, HUGE_LEN);
-    args.timeout_ns = 40 * SECOND;
+    args.timeout_ns = 3 * patience_ms() * MS;
     args.flags = WEFT_NOTIFY;
     uint64_t began = now_ns();
-    weft_completion c = box_await(box, write_now(box, &args), 41000);
+    weft_completion c = box_await(box, write_now(box, &args), 3 * patience_ms());
     CHECK_OK(c.status);
     CHECK(c.bytes == HUGE_LEN);
     printf("%.2f GB/s\n", (double)HUGE_LEN / (double)(now_ns() - began));
@@ -1080,7 +1086,7 @@ static void has_huge(struct team *team)
     join(team, 0, box);
     uint8_t *bytes = map_bytes(HUGE_LEN);
     give_memory(team, 0, register_one(box->endpoint, bytes, HUGE_LEN));
-    (void)box_take(box, WEFT_COMPLETION_NOTIFICATION, 50000);
+    (void)box_take(box, WEFT_COMPLETION_NOTIFICATION, 3 * patience_ms());
     for (uint64_t i = 0; i + 8 <= HUGE_LEN; i += 8) {
         uint64_t word;
         memcpy(&word, bytes + i, 8);
@@ -1180,29 +1186,29 @@ static void memory_of_some_rails(void)
 
 static const struct test tests[] = {
     {"memory_of_some_rails", "tcp,sim:like=tcp,sim:like=efa", memory_of_some_rails},
-    {"pages_of_all_shapes", "any alone", pages_of_all_shapes},
-    {"pages_on_four_rails", "any alone", pages_on_four_rails},
-    {"pages_on_four_rails_of_three_workers", "any alone", pages_on_four_rails_of_three_workers},
-    {"pages_from_manual_progress", "any alone", pages_from_manual_progress},
-    {"pages_to_manual_progress", "any alone", pages_to_manual_progress},
-    {"pages_all_manual", "any alone", pages_all_manual},
+    {"pages_of_all_shapes", "any", pages_of_all_shapes},
+    {"pages_on_four_rails", "any", pages_on_four_rails},
+    {"pages_on_four_rails_of_three_workers", "any", pages_on_four_rails_of_three_workers},
+    {"pages_from_manual_progress", "any", pages_from_manual_progress},
+    {"pages_to_manual_progress", "any", pages_to_manual_progress},
+    {"pages_all_manual", "any", pages_all_manual},
     {"ranges_of_all_sizes", "any wide", ranges_of_all_sizes},
     {"notifications_come_once_and_last", "any wide", notifications_come_once_and_last},
     {"notifications_on_four_rails", "any", notifications_on_four_rails},
     {"notifications_with_manual_progress", "any", notifications_with_manual_progress},
-    {"deadlines_are_kept", "any alone", deadlines_are_kept},
-    {"cancel_is_at_once", "any alone", cancel_is_at_once},
+    {"deadlines_are_kept", "any timed", deadlines_are_kept},
+    {"cancel_is_at_once", "any timed", cancel_is_at_once},
     {"a_late_read_changes_nothing", "tcp,host,sim:like=tcp", a_late_read_changes_nothing},
-    {"stopped_peer", "tcp,host alone", stopped_peer},
+    {"stopped_peer", "tcp,host timed", stopped_peer},
     {"every_operation_completes_once", "any wide", every_operation_completes_once},
-    {"a_peer_that_pauses_is_kept", "tcp,host", a_peer_that_pauses_is_kept},
-    {"a_peer_of_one_rail_that_pauses_is_kept", "tcp,host", a_peer_of_one_rail_that_pauses_is_kept},
+    {"a_peer_that_pauses_is_kept", "tcp,host timed", a_peer_that_pauses_is_kept},
+    {"a_peer_of_one_rail_that_pauses_is_kept", "tcp,host timed", a_peer_of_one_rail_that_pauses_is_kept},
     {"every_operation_completes_once_on_four_rails", "any",
      every_operation_completes_once_on_four_rails},
     {"every_operation_completes_once_manually", "any", every_operation_completes_once_manually},
     {"a_full_queue_says_again", "any", a_full_queue_says_again},
     {"a_write_before_the_peer_is_up", "any", a_write_before_the_peer_is_up},
-    {"more_than_four_gigabytes", "tcp,host alone long", more_than_four_gigabytes},
+    {"more_than_four_gigabytes", "tcp,host long", more_than_four_gigabytes},
     {NULL, NULL, NULL},
 };
 
