@@ -1435,7 +1435,7 @@ static const struct test tests[] = {
     {"many_ranges_register", "any", many_ranges_register},
     {"local_memory_has_no_descriptor", "once", local_memory_has_no_descriptor},
     {"access_is_kept", "tcp,host", access_is_kept},
-    {"protected_memory", "tcp,host", protected_memory},
+    {"protected_memory", "any", protected_memory},
     {"range_transfers_outside", "once", range_transfers_outside},
     {"page_transfers_outside", "once", page_transfers_outside},
     {"bad_transfer_arguments", "once", bad_transfer_arguments},

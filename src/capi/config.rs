@@ -331,6 +331,7 @@ pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64, Clai
     let access = Access {
         remote_write: any || args.access & WEFT_ACCESS_REMOTE_WRITE != 0,
         remote_read: any || args.access & WEFT_ACCESS_REMOTE_READ != 0,
+        ..Access::ALL
     };
     let claim = match (args.kind, args.device.checked_sub(1)) {
         (WEFT_MEMORY_ANY, None) => Claim::Unsaid,

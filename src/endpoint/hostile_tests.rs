@@ -217,9 +217,7 @@ fn take(endpoint: &Endpoint, kind: i32) -> Completion {
 fn register(endpoint: &Endpoint) -> Arc<crate::memory::Memory> {
     let bytes: &'static mut [u8] = Box::leak(vec![0; 4096].into_boxed_slice());
     let range = Range { base: bytes.as_ptr() as u64, len: 4096 };
-    endpoint
-        .register(vec![range], Access { remote_read: true, remote_write: true }, 0, Claim::Host)
-        .expect("a memory")
+    endpoint.register(vec![range], Access::ALL, 0, Claim::Host).expect("a memory")
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {

@@ -444,11 +444,11 @@ impl Endpoint {
     }
 
     /// `rails`: those that should know it, one bit each; 0: all, of a device's memory those near it.
-    /// `claim`: where the caller says that the ranges are.
+    /// `claim`: where the caller says that the ranges are. What the process may write is found out.
     pub fn register(
         &self,
         ranges: Vec<Range>,
-        access: Access,
+        mut access: Access,
         rails: u64,
         claim: Claim,
     ) -> Result<Arc<Memory>> {
@@ -465,8 +465,8 @@ impl Endpoint {
             Some(place) if rails == 0 => self.rails_near(place.device),
             _ => rails,
         };
-        let writable = place.is_some() || protection::check(&ranges)?;
-        if access.remote_write && !writable {
+        access.local_write = place.is_some() || protection::check(&ranges)?;
+        if access.remote_write && !access.local_write {
             return Err(Error::invalid(
                 "this process may not write to all of the ranges, so peers may not either: register them with \
                  WEFT_ACCESS_REMOTE_READ or WEFT_ACCESS_LOCAL",
@@ -504,7 +504,7 @@ impl Endpoint {
         let (id, secret) = (core.random.u64()?, core.random.u64()?);
         let virtual_addresses: Vec<bool> = core.rails.iter().map(|rail| rail.virtual_addresses).collect();
         let encode = |memory: &Memory| descriptor::encode(memory, core.incarnation, &virtual_addresses);
-        let memory = Arc::new(Memory::new((id, secret), ranges, (access, writable, place), by_rail, encode));
+        let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail, encode));
         if let Some(error) = failed {
             // What other workers' rails have learnt is taken back.
             let _ = self.deregister_from_rails(&memory);

@@ -16,14 +16,13 @@ fn keys_of(fabric: &str, rails: Option<&str>) -> Option<Vec<u64>> {
     let found = candidates(Some(fabric), rails, &machine).ok()?;
     let bytes: &'static [u8] = Box::leak(vec![0; 4096].into_boxed_slice());
     let range = HostRange { base: bytes.as_ptr() as u64, len: 4096 };
-    let access = Access { remote_write: true, remote_read: true };
     let mut keys = Vec::new();
     for _ in 0..2 {
         let mut nic = found.candidates[0].open(false).expect("a NIC");
         for _ in 0..KEYS / 4 {
-            let registration = nic.register(range, access).expect("a registration");
+            let registration = nic.register(range, Access::ALL).expect("a registration");
             keys.push(registration.key);
-            let short = nic.register(range, access).expect("a registration");
+            let short = nic.register(range, Access::ALL).expect("a registration");
             keys.push(short.key);
             nic.deregister(short).expect("it is registered");
         }

@@ -104,6 +104,12 @@ pub struct HostRange {
 pub struct Access {
     pub remote_write: bool,
     pub remote_read: bool,
+    /// This process may write to it: reads and messages may land there.
+    pub local_write: bool,
+}
+
+impl Access {
+    pub const ALL: Access = Access { remote_write: true, remote_read: true, local_write: true };
 }
 
 /// How a NIC that reaches a device's memory by itself knows it.

@@ -106,8 +106,7 @@ impl World {
         log::set_max_level(log::LevelFilter::Off);
         let bytes = vec![0xA5; GUARD + LEN + GUARD].into_boxed_slice();
         let range = Range { base: bytes.as_ptr() as u64 + GUARD as u64, len: LEN as u64 };
-        let access = Access { remote_read: true, remote_write: true };
-        let memory = ours.register(vec![range], access, 0, Claim::Host).expect("a memory");
+        let memory = ours.register(vec![range], Access::ALL, 0, Claim::Host).expect("a memory");
         let counter = ours.create_counter().expect("a counter");
         World { ours, theirs, memory, counter, bytes, peer: 0, runs: 0 }
     }

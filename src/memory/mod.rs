@@ -45,8 +45,6 @@ pub struct Memory {
     pub secret: u64,
     ranges: Box<[Range]>,
     access: Access,
-    /// This process may write to all of it.
-    writable: bool,
     /// Where it is, if not on the host.
     place: Option<Place>,
     /// By rail, then by range; none for rails that do not know it.
@@ -70,7 +68,7 @@ impl Memory {
     pub fn new(
         (id, secret): (u64, u64),
         ranges: Vec<Range>,
-        (access, writable, place): (Access, bool, Option<Place>),
+        (access, place): (Access, Option<Place>),
         rails: Vec<Box<[Registration]>>,
         encode: impl FnOnce(&Memory) -> Vec<u8>,
     ) -> Memory {
@@ -80,7 +78,6 @@ impl Memory {
             areas: Mutex::new(alloc::hold(&ranges)),
             ranges: ranges.into(),
             access,
-            writable,
             place,
             known: bits(rails.iter().map(|rail| !rail.is_empty())),
             rails: rails.into(),
@@ -121,7 +118,7 @@ impl Memory {
     }
 
     pub fn is_writable(&self) -> bool {
-        self.writable
+        self.access.local_write
     }
 
     /// Where it is, if not on the host: the CPU must not touch it.

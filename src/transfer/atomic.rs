@@ -152,8 +152,8 @@ mod tests {
     fn only_words_that_a_peer_may_have_are_touched() {
         let words = [7u64; 4];
         let range = Range { base: words.as_ptr() as u64, len: 31 };
-        let of = |access| Memory::new((1, 2), vec![range], (access, true, None), vec![], |_| vec![]);
-        let both = of(Access { remote_write: true, remote_read: true });
+        let of = |access| Memory::new((1, 2), vec![range], (access, None), vec![], |_| vec![]);
+        let both = of(Access::ALL);
         let locate = |range, offset| request(range, offset).locate(&both);
         assert_eq!(locate(0, 16), Ok(range.base + 16));
         assert_eq!(locate(0, 17), Err(Status::Invalid));
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(locate(0, u64::MAX - 7), Err(Status::Range));
         assert_eq!(locate(1, 0), Err(Status::Range));
         for (remote_write, remote_read) in [(true, false), (false, true)] {
-            let half = of(Access { remote_write, remote_read });
+            let half = of(Access { remote_write, remote_read, ..Access::ALL });
             assert_eq!(request(0, 0).locate(&half), Err(Status::RemoteAccess));
         }
     }

@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn only_what_was_registered_is_allowed() {
         let mut registry = Registry::default();
-        let both = Access { remote_write: true, remote_read: true };
+        let both = Access::ALL;
         assert!(registry.add(7, HostRange { base: 1000, len: 100 }, both, None));
         assert!(registry.add(
             8,

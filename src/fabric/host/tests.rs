@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What connections of these tests are assigned to.
 const PEER: u64 = 7;
-const BOTH: Access = Access { remote_write: true, remote_read: true };
+const BOTH: Access = Access::ALL;
 
 /// What the operations of a test are told apart by.
 fn token(n: usize) -> *mut Scratch {
@@ -263,7 +263,7 @@ fn read_only_memory_is_read() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut bytes = vec![0u8; 4096];
     let near = register(&mut a, &mut bytes);
-    let readable = Access { remote_read: true, remote_write: false };
+    let readable = Access { remote_write: false, local_write: false, ..Access::ALL };
     let far = b.register(HostRange { base: CONSTANT.as_ptr() as u64, len: 4096 }, readable).unwrap();
     let route = link(&mut a, &mut b);
     let segment = Segment { local: bytes.as_ptr() as u64, remote: CONSTANT.as_ptr() as u64, len: 4096 };

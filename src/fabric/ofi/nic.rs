@@ -225,7 +225,11 @@ impl OfiNic {
     }
 
     fn register_at(&mut self, range: HostRange, access: Access, by: By) -> Result<Registration> {
-        let mut flags = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
+        let mut flags = FI_SEND | FI_WRITE;
+        // NICs pin what they may write to as memory that can be written to.
+        if access.local_write {
+            flags |= FI_RECV | FI_READ;
+        }
         if access.remote_write {
             flags |= FI_REMOTE_WRITE;
         }

@@ -6,7 +6,7 @@ use super::info::Info;
 use super::queue;
 use super::world::{Port, Region, World};
 use crate::clock::Sequence;
-use crate::memory::fake;
+use crate::memory::{fake, protection, Range};
 use libfabric_sys::*;
 use std::ffi::{c_int, c_void, CStr};
 use std::os::fd::BorrowedFd;
@@ -181,6 +181,12 @@ unsafe extern "C" fn reg(
     unsafe { regattr(fid, &attr, flags, mr) }
 }
 
+/// What a NIC may write to, it pins as memory that the process may write to.
+fn can_pin(base: u64, len: u64, access: u64) -> bool {
+    let writes = access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0;
+    protection::check(&[Range { base, len }]).is_ok_and(|writable| writable || !writes)
+}
+
 unsafe extern "C" fn regattr(
     fid: *mut fid,
     attr: *const fi_mr_attr,
@@ -206,6 +212,9 @@ unsafe extern "C" fn regattr(
                 None => return -FI_EINVAL,
             },
         };
+        if mode.has(FI_MR_ALLOCATED) && !on_device && !can_pin(base, len, attr.access) {
+            return -libc::EFAULT;
+        }
         let own_key = mode.has(FI_MR_PROV_KEY);
         let key = if own_key { domain.keys.next() >> 32 } else { attr.requested_key };
         let region = Arc::new(Region {

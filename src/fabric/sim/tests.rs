@@ -17,7 +17,7 @@ use std::sync::Arc;
 mod cuts;
 
 const PAGE: usize = 65536;
-const BOTH: Access = Access { remote_write: true, remote_read: true };
+const BOTH: Access = Access::ALL;
 
 /// A NIC with a page of registered memory.
 struct Side {
@@ -386,7 +386,7 @@ fn sixteen_operations_wait_for_efas_handshake() {
 #[test]
 fn remote_memory_is_guarded() {
     for mode in MODES {
-        let mut two = Two::open_with(mode, Access { remote_write: true, remote_read: false });
+        let mut two = Two::open_with(mode, Access { remote_read: false, ..Access::ALL });
         let (local, remote, key) = (two.a.bytes.as_ptr() as u64, two.b.base(), two.b.memory.key);
         let inside = Segment { local, remote, len: 8 };
         let outside = Segment { local, remote: remote + PAGE as u64 - 4, len: 8 };
