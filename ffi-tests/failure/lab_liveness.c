@@ -29,15 +29,17 @@ static weft_completion next_of_peer(struct box *box, weft_completion_kind kind)
 static void is_alone(struct team *team, struct box *box)
 {
     weft_completion down;
+    uint64_t judged = judged_from();
     while (team->board->word[CUT_NS] == 0) {
         box_pump(box, 20);
         CHECK(!box_try(box, WEFT_COMPLETION_PEER_DOWN, &down));
     }
     down = next_of_peer(box, WEFT_COMPLETION_PEER_DOWN);
-    uint64_t took = now_ns() - team->board->word[CUT_NS];
+    uint64_t cut = team->board->word[CUT_NS], kept_waiting = cut - judged - canary_ns(judged, cut);
     CHECK_STATUS(down.status, WEFT_ERR_PEER_LOST);
-    printf("lost after %" PRIu64 " ms\n", took / MS);
-    CHECK(took > ALLOWED - 1200 * MS && took < 4 * ALLOWED);
+    printf("lost after %" PRIu64 " ms\n", (down.done_ns - cut) / MS);
+    CHECK(down.done_ns - cut + kept_waiting > ALLOWED - 1200 * MS);
+    CHECK_WITHIN(cut, down.done_ns, 2 * ALLOWED);
     team->board->word[LOST]++;
     while (team->board->word[HEALED] == 0)
         box_pump(box, 20);
