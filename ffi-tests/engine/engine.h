@@ -11,6 +11,7 @@
  *     host.c      the life of one host: opens, polls, submits, leaves
  *     faults.c    what happens to links and hosts: a row of its table for each kind of fault
  *     worlds.c    the worlds: two hosts in one process (wall clock or virtual time), three processes, three namespaces
+ *     scenarios.c the tests of virtual time whose faults a table names
  *     report.c    the sums at the end: a table, the figures that must be zero, JSON
  *     stalls.c    what the machine did not give a process
  *
@@ -159,6 +160,8 @@ struct plan {
     uint64_t length_ns;
     uint32_t packing, idle, workers;
     bool manual, abrupt; /* ends while operations are under way */
+    uint32_t kinds, flags; /* if there are any: only these kinds, only writes with these flags */
+    int only;              /* 1 + the one host that submits; 0: all */
 };
 
 struct book {
@@ -277,6 +280,7 @@ struct self {
     struct kept kept[HOSTS][SLOTS_MAX];
     uint32_t open, queued; /* operations; places of the second queue */
     bool rail_down[64];
+    uint32_t rail_downs[64];
 };
 
 extern _Thread_local struct self *self;
@@ -352,6 +356,16 @@ void hosts_begin(void);
 bool hosts_watch(void); /* whether all have left */
 void life_begins(int host);
 void life_ends(int host, enum end how);
+
+/* worlds.c: two hosts of one thread. It plays for this long of its time, or until it has played all; and ends, which is
+ * false if something was not right. */
+extern struct self parties[HOSTS];
+void world_open(const struct plan *plan);
+void world_play(uint64_t ns);
+bool world_close(void);
+
+/* scenarios.c: tests of the worlds of virtual time whose faults are known. */
+extern const struct test scenarios[];
 
 /* Sums up: a table if `print`, JSON into a file if there is one. False if something was not right. */
 bool report(bool print, const char *json);

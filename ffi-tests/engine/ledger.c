@@ -196,7 +196,8 @@ static void fence_is_done(const struct operation *op, int of, const weft_complet
         }
     }
     link->fencing = 0;
-    link->fence_at_ns = world_ns() + 50 * MS;
+    /* Again and again, but not while all comes to rest. */
+    link->fence_at_ns = c->status != WEFT_OK && book->quiet ? UINT64_MAX : world_ns() + 50 * MS;
 }
 
 static void leave_queue(const struct operation *op, const weft_completion *c)
@@ -349,6 +350,7 @@ static void rail_moved(const weft_completion *c)
         finding(&book->odd, "host %d: rail %u goes %s with %s, value %" PRIu64, self->me, c->rail, down ? "down" : "up",
                 weft_status_name(c->status), c->value);
     self->rail_down[c->rail % COUNT(self->rail_down)] = down;
+    self->rail_downs[c->rail % COUNT(self->rail_down)] += down;
 }
 
 void take(const weft_completion *c, bool second)

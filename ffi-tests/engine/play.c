@@ -414,6 +414,11 @@ static void draw_terms(struct operation *op)
         op->list = draw(3) == 0;
         op->uses = (uint8_t)(op->notify ? 1 : 1 + draw(USES_MAX));
     }
+    if (book->plan.flags) {
+        op->read = op->list = false;
+        op->notify = book->plan.flags & WEFT_NOTIFY;
+        counted = book->plan.flags & WEFT_COUNT_PAGES ? 0 : 4;
+    }
     if (counted == 0 && !op->read && !op->list)
         op->flags |= WEFT_COUNT_PAGES;
     else
@@ -542,7 +547,10 @@ static void submit_one(int target)
 {
     static const enum kind kinds[] = {RANGE, RANGE, RANGE, PAGES, PAGES, PAGES, PAGES, LIST,
                                       LIST, KEPT, KEPT, SEND, SEND, ATOMIC, EXPECT};
-    struct operation *op = new_operation(kinds[draw(COUNT(kinds))]);
+    enum kind kind = kinds[draw(COUNT(kinds))];
+    while (book->plan.kinds && !(book->plan.kinds >> kind & 1))
+        kind = kinds[draw(COUNT(kinds))];
+    struct operation *op = new_operation(kind);
     if (!op)
         return;
     draw_terms(op);
@@ -561,7 +569,7 @@ void play_step(void)
     uint64_t now = world_ns();
     cancel_due();
     for (int target = 0; target < book->plan.hosts; target++) {
-        if (target == self->me || book->quiet || now < self->submit_at_ns[target] || !is_ready(target))
+        if (target == self->me || book->quiet || (book->plan.only && book->plan.only != 1 + self->me) || now < self->submit_at_ns[target] || !is_ready(target))
             continue;
         if (now >= self->wrong_at_ns) {
             self->wrong_at_ns = now + draw(16) * SECOND / book->plan.rate * 8;

@@ -12,7 +12,7 @@
 
 struct book *book;
 uint8_t *memories[HOSTS];
-static struct self parties[HOSTS];
+struct self parties[HOSTS];
 static uint64_t turns; /* draws who waits */
 
 /* ---- The book ---- */
@@ -145,7 +145,7 @@ static uint32_t outstanding(void)
 static bool turn_until(bool (*done)(void), uint64_t limit_ns)
 {
     for (uint64_t until = world_ns() + limit_ns; !done() && world_ns() < until;)
-        turn(book->plan.world == VIRTUAL ? 500 * 1000 : 50 * 1000);
+        turn(book->plan.world != VIRTUAL ? 50 * 1000 : book->quiet ? MS : 500 * 1000);
     return done();
 }
 
@@ -153,12 +153,9 @@ static bool nothing_is_open(void) { return outstanding() == 0; }
 
 static bool never(void) { return false; }
 
-static bool has_played(void)
-{
-    return world_ns() >= book->begin_ns + book->plan.length_ns || book->operations_count >= book->plan.operations;
-}
+static bool has_played_all(void) { return book->operations_count >= book->plan.operations; }
 
-static bool play_here(const struct plan *plan)
+void world_open(const struct plan *plan)
 {
     book_make(plan);
     setenv("WEFT_SIM_FAULTS", plan->sim_faults, 1);
@@ -173,7 +170,13 @@ static bool play_here(const struct plan *plan)
         finding(&book->odd, "the hosts are not connected after 10 s");
     book->plan.fault_ms = plan->fault_ms;
     book->begin_ns = world_ns();
-    turn_until(has_played, plan->length_ns);
+}
+
+void world_play(uint64_t ns) { turn_until(has_played_all, ns); }
+
+bool world_close(void)
+{
+    const struct plan *plan = &book->plan;
     if (!plan->abrupt) {
         book->quiet = true;
         faults_end();
@@ -193,6 +196,13 @@ static bool play_here(const struct plan *plan)
         life_ends(h, LEFT_WELL);
     }
     return report(false, NULL);
+}
+
+static bool play_here(const struct plan *plan)
+{
+    world_open(plan);
+    world_play(plan->length_ns);
+    return world_close();
 }
 
 /* ---- Three processes ---- */
@@ -339,7 +349,7 @@ static int namespaces(int argc, char **argv)
     return well ? 0 : 1;
 }
 
-static const struct test tests[] = {
+static const struct test worlds[] = {
     {"threads", "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs", threads},
     {"virtual", "once", in_virtual_time},
     {"processes", "tcp,host", processes},
@@ -348,5 +358,10 @@ static const struct test tests[] = {
 
 int main(int argc, char **argv)
 {
+    struct test tests[32];
+    size_t count = COUNT(worlds) - 1;
+    memcpy(tests, worlds, sizeof worlds);
+    for (const struct test *t = scenarios; t == scenarios || t[-1].name; t++)
+        tests[count++] = *t;
     return argc > 1 && strcmp(argv[1], "namespaces") == 0 ? namespaces(argc, argv) : run_tests(argc, argv, tests);
 }
