@@ -589,18 +589,19 @@ typedef struct weft_endpoint_config {
      * message and no log. NULL (and `secret_len` 0): none, and everybody who knows
      * the address may connect.
      *
-     * When two endpoints connect, each proves to the other that it knows the secret
-     * (HMAC-SHA256 over numbers that both have drawn), without showing it. A greeting
-     * that does not is refused and counted (`strangers_refused` of
-     * `weft_endpoint_statistics`) before anything else of it is looked at, and the
-     * connect is answered with `WEFT_ERR_DENIED`. So is one between an endpoint that
-     * has a secret and one that has none.
+     * When two endpoints connect, each proves to the other that it knows the secret,
+     * without showing it. A handshake that does not is refused and counted
+     * (`strangers_refused` of `weft_endpoint_statistics`), and the connect ends with
+     * `WEFT_ERR_DENIED`. So does one between an endpoint that has a secret and one
+     * that has none. From the secret and random numbers of both sides follows a key
+     * for each lane, by which every control frame is authenticated (HMAC-SHA256):
+     * messages, notifications, counters by frame, imports, closing. A frame of a
+     * sender that does not know the secret, a changed frame and a replayed one are
+     * dropped and counted.
      *
-     * It gates Weft's own protocol: who may be a peer, send messages and
-     * notifications, import memory, raise counters. It encrypts nothing, and signs
-     * nothing after the greeting; and the fabric's own writes and reads are guarded by
-     * nothing but the keys of the memory, which travel in descriptors. On a network
-     * where others can read or forge packets it does not protect what is sent: see
+     * It encrypts nothing. The fabric's own writes and reads are guarded by nothing
+     * but the keys of the memory, which travel in descriptors: on a network where
+     * others can read or forge packets, the bytes of transfers are not protected. See
      * docs/security.md.
      *
      * Refused: a length out of range (`WEFT_ERR_LIMIT`); only one of `secret` and
@@ -624,9 +625,34 @@ typedef struct weft_endpoint_config {
      * or (manual progress) does not poll, does not count.
      */
     uint64_t liveness_ns;
+    /**
+     * Another secret that proves a peer as well as `secret`, of as many bytes: while
+     * one is replaced by another. `secret` is the one that this endpoint proves when
+     * it connects; a proof by either is accepted, and answered by the same. To replace a secret, give first all
+     * endpoints the old one as `secret` and the new one here, then all of them the
+     * two exchanged, then the new one alone. NULL (and `other_secret_len` 0): none.
+     */
+    const void *other_secret;
+    /** Bytes of `other_secret`. */
+    uint64_t other_secret_len;
+    /**
+     * A file with one or two secrets, one per line, in the place of `secret` (the
+     * first line) and `other_secret`; not with them (`WEFT_ERR_INVALID`). Empty lines
+     * and white space around a secret are skipped, so encode random bytes as text
+     * (`head -c 32 /dev/urandom | base64`). NULL, and no `secret`: the file that
+     * the environment variable `WEFT_SECRET_FILE` names, if it is set.
+     *
+     * The file is read during the open (`WEFT_ERR_INVALID` if it cannot be used), and
+     * again when it has changed: endpoints look when a handshake begins or arrives,
+     * at most once a second, so secrets can be replaced under load. Replace
+     * the file by renaming a new one over it, on a local file system: a worker reads
+     * it. A file that cannot be used changes nothing, and the log says so. Peers that
+     * are up stay up; each new or returning lane proves a secret that holds then.
+     */
+    const char *secret_file;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {

@@ -53,6 +53,11 @@ pub enum Random {
 }
 
 impl Random {
+    /// Of 128 bits; never 0.
+    pub fn u128(&self) -> Result<u128> {
+        Ok(u128::from(self.u64()?) << 64 | u128::from(self.u64()?))
+    }
+
     /// Never 0.
     pub fn u64(&self) -> Result<u64> {
         loop {

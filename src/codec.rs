@@ -1,6 +1,8 @@
 //! Little-endian writing and checked reading, for all that travels: addresses,
 //! descriptors and control frames. A reader never trusts a length.
 
+use std::fmt;
+
 #[derive(Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -21,6 +23,9 @@ impl Writer {
         self.raw(&v.to_le_bytes())
     }
     pub fn u64(&mut self, v: u64) -> &mut Self {
+        self.raw(&v.to_le_bytes())
+    }
+    pub fn u128(&mut self, v: u128) -> &mut Self {
         self.raw(&v.to_le_bytes())
     }
     pub fn raw(&mut self, v: &[u8]) -> &mut Self {
@@ -75,6 +80,9 @@ impl<'a> Reader<'a> {
     pub fn u64(&mut self) -> Option<u64> {
         self.chunk().map(u64::from_le_bytes)
     }
+    pub fn u128(&mut self) -> Option<u128> {
+        self.chunk().map(u128::from_le_bytes)
+    }
     pub fn raw(&mut self, len: usize) -> Option<&'a [u8]> {
         let (raw, rest) = self.bytes.split_at_checked(len)?;
         self.bytes = rest;
@@ -95,9 +103,58 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What others sent, for people: one line of at most `TEXT` bytes. Whatever is not printed as it
+/// is, is escaped: a log line, an error and a terminal take it for text.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Text(String);
+
+const TEXT: usize = 200;
+const CUT: &str = "...";
+
+impl Text {
+    pub fn of(bytes: &[u8]) -> Text {
+        let mut text = String::new();
+        // Of what is longer, nothing more is shown.
+        for chunk in bytes[..bytes.len().min(TEXT + 1)].utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    ' '..='~' if c != '\\' => text.push(c),
+                    c => text.extend(c.escape_default()),
+                }
+            }
+            chunk.invalid().iter().for_each(|byte| text.extend(byte.escape_ascii().map(char::from)));
+        }
+        if text.len() > TEXT {
+            text.truncate(TEXT - CUT.len());
+            text.push_str(CUT);
+        }
+        Text(text)
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_of_others_is_one_short_line() {
+        let shown = |bytes: &[u8]| Text::of(bytes).to_string();
+        assert_eq!(shown(b"no fabric in common: {tcp}"), "no fabric in common: {tcp}");
+        assert_eq!(shown(b"a\nb\r\t\x1b[31m\0"), r"a\nb\r\t\u{1b}[31m\u{0}");
+        assert_eq!(shown("\u{202e}\u{2028}\u{9b}\\".as_bytes()), r"\u{202e}\u{2028}\u{9b}\\");
+        assert_eq!(shown(b"a\xff\xfeb"), r"a\xff\xfeb");
+        assert_eq!(shown(&[b'A'; 200]), "A".repeat(200));
+        for long in [&[b'A'; 201][..], &[7; 70_000], &[0xff; 70_000]] {
+            let shown = shown(long);
+            assert!(shown.len() == TEXT && shown.ends_with(CUT) && shown.is_ascii(), "{shown}");
+        }
+    }
 
     #[test]
     fn what_was_written_is_read_and_damage_is_seen() {

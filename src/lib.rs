@@ -34,6 +34,7 @@ mod status;
 mod sync;
 mod topology;
 mod transfer;
+mod wire;
 
 /// The simulated NICs without Weft: to measure what they cost by themselves.
 #[doc(hidden)]

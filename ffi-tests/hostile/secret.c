@@ -95,6 +95,69 @@ static void the_callers_copy_may_go(void)
     box_close(b);
 }
 
+static void either_of_two_is_accepted(void)
+{
+    struct box *old = open_knowing(WRONG);
+    weft_endpoint_config config = with_secret(RIGHT);
+    config.other_secret = WRONG;
+    config.other_secret_len = strlen(WRONG);
+    struct box *both = box_of(open_with(&config)), *new = open_knowing(RIGHT);
+    connect_to(old, both);
+    CHECK_OK(box_take(old, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_take(both, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    connect_to(both, new);
+    CHECK_OK(box_take(new, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_take(both, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    connect_to(old, new);
+    CHECK_STATUS(box_take(old, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_DENIED);
+    box_close(old);
+    box_close(both);
+    box_close(new);
+}
+
+static void put_file(const char *name, const char *first, const char *second)
+{
+    char beside[64];
+    CHECK(snprintf(beside, sizeof beside, "%s.new", name) < (int)sizeof beside);
+    FILE *file = fopen(beside, "w");
+    CHECK(file != NULL && fprintf(file, "%s\n\n%s\n", first, second) > 0 && fclose(file) == 0);
+    CHECK(rename(beside, name) == 0);
+}
+
+static void a_file_has_the_secrets(void)
+{
+    char name[] = "/tmp/weft-secret-XXXXXX";
+    int fd = mkstemp(name);
+    CHECK(fd >= 0 && close(fd) == 0);
+    weft_endpoint_config config = test_config();
+    config.secret_file = name;
+    weft_endpoint *endpoint = NULL;
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint)); /* it is empty */
+    put_file(name, WRONG, "");
+    struct box *of_file = box_of(open_with(&config));
+    CHECK(setenv("WEFT_SECRET_FILE", name, 1) == 0);
+    config.secret_file = NULL;
+    struct box *of_variable = box_of(open_with(&config)), *knows = open_knowing(RIGHT);
+    CHECK(unsetenv("WEFT_SECRET_FILE") == 0);
+    connect_to(of_variable, of_file);
+    CHECK_OK(box_take(of_variable, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_take(of_file, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    connect_to(knows, of_file);
+    CHECK_STATUS(box_take(knows, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_DENIED);
+    put_file(name, RIGHT, WRONG);
+    sleep_ms(1100); /* as often it is looked at */
+    connect_to(knows, of_file);
+    CHECK_OK(box_take(knows, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_take(of_file, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    config = with_secret(RIGHT);
+    config.secret_file = name;
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint)); /* one of the two */
+    CHECK(unlink(name) == 0);
+    box_close(of_file);
+    box_close(of_variable);
+    box_close(knows);
+}
+
 /* ---- Who does not ---- */
 
 static void is_denied(const char *mine, const char *theirs)
@@ -164,6 +227,12 @@ static void poor_secrets_are_refused(void)
     config.secret_len = UINT64_MAX;
     REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
     config.secret = NULL;
+    config.secret_len = 0;
+    config.other_secret = RIGHT;
+    config.other_secret_len = sizeof RIGHT;
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    config.other_secret = NULL;
+    config.other_secret_len = 0;
     config.secret_len = 32;
     REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
     fill_random(long_one, sizeof long_one, 3);
@@ -207,6 +276,8 @@ int main(int argc, char **argv)
         {"both_connect_at_once", "any", both_connect_at_once},
         {"pages_are_written_with_it", "any", pages_are_written_with_it},
         {"the_callers_copy_may_go", "once", the_callers_copy_may_go},
+        {"either_of_two_is_accepted", "any", either_of_two_is_accepted},
+        {"a_file_has_the_secrets", "any", a_file_has_the_secrets},
         {"who_knows_another_is_denied", "any timed", who_knows_another_is_denied},
         {"who_knows_none_is_denied", "any timed", who_knows_none_is_denied},
         {"who_has_one_is_denied_by_who_has_none", "any", who_has_one_is_denied_by_who_has_none},

@@ -533,10 +533,35 @@ static void late_notifications_do_not_gather(void)
     box_close(b);
 }
 
+/* As weft.h promises: a peer with much of it kept still gets its messages through. */
+static void data_of_notifications_counts_in_no_limit(void)
+{
+    weft_endpoint_config config = test_config();
+    config.message_bytes = MIB;
+    struct duo duo = duo_open_with(4096, &config);
+    char data[256];
+    fill_random(data, sizeof data, 5);
+    for (uint64_t i = 0; i < MIB / sizeof data + 100; i++) {
+        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
+        args.flags = WEFT_NOTIFY;
+        args.notify = i;
+        args.notify_data = data;
+        args.notify_data_len = sizeof data;
+        CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, i);
+    }
+    CHECK_OK(box_await(duo.a, send_now(duo.a, duo.a_to_b, data, 200), patience_ms()).status);
+    weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
+    CHECK_EQ(got.bytes, 200);
+    CHECK_OK(weft_message_release(duo.b->endpoint, got.transfer));
+    duo_close(&duo);
+}
+
 static const struct test tests[] = {
     {"all_sizes", "any wide", all_sizes},
     {"many_in_order", "any", many_in_order},
     {"a_small_queue_loses_nothing", "any", a_small_queue_loses_nothing},
+    {"data_of_notifications_counts_in_no_limit", "any", data_of_notifications_counts_in_no_limit},
     {"notifications_that_wait_hold_nothing_up", "any timed", notifications_that_wait_hold_nothing_up},
     {"a_receiver_that_does_not_poll", "any timed", a_receiver_that_does_not_poll},
     {"a_receiver_that_does_not_release", "any timed", a_receiver_that_does_not_release},

@@ -26,11 +26,11 @@ use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT
 use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::device::Claim;
 use crate::memory::{Access, Range};
-use crate::peer::secret::Secret;
+use crate::peer::secret::{check_len, Secrets};
 use crate::status::{Error, Result, Status};
 use crate::transfer::queue::Queue;
 use crate::transfer::{ExpectSpec, FenceSpec, SendSpec};
-use std::ffi::{c_char, CStr};
+use std::ffi::{c_char, c_void, CStr};
 use std::mem::size_of;
 use std::sync::Arc;
 
@@ -223,18 +223,50 @@ unsafe fn string(name: &str, text: *const c_char) -> Result<Option<String>> {
     }
 }
 
+/// A secret of the config's: its bytes, if it is set.
+///
 /// # Safety
-/// As the header asks of the config's secret.
-unsafe fn secret(theirs: &weft_endpoint_config) -> Result<Option<Secret>> {
-    match (theirs.secret.is_null(), theirs.secret_len) {
+/// As the header asks of the config's secrets.
+unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<(&[u8], &str)>> {
+    match (of.is_null(), len) {
         (true, 0) => Ok(None),
-        (false, 0) => Err(Error::invalid("secret is set, but secret_len is 0: pass its length in bytes")),
-        // SAFETY: valid for `secret_len` bytes, as the header asks; the length is checked first.
-        (_, len) => unsafe {
-            let len = Secret::check_len(len)?;
-            Secret::new(bytes(theirs.secret, len, "secret")?).map(Some)
-        },
+        (false, 0) => {
+            Err(Error::invalid(format!("{name} is set, but {name}_len is 0: pass its length in bytes")))
+        }
+        // SAFETY: valid for so many bytes, as the header asks; the length is checked first.
+        (_, len) => unsafe { Ok(Some((bytes(of, check_len(len, name)?, name)?, name))) },
     }
+}
+
+/// # Safety
+/// As the header asks of the config's secrets.
+unsafe fn secrets(theirs: &weft_endpoint_config) -> Result<Option<Arc<Secrets>>> {
+    // SAFETY: passed on.
+    let (first, other, file) = unsafe {
+        (
+            secret(theirs.secret, theirs.secret_len, "secret")?,
+            secret(theirs.other_secret, theirs.other_secret_len, "other_secret")?,
+            string("secret_file", theirs.secret_file)?,
+        )
+    };
+    if other.is_some() && first.is_none() {
+        return Err(Error::invalid("other_secret is set, but secret is not: set the one for connecting"));
+    }
+    let file = match (&first, file) {
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid("secret and secret_file are both set: secrets are of one of them"))
+        }
+        (Some(_), None) => None,
+        (None, Some(file)) => Some(file.into()),
+        (None, None) => std::env::var_os("WEFT_SECRET_FILE").filter(|file| !file.is_empty()),
+    };
+    let given: Vec<(&[u8], &str)> = first.into_iter().chain(other).collect();
+    let secrets = match file {
+        Some(file) => Secrets::of_file(file.into())?,
+        None if given.is_empty() => return Ok(None),
+        None => Secrets::new(&given)?,
+    };
+    Ok(Some(Arc::new(secrets)))
 }
 
 /// # Safety
@@ -297,7 +329,7 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
             ns => within("liveness_ns", ns, SECOND_NS, DAY_NS, d.liveness_ns)?,
         },
         // SAFETY: as the header asks.
-        secret: unsafe { secret(&theirs)? },
+        secrets: unsafe { secrets(&theirs)? },
     })
 }
 

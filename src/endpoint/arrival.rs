@@ -2,6 +2,7 @@
 //! taken, both sides are ready.
 
 use super::core::Core;
+use super::greet::Greeted;
 use super::inbox::Command;
 use super::links::warn_of_failure;
 use super::worker::Worker;
@@ -20,10 +21,14 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Has the workers make lanes.
-pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<(Plan, u64)>) {
+pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<&Greeted>) {
     for (worker, inbox) in core.inboxes.iter().enumerate() {
         if plans.iter().any(|plan| core.rails[plan.rail].worker == worker) {
-            inbox.command(Command::AddLanes { peer: peer.clone(), plans: plans.to_vec(), welcome });
+            inbox.command(Command::AddLanes {
+                peer: peer.clone(),
+                plans: plans.to_vec(),
+                welcome: welcome.cloned(),
+            });
         }
     }
 }
@@ -97,10 +102,10 @@ impl Worker {
         &mut self,
         peer: Arc<Peer>,
         mut approaches: Approaches,
-        accepted: Option<(Plan, u64)>,
+        accepted: Option<&Greeted>,
         now: u64,
     ) {
-        let greeted = accepted.map(|(plan, _)| self.core.rails[plan.rail].fabric.as_str());
+        let greeted = accepted.map(|greeted| self.core.rails[greeted.plan.rail].fabric.as_str());
         let plans = match greeted.and_then(|fabric| approaches.follow(fabric, now)) {
             Some(plans) => plans,
             None => approaches.begin(1, now),
@@ -114,7 +119,8 @@ impl Worker {
     }
 
     /// The peer greets over a fabric that we may not have tried yet.
-    pub fn link_greeted(&mut self, peer: u64, plan: Plan, nonce: u64, now: u64) {
+    pub fn link_greeted(&mut self, peer: u64, greeted: &Greeted, now: u64) {
+        let plan = greeted.plan;
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
         if link.holds_off(plan) {
@@ -125,15 +131,21 @@ impl Worker {
             let ours = &core.rails[plan.rail].fabric;
             let theirs = link.peer.address.rails.get(plan.remote_rail).map(|rail| &rail.fabric);
             let serving = link.approaches.serving().map(|serving| &serving.fabric);
+            // Its share: as many as join all rails of either side, and as many again.
+            let rails = core.rails.len().max(link.peer.address.rails.len());
+            let plans = link.approaches.serving().map_or(&[][..], |serving| &serving.plans);
+            if plans.len() >= 2 * rails && !plans.contains(&plan) {
+                return core.turn_away("a peer has all the lanes that it may have");
+            }
             if serving == Some(ours) && serving == theirs {
                 let new = link.approaches.extend(&[plan]);
-                add_lanes(&core, &link.peer, &new, Some((plan, nonce)));
+                add_lanes(&core, &link.peer, &new, Some(greeted));
             }
             return;
         }
         // Otherwise its lane is on its way, or not wanted: the peer greets again.
         if let Some(plans) = link.approaches.follow(&core.rails[plan.rail].fabric, now) {
-            add_lanes(&core, &link.peer, &plans, Some((plan, nonce)));
+            add_lanes(&core, &link.peer, &plans, Some(greeted));
         }
     }
 

@@ -11,28 +11,19 @@ use crate::peer::wire::{self, Header, Kind};
 use crate::peer::{Peer, Plan};
 use crate::rail::{lane_index, Burst, Rail};
 use crate::status::Status;
-use crate::transfer::pack::{read_list, Arrived, Due, Landing, Packer, Piece, SLOTS, SLOT_LEN};
+use crate::transfer::pack::{read_list, Arrived, Due, Landing, Packer, Piece, SLOTS};
 use crate::transfer::Outcome;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 impl Worker {
     /// Our end of the lane that a frame is about.
-    pub(super) fn lane_about<'a>(
-        &self,
-        r: usize,
-        peer: &Peer,
-        body: &'a [u8],
-    ) -> Option<(usize, u32, &'a [u8])> {
-        let (remote_rail, rest) = wire::read_about_lane(body)?;
-        let plan = Plan { rail: self.rails[r].rail.index, remote_rail };
-        let (r, lane) = self.find_lane(peer, plan)?;
-        Some((r, lane, rest))
+    pub(super) fn lane_about(&self, r: usize, peer: &Peer, header: &Header) -> Option<(usize, u32)> {
+        self.find_lane(peer, Plan { rail: self.rails[r].rail.index, remote_rail: header.rail.into() })
     }
 
     /// A bundle is in one of our landings.
-    pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, body: &[u8], now: u64) {
-        let Some((r, lane, list)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
+    pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, list: &[u8], now: u64) {
+        let Some((r, lane)) = self.lane_about(r, peer, header) else { return self.core.count_rubbish() };
         let core = self.core.clone();
         let of = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
         let Some(of) = of else { return };
@@ -96,8 +87,8 @@ impl Worker {
     }
 
     /// A peer wants bytes of ours.
-    pub(super) fn fetch(&mut self, r: usize, peer: &Peer, header: &Header, body: &[u8]) {
-        let Some((r, lane, list)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
+    pub(super) fn fetch(&mut self, r: usize, peer: &Peer, header: &Header, list: &[u8]) {
+        let Some((r, lane)) = self.lane_about(r, peer, header) else { return self.core.count_rubbish() };
         let of = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
         match of.filter(|of| of.fetches.len() < SLOTS as usize) {
             Some(of) => of.fetches.push((header.sequence, list.to_vec())),
@@ -123,20 +114,17 @@ impl Worker {
     }
 
     fn acknowledge_lane(&mut self, r: usize, lane: u32) -> Posted {
-        let from = self.core.incarnation;
         let work = &mut self.rails[r];
         let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
         let Some(of) = of.filter(|of| of.lane == lane) else { return Posted::Yes };
         let Some(landing) = of.landing.as_mut() else { return Posted::Yes };
-        let to = of.peer.their_id.load(Ordering::Acquire);
         while let Some(due) = landing.tally.due() {
             let (kind, number, status) = match due {
                 Due::Landed(count) => (Kind::Landed, count, 0),
                 Due::Refused(number, status) => (Kind::Unlanded, number, status as i32),
             };
-            let header = Header { sequence: number, ..Header::plain(kind, to, from) };
-            let (index, body) = (work.rail.index, status.to_le_bytes());
-            match work.rail.send_frame(lane, |frame| wire::about_lane(index, &body, frame, &header)) {
+            let header = Header::numbered(kind, number);
+            match work.rail.send_frame(lane, |frame| header.write(frame, &status.to_le_bytes(), &[])) {
                 Posted::Yes => landing.tally.said(due),
                 other => return other,
             }
@@ -145,8 +133,8 @@ impl Worker {
     }
 
     /// A target says how far it has scattered our bundles, or refuses the next.
-    pub(super) fn bundle_landed(&mut self, r: usize, peer: &Peer, header: &Header, body: &[u8], now: u64) {
-        let Some((r, lane, rest)) = self.lane_about(r, peer, body) else { return self.core.count_rubbish() };
+    pub(super) fn bundle_landed(&mut self, r: usize, peer: &Peer, header: &Header, rest: &[u8], now: u64) {
+        let Some((r, lane)) = self.lane_about(r, peer, header) else { return self.core.count_rubbish() };
         let core = self.core.clone();
         let work = &mut self.rails[r];
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
@@ -218,12 +206,13 @@ impl LaneWork {
         if !memory.access().remote_write {
             return Err(Status::RemoteAccess);
         }
+        let most = landing.slot_len();
         let mut into = Scatter::begin(landing, memory.device())?;
         let (mut at, mut count) = (0, 0);
         let mut places = Places::of(&memory);
         for piece in pieces {
             let to = places.find(&piece)?;
-            if at + piece.len as usize > SLOT_LEN {
+            if at + piece.len as usize > most {
                 return Err(Status::RemoteAccess);
             }
             // SAFETY: inside the landing's slot, and inside a range that stays registered: it is
@@ -285,12 +274,12 @@ impl LaneWork {
         let (mut places, mut bytes) = (Places::of(&memory), 0);
         for piece in read_list(list).into_iter().flat_map(|(_, _, pieces)| pieces) {
             places.find(&piece)?;
-            bytes += piece.len as usize;
-        }
-        if bytes > SLOT_LEN {
-            return Err(Status::RemoteAccess);
+            bytes += u64::from(piece.len);
         }
         let packer = self.flows.packer.as_mut().ok_or(Status::Unsupported)?;
+        if bytes > packer.most() {
+            return Err(Status::RemoteAccess);
+        }
         let answer = packer.answer(number, Status::Ok, memory.device()).map_err(|error| error.status)?;
         let mut answer = answer.ok_or(Status::Again)?;
         let mut places = Places::of(&memory);

@@ -1,18 +1,20 @@
 //! What all threads of an endpoint share.
 
+use super::greet::Greeted;
 use super::inbox::{Command, Inbox};
 use super::messages::Messages;
-use super::prove::Gate;
 use super::strangers::Strangers;
 use super::worker::Worker;
 use super::EndpointConfig;
 use crate::clock::{Clock, Random};
+use crate::codec::Text;
 use crate::fabric::host;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::approach::{Approach, Approaches};
 use crate::peer::table::PeerTable;
-use crate::peer::{pair, Peer, Plan};
+use crate::peer::wire::Token;
+use crate::peer::{pair, Peer, Tokens};
 use crate::rail::Traffic;
 use crate::status::{Error, Result, Status};
 use crate::topology::interfaces::is_down;
@@ -62,7 +64,7 @@ fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) 
 /// How a peer begins: we connect, or it greeted us.
 pub enum Begin {
     Connecting { user_data: u64 },
-    Accepted { their_id: u64, greeted: Plan, nonce: u64 },
+    Accepted { named: (Token, u64), greeted: Greeted },
 }
 
 pub struct Core {
@@ -90,8 +92,8 @@ pub struct Core {
     turn: AtomicU64,
     rubbish: AtomicU64,
     pub(super) strangers: Strangers,
-    /// None without a secret.
-    pub(super) gate: Option<Gate>,
+    /// How often we began with a peer.
+    begun: AtomicU64,
 }
 
 impl Core {
@@ -106,7 +108,6 @@ impl Core {
     ) -> Result<Core> {
         let inboxes = (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
         let first = random.u64()?;
-        let gate = config.secret.as_ref().map(|secret| Gate::new(secret, &random)).transpose()?;
         let queue = Arc::new(Queue::new(config.queue_depth));
         Ok(Core {
             clock,
@@ -130,7 +131,7 @@ impl Core {
             turn: AtomicU64::new(0),
             rubbish: AtomicU64::new(0),
             strangers: Strangers::new(config.max_peers, config.queue_depth),
-            gate,
+            begun: AtomicU64::new(0),
             config,
         })
     }
@@ -352,14 +353,15 @@ impl Core {
     // Peers.
 
     /// A stranger greeted us over one of our rails.
-    pub fn accept(&self, address: Address, their_id: u64, greeted: Plan, nonce: u64) -> Result<u64> {
+    /// `named`: its token for us, and its number of this time.
+    pub fn accept(&self, address: Address, named: (Token, u64), greeted: Greeted) -> Result<u64> {
         self.check_open()?;
-        let fabric = &self.rails[greeted.rail].fabric;
-        if address.rails.get(greeted.remote_rail).is_none_or(|rail| rail.fabric != *fabric) {
+        let fabric = &self.rails[greeted.plan.rail].fabric;
+        if address.rails.get(greeted.plan.remote_rail).is_none_or(|rail| rail.fabric != *fabric) {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
         }
         self.let_in(self.clock.now())?;
-        let entered = self.enter(address, Begin::Accepted { their_id, greeted, nonce });
+        let entered = self.enter(address, Begin::Accepted { named, greeted });
         if !matches!(entered, Ok((_, true))) {
             self.strangers.stayed_out();
         }
@@ -404,7 +406,7 @@ impl Core {
                 Status::NoCommonFabric,
                 format!(
                     "the peer has {}, this endpoint {}: open both with a fabric in common",
-                    address.fabrics().join(", "),
+                    Text::of(address.fabrics().join(", ").as_bytes()),
                     self.fabrics.join(", ")
                 ),
             ));
@@ -439,7 +441,11 @@ impl Core {
         let deadline = self.clock.now().saturating_add(timeout_ns);
         self.peers.get_or_insert(
             incarnation,
-            |id| Ok(Peer::new(id, address, home, workers, reason, deadline)),
+            |id, before| {
+                let begun = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+                let tokens = Tokens { token: self.random.u128()?, begun, before };
+                Ok(Peer::new(id, address, home, workers, reason, deadline, tokens))
+            },
             |peer| self.start_peer(peer, approaches, begin),
         )
     }
@@ -449,17 +455,14 @@ impl Core {
         let accepted = match begin {
             Begin::Connecting { user_data } => {
                 peer.connects.lock().push(user_data);
-                if self.gate.is_none() {
-                    peer.prove();
-                }
                 None
             }
-            Begin::Accepted { their_id, greeted, nonce } => {
-                peer.their_id.store(their_id, Ordering::Release);
-                // Its hello was believed.
-                peer.prove();
+            Begin::Accepted { named: (token, begun), greeted } => {
+                peer.meet(token, begun);
+                peer.prove_by(&greeted.root);
+                peer.is_newest(greeted.plan, greeted.epoch, usize::MAX);
                 self.strangers.came(peer.id, self.clock.now());
-                Some((greeted, nonce))
+                Some(greeted)
             }
         };
         self.inboxes[peer.home].command(Command::AddLink { peer: peer.clone(), approaches, accepted });

@@ -174,7 +174,11 @@ impl Worker {
     /// A peer's write with an immediate has arrived.
     #[inline]
     pub(super) fn arrived(&mut self, r: usize, done: &Done, now: u64) {
-        self.core.count(done.immediate, done.slices.into(), now);
+        if self.rails[r].rail.limits().immediate_max > 0 {
+            self.core.count(done.immediate, done.slices.into(), now);
+        } else {
+            self.core.turn_away("an immediate, where peers send none"); // It raises nothing.
+        }
         if done.took_receive() {
             self.give_back(r, done);
         }

@@ -3,10 +3,9 @@
 
 use super::worker::Worker;
 use crate::fabric::Posted;
-use crate::peer::wire::{self, Header, Kind};
+use crate::peer::wire::{Header, Kind};
 use crate::peer::Peer;
 use crate::rail::{lane_index, Half, LaneState};
-use std::sync::atomic::Ordering;
 
 /// A word about a half of a lane's credits that is still to be said.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,9 +33,9 @@ impl Worker {
     }
 
     /// A sender asks: its writes of this half were found in the queue before the frame.
-    pub(super) fn credits_asked(&mut self, r: usize, peer: &Peer, header: &Header, body: &[u8]) {
-        let of = self.lane_about(r, peer, body).zip(Half::named(header.sequence));
-        let Some(((r, lane, _), half)) = of else { return self.core.count_rubbish() };
+    pub(super) fn credits_asked(&mut self, r: usize, peer: &Peer, header: &Header) {
+        let of = self.lane_about(r, peer, header).zip(Half::named(header.sequence));
+        let Some(((r, lane), half)) = of else { return self.core.count_rubbish() };
         let owed = |word: &Word| (word.r, word.lane, word.half) == (r, lane, half) && word.what != What::Ask;
         if self.words.iter().any(owed) {
             return self.core.count_rubbish();
@@ -47,9 +46,9 @@ impl Worker {
     }
 
     /// A target gives a half of our credits anew.
-    pub(super) fn credits_granted(&mut self, r: usize, peer: &Peer, header: &Header, body: &[u8]) {
-        let of = self.lane_about(r, peer, body).zip(Half::named(header.sequence));
-        let Some(((r, lane, rest), half)) = of else { return self.core.count_rubbish() };
+    pub(super) fn credits_granted(&mut self, r: usize, peer: &Peer, header: &Header, rest: &[u8]) {
+        let of = self.lane_about(r, peer, header).zip(Half::named(header.sequence));
+        let Some(((r, lane), half)) = of else { return self.core.count_rubbish() };
         let size = rest.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size));
         let renewed = self.rails[r].rail.lane_mut(lane).is_some_and(|lane| lane.credits.renew(half, size));
         if !renewed {
@@ -76,20 +75,19 @@ impl Worker {
 
     fn tell_word(&mut self, word: &Word) -> Posted {
         let &Word { r, lane, half, what } = word;
-        let from = self.core.incarnation;
         let work = &mut self.rails[r];
         let of = work.lanes.get(lane_index(lane)).and_then(Option::as_ref);
         // A lane that takes nothing new needs none.
         let serves = work.rail.lane(lane).is_some_and(|lane| lane.state != LaneState::Down);
-        let Some(of) = of.filter(|of| serves && of.lane == lane && !of.closing) else { return Posted::Yes };
+        if of.is_none_or(|of| !serves || of.lane != lane || of.closing) {
+            return Posted::Yes;
+        }
         let (kind, size) = match what {
             What::Ask => (Kind::Spent, 0),
             What::Grant(size) => (Kind::Granted, size),
         };
-        let to = of.peer.their_id.load(Ordering::Acquire);
-        let header = Header { sequence: half.number(), ..Header::plain(kind, to, from) };
-        let (index, body) = (work.rail.index, size.to_le_bytes());
-        let posted = work.rail.send_frame(lane, |frame| wire::about_lane(index, &body, frame, &header));
+        let header = Header::numbered(kind, half.number());
+        let posted = work.rail.send_frame(lane, |frame| header.write(frame, &size.to_le_bytes(), &[]));
         if let (Posted::Yes, What::Ask, Some(lane)) = (posted, what, work.rail.lane_mut(lane)) {
             lane.credits.asked(half);
         }

@@ -6,14 +6,14 @@ use super::prove::{denial, Verdict};
 use super::resume;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::{error_text, Connection, Posted};
-use crate::peer::secret::Challenge;
 use crate::peer::table::place;
-use crate::peer::wire::{self, Credential, Header, Hello, Kind, Welcome};
-use crate::peer::{Peer, PeerState, Plan};
+use crate::peer::wire::{self, Header, Hello, Kind, Token, Welcome};
+use crate::peer::{Meeting, Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
+use crate::wire::seal::{Opener, Proven, Root, Sealer, Side};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -23,13 +23,22 @@ const AGAIN_NS: u64 = 20_000_000;
 /// fail once because both sides opened it at the same time.
 const PATIENCE: u32 = 5;
 
+/// Lanes of one peer and one rail that have a landing, where no devices need one: 8 MiB.
+const LANDINGS: usize = 4;
+
+/// Of a hello or a welcome that was said before.
+const STALE: &str = "what it says was said before, and holds no longer";
+
 /// A lane to a peer that is up gives up after so long, and begins anew later.
 const RETURN_NS: u64 = 1_000_000_000;
 
+/// How a frame came: over which rail, and by what there.
+pub type Way = (usize, Connection);
+
 pub struct Greeting {
-    nonce: u64,
-    /// What the peer wants to see answered.
-    challenge: Option<Challenge>,
+    nonce: u128,
+    /// The secret that it proves.
+    root: Option<Root>,
     next_ns: u64,
     failures: u32,
     since_ns: u64,
@@ -47,33 +56,28 @@ impl Greeting {
         self.next_ns = if gives_up { u64::MAX } else { now + AGAIN_NS };
         gives_up
     }
-
-    /// False if it is known already.
-    pub fn take_challenge(&mut self, challenge: Challenge) -> bool {
-        let new = self.challenge != Some(challenge);
-        if new {
-            (self.challenge, self.next_ns) = (Some(challenge), 0);
-        }
-        new
-    }
 }
 
-impl LaneWork {
-    pub fn is_greeting(&self, peer: u64, nonce: u64) -> bool {
-        self.greeting.nonce == nonce && self.peer.id == peer
-    }
+/// A hello of a peer's lane, which is to be welcomed.
+#[derive(Clone)]
+pub struct Greeted {
+    pub plan: Plan,
+    nonce: u128,
+    pub epoch: u64,
+    /// The secret that proved it.
+    pub root: Option<Root>,
 }
 
 impl Worker {
-    pub fn add_lanes(&mut self, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<(Plan, u64)>, now: u64) {
+    pub fn add_lanes(&mut self, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<&Greeted>, now: u64) {
         if peer.state() == PeerState::Down {
             return; // It ended before this was heard of.
         }
         for plan in plans {
             match self.add_lane(peer, plan) {
                 Ok(Some((r, lane))) => {
-                    if let Some((_, nonce)) = welcome.filter(|(greeted, _)| greeted == plan) {
-                        self.welcome(r, lane, nonce);
+                    if let Some(greeted) = welcome.filter(|greeted| greeted.plan == *plan) {
+                        self.welcome(r, lane, greeted);
                     }
                 }
                 Ok(None) => {}
@@ -96,9 +100,9 @@ impl Worker {
             self.revive(r, lane);
             return Ok(Some((r, lane)));
         }
-        let nonce = self.core.random.u64()?;
+        let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
         let work = &mut self.rails[r];
-        let lane = work.rail.add_lane(peer.id, plan.remote_rail, &theirs.address, theirs.pad)?;
+        let lane = work.rail.add_lane(peer.id, plan.remote_rail, &theirs.address)?;
         if peer.is_away() {
             work.rail.look_for(lane, &theirs.address);
         }
@@ -107,8 +111,8 @@ impl Worker {
             work.lanes.resize_with(at + 1, || None);
         }
         self.epochs += 1;
-        let greeting =
-            Greeting { nonce, challenge: None, next_ns: 0, failures: 0, since_ns: self.core.clock.now() };
+        let (root, since_ns) = (self.core.root_for(Some(peer)), self.core.clock.now());
+        let greeting = Greeting { nonce, root, next_ns: 0, failures: 0, since_ns };
         work.lanes[at] = Some(LaneWork {
             lane,
             peer: peer.clone(),
@@ -116,6 +120,9 @@ impl Worker {
             heard: 0,
             flows: Default::default(),
             greeting,
+            own,
+            greeted: None,
+            slot: pack::slot_len(),
             landing: None,
             memory: None,
             early: Vec::new(),
@@ -190,20 +197,20 @@ impl Worker {
                 }
                 let hello = Hello {
                     target: lane.peer.address.incarnation,
-                    peer: lane.peer.id,
+                    token: lane.peer.token,
+                    yours: lane.peer.named_by().0,
                     nonce: lane.greeting.nonce,
-                    yours: lane.peer.their_id.load(Ordering::Acquire),
+                    begun: lane.peer.begun,
                     epoch: lane.epoch,
                     rail: work.rail.index as u16,
                     your_rail: work.rail.remote_rail(lane.lane) as u16,
                     wire: wire::WIRE_HIGHEST,
-                    credential: Credential::Nothing,
+                    proven: false,
                     address: &core.address,
                 };
-                let header = Header::plain(Kind::Hello, 0, core.incarnation);
-                let body = core.greeting(hello, lane.greeting.challenge);
-                if let Posted::Failed(errno) =
-                    work.rail.send_frame(lane.lane, |f| header.write(f, &body, &[]))
+                let header = Header::plain(Kind::Hello);
+                let body = core.hello(hello, lane.greeting.root.as_ref());
+                if let Posted::Failed(errno) = work.rail.send_open(lane.lane, |f| header.write(f, &body, &[]))
                 {
                     failed.push((lane.peer.clone(), plan, errno));
                     lane.greeting.next_ns = u64::MAX;
@@ -242,7 +249,7 @@ impl Worker {
     }
 
     /// Somebody greets us over rail `r`.
-    pub fn hello(&mut self, r: usize, body: &[u8], connection: Connection, now: u64) {
+    pub fn hello(&mut self, (r, connection): Way, body: &[u8], now: u64) {
         let Some(hello) = Hello::decode(body) else { return self.core.count_rubbish() };
         let address = match crate::peer::address::Address::decode(hello.address) {
             Ok(address) if address.rails.len() > hello.rail as usize => address,
@@ -251,6 +258,7 @@ impl Worker {
         let rail = self.rails[r].rail.index;
         let incarnation = address.incarnation;
         let back = &address.rails[hello.rail as usize].address;
+        let mut root = None;
         let refusal = if hello.target != self.core.incarnation {
             Some((Status::PeerGone, "another endpoint lives at this address now".into()))
         } else if hello.your_rail as usize != rail {
@@ -259,24 +267,30 @@ impl Worker {
             Some((error.status, error.message))
         } else {
             match self.core.judge(&hello, incarnation, body, now) {
-                Verdict::Believed => None,
-                Verdict::Ask(challenge) => return self.ask(r, &hello, back, &challenge),
+                Verdict::Believed(by) => {
+                    root = by;
+                    None
+                }
                 Verdict::Denied(why) => Some((Status::Denied, denial(why))),
             }
         };
         if let Some((status, text)) = refusal {
             self.core.turn_away(&text);
-            return self.refuse(r, &hello, back, status, &text);
+            return self.refuse((r, connection), &hello, (incarnation, back), status, &text);
         }
         let plan = Plan { rail, remote_rail: hello.rail as usize };
+        let greeted = Greeted { plan, nonce: hello.nonce, epoch: hello.epoch, root };
         let known = self.core.peers.by_incarnation(incarnation);
-        let ours = known.as_ref().map_or(0, |peer| peer.id);
+        let ours = known.as_ref().map_or(0, |peer| peer.token);
         if hello.yours != 0 && hello.yours != ours {
             let text = "the other side has ended this peer";
-            return self.refuse(r, &hello, back, Status::PeerGone, text);
+            return self.refuse((r, connection), &hello, (incarnation, back), Status::PeerGone, text);
         }
         let Some(peer) = known else {
-            match self.core.accept(address, hello.peer, plan, hello.nonce) {
+            if hello.begun <= self.core.peers.begun_before(incarnation) {
+                return self.core.turn_away(STALE);
+            }
+            match self.core.accept(address, (hello.token, hello.begun), greeted) {
                 Ok(peer) => self.rails[r].rail.assign_connection(connection, peer),
                 Err(error) => log::debug!("a peer cannot be accepted: {error}"),
             }
@@ -285,23 +299,33 @@ impl Worker {
         if peer.state() == PeerState::Down {
             return;
         }
-        peer.prove();
-        let known_id = peer.their_id.swap(hello.peer, Ordering::AcqRel);
-        if known_id != 0 && known_id != hello.peer {
-            // The other side has ended what we still have: its next hello finds it gone.
-            let outcome = Outcome::of(Status::PeerClosed);
-            return self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
+        match peer.meet(hello.token, hello.begun) {
+            Meeting::Same => {}
+            // Its next hello finds it gone.
+            Meeting::Other => return self.end_stale(&peer),
+            Meeting::Stale => return self.core.turn_away(STALE),
         }
+        let most = 2 * self.core.rails.len().max(peer.address.rails.len());
+        if !peer.is_newest(plan, hello.epoch, most) {
+            return self.core.turn_away(STALE);
+        }
+        peer.prove_by(&greeted.root);
         self.rails[r].rail.assign_connection(connection, peer.id);
         if !self.meets(r, &peer, plan, hello.epoch) {
             return; // It greets again.
         }
         if let Some((r, lane)) = self.find_lane(&peer, plan) {
             self.revive(r, lane);
-            self.welcome(r, lane, hello.nonce);
+            self.welcome(r, lane, &greeted);
         } else {
-            self.hand_home(&peer, Command::Greeted { peer: peer.id, plan, nonce: hello.nonce });
+            self.hand_home(&peer, Command::Greeted { peer: peer.id, greeted });
         }
+    }
+
+    /// The other side has ended what we still have.
+    fn end_stale(&self, peer: &Peer) {
+        let outcome = Outcome::of(Status::PeerClosed);
+        self.tell_home(peer, Command::EndPeer { peer: peer.id, outcome });
     }
 
     pub(super) fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<(usize, u32)> {
@@ -313,51 +337,108 @@ impl Worker {
         })
     }
 
-    fn refuse(&mut self, r: usize, hello: &Hello, address: &[u8], status: Status, text: &str) {
-        let header = Header::plain(Kind::Refuse, hello.peer, self.core.incarnation);
-        let body = wire::refuse(status, text);
-        self.rails[r].rail.answer(address, |frame| header.write(frame, &body, &[]));
+    fn refuse(&mut self, way: Way, hello: &Hello, to: (u64, &[u8]), status: Status, text: &str) {
+        self.send_refusal(way, hello.token, to, wire::refuse(status, text));
     }
 
-    fn welcome(&mut self, r: usize, lane: u32, nonce: u64) {
+    /// Refuses whoever is at an address: who it says it is, and by what it is named.
+    pub(super) fn send_refusal(&mut self, way: Way, token: Token, to: (u64, &[u8]), body: Vec<u8>) {
+        let header = Header { to: token, ..Header::plain(Kind::Refuse) };
+        let body = self.core.refusal(to.0, token, body);
+        let now = self.core.clock.now();
+        self.rails[way.0].rail.answer(to.1, way.1, now, |frame| header.write(frame, &body, &[]));
+    }
+
+    fn welcome(&mut self, r: usize, lane: u32, greeted: &Greeted) {
         let work = &mut self.rails[r];
+        let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
+        let (peer, of_slot) = (of.peer.id, of.slot);
+        let landings = work.lanes.iter().flatten().filter(|of| of.peer.id == peer && of.landing.is_some());
+        let has_share = landings.count() < LANDINGS || of_slot > pack::HOST_LEN;
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if of.landing.is_none() && pack::is_wanted(work.rail.limits()) {
-            of.landing = Landing::new(&mut work.rail)
+        if of.landing.is_none() && has_share && pack::is_wanted(work.rail.limits()) {
+            of.landing = Landing::new(&mut work.rail, of.slot)
                 .inspect_err(|error| log::warn!("no landing for bundles: {error}"))
                 .ok();
         }
-        let to = of.peer.their_id.load(Ordering::Acquire);
-        let header = Header::plain(Kind::Welcome, to, self.core.incarnation);
         let landing = of.landing.as_ref().map(|landing| landing.place(&work.rail));
-        let mut body = Welcome { nonce, peer: of.peer.id, epoch: of.epoch, landing }.encode();
-        self.core.seal_welcome(&of.peer, &mut body);
-        // The greeter repeats its hello if there is no room.
-        let _ = work.rail.send_frame(lane, |frame| header.write(frame, &body, &[]));
+        let (rail, pad) = (work.rail.index, work.rail.pad());
+        let Some(l) = work.rail.lane_mut(lane) else { return };
+        let peer = &of.peer;
+        l.to = peer.named_by().0;
+        if let Some(root) = greeted.root.as_ref().filter(|_| of.greeted != Some(greeted.nonce)) {
+            let &Greeted { plan, nonce, epoch, .. } = greeted;
+            let theirs =
+                Side { incarnation: peer.address.incarnation, nonce, epoch, rail: plan.remote_rail as u16 };
+            let ours = Side {
+                incarnation: self.core.incarnation,
+                nonce: of.own,
+                epoch: of.epoch,
+                rail: rail as u16,
+            };
+            l.opener = Some(Opener::new(root, &theirs, &ours));
+            of.greeted = Some(nonce);
+        }
+        let welcome = Welcome {
+            nonce: greeted.nonce,
+            own: of.own,
+            token: peer.token,
+            begun: peer.begun,
+            epoch: of.epoch,
+            pad,
+            landing,
+        };
+        let body = self.core.welcome(peer, &welcome, greeted.root.as_ref());
+        let header = Header::plain(Kind::Welcome);
+        // The sender of the hello repeats it if there is no room.
+        let _ = work.rail.send_open(lane, |frame| header.write(frame, &body, &[]));
     }
 
     /// We were welcomed over rail `r`.
     pub fn welcomed(&mut self, r: usize, peer: &Peer, body: &[u8], now: u64) {
-        let Some(body) = self.core.open_welcome(peer, body) else {
-            return self.core.turn_away("a welcome without proof of the secret");
+        let Some(nonce) = body.first_chunk::<16>().map(|nonce| u128::from_le_bytes(*nonce)) else {
+            return self.core.count_rubbish();
         };
-        let Some(welcome) = Welcome::decode(body) else { return self.core.count_rubbish() };
-        peer.prove();
         let work = &mut self.rails[r];
         let mut lanes = work.lanes.iter_mut().flatten();
-        let lane = lanes.find(|lane| lane.is_greeting(peer.id, welcome.nonce));
+        let lane = lanes.find(|lane| lane.greeting.nonce == nonce && lane.peer.id == peer.id);
         let Some(lane) = lane else { return };
-        let Some(state) = work.rail.lane_mut(lane.lane).map(|l| &mut l.state) else { return };
+        let (from, to) = (peer.address.incarnation, self.core.incarnation);
+        let proven = match &lane.greeting.root {
+            None => Some(body),
+            Some(root) => root.proven(Proven::Welcome, from, to, body),
+        };
+        let Some(proven) = proven else {
+            return self.core.turn_away("a welcome without proof of the secret");
+        };
+        let Some(welcome) = Welcome::decode(proven) else { return self.core.count_rubbish() };
+        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
+        let Some(l) = work.rail.lane_mut(lane.lane) else { return };
         // A newer one of the peer's than has greeted will greet.
-        if *state != LaneState::Greeting || lane.heard != 0 && lane.heard != welcome.epoch {
+        if l.state != LaneState::Greeting || lane.heard != 0 && lane.heard != welcome.epoch {
             return;
         }
-        *state = LaneState::Warming;
+        match peer.meet(welcome.token, welcome.begun) {
+            Meeting::Same => {}
+            Meeting::Other => return self.end_stale(peer),
+            Meeting::Stale => return self.core.turn_away(STALE),
+        }
+        (l.state, l.to, l.pad) = (LaneState::Warming, welcome.token, welcome.pad);
+        l.sealer = lane.greeting.root.as_ref().map(|root| {
+            let ours = Side { incarnation: to, nonce, epoch: lane.epoch, rail: plan.rail as u16 };
+            let theirs = Side {
+                incarnation: from,
+                nonce: welcome.own,
+                epoch: welcome.epoch,
+                rail: plan.remote_rail as u16,
+            };
+            Sealer::new(root, &ours, &theirs)
+        });
         lane.heard = welcome.epoch;
-        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
-        peer.their_id.store(welcome.peer, Ordering::Release);
-        if let Some(landing) = welcome.landing.filter(|_| pack::is_possible(work.rail.limits())) {
-            lane.flows.packer = Packer::new(&mut work.rail, landing)
+        if let Some(landing) =
+            welcome.landing.filter(|(.., slot)| pack::is_slot(*slot) && pack::is_possible(work.rail.limits()))
+        {
+            lane.flows.packer = Packer::new(&mut work.rail, landing, lane.slot)
                 .inspect_err(|error| log::warn!("no staging for bundles: {error}"))
                 .ok();
         }

@@ -9,14 +9,15 @@ use crate::memory::device::Claim;
 use crate::memory::{Access, Range};
 use crate::peer::address::{Address, RailAddress};
 use crate::peer::channel::WINDOW;
-use crate::peer::secret::{Sealed, Secret};
-use crate::peer::wire::{self, numbers, Credential, Header, Hello, Kind, Welcome, HEADER};
+use crate::peer::secret::Secrets;
+use crate::peer::wire::{self, numbers, Header, Hello, Kind, Token, Welcome, HEADER};
 use crate::rail::{Rail, Work};
 use crate::status::Status;
-use crate::topology::read::Root;
+use crate::topology::read;
 use crate::topology::Machine;
 use crate::transfer::completion::{Completion, KIND_MESSAGE, KIND_PEER_DOWN, KIND_PEER_UP};
 use crate::transfer::SendSpec;
+use crate::wire::seal::{Proven, Root, Sealer, Side, SEAL};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +25,15 @@ use std::time::{Duration, Instant};
 const FABRICS: [&str; 2] = ["sim:like=tcp", "host"];
 const PATIENCE: Duration = Duration::from_secs(70);
 const SECRET: &[u8] = b"sixteen bytes or more";
+const OTHERS: &[u8] = b"another of sixteen bytes";
+/// What strangers call those to whom they talk.
+const TOKEN: Token = 77;
+const NONCE: u128 = 99;
+
+fn secrets(of: &[&[u8]]) -> Option<Arc<Secrets>> {
+    let named: Vec<(&[u8], &str)> = of.iter().map(|secret| (*secret, "secret")).collect();
+    Some(Arc::new(Secrets::new(&named).expect("secrets")))
+}
 
 fn config(fabric: &str) -> EndpointConfig {
     EndpointConfig { fabric: Some(fabric.into()), ..EndpointConfig::default() }
@@ -47,9 +57,13 @@ struct Stranger {
     /// Of the endpoint that it talks to.
     target: Address,
     lane: u32,
-    /// The endpoint's id of us.
-    to: u64,
     sequence: u32,
+    /// Of its hellos.
+    begun: u64,
+    epoch: u64,
+    own_rail: u16,
+    /// What it proves its hellos by.
+    root: Option<Root>,
     /// Acknowledges what it hears.
     acknowledges: bool,
     heard: Vec<Heard>,
@@ -57,17 +71,31 @@ struct Stranger {
 
 impl Stranger {
     fn new(fabric: &str, target: &Endpoint) -> Stranger {
-        let machine = Machine::read(Root::from_environment());
+        let machine = Machine::read(read::Root::from_environment());
         let found = select::candidates(Some(fabric), None, &machine).expect("a fabric");
         let candidate = &found.candidates[0];
         let mut rail = Rail::open(0, candidate.open(false).expect("a NIC")).expect("a rail");
         let target = Address::decode(target.address()).expect("an address");
         let theirs = &target.rails[0];
-        let lane = rail.add_lane(1, 0, &theirs.address, theirs.pad).expect("a lane");
+        let lane = rail.add_lane(1, 0, &theirs.address).expect("a lane");
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());
-        let (to, sequence, heard) = (0, 0, Vec::new());
-        Stranger { rail, fabric, network, incarnation, target, lane, to, sequence, acknowledges: true, heard }
+        let (sequence, begun, epoch, root, heard) = (0, 1, 1, None, Vec::new());
+        Stranger {
+            rail,
+            fabric,
+            network,
+            incarnation,
+            target,
+            lane,
+            sequence,
+            begun,
+            epoch,
+            own_rail: 0,
+            root,
+            acknowledges: true,
+            heard,
+        }
     }
 
     fn address(&self) -> Address {
@@ -75,14 +103,23 @@ impl Stranger {
             fabric: self.fabric.clone(),
             network: self.network.clone(),
             address: self.rail.address().to_vec(),
-            pad: self.rail.pad(),
         };
         Address::new(self.incarnation, vec![rail])
     }
 
+    /// What it calls itself from now on.
+    fn named(&mut self, to: Token) {
+        self.rail.lane_mut(self.lane).expect("a lane").to = to;
+    }
+
+    fn name(&mut self) -> Token {
+        self.rail.lane_mut(self.lane).expect("a lane").to
+    }
+
+    /// As it is, but for the name.
     fn send(&mut self, frame: &[u8]) {
         let began = Instant::now();
-        while self.rail.send_frame(self.lane, |to| {
+        while self.rail.send_open(self.lane, |to| {
             to[..frame.len()].copy_from_slice(frame);
             frame.len()
         }) != Posted::Yes
@@ -92,47 +129,54 @@ impl Stranger {
         }
     }
 
-    fn say(&mut self, header: Header, body: &[u8]) {
-        let mut frame = vec![0; HEADER + body.len()];
-        header.write(&mut frame, body, &[]);
+    /// In its session, if it has one. What was sent.
+    fn say(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; HEADER + body.len() + SEAL];
+        let mut len = header.write(&mut frame, body, &[]);
+        let lane = self.rail.lane_mut(self.lane).expect("a lane");
+        crate::wire::stamp(&mut frame, 0, lane.to);
+        if let Some(sealer) = &mut lane.sealer {
+            len = sealer.seal(&mut frame, len);
+        }
+        frame.truncate(len);
         self.send(&frame);
+        frame
     }
 
-    fn greet(&mut self, address: &Address, credential: Credential, secret: Option<&Secret>) {
+    /// Without a session, whatever there is.
+    fn say_openly(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
+        let sealer = self.rail.lane_mut(self.lane).and_then(|lane| lane.sealer.take());
+        let said = self.say(header, body);
+        self.rail.lane_mut(self.lane).expect("a lane").sealer = sealer;
+        said
+    }
+
+    fn greet(&mut self, address: &Address) -> Vec<u8> {
         let address = address.encode();
         let hello = Hello {
             target: self.target.incarnation,
-            peer: 77,
-            nonce: 99,
+            token: TOKEN,
             yours: 0,
-            epoch: 1,
-            rail: 0,
+            nonce: NONCE,
+            begun: self.begun,
+            epoch: self.epoch,
+            rail: self.own_rail,
             your_rail: 0,
-            wire: 1,
-            credential,
+            wire: wire::WIRE_HIGHEST,
+            proven: self.root.is_some(),
             address: &address,
         };
         let mut body = hello.encode();
-        if let Credential::Proof(_) = credential {
-            match secret {
-                Some(secret) => {
-                    secret.seal(Sealed::Hello, self.incarnation, self.target.incarnation, &mut body)
-                }
-                None => body.extend([7; 32]),
-            }
+        if let Some(root) = &self.root {
+            root.prove(Proven::Hello, self.incarnation, self.target.incarnation, &mut body);
         }
-        self.say(Header::plain(Kind::Hello, 0, self.incarnation), &body);
+        self.say_openly(Header::plain(Kind::Hello), &body)
     }
 
     /// The next frame of a channel.
     fn ask(&mut self, kind: Kind, body: &[u8]) {
         self.sequence += 1;
-        let header = Header {
-            sequence: self.sequence,
-            acknowledged: 0,
-            ..Header::plain(kind, self.to, self.incarnation)
-        };
-        self.say(header, body);
+        self.say(Header::numbered(kind, self.sequence), body);
     }
 
     fn listen(&mut self) {
@@ -143,10 +187,13 @@ impl Stranger {
                 let frame = self.rail.received(one).to_vec();
                 self.rail.give_back(one).expect("a receive");
                 self.rail.assign_connection(one.connection, 1);
-                let (header, body) = Header::read(&frame).expect("an endpoint makes sense");
+                let (header, body, rest) = Header::begins(&frame).expect("an endpoint makes sense");
+                // A proof of a handshake is in its body.
+                let open = matches!(header.kind, Kind::Hello | Kind::Welcome | Kind::Refuse);
+                assert_eq!(rest - body.len(), if self.root.is_some() && !open { SEAL } else { 0 });
                 if self.acknowledges && header.kind.channel() == Some(wire::SYSTEM) {
                     let ack = numbers(&[header.sequence.into(), 0, 0]);
-                    self.say(Header::plain(Kind::Ack, self.to, self.incarnation), &ack);
+                    self.say(Header::plain(Kind::Ack), &ack);
                 }
                 self.heard.push(Heard { header, body: body.to_vec() });
             }
@@ -171,10 +218,10 @@ impl Stranger {
     }
 
     /// Greets until it is welcome: an endpoint without room says nothing.
-    fn greet_again(&mut self, credential: Credential, secret: Option<&Secret>) -> Heard {
+    fn greet_again(&mut self) -> Heard {
         let (address, began) = (self.address(), Instant::now());
         loop {
-            self.greet(&address, credential, secret);
+            self.greet(&address);
             if let Some(welcome) = self.hears_within(Kind::Welcome, Duration::from_secs(1)) {
                 return welcome;
             }
@@ -182,14 +229,40 @@ impl Stranger {
         }
     }
 
+    /// Takes a welcome: it has a session then.
+    fn take_welcome(&mut self, welcome: &Heard) -> Welcome {
+        let (us, them) = (self.incarnation, self.target.incarnation);
+        let body = match &self.root {
+            None => Some(&welcome.body[..]),
+            Some(root) => root.proven(Proven::Welcome, them, us, &welcome.body),
+        };
+        let welcome = body.and_then(Welcome::decode).expect("a welcome");
+        let ours = Side { incarnation: us, nonce: NONCE, epoch: self.epoch, rail: 0 };
+        let theirs = Side { incarnation: them, nonce: welcome.own, epoch: welcome.epoch, rail: 0 };
+        let lane = self.rail.lane_mut(self.lane).expect("a lane");
+        lane.sealer = self.root.as_ref().map(|root| Sealer::new(root, &ours, &theirs));
+        lane.to = welcome.token;
+        welcome
+    }
+
+    fn welcome(&self, nonce: u128) -> Vec<u8> {
+        let (token, begun, epoch) = (TOKEN, self.begun, self.epoch);
+        let welcome = Welcome { nonce, own: 5, token, begun, epoch, pad: self.rail.pad(), landing: None };
+        let mut body = welcome.encode();
+        if let Some(root) = &self.root {
+            root.prove(Proven::Welcome, self.incarnation, self.target.incarnation, &mut body);
+        }
+        body
+    }
+
     /// Keeps to the rules until it is a peer that is up.
     fn become_a_peer(&mut self) {
-        let welcome = self.greet_again(Credential::Nothing, None);
-        self.to = Welcome::decode(&welcome.body).expect("a welcome").peer;
+        let welcome = self.greet_again();
+        self.take_welcome(&welcome);
         let hello = self.hear(Kind::Hello);
         let hello = Hello::decode(&hello.body).expect("a hello");
-        let welcome = Welcome { nonce: hello.nonce, peer: 77, epoch: 1, landing: None };
-        self.say(Header::plain(Kind::Welcome, self.to, self.incarnation), &welcome.encode());
+        let welcome = self.welcome(hello.nonce);
+        self.say_openly(Header::plain(Kind::Welcome), &welcome);
         let ready = wire::ready(&self.fabric.clone());
         let began = Instant::now();
         while self.hears_within(Kind::Ready, Duration::from_millis(50)).is_none() {
@@ -269,62 +342,282 @@ impl Friends {
 #[test]
 fn who_has_not_proven_itself_is_not_listened_to() {
     for (fabric, secret) in FABRICS.into_iter().flat_map(|fabric| [(fabric, true), (fabric, false)]) {
-        let ours = secret.then(|| Secret::new(SECRET).expect("a secret"));
-        let endpoint = open(EndpointConfig { secret: ours, ..config(fabric) });
+        let secrets = if secret { secrets(&[SECRET]) } else { None };
+        let endpoint = open(EndpointConfig { secrets, ..config(fabric) });
         let memory = register(&endpoint);
         let mut stranger = Stranger::new(fabric, &endpoint);
         endpoint.connect(&stranger.address().encode(), 5_000_000_000, 0).expect("a connect");
         let hello = stranger.hear(Kind::Hello);
         let hello = Hello::decode(&hello.body).expect("a hello");
-        assert_eq!(hello.credential != Credential::Nothing, secret);
+        assert_eq!(hello.proven, secret);
         // It knows everything that it was shown, and a descriptor.
-        stranger.to = hello.peer;
+        stranger.named(hello.token);
         stranger.acknowledges = false;
         stranger.ask(Kind::Import, &numbers(&[memory.id, memory.secret, 1]));
         if !secret {
             until("an import is taken", || !memory.importers().is_empty());
             continue;
         }
-        let welcome = Welcome { nonce: hello.nonce, peer: 77, epoch: 1, landing: None };
-        stranger.say(Header::plain(Kind::Welcome, stranger.to, stranger.incarnation), &welcome.encode());
+        let welcome = stranger.welcome(hello.nonce);
+        stranger.say(Header::plain(Kind::Welcome), &welcome);
         until("it is counted", || endpoint.strangers_refused() >= 2);
         assert!(memory.importers().is_empty());
-        stranger.say(Header::plain(Kind::Leave, stranger.to, stranger.incarnation), &[]);
+        stranger.say(Header::plain(Kind::Leave), &[]);
         until("it is counted", || endpoint.strangers_refused() >= 3);
         assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Unreachable as i32);
     }
 }
 
 #[test]
-fn a_proof_answers_its_own_challenge() {
+fn a_hello_is_believed_by_its_proof() {
     for fabric in FABRICS {
-        let secret = Secret::new(SECRET).expect("a secret");
-        let endpoint = open(EndpointConfig { secret: Some(secret.clone()), ..config(fabric) });
-        let mut stranger = Stranger::new(fabric, &endpoint);
-        let address = stranger.address();
-        let refused = |stranger: &mut Stranger, credential, secret: Option<&Secret>| {
-            stranger.greet(&address, credential, secret);
+        let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET, OTHERS]), ..config(fabric) });
+        let refused = |root: Option<Root>, target: Option<u64>| {
+            let mut stranger = Stranger::new(fabric, &endpoint);
+            stranger.root = root;
+            stranger.target.incarnation = target.unwrap_or(stranger.target.incarnation);
+            let address = stranger.address();
+            stranger.greet(&address);
             let refusal = stranger.hear(Kind::Refuse);
+            assert_eq!((refusal.header.to, refusal.header.rail), (TOKEN, 0));
             let (status, text) = wire::read_refuse(&refusal.body).expect("a refusal");
-            assert_eq!(status, Status::Denied, "{text}");
+            let known = endpoint.incarnation().to_le_bytes();
+            let tells = |bytes: &[u8]| bytes.windows(8).any(|bytes| bytes == known);
+            assert!(!tells(&refusal.body), "{text}");
+            status
         };
-        refused(&mut stranger, Credential::Nothing, None);
-        let address = stranger.address();
-        stranger.greet(&address, Credential::Asks, None);
-        let (nonce, challenge) = wire::read_challenge(&stranger.hear(Kind::Challenge).body).expect("one");
-        assert_eq!(nonce, 99);
-        let others = Secret::new(b"another of sixteen bytes").expect("a secret");
-        refused(&mut stranger, Credential::Proof(challenge), None);
-        refused(&mut stranger, Credential::Proof(challenge), Some(&others));
-        // A challenge that was not drawn for it gets another one.
-        stranger.greet(&address, Credential::Proof([0; 32]), Some(&secret));
-        stranger.hear(Kind::Challenge);
-        assert!(stranger.hears_within(Kind::Welcome, Duration::from_millis(50)).is_none());
-        assert_eq!(endpoint.strangers_refused(), 3);
-        let welcome = stranger.greet_again(Credential::Proof(challenge), Some(&secret));
-        let (us, them) = (stranger.incarnation, stranger.target.incarnation);
-        let opened = secret.open(Sealed::Welcome, them, us, &welcome.body);
-        assert_eq!(opened.and_then(Welcome::decode).map(|welcome| welcome.nonce), Some(99));
+        assert_eq!(refused(None, None), Status::Denied);
+        assert_eq!(refused(Some(Root::new(b"yet another secret")), None), Status::Denied);
+        // Who names another learns nothing of whom it could have named.
+        assert_eq!(refused(None, Some(7)), Status::PeerGone);
+        assert_eq!(refused(Some(Root::new(SECRET)), Some(7)), Status::PeerGone);
+        assert_eq!(endpoint.strangers_refused(), 4);
+        for known in [SECRET, OTHERS] {
+            let mut stranger = Stranger::new(fabric, &endpoint);
+            stranger.root = Some(Root::new(known));
+            let welcome = stranger.greet_again();
+            assert_eq!(stranger.take_welcome(&welcome).nonce, NONCE);
+        }
+    }
+}
+
+fn message(text: &[u8]) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text].concat()
+}
+
+#[test]
+fn a_name_is_not_enough_where_there_is_a_secret() {
+    for fabric in FABRICS {
+        let friends = Friends::meet(|| EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
+        let counter = friends.b.create_counter().expect("a counter");
+        let memory = register(&friends.b);
+        let a_of_b = friends.b.core.peers.all()[0].token;
+        let mut stranger = Stranger::new(fabric, &friends.b);
+        let mut sent = 0;
+        let raise = numbers(&[u64::from(counter as u32), 5]);
+        let import = numbers(&[memory.id, memory.secret, 1]);
+        for seal in [&[][..], &[7; SEAL]] {
+            for sequence in 0..200 {
+                stranger.named(a_of_b);
+                let mut say = |kind, body: &[u8]| {
+                    let mut frame = vec![0; HEADER + body.len()];
+                    Header::numbered(kind, sequence).write(&mut frame, body, &[]);
+                    stranger.send(&[&frame[..], seal].concat());
+                    stranger.listen();
+                    sent += 1;
+                };
+                say(Kind::Message, &message(b"forged"));
+                say(Kind::Count, &raise);
+                say(Kind::Import, &import);
+                say(Kind::Revoke, &numbers(&[1]));
+                [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Ack].into_iter().for_each(|kind| say(kind, &[]));
+                say(Kind::Refuse, &wire::refuse(Status::PeerGone, "it is gone"));
+                // Names that nobody has.
+                stranger.named(Random::System.u128().expect("a number"));
+                stranger.say(Header::numbered(Kind::Message, 1), &message(b"guessed"));
+                sent += 1;
+            }
+        }
+        until("they are counted", || friends.b.strangers_refused() + friends.b.rubbish() >= sent);
+        friends.talk(20);
+        assert!(next(&friends.b, Duration::from_millis(20)).is_none());
+        assert!(memory.importers().is_empty());
+        assert_eq!(friends.b.read_counter(counter).expect("a counter"), 0);
+    }
+}
+
+#[test]
+fn what_was_said_before_does_nothing() {
+    for fabric in FABRICS {
+        let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
+        let mut peer = Stranger::new(fabric, &endpoint);
+        peer.root = Some(Root::new(SECRET));
+        peer.become_a_peer();
+        assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
+        let address = peer.address();
+        let hello = peer.greet(&address);
+        let (said, name) = (peer.say(Header::numbered(Kind::Message, 1), &message(b"once")), peer.name());
+        take(&endpoint, KIND_MESSAGE);
+        let mut thief = Stranger::new(fabric, &endpoint);
+        let again = |thief: &mut Stranger, names: &[Token], frames: &[&Vec<u8>]| {
+            for (name, frame) in names.iter().flat_map(|name| frames.iter().map(move |frame| (name, frame))) {
+                thief.named(*name);
+                thief.send(frame);
+                thief.listen();
+            }
+            assert!(next(&endpoint, Duration::from_millis(50)).is_none());
+        };
+        again(&mut thief, &[0, name], &[&hello, &said]);
+        let bye = peer.say(Header::plain(Kind::Bye), &[]);
+        assert_eq!(take(&endpoint, KIND_PEER_DOWN).status, Status::PeerClosed as i32);
+        // All of it, after the peer has ended; and after it has come back.
+        again(&mut thief, &[0, name], &[&hello, &said, &bye]);
+        (peer.begun, peer.epoch, peer.sequence) = (2, 2, 0);
+        peer.heard.clear();
+        peer.named(0);
+        peer.become_a_peer();
+        assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
+        let names = [0, name, peer.name()];
+        again(&mut thief, &names, &[&hello, &said, &bye]);
+        peer.say(Header::numbered(Kind::Message, 1), &message(b"again"));
+        take(&endpoint, KIND_MESSAGE);
+    }
+}
+
+#[test]
+fn secrets_are_replaced_under_load() {
+    let fabric = FABRICS[0];
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = ["a", "b"].map(|name| folder.path().join(name));
+    let put = |file: &std::path::Path, lines: &[&[u8]]| {
+        let new = folder.path().join("new");
+        std::fs::write(&new, lines.join(&b'\n')).expect("written");
+        std::fs::rename(&new, file).expect("renamed");
+    };
+    let knowing = |file: &std::path::Path| EndpointConfig {
+        secrets: Some(Arc::new(Secrets::of_file(file.into()).expect("secrets"))),
+        ..config(fabric)
+    };
+    files.iter().for_each(|file| put(file, &[SECRET]));
+    let (a, b) = (open(knowing(&files[0])), open(knowing(&files[1])));
+    // Each stage reaches the one, then the other; they look once a second.
+    let stages: [&[&[u8]]; 3] = [&[SECRET, OTHERS], &[OTHERS, SECRET], &[OTHERS]];
+    for (stage, file) in stages.into_iter().flat_map(|stage| files.iter().map(move |file| (stage, file))) {
+        put(file, stage);
+        std::thread::sleep(Duration::from_millis(1100));
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            let peer = from.connect(to.address(), 0, 0).expect("a connect");
+            assert_eq!(take(from, KIND_PEER_UP).status, Status::Ok as i32);
+            take(to, KIND_PEER_UP);
+            from.disconnect(peer).expect("a peer");
+            take(from, KIND_PEER_DOWN);
+            take(to, KIND_PEER_DOWN);
+        }
+    }
+    let late = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
+    late.connect(b.address(), 0, 0).expect("a connect");
+    assert_eq!(take(&late, KIND_PEER_UP).status, Status::Denied as i32);
+}
+
+#[test]
+fn text_of_others_is_one_line_of_the_log() {
+    static LINES: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::new(Vec::new());
+    let sink = |_: log::Level, _: &str, line: &str| LINES.lock().push(line.into());
+    crate::logging::set(Some(log::LevelFilter::Warn), Some(Box::new(sink))).expect("a log");
+    let endpoint = open(config(FABRICS[0]));
+    let mut stranger = Stranger::new(FABRICS[0], &endpoint);
+    let mut address = stranger.address();
+    address.rails.push(RailAddress { fabric: "evil\nfabric\x1b[31m".into(), ..address.rails[0].clone() });
+    endpoint.connect(&address.encode(), 5_000_000_000, 0).expect("a connect");
+    let hello = stranger.hear(Kind::Hello);
+    stranger.named(Hello::decode(&hello.body).expect("a hello").token);
+    let text = format!("evil\nERROR a defect of Weft\x1b[31m{}", "A".repeat(4000));
+    stranger.say(Header::plain(Kind::Refuse), &wire::refuse(Status::Denied, &text));
+    assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Denied as i32);
+    crate::logging::set(None, None).expect("a log");
+    let lines = LINES.lock();
+    let evil: Vec<&String> = lines.iter().filter(|line| line.contains("evil")).collect();
+    assert!(!evil.is_empty());
+    assert!(
+        evil.iter().all(|line| line.len() < 400 && line.chars().all(|c| matches!(c, ' '..='~'))),
+        "{evil:?}"
+    );
+}
+
+#[test]
+fn a_peer_has_no_more_landings_than_its_share() {
+    // (Of host, an endpoint has one rail.)
+    for fabric in &FABRICS[..1] {
+        let endpoint = open(config(fabric));
+        let mut stranger = Stranger::new(fabric, &endpoint);
+        let mut address = stranger.address();
+        const LANES: u16 = 32;
+        address.rails = vec![address.rails[0].clone(); LANES.into()];
+        let (mut welcomed, mut landings, began) = (0, 0, Instant::now());
+        while welcomed < LANES {
+            stranger.own_rail = welcomed;
+            stranger.epoch = 1 + u64::from(welcomed);
+            stranger.greet(&address);
+            let Some(welcome) = stranger.hears_within(Kind::Welcome, Duration::from_millis(100)) else {
+                assert!(began.elapsed() < PATIENCE, "{welcomed} lanes were welcomed");
+                continue;
+            };
+            let landing = Welcome::decode(&welcome.body).expect("a welcome").landing;
+            landings += landing.map_or(0, |(.., slot)| 8 * slot);
+            welcomed += 1;
+            stranger.heard.clear();
+        }
+        assert!(landings <= 8 << 20, "{fabric}: {landings} bytes of landings");
+    }
+}
+
+fn status_of_self(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a process");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("a line");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+}
+
+/// Over real tcp, where there is libfabric: each handshake names another return address.
+/// `cargo test -p weft refused_handshakes -- --ignored --nocapture` prints the figures.
+#[test]
+#[ignore = "it looks at the whole process: alone"]
+fn refused_handshakes_leave_nothing_behind() {
+    for secret in [false, true] {
+        let secrets = if secret { secrets(&[SECRET]) } else { None };
+        let config = EndpointConfig { rails: Some("lo".into()), secrets, ..config("tcp") };
+        let Ok(endpoint) = Endpoint::open(config) else { return println!("there is no tcp here") };
+        let mut stranger = Stranger::new("tcp", &endpoint);
+        let mut random = Sequence(4711);
+        let mut sent = 0;
+        let mut refused = |count: u32| {
+            for _ in 0..count {
+                let mut address = stranger.address();
+                let to = &mut address.rails[0].address;
+                to[2..4].copy_from_slice(&(1024 + random.next() as u16 % 60_000).to_be_bytes());
+                to[4..8].copy_from_slice(&[127, 1 + random.next() as u8 % 250, random.next() as u8, 1]);
+                stranger.incarnation = random.next();
+                // Who does not know the secret may know the address.
+                stranger.target.incarnation = if secret { endpoint.incarnation() } else { 7 };
+                stranger.greet(&address);
+                stranger.listen();
+                sent += 1;
+                if sent % 64 == 0 {
+                    // What waits in libfabric's queues is not what is looked for.
+                    until("they are refused", || endpoint.strangers_refused() >= sent);
+                }
+            }
+            std::thread::sleep(Duration::from_secs(4));
+        };
+        let open_files = || std::fs::read_dir("/proc/self/fd").expect("a process").count();
+        // The first ones make libfabric's pools grow to what they need.
+        refused(10_000);
+        let before = (status_of_self("VmRSS"), open_files());
+        refused(10_000);
+        let growth = status_of_self("VmRSS").saturating_sub(before.0);
+        let descriptors = open_files().saturating_sub(before.1);
+        println!("hostile_growth_kb {growth}\nhostile_descriptors {descriptors}");
+        assert!(endpoint.strangers_refused() >= 20_000);
+        assert!(growth <= 256 && descriptors == 0);
     }
 }
 
@@ -344,11 +637,8 @@ fn rubbish_is_dropped_and_counted_and_slows_nobody() {
                 if random.next() % 2 == 0 && len > HEADER {
                     // As sound as can be on the outside.
                     let kind = if round % 2 == 0 { Kind::Hello } else { Kind::Import };
-                    Header::plain(kind, random.next(), random.next()).write(
-                        &mut frame,
-                        &[],
-                        &vec![9; len - HEADER],
-                    );
+                    Header::plain(kind).write(&mut frame, &[], &vec![9; len - HEADER]);
+                    stranger.named(random.next().into());
                 }
                 stranger.send(&frame);
                 sent += 1;
@@ -356,8 +646,7 @@ fn rubbish_is_dropped_and_counted_and_slows_nobody() {
             stranger.listen();
             slowest = slowest.max(friends.talk(1));
         }
-        // Those for peers that never were are not told from those of peers that have ended.
-        until("they are counted", || friends.b.rubbish() >= sent / 2);
+        until("they are counted", || friends.b.rubbish() + friends.b.strangers_refused() == sent);
         println!(
             "{fabric}: slowest message {quiet:?} alone, {slowest:?} beside a stranger with {sent} frames"
         );
@@ -371,10 +660,10 @@ fn another_wire_version_is_refused_and_counted() {
         let endpoint = open(config(fabric));
         let mut stranger = Stranger::new(fabric, &endpoint);
         let newer = Address { wire: (8, 9), ..stranger.address() };
-        stranger.greet(&newer, Credential::Nothing, None);
+        stranger.greet(&newer);
         let (status, text) = wire::read_refuse(&stranger.hear(Kind::Refuse).body).expect("a refusal");
         assert_eq!(status, Status::Version);
-        assert!(text.contains("8 to 9"), "{text}");
+        assert!(text.to_string().contains("8 to 9"), "{text}");
         assert_eq!(endpoint.strangers_refused(), 1);
     }
 }
@@ -389,7 +678,7 @@ fn a_flood_of_greetings_is_bounded_and_others_get_in() {
             for _ in 0..count {
                 stranger.incarnation = Random::System.u64().expect("a number");
                 let address = stranger.address();
-                stranger.greet(&address, Credential::Nothing, None);
+                stranger.greet(&address);
                 stranger.listen();
                 stranger.heard.clear();
             }

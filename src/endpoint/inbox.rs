@@ -1,5 +1,6 @@
 //! What reaches a worker from other threads, and what it answers.
 
+use super::greet::Greeted;
 use super::mailbox::Mailbox;
 use super::watching::Awaiting;
 use crate::fabric::{Access, HostRange, Registration};
@@ -34,7 +35,7 @@ pub enum Command {
     AddLanes {
         peer: Arc<Peer>,
         plans: Vec<Plan>,
-        welcome: Option<(Plan, u64)>,
+        welcome: Option<Greeted>,
     },
     /// Those over the rails in `keep`, one bit each, stay.
     DropLanes {
@@ -55,14 +56,13 @@ pub enum Command {
     AddLink {
         peer: Arc<Peer>,
         approaches: Approaches,
-        /// It greeted us: the hello's plan and nonce.
-        accepted: Option<(Plan, u64)>,
+        /// It greeted us.
+        accepted: Option<Greeted>,
     },
     /// The peer greets over a rail that has no lane to it.
     Greeted {
         peer: u64,
-        plan: Plan,
-        nonce: u64,
+        greeted: Greeted,
     },
     LaneUp {
         peer: u64,

@@ -115,7 +115,7 @@ impl Worker {
             core.queue.unreserve(1);
         }
         core.forget_importer(peer);
-        core.peers.remove(&link.peer);
+        core.peers.remove(&link.peer, link.up || link.ready_sent);
         if link.accepted && !link.up {
             core.strangers.settled(peer);
         }

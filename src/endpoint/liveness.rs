@@ -5,7 +5,6 @@ use crate::peer::liveness::Verdict;
 use crate::peer::wire::{Header, Kind};
 use crate::status::Status;
 use crate::transfer::Outcome;
-use std::sync::atomic::Ordering;
 
 impl Worker {
     /// Looks at the peers at home here.
@@ -30,11 +29,10 @@ impl Worker {
     }
 
     fn ask_for_a_word(&mut self, peer: u64) {
-        let Some((way, link)) = self.link_here(peer).and_then(|link| Some((self.way_to(link)?, link))) else {
+        let Some(way) = self.link_here(peer).and_then(|link| self.way_to(link)) else {
             return;
         };
-        let to = link.peer.their_id.load(Ordering::Acquire);
-        let header = Header::plain(Kind::Ask, to, self.core.incarnation);
+        let header = Header::plain(Kind::Ask);
         // Without room, what is under way asks as well.
         let _ = self.send_by(way, peer, &header, &[], &[]);
     }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 /// Tells messages from transfers: no transfer's id has this bit.
 const MESSAGE: u64 = 1 << 63;
 
-type Held = (Box<[u8]>, Arc<Peer>);
+/// Bytes, whose they are, and how many of them count in what a peer may have waiting here: those of
+/// a message, not the data of a notification.
+type Held = (Box<[u8]>, Arc<Peer>, u64);
 
 #[derive(Default)]
 pub struct Messages {
@@ -21,21 +23,22 @@ pub struct Messages {
 
 impl Messages {
     /// Keeps bytes until they are released: the id, and where they are.
-    pub fn keep(&self, bytes: Vec<u8>, peer: &Arc<Peer>) -> (u64, *const u8) {
+    pub fn keep(&self, bytes: Vec<u8>, peer: &Arc<Peer>, counts: bool) -> (u64, *const u8) {
+        let counted = if counts { bytes.len() as u64 } else { 0 };
         let id = MESSAGE | self.next.fetch_add(1, Ordering::Relaxed);
         let bytes = bytes.into_boxed_slice();
         let data = bytes.as_ptr();
-        peer.held.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.held.lock().insert(id, (bytes, peer.clone()));
+        peer.held.fetch_add(counted, Ordering::Relaxed);
+        self.held.lock().insert(id, (bytes, peer.clone(), counted));
         (id, data)
     }
 
     /// Gives them back; whose they were.
     pub fn release(&self, id: u64) -> Result<Arc<Peer>> {
         let removed = self.held.lock().remove(&id);
-        let (bytes, peer) = removed
+        let (_, peer, counted) = removed
             .ok_or_else(|| Error::handle(format!("{id:#x} is not a message that waits to be released")))?;
-        peer.held.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
+        peer.held.fetch_sub(counted, Ordering::Relaxed);
         Ok(peer)
     }
 }

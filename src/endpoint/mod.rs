@@ -44,7 +44,7 @@ use crate::memory::descriptor::{self, Descriptor};
 use crate::memory::device::{self, Claim};
 use crate::memory::{self, protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
-use crate::peer::secret::Secret;
+use crate::peer::secret::Secrets;
 use crate::peer::{PeerInfo, PeerState};
 use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
@@ -108,7 +108,7 @@ pub struct EndpointConfig {
     /// A peer that is silent for so long is lost; 0: never.
     pub liveness_ns: u64,
     /// What peers must know, too.
-    pub secret: Option<Secret>,
+    pub secrets: Option<Arc<Secrets>>,
 }
 
 impl Default for EndpointConfig {
@@ -130,7 +130,7 @@ impl Default for EndpointConfig {
             connect_timeout_ns: 10_000_000_000,
             message_bytes: 16 << 20,
             liveness_ns: 120_000_000_000,
-            secret: None,
+            secrets: None,
         }
     }
 }

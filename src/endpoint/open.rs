@@ -212,7 +212,6 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
             fabric: candidate.fabric.clone(),
             network: candidate.network.clone(),
             address: rail.address().to_vec(),
-            pad: rail.pad(),
         },
         virtual_addresses: rail.limits().virtual_addresses,
         message_max: rail.limits().message_max,

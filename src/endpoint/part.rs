@@ -16,7 +16,6 @@ use crate::peer::{status_of_end, Plan};
 use crate::rail::lane_index;
 use crate::status::Status;
 use crate::transfer::Outcome;
-use std::sync::atomic::Ordering;
 
 /// Lanes that have not drained by then are not waited for.
 const DRAIN_NS: u64 = 500_000_000;
@@ -162,8 +161,7 @@ impl Worker {
     pub(super) fn say(&mut self, peer: u64, kind: Kind) -> bool {
         let Some(link) = self.link_here(peer) else { return false };
         let Some(way) = self.way_to(link) else { return false };
-        let to = link.peer.their_id.load(Ordering::Acquire);
-        let header = Header::plain(kind, to, self.core.incarnation);
+        let header = Header::plain(kind);
         self.send_by(way, peer, &header, &[], &[]) == Posted::Yes
     }
 

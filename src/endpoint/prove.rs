@@ -1,106 +1,96 @@
-//! How greetings prove that they know the endpoint's secret.
+//! How handshakes prove that they know the endpoint's secret (`wire::seal`).
 //!
-//! With a secret, a hello gets a challenge for an answer; said again with that and
-//! a proof, it is believed, and its welcome is sealed likewise. Until one of the two
-//! has come from a peer, nothing else of it is looked at.
+//! A hello and its welcome carry proofs. A hello's says who sends it and to whom, and may be said
+//! again by somebody else: what it leads to is a welcome and lanes to the address in it, whose
+//! sender alone can go on from there. Frames are believed in sessions only.
 
 use super::core::Core;
-use super::worker::Worker;
-use crate::clock::Random;
-use crate::peer::secret::{Challenge, Challenges, Sealed, Secret};
-use crate::peer::wire::{self, Credential, Header, Hello, Kind};
+use crate::peer::wire::{Hello, Token, Welcome};
 use crate::peer::Peer;
-use crate::rail::LaneState;
-use crate::status::Result;
+use crate::wire::seal::{Proven, Root};
 use std::borrow::Cow;
-
-/// An endpoint's secret, and its challenges to others.
-pub struct Gate {
-    secret: Secret,
-    challenges: Challenges,
-}
-
-impl Gate {
-    pub fn new(secret: &Secret, random: &Random) -> Result<Gate> {
-        Ok(Gate { secret: secret.clone(), challenges: Challenges::new(random)? })
-    }
-}
 
 /// What to do about a hello.
 pub(super) enum Verdict {
-    Believed,
-    Ask(Challenge),
+    /// By this secret, where there is one.
+    Believed(Option<Root>),
     Denied(&'static str),
 }
 
 impl Core {
+    /// The secret that a new lane to a peer proves: the one that the peer has proven, if it holds
+    /// now, else the first. None without a secret.
+    pub(super) fn root_for(&self, peer: Option<&Peer>) -> Option<Root> {
+        let roots = self.config.secrets.as_ref()?.now(self.clock.now());
+        let known = peer.and_then(Peer::root).filter(|known| roots.contains(known));
+        known.or_else(|| roots.first().cloned())
+    }
+
+    pub(super) fn has_secret(&self) -> bool {
+        self.config.secrets.is_some()
+    }
+
     /// `body`: the whole hello, of the endpoint `from`.
     pub(super) fn judge(&self, hello: &Hello, from: u64, body: &[u8], now: u64) -> Verdict {
-        let ask = |gate: &Gate| Verdict::Ask(gate.challenges.draw(from, hello.nonce, now));
-        match (&self.gate, &hello.credential) {
-            (None, Credential::Nothing) => Verdict::Believed,
-            (None, _) => Verdict::Denied("the one who connects has a secret, who is connected to has none"),
-            (Some(_), Credential::Nothing) => {
+        match (&self.config.secrets, hello.proven) {
+            (None, false) => Verdict::Believed(None),
+            (None, true) => {
+                Verdict::Denied("the one who connects has a secret, who is connected to has none")
+            }
+            (Some(_), false) => {
                 Verdict::Denied("the one who connects has no secret, who is connected to has one")
             }
-            (Some(gate), Credential::Asks) => ask(gate),
-            (Some(gate), Credential::Proof(challenge)) => {
-                if !gate.challenges.drew(challenge, from, hello.nonce, now) {
-                    return ask(gate);
-                }
-                match gate.secret.open(Sealed::Hello, from, self.incarnation, body) {
-                    Some(_) => Verdict::Believed,
+            (Some(secrets), true) => {
+                let roots = secrets.now(now);
+                let knows = |root: &&Root| root.proven(Proven::Hello, from, self.incarnation, body).is_some();
+                match roots.iter().find(knows) {
+                    Some(root) => Verdict::Believed(Some(root.clone())),
                     None => Verdict::Denied("the two sides do not have the same secret"),
                 }
             }
         }
     }
 
-    /// The body of a hello to the endpoint `to`.
-    pub(super) fn greeting(&self, mut hello: Hello, challenge: Option<Challenge>) -> Vec<u8> {
-        let Some(gate) = &self.gate else { return hello.encode() };
-        hello.credential = challenge.map_or(Credential::Asks, Credential::Proof);
-        let mut body = hello.encode();
-        if challenge.is_some() {
-            gate.secret.seal(Sealed::Hello, self.incarnation, hello.target, &mut body);
+    /// The body of a hello, proven by a secret.
+    pub(super) fn hello(&self, hello: Hello, root: Option<&Root>) -> Vec<u8> {
+        let mut body = Hello { proven: root.is_some(), ..hello }.encode();
+        if let Some(root) = root {
+            root.prove(Proven::Hello, self.incarnation, hello.target, &mut body);
         }
         body
     }
 
-    pub(super) fn seal_welcome(&self, peer: &Peer, body: &mut Vec<u8>) {
-        if let Some(gate) = &self.gate {
-            gate.secret.seal(Sealed::Welcome, self.incarnation, peer.address.incarnation, body);
+    /// The body of a welcome, proven by the secret of the hello.
+    pub(super) fn welcome(&self, peer: &Peer, welcome: &Welcome, root: Option<&Root>) -> Vec<u8> {
+        let mut body = welcome.encode();
+        if let Some(root) = root {
+            root.prove(Proven::Welcome, self.incarnation, peer.address.incarnation, &mut body);
         }
+        body
     }
 
-    /// What a welcome says, if its sender has proven itself where it must.
-    pub(super) fn open_welcome<'a>(&self, peer: &Peer, body: &'a [u8]) -> Option<&'a [u8]> {
-        match &self.gate {
-            None => Some(body),
-            Some(gate) => gate.secret.open(Sealed::Welcome, peer.address.incarnation, self.incarnation, body),
+    /// The body of a refusal to the one that named itself by `to`. With a secret, it is proven for
+    /// that name: who has heard of nobody by it learns nothing.
+    pub(super) fn refusal(&self, incarnation: u64, to: Token, mut body: Vec<u8>) -> Vec<u8> {
+        if let Some(root) = self.root_for(None) {
+            let (named, len) = (to.to_le_bytes(), body.len());
+            body.splice(0..0, named);
+            root.prove(Proven::Refuse, self.incarnation, incarnation, &mut body);
+            body.drain(..named.len());
+            debug_assert!(body.len() > len);
         }
-    }
-}
-
-impl Worker {
-    /// Asks a stranger for a proof.
-    pub(super) fn ask(&mut self, r: usize, hello: &Hello, address: &[u8], challenge: &Challenge) {
-        let header = Header::plain(Kind::Challenge, hello.peer, self.core.incarnation);
-        let body = wire::challenge(hello.nonce, challenge);
-        self.rails[r].rail.answer(address, |frame| header.write(frame, &body, &[]));
+        body
     }
 
-    /// We are asked for a proof over rail `r`.
-    pub(super) fn challenged(&mut self, r: usize, peer: &Peer, body: &[u8], now: u64) {
-        let Some((nonce, challenge)) = wire::read_challenge(body) else { return self.core.count_rubbish() };
-        let work = &mut self.rails[r];
-        let mut lanes = work.lanes.iter_mut().flatten();
-        let Some(lane) = lanes.find(|lane| lane.is_greeting(peer.id, nonce)) else { return };
-        let greets = work.rail.lane(lane.lane).is_some_and(|lane| lane.state == LaneState::Greeting);
-        // Each challenge is answered once; a lost answer is said again like any hello.
-        if greets && lane.greeting.take_challenge(challenge) {
-            self.greet_lanes(now);
-        }
+    /// Whether a refusal proves that it is from the peer itself.
+    pub(super) fn is_own_refusal(&self, peer: &Peer, body: &[u8], now: u64) -> bool {
+        let Some(secrets) = &self.config.secrets else { return false };
+        let mut message = peer.token.to_le_bytes().to_vec();
+        message.extend_from_slice(body);
+        let own = |root: &Root| {
+            root.proven(Proven::Refuse, peer.address.incarnation, self.incarnation, &message).is_some()
+        };
+        secrets.now(now).iter().any(own)
     }
 }
 

@@ -28,7 +28,6 @@ use crate::transfer::claims::Run;
 use crate::transfer::operation::Move;
 use crate::transfer::table::Table;
 use crate::transfer::Outcome;
-use std::sync::atomic::Ordering;
 
 /// Who has closed the connection, as a process that dies does, has greeted anew by then, or is
 /// gone: where nothing else tells.
@@ -245,8 +244,7 @@ impl Worker {
     fn say_plainly(&mut self, peer: u64, kind: Kind, body: &[u8]) {
         let Some(link) = self.link_here(peer) else { return };
         let Some(way) = self.way_to(link) else { return };
-        let to = link.peer.their_id.load(Ordering::Acquire);
-        let header = Header::plain(kind, to, self.core.incarnation);
+        let header = Header::plain(kind);
         let _ = self.send_by(way, peer, &header, body, &[]);
     }
 

@@ -2,19 +2,23 @@
 
 use super::arrival;
 use super::carry::Way;
+use super::greet;
 use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
-use crate::fabric::{Connection, Posted};
+use crate::fabric::Posted;
 use crate::memory::{RemoteMemory, RemoteState};
+use crate::peer::address::Address;
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
-use crate::peer::table::place;
-use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, CHANNELS, HEADER, USER};
+use crate::peer::table::{place, Named};
+use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, USER};
+use crate::peer::Peer;
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::table::Left;
 use crate::transfer::Outcome;
+use crate::wire::seal::SEAL;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -87,7 +91,6 @@ impl Worker {
     }
 
     pub(super) fn beat(&mut self, peer: u64, now: u64) {
-        let from = self.core.incarnation;
         let Some(way) = self.link_here(peer).and_then(|link| self.way_to(link)) else { return };
         let under_way = match way {
             Way::Lane(r, lane) => {
@@ -100,7 +103,7 @@ impl Worker {
         if under_way {
             return; // They are not taken; more would only take up room.
         }
-        let header = Header::plain(Kind::Ack, link.peer.their_id.load(Ordering::Acquire), from);
+        let header = Header::plain(Kind::Ack);
         let body = acknowledgement(link);
         // Without room, something else is being sent.
         let _ = self.send_by(way, peer, &header, &body, &[]);
@@ -140,8 +143,7 @@ impl Worker {
             self.answer(link, Out::new(Kind::Revoked, numbers(&[memory])));
         }
         let Some(way) = self.way_to(link) else { return (false, false) };
-        let (peer, from) = (link.peer.id, self.core.incarnation);
-        let to = link.peer.their_id.load(Ordering::Acquire);
+        let peer = link.peer.id;
         let (mut sent, mut full) = (false, false);
         for channel in &mut link.channels {
             while let Some((sequence, out)) = channel.next() {
@@ -149,7 +151,7 @@ impl Worker {
                     break;
                 }
                 let acknowledged = channel.delivered();
-                let header = Header { kind: out.kind, to, from, sequence, acknowledged };
+                let header = Header { acknowledged, ..Header::numbered(out.kind, sequence) };
                 if self.send_by(way, peer, &header, &out.body, out.payload()) != Posted::Yes {
                     full = true;
                     break;
@@ -160,7 +162,7 @@ impl Worker {
         }
         if link.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
             let body = acknowledgement(link);
-            let header = Header::plain(Kind::Ack, to, from);
+            let header = Header::plain(Kind::Ack);
             match self.send_by(way, peer, &header, &body, &[]) {
                 Posted::Yes => {
                     link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent_alone(now));
@@ -182,32 +184,37 @@ impl Worker {
     // Frames in.
 
     /// A frame came over rail `r`.
-    pub fn frame(&mut self, r: usize, frame: &[u8], connection: Connection, now: u64) {
+    pub fn frame(&mut self, way: greet::Way, frame: &[u8], now: u64) {
+        let r = way.0;
         if frame.is_empty() {
             return; // Its sender only wanted to know whether it can be sent.
         }
-        let Some((header, body)) = Header::read(frame) else { return self.core.count_rubbish() };
-        if header.kind == Kind::Hello {
-            return self.hello(r, body, connection, now);
+        let Some((header, body, rest)) = Header::begins(frame) else { return self.core.count_rubbish() };
+        if header.kind == Kind::Hello && rest == body.len() {
+            return self.hello(way, body, now);
         }
-        let Ok(peer) = self.core.peers.get(header.to) else {
-            return self.answer_ended(r, &header);
+        let peer = match self.core.peers.named(header.to) {
+            Some(Named::Peer(peer)) => peer,
+            Some(Named::Ended(token, address)) => return self.answer_ended(way, &header, token, &address),
+            None => return self.core.turn_away("it names no peer"),
         };
-        if peer.address.incarnation != header.from && header.kind != Kind::Refuse {
+        // A handshake's messages prove themselves.
+        let frame = match header.kind {
+            Kind::Welcome if rest == body.len() => return self.welcomed(r, &peer, body, now),
+            Kind::Refuse => frame,
+            _ => match self.open_frame(r, &peer, &header, frame) {
+                Some(frame) => frame,
+                None => return self.core.turn_away("a frame that is not of the peer's session"),
+            },
+        };
+        if frame.len() != HEADER + body.len() {
             return self.core.count_rubbish();
-        }
-        match header.kind {
-            Kind::Welcome => return self.welcomed(r, &peer, body, now),
-            Kind::Challenge => return self.challenged(r, &peer, body, now),
-            Kind::Refuse => {}
-            _ if !peer.is_proven() => return self.core.turn_away("it talks before it has proven itself"),
-            _ => {}
         }
         peer.hear(now);
         match header.kind {
             Kind::Bundle | Kind::Fetched => return self.bundle(r, &peer, &header, body, now),
             Kind::Fetch => return self.fetch(r, &peer, &header, body),
-            Kind::Spent => return self.credits_asked(r, &peer, &header, body),
+            Kind::Spent => return self.credits_asked(r, &peer, &header),
             Kind::Granted => return self.credits_granted(r, &peer, &header, body),
             Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
             _ => {}
@@ -218,17 +225,38 @@ impl Worker {
         self.link_frame(peer.id, frame, now);
     }
 
-    /// Somebody talks to a peer that has ended here: it should know.
-    fn answer_ended(&mut self, r: usize, header: &Header) {
-        let unasked = [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Refuse, Kind::Welcome, Kind::Challenge];
+    /// A frame without its seal, if it is of the session of the lane that it came over. Without a
+    /// secret there is none: whoever knows the token is the peer.
+    fn open_frame<'a>(
+        &mut self,
+        r: usize,
+        peer: &Peer,
+        header: &Header,
+        frame: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        if !self.core.has_secret() {
+            return Some(frame);
+        }
+        let (r, lane) = self.lane_about(r, peer, header)?;
+        self.rails[r].rail.lane_mut(lane)?.opener.as_mut()?.open(frame)
+    }
+
+    /// A frame for a peer that has ended here: the other side is told.
+    fn answer_ended(&mut self, way: greet::Way, header: &Header, token: Token, address: &Address) {
+        let unasked = [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Refuse, Kind::Welcome];
         if unasked.contains(&header.kind) {
             return;
         }
-        let Some((their_id, address)) = self.core.peers.ended(header.from) else { return };
-        let fabric = &self.core.rails[self.rails[r].rail.index].fabric;
+        let fabric = &self.core.rails[self.rails[way.0].rail.index].fabric;
         let Some(theirs) = address.rails.iter().find(|rail| rail.fabric == *fabric) else { return };
-        let bye = Header::plain(Kind::Bye, their_id, self.core.incarnation);
-        self.rails[r].rail.answer(&theirs.address, |frame| bye.write(frame, &[], &[]));
+        if self.core.has_secret() {
+            // Out of the session, which has ended, too.
+            let body = wire::refuse(Status::PeerGone, "the other side has ended this peer");
+            return self.send_refusal(way, token, (address.incarnation, &theirs.address), body);
+        }
+        let bye = Header { to: token, ..Header::plain(Kind::Bye) };
+        let now = self.core.clock.now();
+        self.rails[way.0].rail.answer(&theirs.address, way.1, now, |frame| bye.write(frame, &[], &[]));
     }
 
     /// A frame for a link at home here.
@@ -278,8 +306,17 @@ impl Worker {
     }
 
     pub(super) fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
-        let Some((status, text)) = wire::read_refuse(body) else { return self.core.count_rubbish() };
-        let Some(link) = self.link(peer).filter(|link| !link.up || link.resuming.is_some()) else { return };
+        let core = self.core.clone();
+        let Some((status, text)) = wire::read_refuse(body) else { return core.count_rubbish() };
+        let Some(link) = self.link(peer) else { return };
+        // Before it is up, whoever is there in its place may refuse.
+        let believed = match core.has_secret() {
+            true => core.is_own_refusal(&link.peer, body, now),
+            false => link.resuming.is_some(),
+        };
+        if link.up && !believed {
+            return core.turn_away("a refusal by somebody else");
+        }
         log::warn!("{} refused: {text}", link.peer);
         let status = if link.up { Status::PeerClosed } else { status };
         self.end_peer(peer, Outcome::of(status), now);
@@ -440,7 +477,7 @@ impl Worker {
         completion.bytes = bytes.len() as u64;
         core.table.tally.message(completion.bytes);
         if !bytes.is_empty() {
-            let (id, data) = core.messages.keep(bytes, &link.peer);
+            let (id, data) = core.messages.keep(bytes, &link.peer, true);
             completion.transfer = id;
             completion.data = data.cast();
         }
@@ -461,7 +498,7 @@ impl Worker {
         completion.value = u64::from_le_bytes(*value);
         core.table.tally.notification();
         if !data.is_empty() {
-            let (id, kept) = core.messages.keep(data.to_vec(), &link.peer);
+            let (id, kept) = core.messages.keep(data.to_vec(), &link.peer, false);
             completion.transfer = id;
             completion.data = kept.cast();
             completion.bytes = data.len() as u64;
@@ -512,7 +549,7 @@ impl Worker {
     /// Bytes of a frame that every lane can carry.
     pub(super) fn frame_bytes(&self) -> usize {
         let smallest = self.core.rails.iter().map(|rail| rail.message_max).min();
-        smallest.unwrap_or(HEADER + 1024)
+        smallest.unwrap_or(HEADER + SEAL + 1024) - SEAL
     }
 
     /// Tells the peer of a transfer that has arrived, or (`early`) all of which was

@@ -111,6 +111,11 @@ pub struct LaneWork {
     pub heard: u64,
     pub flows: Flows,
     pub greeting: super::greet::Greeting,
+    /// What we draw for the session of the peer's frames; the hello that it is for.
+    pub own: u128,
+    pub greeted: Option<u128>,
+    /// Bytes of a slot of bundles.
+    pub slot: u64,
     /// Where the peer's bundles land, and the memory that the last one was for.
     pub landing: Option<Landing>,
     pub memory: Option<Arc<Memory>>,
@@ -518,7 +523,7 @@ impl Worker {
             frame.clear();
             frame.extend_from_slice(self.rails[r].rail.received(done));
             self.give_back(r, done);
-            self.frame(r, &frame, done.connection, now);
+            self.frame((r, done.connection), &frame, now);
             self.scratch = frame;
         } else if !self.shutting_down {
             self.give_back(r, done);
@@ -573,8 +578,6 @@ impl Worker {
         now: u64,
         left: &mut Vec<Left>,
     ) -> std::result::Result<bool, i32> {
-        let to = lane.peer.their_id.load(Ordering::Relaxed);
-        let index = rail.index;
         let say = |word: &Word, frame: &mut [u8]| {
             let (kind, number, answer);
             let body = match word {
@@ -592,8 +595,7 @@ impl Worker {
                     &answer[..]
                 }
             };
-            let header = Header { sequence: number, ..Header::plain(kind, to, core.incarnation) };
-            wire::about_lane(index, body, frame, &header)
+            Header::numbered(kind, number).write(frame, body, &[])
         };
         let held = lane.held > 0;
         let posted = !held && lane.flows.pump(rail, lane.lane, now, &core.table, left)?;
@@ -687,7 +689,9 @@ impl Worker {
                 reply.put(self.register(&ranges, (access, device), rails))
             }
             Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
-            Command::AddLanes { peer, plans, welcome } => self.add_lanes(&peer, &plans, welcome, now),
+            Command::AddLanes { peer, plans, welcome } => {
+                self.add_lanes(&peer, &plans, welcome.as_ref(), now)
+            }
             Command::DropLanes { peer, keep, ended } => self.drop_lanes(peer, keep, ended),
             Command::DrainLanes { peer } => self.drain_lanes(peer, now),
             Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
@@ -703,10 +707,12 @@ impl Worker {
             Command::LanesQuiet { peer, number } => self.link_lanes_quiet(peer, number),
             Command::Probe { peer } => self.probe_lanes(peer, now),
             Command::Carry { peer, bytes } => self.carry(peer, bytes, now),
-            Command::AddLink { peer, approaches, accepted } => self.add_link(peer, approaches, accepted, now),
-            Command::Greeted { peer, plan, nonce } => {
+            Command::AddLink { peer, approaches, accepted } => {
+                self.add_link(peer, approaches, accepted.as_ref(), now)
+            }
+            Command::Greeted { peer, greeted } => {
                 self.handed(peer);
-                self.link_greeted(peer, plan, nonce, now)
+                self.link_greeted(peer, &greeted, now)
             }
             Command::LaneUp { peer, plan } => self.link_lane_up(peer, plan, now),
             Command::LaneFailed { peer, plan, errno, why } => {
@@ -840,7 +846,7 @@ impl Worker {
                     core.abandon(id, Outcome::of(Status::Canceled), now)
                 }
                 Command::AddLink { peer, approaches, accepted } => {
-                    self.add_link(peer, approaches, accepted, now)
+                    self.add_link(peer, approaches, accepted.as_ref(), now)
                 }
                 Command::Await(awaiting) => core.abandon(awaiting.id, Outcome::of(Status::Canceled), now),
                 _ => {}

@@ -39,6 +39,11 @@ pub type Route = u64;
 /// What a message came by, as the NIC that received it counts them; 0 where it does not.
 pub type Connection = u32;
 
+/// That of a NIC that `dials`.
+pub fn connection_of(route: Route) -> Connection {
+    u32::try_from(route).map_or(0, |route| route.wrapping_add(1))
+}
+
 /// How a write's completion comes to mean "visible at the target".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
@@ -259,6 +264,15 @@ pub trait Nic {
     fn is_deserted(&mut self, route: Route) -> bool {
         let _ = route;
         false
+    }
+    /// What is sent to a route without a connection makes one, and a message's `connection` is
+    /// `connection_of` the route to where it is from, if that was inserted.
+    fn dials(&self) -> bool {
+        false
+    }
+    /// As `remove`, of a route that nothing was sent to but where a connection was.
+    fn forget(&mut self, route: Route) {
+        self.remove(route);
     }
     /// From time to time: what could not be done at once.
     fn tend(&mut self) {}

@@ -7,19 +7,18 @@ use crate::memory::device::Claim;
 use crate::memory::{Access, Memory, Range};
 use crate::peer::address::Address;
 use crate::peer::table::place;
-use crate::peer::wire::{numbers, Credential, Header, Hello, Kind, HEADER};
+use crate::peer::wire::{numbers, Header, Hello, Kind, HEADER, WIRE_HIGHEST};
 use crate::transfer::completion::Completion;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-const KINDS: [Kind; 21] = [
+const KINDS: [Kind; 20] = [
     Kind::Hello,
     Kind::Welcome,
     Kind::Refuse,
     Kind::Ack,
-    Kind::Challenge,
     Kind::Bundle,
     Kind::Landed,
     Kind::Unlanded,
@@ -152,7 +151,7 @@ impl World {
         while !input.is_empty() {
             let frame = self.forge(&mut input);
             let worker = self.ours.worker().expect("it has manual progress");
-            worker.lock().frame(0, &frame, 0, self.ours.core().clock.now());
+            worker.lock().frame((0, 0), &frame, self.ours.core().clock.now());
             if input.u8() % 4 == 0 {
                 drain(&self.ours);
                 drain(&self.theirs);
@@ -194,13 +193,13 @@ impl World {
         }
         body.extend_from_slice(input.take(len));
         let peers = &self.ours.core().peers;
-        let from = peers.get(self.peer).map_or(7, |peer| peer.address.incarnation);
+        let token = peers.get(self.peer).map_or(7, |peer| peer.token);
         let channel = kind.channel().unwrap_or(0);
         let delivered = self.delivered(channel);
         let header = Header {
             kind,
-            to: if how & 8 != 0 { input.u64() } else { self.peer },
-            from: if how & 16 != 0 { input.u64() } else { from },
+            to: if how & 8 != 0 { input.u64().into() } else { token },
+            rail: if how & 16 != 0 { input.u64() as u16 } else { 0 },
             sequence: match kind.channel() {
                 Some(_) => delivered.wrapping_add(1 + u32::from(how >> 6)),
                 None => u32::from(how >> 6),
@@ -231,14 +230,15 @@ impl World {
         let blob = address.encode();
         Hello {
             target: self.ours.incarnation(),
-            peer: input.u64(),
-            nonce: input.u64(),
+            token: input.u64().into(),
             yours: 0,
+            nonce: input.u64().into(),
+            begun: u64::from(input.u8()),
             epoch: u64::from(input.u8()),
             rail: u16::from(input.u8() % 5),
             your_rail: u16::from(input.u8() % 2),
-            wire: 1,
-            credential: Credential::Nothing,
+            wire: WIRE_HIGHEST,
+            proven: false,
             address: &blob,
         }
         .encode()

@@ -3,14 +3,14 @@
 use crate::codec::Reader;
 use crate::peer::address::Address;
 use crate::peer::link::Part;
-use crate::peer::secret::{Sealed, Secret};
 use crate::peer::wire::{self, Header, Hello, Welcome};
 use crate::transfer::atomic::{read_answer, Request};
 use crate::transfer::pack::{read_list, Tally, SLOTS};
+use crate::wire::seal::{Opener, Proven, Root, Sealer, Side, SEAL};
 
 /// A frame, and its body as that of every kind.
 pub fn frame(data: &[u8]) {
-    let Some((header, body)) = Header::read(data) else { return };
+    let Some((header, body)) = Header::read(data) else { return sealed(data) };
     let mut again = vec![0; data.len()];
     assert_eq!(header.write(&mut again, body, &[]), data.len());
     assert!(Header::read(&again).is_some_and(|(_, other)| other == body));
@@ -21,13 +21,9 @@ pub fn frame(data: &[u8]) {
     if let Some(welcome) = Welcome::decode(body) {
         assert_eq!(Welcome::decode(&welcome.encode()).map(|again| again.nonce), Some(welcome.nonce));
     }
-    wire::read_challenge(body);
     wire::read_refuse(body);
     wire::read_ready(body);
     wire::read_numbers::<3>(body);
-    if let Some((_, rest)) = wire::read_about_lane(body) {
-        assert_eq!(rest.len() + wire::ABOUT_LANE, body.len());
-    }
     if let Some(part) = Part::read(body) {
         assert!(part.offset + part.bytes.len() <= part.total);
     }
@@ -44,20 +40,38 @@ fn hello(body: &[u8]) {
     let _ = Address::decode(hello.address);
 }
 
+/// What is said behind a frame's body: nothing of a session that it does not know.
+fn sealed(data: &[u8]) {
+    let Some((_, body, rest)) = Header::begins(data) else { return };
+    assert!(body.len() != rest && data.len() == rest + wire::HEADER);
+    let (mut sealer, mut opener) = session();
+    assert!(opener.open(data).is_none());
+    let mut again = [data, &[0; SEAL]].concat();
+    assert_eq!(sealer.seal(&mut again, data.len()), again.len());
+    assert_eq!(opener.open(&again), Some(data));
+    assert!(opener.open(&again).is_none());
+}
+
+fn session() -> (Sealer, Opener) {
+    let root = Root::new(b"nobody knows this one");
+    let side = |n| Side { incarnation: n, nonce: 3, epoch: 4, rail: 5 };
+    (Sealer::new(&root, &side(1), &side(2)), Opener::new(&root, &side(1), &side(2)))
+}
+
 /// Nobody proves what they do not know: not by rubbish, and not by what another said.
 pub fn handshake(data: &[u8]) {
-    let secret = Secret::new(b"nobody knows this one").expect("it is long enough");
-    for sealed in [Sealed::Hello, Sealed::Welcome] {
-        assert!(secret.open(sealed, 1, 2, data).is_none());
+    let root = Root::new(b"nobody knows this one");
+    for what in [Proven::Hello, Proven::Welcome, Proven::Refuse] {
+        assert!(root.proven(what, 1, 2, data).is_none());
     }
     let mut hello = data.to_vec();
-    secret.seal(Sealed::Hello, 1, 2, &mut hello);
-    assert_eq!(secret.open(Sealed::Hello, 1, 2, &hello), Some(data));
-    assert!(secret.open(Sealed::Welcome, 1, 2, &hello).is_none());
-    assert!(secret.open(Sealed::Hello, 2, 1, &hello).is_none());
+    root.prove(Proven::Hello, 1, 2, &mut hello);
+    assert_eq!(root.proven(Proven::Hello, 1, 2, &hello), Some(data));
+    assert!(root.proven(Proven::Welcome, 1, 2, &hello).is_none());
+    assert!(root.proven(Proven::Hello, 2, 1, &hello).is_none());
     let at = data.first().map_or(0, |first| usize::from(*first)) % hello.len();
     hello[at] ^= 1 << (data.len() % 8);
-    assert!(secret.open(Sealed::Hello, 1, 2, &hello).is_none());
+    assert!(root.proven(Proven::Hello, 1, 2, &hello).is_none());
     self::hello(data);
 }
 

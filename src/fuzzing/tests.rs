@@ -108,34 +108,34 @@ fn the_corpus_is_up_to_date() {
 
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use crate::peer::address::{Address, RailAddress};
-    use crate::peer::wire::{self, Credential, Header, Hello, Kind, Welcome, HEADER};
+    use crate::peer::wire::{self, Header, Hello, Kind, Welcome, HEADER};
 
     let rail = |n: u8| RailAddress {
         fabric: "tcp".into(),
         network: format!("10.77.{n}.0/24"),
         address: vec![n; 16],
-        pad: (n.into(), 9),
     };
     let address = Address::new(42, vec![rail(1), rail(2)]).encode();
-    let hello = |credential| Hello {
+    let hello = |proven| Hello {
         target: 1,
-        peer: 2,
-        nonce: 3,
+        token: 2,
         yours: 4,
+        nonce: 3,
+        begun: 6,
         epoch: 5,
         rail: 0,
         your_rail: 1,
-        wire: 1,
-        credential,
+        wire: wire::WIRE_HIGHEST,
+        proven,
         address: &address,
     };
     let frame = |kind, body: &[u8]| {
         let mut bytes = vec![0; HEADER + body.len()];
-        let header = Header { sequence: 1, acknowledged: 0, ..Header::plain(kind, 7, 8) };
+        let header = Header { to: 7, ..Header::numbered(kind, 1) };
         header.write(&mut bytes, body, &[]);
         bytes
     };
-    let proven = [&hello(Credential::Proof([5; 32])).encode()[..], &[6; 32]].concat();
+    let proven = [&hello(true).encode()[..], &[6; 32]].concat();
     let numbers = wire::numbers;
     // Both targets add the checksum themselves.
     let unsealed = |blob: &[u8]| blob[..blob.len() - 4].to_vec();
@@ -147,26 +147,34 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     memory.extend(numbers(&[5, 6]));
     memory.extend([2]);
     let list = numbers(&[1, 2, 64 << 32, 0, 64 << 32 | 1, 4096]);
-    let welcome = Welcome { nonce: 3, peer: 9, epoch: 5, landing: Some((4096, 77)) }.encode();
-    let about = |rest: &[u8]| [&0u64.to_le_bytes()[..], rest].concat();
+    let welcome = Welcome {
+        nonce: 3,
+        own: 8,
+        token: 9,
+        begun: 6,
+        epoch: 5,
+        pad: (4096, 78),
+        landing: Some((4096, 77, 1 << 18)),
+    }
+    .encode();
     let steps =
         |bytes: &[(u8, u8)]| bytes.iter().flat_map(|(step, which)| [*step, *which]).collect::<Vec<u8>>();
     vec![
         ("address", "two_rails", unsealed(&address)),
         ("address", "sealed", address.clone()),
         ("descriptor", "two_ranges", memory),
-        ("frame", "hello", frame(Kind::Hello, &hello(Credential::Nothing).encode())),
+        ("frame", "hello", frame(Kind::Hello, &hello(false).encode())),
         ("frame", "hello_proven", frame(Kind::Hello, &proven)),
         ("frame", "welcome", frame(Kind::Welcome, &welcome)),
-        ("frame", "challenge", frame(Kind::Challenge, &wire::challenge(3, &[4; 32]))),
+        ("frame", "sealed", [&frame(Kind::Bye, &[])[..], &[5; 24]].concat()),
         ("frame", "refuse", frame(Kind::Refuse, &wire::refuse(crate::status::Status::Denied, "no"))),
         ("frame", "ready", frame(Kind::Ready, &wire::ready("tcp"))),
         ("frame", "import", frame(Kind::Import, &numbers(&[1, 2, 3]))),
         ("frame", "message", frame(Kind::Message, b"\x05\0\0\0\0\0\0\0hello")),
         ("frame", "atomic", frame(Kind::Atomic, &numbers(&[1, 1, 2, 0, 8, 5, 0]))),
-        ("frame", "bundle", frame(Kind::Bundle, &about(&list))),
+        ("frame", "bundle", frame(Kind::Bundle, &list)),
         ("handshake", "proven", proven),
-        ("handshake", "asks", hello(Credential::Asks).encode()),
+        ("handshake", "open", hello(false).encode()),
         ("bundle", "two_pieces", list.clone()),
         ("bundle", "steps", vec![0, 1, 0, 3, 2, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]),
         (

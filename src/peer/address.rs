@@ -2,10 +2,12 @@
 //!
 //!     u32 "WFTA"  u16 format  u16 lowest and u16 highest wire version  u64 incarnation
 //!     u32 capabilities
-//!     u16 rails   rails x (text fabric, text network, bytes address, u64 pad, u64 pad key)
+//!     u16 rails   rails x (text fabric, text network, bytes address, u64 0, u64 0)
 //!     u32 crc32 of all that
 //!
-//! Format 1. All little-endian; texts and bytes carry a u16 length.
+//! Format 1. All little-endian; texts and bytes carry a u16 length. (The two zeros were keys in
+//! wire version 1: who has an address has none, and version 1 can still read which versions it
+//! does not speak.) Whoever has an address can connect; with a secret, that is not enough.
 
 use super::wire::{WIRE_HIGHEST, WIRE_LOWEST};
 use crate::codec::{Reader, Writer};
@@ -25,8 +27,6 @@ pub struct RailAddress {
     /// Its name for the network: equal ones are tried first.
     pub network: String,
     pub address: Vec<u8>,
-    /// Where a lane's first write goes, and its key.
-    pub pad: (u64, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Address {
         w.u32(self.capabilities).u16(self.rails.len() as u16);
         for rail in &self.rails {
             w.short(rail.fabric.as_bytes()).short(rail.network.as_bytes()).short(&rail.address);
-            w.u64(rail.pad.0).u64(rail.pad.1);
+            w.u64(0).u64(0);
         }
         w.sealed()
     }
@@ -84,8 +84,9 @@ impl Address {
                 fabric: r.text()?,
                 network: r.text()?,
                 address: r.short().filter(|a| !a.is_empty())?.to_vec(),
-                pad: (r.u64()?, r.u64()?),
             });
+            r.u64()?;
+            r.u64()?;
         }
         (r.remaining() == 0).then_some(Address { incarnation, wire, capabilities, rails })
     }
@@ -131,7 +132,6 @@ mod tests {
             fabric: "tcp".into(),
             network: format!("10.77.{n}.0/24"),
             address: vec![n; 16],
-            pad: (n.into(), 9),
         };
         let address = Address::new(42, vec![rail(1), rail(2)]);
         let blob = address.encode();

@@ -29,15 +29,19 @@ pub mod secret;
 pub mod table;
 pub mod wire;
 
+use crate::codec::Text;
 use crate::fabric::select::readable;
 use crate::status::Status;
 use crate::transfer::Outcome;
-use address::Address;
+use crate::wire::seal::Root;
+use address::{Address, RailAddress};
 use gone::Gone;
 use lanes::Serving;
 use parking_lot::Mutex;
+use std::cmp::Ordering as Cmp;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use wire::Token;
 
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +49,30 @@ pub enum PeerState {
     Connecting,
     Up,
     Down,
+}
+
+/// What a peer has said of itself in handshakes.
+#[derive(Default)]
+struct Theirs {
+    /// Its token for us: the `to` of our frames. 0 until it is known.
+    token: Token,
+    /// Its number of this time that it began with us; before that is known, of the last one.
+    begun: u64,
+    /// The secret that it proved last.
+    root: Option<Root>,
+    /// Its newest lanes between two rails each, by their epochs.
+    lanes: Vec<(Plan, u64)>,
+}
+
+/// What a handshake's message says of the peer that it is from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Meeting {
+    /// It is the one that we know, or the first word of it.
+    Same,
+    /// It has ended what we still have, and begun anew.
+    Other,
+    /// It was said before, and holds no longer.
+    Stale,
 }
 
 /// How exactly it is known when a peer was heard.
@@ -62,10 +90,11 @@ pub struct Peer {
     rails: AtomicU64,
     /// A connect that takes longer has failed.
     pub connect_deadline: u64,
-    /// The peer's id of us: the `to` of our frames. 0 until it is known.
-    pub their_id: AtomicU64,
-    /// It has shown that it knows the secret, or there is none to know.
-    proven: AtomicBool,
+    /// What names it in its frames to us: told to it alone, and in no order.
+    pub token: Token,
+    /// Of the times that we began with somebody: this one's number.
+    pub begun: u64,
+    theirs: Mutex<Theirs>,
     state: AtomicU8,
     /// Connects that wait for their PEER_UP: their user data.
     pub connects: Mutex<Vec<u64>>,
@@ -92,6 +121,14 @@ pub struct Peer {
     failure: Mutex<Option<Outcome>>,
     pub local_rails: AtomicU32,
     pub remote_rails: AtomicU32,
+}
+
+/// What a new peer is drawn.
+pub struct Tokens {
+    pub token: Token,
+    pub begun: u64,
+    /// The peer's own number of the last time.
+    pub before: u64,
 }
 
 /// The fabric that serves a peer, and why, for people.
@@ -129,17 +166,19 @@ impl Peer {
         workers: u64,
         reason: String,
         connect_deadline: u64,
+        tokens: Tokens,
     ) -> Peer {
         Peer {
             id,
+            token: tokens.token,
+            begun: tokens.begun,
+            theirs: Mutex::new(Theirs { begun: tokens.before, ..Theirs::default() }),
             address,
             home,
             workers,
             service: Mutex::new(Service { fabric: String::new(), reason }),
             rails: AtomicU64::new(0),
             connect_deadline,
-            their_id: AtomicU64::new(0),
-            proven: AtomicBool::new(false),
             state: AtomicU8::new(PeerState::Connecting as u8),
             connects: Mutex::default(),
             outgoing: AtomicU64::new(0),
@@ -183,12 +222,47 @@ impl Peer {
         self.heard_ns.load(Ordering::Relaxed).max(self.moved_ns.load(Ordering::Relaxed))
     }
 
-    pub fn prove(&self) {
-        self.proven.store(true, Ordering::Release);
+    /// Takes what a hello or a welcome says: the peer's token for us, and its number of this time.
+    pub fn meet(&self, token: Token, begun: u64) -> Meeting {
+        let mut theirs = self.theirs.lock();
+        match (theirs.token, begun.cmp(&theirs.begun)) {
+            (0, Cmp::Greater) => {
+                (theirs.token, theirs.begun) = (token, begun);
+                Meeting::Same
+            }
+            (known, Cmp::Equal) if known == token && known != 0 => Meeting::Same,
+            (_, Cmp::Greater) => Meeting::Other,
+            _ => Meeting::Stale,
+        }
     }
 
-    pub fn is_proven(&self) -> bool {
-        self.proven.load(Ordering::Acquire)
+    /// Takes the secret by which its hello was believed.
+    pub fn prove_by(&self, root: &Option<Root>) {
+        self.theirs.lock().root.clone_from(root);
+    }
+
+    /// The secret that it knows, as far as it has shown.
+    pub fn root(&self) -> Option<Root> {
+        self.theirs.lock().root.clone()
+    }
+
+    /// Its token for us (0: not known yet), and its number of this time.
+    pub fn named_by(&self) -> (Token, u64) {
+        let theirs = self.theirs.lock();
+        (theirs.token, theirs.begun)
+    }
+
+    /// Whether a lane of its is the newest between two rails; `most`: of so many.
+    pub fn is_newest(&self, plan: Plan, epoch: u64, most: usize) -> bool {
+        let mut theirs = self.theirs.lock();
+        let count = theirs.lanes.len();
+        match theirs.lanes.iter_mut().find(|(known, _)| *known == plan) {
+            Some((_, newest)) if epoch < *newest => return false,
+            Some((_, newest)) => *newest = epoch,
+            None if count >= most => return false,
+            None => theirs.lanes.push((plan, epoch)),
+        }
+        true
     }
 
     /// It is settled which rails serve it.
@@ -272,7 +346,8 @@ impl fmt::Display for Peer {
         let fabric = self.service.lock().fabric.clone();
         let rails = &self.address.rails;
         let rail = rails.iter().find(|rail| rail.fabric == fabric).or(rails.first());
-        let (at, over) = rail.map_or((String::new(), ""), |rail| (readable(&rail.address), &rail.fabric));
+        let name = |rail: &RailAddress| (readable(&rail.address), Text::of(rail.fabric.as_bytes()));
+        let (at, over) = rail.map(name).unwrap_or_default();
         write!(f, "peer {:#x} ({at}, {over})", self.id)
     }
 }

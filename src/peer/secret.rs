@@ -1,174 +1,197 @@
-//! The shared secret by which endpoints know each other, and challenges.
+//! The secrets by which endpoints know each other: one, or two while they are exchanged. A proof
+//! by either is believed; the first one is used for connecting.
 //!
-//! Who greets and who welcomes seals what it says: an HMAC-SHA256 under the secret
-//! over what this is (so that neither can be sent back as the other), both
-//! incarnations, and the body. Each body has a number in it that the other side
-//! drew: a hello the challenge of who is greeted, a welcome the nonce of who
-//! greeted.
+//! They are given once, or are the lines of a file, which is read again when it has changed:
+//! looked at when a handshake needs them, once a second at most.
 
-use crate::clock::Random;
+use crate::codec::Text;
 use crate::status::{Error, Result};
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
-use std::fmt;
-
-type Keyed = Hmac<Sha256>;
+use crate::wire::seal::Root;
+use parking_lot::Mutex;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes of a secret.
 pub const SHORTEST: usize = 16;
 pub const LONGEST: usize = 1024;
-/// Bytes of a challenge, and of a proof.
-pub const CHALLENGE: usize = 32;
-pub const PROOF: usize = 32;
-/// A challenge can be answered for so long, and until the next such span is over.
-const SPAN_NS: u64 = 10_000_000_000;
+/// Secrets that hold at once.
+const MOST: usize = 2;
+/// Between two looks at a file.
+const LOOK_NS: u64 = 1_000_000_000;
+/// Longer ones are not read.
+const FILE_LONGEST: u64 = 64 << 10;
 
-pub type Challenge = [u8; CHALLENGE];
+/// Those that hold now, the one for connecting first.
+pub type Roots = Arc<[Root]>;
 
-/// What is sealed.
-#[derive(Clone, Copy)]
-pub enum Sealed {
-    Hello,
-    Welcome,
+#[derive(Debug)]
+pub struct Secrets {
+    file: Option<PathBuf>,
+    known: Mutex<Known>,
 }
 
-/// Only the key's state is kept, and never shown.
-#[derive(Clone)]
-pub struct Secret(Keyed);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(not shown)")
-    }
+#[derive(Debug)]
+struct Known {
+    roots: Roots,
+    looked_ns: u64,
+    /// The file that they are from, or that was no good.
+    stamp: Option<Stamp>,
 }
 
-fn keyed(key: &[u8]) -> Result<Keyed> {
-    Keyed::new_from_slice(key).map_err(|_| Error::invalid("the secret cannot be a key"))
+/// What changes with a file: device, inode, length, and when it was written.
+type Stamp = (u64, u64, u64, i64, i64);
+
+pub fn check_len(len: u64, name: &str) -> Result<usize> {
+    usize::try_from(len).ok().filter(|len| (SHORTEST..=LONGEST).contains(len)).ok_or_else(|| {
+        Error::limit(format!(
+            "{name}_len is {len}: a secret has {SHORTEST} to {LONGEST} bytes ({name} NULL and {name}_len 0: none)"
+        ))
+    })
 }
 
-impl Secret {
-    pub fn check_len(len: u64) -> Result<usize> {
-        usize::try_from(len).ok().filter(|len| (SHORTEST..=LONGEST).contains(len)).ok_or_else(|| {
-            Error::limit(format!(
-                "secret_len is {len}: a secret has {SHORTEST} to {LONGEST} bytes (secret NULL and secret_len 0: none)"
-            ))
-        })
+fn root(bytes: &[u8], name: &str) -> Result<Root> {
+    if bytes.iter().all(|byte| Some(byte) == bytes.first()) {
+        return Err(Error::invalid(format!(
+            "all bytes of {name} are the same: it was not filled in; take random bytes"
+        )));
     }
+    Ok(Root::new(bytes))
+}
 
-    pub fn new(bytes: &[u8]) -> Result<Secret> {
-        Self::check_len(bytes.len() as u64)?;
-        if bytes.iter().all(|byte| *byte == bytes[0]) {
-            return Err(Error::invalid(
-                "all bytes of secret are the same: it was not filled in; take random bytes",
-            ));
-        }
-        keyed(bytes).map(Secret)
-    }
-
-    fn mac(&self, what: Sealed, from: u64, to: u64, body: &[u8]) -> Keyed {
-        let label: &[u8; 16] = match what {
-            Sealed::Hello => b"weft.1 a hello..",
-            Sealed::Welcome => b"weft.1 a welcome",
+impl Secrets {
+    /// The first, and the second if there is one.
+    pub fn new(secrets: &[(&[u8], &str)]) -> Result<Secrets> {
+        let check = |(bytes, name): &(&[u8], &str)| {
+            check_len(bytes.len() as u64, name)?;
+            root(bytes, name)
         };
-        let mut mac = self.0.clone();
-        mac.update(label);
-        mac.update(&from.to_le_bytes());
-        mac.update(&to.to_le_bytes());
-        mac.update(body);
-        mac
+        let roots = secrets.iter().map(check).collect::<Result<Vec<Root>>>()?;
+        Ok(Self::of(None, roots.into(), None))
     }
 
-    /// Appends the proof that who says this knows the secret.
-    pub fn seal(&self, what: Sealed, from: u64, to: u64, body: &mut Vec<u8>) {
-        let proof = self.mac(what, from, to, body).finalize().into_bytes();
-        body.extend_from_slice(&proof);
+    /// The lines of a file.
+    pub fn of_file(file: PathBuf) -> Result<Secrets> {
+        let (stamp, roots) = (stamp_of(&file)?, read(&file)?);
+        Ok(Self::of(Some(file), roots, Some(stamp)))
     }
 
-    /// What was sealed, without its proof; `None` if that is none.
-    pub fn open<'a>(&self, what: Sealed, from: u64, to: u64, sealed: &'a [u8]) -> Option<&'a [u8]> {
-        let (body, proof) = sealed.split_last_chunk::<PROOF>()?;
-        // In constant time.
-        self.mac(what, from, to, body).verify_slice(proof).is_ok().then_some(body)
+    fn of(file: Option<PathBuf>, roots: Roots, stamp: Option<Stamp>) -> Secrets {
+        Secrets { file, known: Mutex::new(Known { roots, looked_ns: 0, stamp }) }
+    }
+
+    pub fn now(&self, now: u64) -> Roots {
+        let mut known = self.known.lock();
+        let Some(file) = &self.file else { return known.roots.clone() };
+        if known.looked_ns != 0 && now.saturating_sub(known.looked_ns) < LOOK_NS {
+            return known.roots.clone();
+        }
+        known.looked_ns = now.max(1);
+        let stamp = stamp_of(file);
+        if stamp.as_ref().ok() != known.stamp.as_ref() {
+            known.stamp = stamp.as_ref().ok().copied();
+            match stamp.and_then(|_| read(file)) {
+                Ok(roots) => {
+                    log::info!("the secrets were read again: {} hold now", roots.len());
+                    known.roots = roots;
+                }
+                Err(error) => {
+                    log::warn!("{}; the secrets from before are used until it can be read", error.message)
+                }
+            }
+        }
+        known.roots.clone()
     }
 }
 
-/// Challenges to who greets us. Nothing is kept of them: they follow from a key of
-/// our own, so that strangers, however many, cost no memory.
-pub struct Challenges(Keyed);
+fn failed(file: &Path, why: impl std::fmt::Display) -> Error {
+    let name = Text::of(file.as_os_str().as_encoded_bytes());
+    Error::invalid(format!("the secret file {name} (WEFT_SECRET_FILE): {why}"))
+}
 
-impl Challenges {
-    pub fn new(random: &Random) -> Result<Challenges> {
-        let mut key = [0; 32];
-        for word in key.chunks_exact_mut(8) {
-            word.copy_from_slice(&random.u64()?.to_le_bytes());
+fn stamp_of(file: &Path) -> Result<Stamp> {
+    let of = fs::metadata(file).map_err(|error| failed(file, error))?;
+    if !of.is_file() || of.len() > FILE_LONGEST {
+        return Err(failed(file, format_args!("it must be a file of at most {FILE_LONGEST} bytes")));
+    }
+    Ok((of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec()))
+}
+
+/// One in each line; empty lines, and white space around secrets, are none.
+fn read(file: &Path) -> Result<Roots> {
+    let bytes = fs::read(file).map_err(|error| failed(file, error))?;
+    let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let lines: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() || lines.len() > MOST {
+        return Err(failed(
+            file,
+            format_args!("it has {} secrets: one in each line, 1 or {MOST}", lines.len()),
+        ));
+    }
+    let root_of = |line: &&[u8]| match line.len() {
+        SHORTEST..=LONGEST => root(line, "a line").map_err(|error| failed(file, error.message)),
+        len => {
+            Err(failed(file, format_args!("a line has {len} bytes: a secret has {SHORTEST} to {LONGEST}")))
         }
-        keyed(&key).map(Challenges)
-    }
-
-    fn mac(&self, stranger: u64, nonce: u64, span: u64) -> Keyed {
-        let mut mac = self.0.clone();
-        [stranger, nonce, span].iter().for_each(|number| mac.update(&number.to_le_bytes()));
-        mac
-    }
-
-    /// For a hello of this incarnation with this nonce.
-    pub fn draw(&self, stranger: u64, nonce: u64, now: u64) -> Challenge {
-        self.mac(stranger, nonce, now / SPAN_NS).finalize().into_bytes().into()
-    }
-
-    /// Whether it was drawn for that hello, not long ago.
-    pub fn drew(&self, challenge: &Challenge, stranger: u64, nonce: u64, now: u64) -> bool {
-        let span = now / SPAN_NS;
-        [span, span.saturating_sub(1)]
-            .into_iter()
-            .any(|span| self.mac(stranger, nonce, span).verify_slice(challenge).is_ok())
-    }
+    };
+    lines.iter().map(root_of).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::seal::Proven;
 
-    fn secret(text: &[u8]) -> Secret {
-        Secret::new(text).expect("it is long enough")
+    fn proof(secret: &[u8]) -> Vec<u8> {
+        let mut message = b"hello".to_vec();
+        Root::new(secret).prove(Proven::Hello, 1, 2, &mut message);
+        message
     }
 
-    #[test]
-    fn only_what_was_sealed_so_opens() {
-        let ours = secret(b"correct horse battery");
-        let mut sealed = b"body".to_vec();
-        ours.seal(Sealed::Hello, 1, 2, &mut sealed);
-        assert_eq!(ours.open(Sealed::Hello, 1, 2, &sealed), Some(&b"body"[..]));
-        assert!(ours.open(Sealed::Welcome, 1, 2, &sealed).is_none(), "sent back as an answer");
-        assert!(ours.open(Sealed::Hello, 2, 1, &sealed).is_none(), "sent back");
-        assert!(ours.open(Sealed::Hello, 1, 3, &sealed).is_none(), "sent to another");
-        assert!(secret(b"correct horse batterz").open(Sealed::Hello, 1, 2, &sealed).is_none());
-        for at in 0..sealed.len() {
-            let mut damaged = sealed.clone();
-            damaged[at] ^= 1;
-            assert!(ours.open(Sealed::Hello, 1, 2, &damaged).is_none(), "byte {at}");
-            assert!(ours.open(Sealed::Hello, 1, 2, &sealed[..at]).is_none(), "cut at {at}");
-        }
-    }
-
-    #[test]
-    fn a_challenge_is_for_one_hello_and_a_while() {
-        let challenges = Challenges::new(&Random::System).expect("random numbers");
-        let now = 77 * SPAN_NS;
-        let drawn = challenges.draw(1, 2, now);
-        assert!(challenges.drew(&drawn, 1, 2, now) && challenges.drew(&drawn, 1, 2, now + SPAN_NS));
-        assert!(!challenges.drew(&drawn, 1, 2, now + 2 * SPAN_NS), "it is too old");
-        assert!(!challenges.drew(&drawn, 2, 2, now) && !challenges.drew(&drawn, 1, 3, now));
-        let others = Challenges::new(&Random::System).expect("random numbers");
-        assert!(!others.drew(&drawn, 1, 2, now));
+    /// Which of them prove it.
+    fn believed(secrets: &Secrets, secret: &[u8], now: u64) -> Vec<bool> {
+        let of = |root: &Root| root.proven(Proven::Hello, 1, 2, &proof(secret)).is_some();
+        secrets.now(now).iter().map(of).collect()
     }
 
     #[test]
     fn poor_secrets_are_refused_and_none_is_shown() {
         for poor in [&b""[..], b"too short", &[7; 64], &[0; LONGEST + 1]] {
-            assert!(Secret::new(poor).is_err(), "{poor:?}");
+            assert!(Secrets::new(&[(poor, "secret")]).is_err(), "{poor:?}");
+            assert!(Secrets::new(&[(b"correct horse battery", "secret"), (poor, "other")]).is_err());
         }
-        let shown = format!("{:?}", Some(secret(b"correct horse battery")));
-        assert_eq!(shown, "Some(Secret(not shown))");
+        let shown = format!("{:?}", Secrets::new(&[(b"correct horse battery", "secret")]));
+        assert!(shown.contains("Root(not shown)") && !shown.contains("horse"), "{shown}");
+    }
+
+    #[test]
+    fn a_file_is_read_again_when_it_has_changed() {
+        let (first, second) = (b"the first secret of all", b"the second secret of all");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("secrets");
+        let put = |lines: &[&[u8]], file: &Path| {
+            let new = folder.path().join("new");
+            fs::write(&new, lines.join(&b'\n')).expect("written");
+            fs::rename(&new, file).expect("renamed");
+        };
+        assert!(Secrets::of_file(file.clone()).is_err());
+        for bad in [&b""[..], b"short", b"one of the secrets\none of the secrets\none of the secrets"] {
+            put(&[bad], &file);
+            let error = Secrets::of_file(file.clone()).expect_err("no good");
+            assert!(error.message.contains("WEFT_SECRET_FILE") && !error.message.contains("one of"));
+        }
+        put(&[b"", first, b" "], &file);
+        let secrets = Secrets::of_file(file.clone()).expect("it is good");
+        assert_eq!((believed(&secrets, first, 1), believed(&secrets, second, 1)), (vec![true], vec![false]));
+        put(&[second, first], &file);
+        assert_eq!(believed(&secrets, first, LOOK_NS), [true], "it was looked at a moment ago");
+        assert_eq!(believed(&secrets, first, 2 * LOOK_NS), [false, true]);
+        put(&[b"short"], &file);
+        assert_eq!(believed(&secrets, second, 4 * LOOK_NS), [true, false], "what is no good changes nothing");
+        fs::remove_file(&file).expect("removed");
+        assert_eq!(believed(&secrets, second, 6 * LOOK_NS), [true, false]);
+        put(&[second], &file);
+        assert_eq!(believed(&secrets, second, 8 * LOOK_NS), [true]);
     }
 }

@@ -1,11 +1,12 @@
-//! All peers of an endpoint, by id and by incarnation.
+//! All peers of an endpoint: by id, by incarnation, and by the token that their frames name.
 
 use super::address::Address;
+use super::wire::Token;
 use super::Peer;
 use crate::status::{Error, Result};
 use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 pub struct PeerTable {
@@ -15,16 +16,41 @@ pub struct PeerTable {
     first: u32,
 }
 
-/// Ended peers that are remembered.
-const ENDED: usize = 256;
+/// Ended peers that are remembered: those that may not know it.
+const ENDED: usize = 1024;
+
+/// A peer that ended lately.
+struct Ended {
+    incarnation: u64,
+    token: Token,
+    theirs: Token,
+    begun: u64,
+    address: Address,
+}
+
+/// Whose a token is.
+pub enum Named {
+    Peer(Arc<Peer>),
+    /// It ended: its token for us, its incarnation and its address.
+    Ended(Token, Address),
+}
 
 #[derive(Default)]
 struct Inner {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_incarnation: HashMap<u64, Arc<Peer>>,
-    /// Peers that ended lately, the last ones last.
-    ended: VecDeque<Arc<Peer>>,
+    /// Tokens are random: nobody chooses how they are spread.
+    by_token: FxHashMap<Token, Arc<Peer>>,
+    /// The last ones last.
+    ended: VecDeque<Ended>,
+}
+
+impl Inner {
+    fn begun_before(&self, incarnation: u64) -> u64 {
+        let before = self.ended.iter().filter(|ended| ended.incarnation == incarnation);
+        before.map(|ended| ended.begun).max().unwrap_or(0)
+    }
 }
 
 #[derive(Default)]
@@ -59,13 +85,28 @@ impl PeerTable {
         self.inner.read().by_incarnation.get(&incarnation).cloned()
     }
 
+    /// The last time that an incarnation began with us, of those that have ended.
+    pub fn begun_before(&self, incarnation: u64) -> u64 {
+        self.inner.read().begun_before(incarnation)
+    }
+
+    /// Whose frames name this token.
+    pub fn named(&self, token: Token) -> Option<Named> {
+        let inner = self.inner.read();
+        if let Some(peer) = inner.by_token.get(&token) {
+            return Some(Named::Peer(peer.clone()));
+        }
+        let ended = inner.ended.iter().rev().find(|ended| ended.token == token)?;
+        Some(Named::Ended(ended.theirs, ended.address.clone()))
+    }
+
     /// The peer of this incarnation: the one there is, or a new one that `make`
-    /// makes for an id, and that `start` starts before anybody else can see it.
+    /// makes for an id and the number of the time before, and that `start` starts before anybody else can see it.
     /// Says whether it is new.
     pub fn get_or_insert(
         &self,
         incarnation: u64,
-        make: impl FnOnce(u64) -> Result<Peer>,
+        make: impl FnOnce(u64, u64) -> Result<Peer>,
         start: impl FnOnce(&Arc<Peer>),
     ) -> Result<(Arc<Peer>, bool)> {
         let mut inner = self.inner.write();
@@ -80,7 +121,8 @@ impl PeerTable {
         }
         let index = inner.free.last().copied().unwrap_or(inner.slots.len());
         let generation = inner.slots.get(index).map_or(self.first, |slot| slot.generation);
-        let peer = Arc::new(make((generation as u64) << 32 | index as u64)?);
+        let before = inner.begun_before(incarnation);
+        let peer = Arc::new(make((generation as u64) << 32 | index as u64, before)?);
         if index == inner.slots.len() {
             inner.slots.push(Slot { generation, peer: None });
         } else {
@@ -88,11 +130,13 @@ impl PeerTable {
         }
         inner.slots[index].peer = Some(peer.clone());
         inner.by_incarnation.insert(incarnation, peer.clone());
+        inner.by_token.insert(peer.token, peer.clone());
         start(&peer);
         Ok((peer, true))
     }
 
-    pub fn remove(&self, peer: &Peer) {
+    /// `remembered`: it may not know that it has ended.
+    pub fn remove(&self, peer: &Peer, remembered: bool) {
         let mut inner = self.inner.write();
         let index = place(peer.id);
         if inner.slots.get(index).is_some_and(|slot| slot.peer.as_ref().is_some_and(|p| p.id == peer.id)) {
@@ -100,20 +144,18 @@ impl PeerTable {
             slot.peer = None;
             slot.generation = slot.generation.wrapping_add(1).max(1);
             inner.free.push(index);
-            if let Some(ended) = inner.by_incarnation.remove(&peer.address.incarnation) {
-                inner.ended.push_back(ended);
+            inner.by_incarnation.remove(&peer.address.incarnation);
+            inner.by_token.remove(&peer.token);
+            if remembered {
+                let (theirs, begun) = peer.named_by();
+                let (incarnation, token) = (peer.address.incarnation, peer.token);
+                let address = peer.address.clone();
+                inner.ended.push_back(Ended { incarnation, token, theirs, begun, address });
             }
             if inner.ended.len() > ENDED {
                 inner.ended.pop_front();
             }
         }
-    }
-
-    /// Of an incarnation that ended lately: its id of us, and its address.
-    pub fn ended(&self, incarnation: u64) -> Option<(u64, Address)> {
-        let inner = self.inner.read();
-        let peer = inner.ended.iter().rev().find(|peer| peer.address.incarnation == incarnation)?;
-        Some((peer.their_id.load(Ordering::Acquire), peer.address.clone()))
     }
 
     pub fn all(&self) -> Vec<Arc<Peer>> {

@@ -1,34 +1,47 @@
-//! Control frames: what endpoints say to each other beside the data.
+//! Control frames: what endpoints send each other beside the data.
 //!
-//! A frame is one message of the fabric:
+//! A frame is one message of the fabric (wire version 2):
 //!
-//!     u16 "WF"  u8 kind  u8 channel  u32 body length  u64 to  u64 from  u32 sequence  u32 acknowledged
+//!     u16 "WF"  u8 2  u8 kind  u16 rail  u16 body length  u128 to  u32 sequence  u32 acknowledged
 //!     body
+//!     u64 number  16 bytes tag                            in a session with a secret: `wire::seal`
 //!
-//! `to` is the receiver's own id of the sender (0 in a hello), `from` the
-//! sender's incarnation. Frames of a channel are sequenced (see `channel`);
-//! others are repeated by their sender until answered, or do not matter.
+//! `rail` is the sender's rail. `to` is the receiver's token for the sender: 128 random bits that the
+//! receiver drew for this peer, and gave to it alone (0 in a hello). It says whose frame it is;
+//! where there is a secret, nothing but a handshake is believed without the tag of the lane's
+//! session. Frames of a channel are sequenced (see `channel`); others are repeated by their
+//! sender until answered, or do not matter.
+//!
+//! A handshake takes two messages, each proven where there is a secret, and each side makes its
+//! own for each of its lanes:
+//!
+//!     hello    the endpoint that is meant, the sender's token, nonce and lane; its whole address
+//!     welcome  the same nonce; the receiver's token, nonce and lane; its keys for this lane
+//!
+//! The hello's proof says who sends it, the welcome's that it is an answer to that hello. With both
+//! nonces the two have the key of what the sender of the hello sends from now on. A hello
+//! that is said again later by somebody else leads to a key that only its first sender can know.
 
-use super::secret::{Challenge, CHALLENGE, PROOF};
-use crate::codec::{Reader, Writer};
+use crate::codec::{Reader, Text, Writer};
 use crate::status::Status;
+use crate::wire::seal::PROOF;
+pub use crate::wire::HEADER;
+use crate::wire::{RAIL, TO};
 
 /// Wire versions that this library speaks.
-pub const WIRE_LOWEST: u16 = 1;
-pub const WIRE_HIGHEST: u16 = 1;
+pub const WIRE_LOWEST: u16 = 2;
+pub const WIRE_HIGHEST: u16 = 2;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"WF");
-pub const HEADER: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Unsequenced: a lane greets, is welcomed, or is refused, or asked for a proof first.
+    /// Unsequenced: a lane greets, is welcomed, or is refused.
     Hello = 1,
     Welcome = 2,
     Refuse = 3,
     Ack = 4,
-    Challenge = 13,
     /// The receiver has been silent for long: it is to say something.
     Ask = 14,
     /// The sender's lanes are new: what has the receiver delivered of it? The answer.
@@ -80,9 +93,9 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Challenge, Ask, Resume, Resumed, Bundle, Landed, Unlanded, Fetch,
-            Fetched, Spent, Granted, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count,
-            AtomicDone, Fence, Fenced, Quiesce, Quiesced, Message, Notify, Raise, Atomic,
+            Hello, Welcome, Refuse, Ack, Ask, Resume, Resumed, Bundle, Landed, Unlanded, Fetch, Fetched,
+            Spent, Granted, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone,
+            Fence, Fenced, Quiesce, Quiesced, Message, Notify, Raise, Atomic,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
@@ -116,11 +129,15 @@ pub const USER: usize = 1;
 pub const REQUESTS: usize = 2;
 pub const CHANNELS: usize = 3;
 
+/// What names a peer in frames to the endpoint that drew it. 0: none.
+pub type Token = u128;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     pub kind: Kind,
-    pub to: u64,
-    pub from: u64,
+    /// As it came: `Rail::send_frame` fills in those of the lane.
+    pub rail: u16,
+    pub to: Token,
     pub sequence: u32,
     /// The last frame of the same channel that was delivered here.
     pub acknowledged: u32,
@@ -128,19 +145,24 @@ pub struct Header {
 
 impl Header {
     /// An unsequenced frame's.
-    pub fn plain(kind: Kind, to: u64, from: u64) -> Header {
-        Header { kind, to, from, sequence: 0, acknowledged: 0 }
+    pub fn plain(kind: Kind) -> Header {
+        Header { kind, rail: 0, to: 0, sequence: 0, acknowledged: 0 }
+    }
+
+    /// Of a frame that is about a lane, with a number of its own.
+    pub fn numbered(kind: Kind, sequence: u32) -> Header {
+        Header { sequence, ..Header::plain(kind) }
     }
 
     /// Writes header and body into a frame; its length. The parts must fit.
     pub fn write(&self, frame: &mut [u8], body: &[u8], payload: &[u8]) -> usize {
         let len = body.len() + payload.len();
         frame[0..2].copy_from_slice(&MAGIC.to_le_bytes());
-        frame[2] = self.kind as u8;
-        frame[3] = 0;
-        frame[4..8].copy_from_slice(&(len as u32).to_le_bytes());
-        frame[8..16].copy_from_slice(&self.to.to_le_bytes());
-        frame[16..24].copy_from_slice(&self.from.to_le_bytes());
+        frame[2] = WIRE_HIGHEST as u8;
+        frame[3] = self.kind as u8;
+        frame[RAIL..RAIL + 2].copy_from_slice(&self.rail.to_le_bytes());
+        frame[6..8].copy_from_slice(&(len as u16).to_le_bytes());
+        frame[TO..TO + 16].copy_from_slice(&self.to.to_le_bytes());
         frame[24..28].copy_from_slice(&self.sequence.to_le_bytes());
         frame[28..32].copy_from_slice(&self.acknowledged.to_le_bytes());
         frame[HEADER..HEADER + body.len()].copy_from_slice(body);
@@ -148,19 +170,25 @@ impl Header {
         HEADER + len
     }
 
-    /// Reads a frame; `None` if it is not one.
+    /// Reads a frame without a seal; `None` if it is not one.
     pub fn read(frame: &[u8]) -> Option<(Header, &[u8])> {
+        Self::begins(frame)
+            .filter(|(_, body, rest)| body.len() == *rest)
+            .map(|(header, body, _)| (header, body))
+    }
+
+    /// Reads what may have a seal behind it: the header, the body, and how many bytes follow the
+    /// header.
+    pub fn begins(frame: &[u8]) -> Option<(Header, &[u8], usize)> {
         let mut r = Reader::new(frame);
-        if r.u16()? != MAGIC {
+        if r.u16()? != MAGIC || u16::from(r.u8()?) != WIRE_HIGHEST {
             return None;
         }
         let kind = Kind::from_u8(r.u8()?)?;
-        r.u8()?;
-        let len = r.u32()? as usize;
-        let header =
-            Header { kind, to: r.u64()?, from: r.u64()?, sequence: r.u32()?, acknowledged: r.u32()? };
-        let body = r.rest();
-        (body.len() == len).then_some((header, body))
+        let (rail, len) = (r.u16()?, usize::from(r.u16()?));
+        let header = Header { kind, rail, to: r.u128()?, sequence: r.u32()?, acknowledged: r.u32()? };
+        let rest = r.rest();
+        rest.get(..len).map(|body| (header, body, rest.len()))
     }
 }
 
@@ -168,63 +196,47 @@ impl Header {
 pub struct Hello<'a> {
     /// The incarnation that is meant.
     pub target: u64,
-    /// The sender's id of the receiver: the `to` of answers.
-    pub peer: u64,
-    pub nonce: u64,
-    /// The receiver's id of the sender; 0 if that is not known yet.
-    pub yours: u64,
+    /// The sender's token for the receiver: the `to` of answers.
+    pub token: Token,
+    /// The receiver's token for the sender; 0 if that is not known yet.
+    pub yours: Token,
+    pub nonce: u128,
+    /// Of the times that the sender began with the receiver, a later one has a higher number.
+    pub begun: u64,
     /// Of the sender's lanes between the two rails, a later one has a higher number.
     pub epoch: u64,
     /// The sender's rail, and the receiver's.
     pub rail: u16,
     pub your_rail: u16,
     pub wire: u16,
-    pub credential: Credential,
+    /// A proof ends the body: the sender has a secret.
+    pub proven: bool,
     pub address: &'a [u8],
-}
-
-/// What a hello has to show for itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Credential {
-    /// The sender has no secret.
-    Nothing,
-    /// It has one, and waits for a challenge.
-    Asks,
-    /// The challenge; the proof ends the body.
-    Proof(Challenge),
 }
 
 impl<'a> Hello<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u64(self.target).u64(self.peer).u64(self.nonce).u64(self.yours).u64(self.epoch);
-        w.u16(self.rail).u16(self.your_rail).u16(self.wire);
-        match &self.credential {
-            Credential::Nothing => w.u8(0),
-            Credential::Asks => w.u8(1),
-            Credential::Proof(challenge) => w.u8(2).raw(challenge),
-        };
+        w.u64(self.target).u128(self.token).u128(self.yours).u128(self.nonce);
+        w.u64(self.begun).u64(self.epoch);
+        w.u16(self.rail).u16(self.your_rail).u16(self.wire).u8(self.proven as u8);
         w.raw(self.address);
         w.finish()
     }
 
     pub fn decode(body: &'a [u8]) -> Option<Hello<'a>> {
         let mut r = Reader::new(body);
-        let (target, peer, nonce) = (r.u64()?, r.u64()?, r.u64()?);
-        let (yours, epoch) = (r.u64()?, r.u64()?);
+        let (target, token, yours, nonce) = (r.u64()?, r.u128()?, r.u128()?, r.u128()?);
+        let (begun, epoch) = (r.u64()?, r.u64()?);
         let (rail, your_rail, wire) = (r.u16()?, r.u16()?, r.u16()?);
-        let credential = match r.u8()? {
-            0 => Credential::Nothing,
-            1 => Credential::Asks,
-            2 => Credential::Proof(r.raw(CHALLENGE)?.try_into().ok()?),
+        let proven = match r.u8()? {
+            0 => false,
+            1 => true,
             _ => return None,
         };
         let rest = r.rest();
-        let address = match credential {
-            Credential::Proof(_) => rest.split_last_chunk::<PROOF>()?.0,
-            _ => rest,
-        };
-        Some(Hello { target, peer, nonce, yours, epoch, rail, your_rail, wire, credential, address })
+        let address = if proven { rest.split_last_chunk::<PROOF>()?.0 } else { rest };
+        Some(Hello { target, token, yours, nonce, begun, epoch, rail, your_rail, wire, proven, address })
     }
 }
 
@@ -232,61 +244,54 @@ impl<'a> Hello<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Welcome {
     /// The hello's.
-    pub nonce: u64,
-    /// The answerer's id of the greeter.
-    pub peer: u64,
-    /// The answerer's lane, as in a hello of its own.
+    pub nonce: u128,
+    /// The sender's, for the session of the hello's sender.
+    pub own: u128,
+    /// The sender's token for the receiver, and how often it began with it.
+    pub token: Token,
+    pub begun: u64,
+    /// The sender's lane, as in a hello of its own.
     pub epoch: u64,
-    /// Where the answerer takes bundles over this lane: address and key.
-    pub landing: Option<(u64, u64)>,
+    /// Where the lane's first write goes, and its key.
+    pub pad: (u64, u64),
+    /// Where the sender takes bundles over this lane: address, key, and bytes of a slot.
+    pub landing: Option<(u64, u64, u64)>,
 }
 
 impl Welcome {
     pub fn encode(&self) -> Vec<u8> {
-        let (address, key) = self.landing.unwrap_or_default();
-        numbers(&[self.nonce, self.peer, self.epoch, self.landing.is_some() as u64, address, key])
+        let (address, key, slot) = self.landing.unwrap_or_default();
+        let mut w = Writer::new();
+        w.u128(self.nonce).u128(self.own).u128(self.token).u64(self.begun).u64(self.epoch);
+        w.u64(self.pad.0).u64(self.pad.1).u64(address).u64(key).u64(slot);
+        w.finish()
     }
 
     pub fn decode(body: &[u8]) -> Option<Welcome> {
-        let [nonce, peer, epoch, lands, address, key] = read_numbers::<6>(body)?;
-        Some(Welcome { nonce, peer, epoch, landing: (lands == 1).then_some((address, key)) })
+        let mut r = Reader::new(body);
+        let (nonce, own, token) = (r.u128()?, r.u128()?, r.u128()?);
+        let (begun, epoch, pad) = (r.u64()?, r.u64()?, (r.u64()?, r.u64()?));
+        let landing = (r.u64()?, r.u64()?, r.u64()?);
+        (r.remaining() == 0).then_some(Welcome {
+            nonce,
+            own,
+            token,
+            begun,
+            epoch,
+            pad,
+            landing: Some(landing).filter(|(.., slot)| *slot != 0),
+        })
     }
 }
 
-/// The body of a challenge: the hello's nonce before it.
-pub fn challenge(nonce: u64, challenge: &Challenge) -> Vec<u8> {
-    let mut w = Writer::new();
-    w.u64(nonce).raw(challenge);
-    w.finish()
-}
-
-pub fn read_challenge(body: &[u8]) -> Option<(u64, Challenge)> {
-    let mut r = Reader::new(body);
-    let nonce = r.u64()?;
-    Some((nonce, r.rest().try_into().ok()?))
-}
-
-/// Bytes of what `about_lane` puts before the rest.
-pub const ABOUT_LANE: usize = 8;
-
-/// Which of the receiver's lanes a bundle is about: the sender's rail, before
-/// what else there is to say.
-pub fn about_lane(rail: usize, rest: &[u8], frame: &mut [u8], header: &Header) -> usize {
-    header.write(frame, &(rail as u64).to_le_bytes(), rest)
-}
-
-pub fn read_about_lane(body: &[u8]) -> Option<(usize, &[u8])> {
-    let (rail, rest) = body.split_first_chunk::<ABOUT_LANE>()?;
-    Some((usize::try_from(u64::from_le_bytes(*rail)).ok()?, rest))
-}
-
+/// A refusal: a proof may follow, where the sender has the secret of the one that it refuses.
 pub fn refuse(status: Status, text: &str) -> Vec<u8> {
     let mut w = Writer::new();
     w.u32(status as i32 as u32).short(text.as_bytes());
     w.finish()
 }
 
-pub fn read_refuse(body: &[u8]) -> Option<(Status, String)> {
+pub fn read_refuse(body: &[u8]) -> Option<(Status, Text)> {
     let mut r = Reader::new(body);
     let status = Status::from_code(r.u32()? as i32);
     // Whatever a stranger claims, a refused connect is the peer's affair.
@@ -294,7 +299,7 @@ pub fn read_refuse(body: &[u8]) -> Option<(Status, String)> {
         Status::PeerGone | Status::Version | Status::NoCommonFabric | Status::Denied => status,
         _ => Status::Unreachable,
     };
-    Some((status, r.text()?))
+    Some((status, Text::of(r.short()?)))
 }
 
 /// The body of a ready: the fabric.
@@ -325,16 +330,19 @@ pub fn read_numbers<const N: usize>(body: &[u8]) -> Option<[u64; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::stamp;
 
     #[test]
     fn frames_are_read_as_written_and_rubbish_is_not() {
-        let header = Header { kind: Kind::Notify, to: 7, from: 8, sequence: 9, acknowledged: 10 };
+        let header = Header { acknowledged: 10, ..Header::numbered(Kind::Notify, 9) };
         let mut frame = [0; 64];
         let len = header.write(&mut frame, b"body", b"payload");
+        stamp(&mut frame, 8, 7);
         let (read, body) = Header::read(&frame[..len]).expect("a frame");
-        assert_eq!((read.kind, read.to, read.from, read.sequence), (Kind::Notify, 7, 8, 9));
+        assert_eq!((read.kind, read.to, read.rail, read.sequence), (Kind::Notify, 7, 8, 9));
         assert_eq!((read.acknowledged, body), (10, &b"bodypayload"[..]));
-        assert!(Header::read(&frame[..len - 1]).is_none());
+        assert!(Header::read(&frame[..len - 1]).is_none() && Header::read(&frame[..len + 1]).is_none());
+        assert!(Header::begins(&frame[..len + 1]).is_some() && Header::begins(&frame[..len - 1]).is_none());
         assert!(Header::read(&[0; 64]).is_none());
         assert!(Header::read(b"WF").is_none());
     }

@@ -4,6 +4,7 @@ use super::credits::{Credits, Granted};
 use super::traffic::Glance;
 use super::window::Window;
 use crate::fabric::Route;
+use crate::wire::seal::{Opener, Sealer};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneState {
@@ -22,8 +23,13 @@ pub struct Lane {
     pub peer: u64,
     pub remote_rail: usize,
     pub route: Route,
-    /// Address and key of the remote rail's pad.
+    /// Address and key of the remote rail's pad, once it was welcomed.
     pub pad: (u64, u64),
+    /// The peer's token for us, once it is known.
+    pub to: u128,
+    /// Of the session's two directions, where there is a secret.
+    pub sealer: Option<Sealer>,
+    pub opener: Option<Opener>,
     pub state: LaneState,
     pub window: Window,
     /// Bytes that were posted and are not known to be delivered.
@@ -58,12 +64,15 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(peer: u64, remote_rail: usize, route: Route, pad: (u64, u64), window: u64) -> Lane {
+    pub fn new(peer: u64, remote_rail: usize, route: Route, window: u64) -> Lane {
         Lane {
             peer,
             remote_rail,
             route,
-            pad,
+            pad: (0, 0),
+            to: 0,
+            sealer: None,
+            opener: None,
             state: LaneState::Greeting,
             window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,

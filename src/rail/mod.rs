@@ -19,11 +19,12 @@ pub use reap::Done;
 pub use traffic::Traffic;
 
 use crate::fabric::{
-    Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Route,
-    Scratch,
+    connection_of, Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped,
+    Registration, Route, Scratch,
 };
 use crate::memory::device::Device;
 use crate::status::{Error, Result, Status};
+use crate::wire;
 use credits::Grants;
 use frames::Frames;
 use std::collections::HashSet;
@@ -57,6 +58,9 @@ const URGENT_NS: u64 = 5_000_000;
 const COVERS: u64 = 4;
 /// A lane with bytes in flight that says nothing for so long does not move.
 const PARKED_NS: u64 = 20_000_000;
+/// Strangers whose connections are looked for, and for how long: they ask again.
+const CALLERS: usize = 16;
+const CALLER_NS: u64 = 2_500_000_000;
 /// Before that, removing a stranger's route could take our answer along.
 const ANSWERED_NS: u64 = 1_000_000_000;
 /// What peers write to prove that they can.
@@ -105,6 +109,13 @@ impl Tag {
     pub fn new(work: Work, lane: u32, flow: u32, slices: u32) -> Tag {
         Tag { work, lane, flow, slices, bytes: 0, len: 0, sampled: false, read: false }
     }
+}
+
+/// Where a stranger says it is, and since when that is looked for.
+struct Caller {
+    address: Box<[u8]>,
+    route: Route,
+    since: u64,
 }
 
 /// A lane's number is its place and, above these bits, the place's generation:
@@ -159,6 +170,8 @@ pub struct Rail {
     reaped: Vec<Reaped>,
     /// Routes of strangers that were answered, and when.
     answered: Vec<(Route, u64)>,
+    /// Strangers that are answered when they ask again by a connection of theirs.
+    callers: Vec<Caller>,
     /// The last post said that another would follow.
     unflushed: Option<u32>,
     grants: Grants,
@@ -197,6 +210,7 @@ impl Rail {
             lanes: Vec::new(),
             reaped: Vec::new(),
             answered: Vec::new(),
+            callers: Vec::new(),
             unflushed: None,
             grants: Grants::new(limits.arrival_room),
             sends: ManuallyDrop::new(Frames::new(&mut *nic, SENDS, frame)?),
@@ -267,16 +281,10 @@ impl Rail {
     }
 
     /// A lane to one of a peer's rails.
-    pub fn add_lane(
-        &mut self,
-        peer: u64,
-        remote_rail: usize,
-        address: &[u8],
-        pad: (u64, u64),
-    ) -> Result<u32> {
+    pub fn add_lane(&mut self, peer: u64, remote_rail: usize, address: &[u8]) -> Result<u32> {
         let route = self.nic.insert(address)?;
         self.nic.assign_route(route, peer);
-        let lane = Lane::new(peer, remote_rail, route, pad, self.limits.lane_window);
+        let lane = Lane::new(peer, remote_rail, route, self.limits.lane_window);
         let index = self.lanes.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
             self.lanes.push(Place { generation: 0, lane: None });
             self.lanes.len() - 1
@@ -354,7 +362,9 @@ impl Rail {
         let route = of.route;
         // Also what was inserted to answer a stranger, who was this peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
+        let answers = answers + self.callers.iter().filter(|caller| caller.route == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
+        self.callers.retain(|caller| caller.route != route);
         (0..=answers).for_each(|_| self.nic.cut(route, connected));
     }
 
@@ -458,6 +468,13 @@ impl Rail {
         }
         let (old, new) = self.answered.drain(..).partition(|(_, at)| now.saturating_sub(*at) > ANSWERED_NS);
         self.answered = new;
+        let callers = std::mem::take(&mut self.callers).into_iter();
+        for caller in callers {
+            match now.saturating_sub(caller.since) > CALLER_NS {
+                true => self.nic.forget(caller.route),
+                false => self.callers.push(caller),
+            }
+        }
         let old: Vec<(Route, u64)> = old;
         old.into_iter().for_each(|(route, _)| self.release(route));
         self.nic.tend();
@@ -491,8 +508,17 @@ impl Rail {
         burst.cover(Tag::new(Work::Warm, lane, 0, 0))
     }
 
-    /// Sends a control frame over a lane; `fill` writes it and says its length.
+    /// Sends a control frame over a lane, in its session; `fill` writes it and says its length.
     pub fn send_frame(&mut self, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+        self.send_over(lane, true, fill)
+    }
+
+    /// The same of a handshake, before there is a session.
+    pub fn send_open(&mut self, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+        self.send_over(lane, false, fill)
+    }
+
+    fn send_over(&mut self, lane: u32, seals: bool, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         let Some(to) = self.lane(lane).filter(|lane| !lane.cut) else {
             return Posted::Failed(libc::ENOTCONN);
         };
@@ -505,9 +531,18 @@ impl Rail {
         // (What waits for the peer's word is not with the provider any more.)
         let idle = to.inflight_frames == 0 && to.inflight_ops == 0;
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
-        let tag = Tag::new(work, lane, 0, 0);
-        let posted = self.send_to(to.route, tag, fill);
+        let (route, token, rail) = (to.route, to.to, self.index);
+        let mut sealer = self.lane_mut(lane).and_then(|lane| lane.sealer.take());
+        let posted = self.send_to(route, Tag::new(work, lane, 0, 0), |frame| {
+            let len = fill(frame);
+            wire::stamp(frame, rail, token);
+            match &mut sealer {
+                Some(sealer) if seals => sealer.seal(frame, len),
+                _ => len,
+            }
+        });
         if let Some(lane) = self.lane_mut(lane) {
+            lane.sealer = sealer;
             match posted {
                 Posted::Yes => {
                     lane.inflight_frames += 1;
@@ -546,18 +581,43 @@ impl Rail {
         posted
     }
 
-    /// Answers a stranger, at an address that is no lane's. What finds no room is
+    /// Answers a stranger, at an address that is no lane's, over the connection by which it came
+    /// (`connection`): nobody is called because a stranger names them. What finds no room is
     /// dropped: a stranger asks again.
-    pub fn answer(&mut self, address: &[u8], fill: impl FnOnce(&mut [u8]) -> usize) {
+    pub fn answer(
+        &mut self,
+        address: &[u8],
+        connection: Connection,
+        now: u64,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) {
         if self.answers >= ANSWERS {
             return;
         }
-        let Ok(route) = self.nic.insert(address) else { return };
+        let route = match self.nic.dials() {
+            false => self.nic.insert(address).ok(),
+            true => self.caller(address, connection, now),
+        };
+        let Some(route) = route else { return };
         let tag = Tag { bytes: route, ..Tag::new(Work::Answer, u32::MAX, 0, 0) };
         match self.send_to(route, tag, fill) {
             Posted::Yes => self.answers += 1,
+            _ if self.nic.dials() => {}
             _ => self.release(route),
         }
+    }
+
+    /// The route to a stranger that is known to be where it says. It is looked for first: the
+    /// next message by its connection comes from there.
+    fn caller(&mut self, address: &[u8], connection: Connection, now: u64) -> Option<Route> {
+        if let Some(known) = self.callers.iter().find(|caller| *caller.address == *address) {
+            return Some(known.route).filter(|route| connection_of(*route) == connection);
+        }
+        if self.callers.len() < CALLERS {
+            let route = self.nic.insert(address).ok()?;
+            self.callers.push(Caller { address: address.into(), route, since: now });
+        }
+        None
     }
 
     /// False when the NIC has no room for it now.

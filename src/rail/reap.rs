@@ -148,7 +148,9 @@ impl Rail {
             Work::Answer => {
                 self.sends.put(tag.flow);
                 self.answers -= 1;
-                self.answered.push((tag.bytes, now));
+                if !self.nic.dials() {
+                    self.answered.push((tag.bytes, now));
+                }
             }
             Work::Receive if errno == 0 => self.traffic.frames_received.add(1),
             Work::Receive | Work::Arrival => {}

@@ -19,9 +19,10 @@ struct Fetch {
     device: Option<Device>,
 }
 
-#[derive(Default)]
 pub struct Fetcher {
     fetches: [Fetch; SLOTS as usize],
+    /// Bytes that an answer may have.
+    most: u64,
     /// Questions so far: made, asked, answered, and at their place.
     made: u32,
     asked: u32,
@@ -30,6 +31,10 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
+    pub fn new(most: u64) -> Fetcher {
+        Fetcher { fetches: Default::default(), most, made: 0, asked: 0, answered: 0, done: 0 }
+    }
+
     /// Begins a question about a memory of the peer's; `None` while too many are open.
     /// `device`: the one that the bytes are for.
     pub fn ask(&mut self, memory: u64, device: Option<Device>) -> Option<Gathering<'_>> {
@@ -40,7 +45,7 @@ impl Fetcher {
         fetch.bundle.begin(memory, None);
         fetch.places.clear();
         fetch.device = device;
-        Some(Gathering::question(&mut fetch.bundle, &mut fetch.places, &mut self.made))
+        Some(Gathering::question(&mut fetch.bundle, &mut fetch.places, self.most, &mut self.made))
     }
 
     /// Questions wait to be asked.

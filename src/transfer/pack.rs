@@ -18,20 +18,21 @@ use crate::codec::Reader;
 use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
 use crate::memory::device::Device;
 use crate::memory::staging::Stage;
-use crate::peer::wire::{ABOUT_LANE, HEADER};
 use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
+use crate::wire::seal::SEAL;
+use crate::wire::HEADER;
 use std::collections::VecDeque;
 use std::fmt;
 
 /// Bytes of a bundle of the host's memory, and slots of a lane: large enough that a post
 /// costs little beside its bytes, small enough to stay in a core's cache (see
 /// `weft-bench crossover`).
-const BUNDLE_LEN: u64 = 256 << 10;
+pub const HOST_LEN: u64 = 256 << 10;
 pub const SLOTS: u32 = 8;
-/// Bytes of a slot. Devices fill all of it: launches, frames and looks at the device cost
-/// 15 us for each, and caches do not matter.
-pub const SLOT_LEN: usize = 1 << 20;
+/// Bytes of a slot where there are devices, which fill all of it: launches, frames and looks at
+/// the device cost 15 us for each, and caches do not matter.
+const DEVICE_LEN: u64 = 1 << 20;
 /// Writes of a lane's pass where devices gather: the others are gathered meanwhile, by one
 /// launch. (Over tcp a write takes as long as the kernel copies.)
 const WRITES: u32 = SLOTS / 2;
@@ -52,7 +53,7 @@ pub fn is_possible(limits: &Limits) -> bool {
 
 /// Whether messages of so many bytes have room for what tells of a bundle.
 pub fn has_room(message_max: usize) -> bool {
-    message_max >= HEADER + ABOUT_LANE + MEMORY + PIECES * PIECE
+    message_max >= HEADER + SEAL + MEMORY + PIECES * PIECE
 }
 
 /// Whether small pages of the host's memory go in bundles.
@@ -67,8 +68,22 @@ pub fn is_wanted(limits: &Limits) -> bool {
     is_worthwhile(limits) || is_possible(limits) && is_cheap
 }
 
-/// Where a peer takes bundles: address and key.
-pub type Place = (u64, u64);
+/// Where a peer takes bundles: address, key, and bytes of a slot.
+pub type Place = (u64, u64, u64);
+
+/// Bytes of each slot of a new lane.
+pub fn slot_len() -> u64 {
+    if crate::memory::device::present().is_some() {
+        DEVICE_LEN
+    } else {
+        HOST_LEN
+    }
+}
+
+/// Whether slots of so many bytes can be.
+pub fn is_slot(len: u64) -> bool {
+    (HOST_LEN..=DEVICE_LEN).contains(&len)
+}
 
 /// One piece of a bundle, as the frame lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,6 +157,9 @@ pub struct Packer {
     stage: Stage,
     staging: Frame,
     landing: Place,
+    /// Bytes of a slot here, and of what both ends have room for.
+    slot: u64,
+    most: u64,
     slots: Box<[Bundle]>,
     /// Bundles so far: gathered, written, announced, acknowledged.
     gathered: u32,
@@ -156,20 +174,23 @@ pub struct Packer {
 }
 
 impl Packer {
-    pub fn new(rail: &mut Rail, landing: Place) -> Result<Packer> {
-        let len = SLOT_LEN * SLOTS as usize;
-        let staging = rail.make_frame(len, false)?;
+    pub fn new(rail: &mut Rail, landing: Place, slot: u64) -> Result<Packer> {
+        let len = slot * u64::from(SLOTS);
+        let staging = rail.make_frame(len as usize, false)?;
+        let most = slot.min(landing.2);
         Ok(Packer {
-            stage: Stage::new(staging.address() as u64, len as u64, SLOTS),
+            stage: Stage::new(staging.address() as u64, len, SLOTS),
             staging,
             landing,
+            slot,
+            most,
             slots: (0..SLOTS).map(|_| Bundle::default()).collect(),
             gathered: 0,
             written: 0,
             announced: 0,
             acknowledged: 0,
             follows: rail.limits().sends_follow_writes,
-            fetcher: Fetcher::default(),
+            fetcher: Fetcher::new(most),
             lost: Vec::new(),
         })
     }
@@ -183,6 +204,11 @@ impl Packer {
     /// Waits until no device reads for it.
     pub fn settle(&mut self) {
         self.stage.wait();
+    }
+
+    /// Bytes of a bundle that fills its slot.
+    pub fn most(&self) -> u64 {
+        self.most
     }
 
     pub fn has_slot(&self) -> bool {
@@ -226,12 +252,13 @@ impl Packer {
         let slot = self.gathered % SLOTS;
         let bundle = &mut self.slots[slot as usize];
         bundle.begin(memory, immediate);
-        let base = self.staging.address() as u64 + u64::from(slot) * SLOT_LEN as u64;
+        let base = self.staging.address() as u64 + u64::from(slot) * self.slot;
         let into = match copier {
             None => Into::Staging { base },
             Some(copier) => Into::Stage { base, stage: &mut self.stage, copier, slot },
         };
-        Ok(Some(Gathering { bundle, into, most: BUNDLE_LEN, count: &mut self.gathered }))
+        let (most, slot) = (HOST_LEN, self.most);
+        Ok(Some(Gathering { bundle, into, most, slot, count: &mut self.gathered }))
     }
 
     /// As `gather`, of what the peer fetches.
@@ -311,8 +338,8 @@ impl Packer {
         }
         let Bundle { bytes, slices, .. } = self.slots[slot as usize];
         if bytes > 0 {
-            let offset = slot as u64 * SLOT_LEN as u64;
-            let (local, remote) = (self.staging.address() as u64 + offset, self.landing.0 + offset);
+            let local = self.staging.address() as u64 + u64::from(slot) * self.slot;
+            let remote = self.landing.0.wrapping_add(u64::from(slot) * self.landing.2);
             let rma = Rma {
                 read: false,
                 segments: &[Segment { local, remote, len: bytes }],
@@ -385,21 +412,27 @@ pub enum Into<'a> {
 pub struct Gathering<'a> {
     pub bundle: &'a mut Bundle,
     pub into: Into<'a>,
-    /// Bytes that it may have.
+    /// Bytes that it may have; and if it fills its slot.
     most: u64,
+    slot: u64,
     /// How many there are.
     pub count: &'a mut u32,
 }
 
 impl<'a> Gathering<'a> {
     /// A question, which becomes bytes at the peer.
-    pub fn question(bundle: &'a mut Bundle, places: &'a mut Vec<Spot>, count: &'a mut u32) -> Gathering<'a> {
-        Gathering { bundle, into: Into::Places(places), most: SLOT_LEN as u64, count }
+    pub fn question(
+        bundle: &'a mut Bundle,
+        places: &'a mut Vec<Spot>,
+        slot: u64,
+        count: &'a mut u32,
+    ) -> Gathering<'a> {
+        Gathering { bundle, into: Into::Places(places), most: slot, slot, count }
     }
 
     /// It may fill its slot: devices work for it at this end or the other.
     pub fn fill(&mut self) {
-        self.most = SLOT_LEN as u64;
+        self.most = self.slot;
     }
 
     /// Bytes that there is room for.
@@ -456,6 +489,7 @@ impl<'a> Gathering<'a> {
 pub struct Landing {
     pub stage: Stage,
     frame: Frame,
+    slot: u64,
     pub tally: Tally,
     /// Bundles that were announced, and whose pieces are not all in their places.
     arrived: VecDeque<Arrived>,
@@ -526,11 +560,11 @@ impl Tally {
 }
 
 impl Landing {
-    pub fn new(rail: &mut Rail) -> Result<Landing> {
-        let len = SLOT_LEN * SLOTS as usize;
-        let frame = rail.make_frame(len, true)?;
-        let stage = Stage::new(frame.address() as u64, len as u64, SLOTS);
-        Ok(Landing { stage, frame, tally: Tally::default(), arrived: VecDeque::new() })
+    pub fn new(rail: &mut Rail, slot: u64) -> Result<Landing> {
+        let len = slot * u64::from(SLOTS);
+        let frame = rail.make_frame(len as usize, true)?;
+        let stage = Stage::new(frame.address() as u64, len, SLOTS);
+        Ok(Landing { stage, frame, slot, tally: Tally::default(), arrived: VecDeque::new() })
     }
 
     pub fn close(self, rail: &mut Rail) {
@@ -586,13 +620,18 @@ impl Landing {
     /// What the peer writes to.
     pub fn place(&self, rail: &Rail) -> Place {
         let base = if rail.limits().virtual_addresses { self.frame.address() as u64 } else { 0 };
-        (base, self.frame.key())
+        (base, self.frame.key(), self.slot)
     }
 
-    /// Where the next bundle is, `SLOT_LEN` bytes long. (A peer may write to it at
+    /// Bytes of a slot.
+    pub fn slot_len(&self) -> usize {
+        self.slot as usize
+    }
+
+    /// Where the next bundle is, a slot long. (A peer may write to it at
     /// any time: it can change only what it has sent itself.)
     pub fn next(&self) -> *const u8 {
-        let offset = self.next_slot() as usize * SLOT_LEN;
+        let offset = self.next_slot() as usize * self.slot_len();
         (self.frame.address() as usize + offset) as *const u8
     }
 }

@@ -131,6 +131,9 @@ class EndpointConfig(Sized):
     secret: Optional[int]
     secret_len: int
     liveness_ns: int
+    other_secret: Optional[int]
+    other_secret_len: int
+    secret_file: Optional[bytes]
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -152,6 +155,9 @@ class EndpointConfig(Sized):
         ("secret", c_void_p),
         ("secret_len", c_uint64),
         ("liveness_ns", c_uint64),
+        ("other_secret", c_void_p),
+        ("other_secret_len", c_uint64),
+        ("secret_file", c_char_p),
     ]
 
 

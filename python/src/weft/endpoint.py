@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import json
 import math
+import os
 import warnings
 import weakref
 from collections import deque
@@ -74,6 +75,8 @@ class Endpoint(Transfers):
     rails: which NICs, as "eth*,!eth3"; None: those near what this process may use.
     timeout, connect_timeout: seconds, of operations that name none.
     secret: 16 to 1,024 bytes that all endpoints have which may talk to each other.
+    other_secret: one that is accepted, too, while secrets are replaced.
+    secret_file: a file with one or two secrets, in their place.
     liveness: seconds, 1 to 86,400, of silence after which a peer is lost; math.inf: never for that.
 
     Its methods may be called from any thread, but `await` only in one event loop at a time.
@@ -90,9 +93,13 @@ class Endpoint(Transfers):
                  max_transfers: int = 0, queue_depth: int = 0, max_peers: int = 0, idle: Idle = Idle.ADAPTIVE,
                  timeout: Optional[float] = None, connect_timeout: Optional[float] = None,
                  message_bytes: int = 0, packing: Packing = Packing.AUTO, max_counters: int = 0,
-                 secret: Optional[bytes] = None, liveness: Optional[float] = None) -> None:
+                 secret: Optional[bytes] = None, liveness: Optional[float] = None,
+                 other_secret: Optional[bytes] = None, secret_file: Optional[str] = None) -> None:
         self.handle = 0
-        hidden = ctypes.create_string_buffer(secret, len(secret)) if secret is not None else None
+        def hide(secret: Optional[bytes]) -> "Optional[ctypes.Array[ctypes.c_char]]":
+            return None if secret is None else ctypes.create_string_buffer(secret, len(secret))
+
+        hidden, other = hide(secret), hide(other_secret)
         config = fill(
             c.EndpointConfig, fabric=None if fabric is None else fabric.encode(),
             rails=None if rails is None else rails.encode(), rail_count=rail_count, min_rails=min_rails,
@@ -101,7 +108,9 @@ class Endpoint(Transfers):
             connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"), message_bytes=message_bytes,
             packing=packing, max_counters=max_counters,
             liveness_ns=c.LIVENESS_OFF if liveness == math.inf else nanoseconds(liveness, "liveness"),
-            secret=None if hidden is None else ctypes.addressof(hidden), secret_len=len(secret or b""))
+            secret=None if hidden is None else ctypes.addressof(hidden), secret_len=len(secret or b""),
+            other_secret=None if other is None else ctypes.addressof(other), other_secret_len=len(other_secret or b""),
+            secret_file=None if secret_file is None else os.fsencode(secret_file))
         handle = ctypes.c_void_p()
         check(lib.weft_endpoint_open(config, ctypes.byref(handle)))
         self.handle = handle.value or 0

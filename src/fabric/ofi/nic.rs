@@ -8,8 +8,8 @@ use super::{settings, signals};
 use crate::clock::Random;
 use crate::fabric::sim;
 use crate::fabric::{
-    Access, Buffer, Delivery, Direct, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration, Rma,
-    Route, Scratch,
+    connection_of, Access, Buffer, Delivery, Direct, HostRange, Immediate, Limits, Nic, Posted, Reaped,
+    Registration, Rma, Route, Scratch,
 };
 use crate::memory::device::{driver, Device, Export};
 use crate::status::{Error, Result, Status};
@@ -67,6 +67,8 @@ pub struct OfiNic {
     keeps_routes: bool,
     /// Of ofi_rxm.
     routes: Option<Routes>,
+    /// The queue says by which route a frame came: of ofi_rxm, whose connections have one.
+    sources: bool,
     /// Who is looked for.
     calls: HashMap<Route, Call>,
     /// -1 where the provider has none.
@@ -131,6 +133,7 @@ impl OfiNic {
             keeps_routes: entry.provider == "shm",
             routes: (matches!(entry.source(), Source::Libfabric(_)) && is_rxm(&entry.provider))
                 .then(Routes::default),
+            sources: entry.provider.ends_with(";ofi_rxm"),
             calls: HashMap::new(),
             wait_fd: -1,
         };
@@ -153,6 +156,10 @@ impl OfiNic {
             let (tx, rx) = ((*info).tx_attr, (*info).rx_attr);
             (*tx).op_flags = 0;
             (*rx).op_flags = 0;
+            if self.sources {
+                (*info).caps |= FI_SOURCE;
+                (*rx).caps |= FI_SOURCE;
+            }
             let rc = source.fabric((*info).fabric_attr, &mut self.fabric);
             check(source, "opening the fabric", rc)?;
             check(source, "opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
@@ -470,6 +477,15 @@ impl Nic for OfiNic {
         refused
     }
 
+    fn dials(&self) -> bool {
+        self.sources
+    }
+
+    /// Nothing was sent there but over a connection that was there: nothing is tried.
+    fn forget(&mut self, route: Route) {
+        self.cut(route, true);
+    }
+
     fn tend(&mut self) {
         let Some(mut routes) = self.routes.take() else { return };
         for (route, tries) in routes.take_retiring() {
@@ -560,16 +576,26 @@ impl Nic for OfiNic {
     fn reap(&mut self, reaped: &mut Vec<Reaped>) {
         const MOST: usize = 32;
         let mut entries: [MaybeUninit<fi_cq_data_entry>; MOST] = [const { MaybeUninit::uninit() }; MOST];
-        // SAFETY: room for `MOST` entries of the queue's format.
-        let rc = unsafe { fi_cq_read(self.cq, entries.as_mut_ptr().cast(), MOST) };
+        let mut sources: [fi_addr_t; MOST] = [FI_ADDR_NOTAVAIL; MOST];
+        // SAFETY: room for `MOST` entries of the queue's format, and as many addresses.
+        let rc = unsafe {
+            match self.sources {
+                true => {
+                    fi_cq_readfrom(self.cq, entries.as_mut_ptr().cast(), MOST, sources.as_mut_ptr().cast())
+                }
+                false => fi_cq_read(self.cq, entries.as_mut_ptr().cast(), MOST),
+            }
+        };
         if rc > 0 {
-            reaped.extend(entries[..(rc as usize).min(MOST)].iter().map(|entry| {
+            let read = entries.iter().zip(sources).take(rc as usize);
+            reaped.extend(read.map(|(entry, source)| {
                 // SAFETY: libfabric filled in the first `rc` entries.
                 let entry = unsafe { entry.assume_init_ref() };
                 if is_arrival(entry.flags) {
                     return self.arrival(entry);
                 }
-                Reaped { len: entry.len as u32, ..Reaped::of(entry.op_context.cast(), 0) }
+                let (len, connection) = (entry.len as u32, connection_of(source));
+                Reaped { len, connection, ..Reaped::of(entry.op_context.cast(), 0) }
             }));
         } else if rc == -(FI_EAVAIL as isize) {
             self.reap_error(reaped);

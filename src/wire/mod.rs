@@ -1,0 +1,16 @@
+//! Formats: bytes in, values out. Nothing here knows of peers, rails or time.
+
+pub mod seal;
+
+/// Bytes of a control frame before its body (drawn in `peer::wire`), and where the sender's rail
+/// and the receiver's token are in it: the lane that carries a frame fills them in.
+pub const HEADER: usize = 32;
+pub const RAIL: usize = 4;
+pub const TO: usize = 8;
+
+pub fn stamp(frame: &mut [u8], rail: usize, to: u128) {
+    if let Some(header) = frame.get_mut(..HEADER) {
+        header[RAIL..RAIL + 2].copy_from_slice(&(rail as u16).to_le_bytes());
+        header[TO..TO + 16].copy_from_slice(&to.to_le_bytes());
+    }
+}
