@@ -23,7 +23,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load coverage test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
+.PHONY: help demo t test test-all test-load loop coverage test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,9 @@ test-all: test ## As test, with every C test on every fabric
 test-load: ## The C tests on two processors beside eight busy loops; each that judges a time REPEAT=20 times
 	@$(MAKE) --no-print-directory lib
 	@tools/test-load.sh $(TARGET)/release $(or $(REPEAT),20) '$(T)'
+
+loop: ## How long a change takes to be judged here, from an edit to the verdict of a test
+	@tools/loop.sh
 
 coverage: ## Which lines of src/ no test reaches: target/coverage/untested (LLVM's tools)
 	@tools/coverage.sh '$(T)'
