@@ -58,7 +58,7 @@ pub struct weft_endpoint_config {
     /// Which fabrics to open, separated by commas: "host", "efa", "verbs",
     /// "tcp", "shm", or a libfabric provider's exact name ("tcp;ofi_rxm"). A
     /// named fabric is never replaced by another. "host" is Weft's own, between
-    /// processes of one user on one host (and in one network namespace); it
+    /// processes of one user and group on one host (and in one network namespace); it
     /// needs no libfabric. "tcp" is libfabric's tcp provider beneath ofi_rxm,
     /// with every version the same; where this libfabric has no ofi_rxm, its
     /// tcp provider alone, which "tcp-native" names (since libfabric 1.18; the

@@ -61,7 +61,10 @@ pub struct weft_peer_properties {
 /// there now), `WEFT_ERR_VERSION`, `WEFT_ERR_DENIED` (the two do not have the same
 /// `secret`). The other side gets a
 /// `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
-/// accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
+/// accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`. Once
+/// that was polled, nothing of the peer lands here: no byte, message or count, also
+/// when the peer was only stopped and goes on. (Over efa, "tcp-native" and shm, which
+/// cannot close one peer's lanes, its writes may land until the memory is deregistered.)
 /// That a peer died is told by its fabric when something is sent to it (every
 /// second, at least): over tcp within half a second while operations are under
 /// way, and else within some 2 seconds; later, if a program that the peer had started

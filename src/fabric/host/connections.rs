@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 /// Connections that are accepted in a pass, those of other users included; and without those,
 /// each of which costs a mapping and descriptors.
 const ACCEPTS: usize = 32;
-const NEW: usize = 8;
+const NEW: usize = 4;
 /// For so long nobody is accepted after that, or where there is no descriptor.
-const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_millis(4);
 const LONG_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that are of no peer. Of the process that has most of them the oldest makes room,
 /// once it has had time to say what it wants.

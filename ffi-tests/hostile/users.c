@@ -1,0 +1,98 @@
+/* Users that cannot be told apart share no memory: `host` is for one user and group. */
+#include <grp.h>
+#include <stddef.h>
+#include <sys/un.h>
+
+#include "harness.h"
+
+#define USER 1001
+
+/* In a child, which has not called Weft. */
+static void beside(void (*what)(const char *), const char *name)
+{
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        what(name);
+        _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        skip("no user namespace can be made here");
+    CHECK_EQ(status, 0);
+}
+
+static void opens_nothing(const char *name)
+{
+    (void)name;
+    if (setgroups(0, NULL) != 0 || setgid(USER) != 0 || setuid(USER) != 0 || unshare(CLONE_NEWUSER) != 0)
+        _exit(77);
+    weft_endpoint_config config = test_config();
+    weft_endpoint *endpoint;
+    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_open(&config, &endpoint));
+    CHECK(strstr(weft_last_error(), "uid_map") != NULL);
+}
+
+/* There other users' ids read as its own. */
+static void without_a_map_there_is_no_host(void)
+{
+    if (geteuid() != 0)
+        skip("becoming another user takes root");
+    beside(opens_nothing, NULL);
+}
+
+/* Connects, and waits to be turned away. */
+static void is_turned_away(const char *name)
+{
+    if (setgroups(0, NULL) != 0 || setgid(USER) != 0)
+        _exit(1);
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    memcpy(to.sun_path + 1, name, strlen(name));
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    char byte;
+    CHECK(connect(fd, (struct sockaddr *)&to,
+                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name))) == 0);
+    struct pollfd closed = {fd, POLLIN, 0};
+    /* (One that says nothing is closed after 3 seconds.) */
+    uint64_t began = now_ns();
+    CHECK_EQ(poll(&closed, 1, (int)patience_ms()), 1);
+    CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) <= 0);
+    CHECK(now_ns() - began < patiently(2 * SECOND));
+}
+
+static void another_group_is_turned_away(void)
+{
+    if (geteuid() != 0)
+        skip("becoming another group takes root");
+    int words[2];
+    CHECK(pipe(words) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        char name[108] = {0};
+        if (read(words[0], name, sizeof name - 1) <= 0)
+            _exit(1);
+        is_turned_away(name);
+        _exit(0);
+    }
+    struct box *box = box_of(open_endpoint());
+    weft_rail_properties rail = {.size = sizeof rail};
+    CHECK_OK(weft_rail_info(box->endpoint, 0, &rail));
+    const char *name = strrchr(rail.address, '/') + 1;
+    CHECK(write(words[1], name, strlen(name)) == (ssize_t)strlen(name));
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK_EQ(status, 0);
+    box_close(box);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        {"without_a_map_there_is_no_host", "host", without_a_map_there_is_no_host},
+        {"another_group_is_turned_away", "host", another_group_is_turned_away},
+        {NULL, NULL, NULL},
+    };
+    return run_tests(argc, argv, tests);
+}
