@@ -36,7 +36,6 @@ type Getinfo =
 #[derive(Clone, Debug)]
 pub struct Library {
     path: String,
-    shared: bool,
     getinfo: Getinfo,
     freeinfo: unsafe extern "C" fn(*mut fi_info),
     dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
@@ -84,11 +83,19 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
+/// A variable of the environment that decides what is loaded, or read; `None` if it is not set or empty.
+/// In a program with more rights than its user (set-uid, say) the environment has no say.
+pub fn variable(name: &str) -> Option<std::ffi::OsString> {
+    // SAFETY: asks for a number.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    std::env::var_os(name).filter(|value| !secure && !value.is_empty())
+}
+
 impl Library {
     /// Loads what `WEFT_LIBFABRIC` names, if it is set and not empty; else the system's; else the
     /// EFA installer's.
     pub fn load() -> Result<Library, LoadError> {
-        if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
+        if let Some(named) = variable(VARIABLE) {
             return Library::load_from(Path::new(&named)).map_err(|error| match error {
                 LoadError::NotLoadable { path, reason } => LoadError::VariableNotLoadable { path, reason },
                 other => other,
@@ -120,7 +127,6 @@ impl Library {
             let reason = "the path has a NUL in it".to_owned();
             return Err(LoadError::NotLoadable { path: shown, reason });
         };
-        let shared = is_loaded(&name);
         // SAFETY: a C string. The constructors of libraries are as trustworthy as their names.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
@@ -131,7 +137,6 @@ impl Library {
             let getinfo: Getinfo = symbol(handle, &shown, c"fi_getinfo", c"FABRIC_1.3")?;
             Ok(Library {
                 path: path_of(getinfo as *const c_void).unwrap_or_else(|| shown.clone()),
-                shared,
                 getinfo,
                 freeinfo: symbol(handle, &shown, c"fi_freeinfo", c"FABRIC_1.3")?,
                 dupinfo: symbol(handle, &shown, c"fi_dupinfo", c"FABRIC_1.3")?,
@@ -146,11 +151,6 @@ impl Library {
     /// The file that was loaded.
     pub fn path(&self) -> &str {
         &self.path
-    }
-
-    /// The process had it already: others may have used it, and go on to.
-    pub fn is_shared(&self) -> bool {
-        self.shared
     }
 
     /// The API version of the library: the newest that `getinfo` takes.
@@ -235,14 +235,6 @@ impl Library {
     ) -> c_int {
         // SAFETY: as the caller promised.
         unsafe { (self.fabric)(attr, fabric, context) }
-    }
-}
-
-fn is_loaded(name: &CStr) -> bool {
-    // SAFETY: a C string; loads nothing, and gives back what it takes.
-    unsafe {
-        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
-        !handle.is_null() && libc::dlclose(handle) == 0
     }
 }
 

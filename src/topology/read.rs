@@ -17,7 +17,7 @@ pub struct Root {
 impl Root {
     /// `WEFT_SYSFS_ROOT`, or the machine itself.
     pub fn from_environment() -> Root {
-        match std::env::var_os("WEFT_SYSFS_ROOT").filter(|folder| !folder.is_empty()) {
+        match libfabric_sys::variable("WEFT_SYSFS_ROOT") {
             None => Root::at("/"),
             Some(folder) => {
                 if !Path::new(&folder).is_dir() {

@@ -15,8 +15,6 @@ pub struct Fabrics {
     pub library: Library,
     /// The API version to ask for: the newest that both know.
     pub api: u32,
-    /// ofi_rxm has buffers that are shorter than what it sends eagerly.
-    pub short_buffers: bool,
 }
 
 impl Fabrics {
@@ -42,8 +40,8 @@ pub fn library() -> Result<&'static Fabrics> {
         let library = signals::preserved(Library::load)
             .map_err(|error| Error::new(Status::NoLibfabric, error.to_string()))?;
         let api = library.version().min(API);
-        let short_buffers = signals::preserved(|| settings::settle(&library, api));
-        Ok(Fabrics { library, api, short_buffers })
+        signals::preserved(|| settings::settle(&library, api));
+        Ok(Fabrics { library, api })
     })
 }
 

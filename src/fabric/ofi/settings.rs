@@ -5,8 +5,6 @@ use super::discover::{Entry, Source};
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use parking_lot::Mutex;
-use std::ops::Range;
-use std::path::Path;
 use std::ptr;
 
 type Setting = (&'static str, &'static str);
@@ -19,16 +17,6 @@ type Setting = (&'static str, &'static str);
 const STARTING: [Setting; 3] =
     [("FI_SHM_DISABLE_CMA", "1"), ("FI_AV_REMOVE_CLEANUP", "1"), ("FI_OFI_RXM_MSG_RX_SIZE", "512")];
 
-/// As these, where `are_short` says so. ofi_rxm makes and clears a thousand buffers for what
-/// comes, and as many with the first message that goes: of its 16 KiB each they are 32 MiB
-/// and 30 ms for every rail (measured).
-const BUFFERS: Setting = ("FI_OFI_RXM_BUFFER_SIZE", "1024");
-/// Read whenever an endpoint is made: what is sent without asking, past the buffers where it
-/// is longer. Two ends that differ in it do not connect, so it is what all have that do not
-/// set it.
-const EAGER: Setting = ("FI_OFI_RXM_EAGER_LIMIT", "16384");
-/// Those that read it. Later ones send no more than a buffer.
-const READS_EAGER: Range<u32> = FI_VERSION(1, 17)..FI_VERSION(1, 20);
 /// Read whenever NICs are listed and opened: the connections of a NIC share their receives. Over
 /// tcp they do so by default. Over verbs each connection would have receives of its own, and
 /// ofi_rxm (1.17 to 2.6) then crashes when it closes a connection over which a message has come
@@ -36,20 +24,9 @@ const READS_EAGER: Range<u32> = FI_VERSION(1, 17)..FI_VERSION(1, 20);
 const SHARED: Setting = ("FI_OFI_RXM_USE_SRX", "1");
 /// Values that libfabric takes for yes, in any case.
 const YES: [&str; 4] = ["1", "true", "yes", "on"];
-/// What a user may have set that the two depend on.
-const RELATED: [&str; 4] =
-    [BUFFERS.0, EAGER.0, "FI_OFI_RXM_ENABLE_DYN_RBUF", "FI_OFI_RXM_ENABLE_DIRECT_SEND"];
-/// Has an entry for each RDMA device: over verbs there is no sending past the buffers.
-const RDMA: &str = "/sys/class/infiniband";
-
-/// Has libfabric and its providers read their settings; whether ofi_rxm's buffers are short.
-pub fn settle(library: &Library, api: u32) -> bool {
-    let rdma = Path::new(RDMA).read_dir().is_ok_and(|mut devices| devices.next().is_some());
-    let is_set = |name: &str| std::env::var_os(name).is_some();
-    let short = are_short(library.version(), library.is_shared() || rdma, is_set);
-    let buffers = short.then_some(BUFFERS);
-    let settings: Vec<Setting> = STARTING.into_iter().chain(buffers).collect();
-    with(&settings, || {
+/// Has libfabric and its providers read their settings.
+pub fn settle(library: &Library, api: u32) {
+    with(&STARTING, || {
         let mut infos = ptr::null_mut();
         // SAFETY: what it lists does not matter: the first listing starts the providers.
         unsafe {
@@ -58,22 +35,14 @@ pub fn settle(library: &Library, api: u32) -> bool {
             }
         }
     });
-    short
-}
-
-/// `others`: somebody else may open endpoints of ofi_rxm, for which nobody sets `EAGER`.
-fn are_short(version: u32, others: bool, is_set: impl Fn(&str) -> bool) -> bool {
-    READS_EAGER.contains(&version) && !others && !RELATED.into_iter().any(is_set)
 }
 
 /// Opens an entry's NIC. Fails where the user's settings make that unsafe.
 pub fn while_opening<T>(entry: &Entry, open: impl FnOnce() -> Result<T>) -> Result<T> {
-    let Source::Libfabric(fabrics) = entry.source() else { return open() };
+    let Source::Libfabric(_) = entry.source() else { return open() };
     let user = std::env::var_os(SHARED.0).map(|value| value.to_string_lossy().into_owned());
     must_share(&entry.provider, user.as_deref())?;
-    let eager = fabrics.short_buffers.then_some(EAGER);
-    let settings: Vec<Setting> = eager.into_iter().chain(shared(&entry.provider)).collect();
-    with(&settings, open)
+    with(shared(&entry.provider).as_slice(), open)
 }
 
 /// Lists a provider's NICs.
@@ -134,16 +103,6 @@ fn with<T>(settings: &[Setting], body: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn buffers_are_short_where_what_is_sent_can_be_longer() {
-        let short = |minor, others| are_short(FI_VERSION(1, minor), others, |_| false);
-        assert!(short(17, false) && short(19, false) && !short(20, false));
-        assert!(!short(17, true), "others would send no more than a buffer");
-        for set in RELATED {
-            assert!(!are_short(FI_VERSION(1, 17), false, |name| name == set), "{set} is the user's");
-        }
-    }
 
     #[test]
     fn receives_are_shared_over_verbs_alone() {
