@@ -1,8 +1,11 @@
 //! Providers replace the process's signal handlers while they load and open.
-//! What was there before is put back.
+//! What was there before is put back. What other threads install meanwhile stays: a handler is a
+//! provider's if it lies in a library that was loaded for us.
 
 use parking_lot::Mutex;
+use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
@@ -16,18 +19,58 @@ fn read(signal: i32) -> Disposition {
     (rc == 0).then(|| unsafe { action.assume_init() })
 }
 
-/// Runs `body`, then puts every disposition back that it changed. Signals that
-/// arrive for this thread meanwhile wait.
+/// The addresses of a part of a library.
+type Part = Range<usize>;
+
+/// Where libraries are loaded; of libfabric and its providers whether they are, whoever loaded them.
+fn loaded() -> Vec<(Part, bool)> {
+    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, parts: *mut c_void) -> c_int {
+        // SAFETY: the loader passes what it knows of a library, and us what we passed it.
+        let (info, parts) = unsafe { (&*info, &mut *parts.cast::<Vec<(Part, bool)>>()) };
+        let (mut name, mut headers) = (&b""[..], &[][..]);
+        if !info.dlpi_name.is_null() {
+            // SAFETY: a C string.
+            name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+        }
+        if !info.dlpi_phdr.is_null() {
+            // SAFETY: so many headers.
+            headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        }
+        let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
+        let known = file.starts_with(b"libfabric") || file.ends_with(b"-fi.so");
+        for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
+            let start = (info.dlpi_addr + header.p_vaddr) as usize;
+            parts.push((start..start + header.p_memsz as usize, known));
+        }
+        0
+    }
+    let mut parts = Vec::new();
+    // SAFETY: calls `add` with the vector, which nothing else has.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut parts).cast()) };
+    parts
+}
+
+/// Runs `body`, then puts every disposition back that the libraries changed which it has loaded, or
+/// an earlier one. Signals that arrive for this thread meanwhile wait.
 pub fn preserved<T>(body: impl FnOnce() -> T) -> T {
     // One at a time: what another one's body installed is not what was there before.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock();
+    static OURS: Mutex<Vec<Part>> = Mutex::new(Vec::new());
+    let mut ours = OURS.lock();
     let _blocked = Blocked::all();
     let before: Vec<Disposition> = SIGNALS.map(read).collect();
+    let others = loaded();
     let result = body();
+    let now = loaded();
+    let new = now.into_iter().filter(|part| part.1 || !others.contains(part)).map(|part| part.0);
+    for part in new {
+        if !ours.contains(&part) {
+            ours.push(part);
+        }
+    }
     for (signal, before) in SIGNALS.zip(before) {
         let (Some(before), Some(now)) = (before, read(signal)) else { continue };
-        if (before.sa_sigaction, before.sa_flags) != (now.sa_sigaction, now.sa_flags) {
+        let changed = (before.sa_sigaction, before.sa_flags) != (now.sa_sigaction, now.sa_flags);
+        if changed && ours.iter().any(|part| part.contains(&now.sa_sigaction)) {
             // SAFETY: a disposition that was in force before.
             unsafe { libc::sigaction(signal, &before, std::ptr::null_mut()) };
         }
@@ -57,5 +100,48 @@ impl Drop for Blocked {
     fn drop(&mut self) {
         // SAFETY: the mask that was in force before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn of_the_program(_: c_int) {}
+
+    fn install(handler: usize) {
+        // SAFETY: nobody raises the signal.
+        unsafe { libc::signal(libc::SIGUSR2, handler) };
+    }
+
+    fn installed() -> usize {
+        read(libc::SIGUSR2).map_or(0, |now| now.sa_sigaction)
+    }
+
+    #[test]
+    fn a_handler_of_the_program_stays_and_one_of_a_provider_does_not() {
+        let ours = of_the_program as extern "C" fn(c_int) as usize;
+        install(libc::SIG_IGN);
+        preserved(|| install(ours));
+        assert_eq!(installed(), ours);
+        let mut theirs = 0;
+        preserved(|| {
+            // SAFETY: loads a library, and looks for a function of it.
+            unsafe {
+                let library = libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW);
+                if !library.is_null() {
+                    theirs = libc::dlsym(library, c"fi_freeinfo".as_ptr()) as usize;
+                    install(theirs);
+                }
+            }
+        });
+        assert_eq!(installed(), ours);
+        preserved(|| install(libc::SIG_IGN));
+        assert_eq!(installed(), libc::SIG_IGN);
+        if theirs != 0 {
+            preserved(|| install(theirs));
+            assert_eq!(installed(), libc::SIG_IGN, "it was loaded before");
+        }
+        install(libc::SIG_DFL);
     }
 }
