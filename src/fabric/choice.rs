@@ -75,15 +75,16 @@ fn by_patterns(patterns: &str, name: &str) -> bool {
     (ins.is_empty() || ins.iter().any(|p| matches(p, name))) && !outs.iter().any(|p| matches(&p[1..], name))
 }
 
-/// "*" stands for any text.
+/// "*" stands for any text. Each part between stars is taken where it comes first, so no part
+/// is ever looked for twice.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((head, rest)) => {
-            let Some(tail) = name.strip_prefix(head) else { return false };
-            (0..=tail.len()).filter(|at| tail.is_char_boundary(*at)).any(|at| matches(rest, &tail[at..]))
-        }
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
+    let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let mut left = name.strip_prefix(head).and_then(|name| name.strip_suffix(tail));
+    for part in middle.split('*') {
+        left = left.and_then(|name| name.split_once(part)).map(|(_, after)| after);
     }
+    left.is_some()
 }
 
 /// Where a NIC is: what the provider tells, if it is true of this machine; else
@@ -132,8 +133,42 @@ mod tests {
     fn patterns() {
         assert!(matches("eth*", "eth0") && matches("*", "") && matches("a*b*c", "aXbYc"));
         assert!(!matches("eth*", "xeth") && !matches("eth0", "eth01"));
+        assert!(matches("", "") && matches("**", "a") && matches("a*a", "aa") && matches("*ab*", "aab"));
+        assert!(!matches("a*a", "a") && !matches("*ab*ab*", "aab") && !matches("", "a"));
+        assert!(matches("*é*", "aé") && !matches("é", "e"));
         assert!(by_patterns("eth*,!eth3", "eth2") && by_patterns("!eth3", "lo"));
         assert!(!by_patterns("eth*,!eth3", "eth3") && !by_patterns("eth*", "lo"));
+    }
+
+    /// As a plain definition says, for all short patterns and names; and of many stars soon.
+    #[test]
+    fn patterns_match_in_linear_time() {
+        fn slowly(pattern: &[u8], name: &[u8]) -> bool {
+            match pattern {
+                [] => name.is_empty(),
+                [b'*', rest @ ..] => (0..=name.len()).any(|at| slowly(rest, &name[at..])),
+                [first, rest @ ..] => {
+                    name.split_first().is_some_and(|(c, name)| c == first && slowly(rest, name))
+                }
+            }
+        }
+        let all = |letters: &'static [u8], most: u32| {
+            let count = letters.len();
+            let of = move |len: u32, i: usize| {
+                (0..len).map(|k| letters[i / count.pow(k) % count] as char).collect()
+            };
+            (0..=most).flat_map(move |len| (0..count.pow(len)).map(move |i| of(len, i)))
+        };
+        let names: Vec<String> = all(b"ab", 5).collect();
+        for pattern in all(b"ab*", 5) {
+            for name in &names {
+                let expected = slowly(pattern.as_bytes(), name.as_bytes());
+                assert_eq!(matches(&pattern, name), expected, "{pattern} {name}");
+            }
+        }
+        let (stars, name) = ("*".repeat(100_000), "a".repeat(100_000));
+        assert!(matches(&stars, &name) && !matches(&format!("{stars}x"), &name));
+        assert!(!matches(&format!("{}x*", "*a".repeat(1000)), &name));
     }
 
     fn names(nics: &[Listed], choice: &Choice) -> Vec<String> {
