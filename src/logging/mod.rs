@@ -1,7 +1,10 @@
 //! Where log lines go: to stderr as WEFT_LOG says, or to the host program's own
 //! callback.
 
+mod stderr;
+
 use crate::status::{Error, Result, Status};
+use env_logger::Target;
 use log::{LevelFilter, Log, Metadata, Record};
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
@@ -25,14 +28,12 @@ enum To {
 
 impl To {
     fn stderr(level: Option<LevelFilter>) -> To {
-        let builder = match level {
-            Some(level) => env_logger::Builder::new().filter_module("weft", level).build(),
-            None => {
-                let env = env_logger::Env::new().filter_or("WEFT_LOG", "weft=warn");
-                env_logger::Builder::from_env(env).build()
-            }
+        let mut builder = env_logger::Builder::new();
+        match level {
+            Some(level) => builder.filter_module("weft", level),
+            None => builder.parse_env(env_logger::Env::new().filter_or("WEFT_LOG", "weft=warn")),
         };
-        To::Stderr(builder)
+        To::Stderr(builder.target(Target::Pipe(Box::new(stderr::Stderr::default()))).build())
     }
 }
 
