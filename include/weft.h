@@ -1149,9 +1149,15 @@ weft_status weft_memory_export(const weft_memory *memory,
  * Any thread. Blocks for a round trip to the slowest importer; one that does
  * not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
  * with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself;
- * keep polling until the peers have deregistered, too.
- * Errors: `WEFT_ERR_BUSY` (own transfers use it: the handle stays valid; poll
- * and try again), `WEFT_ERR_HANDLE`. Since 0.1.
+ * keep polling until the peers have deregistered, too. Other operations go on
+ * meanwhile, however many ranges there are.
+ *
+ * Errors: `WEFT_ERR_BUSY` (own transfers use it, or another thread deregisters
+ * it: poll and try again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it),
+ * `WEFT_ERR_TIMED_OUT` (a provider does not return), `WEFT_ERR_HANDLE`. The
+ * handle stays valid with the first three. After the second and third nothing can use
+ * the memory any more, and NICs may still know it: do not free it. The next call goes
+ * on with what is left; `weft_endpoint_shutdown` takes it back, too. Since 0.1.
  */
 WEFT_API weft_status weft_memory_deregister(weft_memory *memory);
 
@@ -2456,9 +2462,18 @@ typedef struct weft_endpoint_statistics {
      * then did not go on in time.
      */
     uint64_t strangers_refused;
+    /**
+     * The longest pass of a worker thread, of what it does at one go before it looks at
+     * deadlines again, in nanoseconds of its thread's own time; 0: none has taken 0.5 ms,
+     * or progress is manual. Without calls into drivers that take long by themselves
+     * (registering memory, opening other processes' device memory).
+     */
+    uint64_t pass_longest_ns;
+    /** The longest of these calls, in nanoseconds. */
+    uint64_t driver_call_longest_ns;
 } weft_endpoint_statistics;
 
-#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0}
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0, 0}
 
 /**
  * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is

@@ -48,3 +48,12 @@ impl Event {
         }
     }
 }
+
+/// Whether this process, or the system, has no descriptor left for one more file.
+pub fn is_out_of_descriptors() -> bool {
+    // SAFETY: makes a descriptor that nobody else has, and closes it.
+    unsafe {
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
+        fd < 0 || libc::close(fd) != 0
+    }
+}

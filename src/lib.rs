@@ -27,6 +27,7 @@ pub mod fuzzing;
 mod fuzzing;
 mod logging;
 mod memory;
+mod pass;
 mod peer;
 mod prefetch;
 mod rail;

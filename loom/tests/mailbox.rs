@@ -21,7 +21,7 @@ fn take(mailbox: &Mailbox<u64>, wanted: usize) -> Vec<u64> {
             taken.extend(mailbox.take_commands());
         }
         if taken.len() == before {
-            mailbox.sleep(&mut Vec::new(), Duration::MAX);
+            mailbox.sleep(&mut Vec::new(), || Duration::MAX);
         }
     }
     taken.sort();

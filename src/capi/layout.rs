@@ -231,7 +231,7 @@ const _: () = {
     assert!(offset_of!(weft_atomic_args, timeout_ns) == 48);
     assert!(offset_of!(weft_atomic_args, user_data) == 56);
     assert!(offset_of!(weft_atomic_args, queue) == 64);
-    assert!(size_of::<weft_endpoint_statistics>() >= 1240);
+    assert!(size_of::<weft_endpoint_statistics>() >= 1256);
     assert!(offset_of!(weft_endpoint_statistics, size) == 0);
     assert!(offset_of!(weft_endpoint_statistics, peers) == 4);
     assert!(offset_of!(weft_endpoint_statistics, active) == 8);
@@ -254,6 +254,8 @@ const _: () = {
     assert!(offset_of!(weft_endpoint_statistics, latency) == 904);
     assert!(offset_of!(weft_endpoint_statistics, latency_sum_ns) == 1224);
     assert!(offset_of!(weft_endpoint_statistics, strangers_refused) == 1232);
+    assert!(offset_of!(weft_endpoint_statistics, pass_longest_ns) == 1240);
+    assert!(offset_of!(weft_endpoint_statistics, driver_call_longest_ns) == 1248);
     assert!(size_of::<weft_rail_statistics>() >= 128);
     assert!(offset_of!(weft_rail_statistics, size) == 0);
     assert!(offset_of!(weft_rail_statistics, up) == 4);

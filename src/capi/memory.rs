@@ -238,9 +238,15 @@ pub unsafe extern "C" fn weft_memory_export(
 /// Any thread. Blocks for a round trip to the slowest importer; one that does
 /// not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
 /// with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself;
-/// keep polling until the peers have deregistered, too.
-/// Errors: `WEFT_ERR_BUSY` (own transfers use it: the handle stays valid; poll
-/// and try again), `WEFT_ERR_HANDLE`. Since 0.1.
+/// keep polling until the peers have deregistered, too. Other operations go on
+/// meanwhile, however many ranges there are.
+///
+/// Errors: `WEFT_ERR_BUSY` (own transfers use it, or another thread deregisters
+/// it: poll and try again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it),
+/// `WEFT_ERR_TIMED_OUT` (a provider does not return), `WEFT_ERR_HANDLE`. The
+/// handle stays valid with the first three. After the second and third nothing can use
+/// the memory any more, and NICs may still know it: do not free it. The next call goes
+/// on with what is left; `weft_endpoint_shutdown` takes it back, too. Since 0.1.
 ///
 /// # Safety
 /// `memory` must be NULL or a handle from `weft_memory_register`.

@@ -10,6 +10,7 @@ use crate::clock::{Clock, Random};
 use crate::codec::Text;
 use crate::fabric::host;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::pass::Longest;
 use crate::peer::address::Address;
 use crate::peer::approach::{Approach, Approaches};
 use crate::peer::table::PeerTable;
@@ -26,7 +27,7 @@ use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -36,6 +37,9 @@ pub const OPEN: u8 = 0;
 pub const CLOSING: u8 = 1;
 /// Every peer knows: the rails can be closed.
 pub const STOPPING: u8 = 2;
+
+/// Of the transfers that wait for a remote memory, so many go on at one go.
+const GO_ON: usize = 1024;
 
 /// A rail as everybody knows it.
 #[derive(Clone)]
@@ -82,7 +86,7 @@ pub struct Core {
     pub messages: Messages,
     pub counters: Arc<Counters>,
     pub memories: Mutex<HashMap<u64, Arc<Memory>>>,
-    pub inboxes: Box<[Inbox]>,
+    pub inboxes: Arc<[Inbox]>,
     pub phase: AtomicU8,
     byes: AtomicUsize,
     poisoned: AtomicBool,
@@ -90,6 +94,8 @@ pub struct Core {
     /// Signalled when importers have gone.
     importers: (Mutex<()>, Condvar),
     turn: AtomicU64,
+    /// The longest passes of workers.
+    pub longest: Longest,
     rubbish: AtomicU64,
     pub(super) strangers: Strangers,
     /// How often we began with a peer.
@@ -106,9 +112,13 @@ impl Core {
         fabrics: Vec<String>,
         workers: usize,
     ) -> Result<Core> {
-        let inboxes = (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
+        let inboxes: Arc<[Inbox]> =
+            (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
         let first = random.u64()?;
         let queue = Arc::new(Queue::new(config.queue_depth));
+        let table = Table::new(config.max_transfers, first as u32, queue.clone());
+        let of_deadlines = inboxes.clone();
+        table.woken_by(move || of_deadlines.first().into_iter().for_each(Inbox::wake));
         Ok(Core {
             clock,
             random,
@@ -116,7 +126,7 @@ impl Core {
             address: address.encode(),
             rails,
             fabrics,
-            table: Table::new(config.max_transfers, first as u32, queue.clone()),
+            table,
             peers: PeerTable::new(config.max_peers, (first >> 32) as u32),
             queue,
             messages: Messages::default(),
@@ -129,6 +139,7 @@ impl Core {
             poison: OnceCell::new(),
             importers: Default::default(),
             turn: AtomicU64::new(0),
+            longest: Longest::default(),
             rubbish: AtomicU64::new(0),
             strangers: Strangers::new(config.max_peers, config.queue_depth),
             begun: AtomicU64::new(0),
@@ -268,7 +279,21 @@ impl Core {
 
     /// The owner of a remote memory has answered: what waited for it goes on.
     pub fn answered(&self, remote: &Arc<RemoteMemory>, state: RemoteState, now: u64) {
-        for id in remote.settle(state) {
+        let mut waited = remote.settle(state);
+        let later = waited.split_off(waited.len().min(GO_ON));
+        self.let_go_on(remote, state, waited, now);
+        let home = self.home_of(remote.peer).unwrap_or(0);
+        for ids in later.chunks(GO_ON) {
+            let command = Command::GoOn { remote: remote.clone(), state, ids: ids.to_vec() };
+            if self.inboxes[home].try_command(command).is_some() {
+                self.let_go_on(remote, state, ids.to_vec(), now); // It ends, and so do they.
+            }
+        }
+    }
+
+    /// Transfers that waited for a remote memory go on, or end.
+    pub fn let_go_on(&self, remote: &Arc<RemoteMemory>, state: RemoteState, ids: Vec<u64>, now: u64) {
+        for id in ids {
             match Error::of_remote(state) {
                 None => self.go_on(id, now),
                 Some(error) => {
@@ -332,8 +357,13 @@ impl Core {
         self.tell_importers();
     }
 
-    pub fn forget_importer(&self, peer: u64) {
-        self.memories.lock().values().for_each(|memory| memory.forget(peer));
+    /// It has ended: it uses none of these any more.
+    pub fn forget_importer(&self, peer: u64, imports: &HashSet<u64>) {
+        for memory in imports {
+            if let Some(memory) = self.memories.lock().get(memory) {
+                memory.forget(peer);
+            }
+        }
         self.tell_importers();
     }
 

@@ -62,9 +62,10 @@ impl Parcel<'_> {
 
 impl Worker {
     fn express(&mut self, parcel: &Parcel) -> Option<u64> {
-        let Worker { index, core, rails, lanes_of, turn, closed, .. } = self;
+        let mail = self.has_mail();
+        let Worker { core, rails, lanes_of, turn, closed, .. } = self;
         let Parcel { local, remote, terms, .. } = parcel;
-        if *closed || !core.inboxes[*index].is_empty() || core.config.packing == PackingMode::Messages {
+        if *closed || mail || core.config.packing == PackingMode::Messages {
             return None;
         }
         let lanes = lanes_of.get(place(remote.peer)).filter(|lanes| !lanes.is_empty())?;

@@ -34,6 +34,7 @@ use crate::transfer::flow::Flow;
 use crate::transfer::operation::Move;
 use crate::transfer::table::Table;
 use crate::transfer::Outcome;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -172,13 +173,16 @@ impl Worker {
                 let may = work.rail.may_cut(lane.lane) || lane.peer.spares(plan, core.incarnation);
                 let cuts = work.rail.limits().cuts && !lane.closing && may;
                 let patience = if cuts { LATE_NS } else { LATEST_NS };
-                for (index, flow) in lane.flows.overdue(now, patience) {
-                    if cuts {
-                        stuck.push((r, lane.lane, work.rail.may_cut(lane.lane)));
-                        break;
-                    }
-                    work.rail.disown(lane.lane, |tagged| split(tagged).0 == index);
-                    core.table.publish_late(flow.slot());
+                let mut overdue = lane.flows.overdue(now, patience);
+                if cuts {
+                    let any = overdue.next().map(|_| (r, lane.lane, work.rail.may_cut(lane.lane)));
+                    stuck.extend(any);
+                    continue;
+                }
+                let overdue: HashMap<u32, &Flow> = overdue.collect();
+                if !overdue.is_empty() {
+                    work.rail.disown(lane.lane, |tagged| overdue.contains_key(&split(tagged).0));
+                    overdue.values().for_each(|flow| core.table.publish_late(flow.slot()));
                 }
             }
         }

@@ -2,10 +2,10 @@
 
 use super::greet::Greeted;
 use super::mailbox::Mailbox;
+use super::registering::Wanted;
 use super::watching::Awaiting;
-use crate::fabric::{Access, HostRange, Registration};
-use crate::memory::device::Device;
-use crate::memory::{Memory, RemoteMemory};
+use crate::fabric::Registration;
+use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
 use crate::status::{Error, Result};
@@ -18,12 +18,7 @@ use std::time::Duration;
 
 pub enum Command {
     Register {
-        ranges: Arc<[HostRange]>,
-        access: Access,
-        /// One bit each; 0: all.
-        rails: u64,
-        /// Of a device's memory: which one, and whether other processes can open it.
-        device: Option<(Device, bool)>,
+        wanted: Wanted,
         reply: Reply<Result<RailRegistrations>>,
     },
     Deregister {
@@ -161,6 +156,12 @@ pub enum Command {
     },
     Import {
         remote: Arc<RemoteMemory>,
+    },
+    /// Their remote memory is known to be there, or not to be; their holds go with it.
+    GoOn {
+        remote: Arc<RemoteMemory>,
+        state: RemoteState,
+        ids: Vec<u64>,
     },
     Release {
         remote: Arc<RemoteMemory>,

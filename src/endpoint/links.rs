@@ -10,6 +10,7 @@ use crate::peer::wire::{Kind, REQUESTS, USER};
 use crate::peer::{status_of_end, Peer, PeerState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
+use crate::transfer::gate::Before;
 use crate::transfer::Outcome;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -19,6 +20,10 @@ use std::sync::Arc;
 const HEARTBEAT_NS: u64 = 1_000_000_000;
 /// The same while operations are under way, which a dead peer holds up.
 const BUSY_HEARTBEAT_NS: u64 = 300_000_000;
+
+/// A tick ends no more peers after so long, and looks at no more that have ended than these.
+const ENDS_NS: u64 = 1_000_000;
+const SEEN_OFF: usize = 16;
 
 /// A NIC that has not given back by then what a peer left is not waited for.
 const OFF_NS: u64 = 300_000_000;
@@ -33,6 +38,8 @@ pub struct Leaving {
     down: Option<Completion>,
     /// Workers that have not dropped its lanes.
     others: Arc<AtomicUsize>,
+    /// None works any more; what had ended by then may not have its completion yet.
+    ended: Option<Before>,
     since: u64,
 }
 
@@ -114,7 +121,7 @@ impl Worker {
         if link.assembly.is_some() {
             core.queue.unreserve(1);
         }
-        core.forget_importer(peer);
+        core.forget_importer(peer, &link.imports);
         core.peers.remove(&link.peer, link.up || link.ready_sent);
         if link.accepted && !link.up {
             core.strangers.settled(peer);
@@ -128,7 +135,7 @@ impl Worker {
         if !link.up {
             core.queue.unreserve(1 + link.accepted as u64);
         }
-        self.leaving.push(Leaving { peer, down, others: away, since: now });
+        self.leaving.push(Leaving { peer, down, others: away, ended: None, since: now });
         self.see_off(now, false);
         for user_data in std::mem::take(&mut *link.peer.connects.lock()) {
             let completion = Completion::new(completion::KIND_PEER_UP, ended, peer, now);
@@ -161,19 +168,34 @@ impl Worker {
     /// more, and all that was outstanding has its completion.
     pub(super) fn see_off(&mut self, now: u64, all: bool) {
         let core = self.core.clone();
-        self.leaving.retain(|leaving| {
+        let (mut looked, mut kept) = (0, 0);
+        self.leaving.retain_mut(|leaving| {
+            let over = looked >= SEEN_OFF && core.clock.now().saturating_sub(now) > ENDS_NS;
+            if over && !all {
+                return true; // It is the first in the next tick.
+            }
+            (looked, kept) = (looked + 1, kept + 1);
             let took = now.saturating_sub(leaving.since);
             let held = leaving.others.load(Ordering::Acquire) != 0 && took < HELD_NS;
             let late = core.table.has_late(leaving.peer) && took < OFF_NS;
             if (held || late) && !all {
                 return true;
             }
-            if let Some(down) = leaving.down {
+            let Some(down) = leaving.down else {
+                kept -= 1;
+                return false;
+            };
+            let ended = *leaving.ended.get_or_insert_with(|| core.table.ended_so_far());
+            if all {
                 core.table.await_publication();
-                core.queue.publish(down);
+            } else if !core.table.are_published(ended) {
+                return true;
             }
+            core.queue.publish(down);
+            kept -= 1;
             false
         });
+        self.leaving.rotate_left(kept);
     }
 
     /// What is due: connects that took too long, stragglers, byes not answered.
@@ -210,6 +232,9 @@ impl Worker {
         }
         for (peer, outcome) in ended {
             self.end_peer(peer, outcome, now);
+            if core.clock.now().saturating_sub(now) > ENDS_NS {
+                break; // The others are late in the next tick, too.
+            }
         }
         for peer in coming {
             self.come_closer(peer, now);

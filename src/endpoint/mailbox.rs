@@ -84,7 +84,7 @@ impl<C> Mailbox<C> {
         self.transfers.is_empty() && !self.has_commands.load(Ordering::Relaxed)
     }
 
-    fn wake(&self) {
+    pub fn wake(&self) {
         // Pairs with the fence in `sleep`: either it sees the push, or we see that it sleeps.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
@@ -93,12 +93,12 @@ impl<C> Mailbox<C> {
     }
 
     /// Sleeps until something is pushed, one of the descriptors is readable, or
-    /// the time has passed.
-    pub fn sleep(&self, fds: &mut Vec<libc::pollfd>, at_most: Duration) {
+    /// the time has passed, which is asked for last of all.
+    pub fn sleep(&self, fds: &mut Vec<libc::pollfd>, at_most: impl FnOnce() -> Duration) {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.is_empty() {
-            self.event.wait(fds, at_most);
+            self.event.wait(fds, at_most());
         }
         self.sleeping.store(false, Ordering::Relaxed);
     }

@@ -30,6 +30,7 @@ mod near;
 mod open;
 mod part;
 mod prove;
+mod registering;
 mod resume;
 mod standstill;
 mod strangers;
@@ -54,6 +55,7 @@ use crate::transfer::{pack, tally, Outcome};
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use inbox::{Command, RailRegistrations, Reply};
 use parking_lot::Mutex;
+use registering::Wanted;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -195,6 +197,11 @@ impl Endpoint {
         self.core.rubbish()
     }
 
+    /// The longest pass of a worker, and the longest call into a driver, in nanoseconds.
+    pub fn longest_pass(&self) -> (u64, u64) {
+        self.core.longest.get()
+    }
+
     pub fn strangers_refused(&self) -> u64 {
         self.core.strangers.refused()
     }
@@ -255,9 +262,10 @@ impl Endpoint {
         }
     }
 
-    /// Waits for a worker's answer, driving the worker where nobody else does.
-    fn answer<T>(&self, reply: &Reply<T>, at_most: Duration) -> Result<T> {
-        let until = self.core.clock.now() + at_most.as_nanos() as u64;
+    /// Waits for a worker's answer, driving the worker where nobody else does. `at_most`:
+    /// without any change of `left`.
+    fn answer<T>(&self, reply: &Reply<T>, at_most: Duration, left: impl Fn() -> u64) -> Result<T> {
+        let (mut before, mut since) = (left(), self.core.clock.now());
         loop {
             if self.manual.is_some() {
                 self.progress();
@@ -267,7 +275,11 @@ impl Endpoint {
                 return Ok(answer);
             }
             self.check_poison()?;
-            if self.core.clock.now() > until {
+            let (left, now) = (left(), self.core.clock.now());
+            if left != before {
+                (before, since) = (left, now);
+            }
+            if now.saturating_sub(since) > at_most.as_nanos() as u64 {
                 return Err(Error::new(
                     Status::TimedOut,
                     "a worker does not answer: its provider does not return",
@@ -478,9 +490,9 @@ impl Endpoint {
             .iter()
             .map(|inbox| {
                 let reply = Reply::new();
-                let ranges = shared.clone();
                 let device = place.as_ref().map(|place| (place.device, place.shareable));
-                inbox.command(Command::Register { ranges, access, rails, device, reply: reply.clone() });
+                let wanted = Wanted { ranges: shared.clone(), access, rails, device };
+                inbox.command(Command::Register { wanted, reply: reply.clone() });
                 reply
             })
             .collect();
@@ -488,7 +500,7 @@ impl Endpoint {
             core.rails.iter().map(|_| Box::default()).collect();
         let mut failed = None;
         for reply in &replies {
-            match self.answer(reply, UNRESPONSIVE * 30).and_then(|answer| answer) {
+            match self.answer(reply, UNRESPONSIVE * 30, || 0).and_then(|answer| answer) {
                 Ok(registered) => registered.into_iter().for_each(|(rail, r)| by_rail[rail] = r),
                 Err(error) => failed = Some(error),
             }
@@ -538,11 +550,12 @@ impl Endpoint {
             }
         }
         self.await_importers(memory);
-        core.memories.lock().remove(&memory.id);
+        memory.close();
         if !self.down.load(Ordering::Acquire) {
-            // What failed can be tried again. Once the rails are closed, the registrations are, too.
-            self.deregister_from_rails(memory).inspect_err(|_| memory.stay())?;
+            // The rest can be tried again. Once the rails are closed, the registrations are, too.
+            self.deregister_from_rails(memory).inspect_err(|_| memory.stay_stuck())?;
         }
+        core.memories.lock().remove(&memory.id);
         memory.let_go();
         Ok(())
     }
@@ -582,7 +595,10 @@ impl Endpoint {
             reply
         };
         let replies: Vec<Reply<Result<()>>> = self.core.inboxes.iter().map(ask).collect();
-        replies.iter().try_for_each(|reply| self.answer(reply, UNRESPONSIVE)?)
+        // All of them: who tries again finds no worker still at it.
+        let answers: Vec<Result<()>> =
+            replies.iter().map(|reply| self.answer(reply, UNRESPONSIVE, || memory.open())?).collect();
+        answers.into_iter().collect()
     }
 
     pub fn import(&self, peer: u64, blob: &[u8]) -> Result<Arc<RemoteMemory>> {

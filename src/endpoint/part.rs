@@ -52,10 +52,8 @@ impl Worker {
     /// The endpoint shuts down: it leaves every peer.
     pub fn leave_all(&mut self, now: u64) {
         self.shutting_down = true;
-        let peers: Vec<u64> = self.links.iter().flatten().map(|link| link.peer.id).collect();
-        for peer in peers {
-            self.link_disconnect(peer, now);
-        }
+        let peers = self.links.iter().flatten().map(|link| link.peer.id);
+        self.commands.extend(peers.map(|peer| Command::Disconnect { peer }));
         self.tend_links(now);
     }
 

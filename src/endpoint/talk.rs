@@ -400,6 +400,7 @@ impl Worker {
             (Kind::Ready, ..) => arrival::ready(&core, link, body),
             (Kind::Import, .., Some([memory, secret, number])) => {
                 let known = core.offer(memory, secret, link.peer.id);
+                link.imports.extend(known.then_some(memory));
                 log::debug!("{}: imports memory {memory:#x}: {known}", link.peer);
                 self.answer(link, Out::new(Kind::Imported, numbers(&[number, known as u64])));
             }
@@ -421,7 +422,10 @@ impl Worker {
                 }
                 self.revoking(link, memory);
             }
-            (Kind::Revoked, Some([memory]), ..) => core.revoked(memory, link.peer.id),
+            (Kind::Revoked, Some([memory]), ..) => {
+                link.imports.remove(&memory);
+                core.revoked(memory, link.peer.id)
+            }
             (Kind::Fence, .., Some(of)) => self.fence_of(&link.peer, of, true),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
@@ -531,7 +535,7 @@ impl Worker {
     /// With manual progress: sends at once, unless something came before it or the
     /// worker has ended.
     pub fn send_now(&mut self, peer: u64, id: u64, (data, allowance): (&[u8], u64), now: u64) -> bool {
-        if self.is_closed() || !self.core.inboxes[self.index].is_empty() {
+        if self.is_closed() || self.has_mail() {
             return false;
         }
         let frame = self.frame_bytes();
@@ -592,7 +596,7 @@ impl Worker {
 
     pub fn link_release(&mut self, remote: &Arc<RemoteMemory>) {
         if let Some(link) = self.link(remote.peer) {
-            link.remotes.retain(|_, known| !Arc::ptr_eq(known, remote));
+            link.forget(remote);
         }
     }
 

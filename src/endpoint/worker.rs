@@ -7,14 +7,16 @@
 use super::core::Core;
 use super::failover::{Broken, Health, HOPS};
 use super::fence::QuiescingLanes;
-use super::inbox::{Command, RailRegistrations};
+use super::inbox::Command;
 use super::links::Leaving;
 use super::part::Drain;
+use super::registering::Chores;
 use super::watching::Awaiting;
 use super::{EndpointConfig, Idle, PackingMode};
-use crate::fabric::{Access, HostRange, Registration, GONE};
-use crate::memory::device::Device;
+use crate::event;
+use crate::fabric::GONE;
 use crate::memory::{Memory, RemoteState};
+use crate::pass::Passes;
 use crate::peer::link::Link;
 use crate::peer::table::place;
 use crate::peer::wire::{self, Header, Kind};
@@ -25,10 +27,11 @@ use crate::transfer::claims::Run;
 use crate::transfer::flow::{Packing, Share};
 use crate::transfer::flows::Flows;
 use crate::transfer::operation::Move;
-use crate::transfer::pack::{self, Landing, Packer, Word};
+use crate::transfer::pack::{Landing, Packer, Word};
 use crate::transfer::shape::View;
 use crate::transfer::table::{Left, Slot, Table};
 use crate::transfer::{Direction, Outcome};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +42,15 @@ const TICK_NS: u64 = 1_000_000;
 /// waits for its rails.
 const SPIN_NS: u64 = 50_000;
 const YIELD_NS: u64 = 300_000;
+
+/// A rail's descriptor that rings so often for nothing may ring for want of descriptors: then
+/// nobody listens to it for a while.
+const ALARMS: u32 = 64;
+const DEAF: Duration = Duration::from_millis(2);
+
+/// A pass begins no more transfers, and obeys commands for no longer: deadlines pass meanwhile.
+const STARTS: usize = 1024;
+const OBEYS_NS: u64 = 1_000_000;
 
 /// Shorter slices are bundled where posts are costly: below this a bundle is
 /// faster than four slices in a post (measured: `weft-bench crossover`).
@@ -56,6 +68,8 @@ pub struct Worker {
     pub lanes_of: Vec<Vec<(usize, u32)>>,
     /// Places of links that have something to send.
     pub dirty: Vec<usize>,
+    /// Registering and deregistering.
+    pub(super) chores: Chores,
     done: Vec<Done>,
     pub left: Vec<Left>,
     /// Lanes whose peers should hear what was scattered.
@@ -77,6 +91,11 @@ pub struct Worker {
     pub carried: super::carry::Queue,
     scratch: Vec<u8>,
     fds: Vec<libc::pollfd>,
+    /// Commands that were taken in, and not obeyed yet.
+    pub(super) commands: VecDeque<Command>,
+    /// Rests in a row that ended by a rail's descriptor, and there was nothing to do.
+    alarms: u32,
+    passes: Passes,
     next_tick: u64,
     /// When what stands still is told next.
     pub tell_still_ns: u64,
@@ -166,15 +185,6 @@ fn packing(config: &EndpointConfig, view: View) -> Packing {
     }
 }
 
-/// Has a rail forget what it has learnt.
-fn take_back(rail: &mut Rail, registrations: &[Registration]) {
-    for registration in registrations {
-        if let Err(error) = rail.deregister(*registration) {
-            log::warn!("rail {}: {error}", rail.index);
-        }
-    }
-}
-
 impl LaneWork {
     /// Ends its flows, and gives its memory back.
     pub fn abandon(&mut self, rail: &mut Rail, table: &Table, left: &mut Vec<Left>) {
@@ -221,6 +231,7 @@ impl Worker {
             links: Vec::new(),
             lanes_of: Vec::new(),
             dirty: Vec::new(),
+            chores: Chores::default(),
             done: Vec::new(),
             left: Vec::new(),
             owing: Vec::new(),
@@ -234,6 +245,9 @@ impl Worker {
             carried: Default::default(),
             scratch: Vec::new(),
             fds: Vec::new(),
+            commands: VecDeque::new(),
+            alarms: 0,
+            passes: Passes::default(),
             next_tick: 0,
             tell_still_ns: 0,
             turn: 0,
@@ -248,6 +262,7 @@ impl Worker {
             return false;
         }
         let now = self.core.clock.now();
+        self.passes.begin(now, &self.core.longest);
         let mut busy = self.look_at_watches(now);
         busy |= self.take_inbox(now);
         for r in 0..self.rails.len() {
@@ -260,10 +275,15 @@ impl Worker {
         self.tell_of_credits(now);
         self.advance_quiescing(now);
         busy |= self.talk(now);
+        busy |= self.do_chores(now);
         if now >= self.next_tick {
             self.next_tick = now + TICK_NS;
             self.core.clock.wake_at(self.next_tick);
             self.tick(now);
+            self.passes.tick(now);
+        }
+        if busy {
+            self.alarms = 0;
         }
         busy
     }
@@ -271,6 +291,7 @@ impl Worker {
     /// The life of a worker thread.
     pub fn run(&mut self) {
         let mut idle_since = 0;
+        self.passes.read(self.core.clock.now());
         while !self.core.stopping(self) {
             if self.step() {
                 idle_since = 0;
@@ -301,6 +322,7 @@ impl Worker {
         if !self.core.config.sleeps() {
             return std::thread::yield_now();
         }
+        self.passes.end(now, &self.core.longest);
         let mut fds = std::mem::take(&mut self.fds);
         fds.clear();
         let mut waitless = false;
@@ -318,9 +340,36 @@ impl Worker {
         if waitless {
             std::thread::yield_now();
         } else if !busy {
-            self.core.inboxes[self.index].sleep(&mut fds, self.patience(now).min(at_most));
+            self.sleep(&mut fds, self.patience(now).min(at_most), now);
         }
+        self.passes.tick(self.core.clock.now());
         self.fds = fds;
+    }
+
+    fn sleep(&mut self, fds: &mut Vec<libc::pollfd>, mut patience: Duration, now: u64) {
+        // A connection that cannot be accepted without a descriptor would wake us on and on.
+        let deaf = self.alarms >= ALARMS && event::is_out_of_descriptors();
+        if deaf {
+            fds.clear();
+            patience = patience.min(DEAF);
+        } else if self.alarms >= ALARMS {
+            self.alarms = 0;
+        }
+        let rails = fds.len();
+        self.core.inboxes[self.index].sleep(fds, || self.until_a_deadline(now, patience));
+        if !deaf {
+            let rung = fds.iter().take(rails).any(|fd| fd.revents != 0);
+            self.alarms = if rung { self.alarms + 1 } else { 0 };
+        }
+    }
+
+    /// The first worker looks after all deadlines.
+    fn until_a_deadline(&self, now: u64, patience: Duration) -> Duration {
+        if self.index != 0 {
+            return patience;
+        }
+        let until = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
+        patience.min(Duration::from_nanos(self.core.table.may_sleep_until(until).saturating_sub(now)))
     }
 
     /// How long this worker may sleep: until something could be due.
@@ -336,7 +385,7 @@ impl Worker {
             || !self.copying.is_empty()
             || !self.words.is_empty()
             || !self.carried.is_empty();
-        if !self.awaiting.is_empty() {
+        if !self.awaiting.is_empty() || !self.commands.is_empty() || !self.chores.is_empty() {
             Duration::ZERO
         } else if !self.dirty.is_empty() || unsaid {
             Duration::from_micros(50)
@@ -355,19 +404,34 @@ impl Worker {
     }
 
     fn take_inbox(&mut self, now: u64) -> bool {
-        if self.core.inboxes[self.index].is_empty() {
+        if !self.has_mail() {
             return false;
         }
-        let mut busy = self.start_submitted();
-        for command in self.core.inboxes[self.index].take_commands() {
+        let busy = self.start_submitted();
+        let mut new = self.core.inboxes[self.index].take_commands();
+        self.commands.append(&mut new);
+        self.obey_some(now) || busy
+    }
+
+    /// Something was pushed that has not begun.
+    pub(super) fn has_mail(&self) -> bool {
+        !self.commands.is_empty() || !self.core.inboxes[self.index].is_empty()
+    }
+
+    fn obey_some(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        while let Some(command) = self.commands.pop_front() {
             self.obey(command, now);
             busy = true;
+            if self.core.clock.now().saturating_sub(now) > OBEYS_NS {
+                break;
+            }
         }
         busy
     }
 
     fn start_submitted(&mut self) -> bool {
-        let count = self.core.inboxes[self.index].transfers();
+        let count = self.core.inboxes[self.index].transfers().min(STARTS);
         for _ in 0..count {
             let Some(id) = self.core.inboxes[self.index].next_transfer() else { break };
             self.start(id);
@@ -685,10 +749,8 @@ impl Worker {
 
     fn obey(&mut self, command: Command, now: u64) {
         match command {
-            Command::Register { ranges, access, rails, device, reply } => {
-                reply.put(self.register(&ranges, (access, device), rails))
-            }
-            Command::Deregister { memory, reply } => reply.put(self.deregister(&memory)),
+            Command::Register { wanted, reply } => self.register(wanted, reply),
+            Command::Deregister { memory, reply } => self.deregister(memory, reply),
             Command::AddLanes { peer, plans, welcome } => {
                 self.add_lanes(&peer, &plans, welcome.as_ref(), now)
             }
@@ -728,6 +790,7 @@ impl Worker {
             Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
             Command::Atomic { peer, id } => self.link_atomic(peer, id, now),
             Command::Import { remote } => self.link_import(remote, now),
+            Command::GoOn { remote, state, ids } => self.core.let_go_on(&remote, state, ids, now),
             Command::Release { remote } => self.link_release(&remote),
             Command::Revoke { peer, memory } => self.link_revoke(peer, memory),
             Command::Resume { peer } => self.link_resume(peer, now),
@@ -737,70 +800,6 @@ impl Worker {
             Command::Await(awaiting) => self.awaiting.push(awaiting),
             Command::Shutdown => self.leave_all(now),
         }
-    }
-
-    fn register(
-        &mut self,
-        ranges: &[HostRange],
-        (access, device): (Access, Option<(Device, bool)>),
-        rails: u64,
-    ) -> Result<RailRegistrations> {
-        let mut all: RailRegistrations = Vec::new();
-        for work in &mut self.rails {
-            let rail = &mut work.rail;
-            if rails != 0 && rails >> rail.index & 1 == 0 {
-                continue;
-            }
-            let mut learn = |range: HostRange| match device {
-                None => rail.register(range, access),
-                Some(device) => rail.register_device(range, access, device),
-            };
-            let mut done = Vec::with_capacity(ranges.len());
-            let failed = ranges.iter().find_map(|range| match learn(*range) {
-                Ok(registration) => {
-                    done.push(registration);
-                    None
-                }
-                Err(error) => Some(error),
-            });
-            let index = rail.index;
-            if done.iter().any(Registration::is_staged) && !pack::is_possible(rail.limits()) {
-                take_back(rail, &done);
-                continue;
-            }
-            all.push((index, done.into()));
-            if let Some(error) = failed {
-                self.undo(&all);
-                return Err(error);
-            }
-        }
-        Ok(all)
-    }
-
-    fn undo(&mut self, all: &RailRegistrations) {
-        for (index, registrations) in all {
-            let Some(work) = self.rails.iter_mut().find(|work| work.rail.index == *index) else { continue };
-            take_back(&mut work.rail, registrations);
-        }
-    }
-
-    fn deregister(&mut self, memory: &Memory) -> Result<()> {
-        let mut outcome = Ok(());
-        // Nothing is scattered into it, or gathered from it, from here on.
-        if memory.place().is_some() {
-            self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()).for_each(LaneWork::settle);
-        }
-        for lane in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
-            lane.memory.take_if(|last| last.id == memory.id);
-        }
-        for work in &mut self.rails {
-            for registration in memory.rails().get(work.rail.index).iter().flat_map(|r| r.iter()) {
-                if let Err(error) = work.rail.deregister(*registration) {
-                    outcome = Err(error);
-                }
-            }
-        }
-        outcome
     }
 
     /// Closes the rails: nothing touches memory afterwards.
@@ -817,6 +816,7 @@ impl Worker {
             }
         }
         self.closed = true;
+        self.chores.close();
         let now = self.core.clock.now();
         self.stop_watching(Outcome::of(Status::Canceled), now);
         self.leave_parked();
@@ -830,7 +830,8 @@ impl Worker {
     fn close_inbox(&mut self, now: u64) {
         let core = self.core.clone();
         let inbox = &core.inboxes[self.index];
-        let commands = inbox.close();
+        let mut commands = std::mem::take(&mut self.commands);
+        commands.append(&mut inbox.close());
         while let Some(id) = inbox.next_transfer() {
             core.abandon(id, Outcome::of(Status::Canceled), now);
         }
@@ -842,6 +843,9 @@ impl Worker {
                     others.fetch_sub(1, Ordering::AcqRel);
                 }
                 Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
+                Command::GoOn { ids, .. } => {
+                    ids.into_iter().for_each(|id| core.abandon(id, Outcome::of(Status::Canceled), now))
+                }
                 Command::Join { id, .. } | Command::Atomic { id, .. } => {
                     core.abandon(id, Outcome::of(Status::Canceled), now)
                 }

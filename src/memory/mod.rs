@@ -20,7 +20,7 @@ use crossbeam_utils::CachePadded;
 use device::{Device, Place};
 use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// A bit for each.
@@ -38,6 +38,13 @@ pub fn in_use(what: &str, kept: &AtomicU64, users: u64) -> Error {
     Error::new(Status::Busy, text)
 }
 
+/// Stages of a memory: in use; its importers are told that it goes; its registrations are
+/// closed; some could not be.
+const STAYS: u8 = 0;
+const LEAVES: u8 = 1;
+const CLOSES: u8 = 2;
+const STUCK: u8 = 3;
+
 /// One handle for one or many ranges, registered on every rail.
 pub struct Memory {
     pub id: u64,
@@ -49,6 +56,8 @@ pub struct Memory {
     place: Option<Place>,
     /// By rail, then by range; none for rails that do not know it.
     rails: Box<[Box<[Registration]>]>,
+    /// By rail: so many of its registrations are open, those before the others.
+    open: Box<[AtomicUsize]>,
     /// Rails that know it, one bit each.
     known: u64,
     descriptor: Option<Vec<u8>>,
@@ -58,8 +67,8 @@ pub struct Memory {
     users: CachePadded<AtomicU64>,
     /// Kept geometries among them.
     pub kept: AtomicU64,
-    /// Deregistration has begun: no new transfer may use it.
-    leaving: AtomicBool,
+    /// Changed under the importers' lock.
+    stage: AtomicU8,
     /// Peers that imported it.
     importers: Mutex<HashSet<u64>>,
 }
@@ -80,11 +89,12 @@ impl Memory {
             access,
             place,
             known: bits(rails.iter().map(|rail| !rail.is_empty())),
+            open: rails.iter().map(|rail| AtomicUsize::new(rail.len())).collect(),
             rails: rails.into(),
             descriptor: None,
             users: CachePadded::default(),
             kept: AtomicU64::new(0),
-            leaving: AtomicBool::new(false),
+            stage: AtomicU8::new(STAYS),
             importers: Mutex::default(),
         };
         if access.remote_read || access.remote_write {
@@ -181,7 +191,7 @@ impl Memory {
     /// A transfer begins to use it; false once it is being deregistered.
     pub fn enter(&self) -> bool {
         self.users.fetch_add(1, Ordering::SeqCst);
-        if self.leaving.load(Ordering::SeqCst) {
+        if self.stage.load(Ordering::SeqCst) != STAYS {
             self.exit();
             return false;
         }
@@ -196,23 +206,49 @@ impl Memory {
         self.users.load(Ordering::SeqCst)
     }
 
-    /// Begins to deregister: false if transfers use it, and then nothing changed.
+    /// Begins to deregister it, or goes on with what failed before: false if transfers use it,
+    /// or somebody is at it, and then nothing changed.
     pub fn leave(&self) -> bool {
         // Under the lock, an import sees the outcome and not the attempt.
         let _importers = self.importers.lock();
-        if self.leaving.swap(true, Ordering::SeqCst) {
+        let before = self.stage.load(Ordering::SeqCst);
+        if !matches!(before, STAYS | STUCK) {
             return false;
         }
+        self.stage.store(LEAVES, Ordering::SeqCst);
         if self.users() > 0 {
-            self.leaving.store(false, Ordering::SeqCst);
+            self.stage.store(before, Ordering::SeqCst);
             return false;
         }
         true
     }
 
-    /// Deregistering failed half-way: it may be tried again.
-    pub fn stay(&self) {
-        self.leaving.store(false, Ordering::SeqCst);
+    /// Its registrations are closed from here on: nothing that peers have sent goes there.
+    pub fn close(&self) {
+        let _importers = self.importers.lock();
+        self.stage.store(CLOSES, Ordering::SeqCst);
+    }
+
+    /// Deregistering failed half-way. It may be tried again, and nothing uses it until then.
+    pub fn stay_stuck(&self) {
+        let _importers = self.importers.lock();
+        self.stage.store(STUCK, Ordering::SeqCst);
+    }
+
+    /// Of a rail's registrations, the one to be closed next: `closed` when it was. Both by the
+    /// rail's worker.
+    pub fn last_open(&self, rail: usize) -> Option<&Registration> {
+        let open = self.open.get(rail)?.load(Ordering::Relaxed);
+        self.rails.get(rail)?.get(open.checked_sub(1)?)
+    }
+
+    pub fn closed(&self, rail: usize) {
+        self.open.get(rail).into_iter().for_each(|open| _ = open.fetch_sub(1, Ordering::Relaxed));
+    }
+
+    /// Registrations that are open.
+    pub fn open(&self) -> u64 {
+        self.open.iter().map(|open| open.load(Ordering::Relaxed) as u64).sum()
     }
 
     /// It is registered no more.
@@ -223,7 +259,7 @@ impl Memory {
     /// A peer asks to use it; false if it is on its way out.
     pub fn import(&self, peer: u64) -> bool {
         let mut importers = self.importers.lock();
-        if self.leaving.load(Ordering::SeqCst) {
+        if self.stage.load(Ordering::SeqCst) != STAYS {
             return false;
         }
         importers.insert(peer);
@@ -235,8 +271,10 @@ impl Memory {
         self.importers.lock().remove(&peer);
     }
 
+    /// Whether a peer may use it, until it has answered that it uses it no more.
     pub fn is_imported(&self, peer: u64) -> bool {
-        self.importers.lock().contains(&peer)
+        let importers = self.importers.lock();
+        matches!(self.stage.load(Ordering::SeqCst), STAYS | LEAVES) && importers.contains(&peer)
     }
 
     pub fn importers(&self) -> Vec<u64> {

@@ -60,6 +60,8 @@ pub struct RemoteMemory {
     pub readable: bool,
     /// Its owner's device that it is on; none: its owner's CPU reaches it.
     pub device: Option<u8>,
+    /// What its owner answers an import by; given by its peer's link.
+    pub number: AtomicU64,
     /// Workers that have lanes to the peer, one bit each.
     pub workers: AtomicU64,
     /// Lanes to the peer.
@@ -92,6 +94,7 @@ impl RemoteMemory {
             writable,
             readable,
             device,
+            number: AtomicU64::new(0),
             workers: AtomicU64::new(0),
             lanes: AtomicU64::new(1),
             holds: CachePadded::default(),

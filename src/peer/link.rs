@@ -9,7 +9,9 @@ use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use crate::transfer::operation::Move;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Counters that one frame raises; every fabric's frames hold so many.
@@ -32,6 +34,10 @@ pub struct Link {
     /// Remote memories of this peer, by the number that its owner answers with.
     pub remotes: HashMap<u64, Arc<RemoteMemory>>,
     next_remote: u64,
+    /// Their numbers, by the id that the owner has for each.
+    numbers: HashMap<u64, Vec<u64>>,
+    /// Memories of ours that the peer has imported.
+    pub imports: HashSet<u64>,
     /// Memories that the peer takes back, while our transfers still use them.
     pub revoking: BTreeSet<u64>,
     /// Transfers that wait for lanes.
@@ -169,6 +175,8 @@ impl Link {
             assembly: None,
             remotes: HashMap::new(),
             next_remote: 1,
+            numbers: HashMap::new(),
+            imports: HashSet::new(),
             revoking: BTreeSet::new(),
             joining: Vec::new(),
             atomics: BTreeSet::new(),
@@ -274,17 +282,36 @@ impl Link {
         let number = self.next_remote;
         self.next_remote += 1;
         self.push(Out::new(Kind::Import, numbers(&[remote.id, remote.secret, number])));
+        remote.number.store(number, Ordering::Relaxed);
+        self.numbers.entry(remote.id).or_default().push(number);
         self.remotes.insert(number, remote);
+    }
+
+    /// A remote memory is the caller's no more.
+    pub fn forget(&mut self, remote: &RemoteMemory) {
+        let number = remote.number.load(Ordering::Relaxed);
+        if self.remotes.remove(&number).is_some() {
+            if let Entry::Occupied(mut numbers) = self.numbers.entry(remote.id) {
+                numbers.get_mut().retain(|of| *of != number);
+                if numbers.get().is_empty() {
+                    numbers.remove();
+                }
+            }
+        }
+    }
+
+    fn numbered(&self, memory: u64) -> impl Iterator<Item = &Arc<RemoteMemory>> {
+        self.numbers.get(&memory).into_iter().flatten().filter_map(|number| self.remotes.get(number))
     }
 
     /// The remote memories with an id of the owner's.
     pub fn remotes_of(&self, memory: u64) -> Vec<Arc<RemoteMemory>> {
-        self.remotes.values().filter(|remote| remote.id == memory).cloned().collect()
+        self.numbered(memory).cloned().collect()
     }
 
     /// Memories whose last user is gone: their owner can be told.
     pub fn take_revoked(&mut self) -> Vec<u64> {
-        let unused = |memory: &u64| !self.remotes.values().any(|r| r.id == *memory && r.users() > 0);
+        let unused = |memory: &u64| !self.numbered(*memory).any(|remote| remote.users() > 0);
         let done: Vec<u64> = self.revoking.iter().copied().filter(unused).collect();
         done.iter().for_each(|memory| {
             self.revoking.remove(memory);

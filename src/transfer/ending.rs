@@ -2,7 +2,7 @@
 //! may still be at work for it.
 
 use super::completion::Completion;
-use super::gate::Passing;
+use super::gate::{Before, Passing};
 use super::operation::{Body, To};
 use super::table::{index_of, Slot, Table, ACTIVE};
 use super::tally::Ended;
@@ -186,7 +186,16 @@ impl Table {
         self.gate.pass()
     }
 
-    /// Returns when the completions of all that has ended are in their queues.
+    /// What has ended so far: `are_published` says when the completions are in their queues.
+    pub fn ended_so_far(&self) -> Before {
+        self.gate.before()
+    }
+
+    pub fn are_published(&self, ended: Before) -> bool {
+        self.gate.have_passed(ended)
+    }
+
+    /// As these, at once: for who has nothing else to do.
     pub fn await_publication(&self) {
         self.gate.wait();
     }
@@ -268,6 +277,14 @@ impl Table {
                 self.end(id, outcome, now);
             }
         }
+    }
+
+    /// For who looks after deadlines, and is about to sleep until some time: until when it may.
+    /// An operation that is due earlier, and is not known here, wakes it.
+    pub fn may_sleep_until(&self, until: u64) -> u64 {
+        // Either this sees the operation's deadline, or whoever submits it sees this.
+        self.sleeps_until.store(until, Ordering::SeqCst);
+        self.next_deadline.load(Ordering::SeqCst).min(until)
     }
 
     /// Ends what is past its deadline. Cheap until the earliest one has passed:

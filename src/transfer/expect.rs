@@ -2,7 +2,7 @@
 //! arrival takes only when it reaches a value that somebody waits for.
 
 use super::counters::{Counters, Place, NOBODY};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -24,6 +24,9 @@ pub struct Waiting {
     values: BTreeSet<(u32, u64, u64, u32)>,
     /// By ticket.
     waits: HashMap<u64, Wait>,
+    /// Of operations that have ended: what is still among the values, and from where on. It
+    /// does no harm, and goes as others come, by their callers' threads.
+    left: VecDeque<(u64, Arc<[Entry]>, usize)>,
 }
 
 struct Wait {
@@ -41,6 +44,7 @@ pub struct Expecting {
 
 impl Expecting {
     pub fn new(counters: &Arc<Counters>, entries: Arc<[Entry]>) -> Expecting {
+        counters.clear_left(2 * entries.len() + STRIDE);
         let mut waiting = counters.waiting.lock();
         waiting.next += 1;
         let ticket = waiting.next;
@@ -55,9 +59,12 @@ impl Expecting {
 
 impl Drop for Expecting {
     fn drop(&mut self) {
-        let Some(wait) = self.counters.waiting.lock().waits.remove(&self.ticket) else { return };
+        let mut waiting = self.counters.waiting.lock();
+        let Some(wait) = waiting.waits.remove(&self.ticket) else { return };
         if wait.operation != 0 {
-            self.counters.forget(self.ticket, &self.entries);
+            waiting.left.push_back((self.ticket, self.entries.clone(), 0));
+            drop(waiting);
+            self.counters.clear_left(STRIDE);
         }
     }
 }
@@ -122,15 +129,20 @@ impl Counters {
         }
     }
 
-    /// An operation has ended. (What it waited for may go on being published: an
-    /// arrival that reaches it finds nothing.)
-    fn forget(&self, ticket: u64, entries: &[Entry]) {
-        for stride in strides(entries) {
+    /// Takes out what operations left that have ended, of so many entries or some more. (Until
+    /// then it may go on being published: an arrival that reaches it finds nothing.)
+    fn clear_left(&self, mut entries: usize) {
+        while entries > 0 {
             let mut waiting = self.waiting.lock();
-            for at in stride {
-                let Entry { place, value } = entries[at];
-                waiting.values.remove(&(place.index, value, ticket, at as u32));
+            let Some((ticket, of, from)) = waiting.left.pop_front() else { return };
+            let to = of.len().min(from + STRIDE);
+            for (at, Entry { place, value }) in of.iter().enumerate().take(to).skip(from) {
+                waiting.values.remove(&(place.index, *value, ticket, at as u32));
             }
+            if to < of.len() {
+                waiting.left.push_front((ticket, of, to));
+            }
+            entries = entries.saturating_sub(STRIDE);
         }
     }
 }
@@ -200,8 +212,11 @@ mod tests {
         let expecting = Expecting::new(&counters, entries.clone());
         assert!(counters.watch(expecting.ticket(), 5, &entries, &mut Vec::new()));
         drop(expecting);
+        assert!(counters.waiting.lock().waits.is_empty());
+        // The next one clears away what it left.
+        drop(Expecting::new(&counters, entries.clone()));
         let waiting = counters.waiting.lock();
-        assert!(waiting.values.is_empty() && waiting.waits.is_empty());
+        assert!(waiting.values.is_empty() && waiting.left.is_empty());
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! Who passes counts itself in and out, in one of several parts, so that threads
 //! seldom share a cache line, and in one of two rounds. Who waits begins the other
-//! round, and waits only for those who were there before.
+//! round, and waits only for those who were there before: by looking now and then, for one
+//! of them may be a caller's thread that the system does not run.
 
 use crate::sync::{part, PARTS};
 use crossbeam_utils::{Backoff, CachePadded};
@@ -12,11 +13,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub struct Gate {
     round: AtomicU64,
-    /// For each round, who is passing.
+    /// For each round, who is passing: two rounds at most have any.
     parts: Box<[CachePadded<[AtomicU64; 2]>]>,
-    /// One round at a time.
-    waiting: Mutex<()>,
+    /// All who passed in earlier rounds than this have passed. One thread at a time looks.
+    empty: AtomicU64,
+    looking: Mutex<()>,
 }
+
+/// Those who were passing at some moment.
+#[derive(Clone, Copy)]
+pub struct Before(u64);
 
 /// Passes until it is dropped. Must not wait for another thread meanwhile.
 pub struct Passing<'a>(&'a AtomicU64);
@@ -30,7 +36,8 @@ impl Drop for Passing<'_> {
 impl Gate {
     pub fn new() -> Gate {
         let parts = (0..PARTS).map(|_| CachePadded::new([AtomicU64::new(0), AtomicU64::new(0)]));
-        Gate { round: AtomicU64::new(0), parts: parts.collect(), waiting: Mutex::new(()) }
+        let (round, empty) = (AtomicU64::new(0), AtomicU64::new(0));
+        Gate { round, parts: parts.collect(), empty, looking: Mutex::new(()) }
     }
 
     #[inline]
@@ -47,15 +54,35 @@ impl Gate {
         }
     }
 
+    /// All who are passing now: `have_passed` says when they have.
+    pub fn before(&self) -> Before {
+        Before(self.round.load(Ordering::SeqCst))
+    }
+
+    /// Never waits: one of them may be preempted for long.
+    pub fn have_passed(&self, before: Before) -> bool {
+        let Some(_alone) = self.looking.try_lock() else { return false };
+        loop {
+            let empty = self.empty.load(Ordering::SeqCst);
+            if empty > before.0 {
+                return true;
+            }
+            // Who passes from here on counts in the next round, of whose place nobody is left.
+            let _ = self.round.compare_exchange(empty, empty + 1, Ordering::SeqCst, Ordering::SeqCst);
+            let inside =
+                |part: &CachePadded<[AtomicU64; 2]>| part[empty as usize & 1].load(Ordering::SeqCst) != 0;
+            if self.parts.iter().any(inside) {
+                return false;
+            }
+            self.empty.store(empty + 1, Ordering::SeqCst);
+        }
+    }
+
     /// Returns when all who were passing have passed.
     pub fn wait(&self) {
-        let _alone = self.waiting.lock();
-        let round = self.round.fetch_add(1, Ordering::SeqCst) as usize & 1;
-        for part in &self.parts {
-            let backoff = Backoff::new();
-            while part[round].load(Ordering::SeqCst) != 0 {
-                backoff.snooze();
-            }
+        let (before, backoff) = (self.before(), Backoff::new());
+        while !self.have_passed(before) {
+            backoff.snooze();
         }
     }
 }
@@ -85,6 +112,22 @@ mod tests {
                 std::thread::yield_now();
             }
         });
+    }
+
+    /// Whoever looks goes on with its work, however long somebody stands in the gate.
+    #[test]
+    fn looking_never_waits() {
+        let gate = Gate::new();
+        let passing = gate.pass();
+        let first = gate.before();
+        assert!(!gate.have_passed(first));
+        let later = gate.pass();
+        let second = gate.before();
+        assert!(!gate.have_passed(second) && !gate.have_passed(first));
+        drop(later);
+        assert!(!gate.have_passed(first) && !gate.have_passed(second), "the first is inside");
+        drop(passing);
+        assert!(gate.have_passed(second) && gate.have_passed(first) && gate.have_passed(gate.before()));
     }
 
     /// What was begun before its end was told is over when the wait is.

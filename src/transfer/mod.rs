@@ -42,7 +42,7 @@ pub mod expect;
 mod fetch;
 pub mod flow;
 pub mod flows;
-mod gate;
+pub mod gate;
 pub mod geometry;
 mod layer;
 pub mod list;

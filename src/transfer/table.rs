@@ -102,6 +102,9 @@ pub struct Table {
     free: CachePadded<AtomicU64>,
     /// No deadline is earlier than this.
     pub(super) next_deadline: CachePadded<AtomicU64>,
+    /// Who looks after deadlines sleeps until then.
+    pub(super) sleeps_until: AtomicU64,
+    wakes: OnceCell<Box<dyn Fn() + Send + Sync>>,
     /// Operations that have ended, and whose completions wait for NICs.
     pub(super) waiting: CachePadded<AtomicU64>,
     pub tally: Tally,
@@ -125,10 +128,17 @@ impl Table {
             used: AtomicUsize::new(0),
             free: CachePadded::new(AtomicU64::new(0)),
             next_deadline: CachePadded::new(AtomicU64::new(u64::MAX)),
+            sleeps_until: AtomicU64::new(0),
+            wakes: OnceCell::new(),
             waiting: CachePadded::new(AtomicU64::new(0)),
             tally: Tally::new(),
             gate: Gate::new(),
         }
+    }
+
+    /// What wakes who looks after deadlines.
+    pub fn woken_by(&self, wake: impl Fn() + Send + Sync + 'static) {
+        let _ = self.wakes.set(Box::new(wake));
     }
 
     pub(super) fn slot(&self, index: usize) -> Option<&Slot> {
@@ -283,6 +293,9 @@ impl Table {
         slot.state.store(generation << 8 | ACTIVE, Ordering::SeqCst);
         if deadline < self.next_deadline.load(Ordering::SeqCst) {
             self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
+            if deadline < self.sleeps_until.load(Ordering::SeqCst) {
+                self.wakes.get().into_iter().for_each(|wake| wake());
+            }
         }
         generation << 32 | slot.index as u64
     }

@@ -243,7 +243,7 @@ AT(weft_atomic_args, timeout_ns, 48, uint64_t);
 AT(weft_atomic_args, user_data, 56, void *);
 AT(weft_atomic_args, queue, 64, const weft_queue *);
 
-GROWS(weft_endpoint_statistics, 1240);
+GROWS(weft_endpoint_statistics, 1256);
 AT(weft_endpoint_statistics, size, 0, uint32_t);
 AT(weft_endpoint_statistics, peers, 4, uint32_t);
 AT(weft_endpoint_statistics, active, 8, uint64_t);
@@ -266,6 +266,8 @@ AT(weft_endpoint_statistics, completions, 136, uint64_t[WEFT_STATISTICS_STATUSES
 AT(weft_endpoint_statistics, latency, 904, uint64_t[WEFT_STATISTICS_BUCKETS]);
 AT(weft_endpoint_statistics, latency_sum_ns, 1224, uint64_t);
 AT(weft_endpoint_statistics, strangers_refused, 1232, uint64_t);
+AT(weft_endpoint_statistics, pass_longest_ns, 1240, uint64_t);
+AT(weft_endpoint_statistics, driver_call_longest_ns, 1248, uint64_t);
 
 GROWS(weft_rail_statistics, 128);
 AT(weft_rail_statistics, size, 0, uint32_t);

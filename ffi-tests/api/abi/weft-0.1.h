@@ -693,7 +693,8 @@ typedef struct weft_rail_properties {
  *
  * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
  * hardware). The process's signal handlers, signal mask, affinity and
- * environment are as before when it returns.
+ * environment are as before when it returns. (Meanwhile there are settings for
+ * libfabric in the environment: other threads should not use getenv or setenv then.)
  *
  * Errors: `WEFT_ERR_NO_LIBFABRIC`; `WEFT_ERR_NO_RAILS` (the message lists what
  * was found); `WEFT_ERR_INVALID`; `WEFT_ERR_LIMIT`; `WEFT_ERR_UNSUPPORTED`
@@ -1119,9 +1120,15 @@ weft_status weft_memory_export(const weft_memory *memory,
  * Any thread. Blocks for a round trip to the slowest importer; one that does
  * not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
  * with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself;
- * keep polling until the peers have deregistered, too.
- * Errors: `WEFT_ERR_BUSY` (own transfers use it: the handle stays valid; poll
- * and try again), `WEFT_ERR_HANDLE`. Since 0.1.
+ * keep polling until the peers have deregistered, too. Other operations go on
+ * meanwhile, however many ranges there are.
+ *
+ * Errors: `WEFT_ERR_BUSY` (own transfers use it, or another thread deregisters
+ * it: poll and try again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it),
+ * `WEFT_ERR_TIMED_OUT` (a provider does not return), `WEFT_ERR_HANDLE`. The
+ * handle stays valid with the first three. After the second and third nothing can use
+ * the memory any more, and NICs may still know it: do not free it. The next call goes
+ * on with what is left; `weft_endpoint_shutdown` takes it back, too. Since 0.1.
  */
 WEFT_API weft_status weft_memory_deregister(weft_memory *memory);
 
@@ -1611,12 +1618,13 @@ WEFT_API weft_status weft_counter_destroy(weft_endpoint *endpoint, weft_counter 
  * each layer), when that page's bytes have arrived, and not again after the last
  * one (so not at all without pages). A range is one page. Such a page goes in one piece over one
  * rail, up to 1 GiB (or the fabric's longest message, if that is less:
- * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over tcp through ofi_rxm the counter is
- * raised by the number of pages when the last one has arrived (libfabric would crash the
- * target if the sender died in the middle of a page that it counts by itself).
+ * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over tcp and verbs through ofi_rxm
+ * the counter is raised by the number of pages when the last one has arrived (libfabric would
+ * crash the target if the sender died in the middle of a page that it counts by itself, or take
+ * the page's arrival for a message).
  *
  * Each such page takes an entry of the target's completion queue. On NICs whose queue can
- * run over (EFA's, verbs), a rail has no more than 16 to 2,048 of them on their way to a
+ * run over (EFA's), a rail has no more than 16 to 2,048 of them on their way to a
  * rail of the peer and waits until the peer has taken them: while a peer with
  * manual progress does not poll, the rest waits, up to its deadline; transfers that count no
  * pages go past.
@@ -2425,9 +2433,18 @@ typedef struct weft_endpoint_statistics {
      * then did not go on in time.
      */
     uint64_t strangers_refused;
+    /**
+     * The longest pass of a worker thread, of what it does at one go before it looks at
+     * deadlines again, in nanoseconds of its thread's own time; 0: none has taken 0.5 ms,
+     * or progress is manual. Without calls into drivers that take long by themselves
+     * (registering memory, opening other processes' device memory).
+     */
+    uint64_t pass_longest_ns;
+    /** The longest of these calls, in nanoseconds. */
+    uint64_t driver_call_longest_ns;
 } weft_endpoint_statistics;
 
-#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0}
+#define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0, 0}
 
 /**
  * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is

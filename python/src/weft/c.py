@@ -642,6 +642,8 @@ class EndpointStatistics(Sized):
     latency: Any
     latency_sum_ns: int
     strangers_refused: int
+    pass_longest_ns: int
+    driver_call_longest_ns: int
     _fields_ = [
         ("size", c_uint32),
         ("peers", c_uint32),
@@ -665,6 +667,8 @@ class EndpointStatistics(Sized):
         ("latency", c_uint64 * 40),
         ("latency_sum_ns", c_uint64),
         ("strangers_refused", c_uint64),
+        ("pass_longest_ns", c_uint64),
+        ("driver_call_longest_ns", c_uint64),
     ]
 
 

@@ -6,7 +6,7 @@ use super::room::room;
 use crate::memory::device::Handle;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -187,7 +187,10 @@ pub fn free(base: u64) -> Result<()> {
     if Arc::strong_count(area) > 1 {
         return Err(Error::new(Status::Busy, "the memory is registered: deregister it first"));
     }
-    areas.remove(&base);
+    let unmapped = areas.remove(&base);
+    // That takes long for much memory, and others register meanwhile.
+    drop(areas);
+    drop(unmapped);
     Ok(())
 }
 
@@ -240,6 +243,9 @@ impl Shared {
 #[derive(Default)]
 pub struct SharedAreas {
     places: Vec<Option<Shared>>,
+    /// The places of areas, by the areas' first bytes; and those that are free.
+    by_base: HashMap<u64, usize>,
+    free: Vec<usize>,
     last_number: u32,
 }
 
@@ -247,12 +253,16 @@ impl SharedAreas {
     /// The descriptor of a range that is registered; 0 if it lies in no area.
     pub fn enter(&mut self, base: u64, len: u64) -> u64 {
         let Some(area) = find(base, len) else { return 0 };
-        let same = |shared: &&mut Shared| shared.handle().is_none() && shared.base() == area.base();
-        if let Some(shared) = self.places.iter_mut().flatten().find(same) {
+        if let Some(shared) = self.by_base.get(&area.base()).and_then(|place| self.places[*place].as_mut()) {
             shared.users += 1;
             return shared.descriptor();
         }
-        self.put(What::Area(area))
+        let base = area.base();
+        let descriptor = self.put(What::Area(area));
+        if let Some(shared) = self.get(descriptor) {
+            self.by_base.insert(base, shared.place);
+        }
+        descriptor
     }
 
     /// As `enter`, of device memory that others can open.
@@ -269,7 +279,7 @@ impl SharedAreas {
         // A peer may still have what had this number before: none is used twice.
         let Some(number) = self.last_number.checked_add(1) else { return 0 };
         self.last_number = number;
-        let place = self.places.iter().position(Option::is_none).unwrap_or_else(|| {
+        let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() - 1
         });
@@ -282,7 +292,12 @@ impl SharedAreas {
         let place = self.get(descriptor)?.place;
         let shared = self.places[place].as_mut()?;
         shared.users -= 1;
-        self.places[place].take_if(|shared| shared.users == 0)
+        let left = self.places[place].take_if(|shared| shared.users == 0)?;
+        self.free.push(place);
+        if left.handle().is_none() {
+            self.by_base.remove(&left.base());
+        }
+        Some(left)
     }
 
     #[inline]
@@ -293,6 +308,8 @@ impl SharedAreas {
 
     pub fn clear(&mut self) {
         self.places.clear();
+        self.free.clear();
+        self.by_base.clear();
     }
 }
 

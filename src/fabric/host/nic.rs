@@ -296,6 +296,15 @@ impl HostNic {
         self.connections.sleeps(sleeping);
     }
 
+    /// No device touches the memory of a registration any more.
+    #[cold]
+    fn settle_devices(&mut self, key: u64) {
+        self.connections.hide_device(key);
+        for place in &mut self.places {
+            place.route.iter_mut().for_each(|line| line.outgoing.settle_devices());
+        }
+    }
+
     fn has_work(&mut self) -> bool {
         let receives = !self.receives.is_empty();
         self.ending
@@ -395,9 +404,8 @@ impl Nic for HostNic {
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
-        self.connections.hide_device(registration.key);
-        for place in &mut self.places {
-            place.route.iter_mut().for_each(|line| line.outgoing.settle_devices());
+        if self.registry.identity_of(registration.key).is_some() {
+            self.settle_devices(registration.key);
         }
         if !self.registry.remove(registration.key) {
             return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));

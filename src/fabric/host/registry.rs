@@ -2,7 +2,7 @@
 
 use crate::fabric::{Access, HostRange};
 use crate::memory::device::Device;
-use std::collections::HashMap;
+use std::collections::{hash_map, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// What a peer wants of memory.
@@ -40,33 +40,51 @@ impl Hasher for Itself {
     }
 }
 
-#[derive(Default)]
+/// Entries by key.
+type Part = HashMap<u64, Entry, BuildHasherDefault<Itself>>;
+
+/// Enough that the table of one is soon moved when it grows: no registration waits long for it.
+const PARTS: usize = 256;
+
 pub struct Registry {
-    entries: HashMap<u64, Entry, BuildHasherDefault<Itself>>,
+    /// By some bits of the key that hash tables make no use of.
+    parts: Box<[Part]>,
     /// The one that was asked for last.
     last: Option<Entry>,
+}
+
+fn part_of(key: u64) -> usize {
+    (key >> 40) as usize % PARTS
+}
+
+impl Default for Registry {
+    fn default() -> Registry {
+        Registry { parts: (0..PARTS).map(|_| Part::default()).collect(), last: None }
+    }
 }
 
 impl Registry {
     /// False if the key is taken.
     pub fn add(&mut self, key: u64, range: HostRange, access: Access, device: Option<(Device, u64)>) -> bool {
         let entry = Entry { key, base: range.base, len: range.len, access, device };
-        if self.entries.contains_key(&key) {
-            return false;
+        match self.parts[part_of(key)].entry(key) {
+            hash_map::Entry::Occupied(_) => false,
+            hash_map::Entry::Vacant(place) => {
+                place.insert(entry);
+                true
+            }
         }
-        self.entries.insert(key, entry);
-        true
     }
 
     /// False if there is no such key.
     pub fn remove(&mut self, key: u64) -> bool {
         self.last = None;
-        self.entries.remove(&key).is_some()
+        self.parts[part_of(key)].remove(&key).is_some()
     }
 
     pub fn clear(&mut self) {
         self.last = None;
-        self.entries.clear();
+        self.parts.iter_mut().for_each(Part::clear);
     }
 
     /// Whether a peer that knows `key` may do this with these bytes.
@@ -92,7 +110,7 @@ impl Registry {
     fn find(&mut self, key: u64) -> Option<Entry> {
         match self.last {
             Some(entry) if entry.key == key => Some(entry),
-            _ => self.entries.get(&key).map(|entry| *self.last.insert(*entry)),
+            _ => self.parts[part_of(key)].get(&key).map(|entry| *self.last.insert(*entry)),
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod call;
 mod cuts;
 pub mod discover;
 pub mod nic;
+mod registrations;
 mod routes;
 mod segments;
 mod settings;

@@ -3,6 +3,7 @@
 
 use super::call::Call;
 use super::discover::{Entry, Source, DMABUFS};
+use super::registrations::Registrations;
 use super::routes::Routes;
 use super::{settings, signals};
 use crate::clock::Random;
@@ -12,7 +13,8 @@ use crate::fabric::{
     Registration, Rma, Route, Scratch,
 };
 use crate::memory::device::{driver, Device, Export};
-use crate::status::{Error, Result, Status};
+use crate::pass;
+use crate::status::Result;
 use libfabric_sys::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -49,8 +51,8 @@ pub struct OfiNic {
     ep: *mut fid_ep,
     cq: *mut fid_cq,
     av: *mut fid_av,
-    /// Open registrations: closed before the domain.
-    mrs: Vec<*mut fid_mr>,
+    /// Closed before the domain.
+    mrs: Registrations,
     limits: Limits,
     mr_mode: i32,
     /// It moves memory of devices by itself (FI_HMEM), and takes DMA-BUFs of it.
@@ -119,7 +121,7 @@ impl OfiNic {
             ep: ptr::null_mut(),
             cq: ptr::null_mut(),
             av: ptr::null_mut(),
-            mrs: Vec::new(),
+            mrs: Registrations::default(),
             limits,
             mr_mode,
             // SAFETY: as above.
@@ -275,15 +277,14 @@ impl OfiNic {
                 attr.requested_key = self.random.u64()?;
             }
             let mut mr = ptr::null_mut();
-            let rc = fi_mr_regattr(self.domain, &attr, options, &mut mr);
+            let rc = pass::call(|| fi_mr_regattr(self.domain, &attr, options, &mut mr));
             check(self.source, &format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
             mr
         };
-        self.mrs.push(mr);
         // SAFETY: just opened.
         unsafe {
             Ok(Registration {
-                handle: mr.cast(),
+                handle: self.mrs.keep(mr),
                 descriptor: fi_mr_desc(mr),
                 key: fi_mr_key(mr),
                 direct: by.direct(),
@@ -293,7 +294,7 @@ impl OfiNic {
 
     fn close_registrations(&mut self) -> Result<()> {
         let mut outcome = Ok(());
-        for mr in self.mrs.drain(..) {
+        for mr in self.mrs.take_all() {
             // SAFETY: open until here.
             let rc = unsafe { fi_close(&mut (*mr).fid) };
             outcome = outcome.and(check(self.source, "closing a registration", rc));
@@ -538,13 +539,12 @@ impl Nic for OfiNic {
         self.hmem
     }
     fn deregister(&mut self, registration: Registration) -> Result<()> {
-        let mr: *mut fid_mr = registration.handle.cast();
-        let Some(at) = self.mrs.iter().rposition(|open| *open == mr) else {
-            return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
-        };
-        self.mrs.swap_remove(at);
-        // SAFETY: open until here.
-        check(self.source, "closing a registration", unsafe { fi_close(&mut (*mr).fid) })
+        let mr = self.mrs.get(registration.handle)?;
+        // SAFETY: open until here. Where closing fails it still is.
+        let rc = pass::call(|| unsafe { fi_close(&mut (*mr).fid) });
+        check(self.source, "closing a registration", rc)?;
+        self.mrs.forget(registration.handle);
+        Ok(())
     }
 
     #[inline]

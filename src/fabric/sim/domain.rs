@@ -62,6 +62,7 @@ pub struct Domain {
     users: usize,
     /// By their descriptor, less one.
     locals: Vec<Option<Arc<Region>>>,
+    free_locals: Vec<usize>,
     keys: Sequence,
 }
 
@@ -92,7 +93,16 @@ unsafe extern "C" fn open_domain(
             mr: table(&MR_OPS),
         };
         (*fabric).domains += 1;
-        let made = Domain { fid, fabric, world: world.clone(), port, users: 0, locals: Vec::new(), keys };
+        let made = Domain {
+            fid,
+            fabric,
+            world: world.clone(),
+            port,
+            users: 0,
+            locals: Vec::new(),
+            free_locals: Vec::new(),
+            keys,
+        };
         *domain = Box::into_raw(Box::new(made)).cast();
     }
     0
@@ -231,7 +241,7 @@ unsafe extern "C" fn regattr(
             }
             return -FI_ENOKEY;
         }
-        let at = domain.locals.iter().position(Option::is_none).unwrap_or(domain.locals.len());
+        let at = domain.free_locals.pop().unwrap_or(domain.locals.len());
         domain.locals.resize_with(domain.locals.len().max(at + 1), || None);
         domain.locals[at] = Some(region.clone());
         domain.users += 1;
@@ -258,10 +268,15 @@ fn within(dmabuf: &fi_mr_dmabuf) -> Option<(u64, u64)> {
 unsafe extern "C" fn close_mr(fid: *mut fid) -> c_int {
     // SAFETY: a registration that `regattr` made, closed once, before its domain.
     unsafe {
+        if (*(*fid.cast::<Mr>()).domain).port.is_busy() {
+            return -FI_EBUSY;
+        }
         let mr = Box::from_raw(fid.cast::<Mr>());
         let domain = &mut *mr.domain;
         domain.port.remove_region(&mr.region);
-        domain.locals[mr.fid.mem_desc as usize - 1] = None;
+        let at = mr.fid.mem_desc as usize - 1;
+        domain.locals[at] = None;
+        domain.free_locals.push(at);
         domain.users -= 1;
     }
     0

@@ -9,6 +9,7 @@
 //! | `down`, `up` | the link, or one way of it: `down:tx`, `up:rx` |
 //! | `dead` | nothing completes any more |
 //! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not say which |
+//! | `busy=N` | the Nth registration that is closed is in use, once |
 //! | `again=US` | posts find no room for so long |
 //! | `slow=SHARE` | of the line rate |
 //! | `kill` | the endpoint is gone, without a word |
@@ -30,6 +31,7 @@ enum Action {
     Set(u32),
     Clear(u32),
     Errors(u32),
+    Busy(u32),
     Again(u64),
     Slow(f64),
 }
@@ -69,7 +71,7 @@ pub fn parse(plan: &str) -> Result<Vec<Fault>> {
 fn wrong(line: &str) -> Error {
     Error::invalid(format!(
         "the fault \"{line}\" is not understood: \"at_us who action\" is, with *, railN or portN, and down, up, \
-         down:tx, down:rx, up:tx, up:rx, dead, error=N, again=US, slow=SHARE or kill"
+         down:tx, down:rx, up:tx, up:rx, dead, error=N, busy=N, again=US, slow=SHARE or kill"
     ))
 }
 
@@ -109,6 +111,7 @@ fn action(word: &str) -> Option<Action> {
         "kill" => Action::Set(KILLED),
         _ => match word.split_once('=')? {
             ("error", n) => Action::Errors(n.parse().ok().filter(|n| *n > 0)?),
+            ("busy", n) => Action::Busy(n.parse().ok().filter(|n| *n > 0)?),
             ("again", us) => Action::Again(us.parse().ok()?),
             ("slow", share) => Action::Slow(share.parse().ok().filter(|s| *s > 0.0 && *s <= 1.0)?),
             _ => return None,
@@ -144,6 +147,7 @@ impl Fault {
                 port.errors.store(count, Relaxed);
                 port.state.fetch_or(ERRORS, Relaxed);
             }
+            Action::Busy(count) => port.busy.store(count, Relaxed),
             Action::Again(us) => {
                 port.again_until.store(now.saturating_add(us.saturating_mul(1_000_000)), Relaxed);
                 port.state.fetch_or(AGAIN, Relaxed);

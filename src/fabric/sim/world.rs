@@ -188,6 +188,8 @@ pub struct Port {
     /// What faults made of it.
     pub state: AtomicU32,
     pub errors: AtomicU32,
+    /// Registrations that are closed until one is in use.
+    pub busy: AtomicU32,
     pub again_until: AtomicU64,
     /// Picoseconds a byte, as the bits of an f64; 0: no limit.
     byte_ps: AtomicU64,
@@ -210,6 +212,7 @@ impl Port {
             closed: AtomicBool::new(false),
             state: AtomicU32::new(0),
             errors: AtomicU32::new(0),
+            busy: AtomicU32::new(0),
             again_until: AtomicU64::new(0),
             byte_ps: AtomicU64::new(byte_ps.to_bits()),
             sending: Line::default(),
@@ -256,6 +259,12 @@ impl Port {
 
     pub fn region(&self, key: u64) -> Option<Arc<Region>> {
         self.regions.lock().get(&key).cloned()
+    }
+
+    /// Whether the registration that is to be closed is in use, as a fault has it.
+    pub fn is_busy(&self) -> bool {
+        let count = |left: u32| left.checked_sub(1);
+        self.busy.fetch_update(SeqCst, SeqCst, count) == Ok(1)
     }
 
     /// When it returns, nobody writes to the region.

@@ -2,6 +2,7 @@
 
 use super::{check, Current};
 use crate::memory::device::{Device, Handle};
+use crate::pass;
 use crate::status::Result;
 use cudarc::driver::sys::{self, CUcontext, CUipcMemHandle, CUresult};
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ impl Shared {
         let mut base = 0;
         let token = CUipcMemHandle { reserved: handle.token.map(|byte| byte as _) };
         // SAFETY: a place for the answer; a handle that means nothing is answered.
-        let result = unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, token, LAZY_PEER_ACCESS) };
+        let result = pass::call(|| unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, token, LAZY_PEER_ACCESS) });
         check(result, "opening another process's device memory")?;
         opened.insert((device, *handle), (base, 1));
         Ok(base)
@@ -39,7 +40,7 @@ impl Shared {
         if *users == 0 {
             if let Ok(_current) = Current::new(context) {
                 // SAFETY: opened above, and nobody has it any more.
-                unsafe { sys::cuIpcCloseMemHandle(*base) };
+                pass::call(|| unsafe { sys::cuIpcCloseMemHandle(*base) });
             }
             opened.remove(&(device, *handle));
         }

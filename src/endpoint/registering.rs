@@ -1,0 +1,195 @@
+//! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each known to every
+//! rail, and meanwhile others' operations go on and their deadlines pass.
+
+use super::inbox::{RailRegistrations, Reply};
+use super::worker::Worker;
+use crate::fabric::{Access, HostRange, Registration};
+use crate::memory::device::Device;
+use crate::memory::Memory;
+use crate::status::{Error, Result};
+use crate::transfer::pack;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A pass does no more of it than this: by time, which is looked at after so many, and in all,
+/// where time stands still.
+const STEP_NS: u64 = 1_000_000;
+const LOOK: usize = 8;
+const MOST: usize = 1024;
+
+/// What callers wait for, each in its turn.
+#[derive(Default)]
+pub(super) struct Chores(VecDeque<Chore>);
+
+enum Chore {
+    Register(Registering),
+    Deregister { memory: Arc<Memory>, reply: Reply<Result<()>> },
+}
+
+/// What is to become of the ranges of a memory.
+pub struct Wanted {
+    pub ranges: Arc<[HostRange]>,
+    pub access: Access,
+    /// The rails that should know it, one bit each; 0: all.
+    pub rails: u64,
+    /// Of a device's memory: which one, and whether other processes can open it.
+    pub device: Option<(Device, bool)>,
+}
+
+struct Registering {
+    wanted: Wanted,
+    reply: Reply<Result<RailRegistrations>>,
+    /// The worker's rail whose turn it is, and what that has learnt.
+    at: usize,
+    done: Vec<Registration>,
+    /// Of the rails before it.
+    all: Vec<(usize, Vec<Registration>)>,
+    back: Back,
+}
+
+/// What is taken back.
+enum Back {
+    Nothing,
+    /// What this rail has learnt: it cannot know the memory.
+    Rail,
+    /// What all have: the memory cannot be registered.
+    All(Error),
+}
+
+impl Chores {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The rails are closed, and all registrations with them.
+    pub fn close(&mut self) {
+        for chore in self.0.drain(..) {
+            match chore {
+                Chore::Register(of) => of.reply.put(Err(Error::closed())),
+                Chore::Deregister { reply, .. } => reply.put(Ok(())),
+            }
+        }
+    }
+}
+
+/// glibc keeps the small pieces of memory that a provider frees, and joins all of them at one go
+/// when it is asked for a large one: 10 ms for 65,536 registrations (measured). So they are joined
+/// step by step.
+fn tidy() {
+    const LARGE: usize = 70_000;
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGE)));
+}
+
+impl Worker {
+    pub(super) fn register(&mut self, wanted: Wanted, reply: Reply<Result<RailRegistrations>>) {
+        let (done, all) = (Vec::with_capacity(wanted.ranges.len()), Vec::new());
+        let of = Registering { wanted, reply, at: 0, done, all, back: Back::Nothing };
+        self.chores.0.push_back(Chore::Register(of));
+    }
+
+    pub(super) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
+        // Nothing is scattered into it, or gathered from it, from here on.
+        for lane in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
+            lane.memory.take_if(|last| last.id == memory.id);
+            if memory.place().is_some() {
+                lane.settle();
+            }
+        }
+        self.chores.0.push_back(Chore::Deregister { memory, reply });
+    }
+
+    /// Goes on with what callers wait for, for a moment; true if there was anything.
+    pub(super) fn do_chores(&mut self, now: u64) -> bool {
+        let Some(mut chore) = self.chores.0.pop_front() else { return false };
+        for i in 1..=MOST {
+            let over = match &mut chore {
+                Chore::Register(of) => self.register_next(of).map(|outcome| of.reply.put(outcome)),
+                Chore::Deregister { memory, reply } => {
+                    self.deregister_next(memory).map(|outcome| reply.put(outcome))
+                }
+            };
+            if over.is_some() {
+                return true;
+            }
+            if i % LOOK == 0 && self.core.clock.now().saturating_sub(now) > STEP_NS {
+                break;
+            }
+        }
+        tidy();
+        self.chores.0.push_back(chore);
+        true
+    }
+
+    /// Has one rail learn one range, or forget one; how it went, in the end.
+    fn register_next(&mut self, of: &mut Registering) -> Option<Result<RailRegistrations>> {
+        let Registering { wanted, at, done, all, back, .. } = of;
+        if !matches!(back, Back::Nothing) {
+            if let Some(registration) = done.pop() {
+                self.take_back(*at, registration);
+                return None;
+            }
+        }
+        match std::mem::replace(back, Back::Nothing) {
+            Back::Nothing => {}
+            Back::Rail => {
+                *at += 1;
+                return None;
+            }
+            Back::All(error) => {
+                let Some((rail, registrations)) = all.pop() else { return Some(Err(error)) };
+                (*at, *done, *back) = (rail, registrations, Back::All(error));
+                return None;
+            }
+        }
+        let Some(work) = self.rails.get_mut(*at) else {
+            let known = all.drain(..).map(|(at, known)| (self.rails[at].rail.index, known.into()));
+            return Some(Ok(known.collect()));
+        };
+        let rail = &mut work.rail;
+        let skipped = wanted.rails != 0 && wanted.rails >> rail.index & 1 == 0;
+        let Some(range) = wanted.ranges.get(done.len()).filter(|_| !skipped) else {
+            let next = Vec::with_capacity(wanted.ranges.len());
+            all.extend((!skipped).then(|| (*at, std::mem::replace(done, next))));
+            *at += 1;
+            return None;
+        };
+        let learnt = match wanted.device {
+            None => rail.register(*range, wanted.access),
+            Some(device) => rail.register_device(*range, wanted.access, device),
+        };
+        match learnt {
+            Ok(registration) => {
+                done.push(registration);
+                if registration.is_staged() && !pack::is_possible(rail.limits()) {
+                    *back = Back::Rail;
+                }
+            }
+            Err(error) => *back = Back::All(error),
+        }
+        None
+    }
+
+    fn take_back(&mut self, at: usize, registration: Registration) {
+        let rail = &mut self.rails[at].rail;
+        if let Err(error) = rail.deregister(registration) {
+            log::warn!(
+                "rail {}: memory that could not be registered is still known to it: {error}",
+                rail.index
+            );
+        }
+    }
+
+    /// Closes one registration; how it went, in the end, or at the first that cannot be closed.
+    fn deregister_next(&mut self, memory: &Memory) -> Option<Result<()>> {
+        let known = |rail: usize| memory.last_open(rail).copied();
+        let next = self.rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
+        let Some((registration, work)) = next else { return Some(Ok(())) };
+        match work.rail.deregister(registration) {
+            Ok(()) => {
+                memory.closed(work.rail.index);
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The registrations that a NIC has open. Each keeps its place, which names it: none is searched
+//! for, and they never move, however many there are.
+
+use crate::status::{Error, Result, Status};
+use libfabric_sys::fid_mr;
+use std::ffi::c_void;
+use std::ptr;
+
+const CHUNK: usize = 1024;
+
+#[derive(Default)]
+pub struct Registrations {
+    chunks: Vec<Box<[Place]>>,
+    used: u32,
+    /// The first free place, plus 1.
+    free: u32,
+}
+
+#[derive(Clone)]
+struct Place {
+    /// NULL: it is free.
+    mr: *mut fid_mr,
+    /// Tells it from the registrations that were here before.
+    generation: u32,
+    /// Of a free one: the next, plus 1.
+    next: u32,
+}
+
+fn unknown() -> Error {
+    Error::new(Status::Internal, "a registration that this NIC does not have")
+}
+
+impl Registrations {
+    fn place(&mut self, at: u32) -> Option<&mut Place> {
+        self.chunks.get_mut(at as usize / CHUNK)?.get_mut(at as usize % CHUNK)
+    }
+
+    /// The place of an open registration.
+    fn find(&mut self, name: *mut c_void) -> Result<(u32, &mut Place)> {
+        let (at, generation) = ((name as u64 as u32).wrapping_sub(1), (name as u64 >> 32) as u32);
+        let open = |place: &&mut Place| place.generation == generation && !place.mr.is_null();
+        self.place(at).filter(open).map(|place| (at, place)).ok_or_else(unknown)
+    }
+
+    /// Keeps a registration; what names it is never NULL.
+    pub fn keep(&mut self, mr: *mut fid_mr) -> *mut c_void {
+        if self.free == 0 {
+            if self.used as usize == self.chunks.len() * CHUNK {
+                self.chunks.push(vec![Place { mr: ptr::null_mut(), generation: 0, next: 0 }; CHUNK].into());
+            }
+            self.used += 1;
+            self.free = self.used;
+        }
+        let at = self.free - 1;
+        let (chunk, place) = (at as usize / CHUNK, at as usize % CHUNK);
+        let place = &mut self.chunks[chunk][place];
+        (place.mr, self.free) = (mr, place.next);
+        ((u64::from(place.generation) << 32) + u64::from(at) + 1) as *mut c_void
+    }
+
+    pub fn get(&mut self, name: *mut c_void) -> Result<*mut fid_mr> {
+        self.find(name).map(|(_, place)| place.mr)
+    }
+
+    /// It is closed.
+    pub fn forget(&mut self, name: *mut c_void) {
+        let free = self.free;
+        if let Ok((at, place)) = self.find(name) {
+            *place = Place { mr: ptr::null_mut(), generation: place.generation.wrapping_add(1), next: free };
+            self.free = at + 1;
+        }
+    }
+
+    /// All that are open, which are forgotten.
+    pub fn take_all(&mut self) -> impl Iterator<Item = *mut fid_mr> {
+        let places = std::mem::take(self).chunks.into_iter().flatten();
+        places.map(|place| place.mr).filter(|mr| !mr.is_null())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_known_by_its_name_until_it_is_forgotten() {
+        let mut all = Registrations::default();
+        let mr = |i: usize| (8 * i + 8) as *mut fid_mr;
+        let mut names: Vec<_> = (0..3 * CHUNK).map(|i| all.keep(mr(i))).collect();
+        for i in (0..names.len()).step_by(2) {
+            all.forget(names[i]);
+            assert!(all.get(names[i]).is_err());
+            all.forget(names[i]);
+        }
+        let old = names.clone();
+        for i in (0..names.len()).step_by(4) {
+            names[i] = all.keep(mr(i));
+        }
+        assert!(old.iter().step_by(2).all(|name| all.get(*name).is_err()), "a name of before");
+        for (i, name) in names.iter().enumerate().filter(|(i, _)| i % 2 == 1 || i % 4 == 0) {
+            assert_eq!(all.get(*name).ok(), Some(mr(i)));
+        }
+        assert!(names.iter().all(|name| !name.is_null()) && all.get(ptr::null_mut()).is_err());
+        assert_eq!(all.take_all().count(), names.len() / 4 * 3);
+        assert!(all.get(names[1]).is_err() && all.take_all().next().is_none());
+    }
+}
