@@ -89,6 +89,48 @@ static void stderr_is_the_usual_place(void)
     CHECK(usual && silent && again);
 }
 
+/* A warning: nobody is at that address. False if its completion does not come. */
+static bool connect_to_nobody(weft_endpoint *endpoint, const void *address, size_t len)
+{
+    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_completion completion = {0};
+    weft_peer peer;
+    args.timeout_ns = 100 * MS;
+    return weft_peer_connect(endpoint, address, len, &args, &peer) == WEFT_OK &&
+           weft_wait(endpoint, &completion, 1, patience_ms() * MS) == 1 && completion.status != WEFT_OK;
+}
+
+/* A pipe that nobody reads: lines are lost, and counted, and workers go on. */
+static void a_full_stderr_stops_nobody(void)
+{
+    char blob[8192], *text = calloc(1, MIB + 1);
+    weft_endpoint *endpoint = open_endpoint(), *gone = open_endpoint();
+    size_t len = address_of(gone, blob, sizeof blob), room = 0;
+    CHECK_OK(weft_endpoint_close(gone));
+    int fds[2], before = dup(2);
+    CHECK(text != NULL && before >= 0 && pipe(fds) == 0);
+    CHECK_EQ(fcntl(fds[1], F_SETFL, O_NONBLOCK), 0);
+    for (ssize_t n; (n = write(fds[1], text, 4096)) > 0;)
+        room += (size_t)n;
+    CHECK_EQ(fcntl(fds[1], F_SETFL, 0), 0);
+    CHECK(room > 0 && room < MIB);
+    dup2(fds[1], 2);
+    bool went_on = connect_to_nobody(endpoint, blob, len) && connect_to_nobody(endpoint, blob, len);
+    bool blocks = (fcntl(2, F_GETFL) & O_NONBLOCK) == 0;
+    for (size_t n = 0; n < room; n += (size_t)read(fds[0], text, room - n))
+        ;
+    memset(text, 0, room);
+    bool again = connect_to_nobody(endpoint, blob, len);
+    CHECK_EQ(fcntl(fds[0], F_SETFL, O_NONBLOCK), 0);
+    bool said = read(fds[0], text, MIB) > 0;
+    dup2(before, 2);
+    CHECK(went_on && blocks && again && said);
+    if (strstr(text, "did not fit into stderr") == NULL)
+        FAIL("no word of what was dropped: %s", text);
+    CHECK_OK(weft_endpoint_close(endpoint));
+    free(text);
+}
+
 static void change(weft_log_level level, const char *component, const char *message, void *user_data)
 {
     struct lines *lines = user_data;
@@ -287,6 +329,7 @@ static const struct test tests[] = {
     {"lines_come_to_a_callback", "once", lines_come_to_a_callback},
     {"levels_are_kept", "once", levels_are_kept},
     {"stderr_is_the_usual_place", "once", stderr_is_the_usual_place},
+    {"a_full_stderr_stops_nobody", "tcp,host", a_full_stderr_stops_nobody},
     {"a_callback_cannot_change_the_log", "once", a_callback_cannot_change_the_log},
     {"failures_are_explained", QUIET, failures_are_explained},
     {"a_fabrics_word_is_told", "once", a_fabrics_word_is_told},

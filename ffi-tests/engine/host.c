@@ -96,6 +96,16 @@ static void should_be_quick(const char *what, uint64_t begin_ns)
         finding(&book->slow, "host %d, life %u: %s took %" PRIu64 " ms", self->me, self->life, what, took / MS);
 }
 
+/* Now and then, and at the end: who is killed has said it by then. */
+static void note_passes(bool now)
+{
+    weft_endpoint_statistics statistics = {.size = sizeof statistics};
+    static _Thread_local unsigned turn;
+    if ((now || ++turn % 64 == 0) && weft_endpoint_stats(self->endpoint, &statistics) == WEFT_OK &&
+        statistics.pass_longest_ns > book->pass_ns)
+        book->pass_ns = statistics.pass_longest_ns;
+}
+
 /* How much came of both queues; -1 once there is nothing more to come. */
 static int32_t poll_all(uint64_t wait_ns)
 {
@@ -132,6 +142,7 @@ bool host_wants_to_leave(void)
 int32_t host_poll(uint64_t wait_ns)
 {
     int32_t came = poll_all(wait_ns);
+    note_passes(false);
     release_held(false);
     return came;
 }
@@ -205,6 +216,7 @@ void host_check(void)
 void host_leave(void)
 {
     life_ends(self->me, RUNNING);
+    note_passes(true);
     if (book->plan.world & (PROCESSES | NAMESPACES)) {
         pthread_t thread;
         CHECK(pthread_create(&thread, NULL, shut_down_here, self) == 0);

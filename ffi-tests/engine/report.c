@@ -305,6 +305,7 @@ bool report(bool print, const char *json)
         {"connects", connects, false},
         {"stall_ms", stalls, false}, /* of any thread */
         {"longest_stall_ms", longest / MS, false},
+        {"worker_pass_us_worst", book->pass_ns / 1000, false},
     };
     for (size_t i = 0; i < COUNT(figures); i++)
         well &= !figures[i].must_be_0 || figures[i].value == 0;

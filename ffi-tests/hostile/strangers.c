@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/un.h>
 
 #include "harness.h"
@@ -146,11 +147,66 @@ static void who_says_nothing_slows_nobody(void)
     slow_nobody(false);
 }
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec time;
+    CHECK_EQ(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time), 0);
+    return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
+}
+
+/* The share of a processor that this process takes, in percent. */
+static unsigned busy_percent(void)
+{
+    uint64_t cpu = cpu_ns(), wall = now_ns();
+    sleep_ms(1000);
+    return (unsigned)((cpu_ns() - cpu) * 100 / (now_ns() - wall));
+}
+
+/* Nobody can be accepted without a descriptor: who waits for that keeps no worker busy. */
+static void who_waits_at_the_limit_of_descriptors_costs_little(void)
+{
+    int fds[512], count = 0, words[2];
+    struct rlimit limit;
+    weft_rail_properties rail;
+    struct duo duo = duo_open(4096);
+    first_address(duo.a->endpoint, &rail);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = (rlim_t)open_fds() + 50;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    CHECK_EQ(pipe(words), 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        char word;
+        close(words[1]);
+        sleep_ms(200);
+        knock(rail.address);
+        _exit(read(words[0], &word, 1) != 0);
+    }
+    while ((fds[count] = dup(0)) >= 0)
+        CHECK(++count < (int)COUNT(fds));
+    sleep_ms(300);
+    unsigned busy = busy_percent();
+    printf("%u %% of a processor\n", busy);
+    /* Others are served meanwhile, and afterwards as before. */
+    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 4096);
+    weft_status status = box_await(duo.a, write_now(duo.a, &args), patience_ms()).status;
+    while (count > 0)
+        close(fds[--count]);
+    close(words[1]);
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+    CHECK_OK(status);
+    CHECK(busy < 12);
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    duo_close(&duo);
+}
+
 int main(int argc, char **argv)
 {
     const struct test tests[] = {
         {"who_says_rubbish_slows_nobody", "tcp,host timed", who_says_rubbish_slows_nobody},
         {"who_says_nothing_slows_nobody", "tcp,host timed", who_says_nothing_slows_nobody},
+        {"who_waits_at_the_limit_of_descriptors_costs_little", "tcp,host", who_waits_at_the_limit_of_descriptors_costs_little},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

@@ -19,6 +19,7 @@ struct Ledger {
     doubled_notifications: f64,
     needless_errors: f64,
     stall_ms: f64,
+    worker_pass_us_worst: Option<f64>,
 }
 
 const SCRIPT: &str = "tools/chaos.sh";
@@ -40,6 +41,8 @@ figures! {
         "notifications, messages and counts that arrived twice";
     chaos_needless_errors ["0", "0"] |bench| of(bench, |ledger| ledger.needless_errors) =>
         "errors though both ends lived, one rail pair was up throughout, and the deadline was ample";
+    worker_pass_ms_worst ["5", ""] |bench| of(bench, |ledger| ledger.worker_pass_us_worst.unwrap_or(f64::NAN) / 1e3) =>
+        "the longest pass of a worker there, in ms of its thread's own time without long calls into drivers";
 }
 
 fn of(bench: &mut Bench, figure: impl Fn(&Ledger) -> f64) -> Result<f64> {
