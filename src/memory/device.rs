@@ -103,7 +103,9 @@ static DRIVER: OnceCell<Result<&'static dyn Driver>> = OnceCell::new();
 /// The driver of this process. It is loaded if the program has loaded it, or if
 /// `needed`: who uses no device should not pay for one.
 fn find_driver(needed: bool) -> Option<&'static Result<&'static dyn Driver>> {
-    let chosen = || libfabric_sys::variable(CHOICE).is_some_and(|choice| choice.as_encoded_bytes().starts_with(b"fake"));
+    let chosen = || {
+        libfabric_sys::variable(CHOICE).is_some_and(|choice| choice.as_encoded_bytes().starts_with(b"fake"))
+    };
     if DRIVER.get().is_none() && !needed && !chosen() && !cuda::is_loaded() {
         return None;
     }
