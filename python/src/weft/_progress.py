@@ -50,11 +50,13 @@ class Progress:
     def submit(self, operation: Operation[Any], call: Callable[[int], int]) -> None:
         """Makes a call with a token for `user_data`, by which its completions are known."""
         token = next(self._tokens)
-        self._operations[token] = operation
+        with self._changed:
+            self._operations[token] = operation
         try:
             check(call(token))
         except BaseException:
-            del self._operations[token]
+            with self._changed:
+                self._operations.pop(token, None)
             raise
 
     def _hand_out(self, taken: Any, count: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import json
 import math
 import os
+import threading
 import warnings
 import weakref
 from collections import deque
@@ -85,6 +86,8 @@ class Endpoint(Transfers):
 
     #: Those that are open, in this process.
     opened: "ClassVar[weakref.WeakSet[Endpoint]]" = weakref.WeakSet()
+    #: Of that set. (A finalizer may need it while its thread has it.)
+    _opening: "ClassVar[threading.RLock]" = threading.RLock()
     #: Memory that a NIC may still use, because a shutdown failed.
     _stuck: ClassVar[List[Memory]] = []
 
@@ -119,7 +122,12 @@ class Endpoint(Transfers):
         self._peers: Dict[int, Peer] = {}
         #: Events that were taken from the library before the close.
         self._late: Deque[Event] = deque()
-        Endpoint.opened.add(self)
+        #: Who has it uses the data of messages, or the two sets above: `close` waits for it.
+        self._using = threading.Lock()
+        #: One close at a time; in one thread, a signal handler's may come in between.
+        self._closing = threading.RLock()
+        with Endpoint._opening:
+            Endpoint.opened.add(self)
 
     # What it is.
 
@@ -258,15 +266,15 @@ class Endpoint(Transfers):
             yield event
 
     def _take_event(self) -> Optional[Event]:
-        try:
-            if self.closed:
-                return self._late.popleft()
-            raw = self._completions.events.popleft()
-        except IndexError:
-            if self._completions.over is not None:
-                raise self._completions.over from None
-            return None
-        return self._event(raw)
+        with self._using:
+            try:
+                if self.closed:
+                    return self._late.popleft()
+                return self._event(self._completions.events.popleft())
+            except IndexError:
+                if self._completions.over is not None:
+                    raise self._completions.over from None
+                return None
 
     def _event(self, raw: c.Completion) -> Event:
         event = event_of(self.handle, raw, self._peer)
@@ -281,23 +289,41 @@ class Endpoint(Transfers):
         rest, tells the peers, and gives all back. When it has returned, nothing touches the
         memory any more, every operation has ended, and events can still be taken. Again is
         harmless; any thread (in asyncio: `async with`, or `asyncio.to_thread`)."""
-        if self.closed:
-            return
-        status = lib.weft_endpoint_shutdown(self.handle, nanoseconds(drain, "drain") if drain else 0)
+        with self._closing:
+            if not self.closed:
+                self._close(nanoseconds(drain, "drain") if drain else 0)
+
+    def _close(self, drain_ns: int) -> None:
+        status = lib.weft_endpoint_shutdown(self.handle, drain_ns)
         if status != c.OK:
-            # A NIC may still use it; so it must not go with this object.
-            Endpoint._stuck.extend(self._memories)
+            with self._using:
+                # A NIC may still use it; so it must not go with this object.
+                Endpoint._stuck.extend(self._memories)
             check(status)
         self._completions.until(lambda: False, None)
         self._completions.detach()
-        while self._completions.events:
-            self._late.append(self._event(self._completions.events.popleft()))
-        handle, self.handle = self.handle, 0
-        Endpoint.opened.discard(self)
+        with self._using:
+            while self._completions.events:
+                self._late.append(self._event(self._completions.events.popleft()))
+            handle, self.handle = self.handle, 0
+            memories, self._memories = self._memories, set()
+        with Endpoint._opening:
+            Endpoint.opened.discard(self)
         check(lib.weft_endpoint_close(handle))
-        for memory in self._memories:
+        for memory in memories:
             memory._let_go()
-        self._memories.clear()
+
+    def _keep(self, memory: Memory) -> None:
+        """Until the endpoint is closed, if it is not."""
+        with self._using:
+            if not self.closed:
+                self._memories.add(memory)
+                return
+        memory._let_go()
+
+    def _forget(self, memory: Memory) -> None:
+        with self._using:
+            self._memories.discard(memory)
 
     def __enter__(self) -> Endpoint:
         return self
@@ -330,7 +356,9 @@ def _close_quietly(endpoint: Endpoint) -> None:
 @atexit.register
 def _close_all() -> None:
     """Before the interpreter goes, with the memory that NICs write to."""
-    for endpoint in list(Endpoint.opened):
+    with Endpoint._opening:
+        opened = list(Endpoint.opened)
+    for endpoint in opened:
         _close_quietly(endpoint)
 
 

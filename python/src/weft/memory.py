@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from typing import TYPE_CHECKING, List, Optional, Sequence
 
@@ -27,6 +28,7 @@ class Memory:
     def __init__(self, endpoint: Endpoint, buffers: Sequence[Buffer], access: int, rails: int) -> None:
         self._endpoint = endpoint
         self._held: List[Held] = []
+        self._lock = threading.Lock()
         try:
             for buffer in buffers:
                 self._held.append(Held(buffer))
@@ -43,7 +45,7 @@ class Memory:
         except BaseException:
             self._let_go()
             raise
-        endpoint._memories.add(self)
+        endpoint._keep(self)
 
     def _register(self, access: int, rails: int) -> int:
         ranges = (c.MemoryRange * len(self._held))()
@@ -62,16 +64,23 @@ class Memory:
         """Takes the memory back: when this has returned, no late write lands. Blocks for a round
         trip to the peers that imported it, at most 2 s (in asyncio: `asyncio.to_thread`). Raises
         RetryError while own transfers use it. Again is harmless."""
-        if self.handle:
-            check(lib.weft_memory_deregister(self.handle))
-            self._endpoint._memories.discard(self)
-            self._let_go()
+        with self._lock:
+            if not self.handle:
+                return
+            status = lib.weft_memory_deregister(self.handle)
+            # The endpoint's close may have come before: then it is given back.
+            if status != c.ERR_HANDLE or not self._endpoint.closed:
+                check(status)
+            self.handle = 0
+        self._endpoint._forget(self)
+        self._let_go()
 
     def _let_go(self) -> None:
-        self.handle = 0
-        for held in self._held:
-            held.release()
-        self._held = []
+        with self._lock:
+            self.handle = 0
+            held, self._held = self._held, []
+        for one in held:
+            one.release()
 
     def __enter__(self) -> Memory:
         return self
@@ -135,12 +144,14 @@ def allocate(endpoint: Endpoint, length: int, node: Optional[int]) -> memoryview
     first = address.value or 0
     block = (ctypes.c_ubyte * length).from_address(first)
     # The views of it keep `block` alive.
-    weakref.finalize(block, _free, endpoint.opened, first).atexit = False
+    weakref.finalize(block, _free, endpoint._opening, endpoint.opened, first).atexit = False
     return memoryview(block).cast("B")
 
 
-def _free(opened: "weakref.WeakSet[Endpoint]", address: int) -> None:
+def _free(opening: "threading.RLock", opened: "weakref.WeakSet[Endpoint]", address: int) -> None:
     """By any open endpoint; without one the memory stays until the process ends."""
-    for endpoint in list(opened):
+    with opening:
+        endpoints = list(opened)
+    for endpoint in endpoints:
         if lib.weft_memory_free(endpoint.handle, address) == c.OK:
             return
