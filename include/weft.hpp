@@ -248,11 +248,17 @@ struct memory_giver {
     weft_endpoint *owner = nullptr;
     void operator()(weft_memory *handle) const noexcept
     {
-        if (weft_memory_deregister(handle) != WEFT_ERR_BUSY)
+        if (given_back(handle) || (weft_endpoint_shutdown(owner, 0) == WEFT_OK && given_back(handle)))
             return;
-        if (weft_endpoint_shutdown(owner, 0) != WEFT_OK)
-            std::terminate();
-        weft_memory_deregister(handle);
+        std::terminate();
+    }
+
+private:
+    /** It is, or was before: with its endpoint, or by the process that this one was forked from. */
+    static bool given_back(weft_memory *handle) noexcept
+    {
+        const weft_status status = weft_memory_deregister(handle);
+        return status == WEFT_OK || status == WEFT_ERR_HANDLE || status == WEFT_ERR_FORKED;
     }
 };
 
@@ -286,9 +292,10 @@ template <class Args> struct sized : Args {
 } // namespace detail
 
 /**
- * Registered memory. Destroyed while transfers of its own still use it, it shuts its endpoint down, since nothing
- * else makes it safe to free the bytes: `deregister` first, where the endpoint goes on. If not even that ends them (a
- * provider does not return), the program ends by std::terminate.
+ * Registered memory. Where it cannot be given back when it is destroyed (transfers of its own still use it, a worker
+ * does not answer, the fabric fails), it shuts its endpoint down and tries again, since nothing else makes it safe to
+ * free the bytes: `deregister` first, where the endpoint goes on. If it is not given back even then (a provider does not
+ * return), the program ends by std::terminate.
  */
 class memory {
 public:

@@ -1,0 +1,92 @@
+// weft::memory gives its bytes free only when nothing can write to them. The two functions of the library that decide
+// about that are this program's: they answer as it says.
+#include "weft.hpp"
+
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+std::vector<weft_status> deregistered;
+weft_status shut_down;
+std::size_t calls;
+
+struct answer {
+    std::vector<weft_status> deregister; // of each call, the last of all that follow
+    weft_status shutdown;
+    bool freed; // or the program ends
+    std::size_t calls;
+};
+
+// How a child ended that destroys a memory.
+int destroyed(const answer &given)
+{
+    std::fflush(nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+        deregistered = given.deregister;
+        shut_down = given.shutdown;
+        std::set_terminate([] { _exit(42); });
+        {
+            weft::memory memory(reinterpret_cast<weft_endpoint *>(8), reinterpret_cast<weft_memory *>(16));
+        }
+        _exit(calls == given.calls ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+bool only_what_is_given_back_is_freed()
+{
+    const answer answers[] = {
+        {{WEFT_OK}, WEFT_ERR_INTERNAL, true, 1},
+        {{WEFT_ERR_HANDLE}, WEFT_ERR_INTERNAL, true, 1},
+        {{WEFT_ERR_FORKED}, WEFT_ERR_INTERNAL, true, 1},
+        {{WEFT_ERR_BUSY, WEFT_OK}, WEFT_OK, true, 2},
+        {{WEFT_ERR_TIMED_OUT, WEFT_OK}, WEFT_OK, true, 2},
+        {{WEFT_ERR_FABRIC, WEFT_ERR_HANDLE}, WEFT_OK, true, 2},
+        {{WEFT_ERR_INTERNAL, WEFT_OK}, WEFT_OK, true, 2},
+        {{WEFT_ERR_BUSY, WEFT_OK}, WEFT_ERR_TIMED_OUT, false, 1},
+        {{WEFT_ERR_TIMED_OUT}, WEFT_ERR_TIMED_OUT, false, 1},
+        {{WEFT_ERR_BUSY, WEFT_ERR_BUSY}, WEFT_OK, false, 2},
+        {{WEFT_ERR_FABRIC, WEFT_ERR_TIMED_OUT}, WEFT_OK, false, 2},
+        {{-12345, -12345}, WEFT_OK, false, 2},
+    };
+    for (const answer &given : answers) {
+        const int ended = destroyed(given);
+        if (ended != (given.freed ? 0 : 42)) {
+            std::fprintf(stderr, "deregister says %s, shutdown %s: the child ended with %d\n",
+                         weft_status_name(given.deregister[0]), weft_status_name(given.shutdown), ended);
+            return false;
+        }
+    }
+    return true;
+}
+
+} // namespace
+
+extern "C" weft_status weft_memory_deregister(weft_memory *)
+{
+    const std::size_t last = deregistered.size() - 1;
+    const std::size_t call = calls++;
+    return deregistered[call < last ? call : last];
+}
+
+extern "C" weft_status weft_endpoint_shutdown(weft_endpoint *, std::uint64_t)
+{
+    return shut_down;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && std::strcmp(argv[1], "--list") == 0) {
+        std::puts("only_what_is_given_back_is_freed once");
+        return 0;
+    }
+    return only_what_is_given_back_is_freed() ? 0 : 1;
+}
