@@ -27,7 +27,8 @@ USAGE
 }
 
 PATH=$PATH:/usr/sbin:/sbin # where ip and tc live; not in everybody's PATH
-lab_prefix=weft-lab
+# With the PID namespace in it: process numbers in the names of labs mean nothing to others, who may share /run/netns.
+lab_prefix=weft-lab-$(readlink /proc/self/ns/pid | tr -cd 0-9)
 lab_reset() {
     lab_rails=4 lab_right_rails='' lab_rate='' lab_rates=() lab_mtu=9000 lab_router='' lab_host_routes='' lab_bridge=''
     lab_down_rail='' lab_hosts=2
