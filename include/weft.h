@@ -42,7 +42,8 @@
  * Rules that hold for every function:
  *
  *   - Handles and ids are checked: NULL, a stale one, one of another kind or of
- *     another endpoint gives WEFT_ERR_HANDLE.
+ *     another endpoint gives WEFT_ERR_HANDLE. A handle is a number that is no
+ *     address, though its type is a pointer: it cannot be followed.
  *   - All functions may be called from any thread at any time, signal handlers
  *     excepted; in a forked child they return WEFT_ERR_FORKED.
  *   - A call that fails has started nothing, and weft_last_error() says why.
@@ -215,7 +216,12 @@ typedef int32_t weft_category;
 /** libfabric reported an error; see the message or `provider_errno`. */
 #define WEFT_ERR_FABRIC -72
 
-/** Out of memory, of registrations, or of another resource of the system. */
+/**
+ * Out of memory, of registrations, or of another resource of the system. Calls say so
+ * whose memory grows with what the caller passes: depths, counts of pages, entries and
+ * ranges, bytes of messages and descriptors; nothing was started then. Where a process
+ * lacks the few KiB that everything else takes, it ends by abort().
+ */
 #define WEFT_ERR_NO_MEMORY -73
 
 /** A system call failed. */
@@ -265,8 +271,9 @@ WEFT_API weft_category weft_status_category(weft_status status);
 /**
  * The message of the last failed call of *this thread*: what was wrong, with
  * the values, and what to do about it. Never NULL; "" before the first
- * failure. A call that succeeds leaves it alone. It stays valid until the next
- * Weft call of this thread: copy it to keep it. Completions carry their own
+ * failure. A call that succeeds leaves it alone. The pointer is the same for as long as
+ * the thread lives, and the next call of this thread that fails writes another text
+ * there, of at most 1,023 bytes: copy it to keep it. Completions carry their own
  * status instead, since whoever polls may be another thread. Since 0.1.
  */
 WEFT_API const char *weft_last_error(void);
@@ -406,7 +413,9 @@ weft_status weft_log_set(weft_log_level level,
  * two calls, as when a NIC appears.
  *
  * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
- * hardware). Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
+ * hardware). While libfabric starts, variables of the environment that begin with
+ * FI_ are set and unset again, as by `weft_endpoint_open`: no other thread should
+ * change or read the environment then. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
  * written), `WEFT_ERR_INVALID`. Since 0.1.
  */
 WEFT_API
@@ -1309,8 +1318,8 @@ typedef struct weft_queue weft_queue;
 typedef int32_t weft_completion_kind;
 
 /**
- * A submitted operation, as an id that is never reused within 2^32 operations
- * of its slot. 0 is never a transfer.
+ * A submitted operation, as an id that is not used again within 2^42 operations:
+ * 50 days of one each microsecond. 0 is never a transfer.
  */
 typedef uint64_t weft_transfer;
 
@@ -1465,10 +1474,13 @@ WEFT_API WEFT_MUST_USE weft_status weft_arm(weft_endpoint *endpoint);
 /**
  * Stores the event fd of the endpoint's own queue: readable (POLLIN) when it
  * was armed and a completion came. It belongs to the endpoint: do not read,
- * write or close it (arming clears it). Errors: `WEFT_ERR_UNSUPPORTED` with
+ * write or close it (arming clears it). Closing the endpoint closes it. Errors: `WEFT_ERR_UNSUPPORTED` with
  * manual progress. Since 0.1.
  */
-WEFT_API WEFT_MUST_USE weft_status weft_event_fd(weft_endpoint *endpoint, int32_t *fd);
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_event_fd(weft_endpoint *endpoint,
+                          int32_t *fd);
 
 /**
  * Makes a further completion queue. `depth`: completions it holds, 16 to

@@ -31,6 +31,8 @@ mod pass;
 mod peer;
 mod prefetch;
 mod rail;
+mod ring;
+mod room;
 mod status;
 mod sync;
 mod topology;

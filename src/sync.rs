@@ -2,7 +2,7 @@
 //! of these, and all interleavings are tried.
 
 pub use crate::event::Event;
-pub use crossbeam_queue::ArrayQueue;
+pub use crossbeam_utils::Backoff;
 pub use parking_lot::{Condvar, Mutex};
 pub use std::sync::atomic;
 

@@ -13,6 +13,8 @@ pub mod status {
         Ok,
         Again,
         Internal,
+        NoMemory,
+        Closed,
     }
 
     #[derive(Debug)]
@@ -21,11 +23,21 @@ pub mod status {
     pub type Result<T> = std::result::Result<T, Error>;
 
     impl Error {
-        pub fn new(status: Status, _: &str) -> Error {
+        pub fn new(status: Status, _: impl AsRef<str>) -> Error {
             Error(status)
+        }
+
+        pub fn closed() -> Error {
+            Error(Status::Closed)
         }
     }
 }
+
+#[path = "../../src/ring.rs"]
+pub mod ring;
+
+#[path = "../../src/room.rs"]
+pub mod room;
 
 #[path = "../../src/endpoint/mailbox.rs"]
 pub mod mailbox;

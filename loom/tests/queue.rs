@@ -42,7 +42,7 @@ fn sleep_until(queue: &Queue, wanted: usize) {
 #[test]
 fn who_sleeps_is_woken() {
     loom::model(|| {
-        let queue = Arc::new(Queue::new(2));
+        let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 1);
         sleep_until(&queue, 1);
         publisher.join().unwrap();
@@ -53,7 +53,7 @@ fn who_sleeps_is_woken() {
 #[test]
 fn who_sleeps_is_woken_again() {
     bounded(3, || {
-        let queue = Arc::new(Queue::new(2));
+        let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 2);
         sleep_until(&queue, 2);
         publisher.join().unwrap();
@@ -63,7 +63,7 @@ fn who_sleeps_is_woken_again() {
 #[test]
 fn each_of_two_who_sleep_gets_one() {
     bounded(2, || {
-        let queue = Arc::new(Queue::new(2));
+        let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 2);
         let of_other = queue.clone();
         let other = thread::spawn(move || {
@@ -82,7 +82,7 @@ fn each_of_two_who_sleep_gets_one() {
 #[test]
 fn who_sleeps_hears_that_nothing_comes_any_more() {
     loom::model(|| {
-        let queue = Arc::new(Queue::new(2));
+        let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let closing = queue.clone();
         let closer = thread::spawn(move || closing.interrupt(true));
         queue.sleep(Duration::MAX);
@@ -104,7 +104,7 @@ fn arm_until(queue: &Queue, wanted: usize) {
 #[test]
 fn who_is_armed_is_signalled() {
     loom::model(|| {
-        let queue = Arc::new(Queue::new(2));
+        let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 1);
         arm_until(&queue, 1);
         publisher.join().unwrap();
@@ -114,7 +114,7 @@ fn who_is_armed_is_signalled() {
 #[test]
 fn who_arms_again_is_signalled_again() {
     bounded(3, || {
-        let queue = Arc::new(Queue::new(2));
+        let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 2);
         arm_until(&queue, 2);
         publisher.join().unwrap();
@@ -124,7 +124,7 @@ fn who_arms_again_is_signalled_again() {
 #[test]
 fn two_publishers_signal_who_is_armed() {
     bounded(2, || {
-        let queue = Arc::new(Queue::new(2));
+        let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publishers = [publishes(&queue, 1), publishes(&queue, 1)];
         arm_until(&queue, 2);
         publishers.into_iter().for_each(|publisher| publisher.join().unwrap());
@@ -135,7 +135,7 @@ fn two_publishers_signal_who_is_armed() {
 #[test]
 fn one_place_is_reserved_once() {
     loom::model(|| {
-        let queue = Arc::new(Queue::new(1));
+        let queue = Arc::new(Queue::new(1).expect("there is memory"));
         let publishes = |queue: &Queue| {
             let room = queue.reserve(1);
             if room {

@@ -9,8 +9,8 @@ use crate::transfer::queue::Arm;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// A submitted operation, as an id that is never reused within 2^32 operations
-/// of its slot. 0 is never a transfer.
+/// A submitted operation, as an id that is not used again within 2^42 operations:
+/// 50 days of one each microsecond. 0 is never a transfer.
 pub type weft_transfer = u64;
 
 /// What a completion tells of.
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn weft_arm(endpoint: *mut weft_endpoint) -> weft_status {
 
 /// Stores the event fd of the endpoint's own queue: readable (POLLIN) when it
 /// was armed and a completion came. It belongs to the endpoint: do not read,
-/// write or close it (arming clears it). Errors: `WEFT_ERR_UNSUPPORTED` with
+/// write or close it (arming clears it). Closing the endpoint closes it. Errors: `WEFT_ERR_UNSUPPORTED` with
 /// manual progress. Since 0.1.
 ///
 /// # Safety
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn weft_event_fd(endpoint: *mut weft_endpoint, fd: *mut i3
     guard(|| {
         let fd = output(fd, "fd")?;
         with_endpoint(endpoint, |ep| {
-            *fd = ep.event_fd(ep.queue())?;
+            fd.store(ep.event_fd(ep.queue())?);
             Ok(())
         })
     })
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn weft_queue_create(
     guard(|| {
         let out = output(queue, "queue")?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_queue(ep, ep.create_queue(depth)?)?;
+            out.store(handle::insert_queue(ep, || ep.create_queue(depth))?);
             Ok(())
         })
     })
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn weft_queue_event_fd(queue: *mut weft_queue, fd: *mut i3
     guard(|| {
         let fd = output(fd, "fd")?;
         let queue = handle::queue(queue)?;
-        *fd = queue.endpoint()?.event_fd(&queue.object)?;
+        fd.store(queue.endpoint()?.event_fd(&queue.object)?);
         Ok(())
     })
 }

@@ -13,7 +13,7 @@ use super::endpoint::{
     WEFT_PACKING_AUTO, WEFT_PACKING_MESSAGES, WEFT_PACKING_OFF, WEFT_PACKING_VECTORS, WEFT_PROGRESS_MANUAL,
 };
 use super::fence::weft_fence_args;
-use super::guard::bytes;
+use super::guard::{array, boundary, bytes};
 use super::handle;
 use super::list::WEFT_COMPLETE_EACH_PEER;
 use super::memory::{
@@ -27,10 +27,11 @@ use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::device::Claim;
 use crate::memory::{Access, Range};
 use crate::peer::secret::{check_len, Secrets};
+use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
 use crate::transfer::queue::Queue;
 use crate::transfer::{ExpectSpec, FenceSpec, SendSpec};
-use std::ffi::{c_char, c_void, CStr};
+use std::ffi::{c_char, c_void};
 use std::mem::size_of;
 use std::sync::Arc;
 
@@ -101,8 +102,8 @@ pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
     unsafe {
         let known = size.min(size_of::<T>());
         std::ptr::copy_nonoverlapping(source.cast::<u8>(), (&raw mut value).cast::<u8>(), known);
-        let tail = std::slice::from_raw_parts(source.cast::<u8>().add(known), size - known);
-        if let Some(at) = tail.iter().position(|byte| *byte != 0) {
+        let tail = Theirs::new(source.cast::<u8>().add(known), size - known);
+        if let Some(at) = tail.iter().position(|byte| byte != 0) {
             return Err(Error::new(
                 Status::Unsupported,
                 format!(
@@ -150,10 +151,7 @@ pub unsafe fn fill<T: Sized32>(target: *mut T, value: T) -> Result<()> {
 
 /// Text for a fixed field: cut to fit, always ended by a NUL.
 pub fn text(field: &mut [c_char], text: &str) {
-    let mut end = text.len().min(field.len() - 1);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
+    let end = boundary(text, field.len() - 1);
     for (to, from) in field.iter_mut().zip(&text.as_bytes()[..end]) {
         *to = *from as c_char;
     }
@@ -217,8 +215,9 @@ unsafe fn string(name: &str, text: *const c_char) -> Result<Option<String>> {
         return Ok(None);
     }
     // SAFETY: a C string as the caller promised.
-    match unsafe { CStr::from_ptr(text) }.to_str() {
-        Ok(text) => Ok(Some(text.to_owned()).filter(|t| !t.trim().is_empty())),
+    let copy = unsafe { bytes(text.cast(), libc::strlen(text), name)? }.copied(name)?;
+    match String::from_utf8(copy) {
+        Ok(text) => Ok(Some(text).filter(|t| !t.trim().is_empty())),
         Err(_) => Err(Error::invalid(format!("{name} is not UTF-8"))),
     }
 }
@@ -227,14 +226,14 @@ unsafe fn string(name: &str, text: *const c_char) -> Result<Option<String>> {
 ///
 /// # Safety
 /// As the header asks of the config's secrets.
-unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<(&[u8], &str)>> {
+unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<(Vec<u8>, &str)>> {
     match (of.is_null(), len) {
         (true, 0) => Ok(None),
         (false, 0) => {
             Err(Error::invalid(format!("{name} is set, but {name}_len is 0: pass its length in bytes")))
         }
         // SAFETY: valid for so many bytes, as the header asks; the length is checked first.
-        (_, len) => unsafe { Ok(Some((bytes(of, check_len(len, name)?, name)?, name))) },
+        (_, len) => unsafe { Ok(Some((bytes(of, check_len(len, name)?, name)?.copied(name)?, name))) },
     }
 }
 
@@ -260,13 +259,16 @@ unsafe fn secrets(theirs: &weft_endpoint_config) -> Result<Option<Arc<Secrets>>>
         (None, Some(file)) => Some(file.into()),
         (None, None) => std::env::var_os("WEFT_SECRET_FILE").filter(|file| !file.is_empty()),
     };
-    let given: Vec<(&[u8], &str)> = first.into_iter().chain(other).collect();
+    let mut copies: Vec<(Vec<u8>, &str)> = first.into_iter().chain(other).collect();
+    let given: Vec<(&[u8], &str)> = copies.iter().map(|(copy, name)| (&copy[..], *name)).collect();
     let secrets = match file {
-        Some(file) => Secrets::of_file(file.into())?,
-        None if given.is_empty() => return Ok(None),
-        None => Secrets::new(&given)?,
+        Some(file) => Some(Secrets::of_file(file.into())),
+        None if given.is_empty() => None,
+        None => Some(Secrets::new(&given)),
     };
-    Ok(Some(Arc::new(secrets)))
+    copies.iter_mut().for_each(|(copy, _)| copy.fill(0));
+    std::hint::black_box(&copies); // Or the compiler leaves that out.
+    Ok(secrets.transpose()?.map(Arc::new))
 }
 
 /// # Safety
@@ -410,12 +412,10 @@ pub unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<V
     if count > MOST {
         return Err(Error::limit(format!("{count} ranges: at most {MOST} are allowed")));
     }
-    if !ranges.is_aligned() {
-        return Err(Error::invalid("ranges is not aligned as a weft_memory_range must be"));
-    }
     // SAFETY: valid for `count` elements as the caller promised.
-    let theirs = unsafe { std::slice::from_raw_parts(ranges, count) };
-    let check = |(i, range): (usize, &weft_memory_range)| {
+    let theirs = unsafe { array(ranges, count, "ranges")? };
+    let mut checked = room::vec(count, "the ranges")?;
+    for (i, range) in theirs.iter().enumerate() {
         let (base, len) = (range.address as u64, range.len);
         if base == 0 || len == 0 {
             return Err(Error::invalid(format!("range {i} is empty (address {base:#x}, {len} bytes)")));
@@ -423,9 +423,9 @@ pub unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<V
         if len > 1 << 47 || base.checked_add(len).is_none() {
             return Err(Error::limit(format!("range {i} has {len} bytes: at most 2^47 are allowed")));
         }
-        Ok(Range { base, len })
-    };
-    theirs.iter().enumerate().map(check).collect()
+        checked.push(Range { base, len });
+    }
+    Ok(checked)
 }
 
 /// # Safety
@@ -449,7 +449,7 @@ pub unsafe fn submit_send(
         ep.send(SendSpec {
             peer: args.peer,
             // SAFETY: valid for `len` bytes as the header asks.
-            data: unsafe { bytes(args.data, args.len as usize, "data")? },
+            data: unsafe { bytes(args.data, args.len as usize, "data")? }.copied("the message")?,
             timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
             user_data: args.user_data as u64,
             queue,
@@ -470,21 +470,13 @@ pub unsafe fn submit_expect(
     let args = unsafe { read(args)? };
     no_flags(args.flags, 0)?;
     zero_reserved(args.reserved)?;
-    let list = |name: &str, numbers: *const u64| {
-        if args.count > 0 && (numbers.is_null() || !numbers.is_aligned()) {
-            return Err(Error::invalid(format!("{name} must be an array of {} uint64_t", args.count)));
-        }
-        if args.count == 0 {
-            return Ok(&[][..]);
-        }
-        // SAFETY: `count` numbers, as the header asks.
-        Ok(unsafe { std::slice::from_raw_parts(numbers, args.count as usize) })
-    };
     let done = super::terms::mark(ep, (args.done_watch, args.done_value), "done")?;
     let submit = |queue: &_| {
         ep.expect(ExpectSpec {
-            counters: list("counters", args.counters)?,
-            values: list("values", args.values)?,
+            // SAFETY: `count` numbers each, as the header asks.
+            counters: unsafe { array(args.counters, args.count as usize, "counters")? },
+            // SAFETY: the same.
+            values: unsafe { array(args.values, args.count as usize, "values")? },
             timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
             user_data: args.user_data as u64,
             queue,

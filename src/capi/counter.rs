@@ -69,7 +69,7 @@ pub unsafe extern "C" fn weft_counter_create(
     guard(|| {
         let out = output(counter, "counter")?;
         with_endpoint(endpoint, |ep| {
-            *out = ep.create_counter()?;
+            out.store(ep.create_counter()?);
             Ok(())
         })
     })
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn weft_counter_read(
     guard(|| {
         let out = output(value, "value")?;
         with_endpoint(endpoint, |ep| {
-            *out = ep.read_counter(counter)?;
+            out.store(ep.read_counter(counter)?);
             Ok(())
         })
     })

@@ -125,8 +125,8 @@ pub unsafe extern "C" fn weft_watch_alloc(
         let (out, word) = (output(watch, "watch")?, output(word, "word")?);
         with_endpoint(endpoint, |ep| {
             let made = Arc::new(Watch::new()?);
-            *word = made.address() as *mut u64;
-            *out = handle::insert_watch(ep, made)?;
+            word.store(made.address() as *mut u64);
+            out.store(handle::insert_watch(ep, || Ok(made))?);
             Ok(())
         })
     })

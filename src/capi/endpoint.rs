@@ -276,7 +276,7 @@ pub unsafe extern "C" fn weft_endpoint_open(
     guard(|| {
         let out = output(endpoint, "endpoint")?;
         let config = if config.is_null() { EndpointConfig::default() } else { config::endpoint(config)? };
-        *out = handle::insert_endpoint(Endpoint::open(config)?)?;
+        out.store(handle::insert_endpoint(|| Endpoint::open(config))?);
         Ok(())
     })
 }
@@ -303,7 +303,7 @@ pub unsafe extern "C" fn weft_endpoint_address(
 ) -> weft_status {
     guard(|| {
         let len = output(len, "len")?;
-        with_endpoint(endpoint, |ep| super::guard::copy_out(ep.address(), buffer, capacity, len))
+        with_endpoint(endpoint, |ep| super::guard::copy_out(ep.address(), buffer, capacity, &len))
     })
 }
 
@@ -417,6 +417,10 @@ pub unsafe extern "C" fn weft_endpoint_close(endpoint: *mut weft_endpoint) -> we
         }
         let ep = Arc::clone(&*handle::endpoint(endpoint)?);
         ep.close()?;
-        handle::remove_endpoint(endpoint, &ep)
+        handle::remove_endpoint(endpoint, &ep)?;
+        let alive = ep.alive();
+        drop(ep);
+        handle::settle(&alive);
+        Ok(())
     })
 }

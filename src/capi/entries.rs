@@ -10,6 +10,7 @@ use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEF
 use super::{completion::weft_queue, completion::weft_transfer};
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
+use crate::room;
 use crate::status::{Error, Result};
 use crate::transfer::list::{Asked, Builder, List};
 use crate::transfer::{Count, Direction};
@@ -39,7 +40,7 @@ impl Seen {
             Some(number) => *number,
             None => {
                 let number = look_up()?;
-                self.numbers.insert(at, number);
+                room::insert(&mut self.numbers, at, number, "a list")?;
                 number
             }
         };
@@ -55,9 +56,9 @@ fn add(
     (locals, remotes): (&mut Seen, &mut Seen),
     entry: &weft_list_entry,
 ) -> Result<()> {
-    let local = locals.number(entry.local, || Ok(list.add_local(handle::local(entry.local, ep)?.of(ep)?)))?;
-    let remote = remotes
-        .number(entry.remote, || Ok(list.add_remote(handle::remote_side(entry.remote, ep)?.of(ep)?)))?;
+    let local = locals.number(entry.local, || list.add_local(handle::local(entry.local, ep)?.of(ep)?))?;
+    let remote =
+        remotes.number(entry.remote, || list.add_remote(handle::remote_side(entry.remote, ep)?.of(ep)?))?;
     let asked = Asked {
         local,
         remote,

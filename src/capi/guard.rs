@@ -5,13 +5,18 @@ use super::endpoint::weft_endpoint;
 use super::handle::{self, Ref};
 use super::status::weft_status;
 use crate::endpoint::{fork, Endpoint};
+use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
-use std::cell::RefCell;
-use std::ffi::{c_char, c_void, CString};
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+/// Bytes of a thread's last message, with its NUL.
+const MESSAGE: usize = 1024;
+
 thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
+    /// One place for as long as the thread lives: whoever has its address reads the last message.
+    static LAST_ERROR: UnsafeCell<[u8; MESSAGE]> = const { UnsafeCell::new([0; MESSAGE]) };
 }
 
 /// Runs the body of an entry point that returns a status.
@@ -44,53 +49,91 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 
 #[cold]
 fn fail(error: Error) -> i32 {
-    let text = CString::new(error.message.replace('\0', "?")).unwrap_or_default();
-    // A thread that is ending has no message any more; its status remains.
-    let _ = LAST_ERROR.try_with(|last| *last.borrow_mut() = text);
+    let message = error.message.as_bytes();
+    let end = boundary(&error.message, MESSAGE - 1);
+    LAST_ERROR.with(|last| {
+        // SAFETY: only this thread has it, and nothing here keeps a reference to it.
+        let last = unsafe { &mut *last.get() };
+        for (to, from) in last.iter_mut().zip(&message[..end]) {
+            *to = if *from == 0 { b'?' } else { *from };
+        }
+        last[end] = 0;
+    });
     error.status as i32
 }
 
+/// The longest prefix of a text that ends between two of its characters, and by `most`.
+pub fn boundary(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
 pub fn last_error() -> *const c_char {
-    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST_ERROR.with(|last| last.get().cast())
+}
+
+/// Where the caller wants a result, which need not be initialised yet.
+pub struct Output<T>(*mut T);
+
+impl<T> Output<T> {
+    pub fn store(&self, value: T) {
+        // SAFETY: aligned, not NULL, and valid for writes, as whoever made it promised.
+        unsafe { self.0.write(value) }
+    }
 }
 
 /// A place for a result, which must not be NULL.
 ///
 /// # Safety
-/// `place` must be NULL or valid for writes of `T`.
-pub unsafe fn output<'a, T>(place: *mut T, name: &str) -> Result<&'a mut T> {
+/// `place` must be NULL or valid for writes of `T`, until the `Output` is gone.
+pub unsafe fn output<T>(place: *mut T, name: &str) -> Result<Output<T>> {
     if !place.is_aligned() {
         return Err(Error::invalid(format!("{name} is not aligned as its type must be")));
     }
-    // SAFETY: aligned, and valid or NULL, as the caller of the C function promised.
-    unsafe { place.as_mut() }
-        .ok_or_else(|| Error::invalid(format!("{name} is NULL: pass where to store the result")))
+    if place.is_null() {
+        return Err(Error::invalid(format!("{name} is NULL: pass where to store the result")));
+    }
+    Ok(Output(place))
+}
+
+/// An array that the caller passed.
+///
+/// # Safety
+/// `array` must be NULL or valid for reads of `len` elements for `'a`, of which any bytes are a value.
+pub unsafe fn array<'a, T: Copy>(array: *const T, len: usize, name: &str) -> Result<Theirs<'a, T>> {
+    if len == 0 {
+        return Ok(Theirs::from(&[][..]));
+    }
+    if array.is_null() {
+        return Err(Error::invalid(format!("{name} is NULL, but its length is {len}")));
+    }
+    if !array.is_aligned() {
+        let align = align_of::<T>();
+        return Err(Error::invalid(format!(
+            "{name} is not aligned to {align} bytes, as its elements must be"
+        )));
+    }
+    if len > isize::MAX as usize / size_of::<T>() {
+        return Err(Error::invalid(format!("a length of {len} for {name} cannot be")));
+    }
+    // SAFETY: not NULL, aligned, and valid for `len` elements as the caller promised.
+    Ok(unsafe { Theirs::new(array, len) })
 }
 
 /// Bytes that the caller passed.
 ///
 /// # Safety
-/// `data` must be valid for `len` bytes.
-pub unsafe fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<&'a [u8]> {
-    if data.is_null() && len > 0 {
-        return Err(Error::invalid(format!("{name} is NULL, but its length is {len}")));
-    }
-    if len == 0 {
-        return Ok(&[]);
-    }
-    if len > isize::MAX as usize {
-        return Err(Error::invalid(format!("a length of {len} bytes for {name} cannot be")));
-    }
-    // SAFETY: not NULL, and valid for `len` bytes as the caller promised.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
+/// `data` must be NULL or valid for `len` bytes for `'a`.
+pub unsafe fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<Theirs<'a, u8>> {
+    // SAFETY: passed on.
+    unsafe { array(data.cast(), len, name) }
 }
 
 /// Copies a blob into the caller's buffer, or tells the length it needs.
 ///
 /// # Safety
 /// `buffer` must be valid for `capacity` bytes.
-pub unsafe fn copy_out(blob: &[u8], buffer: *mut c_void, capacity: usize, len: &mut usize) -> Result<()> {
-    *len = blob.len();
+pub unsafe fn copy_out(blob: &[u8], buffer: *mut c_void, capacity: usize, len: &Output<usize>) -> Result<()> {
+    len.store(blob.len());
     if buffer.is_null() && capacity == 0 {
         return Ok(());
     }
@@ -115,8 +158,13 @@ pub fn with_endpoint<T>(
     body: impl FnOnce(&Ref<Endpoint>) -> Result<T>,
 ) -> Result<T> {
     let endpoint = handle::endpoint(endpoint)?;
+    guarded(&endpoint, || body(&endpoint))
+}
+
+/// As `with_endpoint`, of what the handle named.
+pub fn guarded<T>(endpoint: &Endpoint, body: impl FnOnce() -> Result<T>) -> Result<T> {
     endpoint.check_poison()?;
-    match catch_unwind(AssertUnwindSafe(|| body(&endpoint))) {
+    match catch_unwind(AssertUnwindSafe(body)) {
         Ok(outcome) => outcome,
         Err(panic) => {
             endpoint.poison(panic_text(&*panic));

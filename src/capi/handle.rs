@@ -1,10 +1,10 @@
-//! Handles: pointers that are checked before they are believed.
+//! Handles: numbers in the place of pointers, checked before they are believed.
 //!
-//! All headers lie in one reserved region, so any pointer from outside is told
-//! apart by its address and never followed. A header's slot is recycled first
-//! in, first out, and the handle's low bits carry the slot's generation: a stale
-//! or twice-closed handle is answered with an error. Objects are freed behind
-//! epochs, so a close that races with another call frees nothing in use.
+//! A handle names a slot of one table, the kind of its object, and the slot's generation, which has
+//! 41 bits: a stale or twice-closed handle is answered with an error for as long as a process
+//! lives. Two of its bits are set that no pointer of a user's program has on any processor, so
+//! that neither is taken for the other. Objects are freed behind epochs, so a close that races
+//! with another call frees nothing in use.
 
 use super::completion::{weft_completion, weft_queue};
 use super::device::weft_watch;
@@ -19,21 +19,22 @@ use crate::transfer::completion::Completion;
 use crate::transfer::queue::Queue;
 use crate::transfer::watch::Watch;
 use crossbeam_epoch::Guard;
-use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Bytes from one header to the next; its low bits are the generation's.
-const STRIDE: usize = 256;
-const SLOTS: usize = 1 << 18;
-const GENERATIONS: u64 = STRIDE as u64;
-/// A slot is used again only when this many others were freed after it.
-const REST: usize = 1024;
+/// Handles that are open at once.
+const SLOTS: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 18;
+const KIND_BITS: u32 = 3;
+/// Addresses with bit 63 set are the kernel's on x86, whatever its linear address masking; those
+/// with bit 55 on Arm, where the top byte may be a tag.
+const NO_POINTER: u64 = 1 << 63 | 1 << 55;
+/// Of a handle without the two bits: slot, kind, generation.
+const GENERATIONS: u64 = (1 << (62 - SLOT_BITS - KIND_BITS)) - 1;
 
 /// The kinds of objects that a handle can name.
 pub trait Kind: Sized {
@@ -98,89 +99,105 @@ impl<T> Owned<T> {
     }
 }
 
+/// The value of a handle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Name(u64);
+
+impl Name {
+    fn new(slot: usize, kind: u64, generation: u64) -> Name {
+        let number = slot as u64 | kind << SLOT_BITS | generation << (SLOT_BITS + KIND_BITS);
+        // What lies above bit 54 makes room for bit 55.
+        let (low, high) = (number & ((1 << 55) - 1), number >> 55);
+        Name(low | high << 56 | NO_POINTER)
+    }
+
+    #[inline]
+    fn slot(self) -> usize {
+        self.0 as usize % SLOTS
+    }
+
+    #[inline]
+    fn kind(self) -> u64 {
+        self.0 >> SLOT_BITS & ((1 << KIND_BITS) - 1)
+    }
+
+    fn generation(self) -> u64 {
+        let number = self.0 & ((1 << 55) - 1) | (self.0 & !NO_POINTER) >> 56 << 55;
+        number >> (SLOT_BITS + KIND_BITS)
+    }
+
+    /// Whether Weft has ever returned such a handle.
+    fn is_one(self) -> bool {
+        self.0 & NO_POINTER == NO_POINTER && (1..NAMES.len() as u64).contains(&self.kind())
+    }
+}
+
 struct Header {
-    /// `generation << 8 | kind`; kind 0 is free.
-    state: AtomicU64,
+    /// The handle of what is open here; of a free slot, the one that comes next, with kind 0.
+    /// (And 0 of a slot that was never used.)
+    name: AtomicU64,
     object: AtomicPtr<()>,
 }
 
-struct Table {
-    base: usize,
-    free: Mutex<Free>,
-}
+/// Zero bytes: memory is used where there are handles.
+static HEADERS: [Header; SLOTS] =
+    [const { Header { name: AtomicU64::new(0), object: AtomicPtr::new(std::ptr::null_mut()) } }; SLOTS];
+static FREE: Mutex<Free> = Mutex::new(Free { used: 0, recycled: Vec::new() });
 
-#[derive(Default)]
 struct Free {
-    next: usize,
-    recycled: VecDeque<usize>,
+    /// Slots that were ever used.
+    used: usize,
+    recycled: Vec<usize>,
 }
 
-static TABLE: OnceCell<Table> = OnceCell::new();
+/// Spread, so that a number beside a handle is none.
+fn first_generation(slot: usize) -> u64 {
+    (slot as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 23 & GENERATIONS
+}
 
-impl Table {
-    /// Reserves address space only; a page is used when its first header is.
-    fn reserve() -> Result<Table> {
-        // SAFETY: a fresh private mapping, aligned below by asking for one stride more.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                SLOTS * STRIDE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(Error::system("reserving the table of handles"));
+#[inline]
+fn header(slot: usize) -> &'static Header {
+    &HEADERS[slot % SLOTS]
+}
+
+/// A slot that is taken, until something is put into it or this is dropped.
+struct Vacant(usize);
+
+impl Vacant {
+    fn take() -> Result<Vacant> {
+        let mut free = FREE.lock();
+        if let Some(slot) = free.recycled.pop() {
+            return Ok(Vacant(slot));
         }
-        Ok(Table { base: base as usize, free: Mutex::default() })
-    }
-
-    fn header(&self, slot: usize) -> &Header {
-        debug_assert!(slot < SLOTS);
-        // SAFETY: inside the mapping, which is zeroed (a free header) and never unmapped;
-        // all access is by atomics.
-        unsafe { &*((self.base + slot * STRIDE) as *const Header) }
-    }
-
-    fn insert<T: Kind>(&self, object: Arc<T>) -> Result<*mut T> {
-        let slot = {
-            let mut free = self.free.lock();
-            if free.recycled.len() > REST || free.next == SLOTS {
-                free.recycled.pop_front()
-            } else {
-                free.next += 1;
-                Some(free.next - 1)
-            }
-        };
-        let slot = slot.ok_or_else(|| Error::limit(format!("more than {SLOTS} handles are open")))?;
-        let header = self.header(slot);
-        let generation = header.state.load(Ordering::Relaxed) >> 8;
-        header.object.store(Arc::into_raw(object) as *mut (), Ordering::Relaxed);
-        header.state.store(generation << 8 | T::KIND, Ordering::Release);
-        Ok((self.base + slot * STRIDE + generation as usize) as *mut T)
-    }
-
-    fn remove_if_owned<T: Send + Sync + 'static>(&self, slot: usize, endpoint: &Arc<Endpoint>)
-    where
-        Owned<T>: Kind,
-    {
-        let state = self.header(slot).state.load(Ordering::Acquire);
-        let pointer = (self.base + slot * STRIDE + (state >> 8) as usize) as *const Owned<T>;
-        if state & 0xff == Owned::<T>::KIND
-            && lookup::<Owned<T>>(pointer).is_ok_and(|owned| owned.belongs(endpoint))
-        {
-            // Somebody else may have closed it meanwhile.
-            let _ = remove::<Owned<T>>(pointer);
+        if free.used == SLOTS {
+            return Err(Error::limit(format!("{SLOTS} handles are open: close some")));
         }
+        free.used += 1;
+        Ok(Vacant(free.used - 1))
     }
+}
 
-    /// The slot and generation that a pointer claims, if it lies in the region.
-    fn locate(&self, pointer: usize) -> Option<(usize, u64)> {
-        let offset = pointer.wrapping_sub(self.base);
-        (offset < SLOTS * STRIDE).then_some((offset / STRIDE, (offset % STRIDE) as u64))
+impl Drop for Vacant {
+    fn drop(&mut self) {
+        FREE.lock().recycled.push(self.0);
     }
+}
+
+/// A handle of what `make` makes. It has its slot before: what was made is not without a handle.
+fn insert<T: Kind>(make: impl FnOnce() -> Result<Arc<T>>) -> Result<*mut T> {
+    let vacant = Vacant::take()?;
+    let object = make()?;
+    let slot = ManuallyDrop::new(vacant).0;
+    let header = header(slot);
+    let generation = match header.name.load(Ordering::Relaxed) {
+        0 => first_generation(slot),
+        before => Name(before).generation(),
+    };
+    let name = Name::new(slot, T::KIND, generation);
+    // Whoever sees this object also sees that the slot's last one is closed: `find` relies on it.
+    header.object.store(Arc::into_raw(object) as *mut (), Ordering::Release);
+    header.name.store(name.0, Ordering::Release);
+    Ok(name.0 as *mut T)
 }
 
 /// An object that cannot be freed while this lives.
@@ -210,89 +227,108 @@ impl<T> Deref for Beside<'_, T> {
     }
 }
 
-fn explain<T: Kind>(pointer: usize) -> Error {
-    let name = NAMES[T::KIND as usize];
-    if pointer == 0 {
-        return Error::handle(format!("the {name} is NULL"));
+#[cold]
+fn explain<T: Kind>(handle: u64) -> Error {
+    let (name, kind) = (Name(handle), NAMES[T::KIND as usize]);
+    if handle == 0 {
+        return Error::handle(format!("the {kind} is NULL"));
     }
-    let located = TABLE.get().and_then(|table| table.locate(pointer).map(|at| (table, at)));
-    let Some((table, (slot, generation))) = located else {
-        return Error::handle(format!("{pointer:#x} is not a {name}: Weft never returned it"));
-    };
-    let state = table.header(slot).state.load(Ordering::Acquire);
-    match (state >> 8 == generation, state & 0xff) {
-        (true, kind) if kind != 0 => {
-            let actual = NAMES.get(kind as usize).copied().unwrap_or("?");
-            Error::handle(format!("{pointer:#x} is a {actual}, not a {name}"))
-        }
-        _ => Error::handle(format!("the {name} {pointer:#x} was closed before")),
+    if !name.is_one() {
+        return Error::handle(format!("{handle:#x} is not a {kind}: Weft never returned it"));
     }
+    if header(name.slot()).name.load(Ordering::Acquire) == handle && name.kind() != T::KIND {
+        let actual = NAMES.get(name.kind() as usize).copied().unwrap_or("?");
+        return Error::handle(format!("{handle:#x} is a {actual}, not a {kind}"));
+    }
+    Error::handle(format!("the {kind} {handle:#x} was closed before"))
 }
 
 /// The object that a handle names. It may be freed as soon as `_guard` is gone.
 #[inline]
-fn find<T: Kind>(address: usize, _guard: &Guard) -> Option<ManuallyDrop<Arc<T>>> {
-    let table = TABLE.get()?;
-    let (slot, generation) = table.locate(address)?;
-    let header = table.header(slot);
-    let wanted = generation << 8 | T::KIND;
-    if header.state.load(Ordering::Acquire) != wanted {
+fn find<T: Kind>(handle: u64, _guard: &Guard) -> Option<ManuallyDrop<Arc<T>>> {
+    let name = Name(handle);
+    let header = header(name.slot());
+    if name.kind() != T::KIND || header.name.load(Ordering::Acquire) != handle {
         return None;
     }
     let object = header.object.load(Ordering::Acquire) as *const T;
-    // The slot may have been recycled between the two loads.
-    let same = header.state.load(Ordering::Acquire) == wanted;
+    // The slot may have been recycled between the two loads. Then the object is another's, whose
+    // store releases the close before it, and this load sees that.
+    let same = header.name.load(Ordering::Acquire) == handle;
     // SAFETY: it came from `Arc::into_raw` of this kind, and its release is deferred until the guard is
     // gone.
     same.then(|| ManuallyDrop::new(unsafe { Arc::from_raw(object) }))
 }
 
 fn lookup<T: Kind>(pointer: *const impl Sized) -> Result<Ref<T>> {
-    let (address, guard) = (pointer as usize, crossbeam_epoch::pin());
-    match find(address, &guard) {
+    let (handle, guard) = (pointer as u64, crossbeam_epoch::pin());
+    match find(handle, &guard) {
         Some(object) => Ok(Ref { object, _guard: guard }),
-        None => Err(explain::<T>(address)),
+        None => Err(explain::<T>(handle)),
     }
 }
 
 #[inline]
 fn lookup_beside<T: Kind, U>(pointer: *const impl Sized, other: &Ref<U>) -> Result<Beside<'_, T>> {
-    let address = pointer as usize;
-    match find(address, &other._guard) {
+    let handle = pointer as u64;
+    match find(handle, &other._guard) {
         Some(object) => Ok(Beside { object, _guarded: PhantomData }),
-        None => Err(explain::<T>(address)),
+        None => Err(explain::<T>(handle)),
     }
 }
 
-fn insert<T: Kind>(object: Arc<T>) -> Result<*mut T> {
-    TABLE.get_or_try_init(Table::reserve)?.insert(object)
-}
-
 fn remove<T: Kind + Send + Sync + 'static>(pointer: *const impl Sized) -> Result<()> {
-    let address = pointer as usize;
+    let name = Name(pointer as u64);
+    if name.kind() != T::KIND || !name.is_one() {
+        return Err(explain::<T>(name.0));
+    }
     let guard = crossbeam_epoch::pin();
-    let Some((table, (slot, generation))) =
-        TABLE.get().and_then(|table| table.locate(address).map(|located| (table, located)))
-    else {
-        return Err(explain::<T>(address));
-    };
-    let header = table.header(slot);
+    let (slot, header) = (name.slot(), header(name.slot()));
     let object = header.object.load(Ordering::Acquire) as *const T;
-    let next = (generation + 1) % GENERATIONS;
+    let next = Name::new(slot, 0, (name.generation() + 1) & GENERATIONS);
     header
-        .state
-        .compare_exchange(generation << 8 | T::KIND, next << 8, Ordering::AcqRel, Ordering::Acquire)
-        .map_err(|_| explain::<T>(address))?;
+        .name
+        .compare_exchange(name.0, next.0, Ordering::AcqRel, Ordering::Acquire)
+        .map_err(|_| explain::<T>(name.0))?;
     // SAFETY: the exchange made us the only one to release this object; lookups that saw it
     // before hold guards.
     unsafe { guard.defer_unchecked(move || drop(Arc::from_raw(object))) };
     guard.flush();
-    table.free.lock().recycled.push_back(slot);
+    FREE.lock().recycled.push(slot);
     Ok(())
 }
 
-pub fn insert_endpoint(endpoint: Arc<Endpoint>) -> Result<*mut weft_endpoint> {
-    insert(endpoint).map(|p| p.cast())
+/// Releases what was removed, and waits for whoever is still in a call with it: not for long, but
+/// where calls never end, they keep what they use.
+pub fn settle(alive: &Weak<()>) {
+    const TURNS: u32 = 10_000;
+    for turn in 0..TURNS {
+        crossbeam_epoch::pin().flush();
+        if alive.strong_count() == 0 {
+            return;
+        }
+        match turn {
+            0..=64 => std::thread::yield_now(),
+            _ => std::thread::sleep(std::time::Duration::from_micros(100)),
+        }
+    }
+}
+
+fn remove_if_owned<T: Send + Sync + 'static>(slot: usize, endpoint: &Arc<Endpoint>)
+where
+    Owned<T>: Kind,
+{
+    let handle = header(slot).name.load(Ordering::Acquire) as *const Owned<T>;
+    if Name(handle as u64).kind() == Owned::<T>::KIND
+        && lookup::<Owned<T>>(handle).is_ok_and(|owned| owned.belongs(endpoint))
+    {
+        // Somebody else may have closed it meanwhile.
+        let _ = remove::<Owned<T>>(handle);
+    }
+}
+
+pub fn insert_endpoint(open: impl FnOnce() -> Result<Arc<Endpoint>>) -> Result<*mut weft_endpoint> {
+    insert(open).map(|p| p.cast())
 }
 pub fn endpoint(pointer: *const weft_endpoint) -> Result<Ref<Endpoint>> {
     lookup(pointer)
@@ -300,21 +336,22 @@ pub fn endpoint(pointer: *const weft_endpoint) -> Result<Ref<Endpoint>> {
 /// With it go the handles of what belonged to it.
 pub fn remove_endpoint(pointer: *const weft_endpoint, endpoint: &Arc<Endpoint>) -> Result<()> {
     remove::<Endpoint>(pointer)?;
-    if let Some(table) = TABLE.get() {
-        let used = table.free.lock().next;
-        for slot in 0..used {
-            table.remove_if_owned::<Memory>(slot, endpoint);
-            table.remove_if_owned::<RemoteMemory>(slot, endpoint);
-            table.remove_if_owned::<Queue>(slot, endpoint);
-            table.remove_if_owned::<Kept>(slot, endpoint);
-            table.remove_if_owned::<Watch>(slot, endpoint);
-        }
+    let used = FREE.lock().used;
+    for slot in 0..used {
+        remove_if_owned::<Memory>(slot, endpoint);
+        remove_if_owned::<RemoteMemory>(slot, endpoint);
+        remove_if_owned::<Queue>(slot, endpoint);
+        remove_if_owned::<Kept>(slot, endpoint);
+        remove_if_owned::<Watch>(slot, endpoint);
     }
     Ok(())
 }
 
-pub fn insert_memory(endpoint: &Arc<Endpoint>, object: Arc<Memory>) -> Result<*mut weft_memory> {
-    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+pub fn insert_memory(
+    endpoint: &Arc<Endpoint>,
+    make: impl FnOnce() -> Result<Arc<Memory>>,
+) -> Result<*mut weft_memory> {
+    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
 }
 pub fn memory(pointer: *const weft_memory) -> Result<Ref<Owned<Memory>>> {
     lookup(pointer)
@@ -328,8 +365,11 @@ pub fn remove_memory(pointer: *const weft_memory) -> Result<()> {
     remove::<Owned<Memory>>(pointer)
 }
 
-pub fn insert_remote(endpoint: &Arc<Endpoint>, object: Arc<RemoteMemory>) -> Result<*mut weft_remote_memory> {
-    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+pub fn insert_remote(
+    endpoint: &Arc<Endpoint>,
+    make: impl FnOnce() -> Result<Arc<RemoteMemory>>,
+) -> Result<*mut weft_remote_memory> {
+    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
 }
 pub fn remote(pointer: *const weft_remote_memory) -> Result<Ref<Owned<RemoteMemory>>> {
     lookup(pointer)
@@ -346,8 +386,11 @@ pub fn remove_remote(pointer: *const weft_remote_memory) -> Result<()> {
     remove::<Owned<RemoteMemory>>(pointer)
 }
 
-pub fn insert_queue(endpoint: &Arc<Endpoint>, object: Arc<Queue>) -> Result<*mut weft_queue> {
-    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+pub fn insert_queue(
+    endpoint: &Arc<Endpoint>,
+    make: impl FnOnce() -> Result<Arc<Queue>>,
+) -> Result<*mut weft_queue> {
+    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
 }
 pub fn queue(pointer: *const weft_queue) -> Result<Ref<Owned<Queue>>> {
     lookup(pointer)
@@ -356,8 +399,11 @@ pub fn remove_queue(pointer: *const weft_queue) -> Result<()> {
     remove::<Owned<Queue>>(pointer)
 }
 
-pub fn insert_kept(endpoint: &Arc<Endpoint>, object: Arc<Kept>) -> Result<*mut weft_kept> {
-    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+pub fn insert_kept(
+    endpoint: &Arc<Endpoint>,
+    make: impl FnOnce() -> Result<Arc<Kept>>,
+) -> Result<*mut weft_kept> {
+    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
 }
 pub fn kept(pointer: *const weft_kept) -> Result<Ref<Owned<Kept>>> {
     lookup(pointer)
@@ -366,8 +412,11 @@ pub fn remove_kept(pointer: *const weft_kept) -> Result<()> {
     remove::<Owned<Kept>>(pointer)
 }
 
-pub fn insert_watch(endpoint: &Arc<Endpoint>, object: Arc<Watch>) -> Result<*mut weft_watch> {
-    insert(Owned::new(endpoint, object)).map(|p| p.cast())
+pub fn insert_watch(
+    endpoint: &Arc<Endpoint>,
+    make: impl FnOnce() -> Result<Arc<Watch>>,
+) -> Result<*mut weft_watch> {
+    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
 }
 pub fn watch(pointer: *const weft_watch) -> Result<Ref<Owned<Watch>>> {
     lookup(pointer)

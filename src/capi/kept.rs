@@ -83,7 +83,7 @@ pub unsafe extern "C" fn weft_pages_keep(
     guard(|| {
         let out = output(kept, "kept")?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_kept(ep, entries::keep_pages(ep, args)?)?;
+            out.store(handle::insert_kept(ep, || entries::keep_pages(ep, args))?);
             Ok(())
         })
     })
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn weft_list_keep(
     guard(|| {
         let out = output(kept, "kept")?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_kept(ep, entries::keep_list(ep, args)?)?;
+            out.store(handle::insert_kept(ep, || entries::keep_list(ep, args))?);
             Ok(())
         })
     })

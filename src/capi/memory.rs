@@ -1,11 +1,12 @@
 //! Memory of this process, and memory of peers.
 
 use super::endpoint::weft_endpoint;
-use super::guard::{bytes, guard, output, with_endpoint};
+use super::guard::{bytes, guard, guarded, output, with_endpoint};
 use super::peer::weft_peer;
 use super::status::weft_status;
 use super::{config, handle};
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// One or many ranges of this process's memory, registered with the rails.
 /// Opaque; made by `weft_memory_register`.
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn weft_memory_alloc(
         let out = output(address, "address")?;
         let node = config::alloc(args)?;
         with_endpoint(endpoint, |ep| {
-            *out = ep.allocate(len, node)? as *mut c_void;
+            out.store(ep.allocate(len, node)? as *mut c_void);
             Ok(())
         })
     })
@@ -193,8 +194,10 @@ pub unsafe extern "C" fn weft_memory_register(
         let out = output(memory, "memory")?;
         let (access, rails, claim) = config::memory(args)?;
         let ranges = config::ranges(ranges, count)?;
-        with_endpoint(endpoint, |ep| {
-            *out = handle::insert_memory(ep, ep.register(ranges, access, rails, claim)?)?;
+        // It blocks, and no epoch is pinned meanwhile.
+        let ep = Arc::clone(&*handle::endpoint(endpoint)?);
+        guarded(&ep, || {
+            out.store(handle::insert_memory(&ep, || ep.register(ranges, access, rails, claim))?);
             Ok(())
         })
     })
@@ -225,7 +228,7 @@ pub unsafe extern "C" fn weft_memory_export(
         let len = output(len, "len")?;
         let memory = handle::memory(memory)?;
         memory.endpoint()?;
-        super::guard::copy_out(memory.object.descriptor()?, buffer, capacity, len)
+        super::guard::copy_out(memory.object.descriptor()?, buffer, capacity, &len)
     })
 }
 
@@ -256,8 +259,11 @@ pub unsafe extern "C" fn weft_memory_deregister(memory: *mut weft_memory) -> wef
         if memory.is_null() {
             return Ok(());
         }
-        let owned = handle::memory(memory)?;
-        owned.endpoint()?.deregister(&owned.object)?;
+        let (endpoint, object) = {
+            let owned = handle::memory(memory)?;
+            (owned.endpoint()?, owned.object.clone())
+        };
+        endpoint.deregister(&object)?;
         handle::remove_memory(memory)
     })
 }
@@ -291,9 +297,9 @@ pub unsafe extern "C" fn weft_remote_memory_import(
 ) -> weft_status {
     guard(|| {
         let out = output(remote, "remote")?;
-        let descriptor = bytes(descriptor, descriptor_len, "descriptor")?;
+        let descriptor = bytes(descriptor, descriptor_len, "descriptor")?.copied("the descriptor")?;
         with_endpoint(endpoint, |ep| {
-            *out = handle::insert_remote(ep, ep.import(peer, descriptor)?)?;
+            out.store(handle::insert_remote(ep, || ep.import(peer, &descriptor))?);
             Ok(())
         })
     })

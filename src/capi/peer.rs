@@ -112,9 +112,9 @@ pub unsafe extern "C" fn weft_peer_connect(
     guard(|| {
         let out = output(peer, "peer")?;
         let args = config::connect(args)?;
-        let address = bytes(address, address_len, "address")?;
+        let address = bytes(address, address_len, "address")?.copied("the address")?;
         with_endpoint(endpoint, |ep| {
-            *out = ep.connect(address, args.timeout_ns, args.user_data as u64)?;
+            out.store(ep.connect(&address, args.timeout_ns, args.user_data as u64)?);
             Ok(())
         })
     })

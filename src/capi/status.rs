@@ -87,7 +87,10 @@ pub const WEFT_ERR_NO_LIBFABRIC: weft_status = -70;
 pub const WEFT_ERR_NO_RAILS: weft_status = -71;
 /// libfabric reported an error; see the message or `provider_errno`.
 pub const WEFT_ERR_FABRIC: weft_status = -72;
-/// Out of memory, of registrations, or of another resource of the system.
+/// Out of memory, of registrations, or of another resource of the system. Calls say so
+/// whose memory grows with what the caller passes: depths, counts of pages, entries and
+/// ranges, bytes of messages and descriptors; nothing was started then. Where a process
+/// lacks the few KiB that everything else takes, it ends by abort().
 pub const WEFT_ERR_NO_MEMORY: weft_status = -73;
 /// A system call failed.
 pub const WEFT_ERR_SYSTEM: weft_status = -74;
@@ -137,8 +140,9 @@ pub extern "C" fn weft_status_category(status: weft_status) -> weft_category {
 
 /// The message of the last failed call of *this thread*: what was wrong, with
 /// the values, and what to do about it. Never NULL; "" before the first
-/// failure. A call that succeeds leaves it alone. It stays valid until the next
-/// Weft call of this thread: copy it to keep it. Completions carry their own
+/// failure. A call that succeeds leaves it alone. The pointer is the same for as long as
+/// the thread lives, and the next call of this thread that fails writes another text
+/// there, of at most 1,023 bytes: copy it to keep it. Completions carry their own
 /// status instead, since whoever polls may be another thread. Since 0.1.
 #[no_mangle]
 pub extern "C" fn weft_last_error() -> *const c_char {

@@ -4,7 +4,7 @@
 use super::completion::{weft_queue, weft_transfer};
 use super::config::{no_flags, read, submitted, timeout, zero_reserved};
 use super::device::weft_watch;
-use super::guard::bytes;
+use super::guard::{array, bytes};
 use super::handle::{self, Ref};
 use super::list::WEFT_COMPLETE_EACH_PEER;
 use super::memory::{weft_memory, weft_remote_memory};
@@ -204,22 +204,15 @@ pub(super) unsafe fn pages<'a>(args: &weft_pages_args) -> Result<Pages<'a>> {
     if args.page_count > u32::MAX as u64 {
         return Err(Error::limit(format!("{} pages: at most 2^32 - 1 are allowed", args.page_count)));
     }
-    for (name, pages) in [("local_pages", args.local_pages), ("remote_pages", args.remote_pages)] {
-        if !pages.is_aligned() {
-            return Err(Error::invalid(format!(
-                "{name} is not aligned to 4 bytes: it must be an array of uint32_t"
-            )));
-        }
-    }
-    let list = |pages: *const u32| {
-        // SAFETY: the header asks for `page_count` indexes or NULL.
-        (!pages.is_null() && args.page_count > 0)
-            .then(|| unsafe { std::slice::from_raw_parts(pages, args.page_count as usize) })
+    let list = |pages: *const u32, name: &str| match pages.is_null() {
+        true => Ok(None),
+        // SAFETY: the header asks for `page_count` indexes.
+        false => unsafe { array(pages, args.page_count as usize, name) }.map(Some),
     };
     let or_page_len = |stride: u64| if stride == 0 { args.page_len } else { stride };
     Ok(Pages {
         local: Side {
-            pages: list(args.local_pages),
+            pages: list(args.local_pages, "local_pages")?,
             page_stride: or_page_len(args.local_page_stride),
             offset: args.local_offset,
             layer_stride: args.local_layer_stride,
@@ -227,7 +220,7 @@ pub(super) unsafe fn pages<'a>(args: &weft_pages_args) -> Result<Pages<'a>> {
             range_step: args.local_range_step,
         },
         remote: Side {
-            pages: list(args.remote_pages),
+            pages: list(args.remote_pages, "remote_pages")?,
             page_stride: or_page_len(args.remote_page_stride),
             offset: args.remote_offset,
             layer_stride: args.remote_layer_stride,

@@ -72,7 +72,9 @@ use std::ffi::c_char;
 /// two calls, as when a NIC appears.
 ///
 /// Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
-/// hardware). Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
+/// hardware). While libfabric starts, variables of the environment that begin with
+/// FI_ are set and unset again, as by `weft_endpoint_open`: no other thread should
+/// change or read the environment then. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
 /// written), `WEFT_ERR_INVALID`. Since 0.1.
 ///
 /// # Safety
@@ -82,6 +84,6 @@ use std::ffi::c_char;
 pub unsafe extern "C" fn weft_topology(buffer: *mut c_char, capacity: usize, len: *mut usize) -> weft_status {
     guard(|| {
         let len = output(len, "len")?;
-        copy_out(survey()?.as_bytes(), buffer.cast(), capacity, len)
+        copy_out(survey()?.as_bytes(), buffer.cast(), capacity, &len)
     })
 }

@@ -29,7 +29,7 @@ use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// What an endpoint is doing.
 pub const OPEN: u8 = 0;
@@ -100,6 +100,8 @@ pub struct Core {
     pub(super) strangers: Strangers,
     /// How often we began with a peer.
     begun: AtomicU64,
+    /// Dropped last of all: nothing of the endpoint is open then.
+    alive: Arc<()>,
 }
 
 impl Core {
@@ -115,8 +117,8 @@ impl Core {
         let inboxes: Arc<[Inbox]> =
             (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
         let first = random.u64()?;
-        let queue = Arc::new(Queue::new(config.queue_depth));
-        let table = Table::new(config.max_transfers, first as u32, queue.clone());
+        let queue = Arc::new(Queue::new(config.queue_depth)?);
+        let table = Table::new(config.max_transfers, first, queue.clone());
         let of_deadlines = inboxes.clone();
         table.woken_by(move || of_deadlines.first().into_iter().for_each(Inbox::wake));
         Ok(Core {
@@ -144,7 +146,12 @@ impl Core {
             strangers: Strangers::new(config.max_peers, config.queue_depth),
             begun: AtomicU64::new(0),
             config,
+            alive: Arc::default(),
         })
+    }
+
+    pub fn alive(&self) -> Weak<()> {
+        Arc::downgrade(&self.alive)
     }
 
     pub fn check_open(&self) -> Result<()> {

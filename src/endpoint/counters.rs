@@ -5,6 +5,7 @@ use super::worker::Worker;
 use super::Endpoint;
 use crate::memory::RemoteMemory;
 use crate::rail::Done;
+use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, Raised, VALUE_MAX};
@@ -70,14 +71,14 @@ impl Endpoint {
         Ok(id)
     }
 
-    fn entries(&self, spec: &ExpectSpec) -> Result<Arc<[Entry]>> {
+    fn entries(&self, spec: &ExpectSpec) -> Result<Arc<Vec<Entry>>> {
         let count = spec.counters.len();
         if !(1..=EXPECT_MAX).contains(&count) {
             return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
         }
         // Copied first: the caller's lists may change while they are checked.
-        let asked: Vec<(u64, u64)> = spec.counters.iter().copied().zip(spec.values.iter().copied()).collect();
-        let entry = |(i, (id, value)): (usize, (u64, u64))| {
+        let mut entries = room::vec(count, "the counters that are waited for")?;
+        for (i, (id, value)) in spec.counters.iter().zip(spec.values.iter()).enumerate() {
             if value > VALUE_MAX {
                 return Err(Error::limit(format!("value {i} is {value}: a counter counts to {VALUE_MAX}")));
             }
@@ -85,9 +86,11 @@ impl Endpoint {
                 let message = format!("counter {i} of the list: {}", error.message).into();
                 Error { message, ..error }
             })?;
-            Ok(Entry { place, value })
-        };
-        asked.into_iter().enumerate().map(entry).collect()
+            entries.push(Entry { place, value });
+        }
+        // They are sorted into nodes, each of which is small.
+        room::probe::<[u64; 16]>(count, "the counters that are waited for")?;
+        Ok(Arc::new(entries))
     }
 
     /// How a transfer of so many pages is to raise a counter of its peer.

@@ -325,7 +325,7 @@ impl Friends {
             let queue = self.a.queue();
             let spec = SendSpec {
                 peer: self.b_of_a,
-                data: b"hello",
+                data: b"hello".to_vec(),
                 timeout_ns: 10_000_000_000,
                 user_data: 0,
                 queue,

@@ -142,7 +142,7 @@ pub enum Command {
     Send {
         peer: u64,
         id: u64,
-        data: Arc<[u8]>,
+        data: Arc<Vec<u8>>,
         allowance: u64,
     },
     Notify {

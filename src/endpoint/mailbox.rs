@@ -1,14 +1,15 @@
 //! What other threads push to a worker: ids of transfers by a bounded queue, everything
 //! rarer as commands.
 
+use crate::ring::Ring;
 use crate::status::{Error, Result, Status};
 use crate::sync::atomic::{fence, AtomicBool, Ordering};
-use crate::sync::{ArrayQueue, Event, Mutex};
+use crate::sync::{Event, Mutex};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 pub struct Mailbox<C> {
-    transfers: ArrayQueue<u64>,
+    transfers: Ring<u64>,
     commands: Mutex<VecDeque<C>>,
     has_commands: AtomicBool,
     /// Changed under the commands' lock.
@@ -21,7 +22,7 @@ impl<C> Mailbox<C> {
     /// With room for every transfer that can be: a push cannot fail.
     pub fn new(transfers: usize) -> Result<Mailbox<C>> {
         Ok(Mailbox {
-            transfers: ArrayQueue::new(transfers),
+            transfers: Ring::new(transfers, "the operations of a worker")?,
             commands: Mutex::default(),
             has_commands: AtomicBool::new(false),
             closed: AtomicBool::new(false),

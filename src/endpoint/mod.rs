@@ -41,12 +41,14 @@ mod watching;
 pub mod worker;
 
 use crate::clock::Clock;
+use crate::fabric::Registration;
 use crate::memory::descriptor::{self, Descriptor};
 use crate::memory::device::{self, Claim};
 use crate::memory::{self, protection, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::address::Address;
 use crate::peer::secret::Secrets;
 use crate::peer::{PeerInfo, PeerState};
+use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
 use crate::transfer::completion::Completion;
@@ -372,8 +374,12 @@ impl Endpoint {
             16..=1_048_576 => depth as usize,
             _ => return Err(Error::limit(format!("depth is {depth}: it must be 16 to 1048576, or 0"))),
         };
-        let queue = Arc::new(Queue::new(depth));
-        self.queues.lock().push(Arc::downgrade(&queue));
+        let queue = Arc::new(Queue::new(depth)?);
+        let mut queues = self.queues.lock();
+        if queues.len() == queues.capacity() {
+            queues.retain(|queue| queue.strong_count() > 0);
+        }
+        queues.push(Arc::downgrade(&queue));
         Ok(queue)
     }
 
@@ -472,6 +478,10 @@ impl Endpoint {
                 core.rails.len()
             )));
         }
+        // What workers and the descriptor will take, piece by piece.
+        let each =
+            2 * size_of::<Range>() + core.rails.len() * (size_of::<Registration>() + 2 * size_of::<u64>());
+        room::probe::<u8>(ranges.len() * each, "the registrations of the ranges")?;
         let place = device::locate(&ranges, claim)?;
         let rails = match &place {
             Some(place) if rails == 0 => self.rails_near(place.device),
@@ -496,8 +506,7 @@ impl Endpoint {
                 reply
             })
             .collect();
-        let mut by_rail: Vec<Box<[crate::fabric::Registration]>> =
-            core.rails.iter().map(|_| Box::default()).collect();
+        let mut by_rail: Vec<Box<[Registration]>> = core.rails.iter().map(|_| Box::default()).collect();
         let mut failed = None;
         for reply in &replies {
             match self.answer(reply, UNRESPONSIVE * 30, || 0).and_then(|answer| answer) {
@@ -604,6 +613,7 @@ impl Endpoint {
     pub fn import(&self, peer: u64, blob: &[u8]) -> Result<Arc<RemoteMemory>> {
         self.core.check_open()?;
         let peer = self.core.peers.get(peer)?;
+        room::probe::<u8>(blob.len().saturating_mul(4), "what the descriptor says")?;
         let descriptor = Descriptor::decode(blob)?;
         if descriptor.incarnation != peer.address.incarnation {
             return Err(Error::new(
@@ -673,16 +683,20 @@ impl Endpoint {
             core.memories.lock().values().for_each(|memory| memory.let_go());
             self.down.store(true, Ordering::Release);
         }
-        self.close_queues(ended.is_ok());
+        // Wakes all who wait: nothing comes any more.
+        self.each_queue(|queue| queue.interrupt(ended.is_ok()));
         ended
     }
 
-    /// Wakes all who wait: nothing comes any more.
-    fn close_queues(&self, over: bool) {
-        let mut queues = self.queues.lock();
-        queues.retain(|queue| queue.strong_count() > 0);
-        let all = queues.iter().filter_map(Weak::upgrade).chain([self.core.queue.clone()]);
-        all.for_each(|queue| queue.interrupt(over));
+    fn each_queue(&self, body: impl Fn(&Queue)) {
+        let queues = self.queues.lock();
+        queues.iter().filter_map(Weak::upgrade).for_each(|queue| body(&queue));
+        body(&self.core.queue);
+    }
+
+    /// Is gone when nothing of the endpoint is open.
+    pub fn alive(&self) -> Weak<()> {
+        self.core.alive()
     }
 
     fn stop_manual(&self, worker: &Mutex<Worker>) -> Result<()> {
@@ -724,6 +738,8 @@ impl Endpoint {
             self.shutdown(0)?;
         }
         self.closed.store(true, Ordering::Release);
+        // Whoever still waits has the queue for a moment, but its descriptor goes now.
+        self.each_queue(Queue::close_event);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //! they found becomes the address.
 
 use super::core::{Core, RailInfo, STOPPING};
+use super::inbox::Command;
 use super::worker::Worker;
 use super::{fork, Endpoint, EndpointConfig};
 use crate::clock::{Clock, Part, Random};
@@ -117,12 +118,12 @@ impl Endpoint {
     ) -> Result<Arc<Endpoint>> {
         let workers = plans.len();
         let ended = Arc::new(AtomicUsize::new(0));
-        let mut threads = Vec::new();
-        let mut reports = Vec::new();
+        let (mut crew, mut reports) = (Crew::default(), Vec::new());
         for (index, plan) in plans.into_iter().enumerate() {
             let (report, opened) = channel();
             let (go, wait) = channel();
-            threads.push((start(index, plan, config.sleeps(), report, wait, ended.clone())?, go));
+            let thread = start(index, plan, config.sleeps(), report, wait, ended.clone())?;
+            crew.waiting.push((thread, go));
             reports.push(opened);
         }
         let opened = reports
@@ -133,29 +134,19 @@ impl Endpoint {
                     .map_err(|_| Error::new(Status::Internal, "a worker ended while it opened its rails"))
             })
             .collect::<Result<Vec<Opened>>>()?;
-        let (core, indexes) = match assemble(config, time, chosen, opened, workers) {
-            Ok(assembled) => assembled,
-            Err(error) => {
-                // Their channels close: the workers close their rails and end.
-                for (handle, go) in threads {
-                    drop(go);
-                    let _ = handle.join();
-                }
-                return Err(error);
-            }
-        };
-        let mut handles = Vec::new();
-        for (handle, go) in threads {
-            let told = go.send(Go { core: core.clone(), indexes: indexes.clone() });
-            told.map_err(|_| Error::new(Status::Internal, "a worker ended before it began"))?;
-            handles.push(handle);
-        }
+        let (core, indexes) = assemble(config, time, chosen, opened, workers)?;
+        crew.core = Some(core.clone());
         if core.rails.iter().any(|rail| rail.fabric == "shm") {
-            handles.push(start_watchdog(core.clone(), ended.clone())?);
+            crew.working.push(start_watchdog(core.clone(), ended.clone())?);
+        }
+        for (thread, go) in crew.waiting.drain(..) {
+            let told = go.send(Go { core: core.clone(), indexes: indexes.clone() });
+            crew.working.push(thread);
+            told.map_err(|_| Error::new(Status::Internal, "a worker ended before it began"))?;
         }
         Ok(Arc::new(Endpoint {
             core,
-            threads: Mutex::new(handles),
+            threads: Mutex::new(std::mem::take(&mut crew.working)),
             ended,
             manual: None,
             libfabric,
@@ -164,6 +155,30 @@ impl Endpoint {
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }))
+    }
+}
+
+/// The threads of an endpoint that is not open yet. What fails until then ends them all, and waits
+/// until their rails are closed.
+#[derive(Default)]
+struct Crew {
+    /// They end when their channel closes.
+    waiting: Vec<(JoinHandle<Result<()>>, Sender<Go>)>,
+    working: Vec<JoinHandle<Result<()>>>,
+    core: Option<Arc<Core>>,
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        if let Some(core) = self.core.as_ref().filter(|_| !self.working.is_empty()) {
+            core.phase.store(STOPPING, Ordering::Release);
+            core.inboxes.iter().for_each(|inbox| inbox.command(Command::Shutdown));
+        }
+        let waiting = self.waiting.drain(..).map(|(thread, _)| thread);
+        for thread in waiting.chain(self.working.drain(..)) {
+            // Its panic was caught.
+            let _ = thread.join();
+        }
     }
 }
 

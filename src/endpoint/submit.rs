@@ -5,6 +5,7 @@ use super::Endpoint;
 use crate::clock::Clock;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
+use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion;
 use crate::transfer::geometry::{Cut, Geometry, Pages, Single};
@@ -112,6 +113,7 @@ impl Endpoint {
         let (now, parts) = (core.clock.now(), list.parts().len());
         let completions = if terms.each_peer { parts as u64 } else { 1 };
         self.check_parts(parts, completions, terms.queue)?;
+        let mut ids = room::vec(parts, "the list's peers")?;
         // A peer's PEER_DOWN waits for us: what of its part we end ourselves comes before.
         let passing = core.table.pass();
         self.core.check_open()?;
@@ -143,7 +145,7 @@ impl Endpoint {
             let body = || body(|| Shape::part(list, i), None, (terms, to(terms.each_peer), None), now);
             reserved.begin_part(body, part.slices, deadline, whole)
         };
-        let ids: Vec<u64> = list.parts().iter().enumerate().filter_map(begin).collect();
+        ids.extend(list.parts().iter().enumerate().filter_map(begin));
         for (id, part) in ids.iter().zip(list.parts()) {
             self.end_if_too_late(*id, state(part));
         }
@@ -171,7 +173,7 @@ impl Endpoint {
     }
 
     pub(super) fn no_slots(&self) -> Error {
-        full(&format!("{} operations are outstanding (max_transfers)", self.core.table.active()))
+        self.core.table.no_slot()
     }
 
     pub(super) fn no_places(&self, queue: &Arc<Queue>, wanted: u64) -> Error {
@@ -193,7 +195,7 @@ impl Endpoint {
     }
 
     /// As `hurry`, of a message; false if it must take its turn.
-    fn send_now(&self, peer: u64, id: u64, (data, allowance): (&[u8], u64), now: u64) -> bool {
+    fn send_now(&self, peer: u64, id: u64, (data, allowance): (&Arc<Vec<u8>>, u64), now: u64) -> bool {
         let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return false };
         worker.try_lock().is_some_and(|mut worker| worker.send_now(peer, id, (data, allowance), now))
     }
@@ -260,13 +262,14 @@ impl Endpoint {
             return Err(self.no_places(spec.queue, 1));
         }
         let now = core.clock.now();
+        let data = Arc::new(spec.data);
         let body = || Body {
             kind: completion::KIND_SEND,
             to: core.table.to(spec.queue),
             user_data: spec.user_data,
             peer: peer.id,
             submit_ns: now,
-            bytes: spec.data.len() as u64,
+            bytes: data.len() as u64,
             done: None,
             work: Work::Send,
         };
@@ -279,8 +282,7 @@ impl Endpoint {
         self.take_back_if_late(id, ended)?;
         // A send has no flows: its place in the peer's channel ends it.
         core.table.leave(core.table.held_slot(id), 0);
-        if !self.send_now(peer.id, id, (spec.data, allowance), now) {
-            let data = spec.data.into();
+        if !self.send_now(peer.id, id, (&data, allowance), now) {
             core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data, allowance });
             self.hurry(now);
         }
@@ -344,7 +346,7 @@ pub(super) fn body(
     (terms, to, done): (&Terms, To, Option<Box<Mark>>),
     now: u64,
 ) -> Body {
-    let notify = terms.notify.map(|notify| (notify.value, notify.data.into()));
+    let notify = terms.notify.map(|notify| (notify.value, notify.data.iter().collect()));
     let shape = shape();
     let view = shape.view();
     Body {

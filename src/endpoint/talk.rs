@@ -14,6 +14,7 @@ use crate::peer::table::{place, Named};
 use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, USER};
 use crate::peer::Peer;
 use crate::rail::{lane_index, LaneState};
+use crate::room;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::table::Left;
@@ -449,15 +450,17 @@ impl Worker {
         if part.offset == 0 {
             let held = link.peer.held.load(Ordering::Relaxed);
             let room = held == 0 || held + part.total as u64 <= core.config.message_bytes;
-            if !room || !core.queue.reserve(1) {
+            let bytes = room::vec(part.total, "a message of a peer");
+            let Some(mut bytes) = bytes.ok().filter(|_| room && core.queue.reserve(1)) else {
                 link.peer.stalled.store(true, Ordering::Relaxed);
                 return Delivery::Stalled;
-            }
+            };
             if part.bytes.len() == part.total {
-                self.publish_message(link, part.bytes.to_vec(), now);
+                bytes.extend_from_slice(part.bytes);
+                self.publish_message(link, bytes, now);
                 return Delivery::Taken;
             }
-            link.assembly = Some(Assembly { bytes: Vec::with_capacity(part.total), total: part.total });
+            link.assembly = Some(Assembly { bytes, total: part.total });
         }
         let Some(assembly) =
             link.assembly.as_mut().filter(|a| a.total == part.total && a.bytes.len() == part.offset)
@@ -524,7 +527,7 @@ impl Worker {
 
     // What callers ask of a link.
 
-    pub fn link_send(&mut self, peer: u64, id: u64, data: Arc<[u8]>, allowance: u64) {
+    pub fn link_send(&mut self, peer: u64, id: u64, data: Arc<Vec<u8>>, allowance: u64) {
         let frame = self.frame_bytes();
         // A peer that has ended took its sends with it.
         let Some(link) = self.link(peer) else { return };
@@ -534,7 +537,13 @@ impl Worker {
 
     /// With manual progress: sends at once, unless something came before it or the
     /// worker has ended.
-    pub fn send_now(&mut self, peer: u64, id: u64, (data, allowance): (&[u8], u64), now: u64) -> bool {
+    pub fn send_now(
+        &mut self,
+        peer: u64,
+        id: u64,
+        (data, allowance): (&Arc<Vec<u8>>, u64),
+        now: u64,
+    ) -> bool {
         if self.is_closed() || self.has_mail() {
             return false;
         }
@@ -544,7 +553,7 @@ impl Worker {
                 link.push_short(id, data, allowance);
                 self.mark(peer);
             }
-            _ => self.link_send(peer, id, data.into(), allowance),
+            _ => self.link_send(peer, id, data.clone(), allowance),
         }
         self.talk(now);
         true

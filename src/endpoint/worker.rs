@@ -575,7 +575,7 @@ impl Worker {
             Work::Receive => self.received(r, done, now),
             Work::Arrival => self.arrived(r, done, now),
             Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.lane, now),
-            Work::Answer => {}
+            Work::Answer | Work::Nothing => {}
             Work::Frame | Work::Greeting if done.errno == 0 => {}
             _ => self.lane_failed(r, done.lane, done.errno, done.provider_errno, now),
         }

@@ -23,7 +23,7 @@ pub struct Out {
     pub kind: Kind,
     pub body: Vec<u8>,
     /// A part of a message, copied only when the frame is posted.
-    pub payload: Option<(Arc<[u8]>, Range<usize>)>,
+    pub payload: Option<(Arc<Vec<u8>>, Range<usize>)>,
     /// The operation that its acknowledgement completes.
     pub done: Option<u64>,
     /// That operation has not arrived yet, as far as is known.

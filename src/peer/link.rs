@@ -228,7 +228,7 @@ impl Link {
     }
 
     /// Cuts a message into frames; the last one completes the send.
-    pub fn push_message(&mut self, id: u64, data: Arc<[u8]>, frame: usize, allowance: u64) {
+    pub fn push_message(&mut self, id: u64, data: Arc<Vec<u8>>, frame: usize, allowance: u64) {
         let step = frame - HEADER - PART;
         let total = data.len();
         let mut offset = 0;

@@ -3,6 +3,7 @@
 use super::address::Address;
 use super::wire::Token;
 use super::Peer;
+use crate::room;
 use crate::status::{Error, Result};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -119,6 +120,8 @@ impl PeerTable {
                 self.capacity
             )));
         }
+        let room = inner.slots.try_reserve(1).and_then(|()| inner.by_incarnation.try_reserve(1));
+        room.map_err(|_| room::none::<Slot>(self.capacity, "a further peer"))?;
         let index = inner.free.last().copied().unwrap_or(inner.slots.len());
         let generation = inner.slots.get(index).map_or(self.first, |slot| slot.generation);
         let before = inner.begun_before(incarnation);

@@ -269,6 +269,10 @@ impl Burst<'_> {
         self.bytes += done as u64 * bytes;
         if outcome != Posted::Yes {
             self.free_ops.drain(from..from + done);
+            for op in &self.free_ops[from..] {
+                // SAFETY: the NIC did not take these.
+                unsafe { (**op).tag.work = Work::Nothing };
+            }
             self.lane.uncovered += if covers { done as u64 * bytes } else { 0 };
             self.more |= done > 0;
             return (done, self.not_posted(outcome, sampled && (covers || done == 0)));

@@ -27,7 +27,6 @@ use crate::status::{Error, Result, Status};
 use crate::wire;
 use credits::Grants;
 use frames::Frames;
-use std::collections::HashSet;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -69,6 +68,8 @@ const PAD: usize = 4096;
 /// What an operation was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
+    /// No NIC has it.
+    Nothing,
     /// A post of a flow (`Tag::flow`).
     Slice,
     /// The same with an immediate, which took a credit.
@@ -139,12 +140,14 @@ fn find(lanes: &mut [Place], lane: u32) -> Option<&mut Lane> {
 }
 
 /// An operation that the NIC has. The provider's part comes first: its address
-/// is what the NIC gives back.
+/// is what the NIC gives back. (Of a size by which an address is divided in no time.)
 #[repr(C, align(64))]
 struct Op {
     scratch: Scratch,
     tag: Tag,
 }
+
+const _: () = assert!(size_of::<Op>().is_power_of_two());
 
 pub struct Rail {
     pub index: usize,
@@ -186,14 +189,20 @@ pub struct Rail {
 unsafe impl Send for Rail {}
 
 impl Rail {
-    pub fn open(index: usize, mut nic: Box<dyn Nic>) -> Result<Rail> {
+    pub fn open(index: usize, nic: Box<dyn Nic>) -> Result<Rail> {
+        // Declared first, dropped last: where one of them fails, the NIC is closed before the rest
+        // goes that it knows.
+        let (sends, receives, pad);
+        let mut nic = nic;
         let limits = nic.limits().clone();
-        let receives = RECEIVES.min(limits.rx_depth);
-        let op_count = limits.tx_depth + receives + SENDS;
-        let mut ops: Vec<Op> = (0..op_count).map(|_| Op::empty()).collect();
-        ops.shrink_to_fit();
-        let ops = Box::into_raw(ops.into_boxed_slice()) as *mut Op;
+        let receive_count = RECEIVES.min(limits.rx_depth);
+        let op_count = limits.tx_depth + receive_count + SENDS;
         let frame = limits.message_max;
+        sends = Frames::new(&mut *nic, SENDS, frame)?;
+        receives = Frames::new(&mut *nic, receive_count, frame)?;
+        pad = Frame::new(&mut *nic, PAD, true)?;
+        let ops: Box<[Op]> = (0..op_count).map(|_| Op::empty()).collect();
+        let ops = Box::into_raw(ops) as *mut Op;
         let mut rail = Rail {
             index,
             ops,
@@ -213,9 +222,9 @@ impl Rail {
             callers: Vec::new(),
             unflushed: None,
             grants: Grants::new(limits.arrival_room),
-            sends: ManuallyDrop::new(Frames::new(&mut *nic, SENDS, frame)?),
-            receives: ManuallyDrop::new(Frames::new(&mut *nic, receives, frame)?),
-            pad: ManuallyDrop::new(Frame::new(&mut *nic, PAD, true)?),
+            sends: ManuallyDrop::new(sends),
+            receives: ManuallyDrop::new(receives),
+            pad: ManuallyDrop::new(pad),
             limits,
             nic,
             closed: None,
@@ -408,6 +417,26 @@ impl Rail {
         Some(op)
     }
 
+    /// An op that the NIC does not have.
+    #[inline]
+    fn put_op(&mut self, op: *mut Op) {
+        // SAFETY: one of this rail's, which is ours again.
+        unsafe { (*op).tag.work = Work::Nothing };
+        self.free_ops.push(op);
+    }
+
+    /// The op whose scratch a NIC gave back: a provider is not believed where a pointer of its is
+    /// to be followed. `None`: it is not one that a NIC has.
+    #[inline]
+    fn op_of(&self, scratch: *mut Scratch) -> Option<*mut Op> {
+        let offset = (scratch as usize).wrapping_sub(self.ops as usize);
+        let is_one = offset < self.op_count * size_of::<Op>() && offset % size_of::<Op>() == 0;
+        // SAFETY: it lies in the array of ops, at one's beginning.
+        let op = is_one.then(|| unsafe { self.ops.byte_add(offset) })?;
+        // SAFETY: the NIC has the scratch, not the tag.
+        (unsafe { (*op).tag.work } != Work::Nothing).then_some(op)
+    }
+
     /// Whether a lane's last writes need one that covers them: nothing else will be
     /// posted, or nothing can be, and nothing is under way that would make room.
     pub fn needs_cover(&self, lane: u32, idle: bool, stuck: bool) -> bool {
@@ -431,11 +460,10 @@ impl Rail {
     /// Nobody waits for the posts of some flows of a lane any more: their local memory is not
     /// touched again, where that is not up to a NIC.
     pub fn disown(&mut self, lane: u32, of: impl Fn(u32) -> bool) {
-        let free: HashSet<*mut Op> = self.free_ops.iter().copied().collect();
-        // SAFETY: all ops lie there; the NIC has the scratch of those that are not free, not the tag.
-        let ops = (0..self.op_count).map(|i| unsafe { self.ops.add(i) }).filter(|op| !free.contains(op));
+        // SAFETY: all ops lie there.
+        let ops = (0..self.op_count).map(|i| unsafe { self.ops.add(i) });
         let its = ops.filter(|op| {
-            // SAFETY: as above.
+            // SAFETY: the NIC has the scratch of those that are not free, not the tag.
             let tag = unsafe { (**op).tag };
             tag.lane == lane && matches!(tag.work, Work::Slice | Work::Counted(_)) && of(tag.flow)
         });
@@ -575,7 +603,7 @@ impl Rail {
             Posted::Failed(_) => self.traffic.errors.add(1),
         }
         if posted != Posted::Yes {
-            self.free_ops.push(op);
+            self.put_op(op);
             self.sends.put(buffer);
         }
         posted
@@ -629,11 +657,11 @@ impl Rail {
         match unsafe { self.nic.receive(bytes, op.cast()) } {
             Posted::Yes => Ok(true),
             Posted::Again => {
-                self.free_ops.push(op);
+                self.put_op(op);
                 Ok(false)
             }
             Posted::Failed(errno) => {
-                self.free_ops.push(op);
+                self.put_op(op);
                 let error = Error::new(Status::Fabric, format!("posting a receive: libfabric error {errno}"));
                 Err(Error { provider_errno: errno, ..error })
             }
@@ -696,7 +724,7 @@ impl Drop for Rail {
 
 impl Op {
     fn empty() -> Op {
-        let tag = Tag::new(Work::Frame, 0, 0, 0);
+        let tag = Tag::new(Work::Nothing, 0, 0, 0);
         Op { scratch: Scratch([ptr::null_mut(); 8]), tag }
     }
 }

@@ -78,12 +78,12 @@ impl Rail {
         self.nic.reap(&mut reaped);
         let mut run: Option<Run> = None;
         for one in &reaped {
-            let Some(tag) = arrived(one) else {
+            let op = self.op_of(one.scratch);
+            let Some((op, tag)) = op.and_then(|op| arrived(one, op)) else {
                 done.extend(run.take().map(|run| self.finish_run(&run, now)));
-                done.push(self.finish(one, now));
+                done.push(self.finish(one, op, now));
                 continue;
             };
-            self.free_ops.push(one.scratch.cast());
             match &mut run {
                 Some(run) if run.is_of(tag) => run.add(tag),
                 _ => {
@@ -91,6 +91,7 @@ impl Rail {
                     run.insert(Run::of(tag)).add(tag);
                 }
             }
+            self.put_op(op);
         }
         done.extend(run.map(|run| self.finish_run(&run, now)));
         self.changed |= !reaped.is_empty();
@@ -106,10 +107,9 @@ impl Rail {
         Done { slices, posts, ..Done::of(Work::Slice, lane, flow) }
     }
 
-    fn finish(&mut self, reaped: &Reaped, now: u64) -> Done {
+    fn finish(&mut self, reaped: &Reaped, op: Option<*mut Op>, now: u64) -> Done {
         let &Reaped { errno, provider_errno, connection, .. } = reaped;
         let len = reaped.len as usize;
-        let op = reaped.scratch.cast::<Op>();
         if let Some(immediate) = reaped.immediate {
             return Done {
                 immediate: immediate.get(),
@@ -117,14 +117,15 @@ impl Rail {
                 ..Done::of(Work::Arrival, u32::MAX, self.take_receive(op))
             };
         }
-        if op.is_null() {
-            // The provider does not say whose error it is: it is the rail's.
+        let Some(op) = op else {
+            // The provider does not say whose error it is, or names what it does not have: it is
+            // the rail's.
             self.traffic.errors.add(1);
             return Done { errno, provider_errno, ..Done::of(Work::Frame, u32::MAX, u32::MAX) };
-        }
-        // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
+        };
+        // SAFETY: an op that the NIC had, which is ours again.
         let tag = unsafe { (*op).tag };
-        self.free_ops.push(op);
+        self.put_op(op);
         if errno != 0 {
             self.traffic.errors.add(1);
             if let Some(lane) = find(&mut self.lanes, tag.lane) {
@@ -153,21 +154,21 @@ impl Rail {
                 }
             }
             Work::Receive if errno == 0 => self.traffic.frames_received.add(1),
-            Work::Receive | Work::Arrival => {}
+            Work::Receive | Work::Arrival | Work::Nothing => {}
         }
         let Tag { work, lane, flow, slices, .. } = tag;
         Done { slices, errno, provider_errno, len, connection, ..Done::of(work, lane, flow) }
     }
 
     /// The buffer of the receive that an arrival took, if it took one.
-    fn take_receive(&mut self, op: *mut Op) -> u32 {
-        if op.is_null() {
-            return NO_RECEIVE;
-        }
-        // SAFETY: the NIC gives back what it got: an op of this rail, which is ours again.
-        let tag = unsafe { (*op).tag };
-        self.free_ops.push(op);
-        tag.flow
+    fn take_receive(&mut self, op: Option<*mut Op>) -> u32 {
+        // SAFETY: an op that the NIC has.
+        let of_receive = |op: &*mut Op| unsafe { (**op).tag.work } == Work::Receive;
+        let Some(op) = op.filter(of_receive) else { return NO_RECEIVE };
+        // SAFETY: it is ours again.
+        let buffer = unsafe { (*op).tag.flow };
+        self.put_op(op);
+        buffer
     }
 
     /// `covers`: as many bytes of writes were delivered.
@@ -183,14 +184,10 @@ impl Rail {
     }
 }
 
-/// The tag of a post of slices that have arrived.
+/// A post of slices that have arrived, with its tag.
 #[inline]
-fn arrived(reaped: &Reaped) -> Option<&Tag> {
-    let op = reaped.scratch.cast::<Op>();
-    if reaped.errno != 0 || op.is_null() {
-        return None;
-    }
-    // SAFETY: as above; nobody takes the op before the tag has been read.
+fn arrived(reaped: &Reaped, op: *mut Op) -> Option<(*mut Op, &Tag)> {
+    // SAFETY: an op that the NIC had; nobody takes it before the tag has been read.
     let tag = unsafe { &(*op).tag };
-    (tag.work == Work::Slice).then_some(tag)
+    (reaped.errno == 0 && tag.work == Work::Slice).then_some((op, tag))
 }

@@ -8,6 +8,7 @@
 
 use super::expect::Waiting;
 use crate::fabric::Immediate;
+use crate::room;
 use crate::status::{Error, Result};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
@@ -149,8 +150,14 @@ impl Counters {
             }
         };
         drop(places);
+        let make = || {
+            let mut counters = room::vec(CHUNK, "further counters")?;
+            counters.resize_with(CHUNK, Counter::new);
+            Ok(counters.into_boxed_slice())
+        };
         let chunk = self.chunks[place.index as usize / CHUNK]
-            .get_or_init(|| (0..CHUNK).map(|_| Counter::new()).collect());
+            .get_or_try_init(make)
+            .inspect_err(|_: &Error| self.places.lock().free.push_front(place))?;
         let state = u64::from(place.generation) << VALUE_BITS;
         chunk[place.index as usize % CHUNK].state.store(state, Ordering::SeqCst);
         Ok(u64::from(self.owner) << 32 | u64::from(place.generation << self.index_bits | place.index))

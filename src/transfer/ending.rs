@@ -4,7 +4,7 @@
 use super::completion::Completion;
 use super::gate::{Before, Passing};
 use super::operation::{Body, To};
-use super::table::{index_of, Slot, Table, ACTIVE};
+use super::table::{id_in, index_of, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::whole::{ALONE, IN_PARTS};
 use super::Outcome;
@@ -243,7 +243,7 @@ impl Table {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { continue };
             let state = slot.state.load(Ordering::SeqCst);
-            let id = state >> 8 << 32 | index as u64;
+            let id = id_in(state, index as u32);
             let alone = slot.whole.of.load(Ordering::Relaxed) != IN_PARTS;
             if state & 0xff == ACTIVE && alone && which(slot, id) {
                 any |= self.end(id, outcome, now);
@@ -268,7 +268,7 @@ impl Table {
             if slot.peer.load(Ordering::Relaxed) != remote.peer {
                 continue;
             }
-            let id = slot.state.load(Ordering::SeqCst) >> 8 << 32 | index as u64;
+            let id = id_in(slot.state.load(Ordering::SeqCst), index as u32);
             let Some(slot) = self.read(id) else { continue };
             // SAFETY: held as a reader.
             let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);

@@ -26,7 +26,7 @@ pub struct Waiting {
     waits: HashMap<u64, Wait>,
     /// Of operations that have ended: what is still among the values, and from where on. It
     /// does no harm, and goes as others come, by their callers' threads.
-    left: VecDeque<(u64, Arc<[Entry]>, usize)>,
+    left: VecDeque<(u64, Arc<Vec<Entry>>, usize)>,
 }
 
 struct Wait {
@@ -39,11 +39,11 @@ struct Wait {
 pub struct Expecting {
     counters: Arc<Counters>,
     ticket: u64,
-    entries: Arc<[Entry]>,
+    entries: Arc<Vec<Entry>>,
 }
 
 impl Expecting {
-    pub fn new(counters: &Arc<Counters>, entries: Arc<[Entry]>) -> Expecting {
+    pub fn new(counters: &Arc<Counters>, entries: Arc<Vec<Entry>>) -> Expecting {
         counters.clear_left(2 * entries.len() + STRIDE);
         let mut waiting = counters.waiting.lock();
         waiting.next += 1;
@@ -189,8 +189,7 @@ mod tests {
     fn an_operation_ends_when_the_last_value_is_reached() {
         let counters = Arc::new(Counters::new(8, 1));
         let [a, b] = [(); 2].map(|()| counters.create().expect("room"));
-        let entries: Arc<[Entry]> =
-            [entry(&counters, a, 2), entry(&counters, b, 0), entry(&counters, a, 1)].into();
+        let entries = Arc::new(vec![entry(&counters, a, 2), entry(&counters, b, 0), entry(&counters, a, 1)]);
         let expecting = Expecting::new(&counters, entries.clone());
         let mut ended = Vec::new();
         assert!(counters.watch(expecting.ticket(), 77, &entries, &mut ended) && ended.is_empty());
@@ -208,7 +207,7 @@ mod tests {
     fn what_has_ended_leaves_nothing_behind() {
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");
-        let entries: Arc<[Entry]> = (1..1000).map(|value| entry(&counters, a, value)).collect();
+        let entries = Arc::new((1..1000).map(|value| entry(&counters, a, value)).collect::<Vec<_>>());
         let expecting = Expecting::new(&counters, entries.clone());
         assert!(counters.watch(expecting.ticket(), 5, &entries, &mut Vec::new()));
         drop(expecting);
@@ -223,7 +222,7 @@ mod tests {
     fn who_waits_for_a_counter_that_goes_ends() {
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");
-        let entries: Arc<[Entry]> = [entry(&counters, a, 9)].into();
+        let entries: Arc<Vec<Entry>> = Arc::new(vec![entry(&counters, a, 9)]);
         let early = Expecting::new(&counters, entries.clone());
         assert!(counters.watch(early.ticket(), 5, &entries, &mut Vec::new()));
         let late = Expecting::new(&counters, entries.clone());
@@ -257,7 +256,7 @@ mod tests {
         });
         let mut ended = Vec::new();
         for n in 1..=ROUNDS {
-            let entries: Arc<[Entry]> = [entry(&counters, a, n)].into();
+            let entries: Arc<Vec<Entry>> = Arc::new(vec![entry(&counters, a, n)]);
             let expecting = Expecting::new(&counters, entries.clone());
             round.store(n, Ordering::SeqCst);
             (0..n % 64).for_each(|_| std::hint::spin_loop());

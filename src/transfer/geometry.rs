@@ -6,6 +6,7 @@
 //! long that all rails have a share.
 
 use super::Direction;
+use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
 
 /// Longest piece of a page, and longest merge of neighbours, in bytes: a post
@@ -46,7 +47,7 @@ pub struct Cut {
 /// One side of what the caller asked for, as in `weft_pages_args`.
 #[derive(Clone, Copy, Default)]
 pub struct Side<'a> {
-    pub pages: Option<&'a [u32]>,
+    pub pages: Option<Theirs<'a, u32>>,
     pub page_stride: u64,
     pub offset: u64,
     pub layer_stride: u64,
@@ -92,25 +93,27 @@ fn no_range(what: &str, range_len: &impl Fn(u64) -> Option<u64>) -> Error {
 impl Side<'_> {
     /// Copies it. Pages in a row need no list.
     #[inline]
-    fn keep(&self) -> KeptSide {
-        let first = self.pages.and_then(|pages| pages.first()).map_or(0, |first| u64::from(*first));
-        let in_a_row =
-            |pages: &&[u32]| pages.iter().zip(first..).all(|(page, expected)| u64::from(*page) == expected);
-        KeptSide {
-            pages: self.pages.filter(|pages| !in_a_row(pages)).map(Box::from),
+    fn keep(&self, name: &str) -> Result<KeptSide> {
+        let first = self.pages.and_then(|pages| pages.get(0)).map_or(0, u64::from);
+        let in_a_row = |pages: &Theirs<u32>| {
+            pages.iter().zip(first..).all(|(page, expected)| u64::from(page) == expected)
+        };
+        let list = self.pages.filter(|pages| !in_a_row(pages));
+        Ok(KeptSide {
+            pages: list.map(|pages| pages.copied(name)).transpose()?.map(Vec::into_boxed_slice),
             first_page: first,
             page_stride: self.page_stride,
             offset: self.offset,
             layer_stride: self.layer_stride,
             first_range: self.first_range,
             range_step: self.range_step,
-        }
+        })
     }
 
     /// Where a page is that is the only one: its range, and the offset in it.
     #[inline(always)]
     fn only_page(&self, len: u64, range_len: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
-        let page = self.pages.map_or(Some(0), |pages| pages.first().copied())?;
+        let page = self.pages.map_or(Some(0), |pages| pages.get(0))?;
         let offset = self.offset.checked_add(u64::from(page).checked_mul(self.page_stride)?)?;
         let range = u64::from(self.first_range);
         (offset.checked_add(len)? <= range_len(range)?).then_some((range, offset))
@@ -118,7 +121,7 @@ impl Side<'_> {
 
     /// How the caller named a page.
     fn named(&self, name: &str, page: u64) -> String {
-        match self.pages.unwrap_or_default().iter().position(|known| u64::from(*known) == page) {
+        match self.pages.and_then(|pages| pages.iter().position(|known| u64::from(known) == page)) {
             Some(index) => format!("{name}_pages[{index}] is {page}: this page"),
             None => format!("{name} page {page}"),
         }
@@ -277,7 +280,7 @@ impl Pages<'_> {
             return Err(Error::limit(format!("{} layers: at most 65,536 are allowed", self.layer_count)));
         }
         // Copied first: the caller's lists may change while they are checked.
-        let (local, remote) = (self.local.keep(), self.remote.keep());
+        let (local, remote) = (self.local.keep("local_pages")?, self.remote.keep("remote_pages")?);
         if self.page_count > 0 {
             local.check("local", (&self.local, self), local_len)?;
             remote.check("remote", (&self.remote, self), remote_len)?;
@@ -529,7 +532,7 @@ mod tests {
     use super::*;
 
     fn pages(list: &[u32]) -> Pages<'_> {
-        let side = Side { pages: Some(list), page_stride: 100, ..Side::default() };
+        let side = Side { pages: Some(list.into()), page_stride: 100, ..Side::default() };
         Pages { local: side, remote: side, page_len: 100, page_count: list.len() as u64, layer_count: 1 }
     }
 

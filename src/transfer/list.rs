@@ -10,9 +10,13 @@ use super::shape::check_access;
 use super::Direction;
 use crate::fabric::Immediate;
 use crate::memory::{Memory, RemoteMemory};
+use crate::room;
 use crate::status::{Error, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// What memory is wanted for.
+const LIST: &str = "a list";
 
 /// One entry as the caller asked for it; memories by their number in the builder.
 #[derive(Clone, Copy)]
@@ -258,23 +262,25 @@ pub struct Builder {
 
 impl Builder {
     /// The number of a memory that was not named before.
-    pub fn add_local(&mut self, memory: &Arc<Memory>) -> u32 {
-        self.locals.push(memory.clone());
-        self.locals.len() as u32 - 1
+    pub fn add_local(&mut self, memory: &Arc<Memory>) -> Result<u32> {
+        room::push(&mut self.locals, memory.clone(), LIST)?;
+        Ok(self.locals.len() as u32 - 1)
     }
 
-    pub fn add_remote(&mut self, memory: &Arc<RemoteMemory>) -> u32 {
-        self.remotes.push(memory.clone());
-        self.part_of.push(None);
-        self.remotes.len() as u32 - 1
+    pub fn add_remote(&mut self, memory: &Arc<RemoteMemory>) -> Result<u32> {
+        room::push(&mut self.remotes, memory.clone(), LIST)?;
+        room::push(&mut self.part_of, None, LIST)?;
+        Ok(self.remotes.len() as u32 - 1)
     }
 
-    fn part(&mut self, peer: u64) -> u32 {
-        let (parts, entry) = (&mut self.parts, self.entries);
-        *self.part_of_peer.entry(peer).or_insert_with(|| {
-            parts.push(Part::new(peer, entry));
-            parts.len() as u32 - 1
-        })
+    fn part(&mut self, peer: u64) -> Result<u32> {
+        if let Some(part) = self.part_of_peer.get(&peer) {
+            return Ok(*part);
+        }
+        room::push(&mut self.parts, Part::new(peer, self.entries), LIST)?;
+        let part = self.parts.len() as u32 - 1;
+        room::insert(&mut self.part_of_peer, peer, part, LIST)?;
+        Ok(part)
     }
 
     /// `raises`: what a peer takes of counters.
@@ -283,20 +289,21 @@ impl Builder {
         let peer = self.peer(asked)?;
         let immediate = self.immediate(asked, peer, raises)?;
         if asked.len == 0 {
-            let part = self.part(peer);
-            self.parts[part as usize].empty.extend(immediate);
+            let part = self.part(peer)?;
+            let empty = &mut self.parts[part as usize].empty;
+            immediate.map_or(Ok(()), |immediate| room::push(empty, immediate, LIST))?;
         } else {
             let (Some(local), Some(remote)) = (asked.local, asked.remote) else {
                 return Err(Error::handle("its memories are NULL, but its len is not 0"));
             };
             self.check(asked, local, remote)?;
-            let part = self.part_using(peer, local, remote);
+            let part = self.part_using(peer, local, remote)?;
             part.bytes = part
                 .bytes
                 .checked_add(asked.len)
                 .ok_or_else(|| Error::limit("with it, the bytes to this peer are more than 2^64"))?;
             part.counted |= immediate.is_some();
-            part.entries.push(Entry {
+            let entry = Entry {
                 local,
                 remote,
                 local_range: asked.local_range,
@@ -306,7 +313,8 @@ impl Builder {
                 len: asked.len,
                 immediate,
                 first: 0,
-            });
+            };
+            room::push(&mut part.entries, entry, LIST)?;
         }
         self.entries = index + 1;
         Ok(())
@@ -321,7 +329,7 @@ impl Builder {
         if asked.counter == 0 {
             return Ok(None);
         }
-        let part = self.part(peer) as usize;
+        let part = self.part(peer)? as usize;
         let raises = match self.parts[part].raises {
             Some(known) => known,
             None => *self.parts[part].raises.insert(raises(peer)?),
@@ -364,14 +372,14 @@ impl Builder {
     }
 
     /// The part of an entry, which learns of the memories.
-    fn part_using(&mut self, peer: u64, local: u32, remote: u32) -> &mut Part {
+    fn part_using(&mut self, peer: u64, local: u32, remote: u32) -> Result<&mut Part> {
         let entry = self.entries;
         let known = self.part_of[remote as usize];
-        let index = known.unwrap_or_else(|| self.part(peer));
+        let index = known.map_or_else(|| self.part(peer), Ok)?;
         let part = &mut self.parts[index as usize];
         if known.is_none() {
             self.part_of[remote as usize] = Some(index);
-            part.remotes.push((remote, entry));
+            room::push(&mut part.remotes, (remote, entry), LIST)?;
             let remote = &self.remotes[remote as usize];
             part.remote_known &= remote.known();
             part.whole &= remote.is_whole();
@@ -379,7 +387,7 @@ impl Builder {
         let local = &self.locals[local as usize];
         part.local_known &= local.known();
         part.whole &= local.is_whole();
-        part
+        Ok(part)
     }
 
     /// All entries are there.

@@ -55,6 +55,7 @@ pub mod tally;
 pub mod watch;
 pub mod whole;
 
+use crate::room::Theirs;
 use crate::status::Status;
 use queue::Queue;
 use std::sync::Arc;
@@ -78,7 +79,7 @@ pub struct Count {
 #[derive(Clone, Copy)]
 pub struct Notify<'a> {
     pub value: u64,
-    pub data: &'a [u8],
+    pub data: Theirs<'a, u8>,
 }
 
 /// How a transfer goes, whatever it moves.
@@ -100,8 +101,8 @@ pub struct Terms<'a> {
 /// What the caller asked for: to be told when counters have reached values.
 pub struct ExpectSpec<'a> {
     /// Counters and values, equally many.
-    pub counters: &'a [u64],
-    pub values: &'a [u64],
+    pub counters: Theirs<'a, u64>,
+    pub values: Theirs<'a, u64>,
     /// 0: the endpoint's default.
     pub timeout_ns: u64,
     pub user_data: u64,
@@ -113,7 +114,7 @@ pub struct ExpectSpec<'a> {
 /// What the caller asked for: a message.
 pub struct SendSpec<'a> {
     pub peer: u64,
-    pub data: &'a [u8],
+    pub data: Vec<u8>,
     pub timeout_ns: u64,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,

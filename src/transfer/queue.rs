@@ -2,16 +2,17 @@
 //! reserves its place when it is accepted, so publishing cannot fail.
 
 use super::completion::Completion;
+use crate::ring::Ring;
 use crate::status::{Error, Result, Status};
 use crate::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{ArrayQueue, Condvar, Event, Mutex};
+use crate::sync::{Condvar, Event, Mutex};
 use crossbeam_utils::CachePadded;
-use once_cell::sync::OnceCell;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
 pub struct Queue {
-    ring: ArrayQueue<Completion>,
+    capacity: u64,
+    ring: Ring<Completion>,
     /// Places taken: by completions in the ring and by operations under way.
     reserved: CachePadded<AtomicU64>,
     /// Threads asleep in `sleep`.
@@ -19,8 +20,10 @@ pub struct Queue {
     armed: AtomicBool,
     /// Nothing will be published any more.
     closed: AtomicBool,
-    event: OnceCell<Event>,
-    lock: Mutex<()>,
+    /// Its endpoint is closed.
+    shut: AtomicBool,
+    /// Who sleeps waits with this lock.
+    event: Mutex<Option<Event>>,
     wake: Condvar,
 }
 
@@ -44,22 +47,23 @@ impl Arm {
 }
 
 impl Queue {
-    pub fn new(depth: usize) -> Queue {
-        Queue {
-            ring: ArrayQueue::new(depth),
+    pub fn new(depth: usize) -> Result<Queue> {
+        Ok(Queue {
+            capacity: depth as u64,
+            ring: Ring::new(depth, "a completion queue")?,
             reserved: CachePadded::new(AtomicU64::new(0)),
             sleepers: AtomicU32::new(0),
             armed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            event: OnceCell::new(),
-            lock: Mutex::new(()),
+            shut: AtomicBool::new(false),
+            event: Mutex::new(None),
             wake: Condvar::new(),
-        }
+        })
     }
 
     /// Places in all.
     pub fn capacity(&self) -> u64 {
-        self.ring.capacity() as u64
+        self.capacity
     }
 
     /// Takes `places` for completions to come; false when the queue is full.
@@ -89,7 +93,7 @@ impl Queue {
         // completion, or we see that they sleep.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
-            let _held = self.lock.lock();
+            let _held = self.event.lock();
             self.wake.notify_one();
         }
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
@@ -98,7 +102,7 @@ impl Queue {
     }
 
     fn signal(&self) {
-        if let Some(event) = self.event.get() {
+        if let Some(event) = &*self.event.lock() {
             event.set();
         }
     }
@@ -124,7 +128,7 @@ impl Queue {
 
     /// Sleeps until something is published or the time has passed.
     pub fn sleep(&self, at_most: Duration) {
-        let mut held = self.lock.lock();
+        let mut held = self.event.lock();
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.ring.is_empty() && !self.closed.load(Ordering::Relaxed) {
@@ -136,32 +140,44 @@ impl Queue {
     /// Wakes all who sleep here, with nothing to show for it; for good if nothing
     /// will be published any more.
     pub fn interrupt(&self, over: bool) {
-        let _held = self.lock.lock();
+        let event = self.event.lock();
         self.closed.fetch_or(over, Ordering::SeqCst);
         self.wake.notify_all();
         if self.armed.swap(false, Ordering::AcqRel) {
-            self.signal();
+            event.iter().for_each(Event::set);
         }
     }
 
-    fn event(&self) -> Result<&Event> {
-        self.event.get_or_try_init(Event::new)
+    /// Its endpoint is closed: nobody is to be signalled, and the descriptor is gone with it.
+    pub fn close_event(&self) {
+        self.shut.store(true, Ordering::SeqCst);
+        *self.event.lock() = None;
+    }
+
+    fn with_event<T>(&self, body: impl FnOnce(&Event) -> T) -> Result<T> {
+        let mut event = self.event.lock();
+        if self.shut.load(Ordering::SeqCst) {
+            return Err(Error::closed());
+        }
+        if event.is_none() {
+            *event = Some(Event::new()?);
+        }
+        event.as_ref().map(body).ok_or_else(Error::closed)
     }
 
     pub fn event_fd(&self) -> Result<i32> {
-        Ok(self.event()?.descriptor())
+        self.with_event(Event::descriptor)
     }
 
     pub fn arm(&self) -> Result<Arm> {
-        let event = self.event()?;
-        event.clear();
+        self.with_event(Event::clear)?;
         self.armed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.ring.is_empty() && !self.closed.load(Ordering::SeqCst) {
             return Ok(Arm::Armed);
         }
         if !self.armed.swap(false, Ordering::AcqRel) {
-            event.clear(); // It was published meanwhile and has set the event: take that back.
+            self.with_event(Event::clear)?; // It was published meanwhile and has set the event: take that back.
         }
         Ok(Arm::NotEmpty)
     }
@@ -172,13 +188,17 @@ mod tests {
     use super::*;
     use crate::transfer::{completion, Outcome};
 
+    fn queue() -> Queue {
+        Queue::new(16).expect("there is memory")
+    }
+
     fn one() -> Completion {
         Completion::new(completion::KIND_WRITE, Outcome::OK, 0, 0)
     }
 
     #[test]
     fn a_full_queue_refuses_reservations_until_it_is_polled() {
-        let queue = Queue::new(16);
+        let queue = queue();
         assert!(queue.reserve(16) && !queue.reserve(1));
         queue.publish(one());
         assert!(!queue.reserve(1));
@@ -189,7 +209,7 @@ mod tests {
 
     #[test]
     fn arming_reports_what_is_there_and_signals_what_comes() {
-        let queue = Queue::new(16);
+        let queue = queue();
         assert_eq!(queue.arm().ok(), Some(Arm::Armed));
         assert!(queue.reserve(1));
         queue.publish(one());
@@ -201,7 +221,7 @@ mod tests {
 
     /// Each is published while the other side goes to sleep after the one before.
     fn one_by_one(rounds: u32, wait: impl Fn(&Queue)) {
-        let (queue, taken) = (Queue::new(16), AtomicU32::new(0));
+        let (queue, taken) = (queue(), AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 0..rounds {

@@ -13,7 +13,8 @@ use super::queue::Queue;
 use super::tally::Tally;
 use super::whole::{self, Whole};
 use crate::prefetch;
-use crate::status::Status;
+use crate::room;
+use crate::status::{Error, Status};
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use crate::sync::UnsafeCell;
 use crossbeam_utils::CachePadded;
@@ -26,8 +27,10 @@ const READER: u64 = 1 << 40;
 const SLICES: u64 = READER - 1;
 const READERS: u64 = FLOW - READER;
 const CHUNK: usize = 1024;
-/// Of an id's high half; its first bit is that of messages.
-const GENERATIONS: u64 = 0x7fff_ffff;
+/// An id: its lowest bits are the slot's number, its highest is that of messages, and between them is
+/// the slot's generation: an operation a microsecond in one slot takes 101 days to come round.
+const INDEX_BITS: u32 = 20;
+const GENERATIONS: u64 = (1 << (63 - INDEX_BITS)) - 1;
 
 /// What has happened to a transfer: its peer was told early; all of it has arrived; workers have it.
 const TOLD: u8 = 1;
@@ -112,17 +115,31 @@ pub struct Table {
     pub(super) gate: Gate,
 }
 
+#[inline]
 pub(super) fn index_of(id: u64) -> usize {
-    (id & 0xffff_ffff) as usize
+    (id & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+/// The id of an operation, by its slot's state.
+#[inline]
+pub(super) fn id_in(state: u64, index: u32) -> u64 {
+    state >> 8 << INDEX_BITS | u64::from(index)
+}
+
+/// The state of an id's slot.
+#[inline]
+fn state_of(id: u64, phase: u64) -> u64 {
+    id >> INDEX_BITS << 8 | phase
 }
 
 impl Table {
     /// `first` is where generations begin: ids of one endpoint should mean
     /// nothing to another.
-    pub fn new(capacity: usize, first: u32, queue: Arc<Queue>) -> Table {
+    pub fn new(capacity: usize, first: u64, queue: Arc<Queue>) -> Table {
+        debug_assert!(capacity <= 1 << INDEX_BITS);
         Table {
             queue,
-            first: GENERATIONS & first as u64,
+            first: GENERATIONS & first,
             chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect(),
             capacity,
             used: AtomicUsize::new(0),
@@ -208,17 +225,39 @@ impl Table {
         if let Some(index) = self.pop_free() {
             return self.slot(index);
         }
-        let index = self
-            .used
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-                (used < self.capacity).then_some(used + 1)
-            })
-            .ok()?;
-        let chunk = self.chunks[index / CHUNK].get_or_init(|| {
+        let mut index = self.used.load(Ordering::Acquire);
+        loop {
+            let chunk = self.chunk(index).filter(|_| index < self.capacity)?;
+            match self.used.compare_exchange_weak(index, index + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(&chunk[index % CHUNK]),
+                Err(now) => index = now,
+            }
+        }
+    }
+
+    /// The slots among which one is, made if need be; `None`: there is no memory.
+    fn chunk(&self, index: usize) -> Option<&[Slot]> {
+        let make = || {
             let first = index / CHUNK * CHUNK;
-            (first..self.capacity.min(first + CHUNK)).map(|i| Slot::new(i as u32, self.first)).collect()
-        });
-        Some(&chunk[index % CHUNK])
+            let all = first..self.capacity.min(first + CHUNK);
+            let mut slots = room::vec(all.len(), "operations")?;
+            slots.extend(all.map(|i| Slot::new(i as u32, self.first)));
+            Ok::<_, Error>(slots.into_boxed_slice())
+        };
+        self.chunks.get(index / CHUNK)?.get_or_try_init(make).ok().map(|chunk| &**chunk)
+    }
+
+    /// Why there was no slot to take.
+    #[cold]
+    pub fn no_slot(&self) -> Error {
+        if self.used.load(Ordering::Relaxed) < self.capacity {
+            return room::none::<Slot>(CHUNK, "further operations");
+        }
+        let active = self.active();
+        Error::new(
+            Status::Again,
+            format!("{active} operations are outstanding (max_transfers): poll, then try again"),
+        )
     }
 
     /// Takes a slot and fills it. The operation is active, and the caller holds
@@ -290,14 +329,15 @@ impl Table {
         }
         slot.whole.of.store(whole, Ordering::Relaxed);
         slot.held.store(FLOW + READER + slices, Ordering::Release);
-        slot.state.store(generation << 8 | ACTIVE, Ordering::SeqCst);
+        let state = generation << 8 | ACTIVE;
+        slot.state.store(state, Ordering::SeqCst);
         if deadline < self.next_deadline.load(Ordering::SeqCst) {
             self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
             if deadline < self.sleeps_until.load(Ordering::SeqCst) {
                 self.wakes.get().into_iter().for_each(|wake| wake());
             }
         }
-        generation << 32 | slot.index as u64
+        id_in(state, slot.index)
     }
 
     /// The peer is told before the last byte is known to have arrived. By the worker
@@ -348,8 +388,7 @@ impl Table {
     }
 
     pub fn is_active(&self, id: u64) -> bool {
-        self.slot(index_of(id))
-            .is_some_and(|slot| slot.state.load(Ordering::Acquire) == (id >> 32) << 8 | ACTIVE)
+        self.slot(index_of(id)).is_some_and(|slot| slot.state.load(Ordering::Acquire) == state_of(id, ACTIVE))
     }
 
     /// With whom an active operation is.
@@ -370,8 +409,7 @@ impl Table {
     /// reader that the operation was.
     pub(super) fn take_end(&self, id: u64) -> Option<&Slot> {
         let slot = self.slot(index_of(id))?;
-        let active = (id >> 32) << 8 | ACTIVE;
-        let ended = (id >> 32) << 8 | ENDED;
+        let (active, ended) = (state_of(id, ACTIVE), state_of(id, ENDED));
         let won = slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         won.then_some(slot)
     }
@@ -444,7 +482,7 @@ impl Table {
 
     /// The id of a slot that the caller holds.
     pub fn id_of(&self, slot: &Slot) -> u64 {
-        slot.state.load(Ordering::Acquire) >> 8 << 32 | slot.index as u64
+        id_in(slot.state.load(Ordering::Acquire), slot.index)
     }
 
     /// A flow leaves, with the slices that arrived through it.

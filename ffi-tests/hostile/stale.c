@@ -1,0 +1,173 @@
+/* Handles that are stale, and what is left of an endpoint once it is closed, or was never opened. */
+#include "harness.h"
+
+#include <sys/resource.h>
+
+/* ---- A stale handle stays stale, however many come after it ---- */
+
+static void a_stale_handle_stays_stale(void)
+{
+    weft_endpoint *endpoint = open_endpoint();
+    weft_queue *first, *queue;
+    weft_completion completion;
+    CHECK_OK(weft_queue_create(endpoint, 16, &first));
+    CHECK_OK(weft_queue_destroy(first));
+    for (int i = 0; i < 600000; i++) {
+        CHECK_OK(weft_queue_create(endpoint, 16, &queue));
+        CHECK(queue != first);
+        if (i % 1000 == 0) {
+            CHECK_STATUS(weft_queue_poll(first, &completion, 1), WEFT_ERR_HANDLE);
+            CHECK_STATUS(weft_queue_destroy(first), WEFT_ERR_HANDLE);
+        }
+        CHECK_OK(weft_queue_destroy(queue));
+    }
+    REFUSED(WEFT_ERR_HANDLE, weft_queue_destroy(first));
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+/* Nothing that a program can have an address of is taken for a handle, nor a handle for an address. */
+static void no_address_is_a_handle(void)
+{
+    weft_endpoint *endpoint = open_endpoint();
+    weft_queue *queue;
+    weft_completion completion;
+    CHECK_OK(weft_queue_create(endpoint, 0, &queue));
+    uint64_t handle = (uint64_t)(uintptr_t)queue;
+    CHECK(handle >> 63 == 1 && (handle >> 55 & 1) == 1);
+    const void *addresses[] = {&queue, endpoint, &completion, (void *)environ, (void *)1, (void *)UINT64_MAX};
+    for (size_t i = 0; i < COUNT(addresses); i++)
+        REFUSED(WEFT_ERR_HANDLE, weft_queue_destroy((weft_queue *)addresses[i]));
+    /* Each bit makes it another one's, or nobody's. */
+    for (int bit = 0; bit < 64; bit++)
+        REFUSED(WEFT_ERR_HANDLE, weft_queue_destroy((weft_queue *)(uintptr_t)(handle ^ UINT64_C(1) << bit)));
+    CHECK_OK(weft_queue_destroy(queue));
+    CHECK_OK(weft_endpoint_close(endpoint));
+}
+
+/* Operations that take turns in one slot: a day of one each microsecond has 2^36.3 of them. */
+static void ids_of_operations_have_room_for_a_day(void)
+{
+    struct duo duo = duo_open(4096);
+    uint64_t first = 0, differ = 0;
+    for (int i = 0; i < 64; i++) {
+        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
+        weft_transfer id = write_now(duo.a, &args);
+        CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+        CHECK(id >> 63 == 0);
+        if (i == 0)
+            first = id;
+        differ |= id ^ first;
+    }
+    /* They differ from bit 20 on, which leaves 43 bits. */
+    CHECK(differ != 0 && (differ & ((UINT64_C(1) << 20) - 1)) < 64 && differ >> 20 != 0 && differ >> 20 < 4096);
+    duo_close(&duo);
+}
+
+/* ---- The last message is where it was ---- */
+
+static void the_last_message_has_one_place(void)
+{
+    const char *said = weft_last_error();
+    CHECK(strcmp(said, "") == 0);
+    for (int i = 0; i < 100; i++) {
+        weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+        char *fabric = malloc(4000 + 1);
+        CHECK(fabric != NULL);
+        memset(fabric, i % 2 ? 'x' : 'y', 4000);
+        fabric[4000] = 0;
+        config.fabric = fabric;
+        weft_endpoint *endpoint;
+        /* As printf's arguments may be evaluated: the message is asked for first. */
+        CHECK(weft_endpoint_open(&config, &endpoint) < 0);
+        CHECK(weft_last_error() == said);
+        CHECK(strlen(said) > 0 && strlen(said) < 1024);
+        CHECK(strchr(said, i % 2 ? 'x' : 'y') != NULL);
+        free(fabric);
+    }
+}
+
+/* ---- Nothing is left ---- */
+
+static void close_leaves_no_descriptors(void)
+{
+    weft_endpoint *endpoint = open_endpoint();
+    CHECK_OK(weft_endpoint_close(endpoint)); /* what libraries keep for good */
+    int fds = open_fds(), fd;
+    for (int i = 0; i < 20; i++) {
+        weft_queue *queues[4];
+        endpoint = open_endpoint();
+        CHECK_OK(weft_event_fd(endpoint, &fd));
+        for (int k = 0; k < 4; k++) {
+            CHECK_OK(weft_queue_create(endpoint, 0, &queues[k]));
+            CHECK_OK(weft_queue_event_fd(queues[k], &fd));
+        }
+        CHECK_OK(weft_queue_destroy(queues[0]));
+        CHECK_OK(weft_endpoint_close(endpoint));
+        CHECK_EQ(open_fds(), fds); /* at once */
+    }
+}
+
+static _Atomic int stop;
+
+static void *keep_calling(void *endpoint)
+{
+    weft_endpoint_properties properties = WEFT_ENDPOINT_PROPERTIES_INIT;
+    while (!stop)
+        CHECK_OK(weft_endpoint_info(endpoint, &properties));
+    return NULL;
+}
+
+/* Also while other threads are in calls of another endpoint, all the time. */
+static void close_leaves_no_descriptors_beside_others(void)
+{
+    weft_endpoint *busy = open_endpoint();
+    pthread_t threads[3];
+    for (size_t i = 0; i < COUNT(threads); i++)
+        CHECK(pthread_create(&threads[i], NULL, keep_calling, busy) == 0);
+    close_leaves_no_descriptors();
+    stop = 1;
+    for (size_t i = 0; i < COUNT(threads); i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK_OK(weft_endpoint_close(busy));
+}
+
+static void an_open_that_fails_has_ended_its_threads(void)
+{
+    if (geteuid() == 0 && (setgid(64242) || setuid(64242)))
+        skip("this user cannot become another one");
+    weft_endpoint_config config = test_config();
+    config.rail_count = 8;
+    config.workers = 8;
+    weft_endpoint *endpoint = open_with(&config);
+    CHECK_OK(weft_endpoint_close(endpoint));
+    int fds = open_fds(), threads = running_threads();
+    for (rlim_t spare = 1; spare < 8; spare++) {
+        struct rlimit limit = {(rlim_t)threads + spare, (rlim_t)threads + 8};
+        CHECK(setrlimit(RLIMIT_NPROC, &limit) == 0);
+        weft_status status = weft_endpoint_open(&config, &endpoint);
+        if (status == WEFT_OK)
+            skip("threads of this user are not limited");
+        CHECK(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_NO_MEMORY);
+        CHECK_EQ(open_fds(), fds);
+        /* One that was joined may be seen for a moment longer. */
+        for (int i = 0; i < 100 && running_threads() > threads; i++)
+            sched_yield();
+        CHECK_EQ(running_threads(), threads);
+    }
+}
+
+static const struct test tests[] = {
+    {"a_stale_handle_stays_stale", "host", a_stale_handle_stays_stale},
+    {"no_address_is_a_handle", "host", no_address_is_a_handle},
+    {"ids_of_operations_have_room_for_a_day", "host", ids_of_operations_have_room_for_a_day},
+    {"the_last_message_has_one_place", "once", the_last_message_has_one_place},
+    {"close_leaves_no_descriptors", "tcp,host", close_leaves_no_descriptors},
+    {"close_leaves_no_descriptors_beside_others", "host", close_leaves_no_descriptors_beside_others},
+    {"an_open_that_fails_has_ended_its_threads", "tcp", an_open_that_fails_has_ended_its_threads},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,89 @@
+//! Memory whose size a caller chose: where there is none, the call says so.
+
+use crate::status::{Error, Result, Status};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::marker::PhantomData;
+
+/// A vector with room for `len` elements, to which they can be pushed.
+pub fn vec<T>(len: usize, what: &str) -> Result<Vec<T>> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(len).map_err(|_| none::<T>(len, what))?;
+    Ok(vec)
+}
+
+/// Adds to a vector that grows.
+#[inline]
+pub fn push<T>(vec: &mut Vec<T>, element: T, what: &str) -> Result<()> {
+    if vec.len() == vec.capacity() {
+        vec.try_reserve(1).map_err(|_| none::<T>(vec.len() + 1, what))?;
+    }
+    vec.push(element);
+    Ok(())
+}
+
+pub fn insert<K: Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: V, what: &str) -> Result<()> {
+    map.try_reserve(1).map_err(|_| none::<(K, V)>(map.len() + 1, what))?;
+    map.insert(key, value);
+    Ok(())
+}
+
+/// Whether there is room at this moment, for what allocates piece by piece and cannot say so.
+pub fn probe<T>(len: usize, what: &str) -> Result<()> {
+    vec::<T>(len, what).map(drop)
+}
+
+/// An array of the caller's. Its elements may be changing, or be padding that was never written:
+/// they are read by themselves, and no reference to them is made.
+#[derive(Clone, Copy)]
+pub struct Theirs<'a, T>(*const T, usize, PhantomData<&'a T>);
+
+impl<'a, T: Copy> Theirs<'a, T> {
+    /// # Safety
+    /// `array` must be aligned and valid for reads of `len` elements for `'a`, of which any bytes
+    /// are a value.
+    pub unsafe fn new(array: *const T, len: usize) -> Theirs<'a, T> {
+        Theirs(array, len, PhantomData)
+    }
+
+    #[inline(always)]
+    pub fn len(self) -> usize {
+        self.1
+    }
+
+    /// Read anew with each call: two may differ.
+    #[inline(always)]
+    pub fn get(self, at: usize) -> Option<T> {
+        // SAFETY: within the array, as whoever made it promised.
+        (at < self.1).then(|| unsafe { self.0.add(at).read() })
+    }
+
+    #[inline(always)]
+    pub fn iter(self) -> impl Iterator<Item = T> + 'a {
+        // SAFETY: the same.
+        (0..self.1).map(move |at| unsafe { self.0.add(at).read() })
+    }
+
+    #[inline]
+    pub fn copied(self, what: &str) -> Result<Vec<T>> {
+        let mut copy = vec(self.1, what)?;
+        // SAFETY: so many elements can be read, and there is room for them.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.0, copy.as_mut_ptr(), self.1);
+            copy.set_len(self.1);
+        }
+        Ok(copy)
+    }
+}
+
+impl<'a, T> From<&'a [T]> for Theirs<'a, T> {
+    fn from(slice: &'a [T]) -> Theirs<'a, T> {
+        Theirs(slice.as_ptr(), slice.len(), PhantomData)
+    }
+}
+
+#[cold]
+pub fn none<T>(len: usize, what: &str) -> Error {
+    let bytes = len.saturating_mul(size_of::<T>());
+    Error::new(Status::NoMemory, format!("no memory for {what}: {bytes} bytes are needed ({len} elements)"))
+}
