@@ -63,7 +63,8 @@ pub struct weft_endpoint_config {
     /// with every version the same; where this libfabric has no ofi_rxm, its
     /// tcp provider alone, which "tcp-native" names (since libfabric 1.18; the
     /// two do not reach each other, and a rail of it that fails takes its peers
-    /// down). NULL: "host", and the best network fabric that this machine has,
+    /// down). "plain-tcp" is Weft's own over plain sockets: new, never chosen
+    /// unless named, and to become "tcp" once it has been measured. NULL: "host", and the best network fabric that this machine has,
     /// if any; "shm" is used only when named.
     /// "sim" is never opened unless named, and not beside others than its own
     /// kind: simulated NICs, which reach other endpoints of this process only,

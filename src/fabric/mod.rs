@@ -14,6 +14,7 @@ mod key_tests;
 pub mod ofi;
 pub mod select;
 pub mod sim;
+pub mod tcp;
 
 use crate::memory::device::Device;
 use crate::status::Result;

@@ -3,7 +3,7 @@
 use super::choice::{choose, matches, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
-use super::{host, sim, Nic};
+use super::{host, sim, tcp, Nic};
 use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 const RANKED: [&str; 4] = ["efa", "verbs;ofi_rxm", "tcp;ofi_rxm", "tcp"];
 
 /// What callers name, beside libfabric's providers.
-const NAMES: &str = "host, efa, verbs, tcp, shm and sim";
+const NAMES: &str = "host, efa, verbs, tcp, plain-tcp, shm and sim";
 
 /// A NIC that could be a rail.
 #[derive(Clone)]
@@ -37,6 +37,7 @@ pub struct Candidate {
 #[derive(Clone)]
 enum Source {
     Ofi(Arc<Entry>),
+    Tcp(tcp::Interface),
     Host,
 }
 
@@ -45,6 +46,7 @@ impl Candidate {
     pub fn open(&self, waits: bool) -> Result<Box<dyn Nic>> {
         Ok(match &self.source {
             Source::Ofi(entry) => Box::new(OfiNic::open(entry, waits)?),
+            Source::Tcp(interface) => Box::new(tcp::TcpNic::open(interface)?),
             Source::Host => Box::new(host::HostNic::open()?),
         })
     }
@@ -56,20 +58,19 @@ impl Candidate {
     fn time(&self) -> (Clock, Random) {
         match &self.source {
             Source::Ofi(entry) => (entry.clock.clone(), entry.random.clone()),
-            Source::Host => (Clock::System, Random::System),
+            Source::Tcp(_) | Source::Host => (Clock::System, Random::System),
         }
     }
 
     /// As the choice among the network's NICs sees it.
     fn listed(&self) -> Option<Listed> {
-        let Source::Ofi(entry) = &self.source else { return None };
-        Some(Listed {
-            fabric: self.fabric.clone(),
-            name: self.name.clone(),
-            loopback: entry.loopback,
-            link_local: entry.link_local,
-            pci: self.pci,
-        })
+        let (loopback, link_local) = match &self.source {
+            Source::Ofi(entry) => (entry.loopback, entry.link_local),
+            Source::Tcp(interface) => (interface.loopback, interface.link_local),
+            Source::Host => return None,
+        };
+        let (fabric, name) = (self.fabric.clone(), self.name.clone());
+        Some(Listed { fabric, name, loopback, link_local, pci: self.pci })
     }
 }
 
@@ -172,6 +173,10 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
     let mut found: Vec<Candidate> = Vec::new();
     for names in &wanted {
         for name in names {
+            if name == tcp::NAME {
+                found.extend(tcp::list()?.into_iter().map(|interface| over_tcp(interface, machine)));
+                continue;
+            }
             let entries = discover::entries(library, name)?;
             if !entries.is_empty() {
                 found.extend(entries.into_iter().map(|entry| candidate(entry, machine)));
@@ -259,6 +264,18 @@ fn unknown_fabric(library: &'static discover::Fabrics, name: &str) -> Error {
     )
 }
 
+fn over_tcp(interface: tcp::Interface, machine: &Machine) -> Candidate {
+    let pci = place(None, &interface.name, &interface.name, machine);
+    Candidate {
+        node: machine.node_of(pci),
+        pci,
+        fabric: tcp::NAME.into(),
+        network: interface.network.clone(),
+        name: interface.name.clone(),
+        source: Source::Tcp(interface),
+    }
+}
+
 fn candidate(entry: Entry, machine: &Machine) -> Candidate {
     let pci = place(entry.pci, &entry.device, &entry.domain, machine);
     Candidate {
@@ -277,11 +294,11 @@ pub fn readable(address: &[u8]) -> String {
     let family = address.first_chunk::<2>().map_or(0, |f| u16::from_ne_bytes(*f));
     let port = address.get(2..4).map_or(0, |p| u16::from_be_bytes([p[0], p[1]]));
     match (i32::from(family), address.len()) {
-        (libc::AF_INET, 16) => {
+        (libc::AF_INET, 16 | 32) => {
             let ip = Ipv4Addr::new(address[4], address[5], address[6], address[7]);
             format!("{ip}:{port}")
         }
-        (libc::AF_INET6, 28) => {
+        (libc::AF_INET6, 28 | 44) => {
             let mut ip = [0; 16];
             ip.copy_from_slice(&address[8..24]);
             format!("[{}]:{port}", Ipv6Addr::from(ip))

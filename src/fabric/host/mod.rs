@@ -30,7 +30,7 @@ mod mapped;
 mod nic;
 mod outgoing;
 mod pull;
-mod registry;
+pub mod registry;
 mod request;
 mod room;
 mod socket;

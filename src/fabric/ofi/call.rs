@@ -10,7 +10,7 @@ pub struct Call(OwnedFd);
 
 /// Whether a fabric can tell that nobody listens at an address any more.
 pub fn tells(fabric: &str) -> bool {
-    fabric == "tcp;ofi_rxm" || fabric.starts_with("sim:")
+    fabric == crate::fabric::tcp::NAME || fabric == "tcp;ofi_rxm" || fabric.starts_with("sim:")
 }
 
 impl Call {

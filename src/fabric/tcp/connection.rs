@@ -1,0 +1,749 @@
+//! A connection between two NICs. Both ends ask, and do what the other asks for.
+//!
+//! As an initiator, an end queues its operations in order. Each becomes one or several requests,
+//! whose bytes are sent from where they lie; what is read is received where it belongs.
+//!
+//! As a target it believes nothing: a request is checked against our own registrations before its
+//! first byte is accepted. One that may not be is answered with an error, and its bytes go
+//! nowhere; one that makes no sense ends the connection.
+
+use super::stream::{Batch, Got, Inbox, Owner, INBOX};
+use super::wire::{
+    is_answer, Answer, Hello, Kind, Name, Piece, Request, ANSWER, HEAD_MAX, HELLO, PIECE, REQUEST,
+};
+use super::{socket, BATCH, MESSAGE, PIECES, RUN};
+use crate::fabric::host::registry::{Registry, Wish};
+use crate::fabric::{Buffer, Immediate, Reaped, Rma, Scratch, Segment};
+use crate::status::Result;
+use arrayvec::ArrayVec;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Payloads that are copied behind their header, instead of having a vector of their own.
+const SHORT: u64 = 512;
+/// Requests without an answer, and reads among them.
+const FLIGHTS: usize = 4096;
+const READS: usize = 256;
+
+/// How an end fails: an error number.
+type Outcome<T> = std::result::Result<T, i32>;
+
+/// A place in an operation's segments.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    segment: usize,
+    offset: u64,
+}
+
+/// An operation whose requests are not all answered.
+struct Op {
+    scratch: *mut Scratch,
+    kind: Kind,
+    key: u64,
+    /// Goes with the last request.
+    immediate: Option<Immediate>,
+    segments: Vec<Segment>,
+    asked: Cursor,
+    /// Requests without an answer.
+    open: u32,
+    all_asked: bool,
+    errno: i32,
+    /// Nobody waits for it: its memory is not touched.
+    disowned: bool,
+}
+
+/// A request without an answer; of a read, where its bytes go.
+#[derive(Clone, Copy)]
+struct Flight {
+    /// `NO_OP` of a message, which is over when it was copied.
+    op: u32,
+    len: u32,
+    from: Cursor,
+}
+
+const NO_OP: u32 = u32::MAX;
+
+/// What is to be answered, in this order.
+enum Pending {
+    Read { number: u64, key: u64, len: u32, pieces: Vec<Piece> },
+    Failed { number: u64, errno: u32 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// We connect.
+    Dialing,
+    /// We have said hello.
+    Greeting,
+    /// Somebody has connected, and has not said hello.
+    Stranger,
+    Up,
+    /// How operations end.
+    Dead(i32),
+}
+
+/// What is being received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Coming {
+    /// A frame's header.
+    Head,
+    /// The bytes of this write, and what it ends with.
+    Payload(Request, i32),
+    /// The data of the first flight.
+    Data,
+}
+
+/// How a step went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Done,
+    /// More has to come first, or a receive.
+    Waits,
+    /// The hello of a stranger has come: its NIC decides.
+    Met,
+}
+
+/// What moving a connection on needs of its NIC.
+pub struct Moving<'a> {
+    pub registry: &'a mut Registry,
+    pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
+    pub reaped: &'a mut Vec<Reaped>,
+    pub sink: &'a mut [u8],
+    pub budget: u64,
+}
+
+pub struct Connection {
+    socket: Option<OwnedFd>,
+    pub state: State,
+    /// Who is at the other end: nobody knows of a stranger.
+    pub peer: Name,
+    /// The other side's connections up to this number are void.
+    pub void: u64,
+    /// The hello of a stranger.
+    pub hello: Option<Hello>,
+    pub since_ns: u64,
+
+    ops: Vec<Op>,
+    free: Vec<u32>,
+    /// Operations that have requests to make.
+    queue: VecDeque<u32>,
+    flights: VecDeque<Flight>,
+    /// The number of the first of them, and how many are reads.
+    first: u64,
+    reads: usize,
+
+    pieces: Vec<Piece>,
+    /// Requests of the peer that were settled, and of which it was told.
+    settled: u64,
+    told: u64,
+    pending: VecDeque<Pending>,
+
+    batch: Batch,
+    inbox: Inbox,
+    coming: Coming,
+    /// Bytes of the last frame's header: the next one's are likely as many.
+    ahead: usize,
+    readable: bool,
+    writable: bool,
+    /// The other side has closed: there is an end to be read.
+    closing: bool,
+    /// A message waits for a receive.
+    starved: bool,
+    /// Nobody here uses it any longer: it goes when everything is answered.
+    pub leaving: bool,
+    pub listed: bool,
+}
+
+// SAFETY: the pointers are the caller's, which moves with it.
+unsafe impl Send for Connection {}
+
+impl Connection {
+    fn new(socket: OwnedFd, state: State, peer: Name, now: u64) -> Connection {
+        Connection {
+            socket: Some(socket),
+            state,
+            peer,
+            void: 0,
+            hello: None,
+            since_ns: now,
+            ops: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            flights: VecDeque::new(),
+            first: 0,
+            reads: 0,
+            pieces: Vec::new(),
+            settled: 0,
+            told: 0,
+            pending: VecDeque::new(),
+            batch: Batch::new(),
+            inbox: Inbox::new(),
+            coming: Coming::Head,
+            ahead: REQUEST,
+            readable: state == State::Stranger,
+            writable: state == State::Stranger,
+            closing: false,
+            starved: false,
+            leaving: false,
+            listed: false,
+        }
+    }
+
+    /// Begins to connect.
+    pub fn dial(from: SocketAddr, to: SocketAddr, hello: Hello, now: u64) -> Result<Connection> {
+        let mut connection = Connection::new(socket::connect(from, to)?, State::Dialing, hello.target, now);
+        connection.batch.copy(&hello.bytes());
+        Ok(connection)
+    }
+
+    pub fn accepted(socket: OwnedFd, now: u64) -> Connection {
+        Connection::new(socket, State::Stranger, Name::default(), now)
+    }
+
+    /// The hello of a stranger is accepted.
+    pub fn welcome(&mut self, void: u64) {
+        let Some(hello) = self.hello.take() else { return };
+        (self.state, self.peer, self.void) = (State::Up, hello.initiator, hello.number);
+        self.batch.copy(&Answer::Welcome(void).bytes());
+    }
+
+    /// The operations of a connection that did not come up: theirs go over this one.
+    pub fn adopt(&mut self, other: &mut Connection) {
+        self.ops = std::mem::take(&mut other.ops);
+        self.free = std::mem::take(&mut other.free);
+        self.queue = std::mem::take(&mut other.queue);
+    }
+
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    pub fn dead(&self) -> Option<i32> {
+        match self.state {
+            State::Dead(errno) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// Nothing of ours is under way.
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.queue.is_empty() && self.batch.is_empty()
+    }
+
+    fn has_answers(&self) -> bool {
+        !self.pending.is_empty() || self.told != self.settled
+    }
+
+    fn may_ask(&self) -> bool {
+        self.state == State::Up
+            && !self.queue.is_empty()
+            && self.flights.len() < FLIGHTS
+            && self.reads < READS
+    }
+
+    /// Whether `progress` has something to do.
+    pub fn has_work(&self) -> bool {
+        let sends = !self.batch.is_empty() || self.has_answers() || self.may_ask();
+        self.dead().is_none() && (self.readable && !self.starved || self.writable && sends)
+    }
+
+    /// What the system says of the socket.
+    pub fn heed(&mut self, readable: bool, writable: bool, ends: bool) {
+        self.readable |= readable || ends;
+        self.writable |= writable || ends;
+        self.closing |= ends;
+    }
+
+    /// There is a receive again; true if a message waited for one.
+    pub fn feed(&mut self) -> bool {
+        std::mem::take(&mut self.starved)
+    }
+
+    /// The connection is over: all operations end with it.
+    pub fn die(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
+        if self.dead().is_some() {
+            return;
+        }
+        self.state = State::Dead(errno);
+        if let Some(socket) = self.socket.take() {
+            socket::shut(socket.as_fd());
+        }
+        self.batch.clear();
+        self.pending.clear();
+        for flight in std::mem::take(&mut self.flights) {
+            self.answered(flight.op, errno, reaped);
+        }
+        for index in std::mem::take(&mut self.queue) {
+            let op = &mut self.ops[index as usize];
+            (op.errno, op.all_asked) = (errno, true);
+            self.finish(index, reaped);
+        }
+    }
+
+    // Operations.
+
+    #[inline]
+    fn vacancy(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.ops.push(Op {
+                scratch: std::ptr::null_mut(),
+                kind: Kind::Message,
+                key: 0,
+                immediate: None,
+                segments: Vec::new(),
+                asked: Cursor::default(),
+                open: 0,
+                all_asked: true,
+                errno: 0,
+                disowned: false,
+            });
+            self.ops.len() as u32 - 1
+        })
+    }
+
+    /// Queues an operation.
+    #[inline]
+    pub fn push(&mut self, kind: Kind, rma: &Rma, scratch: *mut Scratch) {
+        let index = self.vacancy();
+        let op = &mut self.ops[index as usize];
+        op.segments.clear();
+        op.segments.extend_from_slice(rma.segments);
+        (op.scratch, op.kind, op.key, op.immediate) = (scratch, kind, rma.key, rma.immediate);
+        (op.asked, op.open, op.all_asked, op.errno, op.disowned) = (Cursor::default(), 0, false, 0, false);
+        self.queue.push_back(index);
+    }
+
+    /// The memory of these operations is not to be touched any more.
+    pub fn disown(&mut self, scratches: &[*mut Scratch], sink: &mut [u8]) {
+        for op in &mut self.ops {
+            op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);
+        }
+        let ops = &self.ops;
+        let disowned = |op: u32| ops.get(op as usize).is_some_and(|op| op.disowned);
+        self.batch.take_back(|owner| matches!(owner, Owner::Op(op) if disowned(op)));
+        if self.coming == Coming::Data && self.flights.front().is_some_and(|flight| disowned(flight.op)) {
+            self.inbox.turn_away(sink);
+        }
+    }
+
+    /// A registration ends: none of its memory is touched any more.
+    pub fn forget(&mut self, key: u64, sink: &mut [u8]) {
+        self.batch.take_back(|owner| owner == Owner::Key(key));
+        if let Coming::Payload(request, errno) = &mut self.coming {
+            if request.key == key && *errno == 0 {
+                *errno = libc::EACCES;
+                self.inbox.turn_away(sink);
+            }
+        }
+    }
+
+    #[inline]
+    fn answered(&mut self, index: u32, errno: i32, reaped: &mut Vec<Reaped>) {
+        let Some(op) = self.ops.get_mut(index as usize) else { return };
+        op.open -= 1;
+        if errno != 0 && op.errno == 0 {
+            op.errno = errno;
+        }
+        // One that waits for its turn in the queue ends there.
+        if op.open == 0 && op.all_asked && self.queue.front() != Some(&index) {
+            self.finish(index, reaped);
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
+        let op = &mut self.ops[index as usize];
+        let scratch = std::mem::replace(&mut op.scratch, std::ptr::null_mut());
+        if !scratch.is_null() {
+            reaped.push(Reaped::of(scratch, op.errno));
+            self.free.push(index);
+        }
+    }
+
+    // Sending.
+
+    /// Moves everything on; false when the connection has ended. `state` tells when a stranger has
+    /// said hello.
+    pub fn progress(&mut self, with: &mut Moving) -> Outcome<()> {
+        if self.state == State::Dialing && self.writable {
+            match self.socket.as_ref().map_or(libc::ENOTCONN, |socket| socket::outcome(socket.as_fd())) {
+                0 => self.state = State::Greeting,
+                errno => return Err(errno),
+            }
+        }
+        self.take(with)?;
+        self.pump(with)
+    }
+
+    /// Sends what there is, as far as the socket takes it.
+    #[inline]
+    pub fn pump(&mut self, with: &mut Moving) -> Outcome<()> {
+        while self.writable && with.budget > 0 && self.state != State::Dialing {
+            if self.batch.is_empty() {
+                self.answer(with.registry);
+                self.ask(with.reaped);
+            }
+            let Some(socket) = self.socket.as_ref().filter(|_| !self.batch.is_empty()) else { return Ok(()) };
+            self.writable = self.batch.send(socket.as_fd(), &mut with.budget)?;
+        }
+        Ok(())
+    }
+
+    /// Makes requests, as many as one call takes.
+    #[inline]
+    fn ask(&mut self, reaped: &mut Vec<Reaped>) {
+        while let Some(&index) = self.queue.front() {
+            let op = &mut self.ops[index as usize];
+            // What is over already is not asked for.
+            op.all_asked |= op.disowned || op.errno != 0;
+            let (spent, open, message) = (op.all_asked, op.open, op.kind == Kind::Message);
+            if spent {
+                self.queue.pop_front();
+                if open == 0 {
+                    self.finish(index, reaped);
+                }
+                continue;
+            }
+            let copied = HEAD_MAX + if message { MESSAGE } else { SHORT as usize };
+            if !self.may_ask() || !self.batch.has_room(1 + PIECES, copied, BATCH) {
+                return;
+            }
+            self.request(index);
+            if message {
+                // It was copied.
+                self.queue.pop_front();
+                self.finish(index, reaped);
+            }
+        }
+    }
+
+    /// Makes an operation's next request.
+    #[inline]
+    fn request(&mut self, index: u32) {
+        let op = &mut self.ops[index as usize];
+        let from = op.asked;
+        let (mut at, mut len) = (from, 0u64);
+        let mut list = ArrayVec::<Piece, PIECES>::new();
+        while let Some(segment) = op.segments.get(at.segment) {
+            if list.is_full() || len == RUN && segment.len > 0 {
+                break;
+            }
+            let part = (segment.len - at.offset).min(RUN - len);
+            list.push(Piece { address: segment.remote.wrapping_add(at.offset), len: part as u32 });
+            len += part;
+            at.offset += part;
+            if at.offset == segment.len {
+                at = Cursor { segment: at.segment + 1, offset: 0 };
+            }
+        }
+        op.asked = at;
+        op.all_asked = at.segment == op.segments.len();
+        let header = Request {
+            kind: op.kind,
+            pieces: list.len() as u16,
+            len: len as u32,
+            key: op.key,
+            immediate: op.immediate.filter(|_| op.all_asked),
+            address: list.first().map_or(0, |piece| piece.address),
+        };
+        self.batch.copy(&header.bytes());
+        if list.len() > 1 {
+            let mut bytes = ArrayVec::<u8, { PIECES * PIECE }>::new();
+            list.iter().for_each(|piece| bytes.extend(piece.bytes()));
+            self.batch.copy(&bytes);
+        }
+        let copies = op.kind == Kind::Message || len <= SHORT;
+        let (mut at, mut left) = (from, if op.kind == Kind::Read { 0 } else { len });
+        while left > 0 {
+            let Some(segment) = op.segments.get(at.segment) else { break };
+            let part = (segment.len - at.offset).min(left);
+            let local = segment.local.wrapping_add(at.offset);
+            if copies {
+                // SAFETY: the operation's memory is valid until it is reaped.
+                self.batch.copy(unsafe { std::slice::from_raw_parts(local as *const u8, part as usize) });
+            } else if part > 0 {
+                // SAFETY: as above; `disown` takes it back.
+                unsafe { self.batch.lend(Owner::Op(index), local, part as usize) };
+            }
+            left -= part;
+            at = Cursor { segment: at.segment + 1, offset: 0 };
+        }
+        let of = if op.kind == Kind::Message { NO_OP } else { index };
+        op.open += u32::from(of != NO_OP);
+        self.reads += usize::from(op.kind == Kind::Read);
+        self.flights.push_back(Flight { op: of, len: len as u32, from });
+    }
+
+    /// Answers the peer's requests.
+    #[inline]
+    fn answer(&mut self, registry: &mut Registry) {
+        while let Some(first) = self.pending.front() {
+            let vectors = if let Pending::Read { pieces, .. } = first { 1 + pieces.len() } else { 1 };
+            if !self.batch.has_room(vectors, ANSWER, BATCH / 2) {
+                return;
+            }
+            let Some(first) = self.pending.pop_front() else { return };
+            match first {
+                Pending::Read { number, key, len, pieces } => {
+                    let allows =
+                        |piece: &Piece| registry.allows(key, piece.address, piece.len.into(), Wish::Read);
+                    if pieces.iter().all(allows) {
+                        self.batch.copy(&Answer::Data { number, len }.bytes());
+                        for piece in pieces.iter().filter(|piece| piece.len > 0) {
+                            // SAFETY: registered memory, which stays so until `forget` takes it back.
+                            unsafe { self.batch.lend(Owner::Key(key), piece.address, piece.len as usize) };
+                        }
+                    } else {
+                        self.batch.copy(&Answer::Failed { number, errno: libc::EACCES as u32 }.bytes());
+                    }
+                    self.told = number + 1;
+                }
+                Pending::Failed { number, errno } => {
+                    self.batch.copy(&Answer::Failed { number, errno }.bytes());
+                    self.told = number + 1;
+                }
+            }
+        }
+        if self.told != self.settled {
+            self.batch.copy(&Answer::Done(self.settled).bytes());
+            self.told = self.settled;
+        }
+    }
+
+    // Receiving.
+
+    /// Does what is there, and receives more.
+    fn take(&mut self, with: &mut Moving) -> Outcome<()> {
+        loop {
+            loop {
+                match self.step(with)? {
+                    Step::Done => {}
+                    Step::Waits => break,
+                    Step::Met => return Ok(()),
+                }
+            }
+            if !self.readable || self.starved || with.budget == 0 {
+                return Ok(());
+            }
+            let ahead = if self.state == State::Stranger { HELLO } else { self.ahead };
+            let Some(socket) = &self.socket else { return Ok(()) };
+            match self.inbox.receive(socket.as_fd(), ahead, &mut with.budget)? {
+                Got::Some => {}
+                Got::All => self.readable = self.closing,
+                Got::End => return Err(libc::ECONNRESET),
+            }
+        }
+    }
+
+    /// Does one thing of what was received; an error if it makes no sense.
+    #[inline]
+    fn step(&mut self, with: &mut Moving) -> Outcome<Step> {
+        match self.coming {
+            Coming::Head if self.state == State::Stranger => self.meet(),
+            Coming::Head => self.head(with),
+            _ if self.inbox.left() > 0 => Ok(Step::Waits),
+            Coming::Payload(request, errno) => {
+                self.coming = Coming::Head;
+                with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));
+                self.settle(errno);
+                Ok(Step::Done)
+            }
+            Coming::Data => {
+                self.coming = Coming::Head;
+                self.settle_next(0, with.reaped)?;
+                Ok(Step::Done)
+            }
+        }
+    }
+
+    fn meet(&mut self) -> Outcome<Step> {
+        let Some(bytes) = self.inbox.ready().first_chunk::<HELLO>() else { return Ok(Step::Waits) };
+        self.hello = Some(Hello::read(bytes).ok_or(libc::EPROTO)?);
+        self.inbox.consume(HELLO);
+        Ok(Step::Met)
+    }
+
+    #[inline]
+    fn head(&mut self, with: &mut Moving) -> Outcome<Step> {
+        let ready = self.inbox.ready();
+        let Some(&first) = ready.first() else { return Ok(Step::Waits) };
+        if is_answer(first) {
+            let Some(bytes) = ready.first_chunk::<ANSWER>() else { return Ok(Step::Waits) };
+            let answer = Answer::read(bytes).ok_or(libc::EPROTO)?;
+            self.inbox.consume(ANSWER);
+            return self.heed_answer(answer, with).map(|()| Step::Done);
+        }
+        if self.state != State::Up {
+            return Err(libc::EPROTO);
+        }
+        let Some(bytes) = ready.first_chunk::<REQUEST>() else { return Ok(Step::Waits) };
+        let request = Request::read(bytes).ok_or(libc::EPROTO)?;
+        let head = REQUEST + request.list_len();
+        let Some(list) = ready.get(REQUEST..head) else { return Ok(Step::Waits) };
+        if !request.read_pieces(list, &mut self.pieces) {
+            return Err(libc::EPROTO);
+        }
+        match request.kind {
+            Kind::Write => self.begin_write(request, head, with),
+            Kind::Read => self.read(request, head, with),
+            Kind::Message => self.message(request, head, with),
+        }
+    }
+
+    /// Whether all pieces may be touched so.
+    #[inline]
+    fn allowed(&self, key: u64, wish: Wish, registry: &mut Registry) -> bool {
+        self.pieces.iter().all(|piece| registry.allows(key, piece.address, piece.len.into(), wish))
+    }
+
+    #[inline]
+    fn begin_write(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
+        let allowed = self.allowed(request.key, Wish::Write, with.registry);
+        self.inbox.consume(head);
+        self.ahead = head;
+        if allowed {
+            let ranges = self.pieces.iter().map(|piece| (piece.address, piece.len as usize));
+            // SAFETY: registered memory, which stays so until `forget` says otherwise.
+            unsafe { self.inbox.expect(ranges) };
+        } else {
+            self.expect_nothing(request.len, with.sink);
+        }
+        self.coming = Coming::Payload(request, if allowed { 0 } else { libc::EACCES });
+        Ok(Step::Done)
+    }
+
+    /// What comes goes nowhere.
+    fn expect_nothing(&mut self, len: u32, sink: &mut [u8]) {
+        let sink = (sink.as_mut_ptr() as u64, sink.len().min(len as usize));
+        // SAFETY: the sink outlives the NIC's connections.
+        unsafe { self.inbox.expect(std::iter::once(sink)) };
+    }
+
+    fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
+        let allowed = self.allowed(request.key, Wish::Read, with.registry);
+        self.inbox.consume(head);
+        self.ahead = head;
+        if self.pending.len() >= READS + FLIGHTS {
+            return Err(libc::EPROTO);
+        }
+        if allowed {
+            let (pieces, number) = (std::mem::take(&mut self.pieces), self.settled);
+            self.pending.push_back(Pending::Read { number, key: request.key, len: request.len, pieces });
+        }
+        self.settle(if allowed { 0 } else { libc::EACCES });
+        Ok(Step::Done)
+    }
+
+    fn message(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
+        let len = request.len as usize;
+        let Some(message) = self.inbox.ready().get(head..head + len) else { return Ok(Step::Waits) };
+        let Some((buffer, scratch)) = with.receives.front().copied() else {
+            self.starved = true;
+            return Ok(Step::Waits);
+        };
+        if len > buffer.len {
+            return Err(libc::EPROTO);
+        }
+        // SAFETY: the buffer is ours until it is reaped, and has room for it.
+        unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
+        with.receives.pop_front();
+        with.reaped.push(Reaped { len: request.len, ..Reaped::of(scratch, 0) });
+        self.inbox.consume(head + len);
+        self.settle(0);
+        Ok(Step::Done)
+    }
+
+    /// The peer's next request is over.
+    #[inline]
+    fn settle(&mut self, errno: i32) {
+        if errno != 0 {
+            self.pending.push_back(Pending::Failed { number: self.settled, errno: errno as u32 });
+        }
+        self.settled += 1;
+    }
+
+    // Answers to us.
+
+    fn heed_answer(&mut self, answer: Answer, with: &mut Moving) -> Outcome<()> {
+        self.ahead = ANSWER;
+        match answer {
+            Answer::Welcome(void) if self.state == State::Greeting => {
+                (self.state, self.void) = (State::Up, void);
+                Ok(())
+            }
+            _ if self.state != State::Up => Err(libc::EPROTO),
+            Answer::Welcome(_) => Err(libc::EPROTO),
+            Answer::Done(number) => self.settle_below(number, with.reaped),
+            Answer::Failed { number, errno } => {
+                self.settle_below(number, with.reaped)?;
+                self.settle_next(errno as i32, with.reaped)
+            }
+            Answer::Data { number, len } => {
+                self.settle_below(number, with.reaped)?;
+                self.begin_data(len, with.sink)
+            }
+        }
+    }
+
+    fn begin_data(&mut self, len: u32, sink: &mut [u8]) -> Outcome<()> {
+        let flight = self.flights.front().copied().ok_or(libc::EPROTO)?;
+        let op = self.ops.get(flight.op as usize).filter(|op| op.kind == Kind::Read).ok_or(libc::EPROTO)?;
+        if flight.len != len {
+            return Err(libc::EPROTO);
+        }
+        self.coming = Coming::Data;
+        if op.disowned {
+            self.expect_nothing(len, sink);
+            return Ok(());
+        }
+        let mut left = u64::from(len);
+        let segments = op.segments.get(flight.from.segment..).unwrap_or_default();
+        let ranges = segments.iter().enumerate().map_while(|(i, segment)| {
+            let offset = if i == 0 { flight.from.offset } else { 0 };
+            let part = (segment.len - offset).min(left);
+            let wanted = left > 0;
+            left -= part;
+            wanted.then_some((segment.local.wrapping_add(offset), part as usize))
+        });
+        // SAFETY: the operation's memory is valid until it is reaped, or disowned.
+        unsafe { self.inbox.expect(ranges) };
+        Ok(())
+    }
+
+    /// Requests below a number are done; none of them is a read, whose data has not come.
+    #[inline]
+    fn settle_below(&mut self, number: u64, reaped: &mut Vec<Reaped>) -> Outcome<()> {
+        while self.first < number {
+            let flight = self.flights.front().ok_or(libc::EPROTO)?;
+            if self.ops.get(flight.op as usize).is_some_and(|op| op.kind == Kind::Read) {
+                return Err(libc::EPROTO);
+            }
+            self.settle_next(0, reaped)?;
+        }
+        if self.first == number {
+            Ok(())
+        } else {
+            Err(libc::EPROTO)
+        }
+    }
+
+    #[inline]
+    fn settle_next(&mut self, errno: i32, reaped: &mut Vec<Reaped>) -> Outcome<()> {
+        let flight = self.flights.pop_front().ok_or(libc::EPROTO)?;
+        self.first += 1;
+        self.reads -= usize::from(self.ops.get(flight.op as usize).is_some_and(|op| op.kind == Kind::Read));
+        self.answered(flight.op, errno, reaped);
+        Ok(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.socket {
+            socket::shut(socket.as_fd());
+        }
+    }
+}
+
+const _: () = assert!(HEAD_MAX + MESSAGE <= INBOX && HEAD_MAX == REQUEST + PIECES * PIECE);

@@ -1,0 +1,58 @@
+//! The fabric of plain TCP sockets: our own, since libfabric's tcp ends a process for a few
+//! bytes from anybody, and posts one operation where a socket takes hundreds of pages.
+//!
+//! A NIC of this fabric is a listener at one interface's address, and one connection to each NIC
+//! that it talks to, whoever made it: requests and answers of both go over it. The initiator's
+//! worker sends from where the bytes lie, many pages in one call; the target's worker
+//! checks each request against its own registrations before it accepts the first byte, and
+//! receives where the bytes belong. So a completion means delivered, and closing one's end of a
+//! connection is a fence: nothing that the peer sent is copied afterwards.
+//!
+//! Who connects says first which NIC it means, by a name of 128 random bits that only an address
+//! tells, and who it is. Integers are little-endian.
+//!
+//! ```text
+//! hello      "WEFT-TCP"   u16 version   6 zero bytes   name of the target   name of the initiator
+//!            u64 number of the initiator's connections
+//!
+//! request    u8 kind      u8 0   u16 pieces   u32 len    u64 key
+//!            u32 immediate       u32 0        u64 address
+//!            pieces x (u64 address, u32 len), unless there is one: `address` is its
+//!            len bytes of a write or message
+//! kind       1 write, 2 read, 3 message
+//!
+//! answer     u8 kind      3 zero bytes        u32 len    u64 number
+//!            len bytes of what was read
+//! kind       4 done: requests below `number` are settled
+//!            5 data: of the request `number`, and those before it are settled
+//!            6 failed: the request `number`; `len` is an error number
+//!            7 welcome, to a hello: what the target dialled up to `number` is void
+//! ```
+//!
+//! Requests are settled in their order, and are short (`RUN`), so that nothing waits long for the
+//! end of one. An initiator takes back memory of what was not sent yet by copying the few bytes
+//! that a call has begun with; the same holds for a target whose memory is being read.
+
+mod connection;
+mod interfaces;
+mod nic;
+mod socket;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use interfaces::{list, Interface};
+pub use nic::TcpNic;
+
+/// The fabric's name.
+pub const NAME: &str = "plain-tcp";
+
+/// Bytes of a request's payload, and of an answer's.
+const RUN: u64 = 64 << 10;
+/// Pieces of a request.
+const PIECES: usize = 256;
+/// Bytes of a message.
+const MESSAGE: usize = 8192;
+/// Bytes that one call sends at most: what has to be copied where memory is taken back.
+const BATCH: u64 = 512 << 10;

@@ -1,0 +1,599 @@
+//! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it talks to.
+
+use super::connection::{Connection, Moving, State};
+use super::interfaces::Interface;
+use super::socket::{self, from_system, to_system};
+use super::wire::{Hello, Kind, Name};
+use super::{MESSAGE, PIECES, RUN};
+use crate::clock::{Clock, Random};
+use crate::fabric::host::registry::Registry;
+use crate::fabric::{
+    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Segment,
+};
+use crate::status::{Error, Result, Status};
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Bytes that one pass moves for each connection.
+const PASS: u64 = 1 << 20;
+const TX_DEPTH: usize = 512;
+const RX_DEPTH: usize = 256;
+const LANE_WINDOW: u64 = 4 << 20;
+const RAIL_WINDOW: u64 = 64 << 20;
+/// Accepted in one pass.
+const ACCEPTS: usize = 16;
+/// Who connected and has not said hello: the oldest makes room for the next.
+const STRANGERS: usize = 256;
+/// A connection that says no hello, or that nothing here uses, is closed after this long.
+const HELLO_NS: u64 = 5_000_000_000;
+const UNUSED_NS: u64 = 30_000_000_000;
+/// The listener is left alone for so long where nothing can be accepted.
+const PAUSE_NS: u64 = 10_000_000;
+/// Events of one look.
+const EVENTS: usize = 64;
+
+/// What the listener's events say; those of connections say their place.
+const LISTENER: u64 = u64::MAX;
+
+/// A route: what an address stands for.
+struct Place {
+    generation: u32,
+    /// How often its address was inserted; 0: the place is free.
+    users: u32,
+    target: Name,
+    to: SocketAddr,
+    /// Its connection, or what ended it.
+    leads: std::result::Result<u32, i32>,
+    /// What failed with its connection was reaped.
+    reported: bool,
+}
+
+pub struct TcpNic {
+    limits: Limits,
+    clock: Clock,
+    random: Random,
+    name: Name,
+    at: SocketAddr,
+    address: Vec<u8>,
+    /// None once the NIC is closed.
+    listener: Option<OwnedFd>,
+    epoll: OwnedFd,
+    places: Vec<Place>,
+    connections: Vec<Option<Box<Connection>>>,
+    /// Connections that may have something to do.
+    active: Vec<u32>,
+    next_active: Vec<u32>,
+    /// Connections that were begun here.
+    dials: u64,
+    strangers: usize,
+    /// Somebody waits to be accepted.
+    calls: bool,
+    paused_until: u64,
+    /// A connection has ended since failures were reaped.
+    deaths: bool,
+    registry: Registry,
+    receives: VecDeque<(Buffer, *mut Scratch)>,
+    /// Finished between two calls of `reap`.
+    finished: Vec<Reaped>,
+    /// For bytes that go nowhere.
+    sink: Box<[u8]>,
+}
+
+// SAFETY: the pointers are the rail's, which moves with its NIC.
+unsafe impl Send for TcpNic {}
+
+/// The place of a route, if it is still the route's.
+#[inline]
+fn find(places: &mut [Place], route: Route) -> Option<&mut Place> {
+    let place = places.get_mut(route as u32 as usize)?;
+    (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd, word: u64) -> Result<()> {
+    let connection = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+    let events = if word == LISTENER { libc::EPOLLIN as u32 } else { connection };
+    let mut event = libc::epoll_event { events, u64: word };
+    // SAFETY: two descriptors of ours, an event that outlives the call.
+    let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
+    if rc != 0 {
+        return Err(Error { provider_errno: socket::errno(), ..Error::system("watching a socket") });
+    }
+    Ok(())
+}
+
+impl TcpNic {
+    pub fn open(interface: &Interface) -> Result<TcpNic> {
+        let (clock, random) = (Clock::System, Random::System);
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
+        name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
+        let (listener, at) = socket::listen(interface.address)?;
+        // SAFETY: makes a descriptor that nobody else has.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if epoll < 0 {
+            return Err(Error::system("making a descriptor to wait on"));
+        }
+        // SAFETY: as above.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        watch(&epoll, listener.as_fd(), LISTENER)?;
+        let limits = Limits {
+            delivery: Delivery::Native,
+            tx_depth: TX_DEPTH,
+            rx_depth: RX_DEPTH,
+            costly_posts: false,
+            sends_follow_writes: true,
+            failures_cut: true,
+            reconnects: true,
+            cuts: true,
+            cuts_reads: true,
+            vector: PIECES / 4,
+            read_vector: PIECES / 4,
+            counted_vector: 1,
+            message_max: MESSAGE,
+            virtual_addresses: true,
+            local_registration: false,
+            immediate_max: u64::MAX,
+            arrival_room: None,
+            lane_window: LANE_WINDOW,
+            rail_window: RAIL_WINDOW,
+        };
+        Ok(TcpNic {
+            limits,
+            clock,
+            random,
+            name,
+            at,
+            address: [to_system(at), name.to_vec()].concat(),
+            listener: Some(listener),
+            epoll,
+            places: Vec::new(),
+            connections: Vec::new(),
+            active: Vec::new(),
+            next_active: Vec::new(),
+            dials: 0,
+            strangers: 0,
+            calls: false,
+            paused_until: 0,
+            deaths: false,
+            registry: Registry::default(),
+            receives: VecDeque::new(),
+            finished: Vec::new(),
+            sink: vec![0; RUN as usize].into_boxed_slice(),
+        })
+    }
+
+    /// Whether the listener says that somebody waits.
+    fn heed_listener(&self, heed: bool) {
+        let Some(listener) = &self.listener else { return };
+        let events = if heed { libc::EPOLLIN as u32 } else { 0 };
+        let mut event = libc::epoll_event { events, u64: LISTENER };
+        // SAFETY: as in `watch`.
+        unsafe {
+            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_MOD, listener.as_raw_fd(), &mut event)
+        };
+    }
+
+    fn target(address: &[u8]) -> Result<(SocketAddr, Name)> {
+        let split = address.len().checked_sub(size_of::<Name>()).map(|at| address.split_at(at));
+        let parts = split.and_then(|(at, name)| Some((from_system(at)?, name.try_into().ok()?)));
+        parts.ok_or_else(|| Error {
+            provider_errno: libc::EHOSTUNREACH,
+            ..Error::new(Status::Fabric, "an address that is none of the fabric \"plain-tcp\"")
+        })
+    }
+
+    // Connections.
+
+    fn connection(&mut self, at: u32) -> Option<&mut Connection> {
+        self.connections.get_mut(at as usize).and_then(Option::as_deref_mut)
+    }
+
+    fn add(&mut self, connection: Connection) -> Result<u32> {
+        let at = self.connections.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        if let Some(socket) = connection.socket() {
+            watch(&self.epoll, socket, at as u64)?;
+        }
+        self.strangers += usize::from(connection.state == State::Stranger);
+        self.connections[at] = Some(Box::new(connection));
+        self.list(at as u32);
+        Ok(at as u32)
+    }
+
+    fn dial(&mut self, to: SocketAddr, target: Name) -> Result<u32> {
+        self.dials += 1;
+        let hello = Hello { target, initiator: self.name, number: self.dials };
+        let connection = Connection::dial(self.at, to, hello, self.clock.now())?;
+        self.add(connection)
+    }
+
+    /// A connection is over, and so are the routes that it was of.
+    fn end(&mut self, at: u32, errno: i32, reaped: &mut Vec<Reaped>) {
+        let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
+            return;
+        };
+        self.strangers -= usize::from(connection.state == State::Stranger);
+        connection.die(errno, reaped);
+        for place in self.places.iter_mut().filter(|place| place.leads == Ok(at)) {
+            (place.leads, place.reported) = (Err(errno), false);
+            self.deaths = true;
+        }
+    }
+
+    fn list(&mut self, at: u32) {
+        if let Some(connection) = self.connection(at).filter(|connection| !connection.listed) {
+            connection.listed = true;
+            self.active.push(at);
+        }
+    }
+
+    /// Sends what a connection has, at once.
+    #[inline]
+    fn pump(&mut self, at: u32) {
+        let Some(connection) = self.connections.get_mut(at as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let mut with = Moving {
+            registry: &mut self.registry,
+            receives: &mut self.receives,
+            reaped: &mut self.finished,
+            sink: &mut self.sink,
+            budget: PASS,
+        };
+        if let Err(errno) = connection.pump(&mut with) {
+            let mut finished = std::mem::take(&mut self.finished);
+            self.end(at, errno, &mut finished);
+            self.finished = finished;
+        } else if connection.has_work() {
+            self.list(at);
+        }
+    }
+
+    // A pass.
+
+    /// Asks the system which connections have something to do.
+    fn look(&mut self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        // SAFETY: room for as many events.
+        let count =
+            unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, 0) };
+        for event in events.iter().take(count.max(0) as usize) {
+            let (what, at) = (event.events, event.u64);
+            if at == LISTENER {
+                self.calls = true;
+                continue;
+            }
+            let has = |flags: i32| what & flags as u32 != 0;
+            let ends = has(libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR);
+            if let Some(connection) = self.connection(at as u32) {
+                connection.heed(has(libc::EPOLLIN), has(libc::EPOLLOUT), ends);
+                self.list(at as u32);
+            }
+        }
+    }
+
+    fn move_on(&mut self, reaped: &mut Vec<Reaped>) {
+        let mut active = std::mem::replace(&mut self.active, std::mem::take(&mut self.next_active));
+        for at in active.drain(..) {
+            self.move_one(at, reaped);
+        }
+        self.next_active = active;
+    }
+
+    fn move_one(&mut self, at: u32, reaped: &mut Vec<Reaped>) {
+        let Some(connection) = self.connections.get_mut(at as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        connection.listed = false;
+        let mut with = Moving {
+            registry: &mut self.registry,
+            receives: &mut self.receives,
+            reaped,
+            sink: &mut self.sink,
+            budget: PASS,
+        };
+        if let Err(errno) = connection.progress(&mut with) {
+            return self.end(at, errno, reaped);
+        }
+        if connection.leaving && connection.is_idle() {
+            return self.end(at, libc::ECANCELED, reaped);
+        }
+        let met = connection.hello.is_some();
+        if met {
+            return self.meet(at, reaped);
+        }
+        if connection.has_work() {
+            self.list(at);
+        }
+    }
+
+    // Meeting.
+
+    #[cold]
+    fn accept(&mut self) {
+        let now = self.clock.now();
+        self.calls = false;
+        for _ in 0..ACCEPTS {
+            let Some(listener) = &self.listener else { break };
+            match socket::accept(listener.as_fd()) {
+                Ok(socket) => {
+                    self.limit_strangers();
+                    if let Err(error) = self.add(Connection::accepted(socket, now)) {
+                        log::debug!("a connection is closed: {error}");
+                    }
+                }
+                Err(errno) if errno == libc::ECONNABORTED || errno == libc::EINTR => {}
+                Err(errno) => {
+                    if !socket::is_later(errno) {
+                        // No descriptors or no memory: others may give some back.
+                        self.paused_until = now + PAUSE_NS;
+                        self.heed_listener(false);
+                    }
+                    break;
+                }
+            }
+        }
+    }
+
+    fn limit_strangers(&mut self) {
+        if self.strangers < STRANGERS {
+            return;
+        }
+        let all = self.connections.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_ref()?)));
+        let strangers = all.filter(|(_, one)| one.state == State::Stranger);
+        if let Some((at, _)) = strangers.min_by_key(|(_, one)| one.since_ns) {
+            self.end(at as u32, libc::ECONNABORTED, &mut Vec::new());
+        }
+    }
+
+    /// A stranger has said which NIC it means, and who it is. There is one connection between two
+    /// NICs: where both dial at once, both keep the same one.
+    #[cold]
+    fn meet(&mut self, at: u32, reaped: &mut Vec<Reaped>) {
+        let Some(hello) = self.connection(at).and_then(|connection| connection.hello) else { return };
+        if hello.target != self.name {
+            return self.end(at, libc::EPROTO, reaped);
+        }
+        let is_theirs =
+            |one: &Connection| one.peer == hello.initiator && one.state != State::Stranger && !one.leaving;
+        let others = self.connections.iter().map(|one| one.as_deref().filter(|one| is_theirs(one)));
+        let known = others.enumerate().find_map(|(at, one)| Some((at as u32, one?.state, one?.void)));
+        let known = known.filter(|_| hello.initiator != self.name);
+        match known {
+            Some((_, State::Greeting, _)) if hello.initiator < self.name => {
+                return self.end(at, libc::EALREADY, reaped);
+            }
+            Some((_, State::Up, void)) if hello.number <= void => {
+                return self.end(at, libc::EALREADY, reaped)
+            }
+            // It would not dial if it still had that one.
+            Some((old, State::Up, _)) => self.end(old, libc::ECONNRESET, reaped),
+            Some((old, ..)) => {
+                if let Some(mut dialed) = self.connections.get_mut(old as usize).and_then(Option::take) {
+                    self.connection(at).into_iter().for_each(|connection| connection.adopt(&mut dialed));
+                    for place in self.places.iter_mut().filter(|place| place.leads == Ok(old)) {
+                        place.leads = Ok(at);
+                    }
+                }
+            }
+            None => {}
+        }
+        let dials = self.dials;
+        self.strangers -= 1;
+        if let Some(connection) = self.connection(at) {
+            connection.welcome(dials);
+        }
+        self.list(at);
+    }
+}
+
+impl Nic for TcpNic {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    fn insert(&mut self, address: &[u8]) -> Result<Route> {
+        let (to, target) = Self::target(address)?;
+        let same = |place: &Place| place.users > 0 && place.target == target && place.leads.is_ok();
+        if let Some(at) = self.places.iter().position(same) {
+            let place = &mut self.places[at];
+            place.users += 1;
+            return Ok(u64::from(place.generation) << 32 | at as u64);
+        }
+        let is_theirs = |one: &Connection| one.peer == target && one.state == State::Up && !one.leaving;
+        let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
+        let connection = match theirs.filter(|_| target != self.name) {
+            Some(at) => at as u32,
+            None => self.dial(to, target)?,
+        };
+        let at = self.places.iter().position(|place| place.users == 0).unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, users: 0, target, to, leads: Err(0), reported: false });
+            self.places.len() - 1
+        });
+        let place = &mut self.places[at];
+        let generation = place.generation.wrapping_add(1);
+        *place = Place { generation, users: 1, target, to, leads: Ok(connection), reported: false };
+        Ok(u64::from(generation) << 32 | at as u64)
+    }
+
+    fn remove(&mut self, route: Route) {
+        let Some(place) = find(&mut self.places, route) else { return };
+        place.users -= 1;
+        if let (0, Ok(at)) = (place.users, place.leads) {
+            place.leads = Err(libc::ENOTCONN);
+            if let Some(connection) = self.connection(at) {
+                connection.leaving = true;
+                self.list(at);
+            }
+        }
+    }
+
+    /// Our own worker does what the peer asks for: with the connection closed, it does no more.
+    fn cut(&mut self, route: Route, _connected: bool) {
+        let Some(place) = find(&mut self.places, route) else { return };
+        if let Ok(at) = place.leads {
+            let mut finished = std::mem::take(&mut self.finished);
+            self.end(at, libc::ECANCELED, &mut finished);
+            self.finished = finished;
+        }
+        self.remove(route);
+    }
+
+    fn is_deserted(&mut self, route: Route) -> bool {
+        find(&mut self.places, route).is_some_and(|place| place.leads == Err(libc::ECONNREFUSED))
+    }
+
+    fn tend(&mut self) {
+        let now = self.clock.now();
+        if self.paused_until != 0 && now >= self.paused_until {
+            self.paused_until = 0;
+            self.heed_listener(true);
+        }
+        for at in 0..self.connections.len() {
+            let Some(one) = &self.connections[at] else { continue };
+            let age = now.saturating_sub(one.since_ns);
+            let silent = one.state == State::Stranger && age > HELLO_NS;
+            let unused = one.state == State::Up
+                && age > UNUSED_NS
+                && !self.places.iter().any(|place| place.leads == Ok(at as u32));
+            if silent || unused {
+                self.end(at as u32, libc::ETIMEDOUT, &mut Vec::new());
+            }
+        }
+    }
+
+    fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
+        let mut key = self.random.u64()?;
+        while !self.registry.add(key, range, access, None) {
+            key = self.random.u64()?;
+        }
+        Ok(Registration { handle: key as *mut c_void, descriptor: std::ptr::null_mut(), key, direct: None })
+    }
+
+    fn deregister(&mut self, registration: Registration) -> Result<()> {
+        if !self.registry.remove(registration.key) {
+            return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
+        }
+        let connections = self.connections.iter_mut().flatten();
+        connections.for_each(|connection| connection.forget(registration.key, &mut self.sink));
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted) {
+        let leads = find(&mut self.places, route).map_or(Err(libc::ENOTCONN), |place| place.leads);
+        let segments = rma.segments.len() / scratches.len().max(1);
+        let at = match leads {
+            Ok(at) if segments > 0 => at,
+            Ok(_) => return (0, Posted::Failed(libc::EINVAL)),
+            Err(errno) => return (0, Posted::Failed(errno)),
+        };
+        let kind = if rma.read { Kind::Read } else { Kind::Write };
+        let Some(connection) = self.connection(at) else { return (0, Posted::Failed(libc::ENOTCONN)) };
+        for (segments, scratch) in rma.segments.chunks_exact(segments).zip(scratches) {
+            connection.push(kind, &Rma { segments, ..*rma }, *scratch);
+        }
+        if rma.more {
+            self.list(at);
+        } else {
+            self.pump(at);
+        }
+        (scratches.len(), Posted::Yes)
+    }
+
+    fn disown(&mut self, scratches: &[*mut Scratch]) {
+        let connections = self.connections.iter_mut().flatten();
+        connections.for_each(|connection| connection.disown(scratches, &mut self.sink));
+    }
+
+    unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
+        if buffer.len > MESSAGE {
+            return Posted::Failed(libc::EMSGSIZE);
+        }
+        let Some(place) = find(&mut self.places, route) else { return Posted::Failed(libc::ENOTCONN) };
+        let (leads, reported, to, target) = (place.leads, place.reported, place.to, place.target);
+        // What failed with the connection is reaped first: nothing may overtake that.
+        let leads = match leads {
+            Err(errno) if reported => self.dial(to, target).map_err(|_| errno),
+            leads => leads,
+        };
+        if let Some(place) = find(&mut self.places, route) {
+            place.leads = leads;
+        }
+        let segment = Segment { local: buffer.address as u64, remote: 0, len: buffer.len as u64 };
+        let rma = Rma {
+            read: false,
+            segments: &[segment],
+            descriptor: buffer.descriptor,
+            key: 0,
+            delivered: false,
+            immediate: None,
+            more: false,
+        };
+        match leads.map(|at| (at, self.connection(at))) {
+            Ok((at, Some(connection))) => {
+                connection.push(Kind::Message, &rma, scratch);
+                self.pump(at);
+            }
+            // By a completion: who sends seldom looks at what a post says.
+            Ok((_, None)) => self.finished.push(Reaped::of(scratch, libc::ENOTCONN)),
+            Err(errno) => self.finished.push(Reaped::of(scratch, errno)),
+        }
+        Posted::Yes
+    }
+
+    unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
+        if self.receives.len() == RX_DEPTH {
+            return Posted::Again;
+        }
+        self.receives.push_back((buffer, scratch));
+        if self.receives.len() == 1 {
+            for at in 0..self.connections.len() as u32 {
+                if self.connection(at).is_some_and(Connection::feed) {
+                    self.list(at);
+                }
+            }
+        }
+        Posted::Yes
+    }
+
+    #[inline]
+    fn reap(&mut self, reaped: &mut Vec<Reaped>) {
+        self.look();
+        if self.calls {
+            self.accept();
+        }
+        self.move_on(reaped);
+        reaped.append(&mut self.finished);
+        if std::mem::take(&mut self.deaths) {
+            self.places.iter_mut().for_each(|place| place.reported = place.leads.is_err());
+        }
+    }
+
+    fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
+        Some((self.epoll.as_raw_fd(), self.active.is_empty() && self.finished.is_empty()))
+    }
+
+    fn close(&mut self) -> Result<()> {
+        // Who waits to be accepted sees it, too, when the listener goes.
+        if let Some(listener) = self.listener.take() {
+            socket::shut(listener.as_fd());
+        }
+        self.connections.clear();
+        self.places.clear();
+        self.active.clear();
+        self.receives.clear();
+        self.finished.clear();
+        self.registry.clear();
+        Ok(())
+    }
+}

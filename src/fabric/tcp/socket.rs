@@ -1,0 +1,192 @@
+//! Non-blocking sockets: what of the system's calls this fabric uses.
+
+use crate::status::{Error, Result};
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+const BACKLOG: i32 = 4096;
+
+/// Bytes of `sockaddr_in` and `sockaddr_in6`.
+pub const V4: usize = size_of::<libc::sockaddr_in>();
+pub const V6: usize = size_of::<libc::sockaddr_in6>();
+
+pub fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn system(doing: &'static str) -> Error {
+    Error { provider_errno: errno(), ..Error::system(doing) }
+}
+
+/// An address as the system has it.
+pub fn to_system(address: SocketAddr) -> Vec<u8> {
+    let port = address.port().to_be_bytes();
+    match address {
+        SocketAddr::V4(v4) => {
+            let family = (libc::AF_INET as libc::sa_family_t).to_ne_bytes();
+            [&family[..], &port, &v4.ip().octets(), &[0; 8]].concat()
+        }
+        SocketAddr::V6(v6) => {
+            let family = (libc::AF_INET6 as libc::sa_family_t).to_ne_bytes();
+            let scope = v6.scope_id().to_ne_bytes();
+            [&family[..], &port, &[0; 4], &v6.ip().octets(), &scope].concat()
+        }
+    }
+}
+
+pub fn from_system(bytes: &[u8]) -> Option<SocketAddr> {
+    let family = u16::from_ne_bytes(*bytes.first_chunk()?);
+    let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
+    match (i32::from(family), bytes.len()) {
+        (libc::AF_INET, V4) => {
+            let ip: [u8; 4] = *bytes.get(4..)?.first_chunk()?;
+            Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port))
+        }
+        (libc::AF_INET6, V6) => {
+            let ip: [u8; 16] = *bytes.get(8..)?.first_chunk()?;
+            let scope = u32::from_ne_bytes(*bytes.get(24..)?.first_chunk()?);
+            let ip = Ipv6Addr::from(ip);
+            Some(SocketAddr::V6(std::net::SocketAddrV6::new(ip, port, 0, scope)))
+        }
+        _ => None,
+    }
+}
+
+fn make(ip: IpAddr) -> Result<OwnedFd> {
+    let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: makes a descriptor that nobody else has.
+    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(system("making a socket"));
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn set(socket: BorrowedFd, level: i32, option: i32, value: i32) {
+    // SAFETY: an integer that outlives the call. What an old system does not know stays as it is.
+    unsafe {
+        let (at, len) = ((&raw const value).cast(), size_of::<i32>() as libc::socklen_t);
+        libc::setsockopt(socket.as_raw_fd(), level, option, at, len)
+    };
+}
+
+fn bind(socket: BorrowedFd, address: SocketAddr) -> bool {
+    let bytes = to_system(address);
+    // SAFETY: an address of its length.
+    unsafe { libc::bind(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len() as libc::socklen_t) == 0 }
+}
+
+/// A listener at an address of this host, and the port that it got.
+pub fn listen(ip: SocketAddr) -> Result<(OwnedFd, SocketAddr)> {
+    let socket = make(ip.ip())?;
+    if !bind(socket_of(&socket), ip) {
+        return Err(system("binding a socket to the interface's address"));
+    }
+    // SAFETY: a socket of ours; room for the longest address.
+    unsafe {
+        if libc::listen(socket.as_raw_fd(), BACKLOG) != 0 {
+            return Err(system("listening at a socket"));
+        }
+        let (mut bytes, mut len) = ([0u8; V6], V6 as libc::socklen_t);
+        if libc::getsockname(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), &mut len) != 0 {
+            return Err(system("asking for a socket's address"));
+        }
+        let address = from_system(bytes.get(..len as usize).unwrap_or_default());
+        address.map(|address| (socket, address)).ok_or_else(|| system("asking for a socket's address"))
+    }
+}
+
+fn socket_of(socket: &OwnedFd) -> BorrowedFd<'_> {
+    std::os::fd::AsFd::as_fd(socket)
+}
+
+fn tune(socket: BorrowedFd) {
+    set(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+}
+
+/// Begins to connect from an address of this host; the socket becomes writable when it is done.
+pub fn connect(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd> {
+    let socket = make(to.ip())?;
+    tune(socket_of(&socket));
+    set(socket_of(&socket), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+    let mut from = from;
+    from.set_port(0);
+    if from.is_ipv4() == to.is_ipv4() && !bind(socket_of(&socket), from) {
+        return Err(system("binding a socket to the interface's address"));
+    }
+    let bytes = to_system(to);
+    // SAFETY: an address of its length.
+    let rc =
+        unsafe { libc::connect(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len() as libc::socklen_t) };
+    if rc != 0 && errno() != libc::EINPROGRESS {
+        return Err(system("connecting to a peer"));
+    }
+    Ok(socket)
+}
+
+/// How connecting went: 0 or an error number.
+pub fn outcome(socket: BorrowedFd) -> i32 {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: room for the integer.
+    let rc = unsafe {
+        let at = (&raw mut value).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, at, &mut len)
+    };
+    if rc == 0 {
+        value
+    } else {
+        errno()
+    }
+}
+
+/// The next of who connected: none, or an error number.
+pub fn accept(listener: BorrowedFd) -> std::result::Result<OwnedFd, i32> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: makes a descriptor that nobody else has; the address is not asked for.
+    let fd =
+        unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    if fd < 0 {
+        return Err(errno());
+    }
+    // SAFETY: as above.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    tune(socket_of(&socket));
+    Ok(socket)
+}
+
+/// Sends what the vectors have: how many bytes, or an error number.
+///
+/// # Safety
+/// Each vector is of readable memory.
+pub unsafe fn send(socket: BorrowedFd, iov: &[libc::iovec]) -> std::result::Result<usize, i32> {
+    // SAFETY: zero is a message of nothing; the vectors as the caller promised.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (iov.as_ptr().cast_mut(), iov.len() as _);
+        libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
+    };
+    usize::try_from(sent).map_err(|_| errno())
+}
+
+/// Receives into the vectors: how many bytes, 0 at the end, or an error number.
+///
+/// # Safety
+/// Each vector is of writable memory.
+pub unsafe fn receive(socket: BorrowedFd, iov: &[libc::iovec]) -> std::result::Result<usize, i32> {
+    // SAFETY: as the caller promised.
+    let got = unsafe { libc::readv(socket.as_raw_fd(), iov.as_ptr(), iov.len() as i32) };
+    usize::try_from(got).map_err(|_| errno())
+}
+
+/// Whether a call is only to be tried later.
+pub fn is_later(errno: i32) -> bool {
+    errno == libc::EAGAIN || errno == libc::EWOULDBLOCK || errno == libc::EINTR
+}
+
+/// Ends a connection, whoever else has the socket: a forked child may.
+pub fn shut(socket: BorrowedFd) {
+    // SAFETY: a socket of ours.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}

@@ -1,0 +1,258 @@
+//! The two directions of a connection: what is to be sent, and what was received.
+
+use super::socket;
+use std::os::fd::BorrowedFd;
+
+/// Vectors of one call: the system takes 1024.
+const VECTORS: usize = 1000;
+/// Bytes of headers, lists and small payloads of one call.
+const HEADS: usize = 64 << 10;
+/// Bytes that may be in front of a payload.
+pub const INBOX: usize = 16 << 10;
+
+fn vector(at: *const u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len }
+}
+
+/// Moves past the first bytes of some vectors, from `at` on.
+fn advance(iov: &mut [libc::iovec], at: &mut usize, mut bytes: usize) {
+    while let Some(first) = iov.get_mut(*at) {
+        if bytes < first.iov_len {
+            // SAFETY: inside the vector.
+            first.iov_base = unsafe { first.iov_base.cast::<u8>().add(bytes) }.cast();
+            first.iov_len -= bytes;
+            return;
+        }
+        bytes -= first.iov_len;
+        *at += 1;
+    }
+}
+
+/// What the next calls send: nothing is added before all of it is gone, so that the copied bytes
+/// stay where they are.
+pub struct Batch {
+    iov: Vec<libc::iovec>,
+    owners: Vec<Owner>,
+    at: usize,
+    heads: Box<[u8]>,
+    used: usize,
+    /// Bytes in all.
+    bytes: u64,
+    /// Copies of what was taken back.
+    stash: Vec<Vec<u8>>,
+}
+
+/// Whose memory a vector is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// It lies in `heads` or `stash`.
+    Batch,
+    /// An operation's.
+    Op(u32),
+    /// A registration's, by its key.
+    Key(u64),
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        Batch {
+            iov: Vec::new(),
+            owners: Vec::new(),
+            at: 0,
+            heads: vec![0; HEADS].into_boxed_slice(),
+            used: 0,
+            bytes: 0,
+            stash: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.at == self.iov.len()
+    }
+
+    /// Whether that many vectors and copied bytes can be added, below `most` bytes in all.
+    #[inline]
+    pub fn has_room(&self, vectors: usize, copied: usize, most: u64) -> bool {
+        self.iov.len() + vectors < VECTORS && self.used + copied <= HEADS && self.bytes < most
+    }
+
+    /// Adds bytes, which are copied.
+    #[inline]
+    pub fn copy(&mut self, bytes: &[u8]) {
+        let Some(to) = self.heads.get_mut(self.used..self.used + bytes.len()) else { return };
+        to.copy_from_slice(bytes);
+        let at = to.as_ptr();
+        match self.iov.last_mut().filter(|last| {
+            self.owners.last() == Some(&Owner::Batch)
+                && last.iov_base.cast_const().cast::<u8>().wrapping_add(last.iov_len) == at
+        }) {
+            Some(last) => last.iov_len += bytes.len(),
+            None => {
+                self.iov.push(vector(at, bytes.len()));
+                self.owners.push(Owner::Batch);
+            }
+        }
+        self.used += bytes.len();
+        self.bytes += bytes.len() as u64;
+    }
+
+    /// Adds memory of an owner.
+    ///
+    /// # Safety
+    /// It stays readable until the batch is empty, or it was taken back.
+    #[inline]
+    pub unsafe fn lend(&mut self, owner: Owner, address: u64, len: usize) {
+        self.iov.push(vector(address as *const u8, len));
+        self.owners.push(owner);
+        self.bytes += len as u64;
+    }
+
+    /// Memory of these owners is not read any more: what is still to be sent is copied.
+    pub fn take_back(&mut self, is_theirs: impl Fn(Owner) -> bool) {
+        for (iov, owner) in self.iov[self.at..].iter_mut().zip(&mut self.owners[self.at..]) {
+            if !is_theirs(*owner) {
+                continue;
+            }
+            // SAFETY: the owner's memory is readable until we return.
+            let copy = unsafe { std::slice::from_raw_parts(iov.iov_base.cast::<u8>(), iov.iov_len) }.to_vec();
+            (iov.iov_base, *owner) = (copy.as_ptr().cast_mut().cast(), Owner::Batch);
+            self.stash.push(copy);
+        }
+    }
+
+    /// Sends until all is gone (true), or the socket takes no more.
+    #[inline]
+    pub fn send(&mut self, socket: BorrowedFd, budget: &mut u64) -> Result<bool, i32> {
+        while !self.is_empty() {
+            // SAFETY: our own bytes, and lent memory, which is readable.
+            match unsafe { socket::send(socket, &self.iov[self.at..]) } {
+                Ok(sent) => {
+                    advance(&mut self.iov, &mut self.at, sent);
+                    *budget = budget.saturating_sub(sent as u64);
+                }
+                Err(errno) if socket::is_later(errno) => return Ok(false),
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.clear();
+        Ok(true)
+    }
+
+    pub fn clear(&mut self) {
+        self.iov.clear();
+        self.owners.clear();
+        self.stash.clear();
+        (self.at, self.used, self.bytes) = (0, 0, 0);
+    }
+}
+
+/// What a call that receives came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Got {
+    /// There may be more.
+    Some,
+    /// All that was there.
+    All,
+    /// The other side sends nothing more.
+    End,
+}
+
+/// What was received and not used yet, and the payload that is being received.
+pub struct Inbox {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Where the rest of the payload goes.
+    iov: Vec<libc::iovec>,
+    at: usize,
+    left: usize,
+}
+
+impl Inbox {
+    pub fn new() -> Inbox {
+        let bytes = vec![0; INBOX].into_boxed_slice();
+        Inbox { bytes, start: 0, end: 0, iov: Vec::new(), at: 0, left: 0 }
+    }
+
+    /// What is there, in front of which no payload is missing.
+    #[inline]
+    pub fn ready(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    #[inline]
+    pub fn consume(&mut self, bytes: usize) {
+        self.start = (self.start + bytes).min(self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Bytes of the payload that are missing.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Begins a payload.
+    ///
+    /// # Safety
+    /// The ranges stay writable until the payload is complete, or was turned away.
+    #[inline]
+    pub unsafe fn expect(&mut self, ranges: impl Iterator<Item = (u64, usize)>) {
+        self.iov.clear();
+        self.iov.extend(ranges.filter(|(_, len)| *len > 0).map(|(at, len)| vector(at as *const u8, len)));
+        self.at = 0;
+        self.left = self.iov.iter().map(|iov| iov.iov_len).sum();
+        // What is there already.
+        while self.left > 0 && self.start < self.end {
+            let Some(first) = self.iov.get(self.at) else { break };
+            let len = first.iov_len.min(self.end - self.start);
+            // SAFETY: the vector is writable and as long; our own bytes do not overlap it.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.bytes[self.start..].as_ptr(), first.iov_base.cast(), len)
+            };
+            advance(&mut self.iov, &mut self.at, len);
+            self.left -= len;
+            self.consume(len);
+        }
+    }
+
+    /// The rest of the payload goes nowhere: to `sink`, which must have room for it.
+    pub fn turn_away(&mut self, sink: &mut [u8]) {
+        let len = self.left.min(sink.len());
+        self.iov.clear();
+        self.iov.push(vector(sink.as_ptr(), len));
+        (self.at, self.left) = (0, len);
+    }
+
+    /// Receives: the rest of the payload, and up to `ahead` bytes of what follows it.
+    #[inline]
+    pub fn receive(&mut self, socket: BorrowedFd, ahead: usize, budget: &mut u64) -> Result<Got, i32> {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let room = if self.left > 0 { ahead.min(INBOX - self.end) } else { INBOX - self.end };
+        let tail = vector(self.bytes[self.end..].as_ptr(), room);
+        self.iov.push(tail);
+        let wanted = self.left + room;
+        // SAFETY: the payload's memory is writable, and so is the tail of our own bytes.
+        let got = unsafe { socket::receive(socket, &self.iov[self.at..]) };
+        self.iov.pop();
+        match got {
+            Ok(0) if wanted > 0 => Ok(Got::End),
+            Ok(got) => {
+                let payload = got.min(self.left);
+                advance(&mut self.iov, &mut self.at, payload);
+                self.left -= payload;
+                self.end += got - payload;
+                *budget = budget.saturating_sub(got as u64);
+                Ok(if got == wanted { Got::Some } else { Got::All })
+            }
+            Err(errno) if socket::is_later(errno) => Ok(Got::All),
+            Err(errno) => Err(errno),
+        }
+    }
+}

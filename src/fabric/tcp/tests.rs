@@ -1,0 +1,474 @@
+//! NICs of one process with each other; and strangers who speak the protocol by hand, or not.
+
+use super::interfaces::{self, Interface};
+use super::nic::TcpNic;
+use super::wire::{Answer, Hello, Kind, Piece, Request, ANSWER};
+use super::{MESSAGE, PIECES, RUN};
+use crate::clock::Sequence;
+use crate::fabric::{
+    Access, Buffer, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ptr::{null_mut, NonNull};
+use std::time::Duration;
+
+const BOTH: Access = Access { local_write: true, remote_write: true, remote_read: true };
+const LEN: usize = 3 << 20;
+
+fn lo() -> Interface {
+    interfaces::list().unwrap().into_iter().find(|interface| interface.name == "lo").unwrap()
+}
+
+fn open() -> TcpNic {
+    TcpNic::open(&lo()).unwrap()
+}
+
+/// What the operations of a test are told apart by.
+fn token(n: usize) -> *mut Scratch {
+    NonNull::<Scratch>::dangling().as_ptr().wrapping_add(n)
+}
+
+fn register(nic: &mut TcpNic, bytes: &mut [u8]) -> Registration {
+    nic.register(HostRange { base: bytes.as_ptr() as u64, len: bytes.len() as u64 }, BOTH).unwrap()
+}
+
+fn rma(read: bool, segments: &[Segment], key: u64) -> Rma<'_> {
+    Rma { read, segments, descriptor: null_mut(), key, delivered: false, immediate: None, more: false }
+}
+
+fn post(nic: &mut TcpNic, route: Route, rma: &Rma, n: usize) {
+    // SAFETY: the tests' memory outlives their NICs' operations.
+    assert_eq!(unsafe { nic.rma(rma, route, &[token(n)]) }.1, Posted::Yes);
+}
+
+/// Drives both until the first has finished this many operations.
+fn drive(a: &mut TcpNic, b: &mut TcpNic, count: usize) -> Vec<(*mut Scratch, i32)> {
+    let (mut done, mut others) = (Vec::new(), Vec::new());
+    while done.len() < count {
+        a.reap(&mut done);
+        b.reap(&mut others);
+    }
+    done.iter().map(|one: &Reaped| (one.scratch, one.errno)).collect()
+}
+
+fn rounds(a: &mut TcpNic, b: &mut TcpNic, count: usize) -> (Vec<Reaped>, Vec<Reaped>) {
+    let (mut of_a, mut of_b) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        a.reap(&mut of_a);
+        b.reap(&mut of_b);
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    (of_a, of_b)
+}
+
+fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut random = Sequence(seed);
+    (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(len).collect()
+}
+
+fn at(bytes: &[u8], offset: u64) -> u64 {
+    bytes.as_ptr() as u64 + offset
+}
+
+#[test]
+fn writes_and_reads_of_all_shapes_arrive() {
+    let (mut a, mut b) = (open(), open());
+    let (source, mut target, mut back) = (random_bytes(LEN, 1), vec![0u8; LEN], vec![0u8; LEN]);
+    let to = register(&mut b, &mut target);
+    let route = a.insert(b.address()).unwrap();
+    for (len, count) in
+        [(0u64, 1u64), (1, 1), (511, 1), (513, 3), (100, 300), (4096, 500), (65_537, 7), (LEN as u64, 1)]
+    {
+        target.fill(0);
+        back.fill(0);
+        // Local pages in order, remote ones backwards.
+        let segments = |local: &[u8]| -> Vec<Segment> {
+            let far = |i| at(&target, (count - 1 - i) * len);
+            (0..count).map(|i| Segment { local: at(local, i * len), remote: far(i), len }).collect()
+        };
+        post(&mut a, route, &rma(false, &segments(&source), to.key), 1);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
+        for i in 0..count as usize {
+            let (near, far) = (i * len as usize, (count as usize - 1 - i) * len as usize);
+            assert!(source[near..][..len as usize] == target[far..][..len as usize], "{len} x {count}");
+        }
+        let whole = (len * count) as usize;
+        assert!(target[whole..].iter().all(|byte| *byte == 0));
+        post(&mut a, route, &rma(true, &segments(&back), to.key), 2);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(2), 0)]);
+        assert!(back[..whole] == source[..whole], "{len} x {count}, read");
+        assert!(back[whole..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn operations_of_both_sides_finish_once_each() {
+    let (mut a, mut b) = (open(), open());
+    let (mut ours, mut theirs) = (random_bytes(200_000, 2), random_bytes(200_000, 3));
+    let (of_a, of_b) = (register(&mut a, &mut ours), register(&mut b, &mut theirs));
+    // Both dial before either has moved.
+    let (to_b, to_a) = (a.insert(b.address()).unwrap(), b.insert(a.address()).unwrap());
+    let mut random = Sequence(4);
+    let (mut done, mut others) = (Vec::new(), Vec::new());
+    for n in 0..2000usize {
+        let len = random.next() % 100_000;
+        let segment =
+            |local: &[u8], remote: &[u8]| Segment { local: at(local, 100_000), remote: at(remote, 0), len };
+        post(&mut a, to_b, &rma(n % 3 == 0, &[segment(&ours, &theirs)], of_b.key), n);
+        post(&mut b, to_a, &rma(n % 2 == 0, &[segment(&theirs, &ours)], of_a.key), n);
+        if n % 50 == 0 {
+            a.reap(&mut done);
+            b.reap(&mut others);
+        }
+    }
+    while done.len() < 2000 || others.len() < 2000 {
+        a.reap(&mut done);
+        b.reap(&mut others);
+    }
+    for finished in [done, others] {
+        assert!(finished.iter().enumerate().all(|(n, one)| one.scratch == token(n) && one.errno == 0));
+    }
+}
+
+#[test]
+fn messages_wait_for_receives_and_follow_writes() {
+    let (mut a, mut b) = (open(), open());
+    let (source, mut target) = (random_bytes(100_000, 5), vec![0u8; 100_000]);
+    let to = register(&mut b, &mut target);
+    let route = a.insert(b.address()).unwrap();
+    let text = random_bytes(MESSAGE, 6);
+    let buffer =
+        |bytes: &[u8]| Buffer { address: bytes.as_ptr() as *mut _, len: bytes.len(), descriptor: null_mut() };
+    let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 100_000 };
+    let immediate = Immediate::new(77);
+    post(&mut a, route, &Rma { immediate, ..rma(false, &[segment], to.key) }, 1);
+    // SAFETY: the buffers outlive the NICs' operations.
+    unsafe {
+        assert_eq!(a.send(buffer(&text), route, token(2)), Posted::Yes);
+        assert_eq!(a.send(buffer(&text[..MESSAGE - 1]), route, token(3)), Posted::Yes);
+        assert_eq!(a.send(buffer(&[0; MESSAGE + 1]), route, token(4)), Posted::Failed(libc::EMSGSIZE));
+    }
+    let (of_a, of_b) = rounds(&mut a, &mut b, 200);
+    assert_eq!(of_a.len(), 3, "a message is over when it was copied");
+    assert_eq!(of_b.iter().map(|one| one.immediate).collect::<Vec<_>>(), [immediate]);
+    assert!(target == source && b.wait_fd().is_some_and(|(_, may)| may), "it does not spin for a receive");
+    let rooms = [vec![0u8; MESSAGE], vec![0u8; MESSAGE]];
+    for (n, room) in rooms.iter().enumerate() {
+        // SAFETY: as above.
+        assert_eq!(unsafe { b.receive(buffer(room), token(n)) }, Posted::Yes);
+    }
+    let (_, of_b) = rounds(&mut a, &mut b, 200);
+    assert_eq!(of_b.iter().map(|one| one.len).collect::<Vec<_>>(), [MESSAGE as u32, MESSAGE as u32 - 1]);
+    assert!(rooms[0] == text && rooms[1][..MESSAGE - 1] == text[..MESSAGE - 1]);
+}
+
+#[test]
+fn what_is_not_registered_is_refused_and_only_that_fails() {
+    let (mut a, mut b) = (open(), open());
+    let (source, mut target) = (random_bytes(200_000, 7), vec![0u8; 200_000]);
+    // The last byte is not part of it.
+    let to = register(&mut b, &mut target[..199_999]);
+    let route = a.insert(b.address()).unwrap();
+    let of = |remote: u64, len| Segment { local: at(&source, 0), remote, len };
+    let whole = of(at(&target, 0), 199_999);
+    for (n, (read, segments, key)) in [
+        (false, vec![of(at(&target, 0), 200_000)], to.key),
+        (true, vec![of(at(&target, 199_999), 1)], to.key),
+        (false, vec![of(at(&target, 0), 10), of(8, 10)], to.key),
+        (false, vec![of(at(&target, 0), 10)], to.key ^ 1),
+        (true, vec![of(u64::MAX, 2)], to.key),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let before = target[..].to_vec();
+        post(&mut a, route, &rma(read, &segments, key), n);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(n), libc::EACCES)], "{n}");
+        let run = RUN as usize * 3; // Of a long write, what comes before is there already.
+        assert!(target[..] == before || n == 0 && target[run..] == before[run..], "{n}");
+        post(&mut a, route, &rma(false, &[whole], to.key), 9);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(9), 0)], "after {n}");
+    }
+}
+
+#[test]
+fn nothing_lands_after_a_deregistration_or_a_cut() {
+    for cut in [false, true] {
+        let (mut a, mut b) = (open(), open());
+        let (source, mut target) = (random_bytes(LEN, 8), vec![0u8; LEN]);
+        let to = register(&mut b, &mut target);
+        let (route, back) = (a.insert(b.address()).unwrap(), b.insert(a.address()).unwrap());
+        rounds(&mut a, &mut b, 50);
+        for n in 0..20 {
+            let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: LEN as u64 };
+            post(&mut a, route, &rma(n % 4 == 3, &[segment], to.key), n);
+        }
+        rounds(&mut a, &mut b, 3);
+        if cut {
+            b.cut(back, true);
+        } else {
+            b.deregister(to).unwrap();
+        }
+        let mark = random_bytes(LEN, 9);
+        target.copy_from_slice(&mark);
+        let done = drive(&mut a, &mut b, 20);
+        rounds(&mut a, &mut b, 50);
+        assert!(target == mark, "cut: {cut}");
+        assert!(done
+            .iter()
+            .rev()
+            .take(5)
+            .all(|one| one.1 == if cut { libc::ECONNRESET } else { libc::EACCES }));
+    }
+}
+
+#[test]
+fn disowned_memory_is_not_touched() {
+    let (mut a, mut b) = (open(), open());
+    let (mut source, mut target) = (random_bytes(LEN, 10), vec![0u8; LEN]);
+    let to = register(&mut b, &mut target);
+    let route = a.insert(b.address()).unwrap();
+    rounds(&mut a, &mut b, 50);
+    let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: LEN as u64 };
+    post(&mut a, route, &rma(false, &[segment], to.key), 0);
+    post(&mut a, route, &rma(true, &[segment], to.key), 1);
+    let before = source[..].to_vec();
+    a.disown(&[token(0), token(1)]);
+    source.fill(0xee);
+    let mut done = drive(&mut a, &mut b, 2);
+    done.sort();
+    assert_eq!(done, [(token(0), 0), (token(1), 0)]);
+    assert!(source.iter().all(|byte| *byte == 0xee), "the read went nowhere");
+    assert!(
+        target.iter().zip(&before).all(|(is, was)| is == was || *is == 0),
+        "what was sent was the memory's"
+    );
+    // A read whose data is on its way.
+    post(&mut a, route, &rma(true, &[segment], to.key), 2);
+    rounds(&mut a, &mut b, 1);
+    a.disown(&[token(2)]);
+    source.fill(0xdd);
+    drive(&mut a, &mut b, 1);
+    assert!(source.iter().all(|byte| *byte == 0xdd));
+}
+
+#[test]
+fn a_connection_that_was_cut_is_made_anew() {
+    let (mut a, mut b) = (open(), open());
+    let (source, mut target) = (random_bytes(100_000, 11), vec![0u8; 100_000]);
+    let to = register(&mut b, &mut target);
+    for n in 0..20 {
+        let (route, back) = (a.insert(b.address()).unwrap(), b.insert(a.address()).unwrap());
+        let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 100_000 };
+        post(&mut a, route, &rma(false, &[segment], to.key), n);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(n), 0)]);
+        assert!(target == source);
+        target.fill(0);
+        if n % 2 == 0 {
+            a.cut(route, false);
+            b.cut(back, false);
+        } else {
+            b.cut(back, false);
+            a.remove(route);
+        }
+    }
+}
+
+#[test]
+fn a_route_to_oneself_works() {
+    let mut nic = open();
+    let mut bytes = random_bytes(200_000, 12);
+    let of = register(&mut nic, &mut bytes);
+    let address = nic.address().to_vec();
+    let route = nic.insert(&address).unwrap();
+    let segment = Segment { local: at(&bytes, 0), remote: at(&bytes, 100_000), len: 100_000 };
+    post(&mut nic, route, &rma(false, &[segment], of.key), 5);
+    let mut done = Vec::new();
+    while done.is_empty() {
+        nic.reap(&mut done);
+    }
+    assert!(done[0].errno == 0 && bytes[..100_000] == bytes[100_000..]);
+}
+
+#[test]
+fn nobody_there_is_found_out_at_once() {
+    let (mut a, b) = (open(), open());
+    let address = b.address().to_vec();
+    drop(b);
+    let route = a.insert(&address).unwrap();
+    let mut done = Vec::new();
+    let byte = [0u8];
+    let buffer = Buffer { address: byte.as_ptr() as *mut _, len: 1, descriptor: null_mut() };
+    // SAFETY: the buffer outlives the operation.
+    unsafe { a.send(buffer, route, token(1)) };
+    while done.is_empty() {
+        a.reap(&mut done);
+    }
+    assert_eq!((done[0].scratch, done[0].errno), (token(1), libc::ECONNREFUSED));
+    assert!(a.is_deserted(route));
+}
+
+// Strangers.
+
+struct Stranger(TcpStream);
+
+fn target_of(nic: &TcpNic) -> (SocketAddr, [u8; 16]) {
+    let (at, name) = nic.address().split_at(16);
+    (super::socket::from_system(at).unwrap(), name.try_into().unwrap())
+}
+
+fn stranger(nic: &TcpNic) -> Stranger {
+    let socket = TcpStream::connect(target_of(nic).0).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    Stranger(socket)
+}
+
+impl Stranger {
+    /// Whether the NIC has closed the connection, and what it said.
+    fn is_closed(&mut self, nic: &mut TcpNic) -> (bool, Vec<u8>) {
+        let mut said = Vec::new();
+        for _ in 0..200 {
+            nic.reap(&mut Vec::new());
+            let mut room = [0; 4096];
+            match self.0.read(&mut room) {
+                Ok(0) => return (true, said),
+                Ok(len) => said.extend(&room[..len]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return (true, said),
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        (false, said)
+    }
+}
+
+fn hello(nic: &TcpNic) -> Vec<u8> {
+    Hello { target: target_of(nic).1, initiator: [1; 16], number: 1 }.bytes().to_vec()
+}
+
+#[test]
+fn a_stranger_must_name_the_nic() {
+    let mut nic = open();
+    let mut wrong = hello(&nic);
+    wrong[16] ^= 1;
+    let mut version = hello(&nic);
+    version[8] += 1;
+    for bytes in [
+        wrong,
+        version,
+        vec![0; 64],
+        b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: everything at all\r\n\r\n".to_vec(),
+    ] {
+        let mut one = stranger(&nic);
+        one.0.write_all(&bytes).unwrap();
+        assert_eq!(one.is_closed(&mut nic), (true, Vec::new()));
+    }
+    let mut silent: Vec<Stranger> = (0..400).map(|_| stranger(&nic)).collect();
+    let closed = silent.iter_mut().take(100).filter(|one| {
+        nic.reap(&mut Vec::new());
+        one.0.set_nonblocking(true).is_ok()
+    });
+    assert_eq!(closed.count(), 100);
+    assert!(silent[0].is_closed(&mut nic).0, "the oldest makes room");
+    assert!(!silent[399].is_closed(&mut nic).0);
+}
+
+/// A conversation that is right: a write in two pieces, a read, a message.
+fn conversation(key: u64, target: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let write = Request { kind: Kind::Write, pieces: 2, len: 300, key, immediate: None, address: 0 };
+    bytes.extend(write.bytes());
+    for (i, len) in [(0, 100), (1, 200)] {
+        bytes.extend(Piece { address: at(target, 1000 * i), len }.bytes());
+    }
+    bytes.extend([7u8; 300]);
+    let read = Request { kind: Kind::Read, pieces: 1, len: 50, key, immediate: None, address: at(target, 0) };
+    bytes.extend(read.bytes());
+    let message = Request { kind: Kind::Message, pieces: 1, len: 20, key: 0, immediate: None, address: 0 };
+    bytes.extend(message.bytes());
+    bytes.extend([9u8; 20]);
+    bytes
+}
+
+#[test]
+fn a_conversation_may_be_split_anywhere_and_end_anywhere() {
+    let mut nic = open();
+    let mut target = vec![0u8; 4096];
+    let of = register(&mut nic, &mut target);
+    let mut whole = hello(&nic);
+    whole.extend(conversation(of.key, &target));
+    let room = vec![0u8; MESSAGE];
+    let buffer = Buffer { address: room.as_ptr() as *mut _, len: MESSAGE, descriptor: null_mut() };
+    let answers: Vec<u8> =
+        [&Answer::Welcome(0).bytes()[..], &Answer::Data { number: 1, len: 50 }.bytes(), &[7; 50]].concat();
+    for split in 1..whole.len() {
+        target.fill(0);
+        // SAFETY: the room outlives the NIC.
+        unsafe { nic.receive(buffer, token(split)) };
+        let mut one = stranger(&nic);
+        one.0.write_all(&whole[..split]).unwrap();
+        let mut done = Vec::new();
+        for _ in 0..20 {
+            nic.reap(&mut done);
+        }
+        if split % 2 == 0 {
+            // It ends there: the NIC goes on with others.
+            drop(one);
+            continue;
+        }
+        one.0.write_all(&whole[split..]).unwrap();
+        let (closed, said) = one.is_closed(&mut nic);
+        assert!(!closed, "split at {split}");
+        let data = said.windows(answers.len() - ANSWER).any(|at| *at == answers[ANSWER..]);
+        assert!(data && said.starts_with(&answers[..ANSWER]), "split at {split}: {said:?}");
+        assert!(target[..100].iter().chain(&target[1000..1200]).all(|byte| *byte == 7));
+        assert!(target[100..1000].iter().chain(&target[1200..]).all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_ends_the_connection_and_nothing_else() {
+    let mut nic = open();
+    let mut target = vec![0u8; 4096];
+    let of = register(&mut nic, &mut target);
+    let right = Request {
+        kind: Kind::Write,
+        pieces: 1,
+        len: 8,
+        key: of.key,
+        immediate: None,
+        address: at(&target, 0),
+    };
+    let with = |at: usize, value: u8| {
+        let mut bytes = right.bytes();
+        bytes[at] = value;
+        [&bytes[..], &[1; 64]].concat()
+    };
+    let lists = Request { pieces: 2, len: 8, ..right };
+    let lies = [lists.bytes().to_vec(), vec![0xff; 24], vec![1; 64]].concat();
+    let answer = |answer: Answer| [&answer.bytes()[..], &[0; 64]].concat();
+    for bytes in [
+        with(0, 0),
+        with(0, 9),
+        with(1, 1),
+        with(2, 0),
+        with(3, PIECES as u8 / 2 + 2),
+        with(6, 2),
+        with(20, 1),
+        lies,
+        answer(Answer::Done(1)),
+        answer(Answer::Done(u64::MAX)),
+        answer(Answer::Data { number: 0, len: 8 }),
+        answer(Answer::Failed { number: 0, errno: 5 }),
+        answer(Answer::Welcome(0)),
+    ] {
+        let mut one = stranger(&nic);
+        one.0.write_all(&[hello(&nic), bytes.clone()].concat()).unwrap();
+        assert!(one.is_closed(&mut nic).0, "{bytes:02x?}");
+        assert!(target.iter().all(|byte| *byte == 0));
+    }
+    let mut one = stranger(&nic);
+    one.0.write_all(&[hello(&nic), conversation(of.key, &target)].concat()).unwrap();
+    assert!(!one.is_closed(&mut nic).0);
+}

@@ -1,0 +1,208 @@
+//! The formats of `tcp`: bytes in, values out.
+
+use super::{MESSAGE, PIECES, RUN};
+use crate::fabric::Immediate;
+
+const MAGIC: [u8; 8] = *b"WEFT-TCP";
+const VERSION: u16 = 1;
+
+pub const HELLO: usize = 56;
+pub const REQUEST: usize = 32;
+pub const PIECE: usize = 12;
+pub const ANSWER: usize = 16;
+/// A request's header and list at most.
+pub const HEAD_MAX: usize = REQUEST + PIECES * PIECE;
+
+/// The first kind of an answer: those below are requests.
+const DONE: u8 = 4;
+
+/// Whether a frame that begins so is an answer.
+pub fn is_answer(first: u8) -> bool {
+    first >= DONE
+}
+
+/// What names a NIC.
+pub type Name = [u8; 16];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hello {
+    pub target: Name,
+    pub initiator: Name,
+    /// Of the initiator's connections, in their order.
+    pub number: u64,
+}
+
+impl Hello {
+    pub fn bytes(&self) -> [u8; HELLO] {
+        let mut bytes = [0; HELLO];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.target);
+        bytes[32..48].copy_from_slice(&self.initiator);
+        bytes[48..].copy_from_slice(&self.number.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: it is no hello of this version.
+    pub fn read(bytes: &[u8; HELLO]) -> Option<Hello> {
+        let (head, names) = bytes.split_first_chunk::<16>()?;
+        let mut expected = [0; 16];
+        expected[..8].copy_from_slice(&MAGIC);
+        expected[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        let (target, names) = names.split_first_chunk::<16>()?;
+        let (initiator, number) = names.split_first_chunk::<16>()?;
+        let hello = Hello { target: *target, initiator: *initiator, number: long(number) };
+        (*head == expected).then_some(hello)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    Write = 1,
+    Read = 2,
+    Message = 3,
+}
+
+/// A piece of a target's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Piece {
+    pub address: u64,
+    pub len: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    pub kind: Kind,
+    pub pieces: u16,
+    pub len: u32,
+    pub key: u64,
+    pub immediate: Option<Immediate>,
+    /// Of the only piece.
+    pub address: u64,
+}
+
+impl Request {
+    pub fn bytes(&self) -> [u8; REQUEST] {
+        let mut bytes = [0; REQUEST];
+        bytes[0] = self.kind as u8;
+        bytes[2..4].copy_from_slice(&self.pieces.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.immediate.map_or(0, Immediate::get).to_le_bytes());
+        bytes[24..].copy_from_slice(&self.address.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: it makes no sense.
+    pub fn read(bytes: &[u8; REQUEST]) -> Option<Request> {
+        let kind = match bytes[0] {
+            1 => Kind::Write,
+            2 => Kind::Read,
+            3 => Kind::Message,
+            _ => return None,
+        };
+        let request = Request {
+            kind,
+            pieces: u16::from_le_bytes([bytes[2], bytes[3]]),
+            len: word(&bytes[4..]),
+            key: long(&bytes[8..]),
+            immediate: Immediate::new(word(&bytes[16..])),
+            address: long(&bytes[24..]),
+        };
+        let most = if kind == Kind::Message { MESSAGE as u64 } else { RUN };
+        let pieces = if kind == Kind::Message { 1 } else { PIECES };
+        let sound = bytes[1] == 0
+            && bytes[20..24] == [0; 4]
+            && u64::from(request.len) <= most
+            && (1..=pieces).contains(&usize::from(request.pieces))
+            && (request.immediate.is_none() || kind == Kind::Write);
+        sound.then_some(request)
+    }
+
+    /// Bytes of the list behind the header.
+    pub fn list_len(&self) -> usize {
+        if self.pieces > 1 {
+            usize::from(self.pieces) * PIECE
+        } else {
+            0
+        }
+    }
+
+    /// The pieces, into `to`; false if they do not add up to the request.
+    pub fn read_pieces(&self, list: &[u8], to: &mut Vec<Piece>) -> bool {
+        to.clear();
+        if self.pieces == 1 {
+            to.push(Piece { address: self.address, len: self.len });
+            return true;
+        }
+        to.extend(list.chunks_exact(PIECE).map(|at| Piece { address: long(at), len: word(&at[8..]) }));
+        let sum: u64 = to.iter().map(|piece| u64::from(piece.len)).sum();
+        sum == u64::from(self.len) && to.len() == usize::from(self.pieces)
+    }
+}
+
+impl Piece {
+    pub fn bytes(&self) -> [u8; PIECE] {
+        let mut bytes = [0; PIECE];
+        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Requests below a number are settled.
+    Done(u64),
+    /// The bytes of a read follow.
+    Data {
+        number: u64,
+        len: u32,
+    },
+    Failed {
+        number: u64,
+        errno: u32,
+    },
+    /// To a hello: the connection is up, and all that the target had begun up to a number are void.
+    Welcome(u64),
+}
+
+impl Answer {
+    pub fn bytes(&self) -> [u8; ANSWER] {
+        let (kind, len, number) = match *self {
+            Answer::Done(number) => (DONE, 0, number),
+            Answer::Data { number, len } => (DONE + 1, len, number),
+            Answer::Failed { number, errno } => (DONE + 2, errno, number),
+            Answer::Welcome(number) => (DONE + 3, 0, number),
+        };
+        let mut bytes = [0; ANSWER];
+        bytes[0] = kind;
+        bytes[4..8].copy_from_slice(&len.to_le_bytes());
+        bytes[8..].copy_from_slice(&number.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: it makes no sense.
+    pub fn read(bytes: &[u8; ANSWER]) -> Option<Answer> {
+        let (len, number) = (word(&bytes[4..]), long(&bytes[8..]));
+        if bytes[1..4] != [0; 3] {
+            return None;
+        }
+        match bytes[0].checked_sub(DONE)? {
+            0 if len == 0 => Some(Answer::Done(number)),
+            1 if u64::from(len) <= RUN => Some(Answer::Data { number, len }),
+            2 if (1..4096).contains(&len) => Some(Answer::Failed { number, errno: len }),
+            3 if len == 0 => Some(Answer::Welcome(number)),
+            _ => None,
+        }
+    }
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+fn long(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
