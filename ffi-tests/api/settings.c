@@ -77,17 +77,6 @@ static void libfabric_was_in_use_before(void)
 /* Bytes of each: of one frame that fits into a buffer, of one that does not, and of many. */
 static const uint64_t lengths[] = {100, 5 * KIB, 100 * KIB};
 
-static void has_short_buffers(weft_endpoint *endpoint)
-{
-    weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(endpoint, &p));
-    long minor = strtol(p.libfabric + 2, NULL, 10);
-    if (strtol(p.libfabric, NULL, 10) != 1 || minor > 19)
-        skip("this libfabric cannot send past its buffers");
-    if (access("/sys/class/infiniband", F_OK) == 0)
-        skip("here libfabric may use verbs");
-}
-
 static void endpoints_are_small(void)
 {
     struct duo first = duo_open(64 * KIB); /* what the process needs once */
