@@ -137,6 +137,7 @@ static void manual_progress_has_no_fd(void)
 /* ---- Ping-pong that sleeps in epoll ---- */
 
 #define ROUNDS 8000
+#define LAST (-1)
 
 struct sleeper {
     struct box *box;
@@ -181,19 +182,24 @@ static void plays_ping_pong(struct team *team)
     s.epoll = epoll_create1(EPOLL_CLOEXEC);
     CHECK(s.epoll >= 0 && epoll_ctl(s.epoll, EPOLL_CTL_ADD, fd, &event) == 0);
     uint64_t began = now_ns();
-    for (int round = 0; round < ROUNDS; round++) {
-        if (team->rank == 0)
+    int rounds = 0;
+    /* A wake-up that is lost is one that never comes: a busy machine plays fewer rounds. The last has this number. */
+    for (int round = 0; round != LAST; rounds++) {
+        if (team->rank == 0) {
+            round = rounds + 1 < ROUNDS && now_ns() - began < 20 * SECOND ? rounds : LAST;
             send_now(s.box, peer, &round, sizeof round);
-        weft_completion c = next_message(&s, round);
-        CHECK(c.bytes == sizeof round && memcmp(c.data, &round, sizeof round) == 0);
+        }
+        weft_completion c = next_message(&s, rounds);
+        CHECK_EQ(c.bytes, sizeof round);
+        if (team->rank == 1)
+            memcpy(&round, c.data, sizeof round);
+        CHECK(memcmp(c.data, &round, sizeof round) == 0 && (round == LAST || round == rounds));
         CHECK_OK(weft_message_release(s.box->endpoint, c.transfer));
         if (team->rank == 1)
             send_now(s.box, peer, &round, sizeof round);
-        if (now_ns() - began > 50 * SECOND)
-            FAIL("only %d rounds in 50 s", round);
     }
-    printf("[%d] slept %" PRIu64 " times in %d rounds, %.1f us a round\n", team->rank, s.slept,
-           ROUNDS, (double)(now_ns() - began) / 1000 / ROUNDS);
+    printf("[%d] slept %" PRIu64 " times in %d rounds, %.1f us a round\n", team->rank, s.slept, rounds,
+           (double)(now_ns() - began) / 1000 / rounds);
     CHECK(s.slept > 0);
     meet(team, 1 - team->rank, s.box);
     box_close(s.box);
