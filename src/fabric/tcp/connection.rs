@@ -579,6 +579,10 @@ impl Connection {
         }
         let Some(bytes) = ready.first_chunk::<REQUEST>() else { return Ok(Step::Waits) };
         let request = Request::read(bytes).ok_or(libc::EPROTO)?;
+        // An honest peer has no more requests under way; one that takes no answers would pile them up here.
+        if self.pending.len() >= FLIGHTS {
+            return Err(libc::EPROTO);
+        }
         let head = REQUEST + request.list_len();
         let Some(list) = ready.get(REQUEST..head) else { return Ok(Step::Waits) };
         if !request.read_pieces(list, &mut self.pieces) {
@@ -624,9 +628,6 @@ impl Connection {
         let allowed = self.allowed(request.key, Wish::Read, with.registry);
         self.inbox.consume(head);
         self.ahead = head;
-        if self.pending.len() >= READS + FLIGHTS {
-            return Err(libc::EPROTO);
-        }
         if allowed {
             let (pieces, number) = (std::mem::take(&mut self.pieces), self.settled);
             self.pending.push_back(Pending::Read { number, key: request.key, len: request.len, pieces });
