@@ -13,11 +13,14 @@
 //! | [`memory`] | registered ranges, descriptors |
 //! | [`rail`] | one NIC: op slots, windows, lanes |
 //! | [`fabric`] | the seam to NICs, and behind it libfabric, and our own between processes of one host |
+//! | [`device`] | memory of devices: CUDA, staging |
 //! | [`topology`] | the machine: what is near what |
+//! | [`wire`] | formats: bytes in, values out |
 
 pub mod capi;
 mod clock;
 mod codec;
+mod device;
 mod endpoint;
 mod event;
 mod fabric;
@@ -31,6 +34,7 @@ mod pass;
 mod peer;
 mod prefetch;
 mod rail;
+mod range;
 mod ring;
 mod room;
 mod status;

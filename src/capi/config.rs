@@ -23,8 +23,8 @@ use super::memory::{
 use super::message::weft_send_args;
 use super::peer::weft_connect_args;
 use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
+use crate::device::Claim;
 use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
-use crate::memory::device::Claim;
 use crate::memory::{Access, Range};
 use crate::peer::secret::{check_len, Secrets};
 use crate::room::{self, Theirs};

@@ -11,11 +11,11 @@ use crate::peer::approach::Approaches;
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
 use crate::peer::table::place;
-use crate::peer::wire::{self, Kind, REQUESTS, SYSTEM, USER};
 use crate::peer::{Peer, PeerState, Plan, Service};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
+use crate::wire::frame::{self, Kind, REQUESTS, SYSTEM, USER};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub(super) fn show_lanes<'a>(
 /// The deciding side is ready: we take the fabric that it names. Or it answers so
 /// to our own word.
 pub(super) fn ready(core: &Core, link: &mut Link, body: &[u8]) {
-    let Some(fabric) = wire::read_ready(body) else { return core.count_rubbish() };
+    let Some(fabric) = frame::read_ready(body) else { return core.count_rubbish() };
     if link.approaches.serving().is_none() && !decides(core, &link.peer) {
         match link.approaches.find(&fabric) {
             Some(at) => take(core, link, at),
@@ -211,7 +211,7 @@ impl Worker {
             let fabric = link.approaches.serving().map_or("", |serving| &serving.fabric);
             link.ready_sent = true;
             // Imports may wait already.
-            link.channels[SYSTEM].push_first(Out::new(Kind::Ready, wire::ready(fabric)));
+            link.channels[SYSTEM].push_first(Out::new(Kind::Ready, frame::ready(fabric)));
             self.mark(peer);
         }
         self.come_up(peer, now);

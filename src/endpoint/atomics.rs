@@ -14,13 +14,13 @@ use super::Endpoint;
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
-use crate::peer::wire::{Kind, REQUESTS, SYSTEM};
 use crate::peer::Peer;
 use crate::status::{Error, Result, Status};
 use crate::transfer::atomic::{self, Atomic, AtomicSpec, Request, WORD};
 use crate::transfer::completion::KIND_ATOMIC;
 use crate::transfer::operation::{Body, Work};
 use crate::transfer::Outcome;
+use crate::wire::frame::{Kind, REQUESTS, SYSTEM};
 
 /// Answers that may wait for the peer to take them.
 const ANSWERS: usize = 64;

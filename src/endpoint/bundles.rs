@@ -3,16 +3,16 @@
 
 use super::core::Core;
 use super::worker::{LaneWork, Worker};
+use crate::device::staging::Stage;
+use crate::device::Device;
 use crate::fabric::Posted;
-use crate::memory::device::Device;
-use crate::memory::staging::Stage;
 use crate::memory::Memory;
-use crate::peer::wire::{self, Header, Kind};
 use crate::peer::{Peer, Plan};
 use crate::rail::{lane_index, Burst, Rail};
 use crate::status::Status;
 use crate::transfer::pack::{read_list, Arrived, Due, Landing, Packer, Piece, SLOTS};
 use crate::transfer::Outcome;
+use crate::wire::frame::{self, Header, Kind};
 use std::sync::Arc;
 
 impl Worker {
@@ -227,7 +227,7 @@ impl LaneWork {
     /// The peer has answered a question of ours: copies the bytes to where they belong.
     /// `None`: we did not ask that.
     fn fetched(&mut self, body: &[u8]) -> Option<Arrived> {
-        let [number, status] = wire::read_numbers::<2>(body)?;
+        let [number, status] = frame::read_numbers::<2>(body)?;
         let number = u32::try_from(number).ok()?;
         let flow = self.flows.packer.as_ref()?.fetcher.flow_of(number)?;
         let wanted = self.flows.wants(flow);

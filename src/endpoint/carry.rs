@@ -6,7 +6,7 @@ use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::peer::link::Link;
-use crate::peer::wire::{Header, Kind, HEADER};
+use crate::wire::frame::{Header, Kind, HEADER};
 use std::collections::VecDeque;
 
 /// A lane that refuses frames for so long, with nothing posted, is lost.

@@ -3,9 +3,9 @@
 
 use super::worker::Worker;
 use crate::fabric::Posted;
-use crate::peer::wire::{Header, Kind};
 use crate::peer::Peer;
 use crate::rail::{lane_index, Half, LaneState};
+use crate::wire::frame::{Header, Kind};
 
 /// A word about a half of a lane's credits that is still to be said.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,13 +13,13 @@ use super::Endpoint;
 use crate::peer::channel::Out;
 use crate::peer::link::{Link, Quiescing};
 use crate::peer::table::place;
-use crate::peer::wire::{numbers, Kind};
 use crate::peer::PeerState;
 use crate::rail::{LaneState, Rail};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::operation::{Body, Work};
 use crate::transfer::{FenceSpec, Outcome};
+use crate::wire::frame::{numbers, Kind};
 
 /// Fences of one peer that may be under way.
 const FENCES: usize = 64;

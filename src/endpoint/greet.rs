@@ -7,12 +7,12 @@ use super::resume;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::{error_text, Connection, Posted};
 use crate::peer::table::place;
-use crate::peer::wire::{self, Header, Hello, Kind, Token, Welcome};
 use crate::peer::{Meeting, Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
+use crate::wire::frame::{self, Header, Hello, Kind, Token, Welcome};
 use crate::wire::seal::{Opener, Proven, Root, Sealer, Side};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -204,7 +204,7 @@ impl Worker {
                     epoch: lane.epoch,
                     rail: work.rail.index as u16,
                     your_rail: work.rail.remote_rail(lane.lane) as u16,
-                    wire: wire::WIRE_HIGHEST,
+                    wire: frame::WIRE_HIGHEST,
                     proven: false,
                     address: &core.address,
                 };
@@ -251,7 +251,7 @@ impl Worker {
     /// Somebody greets us over rail `r`.
     pub fn hello(&mut self, (r, connection): Way, body: &[u8], now: u64) {
         let Some(hello) = Hello::decode(body) else { return self.core.count_rubbish() };
-        let address = match crate::peer::address::Address::decode(hello.address) {
+        let address = match crate::wire::address::Address::decode(hello.address) {
             Ok(address) if address.rails.len() > hello.rail as usize => address,
             _ => return self.core.count_rubbish(),
         };
@@ -338,7 +338,7 @@ impl Worker {
     }
 
     fn refuse(&mut self, way: Way, hello: &Hello, to: (u64, &[u8]), status: Status, text: &str) {
-        self.send_refusal(way, hello.token, to, wire::refuse(status, text));
+        self.send_refusal(way, hello.token, to, frame::refuse(status, text));
     }
 
     /// Refuses whoever is at an address: who it says it is, and by what it is named.

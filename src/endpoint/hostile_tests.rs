@@ -3,20 +3,20 @@
 
 use super::{bounds, Endpoint, EndpointConfig};
 use crate::clock::{Random, Sequence};
+use crate::device::Claim;
 use crate::fabric::select;
 use crate::fabric::Posted;
-use crate::memory::device::Claim;
 use crate::memory::{Access, Range};
-use crate::peer::address::{Address, RailAddress};
 use crate::peer::channel::WINDOW;
 use crate::peer::secret::Secrets;
-use crate::peer::wire::{self, numbers, Header, Hello, Kind, Token, Welcome, HEADER};
 use crate::rail::{Rail, Work};
 use crate::status::Status;
 use crate::topology::read;
 use crate::topology::Machine;
 use crate::transfer::completion::{Completion, KIND_MESSAGE, KIND_PEER_DOWN, KIND_PEER_UP};
 use crate::transfer::SendSpec;
+use crate::wire::address::{Address, RailAddress};
+use crate::wire::frame::{self, numbers, Header, Hello, Kind, Token, Welcome, HEADER};
 use crate::wire::seal::{Proven, Root, Sealer, Side, SEAL};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ impl Stranger {
             epoch: self.epoch,
             rail: self.own_rail,
             your_rail: 0,
-            wire: wire::WIRE_HIGHEST,
+            wire: frame::WIRE_HIGHEST,
             proven: self.root.is_some(),
             address: &address,
         };
@@ -191,7 +191,7 @@ impl Stranger {
                 // A proof of a handshake is in its body.
                 let open = matches!(header.kind, Kind::Hello | Kind::Welcome | Kind::Refuse);
                 assert_eq!(rest - body.len(), if self.root.is_some() && !open { SEAL } else { 0 });
-                if self.acknowledges && header.kind.channel() == Some(wire::SYSTEM) {
+                if self.acknowledges && header.kind.channel() == Some(frame::SYSTEM) {
                     let ack = numbers(&[header.sequence.into(), 0, 0]);
                     self.say(Header::plain(Kind::Ack), &ack);
                 }
@@ -263,7 +263,7 @@ impl Stranger {
         let hello = Hello::decode(&hello.body).expect("a hello");
         let welcome = self.welcome(hello.nonce);
         self.say_openly(Header::plain(Kind::Welcome), &welcome);
-        let ready = wire::ready(&self.fabric.clone());
+        let ready = frame::ready(&self.fabric.clone());
         let began = Instant::now();
         while self.hears_within(Kind::Ready, Duration::from_millis(50)).is_none() {
             // Whoever decides: said early, it is dropped.
@@ -380,7 +380,7 @@ fn a_hello_is_believed_by_its_proof() {
             stranger.greet(&address);
             let refusal = stranger.hear(Kind::Refuse);
             assert_eq!((refusal.header.to, refusal.header.rail), (TOKEN, 0));
-            let (status, text) = wire::read_refuse(&refusal.body).expect("a refusal");
+            let (status, text) = frame::read_refuse(&refusal.body).expect("a refusal");
             let known = endpoint.incarnation().to_le_bytes();
             let tells = |bytes: &[u8]| bytes.windows(8).any(|bytes| bytes == known);
             assert!(!tells(&refusal.body), "{text}");
@@ -431,7 +431,7 @@ fn a_name_is_not_enough_where_there_is_a_secret() {
                 say(Kind::Import, &import);
                 say(Kind::Revoke, &numbers(&[1]));
                 [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Ack].into_iter().for_each(|kind| say(kind, &[]));
-                say(Kind::Refuse, &wire::refuse(Status::PeerGone, "it is gone"));
+                say(Kind::Refuse, &frame::refuse(Status::PeerGone, "it is gone"));
                 // Names that nobody has.
                 stranger.named(Random::System.u128().expect("a number"));
                 stranger.say(Header::numbered(Kind::Message, 1), &message(b"guessed"));
@@ -532,7 +532,7 @@ fn text_of_others_is_one_line_of_the_log() {
     let hello = stranger.hear(Kind::Hello);
     stranger.named(Hello::decode(&hello.body).expect("a hello").token);
     let text = format!("evil\nERROR a defect of Weft\x1b[31m{}", "A".repeat(4000));
-    stranger.say(Header::plain(Kind::Refuse), &wire::refuse(Status::Denied, &text));
+    stranger.say(Header::plain(Kind::Refuse), &frame::refuse(Status::Denied, &text));
     assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Denied as i32);
     crate::logging::set(None, None).expect("a log");
     let lines = LINES.lock();
@@ -662,7 +662,7 @@ fn another_wire_version_is_refused_and_counted() {
         let mut stranger = Stranger::new(fabric, &endpoint);
         let newer = Address { wire: (8, 9), ..stranger.address() };
         stranger.greet(&newer);
-        let (status, text) = wire::read_refuse(&stranger.hear(Kind::Refuse).body).expect("a refusal");
+        let (status, text) = frame::read_refuse(&stranger.hear(Kind::Refuse).body).expect("a refusal");
         assert_eq!(status, Status::Version);
         assert!(text.to_string().contains("8 to 9"), "{text}");
         assert_eq!(endpoint.strangers_refused(), 1);

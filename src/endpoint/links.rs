@@ -6,12 +6,12 @@ use super::worker::Worker;
 use crate::fabric::error_text;
 use crate::peer::link::{remote_state_of_end, Link};
 use crate::peer::table::place;
-use crate::peer::wire::{Kind, REQUESTS, USER};
 use crate::peer::{status_of_end, Peer, PeerState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::gate::Before;
 use crate::transfer::Outcome;
+use crate::wire::frame::{Kind, REQUESTS, USER};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 

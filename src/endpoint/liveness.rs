@@ -2,9 +2,9 @@
 
 use super::worker::Worker;
 use crate::peer::liveness::Verdict;
-use crate::peer::wire::{Header, Kind};
 use crate::status::Status;
 use crate::transfer::Outcome;
+use crate::wire::frame::{Header, Kind};
 
 impl Worker {
     /// Looks at the peers at home here.

@@ -41,11 +41,9 @@ mod watching;
 pub mod worker;
 
 use crate::clock::Clock;
+use crate::device::{self, Claim};
 use crate::fabric::Registration;
-use crate::memory::descriptor::{self, Descriptor};
-use crate::memory::device::{self, Claim};
-use crate::memory::{self, protection, Access, Memory, Range, RemoteMemory, RemoteState};
-use crate::peer::address::Address;
+use crate::memory::{self, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::secret::Secrets;
 use crate::peer::{PeerInfo, PeerState};
 use crate::room;
@@ -54,6 +52,8 @@ use crate::topology::Machine;
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{pack, tally, Outcome};
+use crate::wire::address::Address;
+use crate::wire::descriptor::Descriptor;
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use inbox::{Command, RailRegistrations, Reply};
 use parking_lot::Mutex;
@@ -487,7 +487,7 @@ impl Endpoint {
             Some(place) if rails == 0 => self.rails_near(place.device),
             _ => rails,
         };
-        access.local_write = place.is_some() || protection::check(&ranges)?;
+        access.local_write = place.is_some() || crate::range::check(&ranges)?;
         if access.remote_write && !access.local_write {
             return Err(Error::invalid(
                 "this process may not write to all of the ranges, so peers may not either: register them with \
@@ -524,8 +524,8 @@ impl Endpoint {
         }
         let (id, secret) = (core.random.u64()?, core.random.u64()?);
         let virtual_addresses: Vec<bool> = core.rails.iter().map(|rail| rail.virtual_addresses).collect();
-        let encode = |memory: &Memory| descriptor::encode(memory, core.incarnation, &virtual_addresses);
-        let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail, encode));
+        let names = (core.incarnation, &virtual_addresses[..]);
+        let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail, names));
         if let Some(error) = failed {
             // What other workers' rails have learnt is taken back.
             let _ = self.deregister_from_rails(&memory);
@@ -624,7 +624,7 @@ impl Endpoint {
                 ),
             ));
         }
-        let remote = Arc::new(descriptor.into_remote(peer.id));
+        let remote = Arc::new(RemoteMemory::new(peer.id, descriptor));
         if peer.gone.lock().contains(remote.id) {
             return Err(Error::of_remote(RemoteState::Gone).unwrap_or_else(Error::closed));
         }

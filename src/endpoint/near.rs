@@ -1,7 +1,7 @@
 //! Which rails serve a device's memory when the caller does not say: those near it.
 
 use super::Endpoint;
-use crate::memory::device::{self, Device};
+use crate::device::{self, Device};
 
 impl Endpoint {
     /// Of each fabric the rails nearest to a device, one bit each; 0: all, where the machine

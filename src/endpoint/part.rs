@@ -11,11 +11,11 @@ use super::worker::Worker;
 use crate::fabric::{Delivery, Posted};
 use crate::peer::link::{remote_state_of_end, Parting, Stage};
 use crate::peer::table::place;
-use crate::peer::wire::{Header, Kind};
 use crate::peer::{status_of_end, Plan};
 use crate::rail::lane_index;
 use crate::status::Status;
 use crate::transfer::Outcome;
+use crate::wire::frame::{Header, Kind};
 
 /// Lanes that have not drained by then are not waited for.
 const DRAIN_NS: u64 = 500_000_000;

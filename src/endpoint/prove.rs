@@ -5,8 +5,8 @@
 //! sender alone can go on from there. Frames are believed in sessions only.
 
 use super::core::Core;
-use crate::peer::wire::{Hello, Token, Welcome};
 use crate::peer::Peer;
+use crate::wire::frame::{Hello, Token, Welcome};
 use crate::wire::seal::{Proven, Root};
 use std::borrow::Cow;
 

@@ -3,8 +3,8 @@
 
 use super::inbox::{RailRegistrations, Reply};
 use super::worker::Worker;
+use crate::device::Device;
 use crate::fabric::{Access, HostRange, Registration};
-use crate::memory::device::Device;
 use crate::memory::Memory;
 use crate::status::{Error, Result};
 use crate::transfer::pack;

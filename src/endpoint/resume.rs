@@ -20,7 +20,6 @@ use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::ofi::call;
 use crate::peer::link::{Fencing, Resumes, Resuming};
-use crate::peer::wire::{numbers, read_numbers, Header, Kind, CHANNELS};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
@@ -28,6 +27,7 @@ use crate::transfer::claims::Run;
 use crate::transfer::operation::Move;
 use crate::transfer::table::Table;
 use crate::transfer::Outcome;
+use crate::wire::frame::{numbers, read_numbers, Header, Kind, CHANNELS};
 
 /// Who has closed the connection, as a process that dies does, has greeted anew by then, or is
 /// gone: where nothing else tells.

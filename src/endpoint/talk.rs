@@ -7,11 +7,9 @@ use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
 use crate::memory::{RemoteMemory, RemoteState};
-use crate::peer::address::Address;
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
 use crate::peer::table::{place, Named};
-use crate::peer::wire::{self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, USER};
 use crate::peer::Peer;
 use crate::rail::{lane_index, LaneState};
 use crate::room;
@@ -19,6 +17,8 @@ use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::table::Left;
 use crate::transfer::Outcome;
+use crate::wire::address::Address;
+use crate::wire::frame::{self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, USER};
 use crate::wire::seal::SEAL;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -252,7 +252,7 @@ impl Worker {
         let Some(theirs) = address.rails.iter().find(|rail| rail.fabric == *fabric) else { return };
         if self.core.has_secret() {
             // Out of the session, which has ended, too.
-            let body = wire::refuse(Status::PeerGone, "the other side has ended this peer");
+            let body = frame::refuse(Status::PeerGone, "the other side has ended this peer");
             return self.send_refusal(way, token, (address.incarnation, &theirs.address), body);
         }
         let bye = Header { to: token, ..Header::plain(Kind::Bye) };
@@ -308,7 +308,7 @@ impl Worker {
 
     pub(super) fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
         let core = self.core.clone();
-        let Some((status, text)) = wire::read_refuse(body) else { return core.count_rubbish() };
+        let Some((status, text)) = frame::read_refuse(body) else { return core.count_rubbish() };
         let Some(link) = self.link(peer) else { return };
         // Before it is up, whoever is there in its place may refuse.
         let believed = match core.has_secret() {

@@ -19,7 +19,6 @@ use crate::memory::{Memory, RemoteState};
 use crate::pass::Passes;
 use crate::peer::link::Link;
 use crate::peer::table::place;
-use crate::peer::wire::{self, Header, Kind};
 use crate::peer::Peer;
 use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
@@ -31,6 +30,7 @@ use crate::transfer::pack::{Landing, Packer, Word};
 use crate::transfer::shape::View;
 use crate::transfer::table::{Left, Slot, Table};
 use crate::transfer::{Direction, Outcome};
+use crate::wire::frame::{self, Header, Kind};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -655,7 +655,7 @@ impl Worker {
                 }
                 Word::Fetched(of, fetch, status) => {
                     (kind, number) = (Kind::Fetched, *of);
-                    answer = wire::numbers(&[(*fetch).into(), *status as i32 as u32 as u64]);
+                    answer = frame::numbers(&[(*fetch).into(), *status as i32 as u32 as u64]);
                     &answer[..]
                 }
             };

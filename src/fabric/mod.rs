@@ -11,24 +11,24 @@ pub mod choice;
 pub mod host;
 #[cfg(test)]
 mod key_tests;
+#[cfg(test)]
+mod machine_tests;
 pub mod ofi;
 pub mod select;
 pub mod sim;
 pub mod tcp;
 
-use crate::memory::device::Device;
+use crate::device::Device;
+pub use crate::range::Range as HostRange;
 use crate::status::Result;
+pub use crate::wire::Immediate;
 use std::ffi::c_void;
-use std::num::NonZeroU32;
 use std::os::fd::RawFd;
 
 /// What libfabric, or a simulation of it, says of an error number, for people.
 pub fn error_text(errno: i32) -> String {
     ofi::discover::error_text(errno).unwrap_or_else(|| sim::strerror(errno))
 }
-
-/// What a write tells its target beside its bytes. (Never 0: so that none costs no word more.)
-pub type Immediate = NonZeroU32;
 
 /// An error number for "the memory is not there, or a device could not copy it": it is an
 /// operation's affair, and not its lane's.
@@ -97,13 +97,6 @@ pub struct Limits {
     /// Bytes to keep in flight towards one peer, and on the whole NIC.
     pub lane_window: u64,
     pub rail_window: u64,
-}
-
-/// A range of host memory.
-#[derive(Clone, Copy, Debug)]
-pub struct HostRange {
-    pub base: u64,
-    pub len: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,8 @@
 //! Addresses and descriptors, which travel by whatever means callers have.
 
-use crate::memory::descriptor::Descriptor;
-use crate::peer::address::Address;
+use crate::memory::RemoteMemory;
+use crate::wire::address::Address;
+use crate::wire::descriptor::Descriptor;
 
 /// The bytes as they are, and with a checksum that is right.
 fn both(data: &[u8], decode: impl Fn(&[u8])) {
@@ -27,7 +28,9 @@ pub fn address(data: &[u8]) {
 pub fn descriptor(data: &[u8]) {
     both(data, |blob| {
         let Ok(descriptor) = Descriptor::decode(blob) else { return };
-        let remote = descriptor.into_remote(7);
+        let again = Descriptor::decode(&descriptor.encode()).expect("what was read is written");
+        assert_eq!(again, descriptor);
+        let remote = RemoteMemory::new(7, descriptor);
         assert!(remote.rail_count() > 0);
         let mut ranges = 0;
         while let Some(range) = remote.range(ranges) {

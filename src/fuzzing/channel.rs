@@ -3,7 +3,7 @@
 
 use super::Input;
 use crate::peer::channel::{Channel, Out, WINDOW};
-use crate::peer::wire::Kind;
+use crate::wire::frame::Kind;
 
 type Frame = (u32, Kind, Vec<u8>);
 

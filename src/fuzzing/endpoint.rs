@@ -2,13 +2,13 @@
 //! and from strangers, as anybody could forge them. In virtual time, without a thread.
 
 use super::Input;
+use crate::device::Claim;
 use crate::endpoint::{Endpoint, EndpointConfig};
-use crate::memory::device::Claim;
 use crate::memory::{Access, Memory, Range};
-use crate::peer::address::Address;
 use crate::peer::table::place;
-use crate::peer::wire::{numbers, Header, Hello, Kind, HEADER, WIRE_HIGHEST};
 use crate::transfer::completion::Completion;
+use crate::wire::address::Address;
+use crate::wire::frame::{numbers, Header, Hello, Kind, HEADER, WIRE_HIGHEST};
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,11 @@
 //! Control frames and what is in them.
 
 use crate::codec::Reader;
-use crate::peer::address::Address;
 use crate::peer::link::Part;
-use crate::peer::wire::{self, Header, Hello, Welcome};
 use crate::transfer::atomic::{read_answer, Request};
 use crate::transfer::pack::{read_list, Tally, SLOTS};
+use crate::wire::address::Address;
+use crate::wire::frame::{self, Header, Hello, Welcome};
 use crate::wire::seal::{Opener, Proven, Root, Sealer, Side, SEAL};
 
 /// A frame, and its body as that of every kind.
@@ -15,15 +15,15 @@ pub fn frame(data: &[u8]) {
     assert_eq!(header.write(&mut again, body, &[]), data.len());
     assert!(Header::read(&again).is_some_and(|(_, other)| other == body));
     if let Some(channel) = header.kind.channel() {
-        assert!(channel < wire::CHANNELS);
+        assert!(channel < frame::CHANNELS);
     }
     hello(body);
     if let Some(welcome) = Welcome::decode(body) {
         assert_eq!(Welcome::decode(&welcome.encode()).map(|again| again.nonce), Some(welcome.nonce));
     }
-    wire::read_refuse(body);
-    wire::read_ready(body);
-    wire::read_numbers::<3>(body);
+    frame::read_refuse(body);
+    frame::read_ready(body);
+    frame::read_numbers::<3>(body);
     if let Some(part) = Part::read(body) {
         assert!(part.offset + part.bytes.len() <= part.total);
     }
@@ -43,7 +43,7 @@ fn hello(body: &[u8]) {
 /// What is said behind a frame's body: nothing of a session that it does not know.
 fn sealed(data: &[u8]) {
     let Some((_, body, rest)) = Header::begins(data) else { return };
-    assert!(body.len() != rest && data.len() == rest + wire::HEADER);
+    assert!(body.len() != rest && data.len() == rest + frame::HEADER);
     let (mut sealer, mut opener) = session();
     assert!(opener.open(data).is_none());
     let mut again = [data, &[0; SEAL]].concat();

@@ -107,8 +107,8 @@ fn the_corpus_is_up_to_date() {
 }
 
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
-    use crate::peer::address::{Address, RailAddress};
-    use crate::peer::wire::{self, Header, Hello, Kind, Welcome, HEADER};
+    use crate::wire::address::{Address, RailAddress};
+    use crate::wire::frame::{self, Header, Hello, Kind, Welcome, HEADER};
 
     let rail = |n: u8| RailAddress {
         fabric: "tcp".into(),
@@ -125,7 +125,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         epoch: 5,
         rail: 0,
         your_rail: 1,
-        wire: wire::WIRE_HIGHEST,
+        wire: frame::WIRE_HIGHEST,
         proven,
         address: &address,
     };
@@ -136,7 +136,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         bytes
     };
     let proven = [&hello(true).encode()[..], &[6; 32]].concat();
-    let numbers = wire::numbers;
+    let numbers = frame::numbers;
     // Both targets add the checksum themselves.
     let unsealed = |blob: &[u8]| blob[..blob.len() - 4].to_vec();
     let mut memory = b"WFTM\x01\x00".to_vec();
@@ -167,8 +167,8 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "hello_proven", frame(Kind::Hello, &proven)),
         ("frame", "welcome", frame(Kind::Welcome, &welcome)),
         ("frame", "sealed", [&frame(Kind::Bye, &[])[..], &[5; 24]].concat()),
-        ("frame", "refuse", frame(Kind::Refuse, &wire::refuse(crate::status::Status::Denied, "no"))),
-        ("frame", "ready", frame(Kind::Ready, &wire::ready("tcp"))),
+        ("frame", "refuse", frame(Kind::Refuse, &frame::refuse(crate::status::Status::Denied, "no"))),
+        ("frame", "ready", frame(Kind::Ready, &frame::ready("tcp"))),
         ("frame", "import", frame(Kind::Import, &numbers(&[1, 2, 3]))),
         ("frame", "message", frame(Kind::Message, b"\x05\0\0\0\0\0\0\0hello")),
         ("frame", "atomic", frame(Kind::Atomic, &numbers(&[1, 1, 2, 0, 8, 5, 0]))),

@@ -1,23 +1,19 @@
 //! Memory: registered ranges of this process, and what is known of a peer's.
 
 pub mod alloc;
-mod cuda;
-pub mod descriptor;
-pub mod device;
-pub mod fake;
-pub mod protection;
 mod remote;
-pub mod staging;
 
-pub use remote::{RemoteMemory, RemoteRail, RemoteState};
+pub use remote::{RemoteMemory, RemoteState};
 
+use crate::device::{Device, Place};
 use crate::fabric::host::area::Area;
-pub use crate::fabric::{Access, HostRange as Range};
+pub use crate::fabric::Access;
 use crate::fabric::{Direct, Registration};
 use crate::prefetch;
+pub use crate::range::Range;
 use crate::status::{Error, Result, Status};
+use crate::wire::descriptor::{self, Descriptor};
 use crossbeam_utils::CachePadded;
-use device::{Device, Place};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
@@ -79,7 +75,7 @@ impl Memory {
         ranges: Vec<Range>,
         (access, place): (Access, Option<Place>),
         rails: Vec<Box<[Registration]>>,
-        encode: impl FnOnce(&Memory) -> Vec<u8>,
+        (incarnation, virtual_addresses): (u64, &[bool]),
     ) -> Memory {
         let mut memory = Memory {
             id,
@@ -98,9 +94,26 @@ impl Memory {
             importers: Mutex::default(),
         };
         if access.remote_read || access.remote_write {
-            memory.descriptor = Some(encode(&memory));
+            memory.descriptor = Some(memory.describe(incarnation, virtual_addresses).encode());
         }
         memory
+    }
+
+    fn describe(&self, incarnation: u64, virtual_addresses: &[bool]) -> Descriptor {
+        let rail = |(rail, is_virtual): (&[Registration], &bool)| descriptor::Rail {
+            virtual_addresses: *is_virtual,
+            keys: rail.iter().map(|registration| registration.key).collect(),
+        };
+        Descriptor {
+            incarnation,
+            id: self.id,
+            secret: self.secret,
+            writable: self.access.remote_write,
+            readable: self.access.remote_read,
+            device: self.device().map(|device| device.min(254) as u8),
+            ranges: self.ranges.to_vec(),
+            rails: self.rails.iter().map(|rail| &**rail).zip(virtual_addresses).map(rail).collect(),
+        }
     }
 
     pub fn ranges(&self) -> &[Range] {
@@ -164,10 +177,6 @@ impl Memory {
 
     pub fn range_len(&self, range: u64) -> Option<u64> {
         self.ranges.get(usize::try_from(range).ok()?).map(|r| r.len)
-    }
-
-    pub fn rails(&self) -> &[Box<[Registration]>] {
-        &self.rails
     }
 
     /// What a rail posts a range with.

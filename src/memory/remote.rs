@@ -1,7 +1,8 @@
 //! Memory of a peer.
 
-use crate::memory::Range;
 use crate::prefetch;
+use crate::range::Range;
+use crate::wire::descriptor::{Descriptor, Rail};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
@@ -40,20 +41,12 @@ impl RemoteState {
     }
 }
 
-/// How one of the owner's rails names the ranges.
-pub struct RemoteRail {
-    /// Addresses are virtual, else offsets into each range.
-    pub virtual_addresses: bool,
-    /// By range; none if this rail does not know the memory.
-    pub keys: Box<[u64]>,
-}
-
 pub struct RemoteMemory {
     pub peer: u64,
     pub id: u64,
     pub secret: u64,
     ranges: Box<[Range]>,
-    rails: Box<[RemoteRail]>,
+    rails: Box<[Rail]>,
     /// The owner's rails that know it, one bit each.
     known: u64,
     pub writable: bool,
@@ -77,13 +70,8 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    pub fn new(
-        (peer, id, secret): (u64, u64, u64),
-        ranges: Vec<Range>,
-        rails: Vec<RemoteRail>,
-        (writable, readable): (bool, bool),
-        device: Option<u8>,
-    ) -> RemoteMemory {
+    pub fn new(peer: u64, from: Descriptor) -> RemoteMemory {
+        let Descriptor { incarnation: _, id, secret, writable, readable, device, ranges, rails } = from;
         RemoteMemory {
             peer,
             id,
@@ -230,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_not_released_and_what_is_released_is_not_kept() {
-        let remote = RemoteMemory::new((1, 2, 3), Vec::new(), Vec::new(), (true, true), None);
+        let remote = RemoteMemory::new(1, Descriptor::default());
         assert!(remote.keep() && remote.keep());
         assert_eq!(remote.release(), Err(2));
         remote.unkeep();

@@ -3,7 +3,7 @@
 //! room leaves a frame undelivered and unacknowledged: the window then holds the
 //! sender back.
 
-use super::wire::Kind;
+use crate::wire::frame::Kind;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::Range;

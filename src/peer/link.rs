@@ -3,12 +3,12 @@
 use super::approach::{Approach, Approaches};
 use super::channel::{Channel, Out};
 use super::liveness::Silence;
-use super::wire::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use super::{Peer, Plan};
 use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use crate::transfer::operation::Move;
+use crate::wire::frame::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -321,7 +321,7 @@ impl Link {
 
     /// Nothing of a peer is published before its PEER_UP.
     pub fn takes(&self, channel: usize) -> bool {
-        channel == super::wire::SYSTEM || self.up
+        channel == SYSTEM || self.up
     }
 
     /// Frames wait for an acknowledgement.

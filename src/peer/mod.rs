@@ -18,7 +18,6 @@
 //! 5. **End**, by a bye, a lost lane or a disconnect: everything outstanding
 //!    ends, then PEER_DOWN is published.
 
-pub mod address;
 pub mod approach;
 pub mod channel;
 pub mod gone;
@@ -27,21 +26,20 @@ pub mod link;
 pub mod liveness;
 pub mod secret;
 pub mod table;
-pub mod wire;
 
 use crate::codec::Text;
 use crate::fabric::select::readable;
 use crate::status::Status;
 use crate::transfer::Outcome;
+use crate::wire::address::{Address, RailAddress};
+use crate::wire::frame::Token;
 use crate::wire::seal::Root;
-use address::{Address, RailAddress};
 use gone::Gone;
 use lanes::Serving;
 use parking_lot::Mutex;
 use std::cmp::Ordering as Cmp;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
-use wire::Token;
 
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

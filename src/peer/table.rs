@@ -1,10 +1,10 @@
 //! All peers of an endpoint: by id, by incarnation, and by the token that their frames name.
 
-use super::address::Address;
-use super::wire::Token;
 use super::Peer;
 use crate::room;
 use crate::status::{Error, Result};
+use crate::wire::address::Address;
+use crate::wire::frame::Token;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::collections::{HashMap, VecDeque};

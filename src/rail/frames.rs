@@ -1,7 +1,7 @@
 //! Buffers of a rail, registered where the NIC needs that.
 
+use crate::device::present;
 use crate::fabric::{Access, Buffer, HostRange, Nic, Registration};
-use crate::memory::device::present;
 use crate::status::{Error, Result};
 use memmap2::{Advice, MmapMut, MmapRaw};
 use std::ffi::c_void;

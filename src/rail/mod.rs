@@ -18,11 +18,11 @@ pub use lane::{Lane, LaneState};
 pub use reap::Done;
 pub use traffic::Traffic;
 
+use crate::device::Device;
 use crate::fabric::{
     connection_of, Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped,
     Registration, Route, Scratch,
 };
-use crate::memory::device::Device;
 use crate::status::{Error, Result, Status};
 use crate::wire;
 use credits::Grants;

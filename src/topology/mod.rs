@@ -25,8 +25,6 @@ pub mod nodes;
 pub mod pci;
 pub mod read;
 #[cfg(test)]
-mod tests;
-#[cfg(test)]
 pub mod trees;
 
 use cpus::CpuSet;

@@ -5,8 +5,8 @@
 
 use super::queue::Queue;
 use crate::memory::{Memory, RemoteMemory};
-use crate::peer::wire::{numbers, read_numbers};
 use crate::status::Status;
+use crate::wire::frame::{numbers, read_numbers};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -152,7 +152,7 @@ mod tests {
     fn only_words_that_a_peer_may_have_are_touched() {
         let words = [7u64; 4];
         let range = Range { base: words.as_ptr() as u64, len: 31 };
-        let of = |access| Memory::new((1, 2), vec![range], (access, None), vec![], |_| vec![]);
+        let of = |access| Memory::new((1, 2), vec![range], (access, None), vec![], (1, &[]));
         let both = of(Access::ALL);
         let locate = |range, offset| request(range, offset).locate(&both);
         assert_eq!(locate(0, 16), Ok(range.base + 16));

@@ -3,8 +3,8 @@
 //! was asked (see `pack`).
 
 use super::pack::{Bundle, Gathering, Landed, Say, Word, SLOTS};
+use crate::device::Device;
 use crate::fabric::Posted;
-use crate::memory::device::Device;
 use crate::rail::Rail;
 
 /// Where bytes belong: address and length.

@@ -4,8 +4,8 @@
 use super::geometry::Slice;
 use super::operation::Move;
 use super::shape::View;
+use crate::device::Device;
 use crate::fabric::{Immediate, Segment};
-use crate::memory::device::Device;
 use std::ffi::c_void;
 
 #[derive(Clone, Copy)]

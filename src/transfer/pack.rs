@@ -15,9 +15,9 @@
 
 use super::fetch::{Fetcher, Spot};
 use crate::codec::Reader;
+use crate::device::staging::Stage;
+use crate::device::Device;
 use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
-use crate::memory::device::Device;
-use crate::memory::staging::Stage;
 use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
 use crate::wire::seal::SEAL;
@@ -64,7 +64,7 @@ pub fn is_worthwhile(limits: &Limits) -> bool {
 /// Whether to have a landing. Where no NIC learns of it, it costs nothing until it is
 /// used.
 pub fn is_wanted(limits: &Limits) -> bool {
-    let is_cheap = !limits.local_registration || crate::memory::device::present().is_some();
+    let is_cheap = !limits.local_registration || crate::device::present().is_some();
     is_worthwhile(limits) || is_possible(limits) && is_cheap
 }
 
@@ -73,7 +73,7 @@ pub type Place = (u64, u64, u64);
 
 /// Bytes of each slot of a new lane.
 pub fn slot_len() -> u64 {
-    if crate::memory::device::present().is_some() {
+    if crate::device::present().is_some() {
         DEVICE_LEN
     } else {
         HOST_LEN

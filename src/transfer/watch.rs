@@ -2,7 +2,7 @@
 //! reached a value, which a stream wrote; a stream goes on when it has, which a
 //! transfer's end wrote.
 
-use crate::memory::device::{present, Driver};
+use crate::device::{present, Driver};
 use crate::status::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;

@@ -1,8 +1,17 @@
 //! Formats: bytes in, values out. Nothing here knows of peers, rails or time.
 
+pub mod address;
+pub mod descriptor;
+pub mod frame;
 pub mod seal;
+pub mod tcp;
 
-/// Bytes of a control frame before its body (drawn in `peer::wire`), and where the sender's rail
+use std::num::NonZeroU32;
+
+/// What a write tells its target beside its bytes. (Non-zero, so `Option<Immediate>` fits in 32 bits.)
+pub type Immediate = NonZeroU32;
+
+/// Bytes of a control frame before its body (drawn in `frame`), and where the sender's rail
 /// and the receiver's token are in it: the lane that carries a frame fills them in.
 pub const HEADER: usize = 32;
 pub const RAIL: usize = 4;

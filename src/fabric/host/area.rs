@@ -3,7 +3,7 @@
 
 use super::channel::{area_seals, memfd, page_len, Mapping, HUGE};
 use super::room::room;
-use crate::memory::device::Handle;
+use crate::device::Handle;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};

@@ -1,7 +1,7 @@
 //! Copies of devices, many in one launch, in the order in which they were asked for.
 
+use crate::device::{driver, Copier, Device};
 use crate::fabric::GONE;
-use crate::memory::device::{driver, Copier, Device};
 use std::collections::VecDeque;
 
 /// Bytes that are begun while others are under way: a launch takes the worker about 5 us,

@@ -7,8 +7,8 @@ use super::copies::Copies;
 use super::registry::{Registry, Wish};
 use super::request::Piece;
 use super::socket;
+use crate::device::{driver, present, Device, Handle};
 use crate::fabric::{Immediate, Reaped, GONE};
-use crate::memory::device::{driver, present, Device, Handle};
 use std::os::fd::BorrowedFd;
 
 /// What a piece costs of the bytes that a pass may copy: nothing is copied here.

@@ -9,11 +9,11 @@ use super::request::{MESSAGE, PIECES};
 use super::user;
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
+use crate::device::{driver, present, Device};
 use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
     Scratch, GONE,
 };
-use crate::memory::device::{driver, present, Device};
 use crate::status::{Error, Result, Status};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::c_void;

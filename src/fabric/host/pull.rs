@@ -4,7 +4,7 @@
 //! ended nothing comes, whatever the target does.
 
 use super::copies::Copies;
-use crate::memory::device::{driver, present, Device, Handle};
+use crate::device::{driver, present, Device, Handle};
 
 /// Memory of the target's that a device of ours may reach.
 struct Source {

@@ -1,7 +1,7 @@
 //! What peers may reach: the registrations of one NIC, by key.
 
+use crate::device::Device;
 use crate::fabric::{Access, HostRange};
-use crate::memory::device::Device;
 use std::collections::{hash_map, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 

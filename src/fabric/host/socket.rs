@@ -4,7 +4,7 @@
 //! Their names are abstract: they vanish with their process, and other network
 //! namespaces do not see them. Nothing here blocks.
 
-use crate::memory::device::Handle;
+use crate::device::Handle;
 use crate::status::{Error, Result};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -144,7 +144,7 @@ unsafe fn text(s: *const c_char) -> String {
 pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> {
     // Where the program has GPUs, NICs that reach their memory. (Those that do not are not listed
     // for who asks for it.)
-    if crate::memory::device::present().is_some() {
+    if crate::device::present().is_some() {
         let found = entries_with(fabrics, provider, true).unwrap_or_default();
         if !found.is_empty() {
             return Ok(found);

@@ -7,12 +7,12 @@ use super::registrations::Registrations;
 use super::routes::Routes;
 use super::{settings, signals};
 use crate::clock::Random;
+use crate::device::{driver, Device, Export};
 use crate::fabric::sim;
 use crate::fabric::{
     connection_of, Access, Buffer, Delivery, Direct, HostRange, Immediate, Limits, Nic, Posted, Reaped,
     Registration, Rma, Route, Scratch,
 };
-use crate::memory::device::{driver, Device, Export};
 use crate::pass;
 use crate::status::Result;
 use libfabric_sys::*;

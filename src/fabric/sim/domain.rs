@@ -6,7 +6,8 @@ use super::info::Info;
 use super::queue;
 use super::world::{Port, Region, World};
 use crate::clock::Sequence;
-use crate::memory::{fake, protection, Range};
+use crate::device::fake;
+use crate::range::{self, Range};
 use libfabric_sys::*;
 use std::ffi::{c_int, c_void, CStr};
 use std::os::fd::BorrowedFd;
@@ -194,7 +195,7 @@ unsafe extern "C" fn reg(
 /// What a NIC may write to, it pins as memory that the process may write to.
 fn can_pin(base: u64, len: u64, access: u64) -> bool {
     let writes = access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0;
-    protection::check(&[Range { base, len }]).is_ok_and(|writable| writable || !writes)
+    range::check(&[Range { base, len }]).is_ok_and(|writable| writable || !writes)
 }
 
 unsafe extern "C" fn regattr(

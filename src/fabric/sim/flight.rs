@@ -6,7 +6,7 @@ use super::faults::{DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
 use super::queue::Entry;
 use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire, IOV};
 use super::world::Port;
-use crate::memory::fake;
+use crate::device::fake;
 use libfabric_sys::{fi_rma_iov, iovec};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -3,7 +3,7 @@
 use super::mode::Mode;
 use super::spec::Spec;
 use super::world::World;
-use crate::memory::fake;
+use crate::device::fake;
 use libfabric_sys::*;
 use std::ffi::CString;
 use std::ptr;

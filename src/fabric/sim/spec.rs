@@ -1,8 +1,8 @@
 //! What "sim:like=efa:rails=4" says.
 
 use super::mode::Like;
-use crate::peer::address::RAILS_MAX;
 use crate::status::{Error, Result};
+use crate::wire::address::RAILS_MAX;
 
 /// A simulated machine's NICs, as a fabric's name describes them.
 #[derive(Clone, Debug, PartialEq)]

@@ -40,19 +40,14 @@ mod socket;
 mod stream;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 pub use interfaces::{list, Interface};
 pub use nic::TcpNic;
 
+use crate::wire::tcp::{self as wire, MESSAGE, PIECES, RUN};
+
 /// The fabric's name.
 pub const NAME: &str = "plain-tcp";
 
-/// Bytes of a request's payload, and of an answer's.
-const RUN: u64 = 64 << 10;
-/// Pieces of a request.
-const PIECES: usize = 256;
-/// Bytes of a message.
-const MESSAGE: usize = 8192;
 /// Bytes that one call sends at most: what has to be copied where memory is taken back.
 const BATCH: u64 = 512 << 10;

@@ -1,7 +1,13 @@
-//! The formats of `tcp`: bytes in, values out.
+//! The formats of `fabric::tcp`, which draws them.
 
-use super::{MESSAGE, PIECES, RUN};
-use crate::fabric::Immediate;
+use super::Immediate;
+
+/// Bytes of a request's payload, and of an answer's.
+pub const RUN: u64 = 64 << 10;
+/// Pieces of a request.
+pub const PIECES: usize = 256;
+/// Bytes of a message.
+pub const MESSAGE: usize = 8192;
 
 const MAGIC: [u8; 8] = *b"WEFT-TCP";
 const VERSION: u16 = 1;

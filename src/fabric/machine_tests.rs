@@ -1,12 +1,12 @@
 //! What is read of whole machines, and what follows from it.
 
-use super::cpus::CpuSet;
-use super::crews::Crew;
-use super::distance::Distance;
-use super::json::{Rail, Rails};
-use super::pci::{Device, Kind, PciAddress};
-use super::trees::{self, Tree};
-use super::{interfaces, Machine};
+use crate::topology::cpus::CpuSet;
+use crate::topology::crews::Crew;
+use crate::topology::distance::Distance;
+use crate::topology::json::{Rail, Rails};
+use crate::topology::pci::{Device, Kind, PciAddress};
+use crate::topology::trees::{self, Tree};
+use crate::topology::{interfaces, Machine};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +25,7 @@ fn of_kind(machine: &Machine, kind: Kind) -> Vec<&Device> {
 
 /// The RDMA devices, else the network interfaces, as an endpoint would find them.
 fn nics(machine: &Machine) -> (Vec<String>, Vec<Option<PciAddress>>) {
-    let found = crate::fabric::choice::guess(machine);
+    let found = super::choice::guess(machine);
     found.into_iter().map(|nic| (nic.name.trim_end_matches("-rdm").to_owned(), nic.pci)).unzip()
 }
 
@@ -376,7 +376,7 @@ fn a_machine_that_hides_everything() {
     let crews = machine.crews(&places, 2);
     assert!(crews.len() == 2 && crews.iter().all(|crew| crew.cpus.is_none() && crew.node.is_none()));
     assert_eq!(json(&machine, None)["devices"], serde_json::json!([]));
-    let gone = Machine::read(super::read::Root::at("/no/such/folder"));
+    let gone = Machine::read(crate::topology::read::Root::at("/no/such/folder"));
     assert!(gone.devices.is_empty() && !gone.affinity.is_empty());
 }
 

@@ -1,6 +1,6 @@
 //! Copies between the slots of a staging buffer and device memory.
 
-use super::device::{driver, Copier, Device};
+use super::{driver, Copier, Device};
 use crate::status::Result;
 
 /// Of what was added and not begun.

@@ -1,10 +1,15 @@
-//! What this process may do with its memory. The kernel or a NIC would answer for
-//! a page that cannot be read or written; where Weft copies by itself, an access
-//! would be the end of the process. So it is found out when memory is registered.
+//! A range of host memory, and what this process may do with it. The kernel or a NIC would
+//! answer for a page that cannot be read or written; where Weft copies by itself, an access
+//! would be the end of the process. So it is checked when memory is registered.
 
-use super::Range;
 use crate::status::{Error, Result};
 use std::fs;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    pub base: u64,
+    pub len: u64,
+}
 
 /// Sees that all of the ranges can be read: whether they can be written, too.
 pub fn check(ranges: &[Range]) -> Result<bool> {

@@ -9,7 +9,7 @@
 //! wire version 1: who has an address has none, and version 1 can still read which versions it
 //! does not speak.) Whoever has an address can connect; with a secret, that is not enough.
 
-use super::wire::{WIRE_HIGHEST, WIRE_LOWEST};
+use super::frame::{WIRE_HIGHEST, WIRE_LOWEST};
 use crate::codec::{Reader, Writer};
 use crate::status::{Error, Result, Status};
 

@@ -1,7 +1,7 @@
 //! Memory of other processes' devices, opened once for each of ours, however many ask.
 
 use super::{check, Current};
-use crate::memory::device::{Device, Handle};
+use crate::device::{Device, Handle};
 use crate::pass;
 use crate::status::Result;
 use cudarc::driver::sys::{self, CUcontext, CUipcMemHandle, CUresult};

@@ -3,7 +3,7 @@
 //! turn.
 
 use super::{check, Current, HOST_MAPPED};
-use crate::memory::device::Copier;
+use crate::device::Copier;
 use crate::status::{Error, Result};
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUresult, CUstream};
 use std::ffi::c_void;

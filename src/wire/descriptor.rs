@@ -7,9 +7,9 @@
 //!
 //! Format 1. All little-endian.
 
-use super::{Memory, Range, RemoteMemory, RemoteRail};
+use super::address::RAILS_MAX;
 use crate::codec::{Reader, Writer};
-use crate::peer::address::RAILS_MAX;
+use crate::range::Range;
 use crate::status::{Error, Result, Status};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WFTM");
@@ -19,37 +19,47 @@ const READ: u8 = 2;
 const VIRTUAL: u8 = 1;
 const ABSENT: u8 = 2;
 
-pub fn encode(memory: &Memory, incarnation: u64, virtual_addresses: &[bool]) -> Vec<u8> {
-    let access = memory.access();
-    let mut w = Writer::new();
-    w.u32(MAGIC).u16(FORMAT).u64(incarnation).u64(memory.id).u64(memory.secret);
-    w.u8((access.remote_write as u8 * WRITE) | (access.remote_read as u8 * READ));
-    w.u8(memory.device().map_or(0, |device| (device + 1).min(255) as u8));
-    w.u16(memory.rails().len() as u16).u32(memory.ranges().len() as u32);
-    for range in memory.ranges() {
-        w.u64(range.base).u64(range.len);
-    }
-    for (rail, is_virtual) in memory.rails().iter().zip(virtual_addresses) {
-        w.u8((*is_virtual as u8 * VIRTUAL) | (rail.is_empty() as u8 * ABSENT));
-        for registration in rail.iter() {
-            w.u64(registration.key);
-        }
-    }
-    w.sealed()
+/// How one of the owner's rails names the ranges.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Rail {
+    /// Addresses are virtual, else offsets into each range.
+    pub virtual_addresses: bool,
+    /// By range; none if this rail does not know the memory.
+    pub keys: Box<[u64]>,
 }
 
-/// A decoded descriptor, not tied to a peer yet.
+#[derive(Default, PartialEq, Eq, Debug)]
 pub struct Descriptor {
     pub incarnation: u64,
-    id: u64,
-    secret: u64,
-    access: u8,
-    device: u8,
-    ranges: Vec<Range>,
-    rails: Vec<RemoteRail>,
+    pub id: u64,
+    pub secret: u64,
+    pub writable: bool,
+    pub readable: bool,
+    /// The owner's device that it is on; none: its owner's CPU reaches it.
+    pub device: Option<u8>,
+    pub ranges: Vec<Range>,
+    pub rails: Vec<Rail>,
 }
 
 impl Descriptor {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u32(MAGIC).u16(FORMAT).u64(self.incarnation).u64(self.id).u64(self.secret);
+        w.u8((self.writable as u8 * WRITE) | (self.readable as u8 * READ));
+        w.u8(self.device.map_or(0, |device| device.saturating_add(1)));
+        w.u16(self.rails.len() as u16).u32(self.ranges.len() as u32);
+        for range in &self.ranges {
+            w.u64(range.base).u64(range.len);
+        }
+        for rail in &self.rails {
+            w.u8((rail.virtual_addresses as u8 * VIRTUAL) | (rail.keys.is_empty() as u8 * ABSENT));
+            for key in &rail.keys {
+                w.u64(*key);
+            }
+        }
+        w.sealed()
+    }
+
     pub fn decode(blob: &[u8]) -> Result<Descriptor> {
         let damaged =
             |what: &str| Error::new(Status::Format, format!("the descriptor ({} bytes) {what}", blob.len()));
@@ -88,18 +98,13 @@ impl Descriptor {
                 return None;
             }
             let keys = (0..keys).map(|_| r.u64()).collect::<Option<_>>()?;
-            Some(RemoteRail { virtual_addresses: flags & VIRTUAL != 0, keys })
+            Some(Rail { virtual_addresses: flags & VIRTUAL != 0, keys })
         };
         let rails = (0..rails).map(|_| rail(r)).collect::<Option<_>>()?;
         if r.remaining() != 0 {
             return None;
         }
-        Some(Descriptor { incarnation, id, secret, access, device, ranges, rails })
-    }
-
-    pub fn into_remote(self, peer: u64) -> RemoteMemory {
-        let (writable, readable) = (self.access & WRITE != 0, self.access & READ != 0);
-        let device = self.device.checked_sub(1);
-        RemoteMemory::new((peer, self.id, self.secret), self.ranges, self.rails, (writable, readable), device)
+        let (writable, readable, device) = (access & WRITE != 0, access & READ != 0, device.checked_sub(1));
+        Some(Descriptor { incarnation, id, secret, writable, readable, device, ranges, rails })
     }
 }

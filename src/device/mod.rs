@@ -5,7 +5,11 @@
 //! in which it was asked, behind the back of the thread that asks; what is done is
 //! learnt by asking again.
 
-use super::{cuda, fake, Range};
+mod cuda;
+pub mod fake;
+pub mod staging;
+
+use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use once_cell::sync::OnceCell;

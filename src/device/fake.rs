@@ -9,8 +9,8 @@
 //! (its DMA-BUFs can be had), ":at=N" (where the memory lies, for what has other uses for the
 //! usual place, as ThreadSanitizer).
 
-use super::device::{unsupported, Copier, Device, Driver, Export, Found, Handle};
-use super::Range;
+use super::{unsupported, Copier, Device, Driver, Export, Found, Handle};
+use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use std::collections::VecDeque;

@@ -8,8 +8,8 @@
 mod copier;
 mod shared;
 
-use super::device::{unsupported, Copier, Device, Driver, Export, Found, Handle};
-use super::Range;
+use super::{unsupported, Copier, Device, Driver, Export, Found, Handle};
+use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use cudarc::driver::sys::{self, CUcontext, CUfunction, CUresult};
