@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Checks the floors of ARCHITECTURE.md: a file of src/ uses (`crate::`, `super::`) its own floor and those under it.
+
+Each row of the table is a floor, the highest first. Fails on an upward use; leaves `upward_imports` and `import_circles`
+(files that import each other in circles of more than two, tests left out) in target/figures.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+
+
+def floors():
+    """The floor of each first name after `crate::`, 0 for the highest; and how many there are."""
+    text = (ROOT / "ARCHITECTURE.md").read_text().split("## Floors")[1].split("\n## ")[0]
+    rows = [re.findall(r"`src/([\w*.]+)`", line.split("|")[1]) for line in text.splitlines() if line.startswith("| `")]
+    names = {name: height for height, row in enumerate(rows) for name in row}
+    ground = names.pop("*.rs")
+    names.update({file.stem: ground for file in SRC.glob("*.rs")})
+    return names
+
+
+def module_of(file):
+    parts = file.relative_to(SRC).with_suffix("").parts
+    return parts[:-1] if parts[-1] in ("mod", "lib") else parts
+
+
+def code(file):
+    """Without comments, and without the tests at the end."""
+    text = re.sub(r"//[^\n]*", "", file.read_text())
+    return re.split(r"#\[cfg\((?:all\()?test[^\]]*\)\]\s*(?:pub )?mod \w+ \{", text)
+
+
+def expanded(path):
+    """`a::{b, c::{d, e}}`: a::b, a::c::d, a::c::e."""
+    head, brace, rest = path.partition("{")
+    if not brace:
+        yield path
+        return
+    depth, item = 0, ""
+    for c in rest:
+        depth += (c == "{") - (c == "}")
+        if depth < 0 or (c == "," and depth == 0):
+            if item.strip():
+                yield from expanded(head + item.strip())
+            item = ""
+            if depth < 0:
+                return
+        else:
+            item += c
+
+
+def uses(text, module):
+    """The paths that a module's text names, from the root of the crate."""
+    text = re.sub(r"\s+", " ", text)
+    found = re.findall(r"\buse ((?!crate|super|self|std)[a-z_]\w*::[^;]+);", text)  # of a child: `use child::...`
+    paths = [(module, path) for path in found]
+    for match in re.finditer(r"(?<![\w:$])(crate|self|(?:super::)*super)::(\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|"
+                             r"[\w:]+(?:\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})?)", text):
+        start, path = match.groups()
+        if start == "crate":
+            base = ()
+        else:
+            ups = start.count("super")
+            if ups > len(module):
+                continue
+            base = module[:len(module) - ups]
+        paths.append((base, path))
+    for base, path in paths:
+        for one in expanded(path):
+            yield base + tuple(one.split(" as ")[0].strip().split("::"))
+
+
+def circles(graph):
+    """The strongly connected components (Tarjan)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for to in graph[node]:
+            if to not in index:
+                visit(to)
+                low[node] = min(low[node], low[to])
+            elif to in stack:
+                low[node] = min(low[node], index[to])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            found.append(stack[at:])
+            del stack[at:]
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def main():
+    sys.setrecursionlimit(10000)
+    height = floors()
+    files = {module_of(file): file for file in sorted(SRC.rglob("*.rs"))}
+    upward, graph = [], {module: set() for module in files}
+    of_tests = {module_of(file)[:-1] + (name,) for file in files.values()
+                for name in re.findall(r"#\[cfg\((?:all\()?test[^\]]*\)\]\s*(?:pub )?mod (\w+);", file.read_text())}
+    for module, file in files.items():
+        here = module[0] if module else "lib"
+        if here not in height:
+            sys.exit(f"src/{here} is on no floor of ARCHITECTURE.md")
+        parts = code(file)
+        for number, text in enumerate(parts):
+            for path in uses(text, module if number == 0 else module + ("tests",)):
+                if path and here != "lib" and height.get(path[0], len(height)) < height[here]:
+                    upward.append(f"{file.relative_to(ROOT)} uses {'::'.join(path)}")
+                while path and path not in files:
+                    path = path[:-1]
+                if number == 0 and path and path != module and not any(module[:n] in of_tests for n in range(9)):
+                    graph[module].add(path)
+    graph = {module: {to for to in tos if to in graph} for module, tos in graph.items()}
+    wide = [circle for circle in circles(graph) if len(circle) > 2]
+    for line in upward:
+        print("upward:", line)
+    for circle in wide if "--circles" in sys.argv else []:
+        print(len(circle), "files:", ", ".join(sorted("/".join(module) for module in circle)))
+    figures = {"upward_imports": len(upward), "import_circles": sum(map(len, wide))}
+    folder = ROOT / "target/figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in figures.items():
+        print(f"{name}: {value}" + (f" in {len(wide)}" if name == "import_circles" else ""))
+        (folder / name).write_text(f"{value}\n")
+    return 1 if upward else 0
+
+
+sys.exit(main())
