@@ -16,6 +16,8 @@ pub const PLACE: &str = "10.77.0.1:4711";
 /// Kernels whose default is another one (bbr above all) halve loopback TCP, for
 /// all alike.
 const CONGESTION_CONTROL: &str = "reno";
+/// As between hosts, whose packets are no longer.
+const MTU: i32 = 9000;
 const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// Moves this process, which must have one thread, and those that it starts
@@ -52,7 +54,9 @@ fn raise_loopback() -> io::Result<()> {
         }
         let raised = check(libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &mut request)).and_then(|_| {
             request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
-            check(libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &request))
+            check(libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &request))?;
+            request.ifr_ifru.ifru_mtu = MTU;
+            check(libc::ioctl(socket, libc::SIOCSIFMTU as _, &request))
         });
         libc::close(socket);
         raised.map(|_| ())

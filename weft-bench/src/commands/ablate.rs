@@ -44,7 +44,7 @@ pub fn run(mut args: Args) -> Result<()> {
     let svg = args.or("--svg", PathBuf::from("target/ablation.svg"))?;
     args.end()?;
     ensure!(case.rails > 0 && case.step_threads > 0, "at least one rail and one thread are needed");
-    (case.pages, case.threads, case.packing) = (PAGES, true, true);
+    (case.pages, case.threads) = (PAGES, true);
     let progress = Progress::default();
     (case.pairs, case.sessions) = (TRIAL, 1);
     let round = pair::measure(&case, &progress)?.round_seconds();

@@ -10,7 +10,7 @@ mod weft;
 
 pub use self::port::Rail;
 pub use self::steps::Step;
-pub use self::weft::{pool, rail};
+pub use self::weft::{pool, rail, TCP};
 
 use crate::memory::Pool;
 use crate::pages::Lists;
@@ -32,6 +32,8 @@ pub enum Kind {
     /// A step of the ablation.
     Step(Step),
     Weft,
+    /// Weft, which reads the target's pages into a pool of its own.
+    Reads,
     Socket,
     Memcpy,
 }
@@ -47,6 +49,7 @@ impl Kind {
             Kind::Packed => "packed",
             Kind::Step(step) => step.name(),
             Kind::Weft => "weft",
+            Kind::Reads => "weft, reading",
             Kind::Socket => "socket",
             Kind::Memcpy => "memcpy",
         }
@@ -113,7 +116,7 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
         Kind::Vectors => Box::new(bare::BareReceiver::open(place.rail, false, pool)?),
         Kind::Packed => Box::new(packed::PackedReceiver::open(place.rail, pool)?),
         Kind::Step(_) => Box::new(steps::StepReceiver::open(place, pool)?),
-        Kind::Weft => Box::new(weft::WeftReceiver::open(place.case, pool)?),
+        Kind::Weft | Kind::Reads => Box::new(weft::WeftReceiver::open(place.case, pool)?),
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
         Kind::Memcpy => Box::new(weft::Nothing),
     })
@@ -126,8 +129,9 @@ pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<B
         Kind::Vectors => Box::new(bare::BareSender::<SEGMENTS>::open(place, false, pool, offer)?),
         Kind::Packed => Box::new(packed::PackedSender::open(place, pool, offer)?),
         Kind::Step(step) => Box::new(steps::StepSender::open(step, place, pool, offer)?),
-        Kind::Weft => Box::new(weft::WeftSender::open(place.case, pool, offer)?),
-        Kind::Socket => Box::new(socket::SocketSender::open(pool, offer)?),
+        Kind::Weft => Box::new(weft::WeftSender::open(place.case, pool, offer, false)?),
+        Kind::Reads => Box::new(weft::WeftSender::open(place.case, &weft::pool(place.case)?, offer, true)?),
+        Kind::Socket => Box::new(socket::SocketSender::open(pool, offer, place.case.cpu)?),
         Kind::Memcpy => Box::new(weft::Memcpy::open(place.case, pool)?),
     })
 }

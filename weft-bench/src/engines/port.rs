@@ -265,28 +265,6 @@ impl Port {
         self.post::<1>(remote, std::iter::once((from, offset)), len, flags, 0, context)
     }
 
-    /// A write without a completion to wait for, or (`inject`) whose bytes are copied at once.
-    #[inline]
-    pub fn plain_write(
-        &self,
-        remote: &Remote,
-        from: *const u64,
-        inject: bool,
-        context: *mut fi_context2,
-    ) -> Result<bool> {
-        let (ep, from, Remote { route, base, key }) = (self.ep, from.cast_mut().cast::<c_void>(), *remote);
-        // SAFETY: word and context stay in place while the endpoint is open.
-        taken("posting a write", unsafe {
-            match inject {
-                true => fi_inject_write(ep, from, size_of::<u64>(), route, base, key),
-                false => {
-                    let descriptor = self.descriptor;
-                    fi_write(ep, from, size_of::<u64>(), descriptor, route, base, key, context.cast())
-                }
-            }
-        })
-    }
-
     /// A message; injected, it is copied at once.
     #[inline]
     pub fn send(

@@ -91,13 +91,16 @@ pub struct SocketSender {
     /// Pages of one writev.
     group: usize,
     spin: bool,
+    tunings: usize,
 }
 
 impl SocketSender {
-    pub fn open(pool: &Pool, offer: &Value) -> Result<SocketSender> {
+    /// `sleeps`: it never spins.
+    pub fn open(pool: &Pool, offer: &Value, sleeps: bool) -> Result<SocketSender> {
         let port = offer["port"].as_u64().context("the target's port")? as u16;
-        let (group, spin) = TUNINGS[0];
-        Ok(SocketSender { port, stream: None, source: pool.base(), page_len: pool.page_len, group, spin })
+        let ((group, spin), (source, page_len)) = (TUNINGS[0], (pool.base(), pool.page_len));
+        let tunings = if sleeps { TUNINGS.len() / 2 } else { TUNINGS.len() };
+        Ok(SocketSender { port, stream: None, source, page_len, group, spin, tunings })
     }
 }
 
@@ -135,7 +138,7 @@ impl Sender for SocketSender {
     }
 
     fn tunings(&self) -> usize {
-        TUNINGS.len()
+        self.tunings
     }
 
     fn tune(&mut self, tuning: usize) {

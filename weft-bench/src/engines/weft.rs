@@ -6,23 +6,26 @@ use crate::memory::Pool;
 use crate::pages::Lists;
 use crate::pair::{Case, Fabric};
 use ::weft::capi::completion::*;
-use ::weft::capi::endpoint::*;
 use ::weft::capi::memory::*;
 use anyhow::{Context, Result};
 use serde_json::{to_value, Value};
 use std::ptr;
 use std::time::Duration;
 
-/// Asks Weft which rail it opens.
+/// Weft's own tcp.
+pub const TCP: &str = "plain-tcp";
+
+/// Asks Weft which rail it opens: the bare loops open libfabric's of that name.
 pub fn rail(case: &Case) -> Result<Rail> {
     let endpoint = open(case)?;
     let (rail, own) = (&endpoint.rails()?[0].0, endpoint.properties()?);
-    Ok(Rail { provider: text(&rail.fabric), domain: text(&rail.name), libfabric: text(&own.libfabric) })
+    let provider = if case.fabric == Fabric::Tcp { "tcp;ofi_rxm".to_owned() } else { text(&rail.fabric) };
+    Ok(Rail { provider, domain: text(&rail.name), libfabric: text(&own.libfabric) })
 }
 
 fn open(case: &Case) -> Result<Endpoint> {
     let (fabric, names) = match case.fabric {
-        Fabric::Tcp => ("tcp", Some("lo")),
+        Fabric::Tcp => (TCP, Some("lo")),
         Fabric::Shm => ("shm", Some("*")),
         Fabric::Host => ("host", None),
     };
@@ -31,8 +34,7 @@ fn open(case: &Case) -> Result<Endpoint> {
         rails: (case.fabric != Fabric::Host) as u32,
         manual: !case.threads,
         // It never sleeps, nor does the bare loop.
-        spin: true,
-        packing: if case.packing { WEFT_PACKING_AUTO } else { WEFT_PACKING_OFF },
+        spin: !case.cpu,
         ..Opening::of(fabric)
     })
 }
@@ -58,17 +60,18 @@ pub struct WeftSender {
     /// Of a transfer that is submitted as one.
     pages: usize,
     threads: bool,
+    reads: bool,
 }
 
 impl WeftSender {
-    pub fn open(case: &Case, pool: &Pool, offer: &Value) -> Result<WeftSender> {
+    pub fn open(case: &Case, pool: &Pool, offer: &Value, reads: bool) -> Result<WeftSender> {
         let offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
         let endpoint = open(case)?;
         // Peers on this host may read what they are written from.
-        let access = if case.fabric == Fabric::Host { 0 } else { WEFT_ACCESS_LOCAL };
+        let access = if case.fabric == Fabric::Host || reads { 0 } else { WEFT_ACCESS_LOCAL };
         let memory = register(&endpoint, pool, access)?;
         let (page_len, pages, threads, remote) = (pool.page_len, case.pages, case.threads, ptr::null_mut());
-        Ok(WeftSender { endpoint, offer, memory, remote, page_len, pages, threads })
+        Ok(WeftSender { endpoint, offer, memory, remote, page_len, pages, threads, reads })
     }
 }
 
@@ -85,9 +88,13 @@ impl Sender for WeftSender {
         for at in (0..lists.len()).step_by(self.pages) {
             args.page_count = self.pages.min(lists.len() - at) as u64;
             (args.local_pages, args.remote_pages) = (&lists.source[at], &lists.target[at]);
-            self.endpoint.write_pages(&args)?;
+            match self.reads {
+                true => self.endpoint.read_pages(&args)?,
+                false => self.endpoint.write_pages(&args)?,
+            }
         }
-        self.endpoint.take(WEFT_COMPLETION_WRITE, transfers).map(drop)
+        let kind = if self.reads { WEFT_COMPLETION_READ } else { WEFT_COMPLETION_WRITE };
+        self.endpoint.take(kind, transfers).map(drop)
     }
 
     fn poll(&mut self) -> Result<()> {
@@ -102,14 +109,16 @@ impl Sender for WeftSender {
 pub struct WeftReceiver {
     endpoint: Endpoint,
     memory: Memory,
-    threads: bool,
+    /// How long it sleeps: its workers do it all.
+    pause: Option<Duration>,
 }
 
 impl WeftReceiver {
     pub fn open(case: &Case, pool: &Pool) -> Result<WeftReceiver> {
         let endpoint = open(case)?;
         let memory = register(&endpoint, pool, 0)?;
-        Ok(WeftReceiver { endpoint, memory, threads: case.threads })
+        let pause = case.threads.then(|| Duration::from_micros(if case.cpu { 1000 } else { 20 }));
+        Ok(WeftReceiver { endpoint, memory, pause })
     }
 }
 
@@ -120,10 +129,7 @@ impl Receiver for WeftReceiver {
 
     #[inline]
     fn poll(&mut self) -> Result<()> {
-        if self.threads {
-            // The worker does it all: leave it the core.
-            std::thread::sleep(Duration::from_micros(20));
-        }
+        self.pause.into_iter().for_each(std::thread::sleep);
         self.endpoint.poll(&mut crate::endpoint::completions::<4>()).map(drop)
     }
 }

@@ -7,31 +7,37 @@ use crate::stats::Spread;
 use anyhow::{Context, Result};
 use std::rc::Rc;
 
-/// Small pages of a transfer that Weft may pack.
-const PACKED_PAGES: usize = 20_000;
-
 /// A measurement that several figures may share.
 type Key = (Fabric, usize, Rival);
 
 use Fabric::{Shm, Tcp};
-use Rival::{Itself, Socket, Weft};
+use Rival::{Itself, Reads, Socket, Weft};
 const LARGE: usize = 65536;
 const SMALL: usize = 4096;
 const ITSELF: &[Key] =
     &[(Tcp, LARGE, Itself), (Tcp, SMALL, Itself), (Shm, LARGE, Itself), (Shm, SMALL, Itself)];
 
 figures! {
-    raw_ratio_tcp_64k ["0.97", "1.00"] |bench| ratio(bench, Tcp, LARGE) =>
-        "Weft's throughput over the bare loop's: random 64 KiB pages over loopback tcp";
-    raw_ratio_shm_64k ["0.97", "1.00"] |bench| ratio(bench, Shm, LARGE) =>
-        "the same over shm, copied through the shared ring";
-    raw_ratio_tcp_4k ["0.95", "1.00"] |bench| ratio(bench, Tcp, SMALL) =>
-        "Weft's throughput over the bare loop's: random 4 KiB pages over loopback tcp";
-    raw_ratio_shm_4k ["0.95", "1.00"] |bench| ratio(bench, Shm, SMALL) =>
-        "the same over shm, copied through the shared ring";
-    packed_4k_tcp ["2.0", "5.0"] packed_ratio =>
-        "20,000 random 4 KiB pages a transfer over loopback tcp: Weft, which may pack, over the bare loop, \
-         which writes page by page";
+    tcp_64k_of_socket ["0.95", "1.00"] |bench| ratio(bench, (Tcp, LARGE, Socket)) =>
+        "throughput of writes over a plain socket's, which sends many pages a call: random 64 KiB pages, reno, \
+         MTU 9000";
+    tcp_4k_of_socket ["0.85", "1.00"] |bench| ratio(bench, (Tcp, SMALL, Socket)) =>
+        "the same with pages of 4 KiB";
+    tcp_read_64k_of_write ["0.95", "1.00"] |bench| ratio(bench, (Tcp, LARGE, Reads)) =>
+        "throughput of reads over that of writes: random 64 KiB pages over tcp";
+    tcp_read_4k_of_write ["0.95", "1.00"] |bench| ratio(bench, (Tcp, SMALL, Reads)) =>
+        "the same with pages of 4 KiB";
+    tcp_64k_of_libfabric ["1.15", "1.30"] |bench| ratio(bench, (Tcp, LARGE, Weft)) =>
+        "throughput of writes over that of a bare loop over libfabric's tcp: random 64 KiB pages";
+    tcp_4k_of_libfabric ["5.0", "8.0"] |bench| ratio(bench, (Tcp, SMALL, Weft)) =>
+        "the same with pages of 4 KiB";
+    tcp_cpu_per_gb ["under 1.10", "1.00"] tcp_cpu =>
+        "CPU time of both sides, with worker threads, for random 64 KiB pages: over that of a plain socket \
+         that sleeps";
+    raw_ratio_shm_64k ["0.97", "1.00"] |bench| ratio(bench, (Shm, LARGE, Weft)) =>
+        "Weft's throughput over the bare loop's: random 64 KiB pages over shm, copied through the shared ring";
+    raw_ratio_shm_4k ["0.95", "1.00"] |bench| ratio(bench, (Shm, SMALL, Weft)) =>
+        "the same with pages of 4 KiB";
     raw_self_ratio ["0.98 to 1.02", "1.00"] self_ratio =>
         "the bare loop over a second one, by the same procedure: of the four cases, the one farthest from \
          1";
@@ -71,15 +77,15 @@ pub fn measure(bench: &mut Bench, case: &Case) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn ratio(bench: &mut Bench, fabric: Fabric, page_len: usize) -> Result<f64> {
-    Ok(Spread::of(outcome(bench, (fabric, page_len, Weft))?.ratios()).median)
+fn ratio(bench: &mut Bench, key: Key) -> Result<f64> {
+    Ok(Spread::of(outcome(bench, key)?.ratios()).median)
 }
 
-fn packed_ratio(bench: &mut Bench) -> Result<f64> {
-    let mut case = Case::new(Tcp, SMALL, Weft);
-    (case.pages, case.packing) = (PACKED_PAGES, true);
-    (case.pairs, case.sessions) = bench.full_or((80, 4), (16, 1));
-    Ok(Spread::of(measure(bench, &case)?.ratios()).median)
+fn tcp_cpu(bench: &mut Bench) -> Result<f64> {
+    let mut case = Case::new(Tcp, LARGE, Socket);
+    (case.threads, case.cpu) = (true, true);
+    (case.pairs, case.sessions) = bench.full_or((case.pairs, case.sessions), (60, 2));
+    Ok(1.0 / Spread::of(measure(bench, &case)?.ratios()).median)
 }
 
 fn bare_gbs(bench: &mut Bench, fabric: Fabric, page_len: usize) -> Result<f64> {

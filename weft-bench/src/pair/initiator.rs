@@ -36,18 +36,16 @@ pub fn initiate(session: &Session) -> Result<()> {
         Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
         Rival::Packing => vec![bare[0], Kind::Vectors, Kind::Packed],
         Rival::Steps => Step::ALL.map(|(step, _)| Kind::Step(step)).into_iter().chain([Kind::Weft]).collect(),
-        Rival::Socket => vec![Kind::Socket],
+        Rival::Socket => vec![Kind::Socket, Kind::Weft],
+        Rival::Reads => vec![Kind::Weft, Kind::Reads],
         Rival::Memcpy => vec![Kind::Memcpy, Kind::Weft],
     };
-    let provider = match case.rival {
-        Rival::Socket => "a socket".to_owned(),
-        _ => format!("{} ({})", rail.provider, rail.domain),
-    };
+    let provider = format!("{} ({})", rail.provider, rail.domain);
     let mut pair = Pair::start(session, rail, kinds)?;
     // Of each of these the fastest is measured.
     let contests: &[&[usize]] = match case.rival {
         Rival::Socket => &[&[0]],
-        Rival::Steps | Rival::Memcpy => &[],
+        Rival::Steps | Rival::Memcpy | Rival::Reads => &[],
         Rival::Packing => &[&[0], &[1], &[2]],
         Rival::Weft | Rival::Itself => &[&[0, 1]],
     };
@@ -64,13 +62,14 @@ pub fn initiate(session: &Session) -> Result<()> {
     }
     match case.rival {
         Rival::Weft => measured.push(2),
+        Rival::Socket => measured.push(1),
         Rival::Itself => {
             let best: &Tuned = tuned.first().context("no engine to tune")?;
             measured.push(best.engine + 2);
             pair.sender(best.engine + 2)?.tune(best.tuning);
         }
-        Rival::Steps | Rival::Memcpy => measured.extend(0..pair.kinds.len()),
-        Rival::Socket | Rival::Packing => {}
+        Rival::Steps | Rival::Memcpy | Rival::Reads => measured.extend(0..pair.kinds.len()),
+        Rival::Packing => {}
     }
     let times = pair.alternate(case.pairs, &measured)?;
     pair.verify(&measured)?;
@@ -89,6 +88,7 @@ struct Pair {
     control: Control,
     pages: usize,
     at_once: usize,
+    cpu: bool,
     seed: u64,
     told: Instant,
 }
@@ -128,8 +128,8 @@ impl Pair {
             }
         }
         target.say(&answers)?;
-        let (pages, at_once, told) = (case.pages, case.at_once, Instant::now());
-        let mut pair = Pair { kinds, senders, target, control, pages, at_once, seed: 1, told };
+        let (pages, at_once, cpu, told) = (case.pages, case.at_once, case.cpu, Instant::now());
+        let mut pair = Pair { kinds, senders, target, control, pages, at_once, cpu, seed: 1, told };
         let mut order: Vec<usize> = (0..pair.senders.len()).collect();
         if session.number % 2 == 1 {
             order.reverse();
@@ -190,9 +190,24 @@ impl Pair {
         while settled.elapsed() < SETTLE {
             sender.poll()?;
         }
-        let begun = Instant::now();
-        sender.write(lists).with_context(|| format!("a transfer by {kind}"))?;
-        Ok(begun.elapsed().as_nanos() as u64)
+        let (begun, used) = (Instant::now(), self.cpu_ns());
+        self.sender(engine)?.write(lists).with_context(|| format!("a transfer by {kind}"))?;
+        Ok(if self.cpu { self.cpu_ns() - used } else { begun.elapsed().as_nanos() as u64 })
+    }
+
+    /// CPU time of both processes.
+    fn cpu_ns(&self) -> u64 {
+        let target = self.target.child.id() as libc::pid_t;
+        let of = |pid| {
+            let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+            // SAFETY: places for the results. It is 0 for all alike where the system has no such clock.
+            unsafe {
+                libc::clock_getcpuclockid(pid, &mut clock);
+                libc::clock_gettime(clock, &mut time);
+            }
+            time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        };
+        of(0) + of(target)
     }
 
     fn tunings(&self, engines: &[usize]) -> Vec<Tuned> {
@@ -259,7 +274,7 @@ impl Pair {
     /// One more transfer of each engine, into wiped pages, looked at byte by byte.
     fn verify(&mut self, engines: &[usize]) -> Result<()> {
         for engine in engines.iter().copied() {
-            if self.kinds[engine] == Kind::Memcpy {
+            if matches!(self.kinds[engine], Kind::Memcpy | Kind::Reads) {
                 continue;
             }
             let list = self.next_list();

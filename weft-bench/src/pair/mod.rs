@@ -38,8 +38,10 @@ pub enum Rival {
     Packing,
     /// The steps of the ablation, and Weft.
     Steps,
-    /// A plain socket, alone.
+    /// A plain socket, and Weft beside it.
     Socket,
+    /// Weft's writes, and its reads beside them.
+    Reads,
     /// memcpy, and Weft beside it.
     Memcpy,
 }
@@ -62,8 +64,8 @@ pub struct Case {
     pub shared: bool,
     /// Weft with worker threads.
     pub threads: bool,
-    /// Weft may pack pages.
-    pub packing: bool,
+    /// What counts is the CPU time of both processes, which sleep where they can.
+    pub cpu: bool,
     /// Of the steps of the ablation: endpoints, and threads that drive them.
     pub rails: usize,
     pub step_threads: usize,
@@ -82,7 +84,7 @@ impl Case {
             at_once: 1,
             shared: false,
             threads: false,
-            packing: false,
+            cpu: false,
             rails: 1,
             step_threads: 1,
         }
@@ -101,7 +103,9 @@ impl fmt::Display for Case {
             Rival::Itself => "the bare loop beside itself",
             Rival::Packing => "one write a page, vectors and packed",
             Rival::Steps => "step by step",
-            Rival::Socket => "a plain socket",
+            Rival::Socket if self.cpu => "CPU time of weft beside a plain socket",
+            Rival::Socket => "weft beside a plain socket",
+            Rival::Reads => "reads beside writes",
             Rival::Memcpy if self.shared => "weft beside memcpy, in memory of weft_memory_alloc",
             Rival::Memcpy => "weft beside memcpy, in ordinary memory",
         };

@@ -1,8 +1,9 @@
-//! What throws: bare libfabric in every way that may be the fastest, and Weft.
+//! What throws: a plain socket or bare libfabric in every way that may be the fastest, and Weft.
 
 use super::{Game, Spec};
 use crate::endpoint::{check, completions, sized, Endpoint, Memory, Offer, Opening};
 use crate::engines::port::{contexts, entries, Port, Rail, Remote};
+use crate::engines::TCP;
 use crate::memory::Pool;
 use crate::pair::Fabric;
 use ::weft::capi::completion::*;
@@ -10,8 +11,10 @@ use ::weft::capi::message::*;
 use ::weft::capi::peer::weft_peer;
 use ::weft::capi::transfer::*;
 use anyhow::{bail, Context, Result};
-use libfabric_sys::{fi_context2, FI_DELIVERY_COMPLETE};
+use libfabric_sys::fi_context2;
 use serde_json::{to_value, Value};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -29,11 +32,6 @@ const RECEIVES: usize = 16;
 pub trait Hand {
     fn name(&self) -> String;
 
-    /// Whether its completions mean that the bytes have arrived.
-    fn promises(&self) -> bool {
-        true
-    }
-
     /// What the counterpart needs.
     fn offer(&self) -> Result<Value>;
 
@@ -49,12 +47,11 @@ pub trait Hand {
 /// The bare ones first.
 pub fn open(spec: &Spec) -> Result<Vec<Box<dyn Hand>>> {
     let mut hands: Vec<Box<dyn Hand>> = Vec::new();
-    let ways: &[Way] = match spec.game {
-        Game::Words => &[Way::Write, Way::Inject, Way::Delivered],
-        Game::Messages | Game::Notifications => &[Way::Send, Way::InjectMessage],
-    };
+    if spec.fabric != Fabric::Host && spec.game == Game::Words {
+        hands.push(Box::new(Socket::open()?));
+    }
     for wait_fd in [false, true] {
-        for way in ways.iter().filter(|_| spec.fabric != Fabric::Host) {
+        for way in [Way::Send, Way::InjectMessage].iter().filter(|_| spec.game != Game::Words) {
             match Bare::open(spec.rail.as_ref().context("no rail is named")?, wait_fd, *way) {
                 Ok(bare) => hands.push(Box::new(bare)),
                 Err(error) if !wait_fd => return Err(error),
@@ -94,22 +91,11 @@ impl Page {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    Write,
-    Inject,
-    /// Asks for delivery, as Weft must for its completions. Nothing waits for it here.
-    Delivered,
     Send,
     InjectMessage,
 }
 
-impl Way {
-    fn is_message(self) -> bool {
-        matches!(self, Way::Send | Way::InjectMessage)
-    }
-}
-
-/// Bare libfabric: a write or a message, and nothing but looks at the completion queue until the other side's has
-/// come.
+/// Bare libfabric: a message, and nothing but looks at the completion queue until the other side's has come.
 struct Bare {
     port: Port,
     page: Page,
@@ -128,7 +114,7 @@ impl Bare {
         let port = Port::open(rail, wait_fd, &page.0)?;
         let (remote, contexts) = (Remote::default(), contexts(RECEIVES + CONTEXTS));
         let mut bare = Bare { port, page, wait_fd, way, remote, contexts, thrown: 0, came: 0 };
-        (0..RECEIVES).filter(|_| way.is_message()).try_for_each(|at| bare.receive(at))?;
+        (0..RECEIVES).try_for_each(|at| bare.receive(at))?;
         Ok(bare)
     }
 
@@ -140,23 +126,13 @@ impl Bare {
     #[inline]
     fn post(&mut self, word: *const u64) -> Result<bool> {
         let context = &raw mut self.contexts[RECEIVES + self.thrown % CONTEXTS];
-        let (port, remote, len) = (&self.port, &self.remote, size_of::<u64>());
-        match self.way {
-            Way::Write | Way::Inject => port.plain_write(remote, word, self.way == Way::Inject, context),
-            Way::Delivered => port.write(remote, (word.cast(), 0), len, FI_DELIVERY_COMPLETE, context),
-            Way::Send | Way::InjectMessage => {
-                port.send(remote, word.cast(), LEN, self.way == Way::InjectMessage, context)
-            }
-        }
+        self.port.send(&self.remote, word.cast(), LEN, self.way == Way::InjectMessage, context)
     }
 
     #[inline]
     fn reap(&mut self) -> Result<()> {
         let mut entries = entries::<2>();
         let count = self.port.reap(&mut entries)?;
-        if !self.way.is_message() {
-            return Ok(());
-        }
         let first = self.contexts.as_ptr() as usize;
         for entry in &entries[..count] {
             let at = (entry.op_context as usize).wrapping_sub(first) / size_of::<fi_context2>();
@@ -173,17 +149,10 @@ impl Bare {
 impl Hand for Bare {
     fn name(&self) -> String {
         let way = match self.way {
-            Way::Write => "fi_write",
-            Way::Inject => "fi_inject_write",
-            Way::Delivered => "delivery-complete",
             Way::Send => "fi_send",
             Way::InjectMessage => "fi_inject",
         };
         format!("bare {way}, {}", if self.wait_fd { "FI_WAIT_FD" } else { "FI_WAIT_NONE" })
-    }
-
-    fn promises(&self) -> bool {
-        self.way == Way::Delivered || self.way.is_message()
     }
 
     fn offer(&self) -> Result<Value> {
@@ -213,7 +182,61 @@ impl Hand for Bare {
     #[inline]
     fn look(&mut self) -> Result<u64> {
         self.reap()?;
-        Ok(if self.way.is_message() { self.came } else { self.page.came() })
+        Ok(self.came)
+    }
+}
+
+/// A plain TCP socket, on which both sides spin.
+struct Socket {
+    listener: TcpListener,
+    stream: Option<TcpStream>,
+    came: u64,
+}
+
+impl Socket {
+    fn open() -> Result<Socket> {
+        Ok(Socket { listener: TcpListener::bind(("127.0.0.1", 0))?, stream: None, came: 0 })
+    }
+}
+
+impl Hand for Socket {
+    fn name(&self) -> String {
+        "socket".to_owned()
+    }
+
+    fn offer(&self) -> Result<Value> {
+        Ok(self.listener.local_addr()?.port().into())
+    }
+
+    fn join(&mut self, offer: &Value, first: bool) -> Result<()> {
+        let stream = match first {
+            true => TcpStream::connect(("127.0.0.1", serde_json::from_value(offer.clone())?))?,
+            false => self.listener.accept()?.0,
+        };
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        self.stream = Some(stream);
+        Ok(())
+    }
+
+    #[inline]
+    fn throw(&mut self, number: u64) -> Result<()> {
+        let mut stream = self.stream.as_ref().context("not connected")?;
+        Ok(stream.write_all(&number.to_ne_bytes())?)
+    }
+
+    #[inline]
+    fn look(&mut self) -> Result<u64> {
+        let (mut word, mut stream) = ([0; 8], self.stream.as_ref().context("not connected")?);
+        match stream.read(&mut word) {
+            Ok(8) => self.came = u64::from_ne_bytes(word),
+            // The other side has closed: it was the last throw.
+            Ok(0) => {}
+            Ok(len) => bail!("{len} bytes of a word"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(self.came)
     }
 }
 
@@ -234,7 +257,7 @@ impl Weft {
     fn open(spec: &Spec) -> Result<Weft> {
         let page = Page(Pool::new(4096, 1)?);
         let endpoint =
-            Endpoint::open(&Opening::manual(if spec.fabric == Fabric::Host { "host" } else { "tcp" }))?;
+            Endpoint::open(&Opening::manual(if spec.fabric == Fabric::Host { "host" } else { TCP }))?;
         let memory = endpoint.register(page.0.base(), page.0.len())?;
         let mut args = Endpoint::range(memory, ptr::null_mut(), size_of::<u64>());
         args.local_offset = Page::GOING as u64;

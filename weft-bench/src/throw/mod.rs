@@ -55,8 +55,6 @@ pub struct Outcome {
     pub provider: String,
     /// The last is Weft, all others are bare.
     pub names: Vec<String>,
-    /// Of each: whether its completions mean that the bytes have arrived.
-    pub promises: Vec<bool>,
     /// For each round, of each of these: nanoseconds there and back.
     pub rounds: Vec<Vec<f64>>,
     /// Over host: of each session, the nanoseconds of a bare cache line between the two
@@ -70,10 +68,9 @@ impl Outcome {
     }
 
     /// Of each round: Weft's time over that of the bare loop which is the fastest in all.
-    pub fn ratios(&self, of: impl Fn(usize) -> bool) -> Result<Spread> {
+    pub fn ratios(&self) -> Result<Spread> {
         let weft = self.names.len() - 1;
-        let bare = (0..weft).filter(|hand| of(*hand));
-        let fastest = bare.min_by(|a, b| self.median(*a).total_cmp(&self.median(*b)));
+        let fastest = (0..weft).min_by(|a, b| self.median(*a).total_cmp(&self.median(*b)));
         let fastest = fastest.context("no bare loop")?;
         Ok(Spread::of(self.rounds.iter().map(|round| round[weft] / round[fastest]).collect()))
     }
@@ -143,8 +140,7 @@ pub fn initiate(mut spec: Spec) -> Result<Outcome> {
         hands.iter_mut().try_for_each(|hand| hand.look().map(drop))?;
     }
     let names = hands.iter().map(|hand| hand.name()).collect();
-    let promises = hands.iter().map(|hand| hand.promises()).collect();
-    Ok(Outcome { facts, provider, names, promises, rounds, lines: Vec::new() })
+    Ok(Outcome { facts, provider, names, rounds, lines: Vec::new() })
 }
 
 /// Nanoseconds of one throw there and back.
@@ -241,17 +237,10 @@ mod tests {
         let outcome = Outcome {
             facts: Facts::default(),
             provider: String::new(),
-            names: ["slow", "fast", "promising", "weft"].map(String::from).into(),
-            promises: vec![false, false, true, true],
+            names: ["slow", "fast", "weft"].map(String::from).into(),
             lines: Vec::new(),
-            rounds: vec![
-                vec![9.0, 10.0, 20.0, 30.0],
-                vec![30.0, 10.0, 20.0, 30.0],
-                vec![30.0, 5.0, 20.0, 30.0],
-            ],
+            rounds: vec![vec![9.0, 10.0, 30.0], vec![30.0, 10.0, 30.0], vec![30.0, 5.0, 30.0]],
         };
-        assert_eq!(outcome.ratios(|_| true).unwrap().median, 3.0);
-        assert_eq!(outcome.ratios(|hand| outcome.promises[hand]).unwrap().median, 1.5);
-        assert!(outcome.ratios(|_| false).is_err());
+        assert_eq!(outcome.ratios().unwrap().median, 3.0);
     }
 }
