@@ -491,14 +491,10 @@ typedef struct weft_endpoint_config {
      * Which fabrics to open, separated by commas: "host", "efa", "verbs",
      * "tcp", "shm", or a libfabric provider's exact name ("tcp;ofi_rxm"). A
      * named fabric is never replaced by another. "host" is Weft's own, between
-     * processes of one user and group on one host (and in one network namespace); it
-     * needs no libfabric. "tcp" is libfabric's tcp provider beneath ofi_rxm,
-     * with every version the same; where this libfabric has no ofi_rxm, its
-     * tcp provider alone, which "tcp-native" names (since libfabric 1.18; the
-     * two do not reach each other, and a rail of it that fails takes its peers
-     * down). "plain-tcp" is Weft's own over plain sockets: new, never chosen
-     * unless named, and to become "tcp" once it has been measured. NULL: "host", and the best network fabric that this machine has,
-     * if any; "shm" is used only when named.
+     * processes of one user and group on one host (and in one network namespace); "tcp"
+     * is Weft's own, over plain sockets. Both need no libfabric. "tcp" and
+     * "tcp;ofi_rxm" do not reach each other. NULL: "host", and the best network
+     * fabric that this machine has, if any: EFA, verbs or tcp; "shm" is used only when named.
      * "sim" is never opened unless named, and not beside others than its own
      * kind: simulated NICs, which reach other endpoints of this process only,
      * for tests; it may go on with parameters
@@ -678,7 +674,7 @@ typedef struct weft_endpoint_properties {
     uint64_t incarnation;
     /**
      * Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1"; ""
-     * where only "host" is open.
+     * where it was not needed ("host" and "tcp" alone), or is not there.
      */
     char libfabric[256];
 } weft_endpoint_properties;
@@ -691,9 +687,9 @@ typedef struct weft_rail_properties {
     uint32_t size;
     /** The worker that drives it, from 0. */
     uint32_t worker;
-    /** The libfabric provider, as "tcp;ofi_rxm". */
+    /** "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm". */
     char fabric[64];
-    /** The NIC: libfabric's domain name, as "eth0" or "rdmap16s27-rdm". */
+    /** The NIC: the network interface, or libfabric's domain, as "eth0" or "rdmap16s27-rdm". */
     char name[64];
     /** The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none. */
     char address[128];
@@ -716,7 +712,7 @@ typedef struct weft_rail_properties {
 #define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, {0}, 0, 0}
 
 /**
- * Opens an endpoint: loads libfabric, opens the rails, starts the workers.
+ * Opens an endpoint: loads libfabric where that is needed, opens the rails, starts the workers.
  *
  * libfabric is `libfabric.so.1`, or the file that the environment variable
  * WEFT_LIBFABRIC names. WEFT_LOG (error, warn, info, debug or trace) writes to
@@ -727,8 +723,8 @@ typedef struct weft_rail_properties {
  * owns it and gives it back with `weft_endpoint_close`. Nothing is left open
  * on failure.
  *
- * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
- * hardware). The process's signal handlers, signal mask, affinity and
+ * Any thread. Blocks for some ms ("host", "tcp") to some seconds (libfabric looks
+ * at the hardware). The process's signal handlers, signal mask, affinity and
  * environment are as before when it returns. (Meanwhile there are settings for
  * libfabric in the environment: other threads should not use getenv or setenv then.)
  *
@@ -867,7 +863,7 @@ typedef struct weft_peer_properties {
     uint32_t capabilities;
     /** The peer's incarnation, as in its `weft_endpoint_properties`. */
     uint64_t incarnation;
-    /** The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up. */
+    /** The fabric that serves this peer, as "tcp"; "" until it is up. */
     char fabric[64];
     /** Why this fabric, in a sentence; of better ones, why they do not serve. */
     char reason[256];
@@ -885,7 +881,7 @@ typedef struct weft_peer_properties {
  * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
  * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`. Once
  * that was polled, nothing of the peer lands here: no byte, message or count, also
- * when the peer was only stopped and goes on. (Over efa, "tcp-native" and shm, which
+ * when the peer was only stopped and goes on. (Over efa and shm, which
  * cannot close one peer's lanes, its writes may land until the memory is deregistered.)
  * That a peer died is told by its fabric when something is sent to it (every
  * second, at least): over tcp within half a second while operations are under

@@ -2,8 +2,7 @@
 # Chaos: three hosts of four rails in network namespaces, operations of all kinds between them, and links and processes
 # that fail as a seed has it (ffi-tests/engine); a ledger at the end. Needs root.
 #     tools/chaos.sh LIBRARY_FOLDER [MINUTES [SEED [JSON]]]
-# WEFT_CHAOS_LOG=2 prints Weft's warnings beside the faults (3: more), WEFT_CHAOS_ONLY="down kill" plays only these faults,
-# WEFT_CHAOS_READS=0 or 1 leaves reads out or has them whatever libfabric this is.
+# WEFT_CHAOS_LOG=2 prints Weft's warnings beside the faults (3: more), WEFT_CHAOS_ONLY="down kill" plays only these faults.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 library=$(realpath "${1:?where is libweft.so?}")

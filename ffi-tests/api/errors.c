@@ -260,7 +260,7 @@ static void unknown_fabric_is_named(void)
     config.rails = NULL;
     REFUSED(WEFT_ERR_UNSUPPORTED, opens(&config));
     CHECK(strstr(weft_last_error(), "nosuchfabric") != NULL);
-    CHECK(strstr(weft_last_error(), "host, efa, verbs, tcp, plain-tcp, shm and sim") != NULL);
+    CHECK(strstr(weft_last_error(), "host, efa, verbs, tcp, shm and sim") != NULL);
     CHECK(strstr(weft_last_error(), "tcp") != NULL); /* what there is */
     const char *odd[] = {",", "tcp,nosuchfabric", ";", "\xff\xfe", "%s%s%s%n"};
     for (size_t i = 0; i < COUNT(odd); i++) {

@@ -12,7 +12,7 @@ static void needs_its_absence(void)
 /* What is asked for by name is not replaced, and the message says what to install. */
 static void it_is_asked_for(void)
 {
-    const char *fabrics[] = {"tcp", "shm", "efa", "verbs"};
+    const char *fabrics[] = {"tcp;ofi_rxm", "shm", "efa", "verbs"};
     needs_its_absence();
     for (size_t i = 0; i < COUNT(fabrics); i++) {
         weft_endpoint *endpoint = NULL;
@@ -25,19 +25,38 @@ static void it_is_asked_for(void)
     }
 }
 
-static void the_host_is_reached_without_it(void)
+/* `name`: NULL, or the only fabric; the first rail is of fabric `first`. */
+static void is_reached(const char *name, const char *first)
 {
-    needs_its_absence();
-    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT; /* nothing is asked for */
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = name;
+    config.rails = name ? "lo" : NULL;
     struct duo duo = duo_open_with(MIB, &config);
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
     CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail));
-    CHECK(strcmp(rail.fabric, "host") == 0);
+    CHECK(strcmp(rail.fabric, first) == 0);
     fill_random(duo.a_bytes, MIB, 5);
     weft_range_args args = range_args(duo.a_memory, duo.b_of_a, MIB);
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
     CHECK_EQ(differs_random(duo.b_bytes, MIB, 5), -1);
     duo_close(&duo);
+}
+
+/* A libfabric that cannot be loaded is as none. */
+static void peers_are_reached_without_it(void)
+{
+    CHECK(setenv("WEFT_LIBFABRIC", "/nonexistent/libfabric.so.1", 1) == 0);
+    is_reached(NULL, "host");
+    is_reached("tcp", "tcp");
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT; /* nothing is asked for */
+    weft_endpoint *endpoint = open_with(&config);
+    weft_endpoint_properties own = WEFT_ENDPOINT_PROPERTIES_INIT;
+    weft_rail_properties last = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_endpoint_info(endpoint, &own));
+    CHECK(own.rails > 1 && own.libfabric[0] == 0);
+    CHECK_OK(weft_rail_info(endpoint, own.rails - 1, &last));
+    CHECK(strcmp(last.fabric, "tcp") == 0);
+    CHECK_OK(weft_endpoint_close(endpoint));
 }
 
 /* What is seen of the machine is told all the same. */
@@ -53,7 +72,7 @@ static void the_machine_is_described(void)
 
 static const struct test tests[] = {
     {"it_is_asked_for", "once", it_is_asked_for},
-    {"the_host_is_reached_without_it", "once", the_host_is_reached_without_it},
+    {"peers_are_reached_without_it", "once", peers_are_reached_without_it},
     {"the_machine_is_described", "once", the_machine_is_described},
     {NULL, NULL, NULL},
 };

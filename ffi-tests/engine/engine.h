@@ -168,7 +168,7 @@ struct book {
     struct plan plan;
     uint64_t begin_ns;
     _Atomic uint64_t clock_ns; /* of virtual time */
-    _Atomic bool quiet, over, no_reads;
+    _Atomic bool quiet, over;
     _Atomic uint32_t operations_count, faults_count;
     struct host hosts[HOSTS];
     struct way ways[HOSTS][HOSTS]; /* owner, target */

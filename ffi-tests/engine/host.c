@@ -35,22 +35,11 @@ static void open_endpoint_here(void)
     CHECK_OK(weft_queue_create(self->endpoint, QUEUE_DEPTH, &self->second));
 }
 
-/* A rail that fails with reads under way takes its peers down where libfabric is older than 1.18, and of the last lane to a
- * peer bytes may come after a read that failed (docs/failures.md): there, reads are left out where processes fail. WEFT_CHAOS_READS=1 has them all the same, 0 never. */
-static void choose_reads(const char *libfabric)
-{
-    const char *wanted = getenv("WEFT_CHAOS_READS");
-    bool is_tcp = strcmp(book->plan.fabric, "tcp") == 0 && book->plan.world & (PROCESSES | NAMESPACES);
-    bool old = is_tcp && strtol(libfabric, NULL, 10) <= 1 && strtol(libfabric + 2, NULL, 10) < 18;
-    book->no_reads = wanted ? atoi(wanted) == 0 : old;
-}
-
 static void publish(void)
 {
     struct host *host = &book->hosts[self->me];
     weft_endpoint_properties own = WEFT_ENDPOINT_PROPERTIES_INIT;
     CHECK_OK(weft_endpoint_info(self->endpoint, &own));
-    choose_reads(own.libfabric);
     host->card |= 1;
     host->address_len = (uint32_t)address_of(self->endpoint, host->address, sizeof host->address);
     host->incarnation = own.incarnation;

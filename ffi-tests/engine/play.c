@@ -406,7 +406,7 @@ static void draw_terms(struct operation *op)
     op->second = draw(4) == 0;
     if (op->kind >= SEND)
         return;
-    op->read = !book->no_reads && draw(3) == 0;
+    op->read = draw(3) == 0;
     op->notify = draw(2);
     op->flags = draw(10) == 0 ? WEFT_CLASS_LATENCY : 0;
     uint32_t counted = draw(16);

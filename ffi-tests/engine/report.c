@@ -316,8 +316,6 @@ bool report(bool print, const char *json)
     if (getenv("WEFT_SEED"))
         print_operations();
     print_table();
-    if (book->no_reads)
-        printf("Without reads: this libfabric is older than 1.18.\n");
     for (size_t i = 0; i < COUNT(figures); i++)
         printf("%-26s %" PRIu64 "%s\n", figures[i].name, figures[i].value,
                figures[i].must_be_0 && figures[i].value ? "    <-- must be 0" : "");

@@ -839,7 +839,7 @@ static const struct test tests[] = {
     {"odd_pages_over_rails", "any", odd_pages_over_rails},
     {"odd_adjacent_pages", "any", odd_adjacent_pages},
     {"few_pages", "any", few_pages},
-    {"counting_costs_no_posts", "tcp,sim:like=tcp", counting_costs_no_posts},
+    {"counting_costs_no_posts", "sim:like=tcp", counting_costs_no_posts},
     {"large_pages", "any", large_pages},
     {"one_huge_page", "any", one_huge_page},
     {"pages_with_manual_progress", "any", pages_with_manual_progress},

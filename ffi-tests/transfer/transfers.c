@@ -646,27 +646,8 @@ static void reuses_memory(struct team *team)
     box_close(box);
 }
 
-/* libfabric 1.17 crashes when a connection is closed over which reads come. */
-static bool reads_cannot_be_cut(void)
-{
-    int status;
-    pid_t pid = fork(); /* who uses Weft must not fork */
-    CHECK(pid >= 0);
-    if (pid > 0) {
-        CHECK_EQ(waitpid(pid, &status, 0), pid);
-        return status != 0;
-    }
-    weft_endpoint *endpoint = open_endpoint();
-    weft_endpoint_properties of = WEFT_ENDPOINT_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(endpoint, &of));
-    CHECK_OK(weft_endpoint_close(endpoint));
-    _exit(atoi(of.libfabric) == 1 && atoi(strchr(of.libfabric, '.') + 1) < 18);
-}
-
 static void a_late_read_changes_nothing(void)
 {
-    if (strcmp(test_config().fabric, "tcp") == 0 && reads_cannot_be_cut())
-        skip("with libfabric before 1.18, tcp cannot take a read back");
     run_pair(reuses_memory, naps);
 }
 

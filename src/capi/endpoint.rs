@@ -58,14 +58,10 @@ pub struct weft_endpoint_config {
     /// Which fabrics to open, separated by commas: "host", "efa", "verbs",
     /// "tcp", "shm", or a libfabric provider's exact name ("tcp;ofi_rxm"). A
     /// named fabric is never replaced by another. "host" is Weft's own, between
-    /// processes of one user and group on one host (and in one network namespace); it
-    /// needs no libfabric. "tcp" is libfabric's tcp provider beneath ofi_rxm,
-    /// with every version the same; where this libfabric has no ofi_rxm, its
-    /// tcp provider alone, which "tcp-native" names (since libfabric 1.18; the
-    /// two do not reach each other, and a rail of it that fails takes its peers
-    /// down). "plain-tcp" is Weft's own over plain sockets: new, never chosen
-    /// unless named, and to become "tcp" once it has been measured. NULL: "host", and the best network fabric that this machine has,
-    /// if any; "shm" is used only when named.
+    /// processes of one user and group on one host (and in one network namespace); "tcp"
+    /// is Weft's own, over plain sockets. Both need no libfabric. "tcp" and
+    /// "tcp;ofi_rxm" do not reach each other. NULL: "host", and the best network
+    /// fabric that this machine has, if any: EFA, verbs or tcp; "shm" is used only when named.
     /// "sim" is never opened unless named, and not beside others than its own
     /// kind: simulated NICs, which reach other endpoints of this process only,
     /// for tests; it may go on with parameters
@@ -215,7 +211,7 @@ pub struct weft_endpoint_properties {
     /// Random, and different for every endpoint that was ever opened.
     pub incarnation: u64,
     /// Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1"; ""
-    /// where only "host" is open.
+    /// where it was not needed ("host" and "tcp" alone), or is not there.
     pub libfabric: [c_char; 256],
 }
 
@@ -227,9 +223,9 @@ pub struct weft_rail_properties {
     pub size: u32,
     /// The worker that drives it, from 0.
     pub worker: u32,
-    /// The libfabric provider, as "tcp;ofi_rxm".
+    /// "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm".
     pub fabric: [c_char; 64],
-    /// The NIC: libfabric's domain name, as "eth0" or "rdmap16s27-rdm".
+    /// The NIC: the network interface, or libfabric's domain, as "eth0" or "rdmap16s27-rdm".
     pub name: [c_char; 64],
     /// The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none.
     pub address: [c_char; 128],
@@ -245,7 +241,7 @@ pub struct weft_rail_properties {
     pub posts: u64,
 }
 
-/// Opens an endpoint: loads libfabric, opens the rails, starts the workers.
+/// Opens an endpoint: loads libfabric where that is needed, opens the rails, starts the workers.
 ///
 /// libfabric is `libfabric.so.1`, or the file that the environment variable
 /// WEFT_LIBFABRIC names. WEFT_LOG (error, warn, info, debug or trace) writes to
@@ -256,8 +252,8 @@ pub struct weft_rail_properties {
 /// owns it and gives it back with `weft_endpoint_close`. Nothing is left open
 /// on failure.
 ///
-/// Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
-/// hardware). The process's signal handlers, signal mask, affinity and
+/// Any thread. Blocks for some ms ("host", "tcp") to some seconds (libfabric looks
+/// at the hardware). The process's signal handlers, signal mask, affinity and
 /// environment are as before when it returns. (Meanwhile there are settings for
 /// libfabric in the environment: other threads should not use getenv or setenv then.)
 ///

@@ -48,7 +48,7 @@ pub struct weft_peer_properties {
     pub capabilities: u32,
     /// The peer's incarnation, as in its `weft_endpoint_properties`.
     pub incarnation: u64,
-    /// The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up.
+    /// The fabric that serves this peer, as "tcp"; "" until it is up.
     pub fabric: [c_char; 64],
     /// Why this fabric, in a sentence; of better ones, why they do not serve.
     pub reason: [c_char; 256],
@@ -63,7 +63,7 @@ pub struct weft_peer_properties {
 /// `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
 /// accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`. Once
 /// that was polled, nothing of the peer lands here: no byte, message or count, also
-/// when the peer was only stopped and goes on. (Over efa, "tcp-native" and shm, which
+/// when the peer was only stopped and goes on. (Over efa and shm, which
 /// cannot close one peer's lanes, its writes may land until the memory is deregistered.)
 /// That a peer died is told by its fabric when something is sent to it (every
 /// second, at least): over tcp within half a second while operations are under

@@ -12,12 +12,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Network fabrics, best first: what is opened when nothing is named.
-/// ofi_rxm can close one peer's connection, which libfabric's own way over tcp cannot, and all
-/// versions speak it.
-const RANKED: [&str; 4] = ["efa", "verbs;ofi_rxm", "tcp;ofi_rxm", "tcp"];
+const RANKED: &str = "efa,verbs,tcp";
 
 /// What callers name, beside libfabric's providers.
-const NAMES: &str = "host, efa, verbs, tcp, plain-tcp, shm and sim";
+const NAMES: &str = "host, efa, verbs, tcp, shm and sim";
 
 /// A NIC that could be a rail.
 #[derive(Clone)]
@@ -167,35 +165,38 @@ fn no_rails(patterns: Option<&str>, names: &str) -> Error {
     Error::new(Status::NoRails, format!("rails \"{patterns}\" matches none of the NICs here: {names}"))
 }
 
+/// The NICs of the fabrics that are named, or of the best that has some.
 fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Machine) -> Result<Found> {
-    let library = discover::library()?;
-    let wanted = wanted_fabrics(fabric);
-    let mut found: Vec<Candidate> = Vec::new();
-    for names in &wanted {
-        for name in names {
-            if name == tcp::NAME {
-                found.extend(tcp::list()?.into_iter().map(|interface| over_tcp(interface, machine)));
-                continue;
-            }
-            let entries = discover::entries(library, name)?;
-            if !entries.is_empty() {
-                found.extend(entries.into_iter().map(|entry| candidate(entry, machine)));
-                break; // The others are other names of the same.
-            }
+    let names = fabric.unwrap_or(RANKED).split(',').map(str::trim).filter(|name| !name.is_empty());
+    let (mut found, mut libfabric) = (Vec::new(), String::new());
+    for name in names {
+        let before = found.len();
+        if name == tcp::NAME {
+            found.extend(tcp::list()?.into_iter().map(|interface| over_tcp(interface, machine)));
+        } else {
+            let library = match discover::library() {
+                Err(error) if fabric.is_none() => {
+                    log::debug!("{name} is left out: {error}");
+                    continue;
+                }
+                library => library?,
+            };
+            libfabric = library.describe();
+            let provider = if name == "verbs" { "verbs;ofi_rxm" } else { name };
+            let entries = discover::entries(library, provider)?;
+            found.extend(entries.into_iter().map(|entry| candidate(entry, machine)));
+        }
+        if fabric.is_none() && !found.is_empty() {
+            break; // Only the best fabric is worth its NICs' memory.
+        }
+        if fabric.is_some() && found.len() == before {
+            return Err(unknown_fabric(name));
         }
     }
-    if fabric.is_none() {
-        // Only the best fabric of each kind is worth its NICs' memory.
-        let best = found.first().map(|c| c.fabric.clone());
-        found.retain(|c| Some(&c.fabric) == best.as_ref());
-    } else if let Some(missing) = wanted.iter().find(|names| !found.iter().any(|c| names.contains(&c.fabric)))
-    {
-        return Err(unknown_fabric(library, &missing[0]));
-    }
     if found.is_empty() {
-        return Err(unknown_fabric(library, "efa, verbs or tcp"));
+        return Err(unknown_fabric(fabric.unwrap_or(RANKED)));
     }
-    chosen(found, patterns, machine, library.describe())
+    chosen(found, patterns, machine, libfabric)
 }
 
 /// The simulations that are named: not beside other fabrics, and one alone where
@@ -237,30 +238,17 @@ fn chosen(
     Ok(Found { candidates: chosen, why: choice.why, libfabric, clock, random })
 }
 
-/// For each fabric that was named, the provider names to try, in order.
-fn wanted_fabrics(fabric: Option<&str>) -> Vec<Vec<String>> {
-    let Some(fabric) = fabric else {
-        return RANKED.iter().map(|name| vec![name.to_string()]).collect();
-    };
-    let spellings = |name: &str| match name {
-        "tcp" => vec!["tcp;ofi_rxm".to_owned(), "tcp".to_owned()],
-        "tcp-native" => vec!["tcp".to_owned()],
-        "verbs" => vec!["verbs;ofi_rxm".to_owned()],
-        other => vec![other.to_owned()],
-    };
-    fabric.split(',').map(str::trim).filter(|name| !name.is_empty()).map(spellings).collect()
-}
-
-fn unknown_fabric(library: &'static discover::Fabrics, name: &str) -> Error {
-    let known = discover::providers(library);
+fn unknown_fabric(name: &str) -> Error {
+    let offers = discover::library().map_or_else(
+        |error| error.to_string(),
+        |library| match discover::providers(library) {
+            known if known.is_empty() => format!("libfabric {} offers none", library.describe()),
+            known => format!("libfabric {} offers {}", library.describe(), known.join(", ")),
+        },
+    );
     Error::new(
         Status::Unsupported,
-        format!(
-            "no NIC of fabric \"{name}\" with reliable datagrams and RMA: Weft's own names are {NAMES}; libfabric {} \
-             offers {}",
-            library.describe(),
-            if known.is_empty() { "none".to_owned() } else { known.join(", ") }
-        ),
+        format!("no NIC of fabric \"{name}\" with reliable datagrams and RMA: Weft's own names are {NAMES}; {offers}"),
     )
 }
 

@@ -47,7 +47,7 @@ pub use nic::TcpNic;
 use crate::wire::tcp::{self as wire, MESSAGE, PIECES, RUN};
 
 /// The fabric's name.
-pub const NAME: &str = "plain-tcp";
+pub const NAME: &str = "tcp";
 
 /// Bytes that one call sends at most: what has to be copied where memory is taken back.
 const BATCH: u64 = 512 << 10;

@@ -181,7 +181,7 @@ impl TcpNic {
         let parts = split.and_then(|(at, name)| Some((from_system(at)?, name.try_into().ok()?)));
         parts.ok_or_else(|| Error {
             provider_errno: libc::EHOSTUNREACH,
-            ..Error::new(Status::Fabric, "an address that is none of the fabric \"plain-tcp\"")
+            ..Error::new(Status::Fabric, "an address that is none of the fabric \"tcp\"")
         })
     }
 
