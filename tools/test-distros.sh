@@ -74,7 +74,7 @@ on() { # system
         debian13)
             make_debian13 "$out/debian13" && libfabric_of "$out/debian13" &&
                 tests "tcp shm host" "$programs" "$out/debian13" ;;
-        none) make_none "$out/none" && tests "host" "$programs_without" "$out/none" ;;
+        none) make_none "$out/none" && tests "tcp host" "$programs_without" "$out/none" ;;
         *) echo "no such system: $1"; return 2 ;;
     esac
 }

@@ -239,7 +239,7 @@ static void config_extremes_open(void)
     CHECK_EQ(p.workers, 1);
     CHECK_EQ(p.peers, 0);
     CHECK(p.incarnation != 0);
-    CHECK_EQ(strstr(p.libfabric, "libfabric") != NULL, !on_fabric("host"));
+    CHECK_EQ(strstr(p.libfabric, "libfabric") != NULL, !on_fabric("host") && !on_fabric("tcp"));
     CHECK_OK(weft_endpoint_close(endpoint));
 }
 
