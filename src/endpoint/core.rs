@@ -68,7 +68,7 @@ fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) 
 /// How a peer begins: we connect, or it greeted us.
 pub enum Begin {
     Connecting { user_data: u64 },
-    Accepted { named: (Token, u64), greeted: Greeted },
+    Accepted { named: (Token, u64), greeted: Greeted, source: u64 },
 }
 
 pub struct Core {
@@ -390,15 +390,21 @@ impl Core {
     // Peers.
 
     /// A stranger greeted us over one of our rails.
-    /// `named`: its token for us, and its number of this time.
-    pub fn accept(&self, address: Address, named: (Token, u64), greeted: Greeted) -> Result<u64> {
+    /// `named`: its token for us, and its number of this time. `source`: where it comes from.
+    pub fn accept(
+        &self,
+        address: Address,
+        named: (Token, u64),
+        greeted: Greeted,
+        source: u64,
+    ) -> Result<u64> {
         self.check_open()?;
         let fabric = &self.rails[greeted.plan.rail].fabric;
         if address.rails.get(greeted.plan.remote_rail).is_none_or(|rail| rail.fabric != *fabric) {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
         }
-        self.let_in(self.clock.now())?;
-        let entered = self.enter(address, Begin::Accepted { named, greeted });
+        self.let_in(source, self.clock.now())?;
+        let entered = self.enter(address, Begin::Accepted { named, greeted, source });
         if !matches!(entered, Ok((_, true))) {
             self.strangers.stayed_out();
         }
@@ -494,11 +500,11 @@ impl Core {
                 peer.connects.lock().push(user_data);
                 None
             }
-            Begin::Accepted { named: (token, begun), greeted } => {
+            Begin::Accepted { named: (token, begun), greeted, source } => {
                 peer.meet(token, begun);
                 peer.prove_by(&greeted.root);
                 peer.is_newest(greeted.plan, greeted.epoch, usize::MAX);
-                self.strangers.came(peer.id, self.clock.now());
+                self.strangers.came(peer.id, source, self.clock.now());
                 Some(greeted)
             }
         };

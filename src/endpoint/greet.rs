@@ -14,6 +14,7 @@ use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, Header, Hello, Kind, Token, Welcome};
 use crate::wire::seal::{Opener, Proven, Root, Sealer, Side};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -34,6 +35,16 @@ const RETURN_NS: u64 = 1_000_000_000;
 
 /// How a frame came: over which rail, and by what there.
 pub type Way = (usize, Connection);
+
+/// What a stranger comes from: its connection, or else what it says itself.
+fn source((rail, connection): Way, back: &[u8]) -> u64 {
+    if connection != 0 {
+        return (rail as u64) << 32 | u64::from(connection);
+    }
+    let mut hasher = DefaultHasher::new();
+    back.hash(&mut hasher);
+    hasher.finish()
+}
 
 pub struct Greeting {
     nonce: u128,
@@ -192,6 +203,11 @@ impl Worker {
                     };
                     continue;
                 }
+                if !work.rail.may_greet(lane.lane) {
+                    // In the next tick: others had their turn.
+                    lane.greeting.next_ns = now;
+                    continue;
+                }
                 if again {
                     work.rail.count_retry();
                 }
@@ -290,7 +306,8 @@ impl Worker {
             if hello.begun <= self.core.peers.begun_before(incarnation) {
                 return self.core.turn_away(STALE);
             }
-            match self.core.accept(address, (hello.token, hello.begun), greeted) {
+            let source = source((rail, connection), back);
+            match self.core.accept(address, (hello.token, hello.begun), greeted, source) {
                 Ok(peer) => self.rails[r].rail.assign_connection(connection, peer),
                 Err(error) => log::debug!("a peer cannot be accepted: {error}"),
             }

@@ -1,17 +1,19 @@
-//! Who greets us and is no peer yet: counted, and never many at once. A stranger
-//! costs a place in the table of peers, two in the queue, and greetings over its
-//! lanes: so there is a bound, and who has had time enough makes room for the next.
+//! Unauthenticated endpoints whose handshake is under way: counted, and bounded in all and for each
+//! source. One costs a place in the table of peers, two in the queue, and handshakes over its lanes.
+//! No source keeps others out: the one with the most handshakes makes room for the next source.
 
 use super::core::Core;
 use super::inbox::Command;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Strangers whose greeting is under way.
+/// Strangers whose greeting is under way; a quarter of the places is for those that leave for
+/// another.
 const MOST: usize = 256;
-/// Nobody is dropped for another before this: greetings take milliseconds.
+/// No stranger is dropped for another of a source with as many before this: greetings take
+/// milliseconds.
 const TIME_NS: u64 = 2_000_000_000;
 /// The log hears of strangers so often at most.
 const SAID_NS: u64 = 1_000_000_000;
@@ -33,18 +35,17 @@ struct Inner {
 
 struct Stranger {
     peer: u64,
+    source: u64,
     since: u64,
     told_to_go: bool,
 }
 
-/// Whether one more may come in.
+/// Whether one more may come in, in whose stead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Room {
+struct Room {
     /// Its place is kept, until `came` or `stayed_out`.
-    Yes,
-    /// There will be, when this one has gone, for who greets then.
-    After(u64),
-    No,
+    enters: bool,
+    goes: Option<u64>,
 }
 
 impl Strangers {
@@ -62,27 +63,43 @@ impl Strangers {
         self.refused.load(Ordering::Relaxed)
     }
 
-    fn room(&self, now: u64) -> Room {
+    /// `source`: where its greeting came from.
+    fn room(&self, source: u64, now: u64) -> Room {
         let mut inner = self.inner.lock();
-        if inner.greeting.len() + inner.entering < self.most {
-            inner.entering += 1;
-            return Room::Yes;
+        let Inner { greeting, entering } = &mut *inner;
+        let staying = || greeting.iter().filter(|stranger| !stranger.told_to_go);
+        let of = |source| staying().filter(|stranger| stranger.source == source).count();
+        let usual = (self.most - self.most / 4).max(1);
+        let (all, own) = (staying().count() + *entering, of(source));
+        let (fits, leaving) = (greeting.len() + *entering < self.most, greeting.len() + *entering > all);
+        if fits && all < usual && own < (usual / 2).max(1) {
+            *entering += 1;
+            return Room { enters: true, goes: None };
         }
-        let oldest = inner.greeting.iter_mut().find(|stranger| !stranger.told_to_go);
-        match oldest.filter(|oldest| now.saturating_sub(oldest.since) >= TIME_NS) {
-            Some(oldest) => {
-                oldest.told_to_go = true;
-                Room::After(oldest.peer)
-            }
-            None => Room::No,
+        if !fits && leaving {
+            return Room { enters: false, goes: None }; // Its next greeting finds room.
         }
+        // The oldest of the sources that have most.
+        let mut counts = HashMap::new();
+        staying().for_each(|stranger| *counts.entry(stranger.source).or_insert(0usize) += 1);
+        let most = counts.values().copied().max().unwrap_or(0);
+        let is_one =
+            |stranger: &&mut Stranger| !stranger.told_to_go && counts.get(&stranger.source) == Some(&most);
+        let fair = |stranger: &&mut Stranger| most > own + 1 || now.saturating_sub(stranger.since) >= TIME_NS;
+        let Some(oldest) = greeting.iter_mut().find(is_one).filter(fair) else {
+            return Room { enters: false, goes: None };
+        };
+        oldest.told_to_go = true;
+        let goes = Some(oldest.peer);
+        *entering += usize::from(fits);
+        Room { enters: fits, goes }
     }
 
     /// One that was let in is a peer now.
-    pub fn came(&self, peer: u64, now: u64) {
+    pub fn came(&self, peer: u64, source: u64, now: u64) {
         let mut inner = self.inner.lock();
         inner.entering -= 1;
-        inner.greeting.push_back(Stranger { peer, since: now, told_to_go: false });
+        inner.greeting.push_back(Stranger { peer, source, since: now, told_to_go: false });
     }
 
     /// One that was let in is none.
@@ -114,18 +131,15 @@ impl Core {
     }
 
     /// Keeps a place for a stranger, if there is one.
-    pub fn let_in(&self, now: u64) -> Result<()> {
-        let why = match self.strangers.room(now) {
-            Room::Yes => return Ok(()),
-            Room::After(oldest) => {
-                if let Ok(peer) = self.peers.get(oldest) {
-                    self.inboxes[peer.home].command(Command::TurnOut { peer: oldest });
-                }
-                "another greets without an end, and goes"
-            }
-            Room::No => "too many greet at once",
-        };
-        self.turn_away(why);
+    pub fn let_in(&self, source: u64, now: u64) -> Result<()> {
+        let room = self.strangers.room(source, now);
+        if let Some(peer) = room.goes.and_then(|oldest| self.peers.get(oldest).ok()) {
+            self.inboxes[peer.home].command(Command::TurnOut { peer: peer.id });
+        }
+        if room.enters {
+            return Ok(());
+        }
+        self.turn_away("too many greet at once");
         Err(Error::new(Status::Again, "too many strangers greet at once"))
     }
 }
@@ -134,25 +148,59 @@ impl Core {
 mod tests {
     use super::*;
 
+    const NO: Room = Room { enters: false, goes: None };
+
+    fn yes(goes: Option<u64>) -> Room {
+        Room { enters: true, goes }
+    }
+
     #[test]
     fn the_oldest_makes_room_when_it_had_its_time() {
-        let strangers = Strangers::new(8, 1024);
-        (0..4).for_each(|peer| {
-            assert_eq!(strangers.room(peer), Room::Yes);
-            strangers.came(peer, peer);
+        let strangers = Strangers::new(16, 1024);
+        (0..6).for_each(|peer| {
+            assert_eq!(strangers.room(peer, peer), yes(None));
+            strangers.came(peer, peer, peer);
         });
-        assert_eq!(strangers.room(TIME_NS - 1), Room::No);
+        assert_eq!(strangers.room(9, TIME_NS - 1), NO);
         strangers.settled(2);
-        assert_eq!(strangers.room(TIME_NS - 1), Room::Yes);
-        assert_eq!(strangers.room(TIME_NS - 1), Room::No, "the place is kept");
-        strangers.came(4, TIME_NS - 1);
-        assert_eq!(strangers.room(TIME_NS), Room::After(0));
-        assert_eq!(strangers.room(TIME_NS), Room::No, "the next has come later, and the first is there");
-        strangers.settled(0);
-        assert_eq!(strangers.room(TIME_NS), Room::Yes);
+        assert_eq!(strangers.room(9, TIME_NS - 1), yes(None));
+        assert_eq!(strangers.room(9, TIME_NS - 1), NO, "the place is kept");
+        strangers.came(6, 9, TIME_NS - 1);
+        assert_eq!(strangers.room(10, TIME_NS), yes(Some(0)));
+        assert_eq!(strangers.room(10, TIME_NS), NO, "the next has come later");
         strangers.stayed_out();
-        assert_eq!(strangers.room(TIME_NS), Room::Yes);
-        strangers.came(5, TIME_NS);
-        assert_eq!(strangers.room(TIME_NS + 1), Room::After(1));
+        assert_eq!(strangers.room(10, TIME_NS), yes(None));
+        strangers.came(7, 10, TIME_NS);
+        assert_eq!(strangers.room(11, TIME_NS + 1), yes(Some(1)));
+        strangers.stayed_out();
+        strangers.settled(0);
+        strangers.settled(1);
+    }
+
+    #[test]
+    fn one_source_leaves_room_for_others() {
+        let strangers = Strangers::new(64, 1024);
+        let enter = |source: u64, now| {
+            let room = strangers.room(source, now);
+            if room.enters {
+                strangers.came(source << 32 | now, source, now);
+            }
+            room
+        };
+        let entered = (0..100).filter(|now| enter(1, *now).enters).count();
+        assert_eq!(entered, 12, "half of the usual places");
+        assert_eq!(enter(2, 100), yes(None));
+        (0..100).for_each(|now| {
+            enter(3, now);
+        });
+        // All are taken: who has fewer takes the place of the oldest of who has most.
+        let other = enter(4, 101);
+        assert!(other.enters && other.goes.is_some_and(|gone| matches!(gone >> 32, 1 | 3)));
+        assert!(strangers.inner.lock().greeting.len() <= 32);
+        // Many sources that come without an end are bounded, too.
+        (5..1000).for_each(|source| {
+            enter(source, 102);
+        });
+        assert!(strangers.inner.lock().greeting.len() <= 32);
     }
 }

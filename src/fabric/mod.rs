@@ -264,6 +264,11 @@ pub trait Nic {
     fn dials(&self) -> bool {
         false
     }
+    /// A route for an answer to who sent by a connection, and says that it is at an address.
+    fn insert_caller(&mut self, address: &[u8], connection: Connection) -> Result<Route> {
+        let _ = connection;
+        self.insert(address)
+    }
     /// As `remove`, of a route that nothing was sent to but where a connection was.
     fn forget(&mut self, route: Route) {
         self.remove(route);

@@ -546,6 +546,12 @@ impl Rail {
         self.send_over(lane, false, fill)
     }
 
+    /// Whether there is room for a greeting.
+    pub fn may_greet(&self, lane: u32) -> bool {
+        self.greetings < GREETINGS
+            && self.lane(lane).is_none_or(|lane| lane.inflight_frames < GREETINGS_OF_LANE)
+    }
+
     fn send_over(&mut self, lane: u32, seals: bool, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         let Some(to) = self.lane(lane).filter(|lane| !lane.cut) else {
             return Posted::Failed(libc::ENOTCONN);
@@ -623,7 +629,7 @@ impl Rail {
             return;
         }
         let route = match self.nic.dials() {
-            false => self.nic.insert(address).ok(),
+            false => self.nic.insert_caller(address, connection).ok(),
             true => self.caller(address, connection, now),
         };
         let Some(route) = route else { return };
