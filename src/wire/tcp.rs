@@ -12,7 +12,7 @@ pub const MESSAGE: usize = 8192;
 const MAGIC: [u8; 8] = *b"WEFT-TCP";
 const VERSION: u16 = 1;
 
-pub const HELLO: usize = 56;
+pub const HELLO: usize = 48;
 pub const REQUEST: usize = 32;
 pub const PIECE: usize = 12;
 pub const ANSWER: usize = 16;
@@ -34,8 +34,6 @@ pub type Name = [u8; 16];
 pub struct Hello {
     pub target: Name,
     pub initiator: Name,
-    /// Of the initiator's connections, in their order.
-    pub number: u64,
 }
 
 impl Hello {
@@ -44,8 +42,7 @@ impl Hello {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.target);
-        bytes[32..48].copy_from_slice(&self.initiator);
-        bytes[48..].copy_from_slice(&self.number.to_le_bytes());
+        bytes[32..].copy_from_slice(&self.initiator);
         bytes
     }
 
@@ -56,8 +53,7 @@ impl Hello {
         expected[..8].copy_from_slice(&MAGIC);
         expected[8..10].copy_from_slice(&VERSION.to_le_bytes());
         let (target, names) = names.split_first_chunk::<16>()?;
-        let (initiator, number) = names.split_first_chunk::<16>()?;
-        let hello = Hello { target: *target, initiator: *initiator, number: long(number) };
+        let hello = Hello { target: *target, initiator: *names.first_chunk::<16>()? };
         (*head == expected).then_some(hello)
     }
 }
@@ -170,8 +166,8 @@ pub enum Answer {
         number: u64,
         errno: u32,
     },
-    /// To a hello: the connection is up, and all that the target had begun up to a number are void.
-    Welcome(u64),
+    /// To a hello: the connection is up.
+    Welcome,
 }
 
 impl Answer {
@@ -180,7 +176,7 @@ impl Answer {
             Answer::Done(number) => (DONE, 0, number),
             Answer::Data { number, len } => (DONE + 1, len, number),
             Answer::Failed { number, errno } => (DONE + 2, errno, number),
-            Answer::Welcome(number) => (DONE + 3, 0, number),
+            Answer::Welcome => (DONE + 3, 0, 0),
         };
         let mut bytes = [0; ANSWER];
         bytes[0] = kind;
@@ -199,7 +195,7 @@ impl Answer {
             0 if len == 0 => Some(Answer::Done(number)),
             1 if u64::from(len) <= RUN => Some(Answer::Data { number, len }),
             2 if (1..4096).contains(&len) => Some(Answer::Failed { number, errno: len }),
-            3 if len == 0 => Some(Answer::Welcome(number)),
+            3 if len == 0 && number == 0 => Some(Answer::Welcome),
             _ => None,
         }
     }

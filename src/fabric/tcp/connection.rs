@@ -13,11 +13,11 @@ use super::wire::{
 };
 use super::{socket, BATCH, MESSAGE, PIECES, RUN};
 use crate::fabric::host::registry::{Registry, Wish};
-use crate::fabric::{Buffer, Immediate, Reaped, Rma, Scratch, Segment};
+use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::Result;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Payloads that are copied behind their header, instead of having a vector of their own.
@@ -83,6 +83,17 @@ pub enum State {
     Dead(i32),
 }
 
+/// Whether the other end is who it says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trust {
+    /// We have dialled its address.
+    Dialed,
+    /// Somebody says so.
+    Claims,
+    /// And has proven it.
+    Proven,
+}
+
 /// What is being received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Coming {
@@ -110,6 +121,8 @@ pub struct Moving<'a> {
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
     pub sink: &'a mut [u8],
+    /// Of the connection.
+    pub number: Number,
     pub budget: u64,
 }
 
@@ -118,8 +131,9 @@ pub struct Connection {
     pub state: State,
     /// Who is at the other end: nobody knows of a stranger.
     pub peer: Name,
-    /// The other side's connections up to this number are void.
-    pub void: u64,
+    pub trust: Trust,
+    /// Where a stranger connected from.
+    pub host: Option<IpAddr>,
     /// The hello of a stranger.
     pub hello: Option<Hello>,
     pub since_ns: u64,
@@ -164,7 +178,8 @@ impl Connection {
             socket: Some(socket),
             state,
             peer,
-            void: 0,
+            trust: if state == State::Stranger { Trust::Claims } else { Trust::Dialed },
+            host: None,
             hello: None,
             since_ns: now,
             ops: Vec::new(),
@@ -197,22 +212,17 @@ impl Connection {
         Ok(connection)
     }
 
-    pub fn accepted(socket: OwnedFd, now: u64) -> Connection {
-        Connection::new(socket, State::Stranger, Name::default(), now)
+    pub fn accepted(socket: OwnedFd, host: Option<IpAddr>, now: u64) -> Connection {
+        let mut connection = Connection::new(socket, State::Stranger, Name::default(), now);
+        connection.host = host;
+        connection
     }
 
     /// The hello of a stranger is accepted.
-    pub fn welcome(&mut self, void: u64) {
+    pub fn welcome(&mut self) {
         let Some(hello) = self.hello.take() else { return };
-        (self.state, self.peer, self.void) = (State::Up, hello.initiator, hello.number);
-        self.batch.copy(&Answer::Welcome(void).bytes());
-    }
-
-    /// The operations of a connection that did not come up: theirs go over this one.
-    pub fn adopt(&mut self, other: &mut Connection) {
-        self.ops = std::mem::take(&mut other.ops);
-        self.free = std::mem::take(&mut other.free);
-        self.queue = std::mem::take(&mut other.queue);
+        (self.state, self.peer) = (State::Up, hello.initiator);
+        self.batch.copy(&Answer::Welcome.bytes());
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -649,7 +659,7 @@ impl Connection {
         // SAFETY: the buffer is ours until it is reaped, and has room for it.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
         with.receives.pop_front();
-        with.reaped.push(Reaped { len: request.len, ..Reaped::of(scratch, 0) });
+        with.reaped.push(Reaped { len: request.len, connection: with.number, ..Reaped::of(scratch, 0) });
         self.inbox.consume(head + len);
         self.settle(0);
         Ok(Step::Done)
@@ -669,12 +679,12 @@ impl Connection {
     fn heed_answer(&mut self, answer: Answer, with: &mut Moving) -> Outcome<()> {
         self.ahead = ANSWER;
         match answer {
-            Answer::Welcome(void) if self.state == State::Greeting => {
-                (self.state, self.void) = (State::Up, void);
+            Answer::Welcome if self.state == State::Greeting => {
+                self.state = State::Up;
                 Ok(())
             }
             _ if self.state != State::Up => Err(libc::EPROTO),
-            Answer::Welcome(_) => Err(libc::EPROTO),
+            Answer::Welcome => Err(libc::EPROTO),
             Answer::Done(number) => self.settle_below(number, with.reaped),
             Answer::Failed { number, errno } => {
                 self.settle_below(number, with.reaped)?;

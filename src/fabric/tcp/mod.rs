@@ -1,8 +1,9 @@
 //! The fabric of plain TCP sockets: our own, since libfabric's tcp ends a process for a few
 //! bytes from anybody, and posts one operation where a socket takes hundreds of pages.
 //!
-//! A NIC of this fabric is a listener at one interface's address, and one connection to each NIC
-//! that it talks to, whoever made it: requests and answers of both go over it. The initiator's
+//! A NIC of this fabric is a listener at one interface's address, and a connection to each NIC
+//! that it talks to: one that it dialled, or one over which that NIC has proven who it is. What
+//! only claims to be of a NIC is answered over the connection by which it came, and nothing else. The initiator's
 //! worker sends from where the bytes lie, many pages in one call; the target's worker
 //! checks each request against its own registrations before it accepts the first byte, and
 //! receives where the bytes belong. So a completion means delivered, and closing one's end of a
@@ -13,7 +14,6 @@
 //!
 //! ```text
 //! hello      "WEFT-TCP"   u16 version   6 zero bytes   name of the target   name of the initiator
-//!            u64 number of the initiator's connections
 //!
 //! request    u8 kind      u8 0   u16 pieces   u32 len    u64 key
 //!            u32 immediate       u32 0        u64 address
@@ -26,7 +26,7 @@
 //! kind       4 done: requests below `number` are settled
 //!            5 data: of the request `number`, and those before it are settled
 //!            6 failed: the request `number`; `len` is an error number
-//!            7 welcome, to a hello: what the target dialled up to `number` is void
+//!            7 welcome, to a hello
 //! ```
 //!
 //! Requests are settled in their order, and are short (`RUN`), so that nothing waits long for the

@@ -1,6 +1,6 @@
 //! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it talks to.
 
-use super::connection::{Connection, Moving, State};
+use super::connection::{Connection, Moving, State, Trust};
 use super::interfaces::Interface;
 use super::socket::{self, from_system, to_system};
 use super::wire::{Hello, Kind, Name};
@@ -8,11 +8,12 @@ use super::{MESSAGE, PIECES, RUN};
 use crate::clock::{Clock, Random};
 use crate::fabric::host::registry::Registry;
 use crate::fabric::{
-    Access, Buffer, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
-    Segment,
+    Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
+    Rma, Route, Scratch, Segment,
 };
 use crate::status::{Error, Result, Status};
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -25,15 +26,19 @@ const LANE_WINDOW: u64 = 4 << 20;
 const RAIL_WINDOW: u64 = 64 << 20;
 /// Accepted in one pass.
 const ACCEPTS: usize = 16;
-/// Who connected and has not said hello: the oldest makes room for the next.
+/// Connections that are of no peer. Of the host that has most of them the oldest makes room, once
+/// it has had time to say what it wants; one is closed after this long.
 const STRANGERS: usize = 256;
-/// A connection that says no hello, or that nothing here uses, is closed after this long.
-const HELLO_NS: u64 = 5_000_000_000;
+const TIME_NS: u64 = 50_000_000;
+const STRANGER_NS: u64 = 5_000_000_000;
+/// A connection that nothing here uses is closed after this long.
 const UNUSED_NS: u64 = 30_000_000_000;
 /// The listener is left alone for so long where nothing can be accepted.
 const PAUSE_NS: u64 = 10_000_000;
 /// Events of one look.
 const EVENTS: usize = 64;
+/// The target of a route back to a stranger: no NIC's name.
+const NOBODY: Name = [0; 16];
 
 /// What the listener's events say; those of connections say their place.
 const LISTENER: u64 = u64::MAX;
@@ -66,9 +71,6 @@ pub struct TcpNic {
     /// Connections that may have something to do.
     active: Vec<u32>,
     next_active: Vec<u32>,
-    /// Connections that were begun here.
-    dials: u64,
-    strangers: usize,
     /// Somebody waits to be accepted.
     calls: bool,
     paused_until: u64,
@@ -153,8 +155,6 @@ impl TcpNic {
             connections: Vec::new(),
             active: Vec::new(),
             next_active: Vec::new(),
-            dials: 0,
-            strangers: 0,
             calls: false,
             paused_until: 0,
             deaths: false,
@@ -179,10 +179,23 @@ impl TcpNic {
     fn target(address: &[u8]) -> Result<(SocketAddr, Name)> {
         let split = address.len().checked_sub(size_of::<Name>()).map(|at| address.split_at(at));
         let parts = split.and_then(|(at, name)| Some((from_system(at)?, name.try_into().ok()?)));
+        let parts = parts.filter(|(_, name)| *name != NOBODY);
         parts.ok_or_else(|| Error {
             provider_errno: libc::EHOSTUNREACH,
             ..Error::new(Status::Fabric, "an address that is none of the fabric \"tcp\"")
         })
+    }
+
+    /// A new route that leads over a connection.
+    fn place(&mut self, target: Name, to: SocketAddr, connection: u32) -> Route {
+        let at = self.places.iter().position(|place| place.users == 0).unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, users: 0, target, to, leads: Err(0), reported: false });
+            self.places.len() - 1
+        });
+        let place = &mut self.places[at];
+        let generation = place.generation.wrapping_add(1);
+        *place = Place { generation, users: 1, target, to, leads: Ok(connection), reported: false };
+        u64::from(generation) << 32 | at as u64
     }
 
     // Connections.
@@ -199,15 +212,13 @@ impl TcpNic {
         if let Some(socket) = connection.socket() {
             watch(&self.epoll, socket, at as u64)?;
         }
-        self.strangers += usize::from(connection.state == State::Stranger);
         self.connections[at] = Some(Box::new(connection));
         self.list(at as u32);
         Ok(at as u32)
     }
 
     fn dial(&mut self, to: SocketAddr, target: Name) -> Result<u32> {
-        self.dials += 1;
-        let hello = Hello { target, initiator: self.name, number: self.dials };
+        let hello = Hello { target, initiator: self.name };
         let connection = Connection::dial(self.at, to, hello, self.clock.now())?;
         self.add(connection)
     }
@@ -217,12 +228,26 @@ impl TcpNic {
         let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
             return;
         };
-        self.strangers -= usize::from(connection.state == State::Stranger);
         connection.die(errno, reaped);
         for place in self.places.iter_mut().filter(|place| place.leads == Ok(at)) {
             (place.leads, place.reported) = (Err(errno), false);
             self.deaths = true;
         }
+    }
+
+    /// Ends the connections with a NIC; but for one, those that it has dialled.
+    fn end_all_of(&mut self, peer: Name, but: Option<u32>, errno: i32) {
+        let mut finished = std::mem::take(&mut self.finished);
+        for at in 0..self.connections.len() as u32 {
+            let goes = |one: &Connection| match but {
+                None => one.peer == peer,
+                Some(but) => one.peer == peer && one.trust == Trust::Proven && at != but,
+            };
+            if self.connections[at as usize].as_deref().is_some_and(goes) {
+                self.end(at, errno, &mut finished);
+            }
+        }
+        self.finished = finished;
     }
 
     fn list(&mut self, at: u32) {
@@ -243,6 +268,7 @@ impl TcpNic {
             receives: &mut self.receives,
             reaped: &mut self.finished,
             sink: &mut self.sink,
+            number: at + 1,
             budget: PASS,
         };
         if let Err(errno) = connection.pump(&mut with) {
@@ -295,6 +321,7 @@ impl TcpNic {
             receives: &mut self.receives,
             reaped,
             sink: &mut self.sink,
+            number: at + 1,
             budget: PASS,
         };
         if let Err(errno) = connection.progress(&mut with) {
@@ -319,11 +346,13 @@ impl TcpNic {
         let now = self.clock.now();
         self.calls = false;
         for _ in 0..ACCEPTS {
+            if !self.make_room(now) {
+                return self.pause(now);
+            }
             let Some(listener) = &self.listener else { break };
             match socket::accept(listener.as_fd()) {
-                Ok(socket) => {
-                    self.limit_strangers();
-                    if let Err(error) = self.add(Connection::accepted(socket, now)) {
+                Ok((socket, host)) => {
+                    if let Err(error) = self.add(Connection::accepted(socket, host, now)) {
                         log::debug!("a connection is closed: {error}");
                     }
                 }
@@ -331,8 +360,7 @@ impl TcpNic {
                 Err(errno) => {
                     if !socket::is_later(errno) {
                         // No descriptors or no memory: others may give some back.
-                        self.paused_until = now + PAUSE_NS;
-                        self.heed_listener(false);
+                        self.pause(now);
                     }
                     break;
                 }
@@ -340,54 +368,37 @@ impl TcpNic {
         }
     }
 
-    fn limit_strangers(&mut self) {
-        if self.strangers < STRANGERS {
-            return;
-        }
-        let all = self.connections.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_ref()?)));
-        let strangers = all.filter(|(_, one)| one.state == State::Stranger);
-        if let Some((at, _)) = strangers.min_by_key(|(_, one)| one.since_ns) {
-            self.end(at as u32, libc::ECONNABORTED, &mut Vec::new());
-        }
+    fn pause(&mut self, now: u64) {
+        self.paused_until = now + PAUSE_NS;
+        self.heed_listener(false);
     }
 
-    /// A stranger has said which NIC it means, and who it is. There is one connection between two
-    /// NICs: where both dial at once, both keep the same one.
+    /// Whether there is room for one more connection of no peer.
+    fn make_room(&mut self, now: u64) -> bool {
+        let all = self.connections.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_deref()?)));
+        let strangers: Vec<_> = all.filter(|(_, one)| one.trust == Trust::Claims).collect();
+        if strangers.len() < STRANGERS {
+            return true;
+        }
+        let mut counts = HashMap::new();
+        strangers.iter().for_each(|(_, one)| *counts.entry(one.host).or_insert(0usize) += 1);
+        let worst = strangers.iter().max_by_key(|(_, one)| (counts.get(&one.host), Reverse(one.since_ns)));
+        let Some(&(at, _)) = worst.filter(|(_, one)| now.saturating_sub(one.since_ns) >= TIME_NS) else {
+            return false;
+        };
+        self.end(at as u32, libc::ECONNABORTED, &mut Vec::new());
+        true
+    }
+
+    /// A stranger has said which NIC it means, and who it is. That is believed when its peer has
+    /// proven itself over the connection: until then it is only answered over it.
     #[cold]
     fn meet(&mut self, at: u32, reaped: &mut Vec<Reaped>) {
         let Some(hello) = self.connection(at).and_then(|connection| connection.hello) else { return };
-        if hello.target != self.name {
+        if hello.target != self.name || hello.initiator == NOBODY {
             return self.end(at, libc::EPROTO, reaped);
         }
-        let is_theirs =
-            |one: &Connection| one.peer == hello.initiator && one.state != State::Stranger && !one.leaving;
-        let others = self.connections.iter().map(|one| one.as_deref().filter(|one| is_theirs(one)));
-        let known = others.enumerate().find_map(|(at, one)| Some((at as u32, one?.state, one?.void)));
-        let known = known.filter(|_| hello.initiator != self.name);
-        match known {
-            Some((_, State::Greeting, _)) if hello.initiator < self.name => {
-                return self.end(at, libc::EALREADY, reaped);
-            }
-            Some((_, State::Up, void)) if hello.number <= void => {
-                return self.end(at, libc::EALREADY, reaped)
-            }
-            // It would not dial if it still had that one.
-            Some((old, State::Up, _)) => self.end(old, libc::ECONNRESET, reaped),
-            Some((old, ..)) => {
-                if let Some(mut dialed) = self.connections.get_mut(old as usize).and_then(Option::take) {
-                    self.connection(at).into_iter().for_each(|connection| connection.adopt(&mut dialed));
-                    for place in self.places.iter_mut().filter(|place| place.leads == Ok(old)) {
-                        place.leads = Ok(at);
-                    }
-                }
-            }
-            None => {}
-        }
-        let dials = self.dials;
-        self.strangers -= 1;
-        if let Some(connection) = self.connection(at) {
-            connection.welcome(dials);
-        }
+        self.connection(at).into_iter().for_each(Connection::welcome);
         self.list(at);
     }
 }
@@ -409,20 +420,15 @@ impl Nic for TcpNic {
             place.users += 1;
             return Ok(u64::from(place.generation) << 32 | at as u64);
         }
-        let is_theirs = |one: &Connection| one.peer == target && one.state == State::Up && !one.leaving;
+        let is_theirs = |one: &Connection| {
+            one.peer == target && one.trust == Trust::Proven && one.state == State::Up && !one.leaving
+        };
         let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
         let connection = match theirs.filter(|_| target != self.name) {
             Some(at) => at as u32,
             None => self.dial(to, target)?,
         };
-        let at = self.places.iter().position(|place| place.users == 0).unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, users: 0, target, to, leads: Err(0), reported: false });
-            self.places.len() - 1
-        });
-        let place = &mut self.places[at];
-        let generation = place.generation.wrapping_add(1);
-        *place = Place { generation, users: 1, target, to, leads: Ok(connection), reported: false };
-        Ok(u64::from(generation) << 32 | at as u64)
+        Ok(self.place(target, to, connection))
     }
 
     fn remove(&mut self, route: Route) {
@@ -430,22 +436,38 @@ impl Nic for TcpNic {
         place.users -= 1;
         if let (0, Ok(at)) = (place.users, place.leads) {
             place.leads = Err(libc::ENOTCONN);
-            if let Some(connection) = self.connection(at) {
+            let answered = place.target == NOBODY;
+            let goes = |one: &&mut Connection| !answered || one.trust == Trust::Claims;
+            if let Some(connection) = self.connection(at).filter(goes) {
                 connection.leaving = true;
                 self.list(at);
             }
         }
     }
 
-    /// Our own worker does what the peer asks for: with the connection closed, it does no more.
+    /// Our own worker does what the peer asks for: with its connections closed, it does no more.
     fn cut(&mut self, route: Route, _connected: bool) {
-        let Some(place) = find(&mut self.places, route) else { return };
-        if let Ok(at) = place.leads {
-            let mut finished = std::mem::take(&mut self.finished);
-            self.end(at, libc::ECANCELED, &mut finished);
-            self.finished = finished;
-        }
+        let Some(target) = find(&mut self.places, route).map(|place| place.target) else { return };
+        self.end_all_of(target, None, libc::ECANCELED);
         self.remove(route);
+    }
+
+    /// It would not dial if it still had an earlier one.
+    fn assign_connection(&mut self, connection: Number, _peer: u64) {
+        let at = connection.wrapping_sub(1);
+        let Some(one) = self.connection(at).filter(|one| one.trust == Trust::Claims) else { return };
+        one.trust = Trust::Proven;
+        let peer = one.peer;
+        self.end_all_of(peer, Some(at), libc::ECONNRESET);
+    }
+
+    /// Nobody is dialled for an answer.
+    fn insert_caller(&mut self, _address: &[u8], connection: Number) -> Result<Route> {
+        let at = connection.wrapping_sub(1);
+        if self.connection(at).is_none_or(|one| one.state != State::Up) {
+            return Err(Error::new(Status::Fabric, "the connection is closed"));
+        }
+        Ok(self.place(NOBODY, self.at, at))
     }
 
     fn is_deserted(&mut self, route: Route) -> bool {
@@ -461,10 +483,10 @@ impl Nic for TcpNic {
         for at in 0..self.connections.len() {
             let Some(one) = &self.connections[at] else { continue };
             let age = now.saturating_sub(one.since_ns);
-            let silent = one.state == State::Stranger && age > HELLO_NS;
+            let silent = one.trust == Trust::Claims && age > STRANGER_NS;
             let unused = one.state == State::Up
                 && age > UNUSED_NS
-                && !self.places.iter().any(|place| place.leads == Ok(at as u32));
+                && !self.places.iter().any(|place| place.users > 0 && place.target == one.peer);
             if silent || unused {
                 self.end(at as u32, libc::ETIMEDOUT, &mut Vec::new());
             }

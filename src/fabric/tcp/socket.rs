@@ -141,19 +141,20 @@ pub fn outcome(socket: BorrowedFd) -> i32 {
     }
 }
 
-/// The next of who connected: none, or an error number.
-pub fn accept(listener: BorrowedFd) -> std::result::Result<OwnedFd, i32> {
+/// The next of who connected, and from where; or an error number.
+pub fn accept(listener: BorrowedFd) -> std::result::Result<(OwnedFd, Option<IpAddr>), i32> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: makes a descriptor that nobody else has; the address is not asked for.
-    let fd =
-        unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    let (mut from, mut len) = ([0u8; V6], V6 as libc::socklen_t);
+    // SAFETY: makes a descriptor that nobody else has; the address has room for `len` bytes.
+    let fd = unsafe { libc::accept4(listener.as_raw_fd(), from.as_mut_ptr().cast(), &mut len, flags) };
     if fd < 0 {
         return Err(errno());
     }
     // SAFETY: as above.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     tune(socket_of(&socket));
-    Ok(socket)
+    let from = from.get(..len as usize).and_then(from_system);
+    Ok((socket, from.map(|from| from.ip())))
 }
 
 /// Sends what the vectors have: how many bytes, or an error number.
