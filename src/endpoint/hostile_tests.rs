@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const FABRICS: [&str; 3] = ["sim:like=tcp", "host", "plain-tcp"];
+const FABRICS: [&str; 3] = ["sim:like=tcp", "host", "tcp"];
 const PATIENCE: Duration = Duration::from_secs(70);
 const SECRET: &[u8] = b"sixteen bytes or more";
 const OTHERS: &[u8] = b"another of sixteen bytes";
