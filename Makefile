@@ -42,7 +42,6 @@ t: ## The C tests with T in their names, seconds after a change: make t T=transf
 	@$(MAKE) --no-print-directory lib PROFILE=dev
 	@ffi-tests/run $(TARGET)/debug '$(T)'
 
-test: export WEFT_TEST_BEGAN := $(shell date +%s)
 test: ## Runs the tests that find regressions, in a quarter of an hour; ends with how many passed and failed
 	@tools/need.sh test
 	@$(MAKE) --no-print-directory examples

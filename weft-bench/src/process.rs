@@ -1,7 +1,7 @@
 //! The processes of a measurement: this program once more, told by a word of JSON what to do. It answers in lines
 //! of JSON, and may be told more in lines of JSON.
 
-use crate::faults::{crowd, far, footprint, kill, overload, rails, reconnect};
+use crate::faults::{far, overload, rails, reconnect};
 use crate::load::idle;
 use crate::{pair, sim, throw, wire};
 use anyhow::{anyhow, bail, Context, Result};
@@ -21,11 +21,7 @@ pub enum Part {
     Idle(idle::Spec),
     Rails(rails::Spec),
     Overload(overload::Spec),
-    Kill,
     Reconnect(reconnect::Spec),
-    Crowd(crowd::Spec),
-    Peers(usize),
-    Transfers(usize),
     Far(far::Spec),
     Wire(wire::Spec),
 }
@@ -53,11 +49,7 @@ impl Part {
             Part::Idle(spec) => say(&idle::run(&spec)?),
             Part::Rails(spec) => say(&rails::run(&spec)?),
             Part::Overload(spec) => say(&overload::run(&spec)?),
-            Part::Kill => say(&kill::run()?),
             Part::Reconnect(spec) => say(&reconnect::run(&spec)?),
-            Part::Crowd(spec) => say(&crowd::run(&spec)?),
-            Part::Peers(count) => say(&footprint::peers(count)?),
-            Part::Transfers(count) => say(&footprint::transfers(count)?),
             Part::Far(spec) => far::run(&spec),
             Part::Wire(spec) => say(&wire::run(&spec)?),
         }
@@ -79,7 +71,7 @@ impl Part {
     /// Measures in a process of its own.
     pub fn measure<T: DeserializeOwned>(&self) -> Result<T> {
         let mut process = Process::start(&mut self.command()?)?;
-        let measured = process.hear()?;
+        let measured = process.lines.hear()?;
         process.end()?;
         Ok(measured)
     }
@@ -118,32 +110,54 @@ pub fn hear<T: DeserializeOwned>() -> Result<T> {
     answer(&read_line(&mut std::io::stdin().lock())?.context(ENDED)?)
 }
 
+/// Lines to and from another process.
+pub struct Lines<R: Read, W> {
+    from: BufReader<R>,
+    /// None: nothing more is said.
+    to: Option<W>,
+}
+
+impl<R: Read, W: Write> Lines<R, W> {
+    pub fn new(from: R, to: W) -> Lines<R, W> {
+        Lines { from: BufReader::new(from), to: Some(to) }
+    }
+
+    pub fn say(&mut self, what: &impl Serialize) -> Result<()> {
+        self.reply(&Ok(what))
+    }
+
+    /// Says what went well, or why it did not.
+    pub fn reply(&mut self, what: &Result<impl Serialize, String>) -> Result<()> {
+        write_line(self.to.as_mut().context("nothing more is to be said")?, what)
+            .context("the other side went away")
+    }
+
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+        self.hear_or_end()?.context(ENDED)
+    }
+
+    /// None when the other side has ended.
+    pub fn hear_or_end<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        read_line(&mut self.from)?.map(|line| answer(&line)).transpose()
+    }
+
+    pub fn line(&mut self) -> Result<String> {
+        read_line(&mut self.from)?.context(ENDED)
+    }
+}
+
 /// One of these processes, which ends when this is dropped.
 pub struct Process {
     pub child: Child,
-    lines: BufReader<ChildStdout>,
-    input: Option<ChildStdin>,
+    pub lines: Lines<ChildStdout, ChildStdin>,
 }
 
 impl Process {
     pub fn start(command: &mut Command) -> Result<Process> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting a process")?;
-        let lines = BufReader::new(child.stdout.take().context("its output")?);
-        let input = child.stdin.take();
-        Ok(Process { child, lines, input })
-    }
-
-    pub fn say(&mut self, what: &impl Serialize) -> Result<()> {
-        write_line(self.input.as_mut().context("its input")?, &Ok::<_, String>(what))
-    }
-
-    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
-        answer(&self.line()?)
-    }
-
-    pub fn line(&mut self) -> Result<String> {
-        read_line(&mut self.lines)?.context(ENDED)
+        let (output, input) = child.stdout.take().zip(child.stdin.take()).context("its output and input")?;
+        Ok(Process { child, lines: Lines::new(output, input) })
     }
 
     /// Whether it has come to a good end.
@@ -157,7 +171,7 @@ impl Process {
     /// It has not ended; or why it did, if it says so.
     pub fn lives(&mut self) -> Result<()> {
         if self.child.try_wait()?.is_some() {
-            self.hear::<serde_json::Value>()?;
+            self.lines.hear::<serde_json::Value>()?;
             bail!("the other process has ended");
         }
         Ok(())
@@ -165,7 +179,7 @@ impl Process {
 
     /// Waits for its end.
     pub fn end(mut self) -> Result<()> {
-        self.input = None;
+        self.lines.to = None;
         self.child.wait()?;
         self.is_over().map(drop)
     }

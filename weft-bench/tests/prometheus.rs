@@ -14,7 +14,7 @@ fn loopback(path: &Path) -> Output {
     command.args(PAGES).output().unwrap()
 }
 
-/// A sample of a series: "name{label="value",...} number".
+/// A sample of a series: "name{label="value",...} number", as the words between these marks.
 struct Sample<'a> {
     name: &'a str,
     labels: BTreeMap<&'a str, &'a str>,
@@ -23,35 +23,29 @@ struct Sample<'a> {
 
 fn sample(line: &str) -> Sample<'_> {
     let (series, value) = line.rsplit_once(' ').expect("a sample has a value");
-    let (name, rest) = series.split_once('{').unwrap_or((series, "}"));
-    let inside = rest.strip_suffix('}').expect("labels end");
-    let labels = inside.split(',').filter(|label| !label.is_empty()).map(|label| {
-        let (name, value) = label.split_once("=\"").expect("a label has a value");
-        (name, value.strip_suffix('"').expect("a value ends"))
-    });
-    Sample { name, labels: labels.collect(), value: value.parse().expect(line) }
+    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+    let words: Vec<&str> = labels.split(['"', '=', ',', '}']).filter(|word| !word.is_empty()).collect();
+    let labels = words.chunks(2).map(|label| (label[0], label[1])).collect();
+    Sample { name, labels, value: value.parse().expect(line) }
 }
 
 /// Checks the format; all samples.
 fn parse(text: &str) -> Vec<Sample<'_>> {
-    assert!(text.ends_with('\n') && !text.contains("\n\n"));
-    let (mut samples, mut seen, mut series) = (Vec::new(), HashSet::new(), HashSet::new());
-    let (mut name, mut kind, mut helped) = ("", "", "");
+    let (mut samples, mut name, mut kind) = (Vec::new(), "", "");
+    let mut seen = HashSet::new();
     for line in text.lines() {
+        assert!(seen.insert(line.rsplit_once(' ').expect(line).0), "{line} is there twice");
         if let Some(help) = line.strip_prefix("# HELP ") {
-            helped = help.split_once(' ').expect("a help has a text").0;
+            name = help.split_once(' ').expect("a help has a text").0;
         } else if let Some(typed) = line.strip_prefix("# TYPE ") {
-            (name, kind) = typed.split_once(' ').expect("a type");
+            kind = typed.strip_prefix(name).expect("HELP comes before TYPE").trim();
             assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
-            assert_eq!(name, helped, "HELP comes before TYPE");
-            assert!(seen.insert(name), "{name} is there twice");
             assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
         } else {
             let sample = sample(line);
             let rest = sample.name.strip_prefix(name).expect("a sample follows its type");
             let suffixes = if kind == "histogram" { &["_bucket", "_sum", "_count"][..] } else { &[""] };
             assert!(suffixes.contains(&rest) && sample.value >= 0.0, "{line}");
-            assert!(series.insert(line.rsplit_once(' ').expect(line).0), "{line} is there twice");
             samples.push(sample);
         }
     }

@@ -1,6 +1,6 @@
 //! `weft-bench figures`: every figure of the registry, as a table and as JSON.
 
-use super::markdown::{self, Row};
+use super::markdown;
 use super::Args;
 use crate::figures::{self, Bench, Figure};
 use crate::show;
@@ -50,15 +50,11 @@ pub fn run(mut args: Args) -> Result<()> {
         save(path, &values)?;
     }
     if let Some(path) = &markdown {
-        let rows: Vec<Row> = values.iter().map(|(figure, value)| row_of(figure, value)).collect();
+        let shown = |value: &Result<f64>| value.as_ref().map_or_else(why_not, |value| format!("{value:.3}"));
+        let rows: Vec<_> = values.iter().map(|(figure, value)| (*figure, shown(value))).collect();
         markdown::write(path, &bench.facts, quick, &rows)?;
     }
     Ok(())
-}
-
-fn row_of(figure: &Figure, value: &Result<f64>) -> Row {
-    let value = value.as_ref().map_or_else(why_not, |value| format!("{value:.3}"));
-    Row { id: figure.id, what: figure.what, value, least: figure.least, aim: figure.aim }
 }
 
 fn why_not(error: &anyhow::Error) -> String {
@@ -67,14 +63,10 @@ fn why_not(error: &anyhow::Error) -> String {
 
 /// One object: of each figure its number, or a text that says why there is none.
 fn save(path: &Path, values: &[(&Figure, Result<f64>)]) -> Result<()> {
-    let object: serde_json::Map<String, Value> = values
-        .iter()
-        .map(|(figure, value)| {
-            let value =
-                value.as_ref().map_or_else(|error| why_not(error).into(), |value| Value::from(*value));
-            (figure.id.to_owned(), value)
-        })
-        .collect();
+    let value =
+        |value: &Result<f64>| value.as_ref().map_or_else(|error| why_not(error).into(), |n| Value::from(*n));
+    let object: serde_json::Map<String, Value> =
+        values.iter().map(|(figure, of)| (figure.id.to_owned(), value(of))).collect();
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     }

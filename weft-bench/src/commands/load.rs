@@ -169,7 +169,7 @@ pub fn loopback(args: Args) -> Result<()> {
     // An interruption is for us: the server lives until we have ended.
     command.args(["serve", "--once", "--listen", "127.0.0.1:0"]).process_group(0);
     let mut server = Process::start(&mut command)?;
-    let line = server.line()?;
+    let line = server.lines.line()?;
     let place = line.trim().strip_prefix("listening on ").context("the serving process did not start")?;
     let report = order.run(place)?;
     server.end()?;

@@ -1,5 +1,6 @@
 //! Figures as a table in a page of documentation, so that nobody copies numbers.
 
+use crate::figures::Figure;
 use crate::machine::Facts;
 use anyhow::{bail, Context, Result};
 use std::fmt::Write;
@@ -8,14 +9,8 @@ use std::path::Path;
 const BEGIN: &str = "<!-- figures: begin -->\n";
 const END: &str = "<!-- figures: end -->";
 
-/// A figure, in words.
-pub struct Row {
-    pub id: &'static str,
-    pub what: &'static str,
-    pub value: String,
-    pub least: &'static str,
-    pub aim: &'static str,
-}
+/// A figure, and its value in words.
+pub type Row<'a> = (&'a Figure, String);
 
 /// Replaces what stands between the markers of the file.
 pub fn write(path: &Path, facts: &Facts, quick: bool, rows: &[Row]) -> Result<()> {
@@ -38,7 +33,7 @@ fn table(facts: &Facts, date: &str, quick: bool, rows: &[Row]) -> String {
     let quick = if quick { "Rough: taken with `--quick`. " } else { "" };
     let mut text = format!("{quick}{date}; {}.\n\n", facts.join("; "));
     text += "| figure | value | least | aim | what it is |\n| --- | ---: | ---: | ---: | --- |\n";
-    for Row { id, what, value, least, aim } in rows {
+    for (Figure { id, what, least, aim, .. }, value) in rows {
         let value = value.replace('|', "\\|");
         // Writing to a String does not fail.
         let _ = writeln!(text, "| `{id}` | {value} | {least} | {aim} | {what} |");
@@ -64,7 +59,8 @@ mod tests {
     #[test]
     fn only_what_is_between_the_markers_changes() {
         let page = format!("above\n{BEGIN}old\n{END}\nbelow\n");
-        let rows = [Row { id: "a", what: "b", value: "1.000".into(), least: "", aim: "" }];
+        let figure = Figure { id: "a", what: "b", least: "", aim: "", run: |_, _| Ok(1.0) };
+        let rows = [(&figure, "1.000".to_owned())];
         let table = table(&Facts::default(), "2026-01-01", false, &rows);
         let new = replace(&page, &table).unwrap();
         assert!(new.starts_with(&format!("above\n{BEGIN}")) && new.ends_with(&format!("{END}\nbelow\n")));

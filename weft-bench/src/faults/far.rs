@@ -1,23 +1,51 @@
-//! A peer in another process over loopback tcp, and one here to talk with it.
+//! Peers in another process over loopback tcp: that one is killed, that many connect at once, and what this process
+//! holds for each of them.
 
-use crate::endpoint::{Endpoint, Memory, Offer, Opening, Remote};
+use super::Holds;
+use crate::endpoint::{check, Endpoint, Memory, Offer, Opening, Remote};
 use crate::memory::untouched;
 use crate::process::{say, Part, Process};
 use ::weft::capi::completion::*;
-use anyhow::{Context, Result};
+use ::weft::capi::status::WEFT_OK;
+use anyhow::{ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a wait for completions is.
-pub const WAIT: Duration = Duration::from_millis(5);
+const WAIT: Duration = Duration::from_millis(5);
 
-/// What the other process opens.
+const LARGE: usize = 1 << 20;
+const SMALL: usize = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is measured beside the other process; or its own life, with this many endpoints.
 #[derive(Serialize, Deserialize)]
-pub struct Spec {
-    pub endpoints: usize,
-    /// Bytes of memory of the first.
-    pub bytes: usize,
+pub enum Spec {
+    Killed,
+    /// This many connect at once; `elsewhere`: to another endpoint of this process, and cost whoever shares processors
+    /// with them.
+    Crowd {
+        count: usize,
+        elsewhere: bool,
+    },
+    Peers(usize),
+    Transfers(usize),
+    Other(usize),
+}
+
+/// A figure, and what is to be said beside it.
+pub type Report = (f64, f64);
+
+pub fn run(spec: &Spec) -> Result<()> {
+    let report = match *spec {
+        Spec::Killed => killed()?,
+        Spec::Crowd { count, elsewhere } => crowd(count, elsewhere)?,
+        Spec::Peers(count) => (peers(count)?, 0.0),
+        Spec::Transfers(count) => (transfers(count)?, 0.0),
+        Spec::Other(count) => return other(count),
+    };
+    say(&report)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -26,27 +54,28 @@ struct Offered {
     first: Offer,
 }
 
-/// The life of that process.
-pub fn run(spec: &Spec) -> Result<()> {
-    let endpoints = (0..spec.endpoints).map(|_| open()).collect::<Result<Vec<_>>>()?;
+fn other(endpoints: usize) -> Result<()> {
+    let endpoints = (0..endpoints).map(|_| open()).collect::<Result<Vec<_>>>()?;
     let first = endpoints.first().context("no endpoint")?;
-    let first = first.offer(first.register(untouched(spec.bytes)?, spec.bytes)?)?;
+    let first = first.offer(first.register(untouched(LARGE)?, LARGE)?)?;
     let addresses = endpoints.iter().map(Endpoint::address).collect::<Result<_>>()?;
     say(&Offered { addresses, first })?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-pub fn open() -> Result<Endpoint> {
+fn open() -> Result<Endpoint> {
     Endpoint::open(&Opening { workers: 1, ..Opening::of("tcp") })
 }
 
 /// An endpoint of this process, and its peers in another one.
-pub struct Far {
-    pub here: Endpoint,
-    pub process: Process,
-    pub addresses: Vec<Vec<u8>>,
+struct Far {
+    here: Endpoint,
+    process: Process,
+    addresses: Vec<Vec<u8>>,
     first: Offer,
+    /// Of its writes.
+    timeout: Duration,
 }
 
 /// Memory on both sides.
@@ -56,24 +85,66 @@ pub struct Joined {
 }
 
 impl Far {
-    pub fn start(endpoints: usize, bytes: usize) -> Result<Far> {
-        let mut process = Process::start(&mut Part::Far(Spec { endpoints, bytes }).command()?)?;
-        let Offered { addresses, first } = process.hear()?;
-        Ok(Far { here: open()?, process, addresses, first })
+    fn start(endpoints: usize) -> Result<Far> {
+        let mut process = Process::start(&mut Part::Far(Spec::Other(endpoints)).command()?)?;
+        let Offered { addresses, first } = process.lines.hear()?;
+        Ok(Far { here: open()?, process, addresses, first, timeout: PATIENCE })
     }
 
-    /// Connects to its first endpoint, with memory of so many bytes.
-    pub fn join(&self, bytes: usize) -> Result<Joined> {
-        let local = self.here.register(untouched(bytes)?, bytes)?;
-        let peer = self.here.connect(&self.first.address)?;
-        Ok(Joined { local, remote: self.here.import(peer, &self.first)? })
+    /// One that is connected.
+    fn joined() -> Result<(Far, Joined)> {
+        let far = Far::start(1)?;
+        let local = far.here.register(untouched(LARGE)?, LARGE)?;
+        let peer = far.here.connect(&far.first.address)?;
+        let remote = far.here.import(peer, &far.first)?;
+        Ok((far, Joined { local, remote }))
     }
 
-    /// Writes that have ended, after a wait for the first.
-    pub fn ended(&self) -> Result<Vec<weft_completion>> {
-        let mut done = self.here.wait(WAIT)?;
-        done.retain(|one| one.kind == WEFT_COMPLETION_WRITE);
-        Ok(done)
+    fn submit(&self, joined: &Joined, count: usize, len: usize) -> Result<()> {
+        (0..count).try_for_each(|_| write(&self.here, joined, len, self.timeout))
+    }
+
+    /// Waits until this many writes have ended: how many failed, and when the last one ended.
+    fn wait_for(&self, count: usize, time: Duration) -> Result<(usize, Instant)> {
+        let (begun, mut left, mut failed) = (Instant::now(), count, 0);
+        while left > 0 {
+            ensure!(begun.elapsed() < time, "{left} of {count} transfers have not ended after {time:?}");
+            for one in self.here.wait(WAIT)?.iter().filter(|one| one.kind == WEFT_COMPLETION_WRITE) {
+                left -= 1;
+                failed += usize::from(one.status != WEFT_OK);
+            }
+        }
+        Ok((failed, Instant::now()))
+    }
+
+    /// Writes on for `time`, and until this many peers of `host` are up: how many writes ended in that time, and the
+    /// milliseconds until the last peer was up.
+    fn stream(
+        &self,
+        joined: &Joined,
+        time: Duration,
+        host: &Endpoint,
+        mut connecting: usize,
+    ) -> Result<(usize, f64)> {
+        let (begun, mut ended, mut ms) = (Instant::now(), 0, 0.0);
+        while begun.elapsed() < time || connecting > 0 {
+            ensure!(begun.elapsed() < PATIENCE, "{connecting} peers are not up after {PATIENCE:?}");
+            for one in self.here.wait(WAIT)?.into_iter().chain(host.wait(Duration::ZERO)?) {
+                check("a completion", one.status)?;
+                match one.kind {
+                    WEFT_COMPLETION_WRITE => {
+                        ended += (begun.elapsed() < time) as usize;
+                        self.submit(joined, 1, LARGE)?;
+                    }
+                    WEFT_COMPLETION_PEER_UP => {
+                        connecting -= 1;
+                        ms = begun.elapsed().as_secs_f64() * 1e3;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok((ended, ms))
     }
 }
 
@@ -82,4 +153,67 @@ pub fn write(endpoint: &Endpoint, joined: &Joined, len: usize, timeout: Duration
     let mut args = Endpoint::range(joined.local, joined.remote, len);
     args.timeout_ns = timeout.as_nanos() as u64;
     endpoint.write(&args)
+}
+
+/// Transfers under way when the peer is killed.
+pub const IN_FLIGHT: usize = 64;
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Milliseconds from the end of the peer to that of the last of the transfers under way, and how many of these failed.
+fn killed() -> Result<Report> {
+    let (mut far, joined) = Far::joined()?;
+    far.timeout = DEADLINE;
+    far.submit(&joined, IN_FLIGHT, LARGE)?;
+    far.stream(&joined, Duration::from_millis(500), &far.here, 0)?;
+    let killed = Instant::now();
+    far.process.signal(libc::SIGKILL)?;
+    let (failed, last) = far.wait_for(IN_FLIGHT, DEADLINE + Duration::from_secs(1))?;
+    Ok(((last - killed).as_secs_f64() * 1e3, failed as f64))
+}
+
+/// Milliseconds until the last of these peers is up; and of the writes to another peer how many ended in the 2 s from
+/// the connects on, over those in the 2 s before.
+fn crowd(count: usize, elsewhere: bool) -> Result<Report> {
+    const WINDOW: Duration = Duration::from_secs(2);
+    let (crowd, (far, joined)) = (Far::start(count)?, Far::joined()?);
+    far.submit(&joined, 4, LARGE)?;
+    let host = if elsewhere { &crowd.here } else { &far.here };
+    far.stream(&joined, WINDOW, host, 0)?;
+    let (before, _) = far.stream(&joined, WINDOW, host, 0)?;
+    crowd.addresses.iter().try_for_each(|address| host.begin_connect(address).map(drop))?;
+    let (during, ms) = far.stream(&joined, WINDOW, host, count)?;
+    ensure!(before > 0, "no write ended in {WINDOW:?}");
+    Ok((ms, during as f64 / before as f64))
+}
+
+/// Resident bytes for each of `count` things, since `before`.
+fn grown(before: Holds, count: usize) -> Result<f64> {
+    let grown = Holds::now()?.resident.saturating_sub(before.resident);
+    Ok(grown as f64 / count.max(1) as f64)
+}
+
+/// Of each peer, with one rail.
+fn peers(count: usize) -> Result<f64> {
+    let far = Far::start(count + 1)?;
+    // What the first one needs, all have.
+    far.here.connect(&far.addresses[0])?;
+    let before = Holds::now()?;
+    far.addresses[1..].iter().try_for_each(|address| far.here.connect(address).map(drop))?;
+    grown(before, count)
+}
+
+/// Of each transfer of one page to a peer that has stopped.
+fn transfers(count: usize) -> Result<f64> {
+    let (far, joined) = Far::joined()?;
+    far.submit(&joined, 1, SMALL)?;
+    far.wait_for(1, PATIENCE)?;
+    far.process.signal(libc::SIGSTOP)?;
+    let before = Holds::now()?;
+    far.submit(&joined, count, SMALL)?;
+    // The worker takes up what was submitted.
+    std::thread::sleep(Duration::from_millis(500));
+    let each = grown(before, count)?;
+    far.process.signal(libc::SIGKILL)?;
+    far.wait_for(count, PATIENCE)?;
+    Ok(each)
 }

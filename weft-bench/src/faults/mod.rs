@@ -5,16 +5,10 @@
 //! | --- | --- |
 //! | [`rails`] | a rail goes down under a load, and comes back |
 //! | [`overload`] | more is submitted than the line carries |
-//! | [`kill`] | a peer is killed under a load |
 //! | [`reconnect`] | a peer that goes and comes, again and again |
-//! | [`crowd`] | a hundred peers that connect at once |
-//! | [`footprint`] | memory for each peer, and for each transfer |
-//! | [`far`] | a peer in another process, and one to talk with it |
+//! | [`far`] | peers in another process: one is killed, many connect at once, memory for each |
 
-pub mod crowd;
 pub mod far;
-pub mod footprint;
-pub mod kill;
 pub mod overload;
 pub mod rails;
 pub mod reconnect;

@@ -1,7 +1,8 @@
 //! What rails and peers that fail cost, and what a process holds for them.
 
 use super::{figure_in, figures, library, root, said_by, Bench, Figure};
-use crate::faults::{crowd, footprint, kill, overload, rails, reconnect};
+use crate::faults::far::{self, IN_FLIGHT};
+use crate::faults::{overload, rails, reconnect};
 use crate::lab;
 use crate::process::Part;
 use crate::stats::Spread;
@@ -35,9 +36,9 @@ figures! {
     reconnect_1000_rss_growth_kb ["0", ""] reconnected =>
         "KiB that a process has grown by after a peer over tcp went and came a thousand times; both are in \
          it";
-    crowd_100_ms ["under 2000", ""] |bench| crowded(bench, "crowd_100_ms", |report| report.ms) =>
+    crowd_100_ms ["under 2000", ""] |bench| crowded(bench, "crowd_100_ms", |report| report.0) =>
         "ms until the last of 100 peers over tcp that connect at once, beside writes, is up";
-    crowd_100_share ["0.9", ""] |bench| crowded(bench, "crowd_100_share", |report| report.share) =>
+    crowd_100_share ["0.9", ""] |bench| crowded(bench, "crowd_100_share", |report| report.1) =>
         "of the writes under way then: how many end in those 2 s, over the 2 s before";
     deregister_65536_ms ["10", ""] deregistered =>
         "ms that another operation of the endpoint ends after its deadline, while 65,536 ranges are \
@@ -77,14 +78,16 @@ fn ranges(out: &Path) -> Result<String> {
 
 fn bytes_per_peer(bench: &mut Bench) -> Result<f64> {
     bench.progress.begin("peers over tcp");
-    let report: footprint::Report = Part::Peers(bench.full_or(PEERS, PEERS / 10)).measure()?;
-    Ok(report.bytes_each)
+    Ok(beside_another(far::Spec::Peers(bench.full_or(PEERS, PEERS / 10)))?.0)
 }
 
 fn bytes_per_transfer(bench: &mut Bench) -> Result<f64> {
     bench.progress.begin("transfers to a peer that has stopped");
-    let report: footprint::Report = Part::Transfers(TRANSFERS).measure()?;
-    Ok(report.bytes_each)
+    Ok(beside_another(far::Spec::Transfers(TRANSFERS))?.0)
+}
+
+fn beside_another(spec: far::Spec) -> Result<far::Report> {
+    Part::Far(spec).measure()
 }
 
 fn median_of(bench: &mut Bench, of: impl Fn(&rails::Report) -> f64) -> Result<f64> {
@@ -117,24 +120,23 @@ fn killed(bench: &mut Bench) -> Result<f64> {
     let mut times = Vec::new();
     for run in 0..runs {
         bench.progress.at(run, runs);
-        let report: kill::Report = Part::Kill.measure()?;
+        let (ms, failed) = beside_another(far::Spec::Killed)?;
         bench.notes.push(format!(
-            "a peer is killed: of {} transfers under way {} failed, the last after {:.1} ms",
-            report.outstanding, report.failed, report.ms
+            "a peer is killed: of {IN_FLIGHT} transfers under way {failed} failed, the last after {ms:.1} ms"
         ));
-        times.push(report.ms);
+        times.push(ms);
     }
     Ok(Spread::of(times).high)
 }
 
-fn crowded(bench: &mut Bench, name: &str, of: impl Fn(&crowd::Report) -> f64) -> Result<f64> {
+fn crowded(bench: &mut Bench, name: &str, of: impl Fn(far::Report) -> f64) -> Result<f64> {
     let runs = bench.full_or(5, 1);
     bench.progress.begin("a hundred peers that connect at once");
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
     for run in 0..runs {
         bench.progress.at(run, runs);
-        here.push(of(&Part::Crowd(crowd::Spec { count: 100, elsewhere: false }).measure()?));
-        elsewhere.push(of(&Part::Crowd(crowd::Spec { count: 100, elsewhere: true }).measure()?));
+        here.push(of(beside_another(far::Spec::Crowd { count: 100, elsewhere: false })?));
+        elsewhere.push(of(beside_another(far::Spec::Crowd { count: 100, elsewhere: true })?));
     }
     let (here, elsewhere) = (Spread::of(here).median, Spread::of(elsewhere).median);
     bench.notes.push(format!(

@@ -34,8 +34,6 @@ figures! {
     header_functions_untested ["0", "0"] untested =>
         "functions of weft.h that the C and C++ tests of the last make test did not call both with success \
          and in vain";
-    test_minutes ["under 25", ""] test_minutes =>
-        "minutes of the last whole make test";
 }
 
 fn exported_not_weft(_: &mut Bench) -> Result<f64> {
@@ -93,14 +91,4 @@ fn untested(bench: &mut Bench) -> Result<f64> {
         bench.notes.push(format!("header_functions_untested: {function}"));
     }
     Ok(functions.lines().count() as f64)
-}
-
-fn test_minutes(bench: &mut Bench) -> Result<f64> {
-    let text = left("make test", "test_seconds")
-        .map_err(|_| anyhow!("no `make test` has come to its end here: target/test_seconds is not there"))?;
-    let (seconds, failed) = text.trim().split_once(' ').context("target/test_seconds: not two numbers")?;
-    if failed != "0" {
-        bench.notes.push(format!("test_minutes: {failed} tests failed in it"));
-    }
-    Ok(seconds.parse::<f64>().context("target/test_seconds")? / 60.0)
 }

@@ -2,7 +2,7 @@
 //! reports.
 
 use super::side::{cpu_ns, Side, SMALL};
-use super::talk::{Ask, Ready, Talk, VERSION};
+use super::talk::{talk, Ask, Ready, Talk, VERSION};
 use super::tally::{Ending, Report, Tally};
 use super::{catch_interruptions, Load, INTERRUPTED};
 use crate::pages::Lists;
@@ -60,7 +60,7 @@ pub struct Met {
 }
 
 pub fn meet(place: &str, load: &Load) -> Result<Met> {
-    let mut talk = Talk::new(connect(place)?)?;
+    let mut talk = talk(connect(place)?)?;
     let hello = Ask::Hello { version: VERSION.to_owned(), load: load.clone() };
     let Ready { offer, rails: remote_rails } = talk.ask(&hello).with_context(|| place.to_owned())?;
     let mut side = Side::open(load, &load.opening)?;

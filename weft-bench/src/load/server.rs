@@ -2,7 +2,7 @@
 //! answers what it asks while Weft's workers do the rest.
 
 use super::side::{cpu_ns, Side};
-use super::talk::{Ask, Ready, Talk, VERSION};
+use super::talk::{talk, Ask, Ready, VERSION};
 use super::Load;
 use crate::endpoint::Opening;
 use anyhow::{bail, Result};
@@ -11,25 +11,25 @@ use std::path::Path;
 
 /// Serves one client to its end. What `opening` names goes before what the client asks for.
 pub fn serve(stream: TcpStream, opening: &Opening, prometheus: Option<&Path>) -> Result<()> {
-    let mut talk = Talk::new(stream)?;
-    let Some(Ask::Hello { version, load }) = talk.hear()? else {
+    let mut talk = talk(stream)?;
+    let Some(Ask::Hello { version, load }) = talk.hear_or_end()? else {
         bail!("a client that says nothing, or not hello first");
     };
     let opened = match version == VERSION {
         true => open(&load, opening, prometheus),
         false => Err(anyhow::anyhow!("weft-bench {VERSION} here, {version} there: use one version")),
     };
-    talk.say(&opened.as_ref().map(|(_, ready)| ready).map_err(|error| format!("{error:#}")))?;
+    talk.reply(&opened.as_ref().map(|(_, ready)| ready).map_err(|error| format!("{error:#}")))?;
     let (mut side, _) = opened?;
-    while let Some(ask) = talk.hear()? {
+    while let Some(ask) = talk.hear_or_end()? {
         match ask {
             Ask::Hello { .. } => bail!("a client that says hello twice"),
-            Ask::Usage => talk.say(&Ok(cpu_ns()))?,
+            Ask::Usage => talk.say(&cpu_ns())?,
             Ask::Wipe => {
                 side.pool.wipe();
-                talk.say(&Ok(()))?;
+                talk.say(&())?;
             }
-            Ask::Verify => talk.say(&side.pool.verify(&load.all_lists()))?,
+            Ask::Verify => talk.reply(&side.pool.verify(&load.all_lists()))?,
         }
     }
     Ok(())

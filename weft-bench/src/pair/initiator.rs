@@ -107,7 +107,7 @@ impl Pair {
         });
         let mut target = Process::start(&mut part.command()?)?;
         say(&Event::Started(target.child.id()))?;
-        let offers: Vec<Opened> = target.hear().context("the target's offers")?;
+        let offers: Vec<Opened> = target.lines.hear().context("the target's offers")?;
         let place = Place { case, rail: &rail };
         let (mut senders, mut answers) = (Vec::new(), Vec::new());
         for (kind, offer) in kinds.iter().zip(offers) {
@@ -127,7 +127,7 @@ impl Pair {
                 Err(error) => return Err(error.context(format!("opening {}", kind.name()))),
             }
         }
-        target.say(&answers)?;
+        target.lines.say(&answers)?;
         let (pages, at_once, cpu, told) = (case.pages, case.at_once, case.cpu, Instant::now());
         let mut pair = Pair { kinds, senders, target, control, pages, at_once, cpu, seed: 1, told };
         let mut order: Vec<usize> = (0..pair.senders.len()).collect();
@@ -283,7 +283,7 @@ impl Pair {
             self.control.set_seed(self.seed);
             self.order(Order::Verify)?;
             let kind = self.kinds[engine].name();
-            self.target.hear::<()>().with_context(|| format!("{kind} moved wrong bytes"))?;
+            self.target.lines.hear::<()>().with_context(|| format!("{kind} moved wrong bytes"))?;
         }
         Ok(())
     }

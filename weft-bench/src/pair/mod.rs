@@ -203,7 +203,7 @@ fn run_session(session: Session, at: &dyn Fn(u64)) -> Result<Outcome> {
     let mut initiator = Process::start(&mut command)?;
     let mut pids = vec![initiator.child.id()];
     loop {
-        match initiator.hear() {
+        match initiator.lines.hear() {
             Ok(Event::Started(target)) => pids.push(target),
             Ok(Event::At(done)) => at(done),
             Ok(Event::Done(outcome)) => return initiator.end().map(|()| outcome),

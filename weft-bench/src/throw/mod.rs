@@ -120,9 +120,9 @@ pub fn initiate(mut spec: Spec) -> Result<Outcome> {
     spec.rail = Some(rail);
     let mut target = Process::start(&mut Part::ThrowTarget(spec.clone()).command()?)?;
     spec.processors.iter().for_each(|(one, _)| processors::keep_on_only(*one));
-    let offers: Vec<Value> = target.hear()?;
+    let offers: Vec<Value> = target.lines.hear()?;
     let mut hands = hands::open(&spec)?;
-    target.say(&said(&hands)?)?;
+    target.lines.say(&said(&hands)?)?;
     join(&mut hands, &offers, true)?;
     let mut rounds = Vec::new();
     let mut number = 0;
