@@ -78,7 +78,7 @@ first() { # target's library, writer's library
         mkdir -p "${dirs[-1]}"
         ln -sf "$library" "${dirs[-1]}/libweft.so.0"
     done
-    LD_LIBRARY_PATH=${dirs[0]} timeout 60 "$out/first" target | LD_LIBRARY_PATH=${dirs[1]} timeout 60 "$out/first" writer
+    LD_LIBRARY_PATH=${dirs[0]} timeout 300 "$out/first" target | LD_LIBRARY_PATH=${dirs[1]} timeout 300 "$out/first" writer
     [[ "${PIPESTATUS[*]}" == "0 0" ]]
 }
 

@@ -3,7 +3,8 @@
 #     logs         a folder
 #     prefill_in   words before the prefill side's command, as (ip netns exec NAME); decode_in likewise
 # and may change `guard`, the words that keep a side from running for ever.
-prefill_in=() decode_in=() guard=(timeout --foreground -k 5 120) prefill_pid=
+# What hangs ends after five minutes: no test is judged by that.
+prefill_in=() decode_in=() guard=(timeout --foreground -k 5 300) prefill_pid=
 
 # Starts the prefill side, waits until it listens, and stores HOST:PORT in `place`.
 start_prefill() { # log name, host, options...

@@ -36,7 +36,7 @@ settle "README: the program is examples-c/hello.c" $status
 
 block sh >"$scratch/commands"
 status=0
-timeout 120 bash -eu "$scratch/commands" >"$scratch/out" 2>&1 </dev/null || status=$?
+timeout 300 bash -eu "$scratch/commands" >"$scratch/out" 2>&1 </dev/null || status=$?
 grep -qF 'Hello from the other endpoint.' "$scratch/out" || status=1
 [ "$status" = 0 ] || { cat "$scratch/commands" "$scratch/out"; }
 settle "README: the commands shown build and run it" "$status"
@@ -47,7 +47,7 @@ programs=$(realpath "${CARGO_TARGET_DIR:-target}")/examples-c
 alone() { # title, program, patterns...
     local title=$1 program=$2 status=0 pattern
     shift 2
-    timeout 60 "$programs/$program" >"$scratch/out" 2>&1 </dev/null || status=$?
+    timeout 300 "$programs/$program" >"$scratch/out" 2>&1 </dev/null || status=$?
     for pattern in "$@"; do
         grep -qE -- "$pattern" "$scratch/out" || { echo "not there: $pattern"; status=1; }
     done
@@ -60,7 +60,7 @@ server=0 port=0
 serve() { # program, arguments...
     local program=$1
     shift
-    timeout 60 "$programs/$program" "$@" >"$scratch/server" 2>&1 </dev/null &
+    timeout 300 "$programs/$program" "$@" >"$scratch/server" 2>&1 </dev/null &
     server=$!
     for _ in $(seq 100); do
         port=$(sed -n 's/^listening on port //p' "$scratch/server")
@@ -91,7 +91,7 @@ client() { # name, program, arguments...
     local name=$1 program=$2
     shift 2
     local said=$scratch/client.$name
-    timeout 60 "$programs/$program" "$@" >"$said" 2>&1 </dev/null || echo "status $?" >>"$said"
+    timeout 300 "$programs/$program" "$@" >"$said" 2>&1 </dev/null || echo "status $?" >>"$said"
 }
 
 alone "the event loop hears every tick and every answer" epoll 'here hears: tick 10' 'there hears: tick 10'

@@ -13,7 +13,7 @@ only=${2:-}
 . "$here/cases.sh"
 # shellcheck source=tools/lab.sh
 . "$here/lab.sh"
-guard=(timeout --foreground -k 5 40)
+guard=(timeout --foreground -k 5 300)
 
 why=$(lab_missing)
 if [ -n "$why" ]; then
@@ -81,7 +81,7 @@ chaos() { # name
     local name=$1 status=0
     skipped_by_name "$name" && return 0
     rm -f "$logs"/*
-    timeout --foreground -k 5 120 "$here/chaos.sh" "$(dirname "$library")" 0.5 1851 >"$logs/case.txt" 2>"$logs/case.err" || status=1
+    timeout --foreground -k 5 300 "$here/chaos.sh" "$(dirname "$library")" 0.5 1851 >"$logs/case.txt" 2>"$logs/case.err" || status=1
     # What was not right comes first: a part of the table says nothing.
     sed -n '/must be 0$/p; /^longest_stall_ms/,$p' "$logs/case.txt" | head -n 12 >"$logs/wrong.out"
     settle "$name" "$status" "$(sed -n 's/^\(operations\|faults\)  *\([0-9]*\)$/\2 \1/p' "$logs/case.txt" | paste -sd' ')"

@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE=1 MYPYPATH=$PWD/python/src
 
 # from_source COMMAND...: with the package as it lies here.
 from_source() { WEFT_LIBRARY=$library PYTHONPATH=$PWD/python/src "$@"; }
-suite() { timeout 200 "$1" -W error::ResourceWarning -m unittest discover -s python/tests; }
+suite() { timeout 300 "$1" -W error::ResourceWarning -m unittest discover -s python/tests; }
 
 example() {
     local python=$1 port pids=() status=0
@@ -22,7 +22,7 @@ example() {
     export STORE=127.0.0.1:$port
     "$python" python/examples/kv_cache.py store & pids+=($!)
     "$python" python/examples/kv_cache.py prefill & pids+=($!)
-    timeout 60 "$python" python/examples/kv_cache.py decode || status=1
+    timeout 300 "$python" python/examples/kv_cache.py decode || status=1
     wait "${pids[1]}" || status=1
     kill "${pids[0]}"
     return $status
@@ -30,13 +30,13 @@ example() {
 
 readme() {
     awk '/^```python$/ { on = 1; next } /^```$/ { on = 0 } on' python/README.md >"$log.py"
-    timeout 60 "$1" "$log.py" | grep -F 'Hello from the other endpoint.'
+    timeout 300 "$1" "$log.py" | grep -F 'Hello from the other endpoint.'
 }
 
 wheel() {
     rm -rf target/wheel
-    WEFT_LIBRARY=$library timeout 200 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w target/wheel ./python &&
-        timeout 200 "$venv/bin/pip" install -q --force-reinstall --no-deps target/wheel/weft-*.whl
+    WEFT_LIBRARY=$library timeout 300 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w target/wheel ./python &&
+        timeout 300 "$venv/bin/pip" install -q --force-reinstall --no-deps target/wheel/weft-*.whl
 }
 
 # The tag in its name is the one that auditwheel finds to be true.
@@ -68,7 +68,7 @@ check "Python: README" from_source readme python3
 if { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } >"$log" 2>&1 &&
     { "$venv/bin/python" -c 'import mypy, numpy, auditwheel, hatchling, elftools' 2>/dev/null ||
         timeout 300 "$venv/bin/pip" install -q mypy numpy auditwheel hatchling pyelftools; } >"$log" 2>&1; then
-    check "Python: types" timeout 200 "$venv/bin/mypy" --strict python/src/weft python/tests python/hatch_build.py python/examples
+    check "Python: types" timeout 300 "$venv/bin/mypy" --strict python/src/weft python/tests python/hatch_build.py python/examples
     check "Python: a wheel is built and installed" wheel
     check "Python: its tag is true" tag_is_true
     check "Python: the wheel brings its library" installed_alone

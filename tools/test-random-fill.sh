@@ -43,7 +43,7 @@ refuses() { # words of the message, command line...
     shift
     skipped_by_name "$name" && return
     rm -f "$logs"/*
-    timeout 20 "$fill" "$@" >"$logs/case.out" 2>"$logs/case.err" </dev/null
+    timeout 300 "$fill" "$@" >"$logs/case.out" 2>"$logs/case.err" </dev/null
     [ $? = 2 ] && grep -qF -- "$wanted" "$logs/case.err"
     settle "$name" $? ""
 }
@@ -54,7 +54,7 @@ fails() { # name, words of the message, command line...
     shift 2
     skipped_by_name "$name" && return
     rm -f "$logs"/*
-    timeout 30 "$fill" "$@" >"$logs/case.out" 2>"$logs/case.err" </dev/null
+    timeout 300 "$fill" "$@" >"$logs/case.out" 2>"$logs/case.err" </dev/null
     [ $? = 1 ] && grep -qF -- "$wanted" "$logs/case.err"
     settle "$name" $? ""
 }
@@ -68,7 +68,7 @@ loses_its_peer() { # fabric
     # Without a guard around it, its process id is the program's.
     local guard=()
     start_prefill case 127.0.0.1 "${both[@]}" || { settle "$name" 1 ""; return; }
-    timeout 60 "$fill" decode --connect "$place" "${both[@]}" --pages 3 --page-size 256M --total-pages 4 --timeout 20 \
+    timeout 300 "$fill" decode --connect "$place" "${both[@]}" --pages 3 --page-size 256M --total-pages 4 --timeout 20 \
         >"$logs/case.decode.out" 2>"$logs/case.decode.err" </dev/null &
     local decode_pid=$!
     for ((tries = 0; tries < 3000; tries++)); do

@@ -408,18 +408,17 @@ static void sender(struct team *team)
     }
     /* All links are up: the rail must be used. */
     uint32_t rail = index_of(s.box->endpoint, (int)team->board->word[USED_FROM]);
-    uint64_t bytes = carried(s.box->endpoint, rail), begin = now_ns();
+    uint64_t bytes = carried(s.box->endpoint, rail), begin = judged_from();
     while (carried(s.box->endpoint, rail) < bytes + 2 * MIB) {
         sender_goes_on(&s);
-        if (now_ns() > begin + 10 * SECOND)
-            FAIL("rail %u is not used 10 s after its link is up", rail);
+        CHECK_WITHIN(begin, now_ns(), 10 * SECOND);
     }
     uint64_t again_ms = (now_ns() - begin) / MS;
     for (uint64_t more = now_ns() + SECOND; now_ns() < more;)
         sender_goes_on(&s);
     s.stopping = true;
     while (sender_goes_on(&s) > 0)
-        if (now_ns() > begin + 60 * SECOND)
+        if (now_ns() > begin + 2 * patience_ms() * MS)
             FAIL("not all transfers have ended");
     team->board->word[OVER] = 1;
     must_not_have_grown(&before, "sender");

@@ -326,7 +326,7 @@ impl Friends {
             let spec = SendSpec {
                 peer: self.b_of_a,
                 data: b"hello".to_vec(),
-                timeout_ns: 10_000_000_000,
+                timeout_ns: PATIENCE.as_nanos() as u64,
                 user_data: 0,
                 queue,
             };
@@ -515,8 +515,15 @@ fn secrets_are_replaced_under_load() {
         }
     }
     let late = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
-    late.connect(b.address(), 0, 0).expect("a connect");
-    assert_eq!(take(&late, KIND_PEER_UP).status, Status::Denied as i32);
+    until("the first secret is known no longer", || {
+        let peer = late.connect(b.address(), 0, 0).expect("a connect");
+        let status = take(&late, KIND_PEER_UP).status;
+        if status == Status::Ok as i32 {
+            late.disconnect(peer).expect("a peer");
+            take(&late, KIND_PEER_DOWN);
+        }
+        status == Status::Denied as i32
+    });
 }
 
 #[test]
@@ -626,10 +633,11 @@ fn refused_handshakes_leave_nothing_behind() {
 fn rubbish_is_dropped_and_counted_and_slows_nobody() {
     for fabric in FABRICS {
         let friends = Friends::meet(|| config(fabric));
-        let quiet = friends.talk(200);
+        // Whom nobody bothers, in the same moments.
+        let others = Friends::meet(|| config(fabric));
         let mut stranger = Stranger::new(fabric, &friends.b);
         let mut random = Sequence(4711);
-        let mut slowest = Duration::ZERO;
+        let (mut slowest, mut undisturbed) = (Duration::ZERO, Duration::ZERO);
         let mut sent = 0;
         for round in 0..100 {
             for _ in 0..50 {
@@ -646,12 +654,13 @@ fn rubbish_is_dropped_and_counted_and_slows_nobody() {
             }
             stranger.listen();
             slowest = slowest.max(friends.talk(1));
+            undisturbed = undisturbed.max(others.talk(1));
         }
         until("they are counted", || friends.b.rubbish() + friends.b.strangers_refused() == sent);
         println!(
-            "{fabric}: slowest message {quiet:?} alone, {slowest:?} beside a stranger with {sent} frames"
+            "{fabric}: slowest message {slowest:?} beside a stranger with {sent} frames, of others {undisturbed:?}"
         );
-        assert!(slowest < Duration::from_secs(1));
+        assert!(slowest < Duration::from_secs(1) + 10 * undisturbed);
     }
 }
 
@@ -728,8 +737,10 @@ fn asks_for_ever(fabric: &str, acknowledges: bool, body: impl Fn(u64) -> (Kind, 
             assert!(began.elapsed() < PATIENCE, "no answer to {n}");
         }
     }
-    assert!(friends.talk(20) < Duration::from_secs(1));
-    let down = next(&endpoint, Duration::from_millis(if acknowledges { 300 } else { 20_000 }));
+    let others = Friends::meet(|| config(fabric));
+    let (slowest, undisturbed) = (friends.talk(20), others.talk(20));
+    assert!(slowest < Duration::from_secs(1) + 10 * undisturbed, "{slowest:?}, others {undisturbed:?}");
+    let down = next(&endpoint, if acknowledges { Duration::from_millis(300) } else { PATIENCE });
     let down = down.inspect(|down| assert_eq!(down.kind, KIND_PEER_DOWN))?;
     Some(Status::from_code(down.status))
 }
