@@ -23,7 +23,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load loop coverage test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib examples clean
+.PHONY: help demo t test test-all test-load loop coverage test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,19 +39,19 @@ t: export WEFT_TEST_FABRICS := $(or $(FABRIC),first)
 t: export WEFT_TEST_REPEAT := $(REPEAT)
 t: export WEFT_TEST_DEBUG := $(DEBUG)
 t: ## The C tests with T in their names, seconds after a change: make t T=transfers.pages [FABRIC="tcp host"] [REPEAT=20] [DEBUG=1]
-	@$(MAKE) --no-print-directory lib PROFILE=dev
-	@ffi-tests/run $(TARGET)/debug '$(T)'
+	@$(MAKE) --no-print-directory lib-simulated PROFILE=dev
+	@WEFT_TEST_SIMULATED=1 ffi-tests/run $(TARGET)/debug '$(T)'
 
 test: ## Runs the tests that find regressions, in a quarter of an hour; ends with how many passed and failed
 	@tools/need.sh test
-	@$(MAKE) --no-print-directory examples
+	@$(MAKE) --no-print-directory tested examples
 	@tools/test.sh $(TARGET)/release $(EXAMPLES)/random_fill
 
 test-all: export WEFT_TEST_ALL := 1
 test-all: test ## As test, with every C test on every fabric
 
 test-load: ## The C tests on two processors beside eight busy loops; each that judges a time REPEAT=20 times
-	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory tested
 	@tools/test-load.sh $(TARGET)/release $(or $(REPEAT),20) '$(T)'
 
 loop: ## How long a change takes to be judged here, from an edit to the verdict of a test
@@ -61,7 +61,7 @@ coverage: ## Which lines of src/ no test reaches: target/coverage/untested (LLVM
 	@tools/coverage.sh '$(T)'
 
 test-distros: ## The same build on this system, on Debian 13 and without libfabric (root; debootstrap); SYSTEMS="none" for a part
-	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory tested
 	@tools/test-distros.sh $(TARGET)/release $(SYSTEMS)
 
 test-aarch64: ## Builds it for 64-bit Arm, and runs a part of the tests under qemu-user
@@ -69,7 +69,7 @@ test-aarch64: ## Builds it for 64-bit Arm, and runs a part of the tests under qe
 
 figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
-	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory tested
 	$(CARGO) run --release $(CARGO_FLAGS) -p weft-bench -- figures --json $(TARGET)/figures.json
 
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
@@ -77,7 +77,7 @@ fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in
 
 sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: an hour (FILTER=, KINDS="asan tsan valgrind"; SHORT=1: a minute)
 	@tools/need.sh sanitize
-	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory tested
 	@tools/sanitize.sh "$(FILTER)" $(KINDS)
 
 miri: ## Unit tests in Miri: undefined behaviour, and weak memory (nightly Rust)
@@ -98,7 +98,7 @@ test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an 
 
 gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and says how to run it there
 	@tools/need.sh test
-	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory tested
 	@tools/gpu-test.sh $(TARGET)/release
 
 dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust (GLIBC=2.28: for old ones)
@@ -131,6 +131,14 @@ lib: ## Builds target/release/libweft.so (PROFILE=dev: target/debug/libweft.so, 
 	@tools/need.sh lib
 	$(CARGO) build --profile $(PROFILE) $(CARGO_FLAGS) -p weft
 	@ln -sf libweft.so $(LIB).0
+
+lib-simulated: ## Builds target/release/libweft_simulated.so: with simulated NICs and devices, for tests
+	@tools/need.sh lib
+	$(CARGO) build --profile $(PROFILE) $(CARGO_FLAGS) -p weft-simulated
+
+tested: ## Both
+	@tools/need.sh lib
+	$(CARGO) build --profile $(PROFILE) $(CARGO_FLAGS) -p weft -p weft-simulated
 
 examples: lib ## Builds the examples, in C and C++, into target/examples-c
 	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/random_fill \

@@ -495,9 +495,10 @@ typedef struct weft_endpoint_config {
      * is Weft's own, over plain sockets. Both need no libfabric. "tcp" and
      * "tcp;ofi_rxm" do not reach each other. NULL: "host", and the best network
      * fabric that this machine has, if any: EFA, verbs or tcp; "shm" is used only when named.
-     * "sim" is never opened unless named, and not beside others than its own
-     * kind: simulated NICs, which reach other endpoints of this process only,
-     * for tests; it may go on with parameters
+     * "sim", simulated NICs for tests, is only in a library that was built for
+     * tests (`make lib-simulated`). It is never opened unless named, and not
+     * beside others than its own kind; its NICs reach other endpoints of this
+     * process only. Parameters may follow
      * ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"), and an error
      * lists all of them.
      */

@@ -18,6 +18,8 @@
 //! | [`wire`] | formats: bytes in, values out |
 
 pub mod capi;
+// Virtual time begins with simulated NICs.
+#[cfg_attr(not(any(test, feature = "sim")), allow(dead_code))]
 mod clock;
 mod codec;
 mod device;
@@ -44,6 +46,7 @@ mod transfer;
 mod wire;
 
 /// The simulated NICs without Weft: to measure what they cost by themselves.
+#[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod simulated {
     pub use crate::fabric::sim::{free, nics, open_fabric};

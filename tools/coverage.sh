@@ -22,15 +22,15 @@ export RUSTFLAGS="-Cinstrument-coverage -Cllvm-args=-runtime-counter-relocation 
 export LLVM_PROFILE_FILE=$out/profiles/%m%c.profraw
 rm -rf "$out/profiles"
 cargo=${CARGO:-cargo}
-"$cargo" build ${CARGO_FLAGS:-} -p weft --lib
+"$cargo" build ${CARGO_FLAGS:-} -p weft-simulated
 "$cargo" test ${CARGO_FLAGS:-} -p weft --no-fail-fast || echo "coverage: some Rust tests failed"
 WEFT_TEST_OUT=$out/ffi-tests WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-3} ffi-tests/run "$out/debug" "${1:-}" >"$out/tests.txt" ||
     echo "coverage: some C tests failed: $out/tests.txt"
 tail -n 1 "$out/tests.txt"
 
 "$profdata" merge -sparse "$out"/profiles/*.profraw -o "$out/all.profdata"
-tests=$(find "$out"/debug/deps -maxdepth 1 -name 'weft-*' -perm -100 -type f -newer "$out/debug/libweft.d" | head -n 1)
-"$cov" export --format=lcov --instr-profile="$out/all.profdata" "$out/debug/libweft.so" ${tests:+--object "$tests"} \
+tests=$(find "$out"/debug/deps -maxdepth 1 -name 'weft-*' -perm -100 -type f -newer "$out/debug/libweft_simulated.d" | head -n 1)
+"$cov" export --format=lcov --instr-profile="$out/all.profdata" "$out/debug/libweft_simulated.so" ${tests:+--object "$tests"} \
     --sources src >"$out/lcov.info" 2>/dev/null
 awk -F '[:,]' -v root="$PWD/" -v list="$out/untested.all" '
     function flush() { if (first) { print file ":" first "-" last, count >list; first = 0; count = 0 } }

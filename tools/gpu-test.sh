@@ -13,6 +13,8 @@ rm -rf "$to"
 mkdir -p "$to/lib" "$to/fabric" "$to/tests"
 strip -g -o "$to/lib/libweft.so.0" "$library/libweft.so"
 ln -s libweft.so.0 "$to/lib/libweft.so"
+mkdir "$to/lib/simulated"
+strip -g -o "$to/lib/simulated/libweft.so.0" "$library/libweft_simulated.so"
 
 flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude -Iffi-tests/harness "-Wl,-rpath,\$ORIGIN/../lib" -Wl,--allow-shlib-undefined)
 for program in device device_kinds device_near watches gpu_figures; do

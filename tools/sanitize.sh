@@ -60,7 +60,7 @@ build() { # kind, rustc's name of it, flags of cargo...
     local kind=$1 name=$2
     shift 2
     RUSTFLAGS="-Zsanitizer=$name" CARGO_TARGET_DIR=$PWD/target/$kind "${CARGO:-cargo}" +nightly build --release --locked \
-        -p weft --target $target --config profile.release.lto=false --config profile.release.codegen-units=16 "$@"
+        -p weft-simulated --target $target --config profile.release.lto=false --config profile.release.codegen-units=16 "$@"
 }
 
 # Each line of the log that a sanitizer wrote, once.

@@ -32,8 +32,8 @@ mkdir -p "$out"
 rm -f "$out"/*.log "$out"/*.result
 # shellcheck disable=SC2086 # flags are words
 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-    "$cargo" build --release ${CARGO_FLAGS:-} -p weft --lib --target $triple --target-dir "$target" || exit 1
-ln -sf "$target/$triple/release/libweft.so" "$out/libweft.so.0"
+    "$cargo" build --release ${CARGO_FLAGS:-} -p weft-simulated --target $triple --target-dir "$target" || exit 1
+ln -sf "$target/$triple/release/libweft_simulated.so" "$out/libweft.so.0"
 
 machine=(qemu-aarch64 -L /usr/aarch64-linux-gnu -E "LD_LIBRARY_PATH=$out")
 for program in "${programs[@]}"; do

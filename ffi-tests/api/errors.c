@@ -260,7 +260,7 @@ static void unknown_fabric_is_named(void)
     config.rails = NULL;
     REFUSED(WEFT_ERR_UNSUPPORTED, opens(&config));
     CHECK(strstr(weft_last_error(), "nosuchfabric") != NULL);
-    CHECK(strstr(weft_last_error(), "host, efa, verbs, tcp, shm and sim") != NULL);
+    CHECK(strstr(weft_last_error(), "host, efa, verbs, tcp and shm") != NULL);
     CHECK(strstr(weft_last_error(), "tcp") != NULL); /* what there is */
     const char *odd[] = {",", "tcp,nosuchfabric", ";", "\xff\xfe", "%s%s%s%n"};
     for (size_t i = 0; i < COUNT(odd); i++) {
@@ -272,6 +272,20 @@ static void unknown_fabric_is_named(void)
 }
 
 /* No hardware of this kind is here: named, it is not replaced by tcp. */
+static void simulated_nics_are_not_in_the_library_that_ships(void)
+{
+    static const char *const names[] = {"sim", "sim:like=efa", "host,sim:like=tcp"};
+    const char *library = getenv("WEFT_TEST_LIBRARY");
+    if (library != NULL && strstr(library, "libweft_simulated") != NULL)
+        skip("this is the library for tests");
+    for (size_t i = 0; i < 3; i++) {
+        weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+        config.fabric = names[i];
+        REFUSED(WEFT_ERR_UNSUPPORTED, opens(&config));
+        CHECK(strstr(weft_last_error(), "built without simulated NICs") != NULL);
+    }
+}
+
 static void a_named_fabric_is_never_replaced(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
@@ -1417,6 +1431,7 @@ static const struct test tests[] = {
     {"config_extremes_open", "once", config_extremes_open},
     {"unknown_flags", "once", unknown_flags},
     {"unknown_fabric_is_named", "once", unknown_fabric_is_named},
+    {"simulated_nics_are_not_in_the_library_that_ships", "once", simulated_nics_are_not_in_the_library_that_ships},
     {"a_named_fabric_is_never_replaced", "once", a_named_fabric_is_never_replaced},
     {"rails_that_match_nothing", "once", rails_that_match_nothing},
     {"min_rails_too_high", "tcp,host", min_rails_too_high},

@@ -1,11 +1,12 @@
 //! Memory of devices: what it is, and what Weft needs of whoever drives it.
 //!
-//! Only a `Driver` touches device memory: `cuda`, loaded at run time, or `fake`,
-//! which tests choose with WEFT_DEVICES=fake. Bytes move by a `Copier`, in the order
+//! Only a `Driver` touches device memory: `cuda`, loaded at run time, or, in a library built for
+//! tests, `fake`, which WEFT_DEVICES=fake chooses. Bytes move by a `Copier`, in the order
 //! in which it was asked, behind the back of the thread that asks; what is done is
 //! learnt by asking again.
 
 mod cuda;
+#[cfg(any(test, feature = "sim"))]
 pub mod fake;
 pub mod staging;
 
@@ -14,9 +15,6 @@ use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use once_cell::sync::OnceCell;
 use std::os::fd::OwnedFd;
-
-/// Chooses the driver, for tests.
-const CHOICE: &str = "WEFT_DEVICES";
 
 /// Which device, as its driver counts them.
 pub type Device = u32;
@@ -107,16 +105,23 @@ static DRIVER: OnceCell<Result<&'static dyn Driver>> = OnceCell::new();
 /// The driver of this process. It is loaded if the program has loaded it, or if
 /// `needed`: who uses no device should not pay for one.
 fn find_driver(needed: bool) -> Option<&'static Result<&'static dyn Driver>> {
-    let chosen = || {
-        libfabric_sys::variable(CHOICE).is_some_and(|choice| choice.as_encoded_bytes().starts_with(b"fake"))
-    };
-    if DRIVER.get().is_none() && !needed && !chosen() && !cuda::is_loaded() {
+    if DRIVER.get().is_none() && !needed && fake().is_none() && !cuda::is_loaded() {
         return None;
     }
-    Some(DRIVER.get_or_init(|| match chosen() {
-        true => Ok(fake::driver()),
-        false => cuda::driver(),
-    }))
+    Some(DRIVER.get_or_init(|| fake().map_or_else(cuda::driver, Ok)))
+}
+
+/// The fake devices, if a test asked for them.
+#[cfg(any(test, feature = "sim"))]
+fn fake() -> Option<&'static dyn Driver> {
+    let choice = libfabric_sys::variable("WEFT_DEVICES")?;
+    choice.as_encoded_bytes().starts_with(b"fake").then(fake::driver)
+}
+
+/// The library that ships has none.
+#[cfg(not(any(test, feature = "sim")))]
+fn fake() -> Option<&'static dyn Driver> {
+    None
 }
 
 /// The driver, if this process has one.

@@ -15,6 +15,7 @@ mod key_tests;
 mod machine_tests;
 pub mod ofi;
 pub mod select;
+#[cfg(any(test, feature = "sim"))]
 pub mod sim;
 pub mod tcp;
 
@@ -25,9 +26,9 @@ pub use crate::wire::Immediate;
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 
-/// What libfabric, or a simulation of it, says of an error number, for people.
+/// What libfabric says of an error number, for people.
 pub fn error_text(errno: i32) -> String {
-    ofi::discover::error_text(errno).unwrap_or_else(|| sim::strerror(errno))
+    ofi::discover::error_text(errno)
 }
 
 /// An error number for "the memory is not there, or a device could not copy it": it is an

@@ -3,7 +3,7 @@
 use super::choice::{choose, matches, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
-use super::{host, sim, tcp, Nic};
+use super::{host, tcp, Nic};
 use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const RANKED: &str = "efa,verbs,tcp";
 
 /// What callers name, beside libfabric's providers.
-const NAMES: &str = "host, efa, verbs, tcp, shm and sim";
+const NAMES: &str = "host, efa, verbs, tcp and shm";
 
 /// A NIC that could be a rail.
 #[derive(Clone)]
@@ -199,12 +199,32 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
     chosen(found, patterns, machine, libfabric)
 }
 
+/// Whether a name is of simulated NICs.
+fn is_simulated(name: &str) -> bool {
+    name == "sim" || name.starts_with("sim:")
+}
+
+#[cfg(not(any(test, feature = "sim")))]
+fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
+    match fabric.split(',').map(str::trim).find(|name| is_simulated(name)) {
+        None => Ok(None),
+        Some(name) => Err(Error::new(
+            Status::Unsupported,
+            format!(
+                "fabric \"{name}\" is simulated, and this libweft.so was built without simulated NICs: `make \
+                 lib-simulated` builds one with them, for tests"
+            ),
+        )),
+    }
+}
+
 /// The simulations that are named: not beside other fabrics, and one alone where
 /// its clock is its own.
+#[cfg(any(test, feature = "sim"))]
 fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
     let names: Vec<&str> = fabric.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-    let Some(name) = names.iter().find(|name| sim::is_ours(name)) else { return Ok(None) };
-    if names.iter().any(|other| !sim::is_ours(other)) {
+    let Some(name) = names.iter().find(|name| is_simulated(name)) else { return Ok(None) };
+    if names.iter().any(|other| !is_simulated(other)) {
         return Err(Error::invalid(format!(
             "fabric \"{name}\" is simulated: it is not opened beside others"
         )));

@@ -2,6 +2,7 @@
 
 use super::{settings, signals};
 use crate::clock::{Clock, Random};
+#[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
@@ -45,15 +46,30 @@ pub fn library() -> Result<&'static Fabrics> {
     })
 }
 
-/// What libfabric says of an error number, if it is loaded.
-pub fn error_text(errno: i32) -> Option<String> {
-    FABRICS.get().map(|fabrics| fabrics.library.strerror(errno))
+/// What libfabric says of an error number.
+pub fn error_text(errno: i32) -> String {
+    FABRICS.get().map_or_else(|| own_text(errno), |fabrics| fabrics.library.strerror(errno))
+}
+
+/// As `fi_strerror`, of the numbers that errno has no text for, where libfabric is not loaded.
+fn own_text(errno: i32) -> String {
+    match errno {
+        FI_ENOKEY => "required key not available".into(),
+        FI_ENOAV => "missing or unavailable address vector".into(),
+        FI_EOPBADSTATE => "operation not permitted in current state".into(),
+        FI_ETRUNC => "truncation error".into(),
+        FI_EOVERRUN => "queue has been overrun".into(),
+        FI_ENOCQ => "missing or unavailable completion queue".into(),
+        FI_ETOOSMALL => "provided buffer is too small".into(),
+        _ => std::io::Error::from_raw_os_error(errno).to_string(),
+    }
 }
 
 /// Who drives a NIC.
 #[derive(Clone, Copy)]
 pub enum Source {
     Libfabric(&'static Fabrics),
+    #[cfg(any(test, feature = "sim"))]
     Sim,
 }
 
@@ -62,6 +78,7 @@ impl Source {
     pub fn version(&self) -> u32 {
         match self {
             Source::Libfabric(fabrics) => fabrics.library.version(),
+            #[cfg(any(test, feature = "sim"))]
             Source::Sim => u32::MAX,
         }
     }
@@ -69,7 +86,8 @@ impl Source {
     pub fn strerror(&self, errno: i32) -> String {
         match self {
             Source::Libfabric(fabrics) => fabrics.library.strerror(errno),
-            Source::Sim => sim::strerror(errno),
+            #[cfg(any(test, feature = "sim"))]
+            Source::Sim => own_text(errno),
         }
     }
 
@@ -80,6 +98,7 @@ impl Source {
         unsafe {
             match self {
                 Source::Libfabric(fabrics) => fabrics.library.fabric(attr, fabric, ptr::null_mut()),
+                #[cfg(any(test, feature = "sim"))]
                 Source::Sim => sim::open_fabric(fabric, ptr::null_mut()),
             }
         }
@@ -115,6 +134,7 @@ impl Drop for Entry {
         unsafe {
             match self.source {
                 Source::Libfabric(fabrics) => fabrics.library.freeinfo(self.info),
+                #[cfg(any(test, feature = "sim"))]
                 Source::Sim => sim::free(self.info),
             }
         }
@@ -171,6 +191,7 @@ fn entries_with(fabrics: &'static Fabrics, provider: &str, hmem: bool) -> Result
     Ok(found)
 }
 
+#[cfg(any(test, feature = "sim"))]
 /// The NICs that a simulation's name describes.
 pub fn simulated(name: &str) -> Result<Vec<Entry>> {
     let sim::Simulated { infos, fabric, mode, delivers, clock, random } = sim::list(name)?;

@@ -8,6 +8,7 @@ use super::routes::Routes;
 use super::{settings, signals};
 use crate::clock::Random;
 use crate::device::{driver, Device, Export};
+#[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::fabric::{
     connection_of, Access, Buffer, Delivery, Direct, HostRange, Immediate, Limits, Nic, Posted, Reaped,
@@ -469,6 +470,7 @@ impl Nic for OfiNic {
     }
 
     fn is_deserted(&mut self, route: Route) -> bool {
+        #[cfg(any(test, feature = "sim"))]
         if matches!(self.source, Source::Sim) {
             // SAFETY: open, and of the simulation.
             return unsafe { sim::is_deserted(self.av, route) };

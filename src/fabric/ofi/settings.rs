@@ -39,7 +39,9 @@ pub fn settle(library: &Library, api: u32) {
 
 /// Opens an entry's NIC. Fails where the user's settings make that unsafe.
 pub fn while_opening<T>(entry: &Entry, open: impl FnOnce() -> Result<T>) -> Result<T> {
-    let Source::Libfabric(_) = entry.source() else { return open() };
+    if !matches!(entry.source(), Source::Libfabric(_)) {
+        return open();
+    }
     let user = std::env::var_os(SHARED.0).map(|value| value.to_string_lossy().into_owned());
     must_share(&entry.provider, user.as_deref())?;
     with(shared(&entry.provider).as_slice(), open)

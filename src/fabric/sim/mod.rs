@@ -45,13 +45,11 @@ mod world;
 
 pub use domain::open_fabric;
 pub use info::free;
-pub use spec::is_ours;
 
 use crate::clock::{Clock, Random};
 use crate::status::Result;
 use libfabric_sys::*;
 use spec::Spec;
-use std::ffi::c_int;
 use world::World;
 
 /// The NICs that a fabric's name describes.
@@ -86,7 +84,6 @@ pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
     list(name).map(|simulated| simulated.infos).map_err(|error| error.message.into_owned())
 }
 
-/// As `fi_strerror`.
 /// Whether nobody is at an address any more.
 ///
 /// # Safety
@@ -94,19 +91,6 @@ pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
 pub unsafe fn is_deserted(av: *mut fid_av, route: fi_addr_t) -> bool {
     // SAFETY: as the caller promised.
     unsafe { (*av.cast::<domain::AddressVector>()).is_deserted(route) }
-}
-
-pub fn strerror(errno: c_int) -> String {
-    match errno {
-        FI_ENOKEY => "required key not available".into(),
-        FI_ENOAV => "missing or unavailable address vector".into(),
-        FI_EOPBADSTATE => "operation not permitted in current state".into(),
-        FI_ETRUNC => "truncation error".into(),
-        FI_EOVERRUN => "queue has been overrun".into(),
-        FI_ENOCQ => "missing or unavailable completion queue".into(),
-        FI_ETOOSMALL => "provided buffer is too small".into(),
-        _ => std::io::Error::from_raw_os_error(errno).to_string(),
-    }
 }
 
 #[cfg(test)]

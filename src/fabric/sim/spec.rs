@@ -41,11 +41,6 @@ impl Default for Spec {
 const KNOWN: &str = "like=tcp|efa|efa-direct|verbs, rails=1..64, gbps=G, depth=16..65536, delay_us=D, \
                      slow=1/N@SHARE, clock=wall|virtual, seed=N, world=NAME and nocopy";
 
-/// Whether a fabric's name is for us.
-pub fn is_ours(name: &str) -> bool {
-    name == "sim" || name.starts_with("sim:")
-}
-
 impl Spec {
     /// Reads a fabric's name; anything unknown, repeated or out of range is an error.
     pub fn parse(name: &str) -> Result<Spec> {

@@ -1,6 +1,6 @@
 //! What calls cost the thread that makes them, and what counting costs.
 
-use super::{figures, library, root, said_by, Bench, Figure};
+use super::{figures, root, said_by, Bench, Figure};
 use crate::sim::calls::{Calls, Times};
 use crate::sim::counts::Counts;
 use crate::sim::lists;
@@ -53,7 +53,7 @@ fn median(bench: &mut Bench, what: &str, Times { clock, all, first }: &Times) ->
 
 fn from_python(bench: &mut Bench) -> Result<f64> {
     bench.progress.begin("submissions from Python");
-    let library = library()?;
+    let library = super::simulated()?;
     let mut python = Command::new("python3");
     python.arg(root().join("weft-bench/src/sim/submit.py")).arg(bench.full_or("2000", "200"));
     python.env("PYTHONPATH", root().join("ffi-tests/python")).env("PYTHONDONTWRITEBYTECODE", "1");

@@ -128,6 +128,13 @@ fn library() -> Result<PathBuf> {
     Ok(library)
 }
 
+/// The same with simulated NICs, which the library that ships has not.
+fn simulated() -> Result<PathBuf> {
+    let library = folder()?.join("libweft_simulated.so");
+    ensure!(library.exists(), "there is no {}: build it by `make lib-simulated`", library.display());
+    Ok(library)
+}
+
 /// What a program prints; of one that fails, the last word.
 fn said_by(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();

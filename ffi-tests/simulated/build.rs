@@ -1,0 +1,7 @@
+//! Links as the library that ships (../../build.rs): programs load either.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libweft.so.0");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

@@ -1,0 +1,3 @@
+//! The functions of weft.h, with simulated NICs and devices behind them.
+
+pub use weft::capi;
