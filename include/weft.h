@@ -606,10 +606,10 @@ typedef struct weft_endpoint_config {
      * sender that does not know the secret, a changed frame and a replayed one are
      * dropped and counted.
      *
-     * It encrypts nothing. The fabric's own writes and reads are guarded by nothing
-     * but the keys of the memory, which travel in descriptors: on a network where
-     * others can read or forge packets, the bytes of transfers are not protected. See
-     * docs/security.md.
+     * It encrypts nothing: `encrypt` does. The fabric's own writes and reads are guarded
+     * by nothing but the keys of the memory, which travel in descriptors: on a network
+     * where others can read or forge packets, the bytes of transfers are not protected
+     * without it. See docs/security.md.
      *
      * Refused: a length out of range (`WEFT_ERR_LIMIT`); only one of `secret` and
      * `secret_len` set, or a secret all of whose bytes are the same, as of a buffer
@@ -657,9 +657,24 @@ typedef struct weft_endpoint_config {
      * are up stay up; each new or returning lane proves a secret that holds then.
      */
     const char *secret_file;
+    /**
+     * 1: everything that goes over a network is encrypted and authenticated, bytes of
+     * transfers and control frames alike. It needs a secret, and a fabric that can:
+     * "tcp", which is chosen then if `fabric` is NULL; one that cannot is refused
+     * (`WEFT_ERR_UNSUPPORTED`). Both sides must ask for it: an endpoint that encrypts
+     * and one that does not have no network fabric in common, and the connect says
+     * so. `weft_peer_info` names the fabric "tcp-encrypted". 0: not encrypted.
+     *
+     * Each connection has keys of its own (Noise, `NNpsk0_25519_AESGCM_SHA256`), so who
+     * learns the secret later cannot read what was recorded before. "host" is not
+     * encrypted: what it moves does not leave the machine. See docs/security.md.
+     */
+    uint32_t encrypt;
+    /** 0. */
+    uint32_t reserved;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {

@@ -499,10 +499,16 @@ void kill_member(struct team *team, int rank)
 
 /* ---- An endpoint and its box ---- */
 
+bool encrypted(void)
+{
+    const char *name = getenv("WEFT_TEST_FABRIC");
+    return name && strcmp(name, "tcp-encrypted") == 0;
+}
+
 const char *fabric(void)
 {
     const char *name = getenv("WEFT_TEST_FABRIC");
-    return name && *name ? name : "tcp";
+    return encrypted() ? "tcp" : name && *name ? name : "tcp";
 }
 
 bool on_fabric(const char *name)
@@ -521,6 +527,11 @@ weft_endpoint_config test_config(void)
     config.fabric = fabric();
     config.rails = strncmp(fabric(), "tcp", 3) == 0 ? "lo" : NULL;
     config.timeout_ns = 2 * patience_ms() * MS;
+    if (encrypted()) {
+        config.encrypt = 1;
+        config.secret = "what all tests know";
+        config.secret_len = 19;
+    }
     return config;
 }
 

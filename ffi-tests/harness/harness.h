@@ -184,7 +184,9 @@ struct box {
     size_t capacity;
 };
 
-const char *fabric(void); /* what this run is about: "tcp", "shm", "host", "sim:like=efa", ... */
+const char *fabric(void); /* without encryption: what `encrypted` is about */
+bool encrypted(void);
+/* what this run is about: "tcp", "shm", "host", "sim:like=efa", ... */
 bool on_fabric(const char *name);
 /* Writes and reads need the target's progress; not so where NICs do them. */
 bool target_must_poll(void);

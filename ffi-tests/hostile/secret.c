@@ -130,6 +130,7 @@ static void a_file_has_the_secrets(void)
     int fd = mkstemp(name);
     CHECK(fd >= 0 && close(fd) == 0);
     weft_endpoint_config config = test_config();
+    config.secret = NULL, config.secret_len = 0;
     config.secret_file = name;
     weft_endpoint *endpoint = NULL;
     REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint)); /* it is empty */
@@ -169,7 +170,7 @@ static void is_denied(const char *mine, const char *theirs)
     CHECK_STATUS(up.status, WEFT_ERR_DENIED);
     CHECK(up.peer == peer);
     CHECK_WITHIN(began, now_ns(), 5 * SECOND); /* sooner than the connect's timeout */
-    CHECK(refused_by(b) > 0);
+    CHECK(encrypted() || refused_by(b) > 0);
     box_quiet(b, 200);
     weft_send_args message = WEFT_SEND_ARGS_INIT;
     message.peer = peer;
@@ -192,11 +193,15 @@ static void who_knows_another_is_denied(void)
 
 static void who_knows_none_is_denied(void)
 {
+    if (encrypted())
+        skip("who encrypts has a secret");
     is_denied(NULL, RIGHT);
 }
 
 static void who_has_one_is_denied_by_who_has_none(void)
 {
+    if (encrypted())
+        skip("who encrypts has a secret");
     is_denied(RIGHT, NULL);
 }
 
@@ -248,6 +253,79 @@ static void poor_secrets_are_refused(void)
     CHECK_EQ(weft_status_category(WEFT_ERR_DENIED), WEFT_CATEGORY_PEER);
 }
 
+/* ---- Encryption ---- */
+
+static weft_endpoint_config encrypting(const char *secret)
+{
+    weft_endpoint_config config = with_secret(secret);
+    config.encrypt = 1;
+    config.fabric = "tcp";
+    config.rails = "lo";
+    return config;
+}
+
+static weft_peer_properties properties_of(struct box *box, weft_peer peer)
+{
+    weft_peer_properties peers = {0};
+    peers.size = sizeof peers;
+    CHECK_OK(weft_peer_info(box->endpoint, peer, &peers));
+    return peers;
+}
+
+static void who_encrypts_is_reached_by_who_does(void)
+{
+    weft_endpoint_config config = encrypting(RIGHT);
+    struct box *a = box_of(open_with(&config)), *b = box_of(open_with(&config));
+    weft_peer b_of_a = connect_to(a, b);
+    CHECK_OK(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(box_take(b, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    message_goes(a, b_of_a, b);
+    CHECK(strcmp(properties_of(a, b_of_a).fabric, "tcp-encrypted") == 0);
+    box_close(a);
+    box_close(b);
+}
+
+/* Neither side falls back to what others can read, and both say why. */
+static void who_does_not_encrypt_is_refused(void)
+{
+    weft_endpoint_config config = encrypting(RIGHT);
+    struct box *a = box_of(open_with(&config));
+    config.encrypt = 0;
+    struct box *b = box_of(open_with(&config));
+    struct box *sides[2][2] = {{a, b}, {b, a}};
+    for (int i = 0; i < 2; i++) {
+        char address[8192];
+        weft_peer peer;
+        size_t len = address_of(sides[i][1]->endpoint, address, sizeof address);
+        REFUSED(WEFT_ERR_NO_COMMON_FABRIC, weft_peer_connect(sides[i][0]->endpoint, address, len, NULL, &peer));
+        CHECK(strstr(weft_last_error(), "tcp-encrypted") != NULL);
+    }
+    box_close(a);
+    box_close(b);
+}
+
+static void encryption_needs_a_secret_and_tcp(void)
+{
+    weft_endpoint *endpoint = NULL;
+    weft_endpoint_config config = encrypting(RIGHT);
+    config.fabric = "host,efa";
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_endpoint_open(&config, &endpoint));
+    CHECK(strstr(weft_last_error(), "efa") != NULL);
+    config = encrypting(NULL);
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    CHECK(strstr(weft_last_error(), "secret") != NULL);
+    config = encrypting(RIGHT);
+    config.encrypt = 2;
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    config = encrypting(RIGHT);
+    config.reserved = 1;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_endpoint_open(&config, &endpoint));
+    config = encrypting(RIGHT);
+    config.fabric = NULL;
+    struct box *box = box_of(open_with(&config));
+    box_close(box);
+}
+
 /* ---- Who reads it ---- */
 
 static _Atomic int lines, leaks;
@@ -283,6 +361,9 @@ int main(int argc, char **argv)
         {"who_has_one_is_denied_by_who_has_none", "any", who_has_one_is_denied_by_who_has_none},
         {"both_learn_it_when_both_connect", "any", both_learn_it_when_both_connect},
         {"poor_secrets_are_refused", "once", poor_secrets_are_refused},
+        {"who_encrypts_is_reached_by_who_does", "once", who_encrypts_is_reached_by_who_does},
+        {"who_does_not_encrypt_is_refused", "once", who_does_not_encrypt_is_refused},
+        {"encryption_needs_a_secret_and_tcp", "once", encryption_needs_a_secret_and_tcp},
         {"the_log_does_not", "once", the_log_does_not},
         {NULL, NULL, NULL},
     };

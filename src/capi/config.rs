@@ -26,11 +26,11 @@ use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT
 use crate::device::Claim;
 use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
 use crate::memory::{Access, Range};
-use crate::peer::secret::{check_len, Secrets};
 use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
 use crate::transfer::queue::Queue;
 use crate::transfer::{ExpectSpec, FenceSpec, SendSpec};
+use crate::wire::secret::{check_len, Secrets};
 use std::ffi::{c_char, c_void};
 use std::mem::size_of;
 use std::sync::Arc;
@@ -293,6 +293,15 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
     if theirs.progress > WEFT_PROGRESS_MANUAL {
         return Err(Error::invalid(format!("progress {} is not known", theirs.progress)));
     }
+    if theirs.encrypt > 1 {
+        return Err(Error::invalid(format!("encrypt is {}: it must be 0 or 1", theirs.encrypt)));
+    }
+    zero_reserved(theirs.reserved)?;
+    // SAFETY: as the header asks.
+    let secrets = unsafe { secrets(&theirs)? };
+    if theirs.encrypt != 0 && secrets.is_none() {
+        return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
+    }
     let d = EndpointConfig::default();
     Ok(EndpointConfig {
         // SAFETY: C strings or NULL, as the header asks.
@@ -330,8 +339,8 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
             WEFT_LIVENESS_OFF => 0,
             ns => within("liveness_ns", ns, SECOND_NS, DAY_NS, d.liveness_ns)?,
         },
-        // SAFETY: as the header asks.
-        secrets: unsafe { secrets(&theirs)? },
+        secrets,
+        encrypt: theirs.encrypt != 0,
     })
 }
 

@@ -189,7 +189,7 @@ impl Worker {
         let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
         if link.approaches.is_hopeless() {
             warn_of_failure(&core, link, &link.approaches.failures());
-            let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
+            let outcome = link.not_reached();
             return self.end_peer(peer, outcome, now);
         }
         if let Some(plans) = link.approaches.begin_next(now) {

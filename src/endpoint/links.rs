@@ -212,7 +212,7 @@ impl Worker {
             if !link.up && now >= link.peer.connect_deadline {
                 let failures = link.approaches.failures();
                 warn_of_failure(&core, link, &format!("no connection in time: {failures}"));
-                let outcome = Outcome { provider_errno: link.last_errno, ..Outcome::of(Status::Unreachable) };
+                let outcome = link.not_reached();
                 ended.push((peer, outcome));
             } else if link.parting.is_some() {
                 partings.push(peer);

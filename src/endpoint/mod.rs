@@ -44,7 +44,6 @@ use crate::clock::Clock;
 use crate::device::{self, Claim};
 use crate::fabric::Registration;
 use crate::memory::{self, Access, Memory, Range, RemoteMemory, RemoteState};
-use crate::peer::secret::Secrets;
 use crate::peer::{PeerInfo, PeerState};
 use crate::room;
 use crate::status::{Error, Result, Status};
@@ -54,6 +53,7 @@ use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{pack, tally, Outcome};
 use crate::wire::address::Address;
 use crate::wire::descriptor::Descriptor;
+use crate::wire::secret::Secrets;
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use inbox::{Command, RailRegistrations, Reply};
 use parking_lot::Mutex;
@@ -113,6 +113,8 @@ pub struct EndpointConfig {
     pub liveness_ns: u64,
     /// What peers must know, too.
     pub secrets: Option<Arc<Secrets>>,
+    /// Nothing goes over a network in the clear.
+    pub encrypt: bool,
 }
 
 impl Default for EndpointConfig {
@@ -135,6 +137,7 @@ impl Default for EndpointConfig {
             message_bytes: 16 << 20,
             liveness_ns: 120_000_000_000,
             secrets: None,
+            encrypt: false,
         }
     }
 }

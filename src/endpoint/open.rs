@@ -60,7 +60,11 @@ impl Endpoint {
         fork::watch();
         logging::start();
         let machine = Machine::read(Root::from_environment());
-        let found = select::candidates(config.fabric.as_deref(), config.rails.as_deref(), &machine)?;
+        let (fabric, rails) = (config.fabric.as_deref(), config.rails.as_deref());
+        let found = match config.secrets.as_ref().filter(|_| config.encrypt) {
+            Some(secrets) => select::encrypted(fabric, rails, &machine, secrets)?,
+            None => select::candidates(fabric, rails, &machine)?,
+        };
         let time = (found.clock, found.random);
         if matches!(time.0, Clock::Virtual(_)) && !config.manual {
             return Err(Error::new(

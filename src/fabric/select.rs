@@ -8,6 +8,7 @@ use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use crate::topology::Machine;
+use crate::wire::secret::Secrets;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub struct Candidate {
 #[derive(Clone)]
 enum Source {
     Ofi(Arc<Entry>),
-    Tcp(tcp::Interface),
+    Tcp(tcp::Interface, Option<Arc<Secrets>>),
     Host,
 }
 
@@ -44,7 +45,7 @@ impl Candidate {
     pub fn open(&self, waits: bool) -> Result<Box<dyn Nic>> {
         Ok(match &self.source {
             Source::Ofi(entry) => Box::new(OfiNic::open(entry, waits)?),
-            Source::Tcp(interface) => Box::new(tcp::TcpNic::open(interface)?),
+            Source::Tcp(interface, secrets) => Box::new(tcp::TcpNic::open(interface, secrets.clone())?),
             Source::Host => Box::new(host::HostNic::open()?),
         })
     }
@@ -56,7 +57,7 @@ impl Candidate {
     fn time(&self) -> (Clock, Random) {
         match &self.source {
             Source::Ofi(entry) => (entry.clock.clone(), entry.random.clone()),
-            Source::Tcp(_) | Source::Host => (Clock::System, Random::System),
+            Source::Tcp(..) | Source::Host => (Clock::System, Random::System),
         }
     }
 
@@ -64,7 +65,7 @@ impl Candidate {
     fn listed(&self) -> Option<Listed> {
         let (loopback, link_local) = match &self.source {
             Source::Ofi(entry) => (entry.loopback, entry.link_local),
-            Source::Tcp(interface) => (interface.loopback, interface.link_local),
+            Source::Tcp(interface, _) => (interface.loopback, interface.link_local),
             Source::Host => return None,
         };
         let (fabric, name) = (self.fabric.clone(), self.name.clone());
@@ -118,6 +119,32 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     }
     let mut found = network_candidates(Some(&others.join(",")), patterns, machine)?;
     found.candidates.splice(0..0, nic);
+    Ok(found)
+}
+
+/// Those that encrypt, by these secrets, what they send.
+pub fn encrypted(
+    fabric: Option<&str>,
+    rails: Option<&str>,
+    machine: &Machine,
+    secrets: &Arc<Secrets>,
+) -> Result<Found> {
+    let names = fabric.map_or_else(|| format!("{},{}", host::NAME, tcp::NAME), str::to_owned);
+    let known = |name: &str| name == host::NAME || name == tcp::NAME || name.is_empty();
+    if let Some(name) = names.split(',').map(str::trim).find(|name| !known(name)) {
+        return Err(Error::new(
+            Status::Unsupported,
+            format!("encrypt is 1, and fabric \"{name}\" cannot encrypt: only {} can", tcp::NAME),
+        ));
+    }
+    let mut found = candidates(Some(&names), rails, machine)?;
+    for candidate in &mut found.candidates {
+        if let Source::Tcp(_, seals) = &mut candidate.source {
+            *seals = Some(secrets.clone());
+            // Its peers are those that encrypt, too.
+            candidate.fabric = tcp::ENCRYPTED.into();
+        }
+    }
     Ok(found)
 }
 
@@ -280,7 +307,7 @@ fn over_tcp(interface: tcp::Interface, machine: &Machine) -> Candidate {
         fabric: tcp::NAME.into(),
         network: interface.network.clone(),
         name: interface.name.clone(),
-        source: Source::Tcp(interface),
+        source: Source::Tcp(interface, None),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use crate::transfer::operation::Move;
+use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -162,6 +163,16 @@ pub struct Part<'a> {
 }
 
 impl Link {
+    /// How a connect ends that reached nobody.
+    pub fn not_reached(&self) -> Outcome {
+        let status = match self.last_errno {
+            // Nothing of a fabric that encrypts is read before the secret is proven.
+            libc::EKEYREJECTED => Status::Denied,
+            _ => Status::Unreachable,
+        };
+        Outcome { provider_errno: self.last_errno, ..Outcome::of(status) }
+    }
+
     pub fn new(peer: Arc<Peer>, approaches: Approaches, accepted: bool) -> Link {
         Link {
             peer,

@@ -24,7 +24,6 @@ pub mod gone;
 pub mod lanes;
 pub mod link;
 pub mod liveness;
-pub mod secret;
 pub mod table;
 
 use crate::codec::Text;

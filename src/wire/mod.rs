@@ -1,9 +1,11 @@
-//! Formats: bytes in, values out. Nothing here knows of peers, rails or time.
+//! Formats: bytes in, values out; and the secret that keys come from. Nothing here knows of peers,
+//! rails or time.
 
 pub mod address;
 pub mod descriptor;
 pub mod frame;
 pub mod seal;
+pub mod secret;
 pub mod tcp;
 
 use std::num::NonZeroU32;

@@ -5,6 +5,7 @@
 //!     proof    = HMAC(root, label  u64 from  u64 to  body)                        a handshake's message
 //!     session  = HMAC(root, "weft.2 session.."  from  to  both nonces  both epochs  both rails)
 //!     key      = HMAC(session, purpose)                                           one for each purpose
+//!     psk      = HMAC(root, "weft.2 connectns")                                   of an encrypted connection's handshake
 //!     tag      = HMAC(key, frame  u64 number), the first 16 bytes
 //!
 //! HMAC is HMAC-SHA256; integers are little-endian; labels and purposes have 16 bytes. A session
@@ -92,6 +93,13 @@ impl Root {
         let mut mark = key.clone();
         mark.update(b"weft.2 its mark.");
         Root { key: Arc::new(key), mark: mark.finalize().into_bytes().into() }
+    }
+
+    /// The key by which both ends of an encrypted connection prove that they know the secret.
+    pub fn connection_key(&self) -> [u8; 32] {
+        let mut mac = Keyed::clone(&self.key);
+        mac.update(b"weft.2 connectns");
+        mac.finalize().into_bytes().into()
     }
 
     fn mac(&self, what: Proven, from: u64, to: u64, body: &[u8]) -> Keyed {

@@ -1,7 +1,7 @@
 // The layout that programs were built with. Made by tools/abi.sh write, which adds lines;
 // after a release, no line goes or changes.
 
-GROWS(weft_endpoint_config, 112);
+GROWS(weft_endpoint_config, 144);
 AT(weft_endpoint_config, size, 0, uint32_t);
 AT(weft_endpoint_config, flags, 4, uint32_t);
 AT(weft_endpoint_config, fabric, 8, const char *);
@@ -22,6 +22,11 @@ AT(weft_endpoint_config, max_counters, 84, uint32_t);
 AT(weft_endpoint_config, secret, 88, const void *);
 AT(weft_endpoint_config, secret_len, 96, uint64_t);
 AT(weft_endpoint_config, liveness_ns, 104, uint64_t);
+AT(weft_endpoint_config, other_secret, 112, const void *);
+AT(weft_endpoint_config, other_secret_len, 120, uint64_t);
+AT(weft_endpoint_config, secret_file, 128, const char *);
+AT(weft_endpoint_config, encrypt, 136, uint32_t);
+AT(weft_endpoint_config, reserved, 140, uint32_t);
 
 GROWS(weft_endpoint_properties, 280);
 AT(weft_endpoint_properties, size, 0, uint32_t);

@@ -42,7 +42,8 @@
  * Rules that hold for every function:
  *
  *   - Handles and ids are checked: NULL, a stale one, one of another kind or of
- *     another endpoint gives WEFT_ERR_HANDLE.
+ *     another endpoint gives WEFT_ERR_HANDLE. A handle is a number that is no
+ *     address, though its type is a pointer: it cannot be followed.
  *   - All functions may be called from any thread at any time, signal handlers
  *     excepted; in a forked child they return WEFT_ERR_FORKED.
  *   - A call that fails has started nothing, and weft_last_error() says why.
@@ -215,7 +216,12 @@ typedef int32_t weft_category;
 /** libfabric reported an error; see the message or `provider_errno`. */
 #define WEFT_ERR_FABRIC -72
 
-/** Out of memory, of registrations, or of another resource of the system. */
+/**
+ * Out of memory, of registrations, or of another resource of the system. Calls say so
+ * whose memory grows with what the caller passes: depths, counts of pages, entries and
+ * ranges, bytes of messages and descriptors; nothing was started then. Where a process
+ * lacks the few KiB that everything else takes, it ends by abort().
+ */
 #define WEFT_ERR_NO_MEMORY -73
 
 /** A system call failed. */
@@ -265,8 +271,9 @@ WEFT_API weft_category weft_status_category(weft_status status);
 /**
  * The message of the last failed call of *this thread*: what was wrong, with
  * the values, and what to do about it. Never NULL; "" before the first
- * failure. A call that succeeds leaves it alone. It stays valid until the next
- * Weft call of this thread: copy it to keep it. Completions carry their own
+ * failure. A call that succeeds leaves it alone. The pointer is the same for as long as
+ * the thread lives, and the next call of this thread that fails writes another text
+ * there, of at most 1,023 bytes: copy it to keep it. Completions carry their own
  * status instead, since whoever polls may be another thread. Since 0.1.
  */
 WEFT_API const char *weft_last_error(void);
@@ -406,7 +413,9 @@ weft_status weft_log_set(weft_log_level level,
  * two calls, as when a NIC appears.
  *
  * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
- * hardware). Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
+ * hardware). While libfabric starts, variables of the environment that begin with
+ * FI_ are set and unset again, as by `weft_endpoint_open`: no other thread should
+ * change or read the environment then. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
  * written), `WEFT_ERR_INVALID`. Since 0.1.
  */
 WEFT_API
@@ -482,13 +491,10 @@ typedef struct weft_endpoint_config {
      * Which fabrics to open, separated by commas: "host", "efa", "verbs",
      * "tcp", "shm", or a libfabric provider's exact name ("tcp;ofi_rxm"). A
      * named fabric is never replaced by another. "host" is Weft's own, between
-     * processes of one user on one host (and in one network namespace); it
-     * needs no libfabric. "tcp" is libfabric's tcp provider beneath ofi_rxm,
-     * with every version the same; where this libfabric has no ofi_rxm, its
-     * tcp provider alone, which "tcp-native" names (since libfabric 1.18; the
-     * two do not reach each other, and a rail of it that fails takes its peers
-     * down). NULL: "host", and the best network fabric that this machine has,
-     * if any; "shm" is used only when named.
+     * processes of one user and group on one host (and in one network namespace); "tcp"
+     * is Weft's own, over plain sockets. Both need no libfabric. "tcp" and
+     * "tcp;ofi_rxm" do not reach each other. NULL: "host", and the best network
+     * fabric that this machine has, if any: EFA, verbs or tcp; "shm" is used only when named.
      * "sim" is never opened unless named, and not beside others than its own
      * kind: simulated NICs, which reach other endpoints of this process only,
      * for tests; it may go on with parameters
@@ -589,19 +595,20 @@ typedef struct weft_endpoint_config {
      * message and no log. NULL (and `secret_len` 0): none, and everybody who knows
      * the address may connect.
      *
-     * When two endpoints connect, each proves to the other that it knows the secret
-     * (HMAC-SHA256 over numbers that both have drawn), without showing it. A greeting
-     * that does not is refused and counted (`strangers_refused` of
-     * `weft_endpoint_statistics`) before anything else of it is looked at, and the
-     * connect is answered with `WEFT_ERR_DENIED`. So is one between an endpoint that
-     * has a secret and one that has none.
+     * When two endpoints connect, each proves to the other that it knows the secret,
+     * without showing it. A handshake that does not is refused and counted
+     * (`strangers_refused` of `weft_endpoint_statistics`), and the connect ends with
+     * `WEFT_ERR_DENIED`. So does one between an endpoint that has a secret and one
+     * that has none. From the secret and random numbers of both sides follows a key
+     * for each lane, by which every control frame is authenticated (HMAC-SHA256):
+     * messages, notifications, counters by frame, imports, closing. A frame of a
+     * sender that does not know the secret, a changed frame and a replayed one are
+     * dropped and counted.
      *
-     * It gates Weft's own protocol: who may be a peer, send messages and
-     * notifications, import memory, raise counters. It encrypts nothing, and signs
-     * nothing after the greeting; and the fabric's own writes and reads are guarded by
-     * nothing but the keys of the memory, which travel in descriptors. On a network
-     * where others can read or forge packets it does not protect what is sent: see
-     * docs/security.md.
+     * It encrypts nothing: `encrypt` does. The fabric's own writes and reads are guarded
+     * by nothing but the keys of the memory, which travel in descriptors: on a network
+     * where others can read or forge packets, the bytes of transfers are not protected
+     * without it. See docs/security.md.
      *
      * Refused: a length out of range (`WEFT_ERR_LIMIT`); only one of `secret` and
      * `secret_len` set, or a secret all of whose bytes are the same, as of a buffer
@@ -624,9 +631,49 @@ typedef struct weft_endpoint_config {
      * or (manual progress) does not poll, does not count.
      */
     uint64_t liveness_ns;
+    /**
+     * Another secret that proves a peer as well as `secret`, of as many bytes: while
+     * one is replaced by another. `secret` is the one that this endpoint proves when
+     * it connects; a proof by either is accepted, and answered by the same. To replace a secret, give first all
+     * endpoints the old one as `secret` and the new one here, then all of them the
+     * two exchanged, then the new one alone. NULL (and `other_secret_len` 0): none.
+     */
+    const void *other_secret;
+    /** Bytes of `other_secret`. */
+    uint64_t other_secret_len;
+    /**
+     * A file with one or two secrets, one per line, in the place of `secret` (the
+     * first line) and `other_secret`; not with them (`WEFT_ERR_INVALID`). Empty lines
+     * and white space around a secret are skipped, so encode random bytes as text
+     * (`head -c 32 /dev/urandom | base64`). NULL, and no `secret`: the file that
+     * the environment variable `WEFT_SECRET_FILE` names, if it is set.
+     *
+     * The file is read during the open (`WEFT_ERR_INVALID` if it cannot be used), and
+     * again when it has changed: endpoints look when a handshake begins or arrives,
+     * at most once a second, so secrets can be replaced under load. Replace
+     * the file by renaming a new one over it, on a local file system: a worker reads
+     * it. A file that cannot be used changes nothing, and the log says so. Peers that
+     * are up stay up; each new or returning lane proves a secret that holds then.
+     */
+    const char *secret_file;
+    /**
+     * 1: everything that goes over a network is encrypted and authenticated, bytes of
+     * transfers and control frames alike. It needs a secret, and a fabric that can:
+     * "tcp", which is chosen then if `fabric` is NULL; one that cannot is refused
+     * (`WEFT_ERR_UNSUPPORTED`). Both sides must ask for it: an endpoint that encrypts
+     * and one that does not have no network fabric in common, and the connect says
+     * so. `weft_peer_info` names the fabric "tcp-encrypted". 0: not encrypted.
+     *
+     * Each connection has keys of its own (Noise, `NNpsk0_25519_AESGCM_SHA256`), so who
+     * learns the secret later cannot read what was recorded before. "host" is not
+     * encrypted: what it moves does not leave the machine. See docs/security.md.
+     */
+    uint32_t encrypt;
+    /** 0. */
+    uint32_t reserved;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {
@@ -642,7 +689,7 @@ typedef struct weft_endpoint_properties {
     uint64_t incarnation;
     /**
      * Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1"; ""
-     * where only "host" is open.
+     * where it was not needed ("host" and "tcp" alone), or is not there.
      */
     char libfabric[256];
 } weft_endpoint_properties;
@@ -655,9 +702,9 @@ typedef struct weft_rail_properties {
     uint32_t size;
     /** The worker that drives it, from 0. */
     uint32_t worker;
-    /** The libfabric provider, as "tcp;ofi_rxm". */
+    /** "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm". */
     char fabric[64];
-    /** The NIC: libfabric's domain name, as "eth0" or "rdmap16s27-rdm". */
+    /** The NIC: the network interface, or libfabric's domain, as "eth0" or "rdmap16s27-rdm". */
     char name[64];
     /** The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none. */
     char address[128];
@@ -680,7 +727,7 @@ typedef struct weft_rail_properties {
 #define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, {0}, 0, 0}
 
 /**
- * Opens an endpoint: loads libfabric, opens the rails, starts the workers.
+ * Opens an endpoint: loads libfabric where that is needed, opens the rails, starts the workers.
  *
  * libfabric is `libfabric.so.1`, or the file that the environment variable
  * WEFT_LIBFABRIC names. WEFT_LOG (error, warn, info, debug or trace) writes to
@@ -691,8 +738,8 @@ typedef struct weft_rail_properties {
  * owns it and gives it back with `weft_endpoint_close`. Nothing is left open
  * on failure.
  *
- * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
- * hardware). The process's signal handlers, signal mask, affinity and
+ * Any thread. Blocks for some ms ("host", "tcp") to some seconds (libfabric looks
+ * at the hardware). The process's signal handlers, signal mask, affinity and
  * environment are as before when it returns. (Meanwhile there are settings for
  * libfabric in the environment: other threads should not use getenv or setenv then.)
  *
@@ -831,7 +878,7 @@ typedef struct weft_peer_properties {
     uint32_t capabilities;
     /** The peer's incarnation, as in its `weft_endpoint_properties`. */
     uint64_t incarnation;
-    /** The fabric that serves this peer, as "tcp;ofi_rxm"; "" until it is up. */
+    /** The fabric that serves this peer, as "tcp"; "" until it is up. */
     char fabric[64];
     /** Why this fabric, in a sentence; of better ones, why they do not serve. */
     char reason[256];
@@ -847,7 +894,10 @@ typedef struct weft_peer_properties {
  * there now), `WEFT_ERR_VERSION`, `WEFT_ERR_DENIED` (the two do not have the same
  * `secret`). The other side gets a
  * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
- * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`.
+ * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`. Once
+ * that was polled, nothing of the peer lands here: no byte, message or count, also
+ * when the peer was only stopped and goes on. (Over efa and shm, which
+ * cannot close one peer's lanes, its writes may land until the memory is deregistered.)
  * That a peer died is told by its fabric when something is sent to it (every
  * second, at least): over tcp within half a second while operations are under
  * way, and else within some 2 seconds; later, if a program that the peer had started
@@ -1280,8 +1330,8 @@ typedef struct weft_queue weft_queue;
 typedef int32_t weft_completion_kind;
 
 /**
- * A submitted operation, as an id that is never reused within 2^32 operations
- * of its slot. 0 is never a transfer.
+ * A submitted operation, as an id that is not used again within 2^42 operations:
+ * 50 days of one each microsecond. 0 is never a transfer.
  */
 typedef uint64_t weft_transfer;
 
@@ -1436,10 +1486,13 @@ WEFT_API WEFT_MUST_USE weft_status weft_arm(weft_endpoint *endpoint);
 /**
  * Stores the event fd of the endpoint's own queue: readable (POLLIN) when it
  * was armed and a completion came. It belongs to the endpoint: do not read,
- * write or close it (arming clears it). Errors: `WEFT_ERR_UNSUPPORTED` with
+ * write or close it (arming clears it). Closing the endpoint closes it. Errors: `WEFT_ERR_UNSUPPORTED` with
  * manual progress. Since 0.1.
  */
-WEFT_API WEFT_MUST_USE weft_status weft_event_fd(weft_endpoint *endpoint, int32_t *fd);
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_event_fd(weft_endpoint *endpoint,
+                          int32_t *fd);
 
 /**
  * Makes a further completion queue. `depth`: completions it holds, 16 to

@@ -134,6 +134,8 @@ class EndpointConfig(Sized):
     other_secret: Optional[int]
     other_secret_len: int
     secret_file: Optional[bytes]
+    encrypt: int
+    reserved: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -158,6 +160,8 @@ class EndpointConfig(Sized):
         ("other_secret", c_void_p),
         ("other_secret_len", c_uint64),
         ("secret_file", c_char_p),
+        ("encrypt", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

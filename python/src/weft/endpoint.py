@@ -78,6 +78,7 @@ class Endpoint(Transfers):
     secret: 16 to 1,024 bytes that all endpoints have which may talk to each other.
     other_secret: one that is accepted, too, while secrets are replaced.
     secret_file: a file with one or two secrets, in their place.
+    encrypt: nothing goes over a network in the clear (fabric "tcp", with a secret).
     liveness: seconds, 1 to 86,400, of silence after which a peer is lost; math.inf: never for that.
 
     Its methods may be called from any thread, but `await` only in one event loop at a time.
@@ -97,7 +98,8 @@ class Endpoint(Transfers):
                  timeout: Optional[float] = None, connect_timeout: Optional[float] = None,
                  message_bytes: int = 0, packing: Packing = Packing.AUTO, max_counters: int = 0,
                  secret: Optional[bytes] = None, liveness: Optional[float] = None,
-                 other_secret: Optional[bytes] = None, secret_file: Optional[str] = None) -> None:
+                 other_secret: Optional[bytes] = None, secret_file: Optional[str] = None,
+                 encrypt: bool = False) -> None:
         self.handle = 0
         def hide(secret: Optional[bytes]) -> "Optional[ctypes.Array[ctypes.c_char]]":
             return None if secret is None else ctypes.create_string_buffer(secret, len(secret))
@@ -113,7 +115,8 @@ class Endpoint(Transfers):
             liveness_ns=c.LIVENESS_OFF if liveness == math.inf else nanoseconds(liveness, "liveness"),
             secret=None if hidden is None else ctypes.addressof(hidden), secret_len=len(secret or b""),
             other_secret=None if other is None else ctypes.addressof(other), other_secret_len=len(other_secret or b""),
-            secret_file=None if secret_file is None else os.fsencode(secret_file))
+            secret_file=None if secret_file is None else os.fsencode(secret_file),
+            encrypt=int(encrypt))
         handle = ctypes.c_void_p()
         check(lib.weft_endpoint_open(config, ctypes.byref(handle)))
         self.handle = handle.value or 0

@@ -7,6 +7,7 @@
 //! first byte is accepted. One that may not be is answered with an error, and its bytes go
 //! nowhere; one that makes no sense ends the connection.
 
+use super::sealed::Sealed;
 use super::stream::{Batch, Got, Inbox, Owner, INBOX};
 use super::wire::{
     is_answer, Answer, Hello, Kind, Name, Piece, Request, ANSWER, HEAD_MAX, HELLO, PIECE, REQUEST,
@@ -128,6 +129,8 @@ pub struct Moving<'a> {
 
 pub struct Connection {
     socket: Option<OwnedFd>,
+    /// What encrypts it.
+    sealed: Option<Box<Sealed>>,
     pub state: State,
     /// Who is at the other end: nobody knows of a stranger.
     pub peer: Name,
@@ -173,9 +176,10 @@ pub struct Connection {
 unsafe impl Send for Connection {}
 
 impl Connection {
-    fn new(socket: OwnedFd, state: State, peer: Name, now: u64) -> Connection {
+    fn new(socket: OwnedFd, sealed: Option<Box<Sealed>>, state: State, peer: Name, now: u64) -> Connection {
         Connection {
             socket: Some(socket),
+            sealed,
             state,
             peer,
             trust: if state == State::Stranger { Trust::Claims } else { Trust::Dialed },
@@ -206,14 +210,26 @@ impl Connection {
     }
 
     /// Begins to connect.
-    pub fn dial(from: SocketAddr, to: SocketAddr, hello: Hello, now: u64) -> Result<Connection> {
-        let mut connection = Connection::new(socket::connect(from, to)?, State::Dialing, hello.target, now);
+    pub fn dial(
+        from: SocketAddr,
+        to: SocketAddr,
+        sealed: Option<Box<Sealed>>,
+        hello: Hello,
+        now: u64,
+    ) -> Result<Connection> {
+        let socket = socket::connect(from, to)?;
+        let mut connection = Connection::new(socket, sealed, State::Dialing, hello.target, now);
         connection.batch.copy(&hello.bytes());
         Ok(connection)
     }
 
-    pub fn accepted(socket: OwnedFd, host: Option<IpAddr>, now: u64) -> Connection {
-        let mut connection = Connection::new(socket, State::Stranger, Name::default(), now);
+    pub fn accepted(
+        socket: OwnedFd,
+        sealed: Option<Box<Sealed>>,
+        host: Option<IpAddr>,
+        now: u64,
+    ) -> Connection {
+        let mut connection = Connection::new(socket, sealed, State::Stranger, Name::default(), now);
         connection.host = host;
         connection
     }
@@ -238,7 +254,13 @@ impl Connection {
 
     /// Nothing of ours is under way.
     pub fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.queue.is_empty() && self.batch.is_empty()
+        self.flights.is_empty() && self.queue.is_empty() && !self.is_sending()
+    }
+
+    /// Something was begun that is not sent yet.
+    #[inline]
+    fn is_sending(&self) -> bool {
+        !self.batch.is_empty() || self.sealed.as_ref().is_some_and(|sealed| sealed.is_sending())
     }
 
     fn has_answers(&self) -> bool {
@@ -254,7 +276,7 @@ impl Connection {
 
     /// Whether `progress` has something to do.
     pub fn has_work(&self) -> bool {
-        let sends = !self.batch.is_empty() || self.has_answers() || self.may_ask();
+        let sends = self.is_sending() || self.has_answers() || self.may_ask();
         self.dead().is_none() && (self.readable && !self.starved || self.writable && sends)
     }
 
@@ -394,8 +416,9 @@ impl Connection {
                 self.answer(with.registry);
                 self.ask(with.reaped);
             }
-            let Some(socket) = self.socket.as_ref().filter(|_| !self.batch.is_empty()) else { return Ok(()) };
-            self.writable = self.batch.send(socket.as_fd(), &mut with.budget)?;
+            let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else { return Ok(()) };
+            let sealed = self.sealed.as_deref_mut();
+            self.writable = self.batch.send(socket.as_fd(), sealed, &mut with.budget)?;
         }
         Ok(())
     }
@@ -538,7 +561,8 @@ impl Connection {
             }
             let ahead = if self.state == State::Stranger { HELLO } else { self.ahead };
             let Some(socket) = &self.socket else { return Ok(()) };
-            match self.inbox.receive(socket.as_fd(), ahead, &mut with.budget)? {
+            let sealed = self.sealed.as_deref_mut();
+            match self.inbox.receive(socket.as_fd(), sealed, ahead, &mut with.budget)? {
                 Got::Some => {}
                 Got::All => self.readable = self.closing,
                 Got::End => return Err(libc::ECONNRESET),

@@ -29,6 +29,8 @@
 //!            7 welcome, to a hello
 //! ```
 //!
+//! Where connections are encrypted, all of this goes through `sealed`.
+//!
 //! Requests are settled in their order, and are short (`RUN`), so that nothing waits long for the
 //! end of one. An initiator takes back memory of what was not sent yet by copying the few bytes
 //! that a call has begun with; the same holds for a target whose memory is being read.
@@ -36,6 +38,7 @@
 mod connection;
 mod interfaces;
 mod nic;
+mod sealed;
 mod socket;
 mod stream;
 #[cfg(test)]
@@ -48,6 +51,8 @@ use crate::wire::tcp::{self as wire, MESSAGE, PIECES, RUN};
 
 /// The fabric's name.
 pub const NAME: &str = "tcp";
+/// Its name where connections are encrypted: the two do not reach each other.
+pub const ENCRYPTED: &str = "tcp-encrypted";
 
 /// Bytes that one call sends at most: what has to be copied where memory is taken back.
 const BATCH: u64 = 512 << 10;

@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, Moving, State, Trust};
 use super::interfaces::Interface;
+use super::sealed::Sealed;
 use super::socket::{self, from_system, to_system};
 use super::wire::{Hello, Kind, Name};
 use super::{MESSAGE, PIECES, RUN};
@@ -12,11 +13,13 @@ use crate::fabric::{
     Rma, Route, Scratch, Segment,
 };
 use crate::status::{Error, Result, Status};
+use crate::wire::secret::Secrets;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// Bytes that one pass moves for each connection.
 const PASS: u64 = 1 << 20;
@@ -60,6 +63,8 @@ pub struct TcpNic {
     limits: Limits,
     clock: Clock,
     random: Random,
+    /// Connections are encrypted, and prove one of these.
+    seals: Option<Arc<Secrets>>,
     name: Name,
     at: SocketAddr,
     address: Vec<u8>,
@@ -107,7 +112,7 @@ fn watch(epoll: &OwnedFd, fd: BorrowedFd, word: u64) -> Result<()> {
 }
 
 impl TcpNic {
-    pub fn open(interface: &Interface) -> Result<TcpNic> {
+    pub fn open(interface: &Interface, seals: Option<Arc<Secrets>>) -> Result<TcpNic> {
         let (clock, random) = (Clock::System, Random::System);
         let mut name = [0; 16];
         name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
@@ -146,6 +151,7 @@ impl TcpNic {
             limits,
             clock,
             random,
+            seals,
             name,
             at,
             address: [to_system(at), name.to_vec()].concat(),
@@ -219,7 +225,9 @@ impl TcpNic {
 
     fn dial(&mut self, to: SocketAddr, target: Name) -> Result<u32> {
         let hello = Hello { target, initiator: self.name };
-        let connection = Connection::dial(self.at, to, hello, self.clock.now())?;
+        let now = self.clock.now();
+        let sealed = self.seals.as_ref().map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
+        let connection = Connection::dial(self.at, to, sealed, hello, now)?;
         self.add(connection)
     }
 
@@ -352,7 +360,8 @@ impl TcpNic {
             let Some(listener) = &self.listener else { break };
             match socket::accept(listener.as_fd()) {
                 Ok((socket, host)) => {
-                    if let Err(error) = self.add(Connection::accepted(socket, host, now)) {
+                    let sealed = self.seals.as_ref().map(|secrets| Sealed::target(&secrets.now(now)));
+                    if let Err(error) = self.add(Connection::accepted(socket, sealed, host, now)) {
                         log::debug!("a connection is closed: {error}");
                     }
                 }

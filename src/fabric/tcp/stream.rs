@@ -1,5 +1,6 @@
 //! The two directions of a connection: what is to be sent, and what was received.
 
+use super::sealed::Sealed;
 use super::socket;
 use std::os::fd::BorrowedFd;
 
@@ -15,7 +16,7 @@ fn vector(at: *const u8, len: usize) -> libc::iovec {
 }
 
 /// Moves past the first bytes of some vectors, from `at` on.
-fn advance(iov: &mut [libc::iovec], at: &mut usize, mut bytes: usize) {
+pub fn advance(iov: &mut [libc::iovec], at: &mut usize, mut bytes: usize) {
     while let Some(first) = iov.get_mut(*at) {
         if bytes < first.iov_len {
             // SAFETY: inside the vector.
@@ -123,7 +124,15 @@ impl Batch {
 
     /// Sends until all is gone (true), or the socket takes no more.
     #[inline]
-    pub fn send(&mut self, socket: BorrowedFd, budget: &mut u64) -> Result<bool, i32> {
+    pub fn send(
+        &mut self,
+        socket: BorrowedFd,
+        sealed: Option<&mut Sealed>,
+        budget: &mut u64,
+    ) -> Result<bool, i32> {
+        if let Some(sealed) = sealed {
+            return self.send_sealed(socket, sealed, budget);
+        }
         while !self.is_empty() {
             // SAFETY: our own bytes, and lent memory, which is readable.
             match unsafe { socket::send(socket, &self.iov[self.at..]) } {
@@ -137,6 +146,24 @@ impl Batch {
         }
         self.clear();
         Ok(true)
+    }
+
+    fn send_sealed(
+        &mut self,
+        socket: BorrowedFd,
+        sealed: &mut Sealed,
+        budget: &mut u64,
+    ) -> Result<bool, i32> {
+        while sealed.send(socket)? {
+            if self.is_empty() {
+                self.clear();
+                return Ok(true);
+            }
+            // SAFETY: our own bytes, and lent memory, which is readable.
+            let len = unsafe { sealed.seal(&mut self.iov, &mut self.at) }?;
+            *budget = budget.saturating_sub(len as u64);
+        }
+        Ok(false)
     }
 
     pub fn clear(&mut self) {
@@ -229,7 +256,13 @@ impl Inbox {
 
     /// Receives: the rest of the payload, and up to `ahead` bytes of what follows it.
     #[inline]
-    pub fn receive(&mut self, socket: BorrowedFd, ahead: usize, budget: &mut u64) -> Result<Got, i32> {
+    pub fn receive(
+        &mut self,
+        socket: BorrowedFd,
+        sealed: Option<&mut Sealed>,
+        ahead: usize,
+        budget: &mut u64,
+    ) -> Result<Got, i32> {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -239,7 +272,12 @@ impl Inbox {
         self.iov.push(tail);
         let wanted = self.left + room;
         // SAFETY: the payload's memory is writable, and so is the tail of our own bytes.
-        let got = unsafe { socket::receive(socket, &self.iov[self.at..]) };
+        let got = unsafe {
+            match sealed {
+                Some(sealed) => sealed.receive(socket, &self.iov[self.at..]),
+                None => socket::receive(socket, &self.iov[self.at..]),
+            }
+        };
         self.iov.pop();
         match got {
             Ok(0) if wanted > 0 => Ok(Got::End),

@@ -2,15 +2,19 @@
 
 use super::interfaces::{self, Interface};
 use super::nic::TcpNic;
+use super::socket::to_system;
 use super::wire::{Answer, Hello, Kind, Piece, Request, ANSWER};
 use super::{MESSAGE, PIECES, RUN};
 use crate::clock::Sequence;
 use crate::fabric::{
     Access, Buffer, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
 };
+use crate::wire::secret::Secrets;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ptr::{null_mut, NonNull};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const BOTH: Access = Access { local_write: true, remote_write: true, remote_read: true };
@@ -21,7 +25,21 @@ fn lo() -> Interface {
 }
 
 fn open() -> TcpNic {
-    TcpNic::open(&lo()).unwrap()
+    TcpNic::open(&lo(), None).unwrap()
+}
+
+/// A NIC that encrypts, by these secrets.
+fn open_sealed(secrets: &[&[u8]]) -> TcpNic {
+    let named: Vec<(&[u8], &str)> = secrets.iter().map(|secret| (*secret, "secret")).collect();
+    TcpNic::open(&lo(), Some(Arc::new(Secrets::new(&named).unwrap()))).unwrap()
+}
+
+const SECRET: &[u8] = b"correct horse battery";
+const OTHER: &[u8] = b"correct horse batterz";
+
+/// Two that have not met: in the clear, and encrypted.
+fn pairs() -> [(TcpNic, TcpNic); 2] {
+    [(open(), open()), (open_sealed(&[SECRET]), open_sealed(&[SECRET]))]
 }
 
 /// What the operations of a test are told apart by.
@@ -73,7 +91,10 @@ fn at(bytes: &[u8], offset: u64) -> u64 {
 
 #[test]
 fn writes_and_reads_of_all_shapes_arrive() {
-    let (mut a, mut b) = (open(), open());
+    pairs().into_iter().for_each(|(a, b)| all_shapes_arrive(a, b));
+}
+
+fn all_shapes_arrive(mut a: TcpNic, mut b: TcpNic) {
     let (source, mut target, mut back) = (random_bytes(LEN, 1), vec![0u8; LEN], vec![0u8; LEN]);
     let to = register(&mut b, &mut target);
     let route = a.insert(b.address()).unwrap();
@@ -104,7 +125,10 @@ fn writes_and_reads_of_all_shapes_arrive() {
 
 #[test]
 fn operations_of_both_sides_finish_once_each() {
-    let (mut a, mut b) = (open(), open());
+    pairs().into_iter().for_each(|(a, b)| operations_finish_once_each(a, b));
+}
+
+fn operations_finish_once_each(mut a: TcpNic, mut b: TcpNic) {
     let (mut ours, mut theirs) = (random_bytes(200_000, 2), random_bytes(200_000, 3));
     let (of_a, of_b) = (register(&mut a, &mut ours), register(&mut b, &mut theirs));
     // Both dial before either has moved.
@@ -133,7 +157,10 @@ fn operations_of_both_sides_finish_once_each() {
 
 #[test]
 fn messages_wait_for_receives_and_follow_writes() {
-    let (mut a, mut b) = (open(), open());
+    pairs().into_iter().for_each(|(a, b)| messages_wait_for_receives(a, b));
+}
+
+fn messages_wait_for_receives(mut a: TcpNic, mut b: TcpNic) {
     let (source, mut target) = (random_bytes(100_000, 5), vec![0u8; 100_000]);
     let to = register(&mut b, &mut target);
     let route = a.insert(b.address()).unwrap();
@@ -524,4 +551,109 @@ fn what_makes_no_sense_ends_the_connection_and_nothing_else() {
     let mut one = stranger(&nic);
     one.0.write_all(&[hello(&nic), conversation(of.key, &target)].concat()).unwrap();
     assert!(!one.is_closed(&mut nic).0);
+}
+
+// Encrypted.
+
+/// Stands between an initiator and a target, and sends on what the initiator says, byte `flip` of
+/// it damaged; and what it has heard of both.
+struct Between {
+    listener: TcpListener,
+    to: SocketAddr,
+}
+
+impl Between {
+    fn of(nic: &TcpNic) -> (Between, Vec<u8>) {
+        let (to, name) = target_of(nic);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = [to_system(listener.local_addr().unwrap()), name.to_vec()].concat();
+        (Between { listener, to }, address)
+    }
+
+    fn start(self, flip: Option<usize>) -> JoinHandle<Vec<u8>> {
+        std::thread::spawn(move || {
+            let (ours, _) = self.listener.accept().unwrap();
+            let theirs = TcpStream::connect(self.to).unwrap();
+            let copy = |mut from: TcpStream, mut to: TcpStream, flip: Option<usize>| {
+                let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+                while let Ok(len @ 1..) = from.read(&mut buffer) {
+                    let at = flip.and_then(|flip| flip.checked_sub(heard.len()));
+                    at.and_then(|at| buffer[..len].get_mut(at)).into_iter().for_each(|byte| *byte ^= 1);
+                    heard.extend_from_slice(&buffer[..len]);
+                    if to.write_all(&buffer[..len]).is_err() {
+                        break;
+                    }
+                }
+                let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+                heard
+            };
+            let (back, forth) = (theirs.try_clone().unwrap(), ours.try_clone().unwrap());
+            let answers = std::thread::spawn(move || copy(back, forth, None));
+            let mut heard = copy(ours, theirs, flip);
+            heard.extend(answers.join().unwrap());
+            heard
+        })
+    }
+}
+
+#[test]
+fn who_listens_to_encrypted_connections_learns_nothing() {
+    let (mut a, mut b) = (open_sealed(&[SECRET]), open_sealed(&[SECRET]));
+    let (source, mut target) = (vec![b'x'; 300_000], vec![0u8; 300_000]);
+    let to = register(&mut b, &mut target);
+    let (between, address) = Between::of(&b);
+    let heard = between.start(None);
+    let route = a.insert(&address).unwrap();
+    let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 300_000 };
+    post(&mut a, route, &rma(false, &[segment], to.key), 1);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
+    assert!(target == source);
+    drop((a, b));
+    let heard = heard.join().unwrap();
+    assert!(heard.len() > 300_000);
+    let shows = |text: &[u8]| heard.windows(text.len()).any(|bytes| bytes == text);
+    assert!(!shows(b"xxxx") && !shows(&to.key.to_le_bytes()) && !shows(b"WEFT"));
+}
+
+#[test]
+fn a_damaged_record_ends_the_connection_and_lands_nowhere() {
+    let (source, mut target) = (vec![b'x'; 50_000], vec![0u8; 50_000]);
+    // In the hello, and in the two records of the write: length, text, tag.
+    for (flip, most) in
+        [(0, 0), (1, 0), (7, 0), (50, 0), (105, 0), (106, 0), (107, 0), (200, 0), (40_000, 40_000)]
+    {
+        target.fill(0);
+        let (mut a, mut b) = (open_sealed(&[SECRET]), open_sealed(&[SECRET]));
+        let to = register(&mut b, &mut target);
+        let (between, address) = Between::of(&b);
+        let heard = between.start(Some(flip));
+        let route = a.insert(&address).unwrap();
+        let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 50_000 };
+        post(&mut a, route, &rma(false, &[segment], to.key), 1);
+        // What damages a length may have to be waited for: nothing comes that would be taken.
+        let (of_a, _) = rounds(&mut a, &mut b, 200);
+        let landed = target.iter().filter(|byte| **byte != 0).count();
+        assert!(landed <= most && of_a.iter().all(|one| one.errno != 0), "byte {flip}: {landed} landed");
+        drop((a, b));
+        heard.join().unwrap();
+    }
+}
+
+#[test]
+fn who_does_not_encrypt_by_the_same_secret_is_refused() {
+    let mut memory = vec![0u8; 1000];
+    let source = vec![b'x'; 1000];
+    let mut meets = |mut a: TcpNic, mut b: TcpNic| {
+        let to = register(&mut b, &mut memory);
+        let route = a.insert(b.address()).unwrap();
+        let segment = Segment { local: at(&source, 0), remote: at(&memory, 0), len: 1000 };
+        post(&mut a, route, &rma(false, &[segment], to.key), 1);
+        drive(&mut a, &mut b, 1)[0].1 == 0
+    };
+    assert!(meets(open_sealed(&[SECRET]), open_sealed(&[SECRET])));
+    assert!(!meets(open(), open_sealed(&[SECRET])) && !meets(open_sealed(&[SECRET]), open()));
+    assert!(!meets(open_sealed(&[OTHER]), open_sealed(&[SECRET])));
+    // While secrets are exchanged, each side proves its first one, and believes both.
+    assert!(meets(open_sealed(&[SECRET, OTHER]), open_sealed(&[OTHER, SECRET])));
+    assert!(meets(open_sealed(&[SECRET]), open_sealed(&[OTHER, SECRET])));
 }

@@ -1,0 +1,286 @@
+//! What encrypts a connection: a stream of bytes in, a stream of records out, and back.
+//!
+//! The handshake and the records are those of the Noise Protocol Framework, revision 34,
+//! `Noise_NNpsk0_25519_AESGCM_SHA256`: both sides prove the secret, and the keys are new for each
+//! connection, so that who learns the secret later reads nothing of it. A record is opened and
+//! its tag compared before one byte of it is used.
+//!
+//! ```text
+//! record     u16 len (little-endian)   len bytes of a Noise message
+//! ```
+//!
+//! The initiator's first record carries its hello, the target's first one the welcome; a target
+//! that does not know the secret says so by a record of no bytes. Each direction takes a new key after `REKEY` records.
+
+use super::socket;
+use super::stream::advance;
+use super::wire::HELLO;
+use crate::status::{Error, Status};
+use crate::wire::seal::Root;
+use snow::{Builder, HandshakeState, TransportState};
+use std::os::fd::BorrowedFd;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+const PROLOGUE: &[u8] = b"WEFT-TCP sealed 1";
+/// Bytes of a record's length, of a tag, and of a key that is exchanged.
+const LEN: usize = 2;
+const TAG: usize = 16;
+const KEY: usize = 32;
+/// Plain bytes of a record at most.
+const RECORD: usize = 32 << 10;
+const ROOM: usize = LEN + RECORD + TAG;
+/// Records under one key: 2 GiB.
+const REKEY: u64 = 1 << 16;
+
+enum Noise {
+    /// Of each secret that holds, until the first record tells which one is meant.
+    Asked(Vec<HandshakeState>),
+    Handshake(Box<HandshakeState>),
+    Open(Box<TransportState>),
+    Broken,
+}
+
+/// Room before the secret is proven: not much is spent on strangers.
+const SMALL: usize = LEN + HELLO + KEY + TAG;
+
+/// The bytes `start..end` of a buffer.
+struct Part {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Part {
+    fn new() -> Part {
+        Part { bytes: vec![0; SMALL], start: 0, end: 0 }
+    }
+
+    fn ready(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+}
+
+pub struct Sealed {
+    noise: Noise,
+    /// What the next record is made of.
+    plain: Vec<u8>,
+    /// A record that is being sent.
+    record: Part,
+    /// What was received and not opened yet, and what was opened and not used yet.
+    raw: Part,
+    opened: Part,
+    /// Records of each direction under its key.
+    sent: u64,
+    received: u64,
+}
+
+/// How a connection ends: with a record that makes no sense, or another secret.
+const BAD: i32 = libc::EPROTO;
+pub const OTHER_SECRET: i32 = libc::EKEYREJECTED;
+
+fn builder<'a>(key: &'a [u8; KEY]) -> Result<Builder<'a>, snow::Error> {
+    let params = PATTERN.parse().map_err(|_| snow::Error::Input)?;
+    Builder::new(params).prologue(PROLOGUE)?.psk(0, key)
+}
+
+impl Sealed {
+    fn new(noise: Noise) -> Box<Sealed> {
+        Box::new(Sealed {
+            noise,
+            plain: vec![0; HELLO],
+            record: Part::new(),
+            raw: Part::new(),
+            opened: Part::new(),
+            sent: 0,
+            received: 0,
+        })
+    }
+
+    /// Of a side that connects: it proves the first of the secrets that hold.
+    pub fn initiator(roots: &[Root]) -> crate::status::Result<Box<Sealed>> {
+        let key = roots.first().map(Root::connection_key);
+        let state = key.and_then(|key| builder(&key).ok()?.build_initiator().ok());
+        let state =
+            state.ok_or_else(|| Error::new(Status::Internal, "no key to encrypt a connection with"))?;
+        Ok(Self::new(Noise::Handshake(Box::new(state))))
+    }
+
+    /// Of a side that is connected to, by whoever knows one of the secrets that hold.
+    pub fn target(roots: &[Root]) -> Box<Sealed> {
+        let state = |root: &Root| builder(&root.connection_key()).and_then(Builder::build_responder).ok();
+        Self::new(Noise::Asked(roots.iter().filter_map(state).collect()))
+    }
+
+    // Sending.
+
+    /// A record is not sent whole.
+    #[inline]
+    pub fn is_sending(&self) -> bool {
+        !self.record.is_empty()
+    }
+
+    /// Makes a record of what the vectors begin with, and moves past it.
+    ///
+    /// # Safety
+    /// Each vector is of readable memory.
+    pub unsafe fn seal(&mut self, iov: &mut [libc::iovec], at: &mut usize) -> Result<usize, i32> {
+        let mut len = 0;
+        while let Some(first) = iov.get_mut(*at).filter(|_| len < self.plain.len()) {
+            let part = first.iov_len.min(self.plain.len() - len);
+            // SAFETY: readable as the caller promised; our own bytes do not overlap it.
+            unsafe {
+                std::ptr::copy_nonoverlapping(first.iov_base.cast(), self.plain[len..].as_mut_ptr(), part)
+            };
+            len += part;
+            advance(iov, at, part);
+        }
+        let (plain, to) = (&self.plain[..len], &mut self.record.bytes[LEN..]);
+        let sealed = match &mut self.noise {
+            Noise::Handshake(state) => state.write_message(plain, to),
+            Noise::Open(state) => state.write_message(plain, to),
+            Noise::Asked(_) | Noise::Broken => return Err(BAD),
+        };
+        let sealed = sealed.map_err(|_| BAD)?;
+        self.record.bytes[..LEN].copy_from_slice(&(sealed as u16).to_le_bytes());
+        (self.record.start, self.record.end) = (0, LEN + sealed);
+        self.opens();
+        if let Noise::Open(state) = &mut self.noise {
+            self.sent += 1;
+            if self.sent % REKEY == 0 {
+                state.rekey_outgoing();
+            }
+        }
+        Ok(len)
+    }
+
+    /// Sends a record: true when all of it is gone.
+    pub fn send(&mut self, socket: BorrowedFd) -> Result<bool, i32> {
+        while self.is_sending() {
+            let ready = self.record.ready();
+            let iov = libc::iovec { iov_base: ready.as_ptr().cast_mut().cast(), iov_len: ready.len() };
+            // SAFETY: our own bytes.
+            match unsafe { socket::send(socket, &[iov]) } {
+                Ok(sent) => self.record.start += sent,
+                Err(errno) if socket::is_later(errno) => return Ok(false),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(true)
+    }
+
+    // Receiving.
+
+    /// Receives into the vectors, as far as records were opened: as `socket::receive`.
+    ///
+    /// # Safety
+    /// Each vector is of writable memory.
+    pub unsafe fn receive(&mut self, socket: BorrowedFd, iov: &[libc::iovec]) -> Result<usize, i32> {
+        let mut total = 0;
+        for vector in iov {
+            let mut filled = 0;
+            while filled < vector.iov_len {
+                let opened = !self.opened.is_empty()
+                    || self.open_next().or_else(|errno| self.refuse(errno, socket))?;
+                if !opened {
+                    match self.fill(socket) {
+                        Ok(0) => return Ok(total),
+                        Ok(_) => continue,
+                        Err(errno) if socket::is_later(errno) && total > 0 => return Ok(total),
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                let part = self.opened.ready();
+                let len = part.len().min(vector.iov_len - filled);
+                // SAFETY: inside the vector, which is writable; our own bytes do not overlap it.
+                unsafe {
+                    let to = vector.iov_base.cast::<u8>().add(filled);
+                    std::ptr::copy_nonoverlapping(part.as_ptr(), to, len);
+                }
+                self.opened.start += len;
+                (filled, total) = (filled + len, total + len);
+            }
+        }
+        Ok(total)
+    }
+
+    /// Receives more of a record.
+    fn fill(&mut self, socket: BorrowedFd) -> Result<usize, i32> {
+        let raw = &mut self.raw;
+        raw.bytes.copy_within(raw.start..raw.end, 0);
+        (raw.start, raw.end) = (0, raw.end - raw.start);
+        let room = &mut raw.bytes[raw.end..];
+        let iov = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        // SAFETY: our own bytes.
+        let got = unsafe { socket::receive(socket, &[iov]) }?;
+        raw.end += got;
+        Ok(got)
+    }
+
+    /// Tells an initiator that its secret is not known here.
+    fn refuse(&mut self, errno: i32, socket: BorrowedFd) -> Result<bool, i32> {
+        if let (Noise::Asked(_), OTHER_SECRET) = (&self.noise, errno) {
+            self.record.bytes[..LEN].fill(0);
+            (self.record.start, self.record.end) = (0, LEN);
+            self.send(socket)?;
+        }
+        Err(errno)
+    }
+
+    /// Opens the next record, if all of it is there.
+    fn open_next(&mut self) -> Result<bool, i32> {
+        let Some((len, rest)) = self.raw.ready().split_first_chunk::<LEN>() else { return Ok(false) };
+        let len = usize::from(u16::from_le_bytes(*len));
+        let most = if let Noise::Open(_) = self.noise { RECORD } else { HELLO + KEY };
+        if len > most + TAG {
+            return Err(BAD);
+        }
+        if let (Noise::Handshake(_), 0) = (&self.noise, len) {
+            return Err(OTHER_SECRET);
+        }
+        let Some(record) = rest.get(..len) else { return Ok(false) };
+        let to = &mut self.opened.bytes;
+        let opened = match &mut self.noise {
+            Noise::Asked(states) => {
+                let mut tried = states.iter_mut().enumerate();
+                let meant = tried.find_map(|(i, state)| Some((i, state.read_message(record, to).ok()?)));
+                let (meant, opened) = meant.ok_or(OTHER_SECRET)?;
+                self.noise = Noise::Handshake(Box::new(states.swap_remove(meant)));
+                opened
+            }
+            Noise::Handshake(state) => state.read_message(record, to).map_err(|_| BAD)?,
+            Noise::Open(state) => state.read_message(record, to).map_err(|_| BAD)?,
+            Noise::Broken => return Err(BAD),
+        };
+        (self.opened.start, self.opened.end) = (0, opened);
+        self.raw.start += LEN + len;
+        self.opens();
+        if let Noise::Open(state) = &mut self.noise {
+            self.received += 1;
+            if self.received % REKEY == 0 {
+                state.rekey_incoming();
+            }
+        }
+        Ok(true)
+    }
+
+    /// The handshake may be over.
+    fn opens(&mut self) {
+        self.noise = match std::mem::replace(&mut self.noise, Noise::Broken) {
+            Noise::Handshake(state) if state.is_handshake_finished() => match state.into_transport_mode() {
+                Ok(state) => {
+                    self.plain.resize(RECORD, 0);
+                    for part in [&mut self.record, &mut self.raw, &mut self.opened] {
+                        part.bytes.resize(ROOM, 0);
+                    }
+                    Noise::Open(Box::new(state))
+                }
+                Err(_) => Noise::Broken,
+            },
+            noise => noise,
+        }
+    }
+}
