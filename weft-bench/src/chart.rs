@@ -4,12 +4,7 @@ use anyhow::{Context, Result};
 use std::path::Path;
 
 const SIZE: (f64, f64) = (900.0, 420.0);
-const COLOURS: [&str; 4] = ["#4285be", "#e0822c", "#42a060", "#aa6ebe"];
-
-pub struct Line {
-    pub name: String,
-    pub points: Vec<(f64, f64)>,
-}
+const COLOURS: [&str; 2] = ["#4285be", "#e0822c"];
 
 fn text(x: f64, y: f64, size: u32, anchor: &str, says: &str) -> String {
     let says = says.replace('&', "&amp;").replace('<', "&lt;");
@@ -17,44 +12,6 @@ fn text(x: f64, y: f64, size: u32, anchor: &str, says: &str) -> String {
         "<text x=\"{x:.0}\" y=\"{y:.0}\" font-size=\"{size}\" font-family=\"sans-serif\" fill=\"#808080\" \
          text-anchor=\"{anchor}\">{says}</text>\n"
     )
-}
-
-fn rule(from: (f64, f64), to: (f64, f64), stroke: &str) -> String {
-    let ((x1, y1), (x2, y2)) = (from, to);
-    format!("<line x1=\"{x1:.0}\" y1=\"{y1:.0}\" x2=\"{x2:.0}\" y2=\"{y2:.0}\" {stroke}/>\n")
-}
-
-/// Lines over an axis of powers of two, of which `label` names each.
-pub fn lines(path: &Path, title: &str, lines: &[Line], label: &dyn Fn(f64) -> String) -> Result<()> {
-    let all = || lines.iter().flat_map(|line| line.points.iter());
-    let left = all().map(|point| point.0).fold(f64::INFINITY, f64::min);
-    let right = all().map(|point| point.0).fold(left * 2.0, f64::max);
-    let top = all().map(|point| point.1).fold(f64::MIN_POSITIVE, f64::max) * 1.1;
-    let (from, to) = ((64.0, SIZE.1 - 44.0), (SIZE.0 - 24.0, 44.0));
-    let x = |value: f64| from.0 + (value / left).log2() / (right / left).log2() * (to.0 - from.0);
-    let y = |value: f64| from.1 - value / top * (from.1 - to.1);
-    let grid = "stroke=\"#808080\" stroke-opacity=\"0.25\"";
-    let mut svg = text(SIZE.0 / 2.0, 24.0, 18, "middle", title);
-    for part in 0..=5 {
-        let value = top * f64::from(part) / 5.0;
-        svg += &rule((from.0, y(value)), (to.0, y(value)), grid);
-        svg += &text(from.0 - 8.0, y(value) + 5.0, 14, "end", &format!("{value:.2}"));
-    }
-    for power in 0..=(right / left).log2().round() as i32 {
-        let value = left * 2f64.powi(power);
-        svg += &rule((x(value), from.1), (x(value), to.1), grid);
-        svg += &text(x(value), from.1 + 22.0, 12, "middle", &label(value));
-    }
-    for (at, (line, colour)) in lines.iter().zip(COLOURS.iter().cycle()).enumerate() {
-        let points: Vec<String> =
-            line.points.iter().map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1))).collect();
-        let stroke = format!("stroke=\"{colour}\" stroke-width=\"2\"");
-        svg += &format!("<polyline points=\"{}\" fill=\"none\" {stroke}/>\n", points.join(" "));
-        let beside = to.1 + 16.0 + at as f64 * 22.0;
-        svg += &rule((from.0 + 12.0, beside - 5.0), (from.0 + 30.0, beside - 5.0), &stroke);
-        svg += &text(from.0 + 38.0, beside, 16, "start", &line.name);
-    }
-    save(path, &svg)
 }
 
 /// Bars over each other, one for each name, drawn from zero to `most`, with what each says.

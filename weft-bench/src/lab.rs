@@ -3,7 +3,7 @@
 //! tools/lab.sh, which this program carries, makes and removes.
 
 use crate::process::{self, Part};
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use serde::de::DeserializeOwned;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -17,7 +17,7 @@ pub const PLACE: &str = "10.77.0.1:4711";
 /// all alike.
 const CONGESTION_CONTROL: &str = "reno";
 /// As between hosts, whose packets are no longer.
-const MTU: i32 = 9000;
+const MTU: &str = "9000";
 const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// Moves this process, which must have one thread, and those that it starts
@@ -39,28 +39,16 @@ fn try_enter() -> Result<()> {
             return Err(io::Error::last_os_error()).context("no network namespace");
         }
     }
-    raise_loopback().context("raising lo in the new namespace")?;
+    set_link("lo", &["mtu", MTU, "up"])?;
     std::fs::write(SETTING, CONGESTION_CONTROL).with_context(|| format!("writing {SETTING}"))
 }
 
-fn raise_loopback() -> io::Result<()> {
-    let check = |rc: i32| if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc) };
-    // SAFETY: the request is one of an interface's flags, filled in by the first call.
-    unsafe {
-        let socket = check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?;
-        let mut request: libc::ifreq = std::mem::zeroed();
-        for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
-            *to = *from as libc::c_char;
-        }
-        let raised = check(libc::ioctl(socket, libc::SIOCGIFFLAGS as _, &mut request)).and_then(|_| {
-            request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
-            check(libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &request))?;
-            request.ifr_ifru.ifru_mtu = MTU;
-            check(libc::ioctl(socket, libc::SIOCSIFMTU as _, &request))
-        });
-        libc::close(socket);
-        raised.map(|_| ())
-    }
+/// Brings an interface up or down, above all.
+pub fn set_link(interface: &str, to: &[&str]) -> Result<()> {
+    let status =
+        Command::new("ip").args(["link", "set", interface]).args(to).status().context("starting ip")?;
+    ensure!(status.success(), "ip link set {interface} {}: {status}", to.join(" "));
+    Ok(())
 }
 
 pub fn congestion_control() -> String {

@@ -8,7 +8,6 @@
 //! | [`endpoint`] | Weft through its C interface |
 //! | [`pair`] | an initiator and a target, and the engines by which they move pages in turns |
 //! | [`engines`] | the ways to move pages: bare libfabric, Weft, a socket, memcpy |
-//! | [`throw`] | a word there and back, by Weft and by bare libfabric |
 //! | [`sim`] | both sides in one process, over simulated NICs |
 //! | [`load`] | two hosts, a load between them, and what it reached |
 //! | [`faults`] | what happens when rails and peers fail, and what it costs |
@@ -36,7 +35,6 @@ mod prometheus;
 mod show;
 mod sim;
 mod stats;
-mod throw;
 mod tree;
 mod wire;
 

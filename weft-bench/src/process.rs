@@ -3,7 +3,7 @@
 
 use crate::faults::{far, overload, rails, reconnect};
 use crate::load::idle;
-use crate::{pair, sim, throw, wire};
+use crate::{pair, sim, wire};
 use anyhow::{anyhow, bail, Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,8 +15,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 pub enum Part {
     Pair(pair::Session),
     PairTarget(pair::Spec),
-    Throw(throw::Spec),
-    ThrowTarget(throw::Spec),
     Simulated(sim::Drive),
     Idle(idle::Spec),
     Rails(rails::Spec),
@@ -43,8 +41,6 @@ impl Part {
         match self {
             Part::Pair(session) => pair::initiate(&session),
             Part::PairTarget(spec) => pair::serve(spec),
-            Part::Throw(spec) => say(&throw::initiate(spec)?),
-            Part::ThrowTarget(spec) => throw::respond(&spec),
             Part::Simulated(drive) => say(&sim::run(&drive)?),
             Part::Idle(spec) => say(&idle::run(&spec)?),
             Part::Rails(spec) => say(&rails::run(&spec)?),

@@ -2,6 +2,7 @@
 
 use super::Args;
 use crate::chart::{self, Bars};
+use crate::engines::Kind;
 use crate::pair::{self, Case, Fabric, Outcome, Rival};
 use crate::show::{self, Progress};
 use crate::stats::Spread;
@@ -81,16 +82,16 @@ pub fn run(mut args: Args) -> Result<()> {
 }
 
 fn rows(outcome: &Outcome) -> Vec<Row> {
-    let row = |(at, name): (usize, &String)| Row {
+    let row = |(at, kind): (usize, &Kind)| Row {
         name: match at {
-            0 => name.clone(),
+            0 => kind.name(),
             at if at == ORIGINAL.len() => "Weft".to_owned(),
-            _ => format!("+ {name}"),
+            _ => format!("+ {}", kind.name()),
         },
         rate: Spread::of(outcome.rates(at)),
         original: ORIGINAL.get(at).copied(),
     };
-    outcome.names.iter().enumerate().map(row).collect()
+    outcome.kinds.iter().enumerate().map(row).collect()
 }
 
 fn table(rows: &[Row]) -> String {

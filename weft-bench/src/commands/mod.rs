@@ -1,7 +1,6 @@
 //! What a user calls: one file for each command.
 
 mod ablate;
-mod crossover;
 mod figures;
 mod load;
 mod markdown;
@@ -21,7 +20,6 @@ weft-bench COMMAND [OPTIONS]; weft-bench COMMAND --help says more.
   serve      waits for `weft-bench run` from another host, and lends it pages
   run        moves pages to or from a host where `weft-bench serve` waits
   loopback   both at once, as two processes of this machine
-  crossover  page sizes from which a page of its own is no longer dearer than a copy
   ablate     what each step from a simple loop to Weft is worth
 ";
 
@@ -58,7 +56,6 @@ pub fn run() -> Result<()> {
     let name = args.subcommand().map_err(|error| anyhow!("{error}"))?;
     let (help, command): (&str, Command) = match name.as_deref() {
         Some("ablate") => (ablate::HELP, ablate::run),
-        Some("crossover") => (crossover::HELP, crossover::run),
         Some("figures") => (figures::HELP, figures::run),
         Some("topo") => (topo::HELP, topo::run),
         Some("serve") => (load::SERVE, load::serve),

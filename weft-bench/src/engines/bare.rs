@@ -1,6 +1,5 @@
-//! The bare loop: what a program reaches with plain libfabric. One fi_writemsg
-//! for each page (or, as `RUN` says, for several), a window of them in flight, on
-//! one endpoint; no sharding, no state, no checks.
+//! The bare loop: what a program reaches with plain libfabric. One fi_writemsg for each page, a window of them in
+//! flight, on one endpoint; no sharding, no state, no checks.
 
 use super::port::{contexts, entries, Offer, Patience, Port, Rail, Remote};
 use super::{Place, Receiver, Sender};
@@ -34,8 +33,7 @@ struct Tuning {
     refill: usize,
 }
 
-/// `RUN` pages go with one write, each a segment of it.
-pub struct BareSender<const RUN: usize> {
+pub struct BareSender {
     port: Port,
     wait_fd: bool,
     source: *mut u8,
@@ -47,11 +45,14 @@ pub struct BareSender<const RUN: usize> {
     tuning: Tuning,
 }
 
-impl<const RUN: usize> BareSender<RUN> {
-    pub fn open(place: &Place, wait_fd: bool, pool: &Pool, offer: &Value) -> Result<Self> {
-        let offer: Offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
-        let port = Port::open(place.rail, wait_fd, pool)?;
-        let remote = port.join(&offer)?;
+impl BareSender {
+    pub fn open(place: &Place, wait_fd: bool, pool: &Pool, offer: &Value) -> Result<BareSender> {
+        let offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
+        BareSender::over(Port::open(place.rail, wait_fd, pool)?, wait_fd, pool, &offer)
+    }
+
+    pub fn over(port: Port, wait_fd: bool, pool: &Pool, offer: &Offer) -> Result<BareSender> {
+        let remote = port.join(offer)?;
         let deliveries: &[Delivery] = match port.ordered() {
             true => &[Delivery::Each, Delivery::Last, Delivery::Flush],
             false => &[Delivery::Each],
@@ -65,45 +66,22 @@ impl<const RUN: usize> BareSender<RUN> {
                 }
             }
         }
-        Ok(Self {
-            port,
-            wait_fd,
-            source: pool.base(),
-            page_len: pool.page_len,
-            remote,
-            contexts: contexts(pool.pages + 1),
-            tuning: tunings[0],
-            tunings,
-        })
+        let (source, page_len, contexts) = (pool.base(), pool.page_len, contexts(pool.pages + 1));
+        let tuning = tunings[0];
+        Ok(BareSender { port, wait_fd, source, page_len, remote, contexts, tunings, tuning })
     }
 
-    /// `len` bytes of each page.
+    /// As Weft posts to NICs that do not keep writes in order.
+    pub fn tune_for_unordered(&mut self) {
+        self.tuning = Tuning { window: 128, delivery: Delivery::Each, more: true, refill: 1 };
+    }
+
+    /// Moves the pages; `idle` is called when nothing has completed.
     #[inline]
-    fn post(&mut self, at: usize, sources: &[u32], targets: &[u32], len: usize, flags: u64) -> Result<bool> {
-        let (source, page_len) = (self.source, self.page_len);
-        let segments = sources.iter().zip(targets).map(|(from, to)| {
-            (source.wrapping_add(*from as usize * page_len).cast_const(), *to as usize * page_len)
-        });
-        let context = &raw mut self.contexts[at];
-        self.port.post::<RUN>(&self.remote, segments, len, flags, 0, context)
-    }
-}
-
-impl<const RUN: usize> Sender for BareSender<RUN> {
-    fn answer(&self) -> Result<Value> {
-        Ok(to_value(self.port.offer()?)?)
-    }
-
-    fn connect(&mut self) -> Result<()> {
-        // The first writes to a peer connect: they take milliseconds.
-        self.write(&Lists { source: vec![0], target: vec![0] })
-    }
-
-    fn write(&mut self, lists: &Lists) -> Result<()> {
+    pub fn transfer(&mut self, lists: &Lists, mut idle: impl FnMut() -> Result<()>) -> Result<()> {
         let Tuning { window, delivery, more, refill } = self.tuning;
         let pages = lists.len();
-        let writes = pages.div_ceil(RUN);
-        let total = writes + (delivery == Delivery::Flush) as usize;
+        let total = pages + (delivery == Delivery::Flush) as usize;
         let (mut posted, mut done, mut patience) = (0, 0, Patience::default());
         let mut entries = entries::<REAP>();
         while done < total {
@@ -118,12 +96,11 @@ impl<const RUN: usize> Sender for BareSender<RUN> {
                     if more && posted + 1 < until {
                         flags |= FI_MORE;
                     }
-                    let (from, end, len) = match posted < writes {
-                        true => (posted * RUN, pages.min(posted * RUN + RUN), self.page_len),
-                        false => (pages - 1, pages, 1),
-                    };
-                    let (sources, targets) = (&lists.source[from..end], &lists.target[from..end]);
-                    if !self.post(posted, sources, targets, len, flags)? {
+                    let (page, len) = if posted < pages { (posted, self.page_len) } else { (pages - 1, 1) };
+                    let from = self.source.wrapping_add(lists.source[page] as usize * self.page_len);
+                    let there = lists.target[page] as usize * self.page_len;
+                    let context = &raw mut self.contexts[posted];
+                    if !self.port.write(&self.remote, (from.cast_const(), there), len, flags, context)? {
                         break;
                     }
                     posted += 1;
@@ -132,10 +109,26 @@ impl<const RUN: usize> Sender for BareSender<RUN> {
             let reaped = self.port.reap(&mut entries)?;
             done += reaped;
             if reaped == 0 {
+                idle()?;
                 patience.turn(|| format!("{done} of {total} writes completed"))?;
             }
         }
         Ok(())
+    }
+}
+
+impl Sender for BareSender {
+    fn answer(&self) -> Result<Value> {
+        Ok(to_value(self.port.offer()?)?)
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        // The first writes to a peer connect: they take milliseconds.
+        self.write(&Lists { source: vec![0], target: vec![0] })
+    }
+
+    fn write(&mut self, lists: &Lists) -> Result<()> {
+        self.transfer(lists, || Ok(()))
     }
 
     fn poll(&mut self) -> Result<()> {
@@ -162,8 +155,7 @@ impl<const RUN: usize> Sender for BareSender<RUN> {
         };
         let more = if more { ", FI_MORE" } else { "" };
         let wait = if self.wait_fd { "FI_WAIT_FD" } else { "FI_WAIT_NONE" };
-        let run = if RUN > 1 { format!("{RUN} pages a write, ") } else { String::new() };
-        format!("bare: {run}window {window}, filled when {refill} are free, {delivery}{more}, {wait}")
+        format!("bare: window {window}, filled when {refill} are free, {delivery}{more}, {wait}")
     }
 }
 

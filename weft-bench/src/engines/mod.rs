@@ -1,23 +1,25 @@
 //! The ways to move pages. Each has a sender, at the initiator, and a receiver,
 //! at the target; each is driven by polling.
 
-mod bare;
-mod packed;
+pub mod bare;
 pub mod port;
 mod socket;
 mod steps;
+pub mod throw;
 mod weft;
 
 pub use self::port::Rail;
 pub use self::steps::Step;
 pub use self::weft::{pool, rail, TCP};
 
+use self::throw::{Bare, Game, Side};
 use crate::memory::Pool;
 use crate::pages::Lists;
 use crate::pair::Case;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum Kind {
@@ -25,10 +27,6 @@ pub enum Kind {
     Bare {
         wait_fd: bool,
     },
-    /// The bare loop with several pages a write: the provider's vectors.
-    Vectors,
-    /// Pages gathered, sent as one and scattered.
-    Packed,
     /// A step of the ablation.
     Step(Step),
     Weft,
@@ -36,25 +34,48 @@ pub enum Kind {
     Reads,
     Socket,
     Memcpy,
+    /// A few bytes there and back, by bare libfabric, by a socket and by Weft.
+    Throw {
+        inject: bool,
+        wait_fd: bool,
+    },
+    SocketThrow,
+    WeftThrow(Game),
 }
-
-/// Segments of a write that tcp and shm take.
-const SEGMENTS: usize = 4;
 
 impl Kind {
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Kind::Bare { .. } => "bare",
-            Kind::Vectors => "vectors",
-            Kind::Packed => "packed",
-            Kind::Step(step) => step.name(),
-            Kind::Weft => "weft",
-            Kind::Reads => "weft, reading",
-            Kind::Socket => "socket",
-            Kind::Memcpy => "memcpy",
+            Kind::Bare { .. } => "bare".into(),
+            Kind::Step(step) => step.name().into(),
+            Kind::Weft => "weft".into(),
+            Kind::Reads => "weft, reading".into(),
+            Kind::Socket => "socket".into(),
+            Kind::Memcpy => "memcpy".into(),
+            Kind::Throw { inject, wait_fd } => {
+                let wait = if wait_fd { "FI_WAIT_FD" } else { "FI_WAIT_NONE" };
+                format!("bare {}, {wait}", if inject { "fi_inject" } else { "fi_send" })
+            }
+            Kind::SocketThrow => "socket".into(),
+            Kind::WeftThrow(game) => game.name().into(),
         }
     }
+
+    /// Not every provider has a descriptor to wait on.
+    pub fn may_be_missing(self) -> bool {
+        matches!(self, Kind::Bare { wait_fd: true } | Kind::Throw { wait_fd: true, .. })
+    }
+
+    /// Whether it moves the pages of the lists to the target.
+    pub fn moves_pages(self) -> bool {
+        !matches!(
+            self,
+            Kind::Memcpy | Kind::Reads | Kind::Throw { .. } | Kind::SocketThrow | Kind::WeftThrow(_)
+        )
+    }
 }
+
+const SETTLE: Duration = Duration::from_micros(50);
 
 /// The initiator's half.
 pub trait Sender {
@@ -65,6 +86,15 @@ pub trait Sender {
 
     /// Called once, while the target polls this engine.
     fn connect(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Called before a transfer, while the target polls this engine: what waited since its last turn is not counted.
+    fn settle(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < SETTLE {
+            self.poll()?;
+        }
         Ok(())
     }
 
@@ -113,25 +143,27 @@ pub struct Place<'a> {
 pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiver>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareReceiver::open(place.rail, wait_fd, pool)?),
-        Kind::Vectors => Box::new(bare::BareReceiver::open(place.rail, false, pool)?),
-        Kind::Packed => Box::new(packed::PackedReceiver::open(place.rail, pool)?),
         Kind::Step(_) => Box::new(steps::StepReceiver::open(place, pool)?),
         Kind::Weft | Kind::Reads => Box::new(weft::WeftReceiver::open(place.case, pool)?),
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
         Kind::Memcpy => Box::new(weft::Nothing),
+        Kind::Throw { inject, wait_fd } => Side::receiver(Bare::open(place.rail, inject, wait_fd)?),
+        Kind::SocketThrow => Side::receiver(throw::Socket::open()?),
+        Kind::WeftThrow(game) => Side::receiver(throw::Weft::open(place.case.fabric, game)?),
     })
 }
 
 /// The sender for a receiver's offer.
 pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<Box<dyn Sender>> {
     Ok(match kind {
-        Kind::Bare { wait_fd } => Box::new(bare::BareSender::<1>::open(place, wait_fd, pool, offer)?),
-        Kind::Vectors => Box::new(bare::BareSender::<SEGMENTS>::open(place, false, pool, offer)?),
-        Kind::Packed => Box::new(packed::PackedSender::open(place, pool, offer)?),
+        Kind::Bare { wait_fd } => Box::new(bare::BareSender::open(place, wait_fd, pool, offer)?),
         Kind::Step(step) => Box::new(steps::StepSender::open(step, place, pool, offer)?),
         Kind::Weft => Box::new(weft::WeftSender::open(place.case, pool, offer, false)?),
         Kind::Reads => Box::new(weft::WeftSender::open(place.case, &weft::pool(place.case)?, offer, true)?),
         Kind::Socket => Box::new(socket::SocketSender::open(pool, offer, place.case.cpu)?),
         Kind::Memcpy => Box::new(weft::Memcpy::open(place.case, pool)?),
+        Kind::Throw { inject, wait_fd } => Side::sender(Bare::open(place.rail, inject, wait_fd)?, offer)?,
+        Kind::SocketThrow => Side::sender(throw::Socket::open()?, offer)?,
+        Kind::WeftThrow(game) => Side::sender(throw::Weft::open(place.case.fabric, game)?, offer)?,
     })
 }

@@ -34,11 +34,11 @@ pub struct Port {
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     av: *mut fid_av,
-    pub cq: *mut fid_cq,
-    pub ep: *mut fid_ep,
+    cq: *mut fid_cq,
+    ep: *mut fid_ep,
     mr: *mut fid_mr,
     base: u64,
-    pub descriptor: *mut c_void,
+    descriptor: *mut c_void,
     simulated: bool,
 }
 
@@ -217,42 +217,7 @@ impl Port {
         Ok(Remote { route, base: offer.base, key: offer.key })
     }
 
-    /// Posts segments of `len` bytes each, from addresses here to offsets there, as one write. False if the
-    /// provider has no room.
-    #[inline]
-    pub fn post<const RUN: usize>(
-        &self,
-        remote: &Remote,
-        segments: impl Iterator<Item = (*const u8, usize)>,
-        len: usize,
-        flags: u64,
-        data: u64,
-        context: *mut fi_context2,
-    ) -> Result<bool> {
-        let mut iov = [libc::iovec { iov_base: ptr::null_mut(), iov_len: len }; RUN];
-        let mut there = [fi_rma_iov { addr: 0, len, key: remote.key }; RUN];
-        let mut descriptors = [self.descriptor; RUN];
-        let mut count = 0;
-        for ((from, offset), (iov, there)) in segments.zip(iov.iter_mut().zip(&mut there)) {
-            iov.iov_base = from.cast_mut().cast();
-            there.addr = remote.base + offset as u64;
-            count += 1;
-        }
-        let message = fi_msg_rma {
-            msg_iov: iov.as_ptr(),
-            desc: descriptors.as_mut_ptr(),
-            iov_count: count,
-            addr: remote.route,
-            rma_iov: there.as_ptr(),
-            rma_iov_count: count,
-            context: context.cast(),
-            data,
-        };
-        // SAFETY: the message lives through the call; pool and context longer than the endpoint.
-        taken("posting a write", unsafe { fi_writemsg(self.ep, &message, FI_COMPLETION | flags) })
-    }
-
-    /// A write, of one segment.
+    /// Posts a write from an address here to an offset there. False if the provider has no room.
     #[inline]
     pub fn write(
         &self,
@@ -262,7 +227,21 @@ impl Port {
         flags: u64,
         context: *mut fi_context2,
     ) -> Result<bool> {
-        self.post::<1>(remote, std::iter::once((from, offset)), len, flags, 0, context)
+        let iov = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+        let there = fi_rma_iov { addr: remote.base + offset as u64, len, key: remote.key };
+        let mut descriptor = self.descriptor;
+        let message = fi_msg_rma {
+            msg_iov: &iov,
+            desc: &mut descriptor,
+            iov_count: 1,
+            addr: remote.route,
+            rma_iov: &there,
+            rma_iov_count: 1,
+            context: context.cast(),
+            data: 0,
+        };
+        // SAFETY: the message lives through the call; pool and context longer than the endpoint.
+        taken("posting a write", unsafe { fi_writemsg(self.ep, &message, FI_COMPLETION | flags) })
     }
 
     /// A message; injected, it is copied at once.

@@ -11,17 +11,12 @@ use libfabric_sys::{fi_context2, FI_DELIVERY_COMPLETE, FI_MORE};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::thread;
 
 const BATCH: usize = 16;
 const WINDOW: usize = 32;
 const REAP: usize = 64;
-/// Turns of a target's thread without a sign of its engine's turn, and then its nap.
-const RESTLESS: u32 = 20_000;
-const NAP: Duration = Duration::from_micros(50);
 
 /// In the order in which they were taken; each includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Debug)]
@@ -60,10 +55,16 @@ struct Lane {
     port: Port,
     remote: Remote,
     contexts: Vec<fi_context2>,
-    /// Of the transfer under way: the number of the rail's next page and of all rails, for
-    /// sharded state; a page that found no room; the last one; posts and completions.
+    at: At,
+}
+
+/// Where a rail is in the transfer under way.
+#[derive(Default)]
+struct At {
+    /// With sharded state: the number of its next page, and of all rails.
     next: usize,
     stride: usize,
+    /// A page that found no room, and the last one.
     blocked: Option<usize>,
     last: Option<usize>,
     posted: usize,
@@ -80,14 +81,8 @@ impl Lane {
         if !port.ordered() {
             bail!("{} does not keep writes in order: the last one says nothing of the others", rail.provider);
         }
-        let (remote, contexts) = (port.join(offer)?, contexts(pool.pages + 1));
-        let (next, stride, blocked, last, posted, done, flushed) = (0, 1, None, None, 0, 0, false);
-        Ok(Lane { port, remote, contexts, next, stride, blocked, last, posted, done, flushed })
-    }
-
-    fn begin(&mut self, number: usize, stride: usize) {
-        (self.next, self.stride) = (number, stride);
-        (self.blocked, self.last, self.posted, self.done, self.flushed) = (None, None, 0, 0, false);
+        let remote = port.join(offer)?;
+        Ok(Lane { port, remote, contexts: contexts(pool.pages + 1), at: At::default() })
     }
 
     /// False if the provider has no room.
@@ -95,22 +90,25 @@ impl Lane {
     fn post(&mut self, job: &Job, page: usize, len: usize, flags: u64) -> Result<bool> {
         let source = job.source.wrapping_add(job.lists.source[page] as usize * job.page_len);
         let there = job.lists.target[page] as usize * job.page_len;
-        let context = &raw mut self.contexts[self.posted];
+        let context = &raw mut self.contexts[self.at.posted];
         let posted = self.port.write(&self.remote, (source, there), len, flags, context)?;
-        self.posted += posted as usize;
+        self.at.posted += posted as usize;
         Ok(posted)
     }
 
     /// The next page: a blocked one, one of this rail's share, or whichever comes next.
     fn take(&mut self, job: &Job) -> Option<usize> {
-        if let Some(page) = self.blocked.take() {
+        if let Some(page) = self.at.blocked.take() {
             return Some(page);
         }
         let page = if job.step >= Step::ShardedState {
-            self.next += self.stride;
-            self.next - self.stride
+            self.at.next += self.at.stride;
+            self.at.next - self.at.stride
         } else {
-            job.state().take()
+            job.shared(|state| {
+                state.next += 1;
+                state.next - 1
+            })
         };
         (page < job.lists.len()).then_some(page)
     }
@@ -119,30 +117,32 @@ impl Lane {
     fn fill(&mut self, job: &Job) -> Result<()> {
         let batch = if job.step >= Step::BatchedPosting { BATCH } else { 1 };
         let room = match job.step >= Step::LazyPosting {
-            true => WINDOW.saturating_sub(self.posted - self.done),
+            true => WINDOW.saturating_sub(self.at.posted - self.at.done),
             false => batch,
         };
         for at in (0..batch.min(room)).rev() {
             let Some(page) = self.take(job) else { return self.flush(job) };
-            let more = if at > 0 && self.next < job.lists.len() { FI_MORE } else { 0 };
+            let more = if at > 0 && self.at.next < job.lists.len() { FI_MORE } else { 0 };
             while !self.post(job, page, job.page_len, more)? {
                 if job.step >= Step::LazyPosting {
-                    self.blocked = Some(page);
+                    self.at.blocked = Some(page);
                     return Ok(());
                 }
                 self.reap(job)?;
             }
-            self.last = Some(page);
+            self.at.last = Some(page);
         }
         Ok(())
     }
 
     /// One byte more, whose delivery tells of all before it.
     fn flush(&mut self, job: &Job) -> Result<()> {
-        match self.last {
-            Some(page) if !self.flushed => self.flushed = self.post(job, page, 1, FI_DELIVERY_COMPLETE)?,
+        match self.at.last {
+            Some(page) if !self.at.flushed => {
+                self.at.flushed = self.post(job, page, 1, FI_DELIVERY_COMPLETE)?
+            }
             Some(_) => {}
-            None => self.flushed = true,
+            None => self.at.flushed = true,
         }
         Ok(())
     }
@@ -151,15 +151,15 @@ impl Lane {
         let mut entries = entries::<REAP>();
         let most = if job.step >= Step::BatchedPosting { REAP } else { 1 };
         let reaped = self.port.reap(&mut entries[..most])?;
-        self.done += reaped;
+        self.at.done += reaped;
         if reaped > 0 && job.step < Step::ShardedState {
-            job.state().count(job.transfer, reaped);
+            job.shared(|state| *state.completed.entry(job.transfer).or_default() += reaped);
         }
         Ok(())
     }
 
     fn is_done(&self) -> bool {
-        self.flushed && self.done == self.posted
+        self.at.flushed && self.at.done == self.at.posted
     }
 }
 
@@ -168,17 +168,6 @@ impl Lane {
 struct State {
     next: usize,
     completed: HashMap<u64, usize>,
-}
-
-impl State {
-    fn take(&mut self) -> usize {
-        self.next += 1;
-        self.next - 1
-    }
-
-    fn count(&mut self, transfer: u64, completed: usize) {
-        *self.completed.entry(transfer).or_default() += completed;
-    }
 }
 
 /// A transfer, as each thread sees it.
@@ -195,8 +184,8 @@ struct Job<'a> {
 unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn shared<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+        with(&mut self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 }
 
@@ -260,7 +249,10 @@ impl Sender for StepSender {
         let (step, rails, all, transfer) = (self.step, self.lanes.len(), &self.processors, self.transfer);
         let (source, page_len) = (self.pool.base().cast_const(), self.pool.page_len);
         let job = Job { step, lists, source, page_len, transfer, state: Mutex::default() };
-        self.lanes.iter_mut().enumerate().for_each(|(number, lane)| lane.begin(number, rails));
+        self.lanes
+            .iter_mut()
+            .enumerate()
+            .for_each(|(next, lane)| lane.at = At { next, stride: rails, ..At::default() });
         let pin = |number| (step >= Step::Pinning).then(|| processors::one_of(all, number));
         let result = thread::scope(|scope| {
             let mut groups = self.lanes.chunks_mut(self.share).enumerate();
@@ -297,81 +289,23 @@ impl Sender for StepSender {
 }
 
 /// The target of every step: the same, so that only the sender differs.
-pub struct StepReceiver {
-    offers: Vec<Offer>,
-    ports: Group,
-    beat: Arc<AtomicU64>,
-    helpers: Vec<JoinHandle<()>>,
-}
-
-/// Rails that one thread polls.
-struct Group(Vec<Port>);
-
-impl Group {
-    fn poll(&self) -> Result<()> {
-        let mut entries = entries::<REAP>();
-        self.0.iter().try_for_each(|port| port.reap(&mut entries).map(|_| ()))
-    }
-
-    /// Polls while its engine's turn lasts, until the engine is gone.
-    fn follow(self, beat: &AtomicU64) {
-        let (mut last, mut quiet) = (0, 0u32);
-        loop {
-            let now = beat.load(Ordering::Relaxed);
-            if now == ENDED {
-                return;
-            }
-            quiet = if now == last { quiet + 1 } else { 0 };
-            last = now;
-            if quiet > RESTLESS {
-                quiet = RESTLESS;
-                thread::sleep(NAP);
-            } else if let Err(error) = self.poll() {
-                // The sender's transfer does not end, and says so.
-                eprintln!("weft-bench: the target: {error:#}");
-                return;
-            }
-        }
-    }
-}
-
-const ENDED: u64 = u64::MAX;
+pub struct StepReceiver(Vec<Port>);
 
 impl StepReceiver {
     pub fn open(place: &Place, pool: &Pool) -> Result<StepReceiver> {
-        let (rails, threads) = (place.case.rails, place.case.step_threads.min(place.case.rails));
-        let ports: Vec<Port> =
-            (0..rails).map(|_| Port::open(place.rail, false, pool)).collect::<Result<_>>()?;
-        let offers = ports.iter().map(Port::offer).collect::<Result<_>>()?;
-        let mut ports = Group(ports);
-        let beat = Arc::new(AtomicU64::new(0));
-        let mut helpers = Vec::new();
-        for thread in (1..threads).rev() {
-            let (group, beat) = (Group(ports.0.split_off(rails * thread / threads)), Arc::clone(&beat));
-            helpers.push(thread::spawn(move || group.follow(&beat)));
-        }
-        Ok(StepReceiver { offers, ports, beat, helpers })
+        let ports = (0..place.case.rails).map(|_| Port::open(place.rail, false, pool));
+        Ok(StepReceiver(ports.collect::<Result<_>>()?))
     }
 }
 
 impl Receiver for StepReceiver {
     fn offer(&self) -> Result<Value> {
-        Ok(serde_json::to_value(&self.offers)?)
+        Ok(serde_json::to_value(self.0.iter().map(Port::offer).collect::<Result<Vec<Offer>>>()?)?)
     }
 
     fn poll(&mut self) -> Result<()> {
-        self.beat.fetch_add(1, Ordering::Relaxed);
-        self.ports.poll()
-    }
-}
-
-impl Drop for StepReceiver {
-    fn drop(&mut self) {
-        self.beat.store(ENDED, Ordering::Relaxed);
-        for helper in self.helpers.drain(..) {
-            // A panic has been printed already.
-            let _ = helper.join();
-        }
+        let mut entries = entries::<REAP>();
+        self.0.iter().try_for_each(|port| port.reap(&mut entries).map(drop))
     }
 }
 

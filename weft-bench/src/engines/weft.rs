@@ -13,7 +13,7 @@ use std::ptr;
 use std::time::Duration;
 
 /// Weft's own tcp.
-pub const TCP: &str = "plain-tcp";
+pub const TCP: &str = "tcp";
 
 /// Asks Weft which rail it opens: the bare loops open libfabric's of that name.
 pub fn rail(case: &Case) -> Result<Rail> {

@@ -1,10 +1,10 @@
 //! A rail goes down under a load, and comes back.
 
+use crate::lab::set_link;
 use crate::load::client::{meet, Met};
 use crate::load::Load;
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const WAIT: Duration = Duration::from_millis(1);
@@ -70,10 +70,10 @@ pub fn run(spec: &Spec) -> Result<Report> {
         }
         if down.is_none() && begun.elapsed() > BEFORE {
             down = Some(ms());
-            link(&spec.interface, "down")?;
+            set_link(&spec.interface, &["down"])?;
         }
         if up.is_none() && begun.elapsed() > BEFORE + AWAY {
-            link(&spec.interface, "up")?;
+            set_link(&spec.interface, &["up"])?;
             up = Some(ms());
         }
         if sampled.elapsed() > EVERY {
@@ -113,15 +113,6 @@ fn judge(samples: &[Sample], down: f64, up: f64, line: f64) -> Result<Report> {
     let used = samples.iter().find(|one| one.ms > up && one.of_rail > last.of_rail + USED);
     let Some(used) = used else { bail!("the rail is not used {AFTER:?} after its link is up") };
     Ok(Report { failover_ms: slow - down, share: rate / line, rejoin_ms: used.ms - up, silence_ms })
-}
-
-fn link(interface: &str, state: &str) -> Result<()> {
-    let status =
-        Command::new("ip").args(["link", "set", interface, state]).status().context("starting ip")?;
-    if !status.success() {
-        bail!("ip link set {interface} {state}: {status}");
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The fabric between processes of one host.
 
 use super::{figures, raw, Bench, Figure};
-use crate::pair::{Case, Fabric, Rival};
+use crate::engines::throw::{Game, TIMED};
+use crate::pair::{self, Case, Fabric, Rival};
 use crate::stats::Spread;
-use crate::throw::{self, Game};
 use anyhow::Result;
 
 const LARGE: (usize, usize) = (65536, 1000);
@@ -32,17 +32,15 @@ fn of_memcpy(bench: &mut Bench, (page_len, pages): (usize, usize), shared: bool)
 }
 
 fn pingpong(bench: &mut Bench) -> Result<f64> {
-    bench.progress.begin("host, 8 bytes there and back");
-    let (rounds, sessions) = bench.full_or((2000, 8), (200, 2));
-    let outcome = throw::measure(Game::Words, Fabric::Host, rounds, sessions, &bench.progress)?;
-    let times = Spread::of(outcome.rounds.iter().map(|round| round[0]).collect());
+    let mut case = Case::new(Fabric::Host, 4096, Rival::Throw(Game::Words));
+    case.pages = 1;
+    (case.pairs, case.sessions) = bench.full_or((2000, 8), (200, 2));
+    let outcome = pair::measure(&case, &bench.progress)?;
     bench.notes.push(format!(
-        "host, there and back: {:.0} ns (10 % {:.0}, 90 % {:.0}); a bare cache line between the same two \
-         processors, the nearest of this machine: {:.0} ns",
-        times.median,
-        times.low,
-        times.high,
-        Spread::of(outcome.lines).median
+        "host, there and back: {:.0} ns; a bare cache line between the same two processors, the nearest of this \
+         machine: {:.0} ns",
+        outcome.median_ns(0) / TIMED as f64,
+        Spread::of(outcome.lines.clone()).median
     ));
-    Ok(times.median)
+    Ok(outcome.median_ns(0) / TIMED as f64)
 }

@@ -1,12 +1,12 @@
 //! How soon a byte is there, and what it costs to be ready for one.
 
 use super::{figures, Bench, Figure};
+use crate::engines::throw::{Game, TIMED};
 use crate::lab;
 use crate::load::idle::{Report, Spec};
-use crate::pair::Fabric;
+use crate::pair::{self, Case, Fabric, Rival};
 use crate::process::Part;
 use crate::stats::Spread;
-use crate::throw::{self, Game};
 use anyhow::{bail, Result};
 use std::rc::Rc;
 
@@ -30,13 +30,15 @@ figures! {
 
 /// Both ways take as long, so the ratio is that of one way, too.
 fn there_and_back(bench: &mut Bench, game: Game) -> Result<f64> {
-    bench.progress.begin("tcp, a few bytes there and back, Weft beside bare loops");
-    let (rounds, sessions) = bench.full_or((240, 4), (40, 2));
-    let outcome = throw::measure(game, Fabric::Tcp, rounds, sessions, &bench.progress)?;
+    let mut case = Case::new(Fabric::Tcp, 4096, Rival::Throw(game));
+    case.pages = 1;
+    (case.pairs, case.sessions) = bench.full_or((240, 4), (40, 2));
+    let outcome = pair::measure(&case, &bench.progress)?;
     bench.facts.learn(&outcome.facts);
-    let ratios = outcome.ratios()?;
-    let names = outcome.names.iter().enumerate();
-    let each: Vec<String> = names.map(|(i, name)| format!("{name} {:.0} ns", outcome.median(i))).collect();
+    let ratios = outcome.ratios_to_fastest()?;
+    let kinds = outcome.kinds.iter().enumerate();
+    let ns = |engine| outcome.median_ns(engine) / TIMED as f64;
+    let each: Vec<String> = kinds.map(|(i, kind)| format!("{} {:.0} ns", kind.name(), ns(i))).collect();
     bench.notes.push(format!(
         "{}, there and back: {}; ratio {:.3} (10 % {:.3}, 90 % {:.3})",
         outcome.provider,

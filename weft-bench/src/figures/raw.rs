@@ -65,15 +65,15 @@ fn outcome(bench: &mut Bench, (fabric, page_len, rival): Key) -> Result<Rc<Outco
 pub fn measure(bench: &mut Bench, case: &Case) -> Result<Outcome> {
     let outcome = pair::measure(case, &bench.progress)?;
     bench.facts.learn(&outcome.facts);
-    let rates: Vec<String> = (0..outcome.names.len())
-        .map(|i| format!("{} {:.3} GB/s", outcome.names[i], Spread::of(outcome.rates(i)).median))
-        .collect();
-    let mut note = format!("{case}: {}", rates.join(", "));
-    if outcome.names.len() > 1 {
-        let ratios = Spread::of(outcome.ratios());
-        note += &format!(", ratio {:.4} (10 % {:.3}, 90 % {:.3})", ratios.median, ratios.low, ratios.high);
-    }
-    bench.notes.push(format!("{note}; {}", outcome.tuning));
+    let kinds = outcome.kinds.iter().enumerate();
+    let rate = |i| Spread::of(outcome.rates(i)).median;
+    let rates: Vec<String> = kinds.map(|(i, kind)| format!("{} {:.3} GB/s", kind.name(), rate(i))).collect();
+    let Spread { median, low, high } = Spread::of(outcome.ratios());
+    bench.notes.push(format!(
+        "{case}: {}, ratio {median:.4} (10 % {low:.3}, 90 % {high:.3}); {}",
+        rates.join(", "),
+        outcome.tuning
+    ));
     Ok(outcome)
 }
 

@@ -4,18 +4,17 @@
 use super::control::{Control, Order};
 use super::target::{Opened, Spec};
 use super::{Case, Event, Fabric, Outcome, Rival, Session, Tuned};
+use crate::engines::throw::Game;
 use crate::engines::{self, Kind, Place, Rail, Sender, Step};
 use crate::lab;
 use crate::machine::Facts;
 use crate::pages::Lists;
 use crate::process::{say, Part, Process};
+use crate::processors;
 use anyhow::{anyhow, Context, Result};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Both sides poll the engine so long before its transfer begins: what waited
-/// since its last turn is not counted.
-const SETTLE: Duration = Duration::from_micros(50);
 /// Rounds of the calibration: transfers of each tuning, and how many of the
 /// fastest tunings go on. Later sessions go through the last round only.
 const ROUNDS: [(usize, usize); 3] = [(2, 24), (5, FINALISTS), (21, FINALISTS)];
@@ -24,6 +23,7 @@ const FINALISTS: usize = 6;
 pub fn initiate(session: &Session) -> Result<()> {
     let case = &session.case;
     let network = (case.fabric == Fabric::Tcp).then(lab::enter);
+    case.processors.iter().for_each(|(one, _)| processors::keep_on_only(*one));
     let mut facts = Facts::of_machine();
     let rail = engines::rail(case)?;
     facts.add("libfabric", &rail.libfabric);
@@ -34,51 +34,64 @@ pub fn initiate(session: &Session) -> Result<()> {
     let kinds = match case.rival {
         Rival::Weft => vec![bare[0], bare[1], Kind::Weft],
         Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
-        Rival::Packing => vec![bare[0], Kind::Vectors, Kind::Packed],
         Rival::Steps => Step::ALL.map(|(step, _)| Kind::Step(step)).into_iter().chain([Kind::Weft]).collect(),
         Rival::Socket => vec![Kind::Socket, Kind::Weft],
         Rival::Reads => vec![Kind::Weft, Kind::Reads],
         Rival::Memcpy => vec![Kind::Memcpy, Kind::Weft],
+        Rival::Throw(game) => {
+            let bare = [(false, false), (false, true), (true, false), (true, true)];
+            let mut kinds = match (case.fabric, game) {
+                (Fabric::Host, _) => Vec::new(),
+                (_, Game::Words) => vec![Kind::SocketThrow],
+                _ => bare.map(|(inject, wait_fd)| Kind::Throw { inject, wait_fd }).into(),
+            };
+            kinds.push(Kind::WeftThrow(game));
+            kinds
+        }
     };
     let provider = format!("{} ({})", rail.provider, rail.domain);
     let mut pair = Pair::start(session, rail, kinds)?;
-    // Of each of these the fastest is measured.
-    let contests: &[&[usize]] = match case.rival {
-        Rival::Socket => &[&[0]],
-        Rival::Steps | Rival::Memcpy | Rival::Reads => &[],
-        Rival::Packing => &[&[0], &[1], &[2]],
-        Rival::Weft | Rival::Itself => &[&[0, 1]],
-    };
     let (mut tuned, mut measured) = (Vec::new(), Vec::new());
-    for contest in contests {
-        let known: Vec<Tuned> =
-            session.tuned.iter().filter(|tuned| contest.contains(&tuned.engine)).copied().collect();
-        let ranked = match known.is_empty() {
-            true => pair.calibrate(pair.tunings(contest), &ROUNDS)?,
-            false => pair.calibrate(known, &ROUNDS[ROUNDS.len() - 1..])?,
+    if matches!(case.rival, Rival::Weft | Rival::Itself | Rival::Socket) {
+        // Of these the fastest is measured.
+        tuned = match session.tuned.is_empty() {
+            true => pair.calibrate(
+                pair.tunings(if case.rival == Rival::Socket { &[0][..] } else { &[0, 1] }),
+                &ROUNDS,
+            )?,
+            false => pair.calibrate(session.tuned.clone(), &ROUNDS[ROUNDS.len() - 1..])?,
         };
-        measured.push(ranked.first().context("no engine to tune")?.engine);
-        tuned.extend(ranked);
-    }
-    match case.rival {
-        Rival::Weft => measured.push(2),
-        Rival::Socket => measured.push(1),
-        Rival::Itself => {
-            let best: &Tuned = tuned.first().context("no engine to tune")?;
-            measured.push(best.engine + 2);
-            pair.sender(best.engine + 2)?.tune(best.tuning);
+        let best: &Tuned = tuned.first().context("no engine to tune")?;
+        measured.push(best.engine);
+        match case.rival {
+            Rival::Weft => measured.push(2),
+            Rival::Socket => measured.push(1),
+            Rival::Itself => {
+                measured.push(best.engine + 2);
+                pair.sender(best.engine + 2)?.tune(best.tuning);
+            }
+            _ => {}
         }
-        Rival::Steps | Rival::Memcpy | Rival::Reads => measured.extend(0..pair.kinds.len()),
-        Rival::Packing => {}
+    } else {
+        measured.extend((0..pair.kinds.len()).filter(|engine| pair.senders[*engine].is_some()));
     }
     let times = pair.alternate(case.pairs, &measured)?;
     pair.verify(&measured)?;
     let tuning: Vec<String> =
         measured.iter().map(|engine| Ok(pair.sender(*engine)?.describe())).collect::<Result<_>>()?;
-    let names = measured.iter().map(|engine| pair.kinds[*engine].name().to_owned()).collect();
+    let kinds = measured.iter().map(|engine| pair.kinds[*engine]).collect();
     pair.end()?;
     let bytes = case.pages * case.page_len * case.at_once;
-    say(&Event::Done(Outcome { facts, provider, tuning: tuning.join("; "), names, bytes, times, tuned }))
+    say(&Event::Done(Outcome {
+        facts,
+        provider,
+        tuning: tuning.join("; "),
+        kinds,
+        bytes,
+        lines: Vec::new(),
+        times,
+        tuned,
+    }))
 }
 
 struct Pair {
@@ -119,8 +132,7 @@ impl Pair {
                     answers.push(sender.answer()?);
                     senders.push(Some(sender));
                 }
-                // Not every provider has it.
-                Err(_) if *kind == (Kind::Bare { wait_fd: true }) => {
+                Err(_) if kind.may_be_missing() => {
                     senders.push(None);
                     answers.push(Value::Null);
                 }
@@ -185,11 +197,7 @@ impl Pair {
     fn transfer(&mut self, engine: usize, lists: &Lists) -> Result<u64> {
         self.give_turn(engine)?;
         let kind = self.kinds[engine].name();
-        let sender = self.sender(engine)?;
-        let settled = Instant::now();
-        while settled.elapsed() < SETTLE {
-            sender.poll()?;
-        }
+        self.sender(engine)?.settle()?;
         let (begun, used) = (Instant::now(), self.cpu_ns());
         self.sender(engine)?.write(lists).with_context(|| format!("a transfer by {kind}"))?;
         Ok(if self.cpu { self.cpu_ns() - used } else { begun.elapsed().as_nanos() as u64 })
@@ -213,7 +221,8 @@ impl Pair {
     fn tunings(&self, engines: &[usize]) -> Vec<Tuned> {
         let of_one = |engine: &usize| {
             let engine = *engine;
-            let count = self.senders[engine].as_ref().map_or(0, |sender| sender.tunings());
+            let sender = self.senders.get(engine).and_then(Option::as_ref);
+            let count = sender.map_or(0, |sender| sender.tunings());
             (0..count).map(move |tuning| Tuned { engine, tuning })
         };
         engines.iter().flat_map(of_one).collect()
@@ -273,16 +282,14 @@ impl Pair {
 
     /// One more transfer of each engine, into wiped pages, looked at byte by byte.
     fn verify(&mut self, engines: &[usize]) -> Result<()> {
-        for engine in engines.iter().copied() {
-            if matches!(self.kinds[engine], Kind::Memcpy | Kind::Reads) {
-                continue;
-            }
+        let kinds = self.kinds.clone();
+        for engine in engines.iter().copied().filter(|engine| kinds[*engine].moves_pages()) {
             let list = self.next_list();
             self.order(Order::Wipe)?;
             self.transfer(engine, &list)?;
             self.control.set_seed(self.seed);
             self.order(Order::Verify)?;
-            let kind = self.kinds[engine].name();
+            let kind = kinds[engine].name();
             self.target.lines.hear::<()>().with_context(|| format!("{kind} moved wrong bytes"))?;
         }
         Ok(())

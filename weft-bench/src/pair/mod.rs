@@ -14,9 +14,13 @@ mod target;
 pub use initiator::initiate;
 pub use target::{serve, Spec};
 
+use crate::engines::throw::Game;
+use crate::engines::Kind;
 use crate::machine::Facts;
 use crate::process::{Part, Process};
+use crate::processors;
 use crate::show::{self, Progress};
+use crate::stats::Spread;
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -34,8 +38,6 @@ pub enum Rival {
     Weft,
     /// A second bare loop: the ratio must be 1.
     Itself,
-    /// Several pages a write, and packed pages, over bare libfabric.
-    Packing,
     /// The steps of the ablation, and Weft.
     Steps,
     /// A plain socket, and Weft beside it.
@@ -44,6 +46,8 @@ pub enum Rival {
     Reads,
     /// memcpy, and Weft beside it.
     Memcpy,
+    /// A few bytes there and back, by bare libfabric in every way, and by Weft.
+    Throw(Game),
 }
 
 /// What to measure.
@@ -69,6 +73,8 @@ pub struct Case {
     /// Of the steps of the ablation: endpoints, and threads that drive them.
     pub rails: usize,
     pub step_threads: usize,
+    /// Those of the initiator and of the target.
+    pub processors: Option<(usize, usize)>,
 }
 
 impl Case {
@@ -87,6 +93,7 @@ impl Case {
             cpu: false,
             rails: 1,
             step_threads: 1,
+            processors: None,
         }
     }
 }
@@ -101,13 +108,13 @@ impl fmt::Display for Case {
         let what = match self.rival {
             Rival::Weft => "weft beside the bare loop",
             Rival::Itself => "the bare loop beside itself",
-            Rival::Packing => "one write a page, vectors and packed",
             Rival::Steps => "step by step",
             Rival::Socket if self.cpu => "CPU time of weft beside a plain socket",
             Rival::Socket => "weft beside a plain socket",
             Rival::Reads => "reads beside writes",
             Rival::Memcpy if self.shared => "weft beside memcpy, in memory of weft_memory_alloc",
             Rival::Memcpy => "weft beside memcpy, in ordinary memory",
+            Rival::Throw(_) => return write!(f, "{fabric}, a few bytes there and back"),
         };
         write!(f, "{fabric}, {} pages, {what}", show::size(self.page_len))
     }
@@ -119,13 +126,16 @@ pub struct Outcome {
     pub facts: Facts,
     pub provider: String,
     pub tuning: String,
-    pub names: Vec<String>,
+    pub kinds: Vec<Kind>,
     /// Bytes of a transfer.
     bytes: usize,
     /// For each round, nanoseconds of each engine's transfer.
     times: Vec<Vec<u64>>,
     /// The best tunings, the very best first.
     tuned: Vec<Tuned>,
+    /// Where both sides keep to the processors that are nearest to each other: of each session, the nanoseconds of a
+    /// bare cache line between these.
+    pub lines: Vec<f64>,
 }
 
 /// A tuning of an engine.
@@ -156,6 +166,19 @@ impl Outcome {
         all as f64 / 1e9 / self.times.len().max(1) as f64
     }
 
+    /// Of the transfers of an engine.
+    pub fn median_ns(&self, engine: usize) -> f64 {
+        Spread::of(self.times.iter().map(|round| round[engine] as f64).collect()).median
+    }
+
+    /// Of each round: the last engine's time over that of the other which is the fastest in all.
+    pub fn ratios_to_fastest(&self) -> Result<Spread> {
+        let last = self.kinds.len().saturating_sub(1);
+        let fastest = (0..last).min_by(|a, b| self.median_ns(*a).total_cmp(&self.median_ns(*b)));
+        let fastest = fastest.context("nothing to compare with")?;
+        Ok(Spread::of(self.times.iter().map(|round| round[last] as f64 / round[fastest] as f64).collect()))
+    }
+
     /// Of each pair: the second's throughput over the first's.
     pub fn ratios(&self) -> Vec<f64> {
         self.times.iter().map(|round| round[0] as f64 / round[1] as f64).collect()
@@ -178,19 +201,23 @@ pub fn measure(case: &Case, progress: &Progress) -> Result<Outcome> {
     }
     progress.begin(&case.to_string());
     let sessions = case.sessions.min(case.pairs);
-    let mut whole: Option<Outcome> = None;
+    let (mut whole, mut lines): (Option<Outcome>, _) = (None, Vec::new());
+    let near = matches!(case.rival, Rival::Throw(_)) && case.fabric == Fabric::Host;
     for number in 0..sessions {
         let done = case.pairs * number / sessions;
         let pairs = case.pairs * (number + 1) / sessions - done;
         let tuned = whole.as_ref().map_or(Vec::new(), |whole| whole.tuned.clone());
-        let session = Session { case: Case { pairs, ..case.clone() }, number, tuned };
+        let nearest = near.then(processors::nearest).flatten();
+        lines.extend(nearest.map(|(.., ns)| ns));
+        let processors = nearest.map(|(one, other, _)| (one, other));
+        let session = Session { case: Case { pairs, processors, ..case.clone() }, number, tuned };
         let outcome = run_session(session, &|at| progress.at(done as u64 + at, case.pairs as u64))?;
         match &mut whole {
             None => whole = Some(outcome),
             Some(whole) => whole.times.extend(outcome.times),
         }
     }
-    whole.context("no session")
+    whole.map(|whole| Outcome { lines, ..whole }).context("no session")
 }
 
 fn run_session(session: Session, at: &dyn Fn(u64)) -> Result<Outcome> {
@@ -238,13 +265,15 @@ mod tests {
             facts: Facts::default(),
             provider: String::new(),
             tuning: String::new(),
-            names: vec!["bare".into(), "weft".into()],
+            kinds: vec![Kind::Socket, Kind::Memcpy, Kind::Weft],
             bytes: 1000,
-            times: vec![vec![500, 1000], vec![1000, 500]],
+            times: vec![vec![500, 1000, 2000], vec![1000, 500, 2000], vec![1000, 500, 2000]],
             tuned: Vec::new(),
+            lines: Vec::new(),
         };
-        assert_eq!(outcome.rates(0), [2.0, 1.0]);
-        assert_eq!(outcome.ratios(), [0.5, 2.0]);
-        assert_eq!(outcome.round_seconds(), 1.5e-6);
+        assert_eq!(outcome.rates(0), [2.0, 1.0, 1.0]);
+        assert_eq!(outcome.ratios(), [0.5, 2.0, 2.0]);
+        assert_eq!(outcome.round_seconds(), 3.5e-6);
+        assert_eq!(outcome.ratios_to_fastest().unwrap().median, 4.0);
     }
 }

@@ -7,6 +7,7 @@ use crate::engines::{self, Kind, Place, Rail, Receiver};
 use crate::memory::Pool;
 use crate::pages::Lists;
 use crate::process::{hear, say, write_line};
+use crate::processors;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,6 +27,7 @@ pub type Opened = std::result::Result<Value, String>;
 pub fn serve(spec: Spec) -> Result<()> {
     // SAFETY: the initiator made it, and we inherited it.
     let control = unsafe { Control::open(spec.control_fd) }.context("the shared page")?;
+    spec.case.processors.iter().for_each(|(_, other)| processors::keep_on_only(*other));
     let mut pool = engines::pool(&spec.case)?;
     let place = Place { case: &spec.case, rail: &spec.rail };
     let mut engines: Vec<Option<Box<dyn Receiver>>> = Vec::new();
