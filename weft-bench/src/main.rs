@@ -15,9 +15,8 @@
 //! | [`lab`], [`wire`] | networks of our own to measure in, and what they carry |
 //! | [`machine`], [`processors`], [`tree`] | what the machine is, and how it is drawn |
 //! | [`memory`], [`pages`], [`stats`] | buffers, page lists, medians |
-//! | [`show`], [`chart`] | the terminal, and charts |
+//! | [`show`] | the terminal |
 
-mod chart;
 mod commands;
 mod endpoint;
 mod engines;

@@ -30,12 +30,6 @@ pub fn keep_on(set: &libc::cpu_set_t) {
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) };
 }
 
-/// Of the set, one: the first for 0 and so on.
-pub fn one_of(set: &libc::cpu_set_t, number: usize) -> libc::cpu_set_t {
-    let numbers = numbers(set);
-    numbers.get(number % numbers.len().max(1)).map_or(*set, |cpu| only(*cpu))
-}
-
 /// Keeps the calling thread on this one.
 pub fn keep_on_only(number: usize) {
     keep_on(&only(number));

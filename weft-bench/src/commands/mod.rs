@@ -1,6 +1,5 @@
 //! What a user calls: one file for each command.
 
-mod ablate;
 mod figures;
 mod load;
 mod markdown;
@@ -20,7 +19,6 @@ weft-bench COMMAND [OPTIONS]; weft-bench COMMAND --help says more.
   serve      waits for `weft-bench run` from another host, and lends it pages
   run        moves pages to or from a host where `weft-bench serve` waits
   loopback   both at once, as two processes of this machine
-  ablate     what each step from a simple loop to Weft is worth
 ";
 
 /// What is written behind a command.
@@ -55,7 +53,6 @@ pub fn run() -> Result<()> {
     let mut args = pico_args::Arguments::from_env();
     let name = args.subcommand().map_err(|error| anyhow!("{error}"))?;
     let (help, command): (&str, Command) = match name.as_deref() {
-        Some("ablate") => (ablate::HELP, ablate::run),
         Some("figures") => (figures::HELP, figures::run),
         Some("topo") => (topo::HELP, topo::run),
         Some("serve") => (load::SERVE, load::serve),

@@ -4,12 +4,10 @@
 pub mod bare;
 pub mod port;
 mod socket;
-mod steps;
 pub mod throw;
 mod weft;
 
 pub use self::port::Rail;
-pub use self::steps::Step;
 pub use self::weft::{pool, rail, TCP};
 
 use self::throw::{Bare, Game, Side};
@@ -27,8 +25,6 @@ pub enum Kind {
     Bare {
         wait_fd: bool,
     },
-    /// A step of the ablation.
-    Step(Step),
     Weft,
     /// Weft, which reads the target's pages into a pool of its own.
     Reads,
@@ -47,7 +43,6 @@ impl Kind {
     pub fn name(self) -> String {
         match self {
             Kind::Bare { .. } => "bare".into(),
-            Kind::Step(step) => step.name().into(),
             Kind::Weft => "weft".into(),
             Kind::Reads => "weft, reading".into(),
             Kind::Socket => "socket".into(),
@@ -143,7 +138,6 @@ pub struct Place<'a> {
 pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiver>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareReceiver::open(place.rail, wait_fd, pool)?),
-        Kind::Step(_) => Box::new(steps::StepReceiver::open(place, pool)?),
         Kind::Weft | Kind::Reads => Box::new(weft::WeftReceiver::open(place.case, pool)?),
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
         Kind::Memcpy => Box::new(weft::Nothing),
@@ -157,7 +151,6 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
 pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<Box<dyn Sender>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareSender::open(place, wait_fd, pool, offer)?),
-        Kind::Step(step) => Box::new(steps::StepSender::open(step, place, pool, offer)?),
         Kind::Weft => Box::new(weft::WeftSender::open(place.case, pool, offer, false)?),
         Kind::Reads => Box::new(weft::WeftSender::open(place.case, &weft::pool(place.case)?, offer, true)?),
         Kind::Socket => Box::new(socket::SocketSender::open(pool, offer, place.case.cpu)?),

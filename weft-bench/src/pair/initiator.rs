@@ -5,7 +5,7 @@ use super::control::{Control, Order};
 use super::target::{Opened, Spec};
 use super::{Case, Event, Fabric, Outcome, Rival, Session, Tuned};
 use crate::engines::throw::Game;
-use crate::engines::{self, Kind, Place, Rail, Sender, Step};
+use crate::engines::{self, Kind, Place, Rail, Sender};
 use crate::lab;
 use crate::machine::Facts;
 use crate::pages::Lists;
@@ -34,7 +34,6 @@ pub fn initiate(session: &Session) -> Result<()> {
     let kinds = match case.rival {
         Rival::Weft => vec![bare[0], bare[1], Kind::Weft],
         Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
-        Rival::Steps => Step::ALL.map(|(step, _)| Kind::Step(step)).into_iter().chain([Kind::Weft]).collect(),
         Rival::Socket => vec![Kind::Socket, Kind::Weft],
         Rival::Reads => vec![Kind::Weft, Kind::Reads],
         Rival::Memcpy => vec![Kind::Memcpy, Kind::Weft],

@@ -38,8 +38,6 @@ pub enum Rival {
     Weft,
     /// A second bare loop: the ratio must be 1.
     Itself,
-    /// The steps of the ablation, and Weft.
-    Steps,
     /// A plain socket, and Weft beside it.
     Socket,
     /// Weft's writes, and its reads beside them.
@@ -70,9 +68,6 @@ pub struct Case {
     pub threads: bool,
     /// What counts is the CPU time of both processes, which sleep where they can.
     pub cpu: bool,
-    /// Of the steps of the ablation: endpoints, and threads that drive them.
-    pub rails: usize,
-    pub step_threads: usize,
     /// Those of the initiator and of the target.
     pub processors: Option<(usize, usize)>,
 }
@@ -91,8 +86,6 @@ impl Case {
             shared: false,
             threads: false,
             cpu: false,
-            rails: 1,
-            step_threads: 1,
             processors: None,
         }
     }
@@ -108,7 +101,6 @@ impl fmt::Display for Case {
         let what = match self.rival {
             Rival::Weft => "weft beside the bare loop",
             Rival::Itself => "the bare loop beside itself",
-            Rival::Steps => "step by step",
             Rival::Socket if self.cpu => "CPU time of weft beside a plain socket",
             Rival::Socket => "weft beside a plain socket",
             Rival::Reads => "reads beside writes",
@@ -158,12 +150,6 @@ impl Outcome {
     /// GB/s of an engine's transfers.
     pub fn rates(&self, engine: usize) -> Vec<f64> {
         self.times.iter().map(|round| self.bytes as f64 / round[engine] as f64).collect()
-    }
-
-    /// What a round's transfers take, all engines together.
-    pub fn round_seconds(&self) -> f64 {
-        let all: u64 = self.times.iter().flatten().sum();
-        all as f64 / 1e9 / self.times.len().max(1) as f64
     }
 
     /// Of the transfers of an engine.
@@ -273,7 +259,6 @@ mod tests {
         };
         assert_eq!(outcome.rates(0), [2.0, 1.0, 1.0]);
         assert_eq!(outcome.ratios(), [0.5, 2.0, 2.0]);
-        assert_eq!(outcome.round_seconds(), 3.5e-6);
         assert_eq!(outcome.ratios_to_fastest().unwrap().median, 4.0);
     }
 }
