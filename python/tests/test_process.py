@@ -70,16 +70,20 @@ class Errors(Pair):
 
 class Threads(Pair):
     def test_others_run_while_one_waits(self) -> None:
-        operation = self.here.create_counter().expect(1, timeout=1.5)
+        def runs() -> float:
+            began, ran = time.monotonic(), time.thread_time()
+            while time.monotonic() - began < 0.5:
+                pass
+            return time.thread_time() - ran
+
+        alone = runs()
+        operation = self.here.create_counter().expect(1, timeout=1)
         thread = threading.Thread(target=lambda: self.assertRaises(weft.TimedOutError, operation.wait))
         thread.start()
-        began, ran = time.monotonic(), time.thread_time()
-        while time.monotonic() - began < 1:
-            pass
-        ran = time.thread_time() - ran
+        beside = runs()
         thread.join()
-        # With the interpreter's lock held, some 0.05 s.
-        self.assertGreater(ran, 0.12)
+        # With the interpreter's lock held, a twentieth.
+        self.assertGreater(beside, alone / 4)
 
     def test_each_thread_gets_its_own(self) -> None:
         wrong: List[Tuple[int, int]] = []
@@ -122,8 +126,8 @@ class Threads(Pair):
         timer.start()
         began = time.monotonic()
         with self.assertRaises(KeyboardInterrupt):
-            operation.wait(20)
-        self.assertLess(time.monotonic() - began, 5)
+            operation.wait(200)
+        self.assertLess(time.monotonic() - began, 100)
 
     def test_the_log_comes_to_a_logger(self) -> None:
         with self.assertLogs("weft", logging.DEBUG) as logs:
