@@ -27,6 +27,14 @@ static struct trouble {
 static pid_t pids[HOSTS];
 static uint64_t next_ns, fault_random;
 
+/* Processes that attack a host, beside whatever else befalls it: drawn by themselves, so that they change no seed's
+ * other faults. */
+static struct {
+    pid_t pid;
+    uint64_t until_ns;
+} attacks[HOSTS];
+static uint64_t next_attack_ns, attack_random;
+
 /* ---- Lives, and processes ---- */
 
 static struct life *life_of(int host)
@@ -319,11 +327,46 @@ static void heal(uint64_t now)
     }
 }
 
+/* ---- Strangers ---- */
+
+static void attack_ends(int host)
+{
+    if (attacks[host].pid) {
+        kill(attacks[host].pid, SIGKILL);
+        waitpid(attacks[host].pid, NULL, 0);
+        attacks[host].pid = 0;
+    }
+}
+
+static void attacks_step(uint64_t now, const char *only)
+{
+    if (next_attack_ns == 0) {
+        attack_random = mix(book->plan.seed ^ 0x57ea);
+        next_attack_ns = now + SECOND;
+    }
+    for (int host = 0; host < book->plan.hosts; host++)
+        if (attacks[host].pid && now >= attacks[host].until_ns)
+            attack_ends(host);
+    if (now < next_attack_ns || book->quiet || (only && !strstr(only, "strangers")))
+        return;
+    int host = (int)below(&attack_random, (uint32_t)book->plan.hosts);
+    uint32_t ms = 500 + below(&attack_random, 4000);
+    next_attack_ns = now + (ms + below(&attack_random, 4000)) * MS;
+    if (attacks[host].pid)
+        return;
+    fprintf(stderr, "%6" PRIu64 " ms: strangers of host %d for %u ms\n", book_ms(), host, ms);
+    attacks[host].pid = strangers_begin(host, next_random(&attack_random));
+    attacks[host].until_ns = now + ms * MS;
+    book->faults_count++;
+}
+
 void faults_step(void)
 {
     const char *only = getenv("WEFT_CHAOS_ONLY");
     uint64_t now = world_ns();
     heal(now);
+    if (book->plan.world & (PROCESSES | NAMESPACES))
+        attacks_step(now, only);
     if (next_ns == 0 || next_ns < book->begin_ns) { /* of this run */
         fault_random = mix(book->plan.seed);
         next_ns = now + (book->plan.world & (PROCESSES | NAMESPACES) ? 2 * SECOND : below(&fault_random, 2 * book->plan.fault_ms) * MS);
@@ -338,11 +381,12 @@ void faults_step(void)
 void faults_end(void)
 {
     for (int host = 0; host < book->plan.hosts; host++) {
+        attack_ends(host);
         if (hosts[host].fault)
             is_well(&hosts[host], host, 0);
         for (int rail = 0; rail < RAILS; rail++)
             if (rails[host][rail].fault)
                 is_well(&rails[host][rail], host, rail);
     }
-    next_ns = 0;
+    next_ns = next_attack_ns = 0;
 }

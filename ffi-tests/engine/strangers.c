@@ -1,0 +1,141 @@
+/*
+ * A process that is no endpoint and attacks those of one host, at whatever it finds listening there: connections that
+ * say nothing, rubbish, handshakes for somebody else, and over `host` channels of its own and words without an end. It
+ * knows no address, no key and no secret.
+ */
+#include "engine.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/un.h>
+
+#define PLACES 64
+#define HELD 128 /* connections at once */
+#define CHANNEL_LEN 2125824 /* of src/fabric/host/channel.rs */
+
+static struct place {
+    socklen_t len;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in in;
+        struct sockaddr_un un;
+    };
+} places[PLACES];
+static int places_count;
+
+/* What this network namespace says that listens there. */
+static void look_around(void)
+{
+    char line[512], name[108];
+    unsigned ip, port, state;
+    places_count = 0;
+    FILE *tcp = fopen("/proc/net/tcp", "r");
+    while (tcp && fgets(line, sizeof line, tcp) && places_count < PLACES / 2)
+        if (sscanf(line, " %*d: %8X:%4X %*8X:%*4X %2X", &ip, &port, &state) == 3 && state == 0x0a)
+            places[places_count++] = (struct place){
+                sizeof(struct sockaddr_in),
+                {.in = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = ip}}};
+    if (tcp)
+        fclose(tcp);
+    FILE *un = fopen("/proc/net/unix", "r");
+    while (un && fgets(line, sizeof line, un) && places_count < PLACES)
+        if (sscanf(line, "%*s %*s %*s 00010000 %*s %*s %*s @%100s", name) == 1 && strncmp(name, "weft-", 5) == 0) {
+            struct place *place = &places[places_count++];
+            *place = (struct place){(socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name)),
+                                    {.un = {.sun_family = AF_UNIX}}};
+            memcpy(place->un.sun_path + 1, name, strlen(name));
+        }
+    if (un)
+        fclose(un);
+}
+
+/* A word of `host`, with a descriptor or without (-1). */
+static void say(int fd, uint8_t kind, uint32_t number, uint64_t len, int passed)
+{
+    uint8_t frame[16] = {kind};
+    char beside[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec part = {frame, sizeof frame};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    memcpy(frame + 4, &number, sizeof number);
+    memcpy(frame + 8, &len, sizeof len);
+    if (passed >= 0) {
+        message.msg_control = beside;
+        message.msg_controllen = sizeof beside;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &passed, sizeof passed);
+    }
+    (void)!sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void attack(const struct place *place, int fd, uint64_t *random, int channel, int area)
+{
+    uint8_t bytes[512];
+    uint32_t how = below(random, 4);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(next_random(random) >> 24);
+    if (how == 0)
+        return; /* Says nothing. */
+    if (place->any.sa_family == AF_INET) {
+        if (how > 1)
+            memcpy(bytes, "WEFT-TCP\1\0\0\0\0\0\0\0", 16);
+        (void)!send(fd, bytes, how == 3 ? 48 : 1 + below(random, sizeof bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+    } else if (how == 1) {
+        (void)!send(fd, bytes, 16, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } else {
+        say(fd, 1, 1, 0, channel);
+        for (uint32_t n = 1; n < 64; n++) {
+            say(fd, how == 2 ? 2 : 4, n, 4096, how == 2 ? area : -1);
+            say(fd, how == 2 ? 3 : 4, n, 0, -1);
+        }
+    }
+}
+
+static int sealed_file(off_t len)
+{
+    int fd = memfd_create("stranger", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    CHECK(fd >= 0 && ftruncate(fd, len) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    return fd;
+}
+
+static void floods(uint64_t random)
+{
+    int held[HELD], channel = sealed_file(CHANNEL_LEN), area = sealed_file(4096);
+    memset(held, -1, sizeof held);
+    for (uint32_t n = 0;; n++) {
+        if (n % 1024 == 0)
+            look_around();
+        if (places_count == 0 || n % 16 == 0)
+            usleep(2000); /* The others are to have some of the processors, too. */
+        if (places_count == 0)
+            continue;
+        const struct place *place = &places[below(&random, (uint32_t)places_count)];
+        int *fd = &held[n % HELD], unix_kind = place->any.sa_family == AF_UNIX;
+        if (*fd >= 0)
+            close(*fd);
+        *fd = socket(place->any.sa_family, (unix_kind ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (*fd >= 0 && (connect(*fd, &place->any, place->len) == 0 || errno == EINPROGRESS))
+            attack(place, *fd, &random, channel, area);
+    }
+}
+
+pid_t strangers_begin(int host, uint64_t random)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid > 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGPIPE, SIG_IGN);
+    if (book->plan.world == NAMESPACES)
+        lab_enter((enum side)host);
+    CHECK(setpriority(PRIO_PROCESS, 0, 10) == 0);
+    floods(random);
+    _exit(0);
+}
