@@ -24,7 +24,7 @@ rm -rf "$out/profiles"
 cargo=${CARGO:-cargo}
 "$cargo" build ${CARGO_FLAGS:-} -p weft-simulated
 "$cargo" test ${CARGO_FLAGS:-} -p weft --no-fail-fast || echo "coverage: some Rust tests failed"
-WEFT_TEST_OUT=$out/ffi-tests WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-3} ffi-tests/run "$out/debug" "${1:-}" >"$out/tests.txt" ||
+WEFT_TEST_SIMULATED=1 WEFT_TEST_OUT=$out/ffi-tests WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-3} ffi-tests/run "$out/debug" "${1:-}" >"$out/tests.txt" ||
     echo "coverage: some C tests failed: $out/tests.txt"
 tail -n 1 "$out/tests.txt"
 

@@ -29,7 +29,7 @@ figure one_test_rust_s "$(seconds make t T=$test)"
 export CARGO_TARGET_DIR=$PWD/target/loop/bench
 rm -rf "$CARGO_TARGET_DIR"
 git checkout -q src/transfer/mod.rs
-"${CARGO:-cargo}" build -q --release -p weft
+"${CARGO:-cargo}" build -q --release -p weft-simulated
 figure bench_build_s "$(TIMEFORMAT='%U %S'; { time "${CARGO:-cargo}" build -q --release -p weft-bench; } 2>&1 | awk '{ print $1 + $2 }')"
 rm -rf "$CARGO_TARGET_DIR"
 figure bench_lines "$(git ls-files 'weft-bench/*.rs' | xargs cat | wc -l)"
