@@ -589,6 +589,7 @@ fn status_of_self(name: &str) -> u64 {
 #[test]
 #[ignore = "it looks at the whole process: alone"]
 fn refused_handshakes_leave_nothing_behind() {
+    let mut most = (0, 0);
     for (fabric, secret) in [("tcp", false), ("tcp", true), ("host", false), ("host", true)] {
         let secrets = if secret { secrets(&[SECRET]) } else { None };
         let rails = Some("lo".to_string()).filter(|_| fabric == "tcp");
@@ -629,8 +630,10 @@ fn refused_handshakes_leave_nothing_behind() {
         let descriptors = open_files().saturating_sub(before.1);
         let live = allocated().saturating_sub(before.2) >> 10;
         println!("{fabric}, secret: {secret}: grew by {growth} KiB, of which {live} are allocated, and {descriptors} descriptors");
-        assert!(growth <= 256 && descriptors == 0);
+        most = (most.0.max(growth), most.1.max(descriptors));
     }
+    println!("hostile_growth_kb {}\nhostile_descriptors {}", most.0, most.1);
+    assert!(most.0 <= 256 && most.1 == 0);
 }
 
 /// Bytes that malloc has given out.

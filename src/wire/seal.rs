@@ -346,7 +346,10 @@ mod tests {
                 }
                 best = best.min(began.elapsed().as_nanos() as f64 / 100.0);
             }
-            println!("mac_ns {best:.0} (a frame with {body} bytes of body, made and checked)");
+            println!("made and checked with {body} bytes of body: {best:.0} ns");
+            if body == 64 {
+                println!("mac_ns {best:.0}");
+            }
         }
     }
 }

@@ -1,14 +1,12 @@
 //! What rails and peers that fail cost, and what a process holds for them.
 
-use super::{figure_in, figures, library, root, said_by, Bench, Figure};
+use super::{figures, Bench, Figure};
 use crate::faults::far::{self, IN_FLIGHT};
 use crate::faults::{overload, rails, reconnect};
 use crate::lab;
 use crate::process::Part;
 use crate::stats::Spread;
 use anyhow::{ensure, Result};
-use std::path::Path;
-use std::process::Command;
 
 /// Four rails of 1 Gbit.
 const FOUR: [&str; 4] = ["--rails", "4", "--rate", "1gbit"];
@@ -40,40 +38,10 @@ figures! {
         "ms until the last of 100 peers over tcp that connect at once, beside writes, is up";
     crowd_100_share ["0.9", ""] |bench| crowded(bench, "crowd_100_share", |report| report.1) =>
         "of the writes under way then: how many end in those 2 s, over the 2 s before";
-    deregister_65536_ms ["10", ""] deregistered =>
-        "ms that another operation of the endpoint ends after its deadline, while 65,536 ranges are \
-         deregistered on 4 rails of tcp: the worst of each of 5 times, their median";
     bytes_per_peer ["", ""] bytes_per_peer =>
         "resident bytes of a process for each of 100 peers over one rail of tcp";
     bytes_per_transfer ["", ""] bytes_per_transfer =>
         "resident bytes of a process for each of 10,000 transfers of 64 KiB that are under way";
-}
-
-/// By the test of it, which says what an idle endpoint saw in the same moments.
-fn deregistered(bench: &mut Bench) -> Result<f64> {
-    bench.progress.begin("memories of 65,536 ranges");
-    let out = std::env::temp_dir().join(format!("weft-ranges-{}", std::process::id()));
-    std::fs::create_dir_all(&out)?;
-    let said = ranges(&out);
-    std::fs::remove_dir_all(&out)?;
-    let said = said?;
-    let idle = figure_in(&said, "deregister_65536_idle_ms")?;
-    let pass = figure_in(&said, "worker_pass_ms")?;
-    bench.notes.push(format!(
-        "65,536 ranges on 4 rails: an idle endpoint's operation was {idle:.1} ms late in the same moments; the longest \
-         pass of the worker took {pass:.1} ms of its own"
-    ));
-    figure_in(&said, "deregister_65536_ms")
-}
-
-fn ranges(out: &Path) -> Result<String> {
-    std::os::unix::fs::symlink(library()?, out.join("libweft.so.0"))?;
-    let mut build = Command::new("make");
-    build.arg("-f").arg(root().join("ffi-tests/Makefile")).arg(format!("OUT={}", out.display()));
-    said_by(build.arg("ranges"))?;
-    let mut test = Command::new(out.join("ranges"));
-    test.arg("many_ranges_on_four_rails_hold_up_nobody").env("WEFT_TEST_FABRIC", "tcp");
-    said_by(test.env("LD_LIBRARY_PATH", out))
 }
 
 fn bytes_per_peer(bench: &mut Bench) -> Result<f64> {

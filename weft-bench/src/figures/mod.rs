@@ -5,6 +5,7 @@ mod calls;
 mod chaos;
 mod failures;
 mod host;
+mod hostile;
 mod lab;
 mod latency;
 mod left;
@@ -54,6 +55,7 @@ const FAMILIES: &[&[Figure]] = &[
     calls::ALL,
     lab::ALL,
     failures::ALL,
+    hostile::ALL,
     chaos::ALL,
     random::ALL,
     sim::ALL,
