@@ -94,6 +94,8 @@ pub struct Opening {
     pub manual: bool,
     /// Its workers never sleep.
     pub spin: bool,
+    /// Connections are encrypted.
+    pub encrypt: bool,
     pub packing: u32,
     pub queue_depth: u32,
 }
@@ -129,6 +131,8 @@ pub struct Offer {
     pub descriptor: Vec<u8>,
 }
 
+const SECRET: &[u8] = b"what both ends know";
+
 /// Closed when it is dropped. Registrations go with it.
 pub struct Endpoint {
     pub raw: *mut weft_endpoint,
@@ -152,6 +156,10 @@ impl Endpoint {
         config.progress = if opening.manual { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
         config.idle = if opening.spin { WEFT_IDLE_SPIN } else { WEFT_IDLE_ADAPTIVE };
         (config.packing, config.queue_depth) = (opening.packing, opening.queue_depth);
+        if opening.encrypt {
+            (config.encrypt, config.secret, config.secret_len) =
+                (1, SECRET.as_ptr().cast(), SECRET.len() as u64);
+        }
         let mut endpoint = ptr::null_mut();
         // SAFETY: the strings outlive the call.
         check("weft_endpoint_open", unsafe { weft_endpoint_open(&config, &mut endpoint) })?;

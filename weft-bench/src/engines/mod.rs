@@ -28,6 +28,8 @@ pub enum Kind {
     Weft,
     /// Weft, which reads the target's pages into a pool of its own.
     Reads,
+    /// Weft, which encrypts.
+    Encrypted,
     Socket,
     Memcpy,
     /// A few bytes there and back, by bare libfabric, by a socket and by Weft.
@@ -45,6 +47,7 @@ impl Kind {
             Kind::Bare { .. } => "bare".into(),
             Kind::Weft => "weft".into(),
             Kind::Reads => "weft, reading".into(),
+            Kind::Encrypted => "weft, encrypted".into(),
             Kind::Socket => "socket".into(),
             Kind::Memcpy => "memcpy".into(),
             Kind::Throw { inject, wait_fd } => {
@@ -138,7 +141,9 @@ pub struct Place<'a> {
 pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiver>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareReceiver::open(place.rail, wait_fd, pool)?),
-        Kind::Weft | Kind::Reads => Box::new(weft::WeftReceiver::open(place.case, pool)?),
+        Kind::Weft | Kind::Reads | Kind::Encrypted => {
+            Box::new(weft::WeftReceiver::open(place.case, kind, pool)?)
+        }
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
         Kind::Memcpy => Box::new(weft::Nothing),
         Kind::Throw { inject, wait_fd } => Side::receiver(Bare::open(place.rail, inject, wait_fd)?),
@@ -151,8 +156,8 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
 pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<Box<dyn Sender>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareSender::open(place, wait_fd, pool, offer)?),
-        Kind::Weft => Box::new(weft::WeftSender::open(place.case, pool, offer, false)?),
-        Kind::Reads => Box::new(weft::WeftSender::open(place.case, &weft::pool(place.case)?, offer, true)?),
+        Kind::Weft | Kind::Encrypted => Box::new(weft::WeftSender::open(place.case, kind, pool, offer)?),
+        Kind::Reads => Box::new(weft::WeftSender::open(place.case, kind, &weft::pool(place.case)?, offer)?),
         Kind::Socket => Box::new(socket::SocketSender::open(pool, offer, place.case.cpu)?),
         Kind::Memcpy => Box::new(weft::Memcpy::open(place.case, pool)?),
         Kind::Throw { inject, wait_fd } => Side::sender(Bare::open(place.rail, inject, wait_fd)?, offer)?,

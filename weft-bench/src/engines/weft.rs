@@ -1,6 +1,6 @@
 //! Weft, through its C interface; and beside it memcpy, in the process of the initiator alone.
 
-use super::{Rail, Receiver, Sender};
+use super::{Kind, Rail, Receiver, Sender};
 use crate::endpoint::{text, Endpoint, Memory, Offer, Opening, Remote};
 use crate::memory::Pool;
 use crate::pages::Lists;
@@ -17,13 +17,13 @@ pub const TCP: &str = "tcp";
 
 /// Asks Weft which rail it opens: the bare loops open libfabric's of that name.
 pub fn rail(case: &Case) -> Result<Rail> {
-    let endpoint = open(case)?;
+    let endpoint = open(case, Kind::Weft)?;
     let (rail, own) = (&endpoint.rails()?[0].0, endpoint.properties()?);
     let provider = if case.fabric == Fabric::Tcp { "tcp;ofi_rxm".to_owned() } else { text(&rail.fabric) };
     Ok(Rail { provider, domain: text(&rail.name), libfabric: text(&own.libfabric) })
 }
 
-fn open(case: &Case) -> Result<Endpoint> {
+fn open(case: &Case, kind: Kind) -> Result<Endpoint> {
     let (fabric, names) = match case.fabric {
         Fabric::Tcp => (TCP, Some("lo")),
         Fabric::Shm => ("shm", Some("*")),
@@ -35,6 +35,7 @@ fn open(case: &Case) -> Result<Endpoint> {
         manual: !case.threads,
         // It never sleeps, nor does the bare loop.
         spin: !case.cpu,
+        encrypt: kind == Kind::Encrypted,
         ..Opening::of(fabric)
     })
 }
@@ -46,7 +47,7 @@ fn register(endpoint: &Endpoint, pool: &Pool, access: u32) -> Result<Memory> {
 /// Memory as the case wants it.
 pub fn pool(case: &Case) -> Result<Pool> {
     match case.shared {
-        true => open(case)?.alloc(case.page_len, case.pages * 2),
+        true => open(case, Kind::Weft)?.alloc(case.page_len, case.pages * 2),
         false => Pool::new(case.page_len, case.pages * 2),
     }
 }
@@ -64,9 +65,9 @@ pub struct WeftSender {
 }
 
 impl WeftSender {
-    pub fn open(case: &Case, pool: &Pool, offer: &Value, reads: bool) -> Result<WeftSender> {
+    pub fn open(case: &Case, kind: Kind, pool: &Pool, offer: &Value) -> Result<WeftSender> {
         let offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
-        let endpoint = open(case)?;
+        let (endpoint, reads) = (open(case, kind)?, kind == Kind::Reads);
         // Peers on this host may read what they are written from.
         let access = if case.fabric == Fabric::Host || reads { 0 } else { WEFT_ACCESS_LOCAL };
         let memory = register(&endpoint, pool, access)?;
@@ -114,8 +115,8 @@ pub struct WeftReceiver {
 }
 
 impl WeftReceiver {
-    pub fn open(case: &Case, pool: &Pool) -> Result<WeftReceiver> {
-        let endpoint = open(case)?;
+    pub fn open(case: &Case, kind: Kind, pool: &Pool) -> Result<WeftReceiver> {
+        let endpoint = open(case, kind)?;
         let memory = register(&endpoint, pool, 0)?;
         let pause = case.threads.then(|| Duration::from_micros(if case.cpu { 1000 } else { 20 }));
         Ok(WeftReceiver { endpoint, memory, pause })

@@ -11,7 +11,7 @@ use std::rc::Rc;
 type Key = (Fabric, usize, Rival);
 
 use Fabric::{Shm, Tcp};
-use Rival::{Itself, Reads, Socket, Weft};
+use Rival::{Encrypted, Itself, Reads, Socket, Weft};
 const LARGE: usize = 65536;
 const SMALL: usize = 4096;
 const ITSELF: &[Key] =
@@ -34,6 +34,8 @@ figures! {
     tcp_cpu_per_gb ["under 1.10", "1.00"] tcp_cpu =>
         "CPU time of both sides, with worker threads, for random 64 KiB pages: over that of a plain socket \
          that sleeps";
+    tcp_sealed_share ["0.35", "0.60"] |bench| ratio(bench, (Tcp, LARGE, Encrypted)) =>
+        "throughput of encrypted writes over those in the clear: random 64 KiB pages over tcp";
     raw_ratio_shm_64k ["0.97", "1.00"] |bench| ratio(bench, (Shm, LARGE, Weft)) =>
         "Weft's throughput over the bare loop's: random 64 KiB pages over shm, copied through the shared ring";
     raw_ratio_shm_4k ["0.95", "1.00"] |bench| ratio(bench, (Shm, SMALL, Weft)) =>

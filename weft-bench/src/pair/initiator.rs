@@ -36,6 +36,7 @@ pub fn initiate(session: &Session) -> Result<()> {
         Rival::Itself => vec![bare[0], bare[1], bare[0], bare[1]],
         Rival::Socket => vec![Kind::Socket, Kind::Weft],
         Rival::Reads => vec![Kind::Weft, Kind::Reads],
+        Rival::Encrypted => vec![Kind::Weft, Kind::Encrypted],
         Rival::Memcpy => vec![Kind::Memcpy, Kind::Weft],
         Rival::Throw(game) => {
             let bare = [(false, false), (false, true), (true, false), (true, true)];

@@ -42,6 +42,8 @@ pub enum Rival {
     Socket,
     /// Weft's writes, and its reads beside them.
     Reads,
+    /// Weft, and the same encrypted.
+    Encrypted,
     /// memcpy, and Weft beside it.
     Memcpy,
     /// A few bytes there and back, by bare libfabric in every way, and by Weft.
@@ -104,6 +106,7 @@ impl fmt::Display for Case {
             Rival::Socket if self.cpu => "CPU time of weft beside a plain socket",
             Rival::Socket => "weft beside a plain socket",
             Rival::Reads => "reads beside writes",
+            Rival::Encrypted => "encrypted beside in the clear",
             Rival::Memcpy if self.shared => "weft beside memcpy, in memory of weft_memory_alloc",
             Rival::Memcpy => "weft beside memcpy, in ordinary memory",
             Rival::Throw(_) => return write!(f, "{fabric}, a few bytes there and back"),
