@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_others_is_one_short_line() {
+    fn text_of_peers_is_one_short_line() {
         let shown = |bytes: &[u8]| Text::of(bytes).to_string();
         assert_eq!(shown(b"no fabric in common: {tcp}"), "no fabric in common: {tcp}");
         assert_eq!(shown(b"a\nb\r\t\x1b[31m\0"), r"a\nb\r\t\u{1b}[31m\u{0}");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_damage_is_seen() {
+    fn encoded_values_are_read_and_damage_is_seen() {
         let mut w = Writer::new();
         w.u8(1).u16(2).u32(3).u64(4).short(b"five");
         let blob = w.sealed();

@@ -123,13 +123,13 @@ moves "docker0 with the same address on both" "--rails 2 --bridge docker0" 2 2
 moves "another bridge with the same address" "--rails 2 --bridge br-lan" 2 2
 moves "a rail that is down" "--rails 3 --down 2" 2 2
 sweeps
-fails "a rail fails and comes back" lab_rails a_rail_that_fails_comes_back
-fails "a rail flaps" lab_rails a_rail_may_flap
-fails "three of four rails fail" lab_rails three_of_four_may_fail
-fails "a rail comes late" lab_rails a_rail_may_come_late
-fails "a rail loses what is sent" lab_rails a_rail_may_lose_data
-fails "a rail loses the answers" lab_rails a_rail_may_lose_answers
-fails "nothing lands later" lab_rails nothing_lands_later
+fails "a rail fails and comes back" lab_rails failed_rail_comes_back
+fails "a rail flaps" lab_rails rail_that_flaps_loses_nothing
+fails "three of four rails fail" lab_rails three_of_four_rails_fail
+fails "a rail comes late" lab_rails rail_that_is_up_late_is_used
+fails "a rail loses what is sent" lab_rails rail_that_loses_data
+fails "a rail loses the answers" lab_rails rail_that_loses_acknowledgements
+fails "nothing lands later" lab_rails no_write_lands_after_its_completion
 fails "an idle host is cut off" lab_liveness an_idle_host_is_cut_off
 fails "the only link comes back" lab_resume the_only_link_comes_back
 fails "the same, and something expires" lab_resume the_only_link_comes_back_after_something_expired

@@ -209,7 +209,7 @@ static weft_pages_args one_page(const struct duo *duo)
     return pages;
 }
 
-static void memories_are_held(void)
+static void kept_pages_hold_their_memories(void)
 {
     struct duo duo = duo_open(4096);
     weft_pages_args pages = one_page(&duo);
@@ -235,7 +235,7 @@ static void memories_are_held(void)
 }
 
 /* The target takes its memory back, then goes. */
-static void the_other_side_goes(void)
+static void kept_pages_of_a_closed_peer_fail(void)
 {
     struct duo duo = duo_open(4096);
     weft_pages_args pages = one_page(&duo);
@@ -331,7 +331,7 @@ static void bad_arguments(void)
 }
 
 /* One post carries a page that is kept to be counted, whoever uses it. */
-static void counted_pages_are_not_too_long(void)
+static void counted_pages_have_a_length_limit(void)
 {
     const uint64_t len = GIB + 1;
     struct duo duo = duo_open(4096);
@@ -423,7 +423,7 @@ static void *writes_until_released(void *context)
     return NULL;
 }
 
-static void threads_share_one(void)
+static void threads_share_kept_pages(void)
 {
     struct shared shared = {.duo = duo_open(MIB)};
     struct duo *duo = &shared.duo;
@@ -454,12 +454,12 @@ static const struct test tests[] = {
      pages_there_and_back_on_four_rails},
     {"a_hundred_thousand_pages", "tcp,host,sim:like=efa", a_hundred_thousand_pages},
     {"lists_are_kept", "once", lists_are_kept},
-    {"memories_are_held", "once", memories_are_held},
-    {"the_other_side_goes", "any", the_other_side_goes},
-    {"counted_pages_are_not_too_long", "once", counted_pages_are_not_too_long},
+    {"kept_pages_hold_their_memories", "once", kept_pages_hold_their_memories},
+    {"kept_pages_of_a_closed_peer_fail", "any", kept_pages_of_a_closed_peer_fail},
+    {"counted_pages_have_a_length_limit", "once", counted_pages_have_a_length_limit},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
     {"access_is_checked_when_used", "once", access_is_checked_when_used},
-    {"threads_share_one", "once", threads_share_one},
+    {"threads_share_kept_pages", "once", threads_share_kept_pages},
     {NULL, NULL, NULL},
 };
 

@@ -20,7 +20,7 @@ static void await_threads(int threads)
         CHECK(now_ns() < until);
 }
 
-static void fifty_opens_leave_nothing(void)
+static void repeated_opens_leak_nothing(void)
 {
     for (int i = 0; i < 3; i++)
         open_and_close(); /* what libraries keep for good */
@@ -32,7 +32,7 @@ static void fifty_opens_leave_nothing(void)
     await_threads(threads);
 }
 
-static void failed_opens_leave_nothing(void)
+static void failed_opens_leak_nothing(void)
 {
     weft_endpoint *endpoint;
     weft_endpoint_config config = test_config();
@@ -142,7 +142,7 @@ static void closes_when_busy(struct team *team)
     meet(team, 1, NULL);
 }
 
-static void close_says_busy(void)
+static void close_while_in_use_is_refused(void)
 {
     run_pair(closes_when_busy, sleeping_target);
 }
@@ -297,7 +297,7 @@ static void shutdown_wakes_waiters(void)
     CHECK_OK(weft_endpoint_close(endpoint));
 }
 
-static void calls_after_shutdown_say_closed(void)
+static void calls_after_shutdown_fail_with_closed(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *a = duo.a->endpoint;
@@ -413,7 +413,7 @@ static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
     _exit(0);
 }
 
-static void fork_is_answered(void)
+static void calls_in_a_forked_child_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_queue *queue;
@@ -462,15 +462,15 @@ static void exit_without_close(void)
 }
 
 static const struct test tests[] = {
-    {"fifty_opens_leave_nothing", "any", fifty_opens_leave_nothing},
-    {"failed_opens_leave_nothing", "tcp,host", failed_opens_leave_nothing},
+    {"repeated_opens_leak_nothing", "any", repeated_opens_leak_nothing},
+    {"failed_opens_leak_nothing", "tcp,host", failed_opens_leak_nothing},
     {"several_endpoints_at_once", "any", several_endpoints_at_once},
-    {"close_says_busy", "once timed", close_says_busy},
+    {"close_while_in_use_is_refused", "once timed", close_while_in_use_is_refused},
     {"shutdown_drains", "any wide", shutdown_drains},
     {"shutdown_under_load", "any timed", shutdown_under_load},
     {"shutdown_wakes_waiters", "any timed", shutdown_wakes_waiters},
-    {"calls_after_shutdown_say_closed", "once", calls_after_shutdown_say_closed},
-    {"fork_is_answered", "any", fork_is_answered},
+    {"calls_after_shutdown_fail_with_closed", "once", calls_after_shutdown_fail_with_closed},
+    {"calls_in_a_forked_child_are_refused", "any", calls_in_a_forked_child_are_refused},
     {"exit_without_close", "tcp,host", exit_without_close},
     {NULL, NULL, NULL},
 };

@@ -39,7 +39,7 @@ static void open_and_close(void)
     CHECK_OK(weft_endpoint_close(open_endpoint()));
 }
 
-static void lines_come_to_a_callback(void)
+static void log_callback_receives_lines(void)
 {
     struct lines *lines = new_lines();
     CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, keep, lines));
@@ -53,7 +53,7 @@ static void lines_come_to_a_callback(void)
     free(lines);
 }
 
-static void levels_are_kept(void)
+static void log_levels_are_filtered(void)
 {
     struct lines *lines = new_lines();
     CHECK_OK(weft_log_set(WEFT_LOG_ERROR, keep, lines));
@@ -67,7 +67,7 @@ static void levels_are_kept(void)
 }
 
 /* WEFT_LOG's lines go to stderr; so do those of a level without a callback. */
-static void stderr_is_the_usual_place(void)
+static void stderr_is_the_default_log(void)
 {
     char text[4096] = "";
     int fds[2];
@@ -101,7 +101,7 @@ static bool connect_to_nobody(weft_endpoint *endpoint, const void *address, size
 }
 
 /* A pipe that nobody reads: lines are lost, and counted, and workers go on. */
-static void a_full_stderr_stops_nobody(void)
+static void full_stderr_blocks_no_thread(void)
 {
     char blob[8192], *text = calloc(1, MIB + 1);
     weft_endpoint *endpoint = open_endpoint(), *gone = open_endpoint();
@@ -139,7 +139,7 @@ static void change(weft_log_level level, const char *component, const char *mess
     lines->changing = weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL);
 }
 
-static void a_callback_cannot_change_the_log(void)
+static void log_callback_cannot_change_the_log(void)
 {
     struct lines *lines = new_lines();
     CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, change, lines));
@@ -194,7 +194,7 @@ static void await_line(struct lines *lines, const char *wanted)
     }
 }
 
-static void failures_are_explained(void)
+static void last_error_names_the_cause(void)
 {
     struct lines *lines = new_lines();
     struct waiting w = wait_for_silence();
@@ -212,7 +212,7 @@ static void failures_are_explained(void)
 }
 
 /* A NIC's own error goes into the log at the info level, with its text. */
-static void a_fabrics_word_is_told(void)
+static void libfabric_error_text_is_logged(void)
 {
     char blob[8192], wanted[128];
     struct lines *lines = new_lines();
@@ -303,7 +303,7 @@ static void *replace(void *argument)
     return NULL;
 }
 
-static void a_replaced_callback_is_left_alone(void)
+static void replaced_log_callback_is_not_called(void)
 {
     struct waiting w = wait_for_silence();
     pthread_t sayers[2], replacers[2];
@@ -326,14 +326,14 @@ static void a_replaced_callback_is_left_alone(void)
 #define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
 
 static const struct test tests[] = {
-    {"lines_come_to_a_callback", "once", lines_come_to_a_callback},
-    {"levels_are_kept", "once", levels_are_kept},
-    {"stderr_is_the_usual_place", "once", stderr_is_the_usual_place},
-    {"a_full_stderr_stops_nobody", "tcp,host", a_full_stderr_stops_nobody},
-    {"a_callback_cannot_change_the_log", "once", a_callback_cannot_change_the_log},
-    {"failures_are_explained", QUIET, failures_are_explained},
-    {"a_fabrics_word_is_told", "once", a_fabrics_word_is_told},
-    {"a_replaced_callback_is_left_alone", QUIET, a_replaced_callback_is_left_alone},
+    {"log_callback_receives_lines", "once", log_callback_receives_lines},
+    {"log_levels_are_filtered", "once", log_levels_are_filtered},
+    {"stderr_is_the_default_log", "once", stderr_is_the_default_log},
+    {"full_stderr_blocks_no_thread", "tcp,host", full_stderr_blocks_no_thread},
+    {"log_callback_cannot_change_the_log", "once", log_callback_cannot_change_the_log},
+    {"last_error_names_the_cause", QUIET, last_error_names_the_cause},
+    {"libfabric_error_text_is_logged", "once", libfabric_error_text_is_logged},
+    {"replaced_log_callback_is_not_called", QUIET, replaced_log_callback_is_not_called},
     {NULL, NULL, NULL},
 };
 

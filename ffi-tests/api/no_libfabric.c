@@ -10,7 +10,7 @@ static void needs_its_absence(void)
 }
 
 /* What is asked for by name is not replaced, and the message says what to install. */
-static void it_is_asked_for(void)
+static void libfabric_fabrics_fail_without_libfabric(void)
 {
     const char *fabrics[] = {"tcp;ofi_rxm", "shm", "efa", "verbs"};
     needs_its_absence();
@@ -43,7 +43,7 @@ static void is_reached(const char *name, const char *first)
 }
 
 /* A libfabric that cannot be loaded is as none. */
-static void peers_are_reached_without_it(void)
+static void own_fabrics_work_without_libfabric(void)
 {
     CHECK(setenv("WEFT_LIBFABRIC", "/nonexistent/libfabric.so.1", 1) == 0);
     is_reached(NULL, "host");
@@ -60,7 +60,7 @@ static void peers_are_reached_without_it(void)
 }
 
 /* What is seen of the machine is told all the same. */
-static void the_machine_is_described(void)
+static void topology_is_read_without_libfabric(void)
 {
     static char text[1 << 20];
     size_t len = 0;
@@ -71,9 +71,9 @@ static void the_machine_is_described(void)
 }
 
 static const struct test tests[] = {
-    {"it_is_asked_for", "once", it_is_asked_for},
-    {"peers_are_reached_without_it", "once", peers_are_reached_without_it},
-    {"the_machine_is_described", "once", the_machine_is_described},
+    {"libfabric_fabrics_fail_without_libfabric", "once", libfabric_fabrics_fail_without_libfabric},
+    {"own_fabrics_work_without_libfabric", "once", own_fabrics_work_without_libfabric},
+    {"topology_is_read_without_libfabric", "once", topology_is_read_without_libfabric},
     {NULL, NULL, NULL},
 };
 

@@ -41,7 +41,7 @@ static void connections_are_closed(void)
     CHECK(getenv("FI_AV_REMOVE_CLEANUP") == NULL);
 }
 
-static void a_setting_of_the_user_stays(void)
+static void settings_of_the_user_stay(void)
 {
     setenv("FI_AV_REMOVE_CLEANUP", "0", 1);
     CHECK(keeps_connections() && strcmp(getenv("FI_AV_REMOVE_CLEANUP"), "0") == 0);
@@ -60,7 +60,7 @@ static void use_libfabric(void)
     CHECK_EQ(getinfo(1 << 16 | 17, NULL, NULL, 0, NULL, &infos), 0);
 }
 
-static void libfabric_was_in_use_before(void)
+static void libfabric_may_be_in_use_before(void)
 {
     unsetenv("FI_AV_REMOVE_CLEANUP");
     use_libfabric();
@@ -114,8 +114,8 @@ static void a_completion_queue_may_be_too_large(void)
 
 static const struct test tests[] = {
     {"connections_are_closed", "tcp;ofi_rxm,verbs", connections_are_closed},
-    {"a_setting_of_the_user_stays", "tcp;ofi_rxm,verbs", a_setting_of_the_user_stays},
-    {"libfabric_was_in_use_before", "tcp;ofi_rxm,verbs", libfabric_was_in_use_before},
+    {"settings_of_the_user_stay", "tcp;ofi_rxm,verbs", settings_of_the_user_stay},
+    {"libfabric_may_be_in_use_before", "tcp;ofi_rxm,verbs", libfabric_may_be_in_use_before},
     {"receives_must_be_shared", "verbs", receives_must_be_shared},
     {"a_completion_queue_may_be_too_large", "verbs", a_completion_queue_may_be_too_large},
     {"endpoints_are_small", "tcp,host", endpoints_are_small},

@@ -134,12 +134,12 @@ static void states_are_kept_as(struct team *team)
     check_same(&before, "after a second close");
 }
 
-static void states_are_kept(void)
+static void signal_dispositions_are_unchanged(void)
 {
     run_pair(states_are_kept_as, states_are_kept_as);
 }
 
-static void the_hosts_handlers_still_run(void)
+static void signal_handlers_of_the_program_still_run(void)
 {
     host_program_prepares();
     weft_endpoint *endpoint = open_endpoint();
@@ -156,7 +156,7 @@ static void the_hosts_handlers_still_run(void)
 }
 
 /* A signal to the process never runs the host's handler on a thread of ours. */
-static void threads_take_no_signals(void)
+static void worker_threads_block_signals(void)
 {
     host_program_prepares();
     weft_endpoint_config config = test_config();
@@ -180,7 +180,7 @@ static void threads_take_no_signals(void)
 }
 
 /* Workers stay on the CPUs that the process may use, and have names. */
-static void workers_stay_on_our_cpus(void)
+static void workers_stay_within_the_affinity_mask(void)
 {
     host_program_prepares(); /* one CPU */
     weft_endpoint_config config = test_config();
@@ -220,7 +220,7 @@ static uint32_t rail_count_of(weft_endpoint *endpoint)
     return p.rails;
 }
 
-static void no_libfabric_is_named(void)
+static void missing_libfabric_is_named(void)
 {
     if (strncmp(fabric(), "sim", 3) == 0)
         skip("simulated NICs need no libfabric");
@@ -249,11 +249,11 @@ static void no_libfabric_is_named(void)
 }
 
 static const struct test tests[] = {
-    {"states_are_kept", "any", states_are_kept},
-    {"the_hosts_handlers_still_run", "any", the_hosts_handlers_still_run},
-    {"threads_take_no_signals", "any", threads_take_no_signals},
-    {"workers_stay_on_our_cpus", "any", workers_stay_on_our_cpus},
-    {"no_libfabric_is_named", "once", no_libfabric_is_named},
+    {"signal_dispositions_are_unchanged", "any", signal_dispositions_are_unchanged},
+    {"signal_handlers_of_the_program_still_run", "any", signal_handlers_of_the_program_still_run},
+    {"worker_threads_block_signals", "any", worker_threads_block_signals},
+    {"workers_stay_within_the_affinity_mask", "any", workers_stay_within_the_affinity_mask},
+    {"missing_libfabric_is_named", "once", missing_libfabric_is_named},
     {NULL, NULL, NULL},
 };
 

@@ -96,7 +96,7 @@ static void move_some(struct duo *duo, uint64_t *latency, uint64_t *total)
     }
 }
 
-static void figures_are_what_was_moved(void)
+static void statistics_equal_what_was_moved(void)
 {
     struct duo duo = duo_open(MIB);
     uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
@@ -150,7 +150,7 @@ static uint64_t accepted(const weft_endpoint_statistics *s)
 }
 
 /* Lists over several peers, atomics and waits for counters: the sums hold, also on the way. */
-static void all_kinds_add_up(void)
+static void statistics_of_all_kinds_add_up(void)
 {
     char blob[8192];
     struct duo duo = duo_open(4096);
@@ -241,7 +241,7 @@ static void adds_up(struct box *box, uint64_t active, uint64_t total)
     CHECK_EQ(sum(s.completions, COUNT(s.completions)), total - active);
 }
 
-static void everything_is_counted(void)
+static void statistics_count_every_operation(void)
 {
     struct duo duo = duo_open(MIB);
     weft_endpoint *ep = duo.a->endpoint;
@@ -399,7 +399,7 @@ static void refused_posts_are_counted(void)
 }
 
 /* A peer that takes nothing: what is on its way there shows as such. */
-static void a_stalled_peer_shows(void)
+static void statistics_show_a_stalled_peer(void)
 {
     char blob[8192];
     weft_endpoint_config config = test_config();
@@ -512,14 +512,14 @@ static void arguments_are_checked(void)
 #define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
 
 static const struct test tests[] = {
-    {"figures_are_what_was_moved", "any", figures_are_what_was_moved},
-    {"all_kinds_add_up", QUIET, all_kinds_add_up},
+    {"statistics_equal_what_was_moved", "any", statistics_equal_what_was_moved},
+    {"statistics_of_all_kinds_add_up", QUIET, statistics_of_all_kinds_add_up},
     {"pages_count_as_slices", "once", pages_count_as_slices},
-    {"everything_is_counted", "any", everything_is_counted},
+    {"statistics_count_every_operation", "any", statistics_count_every_operation},
     {"a_list_counts_by_its_completions", QUIET, a_list_counts_by_its_completions},
     {"statuses_are_counted", QUIET, statuses_are_counted},
     {"refused_posts_are_counted", "once", refused_posts_are_counted},
-    {"a_stalled_peer_shows", "tcp", a_stalled_peer_shows},
+    {"statistics_show_a_stalled_peer", "tcp", statistics_show_a_stalled_peer},
     {"counters_only_grow", "once", counters_only_grow},
     {"arguments_are_checked", "once", arguments_are_checked},
     {NULL, NULL, NULL},

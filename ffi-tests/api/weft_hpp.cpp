@@ -356,7 +356,7 @@ void errors_are_exceptions()
     CHECK(d.a.cancel(waiting) && d.a.next(10s)->status == WEFT_ERR_CANCELED && !d.a.cancel(waiting));
 }
 
-void no_room_is_no_exception()
+void full_queue_is_no_exception()
 {
     weft::endpoint_config small = config();
     small.max_transfers = 4;
@@ -439,7 +439,7 @@ void allocations_serve()
     REFUSED(WEFT_ERR_INVALID, source.descriptor());
 }
 
-void shutdown_leaves_what_is_to_be_polled()
+void shutdown_keeps_unpolled_completions()
 {
     duo d;
     const weft::counter counter = d.a.create_counter();
@@ -470,7 +470,7 @@ void shutdown_leaves_what_is_to_be_polled()
 }
 
 /** An exception, say, takes memory out of scope while a transfer uses it: nothing may touch the bytes after that. */
-void memory_in_use_ends_what_uses_it()
+void destroyed_memory_ends_its_operations()
 {
     weft::endpoint a{config()};
     weft::endpoint_config manual = config();
@@ -492,7 +492,7 @@ void memory_in_use_ends_what_uses_it()
     REFUSED(WEFT_ERR_CLOSED, a.send(peer, {}));
 }
 
-void what_there_is()
+void topology_and_properties_are_objects()
 {
     duo d;
     const weft_endpoint_properties has = d.a.info();
@@ -526,12 +526,12 @@ constexpr test tests[] = {
     {"counters_atomics_and_fences", "host,tcp,sim:like=efa", counters_atomics_and_fences},
     {"queues_and_sleep", "host,tcp,sim:like=efa", queues_and_sleep},
     {"errors_are_exceptions", "host,tcp", errors_are_exceptions},
-    {"no_room_is_no_exception", "host,tcp", no_room_is_no_exception},
+    {"full_queue_is_no_exception", "host,tcp", full_queue_is_no_exception},
     {"moved_from_owners_own_nothing", "host,tcp", moved_from_owners_own_nothing},
     {"allocations_serve", "host,tcp", allocations_serve},
-    {"shutdown_leaves_what_is_to_be_polled", "host,tcp", shutdown_leaves_what_is_to_be_polled},
-    {"memory_in_use_ends_what_uses_it", "host,tcp", memory_in_use_ends_what_uses_it},
-    {"what_there_is", "host,tcp", what_there_is},
+    {"shutdown_keeps_unpolled_completions", "host,tcp", shutdown_keeps_unpolled_completions},
+    {"destroyed_memory_ends_its_operations", "host,tcp", destroyed_memory_ends_its_operations},
+    {"topology_and_properties_are_objects", "host,tcp", topology_and_properties_are_objects},
 };
 
 } // namespace

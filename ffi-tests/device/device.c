@@ -81,7 +81,7 @@ static weft_completion await(struct duo *duo, weft_transfer id)
 
 /* ---- Registering ---- */
 
-static void what_is_registered_is_checked(void)
+static void device_registrations_are_checked(void)
 {
     devices_begin("");
     weft_endpoint *endpoint = open_endpoint();
@@ -223,7 +223,7 @@ static void within_a_device(void)
     move_between(0, 0, "");
 }
 
-static void what_nobody_can_open(void)
+static void device_memory_that_cannot_be_opened(void)
 {
     move_between(0, 1, ":private");
 }
@@ -722,13 +722,13 @@ static void shm_is_refused(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"what_is_registered_is_checked", "tcp,host", what_is_registered_is_checked},
+        {"device_registrations_are_checked", "tcp,host", device_registrations_are_checked},
         {"shm_is_refused", "shm", shm_is_refused},
         {"host_to_device", MOVES, host_to_device},
         {"device_to_host", MOVES, device_to_host},
         {"device_to_device", MOVES, device_to_device},
         {"within_a_device", "tcp,host", within_a_device},
-        {"what_nobody_can_open", "host", what_nobody_can_open},
+        {"device_memory_that_cannot_be_opened", "host", device_memory_that_cannot_be_opened},
         {"copies_that_take_long", "tcp,host", copies_that_take_long},
         {"nics_that_reach_it", NICS, nics_that_reach_it},
         {"nics_that_take_dmabufs", NICS, nics_that_take_dmabufs},

@@ -280,7 +280,7 @@ static void claims_are_checked(void)
 }
 
 /* Memory that is nowhere yet is on no device; or CUDA says where it will be. */
-static void managed_memory_that_nobody_touched(void)
+static void managed_memory_that_was_never_touched(void)
 {
     cuda_begin();
     weft_endpoint *endpoint = open_endpoint();
@@ -378,7 +378,7 @@ static void free_one(struct duo *duo, const struct kind *kind, weft_memory *mine
     CHECK_OK(weft_memory_deregister(here));
 }
 
-static void any_kind_may_be_freed(void)
+static void device_memory_of_any_kind_may_be_freed(void)
 {
     cuda_begin();
     struct duo duo = duo_open(4096);
@@ -402,10 +402,10 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         {"every_kind_moves", "host", every_kind_moves},
         {"claims_are_checked", "host", claims_are_checked},
-        {"managed_memory_that_nobody_touched", "host", managed_memory_that_nobody_touched},
+        {"managed_memory_that_was_never_touched", "host", managed_memory_that_was_never_touched},
         {"memory_of_another_context", "host", memory_of_another_context},
         {"threads_without_a_context", "host", threads_without_a_context},
-        {"any_kind_may_be_freed", "host", any_kind_may_be_freed},
+        {"device_memory_of_any_kind_may_be_freed", "host", device_memory_of_any_kind_may_be_freed},
         {0},
     };
     return run_tests(argc, argv, tests);

@@ -59,7 +59,7 @@ static uint64_t bytes_over(uint32_t rail)
 }
 
 /* Whichever rail it is, and whichever of its ends and ways. */
-static void others_take_over_and_the_rail_comes_back(void)
+static void rails_take_over_and_the_failed_one_comes_back(void)
 {
     static const char *const whose[] = {"rail%u down", "port%u down", "port%u down:tx", "port%u down:rx"};
     for (uint32_t k = 0; k < MODES * COUNT(whose) * 3; k++) {
@@ -116,7 +116,7 @@ static void one_rail_of_four_is_enough(void)
 }
 
 /* Without any rail, everything ends by its deadline; or goes on, if one comes back before. */
-static void without_any_rail_everything_ends(void)
+static void operations_end_without_any_rail(void)
 {
     static const char *const faults[] = {"60000 * down", "60000 * down; 250000 * up", "60000 * down; 1500000 * up",
                                          "60000 rail0 down; 300000 rail1 down; 500000 * up", "60000 rail0 kill; 70000 rail1 kill",
@@ -125,7 +125,7 @@ static void without_any_rail_everything_ends(void)
 }
 
 /* A rail that has nothing to carry but messages. */
-static void messages_go_on_over_another_rail(void)
+static void messages_continue_over_another_rail(void)
 {
     static const char *const faults[] = {"60000 rail0 down; 1500000 rail0 up", "60000 port0 down:tx", "60000 port0 down:rx",
                                          "60000 port2 down:tx; 700000 port2 up; 1100000 port1 down", "60000 port2 kill"};
@@ -146,7 +146,7 @@ static void rails_fail_while_others_are_fenced(void)
 
 /* The target refills its pages at the notification: what still waited for the link is never written, also when the link
  * comes back. Bytes go one way: the target learns of the failure from its peer alone. */
-static void what_waited_for_the_link_never_lands(void)
+static void writes_that_waited_for_a_link_never_land(void)
 {
     for (uint32_t k = 0; k < 12; k++) {
         struct plan plan = scene(k, 3, 450, "%u port%u down; 1000000 * up", 60000 + 31 * k, k / 2 % 6);
@@ -175,7 +175,7 @@ static void counted_pages_are_exact_or_lost(void)
 /* ---- A peer that one rail reaches: what is stuck there is cut off, and all goes on over a new connection ---- */
 
 /* The link is away for 2 s, whichever end or way of it. What expires meanwhile is cut off; nothing else fails. */
-static void what_expires_fails_no_other(void)
+static void expired_operation_fails_no_other(void)
 {
     static const char *const whose[] = {"*", "port0", "port1", "port0"}, *const ways[] = {"", "", ":tx", ":tx"};
     uint32_t expired = 0;
@@ -189,7 +189,7 @@ static void what_expires_fails_no_other(void)
 }
 
 /* An operation fails for no reason: what the connection had under way is done again. */
-static void a_connection_that_fails_is_made_anew(void)
+static void failed_connection_is_made_anew(void)
 {
     for (uint32_t k = 0; k < MODES * 10; k++) {
         const char *first = k / 2 % 2 ? "* error=1" : "port1 error=1", *second = k / 2 % 2 ? "port0 error=1" : "port1 error=2";
@@ -208,16 +208,16 @@ static void all_rails_may_be_away(void)
 }
 
 const struct test scenarios[] = {
-    {"others_take_over_and_the_rail_comes_back", "once", others_take_over_and_the_rail_comes_back},
+    {"rails_take_over_and_the_failed_one_comes_back", "once", rails_take_over_and_the_failed_one_comes_back},
     {"a_rail_that_flaps_loses_nothing", "once", a_rail_that_flaps_loses_nothing},
     {"one_rail_of_four_is_enough", "once", one_rail_of_four_is_enough},
     {"rails_fail_while_others_are_fenced", "once", rails_fail_while_others_are_fenced},
-    {"without_any_rail_everything_ends", "once", without_any_rail_everything_ends},
-    {"messages_go_on_over_another_rail", "once", messages_go_on_over_another_rail},
-    {"what_waited_for_the_link_never_lands", "once", what_waited_for_the_link_never_lands},
+    {"operations_end_without_any_rail", "once", operations_end_without_any_rail},
+    {"messages_continue_over_another_rail", "once", messages_continue_over_another_rail},
+    {"writes_that_waited_for_a_link_never_land", "once", writes_that_waited_for_a_link_never_land},
     {"counted_pages_are_exact_or_lost", "once", counted_pages_are_exact_or_lost},
-    {"what_expires_fails_no_other", "once", what_expires_fails_no_other},
-    {"a_connection_that_fails_is_made_anew", "once", a_connection_that_fails_is_made_anew},
+    {"expired_operation_fails_no_other", "once", expired_operation_fails_no_other},
+    {"failed_connection_is_made_anew", "once", failed_connection_is_made_anew},
     {"all_rails_may_be_away", "once", all_rails_may_be_away},
     {NULL, NULL, NULL},
 };

@@ -10,7 +10,7 @@ static void strike(const char *fabric)
 }
 
 /* A worker all of whose rails are down is still handed transfers: it passes them on. */
-static void a_worker_without_lanes_fails_nothing(void)
+static void worker_without_lanes_fails_nothing(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "sim:like=tcp:rails=2:delay_us=10:world=passes";
@@ -32,7 +32,7 @@ static void a_worker_without_lanes_fails_nothing(void)
 
 /* A fence waits for what is stuck on a lane that is not known to be dead; the other lane
  * goes on meanwhile. */
-static void a_dead_lane_holds_up_no_other(void)
+static void dead_lane_delays_no_other(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "sim:like=tcp:rails=2:gbps=1:delay_us=20:world=held";
@@ -94,7 +94,7 @@ static void write_until(struct duo *duo, const weft_range_args *args, weft_compl
 }
 
 /* Whatever lanes come up meanwhile. */
-static void what_waits_for_its_start_waits(void)
+static void operations_wait_for_lanes_that_reconnect(void)
 {
     struct duo duo = duo_of_two("port4+0 rail1 down; port6+0 rail1 up");
     weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
@@ -125,7 +125,7 @@ static void what_waits_for_its_start_waits(void)
 }
 
 /* By memory, too, that was imported before. */
-static void a_lane_of_another_worker_is_used_when_it_returns(void)
+static void lane_of_another_worker_is_used_when_it_returns(void)
 {
     struct duo duo = duo_of_two("port3+0 rail1 down; port4+0 rail1 up");
     weft_range_args args = range_args(duo.a_memory, duo.b_of_a, MIB);
@@ -143,10 +143,10 @@ static void a_lane_of_another_worker_is_used_when_it_returns(void)
 }
 
 static const struct test tests[] = {
-    {"what_waits_for_its_start_waits", "once", what_waits_for_its_start_waits},
-    {"a_lane_of_another_worker_is_used_when_it_returns", "once", a_lane_of_another_worker_is_used_when_it_returns},
-    {"a_dead_lane_holds_up_no_other", "once timed", a_dead_lane_holds_up_no_other},
-    {"a_worker_without_lanes_fails_nothing", "once", a_worker_without_lanes_fails_nothing},
+    {"operations_wait_for_lanes_that_reconnect", "once", operations_wait_for_lanes_that_reconnect},
+    {"lane_of_another_worker_is_used_when_it_returns", "once", lane_of_another_worker_is_used_when_it_returns},
+    {"dead_lane_delays_no_other", "once timed", dead_lane_delays_no_other},
+    {"worker_without_lanes_fails_nothing", "once", worker_without_lanes_fails_nothing},
     {NULL, NULL, NULL},
 };
 

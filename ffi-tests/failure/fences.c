@@ -68,7 +68,7 @@ static void nothing_lands_after_a_fence(void)
 }
 
 /* The peer's transfers go on, and none fails for it. */
-static void traffic_goes_on(void)
+static void fence_lets_other_traffic_continue(void)
 {
     struct duo duo = duo_open(LEN);
     weft_fence_args fence = fence_args(duo.b_to_a);
@@ -91,7 +91,7 @@ static void traffic_goes_on(void)
     duo_close(&duo);
 }
 
-static void fences_end_like_everything(void)
+static void fences_end_like_other_operations(void)
 {
     struct duo duo = duo_open(MIB);
     weft_fence_args fence = fence_args(duo.b_to_a);
@@ -120,7 +120,7 @@ static void fences_end_like_everything(void)
 }
 
 /* A peer that does not poll does not answer. */
-static void a_silent_peer_is_not_waited_for(void)
+static void fence_does_not_wait_for_a_silent_peer(void)
 {
     weft_endpoint_config config = test_config();
     struct box *own = box_of(open_endpoint());
@@ -153,9 +153,9 @@ static void a_silent_peer_is_not_waited_for(void)
 
 static const struct test tests[] = {
     {"nothing_lands_after_a_fence", FABRICS, nothing_lands_after_a_fence},
-    {"traffic_goes_on", FABRICS, traffic_goes_on},
-    {"fences_end_like_everything", FABRICS, fences_end_like_everything},
-    {"a_silent_peer_is_not_waited_for", FABRICS, a_silent_peer_is_not_waited_for},
+    {"fence_lets_other_traffic_continue", FABRICS, fence_lets_other_traffic_continue},
+    {"fences_end_like_other_operations", FABRICS, fences_end_like_other_operations},
+    {"fence_does_not_wait_for_a_silent_peer", FABRICS, fence_does_not_wait_for_a_silent_peer},
     {NULL, NULL, NULL},
 };
 

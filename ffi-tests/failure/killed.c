@@ -118,7 +118,7 @@ static void hears_no_more(struct team *team)
     exit(0);
 }
 
-static void while_others_wait_for_its_word(void)
+static void killed_while_others_wait_for_its_answer(void)
 {
     const role roles[] = {hears_no_more, takes};
     for (int i = 0; i < 2 * TIMES; i++)
@@ -127,7 +127,7 @@ static void while_others_wait_for_its_word(void)
 
 static const struct test tests[] = {
     {"in_the_middle_of_a_counted_page", "tcp,host", in_the_middle_of_a_counted_page},
-    {"while_others_wait_for_its_word", "tcp,host timed", while_others_wait_for_its_word},
+    {"killed_while_others_wait_for_its_answer", "tcp,host timed", killed_while_others_wait_for_its_answer},
     {NULL, NULL, NULL},
 };
 

@@ -540,49 +540,49 @@ static void ghosts(struct team *team)
     hand_ends(team, 0);
 }
 
-static void a_rail_that_fails_comes_back(void)
+static void failed_rail_comes_back(void)
 {
     stream(once);
 }
 
-static void a_rail_may_flap(void)
+static void rail_that_flaps_loses_nothing(void)
 {
     stream(flaps);
 }
 
-static void three_of_four_may_fail(void)
+static void three_of_four_rails_fail(void)
 {
     stream(most);
 }
 
-static void a_rail_may_come_late(void)
+static void rail_that_is_up_late_is_used(void)
 {
     stream(from_the_start);
 }
 
-static void a_rail_may_lose_data(void)
+static void rail_that_loses_data(void)
 {
     stream(data_lost);
 }
 
-static void a_rail_may_lose_answers(void)
+static void rail_that_loses_acknowledgements(void)
 {
     stream(answers_lost);
 }
 
-static void nothing_lands_later(void)
+static void no_write_lands_after_its_completion(void)
 {
     stream(ghosts);
 }
 
 static const struct test tests[] = {
-    {"a_rail_that_fails_comes_back", "lab", a_rail_that_fails_comes_back},
-    {"a_rail_may_flap", "lab", a_rail_may_flap},
-    {"three_of_four_may_fail", "lab", three_of_four_may_fail},
-    {"a_rail_may_come_late", "lab", a_rail_may_come_late},
-    {"a_rail_may_lose_data", "lab", a_rail_may_lose_data},
-    {"a_rail_may_lose_answers", "lab", a_rail_may_lose_answers},
-    {"nothing_lands_later", "lab", nothing_lands_later},
+    {"failed_rail_comes_back", "lab", failed_rail_comes_back},
+    {"rail_that_flaps_loses_nothing", "lab", rail_that_flaps_loses_nothing},
+    {"three_of_four_rails_fail", "lab", three_of_four_rails_fail},
+    {"rail_that_is_up_late_is_used", "lab", rail_that_is_up_late_is_used},
+    {"rail_that_loses_data", "lab", rail_that_loses_data},
+    {"rail_that_loses_acknowledgements", "lab", rail_that_loses_acknowledgements},
+    {"no_write_lands_after_its_completion", "lab", no_write_lands_after_its_completion},
     {NULL, NULL, NULL},
 };
 

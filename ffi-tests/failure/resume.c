@@ -99,7 +99,7 @@ static void hears_all_once(struct team *team)
     box_close(box);
 }
 
-static void a_peer_that_is_stopped_hears_all_once(void)
+static void stopped_peer_receives_each_notification_once(void)
 {
     run_pair(stops_in_the_middle, hears_all_once);
 }
@@ -131,15 +131,15 @@ static void counts_all_once(struct team *team)
     box_close(box);
 }
 
-static void a_peer_that_is_stopped_counts_all_once(void)
+static void stopped_peer_counts_each_arrival_once(void)
 {
     by_counter = true;
     run_pair(stops_in_the_middle, counts_all_once);
 }
 
 static const struct test tests[] = {
-    {"a_peer_that_is_stopped_hears_all_once", "tcp,host timed", a_peer_that_is_stopped_hears_all_once},
-    {"a_peer_that_is_stopped_counts_all_once", "tcp,host timed", a_peer_that_is_stopped_counts_all_once},
+    {"stopped_peer_receives_each_notification_once", "tcp,host timed", stopped_peer_receives_each_notification_once},
+    {"stopped_peer_counts_each_arrival_once", "tcp,host timed", stopped_peer_counts_each_arrival_once},
     {NULL, NULL, NULL},
 };
 

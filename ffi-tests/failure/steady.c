@@ -27,7 +27,7 @@ static void write_batches(struct duo *duo, uint64_t batches)
 }
 
 /* Of 64 places each is used many times. */
-static void notified_writes_give_their_places_back(void)
+static void notified_writes_return_their_slots(void)
 {
     weft_endpoint_config config = test_config();
     config.max_transfers = 64;
@@ -55,7 +55,7 @@ static void writes_leave_no_memory_behind(void)
 }
 
 /* Workers sleep, also after they have been woken. */
-static void without_work_processors_are_free(void)
+static void idle_workers_use_no_processor(void)
 {
     const uint64_t window = 200;
     struct duo duo = duo_open(LEN);
@@ -77,9 +77,9 @@ static void without_work_processors_are_free(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"notified_writes_give_their_places_back", "any", notified_writes_give_their_places_back},
+        {"notified_writes_return_their_slots", "any", notified_writes_return_their_slots},
         {"writes_leave_no_memory_behind", "host,sim:like=efa-direct", writes_leave_no_memory_behind},
-        {"without_work_processors_are_free", "tcp,host,sim:like=efa-direct", without_work_processors_are_free},
+        {"idle_workers_use_no_processor", "tcp,host,sim:like=efa-direct", idle_workers_use_no_processor},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

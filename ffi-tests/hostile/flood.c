@@ -185,7 +185,7 @@ static void delays_nobody(struct box *box, weft_counter counter, enum kind kind,
     }
 }
 
-static void strangers_of_our_user(void)
+static void unauthenticated_connections_of_our_user(void)
 {
     gather(0);
     struct box *box = opened();
@@ -205,7 +205,7 @@ static void strangers_of_our_user(void)
     box_close(box);
 }
 
-static void strangers_of_another_user(void)
+static void unauthenticated_connections_of_another_user(void)
 {
     if (geteuid() != 0)
         skip("becoming another user takes root");
@@ -234,7 +234,7 @@ static double processor_seconds(void)
 }
 
 /* Without descriptors, who waits to be accepted waits; the worker sleeps. */
-static void no_descriptors_are_left(void)
+static void flood_leaks_no_descriptors(void)
 {
     gather(0);
     struct box *box = opened();
@@ -268,9 +268,9 @@ static void no_descriptors_are_left(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"strangers_of_our_user", "host alone", strangers_of_our_user},
-        {"strangers_of_another_user", "host alone", strangers_of_another_user},
-        {"no_descriptors_are_left", "host alone", no_descriptors_are_left},
+        {"unauthenticated_connections_of_our_user", "host alone", unauthenticated_connections_of_our_user},
+        {"unauthenticated_connections_of_another_user", "host alone", unauthenticated_connections_of_another_user},
+        {"flood_leaks_no_descriptors", "host alone", flood_leaks_no_descriptors},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

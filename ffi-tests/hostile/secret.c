@@ -45,7 +45,7 @@ static void message_goes(struct box *from, weft_peer peer, struct box *to)
 
 /* ---- Who knows it ---- */
 
-static void who_knows_it_is_a_peer(void)
+static void endpoint_with_the_secret_connects(void)
 {
     struct box *a = open_knowing(RIGHT), *b = open_knowing(RIGHT);
     weft_peer b_of_a = connect_to(a, b);
@@ -83,7 +83,7 @@ static void pages_are_written_with_it(void)
 }
 
 /* It is read during the open. */
-static void the_callers_copy_may_go(void)
+static void secret_is_copied_at_open(void)
 {
     char mine[sizeof RIGHT];
     memcpy(mine, RIGHT, sizeof mine);
@@ -186,26 +186,26 @@ static void is_denied(const char *mine, const char *theirs)
     box_close(b);
 }
 
-static void who_knows_another_is_denied(void)
+static void endpoint_with_another_secret_is_denied(void)
 {
     is_denied(WRONG, RIGHT);
 }
 
-static void who_knows_none_is_denied(void)
+static void endpoint_without_a_secret_is_denied(void)
 {
     if (encrypted())
         skip("who encrypts has a secret");
     is_denied(NULL, RIGHT);
 }
 
-static void who_has_one_is_denied_by_who_has_none(void)
+static void endpoint_with_a_secret_is_denied_by_one_without(void)
 {
     if (encrypted())
         skip("who encrypts has a secret");
     is_denied(RIGHT, NULL);
 }
 
-static void both_learn_it_when_both_connect(void)
+static void denial_reaches_both_when_both_connect(void)
 {
     struct box *a = open_knowing(WRONG), *b = open_knowing(RIGHT);
     connect_to(a, b);
@@ -272,7 +272,7 @@ static weft_peer_properties properties_of(struct box *box, weft_peer peer)
     return peers;
 }
 
-static void who_encrypts_is_reached_by_who_does(void)
+static void encrypting_endpoints_connect(void)
 {
     weft_endpoint_config config = encrypting(RIGHT);
     struct box *a = box_of(open_with(&config)), *b = box_of(open_with(&config));
@@ -286,7 +286,7 @@ static void who_encrypts_is_reached_by_who_does(void)
 }
 
 /* Neither side falls back to what others can read, and both say why. */
-static void who_does_not_encrypt_is_refused(void)
+static void unencrypted_endpoint_is_refused(void)
 {
     weft_endpoint_config config = encrypting(RIGHT);
     struct box *a = box_of(open_with(&config));
@@ -337,11 +337,11 @@ static void look_for_it(weft_log_level level, const char *component, const char 
     leaks += strstr(message, "secret of 32") != NULL;
 }
 
-static void the_log_does_not(void)
+static void log_does_not_show_the_secret(void)
 {
     CHECK_OK(weft_log_set(WEFT_LOG_TRACE, look_for_it, NULL));
-    who_knows_it_is_a_peer();
-    who_knows_another_is_denied();
+    endpoint_with_the_secret_connects();
+    endpoint_with_another_secret_is_denied();
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     CHECK(lines > 0);
     CHECK_EQ(leaks, 0);
@@ -350,21 +350,21 @@ static void the_log_does_not(void)
 int main(int argc, char **argv)
 {
     const struct test tests[] = {
-        {"who_knows_it_is_a_peer", "any", who_knows_it_is_a_peer},
+        {"endpoint_with_the_secret_connects", "any", endpoint_with_the_secret_connects},
         {"both_connect_at_once", "any", both_connect_at_once},
         {"pages_are_written_with_it", "any", pages_are_written_with_it},
-        {"the_callers_copy_may_go", "once", the_callers_copy_may_go},
+        {"secret_is_copied_at_open", "once", secret_is_copied_at_open},
         {"either_of_two_is_accepted", "any", either_of_two_is_accepted},
         {"a_file_has_the_secrets", "any", a_file_has_the_secrets},
-        {"who_knows_another_is_denied", "any timed", who_knows_another_is_denied},
-        {"who_knows_none_is_denied", "any timed", who_knows_none_is_denied},
-        {"who_has_one_is_denied_by_who_has_none", "any", who_has_one_is_denied_by_who_has_none},
-        {"both_learn_it_when_both_connect", "any", both_learn_it_when_both_connect},
+        {"endpoint_with_another_secret_is_denied", "any timed", endpoint_with_another_secret_is_denied},
+        {"endpoint_without_a_secret_is_denied", "any timed", endpoint_without_a_secret_is_denied},
+        {"endpoint_with_a_secret_is_denied_by_one_without", "any", endpoint_with_a_secret_is_denied_by_one_without},
+        {"denial_reaches_both_when_both_connect", "any", denial_reaches_both_when_both_connect},
         {"poor_secrets_are_refused", "once", poor_secrets_are_refused},
-        {"who_encrypts_is_reached_by_who_does", "once", who_encrypts_is_reached_by_who_does},
-        {"who_does_not_encrypt_is_refused", "once", who_does_not_encrypt_is_refused},
+        {"encrypting_endpoints_connect", "once", encrypting_endpoints_connect},
+        {"unencrypted_endpoint_is_refused", "once", unencrypted_endpoint_is_refused},
         {"encryption_needs_a_secret_and_tcp", "once", encryption_needs_a_secret_and_tcp},
-        {"the_log_does_not", "once", the_log_does_not},
+        {"log_does_not_show_the_secret", "once", log_does_not_show_the_secret},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

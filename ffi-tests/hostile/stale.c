@@ -5,7 +5,7 @@
 
 /* ---- A stale handle stays stale, however many come after it ---- */
 
-static void a_stale_handle_stays_stale(void)
+static void stale_handles_stay_stale(void)
 {
     weft_endpoint *endpoint = open_endpoint();
     weft_queue *first, *queue;
@@ -65,7 +65,7 @@ static void ids_of_operations_have_room_for_a_day(void)
 
 /* ---- The last message is where it was ---- */
 
-static void the_last_message_has_one_place(void)
+static void last_error_has_one_slot_per_thread(void)
 {
     const char *said = weft_last_error();
     CHECK(strcmp(said, "") == 0);
@@ -88,7 +88,7 @@ static void the_last_message_has_one_place(void)
 
 /* ---- Nothing is left ---- */
 
-static void close_leaves_no_descriptors(void)
+static void close_leaks_no_descriptors(void)
 {
     weft_endpoint *endpoint = open_endpoint();
     CHECK_OK(weft_endpoint_close(endpoint)); /* what libraries keep for good */
@@ -118,20 +118,20 @@ static void *keep_calling(void *endpoint)
 }
 
 /* Also while other threads are in calls of another endpoint, all the time. */
-static void close_leaves_no_descriptors_beside_others(void)
+static void close_leaks_no_descriptors_beside_other_endpoints(void)
 {
     weft_endpoint *busy = open_endpoint();
     pthread_t threads[3];
     for (size_t i = 0; i < COUNT(threads); i++)
         CHECK(pthread_create(&threads[i], NULL, keep_calling, busy) == 0);
-    close_leaves_no_descriptors();
+    close_leaks_no_descriptors();
     stop = 1;
     for (size_t i = 0; i < COUNT(threads); i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK_OK(weft_endpoint_close(busy));
 }
 
-static void an_open_that_fails_has_ended_its_threads(void)
+static void failed_open_ends_its_threads(void)
 {
     if (geteuid() == 0 && (setgid(64242) || setuid(64242)))
         skip("this user cannot become another one");
@@ -157,13 +157,13 @@ static void an_open_that_fails_has_ended_its_threads(void)
 }
 
 static const struct test tests[] = {
-    {"a_stale_handle_stays_stale", "host", a_stale_handle_stays_stale},
+    {"stale_handles_stay_stale", "host", stale_handles_stay_stale},
     {"no_address_is_a_handle", "host", no_address_is_a_handle},
     {"ids_of_operations_have_room_for_a_day", "host", ids_of_operations_have_room_for_a_day},
-    {"the_last_message_has_one_place", "once", the_last_message_has_one_place},
-    {"close_leaves_no_descriptors", "tcp,host", close_leaves_no_descriptors},
-    {"close_leaves_no_descriptors_beside_others", "host", close_leaves_no_descriptors_beside_others},
-    {"an_open_that_fails_has_ended_its_threads", "tcp", an_open_that_fails_has_ended_its_threads},
+    {"last_error_has_one_slot_per_thread", "once", last_error_has_one_slot_per_thread},
+    {"close_leaks_no_descriptors", "tcp,host", close_leaks_no_descriptors},
+    {"close_leaks_no_descriptors_beside_other_endpoints", "host", close_leaks_no_descriptors_beside_other_endpoints},
+    {"failed_open_ends_its_threads", "tcp", failed_open_ends_its_threads},
     {NULL, NULL, NULL},
 };
 

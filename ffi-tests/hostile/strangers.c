@@ -137,12 +137,12 @@ static void slow_nobody(bool rubbish)
     duo_close(&duo);
 }
 
-static void who_says_rubbish_slows_nobody(void)
+static void malformed_frames_delay_no_peer(void)
 {
     slow_nobody(true);
 }
 
-static void who_says_nothing_slows_nobody(void)
+static void silent_connections_delay_no_peer(void)
 {
     slow_nobody(false);
 }
@@ -163,7 +163,7 @@ static unsigned busy_percent(void)
 }
 
 /* Nobody can be accepted without a descriptor: who waits for that keeps no worker busy. */
-static void who_waits_at_the_limit_of_descriptors_costs_little(void)
+static void accepting_at_the_descriptor_limit_costs_little(void)
 {
     int fds[512], count = 0, words[2];
     struct rlimit limit;
@@ -204,9 +204,9 @@ static void who_waits_at_the_limit_of_descriptors_costs_little(void)
 int main(int argc, char **argv)
 {
     const struct test tests[] = {
-        {"who_says_rubbish_slows_nobody", "tcp,host timed", who_says_rubbish_slows_nobody},
-        {"who_says_nothing_slows_nobody", "tcp,host timed", who_says_nothing_slows_nobody},
-        {"who_waits_at_the_limit_of_descriptors_costs_little", "tcp,host", who_waits_at_the_limit_of_descriptors_costs_little},
+        {"malformed_frames_delay_no_peer", "tcp,host timed", malformed_frames_delay_no_peer},
+        {"silent_connections_delay_no_peer", "tcp,host timed", silent_connections_delay_no_peer},
+        {"accepting_at_the_descriptor_limit_costs_little", "tcp,host", accepting_at_the_descriptor_limit_costs_little},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

@@ -35,7 +35,7 @@ static void opens_nothing(const char *name)
 }
 
 /* There other users' ids read as its own. */
-static void without_a_map_there_is_no_host(void)
+static void host_needs_a_map_of_users(void)
 {
     if (geteuid() != 0)
         skip("becoming another user takes root");
@@ -61,7 +61,7 @@ static void is_turned_away(const char *name)
     CHECK_WITHIN(began, now_ns(), 2 * SECOND);
 }
 
-static void another_group_is_turned_away(void)
+static void user_of_another_group_is_rejected(void)
 {
     if (geteuid() != 0)
         skip("becoming another group takes root");
@@ -90,8 +90,8 @@ static void another_group_is_turned_away(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"without_a_map_there_is_no_host", "host", without_a_map_there_is_no_host},
-        {"another_group_is_turned_away", "host", another_group_is_turned_away},
+        {"host_needs_a_map_of_users", "host", host_needs_a_map_of_users},
+        {"user_of_another_group_is_rejected", "host", user_of_another_group_is_rejected},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

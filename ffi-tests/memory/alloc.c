@@ -36,7 +36,7 @@ static void arguments_are_checked(void)
 }
 
 /* No page is touched for what cannot be there; nothing here takes more than 32 MiB. */
-static void what_is_not_there_is_said_at_once(void)
+static void alloc_of_an_unsupported_kind_is_refused(void)
 {
     weft_endpoint *endpoint = open_endpoint();
     void *address = NULL;
@@ -57,7 +57,7 @@ static void what_is_not_there_is_said_at_once(void)
     CHECK_OK(weft_endpoint_close(endpoint));
 }
 
-static void it_is_zeroed_and_busy_while_registered(void)
+static void allocated_memory_is_zeroed_and_busy_while_registered(void)
 {
     weft_endpoint *endpoint = open_endpoint();
     uint8_t *bytes = alloc(endpoint, LEN);
@@ -78,7 +78,7 @@ static void it_is_zeroed_and_busy_while_registered(void)
     CHECK_OK(weft_endpoint_close(other));
 }
 
-static void nothing_is_left_behind(void)
+static void alloc_leaks_nothing(void)
 {
     weft_endpoint *endpoint = open_endpoint();
     CHECK_OK(weft_memory_free(endpoint, alloc(endpoint, LEN)));
@@ -137,17 +137,17 @@ static void takes(struct team *team)
     box_close(box);
 }
 
-static void it_moves_both_ways(void)
+static void allocated_memory_moves_both_ways(void)
 {
     run_pair(gives, takes);
 }
 
 static const struct test tests[] = {
     {"arguments_are_checked", "once", arguments_are_checked},
-    {"what_is_not_there_is_said_at_once", "once timed", what_is_not_there_is_said_at_once},
-    {"it_is_zeroed_and_busy_while_registered", "once", it_is_zeroed_and_busy_while_registered},
-    {"nothing_is_left_behind", "any", nothing_is_left_behind},
-    {"it_moves_both_ways", "any", it_moves_both_ways},
+    {"alloc_of_an_unsupported_kind_is_refused", "once timed", alloc_of_an_unsupported_kind_is_refused},
+    {"allocated_memory_is_zeroed_and_busy_while_registered", "once", allocated_memory_is_zeroed_and_busy_while_registered},
+    {"alloc_leaks_nothing", "any", alloc_leaks_nothing},
+    {"allocated_memory_moves_both_ways", "any", allocated_memory_moves_both_ways},
     {NULL, NULL, NULL},
 };
 

@@ -157,12 +157,12 @@ static void others_go_on(uint32_t rails)
     CHECK_OK(weft_endpoint_close(idle));
 }
 
-static void many_ranges_hold_up_nobody(void)
+static void many_ranges_delay_no_operation(void)
 {
     others_go_on(1);
 }
 
-static void many_ranges_on_four_rails_hold_up_nobody(void)
+static void many_ranges_on_four_rails_delay_no_operation(void)
 {
     others_go_on(4);
 }
@@ -172,7 +172,7 @@ static void many_ranges_on_four_rails_hold_up_nobody(void)
 #define SOME 1000
 
 /* In the middle of its ranges a NIC keeps one, once. */
-static void what_fails_half_way_is_done_later(void)
+static void failed_deregistration_is_retried(void)
 {
     char *bytes = map_bytes(RANGE);
     weft_memory *memory = NULL, *other;
@@ -198,7 +198,7 @@ static void what_fails_half_way_is_done_later(void)
 }
 
 /* Nobody may use what is half there, neither here nor at a peer. */
-static void what_is_half_there_is_used_by_nobody(void)
+static void partial_registration_is_not_used(void)
 {
     setenv("WEFT_SIM_FAULTS", "0 * busy=5", 1);
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
@@ -231,7 +231,7 @@ static void what_is_half_there_is_used_by_nobody(void)
 }
 
 /* The endpoint's end takes back what could not be. */
-static void shutting_down_takes_back_what_is_left(void)
+static void shutdown_undoes_partial_registrations(void)
 {
     setenv("WEFT_SIM_FAULTS", "0 * busy=5", 1);
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
@@ -256,11 +256,11 @@ static void shutting_down_takes_back_what_is_left(void)
 int main(int argc, char **argv)
 {
     const struct test tests[] = {
-        {"many_ranges_hold_up_nobody", "any alone", many_ranges_hold_up_nobody},
-        {"many_ranges_on_four_rails_hold_up_nobody", "tcp,sim:like=efa alone", many_ranges_on_four_rails_hold_up_nobody},
-        {"what_fails_half_way_is_done_later", "once", what_fails_half_way_is_done_later},
-        {"what_is_half_there_is_used_by_nobody", "once", what_is_half_there_is_used_by_nobody},
-        {"shutting_down_takes_back_what_is_left", "once", shutting_down_takes_back_what_is_left},
+        {"many_ranges_delay_no_operation", "any alone", many_ranges_delay_no_operation},
+        {"many_ranges_on_four_rails_delay_no_operation", "tcp,sim:like=efa alone", many_ranges_on_four_rails_delay_no_operation},
+        {"failed_deregistration_is_retried", "once", failed_deregistration_is_retried},
+        {"partial_registration_is_not_used", "once", partial_registration_is_not_used},
+        {"shutdown_undoes_partial_registrations", "once", shutdown_undoes_partial_registrations},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

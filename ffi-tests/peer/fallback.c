@@ -147,7 +147,7 @@ static void both_users_connect_at_once(void)
     with_another_user(true, true);
 }
 
-static void one_user_stays_on_the_host(void)
+static void peers_of_one_user_stay_on_host(void)
 {
     in_every_way(true, false, false);
     in_every_way(true, true, false);
@@ -188,7 +188,7 @@ static void is_stopped(struct team *team)
     box_close(box);
 }
 
-static void a_busy_peer_stays_on_the_host(void)
+static void busy_peer_stays_on_host(void)
 {
     for (uint32_t workers = 1; workers <= 2; workers++) {
         way = (struct way){.workers = workers};
@@ -225,7 +225,7 @@ static void calls_who_left(struct team *team)
     box_close(box);
 }
 
-static void who_left_is_unreachable(void)
+static void closed_peer_is_unreachable(void)
 {
     way = (struct way){0};
     run_pair(calls_who_left, leaves);
@@ -298,7 +298,7 @@ static void falls_back(const char *fault, const char *why, uint32_t workers)
     }
 }
 
-static void a_silent_fabric_is_left(void)
+static void silent_fabric_is_abandoned(void)
 {
     const char *faults[] = {"* down", "port0 down:tx", "port1 kill"};
     for (size_t i = 0; i < COUNT(faults); i++)
@@ -309,10 +309,10 @@ static const struct test tests[] = {
     {"to_another_user", "once", to_another_user},
     {"from_another_user", "once", from_another_user},
     {"both_users_connect_at_once", "once", both_users_connect_at_once},
-    {"one_user_stays_on_the_host", "once", one_user_stays_on_the_host},
-    {"a_busy_peer_stays_on_the_host", "once", a_busy_peer_stays_on_the_host},
-    {"who_left_is_unreachable", "once timed", who_left_is_unreachable},
-    {"a_silent_fabric_is_left", "once timed", a_silent_fabric_is_left},
+    {"peers_of_one_user_stay_on_host", "once", peers_of_one_user_stay_on_host},
+    {"busy_peer_stays_on_host", "once", busy_peer_stays_on_host},
+    {"closed_peer_is_unreachable", "once timed", closed_peer_is_unreachable},
+    {"silent_fabric_is_abandoned", "once timed", silent_fabric_is_abandoned},
     {NULL, NULL, NULL},
 };
 

@@ -105,7 +105,7 @@ static void stops_it_for_a_while(struct team *team)
     box_close(box);
 }
 
-static void who_is_stopped_for_5_s_loses_nobody(void)
+static void endpoint_stopped_for_5_s_keeps_its_peers(void)
 {
     run_pair(stops_it_for_a_while, is_stopped_for_a_while);
 }
@@ -138,7 +138,7 @@ static void hears_of_it_now_and_then(struct team *team)
     box_close(box);
 }
 
-static void who_does_not_poll_is_lost_in_time(void)
+static void peer_that_does_not_poll_is_lost_in_time(void)
 {
     run_pair(hears_of_it_now_and_then, polls_now_and_then);
 }
@@ -159,7 +159,7 @@ static uint64_t frames_of(weft_endpoint *endpoint)
 }
 
 /* With the shortest time there is, an idle peer costs a few frames a second. */
-static void idle_peers_stay(void)
+static void idle_peers_stay_connected(void)
 {
     weft_endpoint_config config = test_config();
     config.liveness_ns = SECOND;
@@ -218,9 +218,9 @@ static void an_idle_peer_that_is_cut_off_is_lost_after_two_minutes(void)
 
 static const struct test tests[] = {
     {"a_stopped_idle_peer_is_lost_in_time", "tcp,host timed", a_stopped_idle_peer_is_lost_in_time},
-    {"who_is_stopped_for_5_s_loses_nobody", "tcp,host", who_is_stopped_for_5_s_loses_nobody},
-    {"who_does_not_poll_is_lost_in_time", "tcp,host,sim:like=efa timed", who_does_not_poll_is_lost_in_time},
-    {"idle_peers_stay", "tcp,host,sim:like=efa,sim:like=verbs", idle_peers_stay},
+    {"endpoint_stopped_for_5_s_keeps_its_peers", "tcp,host", endpoint_stopped_for_5_s_keeps_its_peers},
+    {"peer_that_does_not_poll_is_lost_in_time", "tcp,host,sim:like=efa timed", peer_that_does_not_poll_is_lost_in_time},
+    {"idle_peers_stay_connected", "tcp,host,sim:like=efa,sim:like=verbs", idle_peers_stay_connected},
     {"an_idle_peer_that_is_cut_off_is_lost_after_two_minutes", "once",
      an_idle_peer_that_is_cut_off_is_lost_after_two_minutes},
     {NULL, NULL, NULL},

@@ -218,7 +218,7 @@ static void is_visited(struct team *team)
     box_close(box);
 }
 
-static void a_hundred_visits(void)
+static void repeated_connects_and_disconnects(void)
 {
     run_pair(comes_and_goes, is_visited);
 }
@@ -618,7 +618,7 @@ static void uses_gone_memory(struct team *team)
     box_close(box);
 }
 
-static void memory_gone_before_import(void)
+static void memory_deregistered_before_import(void)
 {
     run_pair(gives_gone_memory, uses_gone_memory);
 }
@@ -696,7 +696,7 @@ static void writes_to_what_goes(struct team *team)
     box_close(box);
 }
 
-static void memory_gone_under_fire(void)
+static void memory_deregistered_under_load(void)
 {
     run_pair(takes_memory_back, writes_to_what_goes);
 }
@@ -784,7 +784,7 @@ static void is_asked_at_once(struct team *team)
     box_close(box);
 }
 
-static void a_peer_is_used_before_it_is_up(void)
+static void operations_before_the_peer_is_up(void)
 {
     for (int round = 0; round < 6; round++) /* chance decides which side is ready first */
         run_pair(asks_at_once, is_asked_at_once);
@@ -873,7 +873,7 @@ static const struct test tests[] = {
     {"dead_process_is_unreachable", "tcp,host timed", dead_process_is_unreachable},
     {"own_address_is_refused", "any", own_address_is_refused},
     {"restarted_endpoint", "any wide timed", restarted_endpoint},
-    {"a_hundred_visits", "any", a_hundred_visits},
+    {"repeated_connects_and_disconnects", "any", repeated_connects_and_disconnects},
     {"both_connect_at_once", "any", both_connect_at_once},
     {"connecting_again_gives_the_same_peer", "once", connecting_again_gives_the_same_peer},
     {"too_many_peers", "once", too_many_peers},
@@ -881,10 +881,10 @@ static const struct test tests[] = {
     {"killed_peer", "tcp,host timed", killed_peer},
     {"killed_peer_twenty_times", "host", killed_peer_twenty_times},
     {"killed_writer", "tcp,host timed", killed_writer},
-    {"memory_gone_before_import", "any", memory_gone_before_import},
-    {"memory_gone_under_fire", "any", memory_gone_under_fire},
+    {"memory_deregistered_before_import", "any", memory_deregistered_before_import},
+    {"memory_deregistered_under_load", "any", memory_deregistered_under_load},
     {"stopped_importer", "tcp,host timed", stopped_importer},
-    {"a_peer_is_used_before_it_is_up", "any", a_peer_is_used_before_it_is_up},
+    {"operations_before_the_peer_is_up", "any", operations_before_the_peer_is_up},
     {"peer_down_comes_after_all_that_is_canceled", "any", peer_down_comes_after_all_that_is_canceled},
     {NULL, NULL, NULL},
 };

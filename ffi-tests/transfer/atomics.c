@@ -37,7 +37,7 @@ static uint64_t swap_if(struct box *box, weft_remote_memory *remote, uint64_t of
 /* ---- One at a time ---- */
 
 /* The word is asked for before its owner has said that the memory is there. */
-static void what_is_used_is_not_released(void)
+static void memory_in_use_is_not_released(void)
 {
     struct duo duo = duo_open(4096);
     char blob[4096];
@@ -322,12 +322,12 @@ static void both_ask(bool manual)
         box_close(box[s]);
 }
 
-static void both_sides_ask_at_once(void)
+static void atomics_from_both_sides_at_once(void)
 {
     both_ask(false);
 }
 
-static void both_sides_ask_at_once_manually(void)
+static void atomics_from_both_sides_at_once_manually(void)
 {
     both_ask(true);
 }
@@ -413,7 +413,7 @@ static uint32_t crc32_of(const uint8_t *bytes, size_t len)
 }
 
 /* An address that tells of no capabilities, as another library's might. */
-static void a_peer_that_does_none(void)
+static void atomics_to_a_peer_without_support_are_refused(void)
 {
     enum { CAPABILITIES = 18 }; /* behind magic, format, versions and incarnation */
     uint8_t blob[8192];
@@ -476,7 +476,7 @@ static void *asks(void *argument)
     return NULL;
 }
 
-static void memory_that_goes_away(void)
+static void atomics_on_memory_that_is_deregistered(void)
 {
     struct duo duo = duo_open(4096);
     _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)duo.b_bytes;
@@ -498,7 +498,7 @@ static void memory_that_goes_away(void)
 }
 
 /* Where all threads take turns there is always something to answer: the owner is heard all the same. */
-static void memory_that_goes_away_on_one_processor(void)
+static void atomics_on_memory_that_is_deregistered_on_one_processor(void)
 {
     cpu_set_t all, one;
     CHECK_EQ(sched_getaffinity(0, sizeof all, &all), 0);
@@ -507,7 +507,7 @@ static void memory_that_goes_away_on_one_processor(void)
         if (CPU_ISSET(cpu, &all))
             CPU_SET(cpu, &one);
     CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-    memory_that_goes_away();
+    atomics_on_memory_that_is_deregistered();
 }
 
 /* ---- Remote memory that another thread gives back ---- */
@@ -645,7 +645,7 @@ static void deadlines_and_cancels(void)
     box_close(duo.b);
 }
 
-static void disconnecting_ends_them(void)
+static void disconnect_ends_atomics(void)
 {
     weft_endpoint_config config = test_config();
     struct duo duo = duo_with_idle_peer(&config);
@@ -663,7 +663,7 @@ static void disconnecting_ends_them(void)
     box_close(duo.b);
 }
 
-static void shutting_down_ends_them(void)
+static void shutdown_ends_atomics(void)
 {
     weft_endpoint_config config = test_config();
     struct duo duo = duo_with_idle_peer(&config);
@@ -728,20 +728,20 @@ static void a_peer_that_is_stopped_and_killed(void)
 
 static const struct test tests[] = {
     {"values_and_fields", "any wide", values_and_fields},
-    {"what_is_used_is_not_released", "once", what_is_used_is_not_released},
+    {"memory_in_use_is_not_released", "once", memory_in_use_is_not_released},
     {"before_the_peer_is_up", "any", before_the_peer_is_up},
     {"sums_of_many_peers_add_up", "any", sums_of_many_peers_add_up},
     {"compare_swap_makes_a_lock", "any", compare_swap_makes_a_lock},
-    {"both_sides_ask_at_once", "any", both_sides_ask_at_once},
-    {"both_sides_ask_at_once_manually", NOT_SHM, both_sides_ask_at_once_manually},
+    {"atomics_from_both_sides_at_once", "any", atomics_from_both_sides_at_once},
+    {"atomics_from_both_sides_at_once_manually", NOT_SHM, atomics_from_both_sides_at_once_manually},
     {"bad_input_is_refused", "once", bad_input_is_refused},
-    {"a_peer_that_does_none", "any", a_peer_that_does_none},
-    {"memory_that_goes_away", "any", memory_that_goes_away},
-    {"memory_that_goes_away_on_one_processor", "any", memory_that_goes_away_on_one_processor},
+    {"atomics_to_a_peer_without_support_are_refused", "any", atomics_to_a_peer_without_support_are_refused},
+    {"atomics_on_memory_that_is_deregistered", "any", atomics_on_memory_that_is_deregistered},
+    {"atomics_on_memory_that_is_deregistered_on_one_processor", "any", atomics_on_memory_that_is_deregistered_on_one_processor},
     {"released_while_others_submit", "once", released_while_others_submit},
     {"deadlines_and_cancels", NOT_SHM " timed", deadlines_and_cancels},
-    {"disconnecting_ends_them", NOT_SHM, disconnecting_ends_them},
-    {"shutting_down_ends_them", NOT_SHM, shutting_down_ends_them},
+    {"disconnect_ends_atomics", NOT_SHM, disconnect_ends_atomics},
+    {"shutdown_ends_atomics", NOT_SHM, shutdown_ends_atomics},
     {"a_peer_that_is_stopped_and_killed", "tcp,host", a_peer_that_is_stopped_and_killed},
     {NULL, NULL, NULL},
 };

@@ -404,7 +404,7 @@ static void many_counters_at_once(void)
     duo_close(&duo);
 }
 
-static void many_expect_one(void)
+static void many_expectations_of_one_counter(void)
 {
     struct duo duo = duo_open(MIB);
     weft_endpoint *b = duo.b->endpoint;
@@ -428,7 +428,7 @@ static void many_expect_one(void)
 }
 
 /* Expects that are submitted while arrivals come: none is missed. */
-static void a_race_misses_nothing(void)
+static void counter_races_lose_no_arrival(void)
 {
     struct duo duo = duo_open(MIB);
     weft_endpoint *b = duo.b->endpoint;
@@ -453,7 +453,7 @@ static void a_race_misses_nothing(void)
     duo_close(&duo);
 }
 
-static void ends_early(void)
+static void counter_expectation_ends_early(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *b = duo.b->endpoint;
@@ -488,7 +488,7 @@ static void ends_early(void)
 
 /* ---- Generations ---- */
 
-static void late_arrivals_count_for_nobody(void)
+static void late_arrivals_for_a_destroyed_counter_are_discarded(void)
 {
     weft_endpoint_config config = test_config();
     config.max_counters = 1;
@@ -522,7 +522,7 @@ static void late_arrivals_count_for_nobody(void)
 }
 
 /* Destroyed and made again while pages arrive: each counts for the one it names, or nobody. */
-static void reused_under_fire(void)
+static void counters_are_reused_under_load(void)
 {
     weft_endpoint_config config = test_config();
     config.max_counters = 1;
@@ -846,11 +846,11 @@ static const struct test tests[] = {
     {"among_other_traffic", "any", among_other_traffic},
     {"arrivals_before_and_after", "any", arrivals_before_and_after},
     {"many_counters_at_once", "any", many_counters_at_once},
-    {"many_expect_one", "once", many_expect_one},
-    {"a_race_misses_nothing", "once", a_race_misses_nothing},
-    {"ends_early", "any", ends_early},
-    {"late_arrivals_count_for_nobody", "any", late_arrivals_count_for_nobody},
-    {"reused_under_fire", "once", reused_under_fire},
+    {"many_expectations_of_one_counter", "once", many_expectations_of_one_counter},
+    {"counter_races_lose_no_arrival", "once", counter_races_lose_no_arrival},
+    {"counter_expectation_ends_early", "any", counter_expectation_ends_early},
+    {"late_arrivals_for_a_destroyed_counter_are_discarded", "any", late_arrivals_for_a_destroyed_counter_are_discarded},
+    {"counters_are_reused_under_load", "once", counters_are_reused_under_load},
     {"all_places", "any", all_places},
     {"foreign_and_stale_ids", "once", foreign_and_stale_ids},
     {"entries_of_lists", "any", entries_of_lists},

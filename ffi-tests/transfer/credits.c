@@ -254,7 +254,7 @@ static void goes_past(struct team *team)
     end_sender(team, &sender);
 }
 
-static void others_go_past(void)
+static void other_peers_pass_one_without_credits(void)
 {
     run_pair(wakes_when_told, goes_past);
 }
@@ -319,7 +319,7 @@ static const struct test tests[] = {
     {"over_rails", "any", over_rails},
     {"eight_senders", "any", eight_senders},
     {"lists_and_both_classes", "any", lists_and_both_classes},
-    {"others_go_past", "any", others_go_past},
+    {"other_peers_pass_one_without_credits", "any", other_peers_pass_one_without_credits},
     {"deadline_and_cancel", "any", deadline_and_cancel},
     {"disconnect", "any", disconnect},
     {NULL, NULL, NULL},

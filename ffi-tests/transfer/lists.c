@@ -497,7 +497,7 @@ static void dies(struct team *team)
         sleep_ms(1000);
 }
 
-static void a_peer_dies_in_the_middle(void)
+static void list_to_a_peer_that_is_killed(void)
 {
     const role roles[ALL] = {loses_a_peer, survives, dies, survives};
     setting = (struct setting){1, 1, WEFT_PROGRESS_THREADS};
@@ -756,7 +756,7 @@ static void bad_arguments(void)
 }
 
 /* A list that the table or the queue has no room for starts nothing. */
-static void no_room(void)
+static void list_without_room_is_refused(void)
 {
     weft_endpoint_config config = test_config();
     struct box *hub, *leaf[4];
@@ -872,12 +872,12 @@ static const struct test tests[] = {
     {"writes_to_one_peer", "any", writes_to_one_peer},
     {"reads_from_many_peers", "any wide", reads_from_many_peers},
     {"one_completion_for_each_peer", "any", one_completion_for_each_peer},
-    {"a_peer_dies_in_the_middle", "tcp,host timed", a_peer_dies_in_the_middle},
+    {"list_to_a_peer_that_is_killed", "tcp,host timed", list_to_a_peer_that_is_killed},
     {"deadlines_and_cancels", NOT_SHM " timed", deadlines_and_cancels},
     {"offsets_past_four_gigabytes", "any", offsets_past_four_gigabytes},
     {"bad_entries_are_named", "once", bad_entries_are_named},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
-    {"no_room", "once", no_room},
+    {"list_without_room_is_refused", "once", list_without_room_is_refused},
     {"memories_without_a_common_rail", "once", memories_without_a_common_rail},
     {"more_completions_than_a_queue_holds", "tcp,host,sim:like=efa", more_completions_than_a_queue_holds},
     {NULL, NULL, NULL},

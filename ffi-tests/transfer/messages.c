@@ -226,7 +226,7 @@ static void does_not_poll(struct team *team)
     box_close(box);
 }
 
-static void a_receiver_that_does_not_poll(void)
+static void messages_to_a_receiver_that_does_not_poll(void)
 {
     run_pair(presses, does_not_poll);
 }
@@ -275,7 +275,7 @@ static void takes_notifications_late(struct team *team)
     box_close(box);
 }
 
-static void notifications_that_wait_hold_nothing_up(void)
+static void unpolled_notifications_delay_nothing(void)
 {
     run_pair(notifies_who_does_not_poll, takes_notifications_late);
 }
@@ -293,7 +293,7 @@ static void does_not_release(struct team *team)
     box_close(box);
 }
 
-static void a_receiver_that_does_not_release(void)
+static void messages_to_a_receiver_that_does_not_release(void)
 {
     run_pair(presses, does_not_release);
 }
@@ -341,7 +341,7 @@ static void keeps(struct team *team)
     box_close(box);
 }
 
-static void kept_messages_stay_whole(void)
+static void unreleased_messages_stay_whole(void)
 {
     run_pair(sends_to_a_keeper, keeps);
 }
@@ -371,7 +371,7 @@ static void keeps_after_the_peer(struct team *team)
     box_close(box);
 }
 
-static void a_message_outlives_its_peer(void)
+static void messages_outlive_their_peer(void)
 {
     run_pair(sends_and_leaves, keeps_after_the_peer);
 }
@@ -491,7 +491,7 @@ static void eight_to_one(void)
 }
 
 /* Notifications of transfers that timed out do not gather for a peer that sleeps. */
-static void late_notifications_do_not_gather(void)
+static void late_notifications_do_not_accumulate(void)
 {
     enum { BATCHES = 10, BATCH = 1000 };
     char blob[8192];
@@ -562,15 +562,15 @@ static const struct test tests[] = {
     {"many_in_order", "any", many_in_order},
     {"a_small_queue_loses_nothing", "any", a_small_queue_loses_nothing},
     {"data_of_notifications_counts_in_no_limit", "any", data_of_notifications_counts_in_no_limit},
-    {"notifications_that_wait_hold_nothing_up", "any timed", notifications_that_wait_hold_nothing_up},
-    {"a_receiver_that_does_not_poll", "any timed", a_receiver_that_does_not_poll},
-    {"a_receiver_that_does_not_release", "any timed", a_receiver_that_does_not_release},
-    {"kept_messages_stay_whole", "any", kept_messages_stay_whole},
-    {"a_message_outlives_its_peer", "any", a_message_outlives_its_peer},
+    {"unpolled_notifications_delay_nothing", "any timed", unpolled_notifications_delay_nothing},
+    {"messages_to_a_receiver_that_does_not_poll", "any timed", messages_to_a_receiver_that_does_not_poll},
+    {"messages_to_a_receiver_that_does_not_release", "any timed", messages_to_a_receiver_that_does_not_release},
+    {"unreleased_messages_stay_whole", "any", unreleased_messages_stay_whole},
+    {"messages_outlive_their_peer", "any", messages_outlive_their_peer},
     {"both_ways_at_once", "any", both_ways_at_once},
     {"both_ways_with_manual_progress", "any", both_ways_with_manual_progress},
-    {"late_notifications_do_not_gather", "tcp,host,sim:like=tcp,sim:like=efa",
-     late_notifications_do_not_gather},
+    {"late_notifications_do_not_accumulate", "tcp,host,sim:like=tcp,sim:like=efa",
+     late_notifications_do_not_accumulate},
     {"eight_to_one", "any", eight_to_one},
     {NULL, NULL, NULL},
 };

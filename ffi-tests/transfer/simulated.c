@@ -186,7 +186,7 @@ static void replays_byte_for_byte(void)
 
 /* ---- Time and faults ---- */
 
-static void waiting_passes_virtual_time(void)
+static void wait_advances_virtual_time(void)
 {
     struct world world = begin_world("sim:clock=virtual:delay_us=1000", MIB);
     uint64_t begin = judged_from();
@@ -224,7 +224,7 @@ static void a_killed_peer_ends_every_operation(void)
 
 /* Whenever a rail breaks, whether others take over or not: what was said to be written is
  * there, to the last byte. */
-static void success_is_true_whenever_a_rail_breaks(void)
+static void success_is_reported_correctly_when_a_rail_fails(void)
 {
     enum { TIMES = 60, AT_ONCE = 4, AFTERWARDS = 600 };
     const uint64_t each = 16 * KIB;
@@ -268,7 +268,7 @@ static void success_is_true_whenever_a_rail_breaks(void)
 }
 
 /* A link that is cut and comes back loses and doubles nothing. */
-static void a_link_that_comes_back_loses_nothing(void)
+static void link_that_returns_loses_nothing(void)
 {
     const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
     for (size_t i = 0; i < COUNT(modes); i++) {
@@ -295,7 +295,7 @@ static void a_link_that_comes_back_loses_nothing(void)
 
 /* A window that shrinks below what no delivered write covers yet: a cover must
  * follow, or nothing would ever make room again. */
-static void a_line_that_becomes_slow_goes_on(void)
+static void line_that_slows_down_keeps_carrying(void)
 {
     enum { PAGES_60K = 100, TRANSFERS = 48, AT_ONCE = 4 };
     uint32_t backwards[PAGES_60K]; /* neighbours that nobody merges */
@@ -328,11 +328,11 @@ static const struct test tests[] = {
     {"bad_names_are_refused", "once", bad_names_are_refused},
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
     {"replays_byte_for_byte", "once", replays_byte_for_byte},
-    {"waiting_passes_virtual_time", "once timed", waiting_passes_virtual_time},
+    {"wait_advances_virtual_time", "once timed", wait_advances_virtual_time},
     {"a_killed_peer_ends_every_operation", "once", a_killed_peer_ends_every_operation},
-    {"success_is_true_whenever_a_rail_breaks", "once", success_is_true_whenever_a_rail_breaks},
-    {"a_link_that_comes_back_loses_nothing", "once", a_link_that_comes_back_loses_nothing},
-    {"a_line_that_becomes_slow_goes_on", "once", a_line_that_becomes_slow_goes_on},
+    {"success_is_reported_correctly_when_a_rail_fails", "once", success_is_reported_correctly_when_a_rail_fails},
+    {"link_that_returns_loses_nothing", "once", link_that_returns_loses_nothing},
+    {"line_that_slows_down_keeps_carrying", "once", line_that_slows_down_keeps_carrying},
     {NULL, NULL, NULL},
 };
 

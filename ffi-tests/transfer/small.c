@@ -75,7 +75,7 @@ static void every_size_arrives(void)
 }
 
 /* What is wrong is said, and takes nothing; so does what finds no room. */
-static void bad_ones_take_nothing(void)
+static void refused_small_writes_take_no_slot(void)
 {
     enum { SLOTS = 16 };
     struct duo duo = open_duo(SLOTS);
@@ -110,7 +110,7 @@ static void bad_ones_take_nothing(void)
 }
 
 /* A transfer that has not been polled holds its memory, and ends once. */
-static void each_ends_once(void)
+static void small_writes_complete_once(void)
 {
     struct duo duo = open_duo(0);
     int canceled = 0;
@@ -148,7 +148,7 @@ static void *shuts_down(void *of)
 }
 
 /* Of what is submitted while another thread shuts down, what was accepted ends. */
-static void what_is_accepted_ends_with_the_endpoint(void)
+static void small_writes_end_with_the_endpoint(void)
 {
     for (int round = 0; round < 20; round++) {
         struct duo duo = open_duo(0);
@@ -219,17 +219,17 @@ static void writes_until_it_dies(struct team *team)
     box_close(box);
 }
 
-static void the_peer_dies(void)
+static void small_writes_to_a_peer_that_is_killed(void)
 {
     run_pair(writes_until_it_dies, serves);
 }
 
 static const struct test tests[] = {
     {"every_size_arrives", "any", every_size_arrives},
-    {"bad_ones_take_nothing", "once", bad_ones_take_nothing},
-    {"each_ends_once", "any", each_ends_once},
-    {"what_is_accepted_ends_with_the_endpoint", "any", what_is_accepted_ends_with_the_endpoint},
-    {"the_peer_dies", "tcp,host", the_peer_dies},
+    {"refused_small_writes_take_no_slot", "once", refused_small_writes_take_no_slot},
+    {"small_writes_complete_once", "any", small_writes_complete_once},
+    {"small_writes_end_with_the_endpoint", "any", small_writes_end_with_the_endpoint},
+    {"small_writes_to_a_peer_that_is_killed", "tcp,host", small_writes_to_a_peer_that_is_killed},
     {NULL, NULL, NULL},
 };
 

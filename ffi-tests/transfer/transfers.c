@@ -615,7 +615,7 @@ static void cancels(struct team *team)
     box_close(box);
 }
 
-static void cancel_is_at_once(void)
+static void cancel_takes_effect_at_once(void)
 {
     run_pair(cancels, naps);
 }
@@ -646,7 +646,7 @@ static void reuses_memory(struct team *team)
     box_close(box);
 }
 
-static void a_late_read_changes_nothing(void)
+static void late_read_changes_no_memory(void)
 {
     run_pair(reuses_memory, naps);
 }
@@ -689,7 +689,7 @@ static void is_stopped(struct team *team)
     box_close(box);
 }
 
-static void stopped_peer(void)
+static void stopped_peer_delays_no_completion(void)
 {
     run_pair(stops_its_peer, is_stopped);
 }
@@ -736,13 +736,13 @@ static void is_paused(struct team *team)
     box_close(box);
 }
 
-static void a_peer_that_pauses_is_kept(void)
+static void paused_peer_stays_connected(void)
 {
     setting = (struct setting){4, 2, {THREADS, THREADS}, 1};
     run_pair(pauses_its_peer, is_paused);
 }
 
-static void a_peer_of_one_rail_that_pauses_is_kept(void)
+static void paused_peer_of_one_rail_stays_connected(void)
 {
     setting = (struct setting){1, 1, {THREADS, THREADS}, 1};
     run_pair(pauses_its_peer, is_paused);
@@ -967,7 +967,7 @@ static void fills_up(struct team *team)
     box_close(box);
 }
 
-static void a_full_queue_says_again(void)
+static void full_queue_answers_try_again(void)
 {
     run_pair(fills_up, naps);
 }
@@ -1013,7 +1013,7 @@ static void is_hurried(struct team *team)
     box_close(box);
 }
 
-static void a_write_before_the_peer_is_up(void)
+static void write_before_the_peer_is_up(void)
 {
     run_pair(hurries, is_hurried);
 }
@@ -1181,17 +1181,17 @@ static const struct test tests[] = {
     {"notifications_on_four_rails", "any", notifications_on_four_rails},
     {"notifications_with_manual_progress", "any", notifications_with_manual_progress},
     {"deadlines_are_kept", "any timed", deadlines_are_kept},
-    {"cancel_is_at_once", "any timed", cancel_is_at_once},
-    {"a_late_read_changes_nothing", "tcp,host,sim:like=tcp", a_late_read_changes_nothing},
-    {"stopped_peer", "tcp,host timed", stopped_peer},
+    {"cancel_takes_effect_at_once", "any timed", cancel_takes_effect_at_once},
+    {"late_read_changes_no_memory", "tcp,host,sim:like=tcp", late_read_changes_no_memory},
+    {"stopped_peer_delays_no_completion", "tcp,host timed", stopped_peer_delays_no_completion},
     {"every_operation_completes_once", "any wide", every_operation_completes_once},
-    {"a_peer_that_pauses_is_kept", "tcp,host timed", a_peer_that_pauses_is_kept},
-    {"a_peer_of_one_rail_that_pauses_is_kept", "tcp,host timed", a_peer_of_one_rail_that_pauses_is_kept},
+    {"paused_peer_stays_connected", "tcp,host timed", paused_peer_stays_connected},
+    {"paused_peer_of_one_rail_stays_connected", "tcp,host timed", paused_peer_of_one_rail_stays_connected},
     {"every_operation_completes_once_on_four_rails", "any",
      every_operation_completes_once_on_four_rails},
     {"every_operation_completes_once_manually", "any", every_operation_completes_once_manually},
-    {"a_full_queue_says_again", "any", a_full_queue_says_again},
-    {"a_write_before_the_peer_is_up", "any", a_write_before_the_peer_is_up},
+    {"full_queue_answers_try_again", "any", full_queue_answers_try_again},
+    {"write_before_the_peer_is_up", "any", write_before_the_peer_is_up},
     {"more_than_four_gigabytes", "tcp,host long", more_than_four_gigabytes},
     {NULL, NULL, NULL},
 };

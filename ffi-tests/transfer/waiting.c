@@ -205,7 +205,7 @@ static void plays_ping_pong(struct team *team)
     box_close(s.box);
 }
 
-static void no_wake_up_is_lost(void)
+static void wake_ups_are_not_lost(void)
 {
     run_pair(plays_ping_pong, plays_ping_pong);
 }
@@ -382,7 +382,7 @@ static const struct test tests[] = {
     {"an_armed_fd_becomes_readable", "any", an_armed_fd_becomes_readable},
     {"a_queue_has_its_own_fd", "once", a_queue_has_its_own_fd},
     {"manual_progress_has_no_fd", "any", manual_progress_has_no_fd},
-    {"no_wake_up_is_lost", "any", no_wake_up_is_lost},
+    {"wake_ups_are_not_lost", "any", wake_ups_are_not_lost},
     {"a_queue_for_each_thread", "once", a_queue_for_each_thread},
     {"many_threads_on_one_queue", "once", many_threads_on_one_queue},
     {NULL, NULL, NULL},

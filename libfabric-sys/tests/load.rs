@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::ptr;
 
 #[test]
-fn what_cannot_be_loaded_says_so_and_what_to_do() {
+fn failed_load_says_what_to_do() {
     let missing = Library::load_from("/nonexistent/libfabric.so.1").expect_err("there is no such file");
     assert!(matches!(&missing, LoadError::NotLoadable { path, .. } if path == "/nonexistent/libfabric.so.1"));
     let text = missing.to_string();

@@ -40,7 +40,7 @@ fn sleep_until(queue: &Queue, wanted: usize) {
 }
 
 #[test]
-fn who_sleeps_is_woken() {
+fn sleeping_thread_is_woken() {
     loom::model(|| {
         let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 1);
@@ -51,7 +51,7 @@ fn who_sleeps_is_woken() {
 }
 
 #[test]
-fn who_sleeps_is_woken_again() {
+fn sleeping_thread_is_woken_again() {
     bounded(3, || {
         let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 2);
@@ -80,7 +80,7 @@ fn each_of_two_who_sleep_gets_one() {
 }
 
 #[test]
-fn who_sleeps_hears_that_nothing_comes_any_more() {
+fn sleeping_thread_learns_of_the_end() {
     loom::model(|| {
         let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let closing = queue.clone();
@@ -102,7 +102,7 @@ fn arm_until(queue: &Queue, wanted: usize) {
 }
 
 #[test]
-fn who_is_armed_is_signalled() {
+fn armed_descriptor_is_signalled() {
     loom::model(|| {
         let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 1);
@@ -112,7 +112,7 @@ fn who_is_armed_is_signalled() {
 }
 
 #[test]
-fn who_arms_again_is_signalled_again() {
+fn rearmed_descriptor_is_signalled_again() {
     bounded(3, || {
         let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 2);

@@ -151,7 +151,7 @@ fn an_operation_ends_once() {
 
 /// A lane that takes part in what there is with its peer.
 #[test]
-fn who_joins_a_peers_operations_holds_these() {
+fn joining_a_peers_operations_holds_them() {
     bounded(3, || {
         let table = table();
         let id = begin(&table, 7, 0);

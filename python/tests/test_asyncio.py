@@ -175,7 +175,7 @@ class Processes(unittest.TestCase):
         self.child.join(30)
         self.assertEqual(self.child.exitcode, 0)
 
-    def test_a_peer_that_dies_ends_what_waits_for_it(self) -> None:
+    def test_killed_peer_ends_its_waiters(self) -> None:
         async def lose() -> None:
             async with open_endpoint() as endpoint:
                 peer = await endpoint.connect(self.address)

@@ -77,7 +77,7 @@ class Buffers(Pair):
         with self.assertRaises(BufferError):
             self.here.register(source.reshape(4, 512)[:, ::2])
 
-    def test_what_has_no_bytes_or_not_in_one_piece_is_refused(self) -> None:
+    def test_empty_and_fragmented_buffers_are_refused(self) -> None:
         for wrong, error in ((object(), TypeError), (memoryview(bytearray(8))[::2], BufferError), ((1, 2, 3), TypeError),
                              (Tensor(b"12", contiguous=False), BufferError), ((-1, 5), TypeError)):
             with self.subTest(wrong), self.assertRaises(error):

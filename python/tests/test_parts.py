@@ -68,7 +68,7 @@ class InParts(Pair):
             list(weft.Parts(self.writes(COUNT * PAGE + 1)))
         self.assertTrue(all(operation.done for operation in self.begun))
 
-    def test_who_leaves_the_loop_ends_them(self) -> None:
+    def test_leaving_the_loop_ends_the_parts(self) -> None:
         for _ in itertools.islice(weft.Parts(self.writes()), 2):
             pass
         self.assertEqual(len(self.begun), 5)

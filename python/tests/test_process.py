@@ -32,7 +32,7 @@ class Errors(Pair):
         copy = pickle.loads(pickle.dumps(error_of(weft.c.ERR_RANGE, "too far")))
         self.assertEqual((type(copy), copy.status, copy.message), (weft.UsageError, weft.c.ERR_RANGE, "too far"))
 
-    def test_what_cannot_be_opened_says_why(self) -> None:
+    def test_failed_open_says_why(self) -> None:
         with self.assertRaisesRegex(weft.UsageError, "nosuchfabric"):
             weft.Endpoint("nosuchfabric")
         with self.assertRaises(weft.UsageError):
@@ -102,7 +102,7 @@ class Threads(Pair):
             thread.join(60)
         self.assertEqual(wrong, [])
 
-    def test_a_close_wakes_who_waits(self) -> None:
+    def test_close_wakes_waiters(self) -> None:
         counter, caught = self.here.create_counter(), []
 
         def wait() -> None:
@@ -120,7 +120,7 @@ class Threads(Pair):
             thread.join(20)
         self.assertEqual(len(caught), 4)
 
-    def test_ctrl_c_is_heard_in_a_wait(self) -> None:
+    def test_ctrl_c_interrupts_a_wait(self) -> None:
         operation = self.here.create_counter().expect(1)
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()

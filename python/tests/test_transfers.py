@@ -118,7 +118,7 @@ class Watches(Pair):
             operation.wait(20)
             self.assertEqual((moved.value, target), (7, source))
 
-    def test_lists_what_is_kept_and_counters_have_watches(self) -> None:
+    def test_lists_kept_pages_and_counters_have_watches(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
         with self.here.create_watch() as watch, self.there.create_watch() as counted:
             counter = self.there.create_counter()
@@ -187,7 +187,7 @@ class Small(Pair):
         got[0].peer.send(memoryview(b"answer")).wait(20)
         self.assertEqual(next_event(self.here, weft.Message).data, b"answer")
 
-    def test_atomics_tell_what_was_there(self) -> None:
+    def test_atomics_return_the_old_value(self) -> None:
         word = self.there.allocate(8)
         _, remote = self.memories(bytearray(8), word)
         self.assertEqual([remote.fetch_add(0, 5).wait(20) for _ in range(3)], [0, 5, 10])
@@ -197,7 +197,7 @@ class Small(Pair):
     def test_a_fence_ends(self) -> None:
         self.assertIsNone(self.peer.fence().wait(20))
 
-    def test_a_wait_for_counters_that_nobody_raises_is_late_and_can_be_canceled(self) -> None:
+    def test_wait_for_idle_counters_times_out_and_can_be_canceled(self) -> None:
         counter = self.here.create_counter()
         with self.assertRaises(weft.TimedOutError) as caught:
             counter.expect(1, timeout=0.05).wait(20)

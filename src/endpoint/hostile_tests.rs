@@ -340,7 +340,7 @@ impl Friends {
 }
 
 #[test]
-fn who_has_not_proven_itself_is_not_listened_to() {
+fn unauthenticated_endpoint_is_ignored() {
     for (fabric, secret) in FABRICS.into_iter().flat_map(|fabric| [(fabric, true), (fabric, false)]) {
         let secrets = if secret { secrets(&[SECRET]) } else { None };
         let endpoint = open(EndpointConfig { secrets, ..config(fabric) });
@@ -369,7 +369,7 @@ fn who_has_not_proven_itself_is_not_listened_to() {
 }
 
 #[test]
-fn a_hello_is_believed_by_its_proof() {
+fn hello_is_accepted_by_its_proof() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET, OTHERS]), ..config(fabric) });
         let refused = |root: Option<Root>, target: Option<u64>| {
@@ -406,7 +406,7 @@ fn message(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_name_is_not_enough_where_there_is_a_secret() {
+fn token_alone_does_not_authenticate() {
     for fabric in FABRICS {
         let friends = Friends::meet(|| EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
         let counter = friends.b.create_counter().expect("a counter");
@@ -447,7 +447,7 @@ fn a_name_is_not_enough_where_there_is_a_secret() {
 }
 
 #[test]
-fn what_was_said_before_does_nothing() {
+fn replayed_frames_do_nothing() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
         let mut peer = Stranger::new(fabric, &endpoint);
@@ -527,7 +527,7 @@ fn secrets_are_replaced_under_load() {
 }
 
 #[test]
-fn text_of_others_is_one_line_of_the_log() {
+fn text_of_peers_is_one_line_of_the_log() {
     static LINES: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::new(Vec::new());
     let sink = |_: log::Level, _: &str, line: &str| LINES.lock().push(line.into());
     crate::logging::set(Some(log::LevelFilter::Warn), Some(Box::new(sink))).expect("a log");
@@ -552,7 +552,7 @@ fn text_of_others_is_one_line_of_the_log() {
 }
 
 #[test]
-fn a_peer_has_no_more_landings_than_its_share() {
+fn peer_has_at_most_its_share_of_bounce_buffers() {
     // (Of host, an endpoint has one rail.)
     for fabric in &FABRICS[..1] {
         let endpoint = open(config(fabric));
@@ -588,7 +588,7 @@ fn status_of_self(name: &str) -> u64 {
 /// --nocapture` prints the figures.
 #[test]
 #[ignore = "it looks at the whole process: alone"]
-fn refused_handshakes_leave_nothing_behind() {
+fn refused_handshakes_leak_nothing() {
     let mut most = (0, 0);
     for (fabric, secret) in [("tcp", false), ("tcp", true), ("host", false), ("host", true)] {
         let secrets = if secret { secrets(&[SECRET]) } else { None };
@@ -644,7 +644,7 @@ fn allocated() -> usize {
 }
 
 #[test]
-fn rubbish_is_dropped_and_counted_and_slows_nobody() {
+fn malformed_frames_are_counted_and_delay_no_peer() {
     for fabric in FABRICS {
         let friends = Friends::meet(|| config(fabric));
         // Whom nobody bothers, in the same moments.
@@ -693,7 +693,7 @@ fn another_wire_version_is_refused_and_counted() {
 }
 
 #[test]
-fn a_flood_of_greetings_is_bounded_and_others_get_in() {
+fn handshake_flood_is_bounded_and_others_connect() {
     for fabric in FABRICS {
         let config = || EndpointConfig { connect_timeout_ns: 3_000_000_000, ..config(fabric) };
         let friends = Friends::meet(config);
@@ -760,7 +760,7 @@ fn asks_for_ever(fabric: &str, acknowledges: bool, body: impl Fn(u64) -> (Kind, 
 }
 
 #[test]
-fn who_asks_and_takes_no_answers_is_dropped() {
+fn peer_that_takes_no_answers_is_dropped() {
     for fabric in FABRICS {
         let import = |n| (Kind::Import, numbers(&[n, n, n]));
         let revoke = |n| (Kind::Revoke, numbers(&[n]));

@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_said_once_for_all_rails_it_is_of() {
+    fn reason_is_logged_once_for_all_its_rails() {
         let error = |text: &'static str| Error::new(Status::Fabric, text);
         let failures = [("rxe0", error("small")), ("rxe1", error("gone")), ("rxe2", error("small"))];
         assert_eq!(reasons(&failures), " (rxe0, rxe2: small; rxe1: gone)");

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room_when_it_had_its_time() {
+    fn oldest_unauthenticated_endpoint_makes_room_after_its_time() {
         let strangers = Strangers::new(16, 1024);
         (0..6).for_each(|peer| {
             assert_eq!(strangers.room(peer, peer), yes(None));

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_left_out() {
+    fn unusable_rails_are_left_out() {
         let machine = trees::Tree::new().machine();
         let all: Vec<Listed> = ["lo", "docker0", "cni1", "virbr0", "ll0", "eth0", "tun0"].map(tcp).to_vec();
         assert_eq!(names(&all, &choose(&all, None, &machine, None)), ["eth0", "tun0"]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_told_or_found_by_name() {
+    fn places_are_given_or_found_by_name() {
         let machine = trees::p5().machine();
         let at = PciAddress::parse;
         let of = |told: Option<&str>, device, domain| place(told.and_then(at), device, domain, &machine);

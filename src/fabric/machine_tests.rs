@@ -155,7 +155,7 @@ fn cuda_reads_its_list_up_to_what_names_nothing() {
 }
 
 #[test]
-fn what_has_no_place_is_near_everything() {
+fn device_without_a_place_is_near_everything() {
     let machine = trees::p5().machine();
     let places = [None, machine.place_of(&["rdmap198s0"]), machine.place_of(&["rdmap79s0"]), None];
     assert_eq!(machine.near_this_process(&places, Some("0")).which, [true, false, true, true]);
@@ -321,7 +321,7 @@ fn a_laptop_is_one_place() {
 }
 
 #[test]
-fn nodes_that_nobody_tells() {
+fn nodes_without_information() {
     let tree = trees::p5();
     for file in tree.files().iter().filter(|file| file.ends_with("numa_node")) {
         fs::write(file, "-1\n").unwrap();
@@ -395,7 +395,7 @@ fn interfaces_below_other_devices() {
 }
 
 #[test]
-fn rubbish_is_nothing() {
+fn malformed_sysfs_is_ignored() {
     let tree = trees::p5();
     let rubbish: [&[u8]; 6] =
         [b"", b"\xff\xfe\x00rubbish", b"-99999999999999999999", b"0x", b"77", &[b'9'; 100_000]];
@@ -415,7 +415,7 @@ fn rubbish_is_nothing() {
 }
 
 #[test]
-fn a_pipe_makes_nobody_wait() {
+fn pipe_in_sysfs_does_not_block() {
     let tree = Tree::new();
     tree.file("sys/devices/system/cpu/x", "");
     let path = tree.path().join("sys/devices/system/cpu/online");

@@ -73,7 +73,7 @@ fn mutated(seeds: &[Vec<u8>], random: &mut Sequence) -> Vec<u8> {
 }
 
 #[test]
-fn whatever_comes_is_answered_or_dropped() {
+fn fuzz_input_is_answered_or_dropped() {
     let (only, mutations, time) = asked();
     for (name, target) in TARGETS.into_iter().filter(|(name, _)| name.contains(&only)) {
         let seeds = corpus(name);

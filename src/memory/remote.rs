@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_not_released_and_what_is_released_is_not_kept() {
+    fn remote_memory_in_use_is_not_released() {
         let remote = RemoteMemory::new(1, Descriptor::default());
         assert!(remote.keep() && remote.keep());
         assert_eq!(remote.release(), Err(2));

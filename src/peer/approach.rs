@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_that_is_ready_is_taken() {
+    fn best_ready_fabric_is_taken() {
         let mut ways = two(10_000 * MS);
         ways.begin(2, 0);
         ways.lane_up(plan(1), 400 * MS);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn stragglers_are_given_up_and_failures_end_it() {
+    fn slow_fabrics_are_abandoned_and_failures_end_the_approach() {
         let mut ways = two(10_000 * MS);
         ways.begin(2, 0);
         ways.lane_failed(plan(0), "no".into());
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greeter_is_followed_with_all_that_is_better() {
+    fn handshake_of_the_peer_is_followed_on_better_fabrics() {
         let mut ways = two(10_000 * MS);
         assert_eq!(ways.follow("tcp", 0).map(|plans| plans.len()), Some(3));
         assert!(ways.follow("tcp", 0).is_none() && ways.follow("efa", 0).is_none());

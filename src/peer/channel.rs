@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_delivered_once_and_in_order_however_they_come() {
+    fn frames_are_delivered_once_and_in_order() {
         let mut channel = Channel::default();
         for number in [3, 1, 1, 2, 3, WINDOW + 1000] {
             channel.receive(number, Kind::Message, &[number as u8], 0);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_again_keeps_its_number_whatever_goes_ahead() {
+    fn resent_frame_keeps_its_number() {
         let mut channel = Channel::default();
         let next = |channel: &mut Channel| {
             let next = channel.next().map(|(number, out)| (number, out.kind));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_again_keeps_its_place_in_its_channel() {
+    fn frame_that_is_not_resent_keeps_its_place() {
         for kind in [Kind::Count, Kind::Raise, Kind::Notify] {
             let mut channel = Channel::default();
             channel.push(Out { early: true, done: Some(7), ..Out::new(kind, vec![1]) });
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_without_an_end_hold_nothing_up_for_ever() {
+    fn endless_answers_delay_nothing_for_ever() {
         let mut channel = Channel::default();
         let next = |channel: &mut Channel| {
             channel.push_ahead(Out::new(Kind::AtomicDone, vec![]));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_does_not_gather() {
+    fn unwanted_frames_do_not_accumulate() {
         let mut channel = Channel::default();
         let frame = |kind, done| Out { done, ..Out::new(kind, vec![]) };
         for id in 0..100_000 {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_soon_carries_the_next_acknowledgement() {
+    fn early_answer_carries_the_acknowledgement() {
         let mut channel = Channel::default();
         let arrive = |channel: &mut Channel, number, now| {
             channel.receive(number, Kind::Notify, &[], now);

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_ones_are_known_and_no_more() {
+    fn only_the_last_closed_peers_are_remembered() {
         let mut gone = Gone::default();
         (0..10 * MOST as u64).for_each(|memory| {
             gone.insert(memory);

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_one_stays_unless_it_must_go() {
+    fn last_lane_stays_unless_it_must_close() {
         let mut lanes = Serving::default();
         assert!(!lanes.lose(plan(0, 0)), "none serves yet");
         lanes.set(&[plan(0, 0), plan(1, 1)]);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_spare_all_but_the_same_one() {
+    fn both_sides_close_the_same_lane() {
         let (mut ours, mut theirs) = (Serving::default(), Serving::default());
         let up = [plan(0, 2), plan(1, 1), plan(2, 0)];
         ours.set(&up);

@@ -55,7 +55,7 @@ mod tests {
     const ALLOWED: u64 = 6000;
 
     #[test]
-    fn a_silent_peer_is_asked_four_times_and_lost() {
+    fn silent_peer_is_probed_four_times_and_lost() {
         let mut silence = Silence::default();
         silence.look(1, 1, ALLOWED);
         let said: Vec<(u64, Verdict)> = (1..=60)
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_begins_it_anew() {
+    fn received_frame_restarts_liveness() {
         let mut silence = Silence::default();
         silence.look(1, 1, ALLOWED);
         for i in 1..1000u64 {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_we_did_not_listen_does_not_count() {
+    fn time_without_polling_does_not_count_for_liveness() {
         let mut silence = Silence::default();
         silence.look(1, 1, ALLOWED);
         assert_eq!(silence.look(1, 1_000_000, ALLOWED), Verdict::Alive);

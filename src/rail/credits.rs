@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_half_is_asked_for_when_all_of_it_is_done_and_not_before_it_is_full() {
+    fn credits_are_requested_once_a_full_half_has_completed() {
         let mut credits = Credits::default();
         credits.spend(FIRST - 1);
         assert!(!credits.done(Half::A, FIRST - 1), "it is not used up");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_never_exceeds_the_room() {
+    fn credits_never_exceed_the_queue() {
         const ROOM: u32 = 32768;
         let lanes = ROOM / 2 / (2 * FIRST);
         let mut grants = Grants::new(Some(ROOM));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_gets_its_share_although_others_keep_theirs() {
+    fn lane_gets_its_share_of_credits_while_others_hold_theirs() {
         let mut grants = Grants::new(Some(32768));
         let mut lanes: Vec<Granted> = (0..64).map(|_| Granted::default()).collect();
         let mut sizes = Vec::new();

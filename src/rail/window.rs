@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_carries_is_right_however_much_it_is() {
+    fn rate_is_right_at_every_magnitude() {
         assert_eq!(carried(3 << 30, 1_000_000_000, 500_000_000), 6 << 30);
         assert_eq!(carried(1 << 40, 1_000_000_000, 2_000_000_000), 1 << 39);
         assert_eq!(carried(u64::MAX, 1_000_000_000, 1), u64::MAX);
     }
 
     #[test]
-    fn it_finds_what_a_line_carries_and_follows_it() {
+    fn rate_follows_the_line() {
         const MOST: u64 = 16 << 20;
         let mut window = Window::new(128 << 10, MOST);
         let mut now = 1;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_on_its_way_before_a_sample_does_not_make_a_line_fast() {
+    fn rate_excludes_bytes_in_flight_before_a_sample() {
         let mut window = Window::new(1, u64::MAX);
         // 100 kB were posted at 0 and nothing has been heard; a little follows at 0.9 ms,
         // and all is told of at 1 ms.
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_at_a_time() {
+    fn rate_takes_one_sample_at_a_time() {
         let mut window = Window::new(1, 1000);
         assert!(window.begin(5, 5) && !window.begin(6, 6));
         window.forget();

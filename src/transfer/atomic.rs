@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_answers_are_read_as_written_and_rubbish_is_not() {
+    fn requests_and_answers_are_read_as_written_and_malformed_ones_refused() {
         let asked = Request { operation: Operation::CompareSwap, ..request(3, 64) };
         let body = asked.encode(9);
         assert_eq!(Request::decode(&body), Some((9, asked)));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_back_from_a_lane_that_failed_is_not_settled() {
+    fn slices_returned_by_a_failed_lane_are_not_settled() {
         let mut claims = Claims::default();
         claims.claim((0, 4));
         claims.posted(4);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_settled_is_done_again() {
+    fn unsettled_slices_are_posted_again() {
         let mut claims = Claims::default();
         claims.claim((0, 4));
         claims.posted(1);

@@ -223,7 +223,7 @@ mod tests {
     const INCARNATION: u64 = 0x1234_5678_9abc_def0;
 
     #[test]
-    fn what_is_late_does_not_count_for_the_successor() {
+    fn late_arrival_does_not_count_for_the_next_counter() {
         let counters = Counters::new(1, INCARNATION);
         let first = counters.create().expect("room");
         assert!(counters.create().is_err(), "there is room for one");

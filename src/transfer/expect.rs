@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_leaves_nothing_behind() {
+    fn ended_expectation_leaks_nothing() {
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");
         let entries = Arc::new((1..1000).map(|value| entry(&counters, a, value)).collect::<Vec<_>>());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_counter_that_goes_ends() {
+    fn expectation_of_a_destroyed_counter_ends() {
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");
         let entries: Arc<Vec<Entry>> = Arc::new(vec![entry(&counters, a, 9)]);

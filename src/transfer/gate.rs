@@ -93,7 +93,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
-    fn who_waits_waits_for_those_before_and_not_for_those_after() {
+    fn gate_waits_for_earlier_users_only() {
         let (gate, waited) = (Gate::new(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let before = gate.pass();
@@ -116,7 +116,7 @@ mod tests {
 
     /// Whoever looks goes on with its work, however long somebody stands in the gate.
     #[test]
-    fn looking_never_waits() {
+    fn gate_check_never_waits() {
         let gate = Gate::new();
         let passing = gate.pass();
         let first = gate.before();
@@ -132,7 +132,7 @@ mod tests {
 
     /// What was begun before its end was told is over when the wait is.
     #[test]
-    fn nobody_slips_through() {
+    fn gate_lets_no_late_user_in() {
         let (gate, gone, over) = (Gate::new(), AtomicU64::new(0), AtomicBool::new(false));
         let inside: [AtomicU64; 4] = Default::default();
         std::thread::scope(|scope| {

@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_or_overflows_is_refused() {
+    fn pages_outside_or_overflowing_are_refused() {
         let refused = |p: Pages, len: u64| {
             p.check(Cut { rails: 4, ..Cut::default() }, move |_| Some(len), |_| Some(1 << 40))
                 .err()

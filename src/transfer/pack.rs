@@ -658,7 +658,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_however_late_there_is_room_for_it() {
+    fn refusal_is_sent_once_there_is_room() {
         let mut tally = Tally::default();
         let outcomes = [Ok(()), Err(Status::MemoryGone), Ok(()), Err(Status::RemoteAccess), Ok(())];
         for (number, outcome) in outcomes.into_iter().enumerate() {
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_fills_more_than_its_slots_is_not_believed() {
+    fn sender_that_exceeds_its_slots_is_rejected() {
         let mut tally = Tally::default();
         (0..SLOTS).for_each(|_| tally.advance(Ok(())));
         assert!(!tally.expects(SLOTS, 0));

@@ -247,7 +247,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn who_sleeps_is_woken() {
+    fn sleeping_thread_is_woken() {
         one_by_one(ROUNDS, |queue| {
             let begun = std::time::Instant::now();
             queue.sleep(PATIENCE);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_armed_is_signalled() {
+    fn armed_descriptor_is_signalled() {
         one_by_one(ROUNDS, |queue| {
             if queue.arm().ok() != Some(Arm::Armed) {
                 return;

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_survives_the_journey_and_damage_does_not() {
+    fn address_is_read_as_written_and_damage_is_refused() {
         let rail = |n: u8| RailAddress {
             fabric: "tcp".into(),
             network: format!("10.77.{n}.0/24"),

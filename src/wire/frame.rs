@@ -333,7 +333,7 @@ mod tests {
     use crate::wire::stamp;
 
     #[test]
-    fn frames_are_read_as_written_and_rubbish_is_not() {
+    fn frames_are_read_as_written_and_malformed_ones_refused() {
         let header = Header { acknowledged: 10, ..Header::numbered(Kind::Notify, 9) };
         let mut frame = [0; 64];
         let len = header.write(&mut frame, b"body", b"payload");

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn proofs_hold_for_what_was_proven_only() {
+    fn proofs_hold_for_their_content_only() {
         let root = Root::new(SECRET);
         let mut message = b"body".to_vec();
         root.prove(Proven::Hello, 1, 2, &mut message);

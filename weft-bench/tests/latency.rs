@@ -14,7 +14,7 @@ fn figures(names: &str) -> Value {
 }
 
 #[test]
-fn words_come_back() {
+fn pingpong_ratio_is_measured() {
     let ratio = &figures("pingpong_tcp_ratio")["pingpong_tcp_ratio"];
     // A loaded machine says nothing about how much.
     assert!(ratio.as_f64().is_some_and(|ratio| ratio > 0.0), "{ratio}");

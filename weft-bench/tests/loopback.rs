@@ -32,7 +32,7 @@ fn writes_and_reads_are_counted_and_verified() {
 }
 
 #[test]
-fn transfers_together_and_beside_are_told() {
+fn transfers_together_and_beside_are_reported() {
     let report =
         report(&["--page", "64K", "--pages", "32", "--together", "--small", "64K", "--seconds", "0.5"]);
     let evenness = report["evenness"].as_f64().unwrap();
@@ -42,7 +42,7 @@ fn transfers_together_and_beside_are_told() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason() {
+fn impossible_loads_are_refused_with_a_reason() {
     for (options, reason) in [
         (&["--page", "7"][..], "multiple of 8"),
         (&["--in-flight", "0"], "at least one page"),

@@ -62,7 +62,7 @@ fn total(samples: &[Sample], name: &str, label: (&str, &str)) -> f64 {
 }
 
 #[test]
-fn it_is_prometheus_text_of_what_was_moved() {
+fn prometheus_text_counts_what_was_moved() {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("weft-bench.prom");
     let _ = std::fs::remove_file(&path);
     let output = loopback(&path);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_says_how_much_it_has() {
+    fn memory_of_this_machine_is_read() {
         assert!(room().is_some_and(|room| room.bytes > 0));
     }
 }

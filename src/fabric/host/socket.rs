@@ -272,7 +272,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn descriptors_travel_and_ends_are_heard() {
+    fn descriptors_are_passed_and_closes_are_seen() {
         let name = format!("weft-test-{}", crate::clock::Random::System.u64().unwrap());
         assert!(connect(&name).is_err());
         let listener = listen(&name).unwrap();

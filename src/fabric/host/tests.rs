@@ -231,7 +231,7 @@ fn shared_memory_is_read_where_it_is() {
 }
 
 #[test]
-fn what_is_not_registered_is_refused_and_only_that_fails() {
+fn unregistered_memory_is_refused_and_only_that_operation_fails() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut source = random_bytes(200_000, 5);
     let mut target = vec![0u8; 200_000];
@@ -341,7 +341,7 @@ fn a_peer_that_closes_ends_what_is_outstanding() {
 }
 
 #[test]
-fn what_was_sent_before_leaving_arrives() {
+fn messages_sent_before_closing_arrive() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut word = [7u8; 8];
     let mut buffer = [0u8; 64];
@@ -396,7 +396,7 @@ fn memory_of_an_ended_peer_does_not_change() {
 }
 
 #[test]
-fn an_ended_peer_is_heard_to_the_last_word() {
+fn messages_of_a_closed_peer_are_received_to_the_last() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let (mut word, mut buffer) = ([7u8; 8], [0u8; 64]);
     let route = link(&mut a, &mut b);
@@ -413,7 +413,7 @@ fn an_ended_peer_is_heard_to_the_last_word() {
 }
 
 #[test]
-fn a_connection_of_no_peer_reaches_no_memory() {
+fn unauthenticated_connection_reaches_no_memory() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let (mut source, mut target) = (vec![1u8; 4096], vec![0u8; 4096]);
     let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
@@ -460,7 +460,7 @@ fn nothing_lands_after_a_route_has_failed() {
 /// Connections of this process that say nothing: no more are kept than is said, and those that are
 /// of no use for long go.
 #[test]
-fn connections_of_nobody_are_few_and_brief() {
+fn unauthenticated_connections_are_few_and_brief() {
     let mut b = HostNic::open().unwrap();
     let address = String::from_utf8(b.address().to_vec()).unwrap();
     let (_, name) = address.rsplit_once('/').unwrap();
@@ -492,7 +492,7 @@ fn is_closed(socket: &OwnedFd) -> bool {
 
 /// Two threads that sleep after each word wake each other 100,000 times.
 #[test]
-fn no_wake_up_is_lost() {
+fn wake_ups_are_not_lost() {
     const ROUNDS: u64 = 50_000;
     let mut nics = [HostNic::open().unwrap(), HostNic::open().unwrap()];
     let words = [const { AtomicU64::new(0) }; 2];
@@ -535,7 +535,7 @@ fn no_wake_up_is_lost() {
 
 /// Who waits for an answer only is woken by it.
 #[test]
-fn no_answer_is_slept_through() {
+fn sleeping_misses_no_answer() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let (mut source, mut target) = (vec![1u8; 64], vec![0u8; 64]);
     let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
@@ -599,7 +599,7 @@ fn under_attack() -> (Channel, OwnedFd, Incoming) {
 }
 
 #[test]
-fn rubbish_in_the_ring_reaches_nothing_outside_a_registration() {
+fn malformed_ring_entries_reach_only_registered_memory() {
     let mut arena = vec![0xabu8; 4096 * 3];
     let base = arena.as_mut_ptr() as u64 + 4096;
     let mut receive = vec![0u8; 8192];
@@ -650,7 +650,7 @@ fn rubbish_in_the_ring_reaches_nothing_outside_a_registration() {
 }
 
 #[test]
-fn rubbish_in_answers_touches_no_other_memory() {
+fn malformed_answers_touch_no_other_memory() {
     let mut seed = 9u64;
     let mut next = || {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

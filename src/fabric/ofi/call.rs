@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_listen_refuses() {
+    fn closed_port_refuses_at_once() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let port = listener.local_addr().expect("its address").port();
         assert!(!answer(port));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_the_internet_is_not_called() {
+    fn address_of_no_ip_family_is_not_called() {
         assert!(Call::begin(&[], &[]).is_none() && Call::begin(&[0; 16], &[0; 16]).is_none());
         assert!(Call::begin(&address(1), &address(1)[..8]).is_none());
     }

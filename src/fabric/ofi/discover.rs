@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_info_tells_of_its_nic() {
+    fn nic_of_an_info_is_read() {
         // SAFETY: structs of integers and pointers; those that are not NULL point to the others.
         unsafe {
             let mut device = fi_device_attr { name: c"rdmap79s0".as_ptr().cast_mut(), ..zeroed() };

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_known_by_its_name_until_it_is_forgotten() {
+    fn registration_is_found_by_key_until_removed() {
         let mut all = Registrations::default();
         let mr = |i: usize| (8 * i + 8) as *mut fid_mr;
         let mut names: Vec<_> = (0..3 * CHUNK).map(|i| all.keep(mr(i))).collect();

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_goes_with_the_next_connection() {
+    fn failed_route_goes_with_the_next_connection() {
         let mut routes = Routes::default();
         routes.inserted(7);
         assert_eq!(routes.left(7, false), 0);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_again_does_not_retire() {
+    fn route_in_use_again_does_not_retire() {
         let mut routes = Routes::default();
         routes.inserted(7);
         assert_eq!(routes.left(7, false), 0);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn another_user_keeps_it() {
+    fn route_with_another_user_stays() {
         let mut routes = Routes::default();
         routes.inserted(7);
         routes.inserted(7);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn unknown_fault_is_named() {
         for bad in [
             "x * up",
             "port4 * up",

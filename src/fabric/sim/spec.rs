@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_specification_is_named() {
         for (name, named) in [
             ("sim:like=ib", "like=\"ib\""),
             ("sim:rails=0", "1 to 64"),

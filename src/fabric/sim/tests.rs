@@ -315,7 +315,7 @@ fn verbs_has_no_immediates() {
 
 /// The target learns how many; of a write that fails, nothing.
 #[test]
-fn an_immediate_speaks_of_each_segment() {
+fn immediate_is_delivered_for_each_segment() {
     for (mode, most) in [("like=tcp", 4), ("like=efa", 1), ("like=efa-direct", 1)] {
         let mut two = Two::open(mode);
         assert_eq!(two.a.nic.limits().counted_vector, most, "{mode}");
@@ -447,7 +447,7 @@ fn direct_offers_no_delivery_complete_and_owns_its_contexts() {
 }
 
 #[test]
-fn tcp_says_done_before_it_is_delivered() {
+fn tcp_completes_before_delivery() {
     let mut two = Two::open("like=tcp:gbps=10:delay_us=5");
     two.delivered = false;
     two.a.bytes[0] = 7;
@@ -504,7 +504,7 @@ fn messages_wait_for_a_receive() {
 }
 
 #[test]
-fn a_peer_that_has_gone_is_noticed() {
+fn closed_peer_is_noticed() {
     for mode in MODES {
         let mut two = Two::open(&format!("{mode}:delay_us=5"));
         assert_eq!(two.message(0, 8), Posted::Yes);
@@ -545,7 +545,7 @@ fn a_link_that_is_down_delays() {
 }
 
 #[test]
-fn planned_errors_say_of_what_where_nics_connect() {
+fn planned_errors_name_their_operation_where_nics_connect() {
     for parameters in ["like=efa", "like=efa-direct:nocopy", "like=verbs:nocopy", "like=tcp"] {
         let mut two = Two::open(parameters);
         strike(&two, "port0 error=2");
@@ -563,7 +563,7 @@ fn planned_errors_say_of_what_where_nics_connect() {
 }
 
 #[test]
-fn a_dead_rail_says_nothing_and_a_killed_one_is_gone() {
+fn dead_rail_is_silent_and_a_killed_one_is_gone() {
     let mut two = Two::open("like=efa-direct");
     strike(&two, "port0 dead");
     two.a.reap();

@@ -191,7 +191,7 @@ fn messages_wait_for_receives(mut a: TcpNic, mut b: TcpNic) {
 }
 
 #[test]
-fn what_is_not_registered_is_refused_and_only_that_fails() {
+fn unregistered_memory_is_refused_and_only_that_operation_fails() {
     let (mut a, mut b) = (open(), open());
     let (source, mut target) = (random_bytes(200_000, 7), vec![0u8; 200_000]);
     // The last byte is not part of it.
@@ -220,7 +220,7 @@ fn what_is_not_registered_is_refused_and_only_that_fails() {
 }
 
 #[test]
-fn nothing_lands_after_a_deregistration_or_a_cut() {
+fn no_write_lands_after_a_deregistration_or_reset() {
     for cut in [false, true] {
         let (mut a, mut b) = (open(), open());
         let (source, mut target) = (random_bytes(LEN, 8), vec![0u8; LEN]);
@@ -281,7 +281,7 @@ fn disowned_memory_is_not_touched() {
 }
 
 #[test]
-fn a_connection_that_was_cut_is_made_anew() {
+fn reset_connection_is_made_anew() {
     let (mut a, mut b) = (open(), open());
     let (source, mut target) = (random_bytes(100_000, 11), vec![0u8; 100_000]);
     let to = register(&mut b, &mut target);
@@ -319,7 +319,7 @@ fn a_route_to_oneself_works() {
 }
 
 #[test]
-fn nobody_there_is_found_out_at_once() {
+fn missing_listener_fails_at_once() {
     let (mut a, b) = (open(), open());
     let address = b.address().to_vec();
     drop(b);
@@ -375,7 +375,7 @@ fn hello(nic: &TcpNic) -> Vec<u8> {
 }
 
 #[test]
-fn a_stranger_must_name_the_nic() {
+fn connection_must_name_the_nic() {
     let mut nic = open();
     let mut wrong = hello(&nic);
     wrong[16] ^= 1;
@@ -472,7 +472,7 @@ fn conversation(key: u64, target: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_conversation_may_be_split_anywhere_and_end_anywhere() {
+fn stream_may_be_split_and_end_anywhere() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
@@ -508,7 +508,7 @@ fn a_conversation_may_be_split_anywhere_and_end_anywhere() {
 }
 
 #[test]
-fn what_makes_no_sense_ends_the_connection_and_nothing_else() {
+fn malformed_request_ends_its_connection_alone() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
@@ -597,7 +597,7 @@ impl Between {
 }
 
 #[test]
-fn who_listens_to_encrypted_connections_learns_nothing() {
+fn encrypted_connections_reveal_nothing() {
     let (mut a, mut b) = (open_sealed(&[SECRET]), open_sealed(&[SECRET]));
     let (source, mut target) = (vec![b'x'; 300_000], vec![0u8; 300_000]);
     let to = register(&mut b, &mut target);
@@ -640,7 +640,7 @@ fn a_damaged_record_ends_the_connection_and_lands_nowhere() {
 }
 
 #[test]
-fn who_does_not_encrypt_by_the_same_secret_is_refused() {
+fn peer_without_the_encryption_of_our_secret_is_refused() {
     let mut memory = vec![0u8; 1000];
     let source = vec![b'x'; 1000];
     let mut meets = |mut a: TcpNic, mut b: TcpNic| {

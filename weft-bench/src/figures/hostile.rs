@@ -49,8 +49,12 @@ fn by_own_test(bench: &mut Bench, test: &str) -> Result<String> {
 
 /// The test says what an idle endpoint saw in the same moments.
 fn deregistered(bench: &mut Bench) -> Result<f64> {
-    let said =
-        by_test(bench, "ranges", "many_ranges_on_four_rails_hold_up_nobody", &[("WEFT_TEST_FABRIC", "tcp")])?;
+    let said = by_test(
+        bench,
+        "ranges",
+        "many_ranges_on_four_rails_delay_no_operation",
+        &[("WEFT_TEST_FABRIC", "tcp")],
+    )?;
     let idle = figure_in(&said, "deregister_65536_idle_ms")?;
     let pass = figure_in(&said, "worker_pass_ms")?;
     bench.notes.push(format!(
@@ -62,7 +66,7 @@ fn deregistered(bench: &mut Bench) -> Result<f64> {
 
 fn late(bench: &mut Bench) -> Result<f64> {
     let mut worst = 0.0f64;
-    for test in ["strangers_of_our_user", "strangers_of_another_user"] {
+    for test in ["unauthenticated_connections_of_our_user", "unauthenticated_connections_of_another_user"] {
         let said = by_test(bench, "flood", test, &[("WEFT_TEST_FABRIC", "host")])?;
         for line in said.lines().filter(|line| line.starts_with("hostile_lateness_ms")) {
             bench.notes.push(line.to_owned());

@@ -30,7 +30,7 @@ fn goes_on_anew(two: &mut Two) {
 }
 
 #[test]
-fn what_was_posted_to_a_removed_address_comes_back_and_never_lands() {
+fn posts_to_a_removed_address_return_and_never_land() {
     for mode in CONNECTED {
         let (mut two, back) = waiting(mode);
         two.a.nic.remove(two.route);
@@ -46,7 +46,7 @@ fn what_was_posted_to_a_removed_address_comes_back_and_never_lands() {
 }
 
 #[test]
-fn what_tcp_was_given_lands_although_its_sender_has_closed() {
+fn tcp_bytes_land_after_their_sender_has_closed() {
     for mode in CONNECTED {
         let (mut two, _) = waiting(mode);
         two.a.nic.remove(two.route);
@@ -58,7 +58,7 @@ fn what_tcp_was_given_lands_although_its_sender_has_closed() {
 }
 
 #[test]
-fn what_comes_from_a_removed_address_never_lands_and_fails_there() {
+fn writes_from_a_removed_address_never_land_and_fail_there() {
     for mode in CONNECTED {
         let (mut two, back) = waiting(mode);
         two.b.nic.remove(back);
@@ -72,7 +72,7 @@ fn what_comes_from_a_removed_address_never_lands_and_fails_there() {
 }
 
 #[test]
-fn bytes_that_are_there_stay_although_the_word_of_it_is_cut() {
+fn delivered_bytes_stay_although_their_completion_is_lost() {
     for mode in CONNECTED {
         let mut two = Two::open(mode);
         two.a.bytes.fill(7);
