@@ -257,7 +257,7 @@ unsafe fn secrets(theirs: &weft_endpoint_config) -> Result<Option<Arc<Secrets>>>
         }
         (Some(_), None) => None,
         (None, Some(file)) => Some(file.into()),
-        (None, None) => std::env::var_os("WEFT_SECRET_FILE").filter(|file| !file.is_empty()),
+        (None, None) => libfabric_sys::variable("WEFT_SECRET_FILE"),
     };
     let mut copies: Vec<(Vec<u8>, &str)> = first.into_iter().chain(other).collect();
     let given: Vec<(&[u8], &str)> = copies.iter().map(|(copy, name)| (&copy[..], *name)).collect();

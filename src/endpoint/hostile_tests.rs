@@ -47,6 +47,8 @@ fn open(config: EndpointConfig) -> Arc<Endpoint> {
 struct Heard {
     header: Header,
     body: Vec<u8>,
+    /// All of it.
+    frame: Vec<u8>,
 }
 
 struct Stranger {
@@ -195,7 +197,8 @@ impl Stranger {
                     let ack = numbers(&[header.sequence.into(), 0, 0]);
                     self.say(Header::plain(Kind::Ack), &ack);
                 }
-                self.heard.push(Heard { header, body: body.to_vec() });
+                let body = body.to_vec();
+                self.heard.push(Heard { header, body, frame });
             }
         }
     }
@@ -481,6 +484,66 @@ fn replayed_frames_do_nothing() {
         again(&mut thief, &names, &[&hello, &said, &bye]);
         peer.say(Header::numbered(Kind::Message, 1), &message(b"again"));
         take(&endpoint, KIND_MESSAGE);
+    }
+}
+
+#[test]
+fn a_frame_of_another_session_does_nothing() {
+    for fabric in FABRICS {
+        let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
+        let mut peers = [0, 1].map(|_| {
+            let mut peer = Stranger::new(fabric, &endpoint);
+            peer.root = Some(Root::new(SECRET));
+            peer.become_a_peer();
+            assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
+            peer
+        });
+        let names = [peers[0].name(), peers[1].name()];
+        // What the endpoint itself has said, to each of them.
+        let said = |peer: &mut Stranger| {
+            peer.acknowledges = false;
+            until("it says something", || {
+                peer.listen();
+                peer.heard.iter().any(|heard| heard.header.kind.channel().is_some())
+            });
+            std::mem::take(&mut peer.heard).into_iter().map(|heard| heard.frame).collect::<Vec<_>>()
+        };
+        peers.iter_mut().for_each(|peer| peer.ask(Kind::Import, &numbers(&[1, 2, 3])));
+        let mut frames = [said(&mut peers[0]), said(&mut peers[1])].concat();
+        // What one says in the other's name, sealed as its own; and with numbers that it guesses.
+        for number in [0, 1, 2, 100, u64::MAX] {
+            let mut frame = vec![0; HEADER + 13 + SEAL];
+            let sequence = peers[0].sequence + 1;
+            let len = Header::numbered(Kind::Message, sequence).write(&mut frame, &message(b"guess"), &[]);
+            crate::wire::stamp(&mut frame, 0, names[1]);
+            let lane = peers[0].lane;
+            let of = peers[0].rail.lane_mut(lane).expect("a lane");
+            if let Some(sealer) = &mut of.sealer {
+                sealer.seal(&mut frame, len);
+            }
+            frames.push(frame.clone());
+            frame[16..24].copy_from_slice(&number.to_le_bytes());
+            frames.push(frame);
+        }
+        let before = endpoint.strangers_refused() + endpoint.rubbish();
+        let mut thief = Stranger::new(fabric, &endpoint);
+        let mut sent = 0;
+        for frame in &frames {
+            for name in names {
+                thief.named(name);
+                let mut frame = frame.clone();
+                thief.send(&frame);
+                crate::wire::stamp(&mut frame, 0, name);
+                thief.send(&frame);
+                sent += 2;
+            }
+        }
+        until("they are counted", || endpoint.strangers_refused() + endpoint.rubbish() >= before + sent);
+        assert!(next(&endpoint, Duration::from_millis(50)).is_none(), "{fabric}");
+        for peer in &mut peers {
+            peer.say(Header::numbered(Kind::Message, 1), &message(b"itself"));
+            take(&endpoint, KIND_MESSAGE);
+        }
     }
 }
 

@@ -86,7 +86,8 @@ pub struct Found {
 /// The patterns that decide on rails: the caller's, or else the environment's.
 pub fn patterns(rails: Option<&str>) -> Option<String> {
     let theirs = rails.map(str::to_owned);
-    theirs.or_else(|| std::env::var("WEFT_RAILS").ok().filter(|patterns| !patterns.trim().is_empty()))
+    let variable = || libfabric_sys::variable("WEFT_RAILS")?.into_string().ok();
+    theirs.or_else(|| variable().filter(|patterns| !patterns.trim().is_empty()))
 }
 
 /// CUDA_VISIBLE_DEVICES.

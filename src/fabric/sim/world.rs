@@ -82,8 +82,8 @@ impl World {
             next_fault: AtomicU64::new(u64::MAX),
             counts: Counts::default(),
         };
-        if let Ok(plan) = std::env::var(FAULTS) {
-            world.plan(&plan)?;
+        if let Some(plan) = libfabric_sys::variable(FAULTS) {
+            world.plan(&plan.to_string_lossy())?;
         }
         Ok(world)
     }
