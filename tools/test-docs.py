@@ -240,6 +240,21 @@ def snippets():
             yield f"{page}: {run.stderr or 'no C'}"
 
 
+def hostile_tests():
+    """Each cell of the tables of attackers names a test, says what it is like, or what protects and what does not."""
+    tests = "".join(read(path) for path in FILES if re.match(r"(src|ffi-tests)/.*\.(rs|c|cpp|py)$", path))
+    page = "docs/security.md"
+    rows = DOCUMENTS[page].partition("## Who can do what")[2].partition("\n## ")[0]
+    for cell in re.findall(r"`([\w.]+)`", rows):
+        name = cell.rpartition(".")[2]
+        if name.count("_") > 1 and cell not in HEADER and not re.search(rf'fn {name}\(|"{name}"', tests):
+            yield f"{page}: {cell}: there is no such test"
+    for row in re.findall(r"^\| (?!attacker|---)(.*) \|$", rows, re.M):
+        for cell in row.split(" | ")[1:]:
+            if not re.search(r"`|protect|\bas\b|cannot|guess|the same|is a peer|not in|reads what|is no peer|^-$", cell):
+                yield f"{page}: {cell!r} names no test"
+
+
 CHECKS = {
     "links lead somewhere": links,
     "docs/troubleshooting.md has every status": statuses,
@@ -248,6 +263,7 @@ CHECKS = {
     "functions and constants are in the headers": names,
     "commands exist": commands,
     "files exist, and ARCHITECTURE.md has every floor": paths,
+    "tests named for attackers exist": hostile_tests,
     "the C of documents compiles": snippets,
 }
 

@@ -488,7 +488,7 @@ fn replayed_frames_do_nothing() {
 }
 
 #[test]
-fn a_frame_of_another_session_does_nothing() {
+fn frames_of_other_sessions_do_nothing() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
         let mut peers = [0, 1].map(|_| {

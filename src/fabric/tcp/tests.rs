@@ -405,7 +405,7 @@ fn connection_must_name_the_nic() {
 
 /// Who says that it is another gets nothing of what is for that one, and takes nothing from it.
 #[test]
-fn a_name_that_is_only_claimed_diverts_nothing() {
+fn claimed_name_diverts_nothing() {
     for first in [true, false] {
         let (mut a, mut b) = (open(), open());
         let (source, mut target) = (random_bytes(1000, 13), vec![0u8; 1000]);
