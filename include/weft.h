@@ -449,24 +449,11 @@ weft_status weft_topology(char *buffer,
 /** Sleep at once, for machines whose cores are all needed. */
 #define WEFT_IDLE_SLEEP 2
 
-/**
- * As is fastest: bundles for pages under 32 KiB where a post costs more than a
- * copy (tcp), else several pages in one post where the NIC takes that (the
- * default).
- */
+/** Several pages in one post, where the NIC takes that (the default). */
 #define WEFT_PACKING_AUTO 0
 
 /** One post for each page (or run of adjacent pages). */
 #define WEFT_PACKING_OFF 1
-
-/** Several pages in one post, no bundles. */
-#define WEFT_PACKING_VECTORS 2
-
-/**
- * Bundles for all pages under 32 KiB of writes, however few, on fabrics that
- * know them.
- */
-#define WEFT_PACKING_MESSAGES 3
 
 /** As `liveness_ns`: no peer is lost for its silence. */
 #define WEFT_LIVENESS_OFF UINT64_MAX

@@ -113,9 +113,9 @@ static void a_completion_queue_may_be_too_large(void)
 }
 
 static const struct test tests[] = {
-    {"connections_are_closed", "tcp;ofi_rxm,verbs", connections_are_closed},
-    {"settings_of_the_user_stay", "tcp;ofi_rxm,verbs", settings_of_the_user_stay},
-    {"libfabric_may_be_in_use_before", "tcp;ofi_rxm,verbs", libfabric_may_be_in_use_before},
+    {"connections_are_closed", "verbs", connections_are_closed},
+    {"settings_of_the_user_stay", "verbs", settings_of_the_user_stay},
+    {"libfabric_may_be_in_use_before", "verbs", libfabric_may_be_in_use_before},
     {"receives_must_be_shared", "verbs", receives_must_be_shared},
     {"a_completion_queue_may_be_too_large", "verbs", a_completion_queue_may_be_too_large},
     {"endpoints_are_small", "tcp,host", endpoints_are_small},

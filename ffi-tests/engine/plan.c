@@ -142,14 +142,14 @@ struct plan plan_of(enum world world, const char *fabric, uint64_t seed)
 {
     struct plan plan = {.seed = seed, .world = world, .hosts = 2};
     uint64_t random = mix(seed);
-    plan.layer = 4 * KIB << below(&random, 4);
+    plan.layer = 4 * KIB << below(&random, 2);
     plan.slots = 16;
     plan.most = 1 + below(&random, 2 * plan.slots);
-    plan.operations = 1 + below(&random, below(&random, 4) ? 600 : 40);
-    plan.packing = below(&random, 4);
+    plan.operations = 1 + below(&random, below(&random, 2) ? 600 : 40);
+    plan.packing = below(&random, 2);
     plan.idle = below(&random, 3);
-    plan.workers = below(&random, 4);
-    plan.abrupt = below(&random, 4) == 0;
+    plan.workers = below(&random, 2);
+    plan.abrupt = below(&random, 2) == 0;
     if (world == VIRTUAL)
         plan_virtual(&plan, fabric, &random);
     else if (world == THREADS)

@@ -269,8 +269,7 @@ SHAPE(small_pages, .page_len = 4096, .count = 500, .layers = 2, .adjacent = true
 SHAPE(small_pages_over_rails, .page_len = 4096, .count = 500, .layers = 2, .rails = 4)
 SHAPE(small_pages_unpacked, .page_len = 4096, .count = 500, .layers = 1, .adjacent = true,
       .packing = WEFT_PACKING_OFF)
-SHAPE(small_pages_in_vectors, .page_len = 4096, .count = 500, .layers = 1,
-      .packing = WEFT_PACKING_VECTORS)
+SHAPE(small_pages_in_vectors, .page_len = 4096, .count = 500, .layers = 1)
 SHAPE(tiny_pages, .page_len = 9, .count = 3000, .layers = 1)
 SHAPE(tiny_pages_unpacked, .page_len = 8, .count = 3000, .layers = 1, .adjacent = true,
       .packing = WEFT_PACKING_OFF)
@@ -283,44 +282,6 @@ SHAPE(large_pages, .page_len = 3 * MIB + 5, .count = 5, .layers = 2, .rails = 2)
 SHAPE(one_huge_page, .page_len = 60 * MIB, .count = 1, .layers = 1)
 SHAPE(pages_with_manual_progress, .page_len = 16384, .count = 300, .layers = 1,
       .progress = WEFT_PROGRESS_MANUAL)
-
-static uint64_t posts_of(weft_endpoint *endpoint)
-{
-    weft_rail_statistics stats = WEFT_RAIL_STATISTICS_INIT;
-    CHECK_OK(weft_rail_stats(endpoint, 0, &stats));
-    return stats.posts;
-}
-
-/* Where an immediate has room for how many pages it speaks of, counting costs no posts. */
-static void counting_costs_no_posts(void)
-{
-    struct duo duo = duo_open(64 * 32768);
-    weft_counter counter = new_counter(duo.b->endpoint);
-    uint32_t pages[62];
-    for (uint32_t i = 0; i < COUNT(pages); i++)
-        pages[i] = i * 37 % 64;
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    args.local = duo.a_memory;
-    args.remote = duo.b_of_a;
-    args.local_pages = args.remote_pages = pages;
-    args.page_len = 32768;
-    args.page_count = COUNT(pages);
-    uint64_t posts[2] = {0};
-    for (uint64_t round = 0; round < 20; round++) {
-        bool counted = round % 2;
-        uint64_t before = posts_of(duo.a->endpoint);
-        weft_transfer id = 0;
-        args.flags = counted ? WEFT_COUNT_PAGES : 0;
-        args.counter = counted ? counter : 0;
-        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
-        CHECK_OK(await_of(&duo, duo.a, id).status);
-        posts[counted] += posts_of(duo.a->endpoint) - before;
-    }
-    await_value(&duo, counter, 10 * args.page_count);
-    CHECK(posts[0] < 10 * args.page_count / 2);
-    CHECK(posts[1] < 10 * args.page_count / 2);
-    duo_close(&duo);
-}
 
 /* A page that is counted is counted once, whatever else goes over the same lanes. */
 static void among_other_traffic(void)
@@ -839,7 +800,6 @@ static const struct test tests[] = {
     {"odd_pages_over_rails", "any", odd_pages_over_rails},
     {"odd_adjacent_pages", "any", odd_adjacent_pages},
     {"few_pages", "any", few_pages},
-    {"counting_costs_no_posts", "sim:like=tcp", counting_costs_no_posts},
     {"large_pages", "any", large_pages},
     {"one_huge_page", "any", one_huge_page},
     {"pages_with_manual_progress", "any", pages_with_manual_progress},

@@ -10,7 +10,7 @@ use super::counter::weft_expect_args;
 use super::device::weft_memory_properties;
 use super::endpoint::{
     weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_LIVENESS_OFF,
-    WEFT_PACKING_AUTO, WEFT_PACKING_MESSAGES, WEFT_PACKING_OFF, WEFT_PACKING_VECTORS, WEFT_PROGRESS_MANUAL,
+    WEFT_PACKING_AUTO, WEFT_PACKING_OFF, WEFT_PROGRESS_MANUAL,
 };
 use super::fence::weft_fence_args;
 use super::guard::{array, boundary, bytes};
@@ -24,7 +24,7 @@ use super::message::weft_send_args;
 use super::peer::weft_connect_args;
 use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use crate::device::Claim;
-use crate::endpoint::{Endpoint, EndpointConfig, Idle, PackingMode};
+use crate::endpoint::{Endpoint, EndpointConfig, Idle};
 use crate::memory::{Access, Range};
 use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
@@ -277,11 +277,9 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
     // SAFETY: passed on.
     let theirs = unsafe { read(config)? };
     no_flags(theirs.flags, 0)?;
-    let packing = match theirs.packing {
-        WEFT_PACKING_AUTO => PackingMode::Auto,
-        WEFT_PACKING_OFF => PackingMode::Off,
-        WEFT_PACKING_VECTORS => PackingMode::Vectors,
-        WEFT_PACKING_MESSAGES => PackingMode::Messages,
+    let vectors = match theirs.packing {
+        WEFT_PACKING_AUTO => true,
+        WEFT_PACKING_OFF => false,
         other => return Err(Error::invalid(format!("packing {other} is not known"))),
     };
     let idle = match theirs.idle {
@@ -312,7 +310,7 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
         min_rails: within("min_rails", theirs.min_rails.into(), 1, 64, 1)? as usize,
         manual: theirs.progress == WEFT_PROGRESS_MANUAL,
         idle,
-        packing,
+        vectors,
         workers: within("workers", theirs.workers.into(), 1, 64, d.workers as u64)? as usize,
         max_transfers: within(
             "max_transfers",

@@ -31,17 +31,10 @@ pub const WEFT_IDLE_SPIN: u32 = 1;
 /// Sleep at once, for machines whose cores are all needed.
 pub const WEFT_IDLE_SLEEP: u32 = 2;
 
-/// As is fastest: bundles for pages under 32 KiB where a post costs more than a
-/// copy (tcp), else several pages in one post where the NIC takes that (the
-/// default).
+/// Several pages in one post, where the NIC takes that (the default).
 pub const WEFT_PACKING_AUTO: u32 = 0;
 /// One post for each page (or run of adjacent pages).
 pub const WEFT_PACKING_OFF: u32 = 1;
-/// Several pages in one post, no bundles.
-pub const WEFT_PACKING_VECTORS: u32 = 2;
-/// Bundles for all pages under 32 KiB of writes, however few, on fabrics that
-/// know them.
-pub const WEFT_PACKING_MESSAGES: u32 = 3;
 
 /// As `liveness_ns`: no peer is lost for its silence.
 pub const WEFT_LIVENESS_OFF: u64 = u64::MAX;

@@ -178,7 +178,7 @@ impl Worker {
     #[inline]
     pub(super) fn arrived(&mut self, r: usize, done: &Done, now: u64) {
         if self.rails[r].rail.limits().immediate_max > 0 {
-            self.core.count(done.immediate, done.slices.into(), now);
+            self.core.count(done.immediate, 1, now);
         } else {
             self.core.turn_away("an immediate, where peers send none"); // It raises nothing.
         }

@@ -9,7 +9,7 @@
 use super::core::{Core, OPEN};
 use super::submit::body;
 use super::worker::{RailWork, Worker};
-use super::{Endpoint, PackingMode};
+use super::Endpoint;
 use crate::clock::Clock;
 use crate::fabric::{Rma, Segment};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
@@ -65,7 +65,7 @@ impl Worker {
         let mail = self.has_mail();
         let Worker { core, rails, lanes_of, turn, closed, .. } = self;
         let Parcel { local, remote, terms, .. } = parcel;
-        if *closed || mail || core.config.packing == PackingMode::Messages {
+        if *closed || mail {
             return None;
         }
         let lanes = lanes_of.get(place(remote.peer)).filter(|lanes| !lanes.is_empty())?;
@@ -135,7 +135,6 @@ impl Parcel<'_> {
             segments: &[Segment { local, remote, len }],
             descriptor: self.local.registration(burst.rail, from).descriptor,
             key,
-            delivered: true,
             immediate: None,
             more: false,
         };

@@ -49,8 +49,6 @@ const MOVING_NS: u64 = 100_000_000;
 const LATE_NS: u64 = 80_000_000;
 /// And so long in all: its completion is due 200 ms after its deadline.
 const LATEST_NS: u64 = 160_000_000;
-/// A lane whose reads may not be cut waits so long for them.
-const UNCUT_NS: u64 = 1_000_000_000;
 /// A slow lane may take this many times as long as its rate says.
 const SLOW: u64 = 4;
 /// No lane is taken for slower than this: the rate of one that had little to do is only
@@ -62,13 +60,8 @@ pub const HOPS: u32 = 64;
 /// A lane that failed, until its flows can go to others.
 pub struct Broken {
     outcome: Outcome,
-    since: u64,
-    /// Our end is cut.
-    pub(super) cut: bool,
-    /// The peer's is, as it said.
+    /// The peer's end is cut, too, as it said.
     pub(super) theirs_cut: bool,
-    /// The peer waits to hear of ours.
-    asked: bool,
 }
 
 /// What is known of the peer's end of a lane that breaks.
@@ -83,7 +76,7 @@ pub(super) enum Theirs {
 impl Broken {
     /// Nothing that was posted over the lane can land any more, on either side.
     pub fn is_fenced(&self) -> bool {
-        self.cut && self.theirs_cut
+        self.theirs_cut
     }
 }
 
@@ -168,15 +161,11 @@ impl Worker {
         let mut stuck = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate() {
             for lane in work.lanes.iter_mut().flatten() {
-                let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
-                // Where reads may not be cut, one lane must stay.
-                let may = work.rail.may_cut(lane.lane) || lane.peer.spares(plan, core.incarnation);
-                let cuts = work.rail.limits().cuts && !lane.closing && may;
+                let cuts = work.rail.limits().cuts && !lane.closing;
                 let patience = if cuts { LATE_NS } else { LATEST_NS };
                 let mut overdue = lane.flows.overdue(now, patience);
                 if cuts {
-                    let any = overdue.next().map(|_| (r, lane.lane, work.rail.may_cut(lane.lane)));
-                    stuck.extend(any);
+                    stuck.extend(overdue.next().map(|_| (r, lane.lane)));
                     continue;
                 }
                 let overdue: HashMap<u32, &Flow> = overdue.collect();
@@ -186,8 +175,8 @@ impl Worker {
                 }
             }
         }
-        for (r, lane, last) in stuck {
-            self.give_up(r, lane, last);
+        for (r, lane) in stuck {
+            self.give_up(r, lane, true);
         }
     }
 
@@ -230,55 +219,28 @@ impl Worker {
 
     /// A lane has failed: others go on, or a new one will.
     pub(super) fn break_lane(&mut self, r: usize, lane: u32, outcome: Outcome, theirs: Theirs) {
-        let since = self.core.clock.now();
-        let work = &mut self.rails[r];
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
+        let RailWork { rail, lanes, .. } = &mut self.rails[r];
+        let Some(of) = lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
         if of.lane != lane || of.closing {
             return;
         }
         of.closing = true;
-        let (theirs_cut, asked) = (theirs != Theirs::Open, theirs == Theirs::Asks);
-        of.broken = Some(Broken { outcome, since, cut: false, theirs_cut, asked });
+        of.broken = Some(Broken { outcome, theirs_cut: theirs != Theirs::Open });
         of.settle();
         of.flows.suspend();
-        let peer = of.peer.id;
-        if let Some(of) = work.rail.lane_mut(lane) {
-            of.state = LaneState::Down;
-        }
+        rail.cut_lane(lane);
+        let (found, epoch, heard) = (of.peer.clone(), of.epoch, of.heard);
+        let (peer, plan) = (found.id, Plan { rail: rail.index, remote_rail: rail.remote_rail(lane) });
         if let Some(lanes) = self.lanes_of.get_mut(place(peer)) {
             lanes.retain(|other| *other != (r, lane));
         }
         self.owing.retain(|other| *other != (r, lane));
-        self.cut_broken(since);
-    }
-
-    /// Cuts the broken lanes that may be cut by now. The peer is asked to do so only
-    /// then: what its end sends us until it does must find ours as it was.
-    pub(super) fn cut_broken(&mut self, now: u64) {
-        let mut told = Vec::new();
-        for work in &mut self.rails {
-            let RailWork { rail, lanes, .. } = work;
-            for of in lanes.iter_mut().flatten() {
-                let Some(broken) = of.broken.as_mut().filter(|broken| !broken.cut) else { continue };
-                let (id, outcome) = (of.peer.id, broken.outcome);
-                if !rail.may_cut(of.lane) {
-                    if now.saturating_sub(broken.since) > UNCUT_NS {
-                        broken.since = now;
-                        told.push((of.peer.clone(), Command::EndPeer { peer: id, outcome }));
-                    }
-                    continue;
-                }
-                broken.cut = true;
-                rail.cut_lane(of.lane);
-                let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(of.lane) };
-                let (epoch, asks) = (of.epoch, !broken.theirs_cut);
-                told.push((of.peer.clone(), Command::LaneBroken { peer: id, plan, epoch, outcome, asks }));
-                if broken.asked {
-                    told.push((of.peer.clone(), Command::LaneCut { peer: id, plan, epoch: of.heard }));
-                }
-            }
+        // Only now: what the peer's end sends us until it is cut must find ours as it was.
+        let asks = theirs == Theirs::Open;
+        self.tell_home(&found, Command::LaneBroken { peer, plan, epoch, outcome, asks });
+        if theirs == Theirs::Asks {
+            self.tell_home(&found, Command::LaneCut { peer, plan, epoch: heard });
         }
-        told.into_iter().for_each(|(peer, command)| self.tell_home(&peer, command));
     }
 
     /// At the peer's home: one of its lanes is broken.
@@ -335,8 +297,7 @@ impl Worker {
         match lane.map(|of| (of.lane, &mut of.broken)) {
             Some((_, Some(broken))) => {
                 broken.theirs_cut = true;
-                broken.asked |= asks;
-                if asks && broken.cut {
+                if asks {
                     self.tell_home(&found, Command::LaneCut { peer, plan, epoch });
                 }
             }

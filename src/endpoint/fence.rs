@@ -14,7 +14,7 @@ use crate::peer::channel::Out;
 use crate::peer::link::{Link, Quiescing};
 use crate::peer::table::place;
 use crate::peer::PeerState;
-use crate::rail::{LaneState, Rail};
+use crate::rail::Rail;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::operation::{Body, Work};
@@ -120,7 +120,7 @@ impl Worker {
     }
 
     /// Holds each of a peer's lanes until it is at rest.
-    pub fn quiesce_lanes(&mut self, peer: u64, number: u64, now: u64) {
+    pub fn quiesce_lanes(&mut self, peer: u64, number: u64) {
         let mut lanes = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate() {
             for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
@@ -129,11 +129,11 @@ impl Worker {
             }
         }
         self.quiescing_lanes.push(QuiescingLanes { peer, number, lanes });
-        self.advance_quiescing(now);
+        self.advance_quiescing();
     }
 
     /// Looks which lanes have come to rest.
-    pub(super) fn advance_quiescing(&mut self, now: u64) {
+    pub(super) fn advance_quiescing(&mut self) {
         if self.quiescing_lanes.is_empty() {
             return;
         }
@@ -145,7 +145,7 @@ impl Worker {
                 let mut lanes = lanes.iter_mut().flatten();
                 let found = lanes.find(|one| one.lane == *lane && one.peer.id == of.peer);
                 let Some(one) = found else { return false };
-                let rests = is_at_rest(one, rail, now);
+                let rests = is_at_rest(one, rail);
                 one.held = one.held.saturating_sub(rests as u32);
                 !rests
             });
@@ -162,15 +162,8 @@ impl Worker {
     }
 }
 
-/// Whether nothing of a lane is under way: what is not covered is covered first.
-fn is_at_rest(of: &LaneWork, rail: &mut Rail, now: u64) -> bool {
+/// Whether nothing of a lane is under way.
+fn is_at_rest(of: &LaneWork, rail: &Rail) -> bool {
     let Some(lane) = rail.lane(of.lane) else { return true };
-    if lane.inflight_ops > 0 || of.broken.is_some() || of.flows.has_bundles() {
-        return false;
-    }
-    if lane.uncovered > 0 && lane.state == LaneState::Up {
-        rail.post_warm(of.lane, now);
-        return false;
-    }
-    true
+    lane.inflight_ops == 0 && of.broken.is_none() && !of.flows.has_bundles()
 }

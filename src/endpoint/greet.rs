@@ -8,7 +8,7 @@ use super::worker::{LaneWork, Worker};
 use crate::fabric::{error_text, Connection, Posted};
 use crate::peer::table::place;
 use crate::peer::{Meeting, Peer, PeerState, Plan};
-use crate::rail::{lane_index, LaneState};
+use crate::rail::{lane_index, LaneState, Rail};
 use crate::status::Status;
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
@@ -69,6 +69,11 @@ impl Greeting {
     }
 }
 
+/// Whether a lane that greets need not try again.
+fn is_for_good(rail: &Rail, errno: i32) -> bool {
+    !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM)
+}
+
 /// A hello of a peer's lane, which is to be welcomed.
 #[derive(Clone)]
 pub struct Greeted {
@@ -114,9 +119,6 @@ impl Worker {
         let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
         let work = &mut self.rails[r];
         let lane = work.rail.add_lane(peer.id, plan.remote_rail, &theirs.address)?;
-        if peer.is_away() {
-            work.rail.look_for(lane, &theirs.address);
-        }
         let at = lane_index(lane);
         if work.lanes.len() <= at {
             work.lanes.resize_with(at + 1, || None);
@@ -228,8 +230,9 @@ impl Worker {
                 let body = core.hello(hello, lane.greeting.root.as_ref());
                 if let Posted::Failed(errno) = work.rail.send_open(lane.lane, |f| header.write(f, &body, &[]))
                 {
-                    failed.push((lane.peer.clone(), plan, errno));
-                    lane.greeting.next_ns = u64::MAX;
+                    if lane.greeting.failed(now, is_for_good(&work.rail, errno)) {
+                        failed.push((lane.peer.clone(), plan, errno));
+                    }
                 }
             }
         }
@@ -506,9 +509,7 @@ impl Worker {
         let serves = peer.is_served_by(index);
         match state {
             LaneState::Greeting | LaneState::Warming => {
-                let reconnects = work.rail.limits().reconnects;
-                let for_good = !reconnects || matches!(errno, libc::EACCES | libc::EPERM);
-                if of.greeting.failed(now, for_good) {
+                if of.greeting.failed(now, is_for_good(&work.rail, errno)) {
                     self.say_failed(&peer, plan, errno);
                 }
             }
@@ -565,7 +566,7 @@ impl Worker {
             if let Some(l) = work.rail.lane_mut(lane) {
                 l.state = LaneState::Down;
             }
-            if cut && work.rail.may_cut(lane) {
+            if cut && work.rail.limits().cuts {
                 work.rail.cut_lane(lane);
             }
             if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
@@ -587,7 +588,7 @@ impl Worker {
                         return false;
                     }
                     let rests = rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0);
-                    if rests && lane.broken.as_ref().is_some_and(|broken| broken.cut) {
+                    if rests && lane.broken.is_some() {
                         lane.flows.put_down(table, left);
                     }
                     let at_rest = lane.broken.as_ref().is_none_or(Broken::is_fenced);

@@ -81,15 +81,6 @@ pub enum Idle {
     Sleep,
 }
 
-/// How small pages go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PackingMode {
-    Auto,
-    Off,
-    Vectors,
-    Messages,
-}
-
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
     pub fabric: Option<String>,
@@ -99,7 +90,8 @@ pub struct EndpointConfig {
     pub min_rails: usize,
     pub manual: bool,
     pub idle: Idle,
-    pub packing: PackingMode,
+    /// Several pages go in one post, where the NIC takes that.
+    pub vectors: bool,
     /// 0: one for each group of rails.
     pub workers: usize,
     pub max_transfers: usize,
@@ -126,7 +118,7 @@ impl Default for EndpointConfig {
             min_rails: 1,
             manual: false,
             idle: Idle::Adaptive,
-            packing: PackingMode::Auto,
+            vectors: true,
             workers: 0,
             max_transfers: 16_384,
             queue_depth: 16_384,

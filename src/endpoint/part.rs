@@ -1,14 +1,14 @@
 //! Parting: how a peer ends while both sides are alive.
 //!
-//! Whoever leaves says so, and both sides drain their lanes: flows stop, and a
-//! last delivered write follows all that is in flight. Who has drained says bye,
+//! Whoever leaves says so, and both sides drain their lanes: flows stop, and
+//! what is in flight comes back. Who has drained says bye,
 //! the other side answers when it has, too. So each side's PEER_DOWN comes when
 //! nothing of the other's can land any more. A side that does not drain or answer
 //! in time is left without.
 
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::fabric::{Delivery, Posted};
+use crate::fabric::Posted;
 use crate::peer::link::{remote_state_of_end, Parting, Stage};
 use crate::peer::table::place;
 use crate::peer::{status_of_end, Plan};
@@ -31,10 +31,8 @@ const ANSWER_NS: u64 = 700_000_000;
 pub enum Drain {
     #[default]
     No,
-    /// The last write is to be posted.
-    Wanted,
-    /// It was: the lane is drained when nothing is in flight.
-    Posted,
+    /// It is drained when nothing is in flight.
+    Begun,
     Done,
 }
 
@@ -165,32 +163,26 @@ impl Worker {
 
     // Lanes.
 
-    /// Stops a peer's flows here, and follows what is in flight with a last write.
-    pub fn drain_lanes(&mut self, peer: u64, now: u64) {
+    /// Stops a peer's flows here, and waits for what is in flight.
+    pub fn drain_lanes(&mut self, peer: u64) {
         for (r, lane) in self.lanes_of.get(place(peer)).cloned().unwrap_or_default() {
             let work = &mut self.rails[r];
             if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
                 if of.peer.id == peer && of.drain == Drain::No {
                     of.flows.stop(&self.core.table, &mut self.left);
-                    of.drain = Drain::Wanted;
+                    of.drain = Drain::Begun;
                 }
             }
         }
-        self.advance_drains(now);
+        self.advance_drains();
     }
 
-    pub(super) fn advance_drains(&mut self, now: u64) {
+    pub(super) fn advance_drains(&mut self) {
         let mut drained = Vec::new();
         for work in &mut self.rails {
             for lane in work.lanes.iter_mut().flatten() {
-                // Where each write says that it was delivered, none is needed to say it of others.
-                let says = work.rail.limits().delivery != Delivery::Covers;
-                if lane.drain == Drain::Wanted && (says || work.rail.post_warm(lane.lane, now) == Posted::Yes)
-                {
-                    lane.drain = Drain::Posted;
-                }
                 let idle = work.rail.lane(lane.lane).is_some_and(|l| l.inflight_ops == 0);
-                if lane.drain == Drain::Posted && idle {
+                if lane.drain == Drain::Begun && idle {
                     lane.drain = Drain::Done;
                     let remote_rail = work.rail.remote_rail(lane.lane);
                     drained.push((lane.peer.clone(), Plan { rail: work.rail.index, remote_rail }));

@@ -12,13 +12,12 @@
 //!    its last byte if it was not. Until the answer nothing is sent over the channels.
 //! 4. **Go on.** Frames that were not delivered go again, and so do the parked transfers.
 //!
-//! A peer that does not come back is lost: at once if it is known to be gone (`fabric::ofi::call`);
+//! A peer that does not come back is lost: at once if it is known to be gone (`Nic::is_deserted`);
 //! else when it has been silent for longer than is allowed.
 
 use super::failover::{of_lane, Theirs, HOPS};
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::fabric::ofi::call;
 use crate::peer::link::{Fencing, Resumes, Resuming};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
@@ -170,7 +169,7 @@ impl Worker {
             if work.rail.remote_rail(of.lane) == plan.remote_rail {
                 if let Some(broken) = &mut of.broken {
                     broken.theirs_cut |= of.heard < epoch;
-                    both &= broken.cut && broken.theirs_cut;
+                    both &= broken.theirs_cut;
                 }
             }
         }
@@ -179,7 +178,8 @@ impl Worker {
 
     /// At the peer's home: its last lane is cut.
     pub(super) fn begin_resuming(&mut self, peer: u64, of: (Plan, u64), outcome: Outcome, now: u64) {
-        let tells = call::tells(&self.core.rails[of.0.rail].fabric);
+        // Of the fabrics that connect anew, ofi_rxm says nothing of being refused.
+        let tells = !self.core.rails[of.0.rail].fabric.ends_with(";ofi_rxm");
         let Some(link) = self.link(peer) else { return };
         link.peer.note_failure(outcome);
         let errno = outcome.provider_errno;

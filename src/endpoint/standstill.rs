@@ -22,13 +22,12 @@ impl fmt::Display for Still<'_> {
         let Still { lane, work, window, still_ns } = self;
         write!(
             f,
-            "to its rail {}, {:?} for {} ms: {} bytes ({} uncovered, window {window}), {} operations and {} frames under \
+            "to its rail {}, {:?} for {} ms: {} bytes (window {window}), {} operations and {} frames under \
              way; ",
             lane.remote_rail,
             lane.state,
             still_ns / 1_000_000,
             lane.inflight_bytes,
-            lane.uncovered,
             lane.inflight_ops,
             lane.inflight_frames
         )?;

@@ -15,7 +15,6 @@ use crate::rail::{lane_index, LaneState};
 use crate::room;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::table::Left;
 use crate::transfer::Outcome;
 use crate::wire::address::Address;
 use crate::wire::frame::{self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, USER};
@@ -325,8 +324,7 @@ impl Worker {
 
     pub(super) fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
-        let mut left = std::mem::take(&mut self.left);
-        let Some(link) = self.link(peer) else { return self.left = left };
+        let Some(link) = self.link(peer) else { return };
         let mut opened = false;
         for out in link.channels[channel].acknowledge(number) {
             opened = true;
@@ -337,7 +335,6 @@ impl Worker {
             if let Some(id) = out.done {
                 // What was told early has arrived, too: it came first.
                 core.table.end(id, Outcome::OK, now);
-                left.extend(out.early.then_some(Left::Heard(id, peer)));
             }
         }
         if opened {
@@ -346,7 +343,6 @@ impl Worker {
         if opened && link.channels[channel].next().is_some() {
             self.mark(peer);
         }
-        self.left = left;
     }
 
     /// Hands over what has come in order, until there is no room for it.

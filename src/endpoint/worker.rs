@@ -12,7 +12,7 @@ use super::links::Leaving;
 use super::part::Drain;
 use super::registering::Chores;
 use super::watching::Awaiting;
-use super::{EndpointConfig, Idle, PackingMode};
+use super::Idle;
 use crate::event;
 use crate::fabric::GONE;
 use crate::memory::{Memory, RemoteState};
@@ -23,7 +23,7 @@ use crate::peer::Peer;
 use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
 use crate::transfer::claims::Run;
-use crate::transfer::flow::{Packing, Share};
+use crate::transfer::flow::Share;
 use crate::transfer::flows::Flows;
 use crate::transfer::operation::Move;
 use crate::transfer::pack::{Landing, Packer, Word};
@@ -51,12 +51,6 @@ const DEAF: Duration = Duration::from_millis(2);
 /// A pass begins no more transfers, and obeys commands for no longer: deadlines pass meanwhile.
 const STARTS: usize = 1024;
 const OBEYS_NS: u64 = 1_000_000;
-
-/// Shorter slices are bundled where posts are costly: below this a bundle is
-/// faster than four slices in a post (measured: `weft-bench crossover`).
-const BUNDLE_BELOW: u64 = 32 << 10;
-/// Fewer are not worth a bundle.
-const BUNDLE_SLICES: u64 = 4;
 
 pub struct Worker {
     pub index: usize,
@@ -171,20 +165,6 @@ impl RailWork {
     }
 }
 
-/// How the small pages of a transfer go.
-fn packing(config: &EndpointConfig, view: View) -> Packing {
-    // A bundle has its price, too: a frame each way.
-    let bundles = match config.packing {
-        PackingMode::Messages => true,
-        PackingMode::Auto => view.slices() >= BUNDLE_SLICES && view.page_len() < BUNDLE_BELOW,
-        PackingMode::Off | PackingMode::Vectors => false,
-    };
-    Packing {
-        vectors: config.packing != PackingMode::Off,
-        bundle_below: if bundles { BUNDLE_BELOW } else { 0 },
-    }
-}
-
 impl LaneWork {
     /// Ends its flows, and gives its memory back.
     pub fn abandon(&mut self, rail: &mut Rail, table: &Table, left: &mut Vec<Left>) {
@@ -273,7 +253,7 @@ impl Worker {
         self.advance_landings(now);
         self.acknowledge_bundles(now);
         self.tell_of_credits(now);
-        self.advance_quiescing(now);
+        self.advance_quiescing();
         busy |= self.talk(now);
         busy |= self.do_chores(now);
         if now >= self.next_tick {
@@ -377,9 +357,7 @@ impl Worker {
         let greeting =
             self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        let waits = |lane: &LaneWork| {
-            lane.flows.is_telling() || lane.flows.packer.as_ref().is_some_and(Packer::is_behind)
-        };
+        let waits = |lane: &LaneWork| lane.flows.packer.as_ref().is_some_and(Packer::is_behind);
         let unsaid = self.rails.iter().any(|work| work.lanes.iter().flatten().any(waits))
             || !self.owing.is_empty()
             || !self.copying.is_empty()
@@ -513,7 +491,7 @@ impl Worker {
         };
         let wanted = (lanes.len() as u64).min(slices) as usize;
         let sharers = (all.len() as u64).min(slices) * core.inboxes.len() as u64;
-        let packing = packing(&core.config, view);
+        let vectors = core.config.vectors;
         let mut chosen = 0;
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
@@ -521,7 +499,7 @@ impl Worker {
             let Some(of) = rails[r].flows_for(peer, lane, view).filter(|_| chosen < wanted) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
-            of.begin(slot, transfer, Share { sharers, packing, early, again }, &core.table);
+            of.begin(slot, transfer, Share { sharers, vectors, early, again }, &core.table);
             chosen += 1;
         }
         // The hand-over's hold becomes the first flow's.
@@ -563,9 +541,8 @@ impl Worker {
                     lane.flows.end_of(done.flow, Status::MemoryGone, &self.core.table, &mut self.left);
                 }
                 let slices = if done.errno == 0 { done.slices } else { 0 };
-                let covered = work.rail.covered(done.lane);
                 let arrived = (done.posts, slices);
-                lane.flows.reaped(done.flow, arrived, covered, &self.core.table, &mut self.left);
+                lane.flows.reaped(done.flow, arrived, &self.core.table, &mut self.left);
             }
             Work::Bundle if done.errno == 0 => {
                 let of = self.rails[r].lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
@@ -668,11 +645,6 @@ impl Worker {
             packer.advance(rail, lane.lane, now, &say)?;
         }
         lane.flows.end_lost(&core.table, left);
-        let (idle, stuck) = (held || lane.flows.is_idle(), !posted && lane.flows.is_ready());
-        if rail.needs_cover(lane.lane, idle, stuck) {
-            // Nobody else will say that the last writes were delivered.
-            rail.post_warm(lane.lane, now);
-        }
         Ok(posted)
     }
 
@@ -697,23 +669,11 @@ impl Worker {
             }
             Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
             Left::ToNotify(id, peer) => self.tell(id, peer, now),
-            Left::Heard(id, peer) => self.heard(id, peer, now),
             Left::Ended(id, status) => {
                 table.end(id, Outcome::of(status), now);
             }
             Left::Short(id) => {
                 table.end(id, self.core.failure_of(id), now);
-            }
-        }
-    }
-
-    /// The peer has heard of a transfer that it was told of early.
-    fn heard(&mut self, id: u64, peer: u64, now: u64) {
-        let Worker { core, rails, lanes_of, left, .. } = self;
-        for (r, lane) in lanes_of.get(place(peer)).into_iter().flatten() {
-            let RailWork { rail, lanes, .. } = &mut rails[*r];
-            if let Some(of) = lanes.get_mut(lane_index(*lane)).and_then(Option::as_mut) {
-                of.flows.heard(id, rail, (*lane, now), &core.table, left);
             }
         }
     }
@@ -735,13 +695,12 @@ impl Worker {
         }
         self.greet_lanes(now);
         self.tend_links(now);
-        self.advance_drains(now);
+        self.advance_drains();
         self.watch_lanes(now);
         self.release_late(now);
         self.bring_lanes_back(now);
         self.tell_health(now);
         self.rails.iter_mut().for_each(|work| work.rail.park(now));
-        self.cut_broken(now);
         self.reap_closing();
         self.tell_standstills(now);
         self.unpark(now);
@@ -755,7 +714,7 @@ impl Worker {
                 self.add_lanes(&peer, &plans, welcome.as_ref(), now)
             }
             Command::DropLanes { peer, keep, ended } => self.drop_lanes(peer, keep, ended),
-            Command::DrainLanes { peer } => self.drain_lanes(peer, now),
+            Command::DrainLanes { peer } => self.drain_lanes(peer),
             Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
             Command::LaneBroken { peer, plan, epoch, outcome, asks } => {
                 self.link_lane_broken(peer, (plan, epoch), outcome, asks, now)
@@ -765,7 +724,7 @@ impl Worker {
             Command::LaneCut { peer, plan, epoch } => self.link_lane_cut(peer, plan, epoch),
             Command::Again { id, runs, hops } => self.again(id, runs, hops),
             Command::Fence { peer, id } => self.link_fence(peer, id, now),
-            Command::QuiesceLanes { peer, number } => self.quiesce_lanes(peer, number, now),
+            Command::QuiesceLanes { peer, number } => self.quiesce_lanes(peer, number),
             Command::LanesQuiet { peer, number } => self.link_lanes_quiet(peer, number),
             Command::Probe { peer } => self.probe_lanes(peer, now),
             Command::Carry { peer, bytes } => self.carry(peer, bytes, now),

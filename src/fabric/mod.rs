@@ -51,9 +51,6 @@ pub fn connection_of(route: Route) -> Connection {
 pub enum Delivery {
     /// Every write asks for it.
     Each,
-    /// Writes to a peer are delivered in order: one write that asks for it
-    /// covers all that were posted before it on the same route.
-    Covers,
     /// The NIC's ordinary completion is the target's acknowledgement.
     Native,
 }
@@ -68,10 +65,6 @@ pub struct Limits {
     /// Segments that one write may have, and one read.
     pub vector: usize,
     pub read_vector: usize,
-    /// And one write that carries an immediate, of which the target is told how many.
-    pub counted_vector: usize,
-    /// A post costs more than copying a small page.
-    pub costly_posts: bool,
     /// A message comes after the writes that were posted before it.
     pub sends_follow_writes: bool,
     /// A write that fails takes what was posted to the same peer after it along:
@@ -82,8 +75,6 @@ pub struct Limits {
     /// Removing a route closes it both ways: nothing that was posted to it before, here
     /// or by the peer, moves bytes here afterwards.
     pub cuts: bool,
-    /// It may do so while reads are under way there.
-    pub cuts_reads: bool,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
@@ -169,10 +160,8 @@ pub struct Rma<'a> {
     pub segments: &'a [Segment],
     pub descriptor: *mut c_void,
     pub key: u64,
-    /// Ask for delivery-complete (`Delivery::Each` and `Covers`).
-    pub delivered: bool,
-    /// Of a write: the target reaps it when the bytes are there (`Reaped::immediate`). It
-    /// speaks of each segment, of which there are at most `Limits::counted_vector`.
+    /// Of a write of one segment: the target reaps it when the bytes are there
+    /// (`Reaped::immediate`).
     pub immediate: Option<Immediate>,
     /// Another post follows at once: the doorbell may wait for it.
     pub more: bool,
@@ -210,18 +199,16 @@ pub struct Reaped {
     pub provider_errno: i32,
     /// An arrival's; only ever without an error.
     pub immediate: Option<Immediate>,
-    /// How many segments an arrival had.
-    pub segments: u32,
 }
 
 impl Reaped {
     pub fn of(scratch: *mut Scratch, errno: i32) -> Reaped {
-        let (len, connection, immediate, segments) = (0, 0, None, 0);
-        Reaped { scratch, len, connection, errno, provider_errno: errno, immediate, segments }
+        let (len, connection, immediate) = (0, 0, None);
+        Reaped { scratch, len, connection, errno, provider_errno: errno, immediate }
     }
 
     pub fn arrival(immediate: Immediate) -> Reaped {
-        Reaped { immediate: Some(immediate), segments: 1, ..Reaped::of(std::ptr::null_mut(), 0) }
+        Reaped { immediate: Some(immediate), ..Reaped::of(std::ptr::null_mut(), 0) }
     }
 }
 
@@ -251,11 +238,7 @@ pub trait Nic {
     fn end_peer(&mut self, peer: u64, at_once: bool) {
         let _ = (peer, at_once);
     }
-    /// Finds out whether a peer's NIC is still there; `is_deserted` says it when it is known
-    /// that it is not.
-    fn look_for(&mut self, route: Route, address: &[u8]) {
-        let _ = (route, address);
-    }
+    /// Whether it is known that a peer's NIC is not there any more.
     fn is_deserted(&mut self, route: Route) -> bool {
         let _ = route;
         false
@@ -297,8 +280,7 @@ pub trait Nic {
     }
 
     /// As many operations as scratches, of equally many segments: how many were posted, and
-    /// what became of the next. `rma.delivered` and `rma.more` are the last one's: the others
-    /// ask for delivery only where each must (`Delivery::Each`), and are followed by another.
+    /// what became of the next. `rma.more` is the last one's: the others are followed by another.
     ///
     /// # Safety
     /// The segments' local bytes and the scratches stay valid until the operations are reaped

@@ -49,16 +49,6 @@ impl Serving {
     pub fn is_empty(&self) -> bool {
         self.left().next().is_none()
     }
-
-    /// Whether this one is not the last to give up. Both sides agree on which is, or
-    /// each might keep one that the other cuts: by the rails of the side that is `first`.
-    pub fn spares(&self, plan: Plan, first: bool) -> bool {
-        let key = |plan: &Plan| match first {
-            true => (plan.rail, plan.remote_rail),
-            false => (plan.remote_rail, plan.rail),
-        };
-        self.left().any(|other| key(other) < key(&plan))
-    }
 }
 
 #[cfg(test)]
@@ -84,20 +74,5 @@ mod tests {
         assert!(!lanes.is_empty());
         lanes.set(&[plan(1, 1), plan(0, 0)]);
         assert!(lanes.lose(plan(1, 1)), "the first has come back");
-    }
-
-    #[test]
-    fn both_sides_close_the_same_lane() {
-        let (mut ours, mut theirs) = (Serving::default(), Serving::default());
-        let up = [plan(0, 2), plan(1, 1), plan(2, 0)];
-        ours.set(&up);
-        theirs.set(&up.map(|of| plan(of.remote_rail, of.rail)));
-        for of in up {
-            let seen_there = plan(of.remote_rail, of.rail);
-            assert_eq!(ours.spares(of, true), theirs.spares(seen_there, false));
-        }
-        assert_eq!(up.map(|of| ours.spares(of, true)), [false, true, true]);
-        assert!(ours.lose(plan(0, 2)));
-        assert!(!ours.spares(plan(1, 1), true));
     }
 }

@@ -316,11 +316,6 @@ impl Peer {
         self.state() == PeerState::Up && self.lanes.lock().is_empty()
     }
 
-    /// Whether others are left that are given up after this lane.
-    pub fn spares(&self, plan: Plan, own_incarnation: u64) -> bool {
-        self.lanes.lock().spares(plan, own_incarnation < self.address.incarnation)
-    }
-
     pub fn info(&self) -> PeerInfo {
         let up = self.state() == PeerState::Up;
         let service = self.service.lock().clone();

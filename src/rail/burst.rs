@@ -1,12 +1,12 @@
 //! What a lane posts at one go: everything is looked up once.
 
 use super::lane::Lane;
-use super::{Op, Rail, Tag, Traffic, Work, COVERS, PAD, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
-use crate::fabric::{Delivery, Limits, Nic, Posted, Rma, Segment};
+use super::{Op, Rail, Tag, Traffic, Work, PAD, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
+use crate::fabric::{Limits, Nic, Posted, Rma, Segment};
 use std::ffi::c_void;
 
-/// Bytes of a write that only covers others.
-const COVER: u64 = 8;
+/// Bytes of a warm-up write.
+const WARM: u64 = 8;
 
 pub struct Burst<'a> {
     pub lane: &'a mut Lane,
@@ -24,7 +24,6 @@ pub struct Burst<'a> {
     inflight_bytes: &'a mut u64,
     /// Posted, and not counted on the lane yet.
     ops: u32,
-    reads: bool,
     bytes: u64,
     /// The last one said that another follows.
     more: bool,
@@ -49,7 +48,6 @@ impl Rail {
             urgent_until: &mut self.urgent_until,
             inflight_bytes: &mut self.inflight_bytes,
             ops: 0,
-            reads: false,
             bytes: 0,
             more: false,
             unflushed: &mut self.unflushed,
@@ -78,11 +76,6 @@ impl Burst<'_> {
 
     pub fn is_idle(&self) -> bool {
         self.lane.is_idle() && self.ops == 0
-    }
-
-    /// Bytes of all writes of the lane.
-    pub fn written(&self) -> u64 {
-        self.lane.covering + self.lane.uncovered
     }
 
     /// What the lane's window is for a class.
@@ -142,12 +135,6 @@ impl Burst<'_> {
         self.nic.reaches_device(self.lane.route, read, local, remote)
     }
 
-    /// Reads are posted.
-    #[inline]
-    pub fn reading(&mut self) {
-        self.reads = true;
-    }
-
     /// Counts bytes as in flight that a later post will carry: whether their
     /// delivery should end a sample of the lane's window.
     pub fn charge(&mut self, bytes: u64) -> bool {
@@ -155,9 +142,7 @@ impl Burst<'_> {
         self.lane.begin_sample(self.now)
     }
 
-    /// Posts a write or read of `bytes`. Where one delivered write covers others
-    /// (`Delivery::Covers`), enough are made so that the window keeps moving;
-    /// `rma.delivered` asks for it in any case.
+    /// Posts a write or read of `bytes`.
     ///
     /// # Safety
     /// The local range must stay registered until the operation is done, or the rail is closed.
@@ -166,32 +151,27 @@ impl Burst<'_> {
         if self.free_ops.is_empty() {
             return Posted::Again;
         }
-        let covers = !rma.read && self.limits.delivery == Delivery::Covers;
-        let enough = || self.lane.uncovered + bytes >= self.window(false) / COVERS;
-        let each = self.limits.delivery == Delivery::Each;
-        let delivered = if covers { rma.delivered || enough() } else { each };
         // SAFETY: passed on.
-        unsafe { self.post_part(Rma { delivered, ..rma }, (1, bytes), tag, covers).1 }
+        unsafe { self.post_part(rma, (1, bytes), tag).1 }
     }
 
-    /// Writes a few bytes to the peer's pad. Delivered, so it covers what was posted before.
-    pub fn cover(&mut self, tag: Tag) -> Posted {
+    /// Writes a few bytes to the peer's pad.
+    pub fn warm(&mut self, tag: Tag) -> Posted {
         let ((local, descriptor), (remote, key)) = (self.pad, self.lane.pad);
         let rma = Rma {
             read: false,
-            segments: &[Segment { local, remote, len: COVER }],
+            segments: &[Segment { local, remote, len: WARM }],
             descriptor,
             key,
-            delivered: true,
             immediate: None,
             more: false,
         };
         // SAFETY: the pad lives as long as the rail.
-        unsafe { self.post(rma, COVER, tag) }
+        unsafe { self.post(rma, WARM, tag) }
     }
 
     /// The same for a run of posts, of so many bytes each and equally many segments: how many
-    /// were made, and what became of the next. `rma.delivered` and `rma.more` are for the last.
+    /// were made, and what became of the next. `rma.more` is for the last.
     ///
     /// # Safety
     /// As `post`.
@@ -202,8 +182,6 @@ impl Burst<'_> {
         (count, bytes): (usize, u64),
         tag: Tag,
     ) -> (u32, Posted) {
-        let covers = !rma.read && self.limits.delivery == Delivery::Covers;
-        let enough = self.window(false) / COVERS;
         let segments = rma.segments.len() / count;
         let mut left = rma.segments;
         let mut posted = 0;
@@ -212,19 +190,13 @@ impl Burst<'_> {
             if free == 0 {
                 return (posted as u32, Posted::Again);
             }
-            let mut part = Rma { delivered: self.limits.delivery == Delivery::Each, ..rma };
+            let mut part = rma;
             let rest = count - posted;
-            let mut run = rest.min(free);
-            if covers {
-                // Up to the one that covers those before it.
-                let until = enough.saturating_sub(self.lane.uncovered).div_ceil(bytes.max(1)).max(1) as usize;
-                part.delivered = until <= run || rma.delivered && run == rest;
-                run = run.min(until);
-            }
+            let run = rest.min(free);
             (part.segments, left) = left.split_at(run * segments);
             part.more = rma.more || run < rest;
             // SAFETY: as the caller promised.
-            let (done, outcome) = unsafe { self.post_part(part, (run, bytes), tag, covers) };
+            let (done, outcome) = unsafe { self.post_part(part, (run, bytes), tag) };
             posted += done;
             if outcome != Posted::Yes {
                 return (posted as u32, outcome);
@@ -233,7 +205,7 @@ impl Burst<'_> {
         (posted as u32, Posted::Yes)
     }
 
-    /// A run of which, if it `covers`, the last one may cover them all.
+    /// A run for which there are free ops.
     // Always inline: a tag that went through memory in parts, and is read as a whole, would wait for
     // all stores before it, some of which are to lines that the peer has.
     #[inline(always)]
@@ -242,23 +214,17 @@ impl Burst<'_> {
         rma: Rma<'_>,
         (count, bytes): (usize, u64),
         mut tag: Tag,
-        covers: bool,
     ) -> (usize, Posted) {
         let from = self.free_ops.len() - count;
         let ops = &self.free_ops[from..];
-        let covered = if rma.delivered { self.lane.uncovered + count as u64 * bytes } else { 0 };
-        let told = if covers { covered } else { bytes };
-        let sampled = told > 0 && self.lane.begin_sample(self.now);
-        (tag.lane, tag.read) = (self.number, rma.read);
-        tag.bytes = if covers { 0 } else { bytes };
+        let sampled = bytes > 0 && self.lane.begin_sample(self.now);
+        (tag.lane, tag.read, tag.bytes) = (self.number, rma.read, bytes);
         for op in ops {
             // SAFETY: a free op is ours alone.
             unsafe { (**op).tag = tag };
         }
-        // Who says first what was delivered is the sample.
-        let telling = if covers { ops[count - 1] } else { ops[0] };
         // SAFETY: as above.
-        unsafe { ((*telling).tag.sampled, (*telling).tag.bytes) = (sampled, told) };
+        unsafe { (*ops[0]).tag.sampled = sampled };
         // SAFETY: an op begins with its scratch, and stays in place until it is reaped; the ranges
         // as the caller promised.
         let (done, outcome) = unsafe {
@@ -273,16 +239,11 @@ impl Burst<'_> {
                 // SAFETY: the NIC did not take these.
                 unsafe { (**op).tag.work = Work::Nothing };
             }
-            self.lane.uncovered += if covers { done as u64 * bytes } else { 0 };
             self.more |= done > 0;
-            return (done, self.not_posted(outcome, sampled && (covers || done == 0)));
+            return (done, self.not_posted(outcome, sampled && done == 0));
         }
         self.free_ops.truncate(from);
         self.more = rma.more;
-        if covers {
-            self.lane.covering += covered;
-            self.lane.uncovered = if rma.delivered { 0 } else { self.lane.uncovered + count as u64 * bytes };
-        }
         (count, outcome)
     }
 
@@ -305,7 +266,6 @@ impl Burst<'_> {
     #[inline]
     fn settle(&mut self) {
         self.lane.inflight_ops += self.ops;
-        self.lane.reads |= self.reads;
         if self.ops > 0 {
             *self.unflushed = self.more.then_some(self.number);
         }

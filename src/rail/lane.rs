@@ -34,17 +34,9 @@ pub struct Lane {
     pub window: Window,
     /// Bytes that were posted and are not known to be delivered.
     pub inflight_bytes: u64,
-    /// Of these, the ones that no delivered write has been posted after.
-    pub uncovered: u64,
-    /// Bytes of writes for which delivered ones were posted, and for which they came back:
-    /// since the lane began.
-    pub covering: u64,
-    pub covered: u64,
     /// Operations that the NIC has not given back.
     pub inflight_ops: u32,
     pub inflight_frames: u32,
-    /// Some of them may be reads.
-    pub reads: bool,
     /// One of its operations, or a post, has failed.
     pub failed: bool,
     /// The last frame was refused although nothing was in flight.
@@ -76,12 +68,8 @@ impl Lane {
             state: LaneState::Greeting,
             window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,
-            uncovered: 0,
-            covering: 0,
-            covered: 0,
             inflight_ops: 0,
             inflight_frames: 0,
-            reads: false,
             failed: false,
             refused: false,
             progress_ns: 0,

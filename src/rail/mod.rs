@@ -20,8 +20,8 @@ pub use traffic::Traffic;
 
 use crate::device::Device;
 use crate::fabric::{
-    connection_of, Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped,
-    Registration, Route, Scratch,
+    connection_of, Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route,
+    Scratch,
 };
 use crate::status::{Error, Result, Status};
 use crate::wire;
@@ -53,8 +53,6 @@ const URGENT_WINDOW: u64 = 128 << 10;
 const STAGED_WINDOW: u64 = 7 << 20;
 /// After something of that class, the queue before the next is kept short so long.
 const URGENT_NS: u64 = 5_000_000;
-/// Delivered writes in a full window, where one covers others.
-const COVERS: u64 = 4;
 /// A lane with bytes in flight that says nothing for so long does not move.
 const PARKED_NS: u64 = 20_000_000;
 /// Strangers whose connections are looked for, and for how long: they ask again.
@@ -76,7 +74,7 @@ pub enum Work {
     Counted(Half),
     /// A bundle of small pages, into the peer's landing.
     Bundle,
-    /// A lane's warm-up write, or one that covers others.
+    /// A lane's warm-up write.
     Warm,
     /// A control frame in send buffer `Tag::flow`.
     Frame,
@@ -313,14 +311,7 @@ impl Rail {
         self.nic.end_peer(peer, at_once);
     }
 
-    /// Finds out whether the peer's NIC is there.
-    pub fn look_for(&mut self, lane: u32, address: &[u8]) {
-        if let Some(route) = self.lane(lane).map(|lane| lane.route) {
-            self.nic.look_for(route, address);
-        }
-    }
-
-    /// It is known not to be.
+    /// The peer's NIC is known not to be there.
     pub fn is_deserted(&mut self, lane: u32) -> bool {
         let route = self.lane(lane).map(|lane| lane.route);
         route.is_some_and(|route| self.nic.is_deserted(route))
@@ -354,12 +345,6 @@ impl Rail {
         }
     }
 
-    /// Whether `cut_lane` may be called.
-    pub fn may_cut(&self, lane: u32) -> bool {
-        let reads = self.lane(lane).is_some_and(|lane| lane.reads);
-        self.limits.cuts && (self.limits.cuts_reads || !reads)
-    }
-
     /// Closes a lane's way to its peer, where the NIC can: nothing that either side
     /// posted to it moves bytes here from now on. Its operations come back.
     pub fn cut_lane(&mut self, lane: u32) {
@@ -375,16 +360,6 @@ impl Rail {
         self.answered.retain(|(answered, _)| *answered != route);
         self.callers.retain(|caller| caller.route != route);
         (0..=answers).for_each(|_| self.nic.cut(route, connected));
-    }
-
-    /// Bytes of a lane's writes that are known to be delivered, and all of them, where
-    /// one delivered write covers others; elsewhere 0: each says it for itself.
-    #[inline]
-    pub fn covered(&self, lane: u32) -> (u64, u64) {
-        if self.limits.delivery != Delivery::Covers {
-            return (0, 0);
-        }
-        self.lane(lane).map_or((0, 0), |lane| (lane.covered, lane.covering + lane.uncovered))
     }
 
     pub fn lane(&self, lane: u32) -> Option<&Lane> {
@@ -435,26 +410,6 @@ impl Rail {
         let op = is_one.then(|| unsafe { self.ops.byte_add(offset) })?;
         // SAFETY: the NIC has the scratch, not the tag.
         (unsafe { (*op).tag.work } != Work::Nothing).then_some(op)
-    }
-
-    /// Whether a lane's last writes need one that covers them: nothing else will be
-    /// posted, or nothing can be, and nothing is under way that would make room.
-    pub fn needs_cover(&self, lane: u32, idle: bool, stuck: bool) -> bool {
-        let Some(of) = self.lane(lane).filter(|of| of.uncovered > 0) else { return false };
-        idle || stuck && of.inflight_bytes == of.uncovered
-    }
-
-    /// The peer has said something after a lane's first so many bytes of writes: they were
-    /// delivered.
-    pub fn cover(&mut self, lane: u32, written: u64, now: u64) {
-        let Some(lane) = find(&mut self.lanes, lane) else { return };
-        let bytes = written.saturating_sub(lane.covering).min(lane.uncovered);
-        lane.uncovered -= bytes;
-        lane.covering += bytes;
-        lane.covered += bytes;
-        if bytes > 0 {
-            lane.credit(bytes, false, &mut self.inflight_bytes, now);
-        }
     }
 
     /// Nobody waits for the posts of some flows of a lane any more: their local memory is not
@@ -533,7 +488,7 @@ impl Rail {
     /// The lane's first write, or its last.
     pub fn post_warm(&mut self, lane: u32, now: u64) -> Posted {
         let Some(mut burst) = self.burst(lane, now) else { return Posted::Failed(libc::ENOTCONN) };
-        burst.cover(Tag::new(Work::Warm, lane, 0, 0))
+        burst.warm(Tag::new(Work::Warm, lane, 0, 0))
     }
 
     /// Sends a control frame over a lane, in its session; `fill` writes it and says its length.

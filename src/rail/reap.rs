@@ -9,7 +9,6 @@ pub struct Done {
     pub work: Work,
     pub lane: u32,
     pub flow: u32,
-    /// Of an arrival: how many its immediate speaks of.
     pub slices: u32,
     pub posts: u32,
     /// 0, or an error number of libfabric.
@@ -102,7 +101,7 @@ impl Rail {
     #[inline]
     fn finish_run(&mut self, run: &Run, now: u64) -> Done {
         let &Run { lane, flow, posts, slices, .. } = run;
-        self.account(lane, posts, (run.bytes, run.sampled, !run.read), now);
+        self.account(lane, posts, (run.bytes, run.sampled), now);
         self.traffic.add(run.read, posts.into(), slices.into(), run.len);
         Done { slices, posts, ..Done::of(Work::Slice, lane, flow) }
     }
@@ -113,7 +112,6 @@ impl Rail {
         if let Some(immediate) = reaped.immediate {
             return Done {
                 immediate: immediate.get(),
-                slices: reaped.segments,
                 ..Done::of(Work::Arrival, u32::MAX, self.take_receive(op))
             };
         }
@@ -137,7 +135,7 @@ impl Rail {
                 if tag.len > 0 && errno == 0 {
                     self.traffic.add(tag.read, 1, tag.slices.into(), tag.len);
                 }
-                self.account(tag.lane, 1, (tag.bytes, tag.sampled, !tag.read && errno == 0), now);
+                self.account(tag.lane, 1, (tag.bytes, tag.sampled), now);
             }
             Work::Frame | Work::Greeting => {
                 self.sends.put(tag.flow);
@@ -171,14 +169,11 @@ impl Rail {
         buffer
     }
 
-    /// `covers`: as many bytes of writes were delivered.
-    fn account(&mut self, lane: u32, posts: u32, (bytes, sampled, covers): (u64, bool, bool), now: u64) {
+    fn account(&mut self, lane: u32, posts: u32, (bytes, sampled): (u64, bool), now: u64) {
         // A lane that was removed took its bytes off already.
         let Some(lane) = find(&mut self.lanes, lane) else { return };
         lane.inflight_ops -= posts;
-        lane.reads &= lane.inflight_ops > 0;
         if bytes > 0 {
-            lane.covered += if covers { bytes } else { 0 };
             lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
         }
     }

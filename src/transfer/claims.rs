@@ -2,7 +2,7 @@
 //! lane fails.
 //!
 //! Claims belong to two generations. Posts are tagged with the newer one's parity;
-//! once everything posted for the older one is known to be delivered, its claims
+//! once everything posted for the older one has come back, its claims
 //! are settled, and the newer one takes its place. So there are never more claims
 //! to remember than two windows hold.
 
@@ -25,8 +25,6 @@ pub struct Claims {
     inflight: [u32; 2],
     /// The generation of what is posted now.
     newer: usize,
-    /// How far writes must be covered before the older one is settled.
-    mark: u64,
     /// Slices that are known to have arrived.
     settled: u64,
 }
@@ -54,25 +52,22 @@ impl Claims {
         self.inflight[self.newer] += posts;
     }
 
-    /// Counts finished posts. `covered` and `written`: the bytes of the lane's writes
-    /// that are known to be delivered, and all of them. `rest`: what of the last claim
-    /// is not posted.
+    /// Counts finished posts. `rest`: what of the last claim is not posted.
     #[inline]
-    pub fn finished(&mut self, generation: usize, posts: u32, lane: (u64, u64), rest: Run) {
+    pub fn finished(&mut self, generation: usize, posts: u32, rest: Run) {
         self.inflight[generation] -= posts;
-        if self.inflight[1 - self.newer] == 0 && lane.0 >= self.mark {
-            self.turn(lane.1, rest);
+        if self.inflight[1 - self.newer] == 0 {
+            self.turn(rest);
         }
     }
 
     /// The older generation is settled.
-    fn turn(&mut self, written: u64, rest: Run) {
+    fn turn(&mut self, rest: Run) {
         let older = 1 - self.newer;
         self.settled += self.runs[older].drain(..).map(|(start, end)| end - start).sum::<u64>();
         if self.runs[self.newer].is_empty() {
             return;
         }
-        self.mark = written;
         if rest.0 < rest.1 {
             // What goes on is of the next generation.
             if let Some(last) = self.runs[self.newer].last_mut() {
@@ -110,23 +105,23 @@ impl Claims {
 mod tests {
     use super::*;
 
-    /// Of two generations, the older is settled when its posts are back and covered.
+    /// Of two generations, the older is settled when its posts are back.
     #[test]
     fn claims_are_settled_generation_by_generation() {
         let mut claims = Claims::default();
         claims.claim((0, 4));
         claims.posted(2);
         let (_, first) = split(claims.tag(7));
-        claims.finished(first, 1, (0, 100), (2, 4));
+        claims.finished(first, 1, (2, 4));
         assert_eq!(claims.settled(), 0);
         let (flow, second) = split(claims.tag(7));
         assert!(flow == 7 && first != second, "what goes on is newer");
         claims.posted(2);
-        claims.finished(first, 1, (99, 200), (4, 4));
-        assert_eq!(claims.settled(), 0, "not covered");
-        claims.finished(second, 1, (100, 200), (4, 4));
+        claims.finished(second, 1, (4, 4));
+        assert_eq!(claims.settled(), 0, "one of the older is under way");
+        claims.finished(first, 1, (4, 4));
         assert_eq!(claims.settled(), 2);
-        claims.finished(second, 1, (200, 200), (4, 4));
+        claims.finished(second, 1, (4, 4));
         assert_eq!((claims.settled(), claims.inflight()), (4, 0));
         assert!(claims.take_unsettled().is_empty());
     }
@@ -146,7 +141,7 @@ mod tests {
         let mut claims = Claims::default();
         claims.claim((0, 4));
         claims.posted(1);
-        claims.finished(0, 1, (0, 10), (1, 4));
+        claims.finished(0, 1, (1, 4));
         claims.claim((8, 12));
         claims.posted(1);
         let mut again = claims.take_unsettled();

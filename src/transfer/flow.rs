@@ -33,15 +33,6 @@ const HEADROOM: u128 = 2;
 /// Shortest part of a slice, where bulk slices are cut to keep the queue short.
 const PART_LEAST: u64 = 16 << 10;
 
-/// How small pages go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Packing {
-    /// Several in one post, where the NIC takes that.
-    pub vectors: bool,
-    /// Slices shorter than this are copied into bundles, where a lane has a packer.
-    pub bundle_below: u64,
-}
-
 pub struct Flow {
     /// Valid while the flow has not left it.
     slot: NonNull<Slot>,
@@ -52,7 +43,8 @@ pub struct Flow {
     /// What may be claimed in this pass: the other lanes come next.
     quota: u64,
     pass: u32,
-    packing: Packing,
+    /// Several pages go in one post, where the NIC takes that.
+    vectors: bool,
     urgent: bool,
     /// Its bytes wait for devices, too: they are under way for longer than the line takes.
     staged: bool,
@@ -84,8 +76,6 @@ pub struct Flow {
     down: bool,
     /// Since when its operation has ended and waits for the NIC; 0: it does not.
     late_ns: u64,
-    /// Writes were posted that no delivered one covers yet.
-    uncovered: bool,
 }
 
 // SAFETY: the slot outlives the flow and is shared between threads by design.
@@ -107,7 +97,7 @@ pub enum Step {
     Starved,
     /// The flow has its share of this pass.
     Shared,
-    /// Nothing more to post in this flow, but what covers its last write.
+    /// Nothing more to post in this flow.
     Finished,
     /// It cannot go on: the transfer ends so.
     Ended(Status),
@@ -117,7 +107,7 @@ pub enum Step {
 /// How a share begins.
 pub struct Share {
     pub sharers: u64,
-    pub packing: Packing,
+    pub vectors: bool,
     pub early: bool,
     /// What a lane that failed had claimed.
     pub again: Vec<Run>,
@@ -131,7 +121,7 @@ impl Flow {
             sharers: share.sharers.max(1),
             quota: 0,
             pass: 0,
-            packing: share.packing,
+            vectors: share.vectors,
             urgent: transfer.urgent,
             staged: false,
             counted: transfer.is_counted(),
@@ -151,7 +141,6 @@ impl Flow {
             suspended: false,
             down: false,
             late_ns: 0,
-            uncovered: false,
         }
     }
 
@@ -190,17 +179,17 @@ impl Flow {
 
     /// Everything has been posted, and has come back.
     pub fn is_done(&self) -> bool {
-        self.exhausted && self.claims.inflight() == 0 && !self.uncovered && !self.suspended
+        self.exhausted && self.claims.inflight() == 0 && !self.suspended
     }
 
     /// Counts finished posts of a generation of claims, and slices that arrived through
-    /// them; true if it may be done. `lane`: see `Claims::finished`.
+    /// them; true if it may be done.
     #[inline]
-    pub fn count(&mut self, generation: usize, posts: u32, slices: u32, lane: (u64, u64)) -> bool {
+    pub fn count(&mut self, generation: usize, posts: u32, slices: u32) -> bool {
         if self.spoilt {
             self.claims.came_back(generation, posts);
         } else {
-            self.claims.finished(generation, posts, lane, (self.next, self.end));
+            self.claims.finished(generation, posts, (self.next, self.end));
         }
         self.arrived += u64::from(slices);
         self.exhausted
@@ -260,16 +249,6 @@ impl Flow {
         std::mem::take(&mut self.early)
     }
 
-    /// Whether its last writes are not known to be delivered.
-    pub fn is_uncovered(&self) -> bool {
-        self.uncovered
-    }
-
-    /// They are.
-    pub fn covered(&mut self) {
-        self.uncovered = false;
-    }
-
     /// Whether its turn is over; then the next one begins, with what was left of it: a few
     /// posts are not worth a turn of their own.
     pub fn end_turn(&mut self) -> bool {
@@ -280,10 +259,9 @@ impl Flow {
         over
     }
 
-    /// Nobody waits for it any more: nothing is claimed, nothing covered.
+    /// Nobody waits for it any more: nothing is claimed.
     pub fn give_up(&mut self) {
         self.exhausted = true;
-        self.uncovered = false;
         self.early = false;
     }
 
@@ -296,13 +274,13 @@ impl Flow {
         }
     }
 
-    /// Whether it has nothing to post any more, not even a cover.
+    /// Whether it has nothing to post any more.
     pub fn is_over(&mut self) -> bool {
         if !Table::wanted(self.slot()) {
             self.give_up();
         }
         self.exhausted |= self.is_through();
-        self.exhausted && !self.uncovered
+        self.exhausted
     }
 
     /// Begins a pass: a lane claims no more than its share before others have a look.
@@ -348,9 +326,8 @@ impl Flow {
             self.exhausted = true;
         }
         if self.next == self.end && !self.claim(slot, transfer, burst, room) {
-            return self.cover(burst, index, budget);
+            return Step::Finished;
         }
-        let view = transfer.view();
         if self.layer.index != self.at.layer {
             self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
         }
@@ -360,27 +337,13 @@ impl Flow {
         if slot.first_post.load(Relaxed) == 0 {
             slot.first_post.store(burst.now, Relaxed);
         }
-        if transfer.direction == Direction::Read {
-            burst.reading();
-        }
         self.staged = self.layer.on_device && !self.is_shared(burst, transfer.direction);
         if self.staged {
             return self.stage(burst, index, transfer, packer, (room, budget));
         }
-        let bundled = packer.filter(|_| transfer.direction == Direction::Write && burst.limits.costly_posts);
-        let bundle_below = bundled.as_ref().map_or(0, |_| self.packing.bundle_below);
-        match bundled {
-            Some(packer) if self.is_bundled(view, bundle_below) => {
-                match packer.gather(self.layer.memory, self.layer.immediate, None) {
-                    Ok(Some(bundle)) => self.pack(burst, index, transfer, bundle, (room, budget)),
-                    Ok(None) => Step::Full,
-                    Err(error) => Step::Ended(error.status),
-                }
-            }
-            _ if self.layer.on_device => {
-                self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, 0, (room, budget))
-            }
-            _ => self.post::<VECTOR, VECTOR_LEN>(burst, index, transfer, bundle_below, (room, budget)),
+        match self.layer.on_device {
+            true => self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, (room, budget)),
+            false => self.post::<VECTOR, VECTOR_LEN>(burst, index, transfer, (room, budget)),
         }
     }
 
@@ -415,10 +378,7 @@ impl Flow {
             Direction::Read => Ok(packer.fetcher.ask(memory, device)),
         };
         match bundle {
-            Ok(Some(mut bundle)) => {
-                bundle.fill();
-                self.pack(burst, index, transfer, bundle, room)
-            }
+            Ok(Some(bundle)) => self.pack(burst, index, transfer, bundle, room),
             Ok(None) => Step::Full,
             Err(error) => {
                 log::warn!("a transfer of device memory ends: {error}");
@@ -427,21 +387,13 @@ impl Flow {
         }
     }
 
-    /// Whether the next slice goes in a bundle.
-    fn is_bundled(&self, view: View, bundle_below: u64) -> bool {
-        let (slice, _) = view.take(self.at, self.end - self.next);
-        slice.len < bundle_below
-    }
-
-    /// Posts slices that are not to be bundled, several at once where the NIC takes
-    /// that.
+    /// Posts slices, several at once where the NIC takes that.
     #[inline]
     fn post<const MOST: usize, const MOST_LEN: u64>(
         &mut self,
         burst: &mut Burst,
         index: u32,
         transfer: &Move,
-        bundle_below: u64,
         (mut room, budget): (u64, &mut u32),
     ) -> Step {
         let (view, read) = (transfer.view(), transfer.direction == Direction::Read);
@@ -467,9 +419,6 @@ impl Flow {
                 vector = self.vector(burst, read, whole).min(MOST);
             }
             let (slice, after) = view.take(self.at, self.end - self.next);
-            if slice.len < bundle_below {
-                break;
-            }
             let (work, credits) = self.work(burst);
             if credits == 0 {
                 break;
@@ -494,8 +443,6 @@ impl Flow {
                 segments: &segments,
                 descriptor,
                 key,
-                // What the peer is to hear follows: if it has, this was delivered.
-                delivered: next == transfer.slices && !self.early,
                 immediate: self.layer.immediate,
                 // Only when the next post of this claim follows at once.
                 more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
@@ -514,7 +461,6 @@ impl Flow {
             if self.layer.immediate.is_some() {
                 burst.spend(1);
             }
-            self.uncovered = !read && burst.lane.uncovered > 0;
             self.within = if slices == 0 { self.within + bytes } else { 0 };
             self.advance(bytes, slices, after);
             room = room.saturating_sub(bytes);
@@ -531,11 +477,11 @@ impl Flow {
     #[inline]
     fn vector(&self, burst: &Burst, read: bool, whole: bool) -> usize {
         let limits = burst.limits;
-        match (self.packing.vectors, read) {
+        match (self.vectors, read) {
             _ if !whole => 1,
             (false, _) => 1,
             (true, true) => limits.read_vector,
-            (true, false) if self.layer.immediate.is_some() => limits.counted_vector,
+            (true, false) if self.layer.immediate.is_some() => 1,
             (true, false) => limits.vector,
         }
     }
@@ -555,22 +501,11 @@ impl Flow {
         let tag = Tag { len, ..Tag::new(work, 0, index, 1) };
         let mut segments = ArrayVec::<Segment, RUN>::new();
         segments.extend(geometry.each_whole_page(self.at, run).map(|page| self.layer.segment(&page)));
-        let rma = Rma {
-            read,
-            segments: &segments,
-            descriptor,
-            key,
-            delivered: self.next + run == geometry.slices && !self.early,
-            immediate,
-            more: false,
-        };
+        let rma = Rma { read, segments: &segments, descriptor, key, immediate, more: false };
         // SAFETY: as in `post`.
         let (posted, outcome) = unsafe { burst.post_each(rma, (run as usize, len), tag) };
         if immediate.is_some() {
             burst.spend(posted);
-        }
-        if posted > 0 && !read {
-            self.uncovered = burst.lane.uncovered > 0;
         }
         *budget -= posted;
         self.claims.posted(posted);
@@ -597,10 +532,10 @@ impl Flow {
         self.exhausted = true;
     }
 
-    /// What follows a post: perhaps nothing, not even a cover.
+    /// What follows a post: perhaps nothing.
     #[inline]
     fn after_posts(&mut self) -> Step {
-        if !self.is_through() || self.uncovered && !self.early {
+        if !self.is_through() {
             return Step::Posted;
         }
         self.exhausted = true;
@@ -661,7 +596,7 @@ impl Flow {
         }
     }
 
-    /// Puts slices into a bundle; parts of them, too, if they are on a device.
+    /// Puts slices into a bundle, or parts of them.
     fn pack(
         &mut self,
         burst: &mut Burst,
@@ -673,7 +608,6 @@ impl Flow {
         let view = transfer.view();
         // The target may refuse a bundle, and goes on.
         self.early = false;
-        let staged = self.layer.on_device;
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {
@@ -684,11 +618,8 @@ impl Flow {
                 self.layer = layer;
             }
             let (slice, after) = view.take(at, self.end - self.next - slices);
-            if !staged && slice.len >= self.packing.bundle_below {
-                break;
-            }
             let (begun, left) = (self.within, slice.len - self.within);
-            let len = if staged { left.min(bundle.room()) } else { left };
+            let len = left.min(bundle.room());
             let goes_on = len < left;
             let piece = Piece {
                 range: self.layer.range,
@@ -756,23 +687,5 @@ impl Flow {
         self.claims.claim(run);
         (self.next, self.end) = run;
         self.at = view.seek(run.0);
-    }
-
-    /// When this flow has nothing more to post: a last write, delivered after all before it.
-    /// (Not to the transfer's memory: the peer may know already that it has arrived.)
-    fn cover(&mut self, burst: &mut Burst, index: u32, budget: &mut u32) -> Step {
-        if !self.uncovered || self.early {
-            return Step::Finished;
-        }
-        match burst.cover(Tag::new(Work::Slice, 0, index, 0)) {
-            Posted::Yes => {
-                self.uncovered = false;
-                self.claims.posted(1);
-                *budget -= 1;
-                Step::Posted
-            }
-            Posted::Again => Step::Full,
-            Posted::Failed(errno) => Step::Failed(errno),
-        }
     }
 }

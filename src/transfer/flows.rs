@@ -2,7 +2,7 @@
 //! each, and when it leaves. `flow` has what one of them does.
 
 use super::claims::{split, Claims};
-use super::flow::{Flow, Packing, Share, Step};
+use super::flow::{Flow, Share, Step};
 use super::operation::Move;
 use super::pack::{Landed, Packer};
 use super::table::{Left, Slot, Table};
@@ -27,20 +27,6 @@ const BULK: usize = 1;
 const SWEEP: usize = 16;
 /// Claims that are kept for flows to come.
 const SPARE: usize = 64;
-/// The peer's word is waited for so long.
-const WORD_NS: u64 = 500_000;
-
-/// A flow that waits for the peer's word.
-struct Telling {
-    index: u32,
-    class: usize,
-    /// Its transfer.
-    id: u64,
-    /// What had been written to the lane by then.
-    written: u64,
-    since: u64,
-}
-
 fn class_of(transfer: &Move) -> usize {
     if transfer.urgent {
         URGENT
@@ -64,8 +50,6 @@ pub struct Flows {
     /// they begin when they would, or nothing else is ready. So the others are in time
     /// where more is submitted than the line carries.
     deferred: VecDeque<u32>,
-    /// Flows of whose writes the last is known to be delivered when the peer has heard of it.
-    telling: VecDeque<Telling>,
     posts: u32,
     passes: u32,
     pub packer: Option<Packer>,
@@ -84,9 +68,6 @@ impl Flows {
     /// As `Burst::post`.
     #[inline]
     pub unsafe fn post_first(&mut self, burst: &mut Burst, rma: Rma, len: u64) -> bool {
-        if rma.read {
-            burst.reading();
-        }
         let index = self.free.last().map_or(self.flows.len() as u32, |index| *index);
         let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
         // SAFETY: passed on.
@@ -97,8 +78,7 @@ impl Flows {
     /// becomes the share's.
     #[inline]
     pub fn posted(&mut self, slot: &Slot, transfer: &Move, table: &Table, now: u64) {
-        let packing = Packing { vectors: false, bundle_below: 0 };
-        let share = Share { sharers: 1, packing, early: false, again: Vec::new() };
+        let share = Share { sharers: 1, vectors: false, early: false, again: Vec::new() };
         let (index, _) = self.add(slot, transfer, share, table);
         if let Some(flow) = &mut self.flows[index as usize] {
             flow.posted_alone(now);
@@ -121,24 +101,14 @@ impl Flows {
         (index, wanted)
     }
 
-    /// Nothing to post now, and nobody's word is awaited.
-    pub fn is_idle(&self) -> bool {
-        !self.is_ready() && self.telling.is_empty()
-    }
-
     /// Something is to be posted as soon as there is room.
     pub fn is_ready(&self) -> bool {
         !self.ready.iter().all(VecDeque::is_empty)
     }
 
-    /// The peer is to say that it has heard of something.
-    pub fn is_telling(&self) -> bool {
-        !self.telling.is_empty()
-    }
-
     /// Something to post, now or with credits, or to announce.
     pub fn has_work(&self) -> bool {
-        !self.is_idle()
+        self.is_ready()
             || !self.starved.iter().all(VecDeque::is_empty)
             || !self.deferred.is_empty()
             || self.packer.as_ref().is_some_and(Packer::is_behind)
@@ -166,11 +136,6 @@ impl Flows {
         let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
         self.passes = self.passes.wrapping_add(1);
         let mut left_of_batch = BATCH;
-        // The peer may have no room for the word: then a write is asked for instead.
-        while self.telling.front().is_some_and(|told| now.saturating_sub(told.since) > WORD_NS) {
-            let told = self.telling.pop_front();
-            told.into_iter().for_each(|told| self.ready[told.class].push_back(told.index));
-        }
         if !self.starved.iter().all(VecDeque::is_empty) {
             self.tend_starved(burst.countable().1, table, left);
         }
@@ -224,10 +189,6 @@ impl Flows {
                     self.ready[class].pop_front();
                     if flow.may_tell() {
                         left.push(Left::Posted(table.id_of(flow.slot()), burst.lane.peer));
-                    }
-                    if flow.is_uncovered() {
-                        let (id, written) = (table.id_of(flow.slot()), burst.written());
-                        self.telling.push_back(Telling { index, class, id, written, since: now });
                     }
                     self.leave_if_done(index, table, left);
                 }
@@ -303,20 +264,12 @@ impl Flows {
         }
     }
 
-    /// Counts finished posts, with the slices that arrived through them. `lane`: the
-    /// bytes of its writes that are known to be delivered, and all of them.
+    /// Counts finished posts, with the slices that arrived through them.
     #[inline]
-    pub fn reaped(
-        &mut self,
-        tagged: u32,
-        (posts, slices): (u32, u32),
-        lane: (u64, u64),
-        table: &Table,
-        left: &mut Vec<Left>,
-    ) {
+    pub fn reaped(&mut self, tagged: u32, (posts, slices): (u32, u32), table: &Table, left: &mut Vec<Left>) {
         let (index, generation) = split(tagged);
         let Some(flow) = self.flows.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        if flow.count(generation, posts, slices, lane) {
+        if flow.count(generation, posts, slices) {
             self.leave_if_done(index, table, left);
         }
     }
@@ -334,25 +287,7 @@ impl Flows {
         while let Some(landed) = self.packer.as_mut().and_then(|packer| packer.acknowledge(count)) {
             let Landed { flow, slices, bytes, sampled } = landed;
             rail.credit(lane, bytes, sampled, now);
-            self.reaped(flow, (1, slices), rail.covered(lane), table, left);
-        }
-    }
-
-    /// The peer has heard of a transfer: what was written before has arrived.
-    pub fn heard(
-        &mut self,
-        id: u64,
-        rail: &mut Rail,
-        (lane, now): (u32, u64),
-        table: &Table,
-        left: &mut Vec<Left>,
-    ) {
-        let at = self.telling.iter().position(|told| told.id == id);
-        let Some(Telling { index, written, .. }) = at.and_then(|at| self.telling.remove(at)) else { return };
-        rail.cover(lane, written, now);
-        if let Some(flow) = &mut self.flows[index as usize] {
-            flow.covered();
-            self.leave_if_done(index, table, left);
+            self.reaped(flow, (1, slices), table, left);
         }
     }
 
@@ -392,7 +327,7 @@ impl Flows {
             self.end_of(flow, status, table, left);
         }
         let arrived = if outcome.is_ok() { slices } else { 0 };
-        self.reaped(flow, (1, arrived), rail.covered(lane), table, left);
+        self.reaped(flow, (1, arrived), table, left);
     }
 
     /// Whether all bundles before this one are acknowledged, and it is not.
@@ -415,7 +350,7 @@ impl Flows {
         rail.credit(lane, bytes, sampled, now);
         let of = self.flows.get(split(flow).0 as usize)?.as_ref()?;
         let id = table.id_of(of.slot());
-        self.reaped(flow, (1, 0), rail.covered(lane), table, left);
+        self.reaped(flow, (1, 0), table, left);
         Some(id)
     }
 
@@ -446,7 +381,6 @@ impl Flows {
     /// Nothing of it will be posted.
     fn clear(&mut self) {
         self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
-        self.telling.clear();
         self.deferred.clear();
     }
 
@@ -503,11 +437,8 @@ impl fmt::Display for Flows {
         let of = |queues: &[VecDeque<u32>; 2]| queues.iter().map(VecDeque::len).sum::<usize>();
         let all = self.flows.iter().flatten().count();
         let (ready, starved) = (of(&self.ready), of(&self.starved));
-        let (deferred, told) = (self.deferred.len(), self.telling.len());
-        write!(
-            f,
-            "{all} shares ({ready} ready, {starved} without credits, {deferred} deferred, {told} told of)"
-        )?;
+        let deferred = self.deferred.len();
+        write!(f, "{all} shares ({ready} ready, {starved} without credits, {deferred} deferred)")?;
         self.packer.as_ref().map_or(Ok(()), |packer| write!(f, ", bundles {packer}"))
     }
 }

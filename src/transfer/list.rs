@@ -157,11 +157,6 @@ impl Part {
         (self.bytes / self.slices.max(1)).max(1)
     }
 
-    /// Mean of the entries.
-    pub fn entry_len(&self) -> u64 {
-        self.bytes / (self.entries.len() as u64).max(1)
-    }
-
     pub fn seek(&self, slice: u64) -> Position {
         let entry = self.entries.partition_point(|entry| entry.first <= slice) - 1;
         Position { layer: entry as u64, page: 0, piece: slice - self.entries[entry].first }

@@ -1,17 +1,15 @@
-//! Bundles: many small pages in one large write, where a post costs more than a
-//! copy.
+//! Bundles: how bytes go to or from memory of devices that no NIC reaches.
 //!
-//! The sender gathers pages into a slot of its staging memory, writes the slot to
+//! The sender gathers pages, or parts of them, into a slot of its staging memory, writes the slot to
 //! the same place of the peer's landing, and announces it with a control frame
 //! that says where each piece belongs. The target checks that against its own
 //! registrations, scatters, and acknowledges: then the slot is free, and the
 //! slices have arrived. Frames and writes of a lane keep their order; where they do
 //! not, a bundle is announced once its write is done.
 //!
-//! Memory of devices always goes so. Its pieces, which may be parts of pages then, are
-//! copied by the device, behind the worker's back: a bundle is posted once they are in
-//! its slot, and acknowledged once they are in their places. A read of such memory, or
-//! into it, is a frame that lists what is wanted (`fetch`), and an answer in a bundle.
+//! Devices copy behind the worker's back: a bundle is posted once its pieces are in its slot,
+//! and acknowledged once they are in their places. A read is a frame that lists what is
+//! wanted (`fetch`), and an answer in a bundle.
 
 use super::fetch::{Fetcher, Spot};
 use crate::codec::Reader;
@@ -25,11 +23,9 @@ use crate::wire::HEADER;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Bytes of a bundle of the host's memory, and slots of a lane: large enough that a post
-/// costs little beside its bytes, small enough to stay in a core's cache (see
-/// `weft-bench crossover`).
-pub const HOST_LEN: u64 = 256 << 10;
+/// Slots of a lane, and the bytes of one where there are no devices.
 pub const SLOTS: u32 = 8;
+pub const HOST_LEN: u64 = 256 << 10;
 /// Bytes of a slot where there are devices, which fill all of it: launches, frames and looks at
 /// the device cost 15 us for each, and caches do not matter.
 const DEVICE_LEN: u64 = 1 << 20;
@@ -56,16 +52,11 @@ pub fn has_room(message_max: usize) -> bool {
     message_max >= HEADER + SEAL + MEMORY + PIECES * PIECE
 }
 
-/// Whether small pages of the host's memory go in bundles.
-pub fn is_worthwhile(limits: &Limits) -> bool {
-    limits.costly_posts && limits.sends_follow_writes && is_possible(limits)
-}
-
 /// Whether to have a landing. Where no NIC learns of it, it costs nothing until it is
 /// used.
 pub fn is_wanted(limits: &Limits) -> bool {
     let is_cheap = !limits.local_registration || crate::device::present().is_some();
-    is_worthwhile(limits) || is_possible(limits) && is_cheap
+    is_possible(limits) && is_cheap
 }
 
 /// Where a peer takes bundles: address, key, and bytes of a slot.
@@ -257,8 +248,7 @@ impl Packer {
             None => Into::Staging { base },
             Some(copier) => Into::Stage { base, stage: &mut self.stage, copier, slot },
         };
-        let (most, slot) = (HOST_LEN, self.most);
-        Ok(Some(Gathering { bundle, into, most, slot, count: &mut self.gathered }))
+        Ok(Some(Gathering { bundle, into, most: self.most, count: &mut self.gathered }))
     }
 
     /// As `gather`, of what the peer fetches.
@@ -270,7 +260,6 @@ impl Packer {
     ) -> Result<Option<Gathering<'_>>> {
         let mut gathering = self.gather(0, None, device)?;
         if let Some(gathering) = &mut gathering {
-            gathering.fill();
             gathering.bundle.answers = Some((fetch, status));
         }
         Ok(gathering)
@@ -345,7 +334,6 @@ impl Packer {
                 segments: &[Segment { local, remote, len: bytes }],
                 descriptor: self.staging.descriptor(),
                 key: self.landing.1,
-                delivered: false,
                 immediate: None,
                 more: false,
             };
@@ -412,9 +400,8 @@ pub enum Into<'a> {
 pub struct Gathering<'a> {
     pub bundle: &'a mut Bundle,
     pub into: Into<'a>,
-    /// Bytes that it may have; and if it fills its slot.
+    /// Bytes that it may have.
     most: u64,
-    slot: u64,
     /// How many there are.
     pub count: &'a mut u32,
 }
@@ -424,15 +411,10 @@ impl<'a> Gathering<'a> {
     pub fn question(
         bundle: &'a mut Bundle,
         places: &'a mut Vec<Spot>,
-        slot: u64,
+        most: u64,
         count: &'a mut u32,
     ) -> Gathering<'a> {
-        Gathering { bundle, into: Into::Places(places), most: slot, slot, count }
-    }
-
-    /// It may fill its slot: devices work for it at this end or the other.
-    pub fn fill(&mut self) {
-        self.most = self.slot;
+        Gathering { bundle, into: Into::Places(places), most, count }
     }
 
     /// Bytes that there is room for.

@@ -195,14 +195,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Bytes of a page or entry, before large ones are cut.
-    pub fn page_len(self) -> u64 {
-        match self {
-            View::Pages(paged) => paged.geometry.page_len(),
-            View::List(_, part) => part.entry_len(),
-        }
-    }
-
     pub fn seek(self, slice: u64) -> Position {
         match self {
             View::Pages(paged) => paged.geometry.seek(slice),

@@ -85,8 +85,6 @@ pub enum Left {
     Arrived(u64),
     /// As before, and this peer should be told.
     ToNotify(u64, u64),
-    /// This peer has heard of it, early.
-    Heard(u64, u64),
     /// It cannot go on here.
     Ended(u64, Status),
     /// It was the last, and slices are missing, or nobody wants them any more.

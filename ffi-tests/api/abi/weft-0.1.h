@@ -449,24 +449,11 @@ weft_status weft_topology(char *buffer,
 /** Sleep at once, for machines whose cores are all needed. */
 #define WEFT_IDLE_SLEEP 2
 
-/**
- * As is fastest: bundles for pages under 32 KiB where a post costs more than a
- * copy (tcp), else several pages in one post where the NIC takes that (the
- * default).
- */
+/** Several pages in one post, where the NIC takes that (the default). */
 #define WEFT_PACKING_AUTO 0
 
 /** One post for each page (or run of adjacent pages). */
 #define WEFT_PACKING_OFF 1
-
-/** Several pages in one post, no bundles. */
-#define WEFT_PACKING_VECTORS 2
-
-/**
- * Bundles for all pages under 32 KiB of writes, however few, on fabrics that
- * know them.
- */
-#define WEFT_PACKING_MESSAGES 3
 
 /** As `liveness_ns`: no peer is lost for its silence. */
 #define WEFT_LIVENESS_OFF UINT64_MAX
@@ -495,9 +482,10 @@ typedef struct weft_endpoint_config {
      * is Weft's own, over plain sockets. Both need no libfabric. "tcp" and
      * "tcp;ofi_rxm" do not reach each other. NULL: "host", and the best network
      * fabric that this machine has, if any: EFA, verbs or tcp; "shm" is used only when named.
-     * "sim" is never opened unless named, and not beside others than its own
-     * kind: simulated NICs, which reach other endpoints of this process only,
-     * for tests; it may go on with parameters
+     * "sim", simulated NICs for tests, is only in a library that was built for
+     * tests (`make lib-simulated`). It is never opened unless named, and not
+     * beside others than its own kind; its NICs reach other endpoints of this
+     * process only. Parameters may follow
      * ("sim:like=efa:rails=4:gbps=100:delay_us=10:clock=virtual"), and an error
      * lists all of them.
      */

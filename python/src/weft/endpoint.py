@@ -49,13 +49,10 @@ class Idle(IntEnum):
 
 
 class Packing(IntEnum):
-    """How small pages go: as is fastest (the default), one post for each, several in a post, or
-    in bundles."""
+    """How small pages go: several in a post (the default), or one post for each."""
 
     AUTO = c.PACKING_AUTO
     OFF = c.PACKING_OFF
-    VECTORS = c.PACKING_VECTORS
-    MESSAGES = c.PACKING_MESSAGES
 
 
 class Access(IntFlag):

@@ -66,15 +66,7 @@ fn post(
     key: u64,
     n: usize,
 ) {
-    let rma = Rma {
-        read,
-        segments,
-        descriptor: of.descriptor,
-        key,
-        delivered: false,
-        immediate: None,
-        more: false,
-    };
+    let rma = Rma { read, segments, descriptor: of.descriptor, key, immediate: None, more: false };
     // SAFETY: the tests' memory outlives their NICs' operations.
     assert_eq!(unsafe { nic.rma(&rma, route, &[token(n)]) }.1, Posted::Yes);
 }
@@ -669,7 +661,6 @@ fn malformed_answers_touch_no_other_memory() {
                 segments: &[segment],
                 descriptor: std::ptr::null_mut(),
                 key: 1,
-                delivered: false,
                 immediate: None,
                 more: false,
             };

@@ -1,8 +1,7 @@
 //! NICs by libfabric. `discover` finds them, `nic` drives one; `cuts` tries out
-//! whether a connection can be closed, `call` whether a peer is there; `settings` are what providers read as theirs;
+//! whether a connection can be closed; `settings` are what providers read as theirs;
 //! `signals` keeps them from replacing the host program's handlers; `segments` cleans up after shm.
 
-pub mod call;
 mod cuts;
 pub mod discover;
 pub mod nic;

@@ -1,7 +1,6 @@
 //! One NIC through libfabric: a domain, an endpoint, a completion queue and an
 //! address vector.
 
-use super::call::Call;
 use super::discover::{Entry, Source, DMABUFS};
 use super::registrations::Registrations;
 use super::routes::Routes;
@@ -17,7 +16,6 @@ use crate::fabric::{
 use crate::pass;
 use crate::status::Result;
 use libfabric_sys::*;
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed, MaybeUninit};
 use std::os::fd::{AsRawFd, RawFd};
@@ -38,8 +36,6 @@ const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 /// Segments of one write: what tcp and shm take.
 const VECTOR: usize = 4;
-/// And of a peer's write that arrives, which may know better.
-const ARRIVAL_MOST: u32 = 16;
 /// Eight 64 KiB pages fill a loopback connection (measured); twice that, and
 /// two pieces of a large page, cost no more.
 const LANE_WINDOW: u64 = 1 << 20;
@@ -72,8 +68,6 @@ pub struct OfiNic {
     routes: Option<Routes>,
     /// The queue says by which route a frame came: of ofi_rxm, whose connections have one.
     sources: bool,
-    /// Who is looked for.
-    calls: HashMap<Route, Call>,
     /// -1 where the provider has none.
     wait_fd: i32,
 }
@@ -137,7 +131,6 @@ impl OfiNic {
             routes: (matches!(entry.source(), Source::Libfabric(_)) && is_rxm(&entry.provider))
                 .then(Routes::default),
             sources: entry.provider.ends_with(";ofi_rxm"),
-            calls: HashMap::new(),
             wait_fd: -1,
         };
         // Dropping a NIC that opened halfway closes the half.
@@ -341,38 +334,27 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         let shm = entry.provider == "shm";
         let order = tx.msg_order & rx.msg_order;
         let ordered = order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
-        let delivery = if entry.delivers {
-            Delivery::Native
-        } else if ordered && !shm {
-            Delivery::Covers
-        } else {
-            Delivery::Each
-        };
+        let delivery = if entry.delivers { Delivery::Native } else { Delivery::Each };
         let in_software = ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
         // Devices copy what shm is given in one piece.
         let most = if shm && (*info).caps & FI_HMEM != 0 { 1 } else { VECTOR };
         let vector = tx.rma_iov_limit.min(tx.iov_limit).clamp(1, most);
-        let counts = domain.cq_data_size >= size_of::<u64>();
         let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
         let limits = Limits {
             delivery,
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
-            costly_posts: ["tcp", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name)),
             sends_follow_writes: ordered && order & FI_ORDER_SAW != 0,
             // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs go on.
             failures_cut: ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
-            // With the setting that `discover` makes, if `cuts` finds it in force; native tcp
-            // keeps the connection.
+            // With the setting that `discover` makes, if `cuts` finds it in force. (tcp's 1.17 crashes
+            // when a connection is closed over which it receives what a read asked for.)
             cuts: connects(&entry.provider),
-            // 1.17's tcp gives an answer that it is receiving back twice, and crashes.
-            cuts_reads: entry.source().version() >= FI_VERSION(1, 18),
-            // libfabric 1.17's tcp fills all of them with what is at the first (measured).
+            // 1.17's tcp fills all of them with what is at the first (measured).
             read_vector: 1,
             vector,
-            counted_vector: if counts { vector } else { 1 },
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
@@ -392,7 +374,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
 
 /// Whether removing an address ends a connection. (On EFA it ends nothing.)
 fn connects(provider: &str) -> bool {
-    is_rxm(provider) || provider.starts_with("sim:like=tcp:")
+    is_rxm(provider) && !provider.starts_with("tcp") || provider.starts_with("sim:like=tcp:")
 }
 
 /// Whether ofi_rxm, or a simulation of it, is above the NIC. Its writes have no immediates. Over
@@ -450,7 +432,6 @@ impl Nic for OfiNic {
     }
 
     fn cut(&mut self, route: Route, connected: bool) {
-        self.calls.remove(&route);
         if self.keeps_routes {
             return;
         }
@@ -462,22 +443,14 @@ impl Nic for OfiNic {
         self.tend();
     }
 
-    fn look_for(&mut self, route: Route, address: &[u8]) {
-        self.calls.remove(&route);
-        if matches!(self.source, Source::Libfabric(_)) && self.routes.is_some() {
-            self.calls.extend(Call::begin(&self.address, address).map(|call| (route, call)));
-        }
-    }
-
     fn is_deserted(&mut self, route: Route) -> bool {
         #[cfg(any(test, feature = "sim"))]
         if matches!(self.source, Source::Sim) {
             // SAFETY: open, and of the simulation.
             return unsafe { sim::is_deserted(self.av, route) };
         }
-        let Some(refused) = self.calls.get(&route).and_then(Call::is_refused) else { return false };
-        self.calls.remove(&route);
-        refused
+        let _ = route;
+        false // libfabric does not say.
     }
 
     fn dials(&self) -> bool {
@@ -688,11 +661,11 @@ impl OfiNic {
             rma_iov: remote,
             rma_iov_count: count,
             context: ptr::null_mut(),
-            data: rma.immediate.map_or(0, |immediate| cq_data(immediate, count)),
+            data: rma.immediate.map_or(0, |immediate| immediate.get().into()),
         };
         let last = scratches.len().wrapping_sub(1);
-        let each = flags(rma, self.limits.delivery == Delivery::Each, true);
-        let ending = flags(rma, rma.delivered, rma.more);
+        let delivered = self.limits.delivery == Delivery::Each;
+        let (each, ending) = (flags(rma, delivered, true), flags(rma, delivered, rma.more));
         for (i, (segments, scratch)) in rma.segments.chunks_exact(count).zip(scratches).enumerate() {
             for (k, segment) in segments.iter().enumerate() {
                 // SAFETY: there are as many places, and nobody reads them but the call below.
@@ -723,9 +696,9 @@ impl OfiNic {
     fn arrival(&self, entry: &fi_cq_data_entry) -> Reaped {
         // Where it took no receive, the context is nobody's.
         let scratch = if self.arrivals_take_receives { entry.op_context.cast() } else { ptr::null_mut() };
-        let most = if self.limits.counted_vector > 1 { ARRIVAL_MOST } else { 1 };
-        let (immediate, segments) = arrival_of(entry.data, most);
-        Reaped { scratch, segments, ..Reaped::arrival(immediate) }
+        // What none of us sends names no counter, as 1 does.
+        let sent = u32::try_from(entry.data).ok().and_then(Immediate::new);
+        Reaped { scratch, ..Reaped::arrival(sent.unwrap_or(Immediate::MIN)) }
     }
 
     #[cold]
@@ -753,22 +726,6 @@ impl Drop for OfiNic {
 // The provider's part of an op slot must be as large as libfabric asks.
 const _: () = assert!(size_of::<Scratch>() >= size_of::<fi_context2>());
 
-/// What goes with a write: its immediate, and above that how many segments follow the first.
-/// (Providers that carry four bytes carry one segment, too.)
-#[inline]
-fn cq_data(immediate: Immediate, segments: usize) -> u64 {
-    (segments as u64 - 1) << 32 | u64::from(immediate.get())
-}
-
-/// What came with a peer's write, of so many segments at most. What none of us sends names no
-/// counter, as 1 does.
-#[inline]
-fn arrival_of(data: u64, most: u32) -> (Immediate, u32) {
-    let more = (data >> 32) as u32;
-    let immediate = Immediate::new(data as u32).filter(|_| more < most);
-    immediate.map_or((Immediate::MIN, 1), |immediate| (immediate, more + 1))
-}
-
 /// Whether a completion is of a peer's write with an immediate. A message with one, which we
 /// never send, is a receive like any other: its buffer is given back.
 #[inline]
@@ -779,22 +736,6 @@ fn is_arrival(flags: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn arrivals_have_as_many_segments_as_were_sent_and_no_more_than_can_be() {
-        let immediate = Immediate::MAX;
-        for segments in 1..=ARRIVAL_MOST {
-            assert_eq!(
-                arrival_of(cq_data(immediate, segments as usize), ARRIVAL_MOST),
-                (immediate, segments)
-            );
-        }
-        for rubbish in [cq_data(immediate, ARRIVAL_MOST as usize + 1), u64::MAX, 0, 3 << 32] {
-            assert_eq!(arrival_of(rubbish, ARRIVAL_MOST), (Immediate::MIN, 1), "{rubbish:#x}");
-        }
-        assert_eq!(arrival_of(cq_data(immediate, 1), 1), (immediate, 1));
-        assert_eq!(arrival_of(cq_data(immediate, 2), 1), (Immediate::MIN, 1));
-    }
 
     #[test]
     fn a_message_with_data_is_no_arrival() {

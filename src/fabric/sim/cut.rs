@@ -54,7 +54,7 @@ impl Endpoint {
         // SAFETY: these fields are always ours.
         let is_of = |index: u32| unsafe { (*pool.op(index)).outbound as usize == out };
         self.held.retain(|index| !is_of(*index));
-        let waiting = self.flight.take(is_of);
+        self.flight.take(is_of);
         let fresh = self.connect(&wire.to);
         let to = &mut self.outbound[out];
         self.in_wires -= std::mem::take(&mut to.in_wire) + usize::from(std::mem::take(&mut to.shaking));
@@ -66,16 +66,14 @@ impl Endpoint {
         for index in (0..self.pool.len() as u32).filter(|index| is_of(*index)) {
             // SAFETY: the target touches it no more, or only reads it.
             let op = unsafe { &mut *self.pool.op(index) };
-            let told = op.early && !waiting.contains(&index);
             match op.state {
                 State::Free => {}
                 State::InWire if goes_on && op.kind == Kind::Write => {
-                    self.orphan(index, (!told).then_some(errno));
+                    self.orphan(index, errno);
                     ops.push(index);
                 }
-                _ if told => self.release(index),
                 _ => {
-                    (op.state, op.early, op.errno) = (State::Here, false, errno);
+                    (op.state, op.errno) = (State::Here, errno);
                     self.finish(index);
                 }
             }
@@ -88,20 +86,19 @@ impl Endpoint {
         }
     }
 
-    /// A write that goes on by itself; it fails if nothing was said of it yet.
-    fn orphan(&mut self, index: u32, errno: Option<i32>) {
+    /// A write that goes on by itself, and has failed for its caller.
+    fn orphan(&mut self, index: u32, errno: i32) {
         // SAFETY: the target does not serve a wire that is being left.
         let op = unsafe { &mut *self.pool.op(index) };
-        if !std::mem::replace(&mut op.early, true) && self.copies {
+        op.orphan = true;
+        if self.copies {
             // SAFETY: the caller's until its completion, which comes now.
             unsafe { op.keep_bytes() };
         }
         self.outbound[op.outbound as usize].ops -= 1;
         op.outbound = NOWHERE;
         let (context, flags) = (op.context, op.flags);
-        if let Some(errno) = errno {
-            self.publish(Entry { context, flags, len: 0, data: 0, errno, sent: true });
-        }
+        self.publish(Entry { context, flags, len: 0, data: 0, errno, sent: true });
     }
 
     /// Takes back those that have landed, or never will.

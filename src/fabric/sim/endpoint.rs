@@ -77,7 +77,6 @@ pub struct Outbound {
     /// Operations that wait to land: others do not pass them, where the mode is so.
     pub stalled: usize,
     /// That it has gone was said.
-    pub told_gone: bool,
     /// Operations of the pool that name it, and routes.
     pub(super) ops: usize,
     routes: usize,
@@ -331,7 +330,6 @@ impl Endpoint {
         // SAFETY: an operation that is ours.
         let filled = unsafe { &mut *self.pool.op(op) };
         filled.flags = FI_MSG | FI_SEND;
-        filled.delivered = true;
         filled.len = iov.iov_len;
         filled.local[0] = iov;
         (filled.local_count, filled.remote_count) = (1, 0);
@@ -358,7 +356,6 @@ impl Endpoint {
         unsafe {
             let filled = &mut *self.pool.op(op);
             filled.flags = FI_RMA | if kind == Kind::Read { FI_READ } else { FI_WRITE };
-            filled.delivered = flags & FI_DELIVERY_COMPLETE != 0;
             filled.len = total(msg.msg_iov, msg.iov_count);
             ptr::copy_nonoverlapping(msg.msg_iov, filled.local.as_mut_ptr(), msg.iov_count);
             ptr::copy_nonoverlapping(msg.rma_iov, filled.remote.as_mut_ptr(), msg.rma_iov_count);
@@ -541,7 +538,6 @@ impl Endpoint {
             waiting: VecDeque::new(),
             in_wire: 0,
             stalled: 0,
-            told_gone: false,
             ops: 0,
             routes: 0,
         };
@@ -595,7 +591,7 @@ impl Endpoint {
     unsafe fn begin(&mut self, out: usize, kind: Kind, context: *mut c_void) -> Result<u32, c_int> {
         let to = &self.outbound[out];
         let queued = self.mode.before_handshake.is_some_and(|most| to.waiting.len() >= most);
-        if (!to.shaken && queued) || (to.told_gone && self.mode.gone_is_again) {
+        if !to.shaken && queued {
             return Err(FI_EAGAIN);
         }
         let Some(op) = self.free.last().copied() else { return Err(FI_EAGAIN) };
@@ -608,7 +604,7 @@ impl Endpoint {
         let taken: &mut Op = unsafe { &mut *self.pool.op(op) };
         (taken.state, taken.outbound) = (State::Here, out as u32);
         (taken.kind, taken.context) = (kind, context);
-        (taken.errno, taken.early, taken.stalled) = (0, false, false);
+        (taken.errno, taken.orphan, taken.stalled) = (0, false, false);
         Ok(op)
     }
 

@@ -178,7 +178,6 @@ impl Endpoint {
             return self.fail_later(index, self.mode.never_there);
         };
         if wire.to.is_gone() {
-            out.told_gone = true;
             return self.fail_later(index, self.mode.gone);
         }
         if out.shaken {
@@ -233,16 +232,7 @@ impl Endpoint {
                 self.hand_over(index, &wire, there);
             }
             Kind::Write if self.mode.target_serves => {
-                let (left, there) = self.cross(&wire.from, &wire.to, now, op.len);
-                if self.mode.completes_early && !op.delivered {
-                    (op.early, op.ends) = (true, 2);
-                    if wire.copies {
-                        // SAFETY: the caller's until its completion, which comes after this.
-                        unsafe { op.keep_bytes() };
-                    }
-                    // Before the other side may look at it.
-                    self.complete_at(index, left);
-                }
+                let (_, there) = self.cross(&wire.from, &wire.to, now, op.len);
                 self.hand_over(index, &wire, there);
             }
             Kind::Read if self.mode.target_serves => self.hand_over(index, &wire, now + self.delay),
@@ -294,10 +284,10 @@ impl Endpoint {
 
     /// Whether what says that an operation is there cannot pass now.
     fn awaits_answer(&self, index: u32) -> bool {
-        // SAFETY: an operation that is here is ours, and of an early one these are only read.
+        // SAFETY: an operation that is here is ours, and of an orphan these are only read.
         let op = unsafe { &*self.pool.op(index) };
         let wire = self.outbound[op.outbound as usize].wire.as_ref();
-        !op.early && op.kind == Kind::Write && wire.is_some_and(|wire| is_mute(wire))
+        !op.orphan && op.kind == Kind::Write && wire.is_some_and(|wire| is_mute(wire))
     }
 
     fn complete_at(&mut self, index: u32, due: u64) {
@@ -331,7 +321,6 @@ impl Endpoint {
         } else if wire.is_cut() {
             return self.stall(index, retry_at(self.world.now()));
         } else {
-            self.outbound[op.outbound as usize].told_gone = true;
             self.mode.gone
         };
         if let (Some(data), 0) = (op.data, op.errno) {
@@ -411,9 +400,6 @@ impl Endpoint {
                 // SAFETY: answered: it is ours again.
                 let op = unsafe { &mut *self.pool.op(index) };
                 op.state = State::Here;
-                if op.early {
-                    return self.end(index); // Nobody learns how it went.
-                }
                 op.errno = errno;
                 self.finish(index);
             }
@@ -428,7 +414,6 @@ impl Endpoint {
             return; // Not yet.
         }
         let to = &mut self.outbound[out];
-        to.told_gone = true;
         if std::mem::take(&mut to.shaking) {
             to.shaken = true;
             self.in_wires -= 1;
@@ -445,38 +430,18 @@ impl Endpoint {
             // SAFETY: the target touches it no more.
             let op = unsafe { &mut *self.pool.op(index) };
             op.state = State::Here;
-            if op.early {
-                self.end(index);
-            } else {
-                op.errno = self.mode.gone;
-                self.finish(index);
-            }
-        }
-    }
-
-    /// One of the ends of an early operation has come.
-    fn end(&mut self, index: u32) {
-        // SAFETY: this field is always ours.
-        let ends = unsafe { &mut (*self.pool.op(index)).ends };
-        *ends -= 1;
-        if *ends == 0 {
-            self.release(index);
+            op.errno = self.mode.gone;
+            self.finish(index);
         }
     }
 
     /// Puts an operation into the queue.
     pub(super) fn finish(&mut self, index: u32) {
-        // SAFETY: an operation that is done is ours, and an early one's entry is made of what the
-        // target only reads.
+        // SAFETY: an operation that is done is ours.
         let op = unsafe { &*self.pool.op(index) };
-        let mut entry =
+        let entry =
             Entry { context: op.context, flags: op.flags, len: 0, data: 0, errno: op.errno, sent: true };
-        if op.early {
-            entry.errno = 0;
-            self.end(index);
-        } else {
-            self.release(index);
-        }
+        self.release(index);
         self.publish(entry);
     }
 

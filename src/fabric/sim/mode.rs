@@ -20,8 +20,6 @@ pub struct Mode {
     pub ordered_messages: bool,
     /// Writes and reads are served by the target's own progress.
     pub target_serves: bool,
-    /// A write that does not ask for delivery completes when it has left.
-    pub completes_early: bool,
     pub delivery_complete: bool,
     pub iov: usize,
     pub mr_mode: c_int,
@@ -43,10 +41,8 @@ pub struct Mode {
     /// A peer that has gone, and a key or range that is refused.
     pub gone: c_int,
     pub refused: c_int,
-    /// What a peer that never was there gives; after the first error of one that
-    /// was, posts find no room for ever.
+    /// What a peer that never was there gives.
     pub never_there: c_int,
-    pub gone_is_again: bool,
 }
 
 const DEVICE: c_int = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -56,8 +52,7 @@ static TCP: Mode = Mode {
     ordered: true,
     ordered_messages: true,
     target_serves: true,
-    completes_early: true,
-    delivery_complete: true,
+    delivery_complete: false,
     iov: 4,
     mr_mode: 0,
     mode: 0,
@@ -71,7 +66,6 @@ static TCP: Mode = Mode {
     gone: FI_ECONNRESET,
     refused: FI_ECANCELED,
     never_there: FI_ECONNREFUSED,
-    gone_is_again: true,
 };
 
 static EFA: Mode = Mode {
@@ -79,7 +73,6 @@ static EFA: Mode = Mode {
     ordered: false,
     ordered_messages: true,
     target_serves: false,
-    completes_early: false,
     delivery_complete: true,
     iov: 1,
     mr_mode: DEVICE,
@@ -94,7 +87,6 @@ static EFA: Mode = Mode {
     gone: FI_EHOSTUNREACH,
     refused: FI_EREMOTEIO,
     never_there: FI_EHOSTUNREACH,
-    gone_is_again: false,
 };
 
 static EFA_DIRECT: Mode = Mode {
@@ -102,7 +94,6 @@ static EFA_DIRECT: Mode = Mode {
     ordered: false,
     ordered_messages: false,
     target_serves: false,
-    completes_early: false,
     delivery_complete: false,
     iov: 1,
     mr_mode: DEVICE | FI_MR_LOCAL,
@@ -117,7 +108,6 @@ static EFA_DIRECT: Mode = Mode {
     gone: FI_EHOSTUNREACH,
     refused: FI_EREMOTEIO,
     never_there: FI_EHOSTUNREACH,
-    gone_is_again: false,
 };
 
 static VERBS: Mode = Mode {
@@ -125,7 +115,6 @@ static VERBS: Mode = Mode {
     ordered: true,
     ordered_messages: true,
     target_serves: false,
-    completes_early: false,
     delivery_complete: true,
     iov: 1,
     mr_mode: DEVICE | FI_MR_LOCAL,
@@ -140,7 +129,6 @@ static VERBS: Mode = Mode {
     gone: FI_ENOTCONN,
     refused: FI_EIO,
     never_there: FI_ECONNREFUSED,
-    gone_is_again: false,
 };
 
 impl Like {

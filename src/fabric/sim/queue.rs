@@ -95,6 +95,11 @@ impl Queue {
         }
     }
 
+    /// Who serves by itself takes no more arrivals then.
+    pub fn is_half_full(&self) -> bool {
+        self.entries.len() >= self.size / 2
+    }
+
     #[cold]
     fn overrun(&mut self) {
         if !self.overrun {

@@ -73,7 +73,7 @@ impl Endpoint {
                 // SAFETY: the sender leaves it to us until the answer. One that has gone frees
                 // nothing of its pool, only what its operations point to.
                 let op = unsafe { &*wire.pool.op(index) };
-                if !alive && !op.early {
+                if !alive && !op.orphan {
                     return true;
                 }
                 let served = match op.kind {
@@ -145,8 +145,12 @@ impl Endpoint {
         Some(0)
     }
 
-    /// An immediate; false if it must wait for a receive.
+    /// An immediate; false if it must wait for a receive, or for room.
     fn arrived(&mut self, data: u64, len: usize) -> bool {
+        // SAFETY: bound, and open as long as the endpoint.
+        if self.mode.target_serves && unsafe { (*self.cq).is_half_full() } {
+            return false;
+        }
         let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
         let receive = if self.mode.mode & FI_RX_CQ_DATA == 0 {
             Receive { base: std::ptr::null_mut(), len: 0, context: std::ptr::null_mut() }

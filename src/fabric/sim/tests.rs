@@ -7,7 +7,7 @@ use crate::clock::{Clock, Virtual};
 use crate::fabric::ofi::discover;
 use crate::fabric::ofi::nic::OfiNic;
 use crate::fabric::{
-    Access, Buffer, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+    Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
 };
 use libfabric_sys::*;
 use std::sync::atomic::AtomicU32;
@@ -69,7 +69,6 @@ struct Two {
     b: Side,
     route: Route,
     slots: Vec<Scratch>,
-    delivered: bool,
 }
 
 impl Two {
@@ -86,8 +85,7 @@ impl Two {
         let Clock::Virtual(time) = world.clock() else { unreachable!("virtual time was asked for") };
         let route = a.nic.insert(b.nic.address()).expect("an address");
         let slots = (0..4096).map(|_| Scratch([std::ptr::null_mut(); 8])).collect();
-        let delivered = world.mode().delivery_complete;
-        let mut two = Two { time, world, a, b, route, slots, delivered };
+        let mut two = Two { time, world, a, b, route, slots };
         two.shake_hands();
         two
     }
@@ -99,15 +97,7 @@ impl Two {
     }
 
     fn rma(&mut self, slot: usize, segments: &[Segment], key: u64, read: bool, more: bool) -> Posted {
-        let rma = Rma {
-            read,
-            segments,
-            descriptor: self.a.memory.descriptor,
-            key,
-            delivered: self.delivered && !read,
-            immediate: None,
-            more,
-        };
+        let rma = Rma { read, segments, descriptor: self.a.memory.descriptor, key, immediate: None, more };
         self.post(slot, &rma)
     }
 
@@ -211,15 +201,7 @@ fn two_senders_share_a_receiving_line() {
         let segments =
             [Segment { local: third.bytes.as_ptr() as u64, remote: two.b.base(), len: PAGE as u64 }];
         let (descriptor, key) = (third.memory.descriptor, two.b.memory.key);
-        let rma = Rma {
-            read: false,
-            segments: &segments,
-            descriptor,
-            key,
-            delivered: false,
-            immediate: None,
-            more: false,
-        };
+        let rma = Rma { read: false, segments: &segments, descriptor, key, immediate: None, more: false };
         // SAFETY: slots and memory outlive the NICs.
         assert_eq!(unsafe { third.nic.rma(&rma, route, &[&raw mut two.slots[1000 + slot]]) }.1, Posted::Yes);
     }
@@ -313,33 +295,6 @@ fn verbs_has_no_immediates() {
     }
 }
 
-/// The target learns how many; of a write that fails, nothing.
-#[test]
-fn immediate_is_delivered_for_each_segment() {
-    for (mode, most) in [("like=tcp", 4), ("like=efa", 1), ("like=efa-direct", 1)] {
-        let mut two = Two::open(mode);
-        assert_eq!(two.a.nic.limits().counted_vector, most, "{mode}");
-        (0..8).for_each(|slot| assert_eq!(two.receive(4000 + slot, 64), Posted::Yes));
-        let (local, remote) = (two.a.bytes.as_ptr() as u64, two.b.base());
-        let segment = |i: u64| Segment { local: local + i * 8, remote: remote + i * 8, len: 8 };
-        let segments: Vec<Segment> = (0..most as u64).map(segment).collect();
-        let (key, descriptor, delivered) = (two.b.memory.key, two.a.memory.descriptor, two.delivered);
-        let immediate = Some(Immediate::MAX);
-        let rma =
-            |key, segments| Rma { read: false, segments, descriptor, key, delivered, immediate, more: false };
-        for (slot, count) in (1..=most).enumerate() {
-            assert_eq!(two.post(slot, &rma(key, &segments[..count])), Posted::Yes);
-        }
-        assert_eq!(two.post(most, &rma(key ^ 1, &segments)), Posted::Yes);
-        two.run(most + 1);
-        assert!(two.is_quiet());
-        let failed = two.a.done.iter().filter(|reaped| reaped.errno != 0).count();
-        let arrivals = two.b.done.iter().filter(|reaped| reaped.immediate == immediate);
-        let counts: Vec<u32> = arrivals.map(|arrival| arrival.segments).collect();
-        assert_eq!((failed, counts), (1, (1..=most as u32).collect()), "{mode}");
-    }
-}
-
 #[test]
 fn the_queue_is_bounded() {
     let mut two = Two::open("like=efa-direct:depth=16:delay_us=5");
@@ -428,11 +383,8 @@ fn local_memory_is_guarded_where_the_mode_asks() {
 }
 
 #[test]
-fn direct_offers_no_delivery_complete_and_owns_its_contexts() {
+fn direct_owns_its_contexts() {
     let mut two = Two::open("like=efa-direct:delay_us=1");
-    two.delivered = true;
-    assert_eq!(two.write(0, 8, false), Posted::Failed(FI_EOPNOTSUPP));
-    two.delivered = false;
     assert_eq!(two.write(0, 8, false), Posted::Yes);
     assert_eq!(two.write(0, 8, false), Posted::Failed(FI_EINVAL)); // The slot is in use.
     assert_eq!(two.write(1, 8, false), Posted::Yes);
@@ -444,46 +396,6 @@ fn direct_offers_no_delivery_complete_and_owns_its_contexts() {
     two.a.done.clear();
     assert_eq!(two.write(0, 8, false), Posted::Yes);
     two.run(1);
-}
-
-#[test]
-fn tcp_completes_before_delivery() {
-    let mut two = Two::open("like=tcp:gbps=10:delay_us=5");
-    two.delivered = false;
-    two.a.bytes[0] = 7;
-    assert_eq!(two.write(0, 8, false), Posted::Yes);
-    while two.a.reap() == 0 {
-        two.time.step(u64::MAX); // The target does not poll.
-    }
-    assert_eq!(two.b.bytes[0], 0);
-    two.a.bytes[0] = 9; // The caller's again.
-    two.delivered = true;
-    let local = two.a.bytes.as_ptr() as u64 + 64;
-    let apart = Segment { local, remote: two.b.base() + 64, len: 8 };
-    assert_eq!(two.rma(1, &[apart], two.b.memory.key, false, false), Posted::Yes);
-    let until = two.time.now() + 1_000_000_000;
-    while two.time.now() < until {
-        assert_eq!(two.a.reap(), 0);
-        two.time.step(until);
-    }
-    two.run(2);
-    assert_eq!(two.b.bytes[0], 7);
-}
-
-#[test]
-fn bytes_of_a_closed_tcp_sender_still_land() {
-    let mut two = Two::open("like=tcp:gbps=10:delay_us=5");
-    two.delivered = false;
-    two.a.bytes[0] = 7;
-    two.write(0, 8, false);
-    while two.a.reap() == 0 {
-        two.time.step(u64::MAX);
-    }
-    two.a.close();
-    two.b.reap();
-    two.time.step(two.time.now() + 1_000_000);
-    two.b.reap();
-    assert_eq!(two.b.bytes[0], 7);
 }
 
 #[test]
@@ -512,11 +424,10 @@ fn closed_peer_is_noticed() {
         two.run(1);
         let gone = two.world.mode().gone;
         assert_eq!(two.a.done[0].errno, gone, "{mode}");
-        let posted = two.write(1, 8, false);
-        assert_eq!(posted, if mode == "like=tcp" { Posted::Again } else { Posted::Yes }, "{mode}");
+        assert_eq!(two.write(1, 8, false), Posted::Yes, "{mode}");
         two.route = two.a.nic.insert(b"sim://00000000/efa/x/7\0").expect("an address");
         assert_eq!(two.message(2, 8), Posted::Yes);
-        two.run(if mode == "like=tcp" { 2 } else { 3 });
+        two.run(3);
         let never = two.a.done.iter().find(|one| two.slot_of(one) == 2).map(|one| one.errno);
         assert_eq!(never, Some(two.world.mode().never_there), "{mode}");
     }

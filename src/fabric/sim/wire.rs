@@ -39,11 +39,8 @@ pub struct Op {
     pub context: *mut c_void,
     /// Of its completion entry.
     pub flags: u64,
-    pub delivered: bool,
-    /// Its completion does not wait for the target; the bytes are in `bytes`.
-    pub early: bool,
-    /// Of an early one, what is still to come: its completion, the target's answer.
-    pub ends: u8,
+    /// Its sender has closed the connection; the bytes are in `bytes`.
+    pub orphan: bool,
     /// Waits to land.
     pub stalled: bool,
     pub len: usize,
@@ -64,9 +61,7 @@ impl Op {
             kind: Kind::Write,
             context: ptr::null_mut(),
             flags: 0,
-            delivered: false,
-            early: false,
-            ends: 0,
+            orphan: false,
             stalled: false,
             len: 0,
             local: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; IOV],
@@ -227,7 +222,7 @@ impl Wire {
     }
 
     /// The sender closes it: its operations are its own again when this returns, until it
-    /// has left. Then early ones are the target's.
+    /// has left. Then orphans are the target's.
     pub fn begin_leaving(&self) {
         self.leaving.store(true, SeqCst);
         self.await_target();

@@ -52,7 +52,7 @@ fn register(nic: &mut TcpNic, bytes: &mut [u8]) -> Registration {
 }
 
 fn rma(read: bool, segments: &[Segment], key: u64) -> Rma<'_> {
-    Rma { read, segments, descriptor: null_mut(), key, delivered: false, immediate: None, more: false }
+    Rma { read, segments, descriptor: null_mut(), key, immediate: None, more: false }
 }
 
 fn post(nic: &mut TcpNic, route: Route, rma: &Rma, n: usize) {
