@@ -30,6 +30,7 @@ mod fabric;
 pub mod fuzzing;
 #[cfg(all(test, not(fuzzing)))]
 mod fuzzing;
+mod ids;
 mod logging;
 mod memory;
 mod pass;

@@ -10,6 +10,7 @@ use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEF
 use super::{completion::weft_queue, completion::weft_transfer};
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
+use crate::ids::PeerId;
 use crate::room;
 use crate::status::{Error, Result};
 use crate::transfer::list::{Asked, Builder, List};
@@ -62,7 +63,7 @@ fn add(
     let asked = Asked {
         local,
         remote,
-        peer: entry.peer,
+        peer: PeerId::new(entry.peer),
         local_range: entry.local_range,
         remote_range: entry.remote_range,
         local_offset: entry.local_offset,

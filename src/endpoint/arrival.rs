@@ -6,11 +6,11 @@ use super::greet::Greeted;
 use super::inbox::Command;
 use super::links::warn_of_failure;
 use super::worker::Worker;
+use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
 use crate::peer::approach::Approaches;
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
-use crate::peer::table::place;
 use crate::peer::{Peer, PeerState, Plan, Service};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -111,7 +111,7 @@ impl Worker {
             None => approaches.begin(1, now),
         };
         add_lanes(&self.core, &peer, &plans, accepted);
-        let at = place(peer.id);
+        let at = peer.id.place();
         if self.links.len() <= at {
             self.links.resize_with(at + 1, || None);
         }
@@ -119,7 +119,7 @@ impl Worker {
     }
 
     /// The peer greets over a fabric that we may not have tried yet.
-    pub fn link_greeted(&mut self, peer: u64, greeted: &Greeted, now: u64) {
+    pub fn link_greeted(&mut self, peer: PeerId, greeted: &Greeted, now: u64) {
         let plan = greeted.plan;
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
@@ -149,7 +149,7 @@ impl Worker {
         }
     }
 
-    pub fn link_lane_up(&mut self, peer: u64, plan: Plan, now: u64) {
+    pub fn link_lane_up(&mut self, peer: PeerId, plan: Plan, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         link.approaches.lane_up(plan, now);
@@ -161,7 +161,7 @@ impl Worker {
         self.go_on_joining(peer, now);
     }
 
-    pub fn link_lane_failed(&mut self, peer: u64, plan: Plan, errno: i32, why: String, now: u64) {
+    pub fn link_lane_failed(&mut self, peer: PeerId, plan: Plan, errno: i32, why: String, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         link.approaches.lane_failed(plan, why);
@@ -184,7 +184,7 @@ impl Worker {
     }
 
     /// Does what is next for a link that is not up.
-    pub(super) fn come_closer(&mut self, peer: u64, now: u64) {
+    pub(super) fn come_closer(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
         if link.approaches.is_hopeless() {
@@ -205,7 +205,7 @@ impl Worker {
     }
 
     /// When the lanes are up that will be.
-    fn say_ready(&mut self, peer: u64, now: u64) {
+    fn say_ready(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.link(peer) else { return };
         if !link.ready_sent && link.approaches.is_ready(now) {
             let fabric = link.approaches.serving().map_or("", |serving| &serving.fabric);
@@ -217,7 +217,7 @@ impl Worker {
         self.come_up(peer, now);
     }
 
-    fn come_up(&mut self, peer: u64, now: u64) {
+    fn come_up(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|l| l.ready_sent && l.ready_seen && !l.up) else { return };
         link.up = true;
@@ -244,7 +244,7 @@ impl Worker {
     }
 
     /// A further connect to a peer that may be up already.
-    pub fn link_connected(&mut self, peer: u64, now: u64) {
+    pub fn link_connected(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.up) else { return };
         for user_data in link.peer.connects.lock().drain(..) {

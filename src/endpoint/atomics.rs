@@ -11,6 +11,7 @@ use super::submit::full;
 use super::talk::Delivery;
 use super::worker::Worker;
 use super::Endpoint;
+use crate::ids::PeerId;
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
@@ -56,7 +57,7 @@ impl Endpoint {
             kind: KIND_ATOMIC,
             to: core.table.to(spec.queue),
             user_data: spec.user_data,
-            peer: remote.peer,
+            peer: Some(remote.peer),
             submit_ns: now,
             bytes: 0,
             done: None,
@@ -165,7 +166,7 @@ impl Core {
 impl Worker {
     /// Asks the peer. The hold is kept until it has answered: what was canceled
     /// counts as outstanding for so long, and no more than the table's slots are.
-    pub fn link_atomic(&mut self, peer: u64, id: u64, now: u64) {
+    pub fn link_atomic(&mut self, peer: PeerId, id: u64, now: u64) {
         let core = self.core.clone();
         let link = self.link(peer).filter(|link| link.parting.is_none());
         let (Some(link), Some(request)) = (link, core.request(id)) else {
@@ -211,7 +212,7 @@ impl Worker {
 
     /// Requests that were left unread, once there is room for their answers; true
     /// if there were any.
-    pub(super) fn resume_requests(&mut self, peer: u64, now: u64) -> bool {
+    pub(super) fn resume_requests(&mut self, peer: PeerId, now: u64) -> bool {
         let resumes =
             |link: &&Link| link.channels[REQUESTS].deliverable().is_some() && link.up && takes_requests(link);
         if self.link_here(peer).filter(resumes).is_none() {

@@ -3,6 +3,7 @@
 
 use super::inbox::Command;
 use super::worker::Worker;
+use crate::ids::PeerId;
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
 use crate::peer::Peer;
@@ -53,7 +54,7 @@ impl Worker {
     }
 
     /// What `hand_home` gave us.
-    pub(super) fn handed(&mut self, peer: u64) {
+    pub(super) fn handed(&mut self, peer: PeerId) {
         if let Some(link) = self.link(peer) {
             link.peer.awaiting.fetch_sub(1, Ordering::Relaxed);
         }

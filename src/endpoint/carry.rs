@@ -5,6 +5,7 @@ use super::core::Core;
 use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::Posted;
+use crate::ids::PeerId;
 use crate::peer::link::Link;
 use crate::wire::frame::{Header, Kind, HEADER};
 use std::collections::VecDeque;
@@ -25,7 +26,7 @@ pub(super) enum Way {
 
 /// A frame that waits for room. There are no more than the channels' windows allow.
 pub struct Carried {
-    peer: u64,
+    peer: PeerId,
     bytes: Vec<u8>,
     since: u64,
 }
@@ -42,7 +43,7 @@ impl Core {
         link.lanes_up().first().map(|plan| self.rails[plan.rail].worker)
     }
 
-    fn carry(&self, worker: usize, peer: u64, header: &Header, body: &[u8], payload: &[u8]) {
+    fn carry(&self, worker: usize, peer: PeerId, header: &Header, body: &[u8], payload: &[u8]) {
         let mut bytes = vec![0; HEADER + body.len() + payload.len()];
         header.write(&mut bytes, body, payload);
         self.inboxes[worker].command(Command::Carry { peer, bytes });
@@ -69,7 +70,7 @@ impl Worker {
     pub(super) fn send_by(
         &mut self,
         way: Way,
-        peer: u64,
+        peer: PeerId,
         header: &Header,
         body: &[u8],
         payload: &[u8],
@@ -86,7 +87,7 @@ impl Worker {
     }
 
     /// The peer's home asks us to post a frame.
-    pub fn carry(&mut self, peer: u64, bytes: Vec<u8>, now: u64) {
+    pub fn carry(&mut self, peer: PeerId, bytes: Vec<u8>, now: u64) {
         let waiting = self.carried.iter_mut().find(|other| {
             // Both acknowledge all up to a number: the last one says it all.
             other.peer == peer && is_ack(&other.bytes) && is_ack(&bytes)

@@ -9,6 +9,7 @@ use super::EndpointConfig;
 use crate::clock::{Clock, Random};
 use crate::codec::Text;
 use crate::fabric::host;
+use crate::ids::PeerId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::approach::{Approach, Approaches};
@@ -265,12 +266,12 @@ impl Core {
     }
 
     /// The worker at which a peer's link is.
-    pub fn home_of(&self, peer: u64) -> Option<usize> {
+    pub fn home_of(&self, peer: PeerId) -> Option<usize> {
         self.peers.get(peer).ok().map(|peer| peer.home)
     }
 
     /// Every byte of a transfer has arrived, of which its peer wants to know.
-    pub fn notify(&self, id: u64, peer: u64, now: u64) {
+    pub fn notify(&self, id: u64, peer: PeerId, now: u64) {
         match self.peers.get(peer) {
             Ok(found) => self.inboxes[found.home].command(Command::Notify { peer, id }),
             Err(_) => {
@@ -346,18 +347,18 @@ impl Core {
     // Memory that peers import.
 
     /// A peer asks for a memory of ours: whether it may use it.
-    pub fn offer(&self, memory: u64, secret: u64, peer: u64) -> bool {
+    pub fn offer(&self, memory: u64, secret: u64, peer: PeerId) -> bool {
         let memories = self.memories.lock();
         memories.get(&memory).is_some_and(|memory| memory.secret == secret && memory.import(peer))
     }
 
     /// A memory of ours that a peer may use.
-    pub fn offered(&self, memory: u64, peer: u64) -> Option<Arc<Memory>> {
+    pub fn offered(&self, memory: u64, peer: PeerId) -> Option<Arc<Memory>> {
         self.memories.lock().get(&memory).filter(|memory| memory.is_imported(peer)).cloned()
     }
 
     /// A peer uses a memory of ours no more.
-    pub fn revoked(&self, memory: u64, peer: u64) {
+    pub fn revoked(&self, memory: u64, peer: PeerId) {
         if let Some(memory) = self.memories.lock().get(&memory) {
             memory.forget(peer);
         }
@@ -365,7 +366,7 @@ impl Core {
     }
 
     /// It has ended: it uses none of these any more.
-    pub fn forget_importer(&self, peer: u64, imports: &HashSet<u64>) {
+    pub fn forget_importer(&self, peer: PeerId, imports: &HashSet<u64>) {
         for memory in imports {
             if let Some(memory) = self.memories.lock().get(memory) {
                 memory.forget(peer);
@@ -397,7 +398,7 @@ impl Core {
         named: (Token, u64),
         greeted: Greeted,
         source: u64,
-    ) -> Result<u64> {
+    ) -> Result<PeerId> {
         self.check_open()?;
         let fabric = &self.rails[greeted.plan.rail].fabric;
         if address.rails.get(greeted.plan.remote_rail).is_none_or(|rail| rail.fabric != *fabric) {
@@ -412,7 +413,7 @@ impl Core {
     }
 
     /// Makes a stranger a peer, if it is none.
-    fn enter(&self, address: Address, begin: Begin) -> Result<(u64, bool)> {
+    fn enter(&self, address: Address, begin: Begin) -> Result<(PeerId, bool)> {
         if !self.queue.reserve(2) {
             return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
         }

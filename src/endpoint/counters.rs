@@ -3,6 +3,7 @@
 use super::core::Core;
 use super::worker::Worker;
 use super::Endpoint;
+use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
 use crate::rail::Done;
 use crate::room;
@@ -51,7 +52,7 @@ impl Endpoint {
             kind: KIND_COUNTER,
             to: core.table.to(spec.queue),
             user_data: spec.user_data,
-            peer: 0,
+            peer: None,
             submit_ns: now,
             bytes: 0,
             done: spec.done.clone().map(Box::new),
@@ -119,12 +120,12 @@ impl Endpoint {
     }
 
     /// Whether pages can be kept that are to raise a counter of a peer.
-    pub(super) fn check_counted(&self, peer: u64, len: u64) -> Result<()> {
+    pub(super) fn check_counted(&self, peer: PeerId, len: u64) -> Result<()> {
         check_counted(len, self.raises(peer)?.most)
     }
 
     /// What a peer takes of counters.
-    pub fn raises(&self, peer: u64) -> Result<Raises> {
+    pub fn raises(&self, peer: PeerId) -> Result<Raises> {
         let peer = self.core.peers.get(peer)?;
         // Before it is settled which fabric serves the peer, any may.
         let serves = |(rail, _): &(usize, _)| !peer.has_service() || peer.is_served_by(*rail);

@@ -13,7 +13,6 @@ use super::Endpoint;
 use crate::clock::Clock;
 use crate::fabric::{Rma, Segment};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
-use crate::peer::table::place;
 use crate::rail::{lane_index, Burst, LaneState};
 use crate::status::Status;
 use crate::transfer::flows::Flows;
@@ -68,7 +67,7 @@ impl Worker {
         if *closed || mail {
             return None;
         }
-        let lanes = lanes_of.get(place(remote.peer)).filter(|lanes| !lanes.is_empty())?;
+        let lanes = lanes_of.get(remote.peer.place()).filter(|lanes| !lanes.is_empty())?;
         *turn = turn.wrapping_add(1);
         let (r, lane) = lanes[*turn % lanes.len()];
         let RailWork { rail, lanes, .. } = &mut rails[r];

@@ -21,9 +21,9 @@ use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
 use super::worker::{LaneWork, Lanes, RailWork, Worker};
 use crate::fabric::error_text;
+use crate::ids::PeerId;
 use crate::peer::channel::Out;
 use crate::peer::link::Fencing;
-use crate::peer::table::place;
 use crate::peer::{Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
 use crate::status::Status;
@@ -205,8 +205,8 @@ impl Worker {
     }
 
     /// Writes a few bytes over each idle lane of a peer: whether they move.
-    pub fn probe_lanes(&mut self, peer: u64, now: u64) {
-        for (r, lane) in self.lanes_of.get(place(peer)).cloned().unwrap_or_default() {
+    pub fn probe_lanes(&mut self, peer: PeerId, now: u64) {
+        for (r, lane) in self.lanes_of.get(peer.place()).cloned().unwrap_or_default() {
             let rail = &mut self.rails[r].rail;
             let idle = |of: &crate::rail::Lane| of.peer == peer && of.state == LaneState::Up && of.is_idle();
             if rail.lane(lane).is_some_and(idle) {
@@ -231,7 +231,7 @@ impl Worker {
         rail.cut_lane(lane);
         let (found, epoch, heard) = (of.peer.clone(), of.epoch, of.heard);
         let (peer, plan) = (found.id, Plan { rail: rail.index, remote_rail: rail.remote_rail(lane) });
-        if let Some(lanes) = self.lanes_of.get_mut(place(peer)) {
+        if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
             lanes.retain(|other| *other != (r, lane));
         }
         self.owing.retain(|other| *other != (r, lane));
@@ -244,7 +244,14 @@ impl Worker {
     }
 
     /// At the peer's home: one of its lanes is broken.
-    pub fn link_lane_broken(&mut self, peer: u64, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
+    pub fn link_lane_broken(
+        &mut self,
+        peer: PeerId,
+        of: (Plan, u64),
+        outcome: Outcome,
+        asks: bool,
+        now: u64,
+    ) {
         let core = self.core.clone();
         let (plan, epoch) = of;
         let Some(link) = self.link(peer) else { return };
@@ -278,7 +285,7 @@ impl Worker {
     // Fence.
 
     /// The peer has cut its end of a lane. It `asks` that we cut ours, or answers that.
-    pub fn cut(&mut self, peer: u64, plan: Plan, epoch: u64, asks: bool) {
+    pub fn cut(&mut self, peer: PeerId, plan: Plan, epoch: u64, asks: bool) {
         let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else { return };
         let Ok(found) = self.core.peers.get(peer) else { return };
         let work = &mut self.rails[r];
@@ -314,7 +321,7 @@ impl Worker {
     }
 
     /// At the peer's home: our end is cut, as it asked.
-    pub fn link_lane_cut(&mut self, peer: u64, plan: Plan, epoch: u64) {
+    pub fn link_lane_cut(&mut self, peer: PeerId, plan: Plan, epoch: u64) {
         if let Some(link) = self.link(peer) {
             link.push(Out::new(Kind::Fenced, of_lane(plan, epoch)));
             self.mark(peer);
@@ -378,7 +385,7 @@ impl Worker {
         let body = unsafe { core.table.body(slot) };
         let takes_part = |transfer: &&Move| !transfer.is_announced() || Table::takes_part(slot, false);
         let begun = match body.transfer().filter(|_| Table::wanted(slot)).filter(takes_part) {
-            Some(transfer) => self.begin(slot, (body.peer, transfer), Lanes::All, runs),
+            Some(transfer) => self.begin(slot, transfer, Lanes::All, runs),
             None => return self.left.push(core.table.leave(slot, 0)),
         };
         if let Some(runs) = begun {
@@ -418,13 +425,13 @@ impl Worker {
         core.table.join(peer.id, |slot, body| {
             let one = Lanes::One((r, lane));
             // Another operation may have the slot by now.
-            let is_theirs = body.peer == peer.id && Table::is_sent_off(slot);
+            let is_theirs = body.peer == Some(peer.id) && Table::is_sent_off(slot);
             let takes_part =
                 |transfer: &&Move| is_theirs && (!transfer.is_announced() || Table::takes_part(slot, false));
             let begun = body
                 .transfer()
                 .filter(takes_part)
-                .map(|transfer| self.begin(slot, (peer.id, transfer), one, Vec::new()));
+                .map(|transfer| self.begin(slot, transfer, one, Vec::new()));
             if begun != Some(None) {
                 self.left.push(core.table.leave(slot, 0));
             }
@@ -434,7 +441,7 @@ impl Worker {
     // Return.
 
     /// At the peer's home: a broken lane is at rest.
-    pub fn link_lane_fenced(&mut self, peer: u64, plan: Plan, epoch: u64, now: u64) {
+    pub fn link_lane_fenced(&mut self, peer: PeerId, plan: Plan, epoch: u64, now: u64) {
         let Some(link) = self.link(peer) else { return };
         let Some(at) = link.fencing.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else {
             return;
@@ -488,7 +495,7 @@ impl Worker {
             };
             let rail = Some(work.rail.index as u32);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
-            let told = Completion::new(kind, outcome, 0, now);
+            let told = Completion::new(kind, outcome, None::<PeerId>, now);
             self.core.queue.publish(Completion { value: work.rail.index as u64, ..told });
         }
     }

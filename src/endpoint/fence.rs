@@ -10,9 +10,9 @@
 use super::inbox::Command;
 use super::worker::{LaneWork, RailWork, Worker};
 use super::Endpoint;
+use crate::ids::PeerId;
 use crate::peer::channel::Out;
 use crate::peer::link::{Link, Quiescing};
-use crate::peer::table::place;
 use crate::peer::PeerState;
 use crate::rail::Rail;
 use crate::status::{Error, Result, Status};
@@ -26,7 +26,7 @@ const FENCES: usize = 64;
 
 /// A peer's lanes here that are held for one of its fences: those not at rest yet.
 pub struct QuiescingLanes {
-    peer: u64,
+    peer: PeerId,
     number: u64,
     /// Rails (here) and lanes.
     lanes: Vec<(usize, u32)>,
@@ -36,7 +36,7 @@ impl Endpoint {
     pub fn fence(&self, spec: FenceSpec) -> Result<u64> {
         let core = &self.core;
         core.check_open()?;
-        let peer = core.peers.get(spec.peer)?;
+        let peer = core.peers.find(spec.peer)?;
         if !spec.queue.reserve(1) {
             return Err(self.no_places(spec.queue, 1));
         }
@@ -45,7 +45,7 @@ impl Endpoint {
             kind: KIND_FENCE,
             to: core.table.to(spec.queue),
             user_data: spec.user_data,
-            peer: peer.id,
+            peer: Some(peer.id),
             submit_ns: now,
             bytes: 0,
             done: None,
@@ -67,7 +67,7 @@ impl Endpoint {
 
 impl Worker {
     /// The caller wants a fence.
-    pub fn link_fence(&mut self, peer: u64, id: u64, now: u64) {
+    pub fn link_fence(&mut self, peer: PeerId, id: u64, now: u64) {
         let core = self.core.clone();
         // A peer that has ended took its fences with it.
         let Some(link) = self.link(peer) else { return };
@@ -105,7 +105,7 @@ impl Worker {
     }
 
     /// At the peer's home: the lanes of one worker are at rest.
-    pub fn link_lanes_quiet(&mut self, peer: u64, number: u64) {
+    pub fn link_lanes_quiet(&mut self, peer: PeerId, number: u64) {
         let Some(link) = self.link(peer) else { return };
         let Some(of) = link.quiescing.iter_mut().find(|of| of.number == number) else { return };
         of.waiting -= 1;
@@ -113,14 +113,14 @@ impl Worker {
             return;
         }
         link.quiescing.retain(|of| of.number != number);
-        let Some(mut link) = self.links[place(peer)].take() else { return };
+        let Some(mut link) = self.links[peer.place()].take() else { return };
         self.answer(&mut link, Out::new(Kind::Quiesced, numbers(&[number])));
-        self.links[place(peer)] = Some(link);
+        self.links[peer.place()] = Some(link);
         self.mark(peer);
     }
 
     /// Holds each of a peer's lanes until it is at rest.
-    pub fn quiesce_lanes(&mut self, peer: u64, number: u64) {
+    pub fn quiesce_lanes(&mut self, peer: PeerId, number: u64) {
         let mut lanes = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate() {
             for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {

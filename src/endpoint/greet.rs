@@ -6,7 +6,7 @@ use super::prove::{denial, Verdict};
 use super::resume;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::{error_text, Connection, Posted};
-use crate::peer::table::place;
+use crate::ids::PeerId;
 use crate::peer::{Meeting, Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState, Rail};
 use crate::status::Status;
@@ -148,7 +148,7 @@ impl Worker {
             looks: 0,
             probe_ns: 0,
         });
-        let of = place(peer.id);
+        let of = peer.id.place();
         if self.lanes_of.len() <= of {
             self.lanes_of.resize_with(of + 1, Vec::new);
         }
@@ -252,7 +252,7 @@ impl Worker {
         of.closing = true;
         let (peer, plan) = (of.peer.clone(), Plan { rail, remote_rail: work.rail.remote_rail(lane) });
         work.rail.cut_lane(lane);
-        if let Some(lanes) = self.lanes_of.get_mut(place(peer.id)) {
+        if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
             lanes.retain(|other| *other != (r, lane));
         }
         self.say_failed(&peer, plan, libc::ETIMEDOUT);
@@ -349,7 +349,7 @@ impl Worker {
     }
 
     pub(super) fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<(usize, u32)> {
-        let lanes = self.lanes_of.get(place(peer.id))?;
+        let lanes = self.lanes_of.get(peer.id.place())?;
         lanes.iter().copied().find(|(r, lane)| {
             let rail = &self.rails[*r].rail;
             rail.index == plan.rail
@@ -539,7 +539,7 @@ impl Worker {
 
     /// A peer has ended, or only the rails in `keep` serve it: the other lanes take
     /// nothing new, and go when the fabric has given back what they have in flight.
-    pub fn drop_lanes(&mut self, peer: u64, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
+    pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
         for of in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
             if of.peer.id == peer {
                 of.broken = None;
@@ -552,8 +552,8 @@ impl Worker {
         }
     }
 
-    fn drop_all_but(&mut self, peer: u64, keep: u64, cut: bool) {
-        let Some(lanes) = self.lanes_of.get_mut(place(peer)) else { return };
+    fn drop_all_but(&mut self, peer: PeerId, keep: u64, cut: bool) {
+        let Some(lanes) = self.lanes_of.get_mut(peer.place()) else { return };
         // A successor at the same place may have lanes here already.
         let of_peer = |(r, lane): &(usize, u32)| {
             let rail = &self.rails[*r].rail;

@@ -6,6 +6,7 @@ use crate::clock::{Random, Sequence};
 use crate::device::Claim;
 use crate::fabric::select;
 use crate::fabric::Posted;
+use crate::ids::PeerId;
 use crate::memory::{Access, Range};
 use crate::peer::channel::WINDOW;
 use crate::rail::{Rail, Work};
@@ -79,7 +80,7 @@ impl Stranger {
         let mut rail = Rail::open(0, candidate.open(false).expect("a NIC")).expect("a rail");
         let target = Address::decode(target.address()).expect("an address");
         let theirs = &target.rails[0];
-        let lane = rail.add_lane(1, 0, &theirs.address).expect("a lane");
+        let lane = rail.add_lane(PeerId::numbered(1), 0, &theirs.address).expect("a lane");
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());
         let (sequence, begun, epoch, root, heard) = (0, 1, 1, None, Vec::new());
@@ -188,7 +189,7 @@ impl Stranger {
             if one.work == Work::Receive && one.errno == 0 {
                 let frame = self.rail.received(one).to_vec();
                 self.rail.give_back(one).expect("a receive");
-                self.rail.assign_connection(one.connection, 1);
+                self.rail.assign_connection(one.connection, PeerId::numbered(1));
                 let (header, body, rest) = Header::begins(&frame).expect("an endpoint makes sense");
                 // A proof of a handshake is in its body.
                 let open = matches!(header.kind, Kind::Hello | Kind::Welcome | Kind::Refuse);

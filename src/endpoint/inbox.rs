@@ -5,6 +5,7 @@ use super::mailbox::Mailbox;
 use super::registering::Wanted;
 use super::watching::Awaiting;
 use crate::fabric::Registration;
+use crate::ids::PeerId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
@@ -34,17 +35,17 @@ pub enum Command {
     },
     /// Those over the rails in `keep`, one bit each, stay.
     DropLanes {
-        peer: u64,
+        peer: PeerId,
         keep: u64,
         /// Of a peer that has ended: whether they are cut, and who has yet to do it.
         ended: Option<(bool, Arc<AtomicUsize>)>,
     },
     DrainLanes {
-        peer: u64,
+        peer: PeerId,
     },
     /// A frame to a peer whose home has no lane for it.
     Carry {
-        peer: u64,
+        peer: PeerId,
         bytes: Vec<u8>,
     },
     /// The rest is for the peer's home.
@@ -56,26 +57,26 @@ pub enum Command {
     },
     /// The peer greets over a rail that has no lane to it.
     Greeted {
-        peer: u64,
+        peer: PeerId,
         greeted: Greeted,
     },
     LaneUp {
-        peer: u64,
+        peer: PeerId,
         plan: Plan,
     },
     LaneFailed {
-        peer: u64,
+        peer: PeerId,
         plan: Plan,
         errno: i32,
         why: String,
     },
     LaneDrained {
-        peer: u64,
+        peer: PeerId,
         plan: Plan,
     },
     /// A lane that served failed, and is cut. The peer does not know (`asks`), or said so.
     LaneBroken {
-        peer: u64,
+        peer: PeerId,
         plan: Plan,
         epoch: u64,
         outcome: Outcome,
@@ -83,21 +84,21 @@ pub enum Command {
     },
     /// Nothing of it moves any more, on either side: it may greet again.
     LaneFenced {
-        peer: u64,
+        peer: PeerId,
         plan: Plan,
         epoch: u64,
     },
     /// To a lane's worker: the peer has cut its end, and (`asks`) waits for ours. `epoch` is
     /// that of the lane of who asked.
     Cut {
-        peer: u64,
+        peer: PeerId,
         plan: Plan,
         epoch: u64,
         asks: bool,
     },
     /// Our end is cut, as the peer asked.
     LaneCut {
-        peer: u64,
+        peer: PeerId,
         plan: Plan,
         epoch: u64,
     },
@@ -110,48 +111,48 @@ pub enum Command {
     },
     /// The caller wants a fence.
     Fence {
-        peer: u64,
+        peer: PeerId,
         id: u64,
     },
     /// To a peer's workers: its lanes are to come to rest, for a fence of the peer's.
     QuiesceLanes {
-        peer: u64,
+        peer: PeerId,
         number: u64,
     },
     /// They have.
     LanesQuiet {
-        peer: u64,
+        peer: PeerId,
         number: u64,
     },
     /// To a peer's workers: some of its lanes stand still; do the others move?
     Probe {
-        peer: u64,
+        peer: PeerId,
     },
     EndPeer {
-        peer: u64,
+        peer: PeerId,
         outcome: Outcome,
     },
     /// A stranger had time enough to come up, and others want its place.
     TurnOut {
-        peer: u64,
+        peer: PeerId,
     },
     Frame {
-        peer: u64,
+        peer: PeerId,
         bytes: Vec<u8>,
     },
     Send {
-        peer: u64,
+        peer: PeerId,
         id: u64,
         data: Arc<Vec<u8>>,
         allowance: u64,
     },
     Notify {
-        peer: u64,
+        peer: PeerId,
         id: u64,
     },
     /// To be asked for.
     Atomic {
-        peer: u64,
+        peer: PeerId,
         id: u64,
     },
     Import {
@@ -167,22 +168,22 @@ pub enum Command {
         remote: Arc<RemoteMemory>,
     },
     Revoke {
-        peer: u64,
+        peer: PeerId,
         memory: u64,
     },
     Resume {
-        peer: u64,
+        peer: PeerId,
     },
     Connected {
-        peer: u64,
+        peer: PeerId,
     },
     /// A transfer wants a lane between rails that have none.
     Join {
-        peer: u64,
+        peer: PeerId,
         id: u64,
     },
     Disconnect {
-        peer: u64,
+        peer: PeerId,
     },
     /// To be started when a word says so; its hold goes with it.
     Await(Awaiting),

@@ -5,6 +5,7 @@
 use super::core::Core;
 use super::inbox::Command;
 use super::worker::Worker;
+use crate::ids::PeerId;
 use crate::peer::link::Link;
 use crate::peer::{pair, Plan};
 use crate::status::Status;
@@ -58,7 +59,7 @@ impl Core {
 
 impl Worker {
     /// A transfer wants lanes that there are not.
-    pub fn link_join(&mut self, peer: u64, id: u64, now: u64) {
+    pub fn link_join(&mut self, peer: PeerId, id: u64, now: u64) {
         let core = self.core.clone();
         let Some(transfer) = core.held(id) else { return };
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else {
@@ -84,7 +85,7 @@ impl Worker {
     }
 
     /// Lets transfers go whose lanes are up, or will not be.
-    pub(super) fn go_on_joining(&mut self, peer: u64, now: u64) {
+    pub(super) fn go_on_joining(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         let resuming = link.resuming.is_some();

@@ -4,8 +4,8 @@ use super::core::Core;
 use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::error_text;
+use crate::ids::PeerId;
 use crate::peer::link::{remote_state_of_end, Link};
-use crate::peer::table::place;
 use crate::peer::{status_of_end, Peer, PeerState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -33,7 +33,7 @@ const HELD_NS: u64 = 20_000_000_000;
 
 /// A peer that has ended, and whose PEER_DOWN is to come.
 pub struct Leaving {
-    peer: u64,
+    peer: PeerId,
     /// If it was up.
     down: Option<Completion>,
     /// Workers that have not dropped its lanes.
@@ -61,23 +61,23 @@ pub(super) fn warn_of_failure(core: &Core, link: &Link, why: &str) {
 }
 
 impl Worker {
-    pub(super) fn link(&mut self, peer: u64) -> Option<&mut Link> {
-        self.links.get_mut(place(peer))?.as_deref_mut().filter(|link| link.peer.id == peer)
+    pub(super) fn link(&mut self, peer: PeerId) -> Option<&mut Link> {
+        self.links.get_mut(peer.place())?.as_deref_mut().filter(|link| link.peer.id == peer)
     }
 
-    pub(super) fn link_here(&self, peer: u64) -> Option<&Link> {
-        self.links.get(place(peer))?.as_deref().filter(|link| link.peer.id == peer)
+    pub(super) fn link_here(&self, peer: PeerId) -> Option<&Link> {
+        self.links.get(peer.place())?.as_deref().filter(|link| link.peer.id == peer)
     }
 
-    pub(super) fn mark(&mut self, peer: u64) {
+    pub(super) fn mark(&mut self, peer: PeerId) {
         if let Some(link) = self.link(peer).filter(|link| !link.dirty) {
             link.dirty = true;
-            self.dirty.push(place(peer));
+            self.dirty.push(peer.place());
         }
     }
 
     /// Ends a stranger, unless it is none by now.
-    pub fn turn_out(&mut self, peer: u64, now: u64) {
+    pub fn turn_out(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
         if link.peer.connects.lock().is_empty() {
             self.end_peer(peer, Outcome::of(Status::Unreachable), now);
@@ -88,9 +88,9 @@ impl Worker {
 
     /// Ends a peer: what is outstanding, then what is known of it, then
     /// PEER_DOWN.
-    pub fn end_peer(&mut self, peer: u64, outcome: Outcome, now: u64) {
+    pub fn end_peer(&mut self, peer: PeerId, outcome: Outcome, now: u64) {
         let core = self.core.clone();
-        let at = place(peer);
+        let at = peer.place();
         let Some(link) = self.link(peer) else { return };
         // One that was leaving is no more lost when its lanes go before its last word came.
         let outcome = link.parting.as_ref().map_or(outcome, |parting| parting.outcome);
@@ -204,7 +204,7 @@ impl Worker {
         let mut coming = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
         let (mut partings, mut beats, mut resuming) = (Vec::new(), Vec::new(), Vec::new());
-        let refusals: Vec<(u64, usize, u32)> = self.refusals();
+        let refusals: Vec<(PeerId, usize, u32)> = self.refusals();
         let core = self.core.clone();
         let pause = if core.table.active() > 0 { BUSY_HEARTBEAT_NS } else { HEARTBEAT_NS };
         for link in self.links.iter_mut().flatten() {

@@ -1,6 +1,7 @@
 //! Peers of whom nothing is heard: they are asked, and then lost (`peer::liveness`).
 
 use super::worker::Worker;
+use crate::ids::PeerId;
 use crate::peer::liveness::Verdict;
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -28,7 +29,7 @@ impl Worker {
         }
     }
 
-    fn ask_for_a_word(&mut self, peer: u64) {
+    fn ask_for_a_word(&mut self, peer: PeerId) {
         let Some(way) = self.link_here(peer).and_then(|link| self.way_to(link)) else {
             return;
         };
@@ -38,7 +39,7 @@ impl Worker {
     }
 
     /// A peer has heard nothing of us for long: the next tick says something.
-    pub(super) fn asked_for_a_word(&mut self, peer: u64) {
+    pub(super) fn asked_for_a_word(&mut self, peer: PeerId) {
         if let Some(link) = self.link(peer) {
             link.sent_ns = 0;
         }

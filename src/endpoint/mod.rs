@@ -409,7 +409,7 @@ impl Endpoint {
                 return self.connect_to_ended(&peer, user_data);
             }
         }
-        Ok(peer.id)
+        Ok(peer.id.get())
     }
 
     /// The peer ended while we asked for it: unless its end has answered this
@@ -425,20 +425,20 @@ impl Endpoint {
                     "the previous connection to this peer is just ending: try again",
                 ))
             }
-            None => Ok(peer.id),
+            None => Ok(peer.id.get()),
         }
     }
 
     pub fn disconnect(&self, peer: u64) -> Result<()> {
         self.core.check_open()?;
-        let peer = self.core.peers.get(peer)?;
+        let peer = self.core.peers.find(peer)?;
         log::trace!("disconnect from {peer}");
         self.core.inboxes[peer.home].command(Command::Disconnect { peer: peer.id });
         Ok(())
     }
 
     pub fn peer_info(&self, peer: u64) -> Result<PeerInfo> {
-        Ok(self.core.peers.get(peer)?.info())
+        Ok(self.core.peers.find(peer)?.info())
     }
 
     // Memory.
@@ -607,7 +607,7 @@ impl Endpoint {
 
     pub fn import(&self, peer: u64, blob: &[u8]) -> Result<Arc<RemoteMemory>> {
         self.core.check_open()?;
-        let peer = self.core.peers.get(peer)?;
+        let peer = self.core.peers.find(peer)?;
         room::probe::<u8>(blob.len().saturating_mul(4), "what the descriptor says")?;
         let descriptor = Descriptor::decode(blob)?;
         if descriptor.incarnation != peer.address.incarnation {

@@ -9,8 +9,8 @@
 use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::Posted;
+use crate::ids::PeerId;
 use crate::peer::link::{remote_state_of_end, Parting, Stage};
-use crate::peer::table::place;
 use crate::peer::{status_of_end, Plan};
 use crate::rail::lane_index;
 use crate::status::Status;
@@ -38,7 +38,7 @@ pub enum Drain {
 
 impl Worker {
     /// The caller leaves a peer: what is outstanding ends at once.
-    pub fn link_disconnect(&mut self, peer: u64, now: u64) {
+    pub fn link_disconnect(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.link(peer) else { return };
         // It may be up over there, but there is nobody to tell.
         if link.lanes_up().is_empty() {
@@ -56,12 +56,12 @@ impl Worker {
     }
 
     /// The peer leaves.
-    pub(super) fn left(&mut self, peer: u64, now: u64) {
+    pub(super) fn left(&mut self, peer: PeerId, now: u64) {
         self.begin_parting(peer, Outcome::of(Status::PeerClosed), true, now);
     }
 
     /// The peer says bye: it has drained.
-    pub(super) fn bye(&mut self, peer: u64, now: u64) {
+    pub(super) fn bye(&mut self, peer: PeerId, now: u64) {
         self.left(peer, now);
         let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) else { return };
         // If both leave, there is no answer to wait for, only one to give.
@@ -74,7 +74,7 @@ impl Worker {
     }
 
     /// The peer answers our bye: it has drained, too.
-    pub(super) fn bye_ack(&mut self, peer: u64, now: u64) {
+    pub(super) fn bye_ack(&mut self, peer: PeerId, now: u64) {
         if let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) {
             parting.agreed = true;
             let outcome = parting.outcome;
@@ -82,7 +82,7 @@ impl Worker {
         }
     }
 
-    fn begin_parting(&mut self, peer: u64, outcome: Outcome, answers: bool, now: u64) {
+    fn begin_parting(&mut self, peer: PeerId, outcome: Outcome, answers: bool, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
         let draining = link.lanes_up().to_vec();
@@ -118,7 +118,7 @@ impl Worker {
     }
 
     /// Moves a parting on: drained, then said, then answered.
-    pub(super) fn go_on_parting(&mut self, peer: u64, now: u64) {
+    pub(super) fn go_on_parting(&mut self, peer: PeerId, now: u64) {
         let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) else { return };
         let took = now.saturating_sub(parting.since);
         let next = match parting.stage {
@@ -154,7 +154,7 @@ impl Worker {
     }
 
     /// Posts a frame without a body; false if there was no room.
-    pub(super) fn say(&mut self, peer: u64, kind: Kind) -> bool {
+    pub(super) fn say(&mut self, peer: PeerId, kind: Kind) -> bool {
         let Some(link) = self.link_here(peer) else { return false };
         let Some(way) = self.way_to(link) else { return false };
         let header = Header::plain(kind);
@@ -164,8 +164,8 @@ impl Worker {
     // Lanes.
 
     /// Stops a peer's flows here, and waits for what is in flight.
-    pub fn drain_lanes(&mut self, peer: u64) {
-        for (r, lane) in self.lanes_of.get(place(peer)).cloned().unwrap_or_default() {
+    pub fn drain_lanes(&mut self, peer: PeerId) {
+        for (r, lane) in self.lanes_of.get(peer.place()).cloned().unwrap_or_default() {
             let work = &mut self.rails[r];
             if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
                 if of.peer.id == peer && of.drain == Drain::No {
@@ -194,7 +194,7 @@ impl Worker {
         }
     }
 
-    pub fn link_lane_drained(&mut self, peer: u64, plan: Plan, now: u64) {
+    pub fn link_lane_drained(&mut self, peer: PeerId, plan: Plan, now: u64) {
         if let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) {
             parting.draining.retain(|other| *other != plan);
             self.go_on_parting(peer, now);

@@ -18,6 +18,7 @@
 use super::failover::{of_lane, Theirs, HOPS};
 use super::inbox::Command;
 use super::worker::Worker;
+use crate::ids::PeerId;
 use crate::peer::link::{Fencing, Resumes, Resuming};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
@@ -55,7 +56,7 @@ pub struct ParkedOnes {
 
 struct Parked {
     id: u64,
-    peer: u64,
+    peer: Option<PeerId>,
     /// What lanes that failed had claimed.
     runs: Vec<Run>,
 }
@@ -78,7 +79,7 @@ impl Worker {
 
     /// Keeps a transfer until its peer has a lane for it. The caller's hold goes with it.
     pub(super) fn park(&mut self, id: u64, runs: Vec<Run>) {
-        let peer = self.core.held(id).map_or(0, |transfer| transfer.view().peer());
+        let peer = self.core.held(id).map(|transfer| transfer.view().peer());
         self.parked.all.push(Parked { id, peer, runs });
     }
 
@@ -92,7 +93,9 @@ impl Worker {
         let core = self.core.clone();
         for one in std::mem::take(&mut self.parked.all) {
             let slot = core.table.held_slot(one.id);
-            let Some(peer) = core.peers.get(one.peer).ok().filter(|_| Table::wanted(slot)) else {
+            let Some(peer) =
+                one.peer.and_then(|peer| core.peers.get(peer).ok()).filter(|_| Table::wanted(slot))
+            else {
                 self.left.push(core.table.leave(slot, 0));
                 continue;
             };
@@ -162,7 +165,7 @@ impl Worker {
 
     /// The peer has a lane of this epoch: its ends of older ones are cut. False if that is not
     /// so, or ours are not.
-    pub(super) fn fenced_by(&mut self, r: usize, peer: u64, plan: Plan, epoch: u64) -> bool {
+    pub(super) fn fenced_by(&mut self, r: usize, peer: PeerId, plan: Plan, epoch: u64) -> bool {
         let work = &mut self.rails[r];
         let mut both = true;
         for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
@@ -177,7 +180,7 @@ impl Worker {
     }
 
     /// At the peer's home: its last lane is cut.
-    pub(super) fn begin_resuming(&mut self, peer: u64, of: (Plan, u64), outcome: Outcome, now: u64) {
+    pub(super) fn begin_resuming(&mut self, peer: PeerId, of: (Plan, u64), outcome: Outcome, now: u64) {
         // Of the fabrics that connect anew, ofi_rxm says nothing of being refused.
         let tells = !self.core.rails[of.0.rail].fabric.ends_with(";ofi_rxm");
         let Some(link) = self.link(peer) else { return };
@@ -213,7 +216,7 @@ impl Worker {
     // Ask.
 
     /// Moves it on: a lane is up, the old one's fence is known, the peer has answered.
-    pub(super) fn go_on_resuming(&mut self, peer: u64, now: u64) {
+    pub(super) fn go_on_resuming(&mut self, peer: PeerId, now: u64) {
         let forever = self.core.config.liveness_ns == 0;
         let Some(link) = self.link(peer) else { return };
         let none_up = link.lanes_up().is_empty();
@@ -241,7 +244,7 @@ impl Worker {
     }
 
     /// Posts an unsequenced frame, if there is room.
-    fn say_plainly(&mut self, peer: u64, kind: Kind, body: &[u8]) {
+    fn say_plainly(&mut self, peer: PeerId, kind: Kind, body: &[u8]) {
         let Some(link) = self.link_here(peer) else { return };
         let Some(way) = self.way_to(link) else { return };
         let header = Header::plain(kind);
@@ -250,7 +253,7 @@ impl Worker {
 
     /// The peer asks what has been delivered of it. All that came over lanes which are cut has
     /// been looked at: it came to us before this did.
-    pub(super) fn asked_to_resume(&mut self, peer: u64, body: &[u8]) {
+    pub(super) fn asked_to_resume(&mut self, peer: PeerId, body: &[u8]) {
         let Some([number]) = read_numbers::<1>(body) else { return self.core.count_rubbish() };
         let Some(link) = self.link(peer) else { return };
         let mut answer = vec![number];
@@ -259,7 +262,7 @@ impl Worker {
     }
 
     /// It answers.
-    pub(super) fn resumed(&mut self, peer: u64, body: &[u8], now: u64) {
+    pub(super) fn resumed(&mut self, peer: PeerId, body: &[u8], now: u64) {
         let core = self.core.clone();
         let Some([number, delivered @ ..]) = read_numbers::<{ 1 + CHANNELS }>(body) else {
             return core.count_rubbish();
@@ -281,7 +284,7 @@ impl Worker {
     }
 
     /// The peer has not heard of a transfer that it was told of early.
-    fn untell(&mut self, peer: u64, id: u64, now: u64) {
+    fn untell(&mut self, peer: PeerId, id: u64, now: u64) {
         let core = self.core.clone();
         let one_word = core.table.read(id).map(|slot| {
             // SAFETY: held as a reader until it is released.
@@ -299,7 +302,7 @@ impl Worker {
 
     /// Another lane came back before the one that failed: its fence goes over this one. Nobody
     /// knows what became of transfers that were told early.
-    fn resume_blindly(&mut self, peer: u64, now: u64) {
+    fn resume_blindly(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         let told: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
@@ -315,7 +318,7 @@ impl Worker {
 
     // Go on.
 
-    fn has_resumed(&mut self, peer: u64, now: u64) {
+    fn has_resumed(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.link(peer) else { return };
         if let Some(of) = link.resuming.take() {
             let ms = now.saturating_sub(of.since_ns) / 1_000_000;

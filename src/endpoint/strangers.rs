@@ -4,6 +4,7 @@
 
 use super::core::Core;
 use super::inbox::Command;
+use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -34,7 +35,7 @@ struct Inner {
 }
 
 struct Stranger {
-    peer: u64,
+    peer: PeerId,
     source: u64,
     since: u64,
     told_to_go: bool,
@@ -45,7 +46,7 @@ struct Stranger {
 struct Room {
     /// Its place is kept, until `came` or `stayed_out`.
     enters: bool,
-    goes: Option<u64>,
+    goes: Option<PeerId>,
 }
 
 impl Strangers {
@@ -96,7 +97,7 @@ impl Strangers {
     }
 
     /// One that was let in is a peer now.
-    pub fn came(&self, peer: u64, source: u64, now: u64) {
+    pub fn came(&self, peer: PeerId, source: u64, now: u64) {
         let mut inner = self.inner.lock();
         inner.entering -= 1;
         inner.greeting.push_back(Stranger { peer, source, since: now, told_to_go: false });
@@ -108,7 +109,7 @@ impl Strangers {
     }
 
     /// One of them is up, or has gone.
-    pub fn settled(&self, peer: u64) {
+    pub fn settled(&self, peer: PeerId) {
         let mut inner = self.inner.lock();
         if let Some(at) = inner.greeting.iter().position(|stranger| stranger.peer == peer) {
             inner.greeting.remove(at);
@@ -150,7 +151,11 @@ mod tests {
 
     const NO: Room = Room { enters: false, goes: None };
 
-    fn yes(goes: Option<u64>) -> Room {
+    fn id(number: u64) -> PeerId {
+        PeerId::numbered(number + 1)
+    }
+
+    fn yes(goes: Option<PeerId>) -> Room {
         Room { enters: true, goes }
     }
 
@@ -159,22 +164,22 @@ mod tests {
         let strangers = Strangers::new(16, 1024);
         (0..6).for_each(|peer| {
             assert_eq!(strangers.room(peer, peer), yes(None));
-            strangers.came(peer, peer, peer);
+            strangers.came(id(peer), peer, peer);
         });
         assert_eq!(strangers.room(9, TIME_NS - 1), NO);
-        strangers.settled(2);
+        strangers.settled(id(2));
         assert_eq!(strangers.room(9, TIME_NS - 1), yes(None));
         assert_eq!(strangers.room(9, TIME_NS - 1), NO, "the place is kept");
-        strangers.came(6, 9, TIME_NS - 1);
-        assert_eq!(strangers.room(10, TIME_NS), yes(Some(0)));
+        strangers.came(id(6), 9, TIME_NS - 1);
+        assert_eq!(strangers.room(10, TIME_NS), yes(Some(id(0))));
         assert_eq!(strangers.room(10, TIME_NS), NO, "the next has come later");
         strangers.stayed_out();
         assert_eq!(strangers.room(10, TIME_NS), yes(None));
-        strangers.came(7, 10, TIME_NS);
-        assert_eq!(strangers.room(11, TIME_NS + 1), yes(Some(1)));
+        strangers.came(id(7), 10, TIME_NS);
+        assert_eq!(strangers.room(11, TIME_NS + 1), yes(Some(id(1))));
         strangers.stayed_out();
-        strangers.settled(0);
-        strangers.settled(1);
+        strangers.settled(id(0));
+        strangers.settled(id(1));
     }
 
     #[test]
@@ -183,7 +188,7 @@ mod tests {
         let enter = |source: u64, now| {
             let room = strangers.room(source, now);
             if room.enters {
-                strangers.came(source << 32 | now, source, now);
+                strangers.came(PeerId::numbered(source << 32 | now), source, now);
             }
             room
         };
@@ -195,7 +200,7 @@ mod tests {
         });
         // All are taken: who has fewer takes the place of the oldest of who has most.
         let other = enter(4, 101);
-        assert!(other.enters && other.goes.is_some_and(|gone| matches!(gone >> 32, 1 | 3)));
+        assert!(other.enters && other.goes.is_some_and(|gone| matches!(gone.get() >> 32, 1 | 3)));
         assert!(strangers.inner.lock().greeting.len() <= 32);
         // Many sources that come without an end are bounded, too.
         (5..1000).for_each(|source| {

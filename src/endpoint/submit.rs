@@ -3,6 +3,7 @@
 use super::inbox::Command;
 use super::Endpoint;
 use crate::clock::Clock;
+use crate::ids::PeerId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::room;
@@ -133,7 +134,7 @@ impl Endpoint {
             kind: kind(terms.direction),
             to: to(!terms.each_peer),
             user_data: terms.user_data,
-            peer: 0,
+            peer: None,
             submit_ns: now,
             bytes: list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
             done: done(terms),
@@ -195,7 +196,7 @@ impl Endpoint {
     }
 
     /// As `hurry`, of a message; false if it must take its turn.
-    fn send_now(&self, peer: u64, id: u64, (data, allowance): (&Arc<Vec<u8>>, u64), now: u64) -> bool {
+    fn send_now(&self, peer: PeerId, id: u64, (data, allowance): (&Arc<Vec<u8>>, u64), now: u64) -> bool {
         let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return false };
         worker.try_lock().is_some_and(|mut worker| worker.send_now(peer, id, (data, allowance), now))
     }
@@ -243,7 +244,7 @@ impl Endpoint {
     pub fn send(&self, spec: SendSpec) -> Result<u64> {
         let core = &self.core;
         core.check_open()?;
-        let peer = core.peers.get(spec.peer)?;
+        let peer = core.peers.find(spec.peer)?;
         let allowance = spec.data.len() as u64 + MESSAGE_COST;
         let before = peer.outgoing.fetch_add(allowance, Ordering::Relaxed);
         if before > 0 && before + allowance > core.config.message_bytes {
@@ -267,7 +268,7 @@ impl Endpoint {
             kind: completion::KIND_SEND,
             to: core.table.to(spec.queue),
             user_data: spec.user_data,
-            peer: peer.id,
+            peer: Some(peer.id),
             submit_ns: now,
             bytes: data.len() as u64,
             done: None,
@@ -353,7 +354,7 @@ pub(super) fn body(
         kind: kind(terms.direction),
         to,
         user_data: terms.user_data,
-        peer: view.peer(),
+        peer: Some(view.peer()),
         submit_ns: now,
         bytes: view.bytes(),
         done,

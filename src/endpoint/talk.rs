@@ -6,10 +6,11 @@ use super::greet;
 use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
+use crate::ids::PeerId;
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
-use crate::peer::table::{place, Named};
+use crate::peer::table::Named;
 use crate::peer::Peer;
 use crate::rail::{lane_index, LaneState};
 use crate::room;
@@ -46,8 +47,8 @@ impl Worker {
     // Frames out.
 
     /// A lane of this worker that can carry control frames to a peer.
-    pub(super) fn control_lane(&self, peer: u64) -> Option<(usize, u32)> {
-        let lanes = self.lanes_of.get(place(peer))?;
+    pub(super) fn control_lane(&self, peer: PeerId) -> Option<(usize, u32)> {
+        let lanes = self.lanes_of.get(peer.place())?;
         lanes.iter().copied().find(|(r, lane)| {
             let work = &self.rails[*r];
             let serves = |of: &LaneWork| of.peer.is_served_by(work.rail.index);
@@ -57,7 +58,7 @@ impl Worker {
     }
 
     /// Control lanes that refused their last frame.
-    pub(super) fn refusals(&self) -> Vec<(u64, usize, u32)> {
+    pub(super) fn refusals(&self) -> Vec<(PeerId, usize, u32)> {
         let links = self.links.iter().flatten().filter(|link| link.up);
         let lanes =
             links.filter_map(|link| self.control_lane(link.peer.id).map(|(r, lane)| (link.peer.id, r, lane)));
@@ -90,7 +91,7 @@ impl Worker {
         busy
     }
 
-    pub(super) fn beat(&mut self, peer: u64, now: u64) {
+    pub(super) fn beat(&mut self, peer: PeerId, now: u64) {
         let Some(way) = self.link_here(peer).and_then(|link| self.way_to(link)) else { return };
         let under_way = match way {
             Way::Lane(r, lane) => {
@@ -115,7 +116,7 @@ impl Worker {
     /// A provider whose peer has died may refuse frames for ever, without an
     /// error: a lane with nothing in flight that does so has lost its peer. (One
     /// that only stopped takes frames into its buffers.)
-    pub(super) fn watch_refusal(&mut self, peer: u64, r: usize, lane: u32, now: u64) {
+    pub(super) fn watch_refusal(&mut self, peer: PeerId, r: usize, lane: u32, now: u64) {
         let refused = self.rails[r].rail.lane(lane).is_some_and(|lane| lane.refused);
         let Some(link) = self.link(peer) else { return };
         if !refused {
@@ -260,7 +261,7 @@ impl Worker {
     }
 
     /// A frame for a link at home here.
-    pub fn link_frame(&mut self, peer: u64, frame: &[u8], now: u64) {
+    pub fn link_frame(&mut self, peer: PeerId, frame: &[u8], now: u64) {
         let Some((header, body)) = Header::read(frame) else { return };
         if self.link(peer).is_none_or(|link| link.peer.breached.load(Ordering::Relaxed)) {
             return;
@@ -291,12 +292,12 @@ impl Worker {
     }
 
     /// A sequenced frame came: what is next is handed over where it lies.
-    fn arrive(&mut self, peer: u64, channel: usize, frame: (u32, Kind, &[u8]), now: u64) {
+    fn arrive(&mut self, peer: PeerId, channel: usize, frame: (u32, Kind, &[u8]), now: u64) {
         let (number, kind, body) = frame;
         let Some(link) = self.link(peer) else { return };
         if !link.channels[channel].is_next(number) || !link.takes(channel) {
             link.channels[channel].receive(number, kind, body, now);
-        } else if let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) {
+        } else if let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) {
             if !self.hand_in(&mut link, channel, (kind, body), now) {
                 link.channels[channel].receive(number, kind, body, now);
             }
@@ -305,7 +306,7 @@ impl Worker {
         self.deliver(peer, channel, now);
     }
 
-    pub(super) fn refused(&mut self, peer: u64, body: &[u8], now: u64) {
+    pub(super) fn refused(&mut self, peer: PeerId, body: &[u8], now: u64) {
         let core = self.core.clone();
         let Some((status, text)) = frame::read_refuse(body) else { return core.count_rubbish() };
         let Some(link) = self.link(peer) else { return };
@@ -322,7 +323,7 @@ impl Worker {
         self.end_peer(peer, Outcome::of(status), now);
     }
 
-    pub(super) fn acknowledged(&mut self, peer: u64, channel: usize, number: u32, now: u64) {
+    pub(super) fn acknowledged(&mut self, peer: PeerId, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         let mut opened = false;
@@ -346,10 +347,10 @@ impl Worker {
     }
 
     /// Hands over what has come in order, until there is no room for it.
-    pub(super) fn deliver(&mut self, peer: u64, channel: usize, now: u64) {
+    pub(super) fn deliver(&mut self, peer: PeerId, channel: usize, now: u64) {
         while let Some(link) = self.link(peer).filter(|link| link.takes(channel)) {
             let Some((kind, body)) = link.channels[channel].take_deliverable() else { return };
-            let Some(mut link) = self.links.get_mut(place(peer)).and_then(Option::take) else { return };
+            let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) else { return };
             let taken = self.hand_in(&mut link, channel, (kind, &body), now);
             if !taken {
                 link.channels[channel].put_back(kind, body);
@@ -385,7 +386,7 @@ impl Worker {
     /// The link is in its place again.
     fn bring_back(&mut self, link: Box<Link>, now: u64) {
         let (peer, ready) = (link.peer.id, link.ready_seen && !link.up);
-        self.links[place(peer)] = Some(link);
+        self.links[peer.place()] = Some(link);
         if ready {
             self.come_closer(peer, now);
         }
@@ -523,7 +524,7 @@ impl Worker {
 
     // What callers ask of a link.
 
-    pub fn link_send(&mut self, peer: u64, id: u64, data: Arc<Vec<u8>>, allowance: u64) {
+    pub fn link_send(&mut self, peer: PeerId, id: u64, data: Arc<Vec<u8>>, allowance: u64) {
         let frame = self.frame_bytes();
         // A peer that has ended took its sends with it.
         let Some(link) = self.link(peer) else { return };
@@ -535,7 +536,7 @@ impl Worker {
     /// worker has ended.
     pub fn send_now(
         &mut self,
-        peer: u64,
+        peer: PeerId,
         id: u64,
         (data, allowance): (&Arc<Vec<u8>>, u64),
         now: u64,
@@ -563,7 +564,7 @@ impl Worker {
 
     /// Tells the peer of a transfer that has arrived, or (`early`) all of which was
     /// posted to the lane that the frame goes over.
-    pub fn link_notify(&mut self, peer: u64, id: u64, early: bool, now: u64) {
+    pub fn link_notify(&mut self, peer: PeerId, id: u64, early: bool, now: u64) {
         let core = self.core.clone();
         if self.link(peer).is_none() {
             core.table.end(id, Outcome::of(Status::PeerLost), now);
@@ -605,7 +606,7 @@ impl Worker {
         }
     }
 
-    pub fn link_revoke(&mut self, peer: u64, memory: u64) {
+    pub fn link_revoke(&mut self, peer: PeerId, memory: u64) {
         let core = self.core.clone();
         match self.link(peer) {
             Some(link) => {
@@ -617,7 +618,7 @@ impl Worker {
     }
 
     /// The caller released messages: there may be room for more.
-    pub fn link_resume(&mut self, peer: u64, now: u64) {
+    pub fn link_resume(&mut self, peer: PeerId, now: u64) {
         self.deliver(peer, USER, now);
         self.mark(peer);
     }

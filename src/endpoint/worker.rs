@@ -15,10 +15,10 @@ use super::watching::Awaiting;
 use super::Idle;
 use crate::event;
 use crate::fabric::GONE;
+use crate::ids::PeerId;
 use crate::memory::{Memory, RemoteState};
 use crate::pass::Passes;
 use crate::peer::link::Link;
-use crate::peer::table::place;
 use crate::peer::Peer;
 use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
@@ -156,7 +156,7 @@ impl RailWork {
     }
 
     /// The flows of a lane that can carry a transfer.
-    fn flows_for(&mut self, peer: u64, lane: u32, view: View) -> Option<&mut Flows> {
+    fn flows_for(&mut self, peer: PeerId, lane: u32, view: View) -> Option<&mut Flows> {
         let RailWork { rail, lanes, .. } = self;
         let of = rail.lane(lane).filter(|of| of.state == LaneState::Up && of.peer == peer)?;
         let work = lanes.get_mut(lane_index(lane))?.as_mut()?;
@@ -437,7 +437,7 @@ impl Worker {
             return None;
         }
         let peer = transfer.view().peer();
-        let lanes = self.lanes_of.get(place(peer))?;
+        let lanes = self.lanes_of.get(peer.place())?;
         // With others, another one may have to do again what this one lost.
         let alone = |link: &Link| link.lanes_up().len() == 1 && link.resuming.is_none();
         let alone = self.link_here(peer).is_some_and(alone);
@@ -465,7 +465,7 @@ impl Worker {
             return self.left.push(core.table.leave(slot, 0)); // One lane does it all.
         }
         let to = early.map_or(Lanes::All, Lanes::Early);
-        if self.begin(slot, (body.peer, transfer), to, Vec::new()).is_some() {
+        if self.begin(slot, transfer, to, Vec::new()).is_some() {
             // The lanes went meanwhile: others may have some.
             self.pass_on(id, Vec::new(), HOPS);
         }
@@ -477,13 +477,14 @@ impl Worker {
     pub(super) fn begin(
         &mut self,
         slot: &Slot,
-        (peer, transfer): (u64, &Move),
+        transfer: &Move,
         to: Lanes,
         mut runs: Vec<Run>,
     ) -> Option<Vec<Run>> {
         let Worker { core, rails, lanes_of, turn, .. } = self;
         let (view, slices) = (transfer.view(), transfer.slices);
-        let all = lanes_of.get(place(peer)).map_or(&[][..], Vec::as_slice);
+        let peer = view.peer();
+        let all = lanes_of.get(peer.place()).map_or(&[][..], Vec::as_slice);
         let (lanes, early) = match &to {
             Lanes::All => (all, false),
             Lanes::One(lane) => (std::slice::from_ref(lane), false),
@@ -679,7 +680,7 @@ impl Worker {
     }
 
     /// A transfer has arrived, and its peer wants to know.
-    fn tell(&mut self, id: u64, peer: u64, now: u64) {
+    fn tell(&mut self, id: u64, peer: PeerId, now: u64) {
         if self.core.table.arrives(id) {
             return;
         }
@@ -815,7 +816,7 @@ impl Worker {
                 _ => {}
             }
         }
-        let links: Vec<u64> = self.links.iter().flatten().map(|link| link.peer.id).collect();
+        let links: Vec<PeerId> = self.links.iter().flatten().map(|link| link.peer.id).collect();
         for peer in links {
             self.end_peer(peer, Outcome::OK, now);
         }

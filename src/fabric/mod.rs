@@ -20,6 +20,7 @@ pub mod sim;
 pub mod tcp;
 
 use crate::device::Device;
+use crate::ids::PeerId;
 pub use crate::range::Range as HostRange;
 use crate::status::Result;
 pub use crate::wire::Immediate;
@@ -225,17 +226,17 @@ pub trait Nic {
         self.remove(route);
     }
     /// A route leads to this peer.
-    fn assign_route(&mut self, route: Route, peer: u64) {
+    fn assign_route(&mut self, route: Route, peer: PeerId) {
         let _ = (route, peer);
     }
     /// What comes over a connection (`Reaped::connection`) is of this peer.
-    fn assign_connection(&mut self, connection: Connection, peer: u64) {
+    fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
         let _ = (connection, peer);
     }
     /// A peer has ended. A NIC that knows what is of which peer writes and reads nothing here for
     /// that one from now on. `at_once`: its messages are not delivered either, and what is under
     /// way to it fails.
-    fn end_peer(&mut self, peer: u64, at_once: bool) {
+    fn end_peer(&mut self, peer: PeerId, at_once: bool) {
         let _ = (peer, at_once);
     }
     /// Whether it is known that a peer's NIC is not there any more.

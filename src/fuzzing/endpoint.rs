@@ -4,8 +4,8 @@
 use super::Input;
 use crate::device::Claim;
 use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::ids::PeerId;
 use crate::memory::{Access, Memory, Range};
-use crate::peer::table::place;
 use crate::transfer::completion::Completion;
 use crate::wire::address::Address;
 use crate::wire::frame::{numbers, Header, Hello, Kind, HEADER, WIRE_HIGHEST};
@@ -53,8 +53,8 @@ struct World {
     memory: Arc<Memory>,
     counter: u64,
     bytes: Box<[u8]>,
-    /// Our id of the peer; 0 while there is none.
-    peer: u64,
+    /// Our id of the peer.
+    peer: Option<PeerId>,
     runs: u32,
 }
 
@@ -107,16 +107,18 @@ impl World {
         let range = Range { base: bytes.as_ptr() as u64 + GUARD as u64, len: LEN as u64 };
         let memory = ours.register(vec![range], Access::ALL, 0, Claim::Host).expect("a memory");
         let counter = ours.create_counter().expect("a counter");
-        World { ours, theirs, memory, counter, bytes, peer: 0, runs: 0 }
+        World { ours, theirs, memory, counter, bytes, peer: None, runs: 0 }
     }
 
     /// Connects, unless they are, and has the memory imported.
     fn connect(&mut self) {
-        if self.ours.peer_info(self.peer).is_ok_and(|info| info.up) && !self.memory.importers().is_empty() {
+        if self.ours.peer_info(self.peer.map_or(0, PeerId::get)).is_ok_and(|info| info.up)
+            && !self.memory.importers().is_empty()
+        {
             return;
         }
         for peer in self.theirs.core().peers.all() {
-            let _ = self.theirs.disconnect(peer.id);
+            let _ = self.theirs.disconnect(peer.id.get());
         }
         let mut theirs = 0;
         for pass in 0..PASSES {
@@ -141,7 +143,7 @@ impl World {
         });
         assert!(passes.count() < PASSES, "nobody imports");
         self.theirs.release(&remote).expect("it was not released");
-        self.peer = self.memory.importers()[0];
+        self.peer = Some(self.memory.importers()[0]);
     }
 
     fn run(&mut self, data: &[u8]) {
@@ -193,7 +195,7 @@ impl World {
         }
         body.extend_from_slice(input.take(len));
         let peers = &self.ours.core().peers;
-        let token = peers.get(self.peer).map_or(7, |peer| peer.token);
+        let token = self.peer.and_then(|peer| peers.get(peer).ok()).map_or(7, |peer| peer.token);
         let channel = kind.channel().unwrap_or(0);
         let delivered = self.delivered(channel);
         let header = Header {
@@ -214,7 +216,7 @@ impl World {
     /// The last frame of the peer that was delivered.
     fn delivered(&self, channel: usize) -> u32 {
         let worker = self.ours.worker().expect("it has manual progress").lock();
-        let link = worker.links.get(place(self.peer)).and_then(|link| link.as_deref());
+        let link = self.peer.and_then(|peer| worker.links.get(peer.place())).and_then(|link| link.as_deref());
         link.map_or(0, |link| link.channels[channel].delivered())
     }
 

@@ -9,6 +9,7 @@ use crate::device::{Device, Place};
 use crate::fabric::host::area::Area;
 pub use crate::fabric::Access;
 use crate::fabric::{Direct, Registration};
+use crate::ids::PeerId;
 use crate::prefetch;
 pub use crate::range::Range;
 use crate::status::{Error, Result, Status};
@@ -66,7 +67,7 @@ pub struct Memory {
     /// Changed under the importers' lock.
     stage: AtomicU8,
     /// Peers that imported it.
-    importers: Mutex<HashSet<u64>>,
+    importers: Mutex<HashSet<PeerId>>,
 }
 
 impl Memory {
@@ -266,7 +267,7 @@ impl Memory {
     }
 
     /// A peer asks to use it; false if it is on its way out.
-    pub fn import(&self, peer: u64) -> bool {
+    pub fn import(&self, peer: PeerId) -> bool {
         let mut importers = self.importers.lock();
         if self.stage.load(Ordering::SeqCst) != STAYS {
             return false;
@@ -276,17 +277,17 @@ impl Memory {
     }
 
     /// A peer uses it no more.
-    pub fn forget(&self, peer: u64) {
+    pub fn forget(&self, peer: PeerId) {
         self.importers.lock().remove(&peer);
     }
 
     /// Whether a peer may use it, until it has answered that it uses it no more.
-    pub fn is_imported(&self, peer: u64) -> bool {
+    pub fn is_imported(&self, peer: PeerId) -> bool {
         let importers = self.importers.lock();
         matches!(self.stage.load(Ordering::SeqCst), STAYS | LEAVES) && importers.contains(&peer)
     }
 
-    pub fn importers(&self) -> Vec<u64> {
+    pub fn importers(&self) -> Vec<PeerId> {
         self.importers.lock().iter().copied().collect()
     }
 }

@@ -1,5 +1,6 @@
 //! Memory of a peer.
 
+use crate::ids::PeerId;
 use crate::prefetch;
 use crate::range::Range;
 use crate::wire::descriptor::{Descriptor, Rail};
@@ -42,7 +43,7 @@ impl RemoteState {
 }
 
 pub struct RemoteMemory {
-    pub peer: u64,
+    pub peer: PeerId,
     pub id: u64,
     pub secret: u64,
     ranges: Box<[Range]>,
@@ -70,7 +71,7 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    pub fn new(peer: u64, from: Descriptor) -> RemoteMemory {
+    pub fn new(peer: PeerId, from: Descriptor) -> RemoteMemory {
         let Descriptor { incarnation: _, id, secret, writable, readable, device, ranges, rails } = from;
         RemoteMemory {
             peer,
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn remote_memory_in_use_is_not_released() {
-        let remote = RemoteMemory::new(1, Descriptor::default());
+        let remote = RemoteMemory::new(PeerId::numbered(1), Descriptor::default());
         assert!(remote.keep() && remote.keep());
         assert_eq!(remote.release(), Err(2));
         remote.unkeep();

@@ -28,6 +28,7 @@ pub mod table;
 
 use crate::codec::Text;
 use crate::fabric::select::readable;
+use crate::ids::PeerId;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::address::{Address, RailAddress};
@@ -76,7 +77,7 @@ pub enum Meeting {
 const HEARD_EVERY_NS: u64 = 10_000_000;
 
 pub struct Peer {
-    pub id: u64,
+    pub id: PeerId,
     pub address: Address,
     /// The worker that has its link.
     pub home: usize,
@@ -157,7 +158,7 @@ pub struct Plan {
 
 impl Peer {
     pub fn new(
-        id: u64,
+        id: PeerId,
         address: Address,
         home: usize,
         workers: u64,

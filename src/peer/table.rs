@@ -1,6 +1,7 @@
 //! All peers of an endpoint: by id, by incarnation, and by the token that their frames name.
 
 use super::Peer;
+use crate::ids::PeerId;
 use crate::room;
 use crate::status::{Error, Result};
 use crate::wire::address::Address;
@@ -8,13 +9,14 @@ use crate::wire::frame::Token;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 pub struct PeerTable {
     inner: RwLock<Inner>,
     capacity: usize,
     /// Where generations begin: ids of one endpoint should mean nothing to another.
-    first: u32,
+    first: NonZeroU32,
 }
 
 /// Ended peers that are remembered: those that may not know it.
@@ -54,29 +56,30 @@ impl Inner {
     }
 }
 
-#[derive(Default)]
 struct Slot {
-    generation: u32,
+    generation: NonZeroU32,
     peer: Option<Arc<Peer>>,
-}
-
-/// The place of a peer in tables: the low half of its id.
-pub fn place(id: u64) -> usize {
-    (id & 0xffff_ffff) as usize
 }
 
 impl PeerTable {
     pub fn new(capacity: usize, first: u32) -> PeerTable {
-        PeerTable { inner: RwLock::default(), capacity, first: first.max(1) }
+        PeerTable {
+            inner: RwLock::default(),
+            capacity,
+            first: NonZeroU32::new(first).unwrap_or(NonZeroU32::MIN),
+        }
     }
 
-    pub fn get(&self, id: u64) -> Result<Arc<Peer>> {
-        if id == 0 {
-            return Err(Error::handle("peer is 0: it comes from weft_peer_connect, or from a PEER_UP"));
-        }
+    /// The peer that a caller names.
+    pub fn find(&self, number: u64) -> Result<Arc<Peer>> {
+        let none = || Error::handle("peer is 0: it comes from weft_peer_connect, or from a PEER_UP");
+        self.get(PeerId::new(number).ok_or_else(none)?)
+    }
+
+    pub fn get(&self, id: PeerId) -> Result<Arc<Peer>> {
         let inner = self.inner.read();
         let found =
-            inner.slots.get(place(id)).and_then(|slot| slot.peer.as_ref()).filter(|peer| peer.id == id);
+            inner.slots.get(id.place()).and_then(|slot| slot.peer.as_ref()).filter(|peer| peer.id == id);
         found
             .cloned()
             .ok_or_else(|| Error::handle(format!("{id:#x} is not a peer of this endpoint, or it has ended")))
@@ -107,7 +110,7 @@ impl PeerTable {
     pub fn get_or_insert(
         &self,
         incarnation: u64,
-        make: impl FnOnce(u64, u64) -> Result<Peer>,
+        make: impl FnOnce(PeerId, u64) -> Result<Peer>,
         start: impl FnOnce(&Arc<Peer>),
     ) -> Result<(Arc<Peer>, bool)> {
         let mut inner = self.inner.write();
@@ -125,7 +128,7 @@ impl PeerTable {
         let index = inner.free.last().copied().unwrap_or(inner.slots.len());
         let generation = inner.slots.get(index).map_or(self.first, |slot| slot.generation);
         let before = inner.begun_before(incarnation);
-        let peer = Arc::new(make((generation as u64) << 32 | index as u64, before)?);
+        let peer = Arc::new(make(PeerId::of(generation, index as u32), before)?);
         if index == inner.slots.len() {
             inner.slots.push(Slot { generation, peer: None });
         } else {
@@ -141,11 +144,11 @@ impl PeerTable {
     /// `remembered`: it may not know that it has ended.
     pub fn remove(&self, peer: &Peer, remembered: bool) {
         let mut inner = self.inner.write();
-        let index = place(peer.id);
+        let index = peer.id.place();
         if inner.slots.get(index).is_some_and(|slot| slot.peer.as_ref().is_some_and(|p| p.id == peer.id)) {
             let slot = &mut inner.slots[index];
             slot.peer = None;
-            slot.generation = slot.generation.wrapping_add(1).max(1);
+            slot.generation = slot.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
             inner.free.push(index);
             inner.by_incarnation.remove(&peer.address.incarnation);
             inner.by_token.remove(&peer.token);

@@ -4,6 +4,7 @@ use super::credits::{Credits, Granted};
 use super::traffic::Glance;
 use super::window::Window;
 use crate::fabric::Route;
+use crate::ids::PeerId;
 use crate::wire::seal::{Opener, Sealer};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +21,7 @@ pub enum LaneState {
 const WINDOW_LEAST: u64 = 128 << 10;
 
 pub struct Lane {
-    pub peer: u64,
+    pub peer: PeerId,
     pub remote_rail: usize,
     pub route: Route,
     /// Address and key of the remote rail's pad, once it was welcomed.
@@ -56,7 +57,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(peer: u64, remote_rail: usize, route: Route, window: u64) -> Lane {
+    pub fn new(peer: PeerId, remote_rail: usize, route: Route, window: u64) -> Lane {
         Lane {
             peer,
             remote_rail,

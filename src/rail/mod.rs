@@ -23,6 +23,7 @@ use crate::fabric::{
     connection_of, Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route,
     Scratch,
 };
+use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
 use crate::wire;
 use credits::Grants;
@@ -288,7 +289,7 @@ impl Rail {
     }
 
     /// A lane to one of a peer's rails.
-    pub fn add_lane(&mut self, peer: u64, remote_rail: usize, address: &[u8]) -> Result<u32> {
+    pub fn add_lane(&mut self, peer: PeerId, remote_rail: usize, address: &[u8]) -> Result<u32> {
         let route = self.nic.insert(address)?;
         self.nic.assign_route(route, peer);
         let lane = Lane::new(peer, remote_rail, route, self.limits.lane_window);
@@ -302,12 +303,12 @@ impl Rail {
     }
 
     /// What comes over a connection is of this peer.
-    pub fn assign_connection(&mut self, connection: Connection, peer: u64) {
+    pub fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
         self.nic.assign_connection(connection, peer);
     }
 
     /// A peer has ended (`Nic::end_peer`).
-    pub fn end_peer(&mut self, peer: u64, at_once: bool) {
+    pub fn end_peer(&mut self, peer: PeerId, at_once: bool) {
         self.nic.end_peer(peer, at_once);
     }
 

@@ -1,6 +1,7 @@
 //! The record that polling hands out.
 
 use super::Outcome;
+use crate::ids::PeerId;
 use std::ffi::c_void;
 
 pub const KIND_WRITE: i32 = 1;
@@ -24,7 +25,7 @@ pub struct Completion {
     pub status: i32,
     pub transfer: u64,
     pub user_data: u64,
-    pub peer: u64,
+    pub peer: Option<PeerId>,
     pub value: u64,
     pub bytes: u64,
     pub data: *const c_void,
@@ -41,13 +42,13 @@ pub struct Completion {
 unsafe impl Send for Completion {}
 
 impl Completion {
-    pub fn new(kind: i32, outcome: Outcome, peer: u64, now: u64) -> Completion {
+    pub fn new(kind: i32, outcome: Outcome, peer: impl Into<Option<PeerId>>, now: u64) -> Completion {
         Completion {
             kind,
             status: outcome.status as i32,
             transfer: 0,
             user_data: 0,
-            peer,
+            peer: peer.into(),
             value: 0,
             bytes: 0,
             data: std::ptr::null(),

@@ -9,6 +9,7 @@ use super::tally::Ended;
 use super::whole::{ALONE, IN_PARTS};
 use super::Outcome;
 use crate::fabric::error_text;
+use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use std::sync::atomic::{fence, Ordering};
@@ -23,7 +24,7 @@ const PUBLISHED: u8 = 2;
 pub(super) struct Ending {
     outcome: Outcome,
     /// Who it names, if not the body's.
-    peer: Option<u64>,
+    peer: Option<PeerId>,
     value: u64,
     now: u64,
 }
@@ -55,11 +56,11 @@ impl Table {
     }
 
     /// Whether any of a peer's is one of them.
-    pub fn has_late(&self, peer: u64) -> bool {
+    pub fn has_late(&self, peer: PeerId) -> bool {
         let slots = 0..self.used.load(Ordering::Acquire);
         self.late() != 0
             && slots.filter_map(|index| self.slot(index)).any(|slot| {
-                slot.late.load(Ordering::SeqCst) == WAITS && slot.peer.load(Ordering::Relaxed) == peer
+                slot.late.load(Ordering::SeqCst) == WAITS && slot.peer.load(Ordering::Relaxed) == peer.get()
             })
     }
 
@@ -115,7 +116,7 @@ impl Table {
         &self,
         id: u64,
         outcome: Outcome,
-        (peer, value): (Option<u64>, u64),
+        (peer, value): (Option<PeerId>, u64),
         now: u64,
     ) -> bool {
         let passing = self.gate.pass();
@@ -153,7 +154,7 @@ impl Table {
         };
         let now = now.max(body.submit_ns).max(first_post);
         let whole = Some(slot.whole.of.load(Ordering::Relaxed)).filter(|of| !matches!(*of, ALONE | IN_PARTS));
-        let mut completion = Completion::new(body.kind, outcome, peer.unwrap_or(body.peer), now);
+        let mut completion = Completion::new(body.kind, outcome, peer.or(body.peer), now);
         completion.transfer = whole.unwrap_or(id);
         completion.user_data = body.user_data;
         completion.value = value;
@@ -256,8 +257,8 @@ impl Table {
         self.end_where(|_, _| true, outcome, now);
     }
 
-    pub fn end_of_peer(&self, peer: u64, outcome: Outcome, now: u64) {
-        self.end_where(|slot, _| slot.peer.load(Ordering::Relaxed) == peer, outcome, now);
+    pub fn end_of_peer(&self, peer: PeerId, outcome: Outcome, now: u64) {
+        self.end_where(|slot, _| slot.peer.load(Ordering::Relaxed) == peer.get(), outcome, now);
     }
 
     /// Ends the transfers that use a remote memory.
@@ -265,7 +266,7 @@ impl Table {
         fence(Ordering::SeqCst);
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { continue };
-            if slot.peer.load(Ordering::Relaxed) != remote.peer {
+            if slot.peer.load(Ordering::Relaxed) != remote.peer.get() {
                 continue;
             }
             let id = id_in(slot.state.load(Ordering::SeqCst), index as u32);
@@ -324,7 +325,8 @@ impl Published {
         if !log::log_enabled!(level) {
             return;
         }
-        let Completion { transfer, peer, submit_ns, .. } = completion;
+        let Completion { transfer, submit_ns, .. } = completion;
+        let peer = completion.peer.map_or(0, PeerId::get);
         let mut why = Status::text_of(completion.status).to_string_lossy();
         if outcome.status == Status::TimedOut && deadline != u64::MAX {
             why = format!("{why}, {} ns after the submission", deadline.saturating_sub(submit_ns)).into();

@@ -9,6 +9,7 @@ use super::geometry::{piece_len, within, Position, Slice, SLICES_MAX};
 use super::shape::check_access;
 use super::Direction;
 use crate::fabric::Immediate;
+use crate::ids::PeerId;
 use crate::memory::{Memory, RemoteMemory};
 use crate::room;
 use crate::status::{Error, Result};
@@ -23,8 +24,8 @@ const LIST: &str = "a list";
 pub struct Asked {
     pub local: Option<u32>,
     pub remote: Option<u32>,
-    /// 0: the remote memory's.
-    pub peer: u64,
+    /// `None`: the remote memory's.
+    pub peer: Option<PeerId>,
     pub local_range: u32,
     pub remote_range: u32,
     pub local_offset: u64,
@@ -81,7 +82,7 @@ pub struct Raises {
 
 /// The entries of one peer.
 pub struct Part {
-    pub peer: u64,
+    pub peer: PeerId,
     /// The caller's first entry for this peer, as are those of `remotes`.
     pub first_entry: u64,
     entries: Vec<Entry>,
@@ -103,7 +104,7 @@ pub struct Part {
 }
 
 impl Part {
-    fn new(peer: u64, first_entry: u64) -> Part {
+    fn new(peer: PeerId, first_entry: u64) -> Part {
         Part {
             peer,
             first_entry,
@@ -249,7 +250,7 @@ pub struct Builder {
     remotes: Vec<Arc<RemoteMemory>>,
     /// The part of each remote memory; none before an entry uses it.
     part_of: Vec<Option<u32>>,
-    part_of_peer: HashMap<u64, u32>,
+    part_of_peer: HashMap<PeerId, u32>,
     parts: Vec<Part>,
     refusals: [Option<Error>; 2],
     entries: u64,
@@ -268,7 +269,7 @@ impl Builder {
         Ok(self.remotes.len() as u32 - 1)
     }
 
-    fn part(&mut self, peer: u64) -> Result<u32> {
+    fn part(&mut self, peer: PeerId) -> Result<u32> {
         if let Some(part) = self.part_of_peer.get(&peer) {
             return Ok(*part);
         }
@@ -279,7 +280,7 @@ impl Builder {
     }
 
     /// `raises`: what a peer takes of counters.
-    pub fn add(&mut self, asked: &Asked, raises: impl Fn(u64) -> Result<Raises>) -> Result<()> {
+    pub fn add(&mut self, asked: &Asked, raises: impl Fn(PeerId) -> Result<Raises>) -> Result<()> {
         let index = self.entries;
         let peer = self.peer(asked)?;
         let immediate = self.immediate(asked, peer, raises)?;
@@ -318,8 +319,8 @@ impl Builder {
     fn immediate(
         &mut self,
         asked: &Asked,
-        peer: u64,
-        raises: impl Fn(u64) -> Result<Raises>,
+        peer: PeerId,
+        raises: impl Fn(PeerId) -> Result<Raises>,
     ) -> Result<Option<Immediate>> {
         if asked.counter == 0 {
             return Ok(None);
@@ -338,13 +339,13 @@ impl Builder {
         immediate_of(asked.counter, raises.incarnation).map(Some)
     }
 
-    fn peer(&self, asked: &Asked) -> Result<u64> {
-        let of_remote = asked.remote.map_or(0, |remote| self.remotes[remote as usize].peer);
+    fn peer(&self, asked: &Asked) -> Result<PeerId> {
+        let of_remote = asked.remote.map(|remote| self.remotes[remote as usize].peer);
         match (of_remote, asked.peer) {
-            (0, 0) => Err(Error::handle("it names neither a remote memory nor a peer: both are 0")),
-            (0, peer) | (peer, 0) => Ok(peer),
-            (of_remote, peer) if of_remote == peer => Ok(peer),
-            (of_remote, peer) => Err(Error::invalid(format!(
+            (None, None) => Err(Error::handle("it names neither a remote memory nor a peer: both are 0")),
+            (None, Some(peer)) | (Some(peer), None) => Ok(peer),
+            (Some(of_remote), Some(peer)) if of_remote == peer => Ok(peer),
+            (Some(of_remote), Some(peer)) => Err(Error::invalid(format!(
                 "its peer is {peer:#x}, but its remote memory is of peer {of_remote:#x}"
             ))),
         }
@@ -367,7 +368,7 @@ impl Builder {
     }
 
     /// The part of an entry, which learns of the memories.
-    fn part_using(&mut self, peer: u64, local: u32, remote: u32) -> Result<&mut Part> {
+    fn part_using(&mut self, peer: PeerId, local: u32, remote: u32) -> Result<&mut Part> {
         let entry = self.entries;
         let known = self.part_of[remote as usize];
         let index = known.map_or_else(|| self.part(peer), Ok)?;
@@ -414,7 +415,7 @@ mod tests {
     use super::*;
 
     fn part(lens: &[u64]) -> Part {
-        let mut part = Part::new(1, 0);
+        let mut part = Part::new(PeerId::numbered(1), 0);
         for len in lens {
             part.bytes += len;
             part.entries.push(Entry {

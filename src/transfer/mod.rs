@@ -113,6 +113,7 @@ pub struct ExpectSpec<'a> {
 
 /// What the caller asked for: a message.
 pub struct SendSpec<'a> {
+    /// As the caller names it.
     pub peer: u64,
     pub data: Vec<u8>,
     pub timeout_ns: u64,
@@ -122,6 +123,7 @@ pub struct SendSpec<'a> {
 
 /// What the caller asked for: a fence.
 pub struct FenceSpec<'a> {
+    /// As the caller names it.
     pub peer: u64,
     pub timeout_ns: u64,
     pub user_data: u64,

@@ -7,6 +7,7 @@ use super::shape::{Shape, View};
 use super::watch::Mark;
 use super::{Direction, Outcome};
 use crate::fabric::Immediate;
+use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
 use std::sync::Arc;
 
@@ -88,7 +89,7 @@ pub struct Body {
     pub kind: i32,
     pub to: To,
     pub user_data: u64,
-    pub peer: u64,
+    pub peer: Option<PeerId>,
     pub submit_ns: u64,
     pub bytes: u64,
     /// Set when it has ended. (Rare: it should not make every slot larger.)

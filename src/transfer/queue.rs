@@ -186,6 +186,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::PeerId;
     use crate::transfer::{completion, Outcome};
 
     fn queue() -> Queue {
@@ -193,7 +194,7 @@ mod tests {
     }
 
     fn one() -> Completion {
-        Completion::new(completion::KIND_WRITE, Outcome::OK, 0, 0)
+        Completion::new(completion::KIND_WRITE, Outcome::OK, None::<PeerId>, 0)
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use super::geometry::{Geometry, Position, Slice};
 use super::list::{List, Part};
 use super::Direction;
+use crate::ids::PeerId;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result, Status};
 use std::mem::ManuallyDrop;
@@ -164,7 +165,7 @@ impl<'a> View<'a> {
         self.remotes().for_each(|remote| remote.enter());
     }
 
-    pub fn peer(self) -> u64 {
+    pub fn peer(self) -> PeerId {
         match self {
             View::Pages(paged) => paged.remote.peer,
             View::List(_, part) => part.peer,

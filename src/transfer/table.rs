@@ -8,10 +8,11 @@
 
 use super::ending::Ending;
 use super::gate::Gate;
-use super::operation::{Body, Move, To};
+use super::operation::{Body, To};
 use super::queue::Queue;
 use super::tally::Tally;
 use super::whole::{self, Whole};
+use crate::ids::PeerId;
 use crate::prefetch;
 use crate::room;
 use crate::status::{Error, Status};
@@ -80,11 +81,11 @@ pub enum Left {
     /// Other flows go on.
     Done,
     /// It has not left yet, but posted everything: the peer may hear of it already.
-    Posted(u64, u64),
+    Posted(u64, PeerId),
     /// It was the last, and every slice has arrived.
     Arrived(u64),
     /// As before, and this peer should be told.
-    ToNotify(u64, u64),
+    ToNotify(u64, PeerId),
     /// It cannot go on here.
     Ended(u64, Status),
     /// It was the last, and slices are missing, or nobody wants them any more.
@@ -316,7 +317,7 @@ impl Table {
             slot.body.with_mut(|at| at.write(Some(body())));
             self.body(slot)
         };
-        slot.peer.store(body.peer, Ordering::Relaxed);
+        slot.peer.store(body.peer.map_or(0, PeerId::get), Ordering::Relaxed);
         slot.deadline.store(deadline, Ordering::Relaxed);
         slot.cursor.store(0, Ordering::Relaxed);
         slot.first_post.store(0, Ordering::Relaxed);
@@ -390,11 +391,11 @@ impl Table {
     }
 
     /// With whom an active operation is.
-    pub fn peer_of(&self, id: u64) -> Option<u64> {
+    pub fn peer_of(&self, id: u64) -> Option<PeerId> {
         let slot = self.read(id)?;
         let peer = slot.peer.load(Ordering::Relaxed);
         self.release(slot);
-        Some(peer)
+        PeerId::new(peer)
     }
 
     /// Whether the operation of a slot that the caller holds is still wanted.
@@ -430,11 +431,11 @@ impl Table {
 
     /// Holds, as flows, the transfers with a peer that workers have and that are not claimed
     /// whole. Where another operation has taken a slot meanwhile, `each` has that one: it looks.
-    pub fn join(&self, peer: u64, mut each: impl FnMut(&Slot, &Body)) {
+    pub fn join(&self, peer: PeerId, mut each: impl FnMut(&Slot, &Body)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { continue };
             let active = slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE;
-            if !active || slot.peer.load(Ordering::Relaxed) != peer || !Self::is_sent_off(slot) {
+            if !active || slot.peer.load(Ordering::Relaxed) != peer.get() || !Self::is_sent_off(slot) {
                 continue;
             }
             let more = |held: u64| (held >= FLOW).then_some(held + FLOW);
@@ -488,7 +489,7 @@ impl Table {
         let id = self.id_of(slot);
         // SAFETY: the flow holds the slot until it has left.
         let body = unsafe { self.body(slot) };
-        let notify = body.transfer().is_some_and(Move::is_announced).then_some(body.peer);
+        let notify = body.transfer().filter(|transfer| transfer.is_announced()).and(body.peer);
         let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
         debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
         let after = before - FLOW - arrived;

@@ -4,6 +4,7 @@
 use super::operation::Body;
 use super::table::{Slot, Table};
 use super::Outcome;
+use crate::ids::PeerId;
 use crate::status::Status;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,7 @@ pub(super) const IN_PARTS: u64 = u64::MAX;
 #[derive(Clone, Copy)]
 struct Failure {
     outcome: Outcome,
-    peer: u64,
+    peer: Option<PeerId>,
 }
 
 /// What a slot knows of the whole.
@@ -90,7 +91,13 @@ impl Table {
     }
 
     /// A part has ended; the last one ends the whole.
-    pub(super) fn part_ended(&self, whole: u64, outcome: Outcome, (peer, first_post): (u64, u64), now: u64) {
+    pub(super) fn part_ended(
+        &self,
+        whole: u64,
+        outcome: Outcome,
+        (peer, first_post): (Option<PeerId>, u64),
+        now: u64,
+    ) {
         let slot = self.held_slot(whole);
         if outcome.status != Status::Ok {
             slot.whole.failed.lock().get_or_insert(Failure { outcome, peer });
@@ -103,9 +110,9 @@ impl Table {
             return;
         }
         let failed = slot.whole.failed.lock().take();
-        let Failure { outcome, peer } = failed.unwrap_or(Failure { outcome: Outcome::OK, peer: 0 });
+        let Failure { outcome, peer } = failed.unwrap_or(Failure { outcome: Outcome::OK, peer: None });
         self.leave(slot, 0);
-        self.end_as(whole, outcome, (Some(peer), 0), now);
+        self.end_as(whole, outcome, (peer, 0), now);
     }
 
     /// Cancels an operation, with its parts if it has any; false if there was

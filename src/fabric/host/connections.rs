@@ -13,6 +13,7 @@ use super::socket::{self, Heard, Word};
 use super::user;
 use super::watch::{self, Timer, Watch, Whose};
 use crate::fabric::Connection as Number;
+use crate::ids::PeerId;
 use crate::status::Result;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,9 +55,9 @@ enum State {
 }
 
 impl Connection {
-    fn peer(&self) -> u64 {
+    fn peer(&self) -> Option<PeerId> {
         match &self.state {
-            State::Silent(_) => 0,
+            State::Silent(_) => None,
             State::Open(channel) => channel.peer(),
         }
     }
@@ -180,7 +181,8 @@ impl Connections {
 
     /// Whether there is room for one more that is of no peer.
     fn make_room(&mut self, watch: &Watch) -> bool {
-        let unassigned: Vec<usize> = (0..self.all.len()).filter(|at| self.all[*at].peer() == 0).collect();
+        let unassigned: Vec<usize> =
+            (0..self.all.len()).filter(|at| self.all[*at].peer().is_none()).collect();
         if unassigned.len() < UNASSIGNED {
             return true;
         }
@@ -253,22 +255,22 @@ impl Connections {
 
     // Whose they are.
 
-    pub fn assign(&mut self, number: Number, peer: u64, watch: &Watch) {
+    pub fn assign(&mut self, number: Number, peer: PeerId, watch: &Watch) {
         let Some(one) = self.all.iter_mut().find(|one| one.number == number) else { return };
         if let State::Open(channel) = &mut one.state {
             channel.assign(peer);
         }
-        if self.all.iter().filter(|one| one.peer() == peer).count() > OF_PEER {
+        if self.all.iter().filter(|one| one.peer() == Some(peer)).count() > OF_PEER {
             let oldest = (0..self.all.len())
-                .filter(|at| self.all[*at].peer() == peer)
+                .filter(|at| self.all[*at].peer() == Some(peer))
                 .min_by_key(|at| self.all[*at].since);
             oldest.into_iter().for_each(|at| self.all.swap_remove(at).close(watch));
         }
     }
 
     /// A peer has ended: it reaches no memory from here on. `at_once`: nor anything else.
-    pub fn end_peer(&mut self, peer: u64, at_once: bool, watch: &Watch) {
-        for one in self.all.iter_mut().filter(|one| one.peer() == peer) {
+    pub fn end_peer(&mut self, peer: PeerId, at_once: bool, watch: &Watch) {
+        for one in self.all.iter_mut().filter(|one| one.peer() == Some(peer)) {
             one.since = Instant::now();
             if let State::Open(channel) = &mut one.state {
                 channel.withdraw();
@@ -281,9 +283,9 @@ impl Connections {
     }
 
     /// Does what a peer has asked for that has gone; false if something of it is left.
-    pub fn finish(&mut self, peer: u64, with: &mut Serving) -> bool {
+    pub fn finish(&mut self, peer: PeerId, with: &mut Serving) -> bool {
         let mut all = true;
-        for one in self.all.iter_mut().filter(|one| one.peer() == peer) {
+        for one in self.all.iter_mut().filter(|one| one.peer() == Some(peer)) {
             if let State::Open(channel) = &mut one.state {
                 if channel.listen(&mut { WORDS }) == Listened::End {
                     channel.end();
@@ -301,11 +303,11 @@ impl Connections {
     }
 
     /// Closes those that have been of no use for long. `served`: the peers that routes lead to.
-    pub fn tend(&mut self, served: &HashSet<u64>, watch: &Watch) {
+    pub fn tend(&mut self, served: &HashSet<PeerId>, watch: &Watch) {
         let passed = self.looked.elapsed();
         self.looked = Instant::now();
         self.all.retain_mut(|one| {
-            let used = one.peer() != 0 && served.contains(&one.peer());
+            let used = one.peer().is_some_and(|peer| served.contains(&peer));
             one.unused = if used { Duration::ZERO } else { one.unused + passed.min(LONGEST_LOOK) };
             let goes = one.unused > UNUSED;
             if goes {
@@ -375,7 +377,7 @@ fn meet(socket: OwnedFd, number: Number) -> (State, bool) {
 /// Serves one connection; true if it is over.
 #[inline]
 fn serve(channel: &mut Incoming, nothing: &mut Registry, with: &mut Serving) -> bool {
-    let of_nobody = channel.peer() == 0;
+    let of_nobody = channel.peer().is_none();
     if of_nobody {
         std::mem::swap(with.registry, nothing);
     }

@@ -13,6 +13,7 @@ use super::registry::{Registry, Wish};
 use super::request::{Kind, Piece, Pieces, Request};
 use super::socket::{self, Heard, Word};
 use crate::fabric::{Buffer, Connection, Reaped, Scratch};
+use crate::ids::PeerId;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, Ordering};
@@ -73,7 +74,7 @@ pub struct Incoming {
     socket: OwnedFd,
     number: Connection,
     /// The peer that it is of; 0: of none. Then it carries messages only.
-    peer: u64,
+    peer: Option<PeerId>,
     channel: Channel,
     areas: Areas,
     devices: Devices,
@@ -103,7 +104,7 @@ impl Incoming {
         Incoming {
             socket,
             number,
-            peer: 0,
+            peer: None,
             channel,
             areas: Areas::default(),
             devices: Devices::default(),
@@ -127,17 +128,17 @@ impl Incoming {
     }
 
     #[inline]
-    pub fn peer(&self) -> u64 {
+    pub fn peer(&self) -> Option<PeerId> {
         self.peer
     }
 
-    pub fn assign(&mut self, peer: u64) {
-        self.peer = peer;
+    pub fn assign(&mut self, peer: PeerId) {
+        self.peer = Some(peer);
     }
 
     /// Its peer has ended: nothing of ours is written or read for it from here on.
     pub fn withdraw(&mut self) {
-        self.peer = 0;
+        self.peer = None;
         self.areas.clear();
         self.devices.end();
     }
@@ -416,7 +417,9 @@ impl Incoming {
                 Heard::Word(Word::Forget(number)) => self.areas.remove(number),
                 Heard::Word(Word::Unread(number)) => self.devices.unread(number),
                 // Who is no peer writes nothing.
-                Heard::Word(Word::Area(..) | Word::Device(..)) if self.peer == 0 => return Listened::End,
+                Heard::Word(Word::Area(..) | Word::Device(..)) if self.peer.is_none() => {
+                    return Listened::End
+                }
                 Heard::Word(Word::Device(number, handle)) if self.devices.has_room() => {
                     self.devices.add(number, handle)
                 }

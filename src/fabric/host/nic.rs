@@ -14,6 +14,7 @@ use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
     Scratch, GONE,
 };
+use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::c_void;
@@ -47,7 +48,7 @@ struct Line {
     name: String,
     process: Option<OwnedFd>,
     /// The peer that is there; 0: none yet.
-    peer: u64,
+    peer: Option<PeerId>,
     /// The other side is gone: passes until that is told.
     ending: Option<u32>,
 }
@@ -257,14 +258,14 @@ impl HostNic {
             let Some(passes) = line.ending.map(|passes| passes - 1) else { continue };
             let (registry, receives) = (&mut self.registry, &mut self.receives);
             let mut with = Serving { registry, receives, reaped, budget: PASS, words: WORDS };
-            let over = line.peer == 0 || self.connections.finish(line.peer, &mut with);
+            let over = line.peer.is_none_or(|peer| self.connections.finish(peer, &mut with));
             line.ending = Some(passes).filter(|passes| !over && *passes > 0);
             if line.ending.is_some() {
                 self.ending = true;
                 continue;
             }
-            if line.peer != 0 {
-                self.connections.end_peer(line.peer, true, &self.watch);
+            if let Some(peer) = line.peer {
+                self.connections.end_peer(peer, true, &self.watch);
             }
             // What it had answered before counts.
             line.outgoing.progress(&mut { u64::MAX }, reaped);
@@ -326,7 +327,7 @@ impl Nic for HostNic {
             self.places.push(Place { generation: 0, route: None });
             self.places.len() - 1
         });
-        let mut line = Line { outgoing: Outgoing::new()?, name, process: None, peer: 0, ending: None };
+        let mut line = Line { outgoing: Outgoing::new()?, name, process: None, peer: None, ending: None };
         Self::connect(&self.watch, at, &mut line)
             .inspect_err(|_| Self::unwatch_line(&self.watch, &mut line))?;
         let place = &mut self.places[at];
@@ -342,18 +343,18 @@ impl Nic for HostNic {
         }
     }
 
-    fn assign_route(&mut self, route: Route, peer: u64) {
-        line(&mut self.places, route).into_iter().for_each(|line| line.peer = peer);
+    fn assign_route(&mut self, route: Route, peer: PeerId) {
+        line(&mut self.places, route).into_iter().for_each(|line| line.peer = Some(peer));
     }
 
-    fn assign_connection(&mut self, connection: Connection, peer: u64) {
+    fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
         self.connections.assign(connection, peer, &self.watch);
     }
 
-    fn end_peer(&mut self, peer: u64, at_once: bool) {
+    fn end_peer(&mut self, peer: PeerId, at_once: bool) {
         self.connections.end_peer(peer, at_once, &self.watch);
         let lines = self.places.iter_mut().filter_map(|place| place.route.as_deref_mut());
-        for line in lines.filter(|line| at_once && line.peer == peer) {
+        for line in lines.filter(|line| at_once && line.peer == Some(peer)) {
             Self::end_line(&self.watch, line, libc::ECANCELED, &mut self.finished);
         }
     }
@@ -363,7 +364,7 @@ impl Nic for HostNic {
             return;
         }
         let lines = self.places.iter().filter_map(|place| place.route.as_deref());
-        let served: HashSet<u64> = lines.filter(|l| !l.outgoing.removed).map(|l| l.peer).collect();
+        let served: HashSet<PeerId> = lines.filter(|l| !l.outgoing.removed).filter_map(|l| l.peer).collect();
         self.connections.tend(&served, &self.watch);
     }
 

@@ -12,13 +12,14 @@ use super::socket;
 use crate::fabric::{
     Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
 };
+use crate::ids::PeerId;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What connections of these tests are assigned to.
-const PEER: u64 = 7;
+const PEER: PeerId = PeerId::numbered(7);
 const BOTH: Access = Access::ALL;
 
 /// What the operations of a test are told apart by.

@@ -12,6 +12,7 @@ use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
     Rma, Route, Scratch, Segment,
 };
+use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
 use crate::wire::secret::Secrets;
 use std::cmp::Reverse;
@@ -459,7 +460,7 @@ impl Nic for TcpNic {
     }
 
     /// It would not dial if it still had an earlier one.
-    fn assign_connection(&mut self, connection: Number, _peer: u64) {
+    fn assign_connection(&mut self, connection: Number, _peer: PeerId) {
         let at = connection.wrapping_sub(1);
         let Some(one) = self.connection(at).filter(|one| one.trust == Trust::Claims) else { return };
         one.trust = Trust::Proven;
