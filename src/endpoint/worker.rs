@@ -243,6 +243,10 @@ impl Worker {
         }
         let now = self.core.clock.now();
         self.passes.begin(now, &self.core.longest);
+        let ticks = now >= self.next_tick;
+        if ticks {
+            self.passes.tick(now); // Before the work: that counts.
+        }
         let mut busy = self.look_at_watches(now);
         busy |= self.take_inbox(now);
         for r in 0..self.rails.len() {
@@ -256,11 +260,10 @@ impl Worker {
         self.advance_quiescing();
         busy |= self.talk(now);
         busy |= self.do_chores(now);
-        if now >= self.next_tick {
+        if ticks {
             self.next_tick = now + TICK_NS;
             self.core.clock.wake_at(self.next_tick);
             self.tick(now);
-            self.passes.tick(now);
         }
         if busy {
             self.alarms = 0;

@@ -12,6 +12,7 @@ use crate::fabric::error_text;
 use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
 use crate::status::Status;
+use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
@@ -28,6 +29,9 @@ pub(super) struct Ending {
     value: u64,
     now: u64,
 }
+
+/// Operations that a look at the deadlines ends: a pass has other things to do.
+const EXPIRES: u32 = 512;
 
 impl Table {
     /// A flow is with a lane from now on: NICs may work for it. False: nobody wants it
@@ -288,7 +292,8 @@ impl Table {
         self.next_deadline.load(Ordering::SeqCst).min(until)
     }
 
-    /// Ends what is past its deadline. Cheap until the earliest one has passed:
+    /// Ends what is past its deadline, as many as a pass has time for: the others in the next
+    /// tick. Cheap until the earliest one has passed:
     /// with long deadlines and short transfers the table is scanned about once
     /// in a deadline.
     pub fn expire(&self, now: u64) {
@@ -296,8 +301,17 @@ impl Table {
             return;
         }
         self.next_deadline.store(u64::MAX, Ordering::SeqCst);
-        let late = |slot: &Slot, _| slot.deadline.load(Ordering::Relaxed) <= now;
+        let ended = Cell::new(0);
+        let late = |slot: &Slot, _| {
+            let late = slot.deadline.load(Ordering::Relaxed) <= now && ended.get() < EXPIRES;
+            ended.set(ended.get() + u32::from(late));
+            late
+        };
         self.end_where(late, Outcome::of(Status::TimedOut), now);
+        if ended.get() == EXPIRES {
+            self.next_deadline.fetch_min(now, Ordering::SeqCst);
+            return;
+        }
         let mut earliest = u64::MAX;
         for index in 0..self.used.load(Ordering::Acquire) {
             if let Some(slot) = self.slot(index) {
