@@ -330,10 +330,10 @@ impl Worker {
             return self.core.turn_away(STALE);
         }
         peer.prove_by(&greeted.root);
-        self.rails[r].rail.assign_connection(connection, peer.id);
         if !self.meets(r, &peer, plan, hello.epoch) {
-            return; // It greets again.
+            return; // It greets again, and what it greets by was not cut with the lane from before.
         }
+        self.rails[r].rail.assign_connection(connection, peer.id);
         if let Some((r, lane)) = self.find_lane(&peer, plan) {
             self.revive(r, lane);
             self.welcome(r, lane, &greeted);

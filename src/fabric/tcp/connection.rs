@@ -165,8 +165,12 @@ pub struct Connection {
     writable: bool,
     /// The other side has closed: there is an end to be read.
     closing: bool,
-    /// A message waits for a receive.
+    /// A message waits for a receive, or a request until nothing is barred.
     starved: bool,
+    /// The way to the peer that it claims to be of was cut: it is another, or the next.
+    pub barred: bool,
+    /// The peer has asked for bytes to be moved.
+    pub moves: bool,
     /// Nobody here uses it any longer: it goes when everything is answered.
     pub leaving: bool,
     pub listed: bool,
@@ -204,6 +208,8 @@ impl Connection {
             writable: state == State::Stranger,
             closing: false,
             starved: false,
+            barred: false,
+            moves: false,
             leaving: false,
             listed: false,
         }
@@ -285,6 +291,11 @@ impl Connection {
         self.readable |= readable || ends;
         self.writable |= writable || ends;
         self.closing |= ends;
+    }
+
+    /// Who is at the other end has proven itself.
+    pub fn prove(&mut self) {
+        (self.trust, self.barred, self.starved) = (Trust::Proven, false, false);
     }
 
     /// There is a receive again; true if a message waited for one.
@@ -613,6 +624,14 @@ impl Connection {
         }
         let Some(bytes) = ready.first_chunk::<REQUEST>() else { return Ok(Step::Waits) };
         let request = Request::read(bytes).ok_or(libc::EPROTO)?;
+        // Bytes move again when this connection is known to be the next of that peer.
+        if request.kind != Kind::Message {
+            if self.barred {
+                self.starved = true;
+                return Ok(Step::Waits);
+            }
+            self.moves = true;
+        }
         // An honest peer has no more requests under way; one that takes no answers would pile them up here.
         if self.pending.len() >= FLIGHTS {
             return Err(libc::EPROTO);

@@ -241,12 +241,15 @@ impl TcpNic {
         }
     }
 
-    /// Ends the connections with a NIC; but for one, those that it has dialled.
+    /// Ends the connections with a NIC, but for one, those that it has dialled. One that has moved
+    /// nothing and was not proven yet may be the next: it only waits.
     fn end_all_of(&mut self, peer: Name, but: Option<u32>, errno: i32) {
         let mut finished = std::mem::take(&mut self.finished);
         for at in 0..self.connections.len() as u32 {
+            let theirs = self.connection(at).filter(|one| one.peer == peer && but.is_none());
+            theirs.into_iter().for_each(|one| one.barred = one.trust == Trust::Claims && !one.moves);
             let goes = |one: &Connection| match but {
-                None => one.peer == peer,
+                None => one.peer == peer && !one.barred,
                 Some(but) => one.peer == peer && one.trust == Trust::Proven && at != but,
             };
             if self.connections[at as usize].as_deref().is_some_and(goes) {
@@ -463,8 +466,9 @@ impl Nic for TcpNic {
     fn assign_connection(&mut self, connection: Number, _peer: PeerId) {
         let at = connection.wrapping_sub(1);
         let Some(one) = self.connection(at).filter(|one| one.trust == Trust::Claims) else { return };
-        one.trust = Trust::Proven;
+        one.prove();
         let peer = one.peer;
+        self.list(at);
         self.end_all_of(peer, Some(at), libc::ECONNRESET);
     }
 
