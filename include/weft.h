@@ -1659,7 +1659,7 @@ WEFT_API weft_status weft_counter_destroy(weft_endpoint *endpoint, weft_counter 
  * each layer), when that page's bytes have arrived, and not again after the last
  * one (so not at all without pages). A range is one page. Such a page goes in one piece over one
  * rail, up to 1 GiB (or the fabric's longest message, if that is less:
- * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over tcp and verbs through ofi_rxm
+ * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over verbs and libfabric's tcp,
  * the counter is raised by the number of pages when the last one has arrived (libfabric would
  * crash the target if the sender died in the middle of a page that it counts by itself, or take
  * the page's arrival for a message).
@@ -2508,8 +2508,8 @@ typedef struct weft_rail_statistics {
     uint32_t lanes;
     uint32_t lanes_stalled;
     /**
-     * Bytes that it has carried: delivered, or (writes of small pages in bundles)
-     * written to the peer's staging memory.
+     * Bytes that it has carried: delivered, or (of device memory that goes through
+     * the host) written to the peer's staging memory.
      */
     uint64_t bytes_written;
     uint64_t bytes_read;

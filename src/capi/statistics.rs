@@ -94,8 +94,8 @@ pub struct weft_rail_statistics {
     /// flight and have not taken any for 20 ms.
     pub lanes: u32,
     pub lanes_stalled: u32,
-    /// Bytes that it has carried: delivered, or (writes of small pages in bundles)
-    /// written to the peer's staging memory.
+    /// Bytes that it has carried: delivered, or (of device memory that goes through
+    /// the host) written to the peer's staging memory.
     pub bytes_written: u64,
     pub bytes_read: u64,
     /// Slices of these: pages, or pieces of large ones.

@@ -24,7 +24,7 @@ pub const WEFT_CLASS_LATENCY: u32 = 2;
 /// each layer), when that page's bytes have arrived, and not again after the last
 /// one (so not at all without pages). A range is one page. Such a page goes in one piece over one
 /// rail, up to 1 GiB (or the fabric's longest message, if that is less:
-/// `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over tcp and verbs through ofi_rxm
+/// `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over verbs and libfabric's tcp,
 /// the counter is raised by the number of pages when the last one has arrived (libfabric would
 /// crash the target if the sender died in the middle of a page that it counts by itself, or take
 /// the page's arrival for a message).

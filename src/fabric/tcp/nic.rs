@@ -191,14 +191,14 @@ impl TcpNic {
     }
 
     /// A new route that leads over a connection.
-    fn place(&mut self, target: Name, to: SocketAddr, connection: u32) -> Route {
+    fn place(&mut self, target: Name, to: SocketAddr, leads: std::result::Result<u32, i32>) -> Route {
         let at = self.places.iter().position(|place| place.users == 0).unwrap_or_else(|| {
             self.places.push(Place { generation: 0, users: 0, target, to, leads: Err(0), reported: false });
             self.places.len() - 1
         });
         let place = &mut self.places[at];
         let generation = place.generation.wrapping_add(1);
-        *place = Place { generation, users: 1, target, to, leads: Ok(connection), reported: false };
+        *place = Place { generation, users: 1, target, to, leads, reported: leads.is_err() };
         u64::from(generation) << 32 | at as u64
     }
 
@@ -434,11 +434,12 @@ impl Nic for TcpNic {
             one.peer == target && one.trust == Trust::Proven && one.state == State::Up && !one.leaving
         };
         let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
-        let connection = match theirs.filter(|_| target != self.name) {
-            Some(at) => at as u32,
-            None => self.dial(to, target)?,
+        // Who cannot be dialled now, because a link is down, is dialled when something is sent.
+        let leads = match theirs.filter(|_| target != self.name) {
+            Some(at) => Ok(at as u32),
+            None => self.dial(to, target).map_err(|error| error.provider_errno),
         };
-        Ok(self.place(target, to, connection))
+        Ok(self.place(target, to, leads))
     }
 
     fn remove(&mut self, route: Route) {
@@ -478,7 +479,7 @@ impl Nic for TcpNic {
         if self.connection(at).is_none_or(|one| one.state != State::Up) {
             return Err(Error::new(Status::Fabric, "the connection is closed"));
         }
-        Ok(self.place(NOBODY, self.at, at))
+        Ok(self.place(NOBODY, self.at, Ok(at)))
     }
 
     fn is_deserted(&mut self, route: Route) -> bool {

@@ -340,6 +340,24 @@ fn missing_listener_fails_at_once() {
 
 struct Stranger(TcpStream);
 
+/// As where a link is down: the system refuses to dial, now.
+#[test]
+fn undialled_route_is_dialled_by_each_send() {
+    let mut a = open();
+    let nowhere = [to_system("10.255.255.1:9".parse().unwrap()), vec![7; 16]].concat();
+    let route = a.insert(&nowhere).unwrap();
+    let text = random_bytes(100, 12);
+    for n in 0..2 {
+        let buffer =
+            Buffer { address: text.as_ptr().cast_mut().cast(), len: text.len(), descriptor: null_mut() };
+        // SAFETY: the text outlives the NIC.
+        assert_eq!(unsafe { a.send(buffer, route, token(n)) }, Posted::Yes);
+        let mut done = Vec::new();
+        a.reap(&mut done);
+        assert!(done.len() == 1 && done[0].scratch == token(n) && done[0].errno != 0);
+    }
+}
+
 fn target_of(nic: &TcpNic) -> (SocketAddr, [u8; 16]) {
     let (at, name) = nic.address().split_at(16);
     (super::socket::from_system(at).unwrap(), name.try_into().unwrap())
