@@ -201,6 +201,14 @@ void host_check(void)
             check_counts(other, !book->plan.abrupt);
 }
 
+/* The others are there and answer, so nobody waits for a last frame in vain. */
+static void look_at_leaving(uint64_t begin_ns)
+{
+    uint64_t end = world_ns(), stalls = book->plan.world == VIRTUAL ? 0 : stalled(begin_ns, end);
+    if (!*book->plan.sim_faults && end - begin_ns > 2 * GRACE + stalls)
+        finding(&book->odd, "host %d left within %" PRIu64 " ms (stalls %" PRIu64 " ms)", self->me, (end - begin_ns) / MS, stalls / MS);
+}
+
 /* Everything that is under way completes, whatever it is. */
 void host_leave(void)
 {
@@ -213,7 +221,9 @@ void host_leave(void)
         }
         CHECK(pthread_join(thread, NULL) == 0);
     } else {
+        uint64_t begin = world_ns();
         call_blocking(shut_down);
+        look_at_leaving(begin);
         while (poll_all(0) >= 0) {
         }
     }

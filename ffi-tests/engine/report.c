@@ -313,13 +313,17 @@ bool report(bool print, const char *json)
         write_json(json, figures, COUNT(figures));
     if (!print && well)
         return well;
+    printf("\n");
+    for (size_t i = 0; i < COUNT(figures) && !well; i++)
+        if (figures[i].must_be_0 && figures[i].value)
+            printf("failed: %s is %" PRIu64 ", and must be 0\n", figures[i].name, figures[i].value);
+    for (uint32_t i = 0; i < book->notes_count && i < NOTES_MAX; i++)
+        printf("%s\n", book->notes[i]);
     if (getenv("WEFT_SEED"))
         print_operations();
     print_table();
     for (size_t i = 0; i < COUNT(figures); i++)
         printf("%-26s %" PRIu64 "%s\n", figures[i].name, figures[i].value,
                figures[i].must_be_0 && figures[i].value ? "    <-- must be 0" : "");
-    for (uint32_t i = 0; i < book->notes_count && i < NOTES_MAX; i++)
-        printf("%s\n", book->notes[i]);
     return well;
 }

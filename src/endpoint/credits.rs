@@ -79,7 +79,7 @@ impl Worker {
         let of = work.lanes.get(lane_index(lane)).and_then(Option::as_ref);
         // A lane that takes nothing new needs none.
         let serves = work.rail.lane(lane).is_some_and(|lane| lane.state != LaneState::Down);
-        if of.is_none_or(|of| !serves || of.lane != lane || of.closing) {
+        if of.is_none_or(|of| !serves || of.lane != lane || of.closing.is_some()) {
             return Posted::Yes;
         }
         let (kind, size) = match what {

@@ -114,7 +114,7 @@ impl Worker {
         let mut failed = Vec::new();
         let mut suspects = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate().filter(|(_, work)| work.rail.limits().cuts) {
-            for lane in work.lanes.iter_mut().flatten().filter(|lane| !lane.closing) {
+            for lane in work.lanes.iter_mut().flatten().filter(|lane| lane.closing.is_none()) {
                 let Some(of) = work.rail.lane(lane.lane).filter(|of| of.state == LaneState::Up) else {
                     continue;
                 };
@@ -161,7 +161,7 @@ impl Worker {
         let mut stuck = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate() {
             for lane in work.lanes.iter_mut().flatten() {
-                let cuts = work.rail.limits().cuts && !lane.closing;
+                let cuts = work.rail.limits().cuts && lane.closing.is_none();
                 let patience = if cuts { LATE_NS } else { LATEST_NS };
                 let mut overdue = lane.flows.overdue(now, patience);
                 if cuts {
@@ -221,10 +221,10 @@ impl Worker {
     pub(super) fn break_lane(&mut self, r: usize, lane: u32, outcome: Outcome, theirs: Theirs) {
         let RailWork { rail, lanes, .. } = &mut self.rails[r];
         let Some(of) = lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if of.lane != lane || of.closing {
+        if of.lane != lane || of.closing.is_some() {
             return;
         }
-        of.closing = true;
+        of.closing = Some(self.core.clock.now());
         of.broken = Some(Broken { outcome, theirs_cut: theirs != Theirs::Open });
         of.settle();
         of.flows.suspend();
@@ -293,7 +293,7 @@ impl Worker {
         let mut lanes = work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer);
         let lane = lanes.find(|of| {
             let meant = if asks { of.heard == epoch } else { of.epoch == epoch };
-            let stands = of.broken.is_some() || !of.closing;
+            let stands = of.broken.is_some() || of.closing.is_none();
             meant && stands && work.rail.remote_rail(of.lane) == plan.remote_rail
         });
         let outcome = Outcome {

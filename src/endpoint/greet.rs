@@ -141,7 +141,7 @@ impl Worker {
             early: Vec::new(),
             fetches: Vec::new(),
             next_fetch: 0,
-            closing: false,
+            closing: None,
             drain: Default::default(),
             held: 0,
             broken: None,
@@ -173,7 +173,7 @@ impl Worker {
         let core = self.core.clone();
         let (mut failed, mut unanswered) = (Vec::new(), Vec::new());
         for work in &mut self.rails {
-            for lane in work.lanes.iter_mut().flatten().filter(|lane| !lane.closing) {
+            for lane in work.lanes.iter_mut().flatten().filter(|lane| lane.closing.is_none()) {
                 let Some(state) = work.rail.lane(lane.lane).map(|l| l.state) else { continue };
                 let greets = matches!(state, LaneState::Greeting | LaneState::Warming);
                 let late = now.saturating_sub(lane.greeting.since_ns) > RETURN_NS;
@@ -249,7 +249,7 @@ impl Worker {
         let Some(r) = self.rails.iter().position(|work| work.rail.index == rail) else { return };
         let work = &mut self.rails[r];
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        of.closing = true;
+        of.closing = Some(self.core.clock.now());
         let (peer, plan) = (of.peer.clone(), Plan { rail, remote_rail: work.rail.remote_rail(lane) });
         work.rail.cut_lane(lane);
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
@@ -496,7 +496,7 @@ impl Worker {
         };
         let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
         let Some(of) = of else { return };
-        if of.closing {
+        if of.closing.is_some() {
             return self.broken_by(r, lane, errno);
         }
         let (peer, plan) = (of.peer.clone(), Plan { rail: index, remote_rail });
@@ -553,6 +553,7 @@ impl Worker {
     }
 
     fn drop_all_but(&mut self, peer: PeerId, keep: u64, cut: bool) {
+        let now = self.core.clock.now();
         let Some(lanes) = self.lanes_of.get_mut(peer.place()) else { return };
         // A successor at the same place may have lanes here already.
         let of_peer = |(r, lane): &(usize, u32)| {
@@ -570,7 +571,7 @@ impl Worker {
                 work.rail.cut_lane(lane);
             }
             if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
-                of.closing = true;
+                of.closing = Some(now);
                 of.flows.stop(&self.core.table, &mut self.left);
             }
         }
@@ -579,12 +580,13 @@ impl Worker {
 
     /// Takes off the lanes that wait for nothing any more.
     pub fn reap_closing(&mut self) {
+        let now = self.core.clock.now();
         let mut broken = Vec::new();
         for (r, work) in self.rails.iter_mut().enumerate() {
             for place in &mut work.lanes {
                 let (rail, table, left) = (&work.rail, &self.core.table, &mut self.left);
                 let empty = |lane: &mut LaneWork| {
-                    if !lane.closing {
+                    if lane.closing.is_none() {
                         return false;
                     }
                     let rests = rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0);
@@ -592,7 +594,7 @@ impl Worker {
                         lane.flows.put_down(table, left);
                     }
                     let at_rest = lane.broken.as_ref().is_none_or(Broken::is_fenced);
-                    at_rest && rests
+                    at_rest && rests && (lane.broken.is_some() || !lane.is_saying(rail, now))
                 };
                 let Some(mut gone) = place.take_if(empty) else { continue };
                 if gone.broken.is_some() {

@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::worker::Worker;
+use super::worker::{RailWork, Worker};
 use crate::fabric::error_text;
 use crate::ids::PeerId;
 use crate::peer::link::{remote_state_of_end, Link};
@@ -262,7 +262,9 @@ impl Worker {
         self.listen(now);
         self.see_off(now, false);
         let none_left = self.links.iter().all(Option::is_none) && self.leaving.is_empty();
-        if self.shutting_down && none_left {
+        let saying =
+            |work: &RailWork| work.lanes.iter().flatten().any(|lane| lane.is_saying(&work.rail, now));
+        if self.shutting_down && none_left && !self.rails.iter().any(saying) {
             self.core.said_bye(self.index);
         }
     }

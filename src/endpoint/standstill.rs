@@ -37,7 +37,7 @@ impl fmt::Display for Still<'_> {
             (lane.refused, "refused"),
             (lane.failed, "failed"),
             (lane.cut, "cut"),
-            (work.closing, "closing"),
+            (work.closing.is_some(), "closing"),
             (work.held > 0, "held for a fence"),
             (work.broken.as_ref().is_some_and(|broken| !broken.is_fenced()), "its peer's end is not cut"),
         ];

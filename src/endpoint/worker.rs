@@ -51,6 +51,8 @@ const DEAF: Duration = Duration::from_millis(2);
 /// A pass begins no more transfers, and obeys commands for no longer: deadlines pass meanwhile.
 const STARTS: usize = 1024;
 const OBEYS_NS: u64 = 1_000_000;
+/// A lane that is dropped waits so long for its last frame to be on its way.
+const LAST_FRAME_NS: u64 = 100_000_000;
 
 pub struct Worker {
     pub index: usize,
@@ -137,8 +139,8 @@ pub struct LaneWork {
     /// What the peer wants to be sent, numbers and lists; and which is next.
     pub fetches: Vec<(u32, Vec<u8>)>,
     pub next_fetch: u32,
-    /// Dropped: only waits for the fabric to give its operations back.
-    pub closing: bool,
+    /// Dropped, and when: only waits for the fabric to give its operations back.
+    pub closing: Option<u64>,
     /// Its peer parts, or we do.
     pub drain: Drain,
     /// Fences of the peer that wait for it to come to rest.
@@ -184,6 +186,13 @@ impl LaneWork {
         self.landing.iter_mut().for_each(Landing::settle);
     }
 
+    /// Dropped while its last frame (of parting, say) was on its way: a route that is removed takes
+    /// along what was posted to it.
+    pub(super) fn is_saying(&self, rail: &Rail, now: u64) -> bool {
+        let recent = self.closing.is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
+        recent && rail.lane(self.lane).is_some_and(|lane| !lane.cut && lane.inflight_frames > 0)
+    }
+
     /// It has nothing to post, and may.
     #[inline]
     pub(super) fn is_free(&self, rail: usize) -> bool {
@@ -198,7 +207,7 @@ impl LaneWork {
 
     /// Something of it is due soon.
     fn is_waiting(&self) -> bool {
-        self.closing || self.drain != Drain::No || self.greeting.is_waiting()
+        self.closing.is_some() || self.drain != Drain::No || self.greeting.is_waiting()
     }
 }
 
