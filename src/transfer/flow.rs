@@ -22,6 +22,9 @@ const CLAIM_MAX: u64 = 256;
 /// Segments of one post at most, and the bytes that they are added up to.
 pub const VECTOR: usize = 16;
 const VECTOR_LEN: u64 = 256 << 10;
+/// The same where the target has to call for the bytes of each: long ones make its calls few.
+const LONG_VECTOR: usize = 128;
+const LONG_VECTOR_LEN: u64 = 512 << 10;
 /// The same between devices' memory: what a post costs is most of it there.
 const SHARED_VECTOR: usize = 64;
 const SHARED_VECTOR_LEN: u64 = 1 << 20;
@@ -341,9 +344,12 @@ impl Flow {
         if self.staged {
             return self.stage(burst, index, transfer, packer, (room, budget));
         }
-        match self.layer.on_device {
-            true => self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, (room, budget)),
-            false => self.post::<VECTOR, VECTOR_LEN>(burst, index, transfer, (room, budget)),
+        if self.layer.on_device {
+            self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, (room, budget))
+        } else if burst.limits.vector >= LONG_VECTOR {
+            self.post::<LONG_VECTOR, LONG_VECTOR_LEN>(burst, index, transfer, (room, budget))
+        } else {
+            self.post::<VECTOR, VECTOR_LEN>(burst, index, transfer, (room, budget))
         }
     }
 

@@ -103,7 +103,7 @@ pub struct Opening {
 impl Opening {
     /// On a fabric; of tcp the loopback.
     pub fn of(fabric: &str) -> Opening {
-        let rail_names = fabric.ends_with("tcp").then(|| "lo".to_owned());
+        let rail_names = (fabric == "tcp").then(|| "lo".to_owned());
         Opening { fabric: Some(fabric.to_owned()), rail_names, ..Opening::default() }
     }
 

@@ -8,7 +8,7 @@
 //! nowhere; one that makes no sense ends the connection.
 
 use super::sealed::Sealed;
-use super::stream::{Batch, Got, Inbox, Owner, INBOX};
+use super::stream::{chunks, Batch, Got, Inbox, Owner, INBOX};
 use super::wire::{
     is_answer, Answer, Hello, Kind, Name, Piece, Request, ANSWER, HEAD_MAX, HELLO, PIECE, REQUEST,
 };
@@ -524,7 +524,7 @@ impl Connection {
     fn answer(&mut self, registry: &mut Registry) {
         while let Some(first) = self.pending.front() {
             let vectors = if let Pending::Read { pieces, .. } = first { 1 + pieces.len() } else { 1 };
-            if !self.batch.has_room(vectors, ANSWER, BATCH / 2) {
+            if !self.batch.has_room(vectors, ANSWER, BATCH) {
                 return;
             }
             let Some(first) = self.pending.pop_front() else { return };
@@ -672,9 +672,8 @@ impl Connection {
 
     /// What comes goes nowhere.
     fn expect_nothing(&mut self, len: u32, sink: &mut [u8]) {
-        let sink = (sink.as_mut_ptr() as u64, sink.len().min(len as usize));
         // SAFETY: the sink outlives the NIC's connections.
-        unsafe { self.inbox.expect(std::iter::once(sink)) };
+        unsafe { self.inbox.expect(chunks(sink, len as usize)) };
     }
 
     fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {

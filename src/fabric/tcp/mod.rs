@@ -32,8 +32,8 @@
 //! Where connections are encrypted, all of this goes through `sealed`.
 //!
 //! Requests are settled in their order, and are short (`RUN`), so that nothing waits long for the
-//! end of one. An initiator takes back memory of what was not sent yet by copying the few bytes
-//! that a call has begun with; the same holds for a target whose memory is being read.
+//! end of one. An initiator takes back memory of what was not sent yet by copying the bytes of the
+//! call that was begun; the same holds for a target whose memory is being read.
 
 mod connection;
 mod interfaces;
@@ -54,5 +54,8 @@ pub const NAME: &str = "tcp";
 /// Its name where connections are encrypted: the two do not reach each other.
 pub const ENCRYPTED: &str = "tcp-encrypted";
 
-/// Bytes that one call sends at most: what has to be copied where memory is taken back.
-const BATCH: u64 = 512 << 10;
+/// Nothing is added to what one call sends beyond so many bytes. With the last run this is what has
+/// to be copied where memory is taken back.
+const BATCH: u64 = 64 << 10;
+/// Bytes that go nowhere go here, again and again.
+const SINK: usize = 64 << 10;

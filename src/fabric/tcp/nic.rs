@@ -5,7 +5,7 @@ use super::interfaces::Interface;
 use super::sealed::Sealed;
 use super::socket::{self, from_system, to_system};
 use super::wire::{Hello, Kind, Name};
-use super::{MESSAGE, PIECES, RUN};
+use super::{MESSAGE, PIECES, SINK};
 use crate::clock::{Clock, Random};
 use crate::fabric::host::registry::Registry;
 use crate::fabric::{
@@ -135,8 +135,8 @@ impl TcpNic {
             failures_cut: true,
             reconnects: true,
             cuts: true,
-            vector: PIECES / 4,
-            read_vector: PIECES / 4,
+            vector: PIECES,
+            read_vector: PIECES,
             message_max: MESSAGE,
             virtual_addresses: true,
             local_registration: false,
@@ -165,7 +165,7 @@ impl TcpNic {
             registry: Registry::default(),
             receives: VecDeque::new(),
             finished: Vec::new(),
-            sink: vec![0; RUN as usize].into_boxed_slice(),
+            sink: vec![0; SINK].into_boxed_slice(),
         })
     }
 

@@ -29,6 +29,12 @@ pub fn advance(iov: &mut [libc::iovec], at: &mut usize, mut bytes: usize) {
     }
 }
 
+/// The ranges of `len` bytes that go nowhere: all to the same place.
+pub fn chunks(sink: &mut [u8], len: usize) -> impl Iterator<Item = (u64, usize)> {
+    let (at, size) = (sink.as_mut_ptr() as u64, sink.len().max(1));
+    (0..len).step_by(size).map(move |done| (at, size.min(len - done)))
+}
+
 /// What the next calls send: nothing is added before all of it is gone, so that the copied bytes
 /// stay where they are.
 pub struct Batch {
@@ -246,12 +252,11 @@ impl Inbox {
         }
     }
 
-    /// The rest of the payload goes nowhere: to `sink`, which must have room for it.
+    /// The rest of the payload goes nowhere: to `sink`.
     pub fn turn_away(&mut self, sink: &mut [u8]) {
-        let len = self.left.min(sink.len());
         self.iov.clear();
-        self.iov.push(vector(sink.as_ptr(), len));
-        (self.at, self.left) = (0, len);
+        self.iov.extend(chunks(sink, self.left).map(|(at, len)| vector(at as *const u8, len)));
+        self.at = 0;
     }
 
     /// Receives: the rest of the payload, and up to `ahead` bytes of what follows it.

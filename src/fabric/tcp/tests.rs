@@ -552,7 +552,7 @@ fn malformed_request_ends_its_connection_alone() {
         with(1, 1),
         with(2, 0),
         with(3, PIECES as u8 / 2 + 2),
-        with(6, 2),
+        with(6, (RUN >> 16) as u8 + 1),
         with(20, 1),
         lies,
         answer(Answer::Done(1)),
