@@ -217,7 +217,8 @@ pub trait Nic {
     fn limits(&self) -> &Limits;
     /// The address that peers insert.
     fn address(&self) -> &[u8];
-    fn insert(&mut self, address: &[u8]) -> Result<Route>;
+    /// A route to an address; `peer`: whose it is.
+    fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route>;
     fn remove(&mut self, route: Route);
     /// As `remove`, at once, where that closes the route (`Limits::cuts`). `connected`:
     /// operations are under way there, and none has failed.
@@ -225,11 +226,12 @@ pub trait Nic {
         let _ = connected;
         self.remove(route);
     }
-    /// A route leads to this peer.
-    fn assign_route(&mut self, route: Route, peer: PeerId) {
-        let _ = (route, peer);
+    /// What is sent next to a route is a handshake: where its connection has ended, that makes
+    /// another. (What is of a session goes by no other connection than the handshake before it.)
+    fn redial(&mut self, route: Route) {
+        let _ = route;
     }
-    /// What comes over a connection (`Reaped::connection`) is of this peer.
+    /// What comes over a connection (`Reaped::connection`) is of this peer, which has proven so.
     fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
         let _ = (connection, peer);
     }
@@ -252,7 +254,7 @@ pub trait Nic {
     /// A route for an answer to who sent by a connection, and says that it is at an address.
     fn insert_caller(&mut self, address: &[u8], connection: Connection) -> Result<Route> {
         let _ = connection;
-        self.insert(address)
+        self.insert(address, None)
     }
     /// As `remove`, of a route that nothing was sent to but where a connection was.
     fn forget(&mut self, route: Route) {

@@ -290,8 +290,7 @@ impl Rail {
 
     /// A lane to one of a peer's rails.
     pub fn add_lane(&mut self, peer: PeerId, remote_rail: usize, address: &[u8]) -> Result<u32> {
-        let route = self.nic.insert(address)?;
-        self.nic.assign_route(route, peer);
+        let route = self.nic.insert(address, Some(peer))?;
         let lane = Lane::new(peer, remote_rail, route, self.limits.lane_window);
         let index = self.lanes.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
             self.lanes.push(Place { generation: 0, lane: None });
@@ -522,6 +521,9 @@ impl Rail {
         let idle = to.inflight_frames == 0 && to.inflight_ops == 0;
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
         let (route, token, rail) = (to.route, to.to, self.index);
+        if to.state == LaneState::Greeting {
+            self.nic.redial(route);
+        }
         let mut sealer = self.lane_mut(lane).and_then(|lane| lane.sealer.take());
         let posted = self.send_to(route, Tag::new(work, lane, 0, 0), |frame| {
             let len = fill(frame);
@@ -604,7 +606,7 @@ impl Rail {
             return Some(known.route).filter(|route| connection_of(*route) == connection);
         }
         if self.callers.len() < CALLERS {
-            let route = self.nic.insert(address).ok()?;
+            let route = self.nic.insert(address, None).ok()?;
             self.callers.push(Caller { address: address.into(), route, since: now });
         }
         None

@@ -321,13 +321,13 @@ impl Nic for HostNic {
         self.address.as_bytes()
     }
 
-    fn insert(&mut self, address: &[u8]) -> Result<Route> {
+    fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
         let name = self.name_of(address)?;
         let at = self.places.iter().position(|place| place.route.is_none()).unwrap_or_else(|| {
             self.places.push(Place { generation: 0, route: None });
             self.places.len() - 1
         });
-        let mut line = Line { outgoing: Outgoing::new()?, name, process: None, peer: None, ending: None };
+        let mut line = Line { outgoing: Outgoing::new()?, name, process: None, peer, ending: None };
         Self::connect(&self.watch, at, &mut line)
             .inspect_err(|_| Self::unwatch_line(&self.watch, &mut line))?;
         let place = &mut self.places[at];
@@ -341,10 +341,6 @@ impl Nic for HostNic {
         if let Some(line) = line(&mut self.places, route) {
             line.outgoing.removed = true;
         }
-    }
-
-    fn assign_route(&mut self, route: Route, peer: PeerId) {
-        line(&mut self.places, route).into_iter().for_each(|line| line.peer = Some(peer));
     }
 
     fn assign_connection(&mut self, connection: Connection, peer: PeerId) {

@@ -29,7 +29,7 @@ fn token(n: usize) -> *mut Scratch {
 
 /// A route from one NIC to another, which takes what comes over it for a peer's.
 fn link(a: &mut HostNic, b: &mut HostNic) -> Route {
-    let route = a.insert(b.address()).unwrap();
+    let route = a.insert(b.address(), Some(PEER)).unwrap();
     introduce(a, b, route);
     route
 }
@@ -152,7 +152,7 @@ fn a_route_to_oneself_works() {
     let mut bytes = random_bytes(200_000, 3);
     let of = register(&mut nic, &mut bytes);
     let address = nic.address().to_vec();
-    let route = nic.insert(&address).unwrap();
+    let route = nic.insert(&address, None).unwrap();
     let mut buffer = [0u8; 8];
     let message = Buffer { address: buffer.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
     let mut done = Vec::new();
@@ -309,7 +309,7 @@ fn a_peer_that_closes_ends_what_is_outstanding() {
     let mut source = vec![1u8; 8 << 20];
     let from = register(&mut a, &mut source);
     let address = b.address().to_vec();
-    let route = a.insert(&address).unwrap();
+    let route = a.insert(&address, None).unwrap();
     let whole = Segment { local: source.as_ptr() as u64, remote: 4096, len: 8 << 20 };
     (0..10).for_each(|n| post(&mut a, route, false, &[whole], &from, 1, n));
     let mut done = Vec::new();
@@ -327,9 +327,9 @@ fn a_peer_that_closes_ends_what_is_outstanding() {
     assert_eq!(unsafe { a.send(message, route, token(11)) }, Posted::Yes);
     a.reap(&mut done);
     assert!(done.len() == 1 && done[0].errno != 0);
-    assert!(a.insert(&address).is_err());
+    assert!(a.insert(&address, None).is_err());
     for bad in [&b"10.0.0.7"[..], b"another-boot/1/weft-0123456789abcdef0123456789abcdef", b"\xff/\0"] {
-        assert!(a.insert(bad).is_err());
+        assert!(a.insert(bad, None).is_err());
     }
 }
 
@@ -410,7 +410,7 @@ fn unauthenticated_connection_reaches_no_memory() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let (mut source, mut target) = (vec![1u8; 4096], vec![0u8; 4096]);
     let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
-    let route = a.insert(b.address()).unwrap();
+    let route = a.insert(b.address(), None).unwrap();
     let whole = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 4096 };
     for (n, read) in [(1, false), (2, true)] {
         post(&mut a, route, read, &[whole], &from, to.key, n);
@@ -431,7 +431,6 @@ fn nothing_lands_after_a_route_has_failed() {
     let to = register(&mut b, &mut target);
     let route = link(&mut a, &mut b);
     let back = link(&mut b, &mut a);
-    b.assign_route(back, PEER);
     write_much(&mut a, route, &mut source, &target, to.key);
     let message = Buffer { address: source.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
     // SAFETY: the source outlives the NICs.

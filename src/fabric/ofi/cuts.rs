@@ -56,7 +56,7 @@ pub fn proven(entry: &Entry) -> bool {
 /// when there was no connection in time.
 fn try_out(entry: &Entry, patience: Duration) -> Result<Option<bool>> {
     let (mut near, mut far) = (OfiNic::open_once(entry, false)?, OfiNic::open_once(entry, false)?);
-    let route = near.insert(far.address())?;
+    let route = near.insert(far.address(), None)?;
     let (begin, mut reaped) = (Instant::now(), Vec::new());
     while near.knock(route) != Posted::Yes {
         if begin.elapsed() > patience {
@@ -67,7 +67,7 @@ fn try_out(entry: &Entry, patience: Duration) -> Result<Option<bool>> {
         thread::sleep(PAUSE);
     }
     near.remove(route);
-    let route = near.insert(far.address())?;
+    let route = near.insert(far.address(), None)?;
     // The far side does not move, so that nothing new can connect at once.
     Ok(Some(near.knock(route) == Posted::Again))
 }

@@ -13,6 +13,7 @@ use crate::fabric::{
     connection_of, Access, Buffer, Delivery, Direct, HostRange, Immediate, Limits, Nic, Posted, Reaped,
     Registration, Rma, Route, Scratch,
 };
+use crate::ids::PeerId;
 use crate::pass;
 use crate::status::Result;
 use libfabric_sys::*;
@@ -410,7 +411,7 @@ impl Nic for OfiNic {
         &self.address
     }
 
-    fn insert(&mut self, address: &[u8]) -> Result<Route> {
+    fn insert(&mut self, address: &[u8], _peer: Option<PeerId>) -> Result<Route> {
         let mut route: fi_addr_t = 0;
         // A provider reads as much as its address format has, whatever was sent.
         let mut padded = [0u8; 512];

@@ -83,7 +83,7 @@ impl Two {
         let (mut a, b) = (Side::open(&name, BOTH), Side::open(&name, access));
         let world = World::of(&Spec::parse(&name).expect("a good name")).expect("it exists");
         let Clock::Virtual(time) = world.clock() else { unreachable!("virtual time was asked for") };
-        let route = a.nic.insert(b.nic.address()).expect("an address");
+        let route = a.nic.insert(b.nic.address(), None).expect("an address");
         let slots = (0..4096).map(|_| Scratch([std::ptr::null_mut(); 8])).collect();
         let mut two = Two { time, world, a, b, route, slots };
         two.shake_hands();
@@ -194,7 +194,7 @@ fn two_senders_share_a_receiving_line() {
     let mut two = Two::open("like=efa-direct:gbps=100");
     let name = format!("sim:like=efa-direct:gbps=100:clock=virtual:world={}", two.world.name);
     let mut third = Side::open(&name, BOTH);
-    let route = third.nic.insert(two.b.nic.address()).expect("an address");
+    let route = third.nic.insert(two.b.nic.address(), None).expect("an address");
     let begin = two.time.now();
     for slot in 0..100 {
         assert_eq!(two.write(slot, PAGE, false), Posted::Yes);
@@ -322,7 +322,7 @@ fn a_doorbell_that_never_rings_is_counted() {
 fn sixteen_operations_wait_for_efas_handshake() {
     let mut two = Two::open("like=efa:delay_us=1");
     let mut fresh = Side::open(&format!("sim:like=efa:clock=virtual:world={}", two.world.name), BOTH);
-    two.route = two.a.nic.insert(fresh.nic.address()).expect("an address");
+    two.route = two.a.nic.insert(fresh.nic.address(), None).expect("an address");
     two.b.memory = fresh.memory;
     let segment = [Segment { local: two.a.bytes.as_ptr() as u64, remote: fresh.base(), len: 8 }];
     let key = fresh.memory.key;
@@ -425,7 +425,7 @@ fn closed_peer_is_noticed() {
         let gone = two.world.mode().gone;
         assert_eq!(two.a.done[0].errno, gone, "{mode}");
         assert_eq!(two.write(1, 8, false), Posted::Yes, "{mode}");
-        two.route = two.a.nic.insert(b"sim://00000000/efa/x/7\0").expect("an address");
+        two.route = two.a.nic.insert(b"sim://00000000/efa/x/7\0", None).expect("an address");
         assert_eq!(two.message(2, 8), Posted::Yes);
         two.run(3);
         let never = two.a.done.iter().find(|one| two.slot_of(one) == 2).map(|one| one.errno);
@@ -521,7 +521,7 @@ fn is_readable(fd: i32) -> bool {
 fn a_sleeper_is_woken() {
     let name = "sim:like=verbs:world=bell";
     let (mut a, mut b) = (Side::open(name, BOTH), Side::open(name, BOTH));
-    let route = a.nic.insert(b.nic.address()).expect("an address");
+    let route = a.nic.insert(b.nic.address(), None).expect("an address");
     let mut slots = [const { Scratch([std::ptr::null_mut(); 8]) }; 2];
     let Some((target, true)) = b.nic.wait_fd() else { panic!("an idle NIC may be slept on") };
     assert!(!is_readable(target));

@@ -15,6 +15,7 @@ use super::wire::{
 use super::{socket, BATCH, MESSAGE, PIECES, RUN};
 use crate::fabric::host::registry::{Registry, Wish};
 use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment};
+use crate::ids::PeerId;
 use crate::status::Result;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
@@ -84,15 +85,14 @@ pub enum State {
     Dead(i32),
 }
 
-/// Whether the other end is who it says.
+/// What becomes of the other end's writes and reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trust {
-    /// We have dialled its address.
-    Dialed,
-    /// Somebody says so.
-    Claims,
-    /// And has proven it.
-    Proven,
+pub enum Reach {
+    /// They wait until a peer has proven itself over the connection.
+    Waits,
+    Memory,
+    /// They fail: that peer has ended.
+    Refused,
 }
 
 /// What is being received.
@@ -122,8 +122,6 @@ pub struct Moving<'a> {
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
     pub sink: &'a mut [u8],
-    /// Of the connection.
-    pub number: Number,
     pub budget: u64,
 }
 
@@ -132,9 +130,14 @@ pub struct Connection {
     /// What encrypts it.
     sealed: Option<Box<Sealed>>,
     pub state: State,
-    /// Who is at the other end: nobody knows of a stranger.
-    pub peer: Name,
-    pub trust: Trust,
+    /// What its messages are received by.
+    pub number: Number,
+    /// The NIC that we have dialled; or that a stranger claims to be.
+    pub name: Name,
+    pub dialed: bool,
+    /// The peer whose address was dialled, or who has proven itself over an accepted one.
+    pub owner: Option<PeerId>,
+    pub reach: Reach,
     /// Where a stranger connected from.
     pub host: Option<IpAddr>,
     /// The hello of a stranger.
@@ -165,12 +168,8 @@ pub struct Connection {
     writable: bool,
     /// The other side has closed: there is an end to be read.
     closing: bool,
-    /// A message waits for a receive, or a request until nothing is barred.
+    /// A message waits for a receive, or a request until a peer has proven itself.
     starved: bool,
-    /// The way to the peer that it claims to be of was cut: it is another, or the next.
-    pub barred: bool,
-    /// The peer has asked for bytes to be moved.
-    pub moves: bool,
     /// Nobody here uses it any longer: it goes when everything is answered.
     pub leaving: bool,
     pub listed: bool,
@@ -180,13 +179,16 @@ pub struct Connection {
 unsafe impl Send for Connection {}
 
 impl Connection {
-    fn new(socket: OwnedFd, sealed: Option<Box<Sealed>>, state: State, peer: Name, now: u64) -> Connection {
+    fn new(socket: OwnedFd, sealed: Option<Box<Sealed>>, state: State, name: Name, now: u64) -> Connection {
         Connection {
             socket: Some(socket),
             sealed,
             state,
-            peer,
-            trust: if state == State::Stranger { Trust::Claims } else { Trust::Dialed },
+            number: 0,
+            name,
+            dialed: state != State::Stranger,
+            owner: None,
+            reach: Reach::Waits,
             host: None,
             hello: None,
             since_ns: now,
@@ -208,8 +210,6 @@ impl Connection {
             writable: state == State::Stranger,
             closing: false,
             starved: false,
-            barred: false,
-            moves: false,
             leaving: false,
             listed: false,
         }
@@ -221,10 +221,12 @@ impl Connection {
         to: SocketAddr,
         sealed: Option<Box<Sealed>>,
         hello: Hello,
+        owner: Option<PeerId>,
         now: u64,
     ) -> Result<Connection> {
         let socket = socket::connect(from, to)?;
         let mut connection = Connection::new(socket, sealed, State::Dialing, hello.target, now);
+        connection.owner = owner;
         connection.batch.copy(&hello.bytes());
         Ok(connection)
     }
@@ -243,7 +245,7 @@ impl Connection {
     /// The hello of a stranger is accepted.
     pub fn welcome(&mut self) {
         let Some(hello) = self.hello.take() else { return };
-        (self.state, self.peer) = (State::Up, hello.initiator);
+        (self.state, self.name) = (State::Up, hello.initiator);
         self.batch.copy(&Answer::Welcome.bytes());
     }
 
@@ -293,9 +295,35 @@ impl Connection {
         self.closing |= ends;
     }
 
-    /// Who is at the other end has proven itself.
-    pub fn prove(&mut self) {
-        (self.trust, self.barred, self.starved) = (Trust::Proven, false, false);
+    // Whose it is.
+
+    /// It was accepted, and no peer has proven itself over it.
+    pub fn is_stranger(&self) -> bool {
+        !self.dialed && self.owner.is_none()
+    }
+
+    pub fn is_accepted_of(&self, peer: PeerId, name: Name) -> bool {
+        !self.dialed && self.owner == Some(peer) && self.name == name
+    }
+
+    /// Whether a peer may prove itself over it: who was dialled is known, and who has ended comes
+    /// back as another peer.
+    pub fn may_be_of(&self, peer: PeerId) -> bool {
+        match self.owner == Some(peer) {
+            true => self.reach == Reach::Waits,
+            false => !self.dialed,
+        }
+    }
+
+    /// A peer has proven itself over it.
+    pub fn prove(&mut self, peer: PeerId) {
+        (self.owner, self.reach, self.starved) = (Some(peer), Reach::Memory, false);
+    }
+
+    /// Its peer has ended: nothing of ours is written or read for it from here on.
+    pub fn refuse(&mut self, now: u64, sink: &mut [u8]) {
+        (self.reach, self.starved, self.since_ns) = (Reach::Refused, false, now);
+        self.withdraw(|_| true, sink);
     }
 
     /// There is a receive again; true if a message waited for one.
@@ -372,9 +400,14 @@ impl Connection {
 
     /// A registration ends: none of its memory is touched any more.
     pub fn forget(&mut self, key: u64, sink: &mut [u8]) {
-        self.batch.take_back(|owner| owner == Owner::Key(key));
+        self.withdraw(|of| of == key, sink);
+    }
+
+    /// What is under way for the peer with registrations of these keys touches them no longer.
+    fn withdraw(&mut self, is_of: impl Fn(u64) -> bool, sink: &mut [u8]) {
+        self.batch.take_back(|owner| matches!(owner, Owner::Key(key) if is_of(key)));
         if let Coming::Payload(request, errno) = &mut self.coming {
-            if request.key == key && *errno == 0 {
+            if is_of(request.key) && *errno == 0 {
                 *errno = libc::EACCES;
                 self.inbox.turn_away(sink);
             }
@@ -532,7 +565,7 @@ impl Connection {
                 Pending::Read { number, key, len, pieces } => {
                     let allows =
                         |piece: &Piece| registry.allows(key, piece.address, piece.len.into(), Wish::Read);
-                    if pieces.iter().all(allows) {
+                    if self.reach == Reach::Memory && pieces.iter().all(allows) {
                         self.batch.copy(&Answer::Data { number, len }.bytes());
                         for piece in pieces.iter().filter(|piece| piece.len > 0) {
                             // SAFETY: registered memory, which stays so until `forget` takes it back.
@@ -624,13 +657,9 @@ impl Connection {
         }
         let Some(bytes) = ready.first_chunk::<REQUEST>() else { return Ok(Step::Waits) };
         let request = Request::read(bytes).ok_or(libc::EPROTO)?;
-        // Bytes move again when this connection is known to be the next of that peer.
-        if request.kind != Kind::Message {
-            if self.barred {
-                self.starved = true;
-                return Ok(Step::Waits);
-            }
-            self.moves = true;
+        if self.reach == Reach::Waits && request.kind != Kind::Message {
+            self.starved = true;
+            return Ok(Step::Waits);
         }
         // An honest peer has no more requests under way; one that takes no answers would pile them up here.
         if self.pending.len() >= FLIGHTS {
@@ -651,7 +680,8 @@ impl Connection {
     /// Whether all pieces may be touched so.
     #[inline]
     fn allowed(&self, key: u64, wish: Wish, registry: &mut Registry) -> bool {
-        self.pieces.iter().all(|piece| registry.allows(key, piece.address, piece.len.into(), wish))
+        let allows = |piece: &Piece| registry.allows(key, piece.address, piece.len.into(), wish);
+        self.reach == Reach::Memory && self.pieces.iter().all(allows)
     }
 
     #[inline]
@@ -701,7 +731,7 @@ impl Connection {
         // SAFETY: the buffer is ours until it is reaped, and has room for it.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
         with.receives.pop_front();
-        with.reaped.push(Reaped { len: request.len, connection: with.number, ..Reaped::of(scratch, 0) });
+        with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::of(scratch, 0) });
         self.inbox.consume(head + len);
         self.settle(0);
         Ok(Step::Done)

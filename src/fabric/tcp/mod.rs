@@ -2,15 +2,19 @@
 //! bytes from anybody, and posts one operation where a socket takes hundreds of pages.
 //!
 //! A NIC of this fabric is a listener at one interface's address, and a connection to each NIC
-//! that it talks to: one that it dialled, or one over which that NIC has proven who it is. What
-//! only claims to be of a NIC is answered over the connection by which it came, and nothing else. The initiator's
-//! worker sends from where the bytes lie, many pages in one call; the target's worker
+//! that it talks to. A connection is of one peer: of whom the dialled address is, or of who proved
+//! itself over it by a handshake (`Nic::assign_connection`). The name that a hello claims counts among
+//! that peer's connections only. Until its peer has proven itself over a connection, whoever
+//! dialled, messages are received over it, and writes and reads wait; when that peer has ended,
+//! they are refused.
+//!
+//! The initiator's worker sends from where the bytes lie, many pages in one call; the target's worker
 //! checks each request against its own registrations before it accepts the first byte, and
 //! receives where the bytes belong. So a completion means delivered, and closing one's end of a
 //! connection is a fence: nothing that the peer sent is copied afterwards.
 //!
 //! Who connects says first which NIC it means, by a name of 128 random bits that only an address
-//! tells, and who it is. Integers are little-endian.
+//! tells, and which it is. Integers are little-endian.
 //!
 //! ```text
 //! hello      "WEFT-TCP"   u16 version   6 zero bytes   name of the target   name of the initiator

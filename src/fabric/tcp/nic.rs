@@ -1,6 +1,6 @@
 //! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it talks to.
 
-use super::connection::{Connection, Moving, State, Trust};
+use super::connection::{Connection, Moving, Reach, State};
 use super::interfaces::Interface;
 use super::sealed::Sealed;
 use super::socket::{self, from_system, to_system};
@@ -53,6 +53,8 @@ struct Place {
     /// How often its address was inserted; 0: the place is free.
     users: u32,
     target: Name,
+    /// Whose address it is.
+    peer: Option<PeerId>,
     to: SocketAddr,
     /// Its connection, or what ended it.
     leads: std::result::Result<u32, i32>,
@@ -74,6 +76,7 @@ pub struct TcpNic {
     epoll: OwnedFd,
     places: Vec<Place>,
     connections: Vec<Option<Box<Connection>>>,
+    last_number: Number,
     /// Connections that may have something to do.
     active: Vec<u32>,
     next_active: Vec<u32>,
@@ -157,6 +160,7 @@ impl TcpNic {
             epoll,
             places: Vec::new(),
             connections: Vec::new(),
+            last_number: 0,
             active: Vec::new(),
             next_active: Vec::new(),
             calls: false,
@@ -191,14 +195,26 @@ impl TcpNic {
     }
 
     /// A new route that leads over a connection.
-    fn place(&mut self, target: Name, to: SocketAddr, leads: std::result::Result<u32, i32>) -> Route {
-        let at = self.places.iter().position(|place| place.users == 0).unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, users: 0, target, to, leads: Err(0), reported: false });
-            self.places.len() - 1
-        });
-        let place = &mut self.places[at];
-        let generation = place.generation.wrapping_add(1);
-        *place = Place { generation, users: 1, target, to, leads, reported: leads.is_err() };
+    fn place(
+        &mut self,
+        target: Name,
+        peer: Option<PeerId>,
+        to: SocketAddr,
+        leads: std::result::Result<u32, i32>,
+    ) -> Route {
+        let new =
+            |generation| Place { generation, users: 1, target, peer, to, leads, reported: leads.is_err() };
+        let free = self.places.iter_mut().enumerate().find(|(_, place)| place.users == 0);
+        let (at, generation) = match free {
+            Some((at, place)) => {
+                *place = new(place.generation.wrapping_add(1));
+                (at, place.generation)
+            }
+            None => {
+                self.places.push(new(1));
+                (self.places.len() - 1, 1)
+            }
+        };
         u64::from(generation) << 32 | at as u64
     }
 
@@ -208,7 +224,15 @@ impl TcpNic {
         self.connections.get_mut(at as usize).and_then(Option::as_deref_mut)
     }
 
-    fn add(&mut self, connection: Connection) -> Result<u32> {
+    /// That of a number: another has its place when it has ended.
+    fn numbered(&self, number: Number) -> Option<u32> {
+        let is_it = |one: &Option<Box<Connection>>| one.as_ref().is_some_and(|one| one.number == number);
+        self.connections.iter().position(is_it).map(|at| at as u32)
+    }
+
+    fn add(&mut self, mut connection: Connection) -> Result<u32> {
+        self.last_number = self.last_number.wrapping_add(1).max(1);
+        connection.number = self.last_number;
         let at = self.connections.iter().position(Option::is_none).unwrap_or_else(|| {
             self.connections.push(None);
             self.connections.len() - 1
@@ -221,11 +245,11 @@ impl TcpNic {
         Ok(at as u32)
     }
 
-    fn dial(&mut self, to: SocketAddr, target: Name) -> Result<u32> {
+    fn dial(&mut self, to: SocketAddr, target: Name, peer: Option<PeerId>) -> Result<u32> {
         let hello = Hello { target, initiator: self.name };
         let now = self.clock.now();
         let sealed = self.seals.as_ref().map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
-        let connection = Connection::dial(self.at, to, sealed, hello, now)?;
+        let connection = Connection::dial(self.at, to, sealed, hello, peer, now)?;
         self.add(connection)
     }
 
@@ -241,18 +265,10 @@ impl TcpNic {
         }
     }
 
-    /// Ends the connections with a NIC, but for one, those that it has dialled. One that has moved
-    /// nothing and was not proven yet may be the next: it only waits.
-    fn end_all_of(&mut self, peer: Name, but: Option<u32>, errno: i32) {
+    fn end_those(&mut self, errno: i32, goes: impl Fn(u32, &Connection) -> bool) {
         let mut finished = std::mem::take(&mut self.finished);
         for at in 0..self.connections.len() as u32 {
-            let theirs = self.connection(at).filter(|one| one.peer == peer && but.is_none());
-            theirs.into_iter().for_each(|one| one.barred = one.trust == Trust::Claims && !one.moves);
-            let goes = |one: &Connection| match but {
-                None => one.peer == peer && !one.barred,
-                Some(but) => one.peer == peer && one.trust == Trust::Proven && at != but,
-            };
-            if self.connections[at as usize].as_deref().is_some_and(goes) {
+            if self.connections[at as usize].as_deref().is_some_and(|one| goes(at, one)) {
                 self.end(at, errno, &mut finished);
             }
         }
@@ -277,7 +293,6 @@ impl TcpNic {
             receives: &mut self.receives,
             reaped: &mut self.finished,
             sink: &mut self.sink,
-            number: at + 1,
             budget: PASS,
         };
         if let Err(errno) = connection.pump(&mut with) {
@@ -330,7 +345,6 @@ impl TcpNic {
             receives: &mut self.receives,
             reaped,
             sink: &mut self.sink,
-            number: at + 1,
             budget: PASS,
         };
         if let Err(errno) = connection.progress(&mut with) {
@@ -386,7 +400,7 @@ impl TcpNic {
     /// Whether there is room for one more connection of no peer.
     fn make_room(&mut self, now: u64) -> bool {
         let all = self.connections.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_deref()?)));
-        let strangers: Vec<_> = all.filter(|(_, one)| one.trust == Trust::Claims).collect();
+        let strangers: Vec<_> = all.filter(|(_, one)| one.is_stranger()).collect();
         if strangers.len() < STRANGERS {
             return true;
         }
@@ -400,8 +414,8 @@ impl TcpNic {
         true
     }
 
-    /// A stranger has said which NIC it means, and who it is. That is believed when its peer has
-    /// proven itself over the connection: until then it is only answered over it.
+    /// A stranger has said which NIC it means, and which it is. Whose it is, a peer has to prove:
+    /// until then it is only answered over the connection.
     #[cold]
     fn meet(&mut self, at: u32, reaped: &mut Vec<Reaped>) {
         let Some(hello) = self.connection(at).and_then(|connection| connection.hello) else { return };
@@ -422,24 +436,29 @@ impl Nic for TcpNic {
         &self.address
     }
 
-    fn insert(&mut self, address: &[u8]) -> Result<Route> {
+    fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
         let (to, target) = Self::target(address)?;
-        let same = |place: &Place| place.users > 0 && place.target == target && place.leads.is_ok();
+        let same = |place: &Place| {
+            place.users > 0 && (place.target, place.peer) == (target, peer) && place.leads.is_ok()
+        };
         if let Some(at) = self.places.iter().position(same) {
             let place = &mut self.places[at];
             place.users += 1;
             return Ok(u64::from(place.generation) << 32 | at as u64);
         }
         let is_theirs = |one: &Connection| {
-            one.peer == target && one.trust == Trust::Proven && one.state == State::Up && !one.leaving
+            peer.is_some_and(|peer| one.is_accepted_of(peer, target))
+                && one.reach == Reach::Memory
+                && one.state == State::Up
+                && !one.leaving
         };
         let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
         // Who cannot be dialled now, because a link is down, is dialled when something is sent.
         let leads = match theirs.filter(|_| target != self.name) {
             Some(at) => Ok(at as u32),
-            None => self.dial(to, target).map_err(|error| error.provider_errno),
+            None => self.dial(to, target, peer).map_err(|error| error.provider_errno),
         };
-        Ok(self.place(target, to, leads))
+        Ok(self.place(target, peer, to, leads))
     }
 
     fn remove(&mut self, route: Route) {
@@ -448,7 +467,7 @@ impl Nic for TcpNic {
         if let (0, Ok(at)) = (place.users, place.leads) {
             place.leads = Err(libc::ENOTCONN);
             let answered = place.target == NOBODY;
-            let goes = |one: &&mut Connection| !answered || one.trust == Trust::Claims;
+            let goes = |one: &&mut Connection| !answered || one.is_stranger();
             if let Some(connection) = self.connection(at).filter(goes) {
                 connection.leaving = true;
                 self.list(at);
@@ -457,29 +476,57 @@ impl Nic for TcpNic {
     }
 
     /// Our own worker does what the peer asks for: with its connections closed, it does no more.
+    /// One that nobody has proven to be of has done nothing yet, and may be the peer's next.
     fn cut(&mut self, route: Route, _connected: bool) {
-        let Some(target) = find(&mut self.places, route).map(|place| place.target) else { return };
-        self.end_all_of(target, None, libc::ECANCELED);
+        let Some(place) = find(&mut self.places, route) else { return };
+        let of = (place.target, place.peer);
+        self.end_those(libc::ECANCELED, |_, one| (one.name, one.owner) == of && !one.is_stranger());
         self.remove(route);
     }
 
-    /// It would not dial if it still had an earlier one.
-    fn assign_connection(&mut self, connection: Number, _peer: PeerId) {
-        let at = connection.wrapping_sub(1);
-        let Some(one) = self.connection(at).filter(|one| one.trust == Trust::Claims) else { return };
-        one.prove();
-        let peer = one.peer;
+    fn assign_connection(&mut self, connection: Number, peer: PeerId) {
+        let Some(at) = self.numbered(connection) else { return };
+        let Some(one) = self.connection(at).filter(|one| one.may_be_of(peer)) else { return };
+        let (name, new) = (one.name, one.owner != Some(peer));
+        one.prove(peer);
         self.list(at);
-        self.end_all_of(peer, Some(at), libc::ECONNRESET);
+        if new {
+            // It would not dial if it still had an earlier one.
+            self.end_those(libc::ECONNRESET, |other, one| other != at && one.is_accepted_of(peer, name));
+        }
+    }
+
+    fn end_peer(&mut self, peer: PeerId, at_once: bool) {
+        if at_once {
+            return self.end_those(libc::ECANCELED, |_, one| one.owner == Some(peer));
+        }
+        let now = self.clock.now();
+        for at in 0..self.connections.len() as u32 {
+            let connection = self.connections[at as usize].as_deref_mut();
+            if let Some(one) = connection.filter(|one| one.owner == Some(peer)) {
+                one.refuse(now, &mut self.sink);
+                self.list(at);
+            }
+        }
+    }
+
+    fn redial(&mut self, route: Route) {
+        let Some(place) = find(&mut self.places, route) else { return };
+        // What failed with the connection is reaped first: nothing may overtake that.
+        let (true, Err(errno)) = (place.reported, place.leads) else { return };
+        let (to, target, peer) = (place.to, place.target, place.peer);
+        let leads = self.dial(to, target, peer).map_err(|_| errno);
+        find(&mut self.places, route).into_iter().for_each(|place| place.leads = leads);
     }
 
     /// Nobody is dialled for an answer.
     fn insert_caller(&mut self, _address: &[u8], connection: Number) -> Result<Route> {
-        let at = connection.wrapping_sub(1);
-        if self.connection(at).is_none_or(|one| one.state != State::Up) {
-            return Err(Error::new(Status::Fabric, "the connection is closed"));
+        let at = self.numbered(connection);
+        let up = |at: &u32| self.connections[*at as usize].as_ref().is_some_and(|one| one.state == State::Up);
+        match at.filter(up) {
+            Some(at) => Ok(self.place(NOBODY, None, self.at, Ok(at))),
+            None => Err(Error::new(Status::Fabric, "the connection is closed")),
         }
-        Ok(self.place(NOBODY, self.at, Ok(at)))
     }
 
     fn is_deserted(&mut self, route: Route) -> bool {
@@ -495,10 +542,10 @@ impl Nic for TcpNic {
         for at in 0..self.connections.len() {
             let Some(one) = &self.connections[at] else { continue };
             let age = now.saturating_sub(one.since_ns);
-            let silent = one.trust == Trust::Claims && age > STRANGER_NS;
-            let unused = one.state == State::Up
-                && age > UNUSED_NS
-                && !self.places.iter().any(|place| place.users > 0 && place.target == one.peer);
+            let silent = one.is_stranger() && age > STRANGER_NS;
+            let leads_there =
+                |place: &Place| place.users > 0 && (place.target, place.peer) == (one.name, one.owner);
+            let unused = one.state == State::Up && age > UNUSED_NS && !self.places.iter().any(leads_there);
             if silent || unused {
                 self.end(at as u32, libc::ETIMEDOUT, &mut Vec::new());
             }
@@ -554,15 +601,7 @@ impl Nic for TcpNic {
             return Posted::Failed(libc::EMSGSIZE);
         }
         let Some(place) = find(&mut self.places, route) else { return Posted::Failed(libc::ENOTCONN) };
-        let (leads, reported, to, target) = (place.leads, place.reported, place.to, place.target);
-        // What failed with the connection is reaped first: nothing may overtake that.
-        let leads = match leads {
-            Err(errno) if reported => self.dial(to, target).map_err(|_| errno),
-            leads => leads,
-        };
-        if let Some(place) = find(&mut self.places, route) {
-            place.leads = leads;
-        }
+        let leads = place.leads;
         let segment = Segment { local: buffer.address as u64, remote: 0, len: buffer.len as u64 };
         let rma = Rma {
             read: false,

@@ -7,18 +7,23 @@ use super::wire::{Answer, Hello, Kind, Piece, Request, ANSWER};
 use super::{MESSAGE, PIECES, RUN};
 use crate::clock::Sequence;
 use crate::fabric::{
-    Access, Buffer, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+    Access, Buffer, Connection, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Segment,
 };
+use crate::ids::PeerId;
 use crate::wire::secret::Secrets;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BOTH: Access = Access { local_write: true, remote_write: true, remote_read: true };
 const LEN: usize = 3 << 20;
+/// Of whom connections of these tests are, and who proves itself although it is another.
+const PEER: PeerId = PeerId::numbered(7);
+const THIEF: PeerId = PeerId::numbered(8);
 
 fn lo() -> Interface {
     interfaces::list().unwrap().into_iter().find(|interface| interface.name == "lo").unwrap()
@@ -60,6 +65,37 @@ fn post(nic: &mut TcpNic, route: Route, rma: &Rma, n: usize) {
     assert_eq!(unsafe { nic.rma(rma, route, &[token(n)]) }.1, Posted::Yes);
 }
 
+/// A route from one NIC to another, which takes what comes over it for a peer's.
+fn link(a: &mut TcpNic, b: &mut TcpNic) -> Route {
+    let route = a.insert(b.address(), Some(PEER)).unwrap();
+    introduce(a, b, route);
+    route
+}
+
+/// By a message, as handshakes are.
+fn introduce(a: &mut TcpNic, b: &mut TcpNic, route: Route) {
+    let (text, mut room) = ([1u8; 8], [0u8; 8]);
+    // SAFETY: both are there until the message has arrived.
+    unsafe {
+        assert_eq!(b.receive(buffer(&room), token(0)), Posted::Yes);
+        assert_eq!(a.send(buffer(&text), route, token(0)), Posted::Yes);
+    }
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    let began = Instant::now();
+    while sent.is_empty() || received.is_empty() {
+        a.reap(&mut sent);
+        b.reap(&mut received);
+        assert!(began.elapsed() < Duration::from_secs(60), "no message arrives");
+    }
+    let one: &Reaped = &received[0];
+    assert!(one.connection != 0 && std::mem::take(&mut room) == text);
+    b.assign_connection(one.connection, PEER);
+}
+
+fn buffer(bytes: &[u8]) -> Buffer {
+    Buffer { address: bytes.as_ptr().cast_mut().cast(), len: bytes.len(), descriptor: null_mut() }
+}
+
 /// Drives both until the first has finished this many operations.
 fn drive(a: &mut TcpNic, b: &mut TcpNic, count: usize) -> Vec<(*mut Scratch, i32)> {
     let (mut done, mut others) = (Vec::new(), Vec::new());
@@ -97,7 +133,7 @@ fn writes_and_reads_of_all_shapes_arrive() {
 fn all_shapes_arrive(mut a: TcpNic, mut b: TcpNic) {
     let (source, mut target, mut back) = (random_bytes(LEN, 1), vec![0u8; LEN], vec![0u8; LEN]);
     let to = register(&mut b, &mut target);
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     for (len, count) in
         [(0u64, 1u64), (1, 1), (511, 1), (513, 3), (100, 300), (4096, 500), (65_537, 7), (LEN as u64, 1)]
     {
@@ -132,7 +168,10 @@ fn operations_finish_once_each(mut a: TcpNic, mut b: TcpNic) {
     let (mut ours, mut theirs) = (random_bytes(200_000, 2), random_bytes(200_000, 3));
     let (of_a, of_b) = (register(&mut a, &mut ours), register(&mut b, &mut theirs));
     // Both dial before either has moved.
-    let (to_b, to_a) = (a.insert(b.address()).unwrap(), b.insert(a.address()).unwrap());
+    let to_b = a.insert(b.address(), Some(PEER)).unwrap();
+    let to_a = b.insert(a.address(), Some(PEER)).unwrap();
+    introduce(&mut a, &mut b, to_b);
+    introduce(&mut b, &mut a, to_a);
     let mut random = Sequence(4);
     let (mut done, mut others) = (Vec::new(), Vec::new());
     for n in 0..2000usize {
@@ -163,10 +202,8 @@ fn messages_wait_for_receives_and_follow_writes() {
 fn messages_wait_for_receives(mut a: TcpNic, mut b: TcpNic) {
     let (source, mut target) = (random_bytes(100_000, 5), vec![0u8; 100_000]);
     let to = register(&mut b, &mut target);
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     let text = random_bytes(MESSAGE, 6);
-    let buffer =
-        |bytes: &[u8]| Buffer { address: bytes.as_ptr() as *mut _, len: bytes.len(), descriptor: null_mut() };
     let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 100_000 };
     let immediate = Immediate::new(77);
     post(&mut a, route, &Rma { immediate, ..rma(false, &[segment], to.key) }, 1);
@@ -196,7 +233,7 @@ fn unregistered_memory_is_refused_and_only_that_operation_fails() {
     let (source, mut target) = (random_bytes(200_000, 7), vec![0u8; 200_000]);
     // The last byte is not part of it.
     let to = register(&mut b, &mut target[..199_999]);
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     let of = |remote: u64, len| Segment { local: at(&source, 0), remote, len };
     let whole = of(at(&target, 0), 199_999);
     for (n, (read, segments, key)) in [
@@ -225,7 +262,8 @@ fn no_write_lands_after_a_deregistration_or_reset() {
         let (mut a, mut b) = (open(), open());
         let (source, mut target) = (random_bytes(LEN, 8), vec![0u8; LEN]);
         let to = register(&mut b, &mut target);
-        let (route, back) = (a.insert(b.address()).unwrap(), b.insert(a.address()).unwrap());
+        let back = b.insert(a.address(), Some(PEER)).unwrap();
+        let route = link(&mut a, &mut b);
         rounds(&mut a, &mut b, 50);
         for n in 0..20 {
             let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: LEN as u64 };
@@ -255,7 +293,7 @@ fn disowned_memory_is_not_touched() {
     let (mut a, mut b) = (open(), open());
     let (mut source, mut target) = (random_bytes(LEN, 10), vec![0u8; LEN]);
     let to = register(&mut b, &mut target);
-    let route = a.insert(b.address()).unwrap();
+    let route = link(&mut a, &mut b);
     rounds(&mut a, &mut b, 50);
     let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: LEN as u64 };
     post(&mut a, route, &rma(false, &[segment], to.key), 0);
@@ -286,7 +324,8 @@ fn reset_connection_is_made_anew() {
     let (source, mut target) = (random_bytes(100_000, 11), vec![0u8; 100_000]);
     let to = register(&mut b, &mut target);
     for n in 0..20 {
-        let (route, back) = (a.insert(b.address()).unwrap(), b.insert(a.address()).unwrap());
+        let back = b.insert(a.address(), Some(PEER)).unwrap();
+        let route = link(&mut a, &mut b);
         let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 100_000 };
         post(&mut a, route, &rma(false, &[segment], to.key), n);
         assert_eq!(drive(&mut a, &mut b, 1), [(token(n), 0)]);
@@ -308,14 +347,20 @@ fn a_route_to_oneself_works() {
     let mut bytes = random_bytes(200_000, 12);
     let of = register(&mut nic, &mut bytes);
     let address = nic.address().to_vec();
-    let route = nic.insert(&address).unwrap();
+    let route = nic.insert(&address, Some(PEER)).unwrap();
+    let (text, room) = ([1u8; 8], [0u8; 8]);
+    // SAFETY: both are there until the message has arrived.
+    unsafe {
+        assert_eq!(nic.receive(buffer(&room), token(3)), Posted::Yes);
+        assert_eq!(nic.send(buffer(&text), route, token(4)), Posted::Yes);
+    }
     let segment = Segment { local: at(&bytes, 0), remote: at(&bytes, 100_000), len: 100_000 };
     post(&mut nic, route, &rma(false, &[segment], of.key), 5);
-    let mut done = Vec::new();
-    while done.is_empty() {
-        nic.reap(&mut done);
+    let mut done: Vec<Reaped> = Vec::new();
+    while !done.iter().any(|one| one.scratch == token(5)) {
+        reap_believing(&mut nic, &mut done);
     }
-    assert!(done[0].errno == 0 && bytes[..100_000] == bytes[100_000..]);
+    assert!(done.iter().all(|one| one.errno == 0) && bytes[..100_000] == bytes[100_000..]);
 }
 
 #[test]
@@ -323,12 +368,11 @@ fn missing_listener_fails_at_once() {
     let (mut a, b) = (open(), open());
     let address = b.address().to_vec();
     drop(b);
-    let route = a.insert(&address).unwrap();
+    let route = a.insert(&address, Some(PEER)).unwrap();
     let mut done = Vec::new();
     let byte = [0u8];
-    let buffer = Buffer { address: byte.as_ptr() as *mut _, len: 1, descriptor: null_mut() };
-    // SAFETY: the buffer outlives the operation.
-    unsafe { a.send(buffer, route, token(1)) };
+    // SAFETY: the byte outlives the operation.
+    unsafe { a.send(buffer(&byte), route, token(1)) };
     while done.is_empty() {
         a.reap(&mut done);
     }
@@ -336,27 +380,183 @@ fn missing_listener_fails_at_once() {
     assert!(a.is_deserted(route));
 }
 
-// Strangers.
-
-struct Stranger(TcpStream);
-
-/// As where a link is down: the system refuses to dial, now.
+/// Over a connection that was made anew, nothing of a session before it may follow.
 #[test]
-fn undialled_route_is_dialled_by_each_send() {
+fn ended_route_is_dialled_by_handshakes_only() {
     let mut a = open();
-    let nowhere = [to_system("10.255.255.1:9".parse().unwrap()), vec![7; 16]].concat();
-    let route = a.insert(&nowhere).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let route = a.insert(&[to_system(at), vec![7; 16]].concat(), Some(PEER)).unwrap();
     let text = random_bytes(100, 12);
-    for n in 0..2 {
-        let buffer =
-            Buffer { address: text.as_ptr().cast_mut().cast(), len: text.len(), descriptor: null_mut() };
+    let fails = |a: &mut TcpNic, n| {
         // SAFETY: the text outlives the NIC.
-        assert_eq!(unsafe { a.send(buffer, route, token(n)) }, Posted::Yes);
+        assert_eq!(unsafe { a.send(buffer(&text), route, token(n)) }, Posted::Yes);
+        let (mut done, began) = (Vec::new(), Instant::now());
+        while done.is_empty() {
+            a.reap(&mut done);
+            assert!(began.elapsed() < Duration::from_secs(60), "message {n} waits");
+        }
+        assert!(done.len() == 1 && done[0].scratch == token(n) && done[0].errno != 0);
+    };
+    drop(listener.accept().unwrap());
+    fails(&mut a, 0);
+    listener.set_nonblocking(true).unwrap();
+    for n in 1..4 {
+        fails(&mut a, n);
+        rounds(&mut a, &mut open(), 20);
+        assert!(listener.accept().is_err(), "it was dialled for what is no handshake");
+    }
+    a.redial(route);
+    listener.set_nonblocking(false).unwrap();
+    drop(listener.accept().unwrap());
+    fails(&mut a, 4);
+    // The system refuses to dial, as where a link is down.
+    let nowhere = [to_system("10.255.255.1:9".parse().unwrap()), vec![7; 16]].concat();
+    let undialled = a.insert(&nowhere, Some(PEER)).unwrap();
+    for n in 5..7 {
+        a.redial(undialled);
+        // SAFETY: as above.
+        assert_eq!(unsafe { a.send(buffer(&text), undialled, token(n)) }, Posted::Yes);
         let mut done = Vec::new();
         a.reap(&mut done);
         assert!(done.len() == 1 && done[0].scratch == token(n) && done[0].errno != 0);
     }
 }
+
+// Whose a connection is.
+
+/// Reaps, and takes every message for a proof of the peer.
+fn reap_believing(nic: &mut TcpNic, done: &mut Vec<Reaped>) {
+    let from = done.len();
+    nic.reap(done);
+    let all: Vec<Connection> = done[from..].iter().map(|one| one.connection).collect();
+    all.into_iter().for_each(|connection| nic.assign_connection(connection, PEER));
+}
+
+#[test]
+fn unauthenticated_connection_reaches_no_memory() {
+    pairs().into_iter().for_each(|(a, b)| unauthenticated_reaches_no_memory(a, b));
+}
+
+fn unauthenticated_reaches_no_memory(mut a: TcpNic, mut b: TcpNic) {
+    let (mut source, mut target) = (vec![1u8; 4096], vec![2u8; 4096]);
+    let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
+    let route = a.insert(b.address(), Some(PEER)).unwrap();
+    let (text, room) = ([1u8; 8], [0u8; 8]);
+    // SAFETY: both are there until the message has arrived.
+    unsafe {
+        assert_eq!(b.receive(buffer(&room), token(3)), Posted::Yes);
+        assert_eq!(a.send(buffer(&text), route, token(4)), Posted::Yes);
+    }
+    let half = |at_: u64| Segment { local: at(&source, at_), remote: at(&target, at_), len: 2048 };
+    post(&mut a, route, &rma(false, &[half(0)], to.key), 1);
+    post(&mut a, route, &rma(true, &[half(2048)], to.key), 2);
+    let (of_a, of_b) = rounds(&mut a, &mut b, 200);
+    assert!(of_a.len() == 1 && of_b.len() == 1, "the messages'");
+    assert!(target.iter().all(|byte| *byte == 2) && source.iter().all(|byte| *byte == 1));
+    b.assign_connection(of_b[0].connection, PEER);
+    assert_eq!(drive(&mut a, &mut b, 2), [(token(1), 0), (token(2), 0)]);
+    assert!(target[..2048].iter().all(|byte| *byte == 1) && source[2048..].iter().all(|byte| *byte == 2));
+    // Who was dialled has to prove itself, too.
+    let forth = Segment { local: at(&target, 0), remote: at(&source, 0), len: 4096 };
+    let back = b.insert(a.address(), Some(PEER)).unwrap();
+    target.fill(3);
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(a.receive(buffer(&room), token(5)), Posted::Yes);
+        assert_eq!(b.send(buffer(&text), back, token(6)), Posted::Yes);
+    }
+    post(&mut b, back, &rma(false, &[forth], from.key), 7);
+    let (of_a, _) = rounds(&mut a, &mut b, 200);
+    assert!(source.iter().all(|byte| *byte != 3) && of_a.len() == 1);
+    a.assign_connection(of_a[0].connection, THIEF);
+    rounds(&mut a, &mut b, 20);
+    assert!(source.iter().all(|byte| *byte != 3), "another peer than was dialled");
+    a.assign_connection(of_a[0].connection, PEER);
+    assert_eq!(drive(&mut b, &mut a, 1), [(token(7), 0)]);
+    assert!(source.iter().all(|byte| *byte == 3));
+}
+
+#[test]
+fn memory_of_an_ended_peer_does_not_change() {
+    for at_once in [true, false] {
+        pairs().into_iter().for_each(|(a, b)| ended_peer_changes_nothing(a, b, at_once));
+    }
+}
+
+fn ended_peer_changes_nothing(mut a: TcpNic, mut b: TcpNic, at_once: bool) {
+    let (mut source, mut target) = (random_bytes(LEN, 14), vec![0u8; LEN]);
+    let to = register(&mut b, &mut target);
+    let whole = Segment { local: at(&source, 0), remote: at(&target, 0), len: LEN as u64 };
+    let route = link(&mut a, &mut b);
+    post(&mut a, route, &rma(false, &[whole], to.key), 1);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
+    // It ends while a write and a read are under way.
+    (2..6).for_each(|n| post(&mut a, route, &rma(n % 2 == 1, &[whole], to.key), n));
+    let (mut done, mut others) = (Vec::new(), Vec::new());
+    b.reap(&mut others);
+    a.reap(&mut done);
+    b.end_peer(PEER, at_once);
+    let before = random_bytes(LEN, 15);
+    target.copy_from_slice(&before);
+    let mut ended = drive(&mut a, &mut b, 4 - done.len());
+    ended.retain(|one| one.1 == 0);
+    assert!(target == before && ended.is_empty(), "at once: {at_once}");
+    // Nor later, and by no other connection.
+    let again = random_bytes(LEN, 16);
+    source.copy_from_slice(&again);
+    if !at_once {
+        post(&mut a, route, &rma(false, &[whole], to.key), 6);
+        post(&mut a, route, &rma(true, &[whole], to.key), 7);
+        assert_eq!(drive(&mut a, &mut b, 2), [(token(6), libc::EACCES), (token(7), libc::EACCES)]);
+        introduce(&mut a, &mut b, route);
+        post(&mut a, route, &rma(false, &[whole], to.key), 8);
+        assert_eq!(drive(&mut a, &mut b, 1), [(token(8), libc::EACCES)], "it does not come back");
+    }
+    a.cut(route, true);
+    let route = a.insert(b.address(), Some(PEER)).unwrap();
+    post(&mut a, route, &rma(false, &[whole], to.key), 9);
+    let (of_a, _) = rounds(&mut a, &mut b, 200);
+    assert!(target == before && source == again && of_a.is_empty(), "at once: {at_once}");
+}
+
+#[test]
+fn reset_spares_a_connection_that_is_not_proven() {
+    let (mut a, mut b) = (open(), open());
+    let (mut source, mut target) = (vec![1u8; 1000], vec![0u8; 1000]);
+    let to = register(&mut b, &mut target);
+    let back = b.insert(a.address(), Some(PEER)).unwrap();
+    let first = link(&mut a, &mut b);
+    // The peer has reset its end, and its next connection is there before ours is reset.
+    a.cut(first, true);
+    let next = a.insert(b.address(), Some(PEER)).unwrap();
+    rounds(&mut a, &mut b, 50);
+    b.cut(back, true);
+    introduce(&mut a, &mut b, next);
+    let segment = Segment { local: source.as_mut_ptr() as u64, remote: at(&target, 0), len: 1000 };
+    post(&mut a, next, &rma(false, &[segment], to.key), 1);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
+    assert!(target == source);
+}
+
+/// A handshake counts for the connection by which it came, although that has ended meanwhile.
+#[test]
+fn proof_is_of_one_connection() {
+    let mut nic = open();
+    let mut target = vec![0u8; 4096];
+    let of = register(&mut nic, &mut target);
+    let (mut first, number) = speaker(&mut nic);
+    first.0.shutdown(Shutdown::Write).unwrap();
+    assert!(first.is_closed(&mut nic).0);
+    let (mut second, _) = speaker(&mut nic);
+    nic.assign_connection(number, PEER);
+    second.0.write_all(&conversation(of.key, &target)).unwrap();
+    assert!(!second.is_closed(&mut nic).0 && target.iter().all(|byte| *byte == 0));
+}
+
+// Strangers.
+
+struct Stranger(TcpStream);
 
 fn target_of(nic: &TcpNic) -> (SocketAddr, [u8; 16]) {
     let (at, name) = nic.address().split_at(16);
@@ -367,6 +567,32 @@ fn stranger(nic: &TcpNic) -> Stranger {
     let socket = TcpStream::connect(target_of(nic).0).unwrap();
     socket.set_nonblocking(true).unwrap();
     Stranger(socket)
+}
+
+/// One that has said hello, and sent a message, which came by a connection of this number.
+fn speaker(nic: &mut TcpNic) -> (Stranger, Connection) {
+    let mut one = stranger(nic);
+    one.0.write_all(&[hello(nic), message(&[9; 20])].concat()).unwrap();
+    let (room, mut done) = ([0u8; 20], Vec::new());
+    // SAFETY: the room is there until the message has come.
+    assert_eq!(unsafe { nic.receive(buffer(&room), token(1)) }, Posted::Yes);
+    while done.is_empty() {
+        nic.reap(&mut done);
+    }
+    (one, done[0].connection)
+}
+
+/// And is a peer.
+fn proven(nic: &mut TcpNic, peer: PeerId) -> Stranger {
+    let (one, number) = speaker(nic);
+    nic.assign_connection(number, peer);
+    one
+}
+
+fn message(text: &[u8]) -> Vec<u8> {
+    let len = text.len() as u32;
+    let header = Request { kind: Kind::Message, pieces: 1, len, key: 0, immediate: None, address: 0 };
+    [&header.bytes()[..], text].concat()
 }
 
 impl Stranger {
@@ -421,58 +647,80 @@ fn connection_must_name_the_nic() {
     assert!(!silent[399].is_closed(&mut nic).0);
 }
 
-/// Who says that it is another gets nothing of what is for that one, and takes nothing from it.
+/// Who says that it is another gets nothing of what is for that one, and takes nothing from it;
+/// also if it is a peer itself.
 #[test]
 fn claimed_name_diverts_nothing() {
-    for first in [true, false] {
+    for (first, proves) in [(true, false), (false, false), (true, true), (false, true)] {
         let (mut a, mut b) = (open(), open());
         let (source, mut target) = (random_bytes(1000, 13), vec![0u8; 1000]);
         let to = register(&mut a, &mut target);
-        let name = target_of(&a).1;
-        let claim = |b: &mut TcpNic| {
+        let claim = |a: &TcpNic, b: &mut TcpNic| {
             let mut thief = stranger(b);
-            let hello = Hello { target: target_of(b).1, initiator: name };
-            thief.0.write_all(&hello.bytes()).unwrap();
-            let (closed, said) = thief.is_closed(b);
-            assert!(!closed && said == Answer::Welcome.bytes());
+            let hello = Hello { target: target_of(b).1, initiator: target_of(a).1 };
+            thief.0.write_all(&[&hello.bytes()[..], &message(&[9; 20])].concat()).unwrap();
+            let (room, mut done) = ([0u8; 20], Vec::new());
+            // SAFETY: the room is there until the message has come.
+            assert_eq!(unsafe { b.receive(buffer(&room), token(9)) }, Posted::Yes);
+            while !done.iter().any(|one: &Reaped| one.scratch == token(9)) {
+                b.reap(&mut done);
+            }
+            if proves {
+                b.assign_connection(done[0].connection, THIEF);
+            }
+            assert_eq!(
+                thief.is_closed(b),
+                (false, [Answer::Welcome, Answer::Done(1)].map(|it| it.bytes()).concat())
+            );
             thief
         };
-        let thief = if first { Some(claim(&mut b)) } else { None };
-        let (there, back) = (a.insert(b.address()).unwrap(), b.insert(a.address()).unwrap());
-        rounds(&mut a, &mut b, 50);
-        let mut thief = thief.unwrap_or_else(|| claim(&mut b));
+        let thief = if first { Some(claim(&a, &mut b)) } else { None };
+        let there = link(&mut a, &mut b);
+        let mut thief = thief.unwrap_or_else(|| claim(&a, &mut b));
+        let back = b.insert(a.address(), Some(PEER)).unwrap();
+        introduce(&mut b, &mut a, back);
         let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 1000 };
         post(&mut b, back, &rma(false, &[segment], to.key), 1);
         assert_eq!(drive(&mut b, &mut a, 1), [(token(1), 0)]);
-        assert!(target == source, "claimed first: {first}");
+        assert!(target == source, "claimed first: {first}, is a peer: {proves}");
         let empty = Segment { local: at(&source, 0), remote: at(&target, 0), len: 0 };
-        post(&mut a, there, &rma(false, &[empty], 0), 2);
-        assert_eq!(drive(&mut a, &mut b, 1).len(), 1);
+        let sound = |a: &mut TcpNic, b: &mut TcpNic| {
+            post(a, there, &rma(false, &[empty], 0), 2);
+            assert_eq!(drive(a, b, 1)[0].1, libc::EACCES, "only that memory is not there");
+        };
+        sound(&mut a, &mut b);
         assert_eq!(thief.is_closed(&mut b), (false, Vec::new()), "it hears nothing");
-        // It is answered over its own connection, and nobody else is called.
-        let mut thiefs = stranger(&b);
-        thiefs.0.write_all(&hello(&b)).unwrap();
-        let mut of_b = Vec::new();
-        let room = vec![0u8; MESSAGE];
-        let buffer = Buffer { address: room.as_ptr() as *mut _, len: MESSAGE, descriptor: null_mut() };
-        // SAFETY: the room outlives the NIC.
-        unsafe { b.receive(buffer, token(3)) };
-        let message =
-            Request { kind: Kind::Message, pieces: 1, len: 20, key: 0, immediate: None, address: 0 };
-        thiefs.0.write_all(&[&message.bytes()[..], &[9; 20]].concat()).unwrap();
-        while of_b.is_empty() {
-            b.reap(&mut of_b);
+        if proves {
+            // A route to the name that the thief's address has, too: its end is not the other's.
+            let route = b.insert(a.address(), Some(THIEF)).unwrap();
+            b.cut(route, true);
+            assert!(thief.is_closed(&mut b).0);
+            b.end_peer(THIEF, true);
+            sound(&mut a, &mut b);
+            post(&mut b, back, &rma(false, &[segment], to.key), 3);
+            assert_eq!(drive(&mut b, &mut a, 1), [(token(3), 0)]);
         }
-        let answer = b.insert_caller(a.address(), of_b[0].connection).unwrap();
-        // SAFETY: as above.
-        unsafe { b.send(Buffer { len: 7, ..buffer }, answer, token(4)) };
-        b.remove(answer);
-        let (_, said) = thiefs.is_closed(&mut b);
-        assert!(said.windows(7).any(|bytes| *bytes == room[..7]), "{said:?}");
     }
 }
 
-/// A conversation that is right: a write in two pieces, a read, a message.
+#[test]
+fn stranger_is_answered_over_its_own_connection() {
+    let (mut b, a) = (open(), open());
+    let (mut one, number) = speaker(&mut b);
+    let answer = b.insert_caller(a.address(), number).unwrap();
+    let text = [5u8; 7];
+    // SAFETY: the text outlives the NIC.
+    unsafe { b.send(buffer(&text), answer, token(4)) };
+    b.remove(answer);
+    let (_, said) = one.is_closed(&mut b);
+    assert!(said.windows(7).any(|bytes| *bytes == text), "{said:?}");
+    assert!(b.insert_caller(a.address(), 0).is_err());
+    drop(one);
+    rounds(&mut b, &mut open(), 50);
+    assert!(b.insert_caller(a.address(), number).is_err());
+}
+
+/// What is right: a write in two pieces, a read, a message.
 fn conversation(key: u64, target: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let write = Request { kind: Kind::Write, pieces: 2, len: 300, key, immediate: None, address: 0 };
@@ -483,9 +731,7 @@ fn conversation(key: u64, target: &[u8]) -> Vec<u8> {
     bytes.extend([7u8; 300]);
     let read = Request { kind: Kind::Read, pieces: 1, len: 50, key, immediate: None, address: at(target, 0) };
     bytes.extend(read.bytes());
-    let message = Request { kind: Kind::Message, pieces: 1, len: 20, key: 0, immediate: None, address: 0 };
-    bytes.extend(message.bytes());
-    bytes.extend([9u8; 20]);
+    bytes.extend(message(&[9; 20]));
     bytes
 }
 
@@ -494,21 +740,18 @@ fn stream_may_be_split_and_end_anywhere() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
-    let mut whole = hello(&nic);
-    whole.extend(conversation(of.key, &target));
+    let whole = [hello(&nic), message(&[8; 20]), conversation(of.key, &target)].concat();
     let room = vec![0u8; MESSAGE];
-    let buffer = Buffer { address: room.as_ptr() as *mut _, len: MESSAGE, descriptor: null_mut() };
     let answers: Vec<u8> =
-        [&Answer::Welcome.bytes()[..], &Answer::Data { number: 1, len: 50 }.bytes(), &[7; 50]].concat();
+        [&Answer::Welcome.bytes()[..], &Answer::Data { number: 2, len: 50 }.bytes(), &[7; 50]].concat();
     for split in 1..whole.len() {
         target.fill(0);
         // SAFETY: the room outlives the NIC.
-        unsafe { nic.receive(buffer, token(split)) };
+        (0..2).for_each(|_| _ = unsafe { nic.receive(buffer(&room), token(split)) });
         let mut one = stranger(&nic);
         one.0.write_all(&whole[..split]).unwrap();
-        let mut done = Vec::new();
         for _ in 0..20 {
-            nic.reap(&mut done);
+            reap_believing(&mut nic, &mut Vec::new());
         }
         if split % 2 == 0 {
             // It ends there: the NIC goes on with others.
@@ -516,6 +759,9 @@ fn stream_may_be_split_and_end_anywhere() {
             continue;
         }
         one.0.write_all(&whole[split..]).unwrap();
+        for _ in 0..20 {
+            reap_believing(&mut nic, &mut Vec::new());
+        }
         let (closed, said) = one.is_closed(&mut nic);
         assert!(!closed, "split at {split}");
         let data = said.windows(answers.len() - ANSWER).any(|at| *at == answers[ANSWER..]);
@@ -561,13 +807,13 @@ fn malformed_request_ends_its_connection_alone() {
         answer(Answer::Failed { number: 0, errno: 5 }),
         answer(Answer::Welcome),
     ] {
-        let mut one = stranger(&nic);
-        one.0.write_all(&[hello(&nic), bytes.clone()].concat()).unwrap();
+        let mut one = proven(&mut nic, PEER);
+        one.0.write_all(&bytes).unwrap();
         assert!(one.is_closed(&mut nic).0, "{bytes:02x?}");
         assert!(target.iter().all(|byte| *byte == 0));
     }
-    let mut one = stranger(&nic);
-    one.0.write_all(&[hello(&nic), conversation(of.key, &target)].concat()).unwrap();
+    let mut one = proven(&mut nic, PEER);
+    one.0.write_all(&conversation(of.key, &target)).unwrap();
     assert!(!one.is_closed(&mut nic).0);
 }
 
@@ -621,7 +867,8 @@ fn encrypted_connections_reveal_nothing() {
     let to = register(&mut b, &mut target);
     let (between, address) = Between::of(&b);
     let heard = between.start(None);
-    let route = a.insert(&address).unwrap();
+    let route = a.insert(&address, Some(PEER)).unwrap();
+    introduce(&mut a, &mut b, route);
     let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 300_000 };
     post(&mut a, route, &rma(false, &[segment], to.key), 1);
     assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
@@ -645,11 +892,13 @@ fn a_damaged_record_ends_the_connection_and_lands_nowhere() {
         let to = register(&mut b, &mut target);
         let (between, address) = Between::of(&b);
         let heard = between.start(Some(flip));
-        let route = a.insert(&address).unwrap();
+        let route = a.insert(&address, Some(PEER)).unwrap();
         let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 50_000 };
         post(&mut a, route, &rma(false, &[segment], to.key), 1);
         // What damages a length may have to be waited for: nothing comes that would be taken.
-        let (of_a, _) = rounds(&mut a, &mut b, 200);
+        let (mut of_a, _) = rounds(&mut a, &mut b, 100);
+        b.assign_connection(1, PEER);
+        of_a.extend(rounds(&mut a, &mut b, 100).0);
         let landed = target.iter().filter(|byte| **byte != 0).count();
         assert!(landed <= most && of_a.iter().all(|one| one.errno != 0), "byte {flip}: {landed} landed");
         drop((a, b));
@@ -663,10 +912,16 @@ fn peer_without_the_encryption_of_our_secret_is_refused() {
     let source = vec![b'x'; 1000];
     let mut meets = |mut a: TcpNic, mut b: TcpNic| {
         let to = register(&mut b, &mut memory);
-        let route = a.insert(b.address()).unwrap();
+        let route = a.insert(b.address(), Some(PEER)).unwrap();
         let segment = Segment { local: at(&source, 0), remote: at(&memory, 0), len: 1000 };
         post(&mut a, route, &rma(false, &[segment], to.key), 1);
-        drive(&mut a, &mut b, 1)[0].1 == 0
+        let mut done: Vec<Reaped> = Vec::new();
+        while done.is_empty() {
+            a.reap(&mut done);
+            b.reap(&mut Vec::new());
+            b.assign_connection(1, PEER);
+        }
+        done[0].errno == 0
     };
     assert!(meets(open_sealed(&[SECRET]), open_sealed(&[SECRET])));
     assert!(!meets(open(), open_sealed(&[SECRET])) && !meets(open_sealed(&[SECRET]), open()));

@@ -7,7 +7,7 @@ const CONNECTED: [&str; 2] = ["like=tcp:gbps=100:delay_us=20", "like=verbs:gbps=
 /// Two that know each other, with four writes of `a` that wait for the link.
 fn waiting(parameters: &str) -> (Two, Route) {
     let mut two = Two::open(parameters);
-    let back = two.b.nic.insert(two.a.nic.address()).expect("an address");
+    let back = two.b.nic.insert(two.a.nic.address(), None).expect("an address");
     two.a.bytes.fill(7);
     strike(&two, "port1 down");
     two.a.reap();
@@ -40,7 +40,7 @@ fn posts_to_a_removed_address_return_and_never_land() {
         assert_eq!(slots, [0, 1, 2, 3].map(|slot| (FI_ECANCELED, slot)), "{mode}");
         // What tcp's kernel has is the other side's to refuse.
         two.b.nic.remove(back);
-        two.route = two.a.nic.insert(two.b.nic.address()).expect("an address");
+        two.route = two.a.nic.insert(two.b.nic.address(), None).expect("an address");
         goes_on_anew(&mut two);
     }
 }
@@ -91,7 +91,7 @@ fn delivered_bytes_stay_although_their_completion_is_lost() {
 fn an_address_that_was_inserted_twice_is_removed_twice() {
     for mode in CONNECTED {
         let (mut two, _) = waiting(mode);
-        let again = two.a.nic.insert(two.b.nic.address()).expect("an address");
+        let again = two.a.nic.insert(two.b.nic.address(), None).expect("an address");
         assert_eq!(again, two.route);
         two.a.nic.remove(again);
         assert_eq!(two.a.reap(), 0, "{mode}");
