@@ -254,11 +254,11 @@ impl TcpNic {
     }
 
     /// A connection is over, and so are the routes that it was of.
-    fn end(&mut self, at: u32, errno: i32, reaped: &mut Vec<Reaped>) {
+    fn end(&mut self, at: u32, errno: i32) {
         let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
             return;
         };
-        connection.die(errno, reaped);
+        connection.die(errno, &mut self.finished);
         for place in self.places.iter_mut().filter(|place| place.leads == Ok(at)) {
             (place.leads, place.reported) = (Err(errno), false);
             self.deaths = true;
@@ -266,13 +266,11 @@ impl TcpNic {
     }
 
     fn end_those(&mut self, errno: i32, goes: impl Fn(u32, &Connection) -> bool) {
-        let mut finished = std::mem::take(&mut self.finished);
         for at in 0..self.connections.len() as u32 {
             if self.connections[at as usize].as_deref().is_some_and(|one| goes(at, one)) {
-                self.end(at, errno, &mut finished);
+                self.end(at, errno);
             }
         }
-        self.finished = finished;
     }
 
     fn list(&mut self, at: u32) {
@@ -296,9 +294,7 @@ impl TcpNic {
             budget: PASS,
         };
         if let Err(errno) = connection.pump(&mut with) {
-            let mut finished = std::mem::take(&mut self.finished);
-            self.end(at, errno, &mut finished);
-            self.finished = finished;
+            self.end(at, errno);
         } else if connection.has_work() {
             self.list(at);
         }
@@ -348,14 +344,14 @@ impl TcpNic {
             budget: PASS,
         };
         if let Err(errno) = connection.progress(&mut with) {
-            return self.end(at, errno, reaped);
+            return self.end(at, errno);
         }
         if connection.leaving && connection.is_idle() {
-            return self.end(at, libc::ECANCELED, reaped);
+            return self.end(at, libc::ECANCELED);
         }
         let met = connection.hello.is_some();
         if met {
-            return self.meet(at, reaped);
+            return self.meet(at);
         }
         if connection.has_work() {
             self.list(at);
@@ -410,17 +406,17 @@ impl TcpNic {
         let Some(&(at, _)) = worst.filter(|(_, one)| now.saturating_sub(one.since_ns) >= TIME_NS) else {
             return false;
         };
-        self.end(at as u32, libc::ECONNABORTED, &mut Vec::new());
+        self.end(at as u32, libc::ECONNABORTED);
         true
     }
 
     /// A stranger has said which NIC it means, and which it is. Whose it is, a peer has to prove:
     /// until then it is only answered over the connection.
     #[cold]
-    fn meet(&mut self, at: u32, reaped: &mut Vec<Reaped>) {
+    fn meet(&mut self, at: u32) {
         let Some(hello) = self.connection(at).and_then(|connection| connection.hello) else { return };
         if hello.target != self.name || hello.initiator == NOBODY {
-            return self.end(at, libc::EPROTO, reaped);
+            return self.end(at, libc::EPROTO);
         }
         self.connection(at).into_iter().for_each(Connection::welcome);
         self.list(at);
@@ -545,9 +541,9 @@ impl Nic for TcpNic {
             let silent = one.is_stranger() && age > STRANGER_NS;
             let leads_there =
                 |place: &Place| place.users > 0 && (place.target, place.peer) == (one.name, one.owner);
-            let unused = one.state == State::Up && age > UNUSED_NS && !self.places.iter().any(leads_there);
+            let unused = age > UNUSED_NS && !self.places.iter().any(leads_there);
             if silent || unused {
-                self.end(at as u32, libc::ETIMEDOUT, &mut Vec::new());
+                self.end(at as u32, libc::ETIMEDOUT);
             }
         }
     }

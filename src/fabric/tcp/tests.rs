@@ -720,6 +720,30 @@ fn stranger_is_answered_over_its_own_connection() {
     assert!(b.insert_caller(a.address(), number).is_err());
 }
 
+#[test]
+fn answers_come_back_when_their_stranger_makes_room() {
+    const COUNT: usize = 1500;
+    let (mut b, a) = (open(), open());
+    let (one, number) = speaker(&mut b);
+    let answer = b.insert_caller(a.address(), number).unwrap();
+    let text = random_bytes(MESSAGE, 17);
+    // It reads nothing: most of them wait.
+    // SAFETY: the text outlives the NIC.
+    (0..COUNT).for_each(|n| assert_eq!(unsafe { b.send(buffer(&text), answer, token(n)) }, Posted::Yes));
+    let mut done = Vec::new();
+    b.reap(&mut done);
+    assert!(done.len() < COUNT);
+    b.remove(answer);
+    let others: Vec<Stranger> = (0..300).map(|_| stranger(&b)).collect();
+    let began = Instant::now();
+    while done.len() < COUNT {
+        b.reap(&mut done);
+        b.tend();
+        assert!(began.elapsed() < Duration::from_secs(60), "{} of {COUNT} came back", done.len());
+    }
+    drop((one, others));
+}
+
 /// What is right: a write in two pieces, a read, a message.
 fn conversation(key: u64, target: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
