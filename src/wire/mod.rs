@@ -13,6 +13,15 @@ use std::num::NonZeroU32;
 /// What a write tells its target beside its bytes. (Non-zero, so `Option<Immediate>` fits in 32 bits.)
 pub type Immediate = NonZeroU32;
 
+/// What one of our own NICs asks another for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum RequestKind {
+    Write = 1,
+    Read = 2,
+    Message = 3,
+}
+
 /// Bytes of a control frame before its body (drawn in `frame`), and where the sender's rail
 /// and the receiver's token are in it: the lane that carries a frame fills them in.
 pub const HEADER: usize = 32;

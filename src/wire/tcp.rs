@@ -1,6 +1,7 @@
 //! The formats of `fabric::tcp`, which draws them.
 
 use super::Immediate;
+pub use super::RequestKind as Kind;
 
 /// Bytes of a request's payload, and of an answer's: as many are received by one call, each of
 /// which costs an acknowledgement of TCP's (64 KiB at once take 1.4 times the CPU time, 1 MiB no less).
@@ -57,14 +58,6 @@ impl Hello {
         let hello = Hello { target: *target, initiator: *names.first_chunk::<16>()? };
         (*head == expected).then_some(hello)
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    Write = 1,
-    Read = 2,
-    Message = 3,
 }
 
 /// A piece of a target's memory.

@@ -14,6 +14,7 @@
 
 use super::channel::{Cell, AREA};
 use crate::fabric::Immediate;
+pub use crate::wire::RequestKind as Kind;
 use arrayvec::ArrayVec;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -29,14 +30,6 @@ pub const DEVICE_BYTES: u64 = 1 << 20;
 pub const INLINE: u64 = 32;
 /// Bytes of one message.
 pub const MESSAGE: u64 = 8192;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    Write = 1,
-    Read = 2,
-    Message = 3,
-}
 
 /// In the cell, a write with an immediate has a kind of its own.
 const WRITE_IMMEDIATE: u8 = 4;
