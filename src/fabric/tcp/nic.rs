@@ -14,6 +14,7 @@ use crate::fabric::{
 };
 use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
+use crate::wire::address::RAILS_MAX;
 use crate::wire::secret::Secrets;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -35,6 +36,8 @@ const ACCEPTS: usize = 16;
 const STRANGERS: usize = 256;
 const TIME_NS: u64 = 50_000_000;
 const STRANGER_NS: u64 = 5_000_000_000;
+/// Accepted ones of one peer: each of its NICs needs one.
+const OF_PEER: usize = RAILS_MAX;
 /// A connection that nothing here uses is closed after this long.
 const UNUSED_NS: u64 = 30_000_000_000;
 /// The listener is left alone for so long where nothing can be accepted.
@@ -489,6 +492,13 @@ impl Nic for TcpNic {
         if new {
             // It would not dial if it still had an earlier one.
             self.end_those(libc::ECONNRESET, |other, one| other != at && one.is_accepted_of(peer, name));
+            let connections = self.connections.iter().flatten();
+            let theirs = connections.filter(|one| !one.dialed && one.owner == Some(peer));
+            let mut numbers: Vec<Number> = theirs.map(|one| one.number).collect();
+            if numbers.len() > OF_PEER {
+                numbers.sort_unstable();
+                self.end_those(libc::ECONNRESET, |_, one| one.number == numbers[0]);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use super::interfaces::{self, Interface};
 use super::nic::TcpNic;
 use super::socket::to_system;
-use super::wire::{Answer, Hello, Kind, Piece, Request, ANSWER};
+use super::wire::{Answer, Hello, Kind, Name, Piece, Request, ANSWER, HELLO, REQUEST};
 use super::{MESSAGE, PIECES, RUN};
 use crate::clock::Sequence;
 use crate::fabric::{
@@ -14,6 +14,7 @@ use crate::ids::PeerId;
 use crate::wire::secret::Secrets;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -24,6 +25,8 @@ const LEN: usize = 3 << 20;
 /// Of whom connections of these tests are, and who proves itself although it is another.
 const PEER: PeerId = PeerId::numbered(7);
 const THIEF: PeerId = PeerId::numbered(8);
+/// What strangers say that they are.
+const NAME: Name = [1; 16];
 
 fn lo() -> Interface {
     interfaces::list().unwrap().into_iter().find(|interface| interface.name == "lo").unwrap()
@@ -545,10 +548,10 @@ fn proof_is_of_one_connection() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
-    let (mut first, number) = speaker(&mut nic);
+    let (mut first, number) = speaker(&mut nic, NAME);
     first.0.shutdown(Shutdown::Write).unwrap();
     assert!(first.is_closed(&mut nic).0);
-    let (mut second, _) = speaker(&mut nic);
+    let (mut second, _) = speaker(&mut nic, NAME);
     nic.assign_connection(number, PEER);
     second.0.write_all(&conversation(of.key, &target)).unwrap();
     assert!(!second.is_closed(&mut nic).0 && target.iter().all(|byte| *byte == 0));
@@ -570,9 +573,10 @@ fn stranger(nic: &TcpNic) -> Stranger {
 }
 
 /// One that has said hello, and sent a message, which came by a connection of this number.
-fn speaker(nic: &mut TcpNic) -> (Stranger, Connection) {
+fn speaker(nic: &mut TcpNic, name: Name) -> (Stranger, Connection) {
     let mut one = stranger(nic);
-    one.0.write_all(&[hello(nic), message(&[9; 20])].concat()).unwrap();
+    let hello = Hello { target: target_of(nic).1, initiator: name };
+    one.0.write_all(&[&hello.bytes()[..], &message(&[9; 20])].concat()).unwrap();
     let (room, mut done) = ([0u8; 20], Vec::new());
     // SAFETY: the room is there until the message has come.
     assert_eq!(unsafe { nic.receive(buffer(&room), token(1)) }, Posted::Yes);
@@ -583,8 +587,8 @@ fn speaker(nic: &mut TcpNic) -> (Stranger, Connection) {
 }
 
 /// And is a peer.
-fn proven(nic: &mut TcpNic, peer: PeerId) -> Stranger {
-    let (one, number) = speaker(nic);
+fn proven(nic: &mut TcpNic, name: Name, peer: PeerId) -> Stranger {
+    let (one, number) = speaker(nic, name);
     nic.assign_connection(number, peer);
     one
 }
@@ -615,7 +619,7 @@ impl Stranger {
 }
 
 fn hello(nic: &TcpNic) -> Vec<u8> {
-    Hello { target: target_of(nic).1, initiator: [1; 16] }.bytes().to_vec()
+    Hello { target: target_of(nic).1, initiator: NAME }.bytes().to_vec()
 }
 
 #[test]
@@ -656,17 +660,9 @@ fn claimed_name_diverts_nothing() {
         let (source, mut target) = (random_bytes(1000, 13), vec![0u8; 1000]);
         let to = register(&mut a, &mut target);
         let claim = |a: &TcpNic, b: &mut TcpNic| {
-            let mut thief = stranger(b);
-            let hello = Hello { target: target_of(b).1, initiator: target_of(a).1 };
-            thief.0.write_all(&[&hello.bytes()[..], &message(&[9; 20])].concat()).unwrap();
-            let (room, mut done) = ([0u8; 20], Vec::new());
-            // SAFETY: the room is there until the message has come.
-            assert_eq!(unsafe { b.receive(buffer(&room), token(9)) }, Posted::Yes);
-            while !done.iter().any(|one: &Reaped| one.scratch == token(9)) {
-                b.reap(&mut done);
-            }
+            let (mut thief, number) = speaker(b, target_of(a).1);
             if proves {
-                b.assign_connection(done[0].connection, THIEF);
+                b.assign_connection(number, THIEF);
             }
             assert_eq!(
                 thief.is_closed(b),
@@ -703,10 +699,23 @@ fn claimed_name_diverts_nothing() {
     }
 }
 
+/// However many NICs it says that it has.
+#[test]
+fn peer_has_a_bounded_number_of_connections() {
+    const MOST: usize = crate::wire::address::RAILS_MAX;
+    let mut nic = open();
+    let mut other = proven(&mut nic, NAME, PEER);
+    let names = 0..MOST as u8 + 20;
+    let mut all: Vec<Stranger> = names.map(|name| proven(&mut nic, [name + 2; 16], THIEF)).collect();
+    let open = all.iter_mut().filter_map(|one| (!one.is_closed(&mut nic).0).then_some(())).count();
+    assert_eq!(open, MOST);
+    assert!(!all.pop().unwrap().is_closed(&mut nic).0 && !other.is_closed(&mut nic).0);
+}
+
 #[test]
 fn stranger_is_answered_over_its_own_connection() {
     let (mut b, a) = (open(), open());
-    let (mut one, number) = speaker(&mut b);
+    let (mut one, number) = speaker(&mut b, NAME);
     let answer = b.insert_caller(a.address(), number).unwrap();
     let text = [5u8; 7];
     // SAFETY: the text outlives the NIC.
@@ -724,7 +733,7 @@ fn stranger_is_answered_over_its_own_connection() {
 fn answers_come_back_when_their_stranger_makes_room() {
     const COUNT: usize = 1500;
     let (mut b, a) = (open(), open());
-    let (one, number) = speaker(&mut b);
+    let (one, number) = speaker(&mut b, NAME);
     let answer = b.insert_caller(a.address(), number).unwrap();
     let text = random_bytes(MESSAGE, 17);
     // It reads nothing: most of them wait.
@@ -795,6 +804,170 @@ fn stream_may_be_split_and_end_anywhere() {
     }
 }
 
+/// Ways in which a connection ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// It says no more, and would listen.
+    Half,
+    Whole,
+    Reset,
+}
+
+const ENDS: [End; 3] = [End::Half, End::Whole, End::Reset];
+
+/// The socket, where it is not closed.
+fn end(socket: TcpStream, how: End) -> Option<TcpStream> {
+    match how {
+        End::Half => socket.shutdown(Shutdown::Write).unwrap(),
+        End::Whole => {}
+        End::Reset => {
+            let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+            let (at, len) = ((&raw const linger).cast(), size_of_val(&linger) as u32);
+            // SAFETY: a socket, and an option that outlives the call.
+            let rc =
+                unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, at, len) };
+            assert_eq!(rc, 0);
+        }
+    }
+    (how == End::Half).then_some(socket)
+}
+
+/// What has come as a whole before a peer ended counts, and nothing else.
+#[test]
+fn peer_may_end_at_each_byte() {
+    let (mut nic, room) = (open(), [0u8; 64]);
+    let mut target = vec![0u8; 4096];
+    let of = register(&mut nic, &mut target);
+    let first = [hello(&nic), message(&[8; 20])].concat();
+    let write = Request {
+        kind: Kind::Write,
+        pieces: 1,
+        len: 60,
+        key: of.key,
+        immediate: Immediate::new(5),
+        address: at(&target, 100),
+    };
+    let read = Request { kind: Kind::Read, immediate: None, ..write };
+    let rest = [&write.bytes()[..], &[7; 60], &read.bytes(), &message(&[9; 20])].concat();
+    let written = first.len() + 92;
+    for (until, how) in (1..=first.len() + rest.len()).flat_map(|until| ENDS.map(|how| (until, how))) {
+        target.fill(0);
+        // SAFETY: the room outlives the NIC.
+        (0..2).for_each(|_| _ = unsafe { nic.receive(buffer(&room), token(1)) });
+        let mut one = stranger(&nic);
+        let mut done = Vec::new();
+        one.0.write_all(&first[..until.min(first.len())]).unwrap();
+        (0..10).for_each(|_| reap_believing(&mut nic, &mut done));
+        one.0.write_all(&rest[..until.saturating_sub(first.len())]).unwrap();
+        (0..2).for_each(|_| nic.reap(&mut done));
+        let socket = end(one.0, how);
+        (0..20).for_each(|_| nic.reap(&mut done));
+        let arrivals = done.iter().filter(|one| one.immediate.is_some()).count();
+        let whole = usize::from(until >= written);
+        assert!(arrivals == whole || how == End::Reset && arrivals < whole, "{until}, {how:?}: {arrivals}");
+        assert!(target[..100].iter().chain(&target[160..]).all(|byte| *byte == 0), "{until}, {how:?}");
+        assert!(arrivals == 0 || target[100..160] == [7; 60]);
+        assert!(socket.is_none_or(|socket| Stranger(socket).is_closed(&mut nic).0), "{until}");
+    }
+}
+
+/// Each operation comes back once, well if it was answered as a whole.
+#[test]
+fn target_may_end_at_each_byte() {
+    let (source, back) = (random_bytes(1000, 18), vec![0u8; 50]);
+    let (welcome, done, data) = (Answer::Welcome, Answer::Done(1), Answer::Data { number: 1, len: 50 });
+    let answers = [&welcome.bytes()[..], &done.bytes(), &data.bytes(), &[6; 50]].concat();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut nic = open();
+    for (until, how) in (0..=answers.len()).flat_map(|until| ENDS.map(|how| (until, how))) {
+        let address = [to_system(listener.local_addr().unwrap()), vec![7; 16]].concat();
+        let route = nic.insert(&address, Some(PEER)).unwrap();
+        let near = |bytes: &[u8]| Segment { local: at(bytes, 0), remote: 0, len: bytes.len() as u64 };
+        post(&mut nic, route, &rma(false, &[near(&source)], 1), 1);
+        post(&mut nic, route, &rma(true, &[near(&back)], 1), 2);
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (mut finished, mut came, began) = (Vec::new(), 0, Instant::now());
+        socket.write_all(&answers[..until.min(ANSWER)]).unwrap();
+        // What it asks for, if it was welcomed.
+        let asked = HELLO + if until < ANSWER { 0 } else { 1000 + 2 * REQUEST };
+        while came < asked && began.elapsed() < Duration::from_secs(60) {
+            nic.reap(&mut finished);
+            came += socket.read(&mut [0; 4096]).unwrap_or(0);
+        }
+        assert_eq!(came, asked, "{until}, {how:?}");
+        socket.write_all(&answers[until.min(ANSWER)..until]).unwrap();
+        (0..2).for_each(|_| nic.reap(&mut finished));
+        let socket = end(socket, how);
+        while finished.len() < 2 && began.elapsed() < Duration::from_secs(60) {
+            nic.reap(&mut finished);
+        }
+        (0..5).for_each(|_| nic.reap(&mut finished));
+        let of = |n| finished.iter().filter(|one| one.scratch == token(n)).collect::<Vec<_>>();
+        for (n, whole) in [(1, until >= 2 * ANSWER), (2, until == answers.len())] {
+            let [one] = of(n)[..] else {
+                panic!("{until}, {how:?}: operation {n} came back {} times", of(n).len())
+            };
+            assert!(
+                (one.errno == 0) == whole || how == End::Reset && !whole,
+                "{until}, {how:?}: {n}: {}",
+                one.errno
+            );
+        }
+        assert_eq!(finished.len(), 2);
+        nic.remove(route);
+        drop(socket);
+    }
+}
+
+/// It costs others nothing, and has no more than its share of answers.
+#[test]
+fn peer_that_reads_slowly_delays_no_other() {
+    let (mut a, mut b) = (open(), open());
+    let (source, mut target) = (random_bytes(LEN, 19), vec![0u8; LEN]);
+    let to = register(&mut b, &mut target);
+    let route = link(&mut a, &mut b);
+    let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 10_000 };
+    // Passes, and not time, which other programs take, too.
+    let passes = |a: &mut TcpNic, b: &mut TcpNic, each: &mut dyn FnMut()| {
+        let mut passes = 0;
+        for n in 0..300 {
+            post(a, route, &rma(n % 2 == 1, &[segment], to.key), n);
+            let mut done = Vec::new();
+            while done.is_empty() {
+                a.reap(&mut done);
+                b.reap(&mut Vec::new());
+                passes += 1;
+            }
+            assert_eq!(done[0].errno, 0);
+            each();
+        }
+        passes
+    };
+    let alone = passes(&mut a, &mut b, &mut || ());
+    let mut slow = proven(&mut b, NAME, THIEF);
+    let read = Request {
+        kind: Kind::Read,
+        pieces: 1,
+        len: 60_000,
+        key: to.key,
+        immediate: None,
+        address: at(&target, 0),
+    };
+    slow.0.write_all(&read.bytes().repeat(4000)).unwrap();
+    let beside = passes(&mut a, &mut b, &mut || _ = slow.0.read(&mut [0; 1]));
+    assert!(beside <= 2 * alone + 300, "{beside} passes beside it, {alone} without");
+    // More than an honest peer has under way.
+    slow.0.set_nonblocking(true).unwrap();
+    let asked = (0..20_000).take_while(|_| {
+        b.reap(&mut Vec::new());
+        !matches!(slow.0.write(&read.bytes()), Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
+    });
+    let asked = asked.count();
+    assert!(asked < 20_000, "{asked} more requests, and it is still there");
+    passes(&mut a, &mut b, &mut || ());
+}
+
 #[test]
 fn malformed_request_ends_its_connection_alone() {
     let mut nic = open();
@@ -831,12 +1004,12 @@ fn malformed_request_ends_its_connection_alone() {
         answer(Answer::Failed { number: 0, errno: 5 }),
         answer(Answer::Welcome),
     ] {
-        let mut one = proven(&mut nic, PEER);
+        let mut one = proven(&mut nic, NAME, PEER);
         one.0.write_all(&bytes).unwrap();
         assert!(one.is_closed(&mut nic).0, "{bytes:02x?}");
         assert!(target.iter().all(|byte| *byte == 0));
     }
-    let mut one = proven(&mut nic, PEER);
+    let mut one = proven(&mut nic, NAME, PEER);
     one.0.write_all(&conversation(of.key, &target)).unwrap();
     assert!(!one.is_closed(&mut nic).0);
 }
