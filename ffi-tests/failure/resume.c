@@ -2,6 +2,8 @@
  * new connection. (In virtual time: engine/scenarios.c.) */
 #include "harness.h"
 
+#include <sys/socket.h>
+
 #define ROUNDS 6
 #define WORDS 160
 #define PART (4 * KIB)
@@ -137,7 +139,41 @@ static void stopped_peer_counts_each_arrival_once(void)
     run_pair(stops_in_the_middle, counts_all_once);
 }
 
+/* Shuts each connection of the process: how many. */
+static int end_connections(int how)
+{
+    int ended = 0;
+    for (int fd = 3; fd < 4096; fd++) {
+        struct sockaddr_storage peer;
+        socklen_t len = sizeof peer;
+        if (getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && peer.ss_family == AF_INET)
+            ended += shutdown(fd, how) == 0;
+    }
+    return ended;
+}
+
+/* Nothing is under way when connections end, by both sides, or half: what comes next goes over new ones. */
+static void idle_connections_that_end_are_made_anew(void)
+{
+    static const int ways[] = {SHUT_RDWR, SHUT_WR, SHUT_RD};
+    struct duo duo = duo_open(PART);
+    weft_completion down;
+    for (int i = 0; i < 6; i++) { /* a peer whose lanes are brief for longer is lost */
+        CHECK(end_connections(ways[i % 3]) > 0);
+        if (i % 2)
+            sleep_ms(10 * i);
+        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, PART);
+        args.flags = WEFT_NOTIFY;
+        args.notify = i + 1;
+        CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, args.notify);
+        CHECK(!box_try(duo.a, WEFT_COMPLETION_PEER_DOWN, &down) && !box_try(duo.b, WEFT_COMPLETION_PEER_DOWN, &down));
+    }
+    duo_close(&duo);
+}
+
 static const struct test tests[] = {
+    {"idle_connections_that_end_are_made_anew", "tcp,tcp-encrypted timed", idle_connections_that_end_are_made_anew},
     {"stopped_peer_receives_each_notification_once", "tcp,host timed", stopped_peer_receives_each_notification_once},
     {"stopped_peer_counts_each_arrival_once", "tcp,host timed", stopped_peer_counts_each_arrival_once},
     {NULL, NULL, NULL},
