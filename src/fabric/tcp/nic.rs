@@ -17,7 +17,7 @@ use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
 use crate::wire::secret::Secrets;
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -40,6 +40,8 @@ const STRANGER_NS: u64 = 5_000_000_000;
 const OF_PEER: usize = RAILS_MAX;
 /// A connection that nothing here uses is closed after this long.
 const UNUSED_NS: u64 = 30_000_000_000;
+/// How often that is looked at.
+const LOOK_NS: u64 = 100_000_000;
 /// The listener is left alone for so long where nothing can be accepted.
 const PAUSE_NS: u64 = 10_000_000;
 /// Events of one look.
@@ -86,6 +88,7 @@ pub struct TcpNic {
     /// Somebody waits to be accepted.
     calls: bool,
     paused_until: u64,
+    looked_ns: u64,
     /// A connection has ended since failures were reaped.
     deaths: bool,
     registry: Registry,
@@ -168,6 +171,7 @@ impl TcpNic {
             next_active: Vec::new(),
             calls: false,
             paused_until: 0,
+            looked_ns: 0,
             deaths: false,
             registry: Registry::default(),
             receives: VecDeque::new(),
@@ -545,17 +549,17 @@ impl Nic for TcpNic {
             self.paused_until = 0;
             self.heed_listener(true);
         }
-        for at in 0..self.connections.len() {
-            let Some(one) = &self.connections[at] else { continue };
-            let age = now.saturating_sub(one.since_ns);
-            let silent = one.is_stranger() && age > STRANGER_NS;
-            let leads_there =
-                |place: &Place| place.users > 0 && (place.target, place.peer) == (one.name, one.owner);
-            let unused = age > UNUSED_NS && !self.places.iter().any(leads_there);
-            if silent || unused {
-                self.end(at as u32, libc::ETIMEDOUT);
-            }
+        if now.saturating_sub(self.looked_ns) < LOOK_NS {
+            return;
         }
+        self.looked_ns = now;
+        let used = self.places.iter().filter(|place| place.users > 0);
+        let used: HashSet<(Name, Option<PeerId>)> = used.map(|place| (place.target, place.peer)).collect();
+        self.end_those(libc::ETIMEDOUT, |_, one| {
+            let age = now.saturating_sub(one.since_ns);
+            one.is_stranger() && age > STRANGER_NS
+                || age > UNUSED_NS && !used.contains(&(one.name, one.owner))
+        });
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
