@@ -65,6 +65,9 @@ mod ending {
 
     pub struct Ending;
 
+    #[derive(Default)]
+    pub struct Expiring;
+
     impl Table {
         /// Ends an operation; false if it ended before.
         pub fn end(&self, id: u64) -> bool {

@@ -21,7 +21,7 @@ fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
 
 /// A table whose slots have been used.
 fn table() -> Arc<Table> {
-    let table = Arc::new(Table::new(SLOTS, 1, std::sync::Arc::new(Queue::new(1).expect("there is memory"))));
+    let table = Arc::new(Table::new(SLOTS, 1, 1, std::sync::Arc::new(Queue::new(1).expect("there is memory"))));
     let ids: Vec<u64> = (0..SLOTS).map(|_| begin(&table, 0, 0)).collect();
     ids.into_iter().for_each(|id| finish(&table, id));
     table

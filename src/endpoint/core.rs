@@ -4,7 +4,7 @@ use super::greet::Greeted;
 use super::inbox::{Command, Inbox};
 use super::messages::Messages;
 use super::strangers::Strangers;
-use super::worker::Worker;
+use super::worker::{Worker, LOOK};
 use super::EndpointConfig;
 use crate::clock::{Clock, Random};
 use crate::codec::Text;
@@ -13,6 +13,7 @@ use crate::ids::PeerId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::approach::{Approach, Approaches};
+use crate::peer::link::Outstanding;
 use crate::peer::table::PeerTable;
 use crate::peer::{pair, Peer, Tokens};
 use crate::rail::Traffic;
@@ -119,7 +120,7 @@ impl Core {
             (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
         let first = random.u64()?;
         let queue = Arc::new(Queue::new(config.queue_depth)?);
-        let table = Table::new(config.max_transfers, first, queue.clone());
+        let table = Table::new(config.max_transfers, config.max_peers, first, queue.clone());
         let of_deadlines = inboxes.clone();
         table.woken_by(move || of_deadlines.first().into_iter().for_each(Inbox::wake));
         Ok(Core {
@@ -278,6 +279,17 @@ impl Core {
                 self.table.end(id, Outcome::of(Status::PeerLost), now);
             }
         }
+    }
+
+    /// Ends what is outstanding with a peer, until it is done (true) or there is no more time.
+    pub fn go_on_ending(&self, of: &mut Outstanding, now: u64, over: impl Fn() -> bool) -> bool {
+        while let Some(id) = of.waited.pop() {
+            self.abandon(id, of.outcome, now);
+            if of.waited.len() % LOOK == 0 && over() {
+                return false;
+            }
+        }
+        self.table.go_on(&mut of.all, now, over)
     }
 
     /// A transfer that waited for an import will not start.

@@ -19,7 +19,7 @@
 
 use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
-use super::worker::{LaneWork, Lanes, RailWork, Worker};
+use super::worker::{Lanes, RailWork, Worker, LOOK};
 use crate::fabric::error_text;
 use crate::ids::PeerId;
 use crate::peer::channel::Out;
@@ -337,20 +337,34 @@ impl Worker {
 
     // Again.
 
-    /// A lane's operations have come back, and its peer's end is cut.
-    pub(super) fn finish_breaking(&mut self, r: usize, mut gone: LaneWork) {
-        let rail = &self.rails[r].rail;
-        let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(gone.lane) };
-        let errno = gone.broken.as_ref().map_or(0, |broken| broken.outcome.provider_errno);
-        let peer = gone.peer.clone();
-        for flow in gone.flows.take_suspended(&self.core.table) {
-            self.give_away(flow, plan, errno);
+    /// Lanes whose operations have come back, and whose peers' ends are cut: what they had to do is
+    /// given to others, as far as there is time.
+    pub(super) fn finish_breaking(&mut self, over: impl Fn() -> bool) {
+        while let Some((r, mut gone)) = self.breaking.pop_front() {
+            let rail = &self.rails[r].rail;
+            let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(gone.lane) };
+            let errno = gone.broken.as_ref().map_or(0, |broken| broken.outcome.provider_errno);
+            for n in 1.. {
+                let Some(flow) = gone.flows.take_suspended(&self.core.table) else { break };
+                self.give_away(flow, plan, errno);
+                if n % LOOK == 0 && over() {
+                    return self.breaking.push_front((r, gone));
+                }
+            }
+            let work = &mut self.rails[r];
+            gone.abandon(&mut work.rail);
+            work.rail.remove_lane(gone.lane);
+            let peer = gone.peer;
+            self.tell_home(&peer, Command::LaneFenced { peer: peer.id, plan, epoch: gone.epoch });
+            self.note_health(r, errno);
         }
-        let work = &mut self.rails[r];
-        gone.abandon(&mut work.rail, &self.core.table, &mut self.left);
-        work.rail.remove_lane(gone.lane);
-        self.tell_home(&peer, Command::LaneFenced { peer: peer.id, plan, epoch: gone.epoch });
-        self.note_health(r, errno);
+    }
+
+    /// The rails are closed: nobody takes what these had to do.
+    pub(super) fn leave_broken(&mut self) {
+        for (r, mut gone) in self.breaking.drain(..) {
+            self.remains.flows.push(gone.abandon(&mut self.rails[r].rail));
+        }
     }
 
     /// Gives what a flow has not done to other lanes. Its hold goes with it.

@@ -581,7 +581,7 @@ impl Worker {
     /// Takes off the lanes that wait for nothing any more.
     pub fn reap_closing(&mut self) {
         let now = self.core.clock.now();
-        let mut broken = Vec::new();
+        let broken = self.breaking.len();
         for (r, work) in self.rails.iter_mut().enumerate() {
             for place in &mut work.lanes {
                 let (rail, table, left) = (&work.rail, &self.core.table, &mut self.left);
@@ -598,15 +598,15 @@ impl Worker {
                 };
                 let Some(mut gone) = place.take_if(empty) else { continue };
                 if gone.broken.is_some() {
-                    broken.push((r, gone));
+                    self.breaking.push_back((r, gone));
                 } else {
-                    gone.abandon(&mut work.rail, &self.core.table, &mut self.left);
+                    self.remains.flows.push(gone.abandon(&mut work.rail));
                     work.rail.remove_lane(gone.lane);
                 }
             }
         }
-        for (r, gone) in broken {
-            self.finish_breaking(r, gone);
+        if self.breaking.len() > broken {
+            self.finish_breaking(|| true);
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::worker::{RailWork, Worker};
+use super::worker::{RailWork, Worker, ENDS_NS};
 use crate::fabric::error_text;
 use crate::ids::PeerId;
-use crate::peer::link::{remote_state_of_end, Link};
+use crate::peer::link::{Link, Outstanding};
 use crate::peer::{status_of_end, Peer, PeerState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
+use crate::transfer::flows::Flows;
 use crate::transfer::gate::Before;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Kind, REQUESTS, USER};
@@ -21,9 +22,8 @@ const HEARTBEAT_NS: u64 = 1_000_000_000;
 /// The same while operations are under way, which a dead peer holds up.
 const BUSY_HEARTBEAT_NS: u64 = 300_000_000;
 
-/// A tick ends no more peers after so long, and looks at no more that have ended than these.
-const ENDS_NS: u64 = 1_000_000;
-const SEEN_OFF: usize = 16;
+/// Frames that a link had to send go so many at once.
+const SHED: usize = 64;
 
 /// A NIC that has not given back by then what a peer left is not waited for.
 const OFF_NS: u64 = 300_000_000;
@@ -34,13 +34,31 @@ const HELD_NS: u64 = 20_000_000_000;
 /// A peer that has ended, and whose PEER_DOWN is to come.
 pub struct Leaving {
     peer: PeerId,
-    /// If it was up.
-    down: Option<Completion>,
-    /// Workers that have not dropped its lanes.
-    others: Arc<AtomicUsize>,
-    /// None works any more; what had ended by then may not have its completion yet.
-    ended: Option<Before>,
+    outcome: Outcome,
     since: u64,
+    stage: Leaves,
+}
+
+enum Leaves {
+    /// What is outstanding ends. First: what lanes leave undone would say that these had failed.
+    Ending(Box<Link>, Outstanding),
+    /// Its lanes go.
+    Dropping {
+        /// If it was up.
+        down: Option<Completion>,
+        /// Workers that have not dropped its lanes.
+        others: Arc<AtomicUsize>,
+        /// None works any more; what had ended by then may not have its completion yet.
+        ended: Option<Before>,
+    },
+}
+
+/// What peers and lanes leave, which goes in steps: a pass has other things to do.
+#[derive(Default)]
+pub struct Remains {
+    /// Shares of lanes that are no more.
+    pub flows: Vec<Flows>,
+    links: Vec<Link>,
 }
 
 fn warn_of_loss(peer: &Peer, outcome: Outcome) {
@@ -49,6 +67,11 @@ fn warn_of_loss(peer: &Peer, outcome: Outcome) {
         (Some(rail), errno) => log::warn!("{peer} is lost: rail {rail}: {} ({errno})", error_text(errno)),
         (None, errno) => log::warn!("{peer} is lost: {} ({errno})", error_text(errno)),
     }
+}
+
+/// Some of the frames that a link had to send go. True: there are none.
+fn shed(link: &mut Link) -> bool {
+    link.channels.iter_mut().all(|channel| channel.shed(SHED))
 }
 
 /// No connection came about. Of who only greeted us, the log does not hear each time.
@@ -105,19 +128,20 @@ impl Worker {
             // It may only have been stopped: when it goes on it should know.
             self.say(peer, Kind::Bye);
         }
-        let Some(link) = self.links[at].take() else { return };
-        // What is outstanding was canceled if we ended it ourselves.
-        let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
-        self.dirty.retain(|dirty| *dirty != at);
-        let state = remote_state_of_end(outcome.status);
+        let Some(mut link) = self.links[at].take() else { return };
         link.peer.set_state(PeerState::Down);
-        for remote in link.remotes.values() {
-            for id in remote.settle(state) {
-                core.abandon(id, ended, now);
-            }
-        }
-        link.joining.iter().chain(&link.atomics).for_each(|id| core.abandon(*id, ended, now));
-        core.table.end_of_peer(peer, ended, now);
+        self.dirty.retain(|dirty| *dirty != at);
+        let mut outstanding = link.take_outstanding(outcome);
+        outstanding.waited.extend(std::mem::take(&mut link.atomics));
+        let stage = Leaves::Ending(link, outstanding);
+        self.leaving.push_back(Leaving { peer, outcome, since: now, stage });
+        self.see_off(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
+    }
+
+    /// All that was outstanding with a peer has ended: its lanes go, and what is known of it.
+    fn drop_peer(&mut self, mut link: Box<Link>, outcome: Outcome, now: u64) -> Leaves {
+        let core = self.core.clone();
+        let peer = link.peer.id;
         if link.assembly.is_some() {
             core.queue.unreserve(1);
         }
@@ -129,18 +153,21 @@ impl Worker {
         // Where both have drained, nothing is under way that could land. What was never up
         // has nothing of the kind, and its last word should arrive.
         let cut = link.up && !link.parting.as_ref().is_some_and(|parting| parting.agreed);
-        let away = self.send_away(&link.peer, cut);
-        let completion = |kind| Completion::new(kind, outcome, peer, now);
-        let down = link.up.then(|| completion(completion::KIND_PEER_DOWN));
+        let others = self.send_away(&link.peer, cut);
+        let down = link.up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
         if !link.up {
             core.queue.unreserve(1 + link.accepted as u64);
         }
-        self.leaving.push(Leaving { peer, down, others: away, ended: None, since: now });
-        self.see_off(now, false);
+        // What is outstanding was canceled if we ended it ourselves.
+        let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
         for user_data in std::mem::take(&mut *link.peer.connects.lock()) {
             let completion = Completion::new(completion::KIND_PEER_UP, ended, peer, now);
             core.queue.publish(Completion { user_data, ..completion });
         }
+        if !shed(&mut link) {
+            self.remains.links.push(*link);
+        }
+        Leaves::Dropping { down, others, ended: None }
     }
 
     /// Has all workers drop a peer's lanes: how many have not yet.
@@ -164,38 +191,107 @@ impl Worker {
         others
     }
 
-    /// Publishes the PEER_DOWN of peers that have ended: when no lane of theirs works any
-    /// more, and all that was outstanding has its completion.
-    pub(super) fn see_off(&mut self, now: u64, all: bool) {
-        let core = self.core.clone();
-        let (mut looked, mut kept) = (0, 0);
-        self.leaving.retain_mut(|leaving| {
-            let over = looked >= SEEN_OFF && core.clock.now().saturating_sub(now) > ENDS_NS;
-            if over && !all {
-                return true; // It is the first in the next tick.
+    /// Moves on peers that have ended, of which it publishes PEER_DOWN when no lane of theirs works
+    /// any more, and all that was outstanding has its completion.
+    fn see_off(&mut self, now: u64, over: impl Fn() -> bool) {
+        for _ in 0..self.leaving.len() {
+            let Some(mut leaving) = self.leaving.pop_front() else { return };
+            if let Leaves::Ending(_, outstanding) = &mut leaving.stage {
+                if !self.core.go_on_ending(outstanding, now, &over) {
+                    return self.leaving.push_front(leaving); // The first in the next tick.
+                }
             }
-            (looked, kept) = (looked + 1, kept + 1);
-            let took = now.saturating_sub(leaving.since);
-            let held = leaving.others.load(Ordering::Acquire) != 0 && took < HELD_NS;
-            let late = core.table.has_late(leaving.peer) && took < OFF_NS;
-            if (held || late) && !all {
-                return true;
-            }
-            let Some(down) = leaving.down else {
-                kept -= 1;
-                return false;
+            leaving.stage = match leaving.stage {
+                Leaves::Ending(link, _) => self.drop_peer(link, leaving.outcome, now),
+                stage => stage,
             };
-            let ended = *leaving.ended.get_or_insert_with(|| core.table.ended_so_far());
-            if all {
-                core.table.await_publication();
-            } else if !core.table.are_published(ended) {
-                return true;
+            if !self.is_away(&mut leaving, now) {
+                self.leaving.push_back(leaving);
             }
-            core.queue.publish(down);
-            kept -= 1;
-            false
-        });
-        self.leaving.rotate_left(kept);
+            if over() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a peer has gone, and its PEER_DOWN was published if there is one.
+    fn is_away(&self, leaving: &mut Leaving, now: u64) -> bool {
+        let core = &self.core;
+        let Leaves::Dropping { down, others, ended } = &mut leaving.stage else { return false };
+        let took = now.saturating_sub(leaving.since);
+        let held = others.load(Ordering::Acquire) != 0 && took < HELD_NS;
+        let late = core.table.has_late(leaving.peer) && took < OFF_NS;
+        if (held || late) && !self.closed {
+            return false;
+        }
+        let Some(down) = *down else { return true };
+        let ended = *ended.get_or_insert_with(|| core.table.ended_so_far());
+        if self.closed {
+            core.table.await_publication();
+        } else if !core.table.are_published(ended) {
+            return false;
+        }
+        core.queue.publish(down);
+        true
+    }
+
+    /// The rails are closed: all peers that have ended are seen off.
+    pub(super) fn see_all_off(&mut self, now: u64) {
+        self.leave_remains(|| false);
+        self.settle(now);
+        self.see_off(now, || false);
+        self.leave_remains(|| false);
+        self.settle(now);
+    }
+
+    /// Goes on with what may be much work, until there is no more time.
+    pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) {
+        self.go_on_sweeping(now, &over);
+        if !self.breaking.is_empty() {
+            self.finish_breaking(&over);
+        }
+        let (table, left) = (&self.core.table, &mut self.left);
+        let lanes = self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten());
+        for lane in lanes.filter(|lane| lane.flows.is_stopping()) {
+            if !lane.flows.go_on_stopping(table, left, &over) {
+                break;
+            }
+        }
+        self.leave_remains(&over);
+        self.settle(now);
+        self.see_off(now, &over);
+    }
+
+    /// Ends transfers of remote memories that are gone.
+    pub(super) fn go_on_sweeping(&mut self, now: u64, over: impl Fn() -> bool) {
+        while let Some(sweep) = self.sweeps.front_mut() {
+            if !self.core.table.go_on(sweep, now, &over) {
+                return;
+            }
+            self.sweeps.pop_front();
+        }
+    }
+
+    pub(super) fn has_remains(&self) -> bool {
+        let Remains { flows, links } = &self.remains;
+        !(flows.is_empty() && links.is_empty() && self.sweeps.is_empty() && self.breaking.is_empty())
+    }
+
+    pub(super) fn leave_remains(&mut self, over: impl Fn() -> bool) {
+        while let Some(flows) = self.remains.flows.last_mut() {
+            if !flows.abandon(&self.core.table, &mut self.left, &over) {
+                return;
+            }
+            self.remains.flows.pop();
+        }
+        while let Some(link) = self.remains.links.last_mut() {
+            if shed(link) {
+                self.remains.links.pop();
+            }
+            if over() {
+                return;
+            }
+        }
     }
 
     /// What is due: connects that took too long, stragglers, byes not answered.
@@ -260,7 +356,6 @@ impl Worker {
             self.mark(peer);
         }
         self.listen(now);
-        self.see_off(now, false);
         let none_left = self.links.iter().all(Option::is_none) && self.leaving.is_empty();
         let saying =
             |work: &RailWork| work.lanes.iter().flatten().any(|lane| lane.is_saying(&work.rail, now));

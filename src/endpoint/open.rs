@@ -359,7 +359,7 @@ fn start_watchdog(core: Arc<Core>, ended: Arc<AtomicUsize>) -> Result<JoinHandle
         .name("weft-watchdog".into())
         .spawn(move || {
             while core.phase.load(Ordering::Acquire) != STOPPING {
-                core.table.expire(core.clock.now());
+                core.table.expire(core.clock.now(), || false);
                 std::thread::sleep(WATCH);
             }
             ended.fetch_add(1, Ordering::Release);

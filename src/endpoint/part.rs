@@ -7,11 +7,11 @@
 //! in time is left without.
 
 use super::inbox::Command;
-use super::worker::Worker;
+use super::worker::{Worker, ENDS_NS};
 use crate::fabric::Posted;
 use crate::ids::PeerId;
-use crate::peer::link::{remote_state_of_end, Parting, Stage};
-use crate::peer::{status_of_end, Plan};
+use crate::peer::link::{Parting, Stage};
+use crate::peer::Plan;
 use crate::rail::lane_index;
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -83,32 +83,20 @@ impl Worker {
     }
 
     fn begin_parting(&mut self, peer: PeerId, outcome: Outcome, answers: bool, now: u64) {
-        let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
         let draining = link.lanes_up().to_vec();
+        let outstanding = link.take_outstanding(outcome);
         link.parting = Some(Parting {
-            stage: Stage::Draining,
+            stage: Stage::Ending,
             since: now,
+            outstanding,
             draining,
             answers,
             heard: false,
             agreed: false,
             outcome,
         });
-        let workers = link.peer.workers;
-        let ended = Outcome::of(status_of_end(outcome.status));
-        for remote in link.remotes.values() {
-            for id in remote.settle(remote_state_of_end(outcome.status)) {
-                core.abandon(id, ended, now);
-            }
-        }
-        for id in std::mem::take(&mut link.joining) {
-            core.abandon(id, ended, now);
-        }
-        core.table.end_of_peer(peer, ended, now);
-        for worker in (0..core.inboxes.len()).filter(|worker| workers & 1 << worker != 0) {
-            core.inboxes[worker].command(Command::DrainLanes { peer });
-        }
+        self.end_outstanding(peer, now);
         if !answers {
             // What was delivered here has arrived, also where its acknowledgement still waited.
             self.beat(peer, now);
@@ -117,8 +105,27 @@ impl Worker {
         }
     }
 
-    /// Moves a parting on: drained, then said, then answered.
+    /// What is outstanding ends, as far as there is time; then the lanes drain: what they leave
+    /// undone would say that they had failed.
+    fn end_outstanding(&mut self, peer: PeerId, now: u64) {
+        let core = self.core.clone();
+        let over = || core.clock.now().saturating_sub(now) > ENDS_NS;
+        let Some(link) = self.link(peer) else { return };
+        let workers = link.peer.workers;
+        let Some(parting) = link.parting.as_mut().filter(|parting| parting.stage == Stage::Ending) else {
+            return;
+        };
+        if core.go_on_ending(&mut parting.outstanding, now, over) {
+            (parting.stage, parting.since) = (Stage::Draining, now);
+            for worker in (0..core.inboxes.len()).filter(|worker| workers & 1 << worker != 0) {
+                core.inboxes[worker].command(Command::DrainLanes { peer });
+            }
+        }
+    }
+
+    /// Moves a parting on: ended, then drained, then said, then answered.
     pub(super) fn go_on_parting(&mut self, peer: PeerId, now: u64) {
+        self.end_outstanding(peer, now);
         let Some(parting) = self.link(peer).and_then(|link| link.parting.as_mut()) else { return };
         let took = now.saturating_sub(parting.since);
         let next = match parting.stage {

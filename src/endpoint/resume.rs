@@ -43,18 +43,11 @@ const AGAIN_NS: u64 = 100_000_000;
 /// A new lane is up, and the old one's fence is as good as known: if not by then, another
 /// lane came back first.
 const FENCE_NS: u64 = 50_000_000;
-/// Parked transfers are looked at this often, and less often the more there are.
-const LOOK_NS: u64 = 1_000_000;
-const LOOK_EACH_NS: u64 = 1_000;
+/// Parked transfers that a tick looks at.
+const LOOKS: usize = 1024;
 
-/// Transfers that wait for lanes; their holds are ours.
-#[derive(Default)]
-pub struct ParkedOnes {
-    all: Vec<Parked>,
-    looked_ns: u64,
-}
-
-struct Parked {
+/// A transfer that waits for lanes; its hold is ours.
+pub struct Parked {
     id: u64,
     peer: Option<PeerId>,
     /// What lanes that failed had claimed.
@@ -80,18 +73,14 @@ impl Worker {
     /// Keeps a transfer until its peer has a lane for it. The caller's hold goes with it.
     pub(super) fn park(&mut self, id: u64, runs: Vec<Run>) {
         let peer = self.core.held(id).map(|transfer| transfer.view().peer());
-        self.parked.all.push(Parked { id, peer, runs });
+        self.parked.push_back(Parked { id, peer, runs });
     }
 
     /// Lets parked transfers go on that can, and go that are over.
-    pub(super) fn unpark(&mut self, now: u64) {
-        let pause = LOOK_NS + self.parked.all.len() as u64 * LOOK_EACH_NS;
-        if self.parked.all.is_empty() || now.saturating_sub(self.parked.looked_ns) < pause {
-            return;
-        }
-        self.parked.looked_ns = now;
+    pub(super) fn unpark(&mut self) {
         let core = self.core.clone();
-        for one in std::mem::take(&mut self.parked.all) {
+        for _ in 0..self.parked.len().min(LOOKS) {
+            let Some(one) = self.parked.pop_front() else { return };
             let slot = core.table.held_slot(one.id);
             let Some(peer) =
                 one.peer.and_then(|peer| core.peers.get(peer).ok()).filter(|_| Table::wanted(slot))
@@ -103,7 +92,7 @@ impl Worker {
                 || peer.is_away()
                 || core.workers_for(one.id, &peer.lanes.lock().working()) == 0;
             if waits {
-                self.parked.all.push(one);
+                self.parked.push_back(one);
             } else {
                 self.again(one.id, one.runs, HOPS);
             }
@@ -113,7 +102,7 @@ impl Worker {
     /// The rails are closed.
     pub(super) fn leave_parked(&mut self) {
         let core = self.core.clone();
-        let parked = std::mem::take(&mut self.parked.all);
+        let parked = std::mem::take(&mut self.parked);
         self.left.extend(parked.iter().map(|one| core.table.leave(core.table.held_slot(one.id), 0)));
     }
 

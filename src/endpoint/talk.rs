@@ -16,6 +16,7 @@ use crate::rail::{lane_index, LaneState};
 use crate::room;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
+use crate::transfer::ending::Sweep;
 use crate::transfer::Outcome;
 use crate::wire::address::Address;
 use crate::wire::frame::{self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, USER};
@@ -416,8 +417,9 @@ impl Worker {
                 link.peer.gone.lock().insert(memory);
                 for remote in link.remotes_of(memory) {
                     core.answered(&remote, RemoteState::Gone, now);
-                    core.table.end_of_remote(&remote, Outcome::of(Status::MemoryGone), now);
+                    self.sweeps.push_back(Sweep::of_remote(&remote, Outcome::of(Status::MemoryGone)));
                 }
+                self.go_on_sweeping(now, || true);
                 self.revoking(link, memory);
             }
             (Kind::Revoked, Some([memory]), ..) => {

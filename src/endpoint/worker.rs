@@ -23,6 +23,7 @@ use crate::peer::Peer;
 use crate::rail::{lane_index, Done, LaneState, Rail, Work};
 use crate::status::{Error, Result, Status};
 use crate::transfer::claims::Run;
+use crate::transfer::ending::Sweep;
 use crate::transfer::flow::Share;
 use crate::transfer::flows::Flows;
 use crate::transfer::operation::Move;
@@ -47,6 +48,11 @@ const YIELD_NS: u64 = 300_000;
 /// nobody listens to it for a while.
 const ALARMS: u32 = 64;
 const DEAF: Duration = Duration::from_millis(2);
+
+/// What a tick does of what may be much work takes no longer.
+pub(super) const ENDS_NS: u64 = 1_000_000;
+/// So many are done between looks at the clock.
+pub(super) const LOOK: usize = 64;
 
 /// A pass begins no more transfers, and obeys commands for no longer: deadlines pass meanwhile.
 const STARTS: usize = 1024;
@@ -75,12 +81,17 @@ pub struct Worker {
     /// What there is to say of credits.
     pub words: Vec<super::credits::Word>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
-    pub leaving: Vec<Leaving>,
+    pub leaving: VecDeque<Leaving>,
+    pub(super) remains: super::links::Remains,
+    /// Transfers of remote memories that are gone.
+    pub(super) sweeps: VecDeque<Sweep>,
+    /// Lanes that failed, and whose flows go to others, by rail.
+    pub(super) breaking: VecDeque<(usize, LaneWork)>,
     pub quiescing_lanes: Vec<QuiescingLanes>,
     /// Transfers that wait for words.
     pub awaiting: Vec<Awaiting>,
     /// Transfers whose peers have no lane now.
-    pub parked: super::resume::ParkedOnes,
+    pub parked: VecDeque<super::resume::Parked>,
     /// Numbers lanes.
     pub epochs: u64,
     /// Frames of peers that are at home elsewhere.
@@ -168,16 +179,16 @@ impl RailWork {
 }
 
 impl LaneWork {
-    /// Ends its flows, and gives its memory back.
-    pub fn abandon(&mut self, rail: &mut Rail, table: &Table, left: &mut Vec<Left>) {
+    /// Gives its memory back: its flows are left to end.
+    pub fn abandon(&mut self, rail: &mut Rail) -> Flows {
         self.settle();
-        self.flows.abandon(table, left);
         if let Some(packer) = self.flows.packer.take() {
             packer.close(rail);
         }
         if let Some(landing) = self.landing.take() {
             landing.close(rail);
         }
+        std::mem::take(&mut self.flows)
     }
 
     /// Waits until no copy of a device touches anybody's memory.
@@ -225,7 +236,10 @@ impl Worker {
             left: Vec::new(),
             owing: Vec::new(),
             copying: Vec::new(),
-            leaving: Vec::new(),
+            leaving: VecDeque::new(),
+            remains: Default::default(),
+            sweeps: VecDeque::new(),
+            breaking: VecDeque::new(),
             quiescing_lanes: Vec::new(),
             awaiting: Vec::new(),
             parked: Default::default(),
@@ -382,6 +396,7 @@ impl Worker {
         } else if greeting
             || stalled
             || !self.leaving.is_empty()
+            || self.has_remains()
             || !self.quiescing_lanes.is_empty()
             || self.rails.iter().any(|work| work.health.is_waiting())
             || self.core.table.active() > 0
@@ -662,7 +677,7 @@ impl Worker {
     }
 
     /// What the flows that left have to say.
-    fn settle(&mut self, now: u64) -> bool {
+    pub(super) fn settle(&mut self, now: u64) -> bool {
         let busy = !self.left.is_empty();
         while !self.left.is_empty() {
             let mut left = std::mem::take(&mut self.left);
@@ -703,9 +718,14 @@ impl Worker {
     }
 
     fn tick(&mut self, now: u64) {
+        // All that may be much work ends by then.
+        let core = self.core.clone();
+        let began = core.clock.now();
+        let over = || core.clock.now().saturating_sub(began) > ENDS_NS;
         if self.index == 0 {
-            self.core.table.expire(now);
+            core.table.expire(now, over);
         }
+        self.go_on_ending(now, over);
         self.greet_lanes(now);
         self.tend_links(now);
         self.advance_drains();
@@ -716,7 +736,7 @@ impl Worker {
         self.rails.iter_mut().for_each(|work| work.rail.park(now));
         self.reap_closing();
         self.tell_standstills(now);
-        self.unpark(now);
+        self.unpark();
     }
 
     fn obey(&mut self, command: Command, now: u64) {
@@ -784,9 +804,11 @@ impl Worker {
         }
         for work in &mut self.rails {
             for mut lane in work.lanes.drain(..).flatten() {
-                lane.abandon(&mut work.rail, &self.core.table, &mut self.left);
+                self.remains.flows.push(lane.abandon(&mut work.rail));
             }
         }
+        self.leave_broken();
+        self.leave_remains(|| false);
         self.closed = true;
         self.chores.close();
         let now = self.core.clock.now();
@@ -794,7 +816,7 @@ impl Worker {
         self.leave_parked();
         self.close_inbox(now);
         self.settle(now);
-        self.see_off(now, true);
+        self.see_all_off(now);
         outcome
     }
 

@@ -148,6 +148,14 @@ impl Channel {
         self.waiting = kept;
     }
 
+    /// Nobody wants what it has any more: some of it goes. True: nothing is left.
+    pub fn shed(&mut self, most: usize) -> bool {
+        [&mut self.ahead, &mut self.waiting, &mut self.unacknowledged].into_iter().all(|frames| {
+            frames.truncate(frames.len().saturating_sub(most));
+            frames.is_empty()
+        })
+    }
+
     /// The next frame to send and its number, if the window is open.
     pub fn next(&self) -> Option<(u32, &Out)> {
         let sent = self.unacknowledged.len() as u32;

@@ -3,10 +3,11 @@
 use super::approach::{Approach, Approaches};
 use super::channel::{Channel, Out};
 use super::liveness::Silence;
-use super::{Peer, Plan};
+use super::{status_of_end, Peer, Plan};
 use crate::codec::{Reader, Writer};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
+use crate::transfer::ending::Sweep;
 use crate::transfer::operation::Move;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
@@ -125,11 +126,20 @@ const PAUSE_MOST_NS: u64 = 2_000_000_000;
 /// Who was up for so long begins with the first one.
 const STEADY_NS: u64 = 10_000_000_000;
 
+/// What is outstanding with a peer that ends, as far as that has not ended.
+pub struct Outstanding {
+    /// Transfers that would not have begun yet.
+    pub waited: Vec<u64>,
+    pub all: Sweep,
+    pub outcome: Outcome,
+}
+
 /// How a link ends while both sides are alive (see `endpoint::part`).
 pub struct Parting {
     pub stage: Stage,
     /// When this stage began.
     pub since: u64,
+    pub outstanding: Outstanding,
     /// Lanes that have not drained yet.
     pub draining: Vec<Plan>,
     /// The peer leaves: the word to say is the answer to its bye.
@@ -144,6 +154,8 @@ pub struct Parting {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
+    /// What is outstanding ends.
+    Ending,
     Draining,
     Saying,
     Waiting,
@@ -163,6 +175,15 @@ pub struct Part<'a> {
 }
 
 impl Link {
+    /// Lets go of all that waits here for the peer, which ends.
+    pub fn take_outstanding(&mut self, outcome: Outcome) -> Outstanding {
+        let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
+        let state = remote_state_of_end(outcome.status);
+        let mut waited = std::mem::take(&mut self.joining);
+        waited.extend(self.remotes.values().flat_map(|remote| remote.settle(state)));
+        Outstanding { waited, all: Sweep::of_peer(self.peer.id, ended), outcome: ended }
+    }
+
     /// How a connect ends that reached nobody.
     pub fn not_reached(&self) -> Outcome {
         let status = match self.last_errno {

@@ -12,8 +12,8 @@ use crate::fabric::error_text;
 use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
 use crate::status::Status;
-use std::cell::Cell;
-use std::sync::atomic::{fence, Ordering};
+use parking_lot::Mutex;
+use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Of `Slot::late`: its completion waits for the NICs; somebody publishes it.
@@ -30,8 +30,46 @@ pub(super) struct Ending {
     now: u64,
 }
 
-/// Operations that a look at the deadlines ends: a pass has other things to do.
-const EXPIRES: u32 = 512;
+/// Slots that are looked at before the clock is.
+const LOOK: usize = 64;
+
+/// Which operations a sweep ends.
+enum Swept {
+    /// All of a peer.
+    Peer(PeerId),
+    /// The transfers that use a remote memory.
+    Remote(Arc<RemoteMemory>),
+}
+
+/// Ends many operations in steps: a pass of a worker has other things to do. What is submitted
+/// meanwhile is not for it: whoever submits sees that the peer or the memory has gone.
+pub struct Sweep {
+    what: Swept,
+    outcome: Outcome,
+    next: usize,
+}
+
+impl Sweep {
+    pub fn of_peer(peer: PeerId, outcome: Outcome) -> Sweep {
+        Sweep { what: Swept::Peer(peer), outcome, next: 0 }
+    }
+
+    pub fn of_remote(remote: &Arc<RemoteMemory>, outcome: Outcome) -> Sweep {
+        Sweep { what: Swept::Remote(remote.clone()), outcome, next: 0 }
+    }
+}
+
+/// How far a look at all deadlines has come.
+#[derive(Default)]
+pub(super) struct Expiring(Mutex<Look>);
+
+#[derive(Default)]
+struct Look {
+    begun: bool,
+    next: usize,
+    /// Of those that it has passed.
+    earliest: u64,
+}
 
 impl Table {
     /// A flow is with a lane from now on: NICs may work for it. False: nobody wants it
@@ -59,26 +97,29 @@ impl Table {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether any of a peer's is one of them.
+    /// Whether any of a peer's is one of them; or of one that was in its place before.
     pub fn has_late(&self, peer: PeerId) -> bool {
-        let slots = 0..self.used.load(Ordering::Acquire);
-        self.late() != 0
-            && slots.filter_map(|index| self.slot(index)).any(|slot| {
-                slot.late.load(Ordering::SeqCst) == WAITS && slot.peer.load(Ordering::Relaxed) == peer.get()
-            })
+        self.waiting_of.get(peer.place()).is_some_and(|waiting| waiting.load(Ordering::SeqCst) != 0)
+    }
+
+    fn count_late(&self, slot: &Slot, count: impl Fn(&AtomicU64)) {
+        count(&self.waiting);
+        let peer = PeerId::new(slot.peer.load(Ordering::Relaxed));
+        peer.and_then(|peer| self.waiting_of.get(peer.place())).into_iter().for_each(count);
     }
 
     /// Publishes the completion of an operation that has ended, unless somebody has.
     /// The caller holds the slot.
     pub fn publish_late(&self, slot: &Slot) {
+        // First: who sees that none waits should wait for this one's completion.
+        let passing = self.gate.pass();
         let taken = slot.late.compare_exchange(WAITS, PUBLISHED, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if !taken {
             return;
         }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.count_late(slot, |waiting| _ = waiting.fetch_sub(1, Ordering::SeqCst));
         // SAFETY: written before `late` was, and taken by us alone.
         if let Some(ending) = slot.ending.with_mut(|ending| unsafe { (*ending).take() }) {
-            let passing = self.gate.pass();
             let published = self.publish(slot, &ending);
             drop(passing);
             published.iter().for_each(Published::explain);
@@ -127,7 +168,7 @@ impl Table {
         let Some(slot) = self.take_end(id) else { return false };
         let ending = Ending { outcome, peer, value, now };
         if outcome.status != Status::Ok && slot.carried.load(Ordering::SeqCst) != 0 {
-            self.waiting.fetch_add(1, Ordering::Relaxed);
+            self.count_late(slot, |waiting| _ = waiting.fetch_add(1, Ordering::SeqCst));
             // SAFETY: only who ended it writes, and nobody reads before `late` says so.
             slot.ending.with_mut(|at| unsafe { *at = Some(ending) });
             slot.late.store(WAITS, Ordering::SeqCst);
@@ -237,51 +278,61 @@ impl Table {
 
     /// Ends the parts of an operation, and so the operation; false if all had ended.
     pub(super) fn end_parts(&self, whole: u64, outcome: Outcome, now: u64) -> bool {
-        self.end_where(|slot, _| slot.whole.of.load(Ordering::Relaxed) == whole, outcome, now)
+        self.end_where(|slot| slot.whole.of.load(Ordering::Relaxed) == whole, outcome, now)
     }
 
     /// Ends all active operations that `which` (slot, id) chooses; whether there was
     /// any. Those with parts end with these.
-    fn end_where(&self, which: impl Fn(&Slot, u64) -> bool, outcome: Outcome, now: u64) -> bool {
+    fn end_where(&self, which: impl Fn(&Slot) -> bool, outcome: Outcome, now: u64) -> bool {
         let mut any = false;
         fence(Ordering::SeqCst);
         for index in 0..self.used.load(Ordering::Acquire) {
-            let Some(slot) = self.slot(index) else { continue };
-            let state = slot.state.load(Ordering::SeqCst);
-            let id = id_in(state, index as u32);
-            let alone = slot.whole.of.load(Ordering::Relaxed) != IN_PARTS;
-            if state & 0xff == ACTIVE && alone && which(slot, id) {
-                any |= self.end(id, outcome, now);
-            }
+            let chosen = self.active_at(index).filter(|(slot, _)| which(slot));
+            any |= chosen.is_some_and(|(_, id)| self.end(id, outcome, now));
         }
         any
     }
 
+    /// The active operation of a slot, if it has no parts.
+    fn active_at(&self, index: usize) -> Option<(&Slot, u64)> {
+        let slot = self.slot(index)?;
+        let state = slot.state.load(Ordering::SeqCst);
+        let alone = slot.whole.of.load(Ordering::Relaxed) != IN_PARTS;
+        (state & 0xff == ACTIVE && alone).then(|| (slot, id_in(state, index as u32)))
+    }
+
     pub fn end_all(&self, outcome: Outcome, now: u64) {
-        self.end_where(|_, _| true, outcome, now);
+        self.end_where(|_| true, outcome, now);
     }
 
-    pub fn end_of_peer(&self, peer: PeerId, outcome: Outcome, now: u64) {
-        self.end_where(|slot, _| slot.peer.load(Ordering::Relaxed) == peer.get(), outcome, now);
-    }
-
-    /// Ends the transfers that use a remote memory.
-    pub fn end_of_remote(&self, remote: &Arc<RemoteMemory>, outcome: Outcome, now: u64) {
+    /// Goes on with a sweep until it is done (true), or `over` says that there is no more time.
+    pub fn go_on(&self, sweep: &mut Sweep, now: u64, over: impl Fn() -> bool) -> bool {
         fence(Ordering::SeqCst);
-        for index in 0..self.used.load(Ordering::Acquire) {
-            let Some(slot) = self.slot(index) else { continue };
-            if slot.peer.load(Ordering::Relaxed) != remote.peer.get() {
-                continue;
+        while sweep.next < self.used.load(Ordering::Acquire) {
+            if let Some((slot, id)) = self.active_at(sweep.next) {
+                let peer = slot.peer.load(Ordering::Relaxed);
+                let outcome = match &sweep.what {
+                    Swept::Peer(of) => (peer == of.get()).then_some(sweep.outcome),
+                    Swept::Remote(of) if peer == of.peer.get() => self.if_using(id, of, sweep.outcome),
+                    Swept::Remote(_) => None,
+                };
+                outcome.into_iter().for_each(|outcome| _ = self.end(id, outcome, now));
             }
-            let id = id_in(slot.state.load(Ordering::SeqCst), index as u32);
-            let Some(slot) = self.read(id) else { continue };
-            // SAFETY: held as a reader.
-            let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);
-            self.release(slot);
-            if let Some(outcome) = outcome {
-                self.end(id, outcome, now);
+            sweep.next += 1;
+            if sweep.next % LOOK == 0 && over() {
+                return false;
             }
         }
+        true
+    }
+
+    /// How an operation ends because of a remote memory, if it uses it.
+    fn if_using(&self, id: u64, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
+        let slot = self.read(id)?;
+        // SAFETY: held as a reader.
+        let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);
+        self.release(slot);
+        outcome
     }
 
     /// For who looks after deadlines, and is about to sleep until some time: until when it may.
@@ -292,35 +343,37 @@ impl Table {
         self.next_deadline.load(Ordering::SeqCst).min(until)
     }
 
-    /// Ends what is past its deadline, as many as a pass has time for: the others in the next
-    /// tick. Cheap until the earliest one has passed:
-    /// with long deadlines and short transfers the table is scanned about once
-    /// in a deadline.
-    pub fn expire(&self, now: u64) {
-        if now < self.next_deadline.load(Ordering::Relaxed) {
-            return;
+    /// Ends what is past its deadline, until `over` says that there is no more time: the others in
+    /// the next tick. Cheap until the earliest one has passed: with long deadlines and short
+    /// transfers the table is scanned about once in a deadline.
+    pub fn expire(&self, now: u64, over: impl Fn() -> bool) {
+        // Another thread may be at it.
+        let Some(mut at) = self.expiring.0.try_lock() else { return };
+        if !at.begun {
+            if now < self.next_deadline.load(Ordering::Relaxed) {
+                return;
+            }
+            // What is submitted from here on says when it is due.
+            self.next_deadline.store(u64::MAX, Ordering::SeqCst);
+            *at = Look { begun: true, next: 0, earliest: u64::MAX };
         }
-        self.next_deadline.store(u64::MAX, Ordering::SeqCst);
-        let ended = Cell::new(0);
-        let late = |slot: &Slot, _| {
-            let late = slot.deadline.load(Ordering::Relaxed) <= now && ended.get() < EXPIRES;
-            ended.set(ended.get() + u32::from(late));
-            late
-        };
-        self.end_where(late, Outcome::of(Status::TimedOut), now);
-        if ended.get() == EXPIRES {
-            self.next_deadline.fetch_min(now, Ordering::SeqCst);
-            return;
-        }
-        let mut earliest = u64::MAX;
-        for index in 0..self.used.load(Ordering::Acquire) {
-            if let Some(slot) = self.slot(index) {
-                if slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE {
-                    earliest = earliest.min(slot.deadline.load(Ordering::Relaxed));
+        fence(Ordering::SeqCst);
+        while at.next < self.used.load(Ordering::Acquire) {
+            if let Some((slot, id)) = self.active_at(at.next) {
+                let deadline = slot.deadline.load(Ordering::Relaxed);
+                if deadline > now {
+                    at.earliest = at.earliest.min(deadline);
+                } else {
+                    self.end(id, Outcome::of(Status::TimedOut), now);
                 }
             }
+            at.next += 1;
+            if at.next % LOOK == 0 && over() {
+                return;
+            }
         }
-        self.next_deadline.fetch_min(earliest, Ordering::SeqCst);
+        at.begun = false;
+        self.next_deadline.fetch_min(at.earliest, Ordering::SeqCst);
     }
 }
 

@@ -27,6 +27,11 @@ const BULK: usize = 1;
 const SWEEP: usize = 16;
 /// Claims that are kept for flows to come.
 const SPARE: usize = 64;
+/// Flows that are looked at in one go, of those of a lane that waits: once a tick.
+const ROUND: usize = 4096;
+/// Flows that end before the clock is looked at.
+const LOOK: u32 = 64;
+
 fn class_of(transfer: &Move) -> usize {
     if transfer.urgent {
         URGENT
@@ -35,10 +40,63 @@ fn class_of(transfer: &Move) -> usize {
     }
 }
 
+/// Shares by number. They do not move when there are more: copying very many takes too long.
+#[derive(Default)]
+struct Shares(Vec<Vec<Option<Flow>>>);
+
+/// So many lie together.
+const CHUNK: usize = 256;
+
+impl Shares {
+    #[inline]
+    fn at(&mut self, index: u32) -> Option<&mut Option<Flow>> {
+        self.0.get_mut(index as usize / CHUNK)?.get_mut(index as usize % CHUNK)
+    }
+
+    #[inline]
+    fn get(&self, index: u32) -> Option<&Flow> {
+        self.0.get(index as usize / CHUNK)?.get(index as usize % CHUNK)?.as_ref()
+    }
+
+    #[inline]
+    fn get_mut(&mut self, index: u32) -> Option<&mut Flow> {
+        self.at(index)?.as_mut()
+    }
+
+    fn len(&self) -> u32 {
+        let last = self.0.last().map_or(0, Vec::len);
+        (self.0.len().saturating_sub(1) * CHUNK + last) as u32
+    }
+
+    fn push(&mut self, flow: Option<Flow>) {
+        match self.0.last_mut().filter(|chunk| chunk.len() < CHUNK) {
+            Some(chunk) => chunk.push(flow),
+            None => self.0.push(vec![flow]),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Option<Flow>> {
+        let last = self.0.last_mut()?;
+        let flow = last.pop();
+        if last.is_empty() {
+            self.0.pop();
+        }
+        flow
+    }
+
+    fn places(&mut self) -> impl Iterator<Item = &mut Option<Flow>> {
+        self.0.iter_mut().flatten()
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Flow> {
+        self.places().flatten()
+    }
+}
+
 /// The shares of one lane.
 #[derive(Default)]
 pub struct Flows {
-    flows: Vec<Option<Flow>>,
+    flows: Shares,
     free: Vec<u32>,
     /// Of flows that left: the next ones need not allocate.
     spare: Vec<Claims>,
@@ -50,6 +108,9 @@ pub struct Flows {
     /// they begin when they would, or nothing else is ready. So the others are in time
     /// where more is submitted than the line carries.
     deferred: VecDeque<u32>,
+    /// Nothing new is taken: those before this one have been told so.
+    stopping: Option<u32>,
+    round: usize,
     posts: u32,
     passes: u32,
     pub packer: Option<Packer>,
@@ -68,7 +129,7 @@ impl Flows {
     /// As `Burst::post`.
     #[inline]
     pub unsafe fn post_first(&mut self, burst: &mut Burst, rma: Rma, len: u64) -> bool {
-        let index = self.free.last().map_or(self.flows.len() as u32, |index| *index);
+        let index = self.free.last().map_or(self.flows.len(), |index| *index);
         let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
         // SAFETY: passed on.
         unsafe { burst.post(rma, len, tag) == Posted::Yes }
@@ -80,7 +141,7 @@ impl Flows {
     pub fn posted(&mut self, slot: &Slot, transfer: &Move, table: &Table, now: u64) {
         let share = Share { sharers: 1, vectors: false, early: false, again: Vec::new() };
         let (index, _) = self.add(slot, transfer, share, table);
-        if let Some(flow) = &mut self.flows[index as usize] {
+        if let Some(flow) = self.flows.get_mut(index) {
             flow.posted_alone(now);
         }
     }
@@ -90,13 +151,14 @@ impl Flows {
     fn add(&mut self, slot: &Slot, transfer: &Move, share: Share, table: &Table) -> (u32, bool) {
         let wanted = table.carry(slot);
         let claims = self.spare.pop().unwrap_or_default();
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.flows.push(None);
-            self.flows.len() as u32 - 1
-        });
-        let flow = self.flows[index as usize].insert(Flow::new(slot, transfer, share, claims));
+        let mut flow = Flow::new(slot, transfer, share, claims);
         if !wanted {
             flow.give_up();
+        }
+        let index = self.free.pop().unwrap_or_else(|| self.flows.len());
+        match self.flows.at(index) {
+            Some(place) => *place = Some(flow),
+            None => self.flows.push(Some(flow)),
         }
         (index, wanted)
     }
@@ -148,7 +210,7 @@ impl Flows {
             let (class, most) = self.class(bulk_full);
             let bulk = self.ready[BULK].len();
             let Some(&index) = self.ready[class].front() else { break };
-            let Some(flow) = self.flows[index as usize].as_mut() else {
+            let Some(flow) = self.flows.get_mut(index) else {
                 self.ready[class].pop_front();
                 continue;
             };
@@ -240,7 +302,7 @@ impl Flows {
         for _ in 0..self.deferred.len().min(SWEEP) {
             let Some(index) = self.deferred.pop_front() else { return };
             let bulk = self.ready[BULK].len();
-            let Some(flow) = self.flows[index as usize].as_mut() else { continue };
+            let Some(flow) = self.flows.get_mut(index) else { continue };
             if bulk > 0 && flow.would_miss(burst.now, rate, bulk) {
                 self.deferred.push_back(index);
                 continue;
@@ -255,7 +317,7 @@ impl Flows {
     fn sweep(&mut self, waiting: &mut VecDeque<u32>, table: &Table, left: &mut Vec<Left>) {
         for _ in 0..waiting.len().min(SWEEP) {
             let Some(index) = waiting.pop_front() else { return };
-            let over = self.flows[index as usize].as_mut().is_none_or(Flow::is_over);
+            let over = self.flows.get_mut(index).is_none_or(Flow::is_over);
             if !over {
                 waiting.push_back(index);
             } else {
@@ -268,7 +330,7 @@ impl Flows {
     #[inline]
     pub fn reaped(&mut self, tagged: u32, (posts, slices): (u32, u32), table: &Table, left: &mut Vec<Left>) {
         let (index, generation) = split(tagged);
-        let Some(flow) = self.flows.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let Some(flow) = self.flows.get_mut(index) else { return };
         if flow.count(generation, posts, slices) {
             self.leave_if_done(index, table, left);
         }
@@ -300,14 +362,14 @@ impl Flows {
 
     /// Ends the transfer that a share is of.
     pub fn end_of(&mut self, tagged: u32, status: Status, table: &Table, left: &mut Vec<Left>) {
-        if let Some(flow) = self.flows.get(split(tagged).0 as usize).and_then(Option::as_ref) {
+        if let Some(flow) = self.flows.get(split(tagged).0) {
             left.push(Left::Ended(table.id_of(flow.slot()), status));
         }
     }
 
     /// Whether a transfer still wants what one of its shares has fetched.
     pub fn wants(&self, tagged: u32) -> bool {
-        let flow = self.flows.get(split(tagged).0 as usize).and_then(Option::as_ref);
+        let flow = self.flows.get(split(tagged).0);
         flow.is_some_and(|flow| Table::wanted(flow.slot()))
     }
 
@@ -348,14 +410,14 @@ impl Flows {
         let next = packer.acknowledged().wrapping_add(1);
         let Landed { flow, bytes, sampled, .. } = packer.acknowledge(next)?;
         rail.credit(lane, bytes, sampled, now);
-        let of = self.flows.get(split(flow).0 as usize)?.as_ref()?;
+        let of = self.flows.get(split(flow).0)?;
         let id = table.id_of(of.slot());
         self.reaped(flow, (1, 0), table, left);
         Some(id)
     }
 
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
-        let place = &mut self.flows[index as usize];
+        let Some(place) = self.flows.at(index) else { return };
         let Some(flow) = place.as_mut().filter(|flow| flow.is_done()) else { return };
         left.push(end(table, flow));
         if self.spare.len() < SPARE {
@@ -368,14 +430,14 @@ impl Flows {
     /// The lane failed: nothing that it carried for transfers which are not over is
     /// known to be delivered. Shares end as their operations come back.
     pub fn fail(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.flows.iter_mut().flatten().for_each(Flow::spoil);
+        self.flows.all().for_each(Flow::spoil);
         self.stop(table, left);
     }
 
     /// The lane failed, and other lanes will do what it has not done.
     pub fn suspend(&mut self) {
         self.clear();
-        self.flows.iter_mut().flatten().for_each(Flow::suspend);
+        self.flows.all().for_each(Flow::suspend);
     }
 
     /// Nothing of it will be posted.
@@ -384,18 +446,19 @@ impl Flows {
         self.deferred.clear();
     }
 
-    /// The flows that were suspended.
-    pub fn take_suspended(&mut self, table: &Table) -> Vec<Flow> {
-        self.free.clear();
-        let mut flows: Vec<Flow> = self.flows.drain(..).flatten().collect();
-        flows.iter_mut().for_each(|flow| flow.put_down(table));
-        flows
+    /// The next of the flows that were suspended.
+    pub fn take_suspended(&mut self, table: &Table) -> Option<Flow> {
+        let mut flow = std::iter::from_fn(|| self.flows.pop()).flatten().next()?;
+        flow.put_down(table);
+        Some(flow)
     }
 
     /// The lane is cut, and its operations are back: no operation waits for it to end. Those
     /// that nobody waits for leave.
+    /// (Of very many, the others when it is called again.)
     pub fn put_down(&mut self, table: &Table, left: &mut Vec<Left>) {
-        for place in &mut self.flows {
+        let next = self.next_round();
+        for place in self.flows.places().skip(next).take(ROUND) {
             place.iter_mut().for_each(|flow| flow.put_down(table));
             let over = place.take_if(|flow| !Table::wanted(flow.slot()));
             left.extend(over.map(|mut flow| end(table, &mut flow)));
@@ -403,31 +466,60 @@ impl Flows {
     }
 
     /// Flows whose operations have ended, and that the NIC has not given back for longer
-    /// than this, by number.
+    /// than this, by number. (Of very many, some at a time.)
     pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = (u32, &Flow)> {
-        let flows = (0..).zip(&mut self.flows).filter_map(|(index, flow)| Some((index, flow.as_mut()?)));
+        let next = self.next_round();
+        let places = self.flows.places().skip(next).take(ROUND);
+        let flows = (next as u32..).zip(places).filter_map(|(index, flow)| Some((index, flow.as_mut()?)));
         flows.filter_map(move |(index, flow)| flow.is_overdue(now, grace_ns).then_some((index, &*flow)))
     }
 
-    /// The lane takes nothing new: shares end as their operations come back.
+    /// Where a look at some of the flows begins: where the last one ended.
+    fn next_round(&mut self) -> usize {
+        let next = if self.round < self.flows.len() as usize { self.round } else { 0 };
+        self.round = next + ROUND;
+        next
+    }
+
+    /// The lane takes nothing new: shares end as their operations come back, those that wait for
+    /// none now, or where they are many as it goes on (`go_on_stopping`).
     pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
         self.clear();
-        for index in 0..self.flows.len() as u32 {
-            if let Some(flow) = &mut self.flows[index as usize] {
+        self.stopping = Some(0);
+        self.go_on_stopping(table, left, || true);
+    }
+
+    /// True: it has stopped, or has no time to (`over`).
+    pub fn go_on_stopping(&mut self, table: &Table, left: &mut Vec<Left>, over: impl Fn() -> bool) -> bool {
+        let Some(from) = self.stopping else { return true };
+        for index in from..self.flows.len() {
+            if let Some(flow) = self.flows.get_mut(index) {
                 flow.give_up();
             }
             self.leave_if_done(index, table, left);
+            if (index + 1) % LOOK == 0 && over() {
+                self.stopping = Some(index + 1);
+                return false;
+            }
         }
+        self.stopping = None;
+        true
     }
 
-    /// The lane is no more: every share ends, with what had arrived. The ids of
-    /// the transfers are told by `left`.
-    pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>) {
-        self.clear();
-        self.free.clear();
-        for mut flow in self.flows.drain(..).flatten() {
-            left.push(end(table, &mut flow));
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+
+    /// The lane is no more: every share ends, with what had arrived, as far as there is time. True:
+    /// none is left. The ids of the transfers are told by `left`.
+    pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>, over: impl Fn() -> bool) -> bool {
+        while let Some(place) = self.flows.pop() {
+            left.extend(place.map(|mut flow| end(table, &mut flow)));
+            if self.flows.len() % LOOK == 0 && over() {
+                break;
+            }
         }
+        self.flows.len() == 0
     }
 }
 
@@ -435,7 +527,7 @@ impl Flows {
 impl fmt::Display for Flows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = |queues: &[VecDeque<u32>; 2]| queues.iter().map(VecDeque::len).sum::<usize>();
-        let all = self.flows.iter().flatten().count();
+        let all = self.flows.0.iter().flatten().flatten().count();
         let (ready, starved) = (of(&self.ready), of(&self.starved));
         let deferred = self.deferred.len();
         write!(f, "{all} shares ({ready} ready, {starved} without credits, {deferred} deferred)")?;

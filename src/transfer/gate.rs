@@ -10,6 +10,10 @@ use crate::sync::{part, PARTS};
 use crossbeam_utils::{Backoff, CachePadded};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Between looks at those that are long inside.
+const PAUSE: Duration = Duration::from_micros(50);
 
 pub struct Gate {
     round: AtomicU64,
@@ -82,7 +86,11 @@ impl Gate {
     pub fn wait(&self) {
         let (before, backoff) = (self.before(), Backoff::new());
         while !self.have_passed(before) {
-            backoff.snooze();
+            if backoff.is_completed() {
+                std::thread::sleep(PAUSE); // The system does not run one of them.
+            } else {
+                backoff.snooze();
+            }
         }
     }
 }

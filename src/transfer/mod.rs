@@ -37,7 +37,7 @@ pub mod atomic;
 pub mod claims;
 pub mod completion;
 pub mod counters;
-mod ending;
+pub mod ending;
 pub mod expect;
 mod fetch;
 pub mod flow;

@@ -6,7 +6,7 @@
 //! the one who takes the flows to zero knows whether everything has arrived. The
 //! slot is free again when flows and readers are both gone.
 
-use super::ending::Ending;
+use super::ending::{Ending, Expiring};
 use super::gate::Gate;
 use super::operation::{Body, To};
 use super::queue::Queue;
@@ -109,6 +109,9 @@ pub struct Table {
     wakes: OnceCell<Box<dyn Fn() + Send + Sync>>,
     /// Operations that have ended, and whose completions wait for NICs.
     pub(super) waiting: CachePadded<AtomicU64>,
+    /// Those with each peer, by its place.
+    pub(super) waiting_of: Box<[AtomicU64]>,
+    pub(super) expiring: Expiring,
     pub tally: Tally,
     /// Who ends an operation passes it until the completion is in its queue.
     pub(super) gate: Gate,
@@ -134,7 +137,7 @@ fn state_of(id: u64, phase: u64) -> u64 {
 impl Table {
     /// `first` is where generations begin: ids of one endpoint should mean
     /// nothing to another.
-    pub fn new(capacity: usize, first: u64, queue: Arc<Queue>) -> Table {
+    pub fn new(capacity: usize, peers: usize, first: u64, queue: Arc<Queue>) -> Table {
         debug_assert!(capacity <= 1 << INDEX_BITS);
         Table {
             queue,
@@ -147,6 +150,8 @@ impl Table {
             sleeps_until: AtomicU64::new(0),
             wakes: OnceCell::new(),
             waiting: CachePadded::new(AtomicU64::new(0)),
+            waiting_of: (0..peers).map(|_| AtomicU64::new(0)).collect(),
+            expiring: Expiring::default(),
             tally: Tally::new(),
             gate: Gate::new(),
         }
