@@ -25,6 +25,7 @@ use super::peer::weft_connect_args;
 use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
 use crate::device::Claim;
 use crate::endpoint::{Endpoint, EndpointConfig, Idle};
+use crate::fabric::tcp::At;
 use crate::memory::{Access, Range};
 use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
@@ -294,12 +295,17 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
     if theirs.encrypt > 1 {
         return Err(Error::invalid(format!("encrypt is {}: it must be 0 or 1", theirs.encrypt)));
     }
-    zero_reserved(theirs.reserved)?;
     // SAFETY: as the header asks.
     let secrets = unsafe { secrets(&theirs)? };
     if theirs.encrypt != 0 && secrets.is_none() {
         return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
     }
+    // SAFETY: C strings or NULL, as the header asks.
+    let tcp_at = unsafe {
+        let (ports, address) =
+            (string("tcp_ports", theirs.tcp_ports)?, string("tcp_address", theirs.tcp_address)?);
+        At::new(ports.as_deref(), address.as_deref())?
+    };
     let d = EndpointConfig::default();
     Ok(EndpointConfig {
         // SAFETY: C strings or NULL, as the header asks.
@@ -339,6 +345,8 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
         },
         secrets,
         encrypt: theirs.encrypt != 0,
+        tcp_at,
+        tcp_dscp: within("tcp_dscp", theirs.tcp_dscp.into(), 1, 63, 0)? as u8,
     })
 }
 

@@ -42,7 +42,7 @@ pub mod worker;
 
 use crate::clock::Clock;
 use crate::device::{self, Claim};
-use crate::fabric::Registration;
+use crate::fabric::{tcp, Registration};
 use crate::memory::{self, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::{PeerInfo, PeerState};
 use crate::room;
@@ -107,6 +107,10 @@ pub struct EndpointConfig {
     pub secrets: Option<Arc<Secrets>>,
     /// Nothing goes over a network in the clear.
     pub encrypt: bool,
+    /// Where peers find what listens for tcp.
+    pub tcp_at: tcp::At,
+    /// Of tcp's packets; 0: the system's.
+    pub tcp_dscp: u8,
 }
 
 impl Default for EndpointConfig {
@@ -130,6 +134,8 @@ impl Default for EndpointConfig {
             liveness_ns: 120_000_000_000,
             secrets: None,
             encrypt: false,
+            tcp_at: tcp::At::default(),
+            tcp_dscp: 0,
         }
     }
 }

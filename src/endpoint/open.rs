@@ -8,6 +8,7 @@ use super::{fork, Endpoint, EndpointConfig};
 use crate::clock::{Clock, Part, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
+use crate::fabric::tcp;
 use crate::logging;
 use crate::rail::{Rail, Traffic};
 use crate::status::{Error, Result, Status};
@@ -61,10 +62,17 @@ impl Endpoint {
         logging::start();
         let machine = Machine::read(Root::from_environment());
         let (fabric, rails) = (config.fabric.as_deref(), config.rails.as_deref());
-        let found = match config.secrets.as_ref().filter(|_| config.encrypt) {
-            Some(secrets) => select::encrypted(fabric, rails, &machine, secrets)?,
-            None => select::candidates(fabric, rails, &machine)?,
+        let mut found = match config.encrypt {
+            true => select::encrypting(fabric, rails, &machine)?,
+            false => select::candidates(fabric, rails, &machine)?,
         };
+        found.set_tcp(tcp::Options {
+            secrets: config.secrets.clone().filter(|_| config.encrypt),
+            liveness_ns: config.liveness_ns,
+            at: config.tcp_at,
+            dscp: config.tcp_dscp,
+            ..tcp::Options::default()
+        });
         let time = (found.clock, found.random);
         if matches!(time.0, Clock::Virtual(_)) && !config.manual {
             return Err(Error::new(

@@ -8,7 +8,6 @@ use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use crate::topology::Machine;
-use crate::wire::secret::Secrets;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -36,7 +35,7 @@ pub struct Candidate {
 #[derive(Clone)]
 enum Source {
     Ofi(Arc<Entry>),
-    Tcp(tcp::Interface, Option<Arc<Secrets>>),
+    Tcp(tcp::Interface, Arc<tcp::Options>),
     Host,
 }
 
@@ -45,7 +44,7 @@ impl Candidate {
     pub fn open(&self, waits: bool) -> Result<Box<dyn Nic>> {
         Ok(match &self.source {
             Source::Ofi(entry) => Box::new(OfiNic::open(entry, waits)?),
-            Source::Tcp(interface, secrets) => Box::new(tcp::TcpNic::open(interface, secrets.clone())?),
+            Source::Tcp(interface, options) => Box::new(tcp::TcpNic::open(interface, options.clone())?),
             Source::Host => Box::new(host::HostNic::open()?),
         })
     }
@@ -81,6 +80,25 @@ pub struct Found {
     pub libfabric: String,
     pub clock: Clock,
     pub random: Random,
+}
+
+impl Found {
+    /// What the sockets among them are to be.
+    pub fn set_tcp(&mut self, options: tcp::Options) {
+        let options = Arc::new(options);
+        for candidate in &mut self.candidates {
+            let Source::Tcp(_, theirs) = &mut candidate.source else { continue };
+            *theirs = options.clone();
+            if options.secrets.is_some() {
+                // Its peers are those that encrypt, too.
+                candidate.fabric = tcp::ENCRYPTED.into();
+            }
+            if let Some(ip) = options.at.ip() {
+                // The interface's network is not one that peers are on.
+                candidate.network = ip.to_string();
+            }
+        }
+    }
 }
 
 /// The patterns that decide on rails: the caller's, or else the environment's.
@@ -123,13 +141,8 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     Ok(found)
 }
 
-/// Those that encrypt, by these secrets, what they send.
-pub fn encrypted(
-    fabric: Option<&str>,
-    rails: Option<&str>,
-    machine: &Machine,
-    secrets: &Arc<Secrets>,
-) -> Result<Found> {
+/// Those that can encrypt what they send.
+pub fn encrypting(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) -> Result<Found> {
     let names = fabric.map_or_else(|| format!("{},{}", host::NAME, tcp::NAME), str::to_owned);
     let known = |name: &str| name == host::NAME || name == tcp::NAME || name.is_empty();
     if let Some(name) = names.split(',').map(str::trim).find(|name| !known(name)) {
@@ -138,15 +151,7 @@ pub fn encrypted(
             format!("encrypt is 1, and fabric \"{name}\" cannot encrypt: only {} can", tcp::NAME),
         ));
     }
-    let mut found = candidates(Some(&names), rails, machine)?;
-    for candidate in &mut found.candidates {
-        if let Source::Tcp(_, seals) = &mut candidate.source {
-            *seals = Some(secrets.clone());
-            // Its peers are those that encrypt, too.
-            candidate.fabric = tcp::ENCRYPTED.into();
-        }
-    }
-    Ok(found)
+    candidates(Some(&names), rails, machine)
 }
 
 fn default_candidates(patterns: Option<&str>, machine: &Machine) -> Result<Found> {
@@ -308,7 +313,7 @@ fn over_tcp(interface: tcp::Interface, machine: &Machine) -> Candidate {
         fabric: tcp::NAME.into(),
         network: interface.network.clone(),
         name: interface.name.clone(),
-        source: Source::Tcp(interface, None),
+        source: Source::Tcp(interface, Arc::default()),
     }
 }
 

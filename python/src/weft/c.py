@@ -133,7 +133,9 @@ class EndpointConfig(Sized):
     other_secret_len: int
     secret_file: Optional[bytes]
     encrypt: int
-    reserved: int
+    tcp_dscp: int
+    tcp_ports: Optional[bytes]
+    tcp_address: Optional[bytes]
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -159,7 +161,9 @@ class EndpointConfig(Sized):
         ("other_secret_len", c_uint64),
         ("secret_file", c_char_p),
         ("encrypt", c_uint32),
-        ("reserved", c_uint32),
+        ("tcp_dscp", c_uint32),
+        ("tcp_ports", c_char_p),
+        ("tcp_address", c_char_p),
     ]
 
 

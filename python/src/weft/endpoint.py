@@ -76,6 +76,9 @@ class Endpoint(Transfers):
     other_secret: one that is accepted, too, while secrets are replaced.
     secret_file: a file with one or two secrets, in their place.
     encrypt: nothing goes over a network in the clear (fabric "tcp", with a secret).
+    tcp_ports: where tcp listens, as "7000-7099".
+    tcp_address: where peers reach tcp behind a network that translates, as "203.0.113.7" or "203.0.113.7:30000".
+    tcp_dscp: what tcp's packets are marked with, 1 to 63.
     liveness: seconds, 1 to 86,400, of silence after which a peer is lost; math.inf: never for that.
 
     Its methods may be called from any thread, but `await` only in one event loop at a time.
@@ -96,7 +99,8 @@ class Endpoint(Transfers):
                  message_bytes: int = 0, packing: Packing = Packing.AUTO, max_counters: int = 0,
                  secret: Optional[bytes] = None, liveness: Optional[float] = None,
                  other_secret: Optional[bytes] = None, secret_file: Optional[str] = None,
-                 encrypt: bool = False) -> None:
+                 encrypt: bool = False, tcp_dscp: int = 0, tcp_ports: Optional[str] = None,
+                 tcp_address: Optional[str] = None) -> None:
         self.handle = 0
         def hide(secret: Optional[bytes]) -> "Optional[ctypes.Array[ctypes.c_char]]":
             return None if secret is None else ctypes.create_string_buffer(secret, len(secret))
@@ -113,7 +117,9 @@ class Endpoint(Transfers):
             secret=None if hidden is None else ctypes.addressof(hidden), secret_len=len(secret or b""),
             other_secret=None if other is None else ctypes.addressof(other), other_secret_len=len(other_secret or b""),
             secret_file=None if secret_file is None else os.fsencode(secret_file),
-            encrypt=int(encrypt))
+            encrypt=int(encrypt), tcp_dscp=tcp_dscp,
+            tcp_ports=None if tcp_ports is None else tcp_ports.encode(),
+            tcp_address=None if tcp_address is None else tcp_address.encode())
         handle = ctypes.c_void_p()
         check(lib.weft_endpoint_open(config, ctypes.byref(handle)))
         self.handle = handle.value or 0

@@ -16,10 +16,9 @@ use super::{socket, BATCH, MESSAGE, PIECES, RUN};
 use crate::fabric::host::registry::{Registry, Wish};
 use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment};
 use crate::ids::PeerId;
-use crate::status::Result;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Payloads that are copied behind their header, instead of having a vector of their own.
@@ -215,20 +214,18 @@ impl Connection {
         }
     }
 
-    /// Begins to connect.
-    pub fn dial(
-        from: SocketAddr,
-        to: SocketAddr,
+    /// Over a socket that has begun to connect.
+    pub fn dialed(
+        socket: OwnedFd,
         sealed: Option<Box<Sealed>>,
         hello: Hello,
         owner: Option<PeerId>,
         now: u64,
-    ) -> Result<Connection> {
-        let socket = socket::connect(from, to)?;
+    ) -> Connection {
         let mut connection = Connection::new(socket, sealed, State::Dialing, hello.target, now);
         connection.owner = owner;
         connection.batch.copy(&hello.bytes());
-        Ok(connection)
+        connection
     }
 
     pub fn accepted(

@@ -41,7 +41,10 @@
 
 mod connection;
 mod interfaces;
+#[cfg(test)]
+mod network_tests;
 mod nic;
+mod options;
 mod sealed;
 mod socket;
 mod stream;
@@ -50,6 +53,7 @@ mod tests;
 
 pub use interfaces::{list, Interface};
 pub use nic::TcpNic;
+pub use options::{At, Options};
 
 use crate::wire::tcp::{self as wire, MESSAGE, PIECES, RUN};
 

@@ -5,7 +5,7 @@ use super::interfaces::Interface;
 use super::sealed::Sealed;
 use super::socket::{self, from_system, to_system};
 use super::wire::{Hello, Kind, Name};
-use super::{MESSAGE, PIECES, SINK};
+use super::{Options, MESSAGE, PIECES, SINK};
 use crate::clock::{Clock, Random};
 use crate::fabric::host::registry::Registry;
 use crate::fabric::{
@@ -15,7 +15,6 @@ use crate::fabric::{
 use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
-use crate::wire::secret::Secrets;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
@@ -71,8 +70,7 @@ pub struct TcpNic {
     limits: Limits,
     clock: Clock,
     random: Random,
-    /// Connections are encrypted, and prove one of these.
-    seals: Option<Arc<Secrets>>,
+    options: Arc<Options>,
     name: Name,
     at: SocketAddr,
     address: Vec<u8>,
@@ -122,12 +120,12 @@ fn watch(epoll: &OwnedFd, fd: BorrowedFd, word: u64) -> Result<()> {
 }
 
 impl TcpNic {
-    pub fn open(interface: &Interface, seals: Option<Arc<Secrets>>) -> Result<TcpNic> {
+    pub fn open(interface: &Interface, options: Arc<Options>) -> Result<TcpNic> {
         let (clock, random) = (Clock::System, Random::System);
         let mut name = [0; 16];
         name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
-        let (listener, at) = socket::listen(interface.address)?;
+        let (listener, at) = socket::listen(interface.address, &options)?;
         // SAFETY: makes a descriptor that nobody else has.
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if epoll < 0 {
@@ -158,10 +156,10 @@ impl TcpNic {
             limits,
             clock,
             random,
-            seals,
             name,
             at,
-            address: [to_system(at), name.to_vec()].concat(),
+            address: [to_system(options.at.advertised(at)), name.to_vec()].concat(),
+            options,
             listener: Some(listener),
             epoll,
             places: Vec::new(),
@@ -178,6 +176,13 @@ impl TcpNic {
             finished: Vec::new(),
             sink: vec![0; SINK].into_boxed_slice(),
         })
+    }
+
+    /// The listener's socket, and those of connections.
+    #[cfg(test)]
+    pub fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+        let connections = self.connections.iter().flatten().filter_map(|one| one.socket());
+        self.listener.iter().map(AsFd::as_fd).chain(connections).collect()
     }
 
     /// Whether the listener says that somebody waits.
@@ -255,8 +260,10 @@ impl TcpNic {
     fn dial(&mut self, to: SocketAddr, target: Name, peer: Option<PeerId>) -> Result<u32> {
         let hello = Hello { target, initiator: self.name };
         let now = self.clock.now();
-        let sealed = self.seals.as_ref().map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
-        let connection = Connection::dial(self.at, to, sealed, hello, peer, now)?;
+        let secrets = self.options.secrets.as_ref();
+        let sealed = secrets.map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
+        let socket = socket::connect(self.at, to, &self.options)?;
+        let connection = Connection::dialed(socket, sealed, hello, peer, now);
         self.add(connection)
     }
 
@@ -376,9 +383,10 @@ impl TcpNic {
                 return self.pause(now);
             }
             let Some(listener) = &self.listener else { break };
-            match socket::accept(listener.as_fd()) {
+            match socket::accept(listener.as_fd(), &self.options) {
                 Ok((socket, host)) => {
-                    let sealed = self.seals.as_ref().map(|secrets| Sealed::target(&secrets.now(now)));
+                    let secrets = self.options.secrets.as_ref();
+                    let sealed = secrets.map(|secrets| Sealed::target(&secrets.now(now)));
                     if let Err(error) = self.add(Connection::accepted(socket, sealed, host, now)) {
                         log::debug!("a connection is closed: {error}");
                     }
@@ -457,6 +465,8 @@ impl Nic for TcpNic {
         };
         let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
         // Who cannot be dialled now, because a link is down, is dialled when something is sent.
+        // Ourselves not by what others know us by: who translates may not let us in.
+        let to = if target == self.name { self.at } else { to };
         let leads = match theirs.filter(|_| target != self.name) {
             Some(at) => Ok(at as u32),
             None => self.dial(to, target, peer).map_err(|error| error.provider_errno),
@@ -555,10 +565,12 @@ impl Nic for TcpNic {
         self.looked_ns = now;
         let used = self.places.iter().filter(|place| place.users > 0);
         let used: HashSet<(Name, Option<PeerId>)> = used.map(|place| (place.target, place.peer)).collect();
+        let patience_ns = self.options.patience_ns();
         self.end_those(libc::ETIMEDOUT, |_, one| {
             let age = now.saturating_sub(one.since_ns);
             one.is_stranger() && age > STRANGER_NS
                 || age > UNUSED_NS && !used.contains(&(one.name, one.owner))
+                || age > patience_ns && matches!(one.state, State::Dialing | State::Greeting)
         });
     }
 

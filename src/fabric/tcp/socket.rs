@@ -1,6 +1,7 @@
 //! Non-blocking sockets: what of the system's calls this fabric uses.
 
-use crate::status::{Error, Result};
+use super::Options;
+use crate::status::{Error, Result, Status};
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,7 +16,7 @@ pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-fn system(doing: &'static str) -> Error {
+fn system(doing: &str) -> Error {
     Error { provider_errno: errno(), ..Error::system(doing) }
 }
 
@@ -78,11 +79,31 @@ fn bind(socket: BorrowedFd, address: SocketAddr) -> bool {
     unsafe { libc::bind(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len() as libc::socklen_t) == 0 }
 }
 
-/// A listener at an address of this host, and the port that it got.
-pub fn listen(ip: SocketAddr) -> Result<(OwnedFd, SocketAddr)> {
-    let socket = make(ip.ip())?;
-    if !bind(socket_of(&socket), ip) {
-        return Err(system("binding a socket to the interface's address"));
+/// A listener at an address of this host, and the port that it got: one of the range, if there is one.
+pub fn listen(at: SocketAddr, options: &Options) -> Result<(OwnedFd, SocketAddr)> {
+    let Some(range) = options.at.ports() else { return listen_at(at, options) };
+    let mut at = at;
+    while let Some(port) = options.next_port() {
+        at.set_port(port);
+        match listen_at(at, options) {
+            Err(error) if error.provider_errno == libc::EADDRINUSE => {}
+            other => return other,
+        }
+    }
+    let text = format!(
+        "no port of tcp_ports {range} is free at {}: each is in use, or of another rail of this endpoint",
+        at.ip()
+    );
+    Err(Error { provider_errno: libc::EADDRINUSE, ..Error::new(Status::System, text) })
+}
+
+fn listen_at(at: SocketAddr, options: &Options) -> Result<(OwnedFd, SocketAddr)> {
+    let socket = make(at.ip())?;
+    tune(socket_of(&socket), options);
+    // Connections of an earlier process with this port may still be closing.
+    set(socket_of(&socket), libc::SOL_SOCKET, libc::SO_REUSEADDR, (at.port() != 0).into());
+    if !bind(socket_of(&socket), at) {
+        return Err(system(&format!("binding a socket to {at}")));
     }
     // SAFETY: a socket of ours; room for the longest address.
     unsafe {
@@ -102,14 +123,33 @@ fn socket_of(socket: &OwnedFd) -> BorrowedFd<'_> {
     std::os::fd::AsFd::as_fd(socket)
 }
 
-fn tune(socket: BorrowedFd) {
+/// A path that drops everything ends a connection when a silent peer would be lost, and never sooner:
+/// bytes under way then have waited for as long, and so has a peer that takes none. Where silence is
+/// allowed for ever, the system's own limits stay.
+fn tune(socket: BorrowedFd, options: &Options) {
     set(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    if options.dscp > 0 {
+        // Beside the two bits of ECN; the system knows which of the two the socket has.
+        let class = i32::from(options.dscp) << 2;
+        set(socket, libc::IPPROTO_IP, libc::IP_TOS, class);
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class);
+    }
+    if options.liveness_ns > 0 {
+        let part = |of: u64| options.liveness_ns.div_ceil(of * 1_000_000_000).try_into().unwrap_or(i32::MAX);
+        let ms = options.liveness_ns.div_ceil(1_000_000).try_into().unwrap_or(i32::MAX);
+        set(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms);
+        // An idle connection is probed as a silent peer is (`peer::liveness`).
+        set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, part(3));
+        set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, part(6));
+        set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 4);
+        set(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
+    }
 }
 
 /// Begins to connect from an address of this host; the socket becomes writable when it is done.
-pub fn connect(from: SocketAddr, to: SocketAddr) -> Result<OwnedFd> {
+pub fn connect(from: SocketAddr, to: SocketAddr, options: &Options) -> Result<OwnedFd> {
     let socket = make(to.ip())?;
-    tune(socket_of(&socket));
+    tune(socket_of(&socket), options);
     set(socket_of(&socket), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
     let mut from = from;
     from.set_port(0);
@@ -142,7 +182,10 @@ pub fn outcome(socket: BorrowedFd) -> i32 {
 }
 
 /// The next of who connected, and from where; or an error number.
-pub fn accept(listener: BorrowedFd) -> std::result::Result<(OwnedFd, Option<IpAddr>), i32> {
+pub fn accept(
+    listener: BorrowedFd,
+    options: &Options,
+) -> std::result::Result<(OwnedFd, Option<IpAddr>), i32> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let (mut from, mut len) = ([0u8; V6], V6 as libc::socklen_t);
     // SAFETY: makes a descriptor that nobody else has; the address has room for `len` bytes.
@@ -152,7 +195,7 @@ pub fn accept(listener: BorrowedFd) -> std::result::Result<(OwnedFd, Option<IpAd
     }
     // SAFETY: as above.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    tune(socket_of(&socket));
+    tune(socket_of(&socket), options);
     let from = from.get(..len as usize).and_then(from_system);
     Ok((socket, from.map(|from| from.ip())))
 }

@@ -4,7 +4,7 @@ use super::interfaces::{self, Interface};
 use super::nic::TcpNic;
 use super::socket::to_system;
 use super::wire::{Answer, Hello, Kind, Name, Piece, Request, ANSWER, HELLO, REQUEST};
-use super::{MESSAGE, PIECES, RUN};
+use super::{Options, MESSAGE, PIECES, RUN};
 use crate::clock::Sequence;
 use crate::fabric::{
     Access, Buffer, Connection, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
@@ -32,14 +32,18 @@ fn lo() -> Interface {
     interfaces::list().unwrap().into_iter().find(|interface| interface.name == "lo").unwrap()
 }
 
+fn open_with(options: Options) -> TcpNic {
+    TcpNic::open(&lo(), Arc::new(options)).unwrap()
+}
+
 fn open() -> TcpNic {
-    TcpNic::open(&lo(), None).unwrap()
+    open_with(Options::default())
 }
 
 /// A NIC that encrypts, by these secrets.
 fn open_sealed(secrets: &[&[u8]]) -> TcpNic {
     let named: Vec<(&[u8], &str)> = secrets.iter().map(|secret| (*secret, "secret")).collect();
-    TcpNic::open(&lo(), Some(Arc::new(Secrets::new(&named).unwrap()))).unwrap()
+    open_with(Options { secrets: Some(Arc::new(Secrets::new(&named).unwrap())), ..Options::default() })
 }
 
 const SECRET: &[u8] = b"correct horse battery";

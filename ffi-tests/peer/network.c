@@ -1,0 +1,459 @@
+/*
+ * Networks as they are elsewhere: ports that a firewall lets through, addresses that are translated, IPv6 alone, small
+ * packets, a port that another program has taken over.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/mount.h>
+
+#include "harness.h"
+
+#define LEN (4 * MIB)
+#define PAGE (4 * KIB)
+
+/* ---- Hosts in namespaces, which only root can make ---- */
+
+static void run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void run(const char *format, ...)
+{
+    char command[256] = "PATH=$PATH:/usr/sbin:/sbin ";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command + strlen(command), sizeof command - strlen(command), format, args);
+    va_end(args);
+    if (system(command) != 0)
+        FAIL("%s", command);
+}
+
+/* From now on this process is on a host of its own. Before any thread is started. */
+static void leave_this_host(void)
+{
+    if (unshare(CLONE_NEWNET | CLONE_NEWNS) != 0)
+        skip("no namespaces can be made here: %s", strerror(errno));
+    if (system("PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null") != 0)
+        skip("iproute2 is not installed");
+    /* What /sys/class/net tells is of the namespace that /sys was mounted in. */
+    if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0 || umount2("/sys", MNT_DETACH) != 0 ||
+        mount("sysfs", "/sys", "sysfs", 0, NULL) != 0)
+        skip("/sys cannot be mounted here: %s", strerror(errno));
+    run("ip link set lo up");
+}
+
+/* A cable to the host of another member, and our end's address. It is eth0 there. */
+static void plug(struct team *team, int to, const char *name, const char *address, int mtu)
+{
+    run("ip link add %s mtu %d type veth peer name eth0 mtu %d netns %d", name, mtu, mtu, (int)pid_of(team, to));
+    run("ip addr add %s dev %s%s", address, name, strchr(address, ':') ? " nodad" : "");
+    run("ip link set %s up", name);
+}
+
+static void plugged(const char *address)
+{
+    run("ip addr add %s dev eth0%s", address, strchr(address, ':') ? " nodad" : "");
+    run("ip link set eth0 up");
+}
+
+/* ---- Pages, both ways ---- */
+
+static struct box *box_on(const char *rails, const char *ports, const char *address, uint32_t rail_count)
+{
+    weft_endpoint_config config = test_config();
+    config.rails = rails;
+    config.rail_count = rail_count;
+    config.tcp_ports = ports;
+    config.tcp_address = address;
+    return box_of(open_with(&config));
+}
+
+static weft_status pages(struct box *box, weft_memory *local, weft_remote_memory *remote, bool read)
+{
+    weft_transfer id;
+    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    args.local = local;
+    args.remote = remote;
+    args.page_len = PAGE;
+    args.page_count = LEN / PAGE;
+    args.layer_count = 1;
+    CHECK_OK((read ? weft_read_pages : weft_write_pages)(box->endpoint, &args, &id));
+    return box_await(box, id, patience_ms()).status;
+}
+
+/* The lower rank writes and reads. */
+static void pages_move(struct team *team, int with, struct box *box)
+{
+    uint8_t *bytes = map_bytes(LEN);
+    weft_memory *memory = register_one(box->endpoint, bytes, LEN);
+    weft_peer peer = join(team, with, box);
+    if (team->rank < with) {
+        weft_remote_memory *remote = take_memory(team, with, box, peer);
+        fill_random(bytes, LEN, 7);
+        CHECK_OK(pages(box, memory, remote, false));
+        memset(bytes, 0, LEN);
+        CHECK_OK(pages(box, memory, remote, true));
+    } else {
+        give_memory(team, with, memory);
+    }
+    meet(team, with, box);
+    CHECK_EQ(differs_random(bytes, LEN, 7), -1);
+    meet(team, with, box);
+    box_close(box);
+}
+
+static void duo_moves_pages(struct duo *duo)
+{
+    fill_random(duo->a_bytes, LEN, 9);
+    CHECK_OK(pages(duo->a, duo->a_memory, duo->b_of_a, false));
+    CHECK_EQ(differs_random(duo->b_bytes, LEN, 9), -1);
+    memset(duo->a_bytes, 0, LEN);
+    CHECK_OK(pages(duo->a, duo->a_memory, duo->b_of_a, true));
+    CHECK_EQ(differs_random(duo->a_bytes, LEN, 9), -1);
+}
+
+static const char *rail_address(weft_endpoint *endpoint, uint32_t index)
+{
+    static weft_rail_properties rail;
+    rail = (weft_rail_properties)WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(endpoint, index, &rail));
+    return rail.address;
+}
+
+static int port_of(weft_endpoint *endpoint)
+{
+    return atoi(strrchr(rail_address(endpoint, 0), ':') + 1);
+}
+
+/* ---- IPv6, and small packets ---- */
+
+static void over_loopback_of_ipv6(void)
+{
+    leave_this_host();
+    run("ip addr del 127.0.0.1/8 dev lo");
+    struct duo duo = duo_open(LEN);
+    CHECK(strncmp(rail_address(duo.a->endpoint, 0), "[::1]:", 6) == 0);
+    duo_moves_pages(&duo);
+    duo_close(&duo);
+}
+
+static const struct way {
+    const char *left, *right;
+    int mtu;
+} ways[] = {{"fd00:79::1/64", "fd00:79::2/64", 1500}, {"fd00:79::1/64", "fd00:79::2/64", 1280},
+            {"10.79.0.1/24", "10.79.0.2/24", 1280}};
+static const struct way *way;
+
+static void left_of_a_cable(struct team *team)
+{
+    leave_this_host();
+    meet(team, 1, NULL);
+    plug(team, 1, "eth0", way->left, way->mtu);
+    meet(team, 1, NULL);
+    pages_move(team, 1, box_on("eth0", NULL, NULL, 0));
+}
+
+static void right_of_a_cable(struct team *team)
+{
+    leave_this_host();
+    meet(team, 0, NULL);
+    meet(team, 0, NULL);
+    plugged(way->right);
+    pages_move(team, 0, box_on("eth0", NULL, NULL, 0));
+}
+
+static void over_cables(void)
+{
+    for (way = ways; way < ways + COUNT(ways); way++)
+        run_pair(left_of_a_cable, right_of_a_cable);
+}
+
+/* ---- Ports and addresses ---- */
+
+static int listen_at(const char *address, int port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    CHECK_EQ(inet_pton(AF_INET, address, &at.sin_addr), 1);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+    for (uint64_t until = now_ns() + patience_ms() * MS; bind(fd, (struct sockaddr *)&at, sizeof at) != 0; sleep_ms(1))
+        CHECK(errno == EADDRINUSE && now_ns() < until);
+    CHECK(listen(fd, 100) == 0);
+    return fd;
+}
+
+static void ports_of_the_range_are_taken_in_turn(void)
+{
+    leave_this_host();
+    weft_endpoint *refused;
+    weft_endpoint_config config = test_config();
+    int others = listen_at("127.0.0.1", 7001);
+    config.tcp_ports = "7000-7002";
+    weft_endpoint *first = open_with(&config), *second = open_with(&config);
+    CHECK_EQ(port_of(first), 7000);
+    CHECK_EQ(port_of(second), 7002);
+    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_open(&config, &refused));
+    if (!strstr(weft_last_error(), "no port of tcp_ports 7000-7002 is free at 127.0.0.1"))
+        FAIL("%s", weft_last_error());
+    CHECK_OK(weft_endpoint_close(first));
+    CHECK_OK(weft_endpoint_close(second));
+    close(others);
+    /* No two rails of an endpoint have the same, and what is left over does not come up. */
+    config.rail_count = 4;
+    config.min_rails = 4;
+    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_open(&config, &refused));
+    config.min_rails = 3;
+    CHECK_OK(weft_endpoint_close(open_with(&config)));
+    /* A port can be had again at once, though connections of before are still closing. */
+    config.rail_count = 0;
+    config.min_rails = 0;
+    config.tcp_ports = "7001-7002";
+    for (int i = 0; i < 5; i++) {
+        struct duo duo = duo_open_with(LEN, &config);
+        CHECK_EQ(port_of(duo.a->endpoint) + port_of(duo.b->endpoint), 7001 + 7002);
+        duo_moves_pages(&duo);
+        duo_close(&duo);
+    }
+}
+
+static void wrong_ports_and_addresses_are_refused(void)
+{
+    static const struct {
+        const char *ports, *address, *says;
+    } wrong[] = {
+        {"7000-6999", NULL, "tcp_ports \"7000-6999\": the first is above the last"},
+        {"0", NULL, "tcp_ports \"0\": write ports as \"7000\" or \"7000-7099\", of 1 to 65535"},
+        {"7000-", NULL, "write ports as"},
+        {"70000", NULL, "write ports as"},
+        {"7000,7001", NULL, "write ports as"},
+        {NULL, "localhost", "tcp_address \"localhost\": write an IP address"},
+        {NULL, "0.0.0.0", "no peer can connect to that address"},
+        {NULL, "192.0.2.1:80", "set tcp_ports"},
+        {"7000-7099", "192.0.2.1:65500", "ports end at 65535"},
+    };
+    weft_endpoint *endpoint;
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        weft_endpoint_config config = test_config();
+        config.tcp_ports = wrong[i].ports;
+        config.tcp_address = wrong[i].address;
+        REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+        if (!strstr(weft_last_error(), wrong[i].says))
+            FAIL("\"%s\" does not say \"%s\"", weft_last_error(), wrong[i].says);
+    }
+    weft_endpoint_config config = test_config();
+    config.tcp_dscp = 64;
+    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
+    CHECK(strstr(weft_last_error(), "tcp_dscp is 64: it must be 1 to 63") != NULL);
+}
+
+/* What comes to one address and port goes to another, as a router that translates does it. */
+struct translated {
+    const char *from, *to;
+    int from_port, to_port;
+};
+
+struct flow {
+    int from, to;
+    _Atomic uint64_t *bytes;
+};
+
+static _Atomic uint64_t *moved;
+
+static void *copies(void *arg)
+{
+    struct flow flow = *(struct flow *)arg;
+    static _Thread_local char buffer[64 * KIB];
+    free(arg);
+    for (ssize_t len; (len = recv(flow.from, buffer, sizeof buffer, 0)) > 0;) {
+        *flow.bytes += (uint64_t)len;
+        for (ssize_t at = 0, sent; at < len; at += sent)
+            if ((sent = send(flow.to, buffer + at, (size_t)(len - at), MSG_NOSIGNAL)) <= 0)
+                return NULL;
+    }
+    shutdown(flow.to, SHUT_RDWR);
+    return NULL;
+}
+
+static void begin(void *(*what)(void *), void *arg)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, what, arg) == 0);
+    CHECK(pthread_detach(thread) == 0);
+}
+
+static void *translates(void *arg)
+{
+    const struct translated *of = arg;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)of->to_port)};
+    int listener = listen_at(of->from, of->from_port);
+    CHECK_EQ(inet_pton(AF_INET, of->to, &to.sin_addr), 1);
+    for (;;) {
+        int near = accept(listener, NULL, NULL), far = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(far, (struct sockaddr *)&to, sizeof to) != 0) {
+            close(near);
+            close(far);
+            continue;
+        }
+        for (int back = 0; back < 2; back++) {
+            struct flow *flow = malloc(sizeof *flow);
+            *flow = (struct flow){back ? far : near, back ? near : far, moved};
+            begin(copies, flow);
+        }
+    }
+    return NULL;
+}
+
+/* Two networks that do not know each other, and between them a router that knows both. */
+static void router(struct team *team)
+{
+    static struct translated all[] = {
+        {"10.79.2.254", "10.79.1.1", 30000, 7000}, {"10.79.2.254", "10.79.1.1", 30001, 7001},
+        {"10.79.1.254", "10.79.2.1", 7000, 7000},  {"10.79.1.254", "10.79.2.1", 7001, 7001},
+    };
+    leave_this_host();
+    meet(team, 0, NULL);
+    meet(team, 1, NULL);
+    plug(team, 0, "left", "10.79.1.254/24", 1500);
+    plug(team, 1, "right", "10.79.2.254/24", 1500);
+    moved = &team->board->word[0];
+    for (size_t i = 0; i < COUNT(all); i++)
+        begin(translates, &all[i]);
+    meet(team, 0, NULL);
+    meet(team, 1, NULL);
+    pause(); /* until it is killed */
+}
+
+static void behind_the_router(struct team *team, const char *own, const char *ports, const char *advertised,
+                              const char *first)
+{
+    leave_this_host();
+    meet(team, 2, NULL);
+    meet(team, 2, NULL);
+    plugged(own);
+    struct box *box = box_on("eth0", ports, advertised, 2);
+    if (strncmp(rail_address(box->endpoint, 0), first, strlen(first)) != 0)
+        FAIL("%s, not %s", rail_address(box->endpoint, 0), first);
+    pages_move(team, 1 - team->rank, box);
+    CHECK(team->board->word[0] >= 2 * LEN);
+    if (team->rank == 0)
+        kill_member(team, 2);
+}
+
+static void left_of_the_router(struct team *team)
+{
+    behind_the_router(team, "10.79.1.1/24", "7000-7001", "10.79.2.254:30000", "10.79.2.254:3000");
+}
+
+static void right_of_the_router(struct team *team)
+{
+    behind_the_router(team, "10.79.2.1/24", "7000-7009", "10.79.1.254", "10.79.1.254:700");
+}
+
+static void advertised_addresses_are_those_that_peers_dial(void)
+{
+    const role roles[] = {left_of_the_router, right_of_the_router, router};
+    run_team(3, roles);
+}
+
+/* ---- A port that another program has taken over ---- */
+
+/* What the program says to whoever connects. One that says nothing is as a peer that is stopped: lost for its silence. */
+enum { NOTHING, RUBBISH, ECHO, CLOSES, TAKEOVERS };
+static int takeover;
+
+static void *answers(void *arg)
+{
+    int fd = *(int *)arg;
+    uint8_t bytes[1024];
+    free(arg);
+    for (uint64_t seed = 0; takeover != CLOSES; seed++) {
+        ssize_t len = recv(fd, bytes, sizeof bytes, 0);
+        if (len <= 0)
+            break;
+        if (takeover == RUBBISH)
+            fill_random(bytes, sizeof bytes, seed), len = sizeof bytes;
+        if (takeover != NOTHING && send(fd, bytes, (size_t)len, MSG_NOSIGNAL) < 0)
+            break;
+    }
+    close(fd);
+    return NULL;
+}
+
+static void takes_the_port_over(struct team *team)
+{
+    int port;
+    hear(team, 0, NULL, &port, sizeof port);
+    int listener = listen_at("127.0.0.1", port);
+    meet(team, 0, NULL);
+    for (;;) {
+        int *fd = malloc(sizeof *fd);
+        *fd = accept(listener, NULL, NULL);
+        team->board->word[0]++;
+        begin(answers, fd);
+    }
+}
+
+static void had_the_port(struct team *team)
+{
+    weft_endpoint_config config = test_config();
+    config.tcp_ports = "20000-29999";
+    struct box *box = box_of(open_with(&config));
+    int port = port_of(box->endpoint);
+    tell(team, 0, &port, sizeof port);
+    join(team, 0, box);
+    for (;;)
+        box_pump(box, 100);
+}
+
+/* The peer is lost, connecting to it fails, and others do not notice. */
+static void knew_the_port(struct team *team)
+{
+    char blob[8192];
+    int port;
+    weft_endpoint_config config = test_config();
+    config.liveness_ns = 3 * SECOND;
+    struct duo duo = duo_open_with(LEN, &config);
+    hear(team, 1, NULL, &port, sizeof port);
+    tell(team, 1, blob, address_of(duo.a->endpoint, blob, sizeof blob));
+    size_t len = hear(team, 1, duo.a, blob, sizeof blob);
+    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_peer peer;
+    args.timeout_ns = 2 * SECOND;
+    CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, len, &args, &peer));
+    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    meet(team, 1, duo.a);
+    kill_member(team, 1);
+    tell(team, 2, &port, sizeof port);
+    CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status, WEFT_ERR_PEER_LOST);
+    meet(team, 2, duo.a);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, len, &args, &peer));
+        duo_moves_pages(&duo);
+        CHECK_ONE_OF(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_UNREACHABLE,
+                     WEFT_ERR_TIMED_OUT);
+        duo_moves_pages(&duo);
+    }
+    CHECK(team->board->word[0] >= 2);
+    duo_close(&duo);
+    kill_member(team, 2);
+}
+
+static void a_port_is_another_programs_now(void)
+{
+    const role roles[] = {knew_the_port, had_the_port, takes_the_port_over};
+    for (takeover = NOTHING; takeover < TAKEOVERS; takeover++)
+        run_team(3, roles);
+}
+
+static const struct test tests[] = {
+    {"over_loopback_of_ipv6", "tcp,tcp-encrypted", over_loopback_of_ipv6},
+    {"over_cables", "tcp,tcp-encrypted", over_cables},
+    {"ports_of_the_range_are_taken_in_turn", "tcp", ports_of_the_range_are_taken_in_turn},
+    {"wrong_ports_and_addresses_are_refused", "tcp", wrong_ports_and_addresses_are_refused},
+    {"advertised_addresses_are_those_that_peers_dial", "tcp,tcp-encrypted",
+     advertised_addresses_are_those_that_peers_dial},
+    {"a_port_is_another_programs_now", "tcp,tcp-encrypted", a_port_is_another_programs_now},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

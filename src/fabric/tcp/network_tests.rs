@@ -1,0 +1,300 @@
+//! What sockets are set to, and networks that are not loopback: hosts in namespaces, which only
+//! root can make.
+
+use super::interfaces;
+use super::nic::TcpNic;
+use super::socket::to_system;
+use super::Options;
+use crate::fabric::{Access, Buffer, HostRange, Nic, Posted, Reaped, Rma, Route, Scratch, Segment};
+use crate::ids::PeerId;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::process::Command;
+use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn open(interface: &str, options: Options) -> TcpNic {
+    let all = interfaces::list().unwrap();
+    let one = all.iter().find(|one| one.name == interface).unwrap();
+    TcpNic::open(one, Arc::new(options)).unwrap()
+}
+
+fn option(socket: BorrowedFd, level: i32, name: i32) -> i32 {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: room for the integer.
+    let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &mut len) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+    value
+}
+
+/// Listeners and both ends of a connection over loopback.
+fn with_sockets(options: impl Fn() -> Options, check: impl Fn(BorrowedFd)) {
+    let (mut a, mut b) = (open("lo", options()), open("lo", options()));
+    a.insert(b.address(), None).unwrap();
+    while a.sockets().len() + b.sockets().len() < 4 {
+        a.reap(&mut Vec::new());
+        b.reap(&mut Vec::new());
+    }
+    a.sockets().into_iter().chain(b.sockets()).for_each(check);
+}
+
+#[test]
+fn limits_of_connections_follow_from_liveness() {
+    let limits = |socket: BorrowedFd| {
+        let tcp = |name| option(socket, libc::IPPROTO_TCP, name);
+        let alive = option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE);
+        (alive, tcp(libc::TCP_USER_TIMEOUT), tcp(libc::TCP_KEEPIDLE), tcp(libc::TCP_KEEPINTVL))
+    };
+    let of = |liveness_ns| move || Options { liveness_ns, ..Options::default() };
+    with_sockets(of(6 * SECOND_NS), |socket| assert_eq!(limits(socket), (1, 6000, 2, 1)));
+    with_sockets(of(SECOND_NS), |socket| assert_eq!(limits(socket), (1, 1000, 1, 1)));
+    let day = 24 * 3600;
+    with_sockets(of(day as u64 * SECOND_NS), |socket| {
+        assert_eq!(limits(socket), (1, day * 1000, day / 3, day / 6));
+    });
+    // For ever: the system's.
+    with_sockets(of(0), |socket| assert_eq!((limits(socket).0, limits(socket).1), (0, 0)));
+}
+
+#[test]
+fn packets_are_marked() {
+    let marked = || Options { dscp: 46, ..Options::default() };
+    with_sockets(marked, |socket| assert_eq!(option(socket, libc::IPPROTO_IP, libc::IP_TOS), 46 << 2));
+    with_sockets(Options::default, |socket| assert_eq!(option(socket, libc::IPPROTO_IP, libc::IP_TOS), 0));
+}
+
+/// The system accepts for a program that does not, and a stopped peer is to be waited for.
+#[test]
+fn unanswered_connection_ends_in_the_time_of_liveness() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = [to_system(deaf.local_addr().unwrap()), vec![7; 16]].concat();
+    let mut nic = open("lo", Options { liveness_ns: SECOND_NS, ..Options::default() });
+    let (began, route) = (Instant::now(), nic.insert(&address, None).unwrap());
+    // SAFETY: the address outlives the NIC's operations.
+    assert_eq!(unsafe { nic.send(whole(&address), route, token()) }, Posted::Yes);
+    assert_eq!(next(&mut nic), libc::ETIMEDOUT);
+    assert!(began.elapsed() >= Duration::from_secs(1) && nic.sockets().len() == 1);
+}
+
+/// From now on this thread is on a host of its own; why not, if it cannot be.
+fn leave_this_host() -> Result<(), String> {
+    // SAFETY: concerns this thread alone.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return Err(format!("no namespace can be made: {}", std::io::Error::last_os_error()));
+    }
+    ip("link set lo up")
+}
+
+/// A command of iproute2, on the host of this thread.
+fn ip(words: &str) -> Result<(), String> {
+    let done = Command::new("ip").args(words.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
+    done.status.success().then_some(()).ok_or_else(|| format!("ip {words}: {done:?}"))
+}
+
+/// Runs both sides, each on a host of its own, which an interface "rail" connects to the other's.
+/// `setup` are commands of each.
+fn on_two_hosts(
+    setup: [&'static [&'static str]; 2],
+    left: impl FnOnce() + Send,
+    right: impl FnOnce() + Send,
+) {
+    let ((give, take), (ready, made)) = (channel::<Result<i32, String>>(), channel::<bool>());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // SAFETY: asks for a number.
+            let place = leave_this_host().map(|()| unsafe { libc::gettid() });
+            give.send(place).unwrap();
+            if made.recv() == Ok(true) {
+                setup[1].iter().for_each(|words| ip(words).unwrap());
+                right();
+            }
+        });
+        scope.spawn(move || {
+            let made = take.recv().unwrap().and_then(|place| {
+                leave_this_host()?;
+                ip(&format!("link add rail type veth peer name rail netns {place}"))
+            });
+            ready.send(made.is_ok()).unwrap();
+            match made {
+                Ok(()) => {
+                    setup[0].iter().for_each(|words| ip(words).unwrap());
+                    left();
+                }
+                Err(why) => println!("skipped: {why}"),
+            }
+        });
+    });
+}
+
+/// Moves a NIC on until it is told to stop. Whoever says something is a peer.
+fn serve(mut nic: TcpNic, stop: &AtomicBool, met: &AtomicU64) {
+    let room = [0u8; 16];
+    while !stop.load(Ordering::Relaxed) {
+        let mut done: Vec<Reaped> = Vec::new();
+        // SAFETY: the room outlives the NIC.
+        unsafe { nic.receive(whole(&room), token()) };
+        nic.reap(&mut done);
+        for one in done.iter().filter(|one| one.connection != 0) {
+            nic.assign_connection(one.connection, PeerId::numbered(2 + met.load(Ordering::Relaxed)));
+            met.fetch_add(1, Ordering::Relaxed);
+        }
+        nic.tend();
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+fn whole(bytes: &[u8]) -> Buffer {
+    Buffer { address: bytes.as_ptr().cast_mut().cast(), len: bytes.len(), descriptor: null_mut() }
+}
+
+fn token() -> *mut Scratch {
+    NonNull::<Scratch>::dangling().as_ptr()
+}
+
+/// Posts a write or read of all of `local`.
+fn post(nic: &mut TcpNic, route: Route, read: bool, local: &[u8], far: &Far) {
+    let (key, remote) = far.memory;
+    let segment = Segment { local: local.as_ptr() as u64, remote, len: local.len() as u64 };
+    let rma = Rma { read, segments: &[segment], descriptor: null_mut(), key, immediate: None, more: false };
+    // SAFETY: the tests' memory outlives their NICs' operations.
+    assert_eq!(unsafe { nic.rma(&rma, route, &[token()]) }.1, Posted::Yes);
+}
+
+/// How the next operation ended.
+fn next(nic: &mut TcpNic) -> i32 {
+    let mut done: Vec<Reaped> = Vec::new();
+    drive(nic, |nic| {
+        nic.reap(&mut done);
+        !done.is_empty()
+    });
+    done[0].errno
+}
+
+/// Until something is so.
+fn drive(nic: &mut TcpNic, mut is_so: impl FnMut(&mut TcpNic) -> bool) {
+    let began = Instant::now();
+    while !is_so(nic) {
+        nic.tend();
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing happens");
+    }
+}
+
+const BOTH: Access = Access { local_write: true, remote_write: true, remote_read: true };
+
+/// The other end of a rail: its NIC's address, and its memory.
+struct Far {
+    address: Vec<u8>,
+    memory: (u64, u64),
+    met: Arc<AtomicU64>,
+}
+
+impl Far {
+    /// A route to it, which has made us its peer.
+    fn meet(&self, nic: &mut TcpNic) -> Route {
+        let route = nic.insert(&self.address, Some(PeerId::numbered(1))).unwrap();
+        let (text, before) = ([1u8; 16], self.met.load(Ordering::Relaxed));
+        // SAFETY: the text is there until it was reaped.
+        assert_eq!(unsafe { nic.send(whole(&text), route, token()) }, Posted::Yes);
+        assert_eq!(next(nic), 0);
+        drive(nic, |nic| {
+            nic.reap(&mut Vec::new());
+            self.met.load(Ordering::Relaxed) > before
+        });
+        route
+    }
+}
+
+/// The right side of most: serves memory until the left has done what it does with it.
+fn with_far(setup: [&'static [&'static str]; 2], len: usize, left: impl FnOnce(Far) + Send) {
+    let (give, take) = channel();
+    let stop = AtomicBool::new(false);
+    let (stop, bytes, met) = (&stop, vec![0u8; len], Arc::new(AtomicU64::new(0)));
+    on_two_hosts(
+        setup,
+        move || {
+            struct Stop<'a>(&'a AtomicBool);
+            impl Drop for Stop<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, Ordering::Relaxed);
+                }
+            }
+            let _stop = Stop(stop);
+            if let Ok(far) = take.recv() {
+                left(far);
+            }
+        },
+        move || {
+            let mut nic = open("rail", Options::default());
+            let range = HostRange { base: bytes.as_ptr() as u64, len: len as u64 };
+            let of = nic.register(range, BOTH).unwrap();
+            let memory = (of.key, range.base);
+            give.send(Far { address: nic.address().to_vec(), memory, met: met.clone() }).unwrap();
+            serve(nic, stop, &met);
+        },
+    );
+}
+
+const V4: [&[&str]; 2] = [
+    &["addr add 10.78.0.1/24 dev rail", "link set rail up"],
+    &["addr add 10.78.0.2/24 dev rail", "link set rail up"],
+];
+
+const V6: [&[&str]; 2] = [
+    &["addr add fd00:78::1/64 dev rail nodad", "link set rail up"],
+    &["addr add fd00:78::2/64 dev rail nodad", "link set rail up"],
+];
+
+/// Pages go both ways where there is nothing but IPv6, and with its smallest MTU, marked.
+#[test]
+fn ipv6_alone_moves_pages() {
+    with_far(V6, 300_000, |far| {
+        let mut nic = open("rail", Options { dscp: 10, ..Options::default() });
+        ip("link set rail mtu 1280").unwrap();
+        let local: Vec<u8> = (0..300_000u32).map(|i| (i * 7) as u8).collect();
+        let route = far.meet(&mut nic);
+        post(&mut nic, route, false, &local, &far);
+        assert_eq!(next(&mut nic), 0);
+        let back = vec![0u8; local.len()];
+        post(&mut nic, route, true, &back, &far);
+        assert_eq!(next(&mut nic), 0);
+        assert!(back == local);
+        nic.sockets().into_iter().for_each(|socket| {
+            assert_eq!(option(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS), 10 << 2);
+        });
+    });
+}
+
+/// Idle or not, a connection ends when the peer would be lost, and not sooner; one that has longer stays.
+#[test]
+fn dropped_path_ends_connections_in_the_time_of_liveness() {
+    with_far(V4, 1000, |far| {
+        let of = |liveness_ns| open("rail", Options { liveness_ns, ..Options::default() });
+        let [mut busy, mut idle, mut patient] = [of(2 * SECOND_NS), of(SECOND_NS), of(3600 * SECOND_NS)];
+        let local = vec![1u8; 1000];
+        let [to_busy, _, to_patient] = [&mut busy, &mut idle, &mut patient].map(|nic| {
+            let route = far.meet(nic);
+            post(nic, route, false, &local, &far);
+            assert_eq!(next(nic), 0);
+            route
+        });
+        // What is sent goes to nobody.
+        ip("neigh replace 10.78.0.2 lladdr 02:00:00:00:00:99 dev rail nud permanent").unwrap();
+        let began = Instant::now();
+        post(&mut busy, to_busy, false, &local, &far);
+        post(&mut patient, to_patient, false, &local, &far);
+        assert_eq!(next(&mut busy), libc::ETIMEDOUT);
+        assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+        drive(&mut idle, |idle| {
+            idle.reap(&mut Vec::new());
+            idle.sockets().len() == 1
+        });
+        let mut done = Vec::new();
+        patient.reap(&mut done);
+        assert!(done.is_empty() && patient.sockets().len() == 2);
+    });
+}
