@@ -868,6 +868,82 @@ static void peer_down_comes_after_all_that_is_canceled(void)
     }
 }
 
+/* ---- Who leaves with the last word ---- */
+
+#define WORDS 32
+
+struct words {
+    struct box *box;
+    weft_peer peer;
+    _Atomic uint64_t *mine; /* the other's words, and from the second page on ours */
+    weft_range_args args;
+};
+
+static struct words open_words(struct team *team)
+{
+    weft_endpoint_config config = test_config();
+    int with = !team->rank;
+    config.progress = WEFT_PROGRESS_MANUAL;
+    struct words words = {.box = box_of(open_with(&config))};
+    words.peer = join(team, with, words.box);
+    words.mine = (_Atomic uint64_t *)map_bytes(8192);
+    weft_memory *memory = register_one(words.box->endpoint, (void *)words.mine, 8192);
+    if (team->rank)
+        give_memory(team, with, memory);
+    weft_remote_memory *theirs = take_memory(team, with, words.box, words.peer);
+    if (!team->rank)
+        give_memory(team, with, memory);
+    words.args = range_args(memory, theirs, sizeof(uint64_t));
+    words.args.local_offset = 4096;
+    meet(team, with, words.box);
+    return words;
+}
+
+static weft_transfer throw_word(struct words *words, uint64_t word)
+{
+    words->mine[512] = word;
+    return write_now(words->box, &words->args);
+}
+
+static void catch_word(struct words *words, uint64_t word)
+{
+    for (uint64_t until = now_ns() + patience_ms() * MS; *words->mine != word; box_pump(words->box, 0))
+        CHECK(now_ns() < until);
+}
+
+static void throws_first(struct team *team)
+{
+    for (int round = 0; round < 10; round++) {
+        struct words words = open_words(team);
+        for (uint64_t word = 1; word < WORDS; word++) {
+            weft_transfer id = throw_word(&words, word);
+            catch_word(&words, word);
+            CHECK_OK(box_await(words.box, id, patience_ms()).status);
+        }
+        CHECK_OK(box_await(words.box, throw_word(&words, WORDS), patience_ms()).status);
+        box_take(words.box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+        box_close(words.box);
+    }
+}
+
+static void leaves_with_the_last(struct team *team)
+{
+    for (int round = 0; round < 10; round++) {
+        struct words words = open_words(team);
+        for (uint64_t word = 1; word < WORDS; word++) {
+            catch_word(&words, word);
+            throw_word(&words, word);
+        }
+        catch_word(&words, WORDS);
+        CHECK_OK(weft_endpoint_close(words.box->endpoint));
+    }
+}
+
+static void what_arrived_before_leaving_is_done(void)
+{
+    run_pair(throws_first, leaves_with_the_last);
+}
+
 static const struct test tests[] = {
     {"closed_endpoint_is_unreachable", "any timed", closed_endpoint_is_unreachable},
     {"dead_process_is_unreachable", "tcp,host timed", dead_process_is_unreachable},
@@ -885,6 +961,7 @@ static const struct test tests[] = {
     {"memory_deregistered_under_load", "any", memory_deregistered_under_load},
     {"stopped_importer", "tcp,host timed", stopped_importer},
     {"operations_before_the_peer_is_up", "any", operations_before_the_peer_is_up},
+    {"what_arrived_before_leaving_is_done", "tcp,tcp-encrypted", what_arrived_before_leaving_is_done},
     {"peer_down_comes_after_all_that_is_canceled", "any", peer_down_comes_after_all_that_is_canceled},
     {NULL, NULL, NULL},
 };

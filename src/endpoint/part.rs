@@ -83,6 +83,8 @@ impl Worker {
     }
 
     fn begin_parting(&mut self, peer: PeerId, outcome: Outcome, answers: bool, now: u64) {
+        // What came back before this has not been ended by it.
+        self.settle(now);
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
         let draining = link.lanes_up().to_vec();
         let outstanding = link.take_outstanding(outcome);

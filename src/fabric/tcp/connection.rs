@@ -26,6 +26,8 @@ const SHORT: u64 = 512;
 /// Requests without an answer, and reads among them.
 const FLIGHTS: usize = 4096;
 const READS: usize = 256;
+/// An acknowledgement waits for a request, if one followed so many before it.
+const RIDES: u8 = 4;
 
 /// How an end fails: an error number.
 type Outcome<T> = std::result::Result<T, i32>;
@@ -121,6 +123,8 @@ pub struct Moving<'a> {
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
     pub sink: &'a mut [u8],
+    /// Of the NIC.
+    pub pass: u32,
     pub budget: u64,
 }
 
@@ -157,6 +161,12 @@ pub struct Connection {
     settled: u64,
     told: u64,
     pending: VecDeque<Pending>,
+    /// How often of late a request followed an acknowledgement in the same pass.
+    rides: u8,
+    /// The pass in which one was sent alone.
+    alone: u32,
+    /// One waits for the next pass, or for a request.
+    held: bool,
 
     batch: Batch,
     inbox: Inbox,
@@ -200,6 +210,9 @@ impl Connection {
             pieces: Vec::new(),
             settled: 0,
             told: 0,
+            rides: 0,
+            alone: 0,
+            held: false,
             pending: VecDeque::new(),
             batch: Batch::new(),
             inbox: Inbox::new(),
@@ -446,7 +459,37 @@ impl Connection {
             }
         }
         self.take(with)?;
-        self.pump(with)
+        match self.holds_acknowledgement() {
+            true => Ok(()),
+            false => self.pump(with),
+        }
+    }
+
+    /// An acknowledgement alone waits for one pass, if of late a request followed each: who is
+    /// asked, answers, and sends both by one call.
+    #[inline]
+    fn holds_acknowledgement(&mut self) -> bool {
+        let alone = self.told != self.settled && self.pending.is_empty() && !self.is_sending();
+        if !alone || self.rides < RIDES || self.leaving || !self.queue.is_empty() {
+            return false;
+        }
+        if std::mem::replace(&mut self.held, true) {
+            (self.rides, self.held) = (0, false);
+        }
+        self.held
+    }
+
+    /// Requests are about to be made, or an acknowledgement sent without any.
+    #[inline]
+    fn watch_acknowledgement(&mut self, pass: u32) {
+        let (tells, asks) = (self.told != self.settled, self.may_ask());
+        if asks && (tells || self.alone == pass) {
+            self.rides = (self.rides + 1).min(RIDES);
+            self.alone = pass.wrapping_sub(1);
+        } else if tells {
+            self.alone = pass;
+        }
+        self.held &= !tells;
     }
 
     /// Sends what there is, as far as the socket takes it.
@@ -454,6 +497,7 @@ impl Connection {
     pub fn pump(&mut self, with: &mut Moving) -> Outcome<()> {
         while self.writable && with.budget > 0 && self.state != State::Dialing {
             if self.batch.is_empty() {
+                self.watch_acknowledgement(with.pass);
                 self.answer(with.registry);
                 self.ask(with.reaped);
             }

@@ -85,6 +85,8 @@ pub struct TcpNic {
     next_active: Vec<u32>,
     /// Somebody waits to be accepted.
     calls: bool,
+    /// Counts them.
+    pass: u32,
     paused_until: u64,
     looked_ns: u64,
     /// A connection has ended since failures were reaped.
@@ -168,6 +170,7 @@ impl TcpNic {
             active: Vec::new(),
             next_active: Vec::new(),
             calls: false,
+            pass: 0,
             paused_until: 0,
             looked_ns: 0,
             deaths: false,
@@ -305,6 +308,7 @@ impl TcpNic {
             receives: &mut self.receives,
             reaped: &mut self.finished,
             sink: &mut self.sink,
+            pass: self.pass,
             budget: PASS,
         };
         if let Err(errno) = connection.pump(&mut with) {
@@ -355,6 +359,7 @@ impl TcpNic {
             receives: &mut self.receives,
             reaped,
             sink: &mut self.sink,
+            pass: self.pass,
             budget: PASS,
         };
         if let Err(errno) = connection.progress(&mut with) {
@@ -662,6 +667,7 @@ impl Nic for TcpNic {
 
     #[inline]
     fn reap(&mut self, reaped: &mut Vec<Reaped>) {
+        self.pass = self.pass.wrapping_add(1);
         self.look();
         if self.calls {
             self.accept();

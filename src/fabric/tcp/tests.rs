@@ -202,6 +202,50 @@ fn operations_finish_once_each(mut a: TcpNic, mut b: TcpNic) {
 }
 
 #[test]
+fn acknowledgement_waits_one_pass_for_who_answers() {
+    pairs().into_iter().for_each(|(a, b)| acknowledgement_waits(a, b));
+}
+
+fn acknowledgement_waits(mut a: TcpNic, mut b: TcpNic) {
+    let (mut ours, mut theirs) = (random_bytes(64, 2), random_bytes(64, 3));
+    let (of_a, of_b) = (register(&mut a, &mut ours), register(&mut b, &mut theirs));
+    let segment =
+        |local: &[u8], remote: &[u8]| [Segment { local: at(local, 0), remote: at(remote, 32), len: 8 }];
+    let (there, back) = (segment(&ours, &theirs), segment(&theirs, &ours));
+    let to_b = link(&mut a, &mut b);
+    let to_a = b.insert(a.address(), Some(PEER)).unwrap();
+    introduce(&mut b, &mut a, to_a);
+    let (mut done, mut came) = (Vec::new(), Vec::new());
+    let immediate = Immediate::new(5);
+    for n in 0..20 {
+        done.clear();
+        came.clear();
+        post(&mut a, to_b, &Rma { immediate, ..rma(false, &there, of_b.key) }, n);
+        reap_until(&mut b, &mut came, |all| all.iter().any(|one| one.immediate.is_some()));
+        if n == 19 {
+            break;
+        }
+        post(&mut b, to_a, &Rma { immediate, ..rma(false, &back, of_a.key) }, n);
+        reap_until(&mut a, &mut done, |all| all.len() == 2);
+        assert_eq!(done[0].scratch, token(n), "the acknowledgement goes first");
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    a.reap(&mut done);
+    assert!(done.is_empty(), "it was sent alone, though an answer followed 19 times");
+    b.reap(&mut came);
+    reap_until(&mut a, &mut done, |all| !all.is_empty());
+    assert_eq!((done[0].scratch, done[0].errno), (token(19), 0));
+}
+
+fn reap_until(nic: &mut TcpNic, done: &mut Vec<Reaped>, enough: impl Fn(&[Reaped]) -> bool) {
+    let began = Instant::now();
+    while !enough(done) {
+        nic.reap(done);
+        assert!(began.elapsed() < Duration::from_secs(60), "{} came", done.len());
+    }
+}
+
+#[test]
 fn messages_wait_for_receives_and_follow_writes() {
     pairs().into_iter().for_each(|(a, b)| messages_wait_for_receives(a, b));
 }
