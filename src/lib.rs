@@ -26,6 +26,7 @@ mod device;
 mod endpoint;
 mod event;
 mod fabric;
+mod fork;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 #[cfg(all(test, not(fuzzing)))]

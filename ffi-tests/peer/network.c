@@ -1,6 +1,6 @@
 /*
  * Networks as they are elsewhere: ports that a firewall lets through, addresses that are translated, IPv6 alone, small
- * packets, a port that another program has taken over.
+ * packets, a port that another program has taken over, children that hold the sockets of a dead process.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -442,6 +442,53 @@ static void a_port_is_another_programs_now(void)
         run_team(3, roles);
 }
 
+/* ---- Children ---- */
+
+/* Two of them, one of which has a child of its own: they have every descriptor of the parent's. */
+static void has_children(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 0, box);
+    for (int i = 0; i < 2; i++) {
+        fflush(NULL);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            if (i == 1)
+                (void)fork();
+            alarm((unsigned)(2 * patience_ms() / 1000));
+            team->board->word[1]++;
+            while (team->board->word[0] == 0)
+                sleep_ms(5);
+            _exit(0);
+        }
+    }
+    while (team->board->word[1] < 3)
+        box_pump(box, 5);
+    meet(team, 0, box);
+    for (;;)
+        box_pump(box, 100);
+}
+
+static void outlives_the_parent(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    join(team, 1, box);
+    meet(team, 1, box);
+    uint64_t began = judged_from();
+    kill_member(team, 1);
+    weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+    team->board->word[0] = 1;
+    CHECK_STATUS(down.status, WEFT_ERR_PEER_LOST);
+    CHECK_WITHIN(began, down.done_ns, 2 * SECOND);
+    box_close(box);
+}
+
+static void a_death_is_known_though_children_live(void)
+{
+    run_pair(outlives_the_parent, has_children);
+}
+
 static const struct test tests[] = {
     {"over_loopback_of_ipv6", "tcp,tcp-encrypted", over_loopback_of_ipv6},
     {"over_cables", "tcp,tcp-encrypted", over_cables},
@@ -450,6 +497,7 @@ static const struct test tests[] = {
     {"advertised_addresses_are_those_that_peers_dial", "tcp,tcp-encrypted",
      advertised_addresses_are_those_that_peers_dial},
     {"a_port_is_another_programs_now", "tcp,tcp-encrypted", a_port_is_another_programs_now},
+    {"a_death_is_known_though_children_live", "tcp,tcp-encrypted,host timed", a_death_is_known_though_children_live},
     {NULL, NULL, NULL},
 };
 

@@ -4,7 +4,8 @@
 use super::endpoint::weft_endpoint;
 use super::handle::{self, Ref};
 use super::status::weft_status;
-use crate::endpoint::{fork, Endpoint};
+use crate::endpoint::Endpoint;
+use crate::fork;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
 use std::cell::UnsafeCell;

@@ -2,7 +2,7 @@
 
 use super::guard::guard;
 use super::status::weft_status;
-use crate::endpoint::fork;
+use crate::fork;
 use crate::logging::{self, Sink};
 use crate::status::Error;
 use log::{Level, LevelFilter};

@@ -15,7 +15,6 @@ mod credits;
 mod express;
 mod failover;
 mod fence;
-pub mod fork;
 mod greet;
 #[cfg(test)]
 mod hostile_tests;

@@ -4,11 +4,12 @@
 use super::core::{Core, RailInfo, STOPPING};
 use super::inbox::Command;
 use super::worker::Worker;
-use super::{fork, Endpoint, EndpointConfig};
+use super::{Endpoint, EndpointConfig};
 use crate::clock::{Clock, Part, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::fabric::tcp;
+use crate::fork;
 use crate::logging;
 use crate::rail::{Rail, Traffic};
 use crate::status::{Error, Result, Status};

@@ -15,11 +15,12 @@ use super::wire::{
 use super::{socket, BATCH, MESSAGE, PIECES, RUN};
 use crate::fabric::host::registry::{Registry, Wish};
 use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment};
+use crate::fork::Descriptor;
 use crate::ids::PeerId;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Payloads that are copied behind their header, instead of having a vector of their own.
 const SHORT: u64 = 512;
@@ -129,7 +130,7 @@ pub struct Moving<'a> {
 }
 
 pub struct Connection {
-    socket: Option<OwnedFd>,
+    socket: Option<Descriptor>,
     /// What encrypts it.
     sealed: Option<Box<Sealed>>,
     pub state: State,
@@ -188,7 +189,13 @@ pub struct Connection {
 unsafe impl Send for Connection {}
 
 impl Connection {
-    fn new(socket: OwnedFd, sealed: Option<Box<Sealed>>, state: State, name: Name, now: u64) -> Connection {
+    fn new(
+        socket: Descriptor,
+        sealed: Option<Box<Sealed>>,
+        state: State,
+        name: Name,
+        now: u64,
+    ) -> Connection {
         Connection {
             socket: Some(socket),
             sealed,
@@ -229,7 +236,7 @@ impl Connection {
 
     /// Over a socket that has begun to connect.
     pub fn dialed(
-        socket: OwnedFd,
+        socket: Descriptor,
         sealed: Option<Box<Sealed>>,
         hello: Hello,
         owner: Option<PeerId>,
@@ -242,7 +249,7 @@ impl Connection {
     }
 
     pub fn accepted(
-        socket: OwnedFd,
+        socket: Descriptor,
         sealed: Option<Box<Sealed>>,
         host: Option<IpAddr>,
         now: u64,

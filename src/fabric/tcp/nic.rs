@@ -12,6 +12,7 @@ use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
     Rma, Route, Scratch, Segment,
 };
+use crate::fork::Descriptor;
 use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
@@ -19,7 +20,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// Bytes that one pass moves for each connection.
@@ -75,8 +76,8 @@ pub struct TcpNic {
     at: SocketAddr,
     address: Vec<u8>,
     /// None once the NIC is closed.
-    listener: Option<OwnedFd>,
-    epoll: OwnedFd,
+    listener: Option<Descriptor>,
+    epoll: Descriptor,
     places: Vec<Place>,
     connections: Vec<Option<Box<Connection>>>,
     last_number: Number,
@@ -109,7 +110,7 @@ fn find(places: &mut [Place], route: Route) -> Option<&mut Place> {
     (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
 }
 
-fn watch(epoll: &OwnedFd, fd: BorrowedFd, word: u64) -> Result<()> {
+fn watch(epoll: &Descriptor, fd: BorrowedFd, word: u64) -> Result<()> {
     let connection = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
     let events = if word == LISTENER { libc::EPOLLIN as u32 } else { connection };
     let mut event = libc::epoll_event { events, u64: word };
@@ -129,12 +130,8 @@ impl TcpNic {
         name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
         let (listener, at) = socket::listen(interface.address, &options)?;
         // SAFETY: makes a descriptor that nobody else has.
-        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if epoll < 0 {
-            return Err(Error::system("making a descriptor to wait on"));
-        }
-        // SAFETY: as above.
-        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
         watch(&epoll, listener.as_fd(), LISTENER)?;
         let limits = Limits {
             delivery: Delivery::Native,

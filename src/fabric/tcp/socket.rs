@@ -1,10 +1,11 @@
 //! Non-blocking sockets: what of the system's calls this fabric uses.
 
 use super::Options;
+use crate::fork::Descriptor;
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 const BACKLOG: i32 = 4096;
 
@@ -54,15 +55,11 @@ pub fn from_system(bytes: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-fn make(ip: IpAddr) -> Result<OwnedFd> {
+fn make(ip: IpAddr) -> Result<Descriptor> {
     let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let flags = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: makes a descriptor that nobody else has.
-    let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(system("making a socket"));
-    }
-    // SAFETY: as above.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Descriptor::of(|| unsafe { libc::socket(family, flags, 0) }).ok_or_else(|| system("making a socket"))
 }
 
 fn set(socket: BorrowedFd, level: i32, option: i32, value: i32) {
@@ -80,7 +77,7 @@ fn bind(socket: BorrowedFd, address: SocketAddr) -> bool {
 }
 
 /// A listener at an address of this host, and the port that it got: one of the range, if there is one.
-pub fn listen(at: SocketAddr, options: &Options) -> Result<(OwnedFd, SocketAddr)> {
+pub fn listen(at: SocketAddr, options: &Options) -> Result<(Descriptor, SocketAddr)> {
     let Some(range) = options.at.ports() else { return listen_at(at, options) };
     let mut at = at;
     while let Some(port) = options.next_port() {
@@ -97,7 +94,7 @@ pub fn listen(at: SocketAddr, options: &Options) -> Result<(OwnedFd, SocketAddr)
     Err(Error { provider_errno: libc::EADDRINUSE, ..Error::new(Status::System, text) })
 }
 
-fn listen_at(at: SocketAddr, options: &Options) -> Result<(OwnedFd, SocketAddr)> {
+fn listen_at(at: SocketAddr, options: &Options) -> Result<(Descriptor, SocketAddr)> {
     let socket = make(at.ip())?;
     tune(socket_of(&socket), options);
     // Connections of an earlier process with this port may still be closing.
@@ -119,8 +116,8 @@ fn listen_at(at: SocketAddr, options: &Options) -> Result<(OwnedFd, SocketAddr)>
     }
 }
 
-fn socket_of(socket: &OwnedFd) -> BorrowedFd<'_> {
-    std::os::fd::AsFd::as_fd(socket)
+fn socket_of(socket: &Descriptor) -> BorrowedFd<'_> {
+    socket.as_fd()
 }
 
 /// A path that drops everything ends a connection when a silent peer would be lost, and never sooner:
@@ -147,7 +144,7 @@ fn tune(socket: BorrowedFd, options: &Options) {
 }
 
 /// Begins to connect from an address of this host; the socket becomes writable when it is done.
-pub fn connect(from: SocketAddr, to: SocketAddr, options: &Options) -> Result<OwnedFd> {
+pub fn connect(from: SocketAddr, to: SocketAddr, options: &Options) -> Result<Descriptor> {
     let socket = make(to.ip())?;
     tune(socket_of(&socket), options);
     set(socket_of(&socket), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
@@ -185,16 +182,12 @@ pub fn outcome(socket: BorrowedFd) -> i32 {
 pub fn accept(
     listener: BorrowedFd,
     options: &Options,
-) -> std::result::Result<(OwnedFd, Option<IpAddr>), i32> {
+) -> std::result::Result<(Descriptor, Option<IpAddr>), i32> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let (mut from, mut len) = ([0u8; V6], V6 as libc::socklen_t);
     // SAFETY: makes a descriptor that nobody else has; the address has room for `len` bytes.
-    let fd = unsafe { libc::accept4(listener.as_raw_fd(), from.as_mut_ptr().cast(), &mut len, flags) };
-    if fd < 0 {
-        return Err(errno());
-    }
-    // SAFETY: as above.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let accept = || unsafe { libc::accept4(listener.as_raw_fd(), from.as_mut_ptr().cast(), &mut len, flags) };
+    let socket = Descriptor::of(accept).ok_or_else(errno)?;
     tune(socket_of(&socket), options);
     let from = from.get(..len as usize).and_then(from_system);
     Ok((socket, from.map(|from| from.ip())))

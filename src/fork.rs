@@ -1,0 +1,122 @@
+//! A forked child shares the parent's memory but none of its threads: it is turned away before it
+//! touches a lock. And it does not keep the parent's sockets, or peers would not learn of the
+//! parent's death while the child lives: close-on-exec is for those that exec.
+
+use crate::status::{Error, Result, Status};
+use parking_lot::Mutex;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Once;
+use std::time::Duration;
+
+static CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Descriptors that a child closes, a bit each. Beyond those (a process has seldom so many) they stay
+/// open in it.
+const WORDS: usize = (1 << 20) / 64;
+static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Words that are in use, from the first on.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whoever forks has it, so that each descriptor that is open has its bit then. `HELD`: by a fork.
+static CHANGES: Mutex<()> = Mutex::new(());
+static HELD: AtomicBool = AtomicBool::new(false);
+/// How long a fork waits for it. A signal's handler may have interrupted who has it, and fork.
+const WAIT: Duration = Duration::from_millis(10);
+
+/// A descriptor that forked children do not keep.
+pub struct Descriptor(RawFd);
+
+impl Descriptor {
+    /// Of a call that makes a descriptor, which nobody else has, or answers less than 0: `None`.
+    pub fn of(make: impl FnOnce() -> RawFd) -> Option<Descriptor> {
+        let _changes = CHANGES.lock();
+        let fd = make();
+        if let Some((word, bit)) = place(fd) {
+            word.fetch_or(bit, Ordering::Relaxed);
+            USED.fetch_max(fd as usize / 64 + 1, Ordering::Relaxed);
+        }
+        (fd >= 0).then(|| Descriptor(fd))
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open until the drop.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if CHILD.load(Ordering::Relaxed) {
+            return; // It was closed, and is somebody else's by now.
+        }
+        let _changes = CHANGES.lock();
+        if let Some((word, bit)) = place(self.0) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+        // SAFETY: ours alone.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((OURS.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+extern "C" fn before() {
+    if CHILD.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Some(changes) = CHANGES.try_lock_for(WAIT) {
+        std::mem::forget(changes);
+        HELD.store(true, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn in_parent() {
+    if HELD.swap(false, Ordering::Relaxed) {
+        // SAFETY: `before` has forgotten its guard.
+        unsafe { CHANGES.force_unlock() };
+    }
+}
+
+/// No lock is given back: nobody here takes one again.
+extern "C" fn in_child() {
+    CHILD.store(true, Ordering::Relaxed);
+    for (at, word) in OURS.iter().enumerate().take(USED.load(Ordering::Relaxed)) {
+        let mut bits = word.swap(0, Ordering::Relaxed);
+        while bits != 0 {
+            // SAFETY: the child's own copy of a descriptor of ours, which is turned away from it.
+            unsafe { libc::close((at * 64) as RawFd + bits.trailing_zeros() as RawFd) };
+            bits &= bits - 1;
+        }
+    }
+}
+
+/// From now on, children of this process know that they are.
+pub fn watch() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the handlers touch statics only, and the library is never unloaded (-z nodelete).
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+    });
+}
+
+pub fn check() -> Result<()> {
+    if CHILD.load(Ordering::Relaxed) {
+        return Err(Error::new(
+            Status::Forked,
+            "this process was forked from one that uses Weft: only the parent can use it; exec a program, or fork before the first weft_endpoint_open",
+        ));
+    }
+    Ok(())
+}
