@@ -1,7 +1,7 @@
 /*
  * A process that is no endpoint and attacks those of one host, at whatever it finds listening there: connections that
- * say nothing, rubbish, handshakes for somebody else, and over `host` channels of its own and words without an end. It
- * knows no address, no key and no secret.
+ * send nothing, malformed frames, handshakes for another endpoint, and over `host` channels of its own and messages
+ * without an end. It knows no address, no key and no secret.
  */
 #include "engine.h"
 
@@ -14,7 +14,6 @@
 
 #define PLACES 64
 #define HELD 128 /* connections at once */
-#define CHANNEL_LEN 2125824 /* of src/fabric/host/channel.rs */
 
 static struct place {
     socklen_t len;
@@ -52,27 +51,6 @@ static void look_around(void)
         fclose(un);
 }
 
-/* A word of `host`, with a descriptor or without (-1). */
-static void say(int fd, uint8_t kind, uint32_t number, uint64_t len, int passed)
-{
-    uint8_t frame[16] = {kind};
-    char beside[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec part = {frame, sizeof frame};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    memcpy(frame + 4, &number, sizeof number);
-    memcpy(frame + 8, &len, sizeof len);
-    if (passed >= 0) {
-        message.msg_control = beside;
-        message.msg_controllen = sizeof beside;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &passed, sizeof passed);
-    }
-    (void)!sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
 static void attack(const struct place *place, int fd, uint64_t *random, int channel, int area)
 {
     uint8_t bytes[512];
@@ -80,7 +58,7 @@ static void attack(const struct place *place, int fd, uint64_t *random, int chan
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(next_random(random) >> 24);
     if (how == 0)
-        return; /* Says nothing. */
+        return; /* It sends nothing. */
     if (place->any.sa_family == AF_INET) {
         if (how > 1)
             memcpy(bytes, "WEFT-TCP\1\0\0\0\0\0\0\0", 16);
@@ -88,24 +66,17 @@ static void attack(const struct place *place, int fd, uint64_t *random, int chan
     } else if (how == 1) {
         (void)!send(fd, bytes, 16, MSG_NOSIGNAL | MSG_DONTWAIT);
     } else {
-        say(fd, 1, 1, 0, channel);
+        host_send(fd, 1, 1, 0, channel);
         for (uint32_t n = 1; n < 64; n++) {
-            say(fd, how == 2 ? 2 : 4, n, 4096, how == 2 ? area : -1);
-            say(fd, how == 2 ? 3 : 4, n, 0, -1);
+            host_send(fd, how == 2 ? 2 : 4, n, 4096, how == 2 ? area : -1);
+            host_send(fd, how == 2 ? 3 : 4, n, 0, -1);
         }
     }
 }
 
-static int sealed_file(off_t len)
-{
-    int fd = memfd_create("stranger", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-    CHECK(fd >= 0 && ftruncate(fd, len) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
-    return fd;
-}
-
 static void floods(uint64_t random)
 {
-    int held[HELD], channel = sealed_file(CHANNEL_LEN), area = sealed_file(4096);
+    int held[HELD], channel = sealed_file(HOST_CHANNEL_LEN), area = sealed_file(4096);
     memset(held, -1, sizeof held);
     for (uint32_t n = 0;; n++) {
         if (n % 1024 == 0)

@@ -53,19 +53,35 @@ static void operations_of_one_deadline_end_in_short_passes(void)
     weft_endpoint_config config = crowded();
     weft_endpoint *endpoint = open_with(&config);
     weft_counter counter;
-    uint64_t value = 1, due = now_ns() + 2 * SECOND;
+    uint64_t due = now_ns() + 2 * SECOND;
     CHECK_OK(weft_counter_create(endpoint, &counter));
     for (int i = 0; i < OPERATIONS; i++) {
-        weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
-        args.counters = &counter;
-        args.values = &value;
-        args.count = 1;
-        args.user_data = text;
-        args.timeout_ns = due > now_ns() + MS ? due - now_ns() : MS;
-        CHECK_OK(weft_counter_expect(endpoint, &args, NULL));
+        uint64_t now = now_ns();
+        expect_one(endpoint, counter, due > now + MS ? due - now : MS, text);
     }
     all_end(endpoint, WEFT_ERR_TIMED_OUT, false);
     box_close(box_of(endpoint));
+}
+
+/* One increment is what all of them wait for. */
+static void operations_of_one_counter_end_in_short_passes(void)
+{
+    weft_endpoint_config config = crowded();
+    struct duo duo = duo_open_with(4096, &config);
+    weft_counter counter;
+    CHECK_OK(weft_counter_create(duo.a->endpoint, &counter));
+    for (int i = 0; i < OPERATIONS; i++)
+        expect_one(duo.a->endpoint, counter, 600 * SECOND, text);
+    weft_remote_memory *a_of_b;
+    char descriptor[8192];
+    size_t len = descriptor_of(duo.a_memory, descriptor, sizeof descriptor);
+    CHECK_OK(weft_remote_memory_import(duo.b->endpoint, duo.b_to_a, descriptor, len, &a_of_b));
+    weft_range_args args = range_args(duo.b_memory, a_of_b, 64);
+    args.counter = counter;
+    CHECK_STATUS(box_await(duo.b, write_now(duo.b, &args), patience_ms()).status, WEFT_OK);
+    all_end(duo.a->endpoint, WEFT_OK, false);
+    CHECK_OK(weft_remote_memory_release(a_of_b));
+    duo_close(&duo);
 }
 
 /* ---- With a peer that stands still ---- */
@@ -128,6 +144,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         {"operations_of_one_deadline_end_in_short_passes", "tcp alone", operations_of_one_deadline_end_in_short_passes},
+        {"operations_of_one_counter_end_in_short_passes", "tcp alone", operations_of_one_counter_end_in_short_passes},
         {"messages_of_a_lost_peer_end_in_short_passes", "tcp,host alone", messages_of_a_lost_peer_end_in_short_passes},
         {"writes_of_a_lost_peer_end_in_short_passes", "tcp,host alone", writes_of_a_lost_peer_end_in_short_passes},
         {"writes_of_a_disconnected_peer_end_in_short_passes", "tcp,host alone",

@@ -885,3 +885,46 @@ void duo_close(struct duo *duo)
     munmap(duo->a_bytes, duo->len);
     munmap(duo->b_bytes, duo->len);
 }
+
+weft_transfer expect_one(weft_endpoint *endpoint, weft_counter counter, uint64_t timeout_ns, void *user_data)
+{
+    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    uint64_t value = 1;
+    weft_transfer id;
+    args.counters = &counter;
+    args.values = &value;
+    args.count = 1;
+    args.timeout_ns = timeout_ns;
+    args.user_data = user_data;
+    CHECK_OK(weft_counter_expect(endpoint, &args, &id));
+    return id;
+}
+
+/* ---- What a program that is no endpoint can send to one over `host` ---- */
+
+bool host_send(int fd, uint8_t kind, uint32_t number, uint64_t len, int passed)
+{
+    uint8_t frame[16] = {kind};
+    char beside[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec part = {frame, sizeof frame};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    memcpy(frame + 4, &number, sizeof number);
+    memcpy(frame + 8, &len, sizeof len);
+    if (passed >= 0) {
+        message.msg_control = beside;
+        message.msg_controllen = sizeof beside;
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &passed, sizeof passed);
+    }
+    return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof frame || errno == EAGAIN;
+}
+
+int sealed_file(off_t len)
+{
+    int fd = memfd_create("not-weft", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    CHECK(fd >= 0 && ftruncate(fd, len) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    return fd;
+}

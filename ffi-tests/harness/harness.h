@@ -232,6 +232,18 @@ weft_range_args range_args(weft_memory *local, weft_remote_memory *remote, uint6
 weft_transfer write_now(struct box *box, const weft_range_args *args);
 weft_transfer send_now(struct box *box, weft_peer peer, const void *data, uint64_t len);
 
+/* Waits for a counter to be raised once, for this long. */
+weft_transfer expect_one(weft_endpoint *endpoint, weft_counter counter, uint64_t timeout_ns, void *user_data);
+
+/* ---- What a program that is no endpoint can send to one over `host` ---- */
+
+#define HOST_CHANNEL_LEN 2125824 /* of src/fabric/host/channel.rs */
+
+/* One message, with a descriptor or without (-1); false if the connection is over. It never waits. */
+bool host_send(int fd, uint8_t kind, uint32_t number, uint64_t len, int passed);
+/* A file in memory that can neither shrink nor grow. */
+int sealed_file(off_t len);
+
 /* ---- Two endpoints of one process, connected, with memory each ---- */
 
 struct duo {

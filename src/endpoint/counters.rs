@@ -166,6 +166,16 @@ impl Core {
         self.end_all_of(ended, Status::Ok, now);
     }
 
+    /// Ends more of very many operations that waited for one value, as far as there is time.
+    pub(super) fn go_on_counting(&self, now: u64, over: impl Fn() -> bool) {
+        while let Some(index) = self.counters.next_unsettled() {
+            self.reached(index, now);
+            if over() {
+                return;
+            }
+        }
+    }
+
     /// Ends operations, with no lock held: each takes its own entries out.
     fn end_all_of(&self, operations: Vec<u64>, status: Status, now: u64) {
         for id in operations {

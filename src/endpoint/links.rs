@@ -247,6 +247,7 @@ impl Worker {
     /// Goes on with what may be much work, until there is no more time.
     pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) {
         self.go_on_sweeping(now, &over);
+        self.core.go_on_counting(now, &over);
         if !self.breaking.is_empty() {
             self.finish_breaking(&over);
         }

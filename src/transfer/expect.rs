@@ -27,6 +27,8 @@ pub struct Waiting {
     /// Of operations that have ended: what is still among the values, and from where on. It
     /// does no harm, and goes as others come, by their callers' threads.
     left: VecDeque<(u64, Arc<Vec<Entry>>, usize)>,
+    /// Counters of which not all that was reached is taken out.
+    unsettled: Vec<u32>,
 }
 
 struct Wait {
@@ -90,7 +92,7 @@ impl Counters {
                 if counter.and_then(|counter| counter.value(place.generation)).is_none() {
                     return false;
                 }
-                self.settle_in(&mut waiting, place.index, ended);
+                self.settle_in(&mut waiting, place.index, ended, usize::MAX);
             }
         }
         let mut waiting = self.waiting.lock();
@@ -98,21 +100,32 @@ impl Counters {
         true
     }
 
-    /// A counter may have reached values that somebody waits for.
+    /// A counter may have reached values that somebody waits for. Where very many do, it is
+    /// settled again (`next_unsettled`).
     pub fn settle(&self, index: u32, ended: &mut Vec<u64>) {
-        self.settle_in(&mut self.waiting.lock(), index, ended);
+        let waiting = &mut *self.waiting.lock();
+        let all = self.settle_in(waiting, index, ended, STRIDE);
+        if !all && !waiting.unsettled.contains(&index) {
+            waiting.unsettled.push(index);
+        }
     }
 
-    /// Takes out what was reached. The lowest value that is left is published before
+    /// A counter that is to be settled again.
+    pub fn next_unsettled(&self) -> Option<u32> {
+        self.waiting.lock().unsettled.pop()
+    }
+
+    /// Takes out what was reached, of so many entries; false if there are more. The lowest value that is left is published before
     /// the counter is read again, and an arrival raises the counter before it reads the
     /// lowest value, all in one order (SeqCst): so one of the two sees the other.
-    fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<u64>) {
-        let Some(counter) = self.counter(index) else { return };
+    fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<u64>, mut most: usize) -> bool {
+        let Some(counter) = self.counter(index) else { return true };
         loop {
-            let lowest = waiting.take_reached(index, counter.any_value(), ended);
+            let lowest = waiting.take_reached(index, counter.any_value(), ended, &mut most);
             counter.wanted.store(lowest, Ordering::SeqCst);
-            if counter.any_value() < lowest {
-                return;
+            let all = counter.any_value() < lowest;
+            if all || most == 0 {
+                return all;
             }
         }
     }
@@ -152,12 +165,13 @@ impl Waiting {
         self.values.range((index, 0, 0, 0)..).next().filter(|first| first.0 == index)
     }
 
-    /// Takes out a counter's values up to one; the lowest that is left.
-    fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<u64>) -> u64 {
+    /// Takes out a counter's values up to one, of so many entries; the lowest that is left.
+    fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<u64>, most: &mut usize) -> u64 {
         while let Some(&first) = self.first(index) {
-            if first.1 > value {
+            if first.1 > value || *most == 0 {
                 return first.1;
             }
+            *most -= 1;
             self.values.remove(&first);
             self.reached(first.2, ended);
         }
