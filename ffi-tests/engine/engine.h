@@ -177,6 +177,7 @@ struct book {
     struct span spans[SPANS_MAX];
     _Atomic uint64_t verified, late, wrong, ghosts, lost, doubled, stray, odd, slow, needless, refused;
     _Atomic uint64_t pass_ns; /* the longest of a worker */
+    _Atomic uint64_t driver_ns; /* the longest call of one into a driver, which does not count there */
     _Atomic uint32_t notes_count;
     char notes[NOTES_MAX][480];
     struct operation operations[OPERATIONS_MAX];

@@ -90,9 +90,12 @@ static void note_passes(bool now)
 {
     weft_endpoint_statistics statistics = {.size = sizeof statistics};
     static _Thread_local unsigned turn;
-    if ((now || ++turn % 64 == 0) && weft_endpoint_stats(self->endpoint, &statistics) == WEFT_OK &&
-        statistics.pass_longest_ns > book->pass_ns)
+    if ((!now && ++turn % 64 != 0) || weft_endpoint_stats(self->endpoint, &statistics) != WEFT_OK)
+        return;
+    if (statistics.pass_longest_ns > book->pass_ns)
         book->pass_ns = statistics.pass_longest_ns;
+    if (statistics.driver_call_longest_ns > book->driver_ns)
+        book->driver_ns = statistics.driver_call_longest_ns;
 }
 
 /* How much came of both queues; -1 once there is nothing more to come. */
