@@ -33,6 +33,11 @@ pub mod status {
     }
 }
 
+// Not all of it is of the models.
+#[allow(dead_code)]
+#[path = "../../src/ids.rs"]
+pub mod ids;
+
 #[path = "../../src/ring.rs"]
 pub mod ring;
 

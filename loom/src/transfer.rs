@@ -24,6 +24,7 @@ pub mod completion {
 
 pub mod operation {
     use super::completion::KIND_WRITE;
+    use crate::ids::PeerId;
     use super::queue::Queue;
     use std::sync::Arc;
 
@@ -42,12 +43,12 @@ pub mod operation {
 
     pub struct Body {
         pub kind: i32,
-        pub peer: u64,
+        pub peer: Option<PeerId>,
     }
 
     impl Body {
         pub fn of(peer: u64) -> Body {
-            Body { kind: KIND_WRITE, peer }
+            Body { kind: KIND_WRITE, peer: PeerId::new(peer) }
         }
 
         pub fn transfer(&self) -> Option<&Move> {

@@ -4,6 +4,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use std::collections::HashSet;
+use weft_loom::ids::PeerId;
 use weft_loom::status::Status;
 use weft_loom::transfer::completion::KIND_WRITE;
 use weft_loom::transfer::operation::Body;
@@ -37,7 +38,7 @@ fn try_begin(table: &Table, peer: u64) -> Option<u64> {
 
 fn peer_of(table: &Table, id: u64) -> u64 {
     // SAFETY: the caller holds it.
-    unsafe { table.body(table.held_slot(id)) }.peer
+    unsafe { table.body(table.held_slot(id)) }.peer.map_or(0, PeerId::get)
 }
 
 /// The only flow of an operation without slices leaves, and ends it.
@@ -94,7 +95,7 @@ fn a_reader_finds_what_it_looks_for() {
         let reader = thread::spawn(move || {
             let Some(slot) = reads.read(id) else { return };
             // SAFETY: held as a reader.
-            assert_eq!(unsafe { reads.body(slot) }.peer, 7);
+            assert_eq!(unsafe { reads.body(slot) }.peer.map_or(0, PeerId::get), 7);
             reads.release(slot);
         });
         finish(&table, id);
@@ -158,8 +159,8 @@ fn joining_a_peers_operations_holds_them() {
         Table::send_off(table.held_slot(id));
         let joins = table.clone();
         let other = thread::spawn(move || {
-            joins.join(7, |slot, body| {
-                assert_eq!(body.peer == 7, Table::is_sent_off(slot), "the next one waits");
+            joins.join(PeerId::new(7).expect("it is not 0"), |slot, body| {
+                assert_eq!(body.peer == PeerId::new(7), Table::is_sent_off(slot), "the next one waits");
                 leave(&joins, slot);
             });
         });
