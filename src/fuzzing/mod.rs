@@ -8,6 +8,7 @@ mod channel;
 mod endpoint;
 mod frames;
 mod numbers;
+mod tcp;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ pub use channel::channel;
 pub use endpoint::endpoint;
 pub use frames::{bundle, frame, handshake};
 pub use numbers::{immediates, request};
+pub use tcp::{tcp_frame, tcp_stream};
 
 /// Bytes to make decisions from; zeros when there are no more.
 struct Input<'a>(&'a [u8]);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 type Entry = fn(&[u8]);
 
 /// With the targets' names in `fuzz/`.
-const TARGETS: [(&str, Entry); 9] = [
+const TARGETS: [(&str, Entry); 11] = [
     ("address", address),
     ("descriptor", descriptor),
     ("frame", frame),
@@ -18,6 +18,8 @@ const TARGETS: [(&str, Entry); 9] = [
     ("channel", channel),
     ("immediates", immediates),
     ("request", request),
+    ("tcp_frame", tcp_frame),
+    ("tcp_stream", tcp_stream),
     ("endpoint", endpoint),
 ];
 
@@ -109,6 +111,7 @@ fn the_corpus_is_up_to_date() {
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use crate::wire::address::{Address, RailAddress};
     use crate::wire::frame::{self, Header, Hello, Kind, Welcome, HEADER};
+    use crate::wire::tcp;
 
     let rail = |n: u8| RailAddress {
         fabric: "tcp".into(),
@@ -159,6 +162,9 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     .encode();
     let steps =
         |bytes: &[(u8, u8)]| bytes.iter().flat_map(|(step, which)| [*step, *which]).collect::<Vec<u8>>();
+    let tcp_write =
+        tcp::Request { kind: tcp::Kind::Write, pieces: 1, len: 64, key: 7, immediate: None, address: 4096 };
+    let tcp_hello = tcp::Hello { target: [1; 16], initiator: [2; 16] }.bytes();
     vec![
         ("address", "two_rails", unsealed(&address)),
         ("address", "sealed", address.clone()),
@@ -190,6 +196,22 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("immediates", "made_and_gone", vec![3, 0, 0, 0, 0, 2, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1]),
         ("request", "write", numbers(&[1 | 1 << 32 | 1 << 48, 4096, 77, 4096, 0, 0, 0, 0])),
         ("request", "inline", numbers(&[1 | 1 << 32 | 8 << 40 | 1 << 48, 8, 77, 4096, 1, 2, 3, 4])),
+        ("tcp_frame", "hello", tcp::Hello { target: [1; 16], initiator: [2; 16] }.bytes().to_vec()),
+        ("tcp_frame", "two_pieces", {
+            let request = tcp::Request { pieces: 2, ..tcp_write };
+            let piece = tcp::Piece { address: 4096, len: 32 }.bytes();
+            [&request.bytes()[..], &piece, &piece].concat()
+        }),
+        ("tcp_frame", "write", tcp_write.bytes().to_vec()),
+        ("tcp_frame", "failed", tcp::Answer::Failed { number: 3, errno: 5 }.bytes().to_vec()),
+        ("tcp_stream", "write", vec![2, 1, 0, 0, 64, 0, 0, 1, 4, 9, 0, 1]),
+        ("tcp_stream", "two_pieces", vec![2, 1, 0, 1, 64, 0, 9, 0, 80, 0, 9, 0, 4, 9, 18, 0]),
+        ("tcp_stream", "write_taken_back", vec![2, 1, 0, 0, 64, 0, 0, 1, 4, 9, 9, 0, 6, 0, 4, 9, 0, 1]),
+        ("tcp_stream", "read", vec![2, 2, 1, 0, 64, 0, 0, 1, 6, 0]),
+        ("tcp_stream", "message", vec![2, 7, 0, 1, 2, 0, 0, 0, 20, 0, 4, 5, 20, 0]),
+        ("tcp_stream", "write_done", vec![3, 5, 0, 16, 0, 3, 0, 1, 0, 0]),
+        ("tcp_stream", "read_disowned", vec![3, 5, 1, 16, 0, 3, 1, 0, 0, 4, 4, 7, 8, 0, 6, 1, 4, 7, 0, 4]),
+        ("tcp_stream", "stranger", [&[0, 0, 48][..], &tcp_hello].concat()),
         ("endpoint", "import", vec![8, 2, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0]),
         ("endpoint", "hello", vec![0, 4, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 9, 9, 9, 9, 9, 9, 9, 9, 7]),
         ("endpoint", "bundle", [&[5, 3, 16, 0, 0, 0, 0, 64, 0, 0, 0][..], &[0; 9]].concat()),

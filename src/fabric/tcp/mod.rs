@@ -40,6 +40,8 @@
 //! call that was begun; the same holds for a target whose memory is being read.
 
 mod connection;
+#[cfg(any(test, fuzzing))]
+mod fuzz;
 mod interfaces;
 #[cfg(test)]
 mod network_tests;
@@ -51,6 +53,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, fuzzing))]
+pub use fuzz::stream as check_stream;
 pub use interfaces::{list, Interface};
 pub use nic::TcpNic;
 pub use options::{At, Options};

@@ -1,0 +1,228 @@
+//! A connection, and a peer at its other end that says anything, in pieces of any length, while
+//! operations are posted and memory is taken back.
+
+use super::connection::{Connection, Moving};
+use super::wire::{Answer, Hello, Kind, Piece, Request};
+use super::MESSAGE;
+use crate::fabric::host::registry::Registry;
+use crate::fabric::{Access, Buffer, HostRange, Immediate, Reaped, Rma, Scratch, Segment};
+use crate::fork::Descriptor;
+use crate::ids::PeerId;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+use std::ptr::null_mut;
+
+const LEN: usize = 2048;
+/// On both sides of memory that may be written: it stays as it is.
+const GUARD: usize = 256;
+const MARK: u8 = 0xA5;
+const KEY: u64 = 7;
+const BOTH: Access = Access { local_write: true, remote_write: true, remote_read: true };
+/// Of receives, in the place of a scratch; those of operations begin with 1.
+const RECEIVE: usize = 1 << 20;
+
+struct World {
+    connection: Connection,
+    far: UnixStream,
+    registry: Registry,
+    receives: VecDeque<(Buffer, *mut Scratch)>,
+    reaped: Vec<Reaped>,
+    sink: Vec<u8>,
+    /// What peers may touch, and what our operations have.
+    memory: Vec<u8>,
+    local: Vec<u8>,
+    rooms: Vec<Vec<u8>>,
+    pushed: usize,
+    /// What memory that was taken back was then.
+    frozen: [Option<Vec<u8>>; 2],
+}
+
+/// Takes bytes off the front; zeros when there are no more.
+fn number(data: &mut &[u8], bytes: usize) -> u64 {
+    let (taken, rest) = data.split_at(bytes.min(data.len()));
+    *data = rest;
+    taken.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+pub fn stream(mut data: &[u8]) {
+    let how = number(&mut data, 1);
+    let mut world = World::new(how & 1 != 0);
+    if how & 2 != 0 {
+        let begin = if how & 1 != 0 { Answer::Welcome.bytes().to_vec() } else { hello().bytes().to_vec() };
+        world.say(&begin);
+        world.connection.prove(PeerId::numbered(1));
+    }
+    while !data.is_empty() && world.connection.dead().is_none() {
+        world.step(&mut data);
+        world.go_on();
+        world.check();
+    }
+    world.connection.die(libc::ECONNRESET, &mut world.reaped);
+    world.check();
+    let ended = world.reaped.iter().map(|one| one.scratch as usize).filter(|at| (1..RECEIVE).contains(at));
+    let mut ended: Vec<usize> = ended.collect();
+    ended.sort_unstable();
+    assert_eq!(ended, (1..=world.pushed).collect::<Vec<_>>(), "each operation ends once");
+}
+
+fn hello() -> Hello {
+    Hello { target: [1; 16], initiator: [2; 16] }
+}
+
+impl World {
+    fn new(dialed: bool) -> World {
+        let (near, far) = UnixStream::pair().expect("a pair of sockets");
+        near.set_nonblocking(true).and_then(|()| far.set_nonblocking(true)).expect("they do not block");
+        let socket = Descriptor::of(|| near.into_raw_fd()).expect("a descriptor");
+        let connection = if dialed {
+            Connection::dialed(socket, None, hello(), Some(PeerId::numbered(1)), 0)
+        } else {
+            Connection::accepted(socket, None, None, 0)
+        };
+        let memory = vec![MARK; GUARD + LEN + GUARD];
+        let mut registry = Registry::default();
+        let range = HostRange { base: memory.as_ptr() as u64 + GUARD as u64, len: LEN as u64 };
+        assert!(registry.add(KEY, range, BOTH, None));
+        World {
+            connection,
+            far,
+            registry,
+            receives: VecDeque::new(),
+            reaped: Vec::new(),
+            sink: vec![0; super::SINK],
+            local: memory.clone(),
+            memory,
+            rooms: Vec::new(),
+            pushed: 0,
+            frozen: [None, None],
+        }
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        let _ = self.far.write(bytes);
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
+        for pass in 0..4 {
+            let _ = self.far.read(&mut [0; 8192]);
+            self.connection.heed(true, true, false);
+            let mut with = Moving {
+                registry: &mut self.registry,
+                receives: &mut self.receives,
+                reaped: &mut self.reaped,
+                sink: &mut self.sink,
+                pass,
+                budget: 1 << 20,
+            };
+            if let Err(errno) = self.connection.progress(&mut with) {
+                return self.connection.die(errno, &mut self.reaped);
+            }
+            if self.connection.hello.is_some() {
+                self.connection.welcome();
+            }
+        }
+    }
+
+    fn step(&mut self, data: &mut &[u8]) {
+        let (what, how) = (number(data, 1), number(data, 1));
+        match what % 8 {
+            0 => {
+                let (bytes, rest) = data.split_at((how as usize).min(data.len()));
+                *data = rest;
+                let _ = self.far.write(bytes);
+            }
+            1 | 2 => self.request(how, data),
+            3 => {
+                let (number, len) = (number(data, 1), number(data, 2) as u32);
+                let answer = match how % 3 {
+                    0 => Answer::Done(number),
+                    1 => Answer::Data { number, len },
+                    _ => Answer::Failed { number, errno: len },
+                };
+                let _ = self.far.write(&answer.bytes());
+            }
+            4 => {
+                let _ = self.far.write(&vec![how as u8; number(data, 2) as usize % (2 * LEN)]);
+            }
+            5 if self.frozen[1].is_none() => self.push(how, number(data, 2)),
+            6 => match how % 4 {
+                0 if self.frozen[0].is_none() => {
+                    self.registry.remove(KEY);
+                    self.connection.forget(KEY, &mut self.sink);
+                    self.frozen[0] = Some(self.memory.clone());
+                }
+                1 if self.frozen[1].is_none() => {
+                    let all: Vec<*mut Scratch> = (1..=self.pushed).map(|at| at as *mut Scratch).collect();
+                    self.connection.disown(&all, &mut self.sink);
+                    self.frozen[1] = Some(self.local.clone());
+                }
+                2 => self.connection.refuse(0, &mut self.sink),
+                _ => {}
+            },
+            7 => {
+                let room = vec![0u8; MESSAGE];
+                let buffer =
+                    Buffer { address: room.as_ptr() as *mut _, len: MESSAGE, descriptor: null_mut() };
+                self.rooms.push(room);
+                self.receives.push_back((buffer, (RECEIVE + self.rooms.len()) as *mut Scratch));
+                self.connection.feed();
+            }
+            _ => {}
+        }
+    }
+
+    /// A request that is nearly right, and some of its bytes: the rest comes by other steps, or does not.
+    fn request(&mut self, how: u64, data: &mut &[u8]) {
+        let pieces = 1 + number(data, 1) % 4;
+        let base = self.memory.as_ptr() as u64 + GUARD as u64;
+        let list: Vec<Piece> = (0..pieces)
+            .map(|_| Piece {
+                address: base.wrapping_add(number(data, 2)).wrapping_sub(64),
+                len: number(data, 2) as u32 % LEN as u32,
+            })
+            .collect();
+        let len = list.iter().map(|piece| piece.len).sum::<u32>() + u32::from(how & 128 != 0);
+        let kind = [Kind::Write, Kind::Read, Kind::Message][how as usize % 3];
+        let request = Request {
+            kind,
+            pieces: pieces as u16,
+            len,
+            key: KEY + (how >> 6 & 1),
+            immediate: Immediate::new(how as u32 >> 2 & 3),
+            address: list[0].address,
+        };
+        let _ = self.far.write(&request.bytes());
+        if pieces > 1 {
+            list.iter().for_each(|piece| drop(self.far.write(&piece.bytes())));
+        }
+    }
+
+    fn push(&mut self, how: u64, at: u64) {
+        let (base, at) = (self.local.as_ptr() as u64 + GUARD as u64, at % (LEN as u64 / 2));
+        let segment =
+            |i: u64| Segment { local: base + at + i, remote: 4096 + i, len: (LEN as u64 / 2) >> (2 * i) };
+        let segments = [segment(0), segment(1)];
+        let read = how & 1 != 0;
+        let rma = Rma {
+            read,
+            segments: &segments[..1 + (how as usize >> 1 & 1)],
+            descriptor: null_mut(),
+            key: 9,
+            immediate: None,
+            more: false,
+        };
+        self.pushed += 1;
+        self.connection.push(if read { Kind::Read } else { Kind::Write }, &rma, self.pushed as *mut Scratch);
+    }
+
+    fn check(&self) {
+        for (bytes, frozen) in [&self.memory, &self.local].into_iter().zip(&self.frozen) {
+            let mut guards = bytes[..GUARD].iter().chain(&bytes[GUARD + LEN..]);
+            assert!(guards.all(|byte| *byte == MARK), "written outside of the memory");
+            assert!(frozen.as_ref().is_none_or(|then| then == bytes), "written after it was taken back");
+        }
+    }
+}
