@@ -13,7 +13,7 @@ use crate::status::{Error, Result};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Of a counter's word: its value, below its generation.
 const VALUE_BITS: u32 = 48;
@@ -85,6 +85,8 @@ pub struct Counters {
     chunks: Box<[OnceCell<Box<[Counter]>>]>,
     places: Mutex<Places>,
     pub waiting: Mutex<Waiting>,
+    /// Some of these have not ended, though what they waited for was reached.
+    pub unsettled: AtomicBool,
 }
 
 fn owner_of(incarnation: u64) -> u32 {
@@ -116,6 +118,7 @@ impl Counters {
             chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect(),
             places: Mutex::default(),
             waiting: Mutex::default(),
+            unsettled: AtomicBool::new(false),
         }
     }
 

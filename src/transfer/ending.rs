@@ -13,7 +13,7 @@ use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use parking_lot::Mutex;
-use std::sync::atomic::{fence, AtomicU64, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Of `Slot::late`: its completion waits for the NICs; somebody publishes it.
@@ -61,11 +61,13 @@ impl Sweep {
 
 /// How far a look at all deadlines has come.
 #[derive(Default)]
-pub(super) struct Expiring(Mutex<Look>);
+pub(super) struct Expiring {
+    begun: AtomicBool,
+    look: Mutex<Look>,
+}
 
 #[derive(Default)]
 struct Look {
-    begun: bool,
     next: usize,
     /// Of those that it has passed.
     earliest: u64,
@@ -347,15 +349,16 @@ impl Table {
     /// the next tick. Cheap until the earliest one has passed: with long deadlines and short
     /// transfers the table is scanned about once in a deadline.
     pub fn expire(&self, now: u64, over: impl Fn() -> bool) {
+        let Expiring { begun, look } = &self.expiring;
+        if !begun.load(Ordering::Relaxed) && now < self.next_deadline.load(Ordering::Relaxed) {
+            return;
+        }
         // Another thread may be at it.
-        let Some(mut at) = self.expiring.0.try_lock() else { return };
-        if !at.begun {
-            if now < self.next_deadline.load(Ordering::Relaxed) {
-                return;
-            }
+        let Some(mut at) = look.try_lock() else { return };
+        if !begun.swap(true, Ordering::Relaxed) {
             // What is submitted from here on says when it is due.
             self.next_deadline.store(u64::MAX, Ordering::SeqCst);
-            *at = Look { begun: true, next: 0, earliest: u64::MAX };
+            *at = Look { next: 0, earliest: u64::MAX };
         }
         fence(Ordering::SeqCst);
         while at.next < self.used.load(Ordering::Acquire) {
@@ -372,8 +375,8 @@ impl Table {
                 return;
             }
         }
-        at.begun = false;
         self.next_deadline.fetch_min(at.earliest, Ordering::SeqCst);
+        begun.store(false, Ordering::Relaxed);
     }
 }
 

@@ -107,12 +107,19 @@ impl Counters {
         let all = self.settle_in(waiting, index, ended, STRIDE);
         if !all && !waiting.unsettled.contains(&index) {
             waiting.unsettled.push(index);
+            self.unsettled.store(true, Ordering::Release);
         }
     }
 
     /// A counter that is to be settled again.
     pub fn next_unsettled(&self) -> Option<u32> {
-        self.waiting.lock().unsettled.pop()
+        if !self.unsettled.load(Ordering::Acquire) {
+            return None;
+        }
+        let waiting = &mut *self.waiting.lock();
+        let next = waiting.unsettled.pop();
+        self.unsettled.store(!waiting.unsettled.is_empty(), Ordering::Release);
+        next
     }
 
     /// Takes out what was reached, of so many entries; false if there are more. The lowest value that is left is published before
