@@ -318,9 +318,6 @@ static void encryption_needs_a_secret_and_tcp(void)
     config.encrypt = 2;
     REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
     config = encrypting(RIGHT);
-    config.reserved = 1;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_endpoint_open(&config, &endpoint));
-    config = encrypting(RIGHT);
     config.fabric = NULL;
     struct box *box = box_of(open_with(&config));
     box_close(box);
