@@ -688,12 +688,17 @@ fn refused_handshakes_leak_nothing() {
         let open_files = || std::fs::read_dir("/proc/self/fd").expect("a process").count();
         // The first ones make pools grow to what they need.
         refused(10_000);
-        let before = (status_of_self("VmRSS"), open_files(), allocated());
-        refused(10_000);
-        let growth = status_of_self("VmRSS").saturating_sub(before.0);
-        let descriptors = open_files().saturating_sub(before.1);
-        let live = allocated().saturating_sub(before.2) >> 10;
-        println!("{fabric}, secret: {secret}: grew by {growth} KiB, of which {live} are allocated, and {descriptors} descriptors");
+        // What leaks leaks each time; pages that are touched for the first time do so now and then.
+        let (mut growth, mut descriptors) = (u64::MAX, 0);
+        for _ in 0..3 {
+            let before = (status_of_self("VmRSS"), open_files(), allocated());
+            refused(10_000);
+            let grown = status_of_self("VmRSS").saturating_sub(before.0);
+            let live = allocated().saturating_sub(before.2) >> 10;
+            descriptors = descriptors.max(open_files().saturating_sub(before.1));
+            println!("{fabric}, secret: {secret}: grew by {grown} KiB, of which {live} are allocated, and {descriptors} descriptors");
+            growth = growth.min(grown);
+        }
         most = (most.0.max(growth), most.1.max(descriptors));
     }
     println!("hostile_growth_kb {}\nhostile_descriptors {}", most.0, most.1);
