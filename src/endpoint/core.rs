@@ -281,7 +281,8 @@ impl Core {
         }
     }
 
-    /// Ends what is outstanding with a peer, until it is done (true) or there is no more time.
+    /// Ends the operations that are outstanding with a peer. True: all have ended; false: the time of
+    /// this step is up (`over`).
     pub fn go_on_ending(&self, of: &mut Outstanding, now: u64, over: impl Fn() -> bool) -> bool {
         while let Some(id) = of.waited.pop() {
             self.abandon(id, of.outcome, now);

@@ -48,7 +48,8 @@ enum Leaves {
         down: Option<Completion>,
         /// Workers that have not dropped its lanes.
         others: Arc<AtomicUsize>,
-        /// None works any more; what had ended by then may not have its completion yet.
+        /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows their
+        /// completions.
         ended: Option<Before>,
     },
 }
@@ -56,7 +57,7 @@ enum Leaves {
 /// What peers and lanes leave, which goes in steps: a pass has other things to do.
 #[derive(Default)]
 pub struct Remains {
-    /// Shares of lanes that are no more.
+    /// Shares of lanes that were removed.
     pub flows: Vec<Flows>,
     links: Vec<Link>,
 }
@@ -244,7 +245,7 @@ impl Worker {
         self.settle(now);
     }
 
-    /// Goes on with what may be much work, until there is no more time.
+    /// Takes the next step of everything that ends in steps, until the time is up (`over`).
     pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) {
         self.go_on_sweeping(now, &over);
         self.core.go_on_counting(now, &over);

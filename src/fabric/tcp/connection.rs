@@ -136,13 +136,13 @@ pub struct Connection {
     pub state: State,
     /// What its messages are received by.
     pub number: Number,
-    /// The NIC that we have dialled; or that a stranger claims to be.
+    /// The NIC that we dialled, or that the other end claims to be: a claim proves nothing.
     pub name: Name,
     pub dialed: bool,
-    /// The peer whose address was dialled, or who has proven itself over an accepted one.
+    /// The peer whose address we dialled, or that proved itself over a connection that we accepted.
     pub owner: Option<PeerId>,
     pub reach: Reach,
-    /// Where a stranger connected from.
+    /// Where it connected from.
     pub host: Option<IpAddr>,
     /// The hello of a stranger.
     pub hello: Option<Hello>,
