@@ -38,6 +38,76 @@ impl PeerId {
     }
 }
 
+/// A rail of an endpoint, ours or a peer's: its place in the endpoint's address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct RailIndex(u16);
+
+impl RailIndex {
+    /// Of the wire: whether there is such a rail is for the caller to look up.
+    pub const fn new(index: u16) -> RailIndex {
+        RailIndex(index)
+    }
+
+    /// Of a list of rails, of which there are at most `RAILS_MAX`.
+    pub const fn at(place: usize) -> RailIndex {
+        RailIndex(place as u16)
+    }
+
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// Each of a list of rails, by its index.
+    pub fn each<T>(rails: impl IntoIterator<Item = T>) -> impl Iterator<Item = (RailIndex, T)> {
+        (0..).map(RailIndex).zip(rails)
+    }
+
+    /// Its place in lists of rails.
+    #[inline]
+    pub const fn place(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its bit in sets of rails.
+    #[inline]
+    pub const fn bit(self) -> u64 {
+        1 << self.0
+    }
+
+    #[inline]
+    pub const fn is_in(self, rails: u64) -> bool {
+        rails >> self.0 & 1 != 0
+    }
+}
+
+impl fmt::Display for RailIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A memory, as its owner drew it. Peers name it, so it may be anything.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+#[repr(transparent)]
+pub struct MemoryId(u64);
+
+impl MemoryId {
+    pub const fn new(number: u64) -> MemoryId {
+        MemoryId(number)
+    }
+
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::LowerHex for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
+}
+
 impl fmt::LowerHex for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::LowerHex::fmt(&self.0, f)

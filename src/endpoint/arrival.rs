@@ -6,7 +6,7 @@ use super::greet::Greeted;
 use super::inbox::Command;
 use super::links::warn_of_failure;
 use super::worker::Worker;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::approach::Approaches;
 use crate::peer::channel::Out;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Has the workers make lanes.
 pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<&Greeted>) {
     for (worker, inbox) in core.inboxes.iter().enumerate() {
-        if plans.iter().any(|plan| core.rails[plan.rail].worker == worker) {
+        if plans.iter().any(|plan| core.rails[plan.rail.place()].worker == worker) {
             inbox.command(Command::AddLanes {
                 peer: peer.clone(),
                 plans: plans.to_vec(),
@@ -43,7 +43,7 @@ fn decides(core: &Core, peer: &Peer) -> bool {
 fn take(core: &Core, link: &mut Link, at: usize) {
     link.approaches.take(at);
     let Some(serving) = link.approaches.serving() else { return };
-    let rails = serving.plans.iter().fold(0, |rails, plan| rails | 1u64 << plan.rail);
+    let rails = serving.plans.iter().fold(0, |rails, plan| rails | plan.rail.bit());
     let service = Service { fabric: serving.fabric.clone(), reason: link.approaches.reason() };
     let reason = service.reason.clone();
     link.peer.serve(service, rails);
@@ -59,7 +59,7 @@ fn take(core: &Core, link: &mut Link, at: usize) {
 pub(super) fn count_lanes(core: &Core, link: &Link) {
     let up = link.lanes_up();
     show_lanes(core, link, link.remotes.values());
-    let count = |rail: fn(&Plan) -> usize| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
+    let count = |rail: fn(&Plan) -> RailIndex| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
     link.peer.lanes.lock().set(up);
     link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
     link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(super) fn show_lanes<'a>(
     memories: impl IntoIterator<Item = &'a Arc<RemoteMemory>>,
 ) {
     let up = link.lanes_up();
-    let of = |plan: &Plan| 1u64 << core.rails[plan.rail].worker;
+    let of = |plan: &Plan| 1u64 << core.rails[plan.rail.place()].worker;
     let workers = up.iter().fold(0, |workers, plan| workers | of(plan));
     let workers = if workers == 0 { link.peer.workers } else { workers };
     for memory in memories {
@@ -105,7 +105,7 @@ impl Worker {
         accepted: Option<&Greeted>,
         now: u64,
     ) {
-        let greeted = accepted.map(|greeted| self.core.rails[greeted.plan.rail].fabric.as_str());
+        let greeted = accepted.map(|greeted| self.core.rails[greeted.plan.rail.place()].fabric.as_str());
         let plans = match greeted.and_then(|fabric| approaches.follow(fabric, now)) {
             Some(plans) => plans,
             None => approaches.begin(1, now),
@@ -128,8 +128,8 @@ impl Worker {
         }
         if link.up {
             // A lane for memory that not all rails know, or one that comes back.
-            let ours = &core.rails[plan.rail].fabric;
-            let theirs = link.peer.address.rails.get(plan.remote_rail).map(|rail| &rail.fabric);
+            let ours = &core.rails[plan.rail.place()].fabric;
+            let theirs = link.peer.address.rails.get(plan.remote_rail.place()).map(|rail| &rail.fabric);
             let serving = link.approaches.serving().map(|serving| &serving.fabric);
             // Its share: as many as join all rails of either side, and as many again.
             let rails = core.rails.len().max(link.peer.address.rails.len());
@@ -144,7 +144,7 @@ impl Worker {
             return;
         }
         // Otherwise its lane is on its way, or not wanted: the peer greets again.
-        if let Some(plans) = link.approaches.follow(&core.rails[plan.rail].fabric, now) {
+        if let Some(plans) = link.approaches.follow(&core.rails[plan.rail.place()].fabric, now) {
             add_lanes(&core, &link.peer, &plans, Some(greeted));
         }
     }

@@ -3,7 +3,7 @@
 
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::ids::PeerId;
+use crate::ids::{MemoryId, PeerId};
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
 use crate::peer::Peer;
@@ -37,7 +37,7 @@ impl Worker {
         link.push_answer(out);
     }
 
-    pub(super) fn revoking(&self, link: &mut Link, memory: u64) {
+    pub(super) fn revoking(&self, link: &mut Link, memory: MemoryId) {
         if link.revoking.len() >= REVOKING {
             return self.breach(&link.peer, "it takes back more memories than there can be");
         }

@@ -6,6 +6,7 @@ use super::worker::{LaneWork, Worker};
 use crate::device::staging::Stage;
 use crate::device::Device;
 use crate::fabric::Posted;
+use crate::ids::MemoryId;
 use crate::memory::Memory;
 use crate::peer::{Peer, Plan};
 use crate::rail::{lane_index, Burst, Rail};
@@ -18,7 +19,7 @@ use std::sync::Arc;
 impl Worker {
     /// Our end of the lane that a frame is about.
     pub(super) fn lane_about(&self, r: usize, peer: &Peer, header: &Header) -> Option<(usize, u32)> {
-        self.find_lane(peer, Plan { rail: self.rails[r].rail.index, remote_rail: header.rail.into() })
+        self.find_lane(peer, Plan { rail: self.rails[r].rail.index, remote_rail: header.rail })
     }
 
     /// A bundle is in one of our landings.
@@ -162,7 +163,12 @@ impl LaneWork {
     }
 
     /// The next bundle is in our landing; false if we cannot know it.
-    fn bundle(&mut self, header: &Header, list: &[u8], find: impl Fn(u64) -> Option<Arc<Memory>>) -> bool {
+    fn bundle(
+        &mut self,
+        header: &Header,
+        list: &[u8],
+        find: impl Fn(MemoryId) -> Option<Arc<Memory>>,
+    ) -> bool {
         if !self.landing.as_ref().is_some_and(|landing| landing.expects(header.sequence)) {
             return false;
         }
@@ -172,7 +178,7 @@ impl LaneWork {
         };
         let (Some(arrived), Some(landing)) = (arrived, &mut self.landing) else { return false };
         if let (Err(status), None) = (arrived.outcome, arrived.fetch) {
-            let memory = read_list(list).map_or(0, |(id, ..)| id);
+            let memory = read_list(list).map_or(MemoryId::default(), |(id, ..)| id);
             log::warn!("{}: a bundle for memory {memory:#x} was refused: {status:?}", self.peer);
         }
         landing.push(arrived);
@@ -180,7 +186,11 @@ impl LaneWork {
     }
 
     /// The memory that a peer names.
-    fn memory_of(&mut self, id: u64, find: impl Fn(u64) -> Option<Arc<Memory>>) -> Option<&Arc<Memory>> {
+    fn memory_of(
+        &mut self,
+        id: MemoryId,
+        find: impl Fn(MemoryId) -> Option<Arc<Memory>>,
+    ) -> Option<&Arc<Memory>> {
         if self.memory.as_ref().is_none_or(|last| last.id != id) {
             self.memory = find(id);
         }
@@ -189,7 +199,7 @@ impl LaneWork {
 
     /// A bundle has landed: copies its pieces to where they belong, if all of them may go
     /// there, or has a device do it.
-    fn landed(&mut self, list: &[u8], find: impl Fn(u64) -> Option<Arc<Memory>>) -> Arrived {
+    fn landed(&mut self, list: &[u8], find: impl Fn(MemoryId) -> Option<Arc<Memory>>) -> Arrived {
         let scattered = self.scatter(list, find);
         Arrived { outcome: scattered.map(drop), counts: scattered.unwrap_or_default(), fetch: None }
     }
@@ -198,7 +208,7 @@ impl LaneWork {
     fn scatter(
         &mut self,
         list: &[u8],
-        find: impl Fn(u64) -> Option<Arc<Memory>>,
+        find: impl Fn(MemoryId) -> Option<Arc<Memory>>,
     ) -> Result<(u32, u64), Status> {
         let (id, immediate, pieces) = read_list(list).ok_or(Status::Format)?;
         let memory = self.memory_of(id, find).ok_or(Status::MemoryGone)?.clone();
@@ -263,7 +273,7 @@ impl LaneWork {
         number: u32,
         list: &[u8],
         burst: &mut Burst,
-        find: impl Fn(u64) -> Option<Arc<Memory>>,
+        find: impl Fn(MemoryId) -> Option<Arc<Memory>>,
     ) -> Result<(), Status> {
         let (id, _, pieces) = read_list(list).ok_or(Status::Format)?;
         let memory = self.memory_of(id, find).ok_or(Status::MemoryGone)?.clone();

@@ -40,7 +40,7 @@ fn is_ack(bytes: &[u8]) -> bool {
 impl Core {
     /// A worker that has a lane which serves a link.
     fn carrier(&self, link: &Link) -> Option<usize> {
-        link.lanes_up().first().map(|plan| self.rails[plan.rail].worker)
+        link.lanes_up().first().map(|plan| self.rails[plan.rail.place()].worker)
     }
 
     fn carry(&self, worker: usize, peer: PeerId, header: &Header, body: &[u8], payload: &[u8]) {

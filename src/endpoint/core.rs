@@ -9,7 +9,7 @@ use super::EndpointConfig;
 use crate::clock::{Clock, Random};
 use crate::codec::Text;
 use crate::fabric::host;
-use crate::ids::PeerId;
+use crate::ids::{MemoryId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::approach::{Approach, Approaches};
@@ -62,8 +62,8 @@ pub struct RailInfo {
 }
 
 /// The rails of one fabric, of all (fabric, network): their indexes and networks.
-fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(usize, &'a str)> {
-    let wanted = rails.enumerate().filter(|(_, (of, _))| *of == fabric);
+fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(RailIndex, &'a str)> {
+    let wanted = RailIndex::each(rails).filter(|(_, (of, _))| *of == fabric);
     wanted.map(|(index, (_, network))| (index, network)).collect()
 }
 
@@ -87,7 +87,7 @@ pub struct Core {
     pub queue: Arc<Queue>,
     pub messages: Messages,
     pub counters: Arc<Counters>,
-    pub memories: Mutex<HashMap<u64, Arc<Memory>>>,
+    pub memories: Mutex<HashMap<MemoryId, Arc<Memory>>>,
     pub inboxes: Arc<[Inbox]>,
     pub phase: AtomicU8,
     byes: AtomicUsize,
@@ -174,8 +174,8 @@ impl Core {
     }
 
     /// Whether the kernel says that a rail's NIC carries nothing.
-    pub fn nic_is_down(&self, rail: usize) -> bool {
-        self.rails.get(rail).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
+    pub fn nic_is_down(&self, rail: RailIndex) -> bool {
+        self.rails.get(rail.place()).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
     }
 
     // Defects.
@@ -360,18 +360,18 @@ impl Core {
     // Memory that peers import.
 
     /// A peer asks for a memory of ours: whether it may use it.
-    pub fn offer(&self, memory: u64, secret: u64, peer: PeerId) -> bool {
+    pub fn offer(&self, memory: MemoryId, secret: u64, peer: PeerId) -> bool {
         let memories = self.memories.lock();
         memories.get(&memory).is_some_and(|memory| memory.secret == secret && memory.import(peer))
     }
 
     /// A memory of ours that a peer may use.
-    pub fn offered(&self, memory: u64, peer: PeerId) -> Option<Arc<Memory>> {
+    pub fn offered(&self, memory: MemoryId, peer: PeerId) -> Option<Arc<Memory>> {
         self.memories.lock().get(&memory).filter(|memory| memory.is_imported(peer)).cloned()
     }
 
     /// A peer uses a memory of ours no more.
-    pub fn revoked(&self, memory: u64, peer: PeerId) {
+    pub fn revoked(&self, memory: MemoryId, peer: PeerId) {
         if let Some(memory) = self.memories.lock().get(&memory) {
             memory.forget(peer);
         }
@@ -379,7 +379,7 @@ impl Core {
     }
 
     /// It has ended: it uses none of these any more.
-    pub fn forget_importer(&self, peer: PeerId, imports: &HashSet<u64>) {
+    pub fn forget_importer(&self, peer: PeerId, imports: &HashSet<MemoryId>) {
         for memory in imports {
             if let Some(memory) = self.memories.lock().get(memory) {
                 memory.forget(peer);
@@ -413,8 +413,8 @@ impl Core {
         source: u64,
     ) -> Result<PeerId> {
         self.check_open()?;
-        let fabric = &self.rails[greeted.plan.rail].fabric;
-        if address.rails.get(greeted.plan.remote_rail).is_none_or(|rail| rail.fabric != *fabric) {
+        let fabric = &self.rails[greeted.plan.rail.place()].fabric;
+        if address.rails.get(greeted.plan.remote_rail.place()).is_none_or(|rail| rail.fabric != *fabric) {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
         }
         self.let_in(source, self.clock.now())?;
@@ -473,7 +473,7 @@ impl Core {
 
     /// The workers of an approach's rails, one bit each.
     fn workers_of(&self, approach: &Approach) -> u64 {
-        approach.plans.iter().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail].worker)
+        approach.plans.iter().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail.place()].worker)
     }
 
     /// The worker that a peer is at home with: of the best fabric, and of as many

@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::worker::Worker;
 use super::Endpoint;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::rail::Done;
 use crate::room;
@@ -128,8 +128,8 @@ impl Endpoint {
     pub fn raises(&self, peer: PeerId) -> Result<Raises> {
         let peer = self.core.peers.get(peer)?;
         // Before it is settled which fabric serves the peer, any may.
-        let serves = |(rail, _): &(usize, _)| !peer.has_service() || peer.is_served_by(*rail);
-        let rails = self.core.rails.iter().enumerate().filter(serves);
+        let serves = |(rail, _): &(RailIndex, _)| !peer.has_service() || peer.is_served_by(*rail);
+        let rails = RailIndex::each(self.core.rails.iter()).filter(serves);
         let most = rails.map(|(_, rail)| rail.immediate_max).min().unwrap_or(0);
         let incarnation = peer.address.incarnation;
         Ok(match most {

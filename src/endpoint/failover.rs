@@ -21,7 +21,7 @@ use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
 use super::worker::{Lanes, RailWork, Worker, LOOK};
 use crate::fabric::error_text;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::peer::channel::Out;
 use crate::peer::link::Fencing;
 use crate::peer::{Peer, PeerState, Plan};
@@ -86,7 +86,7 @@ const DOWN_NS: u64 = 300_000_000;
 
 /// The body of a fence, and of its answer.
 pub(super) fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
-    numbers(&[plan.rail as u64, plan.remote_rail as u64, epoch])
+    numbers(&[plan.rail.get().into(), plan.remote_rail.get().into(), epoch])
 }
 
 /// What a rail is doing, as its lanes show it.
@@ -186,7 +186,7 @@ impl Worker {
         let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
         let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
         if of.peer.lose(plan) || last && of.peer.part_with(plan) {
-            let rail = Some(plan.rail as u32);
+            let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
             self.break_lane(r, lane, outcome, Theirs::Open);
         }
@@ -298,7 +298,7 @@ impl Worker {
         });
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
-            rail: Some(plan.rail as u32),
+            rail: Some(plan.rail),
             ..Outcome::of(Status::PeerLost)
         };
         match lane.map(|of| (of.lane, &mut of.broken)) {
@@ -330,8 +330,10 @@ impl Worker {
 
     /// The lane of a fence that came is for its worker.
     pub(super) fn fence_of(&self, peer: &Peer, [rail, remote_rail, epoch]: [u64; 3], asks: bool) {
-        let Some(of) = self.core.rails.get(remote_rail as usize) else { return self.core.count_rubbish() };
-        let plan = Plan { rail: remote_rail as usize, remote_rail: rail as usize };
+        let index = |rail| u16::try_from(rail).ok().map(RailIndex::new);
+        let plan = index(remote_rail).zip(index(rail)).map(|(rail, remote_rail)| Plan { rail, remote_rail });
+        let of = plan.and_then(|plan| Some((plan, self.core.rails.get(plan.rail.place())?)));
+        let Some((plan, of)) = of else { return self.core.count_rubbish() };
         self.core.inboxes[of.worker].command(Command::Cut { peer: peer.id, plan, epoch, asks });
     }
 
@@ -375,7 +377,7 @@ impl Worker {
         let counted = core.held(id).is_some_and(|transfer| transfer.is_counted());
         if counted && !runs.is_empty() {
             // Each page or entry may have raised its counter already.
-            let rail = Some(plan.rail as u32);
+            let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::RailLost) };
             core.table.end(id, outcome, core.clock.now());
         }
@@ -507,10 +509,10 @@ impl Worker {
                 true => (completion::KIND_RAIL_DOWN, Status::RailLost, health.errno),
                 false => (completion::KIND_RAIL_UP, Status::Ok, 0),
             };
-            let rail = Some(work.rail.index as u32);
+            let rail = Some(work.rail.index);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
             let told = Completion::new(kind, outcome, None::<PeerId>, now);
-            self.core.queue.publish(Completion { value: work.rail.index as u64, ..told });
+            self.core.queue.publish(Completion { value: work.rail.index.get().into(), ..told });
         }
     }
 }

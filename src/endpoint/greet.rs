@@ -6,7 +6,7 @@ use super::prove::{denial, Verdict};
 use super::resume;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::{error_text, Connection, Posted};
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::peer::{Meeting, Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState, Rail};
 use crate::status::Status;
@@ -37,9 +37,9 @@ const RETURN_NS: u64 = 1_000_000_000;
 pub type Way = (usize, Connection);
 
 /// What a stranger comes from: its connection, or else what it says itself.
-fn source((rail, connection): Way, back: &[u8]) -> u64 {
+fn source((rail, connection): (RailIndex, Connection), back: &[u8]) -> u64 {
     if connection != 0 {
-        return (rail as u64) << 32 | u64::from(connection);
+        return u64::from(rail.get()) << 32 | u64::from(connection);
     }
     let mut hasher = DefaultHasher::new();
     back.hash(&mut hasher);
@@ -111,7 +111,7 @@ impl Worker {
         let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else {
             return Ok(None);
         };
-        let Some(theirs) = peer.address.rails.get(plan.remote_rail) else { return Ok(None) };
+        let Some(theirs) = peer.address.rails.get(plan.remote_rail.place()) else { return Ok(None) };
         if let Some((r, lane)) = self.find_lane(peer, *plan) {
             self.revive(r, lane);
             return Ok(Some((r, lane)));
@@ -220,8 +220,8 @@ impl Worker {
                     nonce: lane.greeting.nonce,
                     begun: lane.peer.begun,
                     epoch: lane.epoch,
-                    rail: work.rail.index as u16,
-                    your_rail: work.rail.remote_rail(lane.lane) as u16,
+                    rail: work.rail.index,
+                    your_rail: work.rail.remote_rail(lane.lane),
                     wire: frame::WIRE_HIGHEST,
                     proven: false,
                     address: &core.address,
@@ -245,7 +245,7 @@ impl Worker {
     }
 
     /// A lane to a peer that is up was not answered: it begins anew later.
-    pub(super) fn give_up_lane(&mut self, rail: usize, lane: u32) {
+    pub(super) fn give_up_lane(&mut self, rail: RailIndex, lane: u32) {
         let Some(r) = self.rails.iter().position(|work| work.rail.index == rail) else { return };
         let work = &mut self.rails[r];
         let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
@@ -271,16 +271,16 @@ impl Worker {
     pub fn hello(&mut self, (r, connection): Way, body: &[u8], now: u64) {
         let Some(hello) = Hello::decode(body) else { return self.core.count_rubbish() };
         let address = match crate::wire::address::Address::decode(hello.address) {
-            Ok(address) if address.rails.len() > hello.rail as usize => address,
+            Ok(address) if address.rails.len() > hello.rail.place() => address,
             _ => return self.core.count_rubbish(),
         };
         let rail = self.rails[r].rail.index;
         let incarnation = address.incarnation;
-        let back = &address.rails[hello.rail as usize].address;
+        let back = &address.rails[hello.rail.place()].address;
         let mut root = None;
         let refusal = if hello.target != self.core.incarnation {
             Some((Status::PeerGone, "another endpoint lives at this address now".into()))
-        } else if hello.your_rail as usize != rail {
+        } else if hello.your_rail != rail {
             return self.core.count_rubbish();
         } else if let Err(error) = address.common_wire() {
             Some((error.status, error.message))
@@ -297,7 +297,7 @@ impl Worker {
             self.core.turn_away(&text);
             return self.refuse((r, connection), &hello, (incarnation, back), status, &text);
         }
-        let plan = Plan { rail, remote_rail: hello.rail as usize };
+        let plan = Plan { rail, remote_rail: hello.rail };
         let greeted = Greeted { plan, nonce: hello.nonce, epoch: hello.epoch, root };
         let known = self.core.peers.by_incarnation(incarnation);
         let ours = known.as_ref().map_or(0, |peer| peer.token);
@@ -388,14 +388,8 @@ impl Worker {
         l.to = peer.named_by().0;
         if let Some(root) = greeted.root.as_ref().filter(|_| of.greeted != Some(greeted.nonce)) {
             let &Greeted { plan, nonce, epoch, .. } = greeted;
-            let theirs =
-                Side { incarnation: peer.address.incarnation, nonce, epoch, rail: plan.remote_rail as u16 };
-            let ours = Side {
-                incarnation: self.core.incarnation,
-                nonce: of.own,
-                epoch: of.epoch,
-                rail: rail as u16,
-            };
+            let theirs = Side { incarnation: peer.address.incarnation, nonce, epoch, rail: plan.remote_rail };
+            let ours = Side { incarnation: self.core.incarnation, nonce: of.own, epoch: of.epoch, rail };
             l.opener = Some(Opener::new(root, &theirs, &ours));
             of.greeted = Some(nonce);
         }
@@ -445,13 +439,9 @@ impl Worker {
         }
         (l.state, l.to, l.pad) = (LaneState::Warming, welcome.token, welcome.pad);
         l.sealer = lane.greeting.root.as_ref().map(|root| {
-            let ours = Side { incarnation: to, nonce, epoch: lane.epoch, rail: plan.rail as u16 };
-            let theirs = Side {
-                incarnation: from,
-                nonce: welcome.own,
-                epoch: welcome.epoch,
-                rail: plan.remote_rail as u16,
-            };
+            let ours = Side { incarnation: to, nonce, epoch: lane.epoch, rail: plan.rail };
+            let theirs =
+                Side { incarnation: from, nonce: welcome.own, epoch: welcome.epoch, rail: plan.remote_rail };
             Sealer::new(root, &ours, &theirs)
         });
         lane.heard = welcome.epoch;
@@ -504,7 +494,7 @@ impl Worker {
             "rail {index}: {peer}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
             error_text(errno)
         );
-        let rail = Some(index as u32);
+        let rail = Some(index);
         let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
         let serves = peer.is_served_by(index);
         match state {
@@ -558,7 +548,7 @@ impl Worker {
         // A successor at the same place may have lanes here already.
         let of_peer = |(r, lane): &(usize, u32)| {
             let rail = &self.rails[*r].rail;
-            keep & 1 << rail.index == 0 && rail.lane(*lane).is_none_or(|l| l.peer == peer)
+            !rail.index.is_in(keep) && rail.lane(*lane).is_none_or(|l| l.peer == peer)
         };
         let (gone, others): (Vec<_>, Vec<_>) = lanes.drain(..).partition(of_peer);
         *lanes = others;

@@ -6,7 +6,7 @@ use crate::clock::{Random, Sequence};
 use crate::device::Claim;
 use crate::fabric::select;
 use crate::fabric::Posted;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Access, Range};
 use crate::peer::channel::WINDOW;
 use crate::rail::{Rail, Work};
@@ -77,10 +77,10 @@ impl Stranger {
         let machine = Machine::read(read::Root::from_environment());
         let found = select::candidates(Some(fabric), None, &machine).expect("a fabric");
         let candidate = &found.candidates[0];
-        let mut rail = Rail::open(0, candidate.open(false).expect("a NIC")).expect("a rail");
+        let mut rail = Rail::open(RailIndex::at(0), candidate.open(false).expect("a NIC")).expect("a rail");
         let target = Address::decode(target.address()).expect("an address");
         let theirs = &target.rails[0];
-        let lane = rail.add_lane(PeerId::numbered(1), 0, &theirs.address).expect("a lane");
+        let lane = rail.add_lane(PeerId::numbered(1), RailIndex::at(0), &theirs.address).expect("a lane");
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());
         let (sequence, begun, epoch, root, heard) = (0, 1, 1, None, Vec::new());
@@ -137,7 +137,7 @@ impl Stranger {
         let mut frame = vec![0; HEADER + body.len() + SEAL];
         let mut len = header.write(&mut frame, body, &[]);
         let lane = self.rail.lane_mut(self.lane).expect("a lane");
-        crate::wire::stamp(&mut frame, 0, lane.to);
+        crate::wire::stamp(&mut frame, RailIndex::at(0), lane.to);
         if let Some(sealer) = &mut lane.sealer {
             len = sealer.seal(&mut frame, len);
         }
@@ -163,8 +163,8 @@ impl Stranger {
             nonce: NONCE,
             begun: self.begun,
             epoch: self.epoch,
-            rail: self.own_rail,
-            your_rail: 0,
+            rail: RailIndex::new(self.own_rail),
+            your_rail: RailIndex::at(0),
             wire: frame::WIRE_HIGHEST,
             proven: self.root.is_some(),
             address: &address,
@@ -241,8 +241,9 @@ impl Stranger {
             Some(root) => root.proven(Proven::Welcome, them, us, &welcome.body),
         };
         let welcome = body.and_then(Welcome::decode).expect("a welcome");
-        let ours = Side { incarnation: us, nonce: NONCE, epoch: self.epoch, rail: 0 };
-        let theirs = Side { incarnation: them, nonce: welcome.own, epoch: welcome.epoch, rail: 0 };
+        let ours = Side { incarnation: us, nonce: NONCE, epoch: self.epoch, rail: RailIndex::at(0) };
+        let theirs =
+            Side { incarnation: them, nonce: welcome.own, epoch: welcome.epoch, rail: RailIndex::at(0) };
         let lane = self.rail.lane_mut(self.lane).expect("a lane");
         lane.sealer = self.root.as_ref().map(|root| Sealer::new(root, &ours, &theirs));
         lane.to = welcome.token;
@@ -357,7 +358,7 @@ fn unauthenticated_endpoint_is_ignored() {
         // It knows everything that it was shown, and a descriptor.
         stranger.named(hello.token);
         stranger.acknowledges = false;
-        stranger.ask(Kind::Import, &numbers(&[memory.id, memory.secret, 1]));
+        stranger.ask(Kind::Import, &numbers(&[memory.id.get(), memory.secret, 1]));
         if !secret {
             until("an import is taken", || !memory.importers().is_empty());
             continue;
@@ -383,7 +384,7 @@ fn hello_is_accepted_by_its_proof() {
             let address = stranger.address();
             stranger.greet(&address);
             let refusal = stranger.hear(Kind::Refuse);
-            assert_eq!((refusal.header.to, refusal.header.rail), (TOKEN, 0));
+            assert_eq!((refusal.header.to, refusal.header.rail), (TOKEN, RailIndex::at(0)));
             let (status, text) = frame::read_refuse(&refusal.body).expect("a refusal");
             let known = endpoint.incarnation().to_le_bytes();
             let tells = |bytes: &[u8]| bytes.windows(8).any(|bytes| bytes == known);
@@ -419,7 +420,7 @@ fn token_alone_does_not_authenticate() {
         let mut stranger = Stranger::new(fabric, &friends.b);
         let mut sent = 0;
         let raise = numbers(&[u64::from(counter as u32), 5]);
-        let import = numbers(&[memory.id, memory.secret, 1]);
+        let import = numbers(&[memory.id.get(), memory.secret, 1]);
         for seal in [&[][..], &[7; SEAL]] {
             for sequence in 0..200 {
                 stranger.named(a_of_b);
@@ -516,7 +517,7 @@ fn frames_of_other_sessions_do_nothing() {
             let mut frame = vec![0; HEADER + 13 + SEAL];
             let sequence = peers[0].sequence + 1;
             let len = Header::numbered(Kind::Message, sequence).write(&mut frame, &message(b"guess"), &[]);
-            crate::wire::stamp(&mut frame, 0, names[1]);
+            crate::wire::stamp(&mut frame, RailIndex::at(0), names[1]);
             let lane = peers[0].lane;
             let of = peers[0].rail.lane_mut(lane).expect("a lane");
             if let Some(sealer) = &mut of.sealer {
@@ -534,7 +535,7 @@ fn frames_of_other_sessions_do_nothing() {
                 thief.named(name);
                 let mut frame = frame.clone();
                 thief.send(&frame);
-                crate::wire::stamp(&mut frame, 0, name);
+                crate::wire::stamp(&mut frame, RailIndex::at(0), name);
                 thief.send(&frame);
                 sent += 2;
             }

@@ -5,7 +5,7 @@ use super::mailbox::Mailbox;
 use super::registering::Wanted;
 use super::watching::Awaiting;
 use crate::fabric::Registration;
-use crate::ids::PeerId;
+use crate::ids::{MemoryId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
@@ -169,7 +169,7 @@ pub enum Command {
     },
     Revoke {
         peer: PeerId,
-        memory: u64,
+        memory: MemoryId,
     },
     Resume {
         peer: PeerId,
@@ -206,7 +206,7 @@ impl Command {
 }
 
 /// By rail: the ranges' registrations.
-pub type RailRegistrations = Vec<(usize, Box<[Registration]>)>;
+pub type RailRegistrations = Vec<(RailIndex, Box<[Registration]>)>;
 
 /// An answer that a caller waits for.
 pub struct Reply<T> {

@@ -5,7 +5,7 @@
 use super::core::Core;
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::peer::{pair, Plan};
 use crate::status::Status;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// The workers of lanes that a transfer can use.
 fn workers(core: &Core, lanes: &[Plan], view: View) -> u64 {
     let usable = lanes.iter().filter(|plan| view.reaches(plan.rail, plan.remote_rail));
-    usable.fold(0, |workers, plan| workers | 1 << core.rails[plan.rail].worker)
+    usable.fold(0, |workers, plan| workers | 1 << core.rails[plan.rail.place()].worker)
 }
 
 impl Core {
@@ -112,9 +112,9 @@ impl Worker {
 fn plans(core: &Core, link: &Link, view: View) -> Vec<Plan> {
     let Some(serving) = link.approaches.serving() else { return Vec::new() };
     let fabric = serving.fabric.as_str();
-    let ours = core.rails.iter().enumerate();
+    let ours = RailIndex::each(core.rails.iter());
     let ours = ours.filter(|(rail, info)| info.fabric == fabric && view.knows(*rail));
-    let theirs = link.peer.address.rails.iter().enumerate();
+    let theirs = RailIndex::each(link.peer.address.rails.iter());
     let theirs = theirs.filter(|(rail, of)| of.fabric == fabric && view.remote_knows(*rail));
     let ours: Vec<_> = ours.map(|(rail, info)| (rail, info.network.as_str())).collect();
     let theirs: Vec<_> = theirs.map(|(rail, of)| (rail, of.network.as_str())).collect();

@@ -42,6 +42,7 @@ pub mod worker;
 use crate::clock::Clock;
 use crate::device::{self, Claim};
 use crate::fabric::{tcp, Registration};
+use crate::ids::{MemoryId, RailIndex};
 use crate::memory::{self, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::{PeerInfo, PeerState};
 use crate::room;
@@ -510,7 +511,7 @@ impl Endpoint {
         let mut failed = None;
         for reply in &replies {
             match self.answer(reply, UNRESPONSIVE * 30, || 0).and_then(|answer| answer) {
-                Ok(registered) => registered.into_iter().for_each(|(rail, r)| by_rail[rail] = r),
+                Ok(registered) => registered.into_iter().for_each(|(rail, r)| by_rail[rail.place()] = r),
                 Err(error) => failed = Some(error),
             }
         }
@@ -522,7 +523,7 @@ impl Endpoint {
                 )
             });
         }
-        let (id, secret) = (core.random.u64()?, core.random.u64()?);
+        let (id, secret) = (MemoryId::new(core.random.u64()?), core.random.u64()?);
         let virtual_addresses: Vec<bool> = core.rails.iter().map(|rail| rail.virtual_addresses).collect();
         let names = (core.incarnation, &virtual_addresses[..]);
         let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail, names));
@@ -540,8 +541,8 @@ impl Endpoint {
     /// Whether bytes of a device's memory may go through the host.
     pub fn stages(&self, memory: &Memory) -> bool {
         let has_room =
-            |(index, rail): (usize, &RailInfo)| memory.knows(index) && pack::has_room(rail.message_max);
-        self.rails().iter().enumerate().any(has_room)
+            |(index, rail): (RailIndex, &RailInfo)| memory.knows(index) && pack::has_room(rail.message_max);
+        RailIndex::each(self.rails()).any(has_room)
     }
 
     pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {

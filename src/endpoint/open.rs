@@ -10,6 +10,7 @@ use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::fabric::tcp;
 use crate::fork;
+use crate::ids::RailIndex;
 use crate::logging;
 use crate::rail::{Rail, Traffic};
 use crate::status::{Error, Result, Status};
@@ -49,7 +50,7 @@ struct RailFound {
 }
 
 /// Of each rail that opened: the place it was planned for, and its index.
-type Indexes = Vec<(usize, usize)>;
+type Indexes = Vec<(usize, RailIndex)>;
 
 /// What a worker is told then: which of its rails count, under which index.
 struct Go {
@@ -225,7 +226,7 @@ fn open_rails(plan: Vec<(usize, Candidate)>, waits: bool) -> (Vec<(usize, Rail)>
     let mut rails = Vec::new();
     let mut report = Vec::new();
     for (index, candidate) in plan {
-        let opened = candidate.open(waits).and_then(|nic| Rail::open(index, nic));
+        let opened = candidate.open(waits).and_then(|nic| Rail::open(RailIndex::at(index), nic));
         report.push((index, opened.as_ref().map_err(Error::clone).map(|rail| describe(rail, &candidate))));
         if let Ok(rail) = opened {
             rails.push((index, rail));
@@ -250,7 +251,7 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
 }
 
 /// The rails that opened, renumbered without gaps.
-fn number(rails: Vec<(usize, Rail)>, indexes: &[(usize, usize)]) -> Vec<Rail> {
+fn number(rails: Vec<(usize, Rail)>, indexes: &[(usize, RailIndex)]) -> Vec<Rail> {
     rails
         .into_iter()
         .filter_map(|(planned, mut rail)| {
@@ -283,7 +284,7 @@ fn assemble(
                 failures.push((name.as_str(), error));
             }
             Ok(rail) => {
-                indexes.push((planned, infos.len()));
+                indexes.push((planned, RailIndex::at(infos.len())));
                 infos.push(RailInfo {
                     worker,
                     fabric: rail.address.fabric.clone(),

@@ -5,6 +5,7 @@ use super::inbox::{RailRegistrations, Reply};
 use super::worker::Worker;
 use crate::device::Device;
 use crate::fabric::{Access, HostRange, Registration};
+use crate::ids::RailIndex;
 use crate::memory::Memory;
 use crate::status::{Error, Result};
 use crate::transfer::pack;
@@ -146,7 +147,7 @@ impl Worker {
             return Some(Ok(known.collect()));
         };
         let rail = &mut work.rail;
-        let skipped = wanted.rails != 0 && wanted.rails >> rail.index & 1 == 0;
+        let skipped = wanted.rails != 0 && !rail.index.is_in(wanted.rails);
         let Some(range) = wanted.ranges.get(done.len()).filter(|_| !skipped) else {
             let next = Vec::with_capacity(wanted.ranges.len());
             all.extend((!skipped).then(|| (*at, std::mem::replace(done, next))));
@@ -181,7 +182,7 @@ impl Worker {
 
     /// Closes one registration; how it went, in the end, or at the first that cannot be closed.
     fn deregister_next(&mut self, memory: &Memory) -> Option<Result<()>> {
-        let known = |rail: usize| memory.last_open(rail).copied();
+        let known = |rail: RailIndex| memory.last_open(rail).copied();
         let next = self.rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
         let Some((registration, work)) = next else { return Some(Ok(())) };
         match work.rail.deregister(registration) {

@@ -112,7 +112,7 @@ impl Worker {
         let work = &self.rails[r];
         let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
         if errno != 0 && !helps(errno) && of.broken.is_some() && of.peer.is_away() {
-            let rail = Some(work.rail.index as u32);
+            let rail = Some(work.rail.index);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
             of.peer.note_failure(outcome);
             self.tell_home(&of.peer, Command::EndPeer { peer: of.peer.id, outcome });
@@ -140,7 +140,7 @@ impl Worker {
         }
         match state {
             LaneState::Up => {
-                let (errno, rail) = (libc::ECONNRESET, Some(plan.rail as u32));
+                let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
                 let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
                 peer.part_with(plan);
                 self.break_lane(r, lane, outcome, Theirs::Cut);
@@ -171,7 +171,7 @@ impl Worker {
     /// At the peer's home: its last lane is cut.
     pub(super) fn begin_resuming(&mut self, peer: PeerId, of: (Plan, u64), outcome: Outcome, now: u64) {
         // Of the fabrics that connect anew, ofi_rxm says nothing of being refused.
-        let tells = !self.core.rails[of.0.rail].fabric.ends_with(";ofi_rxm");
+        let tells = !self.core.rails[of.0.rail.place()].fabric.ends_with(";ofi_rxm");
         let Some(link) = self.link(peer) else { return };
         link.peer.note_failure(outcome);
         let errno = outcome.provider_errno;

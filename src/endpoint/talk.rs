@@ -6,7 +6,7 @@ use super::greet;
 use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
-use crate::ids::PeerId;
+use crate::ids::{MemoryId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
@@ -142,7 +142,7 @@ impl Worker {
             return (false, false);
         }
         for memory in link.take_revoked() {
-            self.answer(link, Out::new(Kind::Revoked, numbers(&[memory])));
+            self.answer(link, Out::new(Kind::Revoked, numbers(&[memory.get()])));
         }
         let Some(way) = self.way_to(link) else { return (false, false) };
         let peer = link.peer.id;
@@ -249,7 +249,7 @@ impl Worker {
         if unasked.contains(&header.kind) {
             return;
         }
-        let fabric = &self.core.rails[self.rails[way.0].rail.index].fabric;
+        let fabric = &self.core.rails[self.rails[way.0].rail.index.place()].fabric;
         let Some(theirs) = address.rails.iter().find(|rail| rail.fabric == *fabric) else { return };
         if self.core.has_secret() {
             // Out of the session, which has ended, too.
@@ -398,6 +398,7 @@ impl Worker {
         match (kind, read_numbers::<1>(body), read_numbers::<2>(body), read_numbers::<3>(body)) {
             (Kind::Ready, ..) => arrival::ready(&core, link, body),
             (Kind::Import, .., Some([memory, secret, number])) => {
+                let memory = MemoryId::new(memory);
                 let known = core.offer(memory, secret, link.peer.id);
                 link.imports.extend(known.then_some(memory));
                 log::debug!("{}: imports memory {memory:#x}: {known}", link.peer);
@@ -414,6 +415,7 @@ impl Worker {
                 }
             }
             (Kind::Revoke, Some([memory]), ..) => {
+                let memory = MemoryId::new(memory);
                 link.peer.gone.lock().insert(memory);
                 for remote in link.remotes_of(memory) {
                     core.answered(&remote, RemoteState::Gone, now);
@@ -423,6 +425,7 @@ impl Worker {
                 self.revoking(link, memory);
             }
             (Kind::Revoked, Some([memory]), ..) => {
+                let memory = MemoryId::new(memory);
                 link.imports.remove(&memory);
                 core.revoked(memory, link.peer.id)
             }
@@ -608,11 +611,11 @@ impl Worker {
         }
     }
 
-    pub fn link_revoke(&mut self, peer: PeerId, memory: u64) {
+    pub fn link_revoke(&mut self, peer: PeerId, memory: MemoryId) {
         let core = self.core.clone();
         match self.link(peer) {
             Some(link) => {
-                link.push(Out::new(Kind::Revoke, numbers(&[memory])));
+                link.push(Out::new(Kind::Revoke, numbers(&[memory.get()])));
                 self.mark(peer);
             }
             None => core.revoked(memory, peer),

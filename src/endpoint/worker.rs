@@ -15,7 +15,7 @@ use super::watching::Awaiting;
 use super::Idle;
 use crate::event;
 use crate::fabric::GONE;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Memory, RemoteState};
 use crate::pass::Passes;
 use crate::peer::link::Link;
@@ -206,7 +206,7 @@ impl LaneWork {
 
     /// It has nothing to post, and may.
     #[inline]
-    pub(super) fn is_free(&self, rail: usize) -> bool {
+    pub(super) fn is_free(&self, rail: RailIndex) -> bool {
         let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(rail);
         takes && !self.has_work()
     }

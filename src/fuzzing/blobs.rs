@@ -1,6 +1,6 @@
 //! Addresses and descriptors, which travel by whatever means callers have.
 
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::wire::address::Address;
 use crate::wire::descriptor::Descriptor;
@@ -37,7 +37,7 @@ pub fn descriptor(data: &[u8]) {
         while let Some(range) = remote.range(ranges) {
             assert!(range.base.checked_add(range.len).is_some());
             assert_eq!(remote.range_len(ranges), Some(range.len));
-            for rail in (0..remote.rail_count()).filter(|rail| remote.knows(*rail)) {
+            for rail in (0..remote.rail_count()).map(RailIndex::at).filter(|rail| remote.knows(*rail)) {
                 remote.locate(rail, ranges as usize, range.len);
             }
             ranges += 1;

@@ -4,7 +4,7 @@
 use super::Input;
 use crate::device::Claim;
 use crate::endpoint::{Endpoint, EndpointConfig};
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Access, Memory, Range};
 use crate::transfer::completion::Completion;
 use crate::wire::address::Address;
@@ -178,17 +178,17 @@ impl World {
         let (kind, how, len) = (input.u8(), input.u8(), usize::from(input.u8()));
         let kind = KINDS[usize::from(kind) % KINDS.len()];
         let mut body = match how % 4 {
-            1 => numbers(&[self.memory.id]),
-            2 => numbers(&[self.memory.id, self.memory.secret]),
+            1 => numbers(&[self.memory.id.get()]),
+            2 => numbers(&[self.memory.id.get(), self.memory.secret]),
             // Of a bundle: the lane, then the list.
-            3 => numbers(&[0, self.memory.id, u64::from(self.counter as u32)]),
+            3 => numbers(&[0, self.memory.id.get(), u64::from(self.counter as u32)]),
             _ => Vec::new(),
         };
         if kind == Kind::Count || kind == Kind::Raise {
             body = numbers(&[u64::from(self.counter as u32)]);
         }
         if kind == Kind::Atomic {
-            body = numbers(&[1, 1 + u64::from(how % 2), self.memory.id]);
+            body = numbers(&[1, 1 + u64::from(how % 2), self.memory.id.get()]);
         }
         if kind == Kind::Hello && how & 4 != 0 {
             body = self.hello(input);
@@ -201,7 +201,7 @@ impl World {
         let header = Header {
             kind,
             to: if how & 8 != 0 { input.u64().into() } else { token },
-            rail: if how & 16 != 0 { input.u64() as u16 } else { 0 },
+            rail: RailIndex::new(if how & 16 != 0 { input.u64() as u16 } else { 0 }),
             sequence: match kind.channel() {
                 Some(_) => delivered.wrapping_add(1 + u32::from(how >> 6)),
                 None => u32::from(how >> 6),
@@ -237,8 +237,8 @@ impl World {
             nonce: input.u64().into(),
             begun: u64::from(input.u8()),
             epoch: u64::from(input.u8()),
-            rail: u16::from(input.u8() % 5),
-            your_rail: u16::from(input.u8() % 2),
+            rail: RailIndex::new(u16::from(input.u8() % 5)),
+            your_rail: RailIndex::new(u16::from(input.u8() % 2)),
             wire: WIRE_HIGHEST,
             proven: false,
             address: &blob,

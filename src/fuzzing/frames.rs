@@ -1,6 +1,7 @@
 //! Control frames and what is in them.
 
 use crate::codec::Reader;
+use crate::ids::RailIndex;
 use crate::peer::link::Part;
 use crate::transfer::atomic::{read_answer, Request};
 use crate::transfer::pack::{read_list, Tally, SLOTS};
@@ -54,7 +55,7 @@ fn sealed(data: &[u8]) {
 
 fn session() -> (Sealer, Opener) {
     let root = Root::new(b"nobody knows this one");
-    let side = |n| Side { incarnation: n, nonce: 3, epoch: 4, rail: 5 };
+    let side = |n| Side { incarnation: n, nonce: 3, epoch: 4, rail: RailIndex::new(5) };
     (Sealer::new(&root, &side(1), &side(2)), Opener::new(&root, &side(1), &side(2)))
 }
 

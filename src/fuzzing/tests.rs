@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::clock::Sequence;
+use crate::ids::RailIndex;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -126,8 +127,8 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         nonce: 3,
         begun: 6,
         epoch: 5,
-        rail: 0,
-        your_rail: 1,
+        rail: RailIndex::at(0),
+        your_rail: RailIndex::at(1),
         wire: frame::WIRE_HIGHEST,
         proven,
         address: &address,

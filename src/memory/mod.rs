@@ -9,7 +9,7 @@ use crate::device::{Device, Place};
 use crate::fabric::host::area::Area;
 pub use crate::fabric::Access;
 use crate::fabric::{Direct, Registration};
-use crate::ids::PeerId;
+use crate::ids::{MemoryId, PeerId, RailIndex};
 use crate::prefetch;
 pub use crate::range::Range;
 use crate::status::{Error, Result, Status};
@@ -44,7 +44,7 @@ const STUCK: u8 = 3;
 
 /// One handle for one or many ranges, registered on every rail.
 pub struct Memory {
-    pub id: u64,
+    pub id: MemoryId,
     /// Proves, in an import, that the descriptor was really seen.
     pub secret: u64,
     ranges: Box<[Range]>,
@@ -72,7 +72,7 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(
-        (id, secret): (u64, u64),
+        (id, secret): (MemoryId, u64),
         ranges: Vec<Range>,
         (access, place): (Access, Option<Place>),
         rails: Vec<Box<[Registration]>>,
@@ -126,8 +126,8 @@ impl Memory {
     }
 
     #[inline]
-    pub fn knows(&self, rail: usize) -> bool {
-        self.known >> rail & 1 != 0
+    pub fn knows(&self, rail: RailIndex) -> bool {
+        rail.is_in(self.known)
     }
 
     /// Rails that know it, one bit each.
@@ -182,8 +182,8 @@ impl Memory {
 
     /// What a rail posts a range with.
     #[inline]
-    pub fn registration(&self, rail: usize, range: usize) -> &Registration {
-        &self.rails[rail][range]
+    pub fn registration(&self, rail: RailIndex, range: usize) -> &Registration {
+        &self.rails[rail.place()][range]
     }
 
     pub fn descriptor(&self) -> Result<&[u8]> {
@@ -247,13 +247,13 @@ impl Memory {
 
     /// Of a rail's registrations, the one to be closed next: `closed` when it was. Both by the
     /// rail's worker.
-    pub fn last_open(&self, rail: usize) -> Option<&Registration> {
-        let open = self.open.get(rail)?.load(Ordering::Relaxed);
-        self.rails.get(rail)?.get(open.checked_sub(1)?)
+    pub fn last_open(&self, rail: RailIndex) -> Option<&Registration> {
+        let open = self.open.get(rail.place())?.load(Ordering::Relaxed);
+        self.rails.get(rail.place())?.get(open.checked_sub(1)?)
     }
 
-    pub fn closed(&self, rail: usize) {
-        self.open.get(rail).into_iter().for_each(|open| _ = open.fetch_sub(1, Ordering::Relaxed));
+    pub fn closed(&self, rail: RailIndex) {
+        self.open.get(rail.place()).into_iter().for_each(|open| _ = open.fetch_sub(1, Ordering::Relaxed));
     }
 
     /// Registrations that are open.

@@ -1,6 +1,6 @@
 //! Memory of a peer.
 
-use crate::ids::PeerId;
+use crate::ids::{MemoryId, PeerId, RailIndex};
 use crate::prefetch;
 use crate::range::Range;
 use crate::wire::descriptor::{Descriptor, Rail};
@@ -44,7 +44,7 @@ impl RemoteState {
 
 pub struct RemoteMemory {
     pub peer: PeerId,
-    pub id: u64,
+    pub id: MemoryId,
     pub secret: u64,
     ranges: Box<[Range]>,
     rails: Box<[Rail]>,
@@ -106,8 +106,8 @@ impl RemoteMemory {
     }
 
     #[inline]
-    pub fn knows(&self, rail: usize) -> bool {
-        self.known >> rail & 1 != 0
+    pub fn knows(&self, rail: RailIndex) -> bool {
+        rail.is_in(self.known)
     }
 
     /// The owner's rails that know it, one bit each.
@@ -127,8 +127,8 @@ impl RemoteMemory {
 
     /// The address and key of an offset in a range, through one of its rails.
     #[inline]
-    pub fn locate(&self, rail: usize, range: usize, offset: u64) -> (u64, u64) {
-        let through = &self.rails[rail];
+    pub fn locate(&self, rail: RailIndex, range: usize, offset: u64) -> (u64, u64) {
+        let through = &self.rails[rail.place()];
         let base = if through.virtual_addresses { self.ranges[range].base } else { 0 };
         (base.wrapping_add(offset), through.keys[range])
     }

@@ -223,10 +223,12 @@ impl Approaches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::RailIndex;
 
     const MS: u64 = 1_000_000;
 
-    fn plan(rail: usize) -> Plan {
+    fn plan(rail: u16) -> Plan {
+        let rail = RailIndex::new(rail);
         Plan { rail, remote_rail: rail }
     }
 

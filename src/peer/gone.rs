@@ -1,18 +1,19 @@
 //! Memories that a peer said are no more. It may say so of any number: the oldest
 //! are forgotten, and asking for one of them gets the same answer from the peer.
 
+use crate::ids::MemoryId;
 use std::collections::{HashSet, VecDeque};
 
 const MOST: usize = 4096;
 
 #[derive(Default)]
 pub struct Gone {
-    known: HashSet<u64>,
-    order: VecDeque<u64>,
+    known: HashSet<MemoryId>,
+    order: VecDeque<MemoryId>,
 }
 
 impl Gone {
-    pub fn insert(&mut self, memory: u64) {
+    pub fn insert(&mut self, memory: MemoryId) {
         if !self.known.insert(memory) {
             return;
         }
@@ -24,7 +25,7 @@ impl Gone {
         }
     }
 
-    pub fn contains(&self, memory: u64) -> bool {
+    pub fn contains(&self, memory: MemoryId) -> bool {
         self.known.contains(&memory)
     }
 }
@@ -36,13 +37,14 @@ mod tests {
     #[test]
     fn only_the_last_closed_peers_are_remembered() {
         let mut gone = Gone::default();
-        (0..10 * MOST as u64).for_each(|memory| {
+        (0..10 * MOST as u64).map(MemoryId::new).for_each(|memory| {
             gone.insert(memory);
             gone.insert(memory);
         });
         let last = 10 * MOST as u64 - 1;
-        assert!(gone.contains(last) && gone.contains(last + 1 - MOST as u64));
-        assert!(!gone.contains(last - MOST as u64));
+        let contains = |memory| gone.contains(MemoryId::new(memory));
+        assert!(contains(last) && contains(last + 1 - MOST as u64));
+        assert!(!contains(last - MOST as u64));
         assert_eq!((gone.known.len(), gone.order.len()), (MOST, MOST));
     }
 }

@@ -54,9 +54,10 @@ impl Serving {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::RailIndex;
 
-    fn plan(rail: usize, remote_rail: usize) -> Plan {
-        Plan { rail, remote_rail }
+    fn plan(rail: u16, remote_rail: u16) -> Plan {
+        Plan { rail: RailIndex::new(rail), remote_rail: RailIndex::new(remote_rail) }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::channel::{Channel, Out};
 use super::liveness::Silence;
 use super::{status_of_end, Peer, Plan};
 use crate::codec::{Reader, Writer};
+use crate::ids::MemoryId;
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use crate::transfer::ending::Sweep;
@@ -37,11 +38,11 @@ pub struct Link {
     pub remotes: HashMap<u64, Arc<RemoteMemory>>,
     next_remote: u64,
     /// Their numbers, by the id that the owner has for each.
-    numbers: HashMap<u64, Vec<u64>>,
+    numbers: HashMap<MemoryId, Vec<u64>>,
     /// Memories of ours that the peer has imported.
-    pub imports: HashSet<u64>,
+    pub imports: HashSet<MemoryId>,
     /// Memories that the peer takes back, while our transfers still use them.
-    pub revoking: BTreeSet<u64>,
+    pub revoking: BTreeSet<MemoryId>,
     /// Transfers that wait for lanes.
     pub joining: Vec<u64>,
     /// Atomics that the peer has not answered.
@@ -313,7 +314,7 @@ impl Link {
     pub fn push_import(&mut self, remote: Arc<RemoteMemory>) {
         let number = self.next_remote;
         self.next_remote += 1;
-        self.push(Out::new(Kind::Import, numbers(&[remote.id, remote.secret, number])));
+        self.push(Out::new(Kind::Import, numbers(&[remote.id.get(), remote.secret, number])));
         remote.number.store(number, Ordering::Relaxed);
         self.numbers.entry(remote.id).or_default().push(number);
         self.remotes.insert(number, remote);
@@ -332,19 +333,19 @@ impl Link {
         }
     }
 
-    fn numbered(&self, memory: u64) -> impl Iterator<Item = &Arc<RemoteMemory>> {
+    fn numbered(&self, memory: MemoryId) -> impl Iterator<Item = &Arc<RemoteMemory>> {
         self.numbers.get(&memory).into_iter().flatten().filter_map(|number| self.remotes.get(number))
     }
 
     /// The remote memories with an id of the owner's.
-    pub fn remotes_of(&self, memory: u64) -> Vec<Arc<RemoteMemory>> {
+    pub fn remotes_of(&self, memory: MemoryId) -> Vec<Arc<RemoteMemory>> {
         self.numbered(memory).cloned().collect()
     }
 
     /// Memories whose last user is gone: their owner can be told.
-    pub fn take_revoked(&mut self) -> Vec<u64> {
-        let unused = |memory: &u64| !self.numbered(*memory).any(|remote| remote.users() > 0);
-        let done: Vec<u64> = self.revoking.iter().copied().filter(unused).collect();
+    pub fn take_revoked(&mut self) -> Vec<MemoryId> {
+        let unused = |memory: &MemoryId| !self.numbered(*memory).any(|remote| remote.users() > 0);
+        let done: Vec<MemoryId> = self.revoking.iter().copied().filter(unused).collect();
         done.iter().for_each(|memory| {
             self.revoking.remove(memory);
         });

@@ -28,7 +28,7 @@ pub mod table;
 
 use crate::codec::Text;
 use crate::fabric::select::readable;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::address::{Address, RailAddress};
@@ -152,8 +152,8 @@ pub struct PeerInfo {
 /// One of a peer's lanes, as planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    pub rail: usize,
-    pub remote_rail: usize,
+    pub rail: RailIndex,
+    pub remote_rail: RailIndex,
 }
 
 impl Peer {
@@ -275,8 +275,8 @@ impl Peer {
     }
 
     #[inline]
-    pub fn is_served_by(&self, rail: usize) -> bool {
-        self.rails.load(Ordering::Acquire) & 1 << rail != 0
+    pub fn is_served_by(&self, rail: RailIndex) -> bool {
+        rail.is_in(self.rails.load(Ordering::Acquire))
     }
 
     /// A lane that serves it failed. The first word counts, but for that of operations
@@ -347,14 +347,14 @@ impl fmt::Display for Peer {
 
 /// Pairs our rails of a fabric with theirs: every rail of the side that has
 /// more gets a lane. Rails on the same network go together where they can.
-pub fn pair(ours: &[(usize, &str)], theirs: &[(usize, &str)]) -> Vec<Plan> {
+pub fn pair(ours: &[(RailIndex, &str)], theirs: &[(RailIndex, &str)]) -> Vec<Plan> {
     if ours.is_empty() || theirs.is_empty() {
         return Vec::new();
     }
     // Order both sides by network, each network's rails in their own order, and
     // only networks that both have first: then partners stand at equal places.
-    let order = |rails: &[(usize, &str)], others: &[(usize, &str)]| {
-        let mut sorted: Vec<(bool, String, usize)> = rails
+    let order = |rails: &[(RailIndex, &str)], others: &[(RailIndex, &str)]| {
+        let mut sorted: Vec<(bool, String, RailIndex)> = rails
             .iter()
             .map(|(index, network)| {
                 let shared = others.iter().any(|(_, other)| other == network);
@@ -382,17 +382,23 @@ pub fn status_of_end(how: Status) -> Status {
 mod tests {
     use super::*;
 
+    fn plan((rail, remote_rail): (u16, u16)) -> Plan {
+        Plan { rail: RailIndex::new(rail), remote_rail: RailIndex::new(remote_rail) }
+    }
+
     #[test]
     fn both_sides_pair_alike_and_use_every_rail() {
-        let ours = [(0, "a"), (1, "b"), (2, "x")];
-        let theirs = [(5, "b"), (6, "a")];
+        let at = |(rail, network)| (RailIndex::new(rail), network);
+        let ours = [(0, "a"), (1, "b"), (2, "x")].map(at);
+        let theirs = [(5, "b"), (6, "a")].map(at);
         let plans = pair(&ours, &theirs);
-        let expected = [(0, 6), (1, 5), (2, 6)].map(|(rail, remote_rail)| Plan { rail, remote_rail });
+        let expected = [(0, 6), (1, 5), (2, 6)].map(plan);
         assert_eq!(plans, expected);
-        let mut mirrored: Vec<_> = pair(&theirs, &ours).iter().map(|p| (p.remote_rail, p.rail)).collect();
-        mirrored.sort();
-        assert_eq!(mirrored, [(0, 6), (1, 5), (2, 6)]);
-        assert_eq!(pair(&ours[..1], &[(0, "a"), (1, "a"), (2, "a"), (3, "a")]).len(), 4);
+        let mirror = |p: &Plan| Plan { rail: p.remote_rail, remote_rail: p.rail };
+        let mut mirrored: Vec<_> = pair(&theirs, &ours).iter().map(mirror).collect();
+        mirrored.sort_by_key(|plan| plan.rail);
+        assert_eq!(mirrored, expected);
+        assert_eq!(pair(&ours[..1], &[0, 1, 2, 3].map(|rail| at((rail, "a")))).len(), 4);
         assert!(pair(&ours, &[]).is_empty());
     }
 }

@@ -3,6 +3,7 @@
 use super::lane::Lane;
 use super::{Op, Rail, Tag, Traffic, Work, PAD, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Limits, Nic, Posted, Rma, Segment};
+use crate::ids::RailIndex;
 use std::ffi::c_void;
 
 /// Bytes of a warm-up write.
@@ -12,7 +13,7 @@ pub struct Burst<'a> {
     pub lane: &'a mut Lane,
     pub limits: &'a Limits,
     /// The rail's index.
-    pub rail: usize,
+    pub rail: RailIndex,
     pub now: u64,
     number: u32,
     /// Past what peers write to in the rail's pad: where its bytes are, and their registration.

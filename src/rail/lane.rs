@@ -4,7 +4,7 @@ use super::credits::{Credits, Granted};
 use super::traffic::Glance;
 use super::window::Window;
 use crate::fabric::Route;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::wire::seal::{Opener, Sealer};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ const WINDOW_LEAST: u64 = 128 << 10;
 
 pub struct Lane {
     pub peer: PeerId,
-    pub remote_rail: usize,
+    pub remote_rail: RailIndex,
     pub route: Route,
     /// Address and key of the remote rail's pad, once it was welcomed.
     pub pad: (u64, u64),
@@ -57,7 +57,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(peer: PeerId, remote_rail: usize, route: Route, window: u64) -> Lane {
+    pub fn new(peer: PeerId, remote_rail: RailIndex, route: Route, window: u64) -> Lane {
         Lane {
             peer,
             remote_rail,

@@ -23,7 +23,7 @@ use crate::fabric::{
     connection_of, Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route,
     Scratch,
 };
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::status::{Error, Result, Status};
 use crate::wire;
 use credits::Grants;
@@ -149,7 +149,7 @@ struct Op {
 const _: () = assert!(size_of::<Op>().is_power_of_two());
 
 pub struct Rail {
-    pub index: usize,
+    pub index: RailIndex,
     nic: Box<dyn Nic>,
     limits: Limits,
     /// Type-stable memory: the NIC holds pointers into it.
@@ -188,7 +188,7 @@ pub struct Rail {
 unsafe impl Send for Rail {}
 
 impl Rail {
-    pub fn open(index: usize, nic: Box<dyn Nic>) -> Result<Rail> {
+    pub fn open(index: RailIndex, nic: Box<dyn Nic>) -> Result<Rail> {
         // Declared first, dropped last: where one of them fails, the NIC is closed before the rest
         // goes that it knows.
         let (sends, receives, pad);
@@ -289,7 +289,7 @@ impl Rail {
     }
 
     /// A lane to one of a peer's rails.
-    pub fn add_lane(&mut self, peer: PeerId, remote_rail: usize, address: &[u8]) -> Result<u32> {
+    pub fn add_lane(&mut self, peer: PeerId, remote_rail: RailIndex, address: &[u8]) -> Result<u32> {
         let route = self.nic.insert(address, Some(peer))?;
         let lane = Lane::new(peer, remote_rail, route, self.limits.lane_window);
         let index = self.lanes.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
@@ -371,8 +371,8 @@ impl Rail {
         find(&mut self.lanes, lane)
     }
 
-    pub fn remote_rail(&self, lane: u32) -> usize {
-        self.lane(lane).map_or(0, |lane| lane.remote_rail)
+    pub fn remote_rail(&self, lane: u32) -> RailIndex {
+        self.lane(lane).map_or(RailIndex::at(0), |lane| lane.remote_rail)
     }
 
     /// Rings a doorbell that waits for a post which did not come: by a write to

@@ -4,6 +4,7 @@
 //! there do to the word, and is the same over every fabric.
 
 use super::queue::Queue;
+use crate::ids::MemoryId;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
 use crate::wire::frame::{numbers, read_numbers};
@@ -26,7 +27,7 @@ pub enum Operation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     pub operation: Operation,
-    pub memory: u64,
+    pub memory: MemoryId,
     pub range: u64,
     pub offset: u64,
     pub operand: u64,
@@ -70,7 +71,7 @@ impl Request {
     /// `id`: the asker's, for the answer.
     pub fn encode(&self, id: u64) -> Vec<u8> {
         let Request { operation, memory, range, offset, operand, compare } = *self;
-        numbers(&[id, operation as u64, memory, range, offset, operand, compare])
+        numbers(&[id, operation as u64, memory.get(), range, offset, operand, compare])
     }
 
     pub fn decode(body: &[u8]) -> Option<(u64, Request)> {
@@ -78,6 +79,7 @@ impl Request {
         let operation = [Operation::FetchAdd, Operation::CompareSwap]
             .into_iter()
             .find(|known| *known as u64 == operation)?;
+        let memory = MemoryId::new(memory);
         Some((id, Request { operation, memory, range, offset, operand, compare }))
     }
 
@@ -145,14 +147,21 @@ mod tests {
     use crate::memory::{Access, Range};
 
     fn request(range: u64, offset: u64) -> Request {
-        Request { operation: Operation::FetchAdd, memory: 1, range, offset, operand: 5, compare: 0 }
+        Request {
+            operation: Operation::FetchAdd,
+            memory: MemoryId::new(1),
+            range,
+            offset,
+            operand: 5,
+            compare: 0,
+        }
     }
 
     #[test]
     fn only_words_that_a_peer_may_have_are_touched() {
         let words = [7u64; 4];
         let range = Range { base: words.as_ptr() as u64, len: 31 };
-        let of = |access| Memory::new((1, 2), vec![range], (access, None), vec![], (1, &[]));
+        let of = |access| Memory::new((MemoryId::new(1), 2), vec![range], (access, None), vec![], (1, &[]));
         let both = of(Access::ALL);
         let locate = |range, offset| request(range, offset).locate(&both);
         assert_eq!(locate(0, 16), Ok(range.base + 16));

@@ -53,7 +53,7 @@ impl Completion {
             bytes: 0,
             data: std::ptr::null(),
             provider_errno: outcome.provider_errno,
-            rail: outcome.rail.unwrap_or(u32::MAX),
+            rail: outcome.rail.map_or(u32::MAX, |rail| rail.get().into()),
             entry: outcome.entry.unwrap_or(u64::MAX),
             submit_ns: 0,
             first_post_ns: 0,

@@ -5,6 +5,7 @@
 use super::pack::{Bundle, Gathering, Landed, Say, Word, SLOTS};
 use crate::device::Device;
 use crate::fabric::Posted;
+use crate::ids::MemoryId;
 use crate::rail::Rail;
 
 /// Where bytes belong: address and length.
@@ -37,7 +38,7 @@ impl Fetcher {
 
     /// Begins a question about a memory of the peer's; `None` while too many are open.
     /// `device`: the one that the bytes are for.
-    pub fn ask(&mut self, memory: u64, device: Option<Device>) -> Option<Gathering<'_>> {
+    pub fn ask(&mut self, memory: MemoryId, device: Option<Device>) -> Option<Gathering<'_>> {
         if self.made.wrapping_sub(self.done) >= SLOTS {
             return None;
         }

@@ -6,6 +6,7 @@ use super::operation::Move;
 use super::shape::View;
 use crate::device::Device;
 use crate::fabric::{Immediate, Segment};
+use crate::ids::{MemoryId, RailIndex};
 use std::ffi::c_void;
 
 #[derive(Clone, Copy)]
@@ -16,7 +17,7 @@ pub struct Layer {
     pub remote: u64,
     pub key: u64,
     /// The same place as the owner names it.
-    pub memory: u64,
+    pub memory: MemoryId,
     pub range: u32,
     pub offset: u64,
     /// The device that the local end is on.
@@ -38,7 +39,7 @@ impl Layer {
         descriptor: std::ptr::null_mut(),
         remote: 0,
         key: 0,
-        memory: 0,
+        memory: MemoryId::new(0),
         range: 0,
         offset: 0,
         device: None,
@@ -48,7 +49,7 @@ impl Layer {
         immediate: None,
     };
 
-    pub fn of(transfer: &Move, index: u64, rail: usize, remote_rail: usize) -> Layer {
+    pub fn of(transfer: &Move, index: u64, rail: RailIndex, remote_rail: RailIndex) -> Layer {
         let view = transfer.view();
         let (local, remote) = match view {
             View::Pages(paged) => (&paged.local, &paged.remote),

@@ -55,6 +55,7 @@ pub mod tally;
 pub mod watch;
 pub mod whole;
 
+use crate::ids::RailIndex;
 use crate::room::Theirs;
 use crate::status::Status;
 use queue::Queue;
@@ -135,7 +136,7 @@ pub struct FenceSpec<'a> {
 pub struct Outcome {
     pub status: Status,
     pub provider_errno: i32,
-    pub rail: Option<u32>,
+    pub rail: Option<RailIndex>,
     /// Of a list.
     pub entry: Option<u64>,
 }

@@ -16,6 +16,7 @@ use crate::codec::Reader;
 use crate::device::staging::Stage;
 use crate::device::Device;
 use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
+use crate::ids::MemoryId;
 use crate::rail::{Burst, Frame, Rail, Tag, Work};
 use crate::status::{Result, Status};
 use crate::wire::seal::SEAL;
@@ -116,9 +117,9 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    pub fn begin(&mut self, memory: u64, immediate: Option<Immediate>) {
+    pub fn begin(&mut self, memory: MemoryId, immediate: Option<Immediate>) {
         self.list.clear();
-        self.list.extend_from_slice(&memory.to_le_bytes());
+        self.list.extend_from_slice(&memory.get().to_le_bytes());
         self.list.extend_from_slice(&u64::from(immediate.map_or(0, Immediate::get)).to_le_bytes());
         (self.slices, self.bytes, self.delivered, self.answers) = (0, 0, false, None);
     }
@@ -232,7 +233,7 @@ impl Packer {
     /// is an immediate; `None` without a free slot. `device`: the one that has the bytes.
     pub fn gather(
         &mut self,
-        memory: u64,
+        memory: MemoryId,
         immediate: Option<Immediate>,
         device: Option<Device>,
     ) -> Result<Option<Gathering<'_>>> {
@@ -258,7 +259,7 @@ impl Packer {
         status: Status,
         device: Option<Device>,
     ) -> Result<Option<Gathering<'_>>> {
-        let mut gathering = self.gather(0, None, device)?;
+        let mut gathering = self.gather(MemoryId::default(), None, device)?;
         if let Some(gathering) = &mut gathering {
             gathering.bundle.answers = Some((fetch, status));
         }
@@ -620,9 +621,9 @@ impl Landing {
 
 /// Reads the list of a bundle: the memory's id, the immediate that its pieces count for, and the
 /// pieces.
-pub fn read_list(list: &[u8]) -> Option<(u64, u32, impl Iterator<Item = Piece> + '_)> {
+pub fn read_list(list: &[u8]) -> Option<(MemoryId, u32, impl Iterator<Item = Piece> + '_)> {
     let mut r = Reader::new(list);
-    let (memory, immediate) = (r.u64()?, r.u64()?);
+    let (memory, immediate) = (MemoryId::new(r.u64()?), r.u64()?);
     let rest = r.rest();
     if rest.len() % PIECE != 0 {
         return None;

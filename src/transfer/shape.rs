@@ -5,7 +5,7 @@
 use super::geometry::{Geometry, Position, Slice};
 use super::list::{List, Part};
 use super::Direction;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result, Status};
 use std::mem::ManuallyDrop;
@@ -268,24 +268,24 @@ impl<'a> View<'a> {
     }
 
     #[inline]
-    pub fn knows(self, rail: usize) -> bool {
+    pub fn knows(self, rail: RailIndex) -> bool {
         match self {
             View::Pages(paged) => paged.local.knows(rail),
-            View::List(_, part) => part.local_known >> rail & 1 != 0,
+            View::List(_, part) => rail.is_in(part.local_known),
         }
     }
 
     #[inline]
-    pub fn remote_knows(self, rail: usize) -> bool {
+    pub fn remote_knows(self, rail: RailIndex) -> bool {
         match self {
             View::Pages(paged) => paged.remote.knows(rail),
-            View::List(_, part) => part.remote_known >> rail & 1 != 0,
+            View::List(_, part) => rail.is_in(part.remote_known),
         }
     }
 
     /// Whether a lane between two rails can carry it: both know its memory.
     #[inline]
-    pub fn reaches(self, rail: usize, remote_rail: usize) -> bool {
+    pub fn reaches(self, rail: RailIndex, remote_rail: RailIndex) -> bool {
         self.knows(rail) && self.remote_knows(remote_rail)
     }
 }

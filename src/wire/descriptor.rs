@@ -9,6 +9,7 @@
 
 use super::address::RAILS_MAX;
 use crate::codec::{Reader, Writer};
+use crate::ids::MemoryId;
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
 
@@ -31,7 +32,7 @@ pub struct Rail {
 #[derive(Default, PartialEq, Eq, Debug)]
 pub struct Descriptor {
     pub incarnation: u64,
-    pub id: u64,
+    pub id: MemoryId,
     pub secret: u64,
     pub writable: bool,
     pub readable: bool,
@@ -44,7 +45,7 @@ pub struct Descriptor {
 impl Descriptor {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u32(MAGIC).u16(FORMAT).u64(self.incarnation).u64(self.id).u64(self.secret);
+        w.u32(MAGIC).u16(FORMAT).u64(self.incarnation).u64(self.id.get()).u64(self.secret);
         w.u8((self.writable as u8 * WRITE) | (self.readable as u8 * READ));
         w.u8(self.device.map_or(0, |device| device.saturating_add(1)));
         w.u16(self.rails.len() as u16).u32(self.ranges.len() as u32);
@@ -79,7 +80,8 @@ impl Descriptor {
     }
 
     fn body(r: &mut Reader) -> Option<Descriptor> {
-        let (incarnation, id, secret, access, device) = (r.u64()?, r.u64()?, r.u64()?, r.u8()?, r.u8()?);
+        let (incarnation, id, secret, access, device) =
+            (r.u64()?, MemoryId::new(r.u64()?), r.u64()?, r.u8()?, r.u8()?);
         let (rails, ranges) = (r.u16()? as usize, r.u32()? as usize);
         // Before anything is allocated: the blob must have room for it.
         if ranges == 0 || rails == 0 || rails > RAILS_MAX || ranges.checked_mul(16)? > r.remaining() {

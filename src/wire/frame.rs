@@ -23,6 +23,7 @@
 //! that is said again later by somebody else leads to a key that only its first sender can know.
 
 use crate::codec::{Reader, Text, Writer};
+use crate::ids::RailIndex;
 use crate::status::Status;
 use crate::wire::seal::PROOF;
 pub use crate::wire::HEADER;
@@ -136,7 +137,7 @@ pub type Token = u128;
 pub struct Header {
     pub kind: Kind,
     /// As it came: `Rail::send_frame` fills in those of the lane.
-    pub rail: u16,
+    pub rail: RailIndex,
     pub to: Token,
     pub sequence: u32,
     /// The last frame of the same channel that was delivered here.
@@ -146,7 +147,7 @@ pub struct Header {
 impl Header {
     /// An unsequenced frame's.
     pub fn plain(kind: Kind) -> Header {
-        Header { kind, rail: 0, to: 0, sequence: 0, acknowledged: 0 }
+        Header { kind, rail: RailIndex::at(0), to: 0, sequence: 0, acknowledged: 0 }
     }
 
     /// Of a frame that is about a lane, with a number of its own.
@@ -160,7 +161,7 @@ impl Header {
         frame[0..2].copy_from_slice(&MAGIC.to_le_bytes());
         frame[2] = WIRE_HIGHEST as u8;
         frame[3] = self.kind as u8;
-        frame[RAIL..RAIL + 2].copy_from_slice(&self.rail.to_le_bytes());
+        frame[RAIL..RAIL + 2].copy_from_slice(&self.rail.get().to_le_bytes());
         frame[6..8].copy_from_slice(&(len as u16).to_le_bytes());
         frame[TO..TO + 16].copy_from_slice(&self.to.to_le_bytes());
         frame[24..28].copy_from_slice(&self.sequence.to_le_bytes());
@@ -185,7 +186,7 @@ impl Header {
             return None;
         }
         let kind = Kind::from_u8(r.u8()?)?;
-        let (rail, len) = (r.u16()?, usize::from(r.u16()?));
+        let (rail, len) = (RailIndex::new(r.u16()?), usize::from(r.u16()?));
         let header = Header { kind, rail, to: r.u128()?, sequence: r.u32()?, acknowledged: r.u32()? };
         let rest = r.rest();
         rest.get(..len).map(|body| (header, body, rest.len()))
@@ -206,8 +207,8 @@ pub struct Hello<'a> {
     /// Of the sender's lanes between the two rails, a later one has a higher number.
     pub epoch: u64,
     /// The sender's rail, and the receiver's.
-    pub rail: u16,
-    pub your_rail: u16,
+    pub rail: RailIndex,
+    pub your_rail: RailIndex,
     pub wire: u16,
     /// A proof ends the body: the sender has a secret.
     pub proven: bool,
@@ -219,7 +220,7 @@ impl<'a> Hello<'a> {
         let mut w = Writer::new();
         w.u64(self.target).u128(self.token).u128(self.yours).u128(self.nonce);
         w.u64(self.begun).u64(self.epoch);
-        w.u16(self.rail).u16(self.your_rail).u16(self.wire).u8(self.proven as u8);
+        w.u16(self.rail.get()).u16(self.your_rail.get()).u16(self.wire).u8(self.proven as u8);
         w.raw(self.address);
         w.finish()
     }
@@ -228,7 +229,7 @@ impl<'a> Hello<'a> {
         let mut r = Reader::new(body);
         let (target, token, yours, nonce) = (r.u64()?, r.u128()?, r.u128()?, r.u128()?);
         let (begun, epoch) = (r.u64()?, r.u64()?);
-        let (rail, your_rail, wire) = (r.u16()?, r.u16()?, r.u16()?);
+        let (rail, your_rail, wire) = (RailIndex::new(r.u16()?), RailIndex::new(r.u16()?), r.u16()?);
         let proven = match r.u8()? {
             0 => false,
             1 => true,
@@ -337,9 +338,9 @@ mod tests {
         let header = Header { acknowledged: 10, ..Header::numbered(Kind::Notify, 9) };
         let mut frame = [0; 64];
         let len = header.write(&mut frame, b"body", b"payload");
-        stamp(&mut frame, 8, 7);
+        stamp(&mut frame, RailIndex::new(8), 7);
         let (read, body) = Header::read(&frame[..len]).expect("a frame");
-        assert_eq!((read.kind, read.to, read.rail, read.sequence), (Kind::Notify, 7, 8, 9));
+        assert_eq!((read.kind, read.to, read.rail, read.sequence), (Kind::Notify, 7, RailIndex::new(8), 9));
         assert_eq!((read.acknowledged, body), (10, &b"bodypayload"[..]));
         assert!(Header::read(&frame[..len - 1]).is_none() && Header::read(&frame[..len + 1]).is_none());
         assert!(Header::begins(&frame[..len + 1]).is_some() && Header::begins(&frame[..len - 1]).is_none());

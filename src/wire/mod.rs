@@ -8,6 +8,7 @@ pub mod seal;
 pub mod secret;
 pub mod tcp;
 
+use crate::ids::RailIndex;
 use std::num::NonZeroU32;
 
 /// What a write tells its target beside its bytes. (Non-zero, so `Option<Immediate>` fits in 32 bits.)
@@ -28,9 +29,9 @@ pub const HEADER: usize = 32;
 pub const RAIL: usize = 4;
 pub const TO: usize = 8;
 
-pub fn stamp(frame: &mut [u8], rail: usize, to: u128) {
+pub fn stamp(frame: &mut [u8], rail: RailIndex, to: u128) {
     if let Some(header) = frame.get_mut(..HEADER) {
-        header[RAIL..RAIL + 2].copy_from_slice(&(rail as u16).to_le_bytes());
+        header[RAIL..RAIL + 2].copy_from_slice(&rail.get().to_le_bytes());
         header[TO..TO + 16].copy_from_slice(&to.to_le_bytes());
     }
 }

@@ -13,6 +13,7 @@
 //! draws the nonce of its hello, `to` that of its welcome, so the key is new for each lane and
 //! no side alone decides it. Nothing in a session can be read or replayed as of another.
 
+use crate::ids::RailIndex;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use std::fmt;
@@ -53,7 +54,7 @@ pub struct Side {
     pub incarnation: u64,
     pub nonce: u128,
     pub epoch: u64,
-    pub rail: u16,
+    pub rail: RailIndex,
 }
 
 fn keyed(key: &[u8]) -> Keyed {
@@ -134,8 +135,8 @@ impl Root {
         session.update(&to.nonce.to_le_bytes());
         session.update(&from.epoch.to_le_bytes());
         session.update(&to.epoch.to_le_bytes());
-        session.update(&from.rail.to_le_bytes());
-        session.update(&to.rail.to_le_bytes());
+        session.update(&from.rail.get().to_le_bytes());
+        session.update(&to.rail.get().to_le_bytes());
         derive(&keyed(&session.finalize().into_bytes()), &[FRAMES])
     }
 }
@@ -239,7 +240,7 @@ mod tests {
     const SECRET: &[u8] = b"correct horse battery";
 
     fn side(n: u64) -> Side {
-        Side { incarnation: n, nonce: u128::from(n) << 64 | 7, epoch: n + 10, rail: n as u16 }
+        Side { incarnation: n, nonce: u128::from(n) << 64 | 7, epoch: n + 10, rail: RailIndex::new(n as u16) }
     }
 
     fn session() -> (Sealer, Opener) {
@@ -305,8 +306,12 @@ mod tests {
             Opener::new(&root, &side(1), &to).open(&second).is_some()
         };
         assert!(other(|_| ()));
-        let changes: [fn(&mut Side); 4] =
-            [|to| to.incarnation += 1, |to| to.nonce += 1, |to| to.epoch += 1, |to| to.rail += 1];
+        let changes: [fn(&mut Side); 4] = [
+            |to| to.incarnation += 1,
+            |to| to.nonce += 1,
+            |to| to.epoch += 1,
+            |to| to.rail = RailIndex::new(to.rail.get() + 1),
+        ];
         assert!(!changes.into_iter().any(other));
         assert!(Opener::new(&root, &side(2), &side(1)).open(&second).is_none(), "the other direction");
         assert_eq!(opener.open(&second), Some(&b"frame"[..]));
