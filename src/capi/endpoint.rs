@@ -288,8 +288,11 @@ pub struct weft_rail_properties {
 ///
 /// Any thread. Blocks for some ms ("host", "tcp") to some seconds (libfabric looks
 /// at the hardware). The process's signal handlers, signal mask, affinity and
-/// environment are as before when it returns. (Meanwhile there are settings for
-/// libfabric in the environment: other threads should not use getenv or setenv then.)
+/// environment are as before when it returns. "host" and "tcp" never touch libfabric
+/// or the environment, and so does the default where there is no RDMA device. Other
+/// fabrics put settings for libfabric into the environment while they open: other
+/// threads should not use getenv or setenv then. What libfabric reads so when it
+/// starts stays in force for its other users in the process (docs/tuning.md).
 ///
 /// Errors: `WEFT_ERR_NO_LIBFABRIC`; `WEFT_ERR_NO_RAILS` (the message lists what
 /// was found); `WEFT_ERR_INVALID`; `WEFT_ERR_LIMIT`; `WEFT_ERR_UNSUPPORTED`

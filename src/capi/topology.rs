@@ -54,8 +54,8 @@ use std::ffi::c_char;
 ///       pci           address of its PCI function; null if it has none
 ///       up            false if it says that it cannot carry traffic
 ///       speed_mbps    megabits a second; null if not known
-///     rails_source  "libfabric", or "sysfs": guessed, because libfabric is not
-///                   there or finds no NIC, or because of WEFT_SYSFS_ROOT
+///     rails_source  "libfabric", or "sysfs": no rail needs libfabric, or it is
+///                   not there; or guessed, because of WEFT_SYSFS_ROOT
 ///     rails_why     why these rails, in a sentence
 ///     rails         rails that would be opened by default. Each has
 ///       fabric, name  as in `weft_rail_properties`
@@ -72,9 +72,10 @@ use std::ffi::c_char;
 /// two calls, as when a NIC appears.
 ///
 /// Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
-/// hardware). While libfabric starts, variables of the environment that begin with
-/// FI_ are set and unset again, as by `weft_endpoint_open`: no other thread should
-/// change or read the environment then. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
+/// hardware). Where there are RDMA devices, variables of the environment that begin
+/// with FI_ may be set and unset again while libfabric starts, as by
+/// `weft_endpoint_open`: no other thread should change or read the environment then.
+/// Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
 /// written), `WEFT_ERR_INVALID`. Since 0.1.
 ///
 /// # Safety

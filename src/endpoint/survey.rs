@@ -16,16 +16,17 @@ pub fn survey() -> Result<String> {
     json.map_err(|error| Error::new(Status::Internal, format!("the machine as JSON: {error}")))
 }
 
-/// From libfabric's list; where it has none, or the tree is of another machine,
-/// from what the tree shows.
+/// Those that an open would find; where it finds none, or the tree is of another machine, guessed from
+/// what the tree shows.
 fn rails(machine: &Machine, visible: Option<&str>) -> Rails {
     let listed = if machine.root.is_real() { select::candidates(None, None, machine).ok() } else { None };
     let (source, why, list) = match listed {
-        Some(found) if !found.libfabric.is_empty() => {
+        Some(found) => {
             let rail = |c: select::Candidate| Rail { fabric: c.fabric, name: c.name, pci: c.pci };
-            ("libfabric", found.why, found.candidates.into_iter().map(rail).collect::<Vec<Rail>>())
+            let source = if found.libfabric.is_empty() { "sysfs" } else { "libfabric" };
+            (source, found.why, found.candidates.into_iter().map(rail).collect::<Vec<Rail>>())
         }
-        _ => {
+        None => {
             let nics = guess(machine);
             let choice = choose(&nics, select::patterns(None).as_deref(), machine, visible);
             let rail = |i: &usize| nics[*i].clone();

@@ -1,6 +1,6 @@
 //! Which of the NICs that are there become rails.
 
-use crate::topology::interfaces::Type;
+use crate::topology::interfaces::{Interface, Type};
 use crate::topology::pci::PciAddress;
 use crate::topology::Machine;
 
@@ -96,6 +96,19 @@ pub fn place(told: Option<PciAddress>, device: &str, domain: &str, machine: &Mac
     known().or_else(|| machine.place_of(&[device, domain, short])).or(told)
 }
 
+/// Whether NICs of one of the fabrics that are opened by default may be here, as the tree shows it:
+/// efa and verbs need RDMA devices, of Amazon's or of others.
+pub fn may_have(fabric: &str, machine: &Machine) -> bool {
+    let amazons = |rdma: &Interface| machine.device(rdma.pci).map(|device| device.vendor == AMAZON);
+    let known = !machine.interfaces.is_empty();
+    let mut rdma = machine.interfaces.iter().filter(|interface| interface.of == Type::Rdma);
+    match fabric {
+        "efa" => !known || rdma.any(|device| amazons(device) != Some(false)),
+        "verbs" => !known || rdma.any(|device| amazons(device) != Some(true)),
+        _ => true,
+    }
+}
+
 /// What libfabric would list on a machine of which only the tree is there: its
 /// RDMA devices, else its network interfaces.
 pub fn guess(machine: &Machine) -> Vec<Listed> {
@@ -128,6 +141,7 @@ pub fn guess(machine: &Machine) -> Vec<Listed> {
 mod tests {
     use super::*;
     use crate::topology::trees;
+    use std::time::Instant;
 
     #[test]
     fn patterns() {
@@ -169,6 +183,31 @@ mod tests {
         let (stars, name) = ("*".repeat(100_000), "a".repeat(100_000));
         assert!(matches(&stars, &name) && !matches(&format!("{stars}x"), &name));
         assert!(!matches(&format!("{}x*", "*a".repeat(1000)), &name));
+        // Sixteen times as much takes sixteen times as long, and not 256 times.
+        let took = |len: usize| {
+            let (pattern, name) = (format!("{}b*", "*aa*a".repeat(len)), "a".repeat(4 * len));
+            let once = |_| {
+                let began = Instant::now();
+                assert!(!matches(&pattern, &name));
+                began.elapsed()
+            };
+            (0..20).map(once).min().unwrap_or_default()
+        };
+        let (short, long) = (took(4_000), took(64_000));
+        assert!(long < short * 64, "{short:?}, and {long:?} of 16 times as much");
+    }
+
+    #[test]
+    fn fabrics_without_a_device_are_not_looked_for() {
+        let has = |machine: &Machine| ["efa", "verbs", "tcp"].map(|fabric| may_have(fabric, machine));
+        assert_eq!(has(&trees::p5().machine()), [true, false, true]);
+        let mut tree = trees::Tree::new();
+        assert_eq!(has(&tree.machine()), [true, true, true], "no class of devices can be seen");
+        tree.net("lo", None, "unknown");
+        assert_eq!(has(&tree.machine()), [false, false, true]);
+        tree.function("pci0000:00/0000:01:00.0", 0x020700, (0x15b3, 0x1021), 0);
+        tree.rdma("mlx5_0", "0000:01:00.0");
+        assert_eq!(has(&tree.machine()), [false, true, true]);
     }
 
     fn names(nics: &[Listed], choice: &Choice) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Which fabrics and NICs an endpoint opens.
 
-use super::choice::{choose, matches, place, Listed};
+use super::choice::{choose, matches, may_have, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
 use super::{host, tcp, Nic};
@@ -201,13 +201,16 @@ fn no_rails(patterns: Option<&str>, names: &str) -> Error {
 /// The NICs of the fabrics that are named, or of the best that has some.
 fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Machine) -> Result<Found> {
     let names = fabric.unwrap_or(RANKED).split(',').map(str::trim).filter(|name| !name.is_empty());
+    // What the machine has no device for is not looked for: libfabric is not even started then.
+    let names: Vec<&str> = names.filter(|name| fabric.is_some() || may_have(name, machine)).collect();
+    let providers: Vec<&str> = names.iter().map(|name| provider_of(name)).collect();
     let (mut found, mut libfabric) = (Vec::new(), String::new());
-    for name in names {
+    for (name, provider) in names.into_iter().zip(&providers) {
         let before = found.len();
         if name == tcp::NAME {
             found.extend(tcp::list()?.into_iter().map(|interface| over_tcp(interface, machine)));
         } else {
-            let library = match discover::library() {
+            let library = match discover::library(&providers) {
                 Err(error) if fabric.is_none() => {
                     log::debug!("{name} is left out: {error}");
                     continue;
@@ -215,7 +218,6 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
                 library => library?,
             };
             libfabric = library.describe();
-            let provider = if name == "verbs" { "verbs;ofi_rxm" } else { name };
             let entries = discover::entries(library, provider)?;
             found.extend(entries.into_iter().map(|entry| candidate(entry, machine)));
         }
@@ -230,6 +232,15 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
         return Err(unknown_fabric(fabric.unwrap_or(RANKED)));
     }
     chosen(found, patterns, machine, libfabric)
+}
+
+/// libfabric's name for a fabric. (Of `tcp`, our own, it has none that is used.)
+fn provider_of(name: &str) -> &str {
+    if name == "verbs" {
+        "verbs;ofi_rxm"
+    } else {
+        name
+    }
 }
 
 /// Whether a name is of simulated NICs.
@@ -292,16 +303,13 @@ fn chosen(
 }
 
 fn unknown_fabric(name: &str) -> Error {
-    let offers = discover::library().map_or_else(
-        |error| error.to_string(),
-        |library| match discover::providers(library) {
-            known if known.is_empty() => format!("libfabric {} offers none", library.describe()),
-            known => format!("libfabric {} offers {}", library.describe(), known.join(", ")),
-        },
-    );
+    let offers = discover::started().map_or_else(String::new, |library| match discover::providers(library) {
+        known if known.is_empty() => format!("; libfabric {} offers none", library.describe()),
+        known => format!("; libfabric {} offers {}", library.describe(), known.join(", ")),
+    });
     Error::new(
         Status::Unsupported,
-        format!("no NIC of fabric \"{name}\" with reliable datagrams and RMA: Weft's own names are {NAMES}; {offers}"),
+        format!("no NIC of fabric \"{name}\" with reliable datagrams and RMA: Weft's own names are {NAMES}{offers}"),
     )
 }
 

@@ -161,7 +161,7 @@ impl Machine {
     fn draw_rails(&self, out: &mut String) {
         let source = match self.rails_source.as_str() {
             "libfabric" => "as libfabric lists them",
-            _ => "guessed without libfabric",
+            _ => "without libfabric",
         };
         let title = format!("\nRails that an endpoint opens by default ({}), {source}:", self.rails.len());
         line(out, &title);
@@ -308,7 +308,7 @@ mod tests {
                 "",
                 "Not on PCI: lo",
                 "",
-                "Rails that an endpoint opens by default (1), guessed without libfabric:",
+                "Rails that an endpoint opens by default (1), without libfabric:",
                 "why",
                 "worker 0 runs on CPUs 0-3 (node 0)",
                 "rail 0 tcp eth0 0000:05:00.0",

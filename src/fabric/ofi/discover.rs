@@ -35,15 +35,23 @@ pub const DMABUFS: u32 = FI_VERSION(1, 20);
 
 static FABRICS: OnceCell<Fabrics> = OnceCell::new();
 
-pub fn library() -> Result<&'static Fabrics> {
+/// `providers`: those of which rails may be opened. What they need decides what libfabric reads, if it
+/// is started now.
+pub fn library(providers: &[&str]) -> Result<&'static Fabrics> {
     FABRICS.get_or_try_init(|| {
+        let in_use = signals::is_libfabric_loaded();
         // Loading replaces signal handlers, too.
         let library = signals::preserved(Library::load)
             .map_err(|error| Error::new(Status::NoLibfabric, error.to_string()))?;
         let api = library.version().min(API);
-        signals::preserved(|| settings::settle(&library, api));
+        signals::preserved(|| settings::settle(&library, api, providers, in_use));
         Ok(Fabrics { library, api })
     })
+}
+
+/// It, if it was needed before.
+pub fn started() -> Option<&'static Fabrics> {
+    FABRICS.get()
 }
 
 /// What libfabric says of an error number.

@@ -4,18 +4,21 @@
 use super::discover::{Entry, Source};
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
-use parking_lot::Mutex;
+use once_cell::sync::OnceCell;
 use std::ptr;
+use std::sync::Once;
 
 type Setting = (&'static str, &'static str);
 
-/// Read once, when the providers start.
-/// shm without its cross-memory path: with it, a target goes on copying after the
-/// initiator has closed everything. Who removes an address closes the connection to it:
-/// what a peer had sent before cannot land any more. And ofi_rxm with fewer receives of
-/// its own: it posts ours on top, and 4096 take 56 MiB a rail (112 with 2.1; measured).
-const STARTING: [Setting; 3] =
-    [("FI_SHM_DISABLE_CMA", "1"), ("FI_AV_REMOVE_CLEANUP", "1"), ("FI_OFI_RXM_MSG_RX_SIZE", "512")];
+/// Read once, when the providers start, and so in force for every user of libfabric in the process:
+/// each only where a fabric that needs it may be opened.
+/// shm (efa's is the same) without its cross-memory path: with it, a target goes on copying after
+/// the initiator has closed everything.
+const NO_CROSS_MEMORY: Setting = ("FI_SHM_DISABLE_CMA", "1");
+/// ofi_rxm closes a connection whose address is removed: what a peer had sent before cannot land
+/// after that. And it has fewer receives of its own: it posts ours on top, and 4096 take 56 MiB a
+/// rail (112 with 2.1; measured).
+const OF_RXM: [Setting; 2] = [("FI_AV_REMOVE_CLEANUP", "1"), ("FI_OFI_RXM_MSG_RX_SIZE", "512")];
 
 /// Read whenever NICs are listed and opened: the connections of a NIC share their receives. Over
 /// tcp they do so by default. Over verbs each connection would have receives of its own, and
@@ -24,9 +27,33 @@ const STARTING: [Setting; 3] =
 const SHARED: Setting = ("FI_OFI_RXM_USE_SRX", "1");
 /// Values that libfabric takes for yes, in any case.
 const YES: [&str; 4] = ["1", "true", "yes", "on"];
-/// Has libfabric and its providers read their settings.
-pub fn settle(library: &Library, api: u32) {
-    with(&STARTING, || {
+
+/// Whether libfabric read `NO_CROSS_MEMORY`, as far as is known.
+static CROSS_MEMORY_IS_OFF: OnceCell<bool> = OnceCell::new();
+
+/// What the providers of some names are to read when they start.
+fn starting(providers: &[&str]) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    if providers.iter().any(|name| copies_by_shm(name)) {
+        settings.push(NO_CROSS_MEMORY);
+    }
+    if providers.iter().any(|name| name.ends_with("ofi_rxm")) {
+        settings.extend(OF_RXM);
+    }
+    settings
+}
+
+/// efa does between processes of one host.
+fn copies_by_shm(provider: &str) -> bool {
+    provider == "shm" || provider.starts_with("efa")
+}
+
+/// Has libfabric and its providers read their settings, for whom may open rails of these providers.
+/// `in_use`: somebody else may have had them do so before.
+pub fn settle(library: &Library, api: u32, providers: &[&str], in_use: bool) {
+    with(&starting(providers), || {
+        let says_yes = std::env::var(NO_CROSS_MEMORY.0).is_ok_and(|value| is_yes(&value));
+        let _ = CROSS_MEMORY_IS_OFF.set(says_yes && !in_use);
         let mut infos = ptr::null_mut();
         // SAFETY: what it lists does not matter: the first listing starts the providers.
         unsafe {
@@ -37,6 +64,21 @@ pub fn settle(library: &Library, api: u32) {
     });
 }
 
+/// Says, once, that bytes may land late.
+fn warn_of_cross_memory(provider: &str) {
+    static ONCE: Once = Once::new();
+    if copies_by_shm(provider) && CROSS_MEMORY_IS_OFF.get() == Some(&false) {
+        let name = NO_CROSS_MEMORY.0;
+        ONCE.call_once(|| {
+            log::warn!(
+                "{provider}: libfabric may copy between processes by its cross-memory path, so bytes may land after \
+                 a peer was closed: it was in use before this open, or {name} is 0; set {name}=1 before the process \
+                 starts"
+            )
+        });
+    }
+}
+
 /// Opens an entry's NIC. Fails where the user's settings make that unsafe.
 pub fn while_opening<T>(entry: &Entry, open: impl FnOnce() -> Result<T>) -> Result<T> {
     if !matches!(entry.source(), Source::Libfabric(_)) {
@@ -44,12 +86,17 @@ pub fn while_opening<T>(entry: &Entry, open: impl FnOnce() -> Result<T>) -> Resu
     }
     let user = std::env::var_os(SHARED.0).map(|value| value.to_string_lossy().into_owned());
     must_share(&entry.provider, user.as_deref())?;
+    warn_of_cross_memory(&entry.provider);
     with(shared(&entry.provider).as_slice(), open)
 }
 
 /// Lists a provider's NICs.
 pub fn while_listing<T>(provider: Option<&str>, list: impl FnOnce() -> T) -> T {
     with(provider.and_then(shared).as_slice(), list)
+}
+
+fn is_yes(value: &str) -> bool {
+    YES.iter().any(|yes| value.eq_ignore_ascii_case(yes))
 }
 
 fn is_verbs(provider: &str) -> bool {
@@ -63,7 +110,7 @@ fn shared(provider: &str) -> Option<Setting> {
 /// `user`: what the user has set `SHARED` to.
 fn must_share(provider: &str, user: Option<&str>) -> Result<()> {
     let Some(user) = user.filter(|_| is_verbs(provider)) else { return Ok(()) };
-    if YES.iter().any(|yes| user.eq_ignore_ascii_case(yes)) {
+    if is_yes(user) {
         return Ok(());
     }
     let name = SHARED.0;
@@ -90,11 +137,9 @@ pub fn explained(provider: &str, error: Error) -> Error {
     Error { message: message.into(), ..error }
 }
 
-/// The environment is as before when it returns.
+/// The environment is as before when it returns. Called with the turn of `signals::preserved`: the
+/// first of two to return would take the settings from the other.
 fn with<T>(settings: &[Setting], body: impl FnOnce() -> T) -> T {
-    // One at a time: the first of two to return would take the settings from the other.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = (!settings.is_empty()).then(|| TURN.lock());
     let ours: Vec<_> = settings.iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     ours.iter().for_each(|(name, value)| std::env::set_var(name, value));
     let result = body();
@@ -104,7 +149,19 @@ fn with<T>(settings: &[Setting], body: impl FnOnce() -> T) -> T {
 
 #[cfg(test)]
 mod tests {
+    use super::super::signals;
     use super::*;
+
+    #[test]
+    fn providers_start_with_what_the_named_fabrics_need() {
+        let names =
+            |providers: &[&str]| starting(providers).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert!(names(&[]).is_empty() && names(&["psm3", "tcp"]).is_empty());
+        assert_eq!(names(&["shm"]), ["FI_SHM_DISABLE_CMA"]);
+        assert_eq!(names(&["efa", "tcp"]), ["FI_SHM_DISABLE_CMA"]);
+        assert_eq!(names(&["verbs;ofi_rxm"]), ["FI_AV_REMOVE_CLEANUP", "FI_OFI_RXM_MSG_RX_SIZE"]);
+        assert_eq!(names(&["efa", "tcp;ofi_rxm"]).len(), 3);
+    }
 
     #[test]
     fn receives_are_shared_over_verbs_alone() {
@@ -150,13 +207,11 @@ mod tests {
     fn settings_stay_until_each_user_has_returned() {
         const NAME: &str = "WEFT_UNIT_TEST_SETTING";
         let look = || {
-            with(&[(NAME, "1")], || {
-                let there = |_| {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
-                    std::env::var_os(NAME).is_some()
-                };
-                (0..20).all(there)
-            })
+            let there = |_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::env::var_os(NAME).is_some()
+            };
+            signals::preserved(|| with(&[(NAME, "1")], || (0..20).all(there)))
         };
         let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(move || (0..3).all(|_| look()))).collect();
         assert!(threads.into_iter().all(|thread| thread.join().unwrap_or(false)));

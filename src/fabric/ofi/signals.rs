@@ -4,8 +4,11 @@
 
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void, CStr};
+use std::fs::File;
+use std::io::{Error, ErrorKind};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
@@ -50,12 +53,47 @@ fn loaded() -> Vec<(Part, bool)> {
     parts
 }
 
+pub fn is_libfabric_loaded() -> bool {
+    loaded().iter().any(|part| part.1)
+}
+
+/// This process's environment as a file, locked: of all copies of Weft in the process, one has it.
+/// (Nobody else may open it but who may trace the process.) `None` where there is no /proc.
+struct Turn(File);
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        let turn = Turn(File::open("/proc/self/environ").ok()?);
+        turn.flock(libc::LOCK_EX).then_some(turn)
+    }
+
+    fn flock(&self, operation: c_int) -> bool {
+        loop {
+            // SAFETY: an open descriptor.
+            if unsafe { libc::flock(self.0.as_raw_fd(), operation) } == 0 {
+                return true;
+            }
+            if Error::last_os_error().kind() != ErrorKind::Interrupted {
+                return false;
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // A child that was forked meanwhile has the descriptor, too: closing ours would not be enough.
+        self.flock(libc::LOCK_UN);
+    }
+}
+
 /// Runs `body`, then puts every disposition back that the libraries changed which it has loaded, or
 /// an earlier one. Signals that arrive for this thread meanwhile wait.
 pub fn preserved<T>(body: impl FnOnce() -> T) -> T {
     // One at a time: what another one's body installed is not what was there before.
     static OURS: Mutex<Vec<Part>> = Mutex::new(Vec::new());
     let mut ours = OURS.lock();
+    let _turn = Turn::take();
     let _blocked = Blocked::all();
     let before: Vec<Disposition> = SIGNALS.map(read).collect();
     let others = loaded();
