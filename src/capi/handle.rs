@@ -150,9 +150,11 @@ struct Free {
     recycled: Vec<usize>,
 }
 
-/// Spread, so that a number beside a handle is none.
+/// Spread, so that a number beside a handle is none; and by where this copy of Weft lies, so that a
+/// handle of another copy in the process is none.
 fn first_generation(slot: usize) -> u64 {
-    (slot as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 23 & GENERATIONS
+    let copy = (HEADERS.as_ptr() as u64) << SLOT_BITS;
+    (copy.wrapping_add(slot as u64 + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 23 & GENERATIONS
 }
 
 #[inline]
