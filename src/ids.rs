@@ -102,6 +102,68 @@ impl MemoryId {
     }
 }
 
+/// An operation: a slot of the table, and the slot's generation. (No id has the highest bit: those
+/// are of messages.)
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct OpId(NonZeroU64);
+
+impl OpId {
+    /// The lowest bits are the slot's index; above them is its generation: an operation a
+    /// microsecond in one slot takes 101 days to come round.
+    pub const INDEX_BITS: u32 = 20;
+    pub const GENERATIONS: u64 = (1 << (63 - Self::INDEX_BITS)) - 1;
+
+    /// `None`: 0, which is no operation's.
+    pub const fn new(number: u64) -> Option<OpId> {
+        match NonZeroU64::new(number) {
+            Some(number) => Some(OpId(number)),
+            None => None,
+        }
+    }
+
+    /// (Generations begin at 1.)
+    #[inline]
+    pub fn of(generation: u64, index: u32) -> OpId {
+        let number = generation << Self::INDEX_BITS | u64::from(index);
+        OpId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
+    }
+
+    #[cfg(test)]
+    pub const fn numbered(number: u64) -> OpId {
+        OpId::new(number).expect("it is not 0")
+    }
+
+    /// As callers know it.
+    #[inline]
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Its slot's.
+    #[inline]
+    pub const fn index(self) -> usize {
+        (self.get() & ((1 << Self::INDEX_BITS) - 1)) as usize
+    }
+
+    #[inline]
+    pub const fn generation(self) -> u64 {
+        self.get() >> Self::INDEX_BITS
+    }
+}
+
+impl fmt::LowerHex for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for OpId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
 impl fmt::LowerHex for MemoryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::LowerHex::fmt(&self.0, f)

@@ -63,6 +63,7 @@ pub mod operation {
 
 mod ending {
     use super::table::Table;
+    use crate::ids::OpId;
 
     pub struct Ending;
 
@@ -71,7 +72,7 @@ mod ending {
 
     impl Table {
         /// Ends an operation; false if it ended before.
-        pub fn end(&self, id: u64) -> bool {
+        pub fn end(&self, id: OpId) -> bool {
             let Some(slot) = self.take_end(id) else { return false };
             self.release(slot);
             self.tally.over();
@@ -91,17 +92,17 @@ mod gate {
 }
 
 mod whole {
-    use crate::sync::atomic::AtomicU64;
-
-    pub const ALONE: u64 = 0;
-
-    pub struct Whole {
-        pub of: AtomicU64,
+    pub enum PartOf {
+        Nothing,
     }
+
+    pub struct Whole;
 
     impl Whole {
         pub fn new() -> Whole {
-            Whole { of: AtomicU64::new(ALONE) }
+            Whole
         }
+
+        pub fn belong(&self, _: PartOf) {}
     }
 }

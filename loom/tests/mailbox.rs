@@ -3,7 +3,12 @@
 use loom::sync::Arc;
 use loom::thread;
 use std::time::Duration;
+use weft_loom::ids::OpId;
 use weft_loom::mailbox::Mailbox;
+
+const fn op(number: u64) -> OpId {
+    OpId::new(number).unwrap()
+}
 
 fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
@@ -17,7 +22,7 @@ fn take(mailbox: &Mailbox<u64>, wanted: usize) -> Vec<u64> {
     while taken.len() < wanted {
         let before = taken.len();
         if !mailbox.is_empty() {
-            (0..mailbox.transfers()).for_each(|_| taken.extend(mailbox.next_transfer()));
+            (0..mailbox.transfers()).for_each(|_| taken.extend(mailbox.next_transfer().map(OpId::get)));
             taken.extend(mailbox.take_commands());
         }
         if taken.len() == before {
@@ -33,7 +38,7 @@ fn a_transfer_wakes_its_worker() {
     loom::model(|| {
         let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
         let pushes = mailbox.clone();
-        let submitter = thread::spawn(move || pushes.transfer(7).unwrap());
+        let submitter = thread::spawn(move || pushes.transfer(op(7)).unwrap());
         assert_eq!(take(&mailbox, 1), [7]);
         submitter.join().unwrap();
     });
@@ -56,7 +61,7 @@ fn all_that_several_push_arrives_once() {
         let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
         let (first, second) = (mailbox.clone(), mailbox.clone());
         let threads = [
-            thread::spawn(move || first.transfer(1).unwrap()),
+            thread::spawn(move || first.transfer(op(1)).unwrap()),
             thread::spawn(move || assert!(second.try_command(2).is_none())),
         ];
         assert_eq!(take(&mailbox, 2), [1, 2]);
@@ -70,8 +75,8 @@ fn one_after_the_other_wakes_it_again() {
         let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
         let pushes = mailbox.clone();
         let submitter = thread::spawn(move || {
-            pushes.transfer(1).unwrap();
-            pushes.transfer(2).unwrap();
+            pushes.transfer(op(1)).unwrap();
+            pushes.transfer(op(2)).unwrap();
         });
         assert_eq!(take(&mailbox, 2), [1, 2]);
         submitter.join().unwrap();

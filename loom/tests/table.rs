@@ -4,7 +4,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use std::collections::HashSet;
-use weft_loom::ids::PeerId;
+use weft_loom::ids::{OpId, PeerId};
 use weft_loom::status::Status;
 use weft_loom::transfer::completion::KIND_WRITE;
 use weft_loom::transfer::operation::Body;
@@ -23,26 +23,26 @@ fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
 /// A table whose slots have been used.
 fn table() -> Arc<Table> {
     let table = Arc::new(Table::new(SLOTS, 1, 1, std::sync::Arc::new(Queue::new(1).expect("there is memory"))));
-    let ids: Vec<u64> = (0..SLOTS).map(|_| begin(&table, 0, 0)).collect();
+    let ids: Vec<OpId> = (0..SLOTS).map(|_| begin(&table, 0, 0)).collect();
     ids.into_iter().for_each(|id| finish(&table, id));
     table
 }
 
-fn begin(table: &Table, peer: u64, slices: u64) -> u64 {
+fn begin(table: &Table, peer: u64, slices: u64) -> OpId {
     table.begin(|| Body::of(peer), slices, u64::MAX).expect("a free slot")
 }
 
-fn try_begin(table: &Table, peer: u64) -> Option<u64> {
+fn try_begin(table: &Table, peer: u64) -> Option<OpId> {
     table.begin(|| Body::of(peer), 0, u64::MAX)
 }
 
-fn peer_of(table: &Table, id: u64) -> u64 {
+fn peer_of(table: &Table, id: OpId) -> u64 {
     // SAFETY: the caller holds it.
     unsafe { table.body(table.held_slot(id)) }.peer.map_or(0, PeerId::get)
 }
 
 /// The only flow of an operation without slices leaves, and ends it.
-fn finish(table: &Table, id: u64) {
+fn finish(table: &Table, id: OpId) {
     assert_eq!(table.leave(table.held_slot(id), 0), Left::Arrived(id));
     assert!(table.end(id));
 }
@@ -79,8 +79,8 @@ fn a_slot_that_came_back_is_not_mistaken() {
         let ours = try_begin(&table, 3);
         let theirs = other.join().unwrap();
         let more = [try_begin(&table, 4), try_begin(&table, 5)];
-        let all: Vec<u64> = [ours, theirs].into_iter().chain(more).flatten().collect();
-        let slots: HashSet<u32> = all.iter().map(|id| *id as u32).collect();
+        let all: Vec<OpId> = [ours, theirs].into_iter().chain(more).flatten().collect();
+        let slots: HashSet<usize> = all.iter().map(|id| id.index()).collect();
         assert_eq!((all.len(), slots.len()), (SLOTS, SLOTS));
     });
 }

@@ -26,6 +26,7 @@ use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT
 use crate::device::Claim;
 use crate::endpoint::{Endpoint, EndpointConfig, Idle};
 use crate::fabric::tcp::At;
+use crate::ids::OpId;
 use crate::memory::{Access, Range};
 use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
@@ -510,13 +511,13 @@ pub(super) unsafe fn submitted(
     ep: &Arc<Endpoint>,
     queue: *const weft_queue,
     transfer: *mut weft_transfer,
-    submit: impl FnOnce(&Arc<Queue>) -> Result<u64>,
+    submit: impl FnOnce(&Arc<Queue>) -> Result<OpId>,
 ) -> Result<()> {
     let named = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
     let id = submit(named.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?)?;
     if !transfer.is_null() {
         // SAFETY: not NULL, so valid; aligned or not.
-        unsafe { transfer.write_unaligned(id) };
+        unsafe { transfer.write_unaligned(id.get()) };
     }
     Ok(())
 }

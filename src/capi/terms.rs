@@ -12,6 +12,7 @@ use super::transfer::{
     weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
 };
 use crate::endpoint::Endpoint;
+use crate::ids::OpId;
 use crate::status::{Error, Result};
 use crate::transfer::geometry::{Pages, Side};
 use crate::transfer::watch::{Mark, Marks};
@@ -97,7 +98,7 @@ pub(super) unsafe fn submit(
     ep: &Arc<Endpoint>,
     said: &Said,
     transfer: *mut weft_transfer,
-    submit: impl FnOnce(&Terms) -> Result<u64>,
+    submit: impl FnOnce(&Terms) -> Result<OpId>,
 ) -> Result<()> {
     let submit = |queue: &_| {
         submit(&Terms {

@@ -11,7 +11,7 @@ use super::submit::full;
 use super::talk::Delivery;
 use super::worker::Worker;
 use super::Endpoint;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
@@ -27,7 +27,7 @@ use crate::wire::frame::{Kind, REQUESTS, SYSTEM};
 const ANSWERS: usize = 64;
 
 impl Endpoint {
-    pub fn atomic(&self, spec: AtomicSpec) -> Result<u64> {
+    pub fn atomic(&self, spec: AtomicSpec) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
         let remote = spec.remote;
@@ -131,7 +131,7 @@ fn check_place(remote: &RemoteMemory, range: u64, offset: u64) -> Result<()> {
 impl Core {
     /// Once the owner has said that its memory is there, an atomic goes to its peer's
     /// home. The caller's hold goes with it.
-    pub(super) fn go_on_atomic(&self, id: u64, now: u64) {
+    pub(super) fn go_on_atomic(&self, id: OpId, now: u64) {
         // SAFETY: held by the caller.
         let Some(atomic) = unsafe { self.table.body(self.table.held_slot(id)) }.atomic() else { return };
         match atomic.remote.wait(id) {
@@ -155,7 +155,7 @@ impl Core {
     }
 
     /// What an atomic that the caller holds asks for, if anybody still wants it.
-    fn request(&self, id: u64) -> Option<Request> {
+    fn request(&self, id: OpId) -> Option<Request> {
         let slot = self.table.held_slot(id);
         // SAFETY: held by the caller.
         let body = unsafe { self.table.body(slot) };
@@ -166,14 +166,14 @@ impl Core {
 impl Worker {
     /// Asks the peer. The hold is kept until it has answered: what was canceled
     /// counts as outstanding for so long, and no more than the table's slots are.
-    pub fn link_atomic(&mut self, peer: PeerId, id: u64, now: u64) {
+    pub fn link_atomic(&mut self, peer: PeerId, id: OpId, now: u64) {
         let core = self.core.clone();
         let link = self.link(peer).filter(|link| link.parting.is_none());
         let (Some(link), Some(request)) = (link, core.request(id)) else {
             return core.abandon(id, Outcome::of(Status::PeerClosed), now);
         };
         link.atomics.insert(id);
-        link.push(Out::new(Kind::Atomic, request.encode(id)));
+        link.push(Out::new(Kind::Atomic, request.encode(id.get())));
         self.mark(peer);
     }
 
@@ -195,7 +195,8 @@ impl Worker {
 
     /// The peer answers.
     pub(super) fn atomic_done(&mut self, link: &mut Link, body: &[u8], now: u64) -> Delivery {
-        let answer = atomic::read_answer(body).filter(|(id, _)| link.atomics.remove(id));
+        let answer = atomic::read_answer(body).and_then(|(id, done)| Some((OpId::new(id)?, done)));
+        let answer = answer.filter(|(id, _)| link.atomics.remove(id));
         let Some((id, done)) = answer else {
             self.core.count_rubbish();
             return Delivery::Taken;

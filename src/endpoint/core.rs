@@ -9,7 +9,7 @@ use super::EndpointConfig;
 use crate::clock::{Clock, Random};
 use crate::codec::Text;
 use crate::fabric::host;
-use crate::ids::{MemoryId, PeerId, RailIndex};
+use crate::ids::{MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::approach::{Approach, Approaches};
@@ -225,7 +225,7 @@ impl Core {
 
     /// Hands a transfer that may start to workers that have lanes for it: to as many
     /// as it has slices for. The caller's hold goes with it.
-    pub fn dispatch(&self, id: u64, workers: u64, slices: u64, now: u64) {
+    pub fn dispatch(&self, id: OpId, workers: u64, slices: u64, now: u64) {
         let wanted = (workers.count_ones() as u64).min(slices).max(1);
         if workers == 0 {
             return self.leave(id, Outcome::of(Status::PeerLost), now);
@@ -254,14 +254,14 @@ impl Core {
     }
 
     /// Takes off a hand-over that leads nowhere.
-    fn leave(&self, id: u64, outcome: Outcome, now: u64) {
+    fn leave(&self, id: OpId, outcome: Outcome, now: u64) {
         // First: whoever polls the completion may give the memory back at once.
         self.table.leave(self.table.held_slot(id), 0);
         self.table.end(id, outcome, now);
     }
 
     /// How an operation ends whose lanes failed.
-    pub fn failure_of(&self, id: u64) -> Outcome {
+    pub fn failure_of(&self, id: OpId) -> Outcome {
         let peer = self.table.peer_of(id).and_then(|peer| self.peers.get(peer).ok());
         peer.and_then(|peer| peer.failure()).unwrap_or(Outcome::of(Status::PeerLost))
     }
@@ -272,7 +272,7 @@ impl Core {
     }
 
     /// Every byte of a transfer has arrived, of which its peer wants to know.
-    pub fn notify(&self, id: u64, peer: PeerId, now: u64) {
+    pub fn notify(&self, id: OpId, peer: PeerId, now: u64) {
         match self.peers.get(peer) {
             Ok(found) => self.inboxes[found.home].command(Command::Notify { peer, id }),
             Err(_) => {
@@ -294,7 +294,7 @@ impl Core {
     }
 
     /// A transfer that waited for an import will not start.
-    pub fn abandon(&self, id: u64, outcome: Outcome, now: u64) {
+    pub fn abandon(&self, id: OpId, outcome: Outcome, now: u64) {
         self.leave(id, outcome, now);
     }
 
@@ -313,7 +313,7 @@ impl Core {
     }
 
     /// Transfers that waited for a remote memory go on, or end.
-    pub fn let_go_on(&self, remote: &Arc<RemoteMemory>, state: RemoteState, ids: Vec<u64>, now: u64) {
+    pub fn let_go_on(&self, remote: &Arc<RemoteMemory>, state: RemoteState, ids: Vec<OpId>, now: u64) {
         for id in ids {
             match Error::of_remote(state) {
                 None => self.go_on(id, now),
@@ -327,7 +327,7 @@ impl Core {
 
     /// Sends a transfer off once the owners of all its remote memories have answered.
     /// The caller's hold goes with it.
-    pub fn go_on(&self, id: u64, now: u64) {
+    pub fn go_on(&self, id: OpId, now: u64) {
         let Some(transfer) = self.held(id) else { return self.go_on_atomic(id, now) };
         let view = transfer.view();
         let mut states = view.remotes().map(|remote| (remote, remote.wait(id)));
@@ -345,7 +345,7 @@ impl Core {
 
     /// Sends an accepted transfer of so many slices on its way. The caller's hold goes with it.
     #[inline]
-    pub fn start(&self, id: u64, slices: u64, now: u64) {
+    pub fn start(&self, id: OpId, slices: u64, now: u64) {
         if slices > 0 {
             return self.go_on(id, now);
         }

@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::worker::Worker;
 use super::Endpoint;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{OpId, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::rail::Done;
 use crate::room;
@@ -38,7 +38,7 @@ impl Endpoint {
         Ok(())
     }
 
-    pub fn expect(&self, spec: ExpectSpec) -> Result<u64> {
+    pub fn expect(&self, spec: ExpectSpec) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
         let entries = self.entries(&spec)?;
@@ -177,7 +177,7 @@ impl Core {
     }
 
     /// Ends operations, with no lock held: each takes its own entries out.
-    fn end_all_of(&self, operations: Vec<u64>, status: Status, now: u64) {
+    fn end_all_of(&self, operations: Vec<OpId>, status: Status, now: u64) {
         for id in operations {
             self.table.end(id, Outcome::of(status), now);
         }

@@ -12,6 +12,7 @@ use super::worker::{RailWork, Worker};
 use super::Endpoint;
 use crate::clock::Clock;
 use crate::fabric::{Rma, Segment};
+use crate::ids::OpId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::rail::{lane_index, Burst, LaneState};
 use crate::status::Status;
@@ -40,7 +41,7 @@ impl Endpoint {
         remote: &Arc<RemoteMemory>,
         single: Single,
         terms: &Terms,
-    ) -> Option<u64> {
+    ) -> Option<OpId> {
         let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return None };
         let parcel = Parcel { local, remote, single, terms };
         if !parcel.is_plain() {
@@ -60,7 +61,7 @@ impl Parcel<'_> {
 }
 
 impl Worker {
-    fn express(&mut self, parcel: &Parcel) -> Option<u64> {
+    fn express(&mut self, parcel: &Parcel) -> Option<OpId> {
         let mail = self.has_mail();
         let Worker { core, rails, lanes_of, turn, closed, .. } = self;
         let Parcel { local, remote, terms, .. } = parcel;
@@ -94,7 +95,7 @@ fn has_room(burst: &mut Burst, urgent: bool) -> bool {
 
 impl Parcel<'_> {
     #[inline]
-    fn send(&self, core: &Core, flows: &mut Flows, burst: &mut Burst) -> Option<u64> {
+    fn send(&self, core: &Core, flows: &mut Flows, burst: &mut Burst) -> Option<OpId> {
         let Parcel { local, remote, single, terms } = self;
         let (table, now) = (&core.table, burst.now);
         let entered = Entered::new(local, remote).ok()?;

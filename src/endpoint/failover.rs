@@ -21,7 +21,7 @@ use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
 use super::worker::{Lanes, RailWork, Worker, LOOK};
 use crate::fabric::error_text;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{OpId, PeerId, RailIndex};
 use crate::peer::channel::Out;
 use crate::peer::link::Fencing;
 use crate::peer::{Peer, PeerState, Plan};
@@ -272,7 +272,7 @@ impl Worker {
             return self.begin_resuming(peer, of, outcome, now);
         }
         link.fencing.push(Fencing { plan, epoch, greets: false });
-        let told_early: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let told_early: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         if asks {
             link.push(Out::new(Kind::Fence, of_lane(plan, epoch)));
         }
@@ -394,7 +394,7 @@ impl Worker {
 
     /// Has lanes do runs of a transfer, here or at another worker. The caller's hold
     /// goes with it.
-    pub fn again(&mut self, id: u64, runs: Vec<Run>, hops: u32) {
+    pub fn again(&mut self, id: OpId, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
         let slot = core.table.held_slot(id);
         // SAFETY: the hand-over holds the slot.
@@ -412,7 +412,7 @@ impl Worker {
     /// No lane here can carry a transfer: another worker's may. If none is known to, or those
     /// that do are not what they are known for, it waits: its peer's home is about to hear
     /// what became of them.
-    pub(super) fn pass_on(&mut self, id: u64, runs: Vec<Run>, hops: u32) {
+    pub(super) fn pass_on(&mut self, id: OpId, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
         let slot = core.table.held_slot(id);
         let peer = core.held(id).and_then(|transfer| core.peers.get(transfer.view().peer()).ok());

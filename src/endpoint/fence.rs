@@ -10,7 +10,7 @@
 use super::inbox::Command;
 use super::worker::{LaneWork, RailWork, Worker};
 use super::Endpoint;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::peer::channel::Out;
 use crate::peer::link::{Link, Quiescing};
 use crate::peer::PeerState;
@@ -33,7 +33,7 @@ pub struct QuiescingLanes {
 }
 
 impl Endpoint {
-    pub fn fence(&self, spec: FenceSpec) -> Result<u64> {
+    pub fn fence(&self, spec: FenceSpec) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
         let peer = core.peers.find(spec.peer)?;
@@ -67,7 +67,7 @@ impl Endpoint {
 
 impl Worker {
     /// The caller wants a fence.
-    pub fn link_fence(&mut self, peer: PeerId, id: u64, now: u64) {
+    pub fn link_fence(&mut self, peer: PeerId, id: OpId, now: u64) {
         let core = self.core.clone();
         // A peer that has ended took its fences with it.
         let Some(link) = self.link(peer) else { return };

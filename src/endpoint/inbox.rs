@@ -5,7 +5,7 @@ use super::mailbox::Mailbox;
 use super::registering::Wanted;
 use super::watching::Awaiting;
 use crate::fabric::Registration;
-use crate::ids::{MemoryId, PeerId, RailIndex};
+use crate::ids::{MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
@@ -105,14 +105,14 @@ pub enum Command {
     /// To a worker with lanes: runs of a transfer that lanes left which failed. The
     /// sender's hold goes with it.
     Again {
-        id: u64,
+        id: OpId,
         runs: Vec<Run>,
         hops: u32,
     },
     /// The caller wants a fence.
     Fence {
         peer: PeerId,
-        id: u64,
+        id: OpId,
     },
     /// To a peer's workers: its lanes are to come to rest, for a fence of the peer's.
     QuiesceLanes {
@@ -142,18 +142,18 @@ pub enum Command {
     },
     Send {
         peer: PeerId,
-        id: u64,
+        id: OpId,
         data: Arc<Vec<u8>>,
         allowance: u64,
     },
     Notify {
         peer: PeerId,
-        id: u64,
+        id: OpId,
     },
     /// To be asked for.
     Atomic {
         peer: PeerId,
-        id: u64,
+        id: OpId,
     },
     Import {
         remote: Arc<RemoteMemory>,
@@ -162,7 +162,7 @@ pub enum Command {
     GoOn {
         remote: Arc<RemoteMemory>,
         state: RemoteState,
-        ids: Vec<u64>,
+        ids: Vec<OpId>,
     },
     Release {
         remote: Arc<RemoteMemory>,
@@ -180,7 +180,7 @@ pub enum Command {
     /// A transfer wants a lane between rails that have none.
     Join {
         peer: PeerId,
-        id: u64,
+        id: OpId,
     },
     Disconnect {
         peer: PeerId,

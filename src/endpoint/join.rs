@@ -5,7 +5,7 @@
 use super::core::Core;
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{OpId, PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::peer::{pair, Plan};
 use crate::status::Status;
@@ -22,12 +22,12 @@ fn workers(core: &Core, lanes: &[Plan], view: View) -> u64 {
 
 impl Core {
     /// The workers of lanes that a transfer can use, which the caller holds.
-    pub(super) fn workers_for(&self, id: u64, lanes: &[Plan]) -> u64 {
+    pub(super) fn workers_for(&self, id: OpId, lanes: &[Plan]) -> u64 {
         self.held(id).map_or(0, |transfer| workers(self, lanes, transfer.view()))
     }
 
     /// A transfer that the caller holds.
-    pub(super) fn held(&self, id: u64) -> Option<&Move> {
+    pub(super) fn held(&self, id: OpId) -> Option<&Move> {
         // SAFETY: held by the hand-over.
         unsafe { self.table.body(self.table.held_slot(id)) }.transfer()
     }
@@ -35,7 +35,7 @@ impl Core {
     /// Sends a transfer that may start on its way: to the workers that have lanes
     /// for it, or to its peer's home to have one made. The caller's hold goes with it.
     #[inline]
-    pub(super) fn send_off(&self, id: u64, transfer: &Move, now: u64) {
+    pub(super) fn send_off(&self, id: OpId, transfer: &Move, now: u64) {
         let (view, slices) = (transfer.view(), transfer.slices);
         let Some(remote) = view.remotes().next() else { return };
         if view.is_whole() {
@@ -59,7 +59,7 @@ impl Core {
 
 impl Worker {
     /// A transfer wants lanes that there are not.
-    pub fn link_join(&mut self, peer: PeerId, id: u64, now: u64) {
+    pub fn link_join(&mut self, peer: PeerId, id: OpId, now: u64) {
         let core = self.core.clone();
         let Some(transfer) = core.held(id) else { return };
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else {

@@ -2,6 +2,7 @@
 
 use super::submit::check_pages;
 use super::Endpoint;
+use crate::ids::OpId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result};
@@ -79,7 +80,7 @@ impl Drop for Kept {
 
 impl Endpoint {
     /// Submits a checked list.
-    pub fn submit_list(&self, list: &Arc<List>, terms: &Terms) -> Result<u64> {
+    pub fn submit_list(&self, list: &Arc<List>, terms: &Terms) -> Result<OpId> {
         self.core.check_open()?;
         list.allows(terms.direction)?;
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
@@ -143,7 +144,7 @@ impl Endpoint {
         Ok(Kept::new(KeptShape::List(Arc::new(list))))
     }
 
-    pub fn submit_kept(&self, kept: &Kept, terms: &Terms) -> Result<u64> {
+    pub fn submit_kept(&self, kept: &Kept, terms: &Terms) -> Result<OpId> {
         self.core.table.foresee();
         let paged = match kept.shape()? {
             KeptShape::List(list) => return self.submit_list(&list, terms),

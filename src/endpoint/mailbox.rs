@@ -1,6 +1,7 @@
 //! What other threads push to a worker: ids of transfers by a bounded queue, everything
 //! rarer as commands.
 
+use crate::ids::OpId;
 use crate::ring::Ring;
 use crate::status::{Error, Result, Status};
 use crate::sync::atomic::{fence, AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 pub struct Mailbox<C> {
-    transfers: Ring<u64>,
+    transfers: Ring<OpId>,
     commands: Mutex<VecDeque<C>>,
     has_commands: AtomicBool,
     /// Changed under the commands' lock.
@@ -31,7 +32,7 @@ impl<C> Mailbox<C> {
         })
     }
 
-    pub fn transfer(&self, id: u64) -> Result<()> {
+    pub fn transfer(&self, id: OpId) -> Result<()> {
         self.transfers
             .push(id)
             .map_err(|_| Error::new(Status::Internal, "a worker's queue of transfers is full"))?;
@@ -59,7 +60,7 @@ impl<C> Mailbox<C> {
     }
 
     #[inline]
-    pub fn next_transfer(&self) -> Option<u64> {
+    pub fn next_transfer(&self) -> Option<OpId> {
         self.transfers.pop()
     }
 

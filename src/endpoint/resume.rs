@@ -18,7 +18,7 @@
 use super::failover::{of_lane, Theirs, HOPS};
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::peer::link::{Fencing, Resumes, Resuming};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
 use crate::rail::{lane_index, LaneState};
@@ -48,7 +48,7 @@ const LOOKS: usize = 1024;
 
 /// A transfer that waits for lanes; its hold is ours.
 pub struct Parked {
-    id: u64,
+    id: OpId,
     peer: Option<PeerId>,
     /// What lanes that failed had claimed.
     runs: Vec<Run>,
@@ -71,7 +71,7 @@ impl Worker {
     // Park.
 
     /// Keeps a transfer until its peer has a lane for it. The caller's hold goes with it.
-    pub(super) fn park(&mut self, id: u64, runs: Vec<Run>) {
+    pub(super) fn park(&mut self, id: OpId, runs: Vec<Run>) {
         let peer = self.core.held(id).map(|transfer| transfer.view().peer());
         self.parked.push_back(Parked { id, peer, runs });
     }
@@ -265,7 +265,7 @@ impl Worker {
             self.acknowledged(peer, channel, delivered as u32, now);
         }
         let Some(link) = self.link(peer) else { return };
-        let unheard: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let unheard: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         for id in unheard {
             self.untell(peer, id, now);
         }
@@ -273,7 +273,7 @@ impl Worker {
     }
 
     /// The peer has not heard of a transfer that it was told of early.
-    fn untell(&mut self, peer: PeerId, id: u64, now: u64) {
+    fn untell(&mut self, peer: PeerId, id: OpId, now: u64) {
         let core = self.core.clone();
         let one_word = core.table.read(id).map(|slot| {
             // SAFETY: held as a reader until it is released.
@@ -294,7 +294,7 @@ impl Worker {
     fn resume_blindly(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        let told: Vec<u64> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let told: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         let outcome = link.resuming.as_ref().map_or(Outcome::OK, |of| of.outcome);
         for of in link.fencing.clone() {
             link.push(Out::new(Kind::Fence, of_lane(of.plan, of.epoch)));

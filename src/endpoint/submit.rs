@@ -3,7 +3,7 @@
 use super::inbox::Command;
 use super::Endpoint;
 use crate::clock::Clock;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::room;
@@ -37,7 +37,7 @@ impl Endpoint {
         remote: &Arc<RemoteMemory>,
         pages: &Pages,
         terms: &Terms,
-    ) -> Result<u64> {
+    ) -> Result<OpId> {
         self.core.check_open()?;
         if self.manual.is_none() {
             self.core.table.foresee();
@@ -68,7 +68,7 @@ impl Endpoint {
         remote: &Arc<RemoteMemory>,
         single: Single,
         terms: &Terms,
-    ) -> Result<u64> {
+    ) -> Result<OpId> {
         if let Some(id) = self.express(local, remote, single, terms) {
             return Ok(id);
         }
@@ -86,7 +86,7 @@ impl Endpoint {
         counting: Option<Counting>,
         terms: &Terms,
         state: impl Fn() -> RemoteState,
-    ) -> Result<u64> {
+    ) -> Result<OpId> {
         let core = &self.core;
         let now = core.clock.now();
         if !terms.queue.reserve(1) {
@@ -109,7 +109,7 @@ impl Endpoint {
         list: &Arc<List>,
         terms: &Terms,
         state: impl Fn(&Part) -> (RemoteState, u64),
-    ) -> Result<u64> {
+    ) -> Result<OpId> {
         let core = &self.core;
         let (now, parts) = (core.clock.now(), list.parts().len());
         let completions = if terms.each_peer { parts as u64 } else { 1 };
@@ -196,13 +196,13 @@ impl Endpoint {
     }
 
     /// As `hurry`, of a message; false if it must take its turn.
-    fn send_now(&self, peer: PeerId, id: u64, (data, allowance): (&Arc<Vec<u8>>, u64), now: u64) -> bool {
+    fn send_now(&self, peer: PeerId, id: OpId, (data, allowance): (&Arc<Vec<u8>>, u64), now: u64) -> bool {
         let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return false };
         worker.try_lock().is_some_and(|mut worker| worker.send_now(peer, id, (data, allowance), now))
     }
 
     /// Sends an accepted transfer on its way, now or when its word says so.
-    fn start_when(&self, id: u64, slices: u64, terms: &Terms, now: u64) {
+    fn start_when(&self, id: OpId, slices: u64, terms: &Terms, now: u64) {
         match &terms.marks.start {
             Some(start) => self.start_later(id, start.clone()),
             None => self.core.start(id, slices, now),
@@ -211,7 +211,7 @@ impl Endpoint {
 
     /// What ended while the parts of a list were submitted has ended all parts that it
     /// saw; this one may not have been among them.
-    fn end_if_too_late(&self, id: u64, (state, entry): (RemoteState, u64)) {
+    fn end_if_too_late(&self, id: OpId, (state, entry): (RemoteState, u64)) {
         let late = if self.core.phase.load(Ordering::SeqCst) != super::core::OPEN {
             Some(Status::Canceled)
         } else {
@@ -226,7 +226,7 @@ impl Endpoint {
     /// What ended while we submitted ends all operations that it sees. Ours may not
     /// have been among them: then it was never accepted, for a completion could come
     /// after the peer's PEER_DOWN. What ends from here on sees it.
-    pub(super) fn take_back_if_late(&self, id: u64, ended: Option<Error>) -> Result<()> {
+    pub(super) fn take_back_if_late(&self, id: OpId, ended: Option<Error>) -> Result<()> {
         let table = &self.core.table;
         let error = match self.core.check_open() {
             Ok(()) => ended,
@@ -241,7 +241,7 @@ impl Endpoint {
         }
     }
 
-    pub fn send(&self, spec: SendSpec) -> Result<u64> {
+    pub fn send(&self, spec: SendSpec) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
         let peer = core.peers.find(spec.peer)?;
@@ -290,8 +290,9 @@ impl Endpoint {
         Ok(id)
     }
 
+    /// `id`: as the caller names it.
     pub fn cancel(&self, id: u64) -> Result<()> {
-        if !self.core.table.cancel(id, self.core.clock.now()) {
+        if !OpId::new(id).is_some_and(|id| self.core.table.cancel(id, self.core.clock.now())) {
             return Err(Error::handle(format!(
                 "{id:#x} is not an operation of this endpoint, or it has completed already"
             )));

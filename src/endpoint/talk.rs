@@ -6,7 +6,7 @@ use super::greet;
 use super::inbox::Command;
 use super::worker::{LaneWork, Worker};
 use crate::fabric::Posted;
-use crate::ids::{MemoryId, PeerId};
+use crate::ids::{MemoryId, OpId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
@@ -529,7 +529,7 @@ impl Worker {
 
     // What callers ask of a link.
 
-    pub fn link_send(&mut self, peer: PeerId, id: u64, data: Arc<Vec<u8>>, allowance: u64) {
+    pub fn link_send(&mut self, peer: PeerId, id: OpId, data: Arc<Vec<u8>>, allowance: u64) {
         let frame = self.frame_bytes();
         // A peer that has ended took its sends with it.
         let Some(link) = self.link(peer) else { return };
@@ -542,7 +542,7 @@ impl Worker {
     pub fn send_now(
         &mut self,
         peer: PeerId,
-        id: u64,
+        id: OpId,
         (data, allowance): (&Arc<Vec<u8>>, u64),
         now: u64,
     ) -> bool {
@@ -569,7 +569,7 @@ impl Worker {
 
     /// Tells the peer of a transfer that has arrived, or (`early`) all of which was
     /// posted to the lane that the frame goes over.
-    pub fn link_notify(&mut self, peer: PeerId, id: u64, early: bool, now: u64) {
+    pub fn link_notify(&mut self, peer: PeerId, id: OpId, early: bool, now: u64) {
         let core = self.core.clone();
         if self.link(peer).is_none() {
             core.table.end(id, Outcome::of(Status::PeerLost), now);

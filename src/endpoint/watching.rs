@@ -3,19 +3,20 @@
 use super::inbox::Command;
 use super::worker::Worker;
 use super::Endpoint;
+use crate::ids::OpId;
 use crate::transfer::watch::Mark;
 use crate::transfer::Outcome;
 
 /// A transfer that has not started.
 pub struct Awaiting {
-    pub id: u64,
+    pub id: OpId,
     pub start: Mark,
 }
 
 impl Endpoint {
     /// Has a worker start an accepted transfer when its word says so. The caller's hold
     /// goes with it.
-    pub(super) fn start_later(&self, id: u64, start: Mark) {
+    pub(super) fn start_later(&self, id: OpId, start: Mark) {
         let home = self.core.table.peer_of(id).and_then(|peer| self.core.home_of(peer)).unwrap_or(0);
         self.core.inboxes[home].command(Command::Await(Awaiting { id, start }));
     }

@@ -15,7 +15,7 @@ use super::watching::Awaiting;
 use super::Idle;
 use crate::event;
 use crate::fabric::GONE;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteState};
 use crate::pass::Passes;
 use crate::peer::link::Link;
@@ -458,7 +458,7 @@ impl Worker {
     /// The lane that may carry all of a transfer and right behind it, without waiting
     /// for its arrival, what the peer is to hear of it. The frame must not go another
     /// way: control frames take the first lane that is up.
-    fn early_lane(&self, id: u64) -> Option<(usize, u32)> {
+    fn early_lane(&self, id: OpId) -> Option<(usize, u32)> {
         let transfer = self.core.held(id)?;
         if !transfer.is_announced() || transfer.direction != Direction::Write {
             return None;
@@ -480,7 +480,7 @@ impl Worker {
     }
 
     /// Begins a transfer's flows on the peer's lanes here.
-    fn start(&mut self, id: u64) {
+    fn start(&mut self, id: OpId) {
         let early = self.early_lane(id);
         let core = self.core.clone();
         let slot = core.table.held_slot(id);
@@ -707,7 +707,7 @@ impl Worker {
     }
 
     /// A transfer has arrived, and its peer wants to know.
-    fn tell(&mut self, id: u64, peer: PeerId, now: u64) {
+    fn tell(&mut self, id: OpId, peer: PeerId, now: u64) {
         if self.core.table.arrives(id) {
             return;
         }

@@ -2,6 +2,7 @@
 //! forges what one of them says.
 
 use super::Input;
+use crate::ids::OpId;
 use crate::peer::channel::{Channel, Out, WINDOW};
 use crate::wire::frame::Kind;
 
@@ -19,7 +20,7 @@ pub fn channel(data: &[u8]) {
         match step % 8 {
             0 => {
                 let body = pushed.to_le_bytes().to_vec();
-                sender.push(Out { done: Some(pushed), ..Out::new(Kind::Message, body) });
+                sender.push(Out { done: OpId::new(1 + pushed), ..Out::new(Kind::Message, body) });
                 pushed += 1;
             }
             1 => {
@@ -48,7 +49,7 @@ pub fn channel(data: &[u8]) {
             6 => {
                 let number = receiver.delivered();
                 for out in sender.acknowledge(number) {
-                    assert_eq!(out.done, Some(done), "done twice, or out of order");
+                    assert_eq!(out.done, OpId::new(1 + done), "done twice, or out of order");
                     done += 1;
                 }
                 receiver.acknowledgement_sent_alone(now);

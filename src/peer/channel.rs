@@ -3,6 +3,7 @@
 //! room leaves a frame undelivered and unacknowledged: the window then holds the
 //! sender back.
 
+use crate::ids::OpId;
 use crate::wire::frame::Kind;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -25,7 +26,7 @@ pub struct Out {
     /// A part of a message, copied only when the frame is posted.
     pub payload: Option<(Arc<Vec<u8>>, Range<usize>)>,
     /// The operation that its acknowledgement completes.
-    pub done: Option<u64>,
+    pub done: Option<OpId>,
     /// That operation has not arrived yet, as far as is known.
     pub early: bool,
     /// Bytes that its acknowledgement gives back to the sender's allowance.
@@ -98,9 +99,9 @@ impl Channel {
     /// A lane failed: what it may have lost is sent again, with the numbers that it had.
     /// Hands out the transfers that were told early: nobody knows whether they arrived,
     /// or were heard of, and nothing is said of them any more.
-    pub fn rewind(&mut self) -> Vec<u64> {
+    pub fn rewind(&mut self) -> Vec<OpId> {
         // Of what has no number yet, nobody will hear.
-        let mut told: Vec<u64> =
+        let mut told: Vec<OpId> =
             self.waiting.iter().filter(|out| out.early).filter_map(|out| out.done).collect();
         self.waiting.retain(|out| !out.early);
         while let Some(mut out) = self.unacknowledged.pop_back() {
@@ -126,7 +127,7 @@ impl Channel {
 
     /// Takes out what transfers have left here that ended meanwhile (`wanted`: the others),
     /// once much has gathered: a peer that takes nothing must not cost more and more memory.
-    pub fn sweep(&mut self, wanted: impl Fn(u64) -> bool) {
+    pub fn sweep(&mut self, wanted: impl Fn(OpId) -> bool) {
         if self.waiting.len() < LONG.max(2 * self.wanted) {
             return;
         }
@@ -286,7 +287,7 @@ mod tests {
     use super::*;
 
     fn out(n: u64) -> Out {
-        Out { done: Some(n), ..Out::new(Kind::Message, vec![]) }
+        Out { done: OpId::new(n), ..Out::new(Kind::Message, vec![]) }
     }
 
     #[test]
@@ -330,10 +331,10 @@ mod tests {
     fn frame_that_is_not_resent_keeps_its_place() {
         for kind in [Kind::Count, Kind::Raise, Kind::Notify] {
             let mut channel = Channel::default();
-            channel.push(Out { early: true, done: Some(7), ..Out::new(kind, vec![1]) });
+            channel.push(Out { early: true, done: OpId::new(7), ..Out::new(kind, vec![1]) });
             channel.push(Out::new(kind, vec![2]));
             channel.sent(0);
-            assert_eq!(channel.rewind(), [7]);
+            assert_eq!(channel.rewind(), [OpId::numbered(7)]);
             let (number, out) = channel.next().unzip();
             let said = out.map(|out| (out.kind.channel() == kind.channel(), out.body.len(), out.done));
             assert_eq!((number, said), (Some(1), Some((true, 0, None))));
@@ -367,21 +368,21 @@ mod tests {
     fn unwanted_frames_do_not_accumulate() {
         let mut channel = Channel::default();
         let frame = |kind, done| Out { done, ..Out::new(kind, vec![]) };
-        for id in 0..100_000 {
+        for id in 1..100_000 {
             channel.push(frame(Kind::Raise, None));
-            channel.push(frame(Kind::Notify, Some(id)));
-            if id % 1000 == 0 {
+            channel.push(frame(Kind::Notify, OpId::new(id)));
+            if id % 1000 == 1 {
                 channel.push(frame(Kind::Message, None));
-                channel.push(frame(Kind::Message, Some(id)));
+                channel.push(frame(Kind::Message, OpId::new(id)));
             }
-            channel.sweep(|id| id % 1000 == 7);
+            channel.sweep(|id| id.get() % 1000 == 7);
             assert!(channel.waiting() < LONG + 2 * 400 + 2);
         }
         channel.wanted = 0;
         while channel.waiting() < LONG {
-            channel.push(frame(Kind::Count, Some(0)));
+            channel.push(frame(Kind::Count, OpId::new(1)));
         }
-        channel.sweep(|id| id % 1000 == 7);
+        channel.sweep(|id| id.get() % 1000 == 7);
         let kinds: Vec<Kind> = channel.waiting.iter().map(|out| out.kind).collect();
         let four = [Kind::Message, Kind::Message, Kind::Raise, Kind::Notify];
         assert!(kinds.len() == 400 && kinds.chunks(4).all(|chunk| chunk == four));
@@ -410,7 +411,7 @@ mod tests {
     #[test]
     fn the_window_holds_back_and_acknowledgements_complete() {
         let mut channel = Channel::default();
-        (0..100).for_each(|n| channel.push(out(n)));
+        (1..=100).for_each(|n| channel.push(out(n)));
         let mut sent = 0;
         while channel.next().is_some() {
             channel.sent(0);
@@ -419,7 +420,7 @@ mod tests {
         assert_eq!(sent, WINDOW);
         assert_eq!(channel.acknowledge(WINDOW + 1).count(), 0, "never sent");
         let done: Vec<_> = channel.acknowledge(2).filter_map(|out| out.done).collect();
-        assert_eq!(done, [0, 1]);
+        assert_eq!(done, [1, 2].map(OpId::numbered));
         assert_eq!(channel.next().map(|(number, _)| number), Some(WINDOW + 1));
     }
 }

@@ -5,7 +5,7 @@ use super::channel::{Channel, Out};
 use super::liveness::Silence;
 use super::{status_of_end, Peer, Plan};
 use crate::codec::{Reader, Writer};
-use crate::ids::MemoryId;
+use crate::ids::{MemoryId, OpId};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use crate::transfer::ending::Sweep;
@@ -44,12 +44,12 @@ pub struct Link {
     /// Memories that the peer takes back, while our transfers still use them.
     pub revoking: BTreeSet<MemoryId>,
     /// Transfers that wait for lanes.
-    pub joining: Vec<u64>,
+    pub joining: Vec<OpId>,
     /// Atomics that the peer has not answered.
-    pub atomics: BTreeSet<u64>,
+    pub atomics: BTreeSet<OpId>,
     pub parting: Option<Parting>,
     /// Fences that the caller waits for, by number.
-    pub fences: HashMap<u64, u64>,
+    pub fences: HashMap<u64, OpId>,
     pub next_fence: u64,
     /// Fences that the peer waits for.
     pub quiescing: Vec<Quiescing>,
@@ -130,7 +130,7 @@ const STEADY_NS: u64 = 10_000_000_000;
 /// What is outstanding with a peer that ends, as far as that has not ended.
 pub struct Outstanding {
     /// Transfers that would not have begun yet.
-    pub waited: Vec<u64>,
+    pub waited: Vec<OpId>,
     pub all: Sweep,
     pub outcome: Outcome,
 }
@@ -252,7 +252,7 @@ impl Link {
     }
 
     /// As `push_message`, of a message that is short.
-    pub fn push_short(&mut self, id: u64, data: &[u8], allowance: u64) {
+    pub fn push_short(&mut self, id: OpId, data: &[u8], allowance: u64) {
         let mut body = Vec::with_capacity(PART + data.len());
         body.extend_from_slice(&(data.len() as u64).to_le_bytes());
         body.extend_from_slice(data);
@@ -261,7 +261,7 @@ impl Link {
     }
 
     /// Cuts a message into frames; the last one completes the send.
-    pub fn push_message(&mut self, id: u64, data: Arc<Vec<u8>>, frame: usize, allowance: u64) {
+    pub fn push_message(&mut self, id: OpId, data: Arc<Vec<u8>>, frame: usize, allowance: u64) {
         let step = frame - HEADER - PART;
         let total = data.len();
         let mut offset = 0;
@@ -287,7 +287,7 @@ impl Link {
     /// What the peer hears of a transfer after its last byte: the counters that it
     /// raises, and the notification. The last frame completes it; `early`: once it
     /// has arrived, too.
-    pub fn push_arrived(&mut self, id: u64, transfer: &Move, early: bool) {
+    pub fn push_arrived(&mut self, id: OpId, transfer: &Move, early: bool) {
         let raises = transfer.raises();
         // On the notification's channel they come before it; else they need not wait
         // for what the user has not taken.

@@ -8,6 +8,7 @@
 
 use super::expect::Waiting;
 use crate::fabric::Immediate;
+use crate::ids::OpId;
 use crate::room;
 use crate::status::{Error, Result};
 use once_cell::sync::OnceCell;
@@ -178,7 +179,7 @@ impl Counters {
     }
 
     /// From here on it is raised no more; who waits for it is in `ended`.
-    pub fn destroy(&self, id: u64, ended: &mut Vec<u64>) -> Result<()> {
+    pub fn destroy(&self, id: u64, ended: &mut Vec<OpId>) -> Result<()> {
         let (place, _) = self.find(id)?;
         let counter = self.counter(place.index).ok_or_else(|| gone(id))?;
         let of_this = |state: u64| state >> VALUE_BITS == u64::from(place.generation);

@@ -4,12 +4,12 @@
 use super::completion::Completion;
 use super::gate::{Before, Passing};
 use super::operation::{Body, To};
-use super::table::{id_in, index_of, Slot, Table, ACTIVE};
+use super::table::{id_in, Slot, Table, ACTIVE};
 use super::tally::Ended;
-use super::whole::{ALONE, IN_PARTS};
+use super::whole::PartOf;
 use super::Outcome;
 use crate::fabric::error_text;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use parking_lot::Mutex;
@@ -130,7 +130,7 @@ impl Table {
 
     /// Ends an operation that was never accepted, without a completion; false if it
     /// has ended with one.
-    pub fn take_back(&self, id: u64) -> bool {
+    pub fn take_back(&self, id: OpId) -> bool {
         let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
@@ -149,19 +149,19 @@ impl Table {
     }
 
     /// Ends an operation with its one completion; false if it ended before.
-    pub fn end(&self, id: u64, outcome: Outcome, now: u64) -> bool {
+    pub fn end(&self, id: OpId, outcome: Outcome, now: u64) -> bool {
         self.end_as(id, outcome, (None, 0), now)
     }
 
     /// As `end`; the completion has a value.
-    pub fn end_with_value(&self, id: u64, outcome: Outcome, value: u64, now: u64) -> bool {
+    pub fn end_with_value(&self, id: OpId, outcome: Outcome, value: u64, now: u64) -> bool {
         self.end_as(id, outcome, (None, value), now)
     }
 
     /// As `end`. `peer`: who the completion names, if not the body's.
     pub(super) fn end_as(
         &self,
-        id: u64,
+        id: OpId,
         outcome: Outcome,
         (peer, value): (Option<PeerId>, u64),
         now: u64,
@@ -200,9 +200,12 @@ impl Table {
             posted => posted.max(body.submit_ns),
         };
         let now = now.max(body.submit_ns).max(first_post);
-        let whole = Some(slot.whole.of.load(Ordering::Relaxed)).filter(|of| !matches!(*of, ALONE | IN_PARTS));
+        let whole = match slot.whole.of() {
+            PartOf::Whole(whole) => Some(whole),
+            PartOf::Nothing | PartOf::HasParts => None,
+        };
         let mut completion = Completion::new(body.kind, outcome, peer.or(body.peer), now);
-        completion.transfer = whole.unwrap_or(id);
+        completion.transfer = whole.unwrap_or(id).get();
         completion.user_data = body.user_data;
         completion.value = value;
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
@@ -273,14 +276,13 @@ impl Table {
     }
 
     /// Whether it is an operation with parts, which has not ended.
-    pub(super) fn is_in_parts(&self, id: u64) -> bool {
-        self.slot(index_of(id)).is_some_and(|slot| slot.whole.of.load(Ordering::Relaxed) == IN_PARTS)
-            && self.is_active(id)
+    pub(super) fn is_in_parts(&self, id: OpId) -> bool {
+        self.slot(id.index()).is_some_and(|slot| slot.whole.of() == PartOf::HasParts) && self.is_active(id)
     }
 
     /// Ends the parts of an operation, and so the operation; false if all had ended.
-    pub(super) fn end_parts(&self, whole: u64, outcome: Outcome, now: u64) -> bool {
-        self.end_where(|slot| slot.whole.of.load(Ordering::Relaxed) == whole, outcome, now)
+    pub(super) fn end_parts(&self, whole: OpId, outcome: Outcome, now: u64) -> bool {
+        self.end_where(|slot| slot.whole.of() == PartOf::Whole(whole), outcome, now)
     }
 
     /// Ends all active operations that `which` (slot, id) chooses; whether there was
@@ -296,10 +298,10 @@ impl Table {
     }
 
     /// The active operation of a slot, if it has no parts.
-    fn active_at(&self, index: usize) -> Option<(&Slot, u64)> {
+    fn active_at(&self, index: usize) -> Option<(&Slot, OpId)> {
         let slot = self.slot(index)?;
         let state = slot.state.load(Ordering::SeqCst);
-        let alone = slot.whole.of.load(Ordering::Relaxed) != IN_PARTS;
+        let alone = slot.whole.of() != PartOf::HasParts;
         (state & 0xff == ACTIVE && alone).then(|| (slot, id_in(state, index as u32)))
     }
 
@@ -329,7 +331,7 @@ impl Table {
     }
 
     /// How an operation ends because of a remote memory, if it uses it.
-    fn if_using(&self, id: u64, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
+    fn if_using(&self, id: OpId, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
         let slot = self.read(id)?;
         // SAFETY: held as a reader.
         let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);

@@ -2,6 +2,7 @@
 //! arrival takes only when it reaches a value that somebody waits for.
 
 use super::counters::{Counters, Place, NOBODY};
+use crate::ids::OpId;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -32,7 +33,8 @@ pub struct Waiting {
 }
 
 struct Wait {
-    operation: u64,
+    /// `None`: it is not entered yet.
+    operation: Option<OpId>,
     /// Values that were not reached; one more while they are entered.
     missing: u64,
 }
@@ -50,7 +52,7 @@ impl Expecting {
         let mut waiting = counters.waiting.lock();
         waiting.next += 1;
         let ticket = waiting.next;
-        waiting.waits.insert(ticket, Wait { operation: 0, missing: entries.len() as u64 + 1 });
+        waiting.waits.insert(ticket, Wait { operation: None, missing: entries.len() as u64 + 1 });
         Expecting { counters: counters.clone(), ticket, entries }
     }
 
@@ -63,7 +65,7 @@ impl Drop for Expecting {
     fn drop(&mut self) {
         let mut waiting = self.counters.waiting.lock();
         let Some(wait) = waiting.waits.remove(&self.ticket) else { return };
-        if wait.operation != 0 {
+        if wait.operation.is_some() {
             waiting.left.push_back((self.ticket, self.entries.clone(), 0));
             drop(waiting);
             self.counters.clear_left(STRIDE);
@@ -79,13 +81,13 @@ fn strides(entries: &[Entry]) -> impl Iterator<Item = Range<usize>> {
 impl Counters {
     /// Enters what an operation waits for. Operations whose values are all reached go
     /// to `ended`. False: a counter is gone.
-    pub fn watch(&self, ticket: u64, operation: u64, entries: &[Entry], ended: &mut Vec<u64>) -> bool {
+    pub fn watch(&self, ticket: u64, operation: OpId, entries: &[Entry], ended: &mut Vec<OpId>) -> bool {
         for stride in strides(entries) {
             let mut waiting = self.waiting.lock();
             for at in stride {
                 // The operation has ended meanwhile, and its entries are taken out.
                 let Some(wait) = waiting.waits.get_mut(&ticket) else { return true };
-                wait.operation = operation;
+                wait.operation = Some(operation);
                 let Entry { place, value } = entries[at];
                 waiting.values.insert((place.index, value, ticket, at as u32));
                 let counter = self.counter(place.index);
@@ -102,7 +104,7 @@ impl Counters {
 
     /// A counter may have reached values that somebody waits for. Where very many do, it is
     /// settled again (`next_unsettled`).
-    pub fn settle(&self, index: u32, ended: &mut Vec<u64>) {
+    pub fn settle(&self, index: u32, ended: &mut Vec<OpId>) {
         let waiting = &mut *self.waiting.lock();
         let all = self.settle_in(waiting, index, ended, STRIDE);
         if !all && !waiting.unsettled.contains(&index) {
@@ -125,7 +127,7 @@ impl Counters {
     /// Takes out what was reached, of so many entries; false if there are more. The lowest value that is left is published before
     /// the counter is read again, and an arrival raises the counter before it reads the
     /// lowest value, all in one order (SeqCst): so one of the two sees the other.
-    fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<u64>, mut most: usize) -> bool {
+    fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<OpId>, mut most: usize) -> bool {
         let Some(counter) = self.counter(index) else { return true };
         loop {
             let lowest = waiting.take_reached(index, counter.any_value(), ended, &mut most);
@@ -138,11 +140,11 @@ impl Counters {
     }
 
     /// A counter is gone: who waits for it ends.
-    pub fn desert(&self, index: u32, ended: &mut Vec<u64>) {
+    pub fn desert(&self, index: u32, ended: &mut Vec<OpId>) {
         let mut waiting = self.waiting.lock();
         while let Some(&first) = waiting.first(index) {
             waiting.values.remove(&first);
-            ended.extend(waiting.waits.get(&first.2).map(|wait| wait.operation));
+            ended.extend(waiting.waits.get(&first.2).and_then(|wait| wait.operation));
         }
         if let Some(counter) = self.counter(index) {
             counter.wanted.store(NOBODY, Ordering::SeqCst);
@@ -173,7 +175,7 @@ impl Waiting {
     }
 
     /// Takes out a counter's values up to one, of so many entries; the lowest that is left.
-    fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<u64>, most: &mut usize) -> u64 {
+    fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<OpId>, most: &mut usize) -> u64 {
         while let Some(&first) = self.first(index) {
             if first.1 > value || *most == 0 {
                 return first.1;
@@ -186,11 +188,11 @@ impl Waiting {
     }
 
     /// One thing less that an operation waits for.
-    fn reached(&mut self, ticket: u64, ended: &mut Vec<u64>) {
+    fn reached(&mut self, ticket: u64, ended: &mut Vec<OpId>) {
         let Some(wait) = self.waits.get_mut(&ticket) else { return };
         wait.missing -= 1;
         if wait.missing == 0 {
-            ended.push(wait.operation);
+            ended.extend(wait.operation);
             self.waits.remove(&ticket);
         }
     }
@@ -213,8 +215,10 @@ mod tests {
         let entries = Arc::new(vec![entry(&counters, a, 2), entry(&counters, b, 0), entry(&counters, a, 1)]);
         let expecting = Expecting::new(&counters, entries.clone());
         let mut ended = Vec::new();
-        assert!(counters.watch(expecting.ticket(), 77, &entries, &mut ended) && ended.is_empty());
-        for (by, expected) in [(1, &[][..]), (1, &[77][..])] {
+        assert!(
+            counters.watch(expecting.ticket(), OpId::numbered(77), &entries, &mut ended) && ended.is_empty()
+        );
+        for (by, expected) in [(1, &[][..]), (1, &[OpId::numbered(77)][..])] {
             match counters.raise(a as u32, by) {
                 Raised::Reached(index) => counters.settle(index, &mut ended),
                 other => panic!("{other:?}"),
@@ -230,7 +234,7 @@ mod tests {
         let a = counters.create().expect("room");
         let entries = Arc::new((1..1000).map(|value| entry(&counters, a, value)).collect::<Vec<_>>());
         let expecting = Expecting::new(&counters, entries.clone());
-        assert!(counters.watch(expecting.ticket(), 5, &entries, &mut Vec::new()));
+        assert!(counters.watch(expecting.ticket(), OpId::numbered(5), &entries, &mut Vec::new()));
         drop(expecting);
         assert!(counters.waiting.lock().waits.is_empty());
         // The next one clears away what it left.
@@ -245,12 +249,12 @@ mod tests {
         let a = counters.create().expect("room");
         let entries: Arc<Vec<Entry>> = Arc::new(vec![entry(&counters, a, 9)]);
         let early = Expecting::new(&counters, entries.clone());
-        assert!(counters.watch(early.ticket(), 5, &entries, &mut Vec::new()));
+        assert!(counters.watch(early.ticket(), OpId::numbered(5), &entries, &mut Vec::new()));
         let late = Expecting::new(&counters, entries.clone());
         let mut ended = Vec::new();
         counters.destroy(a, &mut ended).expect("it exists");
-        assert_eq!(ended, [5]);
-        assert!(!counters.watch(late.ticket(), 6, &entries, &mut ended));
+        assert_eq!(ended, [OpId::numbered(5)]);
+        assert!(!counters.watch(late.ticket(), OpId::numbered(6), &entries, &mut ended));
     }
 
     /// In each round one arrival and one who waits for it meet: one of them sees it.
@@ -281,13 +285,13 @@ mod tests {
             let expecting = Expecting::new(&counters, entries.clone());
             round.store(n, Ordering::SeqCst);
             (0..n % 64).for_each(|_| std::hint::spin_loop());
-            assert!(counters.watch(expecting.ticket(), n, &entries, &mut ended));
+            assert!(counters.watch(expecting.ticket(), OpId::numbered(n), &entries, &mut ended));
             while done.load(Ordering::SeqCst) < n {
                 std::thread::yield_now();
             }
         }
         ended.extend(raiser.join().expect("no panic"));
         ended.sort();
-        assert_eq!(ended, (1..=ROUNDS).collect::<Vec<u64>>());
+        assert_eq!(ended, (1..=ROUNDS).map(OpId::numbered).collect::<Vec<OpId>>());
     }
 }

@@ -7,6 +7,7 @@ use super::operation::Move;
 use super::pack::{Landed, Packer};
 use super::table::{Left, Slot, Table};
 use crate::fabric::{Posted, Rma};
+use crate::ids::OpId;
 use crate::rail::{Burst, Rail, Tag, Work};
 use crate::status::Status;
 use std::collections::VecDeque;
@@ -405,7 +406,7 @@ impl Flows {
         now: u64,
         table: &Table,
         left: &mut Vec<Left>,
-    ) -> Option<u64> {
+    ) -> Option<OpId> {
         let packer = self.packer.as_mut()?;
         let next = packer.acknowledged().wrapping_add(1);
         let Landed { flow, bytes, sampled, .. } = packer.acknowledge(next)?;

@@ -11,8 +11,8 @@ use super::gate::Gate;
 use super::operation::{Body, To};
 use super::queue::Queue;
 use super::tally::Tally;
-use super::whole::{self, Whole};
-use crate::ids::PeerId;
+use super::whole::{PartOf, Whole};
+use crate::ids::{OpId, PeerId};
 use crate::prefetch;
 use crate::room;
 use crate::status::{Error, Status};
@@ -28,10 +28,6 @@ const READER: u64 = 1 << 40;
 const SLICES: u64 = READER - 1;
 const READERS: u64 = FLOW - READER;
 const CHUNK: usize = 1024;
-/// An id: its lowest bits are the slot's number, its highest is that of messages, and between them is
-/// the slot's generation: an operation a microsecond in one slot takes 101 days to come round.
-const INDEX_BITS: u32 = 20;
-const GENERATIONS: u64 = (1 << (63 - INDEX_BITS)) - 1;
 
 /// What has happened to a transfer: its peer was told early; all of it has arrived; workers have it.
 const TOLD: u8 = 1;
@@ -81,15 +77,15 @@ pub enum Left {
     /// Other flows go on.
     Done,
     /// It has not left yet, but posted everything: the peer may hear of it already.
-    Posted(u64, PeerId),
+    Posted(OpId, PeerId),
     /// It was the last, and every slice has arrived.
-    Arrived(u64),
+    Arrived(OpId),
     /// As before, and this peer should be told.
-    ToNotify(u64, PeerId),
+    ToNotify(OpId, PeerId),
     /// It cannot go on here.
-    Ended(u64, Status),
+    Ended(OpId, Status),
     /// It was the last, and slices are missing, or nobody wants them any more.
-    Short(u64),
+    Short(OpId),
 }
 
 pub struct Table {
@@ -117,31 +113,26 @@ pub struct Table {
     pub(super) gate: Gate,
 }
 
-#[inline]
-pub(super) fn index_of(id: u64) -> usize {
-    (id & ((1 << INDEX_BITS) - 1)) as usize
-}
-
 /// The id of an operation, by its slot's state.
 #[inline]
-pub(super) fn id_in(state: u64, index: u32) -> u64 {
-    state >> 8 << INDEX_BITS | u64::from(index)
+pub(super) fn id_in(state: u64, index: u32) -> OpId {
+    OpId::of(state >> 8, index)
 }
 
 /// The state of an id's slot.
 #[inline]
-fn state_of(id: u64, phase: u64) -> u64 {
-    id >> INDEX_BITS << 8 | phase
+fn state_of(id: OpId, phase: u64) -> u64 {
+    id.generation() << 8 | phase
 }
 
 impl Table {
     /// `first` is where generations begin: ids of one endpoint should mean
     /// nothing to another.
     pub fn new(capacity: usize, peers: usize, first: u64, queue: Arc<Queue>) -> Table {
-        debug_assert!(capacity <= 1 << INDEX_BITS);
+        debug_assert!(capacity <= 1 << OpId::INDEX_BITS);
         Table {
             queue,
-            first: GENERATIONS & first,
+            first: OpId::GENERATIONS & first,
             chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect(),
             capacity,
             used: AtomicUsize::new(0),
@@ -167,8 +158,8 @@ impl Table {
     }
 
     /// The slot that a holder of `id` holds.
-    pub fn held_slot(&self, id: u64) -> &Slot {
-        self.slot(index_of(id)).expect("a holder's slot exists")
+    pub fn held_slot(&self, id: OpId) -> &Slot {
+        self.slot(id.index()).expect("a holder's slot exists")
     }
 
     /// The body of a slot that the caller holds.
@@ -268,14 +259,14 @@ impl Table {
     /// it as a flow: it must pass that on, or `leave`.
     /// `None`: all slots are in use.
     #[inline]
-    pub fn begin(&self, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Option<u64> {
+    pub fn begin(&self, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Option<OpId> {
         Some(self.fill(self.take()?, body, slices, deadline))
     }
 
     /// As `begin`, in a slot that was taken.
     #[inline]
-    pub fn fill(&self, slot: &Slot, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> u64 {
-        self.fill_part(slot, body, slices, deadline, whole::ALONE)
+    pub fn fill(&self, slot: &Slot, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> OpId {
+        self.fill_part(slot, body, slices, deadline, PartOf::Nothing)
     }
 
     /// A slot that was taken stays free; false.
@@ -314,8 +305,8 @@ impl Table {
         body: impl FnOnce() -> Body,
         slices: u64,
         deadline: u64,
-        whole: u64,
-    ) -> u64 {
+        whole: PartOf,
+    ) -> OpId {
         let generation = slot.state.load(Ordering::Relaxed) >> 8;
         // SAFETY: the slot came off the free list, so it is empty, and nobody else holds it.
         let body = unsafe {
@@ -331,7 +322,7 @@ impl Table {
         if body.tells() {
             self.tally.begun(body.kind);
         }
-        slot.whole.of.store(whole, Ordering::Relaxed);
+        slot.whole.belong(whole);
         slot.held.store(FLOW + READER + slices, Ordering::Release);
         let state = generation << 8 | ACTIVE;
         slot.state.store(state, Ordering::SeqCst);
@@ -357,7 +348,7 @@ impl Table {
 
     /// The peer has not heard what it was told early, and will not: any lane may take part in
     /// the rest. `Some(true)`: it has arrived, and only the word is missing.
-    pub fn untell(&self, id: u64) -> Option<bool> {
+    pub fn untell(&self, id: OpId) -> Option<bool> {
         let slot = self.read(id)?;
         let before = slot.progress.fetch_and(!(TOLD | ALONE | ARRIVED), Ordering::AcqRel);
         self.release(slot);
@@ -378,7 +369,7 @@ impl Table {
     }
 
     /// All of it has arrived. Whether its peer was told early: then it ends when that has heard.
-    pub fn arrives(&self, id: u64) -> bool {
+    pub fn arrives(&self, id: OpId) -> bool {
         let Some(slot) = self.read(id) else { return true };
         let before = slot.progress.fetch_or(ARRIVED, Ordering::Relaxed);
         self.release(slot);
@@ -391,12 +382,12 @@ impl Table {
         self.tally.active()
     }
 
-    pub fn is_active(&self, id: u64) -> bool {
-        self.slot(index_of(id)).is_some_and(|slot| slot.state.load(Ordering::Acquire) == state_of(id, ACTIVE))
+    pub fn is_active(&self, id: OpId) -> bool {
+        self.slot(id.index()).is_some_and(|slot| slot.state.load(Ordering::Acquire) == state_of(id, ACTIVE))
     }
 
     /// With whom an active operation is.
-    pub fn peer_of(&self, id: u64) -> Option<PeerId> {
+    pub fn peer_of(&self, id: OpId) -> Option<PeerId> {
         let slot = self.read(id)?;
         let peer = slot.peer.load(Ordering::Relaxed);
         self.release(slot);
@@ -411,8 +402,8 @@ impl Table {
 
     /// The slot of an operation that was active, and that the caller has ended: it is the
     /// reader that the operation was.
-    pub(super) fn take_end(&self, id: u64) -> Option<&Slot> {
-        let slot = self.slot(index_of(id))?;
+    pub(super) fn take_end(&self, id: OpId) -> Option<&Slot> {
+        let slot = self.slot(id.index())?;
         let (active, ended) = (state_of(id, ACTIVE), state_of(id, ENDED));
         let won = slot.state.compare_exchange(active, ended, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         won.then_some(slot)
@@ -457,8 +448,8 @@ impl Table {
     }
 
     /// Holds the slot of an active operation as a reader; to be released.
-    pub fn read(&self, id: u64) -> Option<&Slot> {
-        let slot = self.slot(index_of(id))?;
+    pub fn read(&self, id: OpId) -> Option<&Slot> {
+        let slot = self.slot(id.index())?;
         let mut held = slot.held.load(Ordering::Acquire);
         loop {
             if held < READER {
@@ -485,7 +476,7 @@ impl Table {
     }
 
     /// The id of a slot that the caller holds.
-    pub fn id_of(&self, slot: &Slot) -> u64 {
+    pub fn id_of(&self, slot: &Slot) -> OpId {
         id_in(slot.state.load(Ordering::Acquire), slot.index)
     }
 
@@ -515,7 +506,7 @@ impl Table {
     fn recycle(&self, slot: &Slot) {
         // SAFETY: the last holder has left.
         slot.body.with_mut(|body| unsafe { *body = None });
-        let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & GENERATIONS;
+        let generation = (slot.state.load(Ordering::Relaxed) >> 8).wrapping_add(1) & OpId::GENERATIONS;
         slot.state.store(generation.max(1) << 8 | FREE, Ordering::Release);
         self.push_free(slot);
     }

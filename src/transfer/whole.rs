@@ -4,15 +4,21 @@
 use super::operation::Body;
 use super::table::{Slot, Table};
 use super::Outcome;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::status::Status;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// In a slot: the operation is no part of another.
-pub(super) const ALONE: u64 = 0;
-/// It has parts. (No id is all ones.)
-pub(super) const IN_PARTS: u64 = u64::MAX;
+/// How an operation and others belong together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartOf {
+    Nothing,
+    Whole(OpId),
+    HasParts,
+}
+
+/// In a slot, where it is one word. (No id is all ones.)
+const HAS_PARTS: u64 = u64::MAX;
 
 /// How the first part that failed did.
 #[derive(Clone, Copy)]
@@ -23,8 +29,7 @@ struct Failure {
 
 /// What a slot knows of the whole.
 pub(super) struct Whole {
-    /// The id of the whole, `ALONE` or `IN_PARTS`.
-    pub of: AtomicU64,
+    of: AtomicU64,
     /// Parts that have not ended.
     left: AtomicU64,
     failed: Mutex<Option<Failure>>,
@@ -32,7 +37,24 @@ pub(super) struct Whole {
 
 impl Whole {
     pub fn new() -> Whole {
-        Whole { of: AtomicU64::new(ALONE), left: AtomicU64::new(0), failed: Mutex::new(None) }
+        Whole { of: AtomicU64::new(0), left: AtomicU64::new(0), failed: Mutex::new(None) }
+    }
+
+    #[inline]
+    pub fn belong(&self, of: PartOf) {
+        let word = match of {
+            PartOf::Nothing => 0,
+            PartOf::Whole(whole) => whole.get(),
+            PartOf::HasParts => HAS_PARTS,
+        };
+        self.of.store(word, Ordering::Relaxed);
+    }
+
+    pub fn of(&self) -> PartOf {
+        match self.of.load(Ordering::Relaxed) {
+            HAS_PARTS => PartOf::HasParts,
+            whole => OpId::new(whole).map_or(PartOf::Nothing, PartOf::Whole),
+        }
     }
 }
 
@@ -50,11 +72,11 @@ impl<'a> Reserved<'a> {
     }
 
     /// Begins an operation of so many parts. It is held until the last has ended.
-    pub fn begin_whole(&mut self, body: impl FnOnce() -> Body, parts: u64) -> Option<u64> {
+    pub fn begin_whole(&mut self, body: impl FnOnce() -> Body, parts: u64) -> Option<OpId> {
         let slot = self.take()?;
         slot.whole.left.store(parts, Ordering::Relaxed);
         *slot.whole.failed.lock() = None;
-        Some(self.table.fill_part(slot, body, 0, u64::MAX, IN_PARTS))
+        Some(self.table.fill_part(slot, body, 0, u64::MAX, PartOf::HasParts))
     }
 
     /// Begins one of its parts, as `Table::begin`.
@@ -63,10 +85,10 @@ impl<'a> Reserved<'a> {
         body: impl FnOnce() -> Body,
         slices: u64,
         deadline: u64,
-        whole: u64,
-    ) -> Option<u64> {
+        whole: OpId,
+    ) -> Option<OpId> {
         let slot = self.take()?;
-        Some(self.table.fill_part(slot, body, slices, deadline, whole))
+        Some(self.table.fill_part(slot, body, slices, deadline, PartOf::Whole(whole)))
     }
 }
 
@@ -93,7 +115,7 @@ impl Table {
     /// A part has ended; the last one ends the whole.
     pub(super) fn part_ended(
         &self,
-        whole: u64,
+        whole: OpId,
         outcome: Outcome,
         (peer, first_post): (Option<PeerId>, u64),
         now: u64,
@@ -117,7 +139,7 @@ impl Table {
 
     /// Cancels an operation, with its parts if it has any; false if there was
     /// nothing left to cancel.
-    pub fn cancel(&self, id: u64, now: u64) -> bool {
+    pub fn cancel(&self, id: OpId, now: u64) -> bool {
         let canceled = Outcome::of(Status::Canceled);
         if self.is_in_parts(id) {
             return self.end_parts(id, canceled, now);
