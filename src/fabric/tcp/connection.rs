@@ -8,7 +8,7 @@
 //! nowhere; one that makes no sense ends the connection.
 
 use super::sealed::Sealed;
-use super::stream::{chunks, Batch, Got, Inbox, Owner, INBOX};
+use super::stream::{chunks, Batch, Got, Inbox, Owner, Spare, INBOX};
 use super::wire::{
     is_answer, Answer, Hello, Kind, Name, Piece, Request, ANSWER, HEAD_MAX, HELLO, PIECE, REQUEST,
 };
@@ -27,6 +27,8 @@ const SHORT: u64 = 512;
 /// Requests without an answer, and reads among them.
 const FLIGHTS: usize = 4096;
 const READS: usize = 256;
+/// Operations that a connection at rest keeps room for.
+const FEW: usize = 8;
 /// An acknowledgement waits for a request, if one followed so many before it.
 const RIDES: u8 = 4;
 
@@ -123,6 +125,7 @@ pub struct Moving<'a> {
     pub registry: &'a mut Registry,
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
+    pub spare: &'a mut Spare,
     pub sink: &'a mut [u8],
     /// Of the NIC.
     pub pass: u32,
@@ -147,6 +150,8 @@ pub struct Connection {
     /// The hello of a stranger.
     pub hello: Option<Hello>,
     pub since_ns: u64,
+    /// What `first` and `settled` were at the last look.
+    looked: (u64, u64),
 
     ops: Vec<Op>,
     free: Vec<u32>,
@@ -169,6 +174,8 @@ pub struct Connection {
     /// One waits for the next pass, or for a request.
     held: bool,
 
+    /// What goes first: the hello or the welcome.
+    opening: ArrayVec<u8, HELLO>,
     batch: Batch,
     inbox: Inbox,
     coming: Coming,
@@ -208,6 +215,7 @@ impl Connection {
             host: None,
             hello: None,
             since_ns: now,
+            looked: (0, 0),
             ops: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
@@ -221,8 +229,9 @@ impl Connection {
             alone: 0,
             held: false,
             pending: VecDeque::new(),
-            batch: Batch::new(),
-            inbox: Inbox::new(),
+            opening: ArrayVec::new(),
+            batch: Batch::default(),
+            inbox: Inbox::default(),
             coming: Coming::Head,
             ahead: REQUEST,
             readable: state == State::Stranger,
@@ -244,7 +253,7 @@ impl Connection {
     ) -> Connection {
         let mut connection = Connection::new(socket, sealed, State::Dialing, hello.target, now);
         connection.owner = owner;
-        connection.batch.copy(&hello.bytes());
+        connection.opening = hello.bytes().into();
         connection
     }
 
@@ -263,7 +272,7 @@ impl Connection {
     pub fn welcome(&mut self) {
         let Some(hello) = self.hello.take() else { return };
         (self.state, self.name) = (State::Up, hello.initiator);
-        self.batch.copy(&Answer::Welcome.bytes());
+        self.opening.extend(Answer::Welcome.bytes());
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -282,10 +291,36 @@ impl Connection {
         self.flights.is_empty() && self.queue.is_empty() && !self.is_sending()
     }
 
+    /// Gives back what operations took, if nothing has been asked since the last look.
+    pub fn rest(&mut self) {
+        let now = (self.first, self.settled);
+        let rests = std::mem::replace(&mut self.looked, now) == now && self.is_idle() && !self.has_answers();
+        if rests && self.ops.len() > FEW {
+            (self.ops, self.free, self.queue) = (Vec::new(), Vec::new(), VecDeque::new());
+        }
+        if rests && self.flights.capacity().max(self.pending.capacity()) > FEW {
+            (self.flights, self.pending, self.pieces) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        }
+    }
+
+    /// Bytes of what it has room for.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        let segments = self.ops.iter().map(|op| op.segments.capacity() * size_of::<Segment>());
+        let lists = self.ops.capacity() * size_of::<Op>()
+            + self.flights.capacity() * size_of::<Flight>()
+            + self.pending.capacity() * size_of::<Pending>()
+            + (self.queue.capacity() + self.free.capacity()) * size_of::<u32>()
+            + self.pieces.capacity() * size_of::<Piece>();
+        lists + segments.sum::<usize>() + self.batch.held() + self.inbox.held()
+    }
+
     /// Something was begun that is not sent yet.
     #[inline]
     fn is_sending(&self) -> bool {
-        !self.batch.is_empty() || self.sealed.as_ref().is_some_and(|sealed| sealed.is_sending())
+        !self.opening.is_empty()
+            || !self.batch.is_empty()
+            || self.sealed.as_ref().is_some_and(|sealed| sealed.is_sending())
     }
 
     fn has_answers(&self) -> bool {
@@ -357,7 +392,8 @@ impl Connection {
         if let Some(socket) = self.socket.take() {
             socket::shut(socket.as_fd());
         }
-        self.batch.clear();
+        self.opening.clear();
+        self.batch = Batch::default();
         self.pending.clear();
         for flight in std::mem::take(&mut self.flights) {
             self.answered(flight.op, errno, reaped);
@@ -504,14 +540,20 @@ impl Connection {
     pub fn pump(&mut self, with: &mut Moving) -> Outcome<()> {
         while self.writable && with.budget > 0 && self.state != State::Dialing {
             if self.batch.is_empty() {
+                self.batch.begin(with.spare);
+                if !self.opening.is_empty() {
+                    self.batch.copy(&self.opening);
+                    self.opening.clear();
+                }
                 self.watch_acknowledgement(with.pass);
                 self.answer(with.registry);
                 self.ask(with.reaped);
             }
-            let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else { return Ok(()) };
+            let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else { break };
             let sealed = self.sealed.as_deref_mut();
             self.writable = self.batch.send(socket.as_fd(), sealed, &mut with.budget)?;
         }
+        self.batch.end(with.spare);
         Ok(())
     }
 
@@ -640,6 +682,12 @@ impl Connection {
 
     /// Does what is there, and receives more.
     fn take(&mut self, with: &mut Moving) -> Outcome<()> {
+        self.take_all(with)?;
+        self.inbox.end(with.spare);
+        Ok(())
+    }
+
+    fn take_all(&mut self, with: &mut Moving) -> Outcome<()> {
         loop {
             loop {
                 match self.step(with)? {
@@ -654,6 +702,7 @@ impl Connection {
             let ahead = if self.state == State::Stranger { HELLO } else { self.ahead };
             let Some(socket) = &self.socket else { return Ok(()) };
             let sealed = self.sealed.as_deref_mut();
+            self.inbox.begin(with.spare);
             match self.inbox.receive(socket.as_fd(), sealed, ahead, &mut with.budget)? {
                 Got::Some => {}
                 Got::All => self.readable = self.closing,

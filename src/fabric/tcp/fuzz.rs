@@ -2,6 +2,7 @@
 //! operations are posted and memory is taken back.
 
 use super::connection::{Connection, Moving};
+use super::stream::Spare;
 use super::wire::{Answer, Hello, Kind, Piece, Request};
 use super::MESSAGE;
 use crate::fabric::host::registry::Registry;
@@ -29,6 +30,7 @@ struct World {
     registry: Registry,
     receives: VecDeque<(Buffer, *mut Scratch)>,
     reaped: Vec<Reaped>,
+    spare: Spare,
     sink: Vec<u8>,
     /// What peers may touch, and what our operations have.
     memory: Vec<u8>,
@@ -91,6 +93,7 @@ impl World {
             registry,
             receives: VecDeque::new(),
             reaped: Vec::new(),
+            spare: Spare::default(),
             sink: vec![0; super::SINK],
             local: memory.clone(),
             memory,
@@ -113,6 +116,7 @@ impl World {
                 registry: &mut self.registry,
                 receives: &mut self.receives,
                 reaped: &mut self.reaped,
+                spare: &mut self.spare,
                 sink: &mut self.sink,
                 pass,
                 budget: 1 << 20,

@@ -4,6 +4,7 @@ use super::connection::{Connection, Moving, Reach, State};
 use super::interfaces::Interface;
 use super::sealed::Sealed;
 use super::socket::{self, from_system, to_system};
+use super::stream::Spare;
 use super::wire::{Hello, Kind, Name};
 use super::{Options, MESSAGE, PIECES, SINK};
 use crate::clock::{Clock, Random};
@@ -96,6 +97,7 @@ pub struct TcpNic {
     receives: VecDeque<(Buffer, *mut Scratch)>,
     /// Finished between two calls of `reap`.
     finished: Vec<Reaped>,
+    spare: Spare,
     /// For bytes that go nowhere.
     sink: Box<[u8]>,
 }
@@ -174,6 +176,7 @@ impl TcpNic {
             registry: Registry::default(),
             receives: VecDeque::new(),
             finished: Vec::new(),
+            spare: Spare::default(),
             sink: vec![0; SINK].into_boxed_slice(),
         })
     }
@@ -183,6 +186,12 @@ impl TcpNic {
     pub fn sockets(&self) -> Vec<BorrowedFd<'_>> {
         let connections = self.connections.iter().flatten().filter_map(|one| one.socket());
         self.listener.iter().map(AsFd::as_fd).chain(connections).collect()
+    }
+
+    /// Bytes that connections have room for.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.connections.iter().flatten().map(|one| one.held()).sum()
     }
 
     /// Whether the listener says that somebody waits.
@@ -304,6 +313,7 @@ impl TcpNic {
             registry: &mut self.registry,
             receives: &mut self.receives,
             reaped: &mut self.finished,
+            spare: &mut self.spare,
             sink: &mut self.sink,
             pass: self.pass,
             budget: PASS,
@@ -355,6 +365,7 @@ impl TcpNic {
             registry: &mut self.registry,
             receives: &mut self.receives,
             reaped,
+            spare: &mut self.spare,
             sink: &mut self.sink,
             pass: self.pass,
             budget: PASS,
@@ -565,6 +576,7 @@ impl Nic for TcpNic {
             return;
         }
         self.looked_ns = now;
+        self.connections.iter_mut().flatten().for_each(|one| one.rest());
         let used = self.places.iter().filter(|place| place.users > 0);
         let used: HashSet<(Name, Option<PeerId>)> = used.map(|place| (place.target, place.peer)).collect();
         let patience_ns = self.options.patience_ns();

@@ -35,8 +35,19 @@ pub fn chunks(sink: &mut [u8], len: usize) -> impl Iterator<Item = (u64, usize)>
     (0..len).step_by(size).map(move |done| (at, size.min(len - done)))
 }
 
+/// Buffers of one NIC, for connections that are sending or receiving: an idle one has none.
+#[derive(Default)]
+pub struct Spare {
+    batches: Vec<Batch>,
+    inboxes: Vec<Inbox>,
+}
+
+/// As many of each are kept.
+const SPARE: usize = 16;
+
 /// What the next calls send: nothing is added before all of it is gone, so that the copied bytes
-/// stay where they are.
+/// stay where they are. The default has no room (`begin`).
+#[derive(Default)]
 pub struct Batch {
     iov: Vec<libc::iovec>,
     owners: Vec<Owner>,
@@ -61,21 +72,38 @@ pub enum Owner {
 }
 
 impl Batch {
-    pub fn new() -> Batch {
-        Batch {
-            iov: Vec::new(),
-            owners: Vec::new(),
-            at: 0,
-            heads: vec![0; HEADS].into_boxed_slice(),
-            used: 0,
-            bytes: 0,
-            stash: Vec::new(),
+    fn with_room() -> Batch {
+        Batch { heads: vec![0; HEADS].into_boxed_slice(), ..Batch::default() }
+    }
+
+    /// Gets room.
+    #[inline]
+    pub fn begin(&mut self, spare: &mut Spare) {
+        if self.heads.is_empty() {
+            *self = spare.batches.pop().unwrap_or_else(Batch::with_room);
+        }
+    }
+
+    /// Gives its room back if all of it is gone.
+    #[inline]
+    pub fn end(&mut self, spare: &mut Spare) {
+        if self.is_empty() && !self.heads.is_empty() {
+            self.clear();
+            let batch = std::mem::take(self);
+            if spare.batches.len() < SPARE {
+                spare.batches.push(batch);
+            }
         }
     }
 
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.at == self.iov.len()
+    }
+
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.heads.len() + self.iov.capacity() * size_of::<libc::iovec>()
     }
 
     /// Whether that many vectors and copied bytes can be added, below `most` bytes in all.
@@ -191,7 +219,9 @@ pub enum Got {
     End,
 }
 
-/// What was received and not used yet, and the payload that is being received.
+/// What was received and not used yet, and the payload that is being received. The default has no
+/// room (`begin`).
+#[derive(Default)]
 pub struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
@@ -203,9 +233,34 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    pub fn new() -> Inbox {
+    fn with_room() -> Inbox {
         let bytes = vec![0; INBOX].into_boxed_slice();
-        Inbox { bytes, start: 0, end: 0, iov: Vec::new(), at: 0, left: 0 }
+        Inbox { bytes, ..Inbox::default() }
+    }
+
+    /// Gets room.
+    #[inline]
+    pub fn begin(&mut self, spare: &mut Spare) {
+        if self.bytes.is_empty() {
+            *self = spare.inboxes.pop().unwrap_or_else(Inbox::with_room);
+        }
+    }
+
+    /// Gives its room back if there is nothing in it, and no payload is missing.
+    #[inline]
+    pub fn end(&mut self, spare: &mut Spare) {
+        if self.start == self.end && self.left == 0 && !self.bytes.is_empty() {
+            self.iov.clear();
+            let inbox = std::mem::take(self);
+            if spare.inboxes.len() < SPARE {
+                spare.inboxes.push(Inbox { at: 0, ..inbox });
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.bytes.len() + self.iov.capacity() * size_of::<libc::iovec>()
     }
 
     /// What is there, in front of which no payload is missing.

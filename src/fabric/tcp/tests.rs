@@ -279,6 +279,33 @@ fn messages_wait_for_receives(mut a: TcpNic, mut b: TcpNic) {
 }
 
 #[test]
+fn connection_at_rest_gives_back_what_it_grew_to() {
+    let (mut a, mut b) = (open(), open());
+    let (source, mut target) = (random_bytes(LEN, 5), vec![0u8; LEN]);
+    let to = register(&mut b, &mut target);
+    let route = link(&mut a, &mut b);
+    let pages: Vec<Segment> = (0..64u64)
+        .map(|i| Segment { local: at(&source, i << 12), remote: at(&target, i << 12), len: 4096 })
+        .collect();
+    for n in 0..400 {
+        post(&mut a, route, &rma(n % 2 == 0, &pages, to.key), n);
+    }
+    let busy = a.held();
+    drive(&mut a, &mut b, 400);
+    assert!(busy > 400 * 64 * size_of::<Segment>());
+    // By themselves: with the next look they have answered all, and with the one after nothing new.
+    let began = Instant::now();
+    while a.held().max(b.held()) > 2000 {
+        rounds(&mut a, &mut b, 10);
+        a.tend();
+        b.tend();
+        assert!(began.elapsed() < Duration::from_secs(60), "{} and {} bytes", a.held(), b.held());
+    }
+    post(&mut a, route, &rma(false, &pages, to.key), 1);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
+}
+
+#[test]
 fn unregistered_memory_is_refused_and_only_that_operation_fails() {
     let (mut a, mut b) = (open(), open());
     let (source, mut target) = (random_bytes(200_000, 7), vec![0u8; 200_000]);
