@@ -18,9 +18,10 @@ static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Words that are in use, from the first on.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whoever forks has it, so that each descriptor that is open has its bit then. `HELD`: by a fork.
+/// Whoever forks has it, so that each descriptor that is open has its bit then.
 static CHANGES: Mutex<()> = Mutex::new(());
-static HELD: AtomicBool = AtomicBool::new(false);
+/// The thread that has it for a fork: another one may fork at the same time, without it.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
 /// How long a fork waits for it. A signal's handler may have interrupted who has it, and fork.
 const WAIT: Duration = Duration::from_millis(10);
 
@@ -72,19 +73,24 @@ fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     Some((OURS.get(fd / 64)?, 1 << (fd % 64)))
 }
 
+fn this_thread() -> usize {
+    // SAFETY: asks for a number.
+    unsafe { libc::pthread_self() as usize }
+}
+
 extern "C" fn before() {
     if CHILD.load(Ordering::Relaxed) {
         return;
     }
     if let Some(changes) = CHANGES.try_lock_for(WAIT) {
         std::mem::forget(changes);
-        HELD.store(true, Ordering::Relaxed);
+        FORKING.store(this_thread(), Ordering::Relaxed);
     }
 }
 
 extern "C" fn in_parent() {
-    if HELD.swap(false, Ordering::Relaxed) {
-        // SAFETY: `before` has forgotten its guard.
+    if FORKING.compare_exchange(this_thread(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+        // SAFETY: `before` has forgotten this thread's guard.
         unsafe { CHANGES.force_unlock() };
     }
 }
@@ -119,4 +125,25 @@ pub fn check() -> Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fork_keeps_its_lock_beside_another_fork() {
+        // Other tests may have the lock, but not for long.
+        while FORKING.load(Ordering::Relaxed) != this_thread() {
+            before();
+        }
+        let other = std::thread::spawn(|| {
+            before();
+            in_parent();
+        });
+        other.join().expect("no panic");
+        assert!(CHANGES.try_lock().is_none() && FORKING.load(Ordering::Relaxed) == this_thread());
+        in_parent();
+        assert_eq!(FORKING.load(Ordering::Relaxed), 0);
+    }
 }
