@@ -10,7 +10,7 @@ use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, Raised, VALUE_MAX};
-use crate::transfer::expect::{Entry, Expecting};
+use crate::transfer::expect::{Entry, Expecting, Wanted};
 use crate::transfer::list::Raises;
 use crate::transfer::operation::{Body, Counting, Work};
 use crate::transfer::{Direction, ExpectSpec, Outcome, Terms};
@@ -41,12 +41,12 @@ impl Endpoint {
     pub fn expect(&self, spec: ExpectSpec) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let entries = self.entries(&spec)?;
+        let wanted = self.wanted(&spec)?;
         if !spec.queue.reserve(1) {
             return Err(self.no_places(spec.queue, 1));
         }
         let now = core.clock.now();
-        let expecting = Expecting::new(&core.counters, entries.clone());
+        let expecting = Expecting::new(&core.counters, wanted.clone());
         let ticket = expecting.ticket();
         let body = || Body {
             kind: KIND_COUNTER,
@@ -65,14 +65,14 @@ impl Endpoint {
         self.take_back_if_late(id, None)?;
         core.table.leave(core.table.held_slot(id), 0);
         let mut ended = Vec::new();
-        if !core.counters.watch(ticket, id, &entries, &mut ended) {
+        if !core.counters.watch(ticket, id, &wanted, &mut ended) {
             core.table.end(id, Outcome::of(Status::Canceled), now);
         }
         core.end_all_of(ended, Status::Ok, now);
         Ok(id)
     }
 
-    fn entries(&self, spec: &ExpectSpec) -> Result<Arc<Vec<Entry>>> {
+    fn wanted(&self, spec: &ExpectSpec) -> Result<Arc<Wanted>> {
         let count = spec.counters.len();
         if !(1..=EXPECT_MAX).contains(&count) {
             return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
@@ -91,7 +91,7 @@ impl Endpoint {
         }
         // They are sorted into nodes, each of which is small.
         room::probe::<[u64; 16]>(count, "the counters that are waited for")?;
-        Ok(Arc::new(entries))
+        Ok(Wanted::new(entries))
     }
 
     /// How a transfer of so many pages is to raise a counter of its peer.
@@ -155,25 +155,35 @@ impl Core {
         match self.counters.raise(immediate, by) {
             Raised::Yes => {}
             Raised::Unknown => self.count_rubbish(),
-            Raised::Reached(index) => self.reached(index, now),
+            Raised::Reached(index) => _ = self.reached(index, now),
         }
     }
 
+    /// False: another thread is at what is waited for.
     #[cold]
-    fn reached(&self, index: u32, now: u64) {
+    fn reached(&self, index: u32, now: u64) -> bool {
         let mut ended = Vec::new();
-        self.counters.settle(index, &mut ended);
+        let alone = self.counters.settle(index, &mut ended);
         self.end_all_of(ended, Status::Ok, now);
+        alone
     }
 
-    /// Ends more of very many operations that waited for one value, as far as there is time.
-    pub(super) fn go_on_counting(&self, now: u64, over: impl Fn() -> bool) {
-        while let Some(index) = self.counters.next_unsettled() {
-            self.reached(index, now);
-            if over() {
-                return;
+    /// Ends more of the operations whose values were reached, as far as there is time; whether any was
+    /// looked at.
+    pub(super) fn go_on_counting(&self, now: u64, over: impl Fn() -> bool) -> bool {
+        let (mut goes_on, mut busy) = (true, false);
+        while goes_on && self.counters.has_unsettled() {
+            for index in self.counters.take_unsettled() {
+                if goes_on {
+                    let alone = self.reached(index, now);
+                    busy |= alone;
+                    goes_on = alone && !over();
+                } else {
+                    self.counters.list(index);
+                }
             }
         }
+        busy
     }
 
     /// Ends operations, with no lock held: each takes its own entries out.

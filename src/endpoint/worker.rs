@@ -276,6 +276,7 @@ impl Worker {
             busy |= self.reap(r, now);
             busy |= self.pump(r, now);
         }
+        busy |= self.core.go_on_counting(now, || true);
         busy |= self.settle(now);
         self.advance_landings(now);
         self.acknowledge_bundles(now);
@@ -388,7 +389,8 @@ impl Worker {
             || !self.owing.is_empty()
             || !self.copying.is_empty()
             || !self.words.is_empty()
-            || !self.carried.is_empty();
+            || !self.carried.is_empty()
+            || self.core.counters.has_unsettled();
         if !self.awaiting.is_empty() || !self.commands.is_empty() || !self.chores.is_empty() {
             Duration::ZERO
         } else if !self.dirty.is_empty() || unsaid {

@@ -14,7 +14,7 @@ use crate::status::{Error, Result};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Of a counter's word: its value, below its generation.
 const VALUE_BITS: u32 = 48;
@@ -33,11 +33,16 @@ pub struct Counter {
     state: AtomicU64,
     /// The lowest value that somebody waits for.
     pub wanted: AtomicU64,
+    /// 0: it is not listed as `unsettled`. `LAST`, or the next one's index and `AFTER`.
+    listed: AtomicU32,
 }
+
+const LAST: u32 = 1;
+const AFTER: u32 = 2;
 
 impl Counter {
     fn new() -> Counter {
-        Counter { state: AtomicU64::new(0), wanted: AtomicU64::new(NOBODY) }
+        Counter { state: AtomicU64::new(0), wanted: AtomicU64::new(NOBODY), listed: AtomicU32::new(0) }
     }
 
     /// Of the counter of that generation, if it is still the place's.
@@ -86,8 +91,8 @@ pub struct Counters {
     chunks: Box<[OnceCell<Box<[Counter]>>]>,
     places: Mutex<Places>,
     pub waiting: Mutex<Waiting>,
-    /// Some of these have not ended, though what they waited for was reached.
-    pub unsettled: AtomicBool,
+    /// The first of those of which not all that was reached is taken out: its index and `AFTER`, or 0.
+    unsettled: AtomicU32,
 }
 
 fn owner_of(incarnation: u64) -> u32 {
@@ -119,7 +124,7 @@ impl Counters {
             chunks: (0..capacity.div_ceil(CHUNK)).map(|_| OnceCell::new()).collect(),
             places: Mutex::default(),
             waiting: Mutex::default(),
-            unsettled: AtomicBool::new(false),
+            unsettled: AtomicU32::new(0),
         }
     }
 
@@ -127,6 +132,38 @@ impl Counters {
     pub fn counter(&self, index: u32) -> Option<&Counter> {
         let index = index as usize;
         self.chunks.get(index / CHUNK)?.get().map(|chunk| &chunk[index % CHUNK])
+    }
+
+    #[inline]
+    pub fn has_unsettled(&self) -> bool {
+        self.unsettled.load(Ordering::Relaxed) != 0
+    }
+
+    /// Lists a counter as unsettled, once.
+    pub fn list(&self, index: u32) {
+        let Some(counter) = self.counter(index) else { return };
+        if counter.listed.compare_exchange(0, LAST, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return;
+        }
+        let mut first = self.unsettled.load(Ordering::Relaxed);
+        loop {
+            counter.listed.store(first.max(LAST), Ordering::Relaxed);
+            let new = index + AFTER;
+            match self.unsettled.compare_exchange_weak(first, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    /// Takes all that are listed: each may be listed again from when the iterator returns it.
+    pub fn take_unsettled(&self) -> impl Iterator<Item = u32> + '_ {
+        let mut next = self.unsettled.swap(0, Ordering::AcqRel);
+        std::iter::from_fn(move || {
+            let index = next.checked_sub(AFTER)?;
+            next = self.counter(index).map_or(0, |counter| counter.listed.swap(0, Ordering::AcqRel));
+            Some(index)
+        })
     }
 
     #[inline]
@@ -251,6 +288,25 @@ mod tests {
         assert_eq!(counters.raise(id as u32, u64::MAX), Raised::Yes);
         assert_eq!(counters.find(id).map(|(_, value)| value).ok(), Some(VALUE_MAX));
         assert!(immediate_of(id, INCARNATION).is_ok() && immediate_of(id, !INCARNATION).is_err());
+    }
+
+    #[test]
+    fn unsettled_counters_are_listed_once() {
+        let counters = Counters::new(1 << 11, INCARNATION);
+        let [a, b] = [0, CHUNK as u32].map(|index| {
+            while counters.create().expect("room") as u32 & 0x7ff != index {}
+            index
+        });
+        for index in [a, b, a, b] {
+            counters.list(index);
+        }
+        let mut taken = counters.take_unsettled();
+        assert_eq!(taken.next(), Some(b));
+        counters.list(b);
+        assert_eq!((taken.next(), taken.next()), (Some(a), None));
+        assert!(counters.has_unsettled());
+        assert_eq!(counters.take_unsettled().collect::<Vec<_>>(), [b]);
+        assert!(!counters.has_unsettled());
     }
 
     #[test]

@@ -1,15 +1,18 @@
-//! Who waits for values of counters. All of it is behind one lock, which an
-//! arrival takes only when it reaches a value that somebody waits for.
+//! Who waits for values of counters. All of it is behind one lock, which callers hold for a stride at
+//! a time, and for which no worker waits: an arrival that reaches a value somebody waits for, and
+//! finds it taken, lists the counter, and the worker's next pass tries again.
 
 use super::counters::{Counters, Place, NOBODY};
 use crate::ids::OpId;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// Entries that are entered or removed at one go: an arrival may wait for the lock.
+/// Entries that are entered or removed at one go.
 const STRIDE: usize = 256;
+/// Operations that are looked at, when a new one comes, for whether they have ended.
+const LOOKS: usize = 4;
 
 /// A value that is waited for.
 #[derive(Clone, Copy)]
@@ -18,18 +21,33 @@ pub struct Entry {
     pub value: u64,
 }
 
+/// What an operation waits for.
+pub struct Wanted {
+    entries: Vec<Entry>,
+    /// The operation has ended.
+    over: AtomicBool,
+}
+
+impl Wanted {
+    pub fn new(entries: Vec<Entry>) -> Arc<Wanted> {
+        Arc::new(Wanted { entries, over: AtomicBool::new(false) })
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
 #[derive(Default)]
 pub struct Waiting {
     next: u64,
     /// By counter, the lowest value first: counter, value, ticket, place in its list.
     values: BTreeSet<(u32, u64, u64, u32)>,
-    /// By ticket.
-    waits: HashMap<u64, Wait>,
-    /// Of operations that have ended: what is still among the values, and from where on. It
-    /// does no harm, and goes as others come, by their callers' threads.
-    left: VecDeque<(u64, Arc<Vec<Entry>>, usize)>,
-    /// Counters of which not all that was reached is taken out.
-    unsettled: Vec<u32>,
+    /// By ticket. Those of operations that have ended otherwise do no harm, and go as others come, by
+    /// their callers' threads.
+    waits: BTreeMap<u64, Wait>,
+    /// The last ticket that was looked at for that.
+    looked: u64,
 }
 
 struct Wait {
@@ -37,23 +55,27 @@ struct Wait {
     operation: Option<OpId>,
     /// Values that were not reached; one more while they are entered.
     missing: u64,
+    wanted: Arc<Wanted>,
+    /// Entries that were taken out since the operation ended.
+    cleared: usize,
 }
 
 /// An operation's interest in counters, which ends with it.
 pub struct Expecting {
-    counters: Arc<Counters>,
     ticket: u64,
-    entries: Arc<Vec<Entry>>,
+    wanted: Arc<Wanted>,
 }
 
 impl Expecting {
-    pub fn new(counters: &Arc<Counters>, entries: Arc<Vec<Entry>>) -> Expecting {
-        counters.clear_left(2 * entries.len() + STRIDE);
+    pub fn new(counters: &Counters, wanted: Arc<Wanted>) -> Expecting {
+        let entries = wanted.entries.len();
+        counters.clear_ended(2 * entries + STRIDE);
         let mut waiting = counters.waiting.lock();
         waiting.next += 1;
         let ticket = waiting.next;
-        waiting.waits.insert(ticket, Wait { operation: None, missing: entries.len() as u64 + 1 });
-        Expecting { counters: counters.clone(), ticket, entries }
+        let missing = entries as u64 + 1;
+        waiting.waits.insert(ticket, Wait { operation: None, missing, wanted: wanted.clone(), cleared: 0 });
+        Expecting { ticket, wanted }
     }
 
     pub fn ticket(&self) -> u64 {
@@ -63,13 +85,7 @@ impl Expecting {
 
 impl Drop for Expecting {
     fn drop(&mut self) {
-        let mut waiting = self.counters.waiting.lock();
-        let Some(wait) = waiting.waits.remove(&self.ticket) else { return };
-        if wait.operation.is_some() {
-            waiting.left.push_back((self.ticket, self.entries.clone(), 0));
-            drop(waiting);
-            self.counters.clear_left(STRIDE);
-        }
+        self.wanted.over.store(true, Ordering::Release);
     }
 }
 
@@ -81,20 +97,24 @@ fn strides(entries: &[Entry]) -> impl Iterator<Item = Range<usize>> {
 impl Counters {
     /// Enters what an operation waits for. Operations whose values are all reached go
     /// to `ended`. False: a counter is gone.
-    pub fn watch(&self, ticket: u64, operation: OpId, entries: &[Entry], ended: &mut Vec<OpId>) -> bool {
-        for stride in strides(entries) {
+    pub fn watch(&self, ticket: u64, operation: OpId, wanted: &Wanted, ended: &mut Vec<OpId>) -> bool {
+        for stride in strides(&wanted.entries) {
             let mut waiting = self.waiting.lock();
             for at in stride {
-                // The operation has ended meanwhile, and its entries are taken out.
-                let Some(wait) = waiting.waits.get_mut(&ticket) else { return true };
+                // The operation has ended meanwhile, and its entries are being taken out.
+                let Some(wait) = waiting.waits.get_mut(&ticket).filter(|_| !wanted.is_over()) else {
+                    return true;
+                };
                 wait.operation = Some(operation);
-                let Entry { place, value } = entries[at];
+                let Entry { place, value } = wanted.entries[at];
                 waiting.values.insert((place.index, value, ticket, at as u32));
                 let counter = self.counter(place.index);
                 if counter.and_then(|counter| counter.value(place.generation)).is_none() {
                     return false;
                 }
-                self.settle_in(&mut waiting, place.index, ended, usize::MAX);
+                if !self.settle_in(&mut waiting, place.index, ended, STRIDE) {
+                    self.list(place.index);
+                }
             }
         }
         let mut waiting = self.waiting.lock();
@@ -102,31 +122,20 @@ impl Counters {
         true
     }
 
-    /// A counter may have reached values that somebody waits for. Where very many do, it is
-    /// settled again (`next_unsettled`).
-    pub fn settle(&self, index: u32, ended: &mut Vec<OpId>) {
-        let waiting = &mut *self.waiting.lock();
-        let all = self.settle_in(waiting, index, ended, STRIDE);
-        if !all && !waiting.unsettled.contains(&index) {
-            waiting.unsettled.push(index);
-            self.unsettled.store(true, Ordering::Release);
+    /// A counter may have reached values that somebody waits for. Where very many do, or another thread
+    /// is at it, it is listed, to be settled again. False: another thread is.
+    pub fn settle(&self, index: u32, ended: &mut Vec<OpId>) -> bool {
+        let waiting = self.waiting.try_lock();
+        let alone = waiting.is_some();
+        if !waiting.is_some_and(|mut waiting| self.settle_in(&mut waiting, index, ended, STRIDE)) {
+            self.list(index);
         }
+        alone
     }
 
-    /// A counter that is to be settled again.
-    pub fn next_unsettled(&self) -> Option<u32> {
-        if !self.unsettled.load(Ordering::Acquire) {
-            return None;
-        }
-        let waiting = &mut *self.waiting.lock();
-        let next = waiting.unsettled.pop();
-        self.unsettled.store(!waiting.unsettled.is_empty(), Ordering::Release);
-        next
-    }
-
-    /// Takes out what was reached, of so many entries; false if there are more. The lowest value that is left is published before
-    /// the counter is read again, and an arrival raises the counter before it reads the
-    /// lowest value, all in one order (SeqCst): so one of the two sees the other.
+    /// Takes out what was reached, of so many entries; false if there are more. The lowest value that is
+    /// left is published before the counter is read again, and an arrival raises the counter before it
+    /// reads the lowest value, all in one order (SeqCst): so one of the two sees the other.
     fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<OpId>, mut most: usize) -> bool {
         let Some(counter) = self.counter(index) else { return true };
         loop {
@@ -141,28 +150,51 @@ impl Counters {
 
     /// A counter is gone: who waits for it ends.
     pub fn desert(&self, index: u32, ended: &mut Vec<OpId>) {
-        let mut waiting = self.waiting.lock();
-        while let Some(&first) = waiting.first(index) {
-            waiting.values.remove(&first);
-            ended.extend(waiting.waits.get(&first.2).and_then(|wait| wait.operation));
-        }
-        if let Some(counter) = self.counter(index) {
-            counter.wanted.store(NOBODY, Ordering::SeqCst);
+        loop {
+            let mut waiting = self.waiting.lock();
+            for _ in 0..STRIDE {
+                let Some(&first) = waiting.first(index) else {
+                    if let Some(counter) = self.counter(index) {
+                        counter.wanted.store(NOBODY, Ordering::SeqCst);
+                    }
+                    return;
+                };
+                waiting.values.remove(&first);
+                ended.extend(waiting.waits.get(&first.2).and_then(|wait| wait.operation));
+            }
         }
     }
 
     /// Takes out what operations left that have ended, of so many entries or some more. (Until
     /// then it may go on being published: an arrival that reaches it finds nothing.)
-    fn clear_left(&self, mut entries: usize) {
+    fn clear_ended(&self, mut entries: usize) {
+        let mut looks = LOOKS;
         while entries > 0 {
             let mut waiting = self.waiting.lock();
-            let Some((ticket, of, from)) = waiting.left.pop_front() else { return };
-            let to = of.len().min(from + STRIDE);
-            for (at, Entry { place, value }) in of.iter().enumerate().take(to).skip(from) {
-                waiting.values.remove(&(place.index, *value, ticket, at as u32));
+            let Waiting { values, waits, looked, .. } = &mut *waiting;
+            let (ticket, wait) = loop {
+                let Some((&ticket, wait)) = waits.range_mut(*looked..).next() else {
+                    *looked = 0; // From the first on, next time.
+                    return;
+                };
+                *looked = ticket;
+                if wait.wanted.is_over() {
+                    break (ticket, wait);
+                }
+                *looked += 1;
+                looks -= 1;
+                if looks == 0 {
+                    return;
+                }
+            };
+            let of = &wait.wanted.entries;
+            let to = of.len().min(wait.cleared + STRIDE);
+            for (at, Entry { place, value }) in of.iter().enumerate().take(to).skip(wait.cleared) {
+                values.remove(&(place.index, *value, ticket, at as u32));
             }
-            if to < of.len() {
-                waiting.left.push_front((ticket, of, to));
+            wait.cleared = to;
+            if to == of.len() {
+                waits.remove(&ticket);
             }
             entries = entries.saturating_sub(STRIDE);
         }
@@ -212,7 +244,8 @@ mod tests {
     fn an_operation_ends_when_the_last_value_is_reached() {
         let counters = Arc::new(Counters::new(8, 1));
         let [a, b] = [(); 2].map(|()| counters.create().expect("room"));
-        let entries = Arc::new(vec![entry(&counters, a, 2), entry(&counters, b, 0), entry(&counters, a, 1)]);
+        let entries =
+            Wanted::new(vec![entry(&counters, a, 2), entry(&counters, b, 0), entry(&counters, a, 1)]);
         let expecting = Expecting::new(&counters, entries.clone());
         let mut ended = Vec::new();
         assert!(
@@ -220,7 +253,7 @@ mod tests {
         );
         for (by, expected) in [(1, &[][..]), (1, &[OpId::numbered(77)][..])] {
             match counters.raise(a as u32, by) {
-                Raised::Reached(index) => counters.settle(index, &mut ended),
+                Raised::Reached(index) => assert!(counters.settle(index, &mut ended)),
                 other => panic!("{other:?}"),
             }
             assert_eq!(ended, expected);
@@ -232,22 +265,21 @@ mod tests {
     fn ended_expectation_leaks_nothing() {
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");
-        let entries = Arc::new((1..1000).map(|value| entry(&counters, a, value)).collect::<Vec<_>>());
+        let entries = Wanted::new((1..1000).map(|value| entry(&counters, a, value)).collect());
         let expecting = Expecting::new(&counters, entries.clone());
         assert!(counters.watch(expecting.ticket(), OpId::numbered(5), &entries, &mut Vec::new()));
         drop(expecting);
-        assert!(counters.waiting.lock().waits.is_empty());
-        // The next one clears away what it left.
-        drop(Expecting::new(&counters, entries.clone()));
-        let waiting = counters.waiting.lock();
-        assert!(waiting.values.is_empty() && waiting.left.is_empty());
+        // The next ones clear away what it left, also from among those that go on.
+        let others: Vec<Expecting> = (0..100).map(|_| Expecting::new(&counters, entries.clone())).collect();
+        assert!(counters.waiting.lock().values.is_empty());
+        drop(others);
     }
 
     #[test]
     fn expectation_of_a_destroyed_counter_ends() {
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");
-        let entries: Arc<Vec<Entry>> = Arc::new(vec![entry(&counters, a, 9)]);
+        let entries = Wanted::new(vec![entry(&counters, a, 9)]);
         let early = Expecting::new(&counters, entries.clone());
         assert!(counters.watch(early.ticket(), OpId::numbered(5), &entries, &mut Vec::new()));
         let late = Expecting::new(&counters, entries.clone());
@@ -255,6 +287,28 @@ mod tests {
         counters.destroy(a, &mut ended).expect("it exists");
         assert_eq!(ended, [OpId::numbered(5)]);
         assert!(!counters.watch(late.ticket(), OpId::numbered(6), &entries, &mut ended));
+    }
+
+    /// A caller's thread that is not run while it has the lock holds no arrival up, and nothing is lost.
+    #[test]
+    fn arrivals_and_ends_do_not_wait_for_callers() {
+        let counters = Arc::new(Counters::new(8, 1));
+        let a = counters.create().expect("room");
+        let of_first = Wanted::new(vec![entry(&counters, a, 1)]);
+        let of_late = Wanted::new(vec![entry(&counters, a, 9)]);
+        let [first, late] = [&of_first, &of_late].map(|of| Expecting::new(&counters, of.clone()));
+        let mut ended = Vec::new();
+        assert!(counters.watch(first.ticket(), OpId::numbered(5), &of_first, &mut ended));
+        assert!(counters.watch(late.ticket(), OpId::numbered(6), &of_late, &mut ended));
+        let held = counters.waiting.lock();
+        let Raised::Reached(index) = counters.raise(a as u32, 1) else { panic!("5 waits for 1") };
+        assert!(!counters.settle(index, &mut ended) && ended.is_empty());
+        drop(late);
+        drop(held);
+        let all: Vec<u32> = counters.take_unsettled().collect();
+        assert_eq!(all, [index]);
+        assert!(counters.settle(index, &mut ended) && !counters.has_unsettled());
+        assert_eq!(ended, [OpId::numbered(5)]);
     }
 
     /// In each round one arrival and one who waits for it meet: one of them sees it.
@@ -275,13 +329,16 @@ mod tests {
                 if let Raised::Reached(index) = others.raise(a as u32, 1) {
                     others.settle(index, &mut ended);
                 }
+                while others.has_unsettled() {
+                    others.take_unsettled().for_each(|index| _ = others.settle(index, &mut ended));
+                }
                 raised.store(n, Ordering::SeqCst);
             }
             ended
         });
         let mut ended = Vec::new();
         for n in 1..=ROUNDS {
-            let entries: Arc<Vec<Entry>> = Arc::new(vec![entry(&counters, a, n)]);
+            let entries = Wanted::new(vec![entry(&counters, a, n)]);
             let expecting = Expecting::new(&counters, entries.clone());
             round.store(n, Ordering::SeqCst);
             (0..n % 64).for_each(|_| std::hint::spin_loop());
