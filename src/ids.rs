@@ -63,6 +63,15 @@ impl RailIndex {
         (0..).map(RailIndex).zip(rails)
     }
 
+    /// Those of a set.
+    pub fn each_in(mut rails: u64) -> impl Iterator<Item = RailIndex> {
+        std::iter::from_fn(move || {
+            let next = (rails != 0).then(|| RailIndex(rails.trailing_zeros() as u16));
+            rails &= rails.wrapping_sub(1);
+            next
+        })
+    }
+
     /// Its place in lists of rails.
     #[inline]
     pub const fn place(self) -> usize {
@@ -85,6 +94,42 @@ impl fmt::Display for RailIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// A lane of a rail: its slot there, and the slot's generation: operations of a lane that is gone
+/// are not those of its successor. (`NONE` is of generation 0, which no slot has: looked up, it is no
+/// lane. An `Option` would cost operations of NICs another word.)
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct LaneSlot(u32);
+
+impl LaneSlot {
+    const INDEX_BITS: u32 = 18;
+    const GENERATIONS: u32 = u32::MAX >> Self::INDEX_BITS;
+    pub const NONE: LaneSlot = LaneSlot(0);
+
+    /// A slot that nobody has had.
+    pub const fn first(index: usize) -> LaneSlot {
+        LaneSlot(1 << Self::INDEX_BITS | index as u32)
+    }
+
+    /// The same slot, of the next one that has it.
+    pub const fn next(self) -> LaneSlot {
+        let generation = (self.0 >> Self::INDEX_BITS) % Self::GENERATIONS + 1;
+        LaneSlot(generation << Self::INDEX_BITS | self.index() as u32)
+    }
+
+    #[inline]
+    pub const fn index(self) -> usize {
+        (self.0 & ((1 << Self::INDEX_BITS) - 1)) as usize
+    }
+}
+
+/// A lane of an endpoint's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LaneId {
+    pub rail: RailIndex,
+    pub slot: LaneSlot,
 }
 
 /// A memory, as its owner drew it. Peers name it, so it may be anything.

@@ -6,10 +6,10 @@ use super::worker::{LaneWork, Worker};
 use crate::device::staging::Stage;
 use crate::device::Device;
 use crate::fabric::Posted;
-use crate::ids::MemoryId;
+use crate::ids::{LaneId, MemoryId, RailIndex};
 use crate::memory::Memory;
 use crate::peer::{Peer, Plan};
-use crate::rail::{lane_index, Burst, Rail};
+use crate::rail::Rail;
 use crate::status::Status;
 use crate::transfer::pack::{read_list, Arrived, Due, Landing, Packer, Piece, SLOTS};
 use crate::transfer::Outcome;
@@ -18,16 +18,22 @@ use std::sync::Arc;
 
 impl Worker {
     /// Our end of the lane that a frame is about.
-    pub(super) fn lane_about(&self, r: usize, peer: &Peer, header: &Header) -> Option<(usize, u32)> {
-        self.find_lane(peer, Plan { rail: self.rails[r].rail.index, remote_rail: header.rail })
+    pub(super) fn lane_about(&self, rail: RailIndex, peer: &Peer, header: &Header) -> Option<LaneId> {
+        self.find_lane(peer, Plan { rail, remote_rail: header.rail })
     }
 
     /// A bundle is in one of our landings.
-    pub(super) fn bundle(&mut self, r: usize, peer: &Arc<Peer>, header: &Header, list: &[u8], now: u64) {
-        let Some((r, lane)) = self.lane_about(r, peer, header) else { return self.core.count_rubbish() };
+    pub(super) fn bundle(
+        &mut self,
+        rail: RailIndex,
+        peer: &Arc<Peer>,
+        header: &Header,
+        list: &[u8],
+        now: u64,
+    ) {
+        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_rubbish() };
         let core = self.core.clone();
-        let of = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
-        let Some(of) = of else { return };
+        let Some((_, of)) = self.rails.lane_mut(lane) else { return };
         let Some(next) = of.landing.as_ref().map(Landing::next_number) else { return core.count_rubbish() };
         if header.sequence != next {
             // Where frames overtake each other, it waits for those before it.
@@ -47,50 +53,48 @@ impl Worker {
         }
         match of.landing.as_ref().is_some_and(|landing| landing.stage.has_added()) {
             // With those that come behind it, in this pass.
-            true if self.copying.contains(&(r, lane)) => {}
-            true => self.copying.push((r, lane)),
-            false => self.advance_landing(r, lane, now),
+            true if self.copying.contains(&lane) => {}
+            true => self.copying.push(lane),
+            false => self.advance_landing(lane, now),
         }
     }
 
     /// Goes on with bundles whose pieces devices copy.
     pub(super) fn advance_landings(&mut self, now: u64) {
         for _ in 0..self.copying.len() {
-            let Some((r, lane)) = self.copying.pop() else { return };
-            self.advance_landing(r, lane, now);
+            let Some(lane) = self.copying.pop() else { return };
+            self.advance_landing(lane, now);
         }
     }
 
     /// Counts the bundles of a lane that are where they belong.
-    fn advance_landing(&mut self, r: usize, lane: u32, now: u64) {
-        let work = &mut self.rails[r];
-        let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
-        let Some(of) = of.filter(|of| of.lane == lane) else { return };
+    fn advance_landing(&mut self, lane: LaneId, now: u64) {
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         while let Some(arrived) = of.landing.as_mut().and_then(Landing::take) {
             match arrived {
                 Arrived { outcome, fetch: Some(_), .. } => {
                     let (table, left) = (&self.core.table, &mut self.left);
-                    of.flows.fetched(outcome, &mut work.rail, (lane, now), table, left);
+                    of.flows.fetched(outcome, rail, (&mut of.lane, now), table, left);
                 }
                 Arrived { outcome: Ok(()), counts: (immediate @ 1.., pieces), .. } => {
                     self.core.count(immediate, pieces, now)
                 }
                 _ => {}
             }
-            if !self.owing.contains(&(r, lane)) {
-                self.owing.push((r, lane));
+            if !self.owing.contains(&lane) {
+                self.owing.push(lane);
             }
         }
         let waits = of.landing.as_ref().is_some_and(Landing::is_waiting);
-        if waits && !self.copying.contains(&(r, lane)) {
-            self.copying.insert(0, (r, lane));
+        if waits && !self.copying.contains(&lane) {
+            self.copying.insert(0, lane);
         }
     }
 
     /// A peer wants bytes of ours.
-    pub(super) fn fetch(&mut self, r: usize, peer: &Peer, header: &Header, list: &[u8]) {
-        let Some((r, lane)) = self.lane_about(r, peer, header) else { return self.core.count_rubbish() };
-        let of = self.rails[r].lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
+    pub(super) fn fetch(&mut self, rail: RailIndex, peer: &Peer, header: &Header, list: &[u8]) {
+        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_rubbish() };
+        let of = self.rails.lane_mut(lane).map(|(_, of)| of);
         match of.filter(|of| of.fetches.len() < SLOTS as usize) {
             Some(of) => of.fetches.push((header.sequence, list.to_vec())),
             None => self.core.count_rubbish(),
@@ -103,21 +107,19 @@ impl Worker {
             return;
         }
         let mut owing = std::mem::take(&mut self.owing);
-        owing.retain(|(r, lane)| match self.acknowledge_lane(*r, *lane) {
+        owing.retain(|lane| match self.acknowledge_lane(*lane) {
             Posted::Yes => false,
             Posted::Again => true,
             Posted::Failed(errno) => {
-                self.lane_failed(*r, *lane, errno, 0, now);
+                self.lane_failed(*lane, errno, 0, now);
                 false
             }
         });
         self.owing = owing;
     }
 
-    fn acknowledge_lane(&mut self, r: usize, lane: u32) -> Posted {
-        let work = &mut self.rails[r];
-        let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
-        let Some(of) = of.filter(|of| of.lane == lane) else { return Posted::Yes };
+    fn acknowledge_lane(&mut self, lane: LaneId) -> Posted {
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return Posted::Yes };
         let Some(landing) = of.landing.as_mut() else { return Posted::Yes };
         while let Some(due) = landing.tally.due() {
             let (kind, number, status) = match due {
@@ -125,7 +127,7 @@ impl Worker {
                 Due::Refused(number, status) => (Kind::Unlanded, number, status as i32),
             };
             let header = Header::numbered(kind, number);
-            match work.rail.send_frame(lane, |frame| header.write(frame, &status.to_le_bytes(), &[])) {
+            match rail.send_frame(&mut of.lane, |frame| header.write(frame, &status.to_le_bytes(), &[])) {
                 Posted::Yes => landing.tally.said(due),
                 other => return other,
             }
@@ -134,12 +136,18 @@ impl Worker {
     }
 
     /// A target says how far it has scattered our bundles, or refuses the next.
-    pub(super) fn bundle_landed(&mut self, r: usize, peer: &Peer, header: &Header, rest: &[u8], now: u64) {
-        let Some((r, lane)) = self.lane_about(r, peer, header) else { return self.core.count_rubbish() };
+    pub(super) fn bundle_landed(
+        &mut self,
+        rail: RailIndex,
+        peer: &Peer,
+        header: &Header,
+        rest: &[u8],
+        now: u64,
+    ) {
+        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_rubbish() };
         let core = self.core.clone();
-        let work = &mut self.rails[r];
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        let (rail, left) = (&mut work.rail, &mut self.left);
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
+        let (lane, left) = (&mut of.lane, &mut self.left);
         of.flows.landed(header.sequence, rail, lane, now, &core.table, left);
         if header.kind == Kind::Unlanded && of.flows.is_next(header.sequence) {
             let code = rest.first_chunk::<4>().map_or(0, |code| i32::from_le_bytes(*code));
@@ -255,15 +263,17 @@ impl LaneWork {
     pub(super) fn answer_fetches(&mut self, rail: &mut Rail, core: &Core, now: u64) {
         while self.flows.packer.as_ref().is_some_and(Packer::has_slot) {
             let next = self.fetches.iter().position(|(number, _)| *number == self.next_fetch);
-            let (Some(next), Some(mut burst)) = (next, rail.burst(self.lane, now)) else { return };
+            let Some(next) = next.filter(|_| !self.lane.cut) else { return };
             let (number, list) = self.fetches.swap_remove(next);
             self.next_fetch = number.wrapping_add(1);
             let peer = self.peer.id;
-            if let Err(status) = self.answer(number, &list, &mut burst, |memory| core.offered(memory, peer)) {
+            let find = |memory| core.offered(memory, peer);
+            if let Err(status) = self.answer(number, &list, (rail, now), find) {
                 log::warn!("{}: a read is refused: {status:?}", self.peer);
                 let packer = self.flows.packer.as_mut();
                 let refusal = packer.and_then(|packer| packer.answer(number, status, None).ok().flatten());
-                refusal.into_iter().for_each(|refusal| refusal.finish_answer(&mut burst));
+                let refusal = refusal.zip(rail.burst(&mut self.lane, now));
+                refusal.into_iter().for_each(|(refusal, mut burst)| refusal.finish_answer(&mut burst));
             }
         }
     }
@@ -272,7 +282,7 @@ impl LaneWork {
         &mut self,
         number: u32,
         list: &[u8],
-        burst: &mut Burst,
+        (rail, now): (&mut Rail, u64),
         find: impl Fn(MemoryId) -> Option<Arc<Memory>>,
     ) -> Result<(), Status> {
         let (id, _, pieces) = read_list(list).ok_or(Status::Format)?;
@@ -298,7 +308,9 @@ impl LaneWork {
             // SAFETY: inside a range that stays registered, as for a bundle.
             unsafe { answer.add(from, piece, 0) };
         }
-        answer.finish_answer(burst);
+        if let Some(mut burst) = rail.burst(&mut self.lane, now) {
+            answer.finish_answer(&mut burst);
+        }
         Ok(())
     }
 }

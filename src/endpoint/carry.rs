@@ -5,7 +5,7 @@ use super::core::Core;
 use super::inbox::Command;
 use super::worker::Worker;
 use crate::fabric::Posted;
-use crate::ids::PeerId;
+use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::wire::frame::{Header, Kind, HEADER};
 use std::collections::VecDeque;
@@ -19,8 +19,8 @@ const REFUSED_AGAIN_NS: u64 = 100_000_000;
 /// How a link's frames go.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
-    /// By a rail and lane of this worker.
-    Lane(usize, u32),
+    /// By a lane of this worker.
+    Lane(LaneId),
     Worker(usize),
 }
 
@@ -52,8 +52,8 @@ impl Core {
 
 impl Worker {
     /// For how long a lane may refuse frames.
-    pub(super) fn refusal_ns(&self, r: usize) -> u64 {
-        if self.rails[r].rail.limits().cuts {
+    pub(super) fn refusal_ns(&self, rail: RailIndex) -> u64 {
+        if self.rails[rail].rail.limits().cuts {
             REFUSED_AGAIN_NS
         } else {
             REFUSED_NS
@@ -61,7 +61,7 @@ impl Worker {
     }
 
     pub(super) fn way_to(&self, link: &Link) -> Option<Way> {
-        let lane = self.control_lane(link.peer.id).map(|(r, lane)| Way::Lane(r, lane));
+        let lane = self.control_lane(link.peer.id).map(Way::Lane);
         let carrier = || self.core.carrier(link).filter(|worker| *worker != self.index).map(Way::Worker);
         lane.or_else(carrier)
     }
@@ -76,9 +76,10 @@ impl Worker {
         payload: &[u8],
     ) -> Posted {
         match way {
-            Way::Lane(r, lane) => {
-                self.rails[r].rail.send_frame(lane, |frame| header.write(frame, body, payload))
-            }
+            Way::Lane(lane) => match self.rails.lane_mut(lane) {
+                Some((rail, of)) => rail.send_frame(&mut of.lane, |frame| header.write(frame, body, payload)),
+                None => Posted::Failed(libc::ENOTCONN),
+            },
             Way::Worker(worker) => {
                 self.core.carry(worker, peer, header, body, payload);
                 Posted::Yes
@@ -108,19 +109,18 @@ impl Worker {
                 return true;
             }
             // Without a lane the peer has ended, or is about to.
-            let Some((r, lane)) = self.control_lane(frame.peer) else { return false };
-            let rail = &mut self.rails[r].rail;
+            let Some(lane) = self.control_lane(frame.peer) else { return false };
+            let Some((rail, of)) = self.rails.lane_mut(lane) else { return false };
             let fill = |to: &mut [u8]| {
                 to[..frame.bytes.len()].copy_from_slice(&frame.bytes);
                 frame.bytes.len()
             };
-            if rail.send_frame(lane, fill) == Posted::Yes {
+            if rail.send_frame(&mut of.lane, fill) == Posted::Yes {
                 posted = true;
                 return false;
             }
-            let refused = rail.lane(lane).is_some_and(|lane| lane.refused);
-            if refused && now.saturating_sub(frame.since) > self.refusal_ns(r) {
-                self.lane_failed(r, lane, libc::ENOTCONN, 0, now);
+            if of.lane.refused && now.saturating_sub(frame.since) > self.refusal_ns(lane.rail) {
+                self.lane_failed(lane, libc::ENOTCONN, 0, now);
             }
             held.push(frame.peer);
             true

@@ -197,14 +197,14 @@ impl Core {
 impl Worker {
     /// A peer's write with an immediate has arrived.
     #[inline]
-    pub(super) fn arrived(&mut self, r: usize, done: &Done, now: u64) {
-        if self.rails[r].rail.limits().immediate_max > 0 {
+    pub(super) fn arrived(&mut self, rail: RailIndex, done: &Done, now: u64) {
+        if self.rails[rail].rail.limits().immediate_max > 0 {
             self.core.count(done.immediate, 1, now);
         } else {
             self.core.turn_away("an immediate, where peers send none"); // It raises nothing.
         }
         if done.took_receive() {
-            self.give_back(r, done);
+            self.give_back(rail, done);
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Frames about credits (see `rail::credits`): a sender asks for a half anew, the
 //! target gives it. What finds no room is said in a later pass.
 
-use super::worker::Worker;
+use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::Posted;
+use crate::ids::{LaneId, RailIndex};
 use crate::peer::Peer;
-use crate::rail::{lane_index, Half, LaneState};
+use crate::rail::{Half, LaneState};
 use crate::wire::frame::{Header, Kind};
 
 /// A word about a half of a lane's credits that is still to be said.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Word {
-    pub r: usize,
-    pub lane: u32,
+    pub lane: LaneId,
     pub half: Half,
     pub what: What,
 }
@@ -25,32 +25,33 @@ pub enum What {
 
 impl Worker {
     /// Writes that took credits are done.
-    pub(super) fn credits_done(&mut self, r: usize, lane: u32, half: Half, posts: u32) {
-        let due = self.rails[r].rail.lane_mut(lane).is_some_and(|lane| lane.credits.done(half, posts));
+    pub(super) fn credits_done(&mut self, lane: LaneId, half: Half, posts: u32) {
+        let due = self.rails.lane_mut(lane).is_some_and(|(_, of)| of.lane.credits.done(half, posts));
         if due {
-            self.words.push(Word { r, lane, half, what: What::Ask });
+            self.words.push(Word { lane, half, what: What::Ask });
         }
     }
 
     /// A sender asks: its writes of this half were found in the queue before the frame.
-    pub(super) fn credits_asked(&mut self, r: usize, peer: &Peer, header: &Header) {
-        let of = self.lane_about(r, peer, header).zip(Half::named(header.sequence));
-        let Some(((r, lane), half)) = of else { return self.core.count_rubbish() };
-        let owed = |word: &Word| (word.r, word.lane, word.half) == (r, lane, half) && word.what != What::Ask;
+    pub(super) fn credits_asked(&mut self, rail: RailIndex, peer: &Peer, header: &Header) {
+        let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
+        let Some((lane, half)) = of else { return self.core.count_rubbish() };
+        let owed = |word: &Word| (word.lane, word.half) == (lane, half) && word.what != What::Ask;
         if self.words.iter().any(owed) {
             return self.core.count_rubbish();
         }
-        if let Some(size) = self.rails[r].rail.grant(lane, half) {
-            self.words.push(Word { r, lane, half, what: What::Grant(size) });
+        let RailWork { rail, lanes, .. } = &mut self.rails[rail];
+        if let Some(size) = rail.grant(lanes, lane.slot, half) {
+            self.words.push(Word { lane, half, what: What::Grant(size) });
         }
     }
 
     /// A target gives a half of our credits anew.
-    pub(super) fn credits_granted(&mut self, r: usize, peer: &Peer, header: &Header, rest: &[u8]) {
-        let of = self.lane_about(r, peer, header).zip(Half::named(header.sequence));
-        let Some(((r, lane), half)) = of else { return self.core.count_rubbish() };
+    pub(super) fn credits_granted(&mut self, rail: RailIndex, peer: &Peer, header: &Header, rest: &[u8]) {
+        let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
+        let Some((lane, half)) = of else { return self.core.count_rubbish() };
         let size = rest.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size));
-        let renewed = self.rails[r].rail.lane_mut(lane).is_some_and(|lane| lane.credits.renew(half, size));
+        let renewed = self.rails.lane_mut(lane).is_some_and(|(_, of)| of.lane.credits.renew(half, size));
         if !renewed {
             self.core.count_rubbish();
         }
@@ -66,7 +67,7 @@ impl Worker {
             Posted::Yes => false,
             Posted::Again => true,
             Posted::Failed(errno) => {
-                self.lane_failed(word.r, word.lane, errno, 0, now);
+                self.lane_failed(word.lane, errno, 0, now);
                 false
             }
         });
@@ -74,21 +75,18 @@ impl Worker {
     }
 
     fn tell_word(&mut self, word: &Word) -> Posted {
-        let &Word { r, lane, half, what } = word;
-        let work = &mut self.rails[r];
-        let of = work.lanes.get(lane_index(lane)).and_then(Option::as_ref);
+        let &Word { lane, half, what } = word;
         // A lane that takes nothing new needs none.
-        let serves = work.rail.lane(lane).is_some_and(|lane| lane.state != LaneState::Down);
-        if of.is_none_or(|of| !serves || of.lane != lane || of.closing.is_some()) {
-            return Posted::Yes;
-        }
+        let serves = |of: &LaneWork| of.lane.state != LaneState::Down && of.closing.is_none();
+        let of = self.rails.lane_mut(lane).filter(|(_, of)| serves(of));
+        let Some((rail, LaneWork { lane, .. })) = of else { return Posted::Yes };
         let (kind, size) = match what {
             What::Ask => (Kind::Spent, 0),
             What::Grant(size) => (Kind::Granted, size),
         };
         let header = Header::numbered(kind, half.number());
-        let posted = work.rail.send_frame(lane, |frame| header.write(frame, &size.to_le_bytes(), &[]));
-        if let (Posted::Yes, What::Ask, Some(lane)) = (posted, what, work.rail.lane_mut(lane)) {
+        let posted = rail.send_frame(lane, |frame| header.write(frame, &size.to_le_bytes(), &[]));
+        if (posted, what) == (Posted::Yes, What::Ask) {
             lane.credits.asked(half);
         }
         posted

@@ -8,13 +8,13 @@
 
 use super::core::{Core, OPEN};
 use super::submit::body;
-use super::worker::{RailWork, Worker};
+use super::worker::Worker;
 use super::Endpoint;
 use crate::clock::Clock;
 use crate::fabric::{Rma, Segment};
 use crate::ids::OpId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
-use crate::rail::{lane_index, Burst, LaneState};
+use crate::rail::{Burst, LaneState};
 use crate::status::Status;
 use crate::transfer::flows::Flows;
 use crate::transfer::geometry::Single;
@@ -70,14 +70,12 @@ impl Worker {
         }
         let lanes = lanes_of.get(remote.peer.place()).filter(|lanes| !lanes.is_empty())?;
         *turn = turn.wrapping_add(1);
-        let (r, lane) = lanes[*turn % lanes.len()];
-        let RailWork { rail, lanes, .. } = &mut rails[r];
-        let here = rail.index;
-        let work = lanes.get_mut(lane_index(lane))?.as_mut().filter(|work| work.is_free(here))?;
-        let mut burst = rail.burst(lane, core.clock.now())?;
+        let id = lanes[*turn % lanes.len()];
+        let (rail, work) = rails.lane_mut(id).filter(|(_, work)| work.is_free())?;
+        let mut burst = rail.burst(&mut work.lane, core.clock.now())?;
         let (of, there) = (&burst.lane, burst.lane.remote_rail);
         let up = of.state == LaneState::Up && of.peer == remote.peer;
-        if !up || !local.knows(here) || !remote.knows(there) || !has_room(&mut burst, terms.urgent) {
+        if !up || !local.knows(id.rail) || !remote.knows(there) || !has_room(&mut burst, terms.urgent) {
             return None;
         }
         parcel.send(core, &mut work.flows, &mut burst)

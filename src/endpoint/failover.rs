@@ -19,13 +19,13 @@
 
 use super::arrival::{add_lanes, count_lanes};
 use super::inbox::Command;
-use super::worker::{Lanes, RailWork, Worker, LOOK};
+use super::worker::{LaneWork, RailWork, Which, Worker, LOOK};
 use crate::fabric::error_text;
-use crate::ids::{OpId, PeerId, RailIndex};
+use crate::ids::{LaneId, OpId, PeerId, RailIndex};
 use crate::peer::channel::Out;
 use crate::peer::link::Fencing;
 use crate::peer::{Peer, PeerState, Plan};
-use crate::rail::{lane_index, LaneState};
+use crate::rail::LaneState;
 use crate::status::Status;
 use crate::transfer::claims::{split, Run};
 use crate::transfer::completion::{self, Completion};
@@ -113,11 +113,12 @@ impl Worker {
     pub(super) fn watch_lanes(&mut self, now: u64) {
         let mut failed = Vec::new();
         let mut suspects = Vec::new();
-        for (r, work) in self.rails.iter_mut().enumerate().filter(|(_, work)| work.rail.limits().cuts) {
-            for lane in work.lanes.iter_mut().flatten().filter(|lane| lane.closing.is_none()) {
-                let Some(of) = work.rail.lane(lane.lane).filter(|of| of.state == LaneState::Up) else {
+        for work in self.rails.iter_mut().filter(|work| work.rail.limits().cuts) {
+            for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
+                let of = &lane.lane;
+                if of.state != LaneState::Up {
                     continue;
-                };
+                }
                 lane.peer.moved_ns.fetch_max(of.delivered_ns, Ordering::Relaxed);
                 let rate = of.window.bytes_per_s().max(BYTES_PER_S_LEAST);
                 let slow = of.inflight_bytes.saturating_mul(1_000_000_000) / rate;
@@ -132,15 +133,15 @@ impl Worker {
                 lane.looks += others as u32;
                 let known_down = lane.looks == 1 && self.core.nic_is_down(work.rail.index);
                 if lane.looks > LOOKS || known_down {
-                    failed.push((r, lane.lane));
+                    failed.push(of.id);
                 } else if lane.probe_ns + MOVING_NS / 2 < now {
                     lane.probe_ns = now;
                     suspects.push(lane.peer.clone());
                 }
             }
         }
-        for (r, lane) in failed {
-            self.give_up(r, lane, false);
+        for lane in failed {
+            self.give_up(lane, false);
         }
         suspects.extend(self.unanswered(now));
         for peer in suspects {
@@ -159,36 +160,35 @@ impl Worker {
         }
         let core = self.core.clone();
         let mut stuck = Vec::new();
-        for (r, work) in self.rails.iter_mut().enumerate() {
-            for lane in work.lanes.iter_mut().flatten() {
+        for work in self.rails.iter_mut() {
+            for lane in work.lanes.iter_mut() {
                 let cuts = work.rail.limits().cuts && lane.closing.is_none();
                 let patience = if cuts { LATE_NS } else { LATEST_NS };
                 let mut overdue = lane.flows.overdue(now, patience);
                 if cuts {
-                    stuck.extend(overdue.next().map(|_| (r, lane.lane)));
+                    stuck.extend(overdue.next().map(|_| lane.lane.id));
                     continue;
                 }
                 let overdue: HashMap<u32, &Flow> = overdue.collect();
                 if !overdue.is_empty() {
-                    work.rail.disown(lane.lane, |tagged| overdue.contains_key(&split(tagged).0));
+                    work.rail.disown(lane.lane.id.slot, |tagged| overdue.contains_key(&split(tagged).0));
                     overdue.values().for_each(|flow| core.table.publish_late(flow.slot()));
                 }
             }
         }
-        for (r, lane) in stuck {
-            self.give_up(r, lane, true);
+        for lane in stuck {
+            self.give_up(lane, true);
         }
     }
 
     /// A lane stands still: others go on, if there are any. `last`: also if there are none.
-    fn give_up(&mut self, r: usize, lane: u32, last: bool) {
-        let work = &self.rails[r];
-        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
-        let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
+    fn give_up(&mut self, lane: LaneId, last: bool) {
+        let Some(of) = self.rails.lane(lane) else { return };
+        let plan = of.plan();
         if of.peer.lose(plan) || last && of.peer.part_with(plan) {
             let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
-            self.break_lane(r, lane, outcome, Theirs::Open);
+            self.break_lane(lane, outcome, Theirs::Open);
         }
     }
 
@@ -206,11 +206,10 @@ impl Worker {
 
     /// Writes a few bytes over each idle lane of a peer: whether they move.
     pub fn probe_lanes(&mut self, peer: PeerId, now: u64) {
-        for (r, lane) in self.lanes_of.get(peer.place()).cloned().unwrap_or_default() {
-            let rail = &mut self.rails[r].rail;
-            let idle = |of: &crate::rail::Lane| of.peer == peer && of.state == LaneState::Up && of.is_idle();
-            if rail.lane(lane).is_some_and(idle) {
-                rail.post_warm(lane, now);
+        for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
+            let Some((rail, LaneWork { lane: of, .. })) = self.rails.lane_mut(*lane) else { continue };
+            if of.peer == peer && of.state == LaneState::Up && of.is_idle() {
+                rail.post_warm(of, now);
             }
         }
     }
@@ -218,23 +217,20 @@ impl Worker {
     // Cut.
 
     /// A lane has failed: others go on, or a new one will.
-    pub(super) fn break_lane(&mut self, r: usize, lane: u32, outcome: Outcome, theirs: Theirs) {
-        let RailWork { rail, lanes, .. } = &mut self.rails[r];
-        let Some(of) = lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if of.lane != lane || of.closing.is_some() {
-            return;
-        }
+    pub(super) fn break_lane(&mut self, lane: LaneId, outcome: Outcome, theirs: Theirs) {
+        let of = self.rails.lane_mut(lane).filter(|(_, of)| of.closing.is_none());
+        let Some((rail, of)) = of else { return };
         of.closing = Some(self.core.clock.now());
         of.broken = Some(Broken { outcome, theirs_cut: theirs != Theirs::Open });
         of.settle();
         of.flows.suspend();
-        rail.cut_lane(lane);
+        rail.cut_lane(&mut of.lane);
         let (found, epoch, heard) = (of.peer.clone(), of.epoch, of.heard);
-        let (peer, plan) = (found.id, Plan { rail: rail.index, remote_rail: rail.remote_rail(lane) });
+        let (peer, plan) = (found.id, of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
-            lanes.retain(|other| *other != (r, lane));
+            lanes.retain(|other| *other != lane);
         }
-        self.owing.retain(|other| *other != (r, lane));
+        self.owing.retain(|other| *other != lane);
         // Only now: what the peer's end sends us until it is cut must find ours as it was.
         let asks = theirs == Theirs::Open;
         self.tell_home(&found, Command::LaneBroken { peer, plan, epoch, outcome, asks });
@@ -286,35 +282,29 @@ impl Worker {
 
     /// The peer has cut its end of a lane. It `asks` that we cut ours, or answers that.
     pub fn cut(&mut self, peer: PeerId, plan: Plan, epoch: u64, asks: bool) {
-        let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else { return };
         let Ok(found) = self.core.peers.get(peer) else { return };
-        let work = &mut self.rails[r];
+        let Some(work) = self.rails.get_mut(plan.rail) else { return };
         let cuts = work.rail.limits().cuts;
-        let mut lanes = work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer);
-        let lane = lanes.find(|of| {
+        let broken = |broken: &mut Broken| broken.theirs_cut = true;
+        let lane = work.lanes.iter_mut().filter(|of| of.peer.id == peer).find(|of| {
             let meant = if asks { of.heard == epoch } else { of.epoch == epoch };
             let stands = of.broken.is_some() || of.closing.is_none();
-            meant && stands && work.rail.remote_rail(of.lane) == plan.remote_rail
+            meant && stands && of.plan() == plan
         });
+        let lane = lane.map(|of| (of.lane.id, of.broken.as_mut().map(broken).is_some()));
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
             rail: Some(plan.rail),
             ..Outcome::of(Status::PeerLost)
         };
-        match lane.map(|of| (of.lane, &mut of.broken)) {
-            Some((_, Some(broken))) => {
-                broken.theirs_cut = true;
-                if asks {
-                    self.tell_home(&found, Command::LaneCut { peer, plan, epoch });
-                }
-            }
+        match lane {
+            Some((_, true)) | None if asks => self.tell_home(&found, Command::LaneCut { peer, plan, epoch }),
             // What the peer had sent may still land.
             Some(_) if asks && !cuts => self.tell_home(&found, Command::EndPeer { peer, outcome }),
-            Some((lane, None)) if asks => {
+            Some((lane, false)) if asks => {
                 found.part_with(plan);
-                self.break_lane(r, lane, outcome, Theirs::Asks)
+                self.break_lane(lane, outcome, Theirs::Asks)
             }
-            None if asks => self.tell_home(&found, Command::LaneCut { peer, plan, epoch }),
             _ => {}
         }
         self.reap_closing();
@@ -342,30 +332,29 @@ impl Worker {
     /// Lanes whose operations have come back, and whose peers' ends are cut: what they had to do is
     /// given to others, as far as there is time.
     pub(super) fn finish_breaking(&mut self, over: impl Fn() -> bool) {
-        while let Some((r, mut gone)) = self.breaking.pop_front() {
-            let rail = &self.rails[r].rail;
-            let plan = Plan { rail: rail.index, remote_rail: rail.remote_rail(gone.lane) };
+        while let Some(mut gone) = self.breaking.pop_front() {
+            let plan = gone.plan();
             let errno = gone.broken.as_ref().map_or(0, |broken| broken.outcome.provider_errno);
             for n in 1.. {
                 let Some(flow) = gone.flows.take_suspended(&self.core.table) else { break };
                 self.give_away(flow, plan, errno);
                 if n % LOOK == 0 && over() {
-                    return self.breaking.push_front((r, gone));
+                    return self.breaking.push_front(gone);
                 }
             }
-            let work = &mut self.rails[r];
-            gone.abandon(&mut work.rail);
-            work.rail.remove_lane(gone.lane);
+            let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
+            gone.abandon(rail);
+            rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
             self.tell_home(&peer, Command::LaneFenced { peer: peer.id, plan, epoch: gone.epoch });
-            self.note_health(r, errno);
+            self.note_health(plan.rail, errno);
         }
     }
 
     /// The rails are closed: nobody takes what these had to do.
     pub(super) fn leave_broken(&mut self) {
-        for (r, mut gone) in self.breaking.drain(..) {
-            self.remains.flows.push(gone.abandon(&mut self.rails[r].rail));
+        for mut gone in self.breaking.drain(..) {
+            self.remains.flows.push(gone.abandon(&mut self.rails[gone.lane.id.rail].rail));
         }
     }
 
@@ -401,7 +390,7 @@ impl Worker {
         let body = unsafe { core.table.body(slot) };
         let takes_part = |transfer: &&Move| !transfer.is_announced() || Table::takes_part(slot, false);
         let begun = match body.transfer().filter(|_| Table::wanted(slot)).filter(takes_part) {
-            Some(transfer) => self.begin(slot, transfer, Lanes::All, runs),
+            Some(transfer) => self.begin(slot, transfer, Which::All, runs),
             None => return self.left.push(core.table.leave(slot, 0)),
         };
         if let Some(runs) = begun {
@@ -432,14 +421,14 @@ impl Worker {
     }
 
     /// The lane of a peer that was away is up: transfers that are under way use it, too.
-    pub(super) fn welcome_back(&mut self, (r, lane): (usize, u32), peer: &Arc<Peer>) {
-        self.note_health(r, 0);
+    pub(super) fn welcome_back(&mut self, lane: LaneId, peer: &Arc<Peer>) {
+        self.note_health(lane.rail, 0);
         if peer.state() != PeerState::Up {
             return;
         }
         let core = self.core.clone();
         core.table.join(peer.id, |slot, body| {
-            let one = Lanes::One((r, lane));
+            let one = Which::One(lane);
             // Another operation may have the slot by now.
             let is_theirs = body.peer == Some(peer.id) && Table::is_sent_off(slot);
             let takes_part =
@@ -483,11 +472,10 @@ impl Worker {
     // What the caller hears.
 
     /// After a lane of a rail came or went: the rail may be down, or up again.
-    fn note_health(&mut self, r: usize, errno: i32) {
+    fn note_health(&mut self, rail: RailIndex, errno: i32) {
         let now = self.core.clock.now();
-        let work = &mut self.rails[r];
-        let mut lanes = work.lanes.iter().flatten();
-        let up = lanes.any(|of| work.rail.lane(of.lane).is_some_and(|lane| lane.state == LaneState::Up));
+        let work = &mut self.rails[rail];
+        let up = work.lanes.iter().any(|of| of.lane.state == LaneState::Up);
         let health = &mut work.health;
         if up {
             health.since = 0;
@@ -498,7 +486,7 @@ impl Worker {
 
     /// Publishes what rails became, when there is room.
     pub(super) fn tell_health(&mut self, now: u64) {
-        for work in &mut self.rails {
+        for work in self.rails.iter_mut() {
             let health = &mut work.health;
             let down = health.since != 0 && (health.said || now.saturating_sub(health.since) > DOWN_NS);
             if down == health.said || !self.core.queue.reserve(1) {

@@ -8,13 +8,12 @@
 //! own fence is (`failover`).
 
 use super::inbox::Command;
-use super::worker::{LaneWork, RailWork, Worker};
+use super::worker::{LaneWork, Worker};
 use super::Endpoint;
-use crate::ids::{OpId, PeerId};
+use crate::ids::{LaneId, OpId, PeerId};
 use crate::peer::channel::Out;
 use crate::peer::link::{Link, Quiescing};
 use crate::peer::PeerState;
-use crate::rail::Rail;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::operation::{Body, Work};
@@ -28,8 +27,7 @@ const FENCES: usize = 64;
 pub struct QuiescingLanes {
     peer: PeerId,
     number: u64,
-    /// Rails (here) and lanes.
-    lanes: Vec<(usize, u32)>,
+    lanes: Vec<LaneId>,
 }
 
 impl Endpoint {
@@ -122,11 +120,9 @@ impl Worker {
     /// Holds each of a peer's lanes until it is at rest.
     pub fn quiesce_lanes(&mut self, peer: PeerId, number: u64) {
         let mut lanes = Vec::new();
-        for (r, work) in self.rails.iter_mut().enumerate() {
-            for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
-                of.held += 1;
-                lanes.push((r, of.lane));
-            }
+        for of in self.rails.lanes_mut().filter(|of| of.peer.id == peer) {
+            of.held += 1;
+            lanes.push(of.lane.id);
         }
         self.quiescing_lanes.push(QuiescingLanes { peer, number, lanes });
         self.advance_quiescing();
@@ -140,12 +136,9 @@ impl Worker {
         let mut done = Vec::new();
         for of in &mut self.quiescing_lanes {
             let rails = &mut self.rails;
-            of.lanes.retain(|(r, lane)| {
-                let RailWork { rail, lanes, .. } = &mut rails[*r];
-                let mut lanes = lanes.iter_mut().flatten();
-                let found = lanes.find(|one| one.lane == *lane && one.peer.id == of.peer);
-                let Some(one) = found else { return false };
-                let rests = is_at_rest(one, rail);
+            of.lanes.retain(|lane| {
+                let Some((_, one)) = rails.lane_mut(*lane) else { return false };
+                let rests = is_at_rest(one);
                 one.held = one.held.saturating_sub(rests as u32);
                 !rests
             });
@@ -163,7 +156,6 @@ impl Worker {
 }
 
 /// Whether nothing of a lane is under way.
-fn is_at_rest(of: &LaneWork, rail: &Rail) -> bool {
-    let Some(lane) = rail.lane(of.lane) else { return true };
-    lane.inflight_ops == 0 && of.broken.is_none() && !of.flows.has_bundles()
+fn is_at_rest(of: &LaneWork) -> bool {
+    of.lane.inflight_ops == 0 && of.broken.is_none() && !of.flows.has_bundles()
 }

@@ -4,11 +4,11 @@ use super::failover::{Broken, Theirs};
 use super::inbox::Command;
 use super::prove::{denial, Verdict};
 use super::resume;
-use super::worker::{LaneWork, Worker};
+use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::{error_text, Connection, Posted};
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::{Meeting, Peer, PeerState, Plan};
-use crate::rail::{lane_index, LaneState, Rail};
+use crate::rail::{LaneState, Rail};
 use crate::status::Status;
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
@@ -34,10 +34,10 @@ const STALE: &str = "what it says was said before, and holds no longer";
 const RETURN_NS: u64 = 1_000_000_000;
 
 /// How a frame came: over which rail, and by what there.
-pub type Way = (usize, Connection);
+pub type Way = (RailIndex, Connection);
 
 /// What a stranger comes from: its connection, or else what it says itself.
-fn source((rail, connection): (RailIndex, Connection), back: &[u8]) -> u64 {
+fn source((rail, connection): Way, back: &[u8]) -> u64 {
     if connection != 0 {
         return u64::from(rail.get()) << 32 | u64::from(connection);
     }
@@ -91,9 +91,9 @@ impl Worker {
         }
         for plan in plans {
             match self.add_lane(peer, plan) {
-                Ok(Some((r, lane))) => {
+                Ok(Some(lane)) => {
                     if let Some(greeted) = welcome.filter(|greeted| greeted.plan == *plan) {
-                        self.welcome(r, lane, greeted);
+                        self.welcome(lane, greeted);
                     }
                 }
                 Ok(None) => {}
@@ -107,29 +107,25 @@ impl Worker {
         self.greet_lanes(now);
     }
 
-    fn add_lane(&mut self, peer: &Arc<Peer>, plan: &Plan) -> crate::status::Result<Option<(usize, u32)>> {
-        let Some(r) = self.rails.iter().position(|work| work.rail.index == plan.rail) else {
+    fn add_lane(&mut self, peer: &Arc<Peer>, plan: &Plan) -> crate::status::Result<Option<LaneId>> {
+        if self.rails.get_mut(plan.rail).is_none() {
             return Ok(None);
-        };
+        }
         let Some(theirs) = peer.address.rails.get(plan.remote_rail.place()) else { return Ok(None) };
-        if let Some((r, lane)) = self.find_lane(peer, *plan) {
-            self.revive(r, lane);
-            return Ok(Some((r, lane)));
+        if let Some(lane) = self.find_lane(peer, *plan) {
+            self.revive(lane);
+            return Ok(Some(lane));
         }
         let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
-        let work = &mut self.rails[r];
-        let lane = work.rail.add_lane(peer.id, plan.remote_rail, &theirs.address)?;
-        let at = lane_index(lane);
-        if work.lanes.len() <= at {
-            work.lanes.resize_with(at + 1, || None);
-        }
-        self.epochs += 1;
+        let epoch = self.epochs + 1;
         let (root, since_ns) = (self.core.root_for(Some(peer)), self.core.clock.now());
         let greeting = Greeting { nonce, root, next_ns: 0, failures: 0, since_ns };
-        work.lanes[at] = Some(LaneWork {
+        let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
+        let of = (peer.id, plan.remote_rail);
+        let id = rail.add_lane(lanes, of, &theirs.address, |lane| LaneWork {
             lane,
             peer: peer.clone(),
-            epoch: self.epochs,
+            epoch,
             heard: 0,
             flows: Default::default(),
             greeting,
@@ -147,21 +143,20 @@ impl Worker {
             broken: None,
             looks: 0,
             probe_ns: 0,
-        });
+        })?;
+        self.epochs = epoch;
         let of = peer.id.place();
         if self.lanes_of.len() <= of {
             self.lanes_of.resize_with(of + 1, Vec::new);
         }
-        self.lanes_of[of].push((r, lane));
-        Ok(Some((r, lane)))
+        self.lanes_of[of].push(id);
+        Ok(Some(id))
     }
 
     /// A lane that has given up greets again.
-    fn revive(&mut self, r: usize, lane: u32) {
-        let work = &mut self.rails[r];
-        let greets = work.rail.lane(lane).is_some_and(|lane| lane.state == LaneState::Greeting);
-        if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
-            if greets && !of.greeting.is_waiting() {
+    fn revive(&mut self, lane: LaneId) {
+        if let Some((_, of)) = self.rails.lane_mut(lane) {
+            if of.lane.state == LaneState::Greeting && !of.greeting.is_waiting() {
                 (of.greeting.next_ns, of.greeting.failures) = (0, 0);
             }
         }
@@ -172,30 +167,28 @@ impl Worker {
     pub fn greet_lanes(&mut self, now: u64) {
         let core = self.core.clone();
         let (mut failed, mut unanswered) = (Vec::new(), Vec::new());
-        for work in &mut self.rails {
-            for lane in work.lanes.iter_mut().flatten().filter(|lane| lane.closing.is_none()) {
-                let Some(state) = work.rail.lane(lane.lane).map(|l| l.state) else { continue };
+        for work in self.rails.iter_mut() {
+            for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
+                let (state, plan) = (lane.lane.state, lane.plan());
                 let greets = matches!(state, LaneState::Greeting | LaneState::Warming);
                 let late = now.saturating_sub(lane.greeting.since_ns) > RETURN_NS;
-                if state == LaneState::Greeting && lane.peer.is_away() && work.rail.is_deserted(lane.lane) {
-                    let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
+                if state == LaneState::Greeting && lane.peer.is_away() && work.rail.is_deserted(&lane.lane) {
                     failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED));
                     lane.greeting.next_ns = u64::MAX;
                     continue;
                 }
                 if greets && late && lane.peer.state() == PeerState::Up && work.rail.limits().cuts {
-                    unanswered.push((work.rail.index, lane.lane));
+                    unanswered.push(lane.lane.id);
                     continue;
                 }
                 if now < lane.greeting.next_ns || !matches!(state, LaneState::Greeting | LaneState::Warming) {
                     continue;
                 }
-                let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
                 let again = lane.greeting.next_ns != 0;
                 lane.greeting.next_ns = now + AGAIN_NS;
                 if state == LaneState::Warming {
                     // One is enough: it has been posted unless there was no room.
-                    lane.greeting.next_ns = match work.rail.post_warm(lane.lane, now) {
+                    lane.greeting.next_ns = match work.rail.post_warm(&mut lane.lane, now) {
                         Posted::Yes => u64::MAX,
                         Posted::Again => now,
                         Posted::Failed(errno) => {
@@ -205,7 +198,7 @@ impl Worker {
                     };
                     continue;
                 }
-                if !work.rail.may_greet(lane.lane) {
+                if !work.rail.may_greet(&lane.lane) {
                     // In the next tick: others had their turn.
                     lane.greeting.next_ns = now;
                     continue;
@@ -220,15 +213,16 @@ impl Worker {
                     nonce: lane.greeting.nonce,
                     begun: lane.peer.begun,
                     epoch: lane.epoch,
-                    rail: work.rail.index,
-                    your_rail: work.rail.remote_rail(lane.lane),
+                    rail: plan.rail,
+                    your_rail: plan.remote_rail,
                     wire: frame::WIRE_HIGHEST,
                     proven: false,
                     address: &core.address,
                 };
                 let header = Header::plain(Kind::Hello);
                 let body = core.hello(hello, lane.greeting.root.as_ref());
-                if let Posted::Failed(errno) = work.rail.send_open(lane.lane, |f| header.write(f, &body, &[]))
+                if let Posted::Failed(errno) =
+                    work.rail.send_open(&mut lane.lane, |f| header.write(f, &body, &[]))
                 {
                     if lane.greeting.failed(now, is_for_good(&work.rail, errno)) {
                         failed.push((lane.peer.clone(), plan, errno));
@@ -239,21 +233,19 @@ impl Worker {
         for (peer, plan, errno) in failed {
             self.say_failed(&peer, plan, errno);
         }
-        for (rail, lane) in unanswered {
-            self.give_up_lane(rail, lane);
+        for lane in unanswered {
+            self.give_up_lane(lane);
         }
     }
 
     /// A lane to a peer that is up was not answered: it begins anew later.
-    pub(super) fn give_up_lane(&mut self, rail: RailIndex, lane: u32) {
-        let Some(r) = self.rails.iter().position(|work| work.rail.index == rail) else { return };
-        let work = &mut self.rails[r];
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
+    pub(super) fn give_up_lane(&mut self, lane: LaneId) {
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         of.closing = Some(self.core.clock.now());
-        let (peer, plan) = (of.peer.clone(), Plan { rail, remote_rail: work.rail.remote_rail(lane) });
-        work.rail.cut_lane(lane);
+        rail.cut_lane(&mut of.lane);
+        let (peer, plan) = (of.peer.clone(), of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
-            lanes.retain(|other| *other != (r, lane));
+            lanes.retain(|other| *other != lane);
         }
         self.say_failed(&peer, plan, libc::ETIMEDOUT);
     }
@@ -267,14 +259,13 @@ impl Worker {
         self.core.inboxes[peer.home].command(command);
     }
 
-    /// Somebody greets us over rail `r`.
-    pub fn hello(&mut self, (r, connection): Way, body: &[u8], now: u64) {
+    /// Somebody greets us over a rail of ours.
+    pub fn hello(&mut self, (rail, connection): Way, body: &[u8], now: u64) {
         let Some(hello) = Hello::decode(body) else { return self.core.count_rubbish() };
         let address = match crate::wire::address::Address::decode(hello.address) {
             Ok(address) if address.rails.len() > hello.rail.place() => address,
             _ => return self.core.count_rubbish(),
         };
-        let rail = self.rails[r].rail.index;
         let incarnation = address.incarnation;
         let back = &address.rails[hello.rail.place()].address;
         let mut root = None;
@@ -295,7 +286,7 @@ impl Worker {
         };
         if let Some((status, text)) = refusal {
             self.core.turn_away(&text);
-            return self.refuse((r, connection), &hello, (incarnation, back), status, &text);
+            return self.refuse((rail, connection), &hello, (incarnation, back), status, &text);
         }
         let plan = Plan { rail, remote_rail: hello.rail };
         let greeted = Greeted { plan, nonce: hello.nonce, epoch: hello.epoch, root };
@@ -303,7 +294,7 @@ impl Worker {
         let ours = known.as_ref().map_or(0, |peer| peer.token);
         if hello.yours != 0 && hello.yours != ours {
             let text = "the other side has ended this peer";
-            return self.refuse((r, connection), &hello, (incarnation, back), Status::PeerGone, text);
+            return self.refuse((rail, connection), &hello, (incarnation, back), Status::PeerGone, text);
         }
         let Some(peer) = known else {
             if hello.begun <= self.core.peers.begun_before(incarnation) {
@@ -311,7 +302,7 @@ impl Worker {
             }
             let source = source((rail, connection), back);
             match self.core.accept(address, (hello.token, hello.begun), greeted, source) {
-                Ok(peer) => self.rails[r].rail.assign_connection(connection, peer),
+                Ok(peer) => self.rails[rail].rail.assign_connection(connection, peer),
                 Err(error) => log::debug!("a peer cannot be accepted: {error}"),
             }
             return;
@@ -330,13 +321,13 @@ impl Worker {
             return self.core.turn_away(STALE);
         }
         peer.prove_by(&greeted.root);
-        if !self.meets(r, &peer, plan, hello.epoch) {
+        if !self.meets(&peer, plan, hello.epoch) {
             return; // It greets again, and what it greets by was not cut with the lane from before.
         }
-        self.rails[r].rail.assign_connection(connection, peer.id);
-        if let Some((r, lane)) = self.find_lane(&peer, plan) {
-            self.revive(r, lane);
-            self.welcome(r, lane, &greeted);
+        self.rails[rail].rail.assign_connection(connection, peer.id);
+        if let Some(lane) = self.find_lane(&peer, plan) {
+            self.revive(lane);
+            self.welcome(lane, &greeted);
         } else {
             self.hand_home(&peer, Command::Greeted { peer: peer.id, greeted });
         }
@@ -348,13 +339,12 @@ impl Worker {
         self.tell_home(peer, Command::EndPeer { peer: peer.id, outcome });
     }
 
-    pub(super) fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<(usize, u32)> {
+    pub(super) fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<LaneId> {
         let lanes = self.lanes_of.get(peer.id.place())?;
-        lanes.iter().copied().find(|(r, lane)| {
-            let rail = &self.rails[*r].rail;
-            rail.index == plan.rail
-                && rail.lane(*lane).is_some_and(|l| l.peer == peer.id && l.remote_rail == plan.remote_rail)
-        })
+        lanes
+            .iter()
+            .copied()
+            .find(|id| self.rails.lane(*id).is_some_and(|of| of.lane.peer == peer.id && of.plan() == plan))
     }
 
     fn refuse(&mut self, way: Way, hello: &Hello, to: (u64, &[u8]), status: Status, text: &str) {
@@ -366,31 +356,29 @@ impl Worker {
         let header = Header { to: token, ..Header::plain(Kind::Refuse) };
         let body = self.core.refusal(to.0, token, body);
         let now = self.core.clock.now();
-        self.rails[way.0].rail.answer(to.1, way.1, now, |frame| header.write(frame, &body, &[]));
+        let RailWork { rail, lanes, .. } = &mut self.rails[way.0];
+        rail.answer(lanes, (to.1, way.1), now, |frame| header.write(frame, &body, &[]));
     }
 
-    fn welcome(&mut self, r: usize, lane: u32, greeted: &Greeted) {
-        let work = &mut self.rails[r];
-        let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
-        let (peer, of_slot) = (of.peer.id, of.slot);
-        let landings = work.lanes.iter().flatten().filter(|of| of.peer.id == peer && of.landing.is_some());
-        let has_share = landings.count() < LANDINGS || of_slot > pack::HOST_LEN;
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return };
-        if of.landing.is_none() && has_share && pack::is_wanted(work.rail.limits()) {
-            of.landing = Landing::new(&mut work.rail, of.slot)
+    fn welcome(&mut self, lane: LaneId, greeted: &Greeted) {
+        let Some(peer) = self.rails.lane(lane).map(|of| of.peer.clone()) else { return };
+        let of_peer = self.rails[lane.rail].lanes.iter().filter(|of| of.peer.id == peer.id);
+        let landings = of_peer.filter(|of| of.landing.is_some()).count();
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
+        let has_share = landings < LANDINGS || of.slot > pack::HOST_LEN;
+        if of.landing.is_none() && has_share && pack::is_wanted(rail.limits()) {
+            of.landing = Landing::new(rail, of.slot)
                 .inspect_err(|error| log::warn!("no landing for bundles: {error}"))
                 .ok();
         }
-        let landing = of.landing.as_ref().map(|landing| landing.place(&work.rail));
-        let (rail, pad) = (work.rail.index, work.rail.pad());
-        let Some(l) = work.rail.lane_mut(lane) else { return };
-        let peer = &of.peer;
-        l.to = peer.named_by().0;
+        let landing = of.landing.as_ref().map(|landing| landing.place(rail));
+        of.lane.to = peer.named_by().0;
         if let Some(root) = greeted.root.as_ref().filter(|_| of.greeted != Some(greeted.nonce)) {
             let &Greeted { plan, nonce, epoch, .. } = greeted;
             let theirs = Side { incarnation: peer.address.incarnation, nonce, epoch, rail: plan.remote_rail };
-            let ours = Side { incarnation: self.core.incarnation, nonce: of.own, epoch: of.epoch, rail };
-            l.opener = Some(Opener::new(root, &theirs, &ours));
+            let ours =
+                Side { incarnation: self.core.incarnation, nonce: of.own, epoch: of.epoch, rail: plan.rail };
+            of.lane.opener = Some(Opener::new(root, &theirs, &ours));
             of.greeted = Some(nonce);
         }
         let welcome = Welcome {
@@ -399,23 +387,22 @@ impl Worker {
             token: peer.token,
             begun: peer.begun,
             epoch: of.epoch,
-            pad,
+            pad: rail.pad(),
             landing,
         };
-        let body = self.core.welcome(peer, &welcome, greeted.root.as_ref());
+        let body = self.core.welcome(&peer, &welcome, greeted.root.as_ref());
         let header = Header::plain(Kind::Welcome);
         // The sender of the hello repeats it if there is no room.
-        let _ = work.rail.send_open(lane, |frame| header.write(frame, &body, &[]));
+        let _ = rail.send_open(&mut of.lane, |frame| header.write(frame, &body, &[]));
     }
 
-    /// We were welcomed over rail `r`.
-    pub fn welcomed(&mut self, r: usize, peer: &Peer, body: &[u8], now: u64) {
+    /// We were welcomed over a rail of ours.
+    pub fn welcomed(&mut self, rail: RailIndex, peer: &Peer, body: &[u8], now: u64) {
         let Some(nonce) = body.first_chunk::<16>().map(|nonce| u128::from_le_bytes(*nonce)) else {
             return self.core.count_rubbish();
         };
-        let work = &mut self.rails[r];
-        let mut lanes = work.lanes.iter_mut().flatten();
-        let lane = lanes.find(|lane| lane.greeting.nonce == nonce && lane.peer.id == peer.id);
+        let work = &mut self.rails[rail];
+        let lane = work.lanes.iter_mut().find(|lane| lane.greeting.nonce == nonce && lane.peer.id == peer.id);
         let Some(lane) = lane else { return };
         let (from, to) = (peer.address.incarnation, self.core.incarnation);
         let proven = match &lane.greeting.root {
@@ -426,8 +413,7 @@ impl Worker {
             return self.core.turn_away("a welcome without proof of the secret");
         };
         let Some(welcome) = Welcome::decode(proven) else { return self.core.count_rubbish() };
-        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane.lane) };
-        let Some(l) = work.rail.lane_mut(lane.lane) else { return };
+        let (plan, l) = (lane.plan(), &mut lane.lane);
         // A newer one of the peer's than has greeted will greet.
         if l.state != LaneState::Greeting || lane.heard != 0 && lane.heard != welcome.epoch {
             return;
@@ -454,68 +440,57 @@ impl Worker {
         }
         lane.greeting.next_ns = 0;
         lane.greeting.failures = 0;
-        self.fenced_by(r, peer.id, plan, welcome.epoch);
+        self.fenced_by(peer.id, plan, welcome.epoch);
         self.greet_lanes(now);
     }
 
-    pub fn lane_is_warm(&mut self, r: usize, lane: u32, now: u64) {
-        let work = &mut self.rails[r];
-        let Some(of) = work.rail.lane_mut(lane).filter(|l| l.state == LaneState::Warming) else { return };
-        of.state = LaneState::Up;
-        of.delivered_ns = now;
-        let plan = Plan { rail: work.rail.index, remote_rail: work.rail.remote_rail(lane) };
-        let Some(peer) = work.lanes.get(lane_index(lane)).and_then(|l| l.as_ref()).map(|l| l.peer.clone())
-        else {
-            return;
-        };
+    pub fn lane_is_warm(&mut self, lane: LaneId, now: u64) {
+        let of = self.rails.lane_mut(lane).filter(|(_, of)| of.lane.state == LaneState::Warming);
+        let Some((_, of)) = of else { return };
+        of.lane.state = LaneState::Up;
+        of.lane.delivered_ns = now;
+        let (peer, plan) = (of.peer.clone(), of.plan());
         if peer.home == self.index {
             self.link_lane_up(peer.id, plan, now);
         } else {
             self.tell_home(&peer, Command::LaneUp { peer: peer.id, plan });
         }
-        self.welcome_back((r, lane), &peer);
+        self.welcome_back(lane, &peer);
     }
 
     /// An operation of a lane failed. A lane that greets tries again for a while, where
     /// that can help; one that serves its peer leaves it to the others, or takes it down.
-    pub fn lane_failed(&mut self, r: usize, lane: u32, errno: i32, provider_errno: i32, now: u64) {
-        let work = &mut self.rails[r];
-        let index = work.rail.index;
-        let Some((state, remote_rail)) = work.rail.lane(lane).map(|l| (l.state, l.remote_rail)) else {
-            return;
-        };
-        let of = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut);
-        let Some(of) = of else { return };
+    pub fn lane_failed(&mut self, lane: LaneId, errno: i32, provider_errno: i32, now: u64) {
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         if of.closing.is_some() {
-            return self.broken_by(r, lane, errno);
+            return self.broken_by(lane, errno);
         }
-        let (peer, plan) = (of.peer.clone(), Plan { rail: index, remote_rail });
+        let (state, peer, plan) = (of.lane.state, of.peer.clone(), of.plan());
         log::debug!(
-            "rail {index}: {peer}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
+            "rail {}: {peer}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
+            plan.rail,
             error_text(errno)
         );
-        let rail = Some(index);
-        let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
-        let serves = peer.is_served_by(index);
+        let outcome =
+            Outcome { provider_errno: errno, rail: Some(plan.rail), ..Outcome::of(Status::PeerLost) };
+        let serves = peer.is_served_by(plan.rail);
         match state {
             LaneState::Greeting | LaneState::Warming => {
-                if of.greeting.failed(now, is_for_good(&work.rail, errno)) {
+                if of.greeting.failed(now, is_for_good(rail, errno)) {
                     self.say_failed(&peer, plan, errno);
                 }
             }
             LaneState::Up
                 if serves
-                    && work.rail.limits().cuts
+                    && rail.limits().cuts
                     && (peer.lose(plan) || resume::helps(errno) && peer.part_with(plan)) =>
             {
-                self.break_lane(r, lane, outcome, Theirs::Open)
+                self.break_lane(lane, outcome, Theirs::Open)
             }
             LaneState::Up => {
                 of.settle();
                 of.flows.fail(&self.core.table, &mut self.left);
-                if let Some(l) = work.rail.lane_mut(lane) {
-                    l.state = LaneState::Down;
-                }
+                of.lane.state = LaneState::Down;
                 if !serves {
                     return self.say_failed(&peer, plan, errno);
                 }
@@ -530,7 +505,7 @@ impl Worker {
     /// A peer has ended, or only the rails in `keep` serve it: the other lanes take
     /// nothing new, and go when the fabric has given back what they have in flight.
     pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
-        for of in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
+        for of in self.rails.lanes_mut() {
             if of.peer.id == peer {
                 of.broken = None;
             }
@@ -546,24 +521,19 @@ impl Worker {
         let now = self.core.clock.now();
         let Some(lanes) = self.lanes_of.get_mut(peer.place()) else { return };
         // A successor at the same place may have lanes here already.
-        let of_peer = |(r, lane): &(usize, u32)| {
-            let rail = &self.rails[*r].rail;
-            !rail.index.is_in(keep) && rail.lane(*lane).is_none_or(|l| l.peer == peer)
+        let of_peer = |lane: &LaneId| {
+            !lane.rail.is_in(keep) && self.rails.lane(*lane).is_none_or(|of| of.lane.peer == peer)
         };
         let (gone, others): (Vec<_>, Vec<_>) = lanes.drain(..).partition(of_peer);
         *lanes = others;
-        for (r, lane) in gone {
-            let work = &mut self.rails[r];
-            if let Some(l) = work.rail.lane_mut(lane) {
-                l.state = LaneState::Down;
+        for lane in gone {
+            let Some((rail, of)) = self.rails.lane_mut(lane) else { continue };
+            of.lane.state = LaneState::Down;
+            if cut && rail.limits().cuts {
+                rail.cut_lane(&mut of.lane);
             }
-            if cut && work.rail.limits().cuts {
-                work.rail.cut_lane(lane);
-            }
-            if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
-                of.closing = Some(now);
-                of.flows.stop(&self.core.table, &mut self.left);
-            }
+            of.closing = Some(now);
+            of.flows.stop(&self.core.table, &mut self.left);
         }
         self.reap_closing();
     }
@@ -572,26 +542,24 @@ impl Worker {
     pub fn reap_closing(&mut self) {
         let now = self.core.clock.now();
         let broken = self.breaking.len();
-        for (r, work) in self.rails.iter_mut().enumerate() {
-            for place in &mut work.lanes {
-                let (rail, table, left) = (&work.rail, &self.core.table, &mut self.left);
-                let empty = |lane: &mut LaneWork| {
-                    if lane.closing.is_none() {
-                        return false;
-                    }
-                    let rests = rail.lane(lane.lane).is_none_or(|l| l.inflight_ops == 0);
-                    if rests && lane.broken.is_some() {
-                        lane.flows.put_down(table, left);
-                    }
-                    let at_rest = lane.broken.as_ref().is_none_or(Broken::is_fenced);
-                    at_rest && rests && (lane.broken.is_some() || !lane.is_saying(rail, now))
-                };
-                let Some(mut gone) = place.take_if(empty) else { continue };
+        for RailWork { rail, lanes, .. } in self.rails.iter_mut() {
+            for place in 0..lanes.places() {
+                let Some(lane) = lanes.at(place).filter(|lane| lane.closing.is_some()) else { continue };
+                let rests = lane.lane.inflight_ops == 0;
+                if rests && lane.broken.is_some() {
+                    lane.flows.put_down(&self.core.table, &mut self.left);
+                }
+                let at_rest = rests && lane.broken.as_ref().is_none_or(Broken::is_fenced);
+                if !at_rest || lane.broken.is_none() && lane.is_saying(now) {
+                    continue;
+                }
+                let id = lane.lane.id;
+                let Some(mut gone) = lanes.remove(id.slot) else { continue };
                 if gone.broken.is_some() {
-                    self.breaking.push_back((r, gone));
+                    self.breaking.push_back(gone);
                 } else {
-                    self.remains.flows.push(gone.abandon(&mut work.rail));
-                    work.rail.remove_lane(gone.lane);
+                    self.remains.flows.push(gone.abandon(rail));
+                    rail.drop_lane(gone.lane, lanes);
                 }
             }
         }

@@ -6,10 +6,10 @@ use crate::clock::{Random, Sequence};
 use crate::device::Claim;
 use crate::fabric::select;
 use crate::fabric::Posted;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{LaneSlot, PeerId, RailIndex};
 use crate::memory::{Access, Range};
 use crate::peer::channel::WINDOW;
-use crate::rail::{Rail, Work};
+use crate::rail::{Lane, Lanes, Rail, Work};
 use crate::status::Status;
 use crate::topology::read;
 use crate::topology::Machine;
@@ -59,7 +59,8 @@ struct Stranger {
     incarnation: u64,
     /// Of the endpoint that it talks to.
     target: Address,
-    lane: u32,
+    lanes: Lanes<Lane>,
+    lane: LaneSlot,
     sequence: u32,
     /// Of its hellos.
     begun: u64,
@@ -80,7 +81,9 @@ impl Stranger {
         let mut rail = Rail::open(RailIndex::at(0), candidate.open(false).expect("a NIC")).expect("a rail");
         let target = Address::decode(target.address()).expect("an address");
         let theirs = &target.rails[0];
-        let lane = rail.add_lane(PeerId::numbered(1), RailIndex::at(0), &theirs.address).expect("a lane");
+        let mut lanes = Lanes::new(RailIndex::at(0));
+        let of = (PeerId::numbered(1), RailIndex::at(0));
+        let lane = rail.add_lane(&mut lanes, of, &theirs.address, |lane| lane).expect("a lane").slot;
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());
         let (sequence, begun, epoch, root, heard) = (0, 1, 1, None, Vec::new());
@@ -90,6 +93,7 @@ impl Stranger {
             network,
             incarnation,
             target,
+            lanes,
             lane,
             sequence,
             begun,
@@ -110,23 +114,27 @@ impl Stranger {
         Address::new(self.incarnation, vec![rail])
     }
 
+    fn lane(&mut self) -> &mut Lane {
+        self.lanes.get_mut(self.lane).expect("a lane")
+    }
+
     /// What it calls itself from now on.
     fn named(&mut self, to: Token) {
-        self.rail.lane_mut(self.lane).expect("a lane").to = to;
+        self.lane().to = to;
     }
 
     fn name(&mut self) -> Token {
-        self.rail.lane_mut(self.lane).expect("a lane").to
+        self.lane().to
     }
 
     /// As it is, but for the name.
     fn send(&mut self, frame: &[u8]) {
         let began = Instant::now();
-        while self.rail.send_open(self.lane, |to| {
+        let fill = |to: &mut [u8]| {
             to[..frame.len()].copy_from_slice(frame);
             frame.len()
-        }) != Posted::Yes
-        {
+        };
+        while self.rail.send_open(self.lanes.get_mut(self.lane).expect("a lane"), fill) != Posted::Yes {
             assert!(began.elapsed() < PATIENCE, "a frame finds no room");
             self.listen();
         }
@@ -136,7 +144,7 @@ impl Stranger {
     fn say(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; HEADER + body.len() + SEAL];
         let mut len = header.write(&mut frame, body, &[]);
-        let lane = self.rail.lane_mut(self.lane).expect("a lane");
+        let lane = self.lane();
         crate::wire::stamp(&mut frame, RailIndex::at(0), lane.to);
         if let Some(sealer) = &mut lane.sealer {
             len = sealer.seal(&mut frame, len);
@@ -148,9 +156,9 @@ impl Stranger {
 
     /// Without a session, whatever there is.
     fn say_openly(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
-        let sealer = self.rail.lane_mut(self.lane).and_then(|lane| lane.sealer.take());
+        let sealer = self.lane().sealer.take();
         let said = self.say(header, body);
-        self.rail.lane_mut(self.lane).expect("a lane").sealer = sealer;
+        self.lane().sealer = sealer;
         said
     }
 
@@ -184,7 +192,7 @@ impl Stranger {
 
     fn listen(&mut self) {
         let mut done = Vec::new();
-        self.rail.reap(&mut done, 1);
+        self.rail.reap(&mut self.lanes, &mut done, 1);
         for one in &done {
             if one.work == Work::Receive && one.errno == 0 {
                 let frame = self.rail.received(one).to_vec();
@@ -244,9 +252,8 @@ impl Stranger {
         let ours = Side { incarnation: us, nonce: NONCE, epoch: self.epoch, rail: RailIndex::at(0) };
         let theirs =
             Side { incarnation: them, nonce: welcome.own, epoch: welcome.epoch, rail: RailIndex::at(0) };
-        let lane = self.rail.lane_mut(self.lane).expect("a lane");
-        lane.sealer = self.root.as_ref().map(|root| Sealer::new(root, &ours, &theirs));
-        lane.to = welcome.token;
+        let sealer = self.root.as_ref().map(|root| Sealer::new(root, &ours, &theirs));
+        (self.lane().sealer, self.lane().to) = (sealer, welcome.token);
         welcome
     }
 
@@ -518,9 +525,7 @@ fn frames_of_other_sessions_do_nothing() {
             let sequence = peers[0].sequence + 1;
             let len = Header::numbered(Kind::Message, sequence).write(&mut frame, &message(b"guess"), &[]);
             crate::wire::stamp(&mut frame, RailIndex::at(0), names[1]);
-            let lane = peers[0].lane;
-            let of = peers[0].rail.lane_mut(lane).expect("a lane");
-            if let Some(sealer) = &mut of.sealer {
+            if let Some(sealer) = &mut peers[0].lane().sealer {
                 sealer.seal(&mut frame, len);
             }
             frames.push(frame.clone());

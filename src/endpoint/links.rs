@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::worker::{RailWork, Worker, ENDS_NS};
+use super::worker::{Worker, ENDS_NS};
 use crate::fabric::error_text;
 use crate::ids::PeerId;
 use crate::peer::link::{Link, Outstanding};
@@ -253,7 +253,7 @@ impl Worker {
             self.finish_breaking(&over);
         }
         let (table, left) = (&self.core.table, &mut self.left);
-        let lanes = self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten());
+        let lanes = self.rails.lanes_mut();
         for lane in lanes.filter(|lane| lane.flows.is_stopping()) {
             if !lane.flows.go_on_stopping(table, left, &over) {
                 break;
@@ -302,7 +302,7 @@ impl Worker {
         let mut coming = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
         let (mut partings, mut beats, mut resuming) = (Vec::new(), Vec::new(), Vec::new());
-        let refusals: Vec<(PeerId, usize, u32)> = self.refusals();
+        let refusals = self.refusals();
         let core = self.core.clone();
         let pause = if core.table.active() > 0 { BUSY_HEARTBEAT_NS } else { HEARTBEAT_NS };
         for link in self.links.iter_mut().flatten() {
@@ -349,8 +349,8 @@ impl Worker {
         for peer in beats {
             self.beat(peer, now);
         }
-        for (peer, r, lane) in refusals {
-            self.watch_refusal(peer, r, lane, now);
+        for (peer, lane) in refusals {
+            self.watch_refusal(peer, lane, now);
         }
         for peer in marked {
             self.deliver(peer, USER, now);
@@ -359,9 +359,7 @@ impl Worker {
         }
         self.listen(now);
         let none_left = self.links.iter().all(Option::is_none) && self.leaving.is_empty();
-        let saying =
-            |work: &RailWork| work.lanes.iter().flatten().any(|lane| lane.is_saying(&work.rail, now));
-        if self.shutting_down && none_left && !self.rails.iter().any(saying) {
+        if self.shutting_down && none_left && !self.rails.lanes().any(|lane| lane.is_saying(now)) {
             self.core.said_bye(self.index);
         }
     }

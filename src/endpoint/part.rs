@@ -12,7 +12,6 @@ use crate::fabric::Posted;
 use crate::ids::PeerId;
 use crate::peer::link::{Parting, Stage};
 use crate::peer::Plan;
-use crate::rail::lane_index;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Header, Kind};
@@ -174,13 +173,11 @@ impl Worker {
 
     /// Stops a peer's flows here, and waits for what is in flight.
     pub fn drain_lanes(&mut self, peer: PeerId) {
-        for (r, lane) in self.lanes_of.get(peer.place()).cloned().unwrap_or_default() {
-            let work = &mut self.rails[r];
-            if let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) {
-                if of.peer.id == peer && of.drain == Drain::No {
-                    of.flows.stop(&self.core.table, &mut self.left);
-                    of.drain = Drain::Begun;
-                }
+        for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
+            let of = self.rails.lane_mut(*lane).map(|(_, of)| of);
+            if let Some(of) = of.filter(|of| of.peer.id == peer && of.drain == Drain::No) {
+                of.flows.stop(&self.core.table, &mut self.left);
+                of.drain = Drain::Begun;
             }
         }
         self.advance_drains();
@@ -188,14 +185,10 @@ impl Worker {
 
     pub(super) fn advance_drains(&mut self) {
         let mut drained = Vec::new();
-        for work in &mut self.rails {
-            for lane in work.lanes.iter_mut().flatten() {
-                let idle = work.rail.lane(lane.lane).is_some_and(|l| l.inflight_ops == 0);
-                if lane.drain == Drain::Begun && idle {
-                    lane.drain = Drain::Done;
-                    let remote_rail = work.rail.remote_rail(lane.lane);
-                    drained.push((lane.peer.clone(), Plan { rail: work.rail.index, remote_rail }));
-                }
+        for lane in self.rails.lanes_mut() {
+            if lane.drain == Drain::Begun && lane.lane.inflight_ops == 0 {
+                lane.drain = Drain::Done;
+                drained.push((lane.peer.clone(), lane.plan()));
             }
         }
         for (peer, plan) in drained {

@@ -41,10 +41,10 @@ struct Registering {
     wanted: Wanted,
     reply: Reply<Result<RailRegistrations>>,
     /// The worker's rail whose turn it is, and what that has learnt.
-    at: usize,
+    at: Option<RailIndex>,
     done: Vec<Registration>,
     /// Of the rails before it.
-    all: Vec<(usize, Vec<Registration>)>,
+    all: Vec<(RailIndex, Vec<Registration>)>,
     back: Back,
 }
 
@@ -84,13 +84,13 @@ fn tidy() {
 impl Worker {
     pub(super) fn register(&mut self, wanted: Wanted, reply: Reply<Result<RailRegistrations>>) {
         let (done, all) = (Vec::with_capacity(wanted.ranges.len()), Vec::new());
-        let of = Registering { wanted, reply, at: 0, done, all, back: Back::Nothing };
+        let of = Registering { wanted, reply, at: self.rails.each().next(), done, all, back: Back::Nothing };
         self.chores.0.push_back(Chore::Register(of));
     }
 
     pub(super) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
         // Nothing is scattered into it, or gathered from it, from here on.
-        for lane in self.rails.iter_mut().flat_map(|work| work.lanes.iter_mut().flatten()) {
+        for lane in self.rails.lanes_mut() {
             lane.memory.take_if(|last| last.id == memory.id);
             if memory.place().is_some() {
                 lane.settle();
@@ -125,33 +125,32 @@ impl Worker {
     fn register_next(&mut self, of: &mut Registering) -> Option<Result<RailRegistrations>> {
         let Registering { wanted, at, done, all, back, .. } = of;
         if !matches!(back, Back::Nothing) {
-            if let Some(registration) = done.pop() {
-                self.take_back(*at, registration);
+            if let (Some(at), Some(registration)) = (*at, done.pop()) {
+                self.take_back(at, registration);
                 return None;
             }
         }
         match std::mem::replace(back, Back::Nothing) {
             Back::Nothing => {}
             Back::Rail => {
-                *at += 1;
+                *at = self.rails.after(*at);
                 return None;
             }
             Back::All(error) => {
                 let Some((rail, registrations)) = all.pop() else { return Some(Err(error)) };
-                (*at, *done, *back) = (rail, registrations, Back::All(error));
+                (*at, *done, *back) = (Some(rail), registrations, Back::All(error));
                 return None;
             }
         }
-        let Some(work) = self.rails.get_mut(*at) else {
-            let known = all.drain(..).map(|(at, known)| (self.rails[at].rail.index, known.into()));
-            return Some(Ok(known.collect()));
+        let Some(index) = *at else {
+            return Some(Ok(all.drain(..).map(|(rail, known)| (rail, known.into())).collect()));
         };
-        let rail = &mut work.rail;
-        let skipped = wanted.rails != 0 && !rail.index.is_in(wanted.rails);
+        let rail = &mut self.rails[index].rail;
+        let skipped = wanted.rails != 0 && !index.is_in(wanted.rails);
         let Some(range) = wanted.ranges.get(done.len()).filter(|_| !skipped) else {
             let next = Vec::with_capacity(wanted.ranges.len());
-            all.extend((!skipped).then(|| (*at, std::mem::replace(done, next))));
-            *at += 1;
+            all.extend((!skipped).then(|| (index, std::mem::replace(done, next))));
+            *at = self.rails.after(*at);
             return None;
         };
         let learnt = match wanted.device {
@@ -170,7 +169,7 @@ impl Worker {
         None
     }
 
-    fn take_back(&mut self, at: usize, registration: Registration) {
+    fn take_back(&mut self, at: RailIndex, registration: Registration) {
         let rail = &mut self.rails[at].rail;
         if let Err(error) = rail.deregister(registration) {
             log::warn!(

@@ -18,10 +18,10 @@
 use super::failover::{of_lane, Theirs, HOPS};
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::ids::{OpId, PeerId};
+use crate::ids::{LaneId, OpId, PeerId};
 use crate::peer::link::{Fencing, Resumes, Resuming};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
-use crate::rail::{lane_index, LaneState};
+use crate::rail::LaneState;
 use crate::status::Status;
 use crate::transfer::claims::Run;
 use crate::transfer::operation::Move;
@@ -108,11 +108,10 @@ impl Worker {
 
     /// An operation of a lane that is given up failed. If it would fail on any lane, there is no
     /// use in new ones.
-    pub(super) fn broken_by(&self, r: usize, lane: u32, errno: i32) {
-        let work = &self.rails[r];
-        let Some(of) = work.lanes.get(lane_index(lane)).and_then(Option::as_ref) else { return };
+    pub(super) fn broken_by(&self, lane: LaneId, errno: i32) {
+        let Some(of) = self.rails.lane(lane) else { return };
         if errno != 0 && !helps(errno) && of.broken.is_some() && of.peer.is_away() {
-            let rail = Some(work.rail.index);
+            let rail = Some(lane.rail);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
             of.peer.note_failure(outcome);
             self.tell_home(&of.peer, Command::EndPeer { peer: of.peer.id, outcome });
@@ -123,15 +122,14 @@ impl Worker {
 
     /// A lane of the peer's greets: what we have of an older one is cut. False if it is to
     /// greet again later.
-    pub(super) fn meets(&mut self, r: usize, peer: &Peer, plan: Plan, epoch: u64) -> bool {
-        if !self.fenced_by(r, peer.id, plan, epoch) {
+    pub(super) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
+        if !self.fenced_by(peer.id, plan, epoch) {
             return false;
         }
-        let Some((r, lane)) = self.find_lane(peer, plan) else { return true };
-        let work = &mut self.rails[r];
-        let Some(state) = work.rail.lane(lane).map(|lane| lane.state) else { return true };
-        let Some(of) = work.lanes.get_mut(lane_index(lane)).and_then(Option::as_mut) else { return true };
-        if of.heard == 0 || of.heard == epoch || peer.state() != PeerState::Up || !work.rail.limits().cuts {
+        let lane = self.find_lane(peer, plan);
+        let Some((rail, of)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
+        let (lane, state) = (of.lane.id, of.lane.state);
+        if of.heard == 0 || of.heard == epoch || peer.state() != PeerState::Up || !rail.limits().cuts {
             of.heard = epoch;
             return true;
         }
@@ -143,26 +141,24 @@ impl Worker {
                 let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
                 let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
                 peer.part_with(plan);
-                self.break_lane(r, lane, outcome, Theirs::Cut);
+                self.break_lane(lane, outcome, Theirs::Cut);
             }
-            LaneState::Greeting | LaneState::Warming => self.give_up_lane(plan.rail, lane),
+            LaneState::Greeting | LaneState::Warming => self.give_up_lane(lane),
             LaneState::Down => return false,
         }
         self.reap_closing();
-        self.fenced_by(r, peer.id, plan, epoch)
+        self.fenced_by(peer.id, plan, epoch)
     }
 
     /// The peer has a lane of this epoch: its ends of older ones are cut. False if that is not
     /// so, or ours are not.
-    pub(super) fn fenced_by(&mut self, r: usize, peer: PeerId, plan: Plan, epoch: u64) -> bool {
-        let work = &mut self.rails[r];
+    pub(super) fn fenced_by(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
         let mut both = true;
-        for of in work.lanes.iter_mut().flatten().filter(|of| of.peer.id == peer) {
-            if work.rail.remote_rail(of.lane) == plan.remote_rail {
-                if let Some(broken) = &mut of.broken {
-                    broken.theirs_cut |= of.heard < epoch;
-                    both &= broken.theirs_cut;
-                }
+        let lanes = self.rails[plan.rail].lanes.iter_mut();
+        for of in lanes.filter(|of| of.peer.id == peer && of.plan() == plan) {
+            if let Some(broken) = &mut of.broken {
+                broken.theirs_cut |= of.heard < epoch;
+                both &= broken.theirs_cut;
             }
         }
         both

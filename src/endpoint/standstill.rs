@@ -3,7 +3,7 @@
 
 use super::carry::Way;
 use super::worker::{LaneWork, Worker};
-use crate::rail::{Lane, LaneState};
+use crate::rail::LaneState;
 use std::fmt;
 
 /// What moves within so long does not stand still; what does not is told so often.
@@ -11,7 +11,6 @@ const STILL_NS: u64 = 1_000_000_000;
 
 /// A lane that stands still, and why it may.
 struct Still<'a> {
-    lane: &'a Lane,
     work: &'a LaneWork,
     window: u64,
     still_ns: u64,
@@ -19,7 +18,8 @@ struct Still<'a> {
 
 impl fmt::Display for Still<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Still { lane, work, window, still_ns } = self;
+        let Still { work, window, still_ns } = self;
+        let lane = &work.lane;
         write!(
             f,
             "to its rail {}, {:?} for {} ms: {} bytes (window {window}), {} operations and {} frames under \
@@ -57,16 +57,14 @@ impl Worker {
     }
 
     fn tell_still_lanes(&self, now: u64) {
-        for rail in &self.rails {
-            for work in rail.lanes.iter().flatten() {
-                let Some(lane) = rail.rail.lane(work.lane) else { continue };
-                let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
-                let waits = under_way || work.flows.has_work();
-                let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
-                if waits && still_ns > STILL_NS && lane.state != LaneState::Greeting {
-                    let still = Still { lane, work, window: lane.window.bytes(), still_ns };
-                    log::debug!("{}: rail {} stands still {still}", work.peer, rail.rail.index);
-                }
+        for work in self.rails.lanes() {
+            let lane = &work.lane;
+            let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
+            let waits = under_way || work.flows.has_work();
+            let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
+            if waits && still_ns > STILL_NS && lane.state != LaneState::Greeting {
+                let still = Still { work, window: lane.window.bytes(), still_ns };
+                log::debug!("{}: rail {} stands still {still}", work.peer, lane.id.rail);
             }
         }
     }

@@ -4,15 +4,15 @@ use super::arrival;
 use super::carry::Way;
 use super::greet;
 use super::inbox::Command;
-use super::worker::{LaneWork, Worker};
+use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::Posted;
-use crate::ids::{MemoryId, OpId, PeerId};
+use crate::ids::{LaneId, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
 use crate::peer::table::Named;
 use crate::peer::Peer;
-use crate::rail::{lane_index, LaneState};
+use crate::rail::LaneState;
 use crate::room;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -48,24 +48,24 @@ impl Worker {
     // Frames out.
 
     /// A lane of this worker that can carry control frames to a peer.
-    pub(super) fn control_lane(&self, peer: PeerId) -> Option<(usize, u32)> {
+    pub(super) fn control_lane(&self, peer: PeerId) -> Option<LaneId> {
         let lanes = self.lanes_of.get(peer.place())?;
-        lanes.iter().copied().find(|(r, lane)| {
-            let work = &self.rails[*r];
-            let serves = |of: &LaneWork| of.peer.is_served_by(work.rail.index);
-            work.rail.lane(*lane).is_some_and(|l| l.peer == peer && l.state == LaneState::Up)
-                && work.lanes.get(lane_index(*lane)).and_then(Option::as_ref).is_some_and(serves)
-        })
+        let serves = |of: &LaneWork| {
+            let up = of.lane.peer == peer && of.lane.state == LaneState::Up;
+            up && of.peer.is_served_by(of.lane.id.rail)
+        };
+        lanes.iter().copied().find(|lane| self.rails.lane(*lane).is_some_and(serves))
     }
 
     /// Control lanes that refused their last frame.
-    pub(super) fn refusals(&self) -> Vec<(PeerId, usize, u32)> {
+    pub(super) fn refusals(&self) -> Vec<(PeerId, LaneId)> {
         let links = self.links.iter().flatten().filter(|link| link.up);
-        let lanes =
-            links.filter_map(|link| self.control_lane(link.peer.id).map(|(r, lane)| (link.peer.id, r, lane)));
-        lanes
-            .filter(|(_, r, lane)| self.rails[*r].rail.lane(*lane).is_some_and(|lane| lane.refused))
-            .collect()
+        let lanes = links.filter_map(|link| Some((link.peer.id, self.control_lane(link.peer.id)?)));
+        lanes.filter(|(_, lane)| self.refuses(*lane)).collect()
+    }
+
+    fn refuses(&self, lane: LaneId) -> bool {
+        self.rails.lane(lane).is_some_and(|of| of.lane.refused)
     }
 
     /// Lets links send what they have; true if anything was sent.
@@ -95,9 +95,7 @@ impl Worker {
     pub(super) fn beat(&mut self, peer: PeerId, now: u64) {
         let Some(way) = self.link_here(peer).and_then(|link| self.way_to(link)) else { return };
         let under_way = match way {
-            Way::Lane(r, lane) => {
-                self.rails[r].rail.lane(lane).is_some_and(|lane| lane.inflight_frames >= BEATS)
-            }
+            Way::Lane(lane) => self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS),
             Way::Worker(_) => false,
         };
         let Some(link) = self.link(peer) else { return };
@@ -109,16 +107,16 @@ impl Worker {
         let body = acknowledgement(link);
         // Without room, something else is being sent.
         let _ = self.send_by(way, peer, &header, &body, &[]);
-        if let Way::Lane(r, lane) = way {
-            self.watch_refusal(peer, r, lane, now);
+        if let Way::Lane(lane) = way {
+            self.watch_refusal(peer, lane, now);
         }
     }
 
     /// A provider whose peer has died may refuse frames for ever, without an
     /// error: a lane with nothing in flight that does so has lost its peer. (One
     /// that only stopped takes frames into its buffers.)
-    pub(super) fn watch_refusal(&mut self, peer: PeerId, r: usize, lane: u32, now: u64) {
-        let refused = self.rails[r].rail.lane(lane).is_some_and(|lane| lane.refused);
+    pub(super) fn watch_refusal(&mut self, peer: PeerId, lane: LaneId, now: u64) {
+        let refused = self.refuses(lane);
         let Some(link) = self.link(peer) else { return };
         if !refused {
             link.refused_ns = 0;
@@ -130,8 +128,8 @@ impl Worker {
         // Until then it tries at every tick.
         link.sent_ns = 0;
         let since = link.refused_ns;
-        if now - since > self.refusal_ns(r) {
-            self.lane_failed(r, lane, libc::ENOTCONN, 0, now);
+        if now - since > self.refusal_ns(lane.rail) {
+            self.lane_failed(lane, libc::ENOTCONN, 0, now);
         }
     }
 
@@ -185,7 +183,7 @@ impl Worker {
 
     // Frames in.
 
-    /// A frame came over rail `r`.
+    /// A frame came over a rail of ours.
     pub fn frame(&mut self, way: greet::Way, frame: &[u8], now: u64) {
         let r = way.0;
         if frame.is_empty() {
@@ -231,7 +229,7 @@ impl Worker {
     /// secret there is none: whoever knows the token is the peer.
     fn open_frame<'a>(
         &mut self,
-        r: usize,
+        rail: RailIndex,
         peer: &Peer,
         header: &Header,
         frame: &'a [u8],
@@ -239,8 +237,8 @@ impl Worker {
         if !self.core.has_secret() {
             return Some(frame);
         }
-        let (r, lane) = self.lane_about(r, peer, header)?;
-        self.rails[r].rail.lane_mut(lane)?.opener.as_mut()?.open(frame)
+        let lane = self.lane_about(rail, peer, header)?;
+        self.rails.lane_mut(lane)?.1.lane.opener.as_mut()?.open(frame)
     }
 
     /// A frame for a peer that has ended here: the other side is told.
@@ -249,7 +247,7 @@ impl Worker {
         if unasked.contains(&header.kind) {
             return;
         }
-        let fabric = &self.core.rails[self.rails[way.0].rail.index.place()].fabric;
+        let fabric = &self.core.rails[way.0.place()].fabric;
         let Some(theirs) = address.rails.iter().find(|rail| rail.fabric == *fabric) else { return };
         if self.core.has_secret() {
             // Out of the session, which has ended, too.
@@ -258,7 +256,8 @@ impl Worker {
         }
         let bye = Header { to: token, ..Header::plain(Kind::Bye) };
         let now = self.core.clock.now();
-        self.rails[way.0].rail.answer(&theirs.address, way.1, now, |frame| bye.write(frame, &[], &[]));
+        let RailWork { rail, lanes, .. } = &mut self.rails[way.0];
+        rail.answer(lanes, (&theirs.address, way.1), now, |frame| bye.write(frame, &[], &[]));
     }
 
     /// A frame for a link at home here.

@@ -15,12 +15,12 @@ use super::watching::Awaiting;
 use super::Idle;
 use crate::event;
 use crate::fabric::GONE;
-use crate::ids::{OpId, PeerId, RailIndex};
+use crate::ids::{LaneId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteState};
 use crate::pass::Passes;
 use crate::peer::link::Link;
-use crate::peer::Peer;
-use crate::rail::{lane_index, Done, LaneState, Rail, Work};
+use crate::peer::{Peer, Plan};
+use crate::rail::{Done, HasLane, Lane, LaneState, Lanes, Rail, Work};
 use crate::status::{Error, Result, Status};
 use crate::transfer::claims::Run;
 use crate::transfer::ending::Sweep;
@@ -33,6 +33,7 @@ use crate::transfer::table::{Left, Slot, Table};
 use crate::transfer::{Direction, Outcome};
 use crate::wire::frame::{self, Header, Kind};
 use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,11 +64,11 @@ const LAST_FRAME_NS: u64 = 100_000_000;
 pub struct Worker {
     pub index: usize,
     pub core: Arc<Core>,
-    pub rails: Vec<RailWork>,
+    pub rails: Rails,
     /// Peers at home here, by their place.
     pub links: Vec<Option<Box<Link>>>,
-    /// Lanes of each peer, by its place: rail (here) and lane.
-    pub lanes_of: Vec<Vec<(usize, u32)>>,
+    /// Lanes of each peer, by its place.
+    pub lanes_of: Vec<Vec<LaneId>>,
     /// Places of links that have something to send.
     pub dirty: Vec<usize>,
     /// Registering and deregistering.
@@ -75,9 +76,9 @@ pub struct Worker {
     done: Vec<Done>,
     pub left: Vec<Left>,
     /// Lanes whose peers should hear what was scattered.
-    pub owing: Vec<(usize, u32)>,
+    pub owing: Vec<LaneId>,
     /// Lanes with bundles that devices copy, to where they belong or to be sent.
-    pub copying: Vec<(usize, u32)>,
+    pub copying: Vec<LaneId>,
     /// What there is to say of credits.
     pub words: Vec<super::credits::Word>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
@@ -85,8 +86,8 @@ pub struct Worker {
     pub(super) remains: super::links::Remains,
     /// Transfers of remote memories that are gone.
     pub(super) sweeps: VecDeque<Sweep>,
-    /// Lanes that failed, and whose flows go to others, by rail.
-    pub(super) breaking: VecDeque<(usize, LaneWork)>,
+    /// Lanes that failed, and whose flows go to others.
+    pub(super) breaking: VecDeque<LaneWork>,
     pub quiescing_lanes: Vec<QuiescingLanes>,
     /// Transfers that wait for words.
     pub awaiting: Vec<Awaiting>,
@@ -114,22 +115,29 @@ pub struct Worker {
 /// A rail and what the worker does on it.
 pub struct RailWork {
     pub rail: Rail,
-    /// By the place of the lane.
-    pub lanes: Vec<Option<LaneWork>>,
+    pub lanes: Lanes<LaneWork>,
     pub health: Health,
     turn: usize,
 }
 
-/// Which lanes take part in a transfer.
-pub(super) enum Lanes {
-    All,
-    One((usize, u32)),
-    /// One, which tells the peer of it right behind the last post.
-    Early((usize, u32)),
+/// A worker's rails, by their indexes among those of the endpoint.
+pub struct Rails {
+    all: Vec<Option<RailWork>>,
+    /// Which there are, one bit each.
+    set: u64,
 }
 
+/// Which lanes take part in a transfer.
+pub(super) enum Which {
+    All,
+    One(LaneId),
+    /// One, which tells the peer of it right behind the last post.
+    Early(LaneId),
+}
+
+/// A lane, and what the worker does on it.
 pub struct LaneWork {
-    pub lane: u32,
+    pub lane: Lane,
     pub peer: Arc<Peer>,
     /// Grows from one lane between the same rails to the next; and that of the peer's end,
     /// 0 until that is known.
@@ -163,22 +171,97 @@ pub struct LaneWork {
     pub probe_ns: u64,
 }
 
-impl RailWork {
-    fn new(rail: Rail) -> RailWork {
-        RailWork { rail, lanes: Vec::new(), health: Health::default(), turn: 0 }
+impl Rails {
+    fn new(rails: Vec<Rail>) -> Rails {
+        let set = rails.iter().fold(0, |set, rail| set | rail.index.bit());
+        let mut all = Vec::new();
+        for rail in rails {
+            let (place, lanes) = (rail.index.place(), Lanes::new(rail.index));
+            all.resize_with(all.len().max(place + 1), || None);
+            all[place] = Some(RailWork { rail, lanes, health: Health::default(), turn: 0 });
+        }
+        Rails { all, set }
     }
 
-    /// The flows of a lane that can carry a transfer.
-    fn flows_for(&mut self, peer: PeerId, lane: u32, view: View) -> Option<&mut Flows> {
-        let RailWork { rail, lanes, .. } = self;
-        let of = rail.lane(lane).filter(|of| of.state == LaneState::Up && of.peer == peer)?;
-        let work = lanes.get_mut(lane_index(lane))?.as_mut()?;
-        let takes = work.drain == Drain::No && work.peer.is_served_by(rail.index);
-        (takes && view.reaches(rail.index, of.remote_rail)).then_some(&mut work.flows)
+    /// Their indexes.
+    pub fn each(&self) -> impl Iterator<Item = RailIndex> + use<> {
+        RailIndex::each_in(self.set)
+    }
+
+    /// The next of them.
+    pub fn after(&self, rail: Option<RailIndex>) -> Option<RailIndex> {
+        self.each().find(|next| Some(*next) > rail)
+    }
+
+    pub fn get_mut(&mut self, rail: RailIndex) -> Option<&mut RailWork> {
+        self.all.get_mut(rail.place())?.as_mut()
+    }
+
+    /// A lane, if it is there.
+    pub fn lane(&self, id: LaneId) -> Option<&LaneWork> {
+        self.all.get(id.rail.place())?.as_ref()?.lanes.get(id.slot)
+    }
+
+    /// The same to be changed, with its rail.
+    pub fn lane_mut(&mut self, id: LaneId) -> Option<(&mut Rail, &mut LaneWork)> {
+        let work = self.get_mut(id.rail)?;
+        Some((&mut work.rail, work.lanes.get_mut(id.slot)?))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &RailWork> {
+        self.all.iter().flatten()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut RailWork> {
+        self.all.iter_mut().flatten()
+    }
+
+    pub fn lanes(&self) -> impl Iterator<Item = &LaneWork> {
+        self.iter().flat_map(|work| work.lanes.iter())
+    }
+
+    pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneWork> {
+        self.iter_mut().flat_map(|work| work.lanes.iter_mut())
+    }
+}
+
+impl Index<RailIndex> for Rails {
+    type Output = RailWork;
+
+    fn index(&self, rail: RailIndex) -> &RailWork {
+        self.all[rail.place()].as_ref().expect("a rail of this worker's")
+    }
+}
+
+impl IndexMut<RailIndex> for Rails {
+    fn index_mut(&mut self, rail: RailIndex) -> &mut RailWork {
+        self.all[rail.place()].as_mut().expect("a rail of this worker's")
+    }
+}
+
+impl HasLane for LaneWork {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn lane_mut(&mut self) -> &mut Lane {
+        &mut self.lane
     }
 }
 
 impl LaneWork {
+    /// The rails that it joins.
+    pub fn plan(&self) -> Plan {
+        Plan { rail: self.lane.id.rail, remote_rail: self.lane.remote_rail }
+    }
+
+    /// Its flows, if it can carry a transfer to that peer.
+    fn flows_for(&mut self, peer: PeerId, view: View) -> Option<&mut Flows> {
+        let (up, plan) = (self.lane.state == LaneState::Up && self.lane.peer == peer, self.plan());
+        let takes = up && self.drain == Drain::No && self.peer.is_served_by(plan.rail);
+        (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.flows)
+    }
+
     /// Gives its memory back: its flows are left to end.
     pub fn abandon(&mut self, rail: &mut Rail) -> Flows {
         self.settle();
@@ -199,15 +282,15 @@ impl LaneWork {
 
     /// Dropped while its last frame (of parting, say) was on its way: a route that is removed takes
     /// along what was posted to it.
-    pub(super) fn is_saying(&self, rail: &Rail, now: u64) -> bool {
+    pub(super) fn is_saying(&self, now: u64) -> bool {
         let recent = self.closing.is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
-        recent && rail.lane(self.lane).is_some_and(|lane| !lane.cut && lane.inflight_frames > 0)
+        recent && !self.lane.cut && self.lane.inflight_frames > 0
     }
 
     /// It has nothing to post, and may.
     #[inline]
-    pub(super) fn is_free(&self, rail: RailIndex) -> bool {
-        let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(rail);
+    pub(super) fn is_free(&self) -> bool {
+        let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(self.lane.id.rail);
         takes && !self.has_work()
     }
 
@@ -227,7 +310,7 @@ impl Worker {
         Worker {
             index,
             core,
-            rails: rails.into_iter().map(RailWork::new).collect(),
+            rails: Rails::new(rails),
             links: Vec::new(),
             lanes_of: Vec::new(),
             dirty: Vec::new(),
@@ -272,9 +355,9 @@ impl Worker {
         }
         let mut busy = self.look_at_watches(now);
         busy |= self.take_inbox(now);
-        for r in 0..self.rails.len() {
-            busy |= self.reap(r, now);
-            busy |= self.pump(r, now);
+        for rail in self.rails.each() {
+            busy |= self.reap(rail, now);
+            busy |= self.pump(rail, now);
         }
         busy |= self.core.go_on_counting(now, || true);
         busy |= self.settle(now);
@@ -334,15 +417,15 @@ impl Worker {
         fds.clear();
         let mut waitless = false;
         let mut busy = false;
-        for work in &mut self.rails {
+        for work in self.rails.iter_mut() {
             match work.rail.wait_fd() {
                 Some((fd, ready)) => {
                     busy |= !ready;
                     fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
                 }
-                None => waitless |= work.lanes.iter().any(Option::is_some),
+                None => waitless |= !work.lanes.is_empty(),
             }
-            work.rail.tell_changes();
+            work.rail.tell_changes(&work.lanes);
         }
         if waitless {
             std::thread::yield_now();
@@ -381,11 +464,10 @@ impl Worker {
 
     /// How long this worker may sleep: until something could be due.
     fn patience(&self, now: u64) -> Duration {
-        let greeting =
-            self.rails.iter().flat_map(|work| work.lanes.iter().flatten()).any(|lane| lane.is_waiting());
+        let greeting = self.rails.lanes().any(LaneWork::is_waiting);
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
         let waits = |lane: &LaneWork| lane.flows.packer.as_ref().is_some_and(Packer::is_behind);
-        let unsaid = self.rails.iter().any(|work| work.lanes.iter().flatten().any(waits))
+        let unsaid = self.rails.lanes().any(waits)
             || !self.owing.is_empty()
             || !self.copying.is_empty()
             || !self.words.is_empty()
@@ -449,9 +531,9 @@ impl Worker {
     /// With manual progress: posts what was just submitted, ahead of the next pass.
     pub fn hurry(&mut self, now: u64) {
         if !self.closed && self.take_inbox(now) {
-            (0..self.rails.len()).for_each(|r| {
-                self.pump(r, now);
-            });
+            for rail in self.rails.each() {
+                self.pump(rail, now);
+            }
             self.settle(now);
             self.talk(now);
         }
@@ -460,7 +542,7 @@ impl Worker {
     /// The lane that may carry all of a transfer and right behind it, without waiting
     /// for its arrival, what the peer is to hear of it. The frame must not go another
     /// way: control frames take the first lane that is up.
-    fn early_lane(&self, id: OpId) -> Option<(usize, u32)> {
+    fn early_lane(&self, id: OpId) -> Option<LaneId> {
         let transfer = self.core.held(id)?;
         if !transfer.is_announced() || transfer.direction != Direction::Write {
             return None;
@@ -474,7 +556,7 @@ impl Worker {
             return None;
         }
         let first = lanes.first().copied().filter(|lane| self.control_lane(peer) == Some(*lane))?;
-        self.rails[first.0].rail.limits().failures_cut.then_some(first)
+        self.rails[first.rail].rail.limits().failures_cut.then_some(first)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -493,7 +575,7 @@ impl Worker {
         if early.is_none() && transfer.is_announced() && !Table::takes_part(slot, false) {
             return self.left.push(core.table.leave(slot, 0)); // One lane does it all.
         }
-        let to = early.map_or(Lanes::All, Lanes::Early);
+        let to = early.map_or(Which::All, Which::Early);
         if self.begin(slot, transfer, to, Vec::new()).is_some() {
             // The lanes went meanwhile: others may have some.
             self.pass_on(id, Vec::new(), HOPS);
@@ -507,7 +589,7 @@ impl Worker {
         &mut self,
         slot: &Slot,
         transfer: &Move,
-        to: Lanes,
+        to: Which,
         mut runs: Vec<Run>,
     ) -> Option<Vec<Run>> {
         let Worker { core, rails, lanes_of, turn, .. } = self;
@@ -515,9 +597,9 @@ impl Worker {
         let peer = view.peer();
         let all = lanes_of.get(peer.place()).map_or(&[][..], Vec::as_slice);
         let (lanes, early) = match &to {
-            Lanes::All => (all, false),
-            Lanes::One(lane) => (std::slice::from_ref(lane), false),
-            Lanes::Early(lane) => (std::slice::from_ref(lane), true),
+            Which::All => (all, false),
+            Which::One(lane) => (std::slice::from_ref(lane), false),
+            Which::Early(lane) => (std::slice::from_ref(lane), true),
         };
         let wanted = (lanes.len() as u64).min(slices) as usize;
         let sharers = (all.len() as u64).min(slices) * core.inboxes.len() as u64;
@@ -525,8 +607,8 @@ impl Worker {
         let mut chosen = 0;
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
-            let (r, lane) = lanes[(*turn + i) % lanes.len()];
-            let Some(of) = rails[r].flows_for(peer, lane, view).filter(|_| chosen < wanted) else { continue };
+            let lane = rails.lane_mut(lanes[(*turn + i) % lanes.len()]).filter(|_| chosen < wanted);
+            let Some(of) = lane.and_then(|(_, lane)| lane.flows_for(peer, view)) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
             of.begin(slot, transfer, Share { sharers, vectors, early, again }, &core.table);
@@ -541,32 +623,32 @@ impl Worker {
         None
     }
 
-    fn reap(&mut self, r: usize, now: u64) -> bool {
+    fn reap(&mut self, rail: RailIndex, now: u64) -> bool {
         let mut done = std::mem::take(&mut self.done);
-        self.rails[r].rail.reap(&mut done, now);
+        let work = &mut self.rails[rail];
+        work.rail.reap(&mut work.lanes, &mut done, now);
         let busy = !done.is_empty();
         for one in done.drain(..) {
-            self.finish(r, &one, now);
+            self.finish(rail, &one, now);
         }
         self.done = done;
         busy
     }
 
     #[inline]
-    fn finish(&mut self, r: usize, done: &Done, now: u64) {
+    fn finish(&mut self, rail: RailIndex, done: &Done, now: u64) {
+        let id = LaneId { rail, slot: done.lane };
         match done.work {
             Work::Slice | Work::Counted(_) => {
                 if let Work::Counted(half) = done.work {
-                    self.credits_done(r, done.lane, half, done.posts);
+                    self.credits_done(id, half, done.posts);
                 }
                 let gone = done.errno == GONE;
                 if done.errno != 0 && !gone {
                     // First: what the flow has counted does not stand.
-                    self.lane_failed(r, done.lane, done.errno, done.provider_errno, now);
+                    self.lane_failed(id, done.errno, done.provider_errno, now);
                 }
-                let work = &mut self.rails[r];
-                let lane = work.lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
-                let Some(lane) = lane.filter(|lane| lane.lane == done.lane) else { return };
+                let Some((_, lane)) = self.rails.lane_mut(id) else { return };
                 if gone {
                     lane.flows.end_of(done.flow, Status::MemoryGone, &self.core.table, &mut self.left);
                 }
@@ -575,69 +657,65 @@ impl Worker {
                 lane.flows.reaped(done.flow, arrived, &self.core.table, &mut self.left);
             }
             Work::Bundle if done.errno == 0 => {
-                let of = self.rails[r].lanes.get_mut(lane_index(done.lane)).and_then(Option::as_mut);
-                let of = of.filter(|of| of.lane == done.lane);
-                of.and_then(|of| of.flows.packer.as_mut()).into_iter().for_each(|p| p.delivered(done.flow));
+                let packer = self.rails.lane_mut(id).and_then(|(_, of)| of.flows.packer.as_mut());
+                packer.into_iter().for_each(|packer| packer.delivered(done.flow));
             }
-            Work::Receive => self.received(r, done, now),
-            Work::Arrival => self.arrived(r, done, now),
-            Work::Warm if done.errno == 0 => self.lane_is_warm(r, done.lane, now),
+            Work::Receive => self.received(rail, done, now),
+            Work::Arrival => self.arrived(rail, done, now),
+            Work::Warm if done.errno == 0 => self.lane_is_warm(id, now),
             Work::Answer | Work::Nothing => {}
             Work::Frame | Work::Greeting if done.errno == 0 => {}
-            _ => self.lane_failed(r, done.lane, done.errno, done.provider_errno, now),
+            _ => self.lane_failed(id, done.errno, done.provider_errno, now),
         }
     }
 
-    fn received(&mut self, r: usize, done: &Done, now: u64) {
+    fn received(&mut self, rail: RailIndex, done: &Done, now: u64) {
         if done.errno == 0 {
             let mut frame = std::mem::take(&mut self.scratch);
             frame.clear();
-            frame.extend_from_slice(self.rails[r].rail.received(done));
-            self.give_back(r, done);
-            self.frame((r, done.connection), &frame, now);
+            frame.extend_from_slice(self.rails[rail].rail.received(done));
+            self.give_back(rail, done);
+            self.frame((rail, done.connection), &frame, now);
             self.scratch = frame;
         } else if !self.shutting_down {
-            self.give_back(r, done);
+            self.give_back(rail, done);
         }
     }
 
-    pub(super) fn give_back(&mut self, r: usize, done: &Done) {
-        if let Err(error) = self.rails[r].rail.give_back(done) {
-            log::warn!("rail {r}: {error}");
+    pub(super) fn give_back(&mut self, rail: RailIndex, done: &Done) {
+        if let Err(error) = self.rails[rail].rail.give_back(done) {
+            log::warn!("rail {rail}: {error}");
         }
     }
 
     /// Lets each lane with flows post, beginning with another one each time; those
     /// with something of the latency class first.
-    fn pump(&mut self, r: usize, now: u64) -> bool {
-        let work = &mut self.rails[r];
-        if !work.lanes.iter().flatten().any(LaneWork::has_work) {
-            work.rail.flush(now);
+    fn pump(&mut self, rail: RailIndex, now: u64) -> bool {
+        let work = &mut self.rails[rail];
+        if !work.lanes.iter().any(LaneWork::has_work) {
+            work.rail.flush(&mut work.lanes, now);
             return false;
         }
-        let lanes = work.lanes.len();
+        let lanes = work.lanes.places();
         let mut busy = false;
         let mut failed = None;
         work.turn = work.turn.wrapping_add(1);
-        let urgent = work.lanes.iter().flatten().any(|lane| lane.flows.is_urgent());
+        let urgent = work.lanes.iter().any(|lane| lane.flows.is_urgent());
         for pass in 0..lanes * (1 + urgent as usize) {
-            let Some(lane) = &mut work.lanes[(work.turn + pass) % lanes] else { continue };
+            let Some(lane) = work.lanes.at((work.turn + pass) % lanes) else { continue };
             // With something urgent there are two rounds: the first for lanes that have it.
             let of_round = !urgent || lane.flows.is_urgent() == (pass < lanes);
-            if !of_round || !lane.has_work() {
-                continue;
-            }
-            if work.rail.lane(lane.lane).is_none_or(|lane| lane.state == LaneState::Down) {
+            if !of_round || !lane.has_work() || lane.lane.state == LaneState::Down {
                 continue;
             }
             match Self::pump_lane(&self.core, &mut work.rail, lane, now, &mut self.left) {
                 Ok(posted) => busy |= posted,
-                Err(errno) => failed = Some((lane.lane, errno)),
+                Err(errno) => failed = Some((lane.lane.id, errno)),
             }
         }
-        work.rail.flush(now);
+        work.rail.flush(&mut work.lanes, now);
         if let Some((lane, errno)) = failed {
-            self.lane_failed(r, lane, errno, 0, now);
+            self.lane_failed(lane, errno, 0, now);
         }
         busy
     }
@@ -669,10 +747,10 @@ impl Worker {
             Header::numbered(kind, number).write(frame, body, &[])
         };
         let held = lane.held > 0;
-        let posted = !held && lane.flows.pump(rail, lane.lane, now, &core.table, left)?;
+        let posted = !held && lane.flows.pump(rail, &mut lane.lane, now, &core.table, left)?;
         lane.answer_fetches(rail, core, now);
         if let Some(packer) = &mut lane.flows.packer {
-            packer.advance(rail, lane.lane, now, &say)?;
+            packer.advance(rail, &mut lane.lane, now, &say)?;
         }
         lane.flows.end_lost(&core.table, left);
         Ok(posted)
@@ -735,7 +813,7 @@ impl Worker {
         self.release_late(now);
         self.bring_lanes_back(now);
         self.tell_health(now);
-        self.rails.iter_mut().for_each(|work| work.rail.park(now));
+        self.rails.iter_mut().for_each(|work| work.rail.park(&mut work.lanes, now));
         self.reap_closing();
         self.tell_standstills(now);
         self.unpark();
@@ -799,13 +877,13 @@ impl Worker {
     /// Closes the rails: nothing touches memory afterwards.
     pub fn close(&mut self) -> Result<()> {
         let mut outcome = Ok(());
-        for work in &mut self.rails {
+        for work in self.rails.iter_mut() {
             if let Err(error) = work.rail.close() {
                 outcome = Err(error);
             }
         }
-        for work in &mut self.rails {
-            for mut lane in work.lanes.drain(..).flatten() {
+        for work in self.rails.iter_mut() {
+            for mut lane in work.lanes.drain() {
                 self.remains.flows.push(lane.abandon(&mut work.rail));
             }
         }

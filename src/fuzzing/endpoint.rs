@@ -153,7 +153,7 @@ impl World {
         while !input.is_empty() {
             let frame = self.forge(&mut input);
             let worker = self.ours.worker().expect("it has manual progress");
-            worker.lock().frame((0, 0), &frame, self.ours.core().clock.now());
+            worker.lock().frame((RailIndex::at(0), 0), &frame, self.ours.core().clock.now());
             if input.u8() % 4 == 0 {
                 drain(&self.ours);
                 drain(&self.theirs);

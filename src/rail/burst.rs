@@ -3,7 +3,7 @@
 use super::lane::Lane;
 use super::{Op, Rail, Tag, Traffic, Work, PAD, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Limits, Nic, Posted, Rma, Segment};
-use crate::ids::RailIndex;
+use crate::ids::{LaneSlot, RailIndex};
 use std::ffi::c_void;
 
 /// Bytes of a warm-up write.
@@ -15,7 +15,6 @@ pub struct Burst<'a> {
     /// The rail's index.
     pub rail: RailIndex,
     pub now: u64,
-    number: u32,
     /// Past what peers write to in the rail's pad: where its bytes are, and their registration.
     pad: (u64, *mut c_void),
     nic: &'a mut dyn Nic,
@@ -28,20 +27,19 @@ pub struct Burst<'a> {
     bytes: u64,
     /// The last one said that another follows.
     more: bool,
-    unflushed: &'a mut Option<u32>,
+    unflushed: &'a mut Option<LaneSlot>,
     traffic: &'a Traffic,
 }
 
 impl Rail {
-    /// `None`: there is no such lane any more.
+    /// `None`: the lane is cut.
     #[inline]
-    pub fn burst(&mut self, lane: u32, now: u64) -> Option<Burst<'_>> {
+    pub fn burst<'a>(&'a mut self, lane: &'a mut Lane, now: u64) -> Option<Burst<'a>> {
         Some(Burst {
-            lane: super::find(&mut self.lanes, lane).filter(|lane| !lane.cut)?,
+            lane: Some(lane).filter(|lane| !lane.cut)?,
             limits: &self.limits,
             rail: self.index,
             now,
-            number: lane,
             pad: (self.pad.address() as u64 + PAD as u64 / 2, self.pad.descriptor()),
             nic: &mut *self.nic,
             free_ops: &mut self.free_ops,
@@ -219,7 +217,7 @@ impl Burst<'_> {
         let from = self.free_ops.len() - count;
         let ops = &self.free_ops[from..];
         let sampled = bytes > 0 && self.lane.begin_sample(self.now);
-        (tag.lane, tag.read, tag.bytes) = (self.number, rma.read, bytes);
+        (tag.lane, tag.read, tag.bytes) = (self.lane.id.slot, rma.read, bytes);
         for op in ops {
             // SAFETY: a free op is ours alone.
             unsafe { (**op).tag = tag };
@@ -268,7 +266,7 @@ impl Burst<'_> {
     fn settle(&mut self) {
         self.lane.inflight_ops += self.ops;
         if self.ops > 0 {
-            *self.unflushed = self.more.then_some(self.number);
+            *self.unflushed = self.more.then_some(self.lane.id.slot);
         }
         if self.bytes > 0 {
             self.lane.charge(self.bytes, self.inflight_bytes, self.now);

@@ -4,7 +4,7 @@ use super::credits::{Credits, Granted};
 use super::traffic::Glance;
 use super::window::Window;
 use crate::fabric::Route;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::wire::seal::{Opener, Sealer};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +21,7 @@ pub enum LaneState {
 const WINDOW_LEAST: u64 = 128 << 10;
 
 pub struct Lane {
+    pub id: LaneId,
     pub peer: PeerId,
     pub remote_rail: RailIndex,
     pub route: Route,
@@ -57,8 +58,9 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(peer: PeerId, remote_rail: RailIndex, route: Route, window: u64) -> Lane {
+    pub fn new(id: LaneId, peer: PeerId, remote_rail: RailIndex, route: Route, window: u64) -> Lane {
         Lane {
+            id,
             peer,
             remote_rail,
             route,

@@ -7,6 +7,7 @@ mod burst;
 mod credits;
 mod frames;
 mod lane;
+mod lanes;
 mod reap;
 mod traffic;
 mod window;
@@ -15,6 +16,7 @@ pub use burst::Burst;
 pub use credits::Half;
 pub use frames::Frame;
 pub use lane::{Lane, LaneState};
+pub use lanes::{HasLane, Lanes};
 pub use reap::Done;
 pub use traffic::Traffic;
 
@@ -23,7 +25,7 @@ use crate::fabric::{
     connection_of, Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route,
     Scratch,
 };
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{LaneId, LaneSlot, PeerId, RailIndex};
 use crate::status::{Error, Result, Status};
 use crate::wire;
 use credits::Grants;
@@ -92,7 +94,7 @@ pub enum Work {
 #[derive(Clone, Copy, Debug)]
 pub struct Tag {
     pub work: Work,
-    pub lane: u32,
+    pub lane: LaneSlot,
     pub flow: u32,
     pub slices: u32,
     /// Bytes that its completion says were delivered.
@@ -106,7 +108,7 @@ pub struct Tag {
 }
 
 impl Tag {
-    pub fn new(work: Work, lane: u32, flow: u32, slices: u32) -> Tag {
+    pub fn new(work: Work, lane: LaneSlot, flow: u32, slices: u32) -> Tag {
         Tag { work, lane, flow, slices, bytes: 0, len: 0, sampled: false, read: false }
     }
 }
@@ -116,26 +118,6 @@ struct Caller {
     address: Box<[u8]>,
     route: Route,
     since: u64,
-}
-
-/// A lane's number is its place and, above these bits, the place's generation:
-/// operations of a lane that is gone are not those of its successor.
-const LANE_BITS: u32 = 18;
-
-/// The place of a lane, for tables beside this one.
-pub fn lane_index(lane: u32) -> usize {
-    (lane & ((1 << LANE_BITS) - 1)) as usize
-}
-
-struct Place {
-    generation: u32,
-    lane: Option<Lane>,
-}
-
-#[inline]
-fn find(lanes: &mut [Place], lane: u32) -> Option<&mut Lane> {
-    let place = lanes.get_mut(lane_index(lane))?;
-    place.lane.as_mut().filter(|_| place.generation == lane >> LANE_BITS)
 }
 
 /// An operation that the NIC has. The provider's part comes first: its address
@@ -168,14 +150,13 @@ pub struct Rail {
     traffic: Arc<Traffic>,
     /// Something has come since it was told how the rail is.
     changed: bool,
-    lanes: Vec<Place>,
     reaped: Vec<Reaped>,
     /// Routes of strangers that were answered, and when.
     answered: Vec<(Route, u64)>,
     /// Strangers that are answered when they ask again by a connection of theirs.
     callers: Vec<Caller>,
     /// The last post said that another would follow.
-    unflushed: Option<u32>,
+    unflushed: Option<LaneSlot>,
     grants: Grants,
     sends: ManuallyDrop<Frames>,
     receives: ManuallyDrop<Frames>,
@@ -215,7 +196,6 @@ impl Rail {
             inflight_bytes: 0,
             traffic: Arc::default(),
             changed: false,
-            lanes: Vec::new(),
             reaped: Vec::new(),
             answered: Vec::new(),
             callers: Vec::new(),
@@ -288,17 +268,17 @@ impl Rail {
         }
     }
 
-    /// A lane to one of a peer's rails.
-    pub fn add_lane(&mut self, peer: PeerId, remote_rail: RailIndex, address: &[u8]) -> Result<u32> {
+    /// For a lane to one of a peer's rails, which is at that address.
+    pub fn add_lane<L: HasLane>(
+        &mut self,
+        lanes: &mut Lanes<L>,
+        (peer, remote_rail): (PeerId, RailIndex),
+        address: &[u8],
+        make: impl FnOnce(Lane) -> L,
+    ) -> Result<LaneId> {
         let route = self.nic.insert(address, Some(peer))?;
-        let lane = Lane::new(peer, remote_rail, route, self.limits.lane_window);
-        let index = self.lanes.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
-            self.lanes.push(Place { generation: 0, lane: None });
-            self.lanes.len() - 1
-        });
-        let place = &mut self.lanes[index];
-        place.lane = Some(lane);
-        Ok(place.generation << LANE_BITS | index as u32)
+        let window = self.limits.lane_window;
+        Ok(lanes.insert(|id| make(Lane::new(id, peer, remote_rail, route, window))))
     }
 
     /// What comes over a connection is of this peer.
@@ -312,43 +292,36 @@ impl Rail {
     }
 
     /// The peer's NIC is known not to be there.
-    pub fn is_deserted(&mut self, lane: u32) -> bool {
-        let route = self.lane(lane).map(|lane| lane.route);
-        route.is_some_and(|route| self.nic.is_deserted(route))
+    pub fn is_deserted(&mut self, lane: &Lane) -> bool {
+        self.nic.is_deserted(lane.route)
     }
 
-    /// Takes a lane off. Its operations keep their slots until the NIC gives
-    /// them back.
-    pub fn remove_lane(&mut self, lane: u32) {
-        if self.lane(lane).is_none() {
-            return;
+    /// A lane was taken off.
+    pub fn drop_lane(&mut self, gone: Lane, lanes: &Lanes<impl HasLane>) {
+        if !gone.parked {
+            self.inflight_bytes -= gone.inflight_bytes;
         }
-        let place = &mut self.lanes[lane_index(lane)];
-        place.generation = (place.generation + 1) & (u32::MAX >> LANE_BITS);
-        if let Some(gone) = place.lane.take() {
-            if !gone.parked {
-                self.inflight_bytes -= gone.inflight_bytes;
-            }
-            self.grants.take_back(gone.granted);
-            if !gone.cut {
-                self.release(gone.route);
-            }
+        if !gone.cut {
+            self.release(gone.route, lanes);
         }
+        self.grants.take_back(gone.granted);
     }
 
     /// Gives a route back, unless a lane uses the same. (Where removing cuts, the NIC counts
     /// how often a route was inserted.)
-    fn release(&mut self, route: Route) {
-        let used = |place: &Place| place.lane.as_ref().is_some_and(|lane| lane.route == route && !lane.cut);
-        if self.limits.cuts || !self.lanes.iter().any(used) {
+    fn release(&mut self, route: Route, lanes: &Lanes<impl HasLane>) {
+        let used = |lane: &Lane| lane.route == route && !lane.cut;
+        if self.limits.cuts || !lanes.iter().any(|of| used(of.lane())) {
             self.nic.remove(route);
         }
     }
 
     /// Closes a lane's way to its peer, where the NIC can: nothing that either side
     /// posted to it moves bytes here from now on. Its operations come back.
-    pub fn cut_lane(&mut self, lane: u32) {
-        let Some(of) = find(&mut self.lanes, lane).filter(|of| !of.cut) else { return };
+    pub fn cut_lane(&mut self, of: &mut Lane) {
+        if of.cut {
+            return;
+        }
         // The peer may have closed it: then what was under way has failed. With nothing under
         // way, nobody knows.
         let connected = !of.failed && (of.inflight_ops > 0 || of.inflight_frames > 0);
@@ -362,24 +335,12 @@ impl Rail {
         (0..=answers).for_each(|_| self.nic.cut(route, connected));
     }
 
-    pub fn lane(&self, lane: u32) -> Option<&Lane> {
-        let place = self.lanes.get(lane_index(lane))?;
-        place.lane.as_ref().filter(|_| place.generation == lane >> LANE_BITS)
-    }
-
-    pub fn lane_mut(&mut self, lane: u32) -> Option<&mut Lane> {
-        find(&mut self.lanes, lane)
-    }
-
-    pub fn remote_rail(&self, lane: u32) -> RailIndex {
-        self.lane(lane).map_or(RailIndex::at(0), |lane| lane.remote_rail)
-    }
-
     /// Rings a doorbell that waits for a post which did not come: by a write to
     /// the pad of the lane that was posted to last.
-    pub fn flush(&mut self, now: u64) {
+    pub fn flush(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) {
         if let Some(lane) = self.unflushed {
-            if self.lane(lane).is_none() || self.post_warm(lane, now) != Posted::Again {
+            let lane = lanes.get_mut(lane);
+            if lane.is_none_or(|lane| self.post_warm(lane.lane_mut(), now) != Posted::Again) {
                 self.unflushed = None;
             }
         }
@@ -414,7 +375,7 @@ impl Rail {
 
     /// Nobody waits for the posts of some flows of a lane any more: their local memory is not
     /// touched again, where that is not up to a NIC.
-    pub fn disown(&mut self, lane: u32, of: impl Fn(u32) -> bool) {
+    pub fn disown(&mut self, lane: LaneSlot, of: impl Fn(u32) -> bool) {
         // SAFETY: all ops lie there.
         let ops = (0..self.op_count).map(|i| unsafe { self.ops.add(i) });
         let its = ops.filter(|op| {
@@ -427,23 +388,20 @@ impl Rail {
     }
 
     /// Counts bytes as delivered that `Burst::charge` counted.
-    pub fn credit(&mut self, lane: u32, bytes: u64, sampled: bool, now: u64) {
-        if let Some(lane) = find(&mut self.lanes, lane) {
-            lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
-        }
+    pub fn credit(&mut self, lane: &mut Lane, bytes: u64, sampled: bool, now: u64) {
+        lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
     }
 
     /// The size of a half of the peer's credits that it gets anew, if the lane is there.
-    pub fn grant(&mut self, lane: u32, half: Half) -> Option<u32> {
-        let lanes = self.lanes.iter().filter(|place| place.lane.is_some()).count() as u32;
-        let of = find(&mut self.lanes, lane)?;
-        Some(self.grants.renew(&mut of.granted, half, lanes))
+    pub fn grant(&mut self, lanes: &mut Lanes<impl HasLane>, lane: LaneSlot, half: Half) -> Option<u32> {
+        let count = lanes.iter().count() as u32;
+        Some(self.grants.renew(&mut lanes.get_mut(lane)?.lane_mut().granted, half, count))
     }
 
     /// Takes lanes that do not move off the rail's account: a peer that is silent
     /// must not hold back the others.
-    pub fn park(&mut self, now: u64) {
-        for lane in self.lanes.iter_mut().filter_map(|place| place.lane.as_mut()) {
+    pub fn park(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) {
+        for lane in lanes.iter_mut().map(HasLane::lane_mut) {
             if !lane.parked && lane.inflight_bytes > 0 && now.saturating_sub(lane.progress_ns) > PARKED_NS {
                 lane.parked = true;
                 self.inflight_bytes -= lane.inflight_bytes;
@@ -459,24 +417,22 @@ impl Rail {
             }
         }
         let old: Vec<(Route, u64)> = old;
-        old.into_iter().for_each(|(route, _)| self.release(route));
+        old.into_iter().for_each(|(route, _)| self.release(route, lanes));
         self.nic.tend();
-        self.tell();
+        self.tell(lanes);
     }
 
     /// Before a rest: nobody should see as under way what is not.
-    pub fn tell_changes(&mut self) {
+    pub fn tell_changes(&mut self, lanes: &Lanes<impl HasLane>) {
         if self.changed {
-            self.tell();
+            self.tell(lanes);
         }
     }
 
-    fn tell(&mut self) {
+    fn tell(&mut self, lanes: &Lanes<impl HasLane>) {
         self.changed = false;
         let mut glance = Glance::default();
-        for lane in self.lanes.iter().filter_map(|place| place.lane.as_ref()) {
-            lane.add_to(&mut glance);
-        }
+        lanes.iter().for_each(|of| of.lane().add_to(&mut glance));
         self.traffic.tell(&glance);
     }
 
@@ -486,31 +442,31 @@ impl Rail {
     }
 
     /// The lane's first write, or its last.
-    pub fn post_warm(&mut self, lane: u32, now: u64) -> Posted {
+    pub fn post_warm(&mut self, lane: &mut Lane, now: u64) -> Posted {
+        let tag = Tag::new(Work::Warm, lane.id.slot, 0, 0);
         let Some(mut burst) = self.burst(lane, now) else { return Posted::Failed(libc::ENOTCONN) };
-        burst.warm(Tag::new(Work::Warm, lane, 0, 0))
+        burst.warm(tag)
     }
 
     /// Sends a control frame over a lane, in its session; `fill` writes it and says its length.
-    pub fn send_frame(&mut self, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+    pub fn send_frame(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         self.send_over(lane, true, fill)
     }
 
     /// The same of a handshake, before there is a session.
-    pub fn send_open(&mut self, lane: u32, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+    pub fn send_open(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         self.send_over(lane, false, fill)
     }
 
     /// Whether there is room for a greeting.
-    pub fn may_greet(&self, lane: u32) -> bool {
-        self.greetings < GREETINGS
-            && self.lane(lane).is_none_or(|lane| lane.inflight_frames < GREETINGS_OF_LANE)
+    pub fn may_greet(&self, lane: &Lane) -> bool {
+        self.greetings < GREETINGS && lane.inflight_frames < GREETINGS_OF_LANE
     }
 
-    fn send_over(&mut self, lane: u32, seals: bool, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
-        let Some(to) = self.lane(lane).filter(|lane| !lane.cut) else {
+    fn send_over(&mut self, to: &mut Lane, seals: bool, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+        if to.cut {
             return Posted::Failed(libc::ENOTCONN);
-        };
+        }
         let greets = matches!(to.state, LaneState::Greeting | LaneState::Warming);
         let (work, most) =
             if greets { (Work::Greeting, GREETINGS_OF_LANE) } else { (Work::Frame, SENDS_OF_LANE) };
@@ -520,31 +476,27 @@ impl Rail {
         // (What waits for the peer's word is not with the provider any more.)
         let idle = to.inflight_frames == 0 && to.inflight_ops == 0;
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
-        let (route, token, rail) = (to.route, to.to, self.index);
+        let rail = self.index;
         if to.state == LaneState::Greeting {
-            self.nic.redial(route);
+            self.nic.redial(to.route);
         }
-        let mut sealer = self.lane_mut(lane).and_then(|lane| lane.sealer.take());
-        let posted = self.send_to(route, Tag::new(work, lane, 0, 0), |frame| {
+        let posted = self.send_to(to.route, Tag::new(work, to.id.slot, 0, 0), |frame| {
             let len = fill(frame);
-            wire::stamp(frame, rail, token);
-            match &mut sealer {
+            wire::stamp(frame, rail, to.to);
+            match &mut to.sealer {
                 Some(sealer) if seals => sealer.seal(frame, len),
                 _ => len,
             }
         });
-        if let Some(lane) = self.lane_mut(lane) {
-            lane.sealer = sealer;
-            match posted {
-                Posted::Yes => {
-                    lane.inflight_frames += 1;
-                    lane.refused = false;
-                }
-                // Nothing of ours is in its way: the provider has no connection.
-                _ => {
-                    lane.refused = idle && room;
-                    lane.failed |= posted != Posted::Again;
-                }
+        match posted {
+            Posted::Yes => {
+                to.inflight_frames += 1;
+                to.refused = false;
+            }
+            // Nothing of ours is in its way: the provider has no connection.
+            _ => {
+                to.refused = idle && room;
+                to.failed |= posted != Posted::Again;
             }
         }
         self.greetings += usize::from(greets && posted == Posted::Yes);
@@ -578,8 +530,8 @@ impl Rail {
     /// dropped: a stranger asks again.
     pub fn answer(
         &mut self,
-        address: &[u8],
-        connection: Connection,
+        lanes: &Lanes<impl HasLane>,
+        (address, connection): (&[u8], Connection),
         now: u64,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
@@ -591,11 +543,11 @@ impl Rail {
             true => self.caller(address, connection, now),
         };
         let Some(route) = route else { return };
-        let tag = Tag { bytes: route, ..Tag::new(Work::Answer, u32::MAX, 0, 0) };
+        let tag = Tag { bytes: route, ..Tag::new(Work::Answer, LaneSlot::NONE, 0, 0) };
         match self.send_to(route, tag, fill) {
             Posted::Yes => self.answers += 1,
             _ if self.nic.dials() => {}
-            _ => self.release(route),
+            _ => self.release(route, lanes),
         }
     }
 
@@ -614,7 +566,7 @@ impl Rail {
 
     /// False when the NIC has no room for it now.
     fn post_receive(&mut self, buffer: u32) -> Result<bool> {
-        let tag = Tag::new(Work::Receive, u32::MAX, buffer, 0);
+        let tag = Tag::new(Work::Receive, LaneSlot::NONE, buffer, 0);
         let Some(op) = self.take_op(tag) else { return Ok(false) };
         let bytes = self.receives.buffer(buffer);
         // SAFETY: the buffer is the NIC's until the op is reaped.
@@ -688,7 +640,7 @@ impl Drop for Rail {
 
 impl Op {
     fn empty() -> Op {
-        let tag = Tag::new(Work::Nothing, 0, 0, 0);
+        let tag = Tag::new(Work::Nothing, LaneSlot::NONE, 0, 0);
         Op { scratch: Scratch([ptr::null_mut(); 8]), tag }
     }
 }

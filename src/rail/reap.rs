@@ -1,13 +1,14 @@
 //! Finished operations: their slots are free again, their lanes have room again.
 
-use super::{find, Op, Rail, Tag, Work};
+use super::{HasLane, Lanes, Op, Rail, Tag, Work};
 use crate::fabric::{Connection, Reaped};
+use crate::ids::LaneSlot;
 
 /// A finished operation, or several slices of one flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub work: Work,
-    pub lane: u32,
+    pub lane: LaneSlot,
     pub flow: u32,
     pub slices: u32,
     pub posts: u32,
@@ -25,7 +26,7 @@ pub struct Done {
 const NO_RECEIVE: u32 = u32::MAX;
 
 impl Done {
-    fn of(work: Work, lane: u32, flow: u32) -> Done {
+    fn of(work: Work, lane: LaneSlot, flow: u32) -> Done {
         let (slices, errno, provider_errno, len, connection, immediate) = (0, 0, 0, 0, 0, 0);
         Done { work, lane, flow, slices, posts: 1, errno, provider_errno, len, connection, immediate }
     }
@@ -38,7 +39,7 @@ impl Done {
 
 /// Slices of one flow that arrived, one after the other.
 struct Run {
-    lane: u32,
+    lane: LaneSlot,
     flow: u32,
     posts: u32,
     slices: u32,
@@ -72,62 +73,68 @@ impl Run {
 
 impl Rail {
     /// Drives the NIC; finished operations go to `done`.
-    pub fn reap(&mut self, done: &mut Vec<Done>, now: u64) {
+    pub fn reap(&mut self, lanes: &mut Lanes<impl HasLane>, done: &mut Vec<Done>, now: u64) {
         let mut reaped = std::mem::take(&mut self.reaped);
         self.nic.reap(&mut reaped);
         let mut run: Option<Run> = None;
         for one in &reaped {
             let op = self.op_of(one.scratch);
             let Some((op, tag)) = op.and_then(|op| arrived(one, op)) else {
-                done.extend(run.take().map(|run| self.finish_run(&run, now)));
-                done.push(self.finish(one, op, now));
+                done.extend(run.take().map(|run| self.finish_run(lanes, &run, now)));
+                done.push(self.finish(lanes, one, op, now));
                 continue;
             };
             match &mut run {
                 Some(run) if run.is_of(tag) => run.add(tag),
                 _ => {
-                    done.extend(run.take().map(|run| self.finish_run(&run, now)));
+                    done.extend(run.take().map(|run| self.finish_run(lanes, &run, now)));
                     run.insert(Run::of(tag)).add(tag);
                 }
             }
             self.put_op(op);
         }
-        done.extend(run.map(|run| self.finish_run(&run, now)));
+        done.extend(run.map(|run| self.finish_run(lanes, &run, now)));
         self.changed |= !reaped.is_empty();
         reaped.clear();
         self.reaped = reaped;
     }
 
     #[inline]
-    fn finish_run(&mut self, run: &Run, now: u64) -> Done {
+    fn finish_run(&mut self, lanes: &mut Lanes<impl HasLane>, run: &Run, now: u64) -> Done {
         let &Run { lane, flow, posts, slices, .. } = run;
-        self.account(lane, posts, (run.bytes, run.sampled), now);
+        self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
         self.traffic.add(run.read, posts.into(), slices.into(), run.len);
         Done { slices, posts, ..Done::of(Work::Slice, lane, flow) }
     }
 
-    fn finish(&mut self, reaped: &Reaped, op: Option<*mut Op>, now: u64) -> Done {
+    fn finish(
+        &mut self,
+        lanes: &mut Lanes<impl HasLane>,
+        reaped: &Reaped,
+        op: Option<*mut Op>,
+        now: u64,
+    ) -> Done {
         let &Reaped { errno, provider_errno, connection, .. } = reaped;
         let len = reaped.len as usize;
         if let Some(immediate) = reaped.immediate {
             return Done {
                 immediate: immediate.get(),
-                ..Done::of(Work::Arrival, u32::MAX, self.take_receive(op))
+                ..Done::of(Work::Arrival, LaneSlot::NONE, self.take_receive(op))
             };
         }
         let Some(op) = op else {
             // The provider does not say whose error it is, or names what it does not have: it is
             // the rail's.
             self.traffic.errors.add(1);
-            return Done { errno, provider_errno, ..Done::of(Work::Frame, u32::MAX, u32::MAX) };
+            return Done { errno, provider_errno, ..Done::of(Work::Frame, LaneSlot::NONE, u32::MAX) };
         };
         // SAFETY: an op that the NIC had, which is ours again.
         let tag = unsafe { (*op).tag };
         self.put_op(op);
         if errno != 0 {
             self.traffic.errors.add(1);
-            if let Some(lane) = find(&mut self.lanes, tag.lane) {
-                lane.failed = true;
+            if let Some(of) = lanes.get_mut(tag.lane) {
+                of.lane_mut().failed = true;
             }
         }
         match tag.work {
@@ -135,13 +142,13 @@ impl Rail {
                 if tag.len > 0 && errno == 0 {
                     self.traffic.add(tag.read, 1, tag.slices.into(), tag.len);
                 }
-                self.account(tag.lane, 1, (tag.bytes, tag.sampled), now);
+                self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
             }
             Work::Frame | Work::Greeting => {
                 self.sends.put(tag.flow);
                 self.greetings -= usize::from(tag.work == Work::Greeting);
-                if let Some(lane) = self.lane_mut(tag.lane) {
-                    lane.inflight_frames -= 1;
+                if let Some(of) = lanes.get_mut(tag.lane) {
+                    of.lane_mut().inflight_frames -= 1;
                 }
             }
             Work::Answer => {
@@ -169,9 +176,16 @@ impl Rail {
         buffer
     }
 
-    fn account(&mut self, lane: u32, posts: u32, (bytes, sampled): (u64, bool), now: u64) {
+    fn account(
+        &mut self,
+        lanes: &mut Lanes<impl HasLane>,
+        lane: LaneSlot,
+        posts: u32,
+        (bytes, sampled): (u64, bool),
+        now: u64,
+    ) {
         // A lane that was removed took its bytes off already.
-        let Some(lane) = find(&mut self.lanes, lane) else { return };
+        let Some(lane) = lanes.get_mut(lane).map(HasLane::lane_mut) else { return };
         lane.inflight_ops -= posts;
         if bytes > 0 {
             lane.credit(bytes, sampled, &mut self.inflight_bytes, now);

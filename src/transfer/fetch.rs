@@ -6,7 +6,7 @@ use super::pack::{Bundle, Gathering, Landed, Say, Word, SLOTS};
 use crate::device::Device;
 use crate::fabric::Posted;
 use crate::ids::MemoryId;
-use crate::rail::Rail;
+use crate::rail::{Lane, Rail};
 
 /// Where bytes belong: address and length.
 pub type Spot = (u64, u32);
@@ -58,7 +58,7 @@ impl Fetcher {
         self.done != self.made
     }
 
-    pub fn advance(&mut self, rail: &mut Rail, lane: u32, say: Say) -> Result<(), i32> {
+    pub fn advance(&mut self, rail: &mut Rail, lane: &mut Lane, say: Say) -> Result<(), i32> {
         while self.asked != self.made {
             let fetch = &self.fetches[(self.asked % SLOTS) as usize];
             let word = Word::Fetch(self.asked, &fetch.bundle.list);

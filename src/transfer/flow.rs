@@ -11,6 +11,7 @@ use super::shape::View;
 use super::table::{Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
+use crate::ids::LaneSlot;
 use crate::rail::{Burst, Tag, Work};
 use crate::status::Status;
 use arrayvec::ArrayVec;
@@ -453,7 +454,7 @@ impl Flow {
                 // Only when the next post of this claim follows at once.
                 more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
             };
-            let tag = Tag { len: bytes, ..Tag::new(work, 0, index, slices as u32) };
+            let tag = Tag { len: bytes, ..Tag::new(work, LaneSlot::NONE, index, slices as u32) };
             // SAFETY: the memory stays registered while the slot is held, and the rail keeps the
             // op until the NIC gives it back.
             match unsafe { burst.post(rma, bytes, tag) } {
@@ -504,7 +505,7 @@ impl Flow {
         let Layer { descriptor, key, immediate, .. } = self.layer;
         let (work, credits) = self.work(burst);
         let run = run.min(credits.into()).min(RUN as u64);
-        let tag = Tag { len, ..Tag::new(work, 0, index, 1) };
+        let tag = Tag { len, ..Tag::new(work, LaneSlot::NONE, index, 1) };
         let mut segments = ArrayVec::<Segment, RUN>::new();
         segments.extend(geometry.each_whole_page(self.at, run).map(|page| self.layer.segment(&page)));
         let rma = Rma { read, segments: &segments, descriptor, key, immediate, more: false };

@@ -7,8 +7,8 @@ use super::operation::Move;
 use super::pack::{Landed, Packer};
 use super::table::{Left, Slot, Table};
 use crate::fabric::{Posted, Rma};
-use crate::ids::OpId;
-use crate::rail::{Burst, Rail, Tag, Work};
+use crate::ids::{LaneSlot, OpId};
+use crate::rail::{Burst, Lane, Rail, Tag, Work};
 use crate::status::Status;
 use std::collections::VecDeque;
 use std::fmt;
@@ -131,7 +131,7 @@ impl Flows {
     #[inline]
     pub unsafe fn post_first(&mut self, burst: &mut Burst, rma: Rma, len: u64) -> bool {
         let index = self.free.last().map_or(self.flows.len(), |index| *index);
-        let tag = Tag { len, ..Tag::new(Work::Slice, 0, index, 1) };
+        let tag = Tag { len, ..Tag::new(Work::Slice, LaneSlot::NONE, index, 1) };
         // SAFETY: passed on.
         unsafe { burst.post(rma, len, tag) == Posted::Yes }
     }
@@ -191,7 +191,7 @@ impl Flows {
     pub fn pump(
         &mut self,
         rail: &mut Rail,
-        lane: u32,
+        lane: &mut Lane,
         now: u64,
         table: &Table,
         left: &mut Vec<Left>,
@@ -342,7 +342,7 @@ impl Flows {
         &mut self,
         count: u32,
         rail: &mut Rail,
-        lane: u32,
+        lane: &mut Lane,
         now: u64,
         table: &Table,
         left: &mut Vec<Left>,
@@ -379,7 +379,7 @@ impl Flows {
         &mut self,
         outcome: Result<(), Status>,
         rail: &mut Rail,
-        (lane, now): (u32, u64),
+        (lane, now): (&mut Lane, u64),
         table: &Table,
         left: &mut Vec<Left>,
     ) {
@@ -402,7 +402,7 @@ impl Flows {
     pub fn refused(
         &mut self,
         rail: &mut Rail,
-        lane: u32,
+        lane: &mut Lane,
         now: u64,
         table: &Table,
         left: &mut Vec<Left>,

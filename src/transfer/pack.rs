@@ -17,7 +17,7 @@ use crate::device::staging::Stage;
 use crate::device::Device;
 use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
 use crate::ids::MemoryId;
-use crate::rail::{Burst, Frame, Rail, Tag, Work};
+use crate::rail::{Burst, Frame, Lane, Rail, Tag, Work};
 use crate::status::{Result, Status};
 use crate::wire::seal::SEAL;
 use crate::wire::HEADER;
@@ -271,7 +271,7 @@ impl Packer {
     pub fn advance(
         &mut self,
         rail: &mut Rail,
-        lane: u32,
+        lane: &mut Lane,
         now: u64,
         say: Say,
     ) -> std::result::Result<(), i32> {
@@ -284,7 +284,7 @@ impl Packer {
     }
 
     /// Tells of bundles that were written.
-    fn announce(&mut self, rail: &mut Rail, lane: u32, say: Say) -> std::result::Result<(), i32> {
+    fn announce(&mut self, rail: &mut Rail, lane: &mut Lane, say: Say) -> std::result::Result<(), i32> {
         while self.announced != self.written {
             let number = self.announced;
             let bundle = &self.slots[(number % SLOTS) as usize];
@@ -321,7 +321,7 @@ impl Packer {
     }
 
     /// Posts the write of the next bundle, if that was gathered; whether there may be more.
-    fn write(&mut self, rail: &mut Rail, lane: u32, now: u64) -> std::result::Result<bool, i32> {
+    fn write(&mut self, rail: &mut Rail, lane: &mut Lane, now: u64) -> std::result::Result<bool, i32> {
         let slot = self.written % SLOTS;
         if self.written == self.gathered || !self.is_gathered(slot) {
             return Ok(false);
@@ -338,7 +338,7 @@ impl Packer {
                 immediate: None,
                 more: false,
             };
-            let tag = Tag { len: bytes, ..Tag::new(Work::Bundle, lane, slot, slices) };
+            let tag = Tag { len: bytes, ..Tag::new(Work::Bundle, lane.id.slot, slot, slices) };
             let Some(mut burst) = rail.burst(lane, now) else { return Err(libc::ENOTCONN) };
             // SAFETY: the staging memory stays until nothing of it is in flight; the slot is not
             // touched until the target has acknowledged it.

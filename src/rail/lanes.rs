@@ -1,0 +1,127 @@
+//! What is known of a rail's lanes, in one slab: looking a lane up checks its generation, here alone.
+
+use super::lane::Lane;
+use crate::ids::{LaneId, LaneSlot, RailIndex};
+
+/// What a slab keeps of a lane: that, and what those above the rail know of it.
+pub trait HasLane {
+    fn lane(&self) -> &Lane;
+    fn lane_mut(&mut self) -> &mut Lane;
+}
+
+impl HasLane for Lane {
+    fn lane(&self) -> &Lane {
+        self
+    }
+
+    fn lane_mut(&mut self) -> &mut Lane {
+        self
+    }
+}
+
+pub struct Lanes<L> {
+    rail: RailIndex,
+    places: Vec<Place<L>>,
+}
+
+struct Place<L> {
+    /// Of the lane that is here, or of the next one.
+    slot: LaneSlot,
+    lane: Option<L>,
+}
+
+impl<L: HasLane> Lanes<L> {
+    pub fn new(rail: RailIndex) -> Lanes<L> {
+        Lanes { rail, places: Vec::new() }
+    }
+
+    /// Takes a lane in, which `make` makes of what is to name it.
+    pub fn insert(&mut self, make: impl FnOnce(LaneId) -> L) -> LaneId {
+        let index = self.places.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
+            let slot = LaneSlot::first(self.places.len());
+            self.places.push(Place { slot, lane: None });
+            self.places.len() - 1
+        });
+        let place = &mut self.places[index];
+        let id = LaneId { rail: self.rail, slot: place.slot };
+        place.lane = Some(make(id));
+        id
+    }
+
+    #[inline]
+    fn place(&mut self, slot: LaneSlot) -> Option<&mut Place<L>> {
+        self.places.get_mut(slot.index()).filter(|place| place.slot == slot)
+    }
+
+    pub fn get(&self, slot: LaneSlot) -> Option<&L> {
+        self.places.get(slot.index()).filter(|place| place.slot == slot)?.lane.as_ref()
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, slot: LaneSlot) -> Option<&mut L> {
+        self.place(slot)?.lane.as_mut()
+    }
+
+    /// Takes a lane off. Its operations keep their slots until the NIC gives them back.
+    pub fn remove(&mut self, slot: LaneSlot) -> Option<L> {
+        let place = self.place(slot)?;
+        place.slot = slot.next();
+        place.lane.take()
+    }
+
+    /// Takes all off.
+    pub fn drain(&mut self) -> impl Iterator<Item = L> + '_ {
+        self.places.drain(..).filter_map(|place| place.lane)
+    }
+
+    /// Places, of which some have a lane.
+    #[inline]
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The lane of a place, if it has one.
+    #[inline]
+    pub fn at(&mut self, place: usize) -> Option<&mut L> {
+        self.places[place].lane.as_mut()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &L> {
+        self.places.iter().filter_map(|place| place.lane.as_ref())
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut L> {
+        self.places.iter_mut().filter_map(|place| place.lane.as_mut())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::PeerId;
+
+    #[test]
+    fn successor_of_a_lane_is_not_mistaken_for_it() {
+        let mut lanes = Lanes::new(RailIndex::at(3));
+        let insert = |lanes: &mut Lanes<Lane>| {
+            lanes.insert(|id| Lane::new(id, PeerId::numbered(1), RailIndex::at(0), 0, 1))
+        };
+        let (first, other) = (insert(&mut lanes), insert(&mut lanes));
+        assert!(lanes.remove(first.slot).is_some() && lanes.remove(first.slot).is_none());
+        let mut last = insert(&mut lanes);
+        assert_eq!((last.slot.index(), last.rail), (first.slot.index(), first.rail));
+        assert!(lanes.get(first.slot).is_none() && lanes.get_mut(first.slot).is_none());
+        assert!(lanes.get(last.slot).is_some_and(|lane| lane.id == last));
+        assert!(lanes.get(LaneSlot::NONE).is_none() && lanes.get_mut(other.slot).is_some());
+        // Generations come round, and never to that of no lane.
+        for _ in 0..1 << 14 {
+            lanes.remove(last.slot);
+            last = insert(&mut lanes);
+            assert!(last.slot != LaneSlot::NONE && last.slot != other.slot);
+        }
+    }
+}
