@@ -66,7 +66,7 @@ pub struct Limits {
     /// Segments that one write may have, and one read.
     pub vector: usize,
     pub read_vector: usize,
-    /// A message comes after the writes that were posted before it.
+    /// A message that is to (`Buffer::follows`) comes after the writes that were posted before it.
     pub sends_follow_writes: bool,
     /// A write that fails takes what was posted to the same peer after it along:
     /// none of that arrives.
@@ -174,6 +174,8 @@ pub struct Buffer {
     pub address: *mut c_void,
     pub len: usize,
     pub descriptor: *mut c_void,
+    /// As a message it may not overtake writes.
+    pub follows: bool,
 }
 
 /// What became of a post.

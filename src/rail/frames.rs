@@ -78,6 +78,7 @@ impl Frames {
             address: (self.memory.address() as usize + offset) as *mut c_void,
             len: self.size,
             descriptor: self.memory.descriptor(),
+            follows: false,
         }
     }
 

@@ -450,12 +450,18 @@ impl Rail {
 
     /// Sends a control frame over a lane, in its session; `fill` writes it and says its length.
     pub fn send_frame(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
-        self.send_over(lane, true, fill)
+        self.send_over(lane, (true, false), fill)
+    }
+
+    /// The same, of one that says something of the writes posted before it: it comes after them,
+    /// where the NIC keeps that (`Limits::sends_follow_writes`).
+    pub fn send_behind(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+        self.send_over(lane, (true, true), fill)
     }
 
     /// The same of a handshake, before there is a session.
     pub fn send_open(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
-        self.send_over(lane, false, fill)
+        self.send_over(lane, (false, false), fill)
     }
 
     /// Whether there is room for a greeting.
@@ -463,7 +469,12 @@ impl Rail {
         self.greetings < GREETINGS && lane.inflight_frames < GREETINGS_OF_LANE
     }
 
-    fn send_over(&mut self, to: &mut Lane, seals: bool, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+    fn send_over(
+        &mut self,
+        to: &mut Lane,
+        (seals, follows): (bool, bool),
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Posted {
         if to.cut {
             return Posted::Failed(libc::ENOTCONN);
         }
@@ -480,7 +491,7 @@ impl Rail {
         if to.state == LaneState::Greeting {
             self.nic.redial(to.route);
         }
-        let posted = self.send_to(to.route, Tag::new(work, to.id.slot, 0, 0), |frame| {
+        let posted = self.send_to(to.route, Tag::new(work, to.id.slot, 0, 0), follows, |frame| {
             let len = fill(frame);
             wire::stamp(frame, rail, to.to);
             match &mut to.sealer {
@@ -503,14 +514,20 @@ impl Rail {
         posted
     }
 
-    fn send_to(&mut self, route: Route, tag: Tag, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
+    fn send_to(
+        &mut self,
+        route: Route,
+        tag: Tag,
+        follows: bool,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Posted {
         let Some(buffer) = self.sends.take() else { return Posted::Again };
         let len = fill(self.sends.bytes_mut(buffer));
         let Some(op) = self.take_op(Tag { flow: buffer, ..tag }) else {
             self.sends.put(buffer);
             return Posted::Again;
         };
-        let bytes = Buffer { len, ..self.sends.buffer(buffer) };
+        let bytes = Buffer { len, follows, ..self.sends.buffer(buffer) };
         // SAFETY: the buffer stays taken until the op is reaped.
         let posted = unsafe { self.nic.send(bytes, route, op.cast()) };
         match posted {
@@ -544,7 +561,7 @@ impl Rail {
         };
         let Some(route) = route else { return };
         let tag = Tag { bytes: route, ..Tag::new(Work::Answer, LaneSlot::NONE, 0, 0) };
-        match self.send_to(route, tag, fill) {
+        match self.send_to(route, tag, false, fill) {
             Posted::Yes => self.answers += 1,
             _ if self.nic.dials() => {}
             _ => self.release(route, lanes),

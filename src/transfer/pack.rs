@@ -295,7 +295,7 @@ impl Packer {
                 None => Word::Bundle(number, &bundle.list),
                 Some((fetch, status)) => Word::Fetched(number, fetch, status),
             };
-            match rail.send_frame(lane, |frame| say(&word, frame)) {
+            match rail.send_behind(lane, |frame| say(&word, frame)) {
                 Posted::Yes => self.announced = number.wrapping_add(1),
                 Posted::Again => break,
                 Posted::Failed(errno) => return Err(errno),

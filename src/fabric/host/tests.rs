@@ -37,8 +37,12 @@ fn link(a: &mut HostNic, b: &mut HostNic) -> Route {
 /// By a message, as handshakes are.
 fn introduce(a: &mut HostNic, b: &mut HostNic, route: Route) {
     let mut buffer = [0u8; 8];
-    let of =
-        |buffer: &mut [u8; 8]| Buffer { address: buffer.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    let of = |buffer: &mut [u8; 8]| Buffer {
+        address: buffer.as_mut_ptr().cast(),
+        len: 8,
+        descriptor: null_mut(),
+        follows: false,
+    };
     let (mut sent, mut received) = (Vec::new(), Vec::new());
     // SAFETY: the buffers are there until the message has arrived.
     unsafe {
@@ -154,7 +158,8 @@ fn a_route_to_oneself_works() {
     let address = nic.address().to_vec();
     let route = nic.insert(&address, None).unwrap();
     let mut buffer = [0u8; 8];
-    let message = Buffer { address: buffer.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    let message =
+        Buffer { address: buffer.as_mut_ptr().cast(), len: 8, descriptor: null_mut(), follows: false };
     let mut done = Vec::new();
     // SAFETY: it is there until the message has arrived.
     unsafe {
@@ -276,7 +281,8 @@ fn messages_wait_for_receives_and_follow_writes() {
     let route = link(&mut a, &mut b);
     let write = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 1 << 20 };
     post(&mut a, route, false, &[write], &from, to.key, 1);
-    let message = |len| Buffer { address: source.as_ptr() as *mut _, len, descriptor: null_mut() };
+    let message =
+        |len| Buffer { address: source.as_ptr() as *mut _, len, descriptor: null_mut(), follows: false };
     for (n, len) in [(2, 0), (3, 8192), (4, 77)] {
         // SAFETY: the source outlives the NIC.
         assert_eq!(unsafe { a.send(message(len), route, token(n)) }, Posted::Yes);
@@ -291,7 +297,8 @@ fn messages_wait_for_receives_and_follow_writes() {
     assert!(received.is_empty() && target == source);
     let mut buffers = vec![[0u8; 8192]; 4];
     for (n, buffer) in buffers.iter_mut().enumerate() {
-        let buffer = Buffer { address: buffer.as_mut_ptr().cast(), len: 8192, descriptor: null_mut() };
+        let buffer =
+            Buffer { address: buffer.as_mut_ptr().cast(), len: 8192, descriptor: null_mut(), follows: false };
         // SAFETY: the buffers outlive the NIC's use of them.
         assert_eq!(unsafe { b.receive(buffer, token(n)) }, Posted::Yes);
     }
@@ -321,7 +328,8 @@ fn a_peer_that_closes_ends_what_is_outstanding() {
     }
     assert_eq!(done.len(), 10);
     assert!(done.iter().all(|one| one.errno != 0));
-    let message = Buffer { address: source.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    let message =
+        Buffer { address: source.as_mut_ptr().cast(), len: 8, descriptor: null_mut(), follows: false };
     done.clear();
     // SAFETY: the source outlives the NIC.
     assert_eq!(unsafe { a.send(message, route, token(11)) }, Posted::Yes);
@@ -339,14 +347,16 @@ fn messages_sent_before_closing_arrive() {
     let mut word = [7u8; 8];
     let mut buffer = [0u8; 64];
     let route = link(&mut a, &mut b);
-    let message = Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    let message =
+        Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut(), follows: false };
     // SAFETY: both outlive the NICs' use of them.
     unsafe {
         assert_eq!(a.send(message, route, token(1)), Posted::Yes);
         a.close().unwrap();
         // The hangup is seen before there is a receive.
         (0..1000).for_each(|_| b.reap(&mut Vec::new()));
-        let to = Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut() };
+        let to =
+            Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut(), follows: false };
         assert_eq!(b.receive(to, token(2)), Posted::Yes);
     }
     let mut received = Vec::new();
@@ -394,8 +404,9 @@ fn messages_of_a_closed_peer_are_received_to_the_last() {
     let (mut word, mut buffer) = ([7u8; 8], [0u8; 64]);
     let route = link(&mut a, &mut b);
     b.end_peer(PEER, false);
-    let message = Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
-    let to = Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut() };
+    let message =
+        Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut(), follows: false };
+    let to = Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut(), follows: false };
     // SAFETY: both outlive the NICs' use of them.
     unsafe {
         assert_eq!(b.receive(to, token(2)), Posted::Yes);
@@ -432,7 +443,8 @@ fn nothing_lands_after_a_route_has_failed() {
     let route = link(&mut a, &mut b);
     let back = link(&mut b, &mut a);
     write_much(&mut a, route, &mut source, &target, to.key);
-    let message = Buffer { address: source.as_mut_ptr().cast(), len: 8, descriptor: null_mut() };
+    let message =
+        Buffer { address: source.as_mut_ptr().cast(), len: 8, descriptor: null_mut(), follows: false };
     // SAFETY: the source outlives the NICs.
     assert_eq!(unsafe { b.send(message, back, token(9)) }, Posted::Yes);
     let far = Segment { local: target.as_ptr() as u64, remote: 4096, len: 4096 };
@@ -606,7 +618,12 @@ fn malformed_ring_entries_reach_only_registered_memory() {
         let mut registry = Registry::default();
         assert!(registry.add(5, HostRange { base, len: 4096 }, BOTH, None));
         let mut receives: VecDeque<(Buffer, *mut Scratch)> = VecDeque::new();
-        let buffer = Buffer { address: receive.as_mut_ptr().cast(), len: 8192, descriptor: null_mut() };
+        let buffer = Buffer {
+            address: receive.as_mut_ptr().cast(),
+            len: 8192,
+            descriptor: null_mut(),
+            follows: false,
+        };
         receives.push_back((buffer, null_mut()));
         for n in 0..CELLS {
             // Often nearly right: else the first check would see to all.

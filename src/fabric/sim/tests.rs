@@ -142,14 +142,14 @@ impl Two {
 
     fn message(&mut self, slot: usize, len: usize) -> Posted {
         let address = self.a.bytes.as_mut_ptr().cast();
-        let buffer = Buffer { address, len, descriptor: self.a.memory.descriptor };
+        let buffer = Buffer { address, len, descriptor: self.a.memory.descriptor, follows: false };
         // SAFETY: slots and memory outlive the NICs.
         unsafe { self.a.nic.send(buffer, self.route, &mut self.slots[slot]) }
     }
 
     fn receive(&mut self, slot: usize, len: usize) -> Posted {
         let address = self.b.bytes.as_mut_ptr().cast();
-        let buffer = Buffer { address, len, descriptor: self.b.memory.descriptor };
+        let buffer = Buffer { address, len, descriptor: self.b.memory.descriptor, follows: false };
         // SAFETY: slots and memory outlive the NICs.
         unsafe { self.b.nic.receive(buffer, &mut self.slots[slot]) }
     }
@@ -525,13 +525,23 @@ fn a_sleeper_is_woken() {
     let mut slots = [const { Scratch([std::ptr::null_mut(); 8]) }; 2];
     let Some((target, true)) = b.nic.wait_fd() else { panic!("an idle NIC may be slept on") };
     assert!(!is_readable(target));
-    let buffer = Buffer { address: a.bytes.as_mut_ptr().cast(), len: 8, descriptor: a.memory.descriptor };
+    let buffer = Buffer {
+        address: a.bytes.as_mut_ptr().cast(),
+        len: 8,
+        descriptor: a.memory.descriptor,
+        follows: false,
+    };
     // SAFETY: slots and memory outlive the NICs.
     assert_eq!(unsafe { a.nic.send(buffer, route, &mut slots[0]) }, Posted::Yes);
     assert!(is_readable(target));
     assert!(b.nic.wait_fd().is_some_and(|(_, may)| !may));
     let Some((sender, true)) = a.nic.wait_fd() else { panic!("only the target can go on") };
-    let buffer = Buffer { address: b.bytes.as_mut_ptr().cast(), len: 8, descriptor: b.memory.descriptor };
+    let buffer = Buffer {
+        address: b.bytes.as_mut_ptr().cast(),
+        len: 8,
+        descriptor: b.memory.descriptor,
+        follows: false,
+    };
     // SAFETY: slots and memory outlive the NICs.
     assert_eq!(unsafe { b.nic.receive(buffer, &mut slots[1]) }, Posted::Yes);
     assert!(!is_readable(sender));

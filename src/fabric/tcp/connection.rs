@@ -12,7 +12,7 @@ use super::stream::{chunks, Batch, Got, Inbox, Owner, Spare, INBOX};
 use super::wire::{
     is_answer, Answer, Hello, Kind, Name, Piece, Request, ANSWER, HEAD_MAX, HELLO, PIECE, REQUEST,
 };
-use super::{socket, BATCH, MESSAGE, PIECES, RUN};
+use super::{socket, BATCH, MESSAGE, PIECES, QUIET, RUN, SHORT_RUN};
 use crate::fabric::host::registry::{Registry, Wish};
 use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment};
 use crate::fork::Descriptor;
@@ -155,8 +155,11 @@ pub struct Connection {
 
     ops: Vec<Op>,
     free: Vec<u32>,
-    /// Operations that have requests to make.
+    /// Operations that have requests to make; and messages, which overtake those.
     queue: VecDeque<u32>,
+    messages: VecDeque<u32>,
+    /// Bytes that were asked for since a message went or came.
+    quiet: u64,
     flights: VecDeque<Flight>,
     /// The number of the first of them, and how many are reads.
     first: u64,
@@ -219,6 +222,8 @@ impl Connection {
             ops: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
+            messages: VecDeque::new(),
+            quiet: 0,
             flights: VecDeque::new(),
             first: 0,
             reads: 0,
@@ -288,7 +293,7 @@ impl Connection {
 
     /// Nothing of ours is under way.
     pub fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.queue.is_empty() && !self.is_sending()
+        self.flights.is_empty() && self.queue.is_empty() && self.messages.is_empty() && !self.is_sending()
     }
 
     /// Gives back what operations took, if nothing has been asked since the last look.
@@ -296,7 +301,8 @@ impl Connection {
         let now = (self.first, self.settled);
         let rests = std::mem::replace(&mut self.looked, now) == now && self.is_idle() && !self.has_answers();
         if rests && self.ops.len() > FEW {
-            (self.ops, self.free, self.queue) = (Vec::new(), Vec::new(), VecDeque::new());
+            (self.ops, self.free) = (Vec::new(), Vec::new());
+            (self.queue, self.messages) = (VecDeque::new(), VecDeque::new());
         }
         if rests && self.flights.capacity().max(self.pending.capacity()) > FEW {
             (self.flights, self.pending, self.pieces) = (VecDeque::new(), VecDeque::new(), Vec::new());
@@ -329,9 +335,8 @@ impl Connection {
 
     fn may_ask(&self) -> bool {
         self.state == State::Up
-            && !self.queue.is_empty()
             && self.flights.len() < FLIGHTS
-            && self.reads < READS
+            && (!self.messages.is_empty() || !self.queue.is_empty() && self.reads < READS)
     }
 
     /// Whether `progress` has something to do.
@@ -398,7 +403,8 @@ impl Connection {
         for flight in std::mem::take(&mut self.flights) {
             self.answered(flight.op, errno, reaped);
         }
-        for index in std::mem::take(&mut self.queue) {
+        let messages = std::mem::take(&mut self.messages);
+        for index in std::mem::take(&mut self.queue).into_iter().chain(messages) {
             let op = &mut self.ops[index as usize];
             (op.errno, op.all_asked) = (errno, true);
             self.finish(index, reaped);
@@ -429,13 +435,26 @@ impl Connection {
     /// Queues an operation.
     #[inline]
     pub fn push(&mut self, kind: Kind, rma: &Rma, scratch: *mut Scratch) {
+        let index = self.fill(kind, rma, scratch);
+        self.queue.push_back(index);
+    }
+
+    /// Queues a message.
+    pub fn push_message(&mut self, rma: &Rma, follows: bool, scratch: *mut Scratch) {
+        let index = self.fill(Kind::Message, rma, scratch);
+        self.quiet = 0;
+        if follows { &mut self.queue } else { &mut self.messages }.push_back(index);
+    }
+
+    #[inline]
+    fn fill(&mut self, kind: Kind, rma: &Rma, scratch: *mut Scratch) -> u32 {
         let index = self.vacancy();
         let op = &mut self.ops[index as usize];
         op.segments.clear();
         op.segments.extend_from_slice(rma.segments);
         (op.scratch, op.kind, op.key, op.immediate) = (scratch, kind, rma.key, rma.immediate);
         (op.asked, op.open, op.all_asked, op.errno, op.disowned) = (Cursor::default(), 0, false, 0, false);
-        self.queue.push_back(index);
+        index
     }
 
     /// The memory of these operations is not to be touched any more.
@@ -513,7 +532,8 @@ impl Connection {
     #[inline]
     fn holds_acknowledgement(&mut self) -> bool {
         let alone = self.told != self.settled && self.pending.is_empty() && !self.is_sending();
-        if !alone || self.rides < RIDES || self.leaving || !self.queue.is_empty() {
+        if !alone || self.rides < RIDES || self.leaving || !self.queue.is_empty() || !self.messages.is_empty()
+        {
             return false;
         }
         if std::mem::replace(&mut self.held, true) {
@@ -560,6 +580,14 @@ impl Connection {
     /// Makes requests, as many as one call takes.
     #[inline]
     fn ask(&mut self, reaped: &mut Vec<Reaped>) {
+        while let Some(&index) = self.messages.front() {
+            if !self.may_ask() || !self.batch.has_room(1, HEAD_MAX + MESSAGE, BATCH) {
+                return;
+            }
+            self.messages.pop_front();
+            self.request(index);
+            self.finish(index, reaped);
+        }
         while let Some(&index) = self.queue.front() {
             let op = &mut self.ops[index as usize];
             // What is over already is not asked for.
@@ -591,12 +619,13 @@ impl Connection {
         let op = &mut self.ops[index as usize];
         let from = op.asked;
         let (mut at, mut len) = (from, 0u64);
+        let run = if self.quiet < QUIET { SHORT_RUN } else { RUN };
         let mut list = ArrayVec::<Piece, PIECES>::new();
         while let Some(segment) = op.segments.get(at.segment) {
-            if list.is_full() || len == RUN && segment.len > 0 {
+            if list.is_full() || len == run && segment.len > 0 {
                 break;
             }
-            let part = (segment.len - at.offset).min(RUN - len);
+            let part = (segment.len - at.offset).min(run - len);
             list.push(Piece { address: segment.remote.wrapping_add(at.offset), len: part as u32 });
             len += part;
             at.offset += part;
@@ -605,6 +634,7 @@ impl Connection {
             }
         }
         op.asked = at;
+        self.quiet = self.quiet.saturating_add(len);
         op.all_asked = at.segment == op.segments.len();
         let header = Request {
             kind: op.kind,
@@ -825,6 +855,7 @@ impl Connection {
         if len > buffer.len {
             return Err(libc::EPROTO);
         }
+        self.quiet = 0;
         // SAFETY: the buffer is ours until it is reaped, and has room for it.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
         with.receives.pop_front();

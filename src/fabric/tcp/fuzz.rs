@@ -168,8 +168,12 @@ impl World {
             },
             7 => {
                 let room = vec![0u8; MESSAGE];
-                let buffer =
-                    Buffer { address: room.as_ptr() as *mut _, len: MESSAGE, descriptor: null_mut() };
+                let buffer = Buffer {
+                    address: room.as_ptr() as *mut _,
+                    len: MESSAGE,
+                    descriptor: null_mut(),
+                    follows: false,
+                };
                 self.rooms.push(room);
                 self.receives.push_back((buffer, (RECEIVE + self.rooms.len()) as *mut Scratch));
                 self.connection.feed();

@@ -149,7 +149,12 @@ fn serve(mut nic: TcpNic, stop: &AtomicBool, met: &AtomicU64) {
 }
 
 fn whole(bytes: &[u8]) -> Buffer {
-    Buffer { address: bytes.as_ptr().cast_mut().cast(), len: bytes.len(), descriptor: null_mut() }
+    Buffer {
+        address: bytes.as_ptr().cast_mut().cast(),
+        len: bytes.len(),
+        descriptor: null_mut(),
+        follows: false,
+    }
 }
 
 fn token() -> *mut Scratch {

@@ -649,7 +649,7 @@ impl Nic for TcpNic {
         };
         match leads.map(|at| (at, self.connection(at))) {
             Ok((at, Some(connection))) => {
-                connection.push(Kind::Message, &rma, scratch);
+                connection.push_message(&rma, buffer.follows, scratch);
                 self.pump(at);
             }
             // By a completion: who sends seldom looks at what a post says.

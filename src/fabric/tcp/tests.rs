@@ -4,7 +4,7 @@ use super::interfaces::{self, Interface};
 use super::nic::TcpNic;
 use super::socket::to_system;
 use super::wire::{Answer, Hello, Kind, Name, Piece, Request, ANSWER, HELLO, REQUEST};
-use super::{Options, MESSAGE, PIECES, RUN};
+use super::{Options, MESSAGE, PIECES, RUN, SHORT_RUN};
 use crate::clock::Sequence;
 use crate::fabric::{
     Access, Buffer, Connection, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
@@ -14,7 +14,7 @@ use crate::ids::PeerId;
 use crate::wire::secret::Secrets;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -100,7 +100,12 @@ fn introduce(a: &mut TcpNic, b: &mut TcpNic, route: Route) {
 }
 
 fn buffer(bytes: &[u8]) -> Buffer {
-    Buffer { address: bytes.as_ptr().cast_mut().cast(), len: bytes.len(), descriptor: null_mut() }
+    Buffer {
+        address: bytes.as_ptr().cast_mut().cast(),
+        len: bytes.len(),
+        descriptor: null_mut(),
+        follows: false,
+    }
 }
 
 /// Drives both until the first has finished this many operations.
@@ -260,8 +265,9 @@ fn messages_wait_for_receives(mut a: TcpNic, mut b: TcpNic) {
     post(&mut a, route, &Rma { immediate, ..rma(false, &[segment], to.key) }, 1);
     // SAFETY: the buffers outlive the NICs' operations.
     unsafe {
-        assert_eq!(a.send(buffer(&text), route, token(2)), Posted::Yes);
-        assert_eq!(a.send(buffer(&text[..MESSAGE - 1]), route, token(3)), Posted::Yes);
+        let follows = |text: &[u8]| Buffer { follows: true, ..buffer(text) };
+        assert_eq!(a.send(follows(&text), route, token(2)), Posted::Yes);
+        assert_eq!(a.send(follows(&text[..MESSAGE - 1]), route, token(3)), Posted::Yes);
         assert_eq!(a.send(buffer(&[0; MESSAGE + 1]), route, token(4)), Posted::Failed(libc::EMSGSIZE));
     }
     let (of_a, of_b) = rounds(&mut a, &mut b, 200);
@@ -327,7 +333,7 @@ fn unregistered_memory_is_refused_and_only_that_operation_fails() {
         let before = target[..].to_vec();
         post(&mut a, route, &rma(read, &segments, key), n);
         assert_eq!(drive(&mut a, &mut b, 1), [(token(n), libc::EACCES)], "{n}");
-        let run = RUN as usize * 3; // Of a long write, what comes before is there already.
+        let run = SHORT_RUN as usize; // Of a long write, what comes before is there already.
         assert!(target[..] == before || n == 0 && target[run..] == before[run..], "{n}");
         post(&mut a, route, &rma(false, &[whole], to.key), 9);
         assert_eq!(drive(&mut a, &mut b, 1), [(token(9), 0)], "after {n}");
@@ -996,6 +1002,57 @@ fn target_may_end_at_each_byte() {
 }
 
 /// It costs others nothing, and has no more than its share of answers.
+/// Bytes that the system has of a connection: sent and not acknowledged, and received and not read.
+fn waiting(sender: &TcpNic, receiver: &TcpStream) -> usize {
+    let ask = |socket: BorrowedFd, what| {
+        let mut bytes = 0i32;
+        // SAFETY: room for the number.
+        assert_eq!(unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut bytes) }, 0);
+        bytes as usize
+    };
+    ask(sender.sockets()[1], libc::TIOCOUTQ) + ask(receiver.as_fd(), libc::FIONREAD)
+}
+
+#[test]
+fn message_waits_for_at_most_256_kib_of_writes() {
+    const MARK: [u8; 25] = *b"overtakes what was posted";
+    let source = vec![0u8; LEN];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for page in [4096, LEN] {
+        let mut nic = open();
+        let address = [to_system(listener.local_addr().unwrap()), vec![7; 16]].concat();
+        let route = nic.insert(&address, Some(PEER)).unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.write_all(&Answer::Welcome.bytes()).unwrap();
+        let pages: Vec<Segment> = (0..LEN / page)
+            .map(|i| Segment { local: at(&source, (i * page) as u64), remote: 0, len: page as u64 })
+            .collect();
+        for n in 0..10 {
+            pages.chunks(PIECES).for_each(|some| post(&mut nic, route, &rma(false, some, 1), n));
+        }
+        // Until the sockets take no more.
+        let mut before = 0;
+        while std::mem::replace(&mut before, waiting(&nic, &socket)) != before || before == 0 {
+            (0..20).for_each(|_| nic.reap(&mut Vec::new()));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: it is copied, or the NIC ends before it.
+        assert_eq!(unsafe { nic.send(buffer(&MARK), route, token(1)) }, Posted::Yes);
+        let (mut came, mut room) = (Vec::new(), vec![0; 1 << 20]);
+        socket.set_nonblocking(true).unwrap();
+        let whole = 10 * LEN;
+        while came.len() < whole {
+            nic.reap(&mut Vec::new());
+            let len = socket.read(&mut room).unwrap_or(0);
+            came.extend_from_slice(&room[..len]);
+        }
+        let at = came.windows(MARK.len()).position(|some| some == MARK).unwrap_or(whole);
+        let heads = 16 << 10;
+        assert!(before + (1 << 20) < whole, "the sockets take {before} bytes, nothing has to wait");
+        assert!(at <= before + (256 << 10) + heads, "{page}: {at} bytes came first, {before} had to");
+    }
+}
+
 #[test]
 fn peer_that_reads_slowly_delays_no_other() {
     let (mut a, mut b) = (open(), open());
