@@ -35,6 +35,7 @@ use crate::transfer::{ExpectSpec, FenceSpec, SendSpec};
 use crate::wire::secret::{check_len, Secrets};
 use std::ffi::{c_char, c_void};
 use std::mem::size_of;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// No struct of the header comes near this; a size beyond it is rubbish.
@@ -192,11 +193,11 @@ pub(super) fn zero_reserved(reserved: u32) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn timeout(name: &str, ns: u64) -> Result<u64> {
+pub(super) fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
     if ns > DAY_NS {
         return Err(Error::limit(format!("{name} is {ns} ns: at most 24 hours ({DAY_NS} ns) are allowed")));
     }
-    Ok(ns)
+    Ok(NonZeroU64::new(ns))
 }
 
 fn within(name: &str, value: u64, low: u64, high: u64, default: u64) -> Result<u64> {

@@ -332,12 +332,12 @@ fn scatter_to(landing: &mut Landing, device: Option<Device>, places: &[(u64, u32
 struct Places<'a> {
     memory: &'a Memory,
     /// The range that was looked at last.
-    last: u32,
+    last: Option<u32>,
 }
 
 impl<'a> Places<'a> {
     fn of(memory: &'a Memory) -> Places<'a> {
-        Places { memory, last: u32::MAX }
+        Places { memory, last: None }
     }
 
     fn find(&mut self, piece: &Piece) -> Result<u64, Status> {
@@ -347,11 +347,11 @@ impl<'a> Places<'a> {
         if end > range.len {
             return Err(Status::RemoteAccess);
         }
-        if self.last != piece.range && memory.place().is_some_and(|place| !place.holds(index, range)) {
+        if self.last != Some(piece.range) && memory.place().is_some_and(|place| !place.holds(index, range)) {
             log::warn!("range {index} of device memory was freed while it was registered");
             return Err(Status::MemoryGone);
         }
-        self.last = piece.range;
+        self.last = Some(piece.range);
         Ok(range.base + piece.offset)
     }
 }

@@ -30,6 +30,7 @@ use crate::wire::frame::Token;
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -217,10 +218,10 @@ impl Core {
 
     // Transfers.
 
-    /// When an operation ends that may take so long; 0: as long as the endpoint's may.
+    /// When an operation ends that may take so long, or as long as the endpoint's may.
     #[inline]
-    pub fn deadline(&self, now: u64, timeout_ns: u64) -> u64 {
-        now.saturating_add(if timeout_ns == 0 { self.config.timeout_ns } else { timeout_ns })
+    pub fn deadline(&self, now: u64, timeout_ns: Option<NonZeroU64>) -> u64 {
+        now.saturating_add(timeout_ns.map_or(self.config.timeout_ns, NonZeroU64::get))
     }
 
     /// Hands a transfer that may start to workers that have lanes for it: to as many

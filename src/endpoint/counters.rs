@@ -14,6 +14,7 @@ use crate::transfer::expect::{Entry, Expecting, Wanted};
 use crate::transfer::list::Raises;
 use crate::transfer::operation::{Body, Counting, Work};
 use crate::transfer::{Direction, ExpectSpec, Outcome, Terms};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// Largest page that raises a counter: one post carries it.
@@ -105,7 +106,7 @@ impl Endpoint {
         let Raises { incarnation, immediates, most } = self.raises(remote.peer)?;
         let immediate = immediate_of(count.counter, incarnation)?;
         if !count.pages {
-            return Ok(Some(Counting { immediate, at_end: 1 }));
+            return Ok(Some(Counting { immediate, at_end: Some(NonZeroU64::MIN) }));
         }
         if terms.direction == Direction::Read {
             return Err(Error::new(
@@ -116,7 +117,7 @@ impl Endpoint {
         }
         check_counted(len, most)?;
         // Where the fabric tells nothing of a page by itself, the peer is told of all in the end.
-        Ok(Some(Counting { immediate, at_end: if immediates { 0 } else { pages } }))
+        Ok(Some(Counting { immediate, at_end: NonZeroU64::new(pages).filter(|_| !immediates) }))
     }
 
     /// Whether pages can be kept that are to raise a counter of a peer.

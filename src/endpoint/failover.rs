@@ -92,8 +92,8 @@ pub(super) fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
 /// What a rail is doing, as its lanes show it.
 #[derive(Default)]
 pub struct Health {
-    /// Since when no lane is up, though others serve the peer; 0: that is not so.
-    since: u64,
+    /// Since when no lane is up, though others serve the peer.
+    since: Option<u64>,
     errno: i32,
     /// It was said that the rail is down.
     said: bool,
@@ -102,7 +102,7 @@ pub struct Health {
 impl Health {
     /// Whether something is to be said soon.
     pub fn is_waiting(&self) -> bool {
-        (self.since != 0) != self.said
+        self.since.is_some() != self.said
     }
 }
 
@@ -196,9 +196,10 @@ impl Worker {
     /// the peer's the answer, and may have nothing else to do that would show it.
     fn unanswered(&mut self, now: u64) -> Vec<Arc<Peer>> {
         let links = self.links.iter_mut().flatten().filter(|link| link.up && link.lanes_up().len() > 1);
-        let late = links.filter(|link| link.asked_ns != 0 && now.saturating_sub(link.asked_ns) > SUSPECT_NS);
+        let late =
+            links.filter(|link| link.asked_ns.is_some_and(|asked| now.saturating_sub(asked) > SUSPECT_NS));
         late.map(|link| {
-            link.asked_ns = now - SUSPECT_NS / 2;
+            link.asked_ns = Some(now - SUSPECT_NS / 2);
             link.peer.clone()
         })
         .collect()
@@ -234,8 +235,8 @@ impl Worker {
         // Only now: what the peer's end sends us until it is cut must find ours as it was.
         let asks = theirs == Theirs::Open;
         self.tell_home(&found, Command::LaneBroken { peer, plan, epoch, outcome, asks });
-        if theirs == Theirs::Asks {
-            self.tell_home(&found, Command::LaneCut { peer, plan, epoch: heard });
+        if let (Theirs::Asks, Some(epoch)) = (theirs, heard) {
+            self.tell_home(&found, Command::LaneCut { peer, plan, epoch });
         }
     }
 
@@ -287,7 +288,7 @@ impl Worker {
         let cuts = work.rail.limits().cuts;
         let broken = |broken: &mut Broken| broken.theirs_cut = true;
         let lane = work.lanes.iter_mut().filter(|of| of.peer.id == peer).find(|of| {
-            let meant = if asks { of.heard == epoch } else { of.epoch == epoch };
+            let meant = if asks { of.heard == Some(epoch) } else { of.epoch == epoch };
             let stands = of.broken.is_some() || of.closing.is_none();
             meant && stands && of.plan() == plan
         });
@@ -478,9 +479,9 @@ impl Worker {
         let up = work.lanes.iter().any(|of| of.lane.state == LaneState::Up);
         let health = &mut work.health;
         if up {
-            health.since = 0;
-        } else if health.since == 0 {
-            (health.since, health.errno) = (now.max(1), errno);
+            health.since = None;
+        } else if health.since.is_none() {
+            (health.since, health.errno) = (Some(now), errno);
         }
     }
 
@@ -488,7 +489,7 @@ impl Worker {
     pub(super) fn tell_health(&mut self, now: u64) {
         for work in self.rails.iter_mut() {
             let health = &mut work.health;
-            let down = health.since != 0 && (health.said || now.saturating_sub(health.since) > DOWN_NS);
+            let down = health.since.is_some_and(|since| health.said || now.saturating_sub(since) > DOWN_NS);
             if down == health.said || !self.core.queue.reserve(1) {
                 continue;
             }

@@ -50,21 +50,22 @@ pub struct Greeting {
     nonce: u128,
     /// The secret that it proves.
     root: Option<Root>,
-    next_ns: u64,
+    /// When to try again; 0: it has not begun. `None`: not any more.
+    next_ns: Option<u64>,
     failures: u32,
     since_ns: u64,
 }
 
 impl Greeting {
     pub fn is_waiting(&self) -> bool {
-        self.next_ns != u64::MAX
+        self.next_ns.is_some()
     }
 
     /// One has failed: true if there is no point in another.
     fn failed(&mut self, now: u64, for_good: bool) -> bool {
         self.failures += 1;
         let gives_up = for_good || self.failures >= PATIENCE;
-        self.next_ns = if gives_up { u64::MAX } else { now + AGAIN_NS };
+        self.next_ns = (!gives_up).then_some(now + AGAIN_NS);
         gives_up
     }
 }
@@ -119,14 +120,14 @@ impl Worker {
         let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
         let epoch = self.epochs + 1;
         let (root, since_ns) = (self.core.root_for(Some(peer)), self.core.clock.now());
-        let greeting = Greeting { nonce, root, next_ns: 0, failures: 0, since_ns };
+        let greeting = Greeting { nonce, root, next_ns: Some(0), failures: 0, since_ns };
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
         let of = (peer.id, plan.remote_rail);
         let id = rail.add_lane(lanes, of, &theirs.address, |lane| LaneWork {
             lane,
             peer: peer.clone(),
             epoch,
-            heard: 0,
+            heard: None,
             flows: Default::default(),
             greeting,
             own,
@@ -157,7 +158,7 @@ impl Worker {
     fn revive(&mut self, lane: LaneId) {
         if let Some((_, of)) = self.rails.lane_mut(lane) {
             if of.lane.state == LaneState::Greeting && !of.greeting.is_waiting() {
-                (of.greeting.next_ns, of.greeting.failures) = (0, 0);
+                (of.greeting.next_ns, of.greeting.failures) = (Some(0), 0);
             }
         }
     }
@@ -174,36 +175,34 @@ impl Worker {
                 let late = now.saturating_sub(lane.greeting.since_ns) > RETURN_NS;
                 if state == LaneState::Greeting && lane.peer.is_away() && work.rail.is_deserted(&lane.lane) {
                     failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED));
-                    lane.greeting.next_ns = u64::MAX;
+                    lane.greeting.next_ns = None;
                     continue;
                 }
                 if greets && late && lane.peer.state() == PeerState::Up && work.rail.limits().cuts {
                     unanswered.push(lane.lane.id);
                     continue;
                 }
-                if now < lane.greeting.next_ns || !matches!(state, LaneState::Greeting | LaneState::Warming) {
-                    continue;
-                }
-                let again = lane.greeting.next_ns != 0;
-                lane.greeting.next_ns = now + AGAIN_NS;
+                let due = lane.greeting.next_ns.filter(|due| greets && *due <= now);
+                let Some(due) = due else { continue };
+                lane.greeting.next_ns = Some(now + AGAIN_NS);
                 if state == LaneState::Warming {
                     // One is enough: it has been posted unless there was no room.
                     lane.greeting.next_ns = match work.rail.post_warm(&mut lane.lane, now) {
-                        Posted::Yes => u64::MAX,
-                        Posted::Again => now,
+                        Posted::Yes => None,
+                        Posted::Again => Some(now),
                         Posted::Failed(errno) => {
                             failed.push((lane.peer.clone(), plan, errno));
-                            u64::MAX
+                            None
                         }
                     };
                     continue;
                 }
                 if !work.rail.may_greet(&lane.lane) {
                     // In the next tick: others had their turn.
-                    lane.greeting.next_ns = now;
+                    lane.greeting.next_ns = Some(now);
                     continue;
                 }
-                if again {
+                if due != 0 {
                     work.rail.count_retry();
                 }
                 let hello = Hello {
@@ -415,7 +414,7 @@ impl Worker {
         let Some(welcome) = Welcome::decode(proven) else { return self.core.count_rubbish() };
         let (plan, l) = (lane.plan(), &mut lane.lane);
         // A newer one of the peer's than has greeted will greet.
-        if l.state != LaneState::Greeting || lane.heard != 0 && lane.heard != welcome.epoch {
+        if l.state != LaneState::Greeting || lane.heard.is_some_and(|heard| heard != welcome.epoch) {
             return;
         }
         match peer.meet(welcome.token, welcome.begun) {
@@ -430,7 +429,7 @@ impl Worker {
                 Side { incarnation: from, nonce: welcome.own, epoch: welcome.epoch, rail: plan.remote_rail };
             Sealer::new(root, &ours, &theirs)
         });
-        lane.heard = welcome.epoch;
+        lane.heard = Some(welcome.epoch);
         if let Some(landing) =
             welcome.landing.filter(|(.., slot)| pack::is_slot(*slot) && pack::is_possible(work.rail.limits()))
         {
@@ -438,7 +437,7 @@ impl Worker {
                 .inspect_err(|error| log::warn!("no staging for bundles: {error}"))
                 .ok();
         }
-        lane.greeting.next_ns = 0;
+        lane.greeting.next_ns = Some(0);
         lane.greeting.failures = 0;
         self.fenced_by(peer.id, plan, welcome.epoch);
         self.greet_lanes(now);

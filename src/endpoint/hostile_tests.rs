@@ -20,6 +20,7 @@ use crate::wire::frame::{self, numbers, Header, Hello, Kind, Token, Welcome, HEA
 use crate::wire::seal::{Proven, Root, Sealer, Side, SEAL};
 use crate::wire::secret::Secrets;
 use std::mem::MaybeUninit;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -338,7 +339,7 @@ impl Friends {
             let spec = SendSpec {
                 peer: self.b_of_a,
                 data: b"hello".to_vec(),
-                timeout_ns: PATIENCE.as_nanos() as u64,
+                timeout_ns: NonZeroU64::new(PATIENCE.as_nanos() as u64),
                 user_data: 0,
                 queue,
             };

@@ -129,11 +129,12 @@ impl Worker {
         let lane = self.find_lane(peer, plan);
         let Some((rail, of)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
         let (lane, state) = (of.lane.id, of.lane.state);
-        if of.heard == 0 || of.heard == epoch || peer.state() != PeerState::Up || !rail.limits().cuts {
-            of.heard = epoch;
+        if of.heard.is_none_or(|heard| heard == epoch) || peer.state() != PeerState::Up || !rail.limits().cuts
+        {
+            of.heard = Some(epoch);
             return true;
         }
-        if epoch < of.heard {
+        if Some(epoch) < of.heard {
             return false; // Of long ago.
         }
         match state {
@@ -157,7 +158,7 @@ impl Worker {
         let lanes = self.rails[plan.rail].lanes.iter_mut();
         for of in lanes.filter(|of| of.peer.id == peer && of.plan() == plan) {
             if let Some(broken) = &mut of.broken {
-                broken.theirs_cut |= of.heard < epoch;
+                broken.theirs_cut |= of.heard < Some(epoch);
                 both &= broken.theirs_cut;
             }
         }
@@ -172,18 +173,18 @@ impl Worker {
         link.peer.note_failure(outcome);
         let errno = outcome.provider_errno;
         let Resumes { count, last_ns, brief } = &mut link.resumes;
-        let lasted = *last_ns == 0 || now.saturating_sub(*last_ns) > BRIEF_NS;
+        let lasted = last_ns.is_none_or(|last| now.saturating_sub(last) > BRIEF_NS);
         (*count, *brief) =
             (*count + 1, if lasted { 0 } else { *brief + u32::from(errno != libc::ETIMEDOUT) });
         if !link.up || link.parting.is_some() || *brief > BRIEF_MOST {
             return self.end_peer(peer, outcome, now);
         }
-        let before = link.resuming.take().filter(|of| of.up_ns == 0);
+        let before = link.resuming.take().filter(|of| of.up_ns.is_none());
         link.resuming = Some(Resuming {
             since_ns: before.as_ref().map_or(now, |of| of.since_ns),
             closed: is_closed(errno) && !tells || before.is_some_and(|of| of.closed),
-            up_ns: 0,
-            asked_ns: 0,
+            up_ns: None,
+            asked_ns: None,
             outcome,
         });
         let (plan, epoch) = of;
@@ -214,15 +215,16 @@ impl Worker {
                 self.end_peer(peer, outcome, now)
             };
         }
-        if of.up_ns == 0 {
-            (of.up_ns, link.resumes.last_ns) = (now, now);
+        let up = *of.up_ns.get_or_insert(now);
+        if up == now {
+            link.resumes.last_ns = Some(now);
         }
         if !link.fencing.is_empty() {
-            if now.saturating_sub(of.up_ns) > FENCE_NS {
+            if now.saturating_sub(up) > FENCE_NS {
                 self.resume_blindly(peer, now);
             }
-        } else if of.asked_ns == 0 || now.saturating_sub(of.asked_ns) > AGAIN_NS {
-            of.asked_ns = now;
+        } else if of.asked_ns.is_none_or(|asked| now.saturating_sub(asked) > AGAIN_NS) {
+            of.asked_ns = Some(now);
             let body = numbers(&[link.resumes.count]);
             self.say_plainly(peer, Kind::Resume, &body);
         }
@@ -253,7 +255,7 @@ impl Worker {
             return core.count_rubbish();
         };
         let Some(link) = self.link(peer) else { return };
-        let asked = link.resuming.as_ref().is_some_and(|of| of.asked_ns != 0);
+        let asked = link.resuming.as_ref().is_some_and(|of| of.asked_ns.is_some());
         if !asked || number != link.resumes.count {
             return;
         }

@@ -71,7 +71,7 @@ impl Worker {
 
     fn tell_still_links(&self, now: u64) {
         for link in self.links.iter().flatten().filter(|link| link.up) {
-            if link.asked_ns == 0 || now.saturating_sub(link.asked_ns) < STILL_NS {
+            if link.asked_ns.is_none_or(|asked| now.saturating_sub(asked) < STILL_NS) {
                 continue;
             }
             let way = match self.way_to(link) {

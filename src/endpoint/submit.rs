@@ -16,6 +16,7 @@ use crate::transfer::queue::Queue;
 use crate::transfer::shape::{check_access, Entered, Shape};
 use crate::transfer::watch::Mark;
 use crate::transfer::{Direction, Outcome, SendSpec, Terms};
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub(super) fn full(what: &str) -> Error {
 }
 
 impl Endpoint {
-    pub(super) fn deadline(&self, now: u64, timeout_ns: u64) -> u64 {
+    pub(super) fn deadline(&self, now: u64, timeout_ns: Option<NonZeroU64>) -> u64 {
         self.core.deadline(now, timeout_ns)
     }
 
@@ -53,7 +54,7 @@ impl Endpoint {
             return self.submit_single(local, remote, single, terms);
         }
         let counting = self.counting(terms, remote, (pages.page_len, pages.count()))?;
-        let whole = counting.is_some_and(|counting| counting.at_end == 0);
+        let whole = counting.is_some_and(|counting| counting.at_end.is_none());
         let geometry = check_pages(pages, local, remote, (terms.urgent, whole))?;
         geometry.check_destination(terms.direction)?;
         let (entered, slices) = (Entered::new(local, remote)?, geometry.slices);

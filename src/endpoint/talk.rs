@@ -119,15 +119,12 @@ impl Worker {
         let refused = self.refuses(lane);
         let Some(link) = self.link(peer) else { return };
         if !refused {
-            link.refused_ns = 0;
+            link.refused_ns = None;
             return;
         }
-        if link.refused_ns == 0 {
-            link.refused_ns = now;
-        }
+        let since = *link.refused_ns.get_or_insert(now);
         // Until then it tries at every tick.
         link.sent_ns = 0;
-        let since = link.refused_ns;
         if now - since > self.refusal_ns(lane.rail) {
             self.lane_failed(lane, libc::ENOTCONN, 0, now);
         }
@@ -173,8 +170,8 @@ impl Worker {
         }
         if sent {
             link.sent_ns = now;
-            if link.asked_ns == 0 && link.is_asking() {
-                link.asked_ns = now;
+            if link.is_asking() {
+                link.asked_ns.get_or_insert(now);
             }
         }
         let owes = link.channels.iter().any(|channel| channel.owes());
@@ -339,7 +336,7 @@ impl Worker {
             }
         }
         if opened {
-            link.asked_ns = if link.is_asking() { now } else { 0 };
+            link.asked_ns = link.is_asking().then_some(now);
         }
         if opened && link.channels[channel].next().is_some() {
             self.mark(peer);

@@ -139,10 +139,10 @@ pub(super) enum Which {
 pub struct LaneWork {
     pub lane: Lane,
     pub peer: Arc<Peer>,
-    /// Grows from one lane between the same rails to the next; and that of the peer's end,
-    /// 0 until that is known.
+    /// Grows from one lane between the same rails to the next; and that of the peer's end, once it
+    /// is known.
     pub epoch: u64,
-    pub heard: u64,
+    pub heard: Option<u64>,
     pub flows: Flows,
     pub greeting: super::greet::Greeting,
     /// What we draw for the session of the peer's frames; the hello that it is for.
@@ -380,18 +380,15 @@ impl Worker {
 
     /// The life of a worker thread.
     pub fn run(&mut self) {
-        let mut idle_since = 0;
+        let mut idle_since = None;
         self.passes.read(self.core.clock.now());
         while !self.core.stopping(self) {
             if self.step() {
-                idle_since = 0;
+                idle_since = None;
                 continue;
             }
             let now = self.core.clock.now();
-            if idle_since == 0 {
-                idle_since = now;
-            }
-            match now - idle_since {
+            match now - *idle_since.get_or_insert(now) {
                 _ if self.core.config.idle == Idle::Spin => std::hint::spin_loop(),
                 _ if self.core.config.idle == Idle::Sleep => self.rest(now, Duration::MAX),
                 0..SPIN_NS => std::hint::spin_loop(),

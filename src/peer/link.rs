@@ -63,10 +63,10 @@ pub struct Link {
     pub silence: Silence,
     /// When a frame was last sent.
     pub sent_ns: u64,
-    /// Since when frames wait for an acknowledgement; 0 if none does.
-    pub asked_ns: u64,
-    /// Since when an idle lane refuses all frames; 0 if it does not.
-    pub refused_ns: u64,
+    /// Since when frames wait for an acknowledgement.
+    pub asked_ns: Option<u64>,
+    /// Since when an idle lane refuses all frames.
+    pub refused_ns: Option<u64>,
     /// In the worker's list of links to look at.
     pub dirty: bool,
 }
@@ -95,10 +95,10 @@ pub struct Resuming {
     pub since_ns: u64,
     /// The other side has closed the connection, and only time tells whether it is there.
     pub closed: bool,
-    /// Since when a new lane is up; 0 before.
-    pub up_ns: u64,
-    /// When the peer was last asked what it has; 0 before.
-    pub asked_ns: u64,
+    /// Since when a new lane is up.
+    pub up_ns: Option<u64>,
+    /// When the peer was last asked what it has.
+    pub asked_ns: Option<u64>,
     pub outcome: crate::transfer::Outcome,
 }
 
@@ -106,7 +106,7 @@ pub struct Resuming {
 #[derive(Default)]
 pub struct Resumes {
     pub count: u64,
-    pub last_ns: u64,
+    pub last_ns: Option<u64>,
     /// So many in a row did not last.
     pub brief: u32,
 }
@@ -114,11 +114,11 @@ pub struct Resumes {
 /// A lane that has failed, and comes back.
 pub struct Returning {
     pub plan: Plan,
-    /// When to greet; `u64::MAX` while it is up, or greets.
-    pub due_ns: u64,
+    /// When to greet; `None` while it is up, or greets.
+    pub due_ns: Option<u64>,
     /// The pause after its next failure.
     pub pause_ns: u64,
-    pub up_ns: u64,
+    pub up_ns: Option<u64>,
 }
 
 /// The first pause, and the longest: they double.
@@ -223,8 +223,8 @@ impl Link {
             returning: Vec::new(),
             silence: Silence::default(),
             sent_ns: 0,
-            asked_ns: 0,
-            refused_ns: 0,
+            asked_ns: None,
+            refused_ns: None,
             dirty: false,
         }
     }
@@ -365,13 +365,13 @@ impl Link {
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
         !self.up
-            || self.asked_ns != 0
+            || self.asked_ns.is_some()
             || self.parting.is_some()
-            || self.refused_ns != 0
+            || self.refused_ns.is_some()
             || !self.revoking.is_empty()
             || !self.fencing.is_empty()
             || self.resuming.is_some()
-            || self.returning.iter().any(|known| known.due_ns != u64::MAX)
+            || self.returning.iter().any(|known| known.due_ns.is_some())
             || self.is_held_back()
     }
 
@@ -382,34 +382,34 @@ impl Link {
 
     /// A lane that served has failed: when it may come back.
     pub fn let_return(&mut self, plan: Plan, now: u64) {
-        let new = Returning { plan, due_ns: u64::MAX, pause_ns: PAUSE_LEAST_NS, up_ns: 0 };
+        let new = Returning { plan, due_ns: None, pause_ns: PAUSE_LEAST_NS, up_ns: None };
         let at = self.returning.iter().position(|known| known.plan == plan).unwrap_or_else(|| {
             self.returning.push(new);
             self.returning.len() - 1
         });
         let known = &mut self.returning[at];
-        if known.up_ns != 0 && now.saturating_sub(known.up_ns) > STEADY_NS {
+        if known.up_ns.is_some_and(|up| now.saturating_sub(up) > STEADY_NS) {
             known.pause_ns = PAUSE_LEAST_NS;
         }
         if self.resuming.is_some() {
             known.pause_ns = PAUSE_LEAST_NS; // It keeps nobody else from anything.
         }
-        known.due_ns = now + known.pause_ns;
+        known.due_ns = Some(now + known.pause_ns);
         known.pause_ns = (2 * known.pause_ns).min(PAUSE_MOST_NS);
-        known.up_ns = 0;
+        known.up_ns = None;
     }
 
     /// It need not wait for its pause.
     pub fn hurry(&mut self, plan: Plan, now: u64) {
         let known = self.returning.iter_mut().find(|known| known.plan == plan);
-        known.into_iter().for_each(|known| known.due_ns = now);
+        known.into_iter().for_each(|known| known.due_ns = Some(now));
     }
 
     /// A lane is up: true if it has returned.
     pub fn has_returned(&mut self, plan: Plan, now: u64) -> bool {
         let known = self.returning.iter_mut().find(|known| known.plan == plan);
         known.is_some_and(|known| {
-            (known.due_ns, known.up_ns) = (u64::MAX, now);
+            (known.due_ns, known.up_ns) = (None, Some(now));
             true
         })
     }
@@ -417,10 +417,12 @@ impl Link {
     /// The lanes that are to greet now.
     pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
         let fencing = &self.fencing;
-        let due = |known: &&mut Returning| known.due_ns <= now && !holds_off(fencing, known.plan);
+        let due = |known: &&mut Returning| {
+            known.due_ns.is_some_and(|due| due <= now) && !holds_off(fencing, known.plan)
+        };
         let due = self.returning.iter_mut().filter(due);
         due.map(|known| {
-            known.due_ns = u64::MAX;
+            known.due_ns = None;
             known.plan
         })
         .collect()

@@ -8,6 +8,7 @@ use crate::ids::MemoryId;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
 use crate::wire::frame::{numbers, read_numbers};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -42,8 +43,8 @@ pub struct AtomicSpec<'a> {
     pub offset: u64,
     pub operand: u64,
     pub compare: u64,
-    /// 0: the endpoint's default.
-    pub timeout_ns: u64,
+    /// `None`: the endpoint's default.
+    pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
 }

@@ -78,8 +78,8 @@ pub struct Flow {
     suspended: bool,
     /// No NIC works for it any more.
     down: bool,
-    /// Since when its operation has ended and waits for the NIC; 0: it does not.
-    late_ns: u64,
+    /// Since when its operation has ended and waits for the NIC.
+    late_ns: Option<u64>,
 }
 
 // SAFETY: the slot outlives the flow and is shared between threads by design.
@@ -144,7 +144,7 @@ impl Flow {
             spoilt: false,
             suspended: false,
             down: false,
-            late_ns: 0,
+            late_ns: None,
         }
     }
 
@@ -222,10 +222,7 @@ impl Flow {
         if !Table::is_late(self.slot()) {
             return false;
         }
-        if self.late_ns == 0 {
-            self.late_ns = now;
-        }
-        now.saturating_sub(self.late_ns) > grace_ns
+        now.saturating_sub(*self.late_ns.get_or_insert(now)) > grace_ns
     }
 
     /// Slices of a suspended flow that have arrived, and the runs that have not.

@@ -59,6 +59,7 @@ use crate::ids::RailIndex;
 use crate::room::Theirs;
 use crate::status::Status;
 use queue::Queue;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use watch::{Mark, Marks};
 
@@ -92,8 +93,8 @@ pub struct Terms<'a> {
     pub each_peer: bool,
     /// Of the latency class.
     pub urgent: bool,
-    /// 0: the endpoint's default.
-    pub timeout_ns: u64,
+    /// `None`: the endpoint's default.
+    pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
     pub marks: &'a Marks,
@@ -104,8 +105,8 @@ pub struct ExpectSpec<'a> {
     /// Counters and values, equally many.
     pub counters: Theirs<'a, u64>,
     pub values: Theirs<'a, u64>,
-    /// 0: the endpoint's default.
-    pub timeout_ns: u64,
+    /// `None`: the endpoint's default.
+    pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
     /// Set when it has ended.
@@ -117,7 +118,7 @@ pub struct SendSpec<'a> {
     /// As the caller names it.
     pub peer: u64,
     pub data: Vec<u8>,
-    pub timeout_ns: u64,
+    pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
 }
@@ -126,7 +127,7 @@ pub struct SendSpec<'a> {
 pub struct FenceSpec<'a> {
     /// As the caller names it.
     pub peer: u64,
-    pub timeout_ns: u64,
+    pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
 }

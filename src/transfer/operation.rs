@@ -9,6 +9,7 @@ use super::{Direction, Outcome};
 use crate::fabric::Immediate;
 use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// What a transfer moves.
@@ -27,15 +28,15 @@ pub struct Move {
 pub struct Counting {
     /// Names the counter.
     pub immediate: Immediate,
-    /// By how much after the last byte; 0: by each page, with its bytes.
-    pub at_end: u64,
+    /// By how much after the last byte; `None`: by each page, with its bytes.
+    pub at_end: Option<NonZeroU64>,
 }
 
 impl Move {
     /// What each page raises: it is posted in one piece.
     #[inline]
     pub fn page_immediate(&self) -> Option<Immediate> {
-        self.counting.filter(|counting| counting.at_end == 0).map(|counting| counting.immediate)
+        self.counting.filter(|counting| counting.at_end.is_none()).map(|counting| counting.immediate)
     }
 
     /// Some of its posts carry an immediate.
@@ -49,13 +50,13 @@ impl Move {
 
     /// The peer hears of it after the last byte.
     pub fn is_announced(&self) -> bool {
-        let counted = self.counting.is_some_and(|counting| counting.at_end > 0);
+        let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
         self.notify.is_some() || counted || self.view().announces(self.direction)
     }
 
     /// Its peer hears of it by one frame, so wholly or not at all.
     pub fn is_one_word(&self) -> bool {
-        let counted = self.counting.is_some_and(|counting| counting.at_end > 0);
+        let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
         let twice = counted && self.notify.is_some() || self.view().announces(self.direction);
         !twice
     }
@@ -63,8 +64,8 @@ impl Move {
     /// The counters that are raised after the last byte, and by how much.
     pub fn raises(&self) -> Vec<(Immediate, u64)> {
         let mut raises: Vec<(Immediate, u64)> = Vec::new();
-        if let Some(Counting { immediate, at_end: by @ 1.. }) = self.counting {
-            raises.push((immediate, by));
+        if let Some(Counting { immediate, at_end: Some(by) }) = self.counting {
+            raises.push((immediate, by.get()));
         }
         if let View::List(_, part) = self.view() {
             for immediate in part.announced(self.direction) {
