@@ -2505,10 +2505,10 @@ typedef struct weft_endpoint_statistics {
     /** Nanoseconds that all of these took together. */
     uint64_t latency_sum_ns;
     /**
-     * Greetings that were turned away: meant for another endpoint, of another wire
-     * version, without proof of the `secret`, or from more strangers at once than are
-     * taken in (256, and at most half of `max_peers`); and strangers who greeted, and
-     * then did not go on in time.
+     * Handshakes that were rejected: meant for another endpoint, of another wire
+     * version, without proof of the `secret`, or from more unauthenticated endpoints at
+     * once than are admitted (256, and at most half of `max_peers`); and those that
+     * began one and did not go on in time.
      */
     uint64_t strangers_refused;
     /**

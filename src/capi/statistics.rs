@@ -62,10 +62,10 @@ pub struct weft_endpoint_statistics {
     pub latency: [u64; WEFT_STATISTICS_BUCKETS],
     /// Nanoseconds that all of these took together.
     pub latency_sum_ns: u64,
-    /// Greetings that were turned away: meant for another endpoint, of another wire
-    /// version, without proof of the `secret`, or from more strangers at once than are
-    /// taken in (256, and at most half of `max_peers`); and strangers who greeted, and
-    /// then did not go on in time.
+    /// Handshakes that were rejected: meant for another endpoint, of another wire
+    /// version, without proof of the `secret`, or from more unauthenticated endpoints at
+    /// once than are admitted (256, and at most half of `max_peers`); and those that
+    /// began one and did not go on in time.
     pub strangers_refused: u64,
     /// The longest pass of a worker thread, of what it does at one go before it looks at
     /// deadlines again, in nanoseconds of its thread's own time; 0: none has taken 0.5 ms,

@@ -135,7 +135,7 @@ impl Worker {
             let rails = core.rails.len().max(link.peer.address.rails.len());
             let plans = link.approaches.serving().map_or(&[][..], |serving| &serving.plans);
             if plans.len() >= 2 * rails && !plans.contains(&plan) {
-                return core.turn_away("a peer has all the lanes that it may have");
+                return core.reject("a peer has all the lanes that it may have");
             }
             if serving == Some(ours) && serving == theirs {
                 let new = link.approaches.extend(&[plan]);
@@ -221,7 +221,7 @@ impl Worker {
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|l| l.ready_sent && l.ready_seen && !l.up) else { return };
         link.up = true;
-        core.strangers.settled(peer);
+        core.unauthenticated.settled(peer);
         let mut connects = link.peer.connects.lock();
         link.peer.set_state(PeerState::Up);
         let mut completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);

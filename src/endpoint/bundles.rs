@@ -7,6 +7,7 @@ use crate::device::staging::Stage;
 use crate::device::Device;
 use crate::fabric::Posted;
 use crate::ids::{LaneId, MemoryId, RailIndex};
+use crate::logging::seldom::warn_seldom;
 use crate::memory::Memory;
 use crate::peer::{Peer, Plan};
 use crate::rail::Rail;
@@ -187,7 +188,7 @@ impl LaneWork {
         let (Some(arrived), Some(landing)) = (arrived, &mut self.landing) else { return false };
         if let (Err(status), None) = (arrived.outcome, arrived.fetch) {
             let memory = read_list(list).map_or(MemoryId::default(), |(id, ..)| id);
-            log::warn!("{}: a bundle for memory {memory:#x} was refused: {status:?}", self.peer);
+            warn_seldom!("{}: a coalesced write to memory {memory:#x} is refused: {status:?}", self.peer);
         }
         landing.push(arrived);
         true
@@ -269,7 +270,7 @@ impl LaneWork {
             let peer = self.peer.id;
             let find = |memory| core.offered(memory, peer);
             if let Err(status) = self.answer(number, &list, (rail, now), find) {
-                log::warn!("{}: a read is refused: {status:?}", self.peer);
+                warn_seldom!("{}: a read is refused: {status:?}", self.peer);
                 let packer = self.flows.packer.as_mut();
                 let refusal = packer.and_then(|packer| packer.answer(number, status, None).ok().flatten());
                 let refusal = refusal.zip(rail.burst(&mut self.lane, now));
@@ -348,7 +349,7 @@ impl<'a> Places<'a> {
             return Err(Status::RemoteAccess);
         }
         if self.last != Some(piece.range) && memory.place().is_some_and(|place| !place.holds(index, range)) {
-            log::warn!("range {index} of device memory was freed while it was registered");
+            warn_seldom!("range {index} of device memory was freed while it was registered");
             return Err(Status::MemoryGone);
         }
         self.last = Some(piece.range);
@@ -370,7 +371,7 @@ impl Scatter<'_> {
         let stage = &mut landing.stage;
         let copier = device.map(|device| stage.copier(device)).transpose();
         let copier = copier.map_err(|error| {
-            log::warn!("bytes for device memory are refused: {error}");
+            warn_seldom!("bytes for device memory are refused: {error}");
             error.status
         })?;
         Ok(Scatter { from, slot, device: copier.map(|copier| (stage, copier)) })

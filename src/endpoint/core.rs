@@ -3,7 +3,7 @@
 use super::greet::Greeted;
 use super::inbox::{Command, Inbox};
 use super::messages::Messages;
-use super::strangers::Strangers;
+use super::unauthenticated::Unauthenticated;
 use super::worker::{Worker, LOOK};
 use super::EndpointConfig;
 use crate::clock::{Clock, Random};
@@ -100,7 +100,7 @@ pub struct Core {
     /// The longest passes of workers.
     pub longest: Longest,
     rubbish: AtomicU64,
-    pub(super) strangers: Strangers,
+    pub(super) unauthenticated: Unauthenticated,
     /// How often we began with a peer.
     begun: AtomicU64,
     /// Dropped last of all: nothing of the endpoint is open then.
@@ -146,7 +146,7 @@ impl Core {
             turn: AtomicU64::new(0),
             longest: Longest::default(),
             rubbish: AtomicU64::new(0),
-            strangers: Strangers::new(config.max_peers, config.queue_depth),
+            unauthenticated: Unauthenticated::new(config.max_peers, config.queue_depth),
             begun: AtomicU64::new(0),
             config,
             alive: Arc::default(),
@@ -404,7 +404,7 @@ impl Core {
 
     // Peers.
 
-    /// A stranger greeted us over one of our rails.
+    /// An unauthenticated endpoint began a handshake over one of our rails.
     /// `named`: its token for us, and its number of this time. `source`: where it comes from.
     pub fn accept(
         &self,
@@ -421,12 +421,12 @@ impl Core {
         self.let_in(source, self.clock.now())?;
         let entered = self.enter(address, Begin::Accepted { named, greeted, source });
         if !matches!(entered, Ok((_, true))) {
-            self.strangers.stayed_out();
+            self.unauthenticated.stayed_out();
         }
         entered.map(|(peer, _)| peer)
     }
 
-    /// Makes a stranger a peer, if it is none.
+    /// Makes an unauthenticated endpoint a peer, if it is none.
     fn enter(&self, address: Address, begin: Begin) -> Result<(PeerId, bool)> {
         if !self.queue.reserve(2) {
             return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
@@ -519,7 +519,7 @@ impl Core {
                 peer.meet(token, begun);
                 peer.prove_by(&greeted.root);
                 peer.is_newest(greeted.plan, greeted.epoch, usize::MAX);
-                self.strangers.came(peer.id, source, self.clock.now());
+                self.unauthenticated.came(peer.id, source, self.clock.now());
                 Some(greeted)
             }
         };

@@ -202,7 +202,7 @@ impl Worker {
         if self.rails[rail].rail.limits().immediate_max > 0 {
             self.core.count(done.immediate, 1, now);
         } else {
-            self.core.turn_away("an immediate, where peers send none"); // It raises nothing.
+            self.core.reject("an immediate, where peers send none"); // It raises nothing.
         }
         if done.took_receive() {
             self.give_back(rail, done);

@@ -36,7 +36,7 @@ const RETURN_NS: u64 = 1_000_000_000;
 /// How a frame came: over which rail, and by what there.
 pub type Way = (RailIndex, Connection);
 
-/// What a stranger comes from: its connection, or else what it says itself.
+/// What an unauthenticated endpoint comes from: its connection, or else what it says itself.
 fn source((rail, connection): Way, back: &[u8]) -> u64 {
     if connection != 0 {
         return u64::from(rail.get()) << 32 | u64::from(connection);
@@ -284,7 +284,7 @@ impl Worker {
             }
         };
         if let Some((status, text)) = refusal {
-            self.core.turn_away(&text);
+            self.core.reject(&text);
             return self.refuse((rail, connection), &hello, (incarnation, back), status, &text);
         }
         let plan = Plan { rail, remote_rail: hello.rail };
@@ -297,7 +297,7 @@ impl Worker {
         }
         let Some(peer) = known else {
             if hello.begun <= self.core.peers.begun_before(incarnation) {
-                return self.core.turn_away(STALE);
+                return self.core.reject(STALE);
             }
             let source = source((rail, connection), back);
             match self.core.accept(address, (hello.token, hello.begun), greeted, source) {
@@ -313,11 +313,11 @@ impl Worker {
             Meeting::Same => {}
             // Its next hello finds it gone.
             Meeting::Other => return self.end_stale(&peer),
-            Meeting::Stale => return self.core.turn_away(STALE),
+            Meeting::Stale => return self.core.reject(STALE),
         }
         let most = 2 * self.core.rails.len().max(peer.address.rails.len());
         if !peer.is_newest(plan, hello.epoch, most) {
-            return self.core.turn_away(STALE);
+            return self.core.reject(STALE);
         }
         peer.prove_by(&greeted.root);
         if !self.meets(&peer, plan, hello.epoch) {
@@ -409,7 +409,7 @@ impl Worker {
             Some(root) => root.proven(Proven::Welcome, from, to, body),
         };
         let Some(proven) = proven else {
-            return self.core.turn_away("a welcome without proof of the secret");
+            return self.core.reject("a welcome without proof of the secret");
         };
         let Some(welcome) = Welcome::decode(proven) else { return self.core.count_rubbish() };
         let (plan, l) = (lane.plan(), &mut lane.lane);
@@ -420,7 +420,7 @@ impl Worker {
         match peer.meet(welcome.token, welcome.begun) {
             Meeting::Same => {}
             Meeting::Other => return self.end_stale(peer),
-            Meeting::Stale => return self.core.turn_away(STALE),
+            Meeting::Stale => return self.core.reject(STALE),
         }
         (l.state, l.to, l.pad) = (LaneState::Warming, welcome.token, welcome.pad);
         l.sealer = lane.greeting.root.as_ref().map(|root| {

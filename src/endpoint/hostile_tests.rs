@@ -1,4 +1,4 @@
-//! Strangers and peers that keep to no rules: a rail of this test speaks frames of
+//! Unauthenticated and peers that keep to no rules: a rail of this test speaks frames of
 //! its own making to a real endpoint.
 
 use super::{bounds, Endpoint, EndpointConfig};

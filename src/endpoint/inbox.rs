@@ -132,7 +132,7 @@ pub enum Command {
         peer: PeerId,
         outcome: Outcome,
     },
-    /// A stranger had time enough to come up, and others want its place.
+    /// An unauthenticated endpoint had time enough to become a peer, and others want its place.
     TurnOut {
         peer: PeerId,
     },

@@ -78,7 +78,7 @@ fn shed(link: &mut Link) -> bool {
 /// No connection came about. Of who only greeted us, the log does not hear each time.
 pub(super) fn warn_of_failure(core: &Core, link: &Link, why: &str) {
     if link.accepted && link.peer.connects.lock().is_empty() {
-        core.turn_away(&format!("{}: {why}", link.peer));
+        core.reject(&format!("{}: {why}", link.peer));
     } else {
         log::warn!("{}: {why}", link.peer);
     }
@@ -100,13 +100,13 @@ impl Worker {
         }
     }
 
-    /// Ends a stranger, unless it is none by now.
+    /// Ends an unauthenticated endpoint, unless it is a peer by now.
     pub fn turn_out(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
         if link.peer.connects.lock().is_empty() {
             self.end_peer(peer, Outcome::of(Status::Unreachable), now);
         } else {
-            self.core.strangers.settled(peer); // The caller connects to it.
+            self.core.unauthenticated.settled(peer); // The caller connects to it.
         }
     }
 
@@ -149,7 +149,7 @@ impl Worker {
         core.forget_importer(peer, &link.imports);
         core.peers.remove(&link.peer, link.up || link.ready_sent);
         if link.accepted && !link.up {
-            core.strangers.settled(peer);
+            core.unauthenticated.settled(peer);
         }
         // Where both have drained, nothing is under way that could land. What was never up
         // has nothing of the kind, and its last word should arrive.

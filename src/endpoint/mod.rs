@@ -32,10 +32,10 @@ mod prove;
 mod registering;
 mod resume;
 mod standstill;
-mod strangers;
 mod submit;
 pub mod survey;
 mod talk;
+mod unauthenticated;
 mod watching;
 pub mod worker;
 
@@ -206,7 +206,7 @@ impl Endpoint {
     }
 
     pub fn strangers_refused(&self) -> u64 {
-        self.core.strangers.refused()
+        self.core.unauthenticated.refused()
     }
 
     #[cfg(any(test, fuzzing))]

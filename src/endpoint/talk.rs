@@ -193,7 +193,7 @@ impl Worker {
         let peer = match self.core.peers.named(header.to) {
             Some(Named::Peer(peer)) => peer,
             Some(Named::Ended(token, address)) => return self.answer_ended(way, &header, token, &address),
-            None => return self.core.turn_away("it names no peer"),
+            None => return self.core.reject("it names no peer"),
         };
         // A handshake's messages prove themselves.
         let frame = match header.kind {
@@ -201,7 +201,7 @@ impl Worker {
             Kind::Refuse => frame,
             _ => match self.open_frame(r, &peer, &header, frame) {
                 Some(frame) => frame,
-                None => return self.core.turn_away("a frame that is not of the peer's session"),
+                None => return self.core.reject("a frame that is not of the peer's session"),
             },
         };
         if frame.len() != HEADER + body.len() {
@@ -313,7 +313,7 @@ impl Worker {
             false => link.resuming.is_some(),
         };
         if link.up && !believed {
-            return core.turn_away("a refusal by somebody else");
+            return core.reject("a refusal by somebody else");
         }
         log::warn!("{} refused: {text}", link.peer);
         let status = if link.up { Status::PeerClosed } else { status };

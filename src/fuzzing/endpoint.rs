@@ -1,5 +1,5 @@
 //! A whole endpoint, with memory that a peer has imported: frames come from that peer,
-//! and from strangers, as anybody could forge them. In virtual time, without a thread.
+//! and from others, as anybody could forge them. In virtual time, without a thread.
 
 use super::Input;
 use crate::device::Claim;
@@ -40,7 +40,7 @@ const KINDS: [Kind; 20] = [
 const LEN: usize = 4096;
 /// Around the memory: nothing is written there.
 const GUARD: usize = 4096;
-/// As long as a stranger may be half-way in, and some.
+/// As long as a handshake may take, and some.
 const PEERS: usize = 300;
 /// Passes until something is given up.
 const PASSES: usize = 20_000;
@@ -170,7 +170,7 @@ impl World {
         assert!(self.ours.check_poison().is_ok());
         let guards = self.bytes[..GUARD].iter().chain(&self.bytes[GUARD + LEN..]);
         assert!(guards.clone().all(|byte| *byte == 0xA5), "written outside of the memory");
-        assert!(self.ours.core().peers.all().len() <= PEERS, "strangers pile up");
+        assert!(self.ours.core().peers.all().len() <= PEERS, "unauthenticated peers pile up");
     }
 
     /// A frame of the peer's, as sound as the input wants it to be.
@@ -220,7 +220,7 @@ impl World {
         link.map_or(0, |link| link.channels[channel].delivered())
     }
 
-    /// Of a stranger with few or many rails, which are nowhere; or of the peer.
+    /// Of an unauthenticated endpoint with few or many rails, which are nowhere; or of the peer.
     fn hello(&self, input: &mut Input) -> Vec<u8> {
         let mut address = Address::decode(self.theirs.address()).expect("an address");
         if input.u8() % 2 == 0 {

@@ -1,6 +1,7 @@
 //! Where log lines go: to stderr as WEFT_LOG says, or to the host program's own
 //! callback.
 
+pub mod seldom;
 mod stderr;
 
 use crate::status::{Error, Result, Status};

@@ -5,7 +5,7 @@
 //!
 //! 1. **Greet.** Every lane says hello, with a nonce, until it is welcomed with
 //!    the same nonce over the same pair of rails: a pair is what has answered.
-//!    A hello from a stranger makes a peer of it, whose lanes greet in turn, so
+//!    A hello from an unauthenticated endpoint makes a peer of it, whose lanes greet in turn, so
 //!    both sides prove every lane, and two that connect at once become one.
 //! 2. **Warm.** A welcomed lane writes a few bytes to the peer's pad: the first
 //!    write pays for connections and handshakes below.

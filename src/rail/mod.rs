@@ -44,7 +44,7 @@ const SENDS: usize = 128;
 /// Of these, what one lane may have in flight: a peer that stalls must not keep
 /// the others from talking.
 const SENDS_OF_LANE: u32 = 16;
-/// And what goes to who is no peer yet, in answers to strangers and in greetings, of
+/// And what goes to who is no peer yet, in answers and in handshakes, of
 /// which one lane has a few: who gives an address that nobody reads at must not keep
 /// peers from talking.
 const ANSWERS: usize = 16;
@@ -58,10 +58,10 @@ const STAGED_WINDOW: u64 = 7 << 20;
 const URGENT_NS: u64 = 5_000_000;
 /// A lane with bytes in flight that says nothing for so long does not move.
 const PARKED_NS: u64 = 20_000_000;
-/// Strangers whose connections are looked for, and for how long: they ask again.
+/// Unauthenticated whose connections are looked for, and for how long: they ask again.
 const CALLERS: usize = 16;
 const CALLER_NS: u64 = 2_500_000_000;
-/// Before that, removing a stranger's route could take our answer along.
+/// Before that, removing such a route could take our answer along.
 const ANSWERED_NS: u64 = 1_000_000_000;
 /// What peers write to prove that they can.
 const PAD: usize = 4096;
@@ -83,7 +83,7 @@ pub enum Work {
     Frame,
     /// One of a lane that was not up yet.
     Greeting,
-    /// A frame to a stranger, whose route is `Tag::bytes`.
+    /// A frame to an unauthenticated endpoint, whose route is `Tag::bytes`.
     Answer,
     /// A receive into buffer `Tag::flow`.
     Receive,
@@ -113,7 +113,7 @@ impl Tag {
     }
 }
 
-/// Where a stranger says it is, and since when that is looked for.
+/// Where an unauthenticated endpoint says it is, and since when that is looked for.
 struct Caller {
     address: Box<[u8]>,
     route: Route,
@@ -151,9 +151,9 @@ pub struct Rail {
     /// Something has come since it was told how the rail is.
     changed: bool,
     reaped: Vec<Reaped>,
-    /// Routes of strangers that were answered, and when.
+    /// Routes of unauthenticated endpoints that were answered, and when.
     answered: Vec<(Route, u64)>,
-    /// Strangers that are answered when they ask again by a connection of theirs.
+    /// Unauthenticated that are answered when they ask again by a connection of theirs.
     callers: Vec<Caller>,
     /// The last post said that another would follow.
     unflushed: Option<LaneSlot>,
@@ -327,7 +327,7 @@ impl Rail {
         let connected = !of.failed && (of.inflight_ops > 0 || of.inflight_frames > 0);
         (of.cut, of.state) = (true, LaneState::Down);
         let route = of.route;
-        // Also what was inserted to answer a stranger, who was this peer.
+        // Also what was inserted to answer it before it was this peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
         let answers = answers + self.callers.iter().filter(|caller| caller.route == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
@@ -542,9 +542,9 @@ impl Rail {
         posted
     }
 
-    /// Answers a stranger, at an address that is no lane's, over the connection by which it came
-    /// (`connection`): nobody is called because a stranger names them. What finds no room is
-    /// dropped: a stranger asks again.
+    /// Answers an unauthenticated endpoint, at an address that is no lane's, over the connection by which it came
+    /// (`connection`): nobody is dialled because it names them. What finds no room is
+    /// dropped: it asks again.
     pub fn answer(
         &mut self,
         lanes: &Lanes<impl HasLane>,
@@ -568,7 +568,7 @@ impl Rail {
         }
     }
 
-    /// The route to a stranger that is known to be where it says. It is looked for first: the
+    /// The route to an unauthenticated endpoint that is known to be where it says. It is looked for first: the
     /// next message by its connection comes from there.
     fn caller(&mut self, address: &[u8], connection: Connection, now: u64) -> Option<Route> {
         if let Some(known) = self.callers.iter().find(|caller| *caller.address == *address) {

@@ -295,7 +295,7 @@ pub fn refuse(status: Status, text: &str) -> Vec<u8> {
 pub fn read_refuse(body: &[u8]) -> Option<(Status, Text)> {
     let mut r = Reader::new(body);
     let status = Status::from_code(r.u32()? as i32);
-    // Whatever a stranger claims, a refused connect is the peer's affair.
+    // Whatever an unauthenticated endpoint claims, a refused connect is the peer's affair.
     let status = match status {
         Status::PeerGone | Status::Version | Status::NoCommonFabric | Status::Denied => status,
         _ => Status::Unreachable,

@@ -14,6 +14,7 @@ use super::user;
 use super::watch::{self, Timer, Watch, Whose};
 use crate::fabric::Connection as Number;
 use crate::ids::PeerId;
+use crate::logging::seldom::warn_seldom;
 use crate::status::Result;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -171,7 +172,7 @@ impl Connections {
         let (since, state) = (Instant::now(), State::Silent(socket));
         let new = Connection { number, pid, process, since, unused: Duration::ZERO, state };
         if let Err(error) = watched {
-            log::warn!("a connection of a process on this host is closed: {error}");
+            warn_seldom!("a connection of a process on this host is closed: {error}");
             return new.close(watch);
         }
         self.all.push(new);
@@ -365,7 +366,7 @@ fn meet(socket: OwnedFd, number: Number) -> (State, bool) {
         Heard::Word(Word::Channel(file)) => match Channel::attach(file.as_fd()) {
             Ok(channel) => (State::Open(Box::new(Incoming::new(socket, number, channel))), true),
             Err(error) => {
-                log::warn!("a connection of a process on this host is closed: {error}");
+                warn_seldom!("a connection of a process on this host is closed: {error}");
                 (State::Silent(socket), false)
             }
         },
@@ -382,7 +383,7 @@ fn serve(channel: &mut Incoming, nothing: &mut Registry, with: &mut Serving) -> 
         std::mem::swap(with.registry, nothing);
     }
     if !channel.serve(with) {
-        log::warn!("a peer on this host breaks the rules of the fabric: its connection is closed");
+        warn_seldom!("a process on this host sent an invalid request: its connection is closed");
         channel.refuse();
     }
     if of_nobody {

@@ -15,6 +15,7 @@ use crate::fabric::{
     Scratch, GONE,
 };
 use crate::ids::PeerId;
+use crate::logging::seldom::warn_seldom;
 use crate::status::{Error, Result, Status};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::c_void;
@@ -191,7 +192,9 @@ impl HostNic {
             let outgoing = &mut line.outgoing;
             if !outgoing.is_idle() {
                 if !outgoing.progress(&mut budget, reaped) {
-                    log::warn!("a peer on this host gives answers that cannot be: it is left");
+                    warn_seldom!(
+                        "a peer on this host sent an invalid answer: the connection to it is closed"
+                    );
                     outgoing.die(libc::EPROTO);
                     outgoing.fail_all(libc::EPROTO, reaped);
                 }

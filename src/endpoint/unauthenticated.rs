@@ -5,40 +5,38 @@
 use super::core::Core;
 use super::inbox::Command;
 use crate::ids::PeerId;
+use crate::logging::seldom::Seldom;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Strangers whose greeting is under way; a quarter of the places is for those that leave for
-/// another.
+/// Handshakes under way; a quarter of the places is for those that end for another.
 const MOST: usize = 256;
-/// No stranger is dropped for another of a source with as many before this: greetings take
+/// None is dropped for another of a source with as many before this: handshakes take
 /// milliseconds.
 const TIME_NS: u64 = 2_000_000_000;
-/// The log hears of strangers so often at most.
-const SAID_NS: u64 = 1_000_000_000;
 
-pub struct Strangers {
+pub struct Unauthenticated {
     most: usize,
     inner: Mutex<Inner>,
     refused: AtomicU64,
-    said_ns: AtomicU64,
+    lines: Seldom,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// The oldest first. Who is told to go keeps its place until it has gone.
-    greeting: VecDeque<Stranger>,
+    /// The oldest first. One that is to end keeps its place until it has.
+    under_way: VecDeque<Handshake>,
     /// Places of those that become peers at this moment.
     entering: usize,
 }
 
-struct Stranger {
+struct Handshake {
     peer: PeerId,
     source: u64,
     since: u64,
-    told_to_go: bool,
+    ends: bool,
 }
 
 /// Whether one more may come in, in whose stead.
@@ -49,14 +47,14 @@ struct Room {
     goes: Option<PeerId>,
 }
 
-impl Strangers {
+impl Unauthenticated {
     /// Most of the peers, and of the queue, stay for those that the caller wants.
-    pub fn new(max_peers: usize, queue_depth: usize) -> Strangers {
-        Strangers {
+    pub fn new(max_peers: usize, queue_depth: usize) -> Unauthenticated {
+        Unauthenticated {
             most: MOST.min(max_peers / 2).min(queue_depth / 8).max(1),
             inner: Mutex::default(),
             refused: AtomicU64::new(0),
-            said_ns: AtomicU64::new(0),
+            lines: Seldom::new(),
         }
     }
 
@@ -64,33 +62,32 @@ impl Strangers {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// `source`: where its greeting came from.
+    /// `source`: where its handshake came from.
     fn room(&self, source: u64, now: u64) -> Room {
         let mut inner = self.inner.lock();
-        let Inner { greeting, entering } = &mut *inner;
-        let staying = || greeting.iter().filter(|stranger| !stranger.told_to_go);
-        let of = |source| staying().filter(|stranger| stranger.source == source).count();
+        let Inner { under_way, entering } = &mut *inner;
+        let staying = || under_way.iter().filter(|one| !one.ends);
+        let of = |source| staying().filter(|one| one.source == source).count();
         let usual = (self.most - self.most / 4).max(1);
         let (all, own) = (staying().count() + *entering, of(source));
-        let (fits, leaving) = (greeting.len() + *entering < self.most, greeting.len() + *entering > all);
+        let (fits, leaving) = (under_way.len() + *entering < self.most, under_way.len() + *entering > all);
         if fits && all < usual && own < (usual / 2).max(1) {
             *entering += 1;
             return Room { enters: true, goes: None };
         }
         if !fits && leaving {
-            return Room { enters: false, goes: None }; // Its next greeting finds room.
+            return Room { enters: false, goes: None }; // Its next handshake finds room.
         }
         // The oldest of the sources that have most.
         let mut counts = HashMap::new();
-        staying().for_each(|stranger| *counts.entry(stranger.source).or_insert(0usize) += 1);
+        staying().for_each(|one| *counts.entry(one.source).or_insert(0usize) += 1);
         let most = counts.values().copied().max().unwrap_or(0);
-        let is_one =
-            |stranger: &&mut Stranger| !stranger.told_to_go && counts.get(&stranger.source) == Some(&most);
-        let fair = |stranger: &&mut Stranger| most > own + 1 || now.saturating_sub(stranger.since) >= TIME_NS;
-        let Some(oldest) = greeting.iter_mut().find(is_one).filter(fair) else {
+        let is_one = |one: &&mut Handshake| !one.ends && counts.get(&one.source) == Some(&most);
+        let fair = |one: &&mut Handshake| most > own + 1 || now.saturating_sub(one.since) >= TIME_NS;
+        let Some(oldest) = under_way.iter_mut().find(is_one).filter(fair) else {
             return Room { enters: false, goes: None };
         };
-        oldest.told_to_go = true;
+        oldest.ends = true;
         let goes = Some(oldest.peer);
         *entering += usize::from(fits);
         Room { enters: fits, goes }
@@ -100,7 +97,7 @@ impl Strangers {
     pub fn came(&self, peer: PeerId, source: u64, now: u64) {
         let mut inner = self.inner.lock();
         inner.entering -= 1;
-        inner.greeting.push_back(Stranger { peer, source, since: now, told_to_go: false });
+        inner.under_way.push_back(Handshake { peer, source, since: now, ends: false });
     }
 
     /// One that was let in is none.
@@ -111,37 +108,34 @@ impl Strangers {
     /// One of them is up, or has gone.
     pub fn settled(&self, peer: PeerId) {
         let mut inner = self.inner.lock();
-        if let Some(at) = inner.greeting.iter().position(|stranger| stranger.peer == peer) {
-            inner.greeting.remove(at);
+        if let Some(at) = inner.under_way.iter().position(|one| one.peer == peer) {
+            inner.under_way.remove(at);
         }
     }
 }
 
 impl Core {
-    /// Counts one that is turned away.
+    /// Counts one that is rejected.
     #[cold]
-    pub fn turn_away(&self, why: &str) {
-        let strangers = &self.strangers;
-        let count = strangers.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        let (now, said) = (self.clock.now(), strangers.said_ns.load(Ordering::Relaxed));
-        let due = said == 0 || now.saturating_sub(said) >= SAID_NS;
-        if due && strangers.said_ns.compare_exchange(said, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        {
-            log::warn!("a stranger is turned away ({count} so far): {why}");
+    pub fn reject(&self, why: &str) {
+        let known = &self.unauthenticated;
+        let count = known.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        if known.lines.due(self.clock.now()).is_some() {
+            log::warn!("an unauthenticated endpoint is rejected ({count} so far): {why}");
         }
     }
 
-    /// Keeps a place for a stranger, if there is one.
+    /// Keeps a place for a handshake, if there is one.
     pub fn let_in(&self, source: u64, now: u64) -> Result<()> {
-        let room = self.strangers.room(source, now);
+        let room = self.unauthenticated.room(source, now);
         if let Some(peer) = room.goes.and_then(|oldest| self.peers.get(oldest).ok()) {
             self.inboxes[peer.home].command(Command::TurnOut { peer: peer.id });
         }
         if room.enters {
             return Ok(());
         }
-        self.turn_away("too many greet at once");
-        Err(Error::new(Status::Again, "too many strangers greet at once"))
+        self.reject("too many handshakes are under way");
+        Err(Error::new(Status::Again, "too many handshakes of unauthenticated endpoints are under way"))
     }
 }
 
@@ -161,34 +155,34 @@ mod tests {
 
     #[test]
     fn oldest_unauthenticated_endpoint_makes_room_after_its_time() {
-        let strangers = Strangers::new(16, 1024);
+        let known = Unauthenticated::new(16, 1024);
         (0..6).for_each(|peer| {
-            assert_eq!(strangers.room(peer, peer), yes(None));
-            strangers.came(id(peer), peer, peer);
+            assert_eq!(known.room(peer, peer), yes(None));
+            known.came(id(peer), peer, peer);
         });
-        assert_eq!(strangers.room(9, TIME_NS - 1), NO);
-        strangers.settled(id(2));
-        assert_eq!(strangers.room(9, TIME_NS - 1), yes(None));
-        assert_eq!(strangers.room(9, TIME_NS - 1), NO, "the place is kept");
-        strangers.came(id(6), 9, TIME_NS - 1);
-        assert_eq!(strangers.room(10, TIME_NS), yes(Some(id(0))));
-        assert_eq!(strangers.room(10, TIME_NS), NO, "the next has come later");
-        strangers.stayed_out();
-        assert_eq!(strangers.room(10, TIME_NS), yes(None));
-        strangers.came(id(7), 10, TIME_NS);
-        assert_eq!(strangers.room(11, TIME_NS + 1), yes(Some(id(1))));
-        strangers.stayed_out();
-        strangers.settled(id(0));
-        strangers.settled(id(1));
+        assert_eq!(known.room(9, TIME_NS - 1), NO);
+        known.settled(id(2));
+        assert_eq!(known.room(9, TIME_NS - 1), yes(None));
+        assert_eq!(known.room(9, TIME_NS - 1), NO, "the place is kept");
+        known.came(id(6), 9, TIME_NS - 1);
+        assert_eq!(known.room(10, TIME_NS), yes(Some(id(0))));
+        assert_eq!(known.room(10, TIME_NS), NO, "the next has come later");
+        known.stayed_out();
+        assert_eq!(known.room(10, TIME_NS), yes(None));
+        known.came(id(7), 10, TIME_NS);
+        assert_eq!(known.room(11, TIME_NS + 1), yes(Some(id(1))));
+        known.stayed_out();
+        known.settled(id(0));
+        known.settled(id(1));
     }
 
     #[test]
     fn one_source_leaves_room_for_others() {
-        let strangers = Strangers::new(64, 1024);
+        let known = Unauthenticated::new(64, 1024);
         let enter = |source: u64, now| {
-            let room = strangers.room(source, now);
+            let room = known.room(source, now);
             if room.enters {
-                strangers.came(PeerId::numbered(source << 32 | now), source, now);
+                known.came(PeerId::numbered(source << 32 | now), source, now);
             }
             room
         };
@@ -201,11 +195,11 @@ mod tests {
         // All are taken: who has fewer takes the place of the oldest of who has most.
         let other = enter(4, 101);
         assert!(other.enters && other.goes.is_some_and(|gone| matches!(gone.get() >> 32, 1 | 3)));
-        assert!(strangers.inner.lock().greeting.len() <= 32);
+        assert!(known.inner.lock().under_way.len() <= 32);
         // Many sources that come without an end are bounded, too.
         (5..1000).for_each(|source| {
             enter(source, 102);
         });
-        assert!(strangers.inner.lock().greeting.len() <= 32);
+        assert!(known.inner.lock().under_way.len() <= 32);
     }
 }

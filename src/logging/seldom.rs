@@ -1,0 +1,58 @@
+//! Lines that others can cause, again and again: one a second of each kind.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PAUSE_NS: u64 = 1_000_000_000;
+
+/// One kind of line.
+pub struct Seldom {
+    said_ns: AtomicU64,
+    omitted: AtomicU64,
+}
+
+impl Seldom {
+    pub const fn new() -> Seldom {
+        Seldom { said_ns: AtomicU64::new(0), omitted: AtomicU64::new(0) }
+    }
+
+    /// Whether a line is due, and how many were omitted before it, in words.
+    pub fn due(&self, now: u64) -> Option<String> {
+        let said = self.said_ns.load(Ordering::Relaxed);
+        let due = said == 0 || now.saturating_sub(said) >= PAUSE_NS;
+        let first =
+            due && self.said_ns.compare_exchange(said, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !first {
+            self.omitted.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(match self.omitted.swap(0, Ordering::Relaxed) {
+            0 => String::new(),
+            omitted => format!(" ({omitted} such lines were omitted)"),
+        })
+    }
+}
+
+/// As `log::warn`, at most once a second for each place in the source.
+macro_rules! warn_seldom {
+    ($($text:tt)*) => {{
+        static KIND: $crate::logging::seldom::Seldom = $crate::logging::seldom::Seldom::new();
+        if let Some(omitted) = KIND.due($crate::clock::Clock::System.now()) {
+            log::warn!("{}{omitted}", format_args!($($text)*));
+        }
+    }};
+}
+pub(crate) use warn_seldom;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_is_due() {
+        let kind = Seldom::new();
+        assert_eq!(kind.due(5).as_deref(), Some(""));
+        assert!((6..10_000).all(|now| kind.due(now).is_none()));
+        assert_eq!(kind.due(5 + PAUSE_NS).as_deref(), Some(" (9994 such lines were omitted)"));
+        assert!(kind.due(6 + PAUSE_NS).is_none());
+    }
+}
