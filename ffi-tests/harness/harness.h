@@ -105,7 +105,8 @@ uint64_t patiently(uint64_t limit);
  * A busy machine makes everything late, so a time is judged by a canary: a thread of this process that sleeps for a
  * millisecond, again and again. A span of time is as long as the canary's sleeps in it. On a quiet machine that is the
  * time by the clock; where threads wait for processors, the canary waits as well, and its time passes more slowly.
- * Threads that compute wait longer than one that sleeps: the kernel says how long, and that is forgiven, too.
+ * Threads that compute wait longer than one that sleeps: the kernel says how long, and that is forgiven, too; and since
+ * it says nothing of threads that have ended, limits grow as a thread that computes is slowed down in that moment.
  *
  *     uint64_t began = judged_from();
  *     ...

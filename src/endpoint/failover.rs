@@ -18,6 +18,7 @@
 //! cut a lane, on either side, and reads that do not come back before it, lose the peer.
 
 use super::arrival::{add_lanes, count_lanes};
+use super::core::OPEN;
 use super::inbox::Command;
 use super::worker::{LaneWork, RailWork, Which, Worker, LOOK};
 use crate::fabric::error_text;
@@ -154,19 +155,25 @@ impl Worker {
     /// Completions of what has ended early wait until the NICs have given back what they
     /// had of it: nothing touches the caller's memory afterwards. A lane that does not
     /// is cut; where that cannot be, the completion comes all the same, in time.
+    /// While the endpoint shuts down, a lane that still moves is left to the parting: over one
+    /// that is cut nobody can be told.
     pub(super) fn release_late(&mut self, now: u64) {
         if self.core.table.late() == 0 {
             return;
         }
         let core = self.core.clone();
+        let closing = core.phase.load(Ordering::Acquire) != OPEN;
         let mut stuck = Vec::new();
         for work in self.rails.iter_mut() {
             for lane in work.lanes.iter_mut() {
                 let cuts = work.rail.limits().cuts && lane.closing.is_none();
                 let patience = if cuts { LATE_NS } else { LATEST_NS };
+                lane.flows.let_go(&core.table, &mut self.left);
                 let mut overdue = lane.flows.overdue(now, patience);
                 if cuts {
-                    stuck.extend(overdue.next().map(|_| lane.lane.id));
+                    if !closing || now.saturating_sub(lane.lane.progress_ns) > LATE_NS {
+                        stuck.extend(overdue.find(|(_, flow)| flow.is_posted()).map(|_| lane.lane.id));
+                    }
                     continue;
                 }
                 let overdue: HashMap<u32, &Flow> = overdue.collect();

@@ -246,7 +246,8 @@ impl Worker {
     }
 
     /// Takes the next step of everything that ends in steps, until the time is up (`over`).
-    pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) {
+    /// True: there is more, for which there was no time.
+    pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) -> bool {
         self.go_on_sweeping(now, &over);
         self.core.go_on_counting(now, &over);
         if !self.breaking.is_empty() {
@@ -262,6 +263,10 @@ impl Worker {
         self.leave_remains(&over);
         self.settle(now);
         self.see_off(now, &over);
+        let mut lanes = self.rails.iter().flat_map(|work| work.lanes.iter());
+        let stopping = lanes.any(|lane| lane.flows.is_stopping());
+        let ending = |leaving: &Leaving| matches!(leaving.stage, Leaves::Ending(..));
+        stopping || self.has_remains() || self.leaving.front().is_some_and(ending)
     }
 
     /// Ends transfers of remote memories that are gone.

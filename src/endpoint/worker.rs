@@ -109,6 +109,8 @@ pub struct Worker {
     pub tell_still_ns: u64,
     pub(super) turn: usize,
     pub shutting_down: bool,
+    /// There was no time for all that is to end.
+    ends_more: bool,
     pub(super) closed: bool,
 }
 
@@ -338,6 +340,7 @@ impl Worker {
             tell_still_ns: 0,
             turn: 0,
             shutting_down: false,
+            ends_more: false,
             closed: false,
         }
     }
@@ -371,7 +374,10 @@ impl Worker {
             self.next_tick = now + TICK_NS;
             self.core.clock.wake_at(self.next_tick);
             self.tick(now);
+        } else if self.ends_more {
+            self.end_more();
         }
+        busy |= self.ends_more;
         if busy {
             self.alarms = 0;
         }
@@ -794,6 +800,13 @@ impl Worker {
         }
     }
 
+    /// In every pass, not only in the next tick: on a busy machine that may be long after.
+    fn end_more(&mut self) {
+        let core = self.core.clone();
+        let began = core.clock.now();
+        self.ends_more = self.go_on_ending(began, || core.clock.now().saturating_sub(began) > ENDS_NS);
+    }
+
     fn tick(&mut self, now: u64) {
         // All that may be much work ends by then.
         let core = self.core.clone();
@@ -802,7 +815,7 @@ impl Worker {
         if self.index == 0 {
             core.table.expire(now, over);
         }
-        self.go_on_ending(now, over);
+        self.ends_more = self.go_on_ending(now, over);
         self.greet_lanes(now);
         self.tend_links(now);
         self.advance_drains();

@@ -217,7 +217,12 @@ impl Flow {
         }
     }
 
-    /// Whether its operation has ended, and has waited longer than this for the NIC.
+    /// A NIC has something of it.
+    pub fn is_posted(&self) -> bool {
+        self.claims.inflight() > 0
+    }
+
+    /// Whether its operation has ended, and has waited longer than this for the flow.
     pub fn is_overdue(&mut self, now: u64, grace_ns: u64) -> bool {
         if !Table::is_late(self.slot()) {
             return false;

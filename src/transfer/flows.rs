@@ -26,6 +26,8 @@ const URGENT: usize = 0;
 const BULK: usize = 1;
 /// Flows that are looked at for having nothing left to do, when a lane is full or has no credits.
 const SWEEP: usize = 16;
+/// And in a tick, when an operation has ended that one of them may be of.
+const LET_GO: usize = 256;
 /// Claims that are kept for flows to come.
 const SPARE: usize = 64;
 /// Flows that are looked at in one go, of those of a lane that waits: once a tick.
@@ -241,7 +243,7 @@ impl Flows {
                 }
                 Step::Full => {
                     let mut ready = std::mem::take(&mut self.ready[class]);
-                    self.sweep(&mut ready, table, left);
+                    self.sweep(&mut ready, SWEEP, table, left);
                     self.ready[class] = ready;
                     if class == URGENT || self.ready[URGENT].is_empty() {
                         break;
@@ -287,7 +289,7 @@ impl Flows {
             if credits > 0 {
                 self.ready[class].append(&mut starved);
             } else {
-                self.sweep(&mut starved, table, left);
+                self.sweep(&mut starved, SWEEP, table, left);
             }
             self.starved[class] = starved;
         }
@@ -298,7 +300,7 @@ impl Flows {
     fn tend_deferred(&mut self, burst: &Burst, table: &Table, left: &mut Vec<Left>) {
         let rate = burst.lane.window.bytes_per_s();
         let mut deferred = std::mem::take(&mut self.deferred);
-        self.sweep(&mut deferred, table, left);
+        self.sweep(&mut deferred, SWEEP, table, left);
         self.deferred = deferred;
         for _ in 0..self.deferred.len().min(SWEEP) {
             let Some(index) = self.deferred.pop_front() else { return };
@@ -315,8 +317,8 @@ impl Flows {
 
     /// Flows for which others have claimed everything need not wait for room, or for
     /// credits.
-    fn sweep(&mut self, waiting: &mut VecDeque<u32>, table: &Table, left: &mut Vec<Left>) {
-        for _ in 0..waiting.len().min(SWEEP) {
+    fn sweep(&mut self, waiting: &mut VecDeque<u32>, most: usize, table: &Table, left: &mut Vec<Left>) {
+        for _ in 0..waiting.len().min(most) {
             let Some(index) = waiting.pop_front() else { return };
             let over = self.flows.get_mut(index).is_none_or(Flow::is_over);
             if !over {
@@ -325,6 +327,18 @@ impl Flows {
                 self.leave_if_done(index, table, left);
             }
         }
+    }
+
+    /// Flows whose operations have ended leave, whatever the lane waits for, unless something of
+    /// them is posted. (Of very many, some at a time.)
+    pub fn let_go(&mut self, table: &Table, left: &mut Vec<Left>) {
+        let [urgent, bulk] = std::mem::take(&mut self.ready);
+        let [urgent_starved, bulk_starved] = std::mem::take(&mut self.starved);
+        let mut waiting = [urgent, bulk, urgent_starved, bulk_starved, std::mem::take(&mut self.deferred)];
+        waiting.iter_mut().for_each(|waiting| self.sweep(waiting, LET_GO, table, left));
+        let [urgent, bulk, urgent_starved, bulk_starved, deferred] = waiting;
+        (self.ready, self.starved) = ([urgent, bulk], [urgent_starved, bulk_starved]);
+        self.deferred = deferred;
     }
 
     /// Counts finished posts, with the slices that arrived through them.
@@ -466,8 +480,8 @@ impl Flows {
         }
     }
 
-    /// Flows whose operations have ended, and that the NIC has not given back for longer
-    /// than this, by number. (Of very many, some at a time.)
+    /// Flows whose operations have ended, and that have not left for longer than this, by
+    /// number. (Of very many, some at a time.)
     pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = (u32, &Flow)> {
         let next = self.next_round();
         let places = self.flows.places().skip(next).take(ROUND);
