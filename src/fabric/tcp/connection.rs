@@ -658,7 +658,7 @@ impl Connection {
             let local = segment.local.wrapping_add(at.offset);
             if copies {
                 // SAFETY: the operation's memory is valid until it is reaped.
-                self.batch.copy(unsafe { std::slice::from_raw_parts(local as *const u8, part as usize) });
+                unsafe { self.batch.copy_from(local as *const u8, part as usize) };
             } else if part > 0 {
                 // SAFETY: as above; `disown` takes it back.
                 unsafe { self.batch.lend(Owner::Op(index), local, part as usize) };

@@ -115,21 +115,32 @@ impl Batch {
     /// Adds bytes, which are copied.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
-        let Some(to) = self.heads.get_mut(self.used..self.used + bytes.len()) else { return };
-        to.copy_from_slice(bytes);
+        // SAFETY: a slice is readable.
+        unsafe { self.copy_from(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// As `copy`, of memory that may change meanwhile.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    #[inline]
+    pub unsafe fn copy_from(&mut self, from: *const u8, len: usize) {
+        let Some(to) = self.heads.get_mut(self.used..self.used + len) else { return };
+        // SAFETY: as the caller promised; our own bytes do not overlap it.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), len) };
         let at = to.as_ptr();
         match self.iov.last_mut().filter(|last| {
             self.owners.last() == Some(&Owner::Batch)
                 && last.iov_base.cast_const().cast::<u8>().wrapping_add(last.iov_len) == at
         }) {
-            Some(last) => last.iov_len += bytes.len(),
+            Some(last) => last.iov_len += len,
             None => {
-                self.iov.push(vector(at, bytes.len()));
+                self.iov.push(vector(at, len));
                 self.owners.push(Owner::Batch);
             }
         }
-        self.used += bytes.len();
-        self.bytes += bytes.len() as u64;
+        self.used += len;
+        self.bytes += len as u64;
     }
 
     /// Adds memory of an owner.
@@ -149,8 +160,13 @@ impl Batch {
             if !is_theirs(*owner) {
                 continue;
             }
-            // SAFETY: the owner's memory is readable until we return.
-            let copy = unsafe { std::slice::from_raw_parts(iov.iov_base.cast::<u8>(), iov.iov_len) }.to_vec();
+            let mut copy: Vec<u8> = Vec::with_capacity(iov.iov_len);
+            // SAFETY: the owner's memory is readable until we return (it may change meanwhile, so it is
+            // read by a raw pointer), and the copy has room for it.
+            unsafe {
+                std::ptr::copy_nonoverlapping(iov.iov_base.cast(), copy.as_mut_ptr(), iov.iov_len);
+                copy.set_len(iov.iov_len);
+            }
             (iov.iov_base, *owner) = (copy.as_ptr().cast_mut().cast(), Owner::Batch);
             self.stash.push(copy);
         }
