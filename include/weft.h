@@ -693,9 +693,20 @@ typedef struct weft_endpoint_config {
      * behind the same translator reach this endpoint only if it lets them back in.
      */
     const char *tcp_address;
+    /**
+     * Connections between a NIC of tcp and one of a peer, 1 to 16: the NIC becomes as many
+     * rails, and workers as many as there are CPUs for (`workers`). One connection is
+     * driven by one CPU, and some networks limit each. Both sides should have equally many:
+     * a peer with fewer shares each of its rails among several of ours. 0: one for each 20
+     * Gbit/s of the line, at most 8, and at most a quarter of the CPUs that the calling
+     * thread may use, shared by the NICs; four where the line's rate is not known. So on
+     * few CPUs it is 1, and it is 1 with manual progress, with `tcp_ports` (each takes a
+     * port) and over loopback. Not used with `rail_count`, which says how many rails there are.
+     */
+    uint32_t tcp_streams;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {

@@ -202,6 +202,7 @@ static void config_limits(void)
     OUTSIDE(rail_count, 65);
     OUTSIDE(rail_count, UINT32_MAX);
     OUTSIDE(min_rails, 65);
+    OUTSIDE(tcp_streams, 17);
     OUTSIDE(workers, 65);
     OUTSIDE(max_transfers, 1048577);
     OUTSIDE(queue_depth, 15);

@@ -570,6 +570,8 @@ weft_endpoint_config test_config(void)
     config.fabric = fabric();
     config.rails = strncmp(fabric(), "tcp", 3) == 0 ? "lo" : NULL;
     config.timeout_ns = 2 * patience_ms() * MS;
+    const char *streams = getenv("WEFT_TEST_STREAMS");
+    config.tcp_streams = streams ? (uint32_t)atoi(streams) : 0;
     if (encrypted()) {
         config.encrypt = 1;
         config.secret = "what all tests know";
@@ -902,10 +904,14 @@ struct duo duo_open(uint64_t len)
 
 struct duo duo_open_with(uint64_t len, const weft_endpoint_config *config)
 {
+    return duo_open_between(len, config, config);
+}
+struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b)
+{
     char blob[8192];
     struct duo duo = {.len = len};
-    duo.a = box_of(open_with(config));
-    duo.b = box_of(open_with(config));
+    duo.a = box_of(open_with(of_a));
+    duo.b = box_of(open_with(of_b));
     size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &duo.a_to_b));
     CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);

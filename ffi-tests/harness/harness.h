@@ -270,6 +270,7 @@ struct duo {
 
 struct duo duo_open(uint64_t len);
 struct duo duo_open_with(uint64_t len, const weft_endpoint_config *config);
+struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b);
 void duo_close(struct duo *duo);
 
 #endif

@@ -243,6 +243,45 @@ static void wrong_ports_and_addresses_are_refused(void)
     CHECK(strstr(weft_last_error(), "tcp_dscp is 64: it must be 1 to 63") != NULL);
 }
 
+static uint32_t rails_of(weft_endpoint *endpoint)
+{
+    weft_endpoint_properties of = WEFT_ENDPOINT_PROPERTIES_INIT;
+    CHECK_OK(weft_endpoint_info(endpoint, &of));
+    return of.rails;
+}
+
+/* A NIC is as many rails, all of which carry pages, whatever the peer has. */
+static void streams_are_rails(void)
+{
+    static const uint32_t streams[][2] = {{1, 1}, {4, 4}, {4, 1}, {1, 3}, {2, 4}};
+    for (size_t i = 0; i < COUNT(streams); i++) {
+        weft_endpoint_config a = test_config(), b = test_config();
+        a.tcp_streams = streams[i][0];
+        b.tcp_streams = streams[i][1];
+        struct duo duo = duo_open_between(LEN, &a, &b);
+        CHECK_EQ(rails_of(duo.a->endpoint), streams[i][0]);
+        CHECK_EQ(rails_of(duo.b->endpoint), streams[i][1]);
+        for (int times = 0; times < 8; times++)
+            duo_moves_pages(&duo);
+        for (uint32_t rail = 0; rail < streams[i][0]; rail++) {
+            weft_rail_properties of = WEFT_RAIL_PROPERTIES_INIT;
+            CHECK_OK(weft_rail_info(duo.a->endpoint, rail, &of));
+            CHECK(of.bytes > 0);
+        }
+        duo_close(&duo);
+    }
+    /* Loopback is one by default, and a number of rails is not multiplied. */
+    weft_endpoint_config config = test_config();
+    config.tcp_streams = 0;
+    for (uint32_t rails = 0; rails < 3; rails += 2) {
+        config.rail_count = rails;
+        weft_endpoint *endpoint = open_with(&config);
+        CHECK_EQ(rails_of(endpoint), rails ? rails : 1);
+        CHECK_OK(weft_endpoint_close(endpoint));
+        config.tcp_streams = 4;
+    }
+}
+
 /* What comes to one address and port goes to another, as a router that translates does it. */
 struct translated {
     const char *from, *to;
@@ -493,6 +532,7 @@ static const struct test tests[] = {
     {"over_loopback_of_ipv6", "tcp,tcp-encrypted", over_loopback_of_ipv6},
     {"over_cables", "tcp,tcp-encrypted", over_cables},
     {"ports_of_the_range_are_taken_in_turn", "tcp", ports_of_the_range_are_taken_in_turn},
+    {"streams_are_rails", "tcp,tcp-encrypted", streams_are_rails},
     {"wrong_ports_and_addresses_are_refused", "tcp", wrong_ports_and_addresses_are_refused},
     {"advertised_addresses_are_those_that_peers_dial", "tcp,tcp-encrypted",
      advertised_addresses_are_those_that_peers_dial},

@@ -348,6 +348,7 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
         secrets,
         encrypt: theirs.encrypt != 0,
         tcp_at,
+        tcp_streams: within("tcp_streams", theirs.tcp_streams.into(), 1, 16, 0)? as usize,
         tcp_dscp: within("tcp_dscp", theirs.tcp_dscp.into(), 1, 63, 0)? as u8,
     })
 }

@@ -109,6 +109,8 @@ pub struct EndpointConfig {
     pub encrypt: bool,
     /// Where peers find what listens for tcp.
     pub tcp_at: tcp::At,
+    /// Rails that a NIC of tcp becomes; 0: by its line and the CPUs.
+    pub tcp_streams: usize,
     /// Of tcp's packets; 0: the system's.
     pub tcp_dscp: u8,
 }
@@ -135,6 +137,7 @@ impl Default for EndpointConfig {
             secrets: None,
             encrypt: false,
             tcp_at: tcp::At::default(),
+            tcp_streams: 0,
             tcp_dscp: 0,
         }
     }

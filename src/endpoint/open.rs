@@ -82,9 +82,18 @@ impl Endpoint {
                 "virtual time needs manual progress: set progress to WEFT_PROGRESS_MANUAL",
             ));
         }
-        let chosen = spread(found.candidates, config.rail_count);
+        let all = found.candidates.len();
+        let nics = found.candidates.iter().filter(|nic| !nic.is_host()).count();
+        let cpus = if config.manual { 1 } else { machine.affinity.len() };
+        let streams = |nic: &Candidate| nic.streams(config.tcp_streams, &machine, cpus, nics);
+        let chosen = spread(found.candidates, config.rail_count, streams);
         log::debug!("{} rails: {}", chosen.len(), found.why);
-        let wanted = if config.manual { 1 } else { config.workers };
+        let wanted = match (config.manual, config.workers) {
+            (true, _) => 1,
+            // Each connection is one CPU's.
+            (_, 0) if config.rail_count == 0 && chosen.len() > all => chosen.len().min(cpus.max(2) - 1),
+            (_, workers) => workers,
+        };
         let plans = plans(&chosen, &machine, wanted);
         if config.manual {
             return Self::open_manual(config, time, plans, &chosen, found.libfabric, machine);
@@ -202,15 +211,18 @@ impl Part for Mutex<Worker> {
     }
 }
 
-/// As many rails as were asked for: the NICs in turn, or one for each. The
-/// host's, beside those of the network, is not counted.
-fn spread(candidates: Vec<Candidate>, count: usize) -> Vec<Candidate> {
+/// As many rails as were asked for: the NICs in turn, or one for each, and of each as many as it
+/// has streams. The host's, beside those of the network, is not counted.
+fn spread(candidates: Vec<Candidate>, count: usize, streams: impl Fn(&Candidate) -> usize) -> Vec<Candidate> {
     let (mut host, network): (Vec<_>, Vec<_>) = candidates.into_iter().partition(Candidate::is_host);
     let beside = if network.is_empty() { Vec::new() } else { std::mem::take(&mut host) };
     let nics = if network.is_empty() { host } else { network };
-    let count = if count == 0 { nics.len() } else { count }.min(RAILS_MAX - beside.len());
-    let rails = (0..count).map(|i| nics[i % nics.len()].clone());
-    beside.into_iter().chain(rails).collect()
+    let streams: Vec<usize> = nics.iter().map(|nic| if count == 0 { streams(nic) } else { count }).collect();
+    let rounds = 0..streams.iter().copied().max().unwrap_or(0);
+    let of_round = |round| nics.iter().zip(&streams).filter(move |(_, streams)| round < **streams);
+    let rails = rounds.flat_map(of_round).map(|(nic, _)| nic.clone());
+    let count = if count == 0 { RAILS_MAX } else { count }.min(RAILS_MAX - beside.len());
+    beside.into_iter().chain(rails.take(count)).collect()
 }
 
 /// The rails of each worker. Those of a worker are near each other.

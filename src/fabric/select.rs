@@ -6,6 +6,7 @@ use super::ofi::nic::OfiNic;
 use super::{host, tcp, Nic};
 use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
+use crate::topology::interfaces::{speed_mbps, Type};
 use crate::topology::pci::PciAddress;
 use crate::topology::Machine;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -13,6 +14,13 @@ use std::sync::Arc;
 
 /// Network fabrics, best first: what is opened when nothing is named.
 const RANKED: &str = "efa,verbs,tcp";
+
+/// Megabits a second that one connection is good for, and how many connections a line has at most
+/// if nobody says; where its rate is not known; and one for so many CPUs.
+const STREAM_MBPS: i64 = 20_000;
+const STREAMS: usize = 8;
+const STREAMS_UNKNOWN: usize = 4;
+const STREAM_CPUS: usize = 4;
 
 /// What callers name, beside libfabric's providers.
 const NAMES: &str = "host, efa, verbs, tcp and shm";
@@ -51,6 +59,19 @@ impl Candidate {
 
     pub fn is_host(&self) -> bool {
         matches!(self.source, Source::Host)
+    }
+
+    /// Rails that it becomes: of tcp one for each connection, as many as are wanted, or else as its
+    /// line needs and CPUs can drive, which so many NICs share.
+    pub fn streams(&self, wanted: usize, machine: &Machine, cpus: usize, nics: usize) -> usize {
+        let Source::Tcp(interface, options) = &self.source else { return 1 };
+        if wanted > 0 || interface.loopback || options.at.ports().is_some() {
+            return wanted.max(1);
+        }
+        let known = machine.interfaces.iter().find(|one| one.of == Type::Net && one.name == self.name);
+        let mbps = known.and_then(|known| speed_mbps(&machine.root, known));
+        let needs = mbps.map_or(STREAMS_UNKNOWN, |mbps| (mbps / STREAM_MBPS) as usize);
+        needs.min(STREAMS).min(cpus / STREAM_CPUS / nics.max(1)).max(1)
     }
 
     fn time(&self) -> (Clock, Random) {

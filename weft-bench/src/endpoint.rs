@@ -89,6 +89,8 @@ pub struct Opening {
     pub fabric: Option<String>,
     pub rail_names: Option<String>,
     pub rails: u32,
+    /// Of each NIC of tcp.
+    pub streams: u32,
     pub workers: u32,
     /// It progresses as it is polled.
     pub manual: bool,
@@ -153,6 +155,7 @@ impl Endpoint {
         config.fabric = fabric.as_ref().map_or(ptr::null(), |text| text.as_ptr());
         config.rails = names.as_ref().map_or(ptr::null(), |text| text.as_ptr());
         (config.rail_count, config.workers) = (opening.rails, opening.workers);
+        config.tcp_streams = opening.streams;
         config.progress = if opening.manual { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
         config.idle = if opening.spin { WEFT_IDLE_SPIN } else { WEFT_IDLE_ADAPTIVE };
         (config.packing, config.queue_depth) = (opening.packing, opening.queue_depth);

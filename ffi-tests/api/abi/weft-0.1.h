@@ -395,8 +395,8 @@ weft_status weft_log_set(weft_log_level level,
  *       pci           address of its PCI function; null if it has none
  *       up            false if it says that it cannot carry traffic
  *       speed_mbps    megabits a second; null if not known
- *     rails_source  "libfabric", or "sysfs": guessed, because libfabric is not
- *                   there or finds no NIC, or because of WEFT_SYSFS_ROOT
+ *     rails_source  "libfabric", or "sysfs": no rail needs libfabric, or it is
+ *                   not there; or guessed, because of WEFT_SYSFS_ROOT
  *     rails_why     why these rails, in a sentence
  *     rails         rails that would be opened by default. Each has
  *       fabric, name  as in `weft_rail_properties`
@@ -413,9 +413,10 @@ weft_status weft_log_set(weft_log_level level,
  * two calls, as when a NIC appears.
  *
  * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
- * hardware). While libfabric starts, variables of the environment that begin with
- * FI_ are set and unset again, as by `weft_endpoint_open`: no other thread should
- * change or read the environment then. Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
+ * hardware). Where there are RDMA devices, variables of the environment that begin
+ * with FI_ may be set and unset again while libfabric starts, as by
+ * `weft_endpoint_open`: no other thread should change or read the environment then.
+ * Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
  * written), `WEFT_ERR_INVALID`. Since 0.1.
  */
 WEFT_API
@@ -692,9 +693,20 @@ typedef struct weft_endpoint_config {
      * behind the same translator reach this endpoint only if it lets them back in.
      */
     const char *tcp_address;
+    /**
+     * Connections between a NIC of tcp and one of a peer, 1 to 16: the NIC becomes as many
+     * rails, and workers as many as there are CPUs for (`workers`). One connection is
+     * driven by one CPU, and some networks limit each. Both sides should have equally many:
+     * a peer with fewer shares each of its rails among several of ours. 0: one for each 20
+     * Gbit/s of the line, at most 8, and at most a quarter of the CPUs that the calling
+     * thread may use, shared by the NICs; four where the line's rate is not known. So on
+     * few CPUs it is 1, and it is 1 with manual progress, with `tcp_ports` (each takes a
+     * port) and over loopback. Not used with `rail_count`, which says how many rails there are.
+     */
+    uint32_t tcp_streams;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {
@@ -761,8 +773,11 @@ typedef struct weft_rail_properties {
  *
  * Any thread. Blocks for some ms ("host", "tcp") to some seconds (libfabric looks
  * at the hardware). The process's signal handlers, signal mask, affinity and
- * environment are as before when it returns. (Meanwhile there are settings for
- * libfabric in the environment: other threads should not use getenv or setenv then.)
+ * environment are as before when it returns. "host" and "tcp" never touch libfabric
+ * or the environment, and so does the default where there is no RDMA device. Other
+ * fabrics put settings for libfabric into the environment while they open: other
+ * threads should not use getenv or setenv then. What libfabric reads so when it
+ * starts stays in force for its other users in the process (docs/tuning.md).
  *
  * Errors: `WEFT_ERR_NO_LIBFABRIC`; `WEFT_ERR_NO_RAILS` (the message lists what
  * was found); `WEFT_ERR_INVALID`; `WEFT_ERR_LIMIT`; `WEFT_ERR_UNSUPPORTED`

@@ -136,6 +136,7 @@ class EndpointConfig(Sized):
     tcp_dscp: int
     tcp_ports: Optional[bytes]
     tcp_address: Optional[bytes]
+    tcp_streams: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -164,6 +165,7 @@ class EndpointConfig(Sized):
         ("tcp_dscp", c_uint32),
         ("tcp_ports", c_char_p),
         ("tcp_address", c_char_p),
+        ("tcp_streams", c_uint32),
     ]
 
 

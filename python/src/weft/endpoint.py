@@ -78,6 +78,7 @@ class Endpoint(Transfers):
     encrypt: nothing goes over a network in the clear (fabric "tcp", with a secret).
     tcp_ports: where tcp listens, as "7000-7099".
     tcp_address: where peers reach tcp behind a network that translates, as "203.0.113.7" or "203.0.113.7:30000".
+    tcp_streams: connections between a NIC of tcp and one of a peer, 1 to 16; 0: by the line and the CPUs.
     tcp_dscp: what tcp's packets are marked with, 1 to 63.
     liveness: seconds, 1 to 86,400, of silence after which a peer is lost; math.inf: never for that.
 
@@ -100,7 +101,7 @@ class Endpoint(Transfers):
                  secret: Optional[bytes] = None, liveness: Optional[float] = None,
                  other_secret: Optional[bytes] = None, secret_file: Optional[str] = None,
                  encrypt: bool = False, tcp_dscp: int = 0, tcp_ports: Optional[str] = None,
-                 tcp_address: Optional[str] = None) -> None:
+                 tcp_address: Optional[str] = None, tcp_streams: int = 0) -> None:
         self.handle = 0
         def hide(secret: Optional[bytes]) -> "Optional[ctypes.Array[ctypes.c_char]]":
             return None if secret is None else ctypes.create_string_buffer(secret, len(secret))
@@ -119,7 +120,7 @@ class Endpoint(Transfers):
             secret_file=None if secret_file is None else os.fsencode(secret_file),
             encrypt=int(encrypt), tcp_dscp=tcp_dscp,
             tcp_ports=None if tcp_ports is None else tcp_ports.encode(),
-            tcp_address=None if tcp_address is None else tcp_address.encode())
+            tcp_address=None if tcp_address is None else tcp_address.encode(), tcp_streams=tcp_streams)
         handle = ctypes.c_void_p()
         check(lib.weft_endpoint_open(config, ctypes.byref(handle)))
         self.handle = handle.value or 0

@@ -30,6 +30,8 @@ pub enum Kind {
     Reads,
     /// Weft, which encrypts.
     Encrypted,
+    /// Weft, with several connections.
+    Streams,
     Socket,
     Memcpy,
     /// A few bytes there and back, by bare libfabric, by a socket and by Weft.
@@ -48,6 +50,7 @@ impl Kind {
             Kind::Weft => "weft".into(),
             Kind::Reads => "weft, reading".into(),
             Kind::Encrypted => "weft, encrypted".into(),
+            Kind::Streams => "weft, 4 streams".into(),
             Kind::Socket => "socket".into(),
             Kind::Memcpy => "memcpy".into(),
             Kind::Throw { inject, wait_fd } => {
@@ -141,7 +144,7 @@ pub struct Place<'a> {
 pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiver>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareReceiver::open(place.rail, wait_fd, pool)?),
-        Kind::Weft | Kind::Reads | Kind::Encrypted => {
+        Kind::Weft | Kind::Reads | Kind::Encrypted | Kind::Streams => {
             Box::new(weft::WeftReceiver::open(place.case, kind, pool)?)
         }
         Kind::Socket => Box::new(socket::SocketReceiver::open(pool)?),
@@ -156,7 +159,9 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
 pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<Box<dyn Sender>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareSender::open(place, wait_fd, pool, offer)?),
-        Kind::Weft | Kind::Encrypted => Box::new(weft::WeftSender::open(place.case, kind, pool, offer)?),
+        Kind::Weft | Kind::Encrypted | Kind::Streams => {
+            Box::new(weft::WeftSender::open(place.case, kind, pool, offer)?)
+        }
         Kind::Reads => Box::new(weft::WeftSender::open(place.case, kind, &weft::pool(place.case)?, offer)?),
         Kind::Socket => Box::new(socket::SocketSender::open(pool, offer, place.case.cpu)?),
         Kind::Memcpy => Box::new(weft::Memcpy::open(place.case, pool)?),

@@ -4,7 +4,7 @@ use super::{Kind, Rail, Receiver, Sender};
 use crate::endpoint::{text, Endpoint, Memory, Offer, Opening, Remote};
 use crate::memory::Pool;
 use crate::pages::Lists;
-use crate::pair::{Case, Fabric};
+use crate::pair::{Case, Fabric, Rival};
 use ::weft::capi::completion::*;
 use ::weft::capi::memory::*;
 use anyhow::{Context, Result};
@@ -12,6 +12,8 @@ use serde_json::{to_value, Value};
 use std::ptr;
 use std::time::Duration;
 
+/// Beside one.
+const STREAMS: u32 = 4;
 /// Weft's own tcp.
 pub const TCP: &str = "tcp";
 
@@ -31,10 +33,11 @@ fn open(case: &Case, kind: Kind) -> Result<Endpoint> {
     };
     Endpoint::open(&Opening {
         rail_names: names.map(String::from),
-        rails: (case.fabric != Fabric::Host) as u32,
+        rails: (case.fabric != Fabric::Host && kind != Kind::Streams) as u32,
+        streams: if kind == Kind::Streams { STREAMS } else { 0 },
         manual: !case.threads,
         // It never sleeps, nor does the bare loop.
-        spin: !case.cpu,
+        spin: !case.cpu && case.rival != Rival::Streams,
         encrypt: kind == Kind::Encrypted,
         ..Opening::of(fabric)
     })

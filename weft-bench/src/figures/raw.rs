@@ -4,14 +4,14 @@
 use super::{figures, Bench, Figure};
 use crate::pair::{self, Case, Fabric, Outcome, Rival};
 use crate::stats::Spread;
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use std::rc::Rc;
 
 /// A measurement that several figures may share.
 type Key = (Fabric, usize, Rival);
 
 use Fabric::{Shm, Tcp};
-use Rival::{Encrypted, Itself, Reads, Socket, Weft};
+use Rival::{Encrypted, Itself, Reads, Socket, Streams, Weft};
 const LARGE: usize = 65536;
 const SMALL: usize = 4096;
 const ITSELF: &[Key] =
@@ -31,6 +31,9 @@ figures! {
         "throughput of writes over that of a bare loop over libfabric's tcp: random 64 KiB pages";
     tcp_4k_of_libfabric ["5.0", "8.0"] |bench| ratio(bench, (Tcp, SMALL, Weft)) =>
         "the same with pages of 4 KiB";
+    tcp_streams ["1.6", "3.0"] tcp_streams =>
+        "throughput of 4 streams over that of one, with worker threads: random 64 KiB pages over tcp, on 16 \
+         processors or more";
     tcp_cpu_per_gb ["under 1.10", "1.00"] tcp_cpu =>
         "CPU time of both sides, with worker threads, for random 64 KiB pages: over that of a plain socket \
          that sleeps";
@@ -81,6 +84,16 @@ pub fn measure(bench: &mut Bench, case: &Case) -> Result<Outcome> {
 
 fn ratio(bench: &mut Bench, key: Key) -> Result<f64> {
     Ok(Spread::of(outcome(bench, key)?.ratios()).median)
+}
+
+/// Each of the 4 has a worker on both sides, and others spin beside them.
+fn tcp_streams(bench: &mut Bench) -> Result<f64> {
+    let processors = std::thread::available_parallelism()?.get();
+    ensure!(processors >= 16, "4 streams are measured on 16 processors or more, and here are {processors}");
+    let mut case = Case::new(Tcp, LARGE, Streams);
+    (case.threads, case.at_once) = (true, 4);
+    (case.pairs, case.sessions) = bench.full_or((case.pairs, case.sessions), (60, 2));
+    Ok(Spread::of(measure(bench, &case)?.ratios()).median)
 }
 
 fn tcp_cpu(bench: &mut Bench) -> Result<f64> {

@@ -37,6 +37,7 @@ pub fn initiate(session: &Session) -> Result<()> {
         Rival::Socket => vec![Kind::Socket, Kind::Weft],
         Rival::Reads => vec![Kind::Weft, Kind::Reads],
         Rival::Encrypted => vec![Kind::Weft, Kind::Encrypted],
+        Rival::Streams => vec![Kind::Weft, Kind::Streams],
         Rival::Memcpy => vec![Kind::Memcpy, Kind::Weft],
         Rival::Throw(game) => {
             let bare = [(false, false), (false, true), (true, false), (true, true)];

@@ -44,6 +44,8 @@ pub enum Rival {
     Reads,
     /// Weft, and the same encrypted.
     Encrypted,
+    /// Weft with one stream, and with several.
+    Streams,
     /// memcpy, and Weft beside it.
     Memcpy,
     /// A few bytes there and back, by bare libfabric in every way, and by Weft.
@@ -106,6 +108,7 @@ impl fmt::Display for Case {
             Rival::Socket if self.cpu => "CPU time of weft beside a plain socket",
             Rival::Socket => "weft beside a plain socket",
             Rival::Reads => "reads beside writes",
+            Rival::Streams => "4 streams beside one",
             Rival::Encrypted => "encrypted beside in the clear",
             Rival::Memcpy if self.shared => "weft beside memcpy, in memory of weft_memory_alloc",
             Rival::Memcpy => "weft beside memcpy, in ordinary memory",
