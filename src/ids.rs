@@ -96,6 +96,43 @@ impl fmt::Display for RailIndex {
     }
 }
 
+/// A hold on an operation: its slot stays as it is. Who has one gives it to whoever goes on with the
+/// operation, or takes it off (`Table::leave`): dropped, the slot would never be free again.
+#[must_use]
+#[derive(Debug)]
+pub struct Hold(OpId);
+
+impl Hold {
+    pub const fn id(&self) -> OpId {
+        self.0
+    }
+
+    /// Where a number stands for it: in a ring, or in the count of a slot that was just taken.
+    pub const fn of(id: OpId) -> Hold {
+        Hold(id)
+    }
+
+    /// Another one, which is still to be counted (`Table::share`).
+    pub const fn another(&self) -> Hold {
+        Hold(self.0)
+    }
+
+    /// It stands for a number from here on (`of`), or a flow has it.
+    #[inline]
+    pub const fn give(self) -> OpId {
+        let id = self.0;
+        std::mem::forget(self);
+        id
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Hold {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "a hold on operation {:?} is lost", self.0);
+    }
+}
+
 /// A lane of a rail: its slot there, and the slot's generation: operations of a lane that is gone
 /// are not those of its successor. (`NONE` is of generation 0, which no slot has: looked up, it is no
 /// lane. An `Option` would cost operations of NICs another word.)

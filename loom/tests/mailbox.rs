@@ -3,11 +3,11 @@
 use loom::sync::Arc;
 use loom::thread;
 use std::time::Duration;
-use weft_loom::ids::OpId;
+use weft_loom::ids::{Hold, OpId};
 use weft_loom::mailbox::Mailbox;
 
-const fn op(number: u64) -> OpId {
-    OpId::new(number).unwrap()
+const fn op(number: u64) -> Hold {
+    Hold::of(OpId::new(number).unwrap())
 }
 
 fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
@@ -22,7 +22,7 @@ fn take(mailbox: &Mailbox<u64>, wanted: usize) -> Vec<u64> {
     while taken.len() < wanted {
         let before = taken.len();
         if !mailbox.is_empty() {
-            (0..mailbox.transfers()).for_each(|_| taken.extend(mailbox.next_transfer().map(OpId::get)));
+            (0..mailbox.transfers()).for_each(|_| taken.extend(mailbox.next_transfer().map(|hold| hold.give().get())));
             taken.extend(mailbox.take_commands());
         }
         if taken.len() == before {

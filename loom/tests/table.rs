@@ -4,12 +4,12 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use std::collections::HashSet;
-use weft_loom::ids::{OpId, PeerId};
+use weft_loom::ids::{Hold, OpId, PeerId};
 use weft_loom::status::Status;
 use weft_loom::transfer::completion::KIND_WRITE;
 use weft_loom::transfer::operation::Body;
 use weft_loom::transfer::queue::Queue;
-use weft_loom::transfer::table::{Left, Slot, Table};
+use weft_loom::transfer::table::{Left, Table};
 use weft_loom::transfer::tally::{Ended, Tally};
 
 const SLOTS: usize = 2;
@@ -23,27 +23,27 @@ fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
 /// A table whose slots have been used.
 fn table() -> Arc<Table> {
     let table = Arc::new(Table::new(SLOTS, 1, 1, std::sync::Arc::new(Queue::new(1).expect("there is memory"))));
-    let ids: Vec<OpId> = (0..SLOTS).map(|_| begin(&table, 0, 0)).collect();
-    ids.into_iter().for_each(|id| finish(&table, id));
+    let holds: Vec<Hold> = (0..SLOTS).map(|_| begin(&table, 0, 0)).collect();
+    holds.into_iter().for_each(|hold| finish(&table, hold));
     table
 }
 
-fn begin(table: &Table, peer: u64, slices: u64) -> OpId {
+fn begin(table: &Table, peer: u64, slices: u64) -> Hold {
     table.begin(|| Body::of(peer), slices, u64::MAX).expect("a free slot")
 }
 
-fn try_begin(table: &Table, peer: u64) -> Option<OpId> {
+fn try_begin(table: &Table, peer: u64) -> Option<Hold> {
     table.begin(|| Body::of(peer), 0, u64::MAX)
 }
 
-fn peer_of(table: &Table, id: OpId) -> u64 {
-    // SAFETY: the caller holds it.
-    unsafe { table.body(table.held_slot(id)) }.peer.map_or(0, PeerId::get)
+fn peer_of(table: &Table, hold: &Hold) -> u64 {
+    table.held(hold).1.peer.map_or(0, PeerId::get)
 }
 
 /// The only flow of an operation without slices leaves, and ends it.
-fn finish(table: &Table, id: OpId) {
-    assert_eq!(table.leave(table.held_slot(id), 0), Left::Arrived(id));
+fn finish(table: &Table, hold: Hold) {
+    let id = hold.id();
+    assert_eq!(table.leave(hold), Left::Arrived(id));
     assert!(table.end(id));
 }
 
@@ -52,15 +52,15 @@ fn a_slot_is_of_one_operation_at_a_time() {
     bounded(3, || {
         let table = table();
         let works = |table: &Table, peer| {
-            let id = begin(table, peer, 0);
-            assert_eq!(peer_of(table, id), peer);
-            finish(table, id);
+            let hold = begin(table, peer, 0);
+            assert_eq!(peer_of(table, &hold), peer);
+            finish(table, hold);
         };
         let of_other = table.clone();
         let other = thread::spawn(move || works(&of_other, 7));
         works(&table, 8);
         other.join().unwrap();
-        assert_ne!(begin(&table, 1, 0), begin(&table, 2, 0));
+        assert_ne!(begin(&table, 1, 0).give(), begin(&table, 2, 0).give());
         assert!(try_begin(&table, 3).is_none(), "there are no more");
     });
 }
@@ -73,13 +73,14 @@ fn a_slot_that_came_back_is_not_mistaken() {
         let of_other = table.clone();
         let other = thread::spawn(move || {
             let (first, second) = (try_begin(&of_other, 1), try_begin(&of_other, 2));
-            first.into_iter().for_each(|id| finish(&of_other, id));
+            first.into_iter().for_each(|hold| finish(&of_other, hold));
             second
         });
         let ours = try_begin(&table, 3);
         let theirs = other.join().unwrap();
         let more = [try_begin(&table, 4), try_begin(&table, 5)];
-        let all: Vec<OpId> = [ours, theirs].into_iter().chain(more).flatten().collect();
+        let all = [ours, theirs].into_iter().chain(more).flatten().map(Hold::give);
+        let all: Vec<OpId> = all.collect();
         let slots: HashSet<usize> = all.iter().map(|id| id.index()).collect();
         assert_eq!((all.len(), slots.len()), (SLOTS, SLOTS));
     });
@@ -90,7 +91,8 @@ fn a_slot_that_came_back_is_not_mistaken() {
 fn a_reader_finds_what_it_looks_for() {
     bounded(3, || {
         let table = table();
-        let id = begin(&table, 7, 0);
+        let hold = begin(&table, 7, 0);
+        let id = hold.id();
         let reads = table.clone();
         let reader = thread::spawn(move || {
             let Some(slot) = reads.read(id) else { return };
@@ -98,9 +100,9 @@ fn a_reader_finds_what_it_looks_for() {
             assert_eq!(unsafe { reads.body(slot) }.peer.map_or(0, PeerId::get), 7);
             reads.release(slot);
         });
-        finish(&table, id);
+        finish(&table, hold);
         let next = begin(&table, 8, 0);
-        assert_eq!(peer_of(&table, next), 8);
+        assert_eq!(peer_of(&table, &next), 8);
         finish(&table, next);
         reader.join().unwrap();
         assert!(table.read(id).is_none());
@@ -112,13 +114,16 @@ fn a_reader_finds_what_it_looks_for() {
 fn one_flow_is_the_last_and_sees_all() {
     loom::model(|| {
         let table = table();
-        let id = begin(&table, 7, 2);
-        table.share(table.held_slot(id), 1);
+        let hold = begin(&table, 7, 2);
+        table.share(table.held_slot(&hold), 1);
+        let id = hold.give();
         let arrived = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
         let leaves = move |table: &Table, arrived: &[UnsafeCell<u32>; 2], flow: usize| {
             // SAFETY: each flow has its own, until the last has left.
             arrived[flow].with_mut(|of| unsafe { *of = 1 });
-            let last = table.leave(table.held_slot(id), 1) == Left::Arrived(id);
+            let hold = Hold::of(id);
+            let last = table.flow_leaves(table.held_slot(&hold), 1) == Left::Arrived(id);
+            hold.give();
             if last {
                 // SAFETY: as above.
                 let all = arrived.iter().map(|of| of.with(|of| unsafe { *of })).sum::<u32>();
@@ -139,10 +144,11 @@ fn one_flow_is_the_last_and_sees_all() {
 fn an_operation_ends_once() {
     loom::model(|| {
         let table = table();
-        let id = begin(&table, 7, 0);
+        let hold = begin(&table, 7, 0);
+        let id = hold.id();
         let cancels = table.clone();
         let other = thread::spawn(move || cancels.end(id));
-        let arrived = table.leave(table.held_slot(id), 0) == Left::Arrived(id);
+        let arrived = table.leave(hold) == Left::Arrived(id);
         let ended = arrived && table.end(id);
         assert_ne!(ended, other.join().unwrap());
         let next = begin(&table, 8, 0);
@@ -155,19 +161,20 @@ fn an_operation_ends_once() {
 fn joining_a_peers_operations_holds_them() {
     bounded(3, || {
         let table = table();
-        let id = begin(&table, 7, 0);
-        Table::send_off(table.held_slot(id));
+        let hold = begin(&table, 7, 0);
+        Table::send_off(table.held_slot(&hold));
         let joins = table.clone();
         let other = thread::spawn(move || {
-            joins.join(PeerId::new(7).expect("it is not 0"), |slot, body| {
+            joins.join(PeerId::new(7).expect("it is not 0"), |hold| {
+                let (slot, body) = joins.held(&hold);
                 assert_eq!(body.peer == PeerId::new(7), Table::is_sent_off(slot), "the next one waits");
-                leave(&joins, slot);
+                leave(&joins, hold);
             });
         });
-        leave(&table, table.held_slot(id));
-        if let Some(id) = try_begin(&table, 8) {
-            assert_eq!(peer_of(&table, id), 8);
-            leave(&table, table.held_slot(id));
+        leave(&table, hold);
+        if let Some(hold) = try_begin(&table, 8) {
+            assert_eq!(peer_of(&table, &hold), 8);
+            leave(&table, hold);
         }
         other.join().unwrap();
         assert_eq!(table.active(), 0);
@@ -175,8 +182,8 @@ fn joining_a_peers_operations_holds_them() {
 }
 
 /// The last one that leaves ends it.
-fn leave(table: &Table, slot: &Slot) {
-    if let Left::Arrived(id) = table.leave(slot, 0) {
+fn leave(table: &Table, hold: Hold) {
+    if let Left::Arrived(id) = table.leave(hold) {
         assert!(table.end(id));
     }
 }
@@ -188,9 +195,9 @@ fn no_more_are_over_than_began() {
         let table = table();
         let counts = table.clone();
         let reader = thread::spawn(move || assert!(counts.active() <= 1));
-        let id = begin(&table, 7, 0);
+        let hold = begin(&table, 7, 0);
         let ends = table.clone();
-        let other = thread::spawn(move || finish(&ends, id));
+        let other = thread::spawn(move || finish(&ends, hold));
         other.join().unwrap();
         reader.join().unwrap();
         assert_eq!(table.active(), 0);

@@ -11,7 +11,7 @@ use super::submit::full;
 use super::talk::Delivery;
 use super::worker::Worker;
 use super::Endpoint;
-use crate::ids::{OpId, PeerId};
+use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
@@ -63,14 +63,15 @@ impl Endpoint {
             done: None,
             work: Work::Atomic(atomic),
         };
-        let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);
             return Err(full(
                 "max_transfers operations are outstanding, or ended and still with their peers",
             ));
         };
-        self.take_back_if_late(id, Error::of_remote(remote.state()))?;
-        core.go_on(id, now);
+        let hold = self.take_back_if_late(hold, Error::of_remote(remote.state()))?;
+        let id = hold.id();
+        core.go_on(hold, now);
         self.hurry(now);
         Ok(id)
     }
@@ -130,50 +131,44 @@ fn check_place(remote: &RemoteMemory, range: u64, offset: u64) -> Result<()> {
 
 impl Core {
     /// Once the owner has said that its memory is there, an atomic goes to its peer's
-    /// home. The caller's hold goes with it.
-    pub(super) fn go_on_atomic(&self, id: OpId, now: u64) {
-        // SAFETY: held by the caller.
-        let Some(atomic) = unsafe { self.table.body(self.table.held_slot(id)) }.atomic() else { return };
-        match atomic.remote.wait(id) {
-            // Whoever hands out the answer has the hold now.
-            None => return,
-            Some(RemoteState::Ready) => {}
-            Some(state) => {
+    /// home.
+    pub(super) fn go_on_atomic(&self, hold: Hold, now: u64) {
+        let Some(remote) = self.table.held(&hold).1.atomic().map(|atomic| atomic.remote.clone()) else {
+            return self.abandon(hold, Outcome::of(Status::Internal), now);
+        };
+        let hold = match remote.wait(hold) {
+            // Whoever hands out the answer has it now.
+            Ok(()) => return,
+            Err((hold, RemoteState::Ready)) => hold,
+            Err((hold, state)) => {
                 let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
-                return self.abandon(id, Outcome::of(status), now);
+                return self.abandon(hold, Outcome::of(status), now);
             }
-        }
-        match self.peers.get(atomic.remote.peer) {
-            Ok(peer) => {
-                let command = Command::Atomic { peer: peer.id, id };
-                if self.inboxes[peer.home].try_command(command).is_some() {
-                    self.abandon(id, Outcome::of(Status::Canceled), now);
-                }
-            }
-            Err(_) => self.abandon(id, Outcome::of(Status::PeerLost), now),
+        };
+        match self.peers.get(remote.peer) {
+            Ok(peer) => self.inboxes[peer.home].hand_over(self, Command::Atomic { peer: peer.id, hold }, now),
+            Err(_) => self.abandon(hold, Outcome::of(Status::PeerLost), now),
         }
     }
 
-    /// What an atomic that the caller holds asks for, if anybody still wants it.
-    fn request(&self, id: OpId) -> Option<Request> {
-        let slot = self.table.held_slot(id);
-        // SAFETY: held by the caller.
-        let body = unsafe { self.table.body(slot) };
-        body.atomic().filter(|_| self.table.is_active(id)).map(|atomic| atomic.request)
+    /// What an atomic asks for, if anybody still wants it.
+    fn request(&self, hold: &Hold) -> Option<Request> {
+        let atomic = self.table.held(hold).1.atomic()?;
+        self.table.is_active(hold.id()).then_some(atomic.request)
     }
 }
 
 impl Worker {
     /// Asks the peer. The hold is kept until it has answered: what was canceled
     /// counts as outstanding for so long, and no more than the table's slots are.
-    pub fn link_atomic(&mut self, peer: PeerId, id: OpId, now: u64) {
+    pub fn link_atomic(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
         let link = self.link(peer).filter(|link| link.parting.is_none());
-        let (Some(link), Some(request)) = (link, core.request(id)) else {
-            return core.abandon(id, Outcome::of(Status::PeerClosed), now);
+        let (Some(link), Some(request)) = (link, core.request(&hold)) else {
+            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };
-        link.atomics.insert(id);
-        link.push(Out::new(Kind::Atomic, request.encode(id.get())));
+        link.push(Out::new(Kind::Atomic, request.encode(hold.id().get())));
+        link.atomics.insert(hold.id(), hold);
         self.mark(peer);
     }
 
@@ -196,14 +191,14 @@ impl Worker {
     /// The peer answers.
     pub(super) fn atomic_done(&mut self, link: &mut Link, body: &[u8], now: u64) -> Delivery {
         let answer = atomic::read_answer(body).and_then(|(id, done)| Some((OpId::new(id)?, done)));
-        let answer = answer.filter(|(id, _)| link.atomics.remove(id));
-        let Some((id, done)) = answer else {
+        let answer = answer.and_then(|(id, done)| Some((id, link.atomics.remove(&id)?, done)));
+        let Some((id, hold, done)) = answer else {
             self.core.count_rubbish();
             return Delivery::Taken;
         };
         let table = &self.core.table;
         // First: whoever polls the completion may release the remote memory at once.
-        table.leave(table.held_slot(id), 0);
+        let _ = table.leave(hold);
         match done {
             Ok(old) => table.end_with_value(id, Outcome::OK, old, now),
             Err(status) => table.end(id, Outcome::of(status), now),

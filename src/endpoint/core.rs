@@ -9,7 +9,7 @@ use super::EndpointConfig;
 use crate::clock::{Clock, Random};
 use crate::codec::Text;
 use crate::fabric::host;
-use crate::ids::{MemoryId, OpId, PeerId, RailIndex};
+use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::approach::{Approach, Approaches};
@@ -225,13 +225,13 @@ impl Core {
     }
 
     /// Hands a transfer that may start to workers that have lanes for it: to as many
-    /// as it has slices for. The caller's hold goes with it.
-    pub fn dispatch(&self, id: OpId, workers: u64, slices: u64, now: u64) {
+    /// as it has slices for.
+    pub fn dispatch(&self, hold: Hold, workers: u64, slices: u64, now: u64) {
         let wanted = (workers.count_ones() as u64).min(slices).max(1);
         if workers == 0 {
-            return self.leave(id, Outcome::of(Status::PeerLost), now);
+            return self.abandon(hold, Outcome::of(Status::PeerLost), now);
         }
-        let slot = self.table.held_slot(id);
+        let slot = self.table.held_slot(&hold);
         Table::send_off(slot);
         if wanted > 1 {
             self.table.share(slot, wanted - 1);
@@ -248,16 +248,18 @@ impl Core {
             }
             let worker = after.trailing_zeros() as usize;
             after &= after - 1;
-            if self.inboxes[worker].transfer(id).is_err() {
-                self.leave(id, Outcome::of(Status::Internal), now);
+            if let Err(hold) = self.inboxes[worker].transfer(hold.another()) {
+                self.abandon(hold, Outcome::of(Status::Internal), now);
             }
         }
+        hold.give(); // The last one's.
     }
 
-    /// Takes off a hand-over that leads nowhere.
-    fn leave(&self, id: OpId, outcome: Outcome, now: u64) {
+    /// Ends an operation that a hand-over leads nowhere with.
+    pub fn abandon(&self, hold: Hold, outcome: Outcome, now: u64) {
+        let id = hold.id();
         // First: whoever polls the completion may give the memory back at once.
-        self.table.leave(self.table.held_slot(id), 0);
+        let _ = self.table.leave(hold);
         self.table.end(id, outcome, now);
     }
 
@@ -285,8 +287,8 @@ impl Core {
     /// Ends the operations that are outstanding with a peer. True: all have ended; false: the time of
     /// this step is up (`over`).
     pub fn go_on_ending(&self, of: &mut Outstanding, now: u64, over: impl Fn() -> bool) -> bool {
-        while let Some(id) = of.waited.pop() {
-            self.abandon(id, of.outcome, now);
+        while let Some(hold) = of.waited.pop() {
+            self.abandon(hold, of.outcome, now);
             if of.waited.len() % LOOK == 0 && over() {
                 return false;
             }
@@ -294,63 +296,60 @@ impl Core {
         self.table.go_on(&mut of.all, now, over)
     }
 
-    /// A transfer that waited for an import will not start.
-    pub fn abandon(&self, id: OpId, outcome: Outcome, now: u64) {
-        self.leave(id, outcome, now);
-    }
-
     /// The owner of a remote memory has answered: what waited for it goes on.
     pub fn answered(&self, remote: &Arc<RemoteMemory>, state: RemoteState, now: u64) {
         let mut waited = remote.settle(state);
-        let later = waited.split_off(waited.len().min(GO_ON));
+        let mut later = waited.split_off(waited.len().min(GO_ON));
         self.let_go_on(remote, state, waited, now);
         let home = self.home_of(remote.peer).unwrap_or(0);
-        for ids in later.chunks(GO_ON) {
-            let command = Command::GoOn { remote: remote.clone(), state, ids: ids.to_vec() };
-            if self.inboxes[home].try_command(command).is_some() {
-                self.let_go_on(remote, state, ids.to_vec(), now); // It ends, and so do they.
-            }
+        while !later.is_empty() {
+            let holds = later.drain(..later.len().min(GO_ON)).collect();
+            self.inboxes[home].hand_over(self, Command::GoOn { remote: remote.clone(), state, holds }, now);
         }
     }
 
     /// Transfers that waited for a remote memory go on, or end.
-    pub fn let_go_on(&self, remote: &Arc<RemoteMemory>, state: RemoteState, ids: Vec<OpId>, now: u64) {
-        for id in ids {
+    pub fn let_go_on(&self, remote: &Arc<RemoteMemory>, state: RemoteState, holds: Vec<Hold>, now: u64) {
+        for hold in holds {
             match Error::of_remote(state) {
-                None => self.go_on(id, now),
+                None => self.go_on(hold, now),
                 Some(error) => {
-                    let entry = self.held(id).and_then(|transfer| transfer.view().entry_of(remote));
-                    self.abandon(id, Outcome { entry, ..Outcome::of(error.status) }, now)
+                    let entry = self.held(&hold).and_then(|transfer| transfer.view().entry_of(remote));
+                    self.abandon(hold, Outcome { entry, ..Outcome::of(error.status) }, now)
                 }
             }
         }
     }
 
     /// Sends a transfer off once the owners of all its remote memories have answered.
-    /// The caller's hold goes with it.
-    pub fn go_on(&self, id: OpId, now: u64) {
-        let Some(transfer) = self.held(id) else { return self.go_on_atomic(id, now) };
+    pub fn go_on(&self, mut hold: Hold, now: u64) {
+        // SAFETY: it is held, until the hold is given away: then nothing of it is looked at.
+        let body = unsafe { self.table.body(self.table.held_slot(&hold)) };
+        let Some(transfer) = body.transfer() else { return self.go_on_atomic(hold, now) };
         let view = transfer.view();
-        let mut states = view.remotes().map(|remote| (remote, remote.wait(id)));
-        match states.find(|(_, state)| *state != Some(RemoteState::Ready)) {
-            None => self.send_off(id, transfer, now),
-            // Whoever hands out the answer has the hold now.
-            Some((_, None)) => {}
-            Some((remote, Some(state))) => {
-                let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
-                let entry = view.entry_of(remote);
-                self.abandon(id, Outcome { entry, ..Outcome::of(status) }, now);
+        for remote in view.remotes() {
+            match remote.wait(hold) {
+                // Whoever hands out the answer has it now.
+                Ok(()) => return,
+                Err((of, RemoteState::Ready)) => hold = of,
+                Err((of, state)) => {
+                    let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
+                    let entry = view.entry_of(remote);
+                    return self.abandon(of, Outcome { entry, ..Outcome::of(status) }, now);
+                }
             }
         }
+        self.send_off(hold, transfer, now)
     }
 
-    /// Sends an accepted transfer of so many slices on its way. The caller's hold goes with it.
+    /// Sends an accepted transfer of so many slices on its way.
     #[inline]
-    pub fn start(&self, id: OpId, slices: u64, now: u64) {
+    pub fn start(&self, hold: Hold, slices: u64, now: u64) {
         if slices > 0 {
-            return self.go_on(id, now);
+            return self.go_on(hold, now);
         }
-        match self.table.leave(self.table.held_slot(id), 0) {
+        let id = hold.id();
+        match self.table.leave(hold) {
             Left::ToNotify(id, peer) => self.notify(id, peer, now),
             _ => {
                 self.table.end(id, Outcome::OK, now);

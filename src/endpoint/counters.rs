@@ -59,12 +59,13 @@ impl Endpoint {
             done: spec.done.clone().map(Box::new),
             work: Work::Expect { _until: expecting },
         };
-        let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);
             return Err(self.no_slots());
         };
-        self.take_back_if_late(id, None)?;
-        core.table.leave(core.table.held_slot(id), 0);
+        let hold = self.take_back_if_late(hold, None)?;
+        let id = hold.id();
+        let _ = core.table.leave(hold);
         let mut ended = Vec::new();
         if !core.counters.watch(ticket, id, &wanted, &mut ended) {
             core.table.end(id, Outcome::of(Status::Canceled), now);

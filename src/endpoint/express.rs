@@ -110,10 +110,11 @@ impl Parcel<'_> {
         };
         let body =
             || body(|| entered.shape(single.geometry()), None, (terms, table.to(terms.queue), None), now);
-        let id = table.fill(slot, body, 1, core.deadline(now, terms.timeout_ns));
-        // SAFETY: `fill` left it to us, until the share has it.
+        let hold = table.fill(slot, body, 1, core.deadline(now, terms.timeout_ns));
+        let id = hold.id();
+        // SAFETY: it is held.
         if let Some(transfer) = unsafe { table.body(slot) }.transfer() {
-            flows.posted(slot, transfer, table, now);
+            flows.posted(hold, (slot, transfer), table, now);
         }
         if core.phase.load(Ordering::SeqCst) != OPEN {
             // Who closes the endpoint may not have seen it.

@@ -22,7 +22,7 @@ use super::core::OPEN;
 use super::inbox::Command;
 use super::worker::{LaneWork, RailWork, Which, Worker, LOOK};
 use crate::fabric::error_text;
-use crate::ids::{LaneId, OpId, PeerId, RailIndex};
+use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
 use crate::peer::channel::Out;
 use crate::peer::link::Fencing;
 use crate::peer::{Peer, PeerState, Plan};
@@ -366,65 +366,62 @@ impl Worker {
         }
     }
 
-    /// Gives what a flow has not done to other lanes. Its hold goes with it.
+    /// Gives what a flow has not done to other lanes.
     fn give_away(&mut self, mut flow: Flow, plan: Plan, errno: i32) {
         let core = self.core.clone();
         let (settled, runs) = flow.surrender();
-        let id = core.table.id_of(flow.slot());
-        let counted = core.held(id).is_some_and(|transfer| transfer.is_counted());
+        let hold = Hold::of(core.table.id_of(flow.slot())); // The flow's, which ends here.
+        let counted = core.held(&hold).is_some_and(|transfer| transfer.is_counted());
         if counted && !runs.is_empty() {
             // Each page or entry may have raised its counter already.
             let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::RailLost) };
-            core.table.end(id, outcome, core.clock.now());
+            core.table.end(hold.id(), outcome, core.clock.now());
         }
         if !Table::wanted(flow.slot()) || runs.is_empty() && !flow.has_unclaimed() {
-            return self.left.push(core.table.leave(flow.slot(), settled));
+            hold.give();
+            return self.left.push(core.table.flow_leaves(flow.slot(), settled));
         }
         core.table.settle(flow.slot(), settled);
         if Table::is_told(flow.slot()) {
-            return self.park(id, runs); // Its peer may have heard: that is asked first.
+            return self.park(hold, runs); // Its peer may have heard: that is asked first.
         }
         Table::share_out(flow.slot());
-        self.again(id, runs, HOPS);
+        self.again(hold, runs, HOPS);
     }
 
-    /// Has lanes do runs of a transfer, here or at another worker. The caller's hold
-    /// goes with it.
-    pub fn again(&mut self, id: OpId, runs: Vec<Run>, hops: u32) {
+    /// Has lanes do runs of a transfer, here or at another worker.
+    pub fn again(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
-        let slot = core.table.held_slot(id);
-        // SAFETY: the hand-over holds the slot.
-        let body = unsafe { core.table.body(slot) };
-        let takes_part = |transfer: &&Move| !transfer.is_announced() || Table::takes_part(slot, false);
-        let begun = match body.transfer().filter(|_| Table::wanted(slot)).filter(takes_part) {
-            Some(transfer) => self.begin(slot, transfer, Which::All, runs),
-            None => return self.left.push(core.table.leave(slot, 0)),
-        };
-        if let Some(runs) = begun {
-            self.pass_on(id, runs, hops);
+        let slot = core.table.held_slot(&hold);
+        let takes_part = |transfer: &Move| !transfer.is_announced() || Table::takes_part(slot, false);
+        if !Table::wanted(slot) || !core.held(&hold).is_some_and(takes_part) {
+            return self.left.push(core.table.leave(hold));
+        }
+        if let Err((hold, runs)) = self.begin(hold, Which::All, runs) {
+            self.pass_on(hold, runs, hops);
         }
     }
 
     /// No lane here can carry a transfer: another worker's may. If none is known to, or those
     /// that do are not what they are known for, it waits: its peer's home is about to hear
     /// what became of them.
-    pub(super) fn pass_on(&mut self, id: OpId, runs: Vec<Run>, hops: u32) {
+    pub(super) fn pass_on(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
-        let slot = core.table.held_slot(id);
-        let peer = core.held(id).and_then(|transfer| core.peers.get(transfer.view().peer()).ok());
-        let Some(peer) = peer.filter(|_| Table::wanted(slot)) else {
-            return self.left.push(core.table.leave(slot, 0));
+        let wanted = Table::wanted(core.table.held_slot(&hold));
+        let peer = core.held(&hold).and_then(|transfer| core.peers.get(transfer.view().peer()).ok());
+        let Some(peer) = peer.filter(|_| wanted) else {
+            return self.left.push(core.table.leave(hold));
         };
         let working = peer.lanes.lock().working();
-        let others = core.workers_for(id, &working) & !(1 << self.index);
+        let others = core.workers_for(&hold, &working) & !(1 << self.index);
         if others == 0 || hops == 0 {
-            return self.park(id, runs);
+            return self.park(hold, runs);
         }
         let next = others.trailing_zeros() as usize;
-        let command = Command::Again { id, runs, hops: hops - 1 };
-        if core.inboxes[next].try_command(command).is_some() {
-            self.left.push(core.table.leave(slot, 0)); // Its rails are closed.
+        let command = Command::Again { hold, runs, hops: hops - 1 };
+        if let Some(Command::Again { hold, .. }) = core.inboxes[next].try_command(command) {
+            self.left.push(core.table.leave(hold)); // Its rails are closed.
         }
     }
 
@@ -435,19 +432,15 @@ impl Worker {
             return;
         }
         let core = self.core.clone();
-        core.table.join(peer.id, |slot, body| {
-            let one = Which::One(lane);
+        core.table.join(peer.id, |hold| {
+            let (slot, body) = core.table.held(&hold);
             // Another operation may have the slot by now.
             let is_theirs = body.peer == Some(peer.id) && Table::is_sent_off(slot);
-            let takes_part =
-                |transfer: &&Move| is_theirs && (!transfer.is_announced() || Table::takes_part(slot, false));
-            let begun = body
-                .transfer()
-                .filter(takes_part)
-                .map(|transfer| self.begin(slot, transfer, one, Vec::new()));
-            if begun != Some(None) {
-                self.left.push(core.table.leave(slot, 0));
-            }
+            let takes_part = |transfer: &Move| !transfer.is_announced() || Table::takes_part(slot, false);
+            let joins = is_theirs && body.transfer().is_some_and(takes_part);
+            let alone =
+                if joins { self.begin(hold, Which::One(lane), Vec::new()) } else { Err((hold, vec![])) };
+            self.left.extend(alone.err().map(|(hold, _)| core.table.leave(hold)));
         });
     }
 

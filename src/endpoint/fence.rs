@@ -49,14 +49,15 @@ impl Endpoint {
             done: None,
             work: Work::Fence,
         };
-        let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             spec.queue.unreserve(1);
             return Err(self.no_slots());
         };
         let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
-        self.take_back_if_late(id, ended)?;
+        let hold = self.take_back_if_late(hold, ended)?;
+        let id = hold.id();
         // It has no flows: the peer's answer ends it.
-        core.table.leave(core.table.held_slot(id), 0);
+        let _ = core.table.leave(hold);
         core.inboxes[peer.home].command(Command::Fence { peer: peer.id, id });
         self.hurry(now);
         Ok(id)

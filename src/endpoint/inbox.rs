@@ -1,15 +1,16 @@
 //! What reaches a worker from other threads, and what it answers.
 
+use super::core::Core;
 use super::greet::Greeted;
 use super::mailbox::Mailbox;
 use super::registering::Wanted;
 use super::watching::Awaiting;
 use crate::fabric::Registration;
-use crate::ids::{MemoryId, OpId, PeerId, RailIndex};
+use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan};
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, Status};
 use crate::transfer::claims::Run;
 use crate::transfer::Outcome;
 use parking_lot::{Condvar, Mutex};
@@ -102,10 +103,9 @@ pub enum Command {
         plan: Plan,
         epoch: u64,
     },
-    /// To a worker with lanes: runs of a transfer that lanes left which failed. The
-    /// sender's hold goes with it.
+    /// To a worker with lanes: runs of a transfer that lanes left which failed.
     Again {
-        id: OpId,
+        hold: Hold,
         runs: Vec<Run>,
         hops: u32,
     },
@@ -153,16 +153,16 @@ pub enum Command {
     /// To be asked for.
     Atomic {
         peer: PeerId,
-        id: OpId,
+        hold: Hold,
     },
     Import {
         remote: Arc<RemoteMemory>,
     },
-    /// Their remote memory is known to be there, or not to be; their holds go with it.
+    /// Their remote memory is known to be there, or not to be.
     GoOn {
         remote: Arc<RemoteMemory>,
         state: RemoteState,
-        ids: Vec<OpId>,
+        holds: Vec<Hold>,
     },
     Release {
         remote: Arc<RemoteMemory>,
@@ -180,12 +180,12 @@ pub enum Command {
     /// A transfer wants a lane between rails that have none.
     Join {
         peer: PeerId,
-        id: OpId,
+        hold: Hold,
     },
     Disconnect {
         peer: PeerId,
     },
-    /// To be started when a word says so; its hold goes with it.
+    /// To be started when a word says so.
     Await(Awaiting),
     Shutdown,
 }
@@ -201,6 +201,20 @@ impl Command {
                 others.fetch_sub(1, Ordering::AcqRel);
             }
             _ => {}
+        }
+    }
+
+    /// The same, and operations end.
+    pub(super) fn end(self, core: &Core, now: u64) {
+        let canceled = |hold| core.abandon(hold, Outcome::of(Status::Canceled), now);
+        match self {
+            Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
+            Command::GoOn { holds, .. } => holds.into_iter().for_each(canceled),
+            Command::Again { hold, .. } | Command::Join { hold, .. } | Command::Atomic { hold, .. } => {
+                canceled(hold)
+            }
+            Command::Await(awaiting) => canceled(awaiting.hold),
+            other => other.refuse(),
         }
     }
 }
@@ -249,6 +263,13 @@ impl Inbox {
     pub fn command(&self, command: Command) {
         if let Some(refused) = self.try_command(command) {
             refused.refuse();
+        }
+    }
+
+    /// Of an operation.
+    pub(super) fn hand_over(&self, core: &Core, command: Command, now: u64) {
+        if let Some(refused) = self.try_command(command) {
+            refused.end(core, now);
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::core::Core;
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::ids::{OpId, PeerId, RailIndex};
+use crate::ids::{Hold, PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::peer::{pair, Plan};
 use crate::status::Status;
@@ -21,54 +21,48 @@ fn workers(core: &Core, lanes: &[Plan], view: View) -> u64 {
 }
 
 impl Core {
-    /// The workers of lanes that a transfer can use, which the caller holds.
-    pub(super) fn workers_for(&self, id: OpId, lanes: &[Plan]) -> u64 {
-        self.held(id).map_or(0, |transfer| workers(self, lanes, transfer.view()))
+    /// The workers of lanes that a transfer can use.
+    pub(super) fn workers_for(&self, hold: &Hold, lanes: &[Plan]) -> u64 {
+        self.held(hold).map_or(0, |transfer| workers(self, lanes, transfer.view()))
     }
 
-    /// A transfer that the caller holds.
-    pub(super) fn held(&self, id: OpId) -> Option<&Move> {
-        // SAFETY: held by the hand-over.
-        unsafe { self.table.body(self.table.held_slot(id)) }.transfer()
+    pub(super) fn held<'a>(&'a self, hold: &'a Hold) -> Option<&'a Move> {
+        self.table.held(hold).1.transfer()
     }
 
     /// Sends a transfer that may start on its way: to the workers that have lanes
-    /// for it, or to its peer's home to have one made. The caller's hold goes with it.
+    /// for it, or to its peer's home to have one made.
     #[inline]
-    pub(super) fn send_off(&self, id: OpId, transfer: &Move, now: u64) {
+    pub(super) fn send_off(&self, hold: Hold, transfer: &Move, now: u64) {
         let (view, slices) = (transfer.view(), transfer.slices);
-        let Some(remote) = view.remotes().next() else { return };
+        let Some(remote) = view.remotes().next() else {
+            return self.abandon(hold, Outcome::of(Status::Internal), now);
+        };
         if view.is_whole() {
-            return self.dispatch(id, remote.workers.load(Ordering::Acquire), slices, now);
+            return self.dispatch(hold, remote.workers.load(Ordering::Acquire), slices, now);
         }
         let Ok(peer) = self.peers.get(remote.peer) else {
-            return self.abandon(id, Outcome::of(Status::PeerLost), now);
+            return self.abandon(hold, Outcome::of(Status::PeerLost), now);
         };
         let usable = workers(self, peer.lanes.lock().up(), view);
         match usable {
-            0 => {
-                let join = Command::Join { peer: peer.id, id };
-                if self.inboxes[peer.home].try_command(join).is_some() {
-                    self.abandon(id, Outcome::of(Status::Canceled), now);
-                }
-            }
-            workers => self.dispatch(id, workers, slices, now),
+            0 => self.inboxes[peer.home].hand_over(self, Command::Join { peer: peer.id, hold }, now),
+            workers => self.dispatch(hold, workers, slices, now),
         }
     }
 }
 
 impl Worker {
     /// A transfer wants lanes that there are not.
-    pub fn link_join(&mut self, peer: PeerId, id: OpId, now: u64) {
+    pub fn link_join(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
-        let Some(transfer) = core.held(id) else { return };
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else {
-            return core.abandon(id, Outcome::of(Status::PeerClosed), now);
+            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };
         if link.resuming.is_some() {
-            return link.joining.push(id);
+            return link.joining.push(hold);
         }
-        let plans = plans(&core, link, transfer.view());
+        let plans = core.held(&hold).map_or_else(Vec::new, |transfer| plans(&core, link, transfer.view()));
         if plans.is_empty() {
             let fabric = link.approaches.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
@@ -76,10 +70,10 @@ impl Worker {
                  that knows the remote",
                 link.peer
             );
-            return core.abandon(id, Outcome::of(Status::NoRails), now);
+            return core.abandon(hold, Outcome::of(Status::NoRails), now);
         }
         let new = link.approaches.extend(&plans);
-        link.joining.push(id);
+        link.joining.push(hold);
         super::arrival::add_lanes(&core, &link.peer, &new, None);
         self.go_on_joining(peer, now);
     }
@@ -90,19 +84,21 @@ impl Worker {
         let Some(link) = self.link(peer) else { return };
         let resuming = link.resuming.is_some();
         let waiting = std::mem::take(&mut link.joining);
-        for id in waiting {
-            let Some(transfer) = core.held(id) else { continue };
-            let Some(link) = self.link(peer) else { return };
-            let view = transfer.view();
+        for hold in waiting {
+            let (Some(transfer), Some(link)) = (core.held(&hold), self.link(peer)) else {
+                core.abandon(hold, Outcome::of(Status::PeerLost), now);
+                continue;
+            };
+            let (view, slices) = (transfer.view(), transfer.slices);
             let usable = workers(&core, link.lanes_up(), view);
-            if usable != 0 || !core.table.is_active(id) {
-                core.dispatch(id, usable, transfer.slices, now);
+            if usable != 0 || !core.table.is_active(hold.id()) {
+                core.dispatch(hold, usable, slices, now);
             } else if !resuming
                 && plans(&core, link, view).iter().all(|plan| link.approaches.is_failed(*plan))
             {
-                core.abandon(id, Outcome::of(Status::Unreachable), now);
+                core.abandon(hold, Outcome::of(Status::Unreachable), now);
             } else {
-                link.joining.push(id);
+                link.joining.push(hold);
             }
         }
     }

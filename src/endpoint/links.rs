@@ -133,7 +133,7 @@ impl Worker {
         link.peer.set_state(PeerState::Down);
         self.dirty.retain(|dirty| *dirty != at);
         let mut outstanding = link.take_outstanding(outcome);
-        outstanding.waited.extend(std::mem::take(&mut link.atomics));
+        outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
         let stage = Leaves::Ending(link, outstanding);
         self.leaving.push_back(Leaving { peer, outcome, since: now, stage });
         self.see_off(now, || core.clock.now().saturating_sub(now) > ENDS_NS);

@@ -1,9 +1,9 @@
 //! What other threads push to a worker: ids of transfers by a bounded queue, everything
 //! rarer as commands.
 
-use crate::ids::OpId;
+use crate::ids::{Hold, OpId};
 use crate::ring::Ring;
-use crate::status::{Error, Result, Status};
+use crate::status::Result;
 use crate::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sync::{Event, Mutex};
 use std::collections::VecDeque;
@@ -32,10 +32,8 @@ impl<C> Mailbox<C> {
         })
     }
 
-    pub fn transfer(&self, id: OpId) -> Result<()> {
-        self.transfers
-            .push(id)
-            .map_err(|_| Error::new(Status::Internal, "a worker's queue of transfers is full"))?;
+    pub fn transfer(&self, hold: Hold) -> std::result::Result<(), Hold> {
+        self.transfers.push(hold.give()).map_err(Hold::of)?;
         self.wake();
         Ok(())
     }
@@ -60,8 +58,8 @@ impl<C> Mailbox<C> {
     }
 
     #[inline]
-    pub fn next_transfer(&self) -> Option<OpId> {
-        self.transfers.pop()
+    pub fn next_transfer(&self) -> Option<Hold> {
+        self.transfers.pop().map(Hold::of)
     }
 
     /// Takes what is there; later commands are refused.

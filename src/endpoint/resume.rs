@@ -18,7 +18,7 @@
 use super::failover::{of_lane, Theirs, HOPS};
 use super::inbox::Command;
 use super::worker::Worker;
-use crate::ids::{LaneId, OpId, PeerId};
+use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::peer::link::{Fencing, Resumes, Resuming};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
 use crate::rail::LaneState;
@@ -46,9 +46,9 @@ const FENCE_NS: u64 = 50_000_000;
 /// Parked transfers that a tick looks at.
 const LOOKS: usize = 1024;
 
-/// A transfer that waits for lanes; its hold is ours.
+/// A transfer that waits for lanes.
 pub struct Parked {
-    id: OpId,
+    hold: Hold,
     peer: Option<PeerId>,
     /// What lanes that failed had claimed.
     runs: Vec<Run>,
@@ -70,10 +70,10 @@ pub(super) fn helps(errno: i32) -> bool {
 impl Worker {
     // Park.
 
-    /// Keeps a transfer until its peer has a lane for it. The caller's hold goes with it.
-    pub(super) fn park(&mut self, id: OpId, runs: Vec<Run>) {
-        let peer = self.core.held(id).map(|transfer| transfer.view().peer());
-        self.parked.push_back(Parked { id, peer, runs });
+    /// Keeps a transfer until its peer has a lane for it.
+    pub(super) fn park(&mut self, hold: Hold, runs: Vec<Run>) {
+        let peer = self.core.held(&hold).map(|transfer| transfer.view().peer());
+        self.parked.push_back(Parked { hold, peer, runs });
     }
 
     /// Lets parked transfers go on that can, and go that are over.
@@ -81,20 +81,20 @@ impl Worker {
         let core = self.core.clone();
         for _ in 0..self.parked.len().min(LOOKS) {
             let Some(one) = self.parked.pop_front() else { return };
-            let slot = core.table.held_slot(one.id);
+            let slot = core.table.held_slot(&one.hold);
             let Some(peer) =
                 one.peer.and_then(|peer| core.peers.get(peer).ok()).filter(|_| Table::wanted(slot))
             else {
-                self.left.push(core.table.leave(slot, 0));
+                self.left.push(core.table.leave(one.hold));
                 continue;
             };
             let waits = Table::is_told(slot)
                 || peer.is_away()
-                || core.workers_for(one.id, &peer.lanes.lock().working()) == 0;
+                || core.workers_for(&one.hold, &peer.lanes.lock().working()) == 0;
             if waits {
                 self.parked.push_back(one);
             } else {
-                self.again(one.id, one.runs, HOPS);
+                self.again(one.hold, one.runs, HOPS);
             }
         }
     }
@@ -103,7 +103,7 @@ impl Worker {
     pub(super) fn leave_parked(&mut self) {
         let core = self.core.clone();
         let parked = std::mem::take(&mut self.parked);
-        self.left.extend(parked.iter().map(|one| core.table.leave(core.table.held_slot(one.id), 0)));
+        self.left.extend(parked.into_iter().map(|one| core.table.leave(one.hold)));
     }
 
     /// An operation of a lane that is given up failed. If it would fail on any lane, there is no

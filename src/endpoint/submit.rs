@@ -3,7 +3,7 @@
 use super::inbox::Command;
 use super::Endpoint;
 use crate::clock::Clock;
-use crate::ids::{OpId, PeerId};
+use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::room;
@@ -94,12 +94,13 @@ impl Endpoint {
             return Err(self.no_places(terms.queue, 1));
         }
         let body = || body(shape, counting, (terms, core.table.to(terms.queue), done(terms)), now);
-        let Some(id) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
+        let Some(hold) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
         };
-        self.take_back_if_late(id, Error::of_remote(state()))?;
-        self.start_when(id, slices, terms, now);
+        let hold = self.take_back_if_late(hold, Error::of_remote(state()))?;
+        let id = hold.id();
+        self.start_when(hold, slices, terms, now);
         self.hurry(now);
         Ok(id)
     }
@@ -115,7 +116,7 @@ impl Endpoint {
         let (now, parts) = (core.clock.now(), list.parts().len());
         let completions = if terms.each_peer { parts as u64 } else { 1 };
         self.check_parts(parts, completions, terms.queue)?;
-        let mut ids = room::vec(parts, "the list's peers")?;
+        let mut holds: Vec<Hold> = room::vec(parts, "the list's peers")?;
         // A peer's PEER_DOWN waits for us: what of its part we end ourselves comes before.
         let passing = core.table.pass();
         self.core.check_open()?;
@@ -147,12 +148,14 @@ impl Endpoint {
             let body = || body(|| Shape::part(list, i), None, (terms, to(terms.each_peer), None), now);
             reserved.begin_part(body, part.slices, deadline, whole)
         };
-        ids.extend(list.parts().iter().enumerate().filter_map(begin));
-        for (id, part) in ids.iter().zip(list.parts()) {
-            self.end_if_too_late(*id, state(part));
+        holds.extend(list.parts().iter().enumerate().filter_map(begin));
+        for (hold, part) in holds.iter().zip(list.parts()) {
+            self.end_if_too_late(hold.id(), state(part));
         }
         drop(passing);
-        ids.iter().zip(list.parts()).for_each(|(id, part)| self.start_when(*id, part.slices, terms, now));
+        for (hold, part) in holds.into_iter().zip(list.parts()) {
+            self.start_when(hold, part.slices, terms, now);
+        }
         self.hurry(now);
         Ok(whole)
     }
@@ -203,10 +206,10 @@ impl Endpoint {
     }
 
     /// Sends an accepted transfer on its way, now or when its word says so.
-    fn start_when(&self, id: OpId, slices: u64, terms: &Terms, now: u64) {
+    fn start_when(&self, hold: Hold, slices: u64, terms: &Terms, now: u64) {
         match &terms.marks.start {
-            Some(start) => self.start_later(id, start.clone()),
-            None => self.core.start(id, slices, now),
+            Some(start) => self.start_later(hold, start.clone(), now),
+            None => self.core.start(hold, slices, now),
         }
     }
 
@@ -227,18 +230,18 @@ impl Endpoint {
     /// What ended while we submitted ends all operations that it sees. Ours may not
     /// have been among them: then it was never accepted, for a completion could come
     /// after the peer's PEER_DOWN. What ends from here on sees it.
-    pub(super) fn take_back_if_late(&self, id: OpId, ended: Option<Error>) -> Result<()> {
+    pub(super) fn take_back_if_late(&self, hold: Hold, ended: Option<Error>) -> Result<Hold> {
         let table = &self.core.table;
         let error = match self.core.check_open() {
             Ok(()) => ended,
             Err(closed) => Some(closed),
         };
         match error {
-            Some(error) if table.take_back(id) => {
-                table.leave(table.held_slot(id), 0);
+            Some(error) if table.take_back(hold.id()) => {
+                let _ = table.leave(hold);
                 Err(error)
             }
-            _ => Ok(()),
+            _ => Ok(hold),
         }
     }
 
@@ -275,15 +278,16 @@ impl Endpoint {
             done: None,
             work: Work::Send,
         };
-        let Some(id) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
             spec.queue.unreserve(1);
             return Err(self.no_slots());
         };
         let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
-        self.take_back_if_late(id, ended)?;
+        let hold = self.take_back_if_late(hold, ended)?;
+        let id = hold.id();
         // A send has no flows: its place in the peer's channel ends it.
-        core.table.leave(core.table.held_slot(id), 0);
+        let _ = core.table.leave(hold);
         if !self.send_now(peer.id, id, (&data, allowance), now) {
             core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data, allowance });
             self.hurry(now);

@@ -3,22 +3,21 @@
 use super::inbox::Command;
 use super::worker::Worker;
 use super::Endpoint;
-use crate::ids::OpId;
+use crate::ids::Hold;
 use crate::transfer::watch::Mark;
 use crate::transfer::Outcome;
 
 /// A transfer that has not started.
 pub struct Awaiting {
-    pub id: OpId,
+    pub hold: Hold,
     pub start: Mark,
 }
 
 impl Endpoint {
-    /// Has a worker start an accepted transfer when its word says so. The caller's hold
-    /// goes with it.
-    pub(super) fn start_later(&self, id: OpId, start: Mark) {
-        let home = self.core.table.peer_of(id).and_then(|peer| self.core.home_of(peer)).unwrap_or(0);
-        self.core.inboxes[home].command(Command::Await(Awaiting { id, start }));
+    /// Has a worker start an accepted transfer when its word says so.
+    pub(super) fn start_later(&self, hold: Hold, start: Mark, now: u64) {
+        let home = self.core.table.held(&hold).1.peer.and_then(|peer| self.core.home_of(peer)).unwrap_or(0);
+        self.core.inboxes[home].hand_over(&self.core, Command::Await(Awaiting { hold, start }), now);
     }
 }
 
@@ -30,25 +29,24 @@ impl Worker {
             return false;
         }
         let core = &self.core;
-        self.awaiting.retain(|Awaiting { id, start: (watch, value) }| {
-            if !core.table.is_active(*id) {
+        for Awaiting { hold, start: (watch, value) } in std::mem::take(&mut self.awaiting) {
+            if !core.table.is_active(hold.id()) {
                 // It was canceled, or its deadline has passed.
-                core.abandon(*id, Outcome::OK, now);
-                return false;
+                core.abandon(hold, Outcome::OK, now);
+            } else if watch.has_reached(value) {
+                let slices = core.held(&hold).map_or(0, |transfer| transfer.slices);
+                core.start(hold, slices, now);
+            } else {
+                self.awaiting.push(Awaiting { hold, start: (watch, value) });
             }
-            let reached = watch.has_reached(*value);
-            if reached {
-                core.start(*id, core.held(*id).map_or(0, |transfer| transfer.slices), now);
-            }
-            !reached
-        });
+        }
         true
     }
 
     /// The worker ends, and what waits with it.
     pub(super) fn stop_watching(&mut self, outcome: Outcome, now: u64) {
-        for Awaiting { id, .. } in std::mem::take(&mut self.awaiting) {
-            self.core.abandon(id, outcome, now);
+        for Awaiting { hold, .. } in std::mem::take(&mut self.awaiting) {
+            self.core.abandon(hold, outcome, now);
         }
     }
 }

@@ -15,13 +15,13 @@ use super::watching::Awaiting;
 use super::Idle;
 use crate::event;
 use crate::fabric::GONE;
-use crate::ids::{LaneId, OpId, PeerId, RailIndex};
-use crate::memory::{Memory, RemoteState};
+use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
+use crate::memory::Memory;
 use crate::pass::Passes;
 use crate::peer::link::Link;
 use crate::peer::{Peer, Plan};
 use crate::rail::{Done, HasLane, Lane, LaneState, Lanes, Rail, Work};
-use crate::status::{Error, Result, Status};
+use crate::status::{Result, Status};
 use crate::transfer::claims::Run;
 use crate::transfer::ending::Sweep;
 use crate::transfer::flow::Share;
@@ -29,12 +29,11 @@ use crate::transfer::flows::Flows;
 use crate::transfer::operation::Move;
 use crate::transfer::pack::{Landing, Packer, Word};
 use crate::transfer::shape::View;
-use crate::transfer::table::{Left, Slot, Table};
+use crate::transfer::table::{Left, Table};
 use crate::transfer::{Direction, Outcome};
 use crate::wire::frame::{self, Header, Kind};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -525,8 +524,8 @@ impl Worker {
     fn start_submitted(&mut self) -> bool {
         let count = self.core.inboxes[self.index].transfers().min(STARTS);
         for _ in 0..count {
-            let Some(id) = self.core.inboxes[self.index].next_transfer() else { break };
-            self.start(id);
+            let Some(hold) = self.core.inboxes[self.index].next_transfer() else { break };
+            self.start(hold);
         }
         count > 0
     }
@@ -545,8 +544,8 @@ impl Worker {
     /// The lane that may carry all of a transfer and right behind it, without waiting
     /// for its arrival, what the peer is to hear of it. The frame must not go another
     /// way: control frames take the first lane that is up.
-    fn early_lane(&self, id: OpId) -> Option<LaneId> {
-        let transfer = self.core.held(id)?;
+    fn early_lane(&self, hold: &Hold) -> Option<LaneId> {
+        let transfer = self.core.held(hold)?;
         if !transfer.is_announced() || transfer.direction != Direction::Write {
             return None;
         }
@@ -567,35 +566,34 @@ impl Worker {
     }
 
     /// Begins a transfer's flows on the peer's lanes here.
-    fn start(&mut self, id: OpId) {
-        let early = self.early_lane(id);
+    fn start(&mut self, hold: Hold) {
+        let early = self.early_lane(&hold);
         let core = self.core.clone();
-        let slot = core.table.held_slot(id);
-        // SAFETY: the hand-over holds the slot.
-        let body = unsafe { core.table.body(slot) };
-        let Some(transfer) = body.transfer() else { return self.left.push(core.table.leave(slot, 0)) };
+        let (slot, body) = core.table.held(&hold);
+        let announced = body.transfer().is_some_and(Move::is_announced);
         let early = early.filter(|_| Table::takes_part(slot, true));
-        if early.is_none() && transfer.is_announced() && !Table::takes_part(slot, false) {
-            return self.left.push(core.table.leave(slot, 0)); // One lane does it all.
+        if early.is_none() && announced && !Table::takes_part(slot, false) {
+            return self.left.push(core.table.leave(hold)); // One lane does it all.
         }
         let to = early.map_or(Which::All, Which::Early);
-        if self.begin(slot, transfer, to, Vec::new()).is_some() {
+        if let Err((hold, runs)) = self.begin(hold, to, Vec::new()) {
             // The lanes went meanwhile: others may have some.
-            self.pass_on(id, Vec::new(), HOPS);
+            self.pass_on(hold, runs, HOPS);
         }
     }
 
     /// Begins flows on those of the peer's lanes here that can carry a transfer; the
-    /// first one does these runs before anything else. `None`: the hand-over's hold went
-    /// with them. Else the runs are the caller's again.
+    /// first one does these runs before anything else. Where there are none, hold and runs are the
+    /// caller's again.
     pub(super) fn begin(
         &mut self,
-        slot: &Slot,
-        transfer: &Move,
+        hold: Hold,
         to: Which,
         mut runs: Vec<Run>,
-    ) -> Option<Vec<Run>> {
+    ) -> std::result::Result<(), (Hold, Vec<Run>)> {
         let Worker { core, rails, lanes_of, turn, .. } = self;
+        let (slot, body) = core.table.held(&hold);
+        let Some(transfer) = body.transfer() else { return Err((hold, runs)) };
         let (view, slices) = (transfer.view(), transfer.slices);
         let peer = view.peer();
         let all = lanes_of.get(peer.place()).map_or(&[][..], Vec::as_slice);
@@ -614,16 +612,16 @@ impl Worker {
             let Some(of) = lane.and_then(|(_, lane)| lane.flows_for(peer, view)) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
-            of.begin(slot, transfer, Share { sharers, vectors, early, again }, &core.table);
+            of.begin(hold.another(), (slot, transfer), Share { sharers, vectors, early, again }, &core.table);
             chosen += 1;
         }
-        // The hand-over's hold becomes the first flow's.
         match chosen {
-            0 => return Some(runs),
+            0 => return Err((hold, runs)),
             1 => {}
             more => core.table.share(slot, more as u64 - 1),
         }
-        None
+        hold.give(); // The first flow's.
+        Ok(())
     }
 
     fn reap(&mut self, rail: RailIndex, now: u64) -> bool {
@@ -845,7 +843,7 @@ impl Worker {
             Command::LaneFenced { peer, plan, epoch } => self.link_lane_fenced(peer, plan, epoch, now),
             Command::Cut { peer, plan, epoch, asks } => self.cut(peer, plan, epoch, asks),
             Command::LaneCut { peer, plan, epoch } => self.link_lane_cut(peer, plan, epoch),
-            Command::Again { id, runs, hops } => self.again(id, runs, hops),
+            Command::Again { hold, runs, hops } => self.again(hold, runs, hops),
             Command::Fence { peer, id } => self.link_fence(peer, id, now),
             Command::QuiesceLanes { peer, number } => self.quiesce_lanes(peer, number),
             Command::LanesQuiet { peer, number } => self.link_lanes_quiet(peer, number),
@@ -870,14 +868,14 @@ impl Worker {
             }
             Command::Send { peer, id, data, allowance } => self.link_send(peer, id, data, allowance),
             Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
-            Command::Atomic { peer, id } => self.link_atomic(peer, id, now),
+            Command::Atomic { peer, hold } => self.link_atomic(peer, hold, now),
             Command::Import { remote } => self.link_import(remote, now),
-            Command::GoOn { remote, state, ids } => self.core.let_go_on(&remote, state, ids, now),
+            Command::GoOn { remote, state, holds } => self.core.let_go_on(&remote, state, holds, now),
             Command::Release { remote } => self.link_release(&remote),
             Command::Revoke { peer, memory } => self.link_revoke(peer, memory),
             Command::Resume { peer } => self.link_resume(peer, now),
             Command::Connected { peer } => self.link_connected(peer, now),
-            Command::Join { peer, id } => self.link_join(peer, id, now),
+            Command::Join { peer, hold } => self.link_join(peer, hold, now),
             Command::Disconnect { peer } => self.link_disconnect(peer, now),
             Command::Await(awaiting) => self.awaiting.push(awaiting),
             Command::Shutdown => self.leave_all(now),
@@ -916,28 +914,15 @@ impl Worker {
         let inbox = &core.inboxes[self.index];
         let mut commands = std::mem::take(&mut self.commands);
         commands.append(&mut inbox.close());
-        while let Some(id) = inbox.next_transfer() {
-            core.abandon(id, Outcome::of(Status::Canceled), now);
+        while let Some(hold) = inbox.next_transfer() {
+            core.abandon(hold, Outcome::of(Status::Canceled), now);
         }
         for command in commands {
             match command {
-                Command::Register { reply, .. } => reply.put(Err(Error::closed())),
-                Command::Deregister { reply, .. } => reply.put(Ok(())),
-                Command::DropLanes { ended: Some((_, others)), .. } => {
-                    others.fetch_sub(1, Ordering::AcqRel);
-                }
-                Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
-                Command::GoOn { ids, .. } => {
-                    ids.into_iter().for_each(|id| core.abandon(id, Outcome::of(Status::Canceled), now))
-                }
-                Command::Join { id, .. } | Command::Atomic { id, .. } => {
-                    core.abandon(id, Outcome::of(Status::Canceled), now)
-                }
                 Command::AddLink { peer, approaches, accepted } => {
                     self.add_link(peer, approaches, accepted.as_ref(), now)
                 }
-                Command::Await(awaiting) => core.abandon(awaiting.id, Outcome::of(Status::Canceled), now),
-                _ => {}
+                other => other.end(&core, now),
             }
         }
         let links: Vec<PeerId> = self.links.iter().flatten().map(|link| link.peer.id).collect();

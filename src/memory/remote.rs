@@ -1,6 +1,6 @@
 //! Memory of a peer.
 
-use crate::ids::{MemoryId, OpId, PeerId, RailIndex};
+use crate::ids::{Hold, MemoryId, PeerId, RailIndex};
 use crate::prefetch;
 use crate::range::Range;
 use crate::wire::descriptor::{Descriptor, Rail};
@@ -67,7 +67,7 @@ pub struct RemoteMemory {
     pub kept: AtomicU64,
     state: AtomicU8,
     /// Transfers that wait for the owner's answer.
-    waiting: Mutex<Vec<OpId>>,
+    waiting: Mutex<Vec<Hold>>,
 }
 
 impl RemoteMemory {
@@ -138,7 +138,7 @@ impl RemoteMemory {
     }
 
     /// Moves on, unless it ended already, and hands out the transfers that waited.
-    pub fn settle(&self, state: RemoteState) -> Vec<OpId> {
+    pub fn settle(&self, state: RemoteState) -> Vec<Hold> {
         let mut waiting = self.waiting.lock();
         if matches!(self.state(), RemoteState::Asking | RemoteState::Ready) {
             self.state.store(state as u8, Ordering::SeqCst);
@@ -147,15 +147,15 @@ impl RemoteMemory {
     }
 
     /// Keeps a transfer until the owner has answered; otherwise says the state.
-    pub fn wait(&self, transfer: OpId) -> Option<RemoteState> {
+    pub fn wait(&self, transfer: Hold) -> Result<(), (Hold, RemoteState)> {
         if self.state() == RemoteState::Asking {
             let mut waiting = self.waiting.lock();
             if self.state() == RemoteState::Asking {
                 waiting.push(transfer);
-                return None;
+                return Ok(());
             }
         }
-        Some(self.state())
+        Err((transfer, self.state()))
     }
 
     /// Has its account fetched: other processors had it last.

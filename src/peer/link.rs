@@ -5,7 +5,7 @@ use super::channel::{Channel, Out};
 use super::liveness::Silence;
 use super::{status_of_end, Peer, Plan};
 use crate::codec::{Reader, Writer};
-use crate::ids::{MemoryId, OpId};
+use crate::ids::{Hold, MemoryId, OpId};
 use crate::memory::RemoteMemory;
 use crate::status::Status;
 use crate::transfer::ending::Sweep;
@@ -13,7 +13,7 @@ use crate::transfer::operation::Move;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -44,9 +44,9 @@ pub struct Link {
     /// Memories that the peer takes back, while our transfers still use them.
     pub revoking: BTreeSet<MemoryId>,
     /// Transfers that wait for lanes.
-    pub joining: Vec<OpId>,
+    pub joining: Vec<Hold>,
     /// Atomics that the peer has not answered.
-    pub atomics: BTreeSet<OpId>,
+    pub atomics: BTreeMap<OpId, Hold>,
     pub parting: Option<Parting>,
     /// Fences that the caller waits for, by number.
     pub fences: HashMap<u64, OpId>,
@@ -130,7 +130,7 @@ const STEADY_NS: u64 = 10_000_000_000;
 /// What is outstanding with a peer that ends, as far as that has not ended.
 pub struct Outstanding {
     /// Transfers that would not have begun yet.
-    pub waited: Vec<OpId>,
+    pub waited: Vec<Hold>,
     pub all: Sweep,
     pub outcome: Outcome,
 }
@@ -212,7 +212,7 @@ impl Link {
             imports: HashSet::new(),
             revoking: BTreeSet::new(),
             joining: Vec::new(),
-            atomics: BTreeSet::new(),
+            atomics: BTreeMap::new(),
             parting: None,
             fences: HashMap::new(),
             next_fence: 1,

@@ -7,7 +7,7 @@ use super::operation::Move;
 use super::pack::{Landed, Packer};
 use super::table::{Left, Slot, Table};
 use crate::fabric::{Posted, Rma};
-use crate::ids::{LaneSlot, OpId};
+use crate::ids::{Hold, LaneSlot, OpId};
 use crate::rail::{Burst, Lane, Rail, Tag, Work};
 use crate::status::Status;
 use std::collections::VecDeque;
@@ -120,10 +120,10 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Begins a share; the caller's hold on the slot becomes the flow's.
-    pub fn begin(&mut self, slot: &Slot, transfer: &Move, share: Share, table: &Table) {
-        let (index, _) = self.add(slot, transfer, share, table);
-        self.ready[class_of(transfer)].push_back(index);
+    /// Begins a share, which has the hold from here on.
+    pub fn begin(&mut self, hold: Hold, of: (&Slot, &Move), share: Share, table: &Table) {
+        let index = self.add(hold, of, share, table);
+        self.ready[class_of(of.1)].push_back(index);
     }
 
     /// Posts what is all of a transfer, whose share is made when it is `posted`.
@@ -138,20 +138,20 @@ impl Flows {
         unsafe { burst.post(rma, len, tag) == Posted::Yes }
     }
 
-    /// It was: its share begins, the next one after that post; the caller's hold on the slot
-    /// becomes the share's.
+    /// It was: its share begins, the next one after that post.
     #[inline]
-    pub fn posted(&mut self, slot: &Slot, transfer: &Move, table: &Table, now: u64) {
+    pub fn posted(&mut self, hold: Hold, of: (&Slot, &Move), table: &Table, now: u64) {
         let share = Share { sharers: 1, vectors: false, early: false, again: Vec::new() };
-        let (index, _) = self.add(slot, transfer, share, table);
+        let index = self.add(hold, of, share, table);
         if let Some(flow) = self.flows.get_mut(index) {
             flow.posted_alone(now);
         }
     }
 
-    /// The share's number, and whether its transfer is wanted.
+    /// The share's number.
     #[inline]
-    fn add(&mut self, slot: &Slot, transfer: &Move, share: Share, table: &Table) -> (u32, bool) {
+    fn add(&mut self, hold: Hold, (slot, transfer): (&Slot, &Move), share: Share, table: &Table) -> u32 {
+        hold.give(); // The flow's, from here on.
         let wanted = table.carry(slot);
         let claims = self.spare.pop().unwrap_or_default();
         let mut flow = Flow::new(slot, transfer, share, claims);
@@ -163,7 +163,7 @@ impl Flows {
             Some(place) => *place = Some(flow),
             None => self.flows.push(Some(flow)),
         }
-        (index, wanted)
+        index
     }
 
     /// Something is to be posted as soon as there is room.
@@ -553,5 +553,5 @@ impl fmt::Display for Flows {
 /// A flow ends: no NIC works for it.
 fn end(table: &Table, flow: &mut Flow) -> Left {
     flow.put_down(table);
-    table.leave(flow.slot(), flow.counts())
+    table.flow_leaves(flow.slot(), flow.counts())
 }

@@ -12,7 +12,7 @@ use super::operation::{Body, To};
 use super::queue::Queue;
 use super::tally::Tally;
 use super::whole::{PartOf, Whole};
-use crate::ids::{OpId, PeerId};
+use crate::ids::{Hold, OpId, PeerId};
 use crate::prefetch;
 use crate::room;
 use crate::status::{Error, Status};
@@ -157,9 +157,14 @@ impl Table {
         self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
     }
 
-    /// The slot that a holder of `id` holds.
-    pub fn held_slot(&self, id: OpId) -> &Slot {
-        self.slot(id.index()).expect("a holder's slot exists")
+    pub fn held_slot(&self, hold: &Hold) -> &Slot {
+        self.slot(hold.id().index()).expect("a holder's slot exists")
+    }
+
+    pub fn held<'a>(&'a self, hold: &'a Hold) -> (&'a Slot, &'a Body) {
+        let slot = self.held_slot(hold);
+        // SAFETY: it is held.
+        (slot, unsafe { self.body(slot) })
     }
 
     /// The body of a slot that the caller holds.
@@ -255,17 +260,15 @@ impl Table {
         )
     }
 
-    /// Takes a slot and fills it. The operation is active, and the caller holds
-    /// it as a flow: it must pass that on, or `leave`.
-    /// `None`: all slots are in use.
+    /// Takes a slot and fills it: the operation is active. `None`: all slots are in use.
     #[inline]
-    pub fn begin(&self, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Option<OpId> {
+    pub fn begin(&self, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Option<Hold> {
         Some(self.fill(self.take()?, body, slices, deadline))
     }
 
     /// As `begin`, in a slot that was taken.
     #[inline]
-    pub fn fill(&self, slot: &Slot, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> OpId {
+    pub fn fill(&self, slot: &Slot, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Hold {
         self.fill_part(slot, body, slices, deadline, PartOf::Nothing)
     }
 
@@ -306,7 +309,7 @@ impl Table {
         slices: u64,
         deadline: u64,
         whole: PartOf,
-    ) -> OpId {
+    ) -> Hold {
         let generation = slot.state.load(Ordering::Relaxed) >> 8;
         // SAFETY: the slot came off the free list, so it is empty, and nobody else holds it.
         let body = unsafe {
@@ -332,7 +335,7 @@ impl Table {
                 self.wakes.get().into_iter().for_each(|wake| wake());
             }
         }
-        id_in(state, slot.index)
+        Hold::of(id_in(state, slot.index))
     }
 
     /// The peer is told before the last byte is known to have arrived. By the worker
@@ -427,7 +430,7 @@ impl Table {
 
     /// Holds, as flows, the transfers with a peer that workers have and that are not claimed
     /// whole. Where another operation has taken a slot meanwhile, `each` has that one: it looks.
-    pub fn join(&self, peer: PeerId, mut each: impl FnMut(&Slot, &Body)) {
+    pub fn join(&self, peer: PeerId, mut each: impl FnMut(Hold)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { continue };
             let active = slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE;
@@ -436,8 +439,7 @@ impl Table {
             }
             let more = |held: u64| (held >= FLOW).then_some(held + FLOW);
             if slot.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok() {
-                // SAFETY: held as a flow, until `each` passes that on.
-                each(slot, unsafe { self.body(slot) });
+                each(Hold::of(self.id_of(slot)));
             }
         }
     }
@@ -480,8 +482,15 @@ impl Table {
         id_in(slot.state.load(Ordering::Acquire), slot.index)
     }
 
+    /// Who had it does nothing for the operation any more.
+    pub fn leave(&self, hold: Hold) -> Left {
+        let slot = self.held_slot(&hold);
+        hold.give();
+        self.flow_leaves(slot, 0)
+    }
+
     /// A flow leaves, with the slices that arrived through it.
-    pub fn leave(&self, slot: &Slot, arrived: u64) -> Left {
+    pub fn flow_leaves(&self, slot: &Slot, arrived: u64) -> Left {
         let id = self.id_of(slot);
         // SAFETY: the flow holds the slot until it has left.
         let body = unsafe { self.body(slot) };

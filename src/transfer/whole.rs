@@ -4,7 +4,7 @@
 use super::operation::Body;
 use super::table::{Slot, Table};
 use super::Outcome;
-use crate::ids::{OpId, PeerId};
+use crate::ids::{Hold, OpId, PeerId};
 use crate::status::Status;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +76,8 @@ impl<'a> Reserved<'a> {
         let slot = self.take()?;
         slot.whole.left.store(parts, Ordering::Relaxed);
         *slot.whole.failed.lock() = None;
-        Some(self.table.fill_part(slot, body, 0, u64::MAX, PartOf::HasParts))
+        // The last part has the hold (`part_ended`).
+        Some(self.table.fill_part(slot, body, 0, u64::MAX, PartOf::HasParts).give())
     }
 
     /// Begins one of its parts, as `Table::begin`.
@@ -86,7 +87,7 @@ impl<'a> Reserved<'a> {
         slices: u64,
         deadline: u64,
         whole: OpId,
-    ) -> Option<OpId> {
+    ) -> Option<Hold> {
         let slot = self.take()?;
         Some(self.table.fill_part(slot, body, slices, deadline, PartOf::Whole(whole)))
     }
@@ -120,7 +121,8 @@ impl Table {
         (peer, first_post): (Option<PeerId>, u64),
         now: u64,
     ) {
-        let slot = self.held_slot(whole);
+        let hold = Hold::of(whole);
+        let slot = self.held_slot(&hold);
         if outcome.status != Status::Ok {
             slot.whole.failed.lock().get_or_insert(Failure { outcome, peer });
         }
@@ -129,11 +131,12 @@ impl Table {
             let _ = slot.first_post.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earlier);
         }
         if slot.whole.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            hold.give();
             return;
         }
         let failed = slot.whole.failed.lock().take();
         let Failure { outcome, peer } = failed.unwrap_or(Failure { outcome: Outcome::OK, peer: None });
-        self.leave(slot, 0);
+        let _ = self.leave(hold);
         self.end_as(whole, outcome, (peer, 0), now);
     }
 
