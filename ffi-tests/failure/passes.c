@@ -59,26 +59,33 @@ static void one_deadline(void)
     box_close(box_of(endpoint));
 }
 
-/* One increment is what all of them wait for. */
-static void one_counter(void)
+#define COUNTERS 256
+
+/* One list of the peer's raises what they all wait for: so many counters. */
+static void counters_are_raised(int counters)
 {
     weft_endpoint_config config = crowded();
     struct duo duo = duo_open_with(4096, &config);
-    weft_counter counter;
-    CHECK_OK(weft_counter_create(duo.a->endpoint, &counter));
+    static weft_list_entry entries[COUNTERS];
+    for (int i = 0; i < counters; i++) {
+        entries[i] = (weft_list_entry){.peer = duo.b_to_a};
+        CHECK_OK(weft_counter_create(duo.a->endpoint, &entries[i].counter));
+    }
     for (int i = 0; i < OPERATIONS; i++)
-        expect_one(duo.a->endpoint, counter, 600 * SECOND, text);
-    weft_remote_memory *a_of_b;
-    char descriptor[8192];
-    size_t len = descriptor_of(duo.a_memory, descriptor, sizeof descriptor);
-    CHECK_OK(weft_remote_memory_import(duo.b->endpoint, duo.b_to_a, descriptor, len, &a_of_b));
-    weft_range_args args = range_args(duo.b_memory, a_of_b, 64);
-    args.counter = counter;
-    CHECK_STATUS(box_await(duo.b, write_now(duo.b, &args), patience_ms()).status, WEFT_OK);
+        expect_one(duo.a->endpoint, entries[i % counters].counter, 600 * SECOND, text);
+    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    weft_transfer list;
+    args.entries = entries;
+    args.count = (uint64_t)counters;
+    CHECK_OK(weft_write_list(duo.b->endpoint, &args, &list));
+    CHECK_STATUS(box_await(duo.b, list, patience_ms()).status, WEFT_OK);
     all_end(duo.a->endpoint, WEFT_OK, false);
-    CHECK_OK(weft_remote_memory_release(a_of_b));
     duo_close(&duo);
 }
+
+static void one_counter(void) { counters_are_raised(1); }
+
+static void many_counters(void) { counters_are_raised(COUNTERS); }
 
 /* ---- With a peer that stands still ---- */
 
@@ -133,6 +140,8 @@ static void operations_of_one_deadline_end_in_short_passes(void) { check_passes(
 
 static void operations_of_one_counter_end_in_short_passes(void) { check_passes(one_counter); }
 
+static void operations_of_many_counters_end_in_short_passes(void) { check_passes(many_counters); }
+
 static void messages_of_a_lost_peer_end_in_short_passes(void)
 {
     way = MESSAGES_LOST;
@@ -156,6 +165,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         {"operations_of_one_deadline_end_in_short_passes", "tcp alone", operations_of_one_deadline_end_in_short_passes},
         {"operations_of_one_counter_end_in_short_passes", "tcp alone", operations_of_one_counter_end_in_short_passes},
+        {"operations_of_many_counters_end_in_short_passes", "tcp alone", operations_of_many_counters_end_in_short_passes},
         {"messages_of_a_lost_peer_end_in_short_passes", "tcp,host alone", messages_of_a_lost_peer_end_in_short_passes},
         {"writes_of_a_lost_peer_end_in_short_passes", "tcp,host alone", writes_of_a_lost_peer_end_in_short_passes},
         {"writes_of_a_disconnected_peer_end_in_short_passes", "tcp,host alone",

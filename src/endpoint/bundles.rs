@@ -78,7 +78,7 @@ impl Worker {
                     of.flows.fetched(outcome, rail, (&mut of.lane, now), table, left);
                 }
                 Arrived { outcome: Ok(()), counts: (immediate @ 1.., pieces), .. } => {
-                    self.core.count(immediate, pieces, now)
+                    self.core.count(immediate, pieces, now, &mut self.counted)
                 }
                 _ => {}
             }

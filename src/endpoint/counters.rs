@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Largest page that raises a counter: one post carries it.
 const PAGE_MAX: u64 = 1 << 30;
+/// Operations that arrivals end in one pass, about.
+pub(super) const ENDS: usize = 512;
 /// Counters that one operation may wait for.
 const EXPECT_MAX: usize = 65_536;
 
@@ -151,41 +153,26 @@ fn check_counted(len: u64, most: u64) -> Result<()> {
 }
 
 impl Core {
-    /// A peer raises a counter: the bytes that it speaks of are here.
+    /// A peer raises a counter: the bytes that it speaks of are here. `ended`: operations that this
+    /// pass has ended so; with very many, the next passes go on.
     #[inline]
-    pub fn count(&self, immediate: u32, by: u64, now: u64) {
+    pub fn count(&self, immediate: u32, by: u64, now: u64, ended: &mut usize) {
         match self.counters.raise(immediate, by) {
             Raised::Yes => {}
             Raised::Unknown => self.count_rubbish(),
-            Raised::Reached(index) => _ = self.reached(index, now),
+            Raised::Reached(index) if *ended >= ENDS => self.counters.list(index),
+            Raised::Reached(index) => _ = self.reached(index, now, ended),
         }
     }
 
     /// False: another thread is at what is waited for.
     #[cold]
-    fn reached(&self, index: u32, now: u64) -> bool {
-        let mut ended = Vec::new();
-        let alone = self.counters.settle(index, &mut ended);
-        self.end_all_of(ended, Status::Ok, now);
+    fn reached(&self, index: u32, now: u64, ended: &mut usize) -> bool {
+        let mut operations = Vec::new();
+        let alone = self.counters.settle(index, &mut operations);
+        *ended += operations.len();
+        self.end_all_of(operations, Status::Ok, now);
         alone
-    }
-
-    /// Ends more of the operations whose values were reached, as far as there is time; whether any was
-    /// looked at.
-    pub(super) fn go_on_counting(&self, now: u64, over: impl Fn() -> bool) -> bool {
-        let (mut goes_on, mut busy) = (true, false);
-        while goes_on && self.counters.has_unsettled() {
-            for index in self.counters.take_unsettled() {
-                if goes_on {
-                    let alone = self.reached(index, now);
-                    busy |= alone;
-                    goes_on = alone && !over();
-                } else {
-                    self.counters.list(index);
-                }
-            }
-        }
-        busy
     }
 
     /// Ends operations, with no lock held: each takes its own entries out.
@@ -197,11 +184,28 @@ impl Core {
 }
 
 impl Worker {
+    /// Ends more of the operations whose values were reached, as far as there is time, and this many
+    /// or some more; whether any counter was looked at.
+    pub(super) fn go_on_counting(&mut self, now: u64, most: usize, over: impl Fn() -> bool) -> bool {
+        let (mut ended, mut busy) = (0, false);
+        while !self.unsettled.is_empty() || self.core.counters.has_unsettled() {
+            let Some(index) = self.core.counters.next_unsettled(&mut self.unsettled) else { break };
+            if !self.core.reached(index, now, &mut ended) {
+                break;
+            }
+            busy = true;
+            if ended >= most || over() {
+                break;
+            }
+        }
+        busy
+    }
+
     /// A peer's write with an immediate has arrived.
     #[inline]
     pub(super) fn arrived(&mut self, rail: RailIndex, done: &Done, now: u64) {
         if self.rails[rail].rail.limits().immediate_max > 0 {
-            self.core.count(done.immediate, 1, now);
+            self.core.count(done.immediate, 1, now, &mut self.counted);
         } else {
             self.core.reject("an immediate, where peers send none"); // It raises nothing.
         }

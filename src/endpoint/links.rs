@@ -249,7 +249,7 @@ impl Worker {
     /// True: there is more, for which there was no time.
     pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) -> bool {
         self.go_on_sweeping(now, &over);
-        self.core.go_on_counting(now, &over);
+        self.go_on_counting(now, usize::MAX, &over);
         if !self.breaking.is_empty() {
             self.finish_breaking(&over);
         }

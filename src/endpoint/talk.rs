@@ -516,7 +516,7 @@ impl Worker {
     fn raise(&mut self, body: &[u8], now: u64) -> Delivery {
         for pair in body.chunks(16) {
             match read_numbers::<2>(pair) {
-                Some([immediate, by]) => self.core.count(immediate as u32, by, now),
+                Some([immediate, by]) => self.core.count(immediate as u32, by, now, &mut self.counted),
                 None => self.core.count_rubbish(),
             }
         }

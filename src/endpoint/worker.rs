@@ -5,6 +5,7 @@
 //! `talk` that of links.
 
 use super::core::Core;
+use super::counters::ENDS;
 use super::failover::{Broken, Health, HOPS};
 use super::fence::QuiescingLanes;
 use super::inbox::Command;
@@ -23,6 +24,7 @@ use crate::peer::{Peer, Plan};
 use crate::rail::{Done, HasLane, Lane, LaneState, Lanes, Rail, Work};
 use crate::status::{Result, Status};
 use crate::transfer::claims::Run;
+use crate::transfer::counters::Unsettled;
 use crate::transfer::ending::Sweep;
 use crate::transfer::flow::Share;
 use crate::transfer::flows::Flows;
@@ -78,6 +80,9 @@ pub struct Worker {
     pub owing: Vec<LaneId>,
     /// Lanes with bundles that devices copy, to where they belong or to be sent.
     pub copying: Vec<LaneId>,
+    /// Counters whose values were reached, and operations that this pass has ended for that.
+    pub(super) unsettled: Unsettled,
+    pub(super) counted: usize,
     /// What there is to say of credits.
     pub words: Vec<super::credits::Word>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
@@ -320,6 +325,8 @@ impl Worker {
             left: Vec::new(),
             owing: Vec::new(),
             copying: Vec::new(),
+            unsettled: Unsettled::default(),
+            counted: 0,
             leaving: VecDeque::new(),
             remains: Default::default(),
             sweeps: VecDeque::new(),
@@ -361,7 +368,8 @@ impl Worker {
             busy |= self.reap(rail, now);
             busy |= self.pump(rail, now);
         }
-        busy |= self.core.go_on_counting(now, || true);
+        busy |= self.go_on_counting(now, ENDS, || false);
+        self.counted = 0;
         busy |= self.settle(now);
         self.advance_landings(now);
         self.acknowledge_bundles(now);
@@ -474,6 +482,7 @@ impl Worker {
             || !self.copying.is_empty()
             || !self.words.is_empty()
             || !self.carried.is_empty()
+            || !self.unsettled.is_empty()
             || self.core.counters.has_unsettled();
         if !self.awaiting.is_empty() || !self.commands.is_empty() || !self.chores.is_empty() {
             Duration::ZERO

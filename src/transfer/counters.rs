@@ -37,6 +37,16 @@ pub struct Counter {
     listed: AtomicU32,
 }
 
+/// Counters that a worker took from the list, which nobody else settles.
+#[derive(Default)]
+pub struct Unsettled(u32);
+
+impl Unsettled {
+    pub fn is_empty(&self) -> bool {
+        self.0 < AFTER
+    }
+}
+
 const LAST: u32 = 1;
 const AFTER: u32 = 2;
 
@@ -156,14 +166,14 @@ impl Counters {
         }
     }
 
-    /// Takes all that are listed: each may be listed again from when the iterator returns it.
-    pub fn take_unsettled(&self) -> impl Iterator<Item = u32> + '_ {
-        let mut next = self.unsettled.swap(0, Ordering::AcqRel);
-        std::iter::from_fn(move || {
-            let index = next.checked_sub(AFTER)?;
-            next = self.counter(index).map_or(0, |counter| counter.listed.swap(0, Ordering::AcqRel));
-            Some(index)
-        })
+    /// The next of those that were taken, or that are listed now. It may be listed again from then on.
+    pub fn next_unsettled(&self, taken: &mut Unsettled) -> Option<u32> {
+        if taken.is_empty() {
+            taken.0 = self.unsettled.swap(0, Ordering::AcqRel);
+        }
+        let index = taken.0.checked_sub(AFTER)?;
+        taken.0 = self.counter(index).map_or(0, |counter| counter.listed.swap(0, Ordering::AcqRel));
+        Some(index)
     }
 
     #[inline]
@@ -300,13 +310,15 @@ mod tests {
         for index in [a, b, a, b] {
             counters.list(index);
         }
-        let mut taken = counters.take_unsettled();
-        assert_eq!(taken.next(), Some(b));
+        let mut taken = Unsettled::default();
+        assert_eq!(counters.next_unsettled(&mut taken), Some(b));
         counters.list(b);
-        assert_eq!((taken.next(), taken.next()), (Some(a), None));
-        assert!(counters.has_unsettled());
-        assert_eq!(counters.take_unsettled().collect::<Vec<_>>(), [b]);
-        assert!(!counters.has_unsettled());
+        counters.list(a);
+        assert!(counters.has_unsettled() && !taken.is_empty());
+        assert_eq!(counters.next_unsettled(&mut taken), Some(a));
+        assert_eq!(counters.next_unsettled(&mut taken), Some(b));
+        assert!(!counters.has_unsettled() && taken.is_empty());
+        assert_eq!(counters.next_unsettled(&mut taken), None);
     }
 
     #[test]

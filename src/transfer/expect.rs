@@ -233,7 +233,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfer::counters::Raised;
+    use crate::transfer::counters::{Raised, Unsettled};
     use std::sync::atomic::AtomicU64;
 
     fn entry(counters: &Counters, id: u64, value: u64) -> Entry {
@@ -305,8 +305,7 @@ mod tests {
         assert!(!counters.settle(index, &mut ended) && ended.is_empty());
         drop(late);
         drop(held);
-        let all: Vec<u32> = counters.take_unsettled().collect();
-        assert_eq!(all, [index]);
+        assert_eq!(counters.next_unsettled(&mut Unsettled::default()), Some(index));
         assert!(counters.settle(index, &mut ended) && !counters.has_unsettled());
         assert_eq!(ended, [OpId::numbered(5)]);
     }
@@ -321,7 +320,7 @@ mod tests {
         let (begun, done) = (round.clone(), Arc::new(AtomicU64::new(0)));
         let raised = done.clone();
         let raiser = std::thread::spawn(move || {
-            let mut ended = Vec::new();
+            let (mut ended, mut taken) = (Vec::new(), Unsettled::default());
             for n in 1..=ROUNDS {
                 while begun.load(Ordering::SeqCst) < n {
                     std::thread::yield_now();
@@ -329,8 +328,8 @@ mod tests {
                 if let Raised::Reached(index) = others.raise(a as u32, 1) {
                     others.settle(index, &mut ended);
                 }
-                while others.has_unsettled() {
-                    others.take_unsettled().for_each(|index| _ = others.settle(index, &mut ended));
+                while let Some(index) = others.next_unsettled(&mut taken) {
+                    others.settle(index, &mut ended);
                 }
                 raised.store(n, Ordering::SeqCst);
             }
