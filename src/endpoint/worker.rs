@@ -830,7 +830,9 @@ impl Worker {
         self.release_late(now);
         self.bring_lanes_back(now);
         self.tell_health(now);
-        self.rails.iter_mut().for_each(|work| work.rail.park(&mut work.lanes, now));
+        let rejected: u64 = self.rails.iter_mut().map(|work| work.rail.park(&mut work.lanes, now)).sum();
+        (0..rejected)
+            .for_each(|_| self.core.reject("it names no NIC here, or proves no secret to encrypt by"));
         self.reap_closing();
         self.tell_standstills(now);
         self.unpark();

@@ -264,6 +264,11 @@ pub trait Nic {
     }
     /// From time to time: what could not be done at once.
     fn tend(&mut self) {}
+    /// How many connections were rejected since it was asked last: they named no NIC here, or proved
+    /// no secret to encrypt by.
+    fn take_rejected(&mut self) -> u64 {
+        0
+    }
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;
     fn deregister(&mut self, registration: Registration) -> Result<()>;
     /// Memory of a device, which other processes can open or not.

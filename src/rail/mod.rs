@@ -399,8 +399,8 @@ impl Rail {
     }
 
     /// Takes lanes that do not move off the rail's account: a peer that is silent
-    /// must not hold back the others.
-    pub fn park(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) {
+    /// must not hold back the others. Says how many connections the NIC has rejected meanwhile.
+    pub fn park(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) -> u64 {
         for lane in lanes.iter_mut().map(HasLane::lane_mut) {
             if !lane.parked && lane.inflight_bytes > 0 && now.saturating_sub(lane.progress_ns) > PARKED_NS {
                 lane.parked = true;
@@ -420,6 +420,7 @@ impl Rail {
         old.into_iter().for_each(|(route, _)| self.release(route, lanes));
         self.nic.tend();
         self.tell(lanes);
+        self.nic.take_rejected()
     }
 
     /// Before a rest: nobody should see as under way what is not.

@@ -13,6 +13,10 @@
 //! receives where the bytes belong. So a completion means delivered, and closing one's end of a
 //! connection is a fence: nothing that the peer sent is copied afterwards.
 //!
+//! Two that dial each other at once keep both connections: each side has proven itself over the one
+//! that it dialled, and would have to do so again over the other before its writes are served
+//! there. Whoever dials later uses the one that is there. An idle one costs some hundred bytes.
+//!
 //! Who connects says first which NIC it means, by a name of 128 random bits that only an address
 //! tells, and which it is. Integers are little-endian.
 //!

@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Moving, Reach, State};
 use super::interfaces::Interface;
-use super::sealed::Sealed;
+use super::sealed::{Sealed, OTHER_SECRET};
 use super::socket::{self, from_system, to_system};
 use super::stream::Spare;
 use super::wire::{Hello, Kind, Name};
@@ -93,6 +93,8 @@ pub struct TcpNic {
     looked_ns: u64,
     /// A connection has ended since failures were reaped.
     deaths: bool,
+    /// For `take_rejected`.
+    rejected: u64,
     registry: Registry,
     receives: VecDeque<(Buffer, *mut Scratch)>,
     /// Finished between two calls of `reap`.
@@ -173,6 +175,7 @@ impl TcpNic {
             paused_until: 0,
             looked_ns: 0,
             deaths: false,
+            rejected: 0,
             registry: Registry::default(),
             receives: VecDeque::new(),
             finished: Vec::new(),
@@ -371,6 +374,8 @@ impl TcpNic {
             budget: PASS,
         };
         if let Err(errno) = connection.progress(&mut with) {
+            let spoke = errno == libc::EPROTO || errno == OTHER_SECRET;
+            self.rejected += u64::from(spoke && connection.state == State::Stranger);
             return self.end(at, errno);
         }
         if connection.leaving && connection.is_idle() {
@@ -444,6 +449,7 @@ impl TcpNic {
     fn meet(&mut self, at: u32) {
         let Some(hello) = self.connection(at).and_then(|connection| connection.hello) else { return };
         if hello.target != self.name || hello.initiator == NOBODY {
+            self.rejected += 1;
             return self.end(at, libc::EPROTO);
         }
         self.connection(at).into_iter().for_each(Connection::welcome);
@@ -564,6 +570,10 @@ impl Nic for TcpNic {
 
     fn is_deserted(&mut self, route: Route) -> bool {
         find(&mut self.places, route).is_some_and(|place| place.leads == Err(libc::ECONNREFUSED))
+    }
+
+    fn take_rejected(&mut self) -> u64 {
+        std::mem::take(&mut self.rejected)
     }
 
     fn tend(&mut self) {

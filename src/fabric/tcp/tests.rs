@@ -1089,6 +1089,15 @@ fn peer_that_reads_slowly_delays_no_other() {
     slow.0.write_all(&read.bytes().repeat(4000)).unwrap();
     let beside = passes(&mut a, &mut b, &mut || _ = slow.0.read(&mut [0; 1]));
     assert!(beside <= 2 * alone + 300, "{beside} passes beside it, {alone} without");
+    // And one that says its write a byte at a time.
+    let mut drips = proven(&mut b, [2; 16], THIEF);
+    let write = Request { kind: Kind::Write, len: 250, ..read };
+    let bytes = [&write.bytes()[..], &[0; 250]].concat();
+    let mut said = bytes.iter();
+    let beside = passes(&mut a, &mut b, &mut || {
+        said.next().into_iter().for_each(|byte| drips.0.write_all(&[*byte]).unwrap());
+    });
+    assert!(said.next().is_none() && beside <= 2 * alone + 300, "{beside} passes beside it, {alone} without");
     // More than an honest peer has under way.
     slow.0.set_nonblocking(true).unwrap();
     let asked = (0..20_000).take_while(|_| {
