@@ -176,7 +176,8 @@ struct book {
     _Atomic uint32_t spans_count;
     struct span spans[SPANS_MAX];
     _Atomic uint64_t verified, late, wrong, ghosts, lost, doubled, stray, odd, slow, needless, refused;
-    _Atomic uint64_t pass_ns; /* the longest of a worker */
+    _Atomic uint64_t pass_ns; /* the longest of a worker, in its thread's own time */
+    _Atomic uint64_t jump_ns; /* the longest step of that clock in a thread that only reads it */
     _Atomic uint64_t driver_ns; /* the longest call of one into a driver, which does not count there */
     _Atomic uint32_t notes_count;
     char notes[NOTES_MAX][480];

@@ -306,6 +306,7 @@ bool report(bool print, const char *json)
         {"stall_ms", stalls, false}, /* of any thread */
         {"longest_stall_ms", longest / MS, false},
         {"worker_pass_us_worst", book->pass_ns / 1000, false},
+        {"clock_jump_us_worst", book->jump_ns / 1000, false},
         {"driver_call_us_worst", book->driver_ns / 1000, false},
     };
     for (size_t i = 0; i < COUNT(figures); i++)
