@@ -6,21 +6,24 @@ use crate::clock::{Random, Sequence};
 use crate::device::Claim;
 use crate::fabric::select;
 use crate::fabric::Posted;
-use crate::ids::{LaneSlot, PeerId, RailIndex};
-use crate::memory::{Access, Range};
+use crate::ids::{LaneSlot, MemoryId, PeerId, RailIndex};
+use crate::memory::{Access, Range, RemoteState};
 use crate::peer::channel::WINDOW;
 use crate::rail::{Lane, Lanes, Rail, Work};
+use crate::room::Theirs;
 use crate::status::Status;
 use crate::topology::read;
 use crate::topology::Machine;
 use crate::transfer::completion::{Completion, KIND_MESSAGE, KIND_PEER_DOWN, KIND_PEER_UP};
-use crate::transfer::SendSpec;
+use crate::transfer::{ExpectSpec, SendSpec};
 use crate::wire::address::{Address, RailAddress};
+use crate::wire::descriptor::{self, Descriptor};
 use crate::wire::frame::{self, numbers, Header, Hello, Kind, Token, Welcome, HEADER};
 use crate::wire::seal::{Proven, Root, Sealer, Side, SEAL};
 use crate::wire::secret::Secrets;
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -845,4 +848,60 @@ fn peer_that_takes_no_answers_is_dropped() {
         assert_eq!(asks_for_ever(fabric, true, import), None);
         assert_eq!(asks_for_ever(fabric, true, revoke), None);
     }
+}
+
+/// What a peer takes back again and again is looked for once.
+#[test]
+fn repeated_revocations_cause_one_sweep() {
+    const MEMORY: u64 = 5;
+    let config =
+        EndpointConfig { manual: true, max_transfers: 32_768, queue_depth: 65_536, ..config("host") };
+    let endpoint = open(config);
+    let mut stranger = Stranger::new("host", &endpoint);
+    let worker = endpoint.worker().expect("manual progress");
+    let over = AtomicBool::new(false);
+    let remote = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                worker.lock().step();
+            }
+        });
+        stranger.become_a_peer();
+        let rails = vec![descriptor::Rail { virtual_addresses: true, keys: Box::new([1]) }];
+        let ranges = vec![Range { base: 4096, len: 4096 }];
+        let (incarnation, id) = (stranger.incarnation, MemoryId::new(MEMORY));
+        let of = Descriptor { incarnation, id, writable: true, ranges, rails, ..Descriptor::default() };
+        let peer = endpoint.core.peers.all()[0].id.get();
+        let remote = endpoint.import(peer, &of.encode()).expect("an import");
+        let asked = stranger.hear(Kind::Import);
+        let [.., number] = frame::read_numbers::<3>(&asked.body).expect("an import");
+        stranger.ask(Kind::Imported, &numbers(&[number, 1]));
+        until("it is imported", || remote.state() == RemoteState::Ready);
+        over.store(true, Ordering::Relaxed);
+        remote
+    });
+    // A table in which to look takes long.
+    let counter = endpoint.create_counter().expect("a counter");
+    for _ in 0..30_000 {
+        let (counters, values) = ([counter], [1u64]);
+        let spec = ExpectSpec {
+            counters: Theirs::from(&counters[..]),
+            values: Theirs::from(&values[..]),
+            timeout_ns: NonZeroU64::new(PATIENCE.as_nanos() as u64),
+            user_data: 0,
+            queue: endpoint.queue(),
+            done: None,
+        };
+        endpoint.expect(spec).expect("an operation");
+    }
+    let mut most = 0;
+    for _ in 0..200 {
+        stranger.ask(Kind::Revoke, &numbers(&[MEMORY]));
+        stranger.listen();
+        let mut worker = worker.lock();
+        worker.step();
+        most = worker.sweeps.len().max(most);
+    }
+    assert_eq!(remote.state(), RemoteState::Gone);
+    assert!(most <= 1, "{most} sweeps");
 }

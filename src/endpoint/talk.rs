@@ -413,7 +413,9 @@ impl Worker {
             (Kind::Revoke, Some([memory]), ..) => {
                 let memory = MemoryId::new(memory);
                 link.peer.gone.lock().insert(memory);
-                for remote in link.remotes_of(memory) {
+                // Of one that is known to be gone nothing is under way, or it is being ended.
+                let unknown = |remote: &Arc<RemoteMemory>| remote.state() != RemoteState::Gone;
+                for remote in link.remotes_of(memory).into_iter().filter(unknown) {
                     core.answered(&remote, RemoteState::Gone, now);
                     self.sweeps.push_back(Sweep::of_remote(&remote, Outcome::of(Status::MemoryGone)));
                 }
