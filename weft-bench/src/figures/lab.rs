@@ -28,12 +28,30 @@ const MANY: Network = Network { rails: 32, rates: "100mbit", line_gbps: 3.2 };
 
 const LARGE: &str = "--page 64K --pages 1000 --in-flight 4";
 const SMALL: &str = "--page 4K --pages 20000 --in-flight 4";
+const SMALL_8K: &str = "--page 8K --pages 10000 --in-flight 4";
+const SMALL_16K: &str = "--page 16K --pages 5000 --in-flight 4";
+const READ: &str = "--page 64K --pages 1000 --in-flight 4 --read";
+const READ_4K: &str = "--page 4K --pages 20000 --in-flight 4 --read";
+const READ_8K: &str = "--page 8K --pages 10000 --in-flight 4 --read";
+const READ_16K: &str = "--page 16K --pages 5000 --in-flight 4 --read";
 
 figures! {
     lab4_line_share ["0.971", "0.989"] |bench| share(bench, &FOUR, LARGE) =>
         "payload over the line of 4 rails of 1 Gbit between two namespaces: random 64 KiB pages";
     lab4_line_share_4k ["0.90", "0.97"] |bench| share(bench, &FOUR, SMALL) =>
         "the same with transfers of 20,000 random 4 KiB pages";
+    lab4_line_share_8k ["", ""] |bench| share(bench, &FOUR, SMALL_8K) =>
+        "the same with transfers of 10,000 random 8 KiB pages";
+    lab4_line_share_16k ["", ""] |bench| share(bench, &FOUR, SMALL_16K) =>
+        "the same with transfers of 5,000 random 16 KiB pages";
+    lab4_read_share ["0.971", "0.989"] |bench| share(bench, &FOUR, READ) =>
+        "payload over the line of 4 rails of 1 Gbit, of reads: random 64 KiB pages";
+    lab4_read_share_4k ["0.90", "0.97"] |bench| share(bench, &FOUR, READ_4K) =>
+        "the same with transfers of 20,000 random 4 KiB pages";
+    lab4_read_share_8k ["", ""] |bench| share(bench, &FOUR, READ_8K) =>
+        "the same with transfers of 10,000 random 8 KiB pages";
+    lab4_read_share_16k ["", ""] |bench| share(bench, &FOUR, READ_16K) =>
+        "the same with transfers of 5,000 random 16 KiB pages";
     lab32_line_share ["0.971", "0.985"] |bench| share(bench, &MANY, LARGE) =>
         "payload over the line of 32 rails of 100 Mbit: random 64 KiB pages";
     lab_unequal_share ["0.960", "0.985"] |bench| share(bench, &UNEQUAL, LARGE) =>

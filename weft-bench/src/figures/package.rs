@@ -24,6 +24,8 @@ figures! {
         "the newest version of glibc that libweft.so needs";
     so_size_mb ["", ""] so_size =>
         "MB of libweft.so, without what only debuggers read";
+    src_lines_delta ["at most 0", "at most -1500"] src_lines_delta =>
+        "lines of src/ beyond those before it had a tcp of its own, whose tests are left out";
     cmake_ways_passed ["6", "6"] |bench| passed(bench, "make test", "ffi-tests/package", &WAYS) =>
         "ways to get Weft by CMake, pkg-config or tarball that passed in the last make test, of 6";
     distros_passed ["3", "3"] |bench| passed(bench, "make test-distros", "distros", &SYSTEMS) =>
@@ -45,6 +47,18 @@ fn exported_not_weft(_: &mut Bench) -> Result<f64> {
 fn glibc_newest(_: &mut Bench) -> Result<f64> {
     let version = said_by(Command::new(root().join("tools/glibc.sh")).arg(library()?))?;
     version.trim().parse().context("what tools/glibc.sh said")
+}
+
+/// Of src/ before.
+const SRC_LINES: f64 = 45_268.0;
+const TESTS_OF_TCP: [&str; 3] = ["tests.rs", "network_tests.rs", "fuzz.rs"];
+
+fn src_lines_delta(_: &mut Bench) -> Result<f64> {
+    let lines = |found: &mut Command| Ok::<f64, anyhow::Error>(said_by(found)?.lines().count() as f64);
+    let src = root().join("src");
+    let tests = TESTS_OF_TCP.map(|name| src.join("fabric/tcp").join(name));
+    let all = lines(Command::new("grep").args(["-rh", "--include=*.rs", ""]).arg(&src))?;
+    Ok(all - lines(Command::new("cat").args(tests))? - SRC_LINES)
 }
 
 fn so_size(bench: &mut Bench) -> Result<f64> {
