@@ -5,14 +5,14 @@ use super::core::Core;
 use super::worker::{LaneWork, Worker};
 use crate::device::staging::Stage;
 use crate::device::Device;
-use crate::fabric::Posted;
+use crate::fabric::{Immediate, Posted};
 use crate::ids::{LaneId, MemoryId, RailIndex};
 use crate::logging::seldom::warn_seldom;
 use crate::memory::Memory;
 use crate::peer::{Peer, Plan};
 use crate::rail::Rail;
 use crate::status::Status;
-use crate::transfer::pack::{read_list, Arrived, Due, Landing, Packer, Piece, SLOTS};
+use crate::transfer::pack::{read_list, Arrived, Due, Landing, List, Packer, Piece, SLOTS};
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, Header, Kind};
 use std::sync::Arc;
@@ -42,11 +42,10 @@ impl Worker {
             if ahead >= SLOTS || of.early.len() >= SLOTS as usize {
                 return core.count_rubbish();
             }
-            return of.early.push((header.kind, header.sequence, list.to_vec()));
+            return of.early.push((*header, list.to_vec()));
         }
         let mut known = of.bundle(header, list, |memory| core.offered(memory, peer.id));
-        while let Some((kind, sequence, list)) = of.next_early().filter(|_| known) {
-            let header = Header { kind, sequence, ..*header };
+        while let Some((header, list)) = of.next_early().filter(|_| known) {
             known = of.bundle(&header, &list, |memory| core.offered(memory, peer.id));
         }
         if !known {
@@ -77,8 +76,8 @@ impl Worker {
                     let (table, left) = (&self.core.table, &mut self.left);
                     of.flows.fetched(outcome, rail, (&mut of.lane, now), table, left);
                 }
-                Arrived { outcome: Ok(()), counts: (immediate @ 1.., pieces), .. } => {
-                    self.core.count(immediate, pieces, now, &mut self.counted)
+                Arrived { outcome: Ok(()), counts: Some((immediate, pieces)), .. } => {
+                    self.core.count(immediate.get(), pieces, now, &mut self.counted)
                 }
                 _ => {}
             }
@@ -165,9 +164,9 @@ impl Worker {
 
 impl LaneWork {
     /// A bundle that came too early, whose turn it is.
-    fn next_early(&mut self) -> Option<(Kind, u32, Vec<u8>)> {
+    fn next_early(&mut self) -> Option<(Header, Vec<u8>)> {
         let next = self.landing.as_ref()?.next_number();
-        let at = self.early.iter().position(|(_, number, _)| *number == next)?;
+        let at = self.early.iter().position(|(header, _)| header.sequence == next)?;
         Some(self.early.swap_remove(at))
     }
 
@@ -187,7 +186,7 @@ impl LaneWork {
         };
         let (Some(arrived), Some(landing)) = (arrived, &mut self.landing) else { return false };
         if let (Err(status), None) = (arrived.outcome, arrived.fetch) {
-            let memory = read_list(list).map_or(MemoryId::default(), |(id, ..)| id);
+            let memory = read_list(list).map_or(MemoryId::default(), |list| list.memory);
             warn_seldom!("{}: a coalesced write to memory {memory:#x} is refused: {status:?}", self.peer);
         }
         landing.push(arrived);
@@ -213,14 +212,14 @@ impl LaneWork {
         Arrived { outcome: scattered.map(drop), counts: scattered.unwrap_or_default(), fetch: None }
     }
 
-    /// Which counter the pieces raise (0: none), and how many they are.
+    /// Which counter the pieces raise, and how many they are.
     fn scatter(
         &mut self,
         list: &[u8],
         find: impl Fn(MemoryId) -> Option<Arc<Memory>>,
-    ) -> Result<(u32, u64), Status> {
-        let (id, immediate, pieces) = read_list(list).ok_or(Status::Format)?;
-        let memory = self.memory_of(id, find).ok_or(Status::MemoryGone)?.clone();
+    ) -> Result<Option<(Immediate, u64)>, Status> {
+        let List { memory, immediate, pieces } = read_list(list).ok_or(Status::Format)?;
+        let memory = self.memory_of(memory, find).ok_or(Status::MemoryGone)?.clone();
         let landing = self.landing.as_mut().ok_or(Status::Format)?;
         if !memory.access().remote_write {
             return Err(Status::RemoteAccess);
@@ -240,7 +239,7 @@ impl LaneWork {
             at += piece.len as usize;
             count += u64::from(!piece.goes_on);
         }
-        Ok((immediate, count))
+        Ok(immediate.map(|immediate| (immediate, count)))
     }
 
     /// The peer has answered a question of ours: copies the bytes to where they belong.
@@ -257,7 +256,7 @@ impl LaneWork {
             Status::MemoryGone => Err(Status::MemoryGone),
             _ => Err(Status::RemoteAccess),
         };
-        Some(Arrived { outcome, counts: (0, 0), fetch: Some(number) })
+        Some(Arrived { outcome, counts: None, fetch: Some(number) })
     }
 
     /// Sends the peer what it wants, as far as there are slots for it.
@@ -286,14 +285,14 @@ impl LaneWork {
         (rail, now): (&mut Rail, u64),
         find: impl Fn(MemoryId) -> Option<Arc<Memory>>,
     ) -> Result<(), Status> {
-        let (id, _, pieces) = read_list(list).ok_or(Status::Format)?;
-        let memory = self.memory_of(id, find).ok_or(Status::MemoryGone)?.clone();
+        let List { memory, pieces, .. } = read_list(list).ok_or(Status::Format)?;
+        let memory = self.memory_of(memory, find).ok_or(Status::MemoryGone)?.clone();
         if !memory.access().remote_read {
             return Err(Status::RemoteAccess);
         }
         // All of it first: what a device was asked to copy cannot be taken back.
         let (mut places, mut bytes) = (Places::of(&memory), 0);
-        for piece in read_list(list).into_iter().flat_map(|(_, _, pieces)| pieces) {
+        for piece in read_list(list).into_iter().flat_map(|list| list.pieces) {
             places.find(&piece)?;
             bytes += u64::from(piece.len);
         }

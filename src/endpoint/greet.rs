@@ -431,7 +431,7 @@ impl Worker {
         });
         lane.heard = Some(welcome.epoch);
         if let Some(landing) =
-            welcome.landing.filter(|(.., slot)| pack::is_slot(*slot) && pack::is_possible(work.rail.limits()))
+            welcome.landing.filter(|slots| pack::is_slot(slots.len) && pack::is_possible(work.rail.limits()))
         {
             lane.flows.packer = Packer::new(&mut work.rail, landing, lane.slot)
                 .inspect_err(|error| log::warn!("no staging for bundles: {error}"))

@@ -644,7 +644,7 @@ fn peer_has_at_most_its_share_of_bounce_buffers() {
                 continue;
             };
             let landing = Welcome::decode(&welcome.body).expect("a welcome").landing;
-            landings += landing.map_or(0, |(.., slot)| 8 * slot);
+            landings += landing.map_or(0, |slots| 8 * slots.len);
             welcomed += 1;
             stranger.heard.clear();
         }

@@ -160,7 +160,7 @@ pub struct LaneWork {
     pub landing: Option<Landing>,
     pub memory: Option<Arc<Memory>>,
     /// Bundles that were announced before those before them.
-    pub early: Vec<(Kind, u32, Vec<u8>)>,
+    pub early: Vec<(Header, Vec<u8>)>,
     /// What the peer wants to be sent, numbers and lists; and which is next.
     pub fetches: Vec<(u32, Vec<u8>)>,
     pub next_fetch: u32,

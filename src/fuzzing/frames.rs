@@ -78,8 +78,8 @@ pub fn handshake(data: &[u8]) {
 
 /// The list of a bundle, and what becomes of bundles that a peer announces as it likes.
 pub fn bundle(data: &[u8]) {
-    if let Some((_, _, pieces)) = read_list(data) {
-        assert_eq!(pieces.count() * 16 + 16, data.len());
+    if let Some(list) = read_list(data) {
+        assert_eq!(list.pieces.count() * 16 + 16, data.len());
     }
     let (mut tally, mut r) = (Tally::default(), Reader::new(data));
     let (mut taken, mut told) = (0u32, 0);

@@ -111,7 +111,7 @@ fn the_corpus_is_up_to_date() {
 
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use crate::wire::address::{Address, RailAddress};
-    use crate::wire::frame::{self, Header, Hello, Kind, Welcome, HEADER};
+    use crate::wire::frame::{self, Header, Hello, Kind, Slots, Welcome, HEADER};
     use crate::wire::tcp;
 
     let rail = |n: u8| RailAddress {
@@ -158,7 +158,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         begun: 6,
         epoch: 5,
         pad: (4096, 78),
-        landing: Some((4096, 77, 1 << 18)),
+        landing: Some(Slots { address: 4096, key: 77, len: 1 << 18 }),
     }
     .encode();
     let steps =

@@ -41,13 +41,24 @@ impl Wanted {
 #[derive(Default)]
 pub struct Waiting {
     next: u64,
-    /// By counter, the lowest value first: counter, value, ticket, place in its list.
-    values: BTreeSet<(u32, u64, u64, u32)>,
+    /// By counter, the lowest value first.
+    values: BTreeSet<Value>,
     /// By ticket. Those of operations that have ended otherwise do no harm, and go as others come, by
     /// their callers' threads.
     waits: BTreeMap<u64, Wait>,
     /// The last ticket that was looked at for that.
     looked: u64,
+}
+
+/// One value that an operation waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Value {
+    /// The counter's.
+    index: u32,
+    value: u64,
+    ticket: u64,
+    /// Its place among the operation's.
+    at: u32,
 }
 
 struct Wait {
@@ -107,7 +118,7 @@ impl Counters {
                 };
                 wait.operation = Some(operation);
                 let Entry { place, value } = wanted.entries[at];
-                waiting.values.insert((place.index, value, ticket, at as u32));
+                waiting.values.insert(Value { index: place.index, value, ticket, at: at as u32 });
                 let counter = self.counter(place.index);
                 if counter.and_then(|counter| counter.value(place.generation)).is_none() {
                     return false;
@@ -153,14 +164,14 @@ impl Counters {
         loop {
             let mut waiting = self.waiting.lock();
             for _ in 0..STRIDE {
-                let Some(&first) = waiting.first(index) else {
+                let Some(first) = waiting.first(index) else {
                     if let Some(counter) = self.counter(index) {
                         counter.wanted.store(NOBODY, Ordering::SeqCst);
                     }
                     return;
                 };
                 waiting.values.remove(&first);
-                ended.extend(waiting.waits.get(&first.2).and_then(|wait| wait.operation));
+                ended.extend(waiting.waits.get(&first.ticket).and_then(|wait| wait.operation));
             }
         }
     }
@@ -190,7 +201,7 @@ impl Counters {
             let of = &wait.wanted.entries;
             let to = of.len().min(wait.cleared + STRIDE);
             for (at, Entry { place, value }) in of.iter().enumerate().take(to).skip(wait.cleared) {
-                values.remove(&(place.index, *value, ticket, at as u32));
+                values.remove(&Value { index: place.index, value: *value, ticket, at: at as u32 });
             }
             wait.cleared = to;
             if to == of.len() {
@@ -202,19 +213,20 @@ impl Counters {
 }
 
 impl Waiting {
-    fn first(&self, index: u32) -> Option<&(u32, u64, u64, u32)> {
-        self.values.range((index, 0, 0, 0)..).next().filter(|first| first.0 == index)
+    fn first(&self, index: u32) -> Option<Value> {
+        let least = Value { index, value: 0, ticket: 0, at: 0 };
+        self.values.range(least..).next().filter(|first| first.index == index).copied()
     }
 
     /// Takes out a counter's values up to one, of so many entries; the lowest that is left.
     fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<OpId>, most: &mut usize) -> u64 {
-        while let Some(&first) = self.first(index) {
-            if first.1 > value || *most == 0 {
-                return first.1;
+        while let Some(first) = self.first(index) {
+            if first.value > value || *most == 0 {
+                return first.value;
             }
             *most -= 1;
             self.values.remove(&first);
-            self.reached(first.2, ended);
+            self.reached(first.ticket, ended);
         }
         NOBODY
     }

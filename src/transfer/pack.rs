@@ -19,6 +19,7 @@ use crate::fabric::{Immediate, Limits, Posted, Rma, Segment};
 use crate::ids::MemoryId;
 use crate::rail::{Burst, Frame, Lane, Rail, Tag, Work};
 use crate::status::{Result, Status};
+use crate::wire::frame::Slots;
 use crate::wire::seal::SEAL;
 use crate::wire::HEADER;
 use std::collections::VecDeque;
@@ -59,9 +60,6 @@ pub fn is_wanted(limits: &Limits) -> bool {
     let is_cheap = !limits.local_registration || crate::device::present().is_some();
     is_possible(limits) && is_cheap
 }
-
-/// Where a peer takes bundles: address, key, and bytes of a slot.
-pub type Place = (u64, u64, u64);
 
 /// Bytes of each slot of a new lane.
 pub fn slot_len() -> u64 {
@@ -148,7 +146,7 @@ pub struct Landed {
 pub struct Packer {
     stage: Stage,
     staging: Frame,
-    landing: Place,
+    landing: Slots,
     /// Bytes of a slot here, and of what both ends have room for.
     slot: u64,
     most: u64,
@@ -166,10 +164,10 @@ pub struct Packer {
 }
 
 impl Packer {
-    pub fn new(rail: &mut Rail, landing: Place, slot: u64) -> Result<Packer> {
+    pub fn new(rail: &mut Rail, landing: Slots, slot: u64) -> Result<Packer> {
         let len = slot * u64::from(SLOTS);
         let staging = rail.make_frame(len as usize, false)?;
-        let most = slot.min(landing.2);
+        let most = slot.min(landing.len);
         Ok(Packer {
             stage: Stage::new(staging.address() as u64, len, SLOTS),
             staging,
@@ -329,12 +327,12 @@ impl Packer {
         let Bundle { bytes, slices, .. } = self.slots[slot as usize];
         if bytes > 0 {
             let local = self.staging.address() as u64 + u64::from(slot) * self.slot;
-            let remote = self.landing.0.wrapping_add(u64::from(slot) * self.landing.2);
+            let remote = self.landing.address.wrapping_add(u64::from(slot) * self.landing.len);
             let rma = Rma {
                 read: false,
                 segments: &[Segment { local, remote, len: bytes }],
                 descriptor: self.staging.descriptor(),
-                key: self.landing.1,
+                key: self.landing.key,
                 immediate: None,
                 more: false,
             };
@@ -483,7 +481,7 @@ pub struct Arrived {
     /// Whether its pieces may go where it says.
     pub outcome: std::result::Result<(), Status>,
     /// The counter that its pieces raise, and how many they are.
-    pub counts: (u32, u64),
+    pub counts: Option<(Immediate, u64)>,
     /// The fetch that it answers.
     pub fetch: Option<u32>,
 }
@@ -601,9 +599,9 @@ impl Landing {
     }
 
     /// What the peer writes to.
-    pub fn place(&self, rail: &Rail) -> Place {
+    pub fn place(&self, rail: &Rail) -> Slots {
         let base = if rail.limits().virtual_addresses { self.frame.address() as u64 } else { 0 };
-        (base, self.frame.key(), self.slot)
+        Slots { address: base, key: self.frame.key(), len: self.slot }
     }
 
     /// Bytes of a slot.
@@ -619,11 +617,17 @@ impl Landing {
     }
 }
 
-/// Reads the list of a bundle: the memory's id, the immediate that its pieces count for, and the
-/// pieces.
-pub fn read_list(list: &[u8]) -> Option<(MemoryId, u32, impl Iterator<Item = Piece> + '_)> {
+/// The list of a bundle.
+pub struct List<P> {
+    pub memory: MemoryId,
+    /// What its pieces count for.
+    pub immediate: Option<Immediate>,
+    pub pieces: P,
+}
+
+pub fn read_list(list: &[u8]) -> Option<List<impl Iterator<Item = Piece> + '_>> {
     let mut r = Reader::new(list);
-    let (memory, immediate) = (MemoryId::new(r.u64()?), r.u64()?);
+    let (memory, immediate) = (MemoryId::new(r.u64()?), Immediate::new(r.u64()? as u32));
     let rest = r.rest();
     if rest.len() % PIECE != 0 {
         return None;
@@ -633,7 +637,7 @@ pub fn read_list(list: &[u8]) -> Option<(MemoryId, u32, impl Iterator<Item = Pie
         let (range, len, offset) = (r.u32()?, r.u32()?, r.u64()?);
         Some(Piece { range, len: len & !GOES_ON, offset, goes_on: len & GOES_ON != 0 })
     };
-    Some((memory, immediate as u32, rest.chunks_exact(PIECE).map_while(piece)))
+    Some(List { memory, immediate, pieces: rest.chunks_exact(PIECE).map_while(piece) })
 }
 
 #[cfg(test)]

@@ -255,16 +255,25 @@ pub struct Welcome {
     pub epoch: u64,
     /// Where the lane's first write goes, and its key.
     pub pad: (u64, u64),
-    /// Where the sender takes bundles over this lane: address, key, and bytes of a slot.
-    pub landing: Option<(u64, u64, u64)>,
+    /// Where the sender takes bundles over this lane.
+    pub landing: Option<Slots>,
+}
+
+/// Memory of a lane's end that the other end writes bundles to.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Slots {
+    pub address: u64,
+    pub key: u64,
+    /// Bytes of each slot.
+    pub len: u64,
 }
 
 impl Welcome {
     pub fn encode(&self) -> Vec<u8> {
-        let (address, key, slot) = self.landing.unwrap_or_default();
+        let Slots { address, key, len } = self.landing.unwrap_or_default();
         let mut w = Writer::new();
         w.u128(self.nonce).u128(self.own).u128(self.token).u64(self.begun).u64(self.epoch);
-        w.u64(self.pad.0).u64(self.pad.1).u64(address).u64(key).u64(slot);
+        w.u64(self.pad.0).u64(self.pad.1).u64(address).u64(key).u64(len);
         w.finish()
     }
 
@@ -272,7 +281,7 @@ impl Welcome {
         let mut r = Reader::new(body);
         let (nonce, own, token) = (r.u128()?, r.u128()?, r.u128()?);
         let (begun, epoch, pad) = (r.u64()?, r.u64()?, (r.u64()?, r.u64()?));
-        let landing = (r.u64()?, r.u64()?, r.u64()?);
+        let landing = Slots { address: r.u64()?, key: r.u64()?, len: r.u64()? };
         (r.remaining() == 0).then_some(Welcome {
             nonce,
             own,
@@ -280,7 +289,7 @@ impl Welcome {
             begun,
             epoch,
             pad,
-            landing: Some(landing).filter(|(.., slot)| *slot != 0),
+            landing: Some(landing).filter(|slots| slots.len != 0),
         })
     }
 }
