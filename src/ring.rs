@@ -71,7 +71,7 @@ impl<T: Copy> Ring<T> {
                 continue;
             }
             if stamp < empty {
-                // Full, unless it is being taken just now.
+                // Full, unless it is being taken just now. (Pairs with the move of `head` in `pop`.)
                 fence(Ordering::SeqCst);
                 if self.head.load(Ordering::Relaxed) + self.places.len() == tail {
                     return Err(value);
@@ -101,7 +101,7 @@ impl<T: Copy> Ring<T> {
                 continue;
             }
             if stamp == empty {
-                // Empty, unless it is being filled just now.
+                // Empty, unless it is being filled just now. (Pairs with the move of `tail` in `push`.)
                 fence(Ordering::SeqCst);
                 if self.tail.load(Ordering::Relaxed) == head {
                     return None;

@@ -90,6 +90,7 @@ pub struct Core {
     pub counters: Arc<Counters>,
     pub memories: Mutex<HashMap<MemoryId, Arc<Memory>>>,
     pub inboxes: Arc<[Inbox]>,
+    /// SeqCst, with slots' states (`Slot::state`), where operations begin and where it closes.
     pub phase: AtomicU8,
     byes: AtomicUsize,
     poisoned: AtomicBool,

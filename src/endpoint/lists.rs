@@ -42,7 +42,7 @@ impl KeptShape {
 impl Kept {
     fn new(shape: KeptShape) -> Arc<Kept> {
         shape.mark(|kept| {
-            kept.fetch_add(1, Ordering::SeqCst);
+            kept.fetch_add(1, Ordering::Relaxed);
         });
         let is_list = matches!(shape, KeptShape::List(_));
         Arc::new(Kept { is_list, shape: Mutex::new(Some(shape)) })
@@ -57,7 +57,7 @@ impl Kept {
         let released = self.shape.lock().take();
         if let Some(shape) = released {
             shape.mark(|kept| {
-                kept.fetch_sub(1, Ordering::SeqCst);
+                kept.fetch_sub(1, Ordering::Relaxed);
             });
         }
     }

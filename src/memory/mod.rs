@@ -27,7 +27,7 @@ fn bits(flags: impl Iterator<Item = bool>) -> u64 {
 
 /// Why a memory cannot be given back yet.
 pub fn in_use(what: &str, kept: &AtomicU64, users: u64) -> Error {
-    let text = match kept.load(Ordering::SeqCst) {
+    let text = match kept.load(Ordering::Relaxed) {
         0 => format!("{users} operations use the {what}, or the fabric has not given it back yet: poll, then try again"),
         1 => format!("1 kept geometry uses the {what}: weft_kept_release it first"),
         kept => format!("{kept} kept geometries use the {what}: weft_kept_release them first"),
@@ -60,7 +60,8 @@ pub struct Memory {
     descriptor: Option<Vec<u8>>,
     /// What `weft_memory_alloc` made of it: not freed before it is deregistered.
     areas: Mutex<Vec<Arc<Area>>>,
-    /// Transfers that use it. (Apart from what is only read: it never rests.)
+    /// Transfers that use it. SeqCst, with `stage`: who begins to use it counts itself and then reads that,
+    /// who deregisters it sets that and then counts these. (Apart from what is only read: it never rests.)
     users: CachePadded<AtomicU64>,
     /// Kept geometries among them.
     pub kept: AtomicU64,

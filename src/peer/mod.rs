@@ -93,6 +93,7 @@ pub struct Peer {
     /// Of the times that we began with somebody: this one's number.
     pub begun: u64,
     theirs: Mutex<Theirs>,
+    /// SeqCst, with slots' states (`transfer::table::Slot::state`).
     state: AtomicU8,
     /// Connects that wait for their PEER_UP: their user data.
     pub connects: Mutex<Vec<u64>>,

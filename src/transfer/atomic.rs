@@ -111,7 +111,8 @@ impl Request {
         }
         let address = self.locate(memory)?;
         // SAFETY: aligned, inside a registered range, and other accesses of the program to memory that peers
-        // change at any time are atomic or do not count on what they read.
+        // change at any time are atomic or do not count on what they read. (SeqCst: the pair is in the
+        // program whose memory it is, which may count on the strongest order there is.)
         let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
         Ok(match self.operation {
             Operation::FetchAdd => word.fetch_add(self.operand, Ordering::SeqCst),

@@ -29,7 +29,8 @@ pub const NOBODY: u64 = u64::MAX;
 /// On a cache line of its own: rails raise neighbours at the same time.
 #[repr(align(64))]
 pub struct Counter {
-    /// `generation << VALUE_BITS | value`; 0: there is none.
+    /// `generation << VALUE_BITS | value`; 0: there is none. SeqCst, with `wanted`: who raises it reads
+    /// that afterwards, who waits for a value writes that and then reads this (`Counters::settle_in`).
     state: AtomicU64,
     /// The lowest value that somebody waits for.
     pub wanted: AtomicU64,

@@ -15,6 +15,8 @@ use std::time::Duration;
 /// Between looks at those that are long inside.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// All in one order (SeqCst): who passes counts itself in and then looks whether the round is still the
+/// same, who waits begins the next round and then looks who is counted, so one of the two sees the other.
 pub struct Gate {
     round: AtomicU64,
     /// For each round, who is passing: two rounds at most have any.

@@ -18,9 +18,10 @@ pub struct Queue {
     /// Threads asleep in `sleep`.
     sleepers: AtomicU32,
     armed: AtomicBool,
-    /// Nothing will be published any more.
+    /// Nothing will be published any more. SeqCst, with `armed`: who closes it sets this and then looks
+    /// whether that is set, who arms does it the other way round.
     closed: AtomicBool,
-    /// Its endpoint is closed.
+    /// Its endpoint is closed. Under the lock of `event`.
     shut: AtomicBool,
     /// Who sleeps waits with this lock.
     event: Mutex<Option<Event>>,
@@ -150,13 +151,14 @@ impl Queue {
 
     /// Its endpoint is closed: nobody is to be signalled, and the descriptor is gone with it.
     pub fn close_event(&self) {
-        self.shut.store(true, Ordering::SeqCst);
-        *self.event.lock() = None;
+        let mut event = self.event.lock();
+        self.shut.store(true, Ordering::Relaxed);
+        *event = None;
     }
 
     fn with_event<T>(&self, body: impl FnOnce(&Event) -> T) -> Result<T> {
         let mut event = self.event.lock();
-        if self.shut.load(Ordering::SeqCst) {
+        if self.shut.load(Ordering::Relaxed) {
             return Err(Error::closed());
         }
         if event.is_none() {

@@ -44,7 +44,10 @@ const ENDED: u64 = 2;
 
 pub struct Slot {
     pub(super) index: u32,
-    /// `generation << 8 | phase`.
+    /// `generation << 8 | phase`. SeqCst, as the endpoint's phase and the states of peers and remote
+    /// memories: who submits makes it active and then reads those, who ends one of these sets it and then
+    /// looks at all slots, so one of the two sees the other. The same with `carried` (`Table::carry`),
+    /// and with `next_deadline` (`Table::expire`).
     pub(super) state: AtomicU64,
     pub(super) deadline: AtomicU64,
     pub(super) peer: AtomicU64,
@@ -56,7 +59,8 @@ pub struct Slot {
     pub first_post: AtomicU64,
     /// Of a transfer: what has happened to it, and which lanes may take part.
     pub(super) progress: AtomicU8,
-    /// Flows that NICs may be at work for.
+    /// Flows that NICs may be at work for. SeqCst, with `late`: who ends the operation sets that and then
+    /// counts these, the last of these leaves and then reads that.
     pub(super) carried: AtomicU32,
     pub(super) late: AtomicU8,
     /// How an operation ended while NICs were at work for it (`late`).
@@ -98,14 +102,15 @@ pub struct Table {
     pub(super) used: AtomicUsize,
     /// Free slots, last in first out: `tag << 32 | index + 1`.
     free: CachePadded<AtomicU64>,
-    /// No deadline is earlier than this.
+    /// No deadline is earlier than this. SeqCst, with `sleeps_until` (`Table::may_sleep_until`).
     pub(super) next_deadline: CachePadded<AtomicU64>,
     /// Who looks after deadlines sleeps until then.
     pub(super) sleeps_until: AtomicU64,
     wakes: OnceCell<Box<dyn Fn() + Send + Sync>>,
     /// Operations that have ended, and whose completions wait for NICs.
     pub(super) waiting: CachePadded<AtomicU64>,
-    /// Those with each peer, by its place.
+    /// Those with each peer, by its place. SeqCst, with the gate: who sees that none waits, and then asks who
+    /// is passing, waits for whoever has just taken its completion to publish it.
     pub(super) waiting_of: Box<[AtomicU64]>,
     pub(super) expiring: Expiring,
     pub tally: Tally,
