@@ -70,6 +70,20 @@ mod ending {
     #[derive(Default)]
     pub struct Expiring;
 
+    pub enum PartOf {
+        Nothing,
+    }
+
+    pub struct Whole;
+
+    impl Whole {
+        pub fn new() -> Whole {
+            Whole
+        }
+
+        pub fn belong(&self, _: PartOf) {}
+    }
+
     impl Table {
         /// Ends an operation; false if it ended before.
         pub fn end(&self, id: OpId) -> bool {
@@ -88,21 +102,5 @@ mod gate {
         pub fn new() -> Gate {
             Gate
         }
-    }
-}
-
-mod whole {
-    pub enum PartOf {
-        Nothing,
-    }
-
-    pub struct Whole;
-
-    impl Whole {
-        pub fn new() -> Whole {
-            Whole
-        }
-
-        pub fn belong(&self, _: PartOf) {}
     }
 }

@@ -1,7 +1,8 @@
 //! What a lane posts at one go: everything is looked up once.
 
 use super::lane::Lane;
-use super::{Op, Rail, Tag, Traffic, Work, PAD, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
+use super::op::{Op, Tag, Work};
+use super::{Rail, Traffic, PAD, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Limits, Nic, Posted, Rma, Segment};
 use crate::ids::{LaneSlot, RailIndex};
 use std::ffi::c_void;

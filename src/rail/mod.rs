@@ -8,6 +8,7 @@ mod credits;
 mod frames;
 mod lane;
 mod lanes;
+mod op;
 mod reap;
 mod traffic;
 mod window;
@@ -17,7 +18,7 @@ pub use credits::Half;
 pub use frames::Frame;
 pub use lane::{Lane, LaneState};
 pub use lanes::{HasLane, Lanes};
-pub use reap::Done;
+pub use op::{Done, Tag, Work};
 pub use traffic::Traffic;
 
 use crate::device::Device;
@@ -30,6 +31,7 @@ use crate::status::{Error, Result, Status};
 use crate::wire;
 use credits::Grants;
 use frames::Frames;
+use op::Op;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -66,69 +68,12 @@ const ANSWERED_NS: u64 = 1_000_000_000;
 /// What peers write to prove that they can.
 const PAD: usize = 4096;
 
-/// What an operation was for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
-    /// No NIC has it.
-    Nothing,
-    /// A post of a flow (`Tag::flow`).
-    Slice,
-    /// The same with an immediate, which took a credit.
-    Counted(Half),
-    /// A bundle of small pages, into the peer's landing.
-    Bundle,
-    /// A lane's warm-up write.
-    Warm,
-    /// A control frame in send buffer `Tag::flow`.
-    Frame,
-    /// One of a lane that was not up yet.
-    Greeting,
-    /// A frame to an unauthenticated endpoint, whose route is `Tag::bytes`.
-    Answer,
-    /// A receive into buffer `Tag::flow`.
-    Receive,
-    /// A peer's write with an immediate (`Done::immediate`); it may have taken a receive.
-    Arrival,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Tag {
-    pub work: Work,
-    pub lane: LaneSlot,
-    pub flow: u32,
-    pub slices: u32,
-    /// Bytes that its completion says were delivered.
-    pub bytes: u64,
-    /// Bytes of transfers that it carries.
-    pub len: u64,
-    /// Its completion ends a sample of the lane's window.
-    pub sampled: bool,
-    /// Of a read.
-    pub read: bool,
-}
-
-impl Tag {
-    pub fn new(work: Work, lane: LaneSlot, flow: u32, slices: u32) -> Tag {
-        Tag { work, lane, flow, slices, bytes: 0, len: 0, sampled: false, read: false }
-    }
-}
-
 /// Where an unauthenticated endpoint says it is, and since when that is looked for.
 struct Caller {
     address: Box<[u8]>,
     route: Route,
     since: u64,
 }
-
-/// An operation that the NIC has. The provider's part comes first: its address
-/// is what the NIC gives back. (Of a size by which an address is divided in no time.)
-#[repr(C, align(64))]
-struct Op {
-    scratch: Scratch,
-    tag: Tag,
-}
-
-const _: () = assert!(size_of::<Op>().is_power_of_two());
 
 pub struct Rail {
     pub index: RailIndex,
@@ -653,12 +598,5 @@ impl Drop for Rail {
                 ManuallyDrop::drop(&mut self.pad);
             }
         }
-    }
-}
-
-impl Op {
-    fn empty() -> Op {
-        let tag = Tag::new(Work::Nothing, LaneSlot::NONE, 0, 0);
-        Op { scratch: Scratch([ptr::null_mut(); 8]), tag }
     }
 }

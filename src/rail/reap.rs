@@ -1,41 +1,9 @@
 //! Finished operations: their slots are free again, their lanes have room again.
 
-use super::{HasLane, Lanes, Op, Rail, Tag, Work};
-use crate::fabric::{Connection, Reaped};
+use super::op::{Done, Op, Tag, Work, NO_RECEIVE};
+use super::{HasLane, Lanes, Rail};
+use crate::fabric::Reaped;
 use crate::ids::LaneSlot;
-
-/// A finished operation, or several slices of one flow.
-#[derive(Clone, Copy, Debug)]
-pub struct Done {
-    pub work: Work,
-    pub lane: LaneSlot,
-    pub flow: u32,
-    pub slices: u32,
-    pub posts: u32,
-    /// 0, or an error number of libfabric.
-    pub errno: i32,
-    pub provider_errno: i32,
-    /// Bytes received, and what they came by.
-    pub len: usize,
-    pub connection: Connection,
-    /// Of an arrival.
-    pub immediate: u32,
-}
-
-/// An arrival that took no receive.
-const NO_RECEIVE: u32 = u32::MAX;
-
-impl Done {
-    fn of(work: Work, lane: LaneSlot, flow: u32) -> Done {
-        let (slices, errno, provider_errno, len, connection, immediate) = (0, 0, 0, 0, 0, 0);
-        Done { work, lane, flow, slices, posts: 1, errno, provider_errno, len, connection, immediate }
-    }
-
-    /// It holds a receive buffer, to be given back.
-    pub fn took_receive(&self) -> bool {
-        self.work == Work::Receive || self.work == Work::Arrival && self.flow != NO_RECEIVE
-    }
-}
 
 /// Slices of one flow that arrived, one after the other.
 struct Run {

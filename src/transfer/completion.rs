@@ -1,7 +1,7 @@
 //! The record that polling hands out.
 
-use super::Outcome;
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
+use crate::status::Status;
 use std::ffi::c_void;
 
 pub const KIND_WRITE: i32 = 1;
@@ -16,6 +16,24 @@ pub const KIND_ATOMIC: i32 = 9;
 pub const KIND_RAIL_DOWN: i32 = 10;
 pub const KIND_RAIL_UP: i32 = 11;
 pub const KIND_FENCE: i32 = 12;
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    pub status: Status,
+    pub provider_errno: i32,
+    pub rail: Option<RailIndex>,
+    /// Of a list.
+    pub entry: Option<u64>,
+}
+
+impl Outcome {
+    pub const OK: Outcome = Outcome::of(Status::Ok);
+
+    pub const fn of(status: Status) -> Outcome {
+        Outcome { status, provider_errno: 0, rail: None, entry: None }
+    }
+}
 
 /// The layout is the ABI's (`weft_completion`).
 #[repr(C)]

@@ -53,11 +53,9 @@ pub mod shape;
 pub mod table;
 pub mod tally;
 pub mod watch;
-pub mod whole;
 
-use crate::ids::RailIndex;
 use crate::room::Theirs;
-use crate::status::Status;
+pub use completion::Outcome;
 use queue::Queue;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -130,22 +128,4 @@ pub struct FenceSpec<'a> {
     pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
-}
-
-/// How an operation ended.
-#[derive(Clone, Copy, Debug)]
-pub struct Outcome {
-    pub status: Status,
-    pub provider_errno: i32,
-    pub rail: Option<RailIndex>,
-    /// Of a list.
-    pub entry: Option<u64>,
-}
-
-impl Outcome {
-    pub const OK: Outcome = Outcome::of(Status::Ok);
-
-    pub const fn of(status: Status) -> Outcome {
-        Outcome { status, provider_errno: 0, rail: None, entry: None }
-    }
 }

@@ -6,12 +6,11 @@
 //! the one who takes the flows to zero knows whether everything has arrived. The
 //! slot is free again when flows and readers are both gone.
 
-use super::ending::{Ending, Expiring};
+use super::ending::{Ending, Expiring, PartOf, Whole};
 use super::gate::Gate;
 use super::operation::{Body, To};
 use super::queue::Queue;
 use super::tally::Tally;
-use super::whole::{PartOf, Whole};
 use crate::ids::{Hold, OpId, PeerId};
 use crate::prefetch;
 use crate::room;

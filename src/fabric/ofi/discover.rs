@@ -91,6 +91,14 @@ impl Source {
         }
     }
 
+    /// An error of libfabric, with what was being done.
+    pub(super) fn error(&self, doing: &str, rc: i32) -> Error {
+        let errno = rc.abs();
+        let status = if errno == libc::ENOMEM { Status::NoMemory } else { Status::Fabric };
+        let text = format!("{doing}: {} (libfabric error {errno})", self.strerror(errno));
+        Error { provider_errno: errno, ..Error::new(status, text) }
+    }
+
     pub fn strerror(&self, errno: i32) -> String {
         match self {
             Source::Libfabric(fabrics) => fabrics.library.strerror(errno),
@@ -274,7 +282,7 @@ fn list(
             return Ok(());
         }
         if rc != 0 {
-            return Err(super::error(Source::Libfabric(fabrics), "listing the NICs", rc));
+            return Err(Source::Libfabric(fabrics).error("listing the NICs", rc));
         }
         let mut info = infos;
         while !info.is_null() {

@@ -10,14 +10,3 @@ mod routes;
 mod segments;
 mod settings;
 pub mod signals;
-
-use crate::status::{Error, Status};
-use discover::Source;
-
-/// An error of libfabric, with what was being done.
-fn error(source: Source, doing: &str, rc: i32) -> Error {
-    let errno = rc.abs();
-    let status = if errno == libc::ENOMEM { Status::NoMemory } else { Status::Fabric };
-    let text = format!("{doing}: {} (libfabric error {errno})", source.strerror(errno));
-    Error { provider_errno: errno, ..Error::new(status, text) }
-}

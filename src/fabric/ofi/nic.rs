@@ -80,7 +80,7 @@ fn check(source: Source, doing: &str, rc: i32) -> Result<()> {
     if rc == 0 {
         return Ok(());
     }
-    Err(super::error(source, doing, rc))
+    Err(source.error(doing, rc))
 }
 
 impl OfiNic {
@@ -425,7 +425,7 @@ impl Nic for OfiNic {
             }
             return Ok(route);
         }
-        Err(super::error(self.source, "inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
+        Err(self.source.error("inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
     }
 
     fn remove(&mut self, route: Route) {

@@ -1,0 +1,103 @@
+//! An operation of a NIC: what it is for, and what became of it.
+
+use super::credits::Half;
+use crate::fabric::{Connection, Scratch};
+use crate::ids::LaneSlot;
+use std::ptr;
+
+/// What an operation was for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// No NIC has it.
+    Nothing,
+    /// A post of a flow (`Tag::flow`).
+    Slice,
+    /// The same with an immediate, which took a credit.
+    Counted(Half),
+    /// A bundle of small pages, into the peer's landing.
+    Bundle,
+    /// A lane's warm-up write.
+    Warm,
+    /// A control frame in send buffer `Tag::flow`.
+    Frame,
+    /// One of a lane that was not up yet.
+    Greeting,
+    /// A frame to an unauthenticated endpoint, whose route is `Tag::bytes`.
+    Answer,
+    /// A receive into buffer `Tag::flow`.
+    Receive,
+    /// A peer's write with an immediate (`Done::immediate`); it may have taken a receive.
+    Arrival,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Tag {
+    pub work: Work,
+    pub lane: LaneSlot,
+    pub flow: u32,
+    pub slices: u32,
+    /// Bytes that its completion says were delivered.
+    pub bytes: u64,
+    /// Bytes of transfers that it carries.
+    pub len: u64,
+    /// Its completion ends a sample of the lane's window.
+    pub sampled: bool,
+    /// Of a read.
+    pub read: bool,
+}
+
+impl Tag {
+    pub fn new(work: Work, lane: LaneSlot, flow: u32, slices: u32) -> Tag {
+        Tag { work, lane, flow, slices, bytes: 0, len: 0, sampled: false, read: false }
+    }
+}
+
+/// An operation that the NIC has. The provider's part comes first: its address
+/// is what the NIC gives back. (Of a size by which an address is divided in no time.)
+#[repr(C, align(64))]
+pub(super) struct Op {
+    pub scratch: Scratch,
+    pub tag: Tag,
+}
+
+const _: () = assert!(size_of::<Op>().is_power_of_two());
+
+impl Op {
+    pub fn empty() -> Op {
+        let tag = Tag::new(Work::Nothing, LaneSlot::NONE, 0, 0);
+        Op { scratch: Scratch([ptr::null_mut(); 8]), tag }
+    }
+}
+
+/// A finished operation, or several slices of one flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    pub work: Work,
+    pub lane: LaneSlot,
+    pub flow: u32,
+    pub slices: u32,
+    pub posts: u32,
+    /// 0, or an error number of libfabric.
+    pub errno: i32,
+    pub provider_errno: i32,
+    /// Bytes received, and what they came by.
+    pub len: usize,
+    pub connection: Connection,
+    /// Of an arrival.
+    pub immediate: u32,
+}
+
+/// An arrival that took no receive.
+pub(super) const NO_RECEIVE: u32 = u32::MAX;
+
+impl Done {
+    pub(super) fn of(work: Work, lane: LaneSlot, flow: u32) -> Done {
+        let (slices, errno, provider_errno, len, connection, immediate) = (0, 0, 0, 0, 0, 0);
+        Done { work, lane, flow, slices, posts: 1, errno, provider_errno, len, connection, immediate }
+    }
+
+    /// It holds a receive buffer, to be given back.
+    pub fn took_receive(&self) -> bool {
+        self.work == Work::Receive || self.work == Work::Arrival && self.flow != NO_RECEIVE
+    }
+}
