@@ -3,12 +3,12 @@
 
 use super::core::Core;
 use super::inbox::Command;
+use super::later::Carried;
 use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::wire::frame::{Header, Kind, HEADER};
-use std::collections::VecDeque;
 
 /// A lane that refuses frames for so long, with nothing posted, is lost.
 const REFUSED_NS: u64 = 3_000_000_000;
@@ -23,15 +23,6 @@ pub(super) enum Way {
     Lane(LaneId),
     Worker(usize),
 }
-
-/// A frame that waits for room. There are no more than the channels' windows allow.
-pub struct Carried {
-    peer: PeerId,
-    bytes: Vec<u8>,
-    since: u64,
-}
-
-pub type Queue = VecDeque<Carried>;
 
 fn is_ack(bytes: &[u8]) -> bool {
     Header::read(bytes).is_some_and(|(header, _)| header.kind == Kind::Ack)

@@ -1,7 +1,7 @@
 //! Counters of an endpoint: what callers ask, and what arrives.
 
 use super::core::Core;
-use super::worker::Worker;
+use super::worker::{Worker, ENDS};
 use super::Endpoint;
 use crate::ids::{OpId, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
@@ -19,8 +19,6 @@ use std::sync::Arc;
 
 /// Largest page that raises a counter: one post carries it.
 const PAGE_MAX: u64 = 1 << 30;
-/// Operations that arrivals end in one pass, about.
-pub(super) const ENDS: usize = 512;
 /// Counters that one operation may wait for.
 const EXPECT_MAX: usize = 65_536;
 

@@ -1,6 +1,7 @@
 //! Frames about credits (see `rail::credits`): a sender asks for a half anew, the
 //! target gives it. What finds no room is said in a later pass.
 
+use super::later::{Owed, What};
 use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::Posted;
 use crate::ids::{LaneId, RailIndex};
@@ -8,27 +9,12 @@ use crate::peer::Peer;
 use crate::rail::{Half, LaneState};
 use crate::wire::frame::{Header, Kind};
 
-/// A word about a half of a lane's credits that is still to be said.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Word {
-    pub lane: LaneId,
-    pub half: Half,
-    pub what: What,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum What {
-    Ask,
-    /// So many are given.
-    Grant(u32),
-}
-
 impl Worker {
     /// Writes that took credits are done.
     pub(super) fn credits_done(&mut self, lane: LaneId, half: Half, posts: u32) {
         let due = self.rails.lane_mut(lane).is_some_and(|(_, of)| of.lane.credits.done(half, posts));
         if due {
-            self.words.push(Word { lane, half, what: What::Ask });
+            self.words.push(Owed { lane, half, what: What::Ask });
         }
     }
 
@@ -36,13 +22,13 @@ impl Worker {
     pub(super) fn credits_asked(&mut self, rail: RailIndex, peer: &Peer, header: &Header) {
         let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
         let Some((lane, half)) = of else { return self.core.count_rubbish() };
-        let owed = |word: &Word| (word.lane, word.half) == (lane, half) && word.what != What::Ask;
+        let owed = |word: &Owed| (word.lane, word.half) == (lane, half) && word.what != What::Ask;
         if self.words.iter().any(owed) {
             return self.core.count_rubbish();
         }
         let RailWork { rail, lanes, .. } = &mut self.rails[rail];
         if let Some(size) = rail.grant(lanes, lane.slot, half) {
-            self.words.push(Word { lane, half, what: What::Grant(size) });
+            self.words.push(Owed { lane, half, what: What::Grant(size) });
         }
     }
 
@@ -74,8 +60,8 @@ impl Worker {
         self.words = words;
     }
 
-    fn tell_word(&mut self, word: &Word) -> Posted {
-        let &Word { lane, half, what } = word;
+    fn tell_word(&mut self, word: &Owed) -> Posted {
+        let &Owed { lane, half, what } = word;
         // A lane that takes nothing new needs none.
         let serves = |of: &LaneWork| of.lane.state != LaneState::Down && of.closing.is_none();
         let of = self.rails.lane_mut(lane).filter(|(_, of)| serves(of));

@@ -8,9 +8,10 @@
 //! own fence is (`failover`).
 
 use super::inbox::Command;
+use super::later::QuiescingLanes;
 use super::worker::{LaneWork, Worker};
 use super::Endpoint;
-use crate::ids::{LaneId, OpId, PeerId};
+use crate::ids::{OpId, PeerId};
 use crate::peer::channel::Out;
 use crate::peer::link::{Link, Quiescing};
 use crate::peer::PeerState;
@@ -22,13 +23,6 @@ use crate::wire::frame::{numbers, Kind};
 
 /// Fences of one peer that may be under way.
 const FENCES: usize = 64;
-
-/// A peer's lanes here that are held for one of its fences: those not at rest yet.
-pub struct QuiescingLanes {
-    peer: PeerId,
-    number: u64,
-    lanes: Vec<LaneId>,
-}
 
 impl Endpoint {
     pub fn fence(&self, spec: FenceSpec) -> Result<OpId> {

@@ -2,9 +2,9 @@
 
 use super::core::Core;
 use super::greet::Greeted;
+use super::later::Awaiting;
 use super::mailbox::Mailbox;
 use super::registering::Wanted;
-use super::watching::Awaiting;
 use crate::fabric::Registration;
 use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};

@@ -20,6 +20,7 @@ mod greet;
 mod hostile_tests;
 pub mod inbox;
 mod join;
+mod later;
 mod links;
 pub mod lists;
 mod liveness;

@@ -7,6 +7,7 @@
 //! in time is left without.
 
 use super::inbox::Command;
+use super::later::Drain;
 use super::worker::{Worker, ENDS_NS};
 use crate::fabric::Posted;
 use crate::ids::PeerId;
@@ -24,16 +25,6 @@ const UNSAID_NS: u64 = 1_000_000_000;
 const UNHEARD_NS: u64 = 2_000_000_000;
 /// Within so long the other side has drained and answered, or will not.
 const ANSWER_NS: u64 = 700_000_000;
-
-/// How far a lane is with draining.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub enum Drain {
-    #[default]
-    No,
-    /// It is drained when nothing is in flight.
-    Begun,
-    Done,
-}
 
 impl Worker {
     /// The caller leaves a peer: what is outstanding ends at once.

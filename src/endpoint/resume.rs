@@ -17,6 +17,7 @@
 
 use super::failover::{of_lane, Theirs, HOPS};
 use super::inbox::Command;
+use super::later::Parked;
 use super::worker::Worker;
 use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::peer::link::{Fencing, Resumes, Resuming};
@@ -45,14 +46,6 @@ const AGAIN_NS: u64 = 100_000_000;
 const FENCE_NS: u64 = 50_000_000;
 /// Parked transfers that a tick looks at.
 const LOOKS: usize = 1024;
-
-/// A transfer that waits for lanes.
-pub struct Parked {
-    hold: Hold,
-    peer: Option<PeerId>,
-    /// What lanes that failed had claimed.
-    runs: Vec<Run>,
-}
 
 /// Whether the other side has closed the connection.
 fn is_closed(errno: i32) -> bool {

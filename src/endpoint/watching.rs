@@ -1,17 +1,12 @@
 //! Transfers that wait for a word to reach a value.
 
 use super::inbox::Command;
+use super::later::Awaiting;
 use super::worker::Worker;
 use super::Endpoint;
 use crate::ids::Hold;
 use crate::transfer::watch::Mark;
 use crate::transfer::Outcome;
-
-/// A transfer that has not started.
-pub struct Awaiting {
-    pub hold: Hold,
-    pub start: Mark,
-}
 
 impl Endpoint {
     /// Has a worker start an accepted transfer when its word says so.

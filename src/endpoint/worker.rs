@@ -5,14 +5,11 @@
 //! `talk` that of links.
 
 use super::core::Core;
-use super::counters::ENDS;
 use super::failover::{Broken, Health, HOPS};
-use super::fence::QuiescingLanes;
 use super::inbox::Command;
+use super::later::{Awaiting, Carried, Drain, Owed, Parked, QuiescingLanes};
 use super::links::Leaving;
-use super::part::Drain;
 use super::registering::Chores;
-use super::watching::Awaiting;
 use super::Idle;
 use crate::event;
 use crate::fabric::GONE;
@@ -53,6 +50,8 @@ const DEAF: Duration = Duration::from_millis(2);
 
 /// What a tick does of what may be much work takes no longer.
 pub(super) const ENDS_NS: u64 = 1_000_000;
+/// Operations that arrivals end in one pass, about.
+pub(super) const ENDS: usize = 512;
 /// So many are done between looks at the clock.
 pub(super) const LOOK: usize = 64;
 
@@ -84,7 +83,7 @@ pub struct Worker {
     pub(super) unsettled: Unsettled,
     pub(super) counted: usize,
     /// What there is to say of credits.
-    pub words: Vec<super::credits::Word>,
+    pub words: Vec<Owed>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
     pub leaving: VecDeque<Leaving>,
     pub(super) remains: super::links::Remains,
@@ -96,11 +95,11 @@ pub struct Worker {
     /// Transfers that wait for words.
     pub awaiting: Vec<Awaiting>,
     /// Transfers whose peers have no lane now.
-    pub parked: VecDeque<super::resume::Parked>,
+    pub parked: VecDeque<Parked>,
     /// Numbers lanes.
     pub epochs: u64,
     /// Frames of peers that are at home elsewhere.
-    pub carried: super::carry::Queue,
+    pub carried: VecDeque<Carried>,
     scratch: Vec<u8>,
     fds: Vec<libc::pollfd>,
     /// Commands that were taken in, and not obeyed yet.
