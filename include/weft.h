@@ -2519,7 +2519,8 @@ typedef struct weft_endpoint_statistics {
      * Handshakes that were rejected: meant for another endpoint, of another wire
      * version, without proof of the `secret`, or from more unauthenticated endpoints at
      * once than are admitted (256, and at most half of `max_peers`); and those that
-     * began one and did not go on in time.
+     * began one and did not go on in time. Over tcp also connections that name no NIC
+     * of this endpoint, or prove no secret to encrypt by.
      */
     uint64_t strangers_refused;
     /**

@@ -65,7 +65,8 @@ pub struct weft_endpoint_statistics {
     /// Handshakes that were rejected: meant for another endpoint, of another wire
     /// version, without proof of the `secret`, or from more unauthenticated endpoints at
     /// once than are admitted (256, and at most half of `max_peers`); and those that
-    /// began one and did not go on in time.
+    /// began one and did not go on in time. Over tcp also connections that name no NIC
+    /// of this endpoint, or prove no secret to encrypt by.
     pub strangers_refused: u64,
     /// The longest pass of a worker thread, of what it does at one go before it looks at
     /// deadlines again, in nanoseconds of its thread's own time; 0: none has taken 0.5 ms,
