@@ -14,14 +14,15 @@ fn main() {
 /// functions.
 #[cfg(feature = "header")]
 mod header {
-    use std::{env, fs, path::Path};
+    use std::{collections::HashMap, env, fs, path::Path};
 
-    const SECTIONS: [&str; 17] = [
+    const SECTIONS: [&str; 18] = [
         "version",
         "status",
         "log",
         "topology",
         "endpoint",
+        "op",
         "peer",
         "memory",
         "device",
@@ -29,7 +30,7 @@ mod header {
         "counter",
         "transfer",
         "list",
-        "kept",
+        "prepared",
         "fence",
         "message",
         "atomic",
@@ -68,6 +69,9 @@ mod header {
         };
         config.function.must_use = Some("WEFT_MUST_USE".into());
         config.function.prefix = Some("WEFT_API".into());
+        // What functions of later sections name.
+        let shared = ["weft_op", "weft_op_options", "weft_queue", "weft_watch", "weft_counter"];
+        config.export.include = shared.map(String::from).into();
         let mut bytes = Vec::new();
         cbindgen::Builder::new()
             .with_config(config)
@@ -132,25 +136,31 @@ mod header {
     /// names every field: an incomplete initializer is a warning in C and C++.
     fn with_initializers(text: &str) -> String {
         let mut out = String::new();
-        let mut fields: Vec<&str> = Vec::new();
+        let mut fields: Vec<String> = Vec::new();
+        let mut sized = false;
+        let mut parts: HashMap<&str, String> = HashMap::new();
         for line in text.lines() {
             out.push_str(line);
             out.push('\n');
             let code = line.trim();
             if line.starts_with("    ") && code.ends_with(';') && !code.starts_with('*') {
-                fields.push(if code.ends_with("];") { "{0}" } else { "0" });
-                if fields.len() == 1 && code != "uint32_t size;" {
-                    fields[0] = "";
+                let part =
+                    code.split(' ').next().and_then(|kind| parts.get(kind)).filter(|_| !code.contains('*'));
+                let plain = if code.ends_with("];") { "{0}" } else { "0" };
+                fields.push(part.map_or(plain, String::as_str).to_owned());
+                if fields.len() == 1 {
+                    sized = code == "uint32_t size;";
                 }
             }
             if let Some(name) = line.strip_prefix("} ").and_then(|l| l.strip_suffix(';')) {
-                if fields.first() == Some(&"0") {
+                if sized && !fields.is_empty() {
                     let rest = fields[1..].join(", ");
                     out.push_str(&format!(
                         "\n#define {}_INIT {{sizeof({name}), {rest}}}\n",
                         name.to_uppercase()
                     ));
                 }
+                parts.insert(name, format!("{{{}}}", fields.join(", ")));
                 fields.clear();
             }
         }

@@ -35,11 +35,7 @@ struct party {
 };
 
 static void say(struct party *party, const void *data, uint64_t len) {
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
-    args.peer = party->peer;
-    args.data = data; /* copied by the call */
-    args.len = len;
-    CHECK(weft_send(party->endpoint, &args, NULL));
+    CHECK(weft_send(party->endpoint, party->peer, data, len, NULL, NULL)); /* copies the data */
 }
 
 static void handle(struct party *party, const weft_completion *c) {
@@ -49,7 +45,7 @@ static void handle(struct party *party, const weft_completion *c) {
     printf("%s hears: %.*s\n", party->name, (int)c->bytes, (const char *)c->data);
     party->heard++;
     if (party->answers) say(party, c->data, c->bytes);
-    CHECK(weft_message_release(party->endpoint, c->transfer));
+    CHECK(weft_message_release(party->endpoint, c->op));
 }
 
 /*

@@ -49,26 +49,26 @@ static int take(weft_endpoint *endpoint, uint64_t ns) {
     int ended = 0;
     int32_t n = CHECK(weft_wait(endpoint, done, 16, ns));
     for (int32_t i = 0; i < n; i++) {
-        ended += done[i].transfer != 0;
+        ended += done[i].op != 0;
         if (done[i].status != WEFT_OK) show("a completion", done[i].status, weft_status_text(done[i].status));
     }
     return ended;
 }
 
 /* A program that submits more than there is room for: AGAIN is no failure. */
-static void write_many(weft_endpoint *endpoint, const weft_range_args *write) {
+static void write_many(const struct side *here, const weft_remote_memory *remote) {
     int submitted = 0, ended = 0, full = 0;
     while (submitted < 100) {
-        weft_status status = weft_write(endpoint, write, NULL);
+        weft_status status = weft_write(here->endpoint, here->memory, 0, remote, 0, sizeof mine, NULL, NULL);
         if (status == WEFT_ERR_AGAIN) {
             if (full++ == 0) show("one of many writes", status, weft_last_error());
-            ended += take(endpoint, SECOND);
+            ended += take(here->endpoint, SECOND);
             continue;
         }
         CHECK(status);
         submitted++;
     }
-    while (ended < submitted) ended += take(endpoint, SECOND);
+    while (ended < submitted) ended += take(here->endpoint, SECOND);
     printf("%d writes, all of which have ended\n", ended);
 }
 
@@ -87,7 +87,7 @@ static void nobody_there(weft_endpoint *endpoint) {
     char address[4096];
     size_t len;
     weft_peer peer;
-    weft_connect_args soon = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options soon = WEFT_OP_OPTIONS_INIT;
     soon.timeout_ns = SECOND / 2;
     CHECK(weft_endpoint_open(NULL, &gone));
     CHECK(weft_endpoint_address(gone, address, sizeof address, &len));
@@ -97,15 +97,14 @@ static void nobody_there(weft_endpoint *endpoint) {
 }
 
 /* Every operation ends, by its deadline if by nothing else: here a wait for a counter that nobody raises. */
-static weft_transfer never(weft_endpoint *endpoint) {
+static weft_op never(weft_endpoint *endpoint) {
     weft_counter counter;
     uint64_t one = 1;
-    weft_transfer id;
-    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    weft_op id;
+    weft_op_options soon = WEFT_OP_OPTIONS_INIT;
+    soon.timeout_ns = SECOND / 50;
     CHECK(weft_counter_create(endpoint, &counter));
-    expect.counters = &counter, expect.values = &one, expect.count = 1;
-    expect.timeout_ns = SECOND / 50;
-    CHECK(weft_counter_expect(endpoint, &expect, &id));
+    CHECK(weft_counter_expect(endpoint, &counter, &one, 1, &soon, &id));
     return id;
 }
 
@@ -138,23 +137,20 @@ static void end(struct side *side, const char *name) {
 int main(void) {
     struct side here = side_open(mine, sizeof mine), there = side_open(theirs, sizeof theirs);
     nobody_there(here.endpoint);
-    weft_range_args write = WEFT_RANGE_ARGS_INIT;
-    write.local = here.memory, write.remote = connect_to(&there, here.endpoint), write.len = sizeof mine;
+    weft_remote_memory *remote = connect_to(&there, here.endpoint);
 
-    write.remote_offset = 1;
-    weft_status status = weft_write(here.endpoint, &write, NULL);
+    weft_status status = weft_write(here.endpoint, here.memory, 0, remote, 1, sizeof mine, NULL, NULL);
     show("a write beyond the end", status, weft_last_error());
-    write.remote_offset = 0;
-    write_many(here.endpoint, &write);
+    write_many(&here, remote);
 
-    weft_transfer id = never(here.endpoint);
+    weft_op id = never(here.endpoint);
     while (take(here.endpoint, SECOND) == 0) {}
-    status = weft_transfer_cancel(here.endpoint, id);
+    status = weft_op_cancel(here.endpoint, id);
     show("canceling what has ended", status, weft_last_error()); /* normal, where the two race */
 
-    CHECK(weft_write(here.endpoint, &write, NULL));
+    CHECK(weft_write(here.endpoint, here.memory, 0, remote, 0, sizeof mine, NULL, NULL));
     deregister(&here);
-    status = weft_write(here.endpoint, &write, NULL);
+    status = weft_write(here.endpoint, here.memory, 0, remote, 0, sizeof mine, NULL, NULL);
     show("a write from memory that was given back", status, weft_last_error());
     CHECK(weft_memory_register(here.endpoint, &(weft_memory_range){mine, sizeof mine}, 1, NULL, &here.memory));
 

@@ -83,14 +83,14 @@ int main(void) {
 
     uint32_t from[PAGES], to[PAGES];
     for (uint32_t i = 0; i < PAGES; i++) from[i] = i, to[i] = PAGES - 1 - i;
-    weft_pages_args write = WEFT_PAGES_ARGS_INIT;
-    write.local = mine, write.local_pages = from, write.remote = remote, write.remote_pages = to;
-    write.page_len = PAGE, write.page_count = PAGES;
+    weft_pages pages = WEFT_PAGES_INIT;
+    pages.local.pages = from, pages.remote.pages = to, pages.page_len = PAGE, pages.page_count = PAGES;
     /* Once before any stream waits: CUDA makes what copies take (streams, say) only while none does. */
-    CHECK(weft_write_pages(here, &write, NULL)), await_write(here);
-    write.start_watch = filled, write.start_value = 1; /* not before the pages are filled */
-    write.done_watch = moved, write.done_value = 1;
-    CHECK(weft_write_pages(here, &write, NULL));
+    CHECK(weft_write_pages(here, mine, remote, &pages, NULL, NULL)), await_write(here);
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.start_watch = filled, options.start_value = 1; /* not before the pages are filled */
+    options.done_watch = moved, options.done_value = 1;
+    CHECK(weft_write_pages(here, mine, remote, &pages, &options, NULL));
 
     /* The streams, of which none holds up the CPU. */
     for (unsigned i = 0; i < PAGES; i++)

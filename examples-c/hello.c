@@ -31,9 +31,9 @@ int main(void) {
     weft_remote_memory *remote;
     CHECK(weft_peer_connect(here, address, address_len, NULL, &peer));
     CHECK(weft_remote_memory_import(here, peer, descriptor, descriptor_len, &remote));
-    weft_range_args write = WEFT_RANGE_ARGS_INIT;
-    write.local = mine, write.remote = remote, write.len = sizeof text, write.flags = WEFT_NOTIFY;
-    CHECK(weft_write(here, &write, NULL));
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.flags = WEFT_NOTIFY;
+    CHECK(weft_write(here, mine, 0, remote, 0, sizeof text, &options, NULL));
     wait_for(here, WEFT_COMPLETION_WRITE);         /* every byte is there */
     wait_for(there, WEFT_COMPLETION_NOTIFICATION); /* and the target knows */
     printf("%s (Weft %s)\n", page, weft_version_string());

@@ -52,12 +52,9 @@ public:
     void send(const weft::remote_memory &to, const std::vector<std::uint32_t> &mine,
               const std::vector<std::uint32_t> &theirs, std::uint64_t request, weft::deadline by)
     {
-        endpoint_.write(weft::pages_args(memory_, to, shape_.page_len)
-                            .pages(mine, theirs)
-                            .layers(shape_.layers)
-                            .with_notification(request)
-                            .within(by)
-                            .tagged(reinterpret_cast<void *>(request)));
+        void *tag = reinterpret_cast<void *>(request);
+        endpoint_.write(memory_, to, weft::pages(shape_.page_len, mine, theirs).layers(shape_.layers),
+                        weft::options().with_notification(request).within(by).tagged(tag));
     }
 
 private:

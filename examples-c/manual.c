@@ -55,13 +55,13 @@ int main(void) {
     CHECK(weft_peer_connect(here, address, address_len, NULL, &peer));
     CHECK(weft_remote_memory_import(here, peer, descriptor, descriptor_len, &remote));
 
-    weft_range_args write = WEFT_RANGE_ARGS_INIT;
-    write.local = from, write.remote = remote, write.len = PAGE, write.flags = WEFT_NOTIFY;
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.flags = WEFT_NOTIFY;
     int written = 0, told = 0, under_way = 0, steps = 0;
     while (told < STEPS || written < STEPS) {
         if (!under_way && written < STEPS) { /* until it has completed, the page must not change */
             compute(mine);
-            CHECK(weft_write(here, &write, NULL));
+            CHECK(weft_write(here, from, 0, remote, 0, PAGE, &options, NULL));
             under_way = 1;
         }
         if (poll_all(here, WEFT_COMPLETION_WRITE)) written++, under_way = 0;

@@ -14,9 +14,7 @@
 #include "exchange.h"
 
 static void say(weft_endpoint *endpoint, weft_peer peer, const char *text) {
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
-    args.peer = peer, args.data = text, args.len = strlen(text);
-    weft_status status = weft_send(endpoint, &args, NULL);
+    weft_status status = weft_send(endpoint, peer, text, strlen(text), NULL, NULL);
     /* It may have gone while its message waited here: no reason for a server to end. */
     if (weft_status_category(status) != WEFT_CATEGORY_PEER && status != WEFT_ERR_HANDLE) CHECK(status);
 }
@@ -33,7 +31,7 @@ static void answer(struct server *server, const weft_completion *c) {
     char text[64];
     printf("%.*s\n", (int)c->bytes, (const char *)c->data);
     snprintf(text, sizeof text, "hello, one of %d", server->here);
-    CHECK(weft_message_release(server->endpoint, c->transfer));
+    CHECK(weft_message_release(server->endpoint, c->op));
     say(server->endpoint, c->peer, text);
 }
 
@@ -96,7 +94,7 @@ static void ask(weft_endpoint *endpoint, const char *host, const char *port, con
     weft_completion answer = check_next(endpoint, WEFT_COMPLETION_MESSAGE);
     printf("%s hears: %.*s\n", name, (int)answer.bytes, (const char *)answer.data);
     fflush(stdout);
-    CHECK(weft_message_release(endpoint, answer.transfer));
+    CHECK(weft_message_release(endpoint, answer.op));
     close(fd);
 }
 

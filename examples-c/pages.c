@@ -56,18 +56,17 @@ static void write_half(struct rank *prefill, struct rank *decode, int half, cons
         for (uint64_t i = 0; i < count; i++)
             memset(prefill->layers[l] + mine[i] * HALF, byte_of(half, l, mine[i]), HALF);
 
-    weft_pages_args write = WEFT_PAGES_ARGS_INIT;
-    write.local = prefill->memory, write.local_pages = mine;
-    write.remote = remote, write.remote_pages = theirs;
-    write.page_count = count, write.page_len = HALF;
-    write.remote_page_stride = 2 * HALF;               /* pages there are twice as long, */
-    write.remote_offset = (uint64_t)half * HALF;       /* and this is their first or second half */
-    write.layer_count = LAYERS;
-    write.local_range_step = write.remote_range_step = 1; /* the next layer is the next range */
-    write.flags = WEFT_NOTIFY, write.notify = REQUEST;
-    write.notify_data = &half, write.notify_data_len = sizeof half;
-    write.timeout_ns = UINT64_C(5000000000);
-    CHECK(weft_write_pages(prefill->endpoint, &write, NULL));
+    weft_pages pages = WEFT_PAGES_INIT;
+    pages.page_count = count, pages.page_len = HALF, pages.layer_count = LAYERS;
+    pages.local.pages = mine, pages.remote.pages = theirs;
+    pages.local.range_step = pages.remote.range_step = 1; /* the next layer is the next range */
+    pages.remote.page_stride = 2 * HALF;                  /* remote pages are twice as long, */
+    pages.remote.offset = (uint64_t)half * HALF;          /* and this is their first or second half */
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.flags = WEFT_NOTIFY, options.notify = REQUEST;
+    options.notify_data = &half, options.notify_data_len = sizeof half;
+    options.timeout_ns = UINT64_C(5000000000);
+    CHECK(weft_write_pages(prefill->endpoint, prefill->memory, remote, &pages, &options, NULL));
 }
 
 /* Waits for both halves. All bytes of a transfer are there before its notification. */
@@ -76,7 +75,7 @@ static void await_halves(struct rank *decode) {
         int half;
         weft_completion told = check_next(decode->endpoint, WEFT_COMPLETION_NOTIFICATION);
         memcpy(&half, told.data, sizeof half);
-        CHECK(weft_message_release(decode->endpoint, told.transfer)); /* the data is not ours any more */
+        CHECK(weft_message_release(decode->endpoint, told.op)); /* the data is not ours any more */
         printf("request %u: half %d has arrived\n", (unsigned)told.value, half);
         halves |= 1 << half;
     }

@@ -118,20 +118,19 @@ static bool submit(struct session *session) {
     if (!pages) return complain("out of memory");
     memcpy(pages, job.body + r->descriptor_len, r->pages * sizeof *pages);
 
-    weft_pages_args w = WEFT_PAGES_ARGS_INIT;
-    w.local = job.pool.memory;
-    w.local_range_step = 1;
-    w.remote = job.remote;
-    w.remote_pages = pages;
-    w.remote_page_stride = r->page_stride;
-    w.remote_offset = r->page_offset;
-    w.remote_range_step = 1;
+    weft_pages w = WEFT_PAGES_INIT;
+    w.local.range_step = 1;
+    w.remote.pages = pages;
+    w.remote.page_stride = r->page_stride;
+    w.remote.offset = r->page_offset;
+    w.remote.range_step = 1;
     w.page_len = r->page_len;
     w.page_count = r->pages;
     w.layer_count = r->layers;
-    w.flags = WEFT_NOTIFY;
-    w.notify = r->id;
-    weft_status status = weft_write_pages(session->endpoint, &w, NULL);
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.flags = WEFT_NOTIFY;
+    options.notify = r->id;
+    weft_status status = weft_write_pages(session->endpoint, job.pool.memory, job.remote, &w, &options, NULL);
     free(pages);
     return status == WEFT_OK || session_call_failed("weft_write_pages", status);
 }

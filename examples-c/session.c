@@ -85,12 +85,12 @@ static bool peer_went(struct session *session, const weft_completion *c) {
 
 static bool take_message(struct session *session, const weft_completion *c) {
     bool ok = c->peer != session->peer || session->on_message(session, c->data, c->bytes);
-    weft_message_release(session->endpoint, c->transfer);
+    weft_message_release(session->endpoint, c->op);
     return ok;
 }
 
 static bool take_notification(struct session *session, const weft_completion *c) {
-    weft_message_release(session->endpoint, c->transfer);
+    weft_message_release(session->endpoint, c->op);
     if (session->notified) return complain("a second notification came, %llu", (unsigned long long)c->value);
     session->notified = true;
     session->notification = c->value;
@@ -138,12 +138,8 @@ bool session_wait(struct session *session, const char *what, bool (*done)(const 
 }
 
 bool session_send(struct session *session, const void *data, uint64_t len) {
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
-    args.peer = session->peer;
-    args.data = data;
-    args.len = len;
     weft_status status;
-    while ((status = weft_send(session->endpoint, &args, NULL)) == WEFT_ERR_AGAIN) {
+    while ((status = weft_send(session->endpoint, session->peer, data, len, NULL, NULL)) == WEFT_ERR_AGAIN) {
         if (!session_poll(session, NS_PER_S / 10)) return false;
     }
     if (status != WEFT_OK) return session_call_failed("weft_send", status);

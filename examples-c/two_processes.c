@@ -46,11 +46,11 @@ static void send_text(weft_endpoint *endpoint, const char *host, const char *por
     CHECK(weft_memory_register(endpoint, &range, 1, NULL, &memory));
     CHECK(weft_peer_connect(endpoint, address, address_len, NULL, &peer));
     CHECK(weft_remote_memory_import(endpoint, peer, descriptor, descriptor_len, &remote));
-    weft_range_args write = WEFT_RANGE_ARGS_INIT; /* can be submitted at once: it waits until the peer is up */
-    write.local = memory, write.remote = remote;
-    write.len = strlen(page) + 1;
-    write.flags = WEFT_NOTIFY, write.notify = write.len;
-    CHECK(weft_write(endpoint, &write, NULL));
+    uint64_t len = strlen(page) + 1;
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.flags = WEFT_NOTIFY, options.notify = len;
+    /* It can be submitted at once: it waits until the peer is up. */
+    CHECK(weft_write(endpoint, memory, 0, remote, 0, len, &options, NULL));
     weft_completion done = check_next(endpoint, WEFT_COMPLETION_WRITE);
     printf("sent %u bytes in %.1f us\n", (unsigned)done.bytes, (double)(done.done_ns - done.first_post_ns) / 1000);
     CHECK(weft_memory_deregister(memory));

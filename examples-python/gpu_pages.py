@@ -27,15 +27,14 @@ class MemoryArgs(Sized):
     _fields_ = [("size", c_uint32), ("access", c_uint32), ("rails", c_uint64), ("kind", c_uint32), ("device", c_uint32)]
 
 
-class PagesArgs(Sized):
-    _fields_ = [("size", c_uint32), ("flags", c_uint32), ("local", c_void_p), ("remote", c_void_p),
-                ("local_pages", POINTER(c_uint32)), ("remote_pages", POINTER(c_uint32)),
-                ("local_page_stride", c_uint64), ("remote_page_stride", c_uint64),
-                ("local_offset", c_uint64), ("remote_offset", c_uint64),
-                ("local_layer_stride", c_uint64), ("remote_layer_stride", c_uint64),
-                ("local_first_range", c_uint32), ("remote_first_range", c_uint32),
-                ("local_range_step", c_uint32), ("remote_range_step", c_uint32),
-                ("page_len", c_uint64), ("page_count", c_uint64)]
+class PageSide(Structure):
+    _fields_ = [("pages", POINTER(c_uint32)), ("page_stride", c_uint64), ("offset", c_uint64),
+                ("layer_stride", c_uint64), ("first_range", c_uint32), ("range_step", c_uint32)]
+
+
+class Pages(Sized):
+    _fields_ = [("size", c_uint32), ("layer_count", c_uint32), ("page_len", c_uint64), ("page_count", c_uint64),
+                ("local", PageSide), ("remote", PageSide)]
 
 
 class Completion(Structure):
@@ -79,11 +78,10 @@ def main():
     check(lib.weft_remote_memory_import(here, peer, descriptor, c_size_t(len(descriptor)), byref(remote)))
 
     order = torch.randperm(pages)
-    write = PagesArgs(local=mine, remote=remote, page_len=page, page_count=pages)
-    write.local_pages = (c_uint32 * pages)(*range(pages))
-    write.remote_pages = (c_uint32 * pages)(*order.tolist())
+    what = Pages(page_len=page, page_count=pages)
+    what.remote.pages = (c_uint32 * pages)(*order.tolist())
     torch.cuda.synchronize()  # the source is filled; weft_watch_alloc does without waiting
-    check(lib.weft_write_pages(here, byref(write), None))
+    check(lib.weft_write_pages(here, mine, remote, byref(what), None, None))
     done = Completion()
     while done.kind != WEFT_COMPLETION_WRITE:  # PEER_UP comes first
         check(lib.weft_wait(here, byref(done), c_uint32(1), c_uint64(10_000_000_000)))

@@ -18,12 +18,14 @@
  *     weft_remote_memory *theirs;                    // so did its descriptor
  *     weft_remote_memory_import(ep, decode, descriptor, descriptor_len, &theirs);
  *
- *     weft_pages_args w = WEFT_PAGES_ARGS_INIT;
- *     w.local  = kv;      w.local_pages  = mine;   w.local_range_step  = 1;
- *     w.remote = theirs;  w.remote_pages = yours;  w.remote_range_step = 1;
- *     w.page_count = 1000;  w.page_len = 65536;  w.layer_count = 80;
- *     w.flags = WEFT_NOTIFY;  w.notify = request_id;  w.user_data = request;
- *     weft_write_pages(ep, &w, NULL);
+ *     weft_pages pages = WEFT_PAGES_INIT;            // 1000 pages of each layer
+ *     pages.page_count = 1000;  pages.page_len = 65536;  pages.layer_count = 80;
+ *     pages.local.pages  = mine;   pages.local.range_step  = 1;
+ *     pages.remote.pages = yours;  pages.remote.range_step = 1;
+ *     weft_op_options options = WEFT_OP_OPTIONS_INIT;
+ *     options.flags = WEFT_NOTIFY;  options.notify = request_id;
+ *     options.user_data = request;
+ *     weft_write_pages(ep, kv, theirs, &pages, &options, NULL);
  *
  *     weft_completion done[64];
  *     int32_t n = weft_poll(ep, done, 64);
@@ -125,7 +127,7 @@ typedef int32_t weft_category;
 #define WEFT_ERR_TIMED_OUT -20
 
 /**
- * Ended by `weft_transfer_cancel`, `weft_peer_disconnect`, or the shutdown of
+ * Ended by `weft_op_cancel`, `weft_peer_disconnect`, or the shutdown of
  * the own endpoint.
  */
 #define WEFT_ERR_CANCELED -21
@@ -866,24 +868,161 @@ weft_status weft_endpoint_shutdown(weft_endpoint *endpoint,
  */
 WEFT_API weft_status weft_endpoint_close(weft_endpoint *endpoint);
 
+/* ---- Operations: their ids, and the options that all of them take ---- */
+
+/**
+ * Flag of transfers: when the last byte has arrived, the peer gets a
+ * `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
+ * transfer's own completion then also says that the notification arrived.
+ */
+#define WEFT_NOTIFY 1
+
+/**
+ * Flag of transfers and atomics: the operation is of the latency class. What it has to
+ * post goes before what other transfers have, and a little of it past a full window: for
+ * small transfers that a caller waits for. Without it, transfers are of the bulk
+ * class and share the rails alike. (Atomics always go first.)
+ */
+#define WEFT_CLASS_LATENCY 2
+
+/**
+ * Flag of writes that name a `counter`: it is raised by 1 for each page (of
+ * each layer), when that page's bytes have arrived, and not again after the last
+ * one (so not at all without pages). A `weft_write` is one page. Such a page goes in one piece over one
+ * rail, up to 1 GiB (or the fabric's longest message, if that is less:
+ * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over verbs and libfabric's tcp,
+ * the counter is raised by the number of pages when the last one has arrived (libfabric would
+ * crash the target if the sender died in the middle of a page that it counts by itself, or take
+ * the page's arrival for a message).
+ *
+ * Each such page takes an entry of the target's completion queue. On NICs whose queue can
+ * run over (EFA's), a rail has no more than 16 to 2,048 of them on their way to a
+ * rail of the peer and waits until the peer has taken them: while a peer with
+ * manual progress does not poll, the rest waits, up to its deadline; transfers that count no
+ * pages go past.
+ */
+#define WEFT_COUNT_PAGES 4
+
+/**
+ * Flag of lists and prepared lists: one completion for each peer instead of
+ * one for all.
+ */
+#define WEFT_COMPLETE_EACH_PEER 8
+
+/** Largest data of a notification, in bytes. */
+#define WEFT_NOTIFY_DATA_MAX 256
+
+/**
+ * A completion queue beside the endpoint's own, so that threads need not share
+ * one. Opaque; made by `weft_queue_create`.
+ */
+typedef struct weft_queue weft_queue;
+
+/**
+ * A word that starts an operation, or that an operation sets when it has ended.
+ * Opaque; made by `weft_watch_alloc`.
+ */
+typedef struct weft_watch weft_watch;
+
+/**
+ * A submitted operation, as an id that is not used again within 2^42 operations:
+ * 50 days of one each microsecond. 0 is never an operation.
+ */
+typedef uint64_t weft_op;
+
+/**
+ * A counter of an endpoint: a number that the owner sends to its peers, by a
+ * message or in any other way, and that they name in operations that raise it.
+ * 0 is no counter.
+ *
+ * The high half is the owner's (so that a peer cannot raise another endpoint's
+ * counter by mistake), the low half a place below `max_counters` and that place's
+ * generation. The generation ensures that late increments to a destroyed counter are
+ * discarded: it has 16 bits, or with more than 65,536 counters as many of 32 as the
+ * place leaves (12 at 1,048,576). So an id comes again after its place was used 65,535
+ * (4,095) times more; places rest before they are used again. Every connected peer
+ * that knows or guesses an id can raise it.
+ */
+typedef uint64_t weft_counter;
+
+/**
+ * The options of an operation. NULL in their place: defaults. Start from
+ * `WEFT_OP_OPTIONS_INIT`. An option that an operation does not have is refused
+ * (`WEFT_ERR_INVALID`, flags `WEFT_ERR_UNSUPPORTED`): all have `timeout_ns`, `user_data`
+ * and `queue`; transfers all but what their functions except; connects no `queue`;
+ * `weft_counter_expect` `done_watch`.
+ */
+typedef struct weft_op_options {
+    /** `sizeof(weft_op_options)`. */
+    uint32_t size;
+    /**
+     * `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY`, `WEFT_COUNT_PAGES` and
+     * `WEFT_COMPLETE_EACH_PEER` added up; 0: none.
+     */
+    uint32_t flags;
+    /**
+     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
+     * `timeout_ns` (of a connect: its `connect_timeout_ns`).
+     */
+    uint64_t timeout_ns;
+    /** Returned in the completion. */
+    void *user_data;
+    /** The queue that gets the completion. NULL: the endpoint's own. */
+    const weft_queue *queue;
+    /** With `WEFT_NOTIFY`: the notification's value; else 0. */
+    uint64_t notify;
+    /** With `WEFT_NOTIFY`: the notification's data, copied by the call; NULL for none. */
+    const void *notify_data;
+    /** Bytes of `notify_data`, up to `WEFT_NOTIFY_DATA_MAX`. */
+    uint32_t notify_data_len;
+    /** 0. */
+    uint32_t reserved;
+    /**
+     * A counter of the peer to raise: by 1, exactly once, after the last byte, also
+     * when there are no bytes (the transfer's own completion then also says that it
+     * was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
+     * is not the peer's is `WEFT_ERR_HANDLE`; increments to one that the peer has
+     * destroyed are discarded, which the transfer does not learn. Not of lists, whose
+     * entries name counters.
+     */
+    weft_counter counter;
+    /**
+     * The transfer starts when this watch has reached `start_value` (its deadline
+     * counts from the call all the same); see `weft_watch_alloc`. NULL: at once.
+     */
+    const weft_watch *start_watch;
+    uint64_t start_value;
+    /**
+     * Set to `done_value` when the operation has ended, whatever its status, just before
+     * its completion. NULL: none.
+     */
+    const weft_watch *done_watch;
+    uint64_t done_value;
+} weft_op_options;
+
+#define WEFT_OP_OPTIONS_INIT {sizeof(weft_op_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/**
+ * Ends a transfer, a send, an atomic or a wait for counters early: its completion
+ * comes with `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
+ * arrived; the peer may have been notified, and its counter raised, or may be yet: who waits
+ * for a total counts such a transfer with those of which it cannot be sure. Of a transfer it comes when its NICs have given back what is under way (as
+ * after a deadline, and mostly at once; after 80 ms lanes are cut for it, where that
+ * can be): nothing touches the local memory any more. On the target, bytes may arrive
+ * until a `weft_peer_fence` there.
+ *
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (not an operation of
+ * this endpoint, or completed already: normal when the two race). Since 0.1.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_op_cancel(weft_endpoint *endpoint,
+                           weft_op op);
+
 /* ---- Peers: connecting, disconnecting, and what is known of them ---- */
 
 /** In `capabilities` of a peer: it does `weft_fetch_add` and `weft_compare_swap`. */
 #define WEFT_CAPABILITY_ATOMICS 1
-
-/** How to connect. Start from `WEFT_CONNECT_ARGS_INIT`. */
-typedef struct weft_connect_args {
-    /** `sizeof(weft_connect_args)`. */
-    uint32_t size;
-    /** None defined yet: 0. */
-    uint32_t flags;
-    /** Nanoseconds, up to 24 hours. 0: the endpoint's `connect_timeout_ns`. */
-    uint64_t timeout_ns;
-    /** Returned in the `WEFT_COMPLETION_PEER_UP`. */
-    void *user_data;
-} weft_connect_args;
-
-#define WEFT_CONNECT_ARGS_INIT {sizeof(weft_connect_args), 0, 0, 0}
 
 /**
  * A remote endpoint, as an id that is checked: one that is stale or of another
@@ -951,7 +1090,8 @@ typedef struct weft_peer_properties {
  * and is warm.
  *
  * `address`, `address_len`: from `weft_endpoint_address`; not needed after the
- * call. `args`: NULL for defaults. `peer`: receives the id. It can be used at
+ * call. `options`: `timeout_ns` and
+ * `user_data`; NULL for defaults. `peer`: receives the id. It can be used at
  * once: operations wait until the peer is up. Two endpoints that connect to
  * each other at once become one peer, and connecting to an endpoint that is a
  * peer already gives the same id, answered by one more PEER_UP.
@@ -972,7 +1112,7 @@ WEFT_MUST_USE
 weft_status weft_peer_connect(weft_endpoint *endpoint,
                               const void *address,
                               size_t address_len,
-                              const weft_connect_args *args,
+                              const weft_op_options *options,
                               weft_peer *peer);
 
 /**
@@ -1246,7 +1386,7 @@ weft_status weft_remote_memory_import(weft_endpoint *endpoint,
 /**
  * Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
  * after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
- * (transfers, atomics or kept geometries use it: the handle stays valid),
+ * (transfers, atomics or prepared geometries use it: the handle stays valid),
  * `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
@@ -1281,12 +1421,6 @@ WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
  * provider finds out the rest. (Tried with simulated NICs alone.)
  */
 #define WEFT_WAY_DMABUF 8
-
-/**
- * A word that GPUs and Weft write for each other. Opaque; made by
- * `weft_watch_alloc`.
- */
-typedef struct weft_watch weft_watch;
 
 /** What a memory is. Filled by `weft_memory_info`. */
 typedef struct weft_memory_properties {
@@ -1356,20 +1490,8 @@ WEFT_API weft_status weft_watch_free(weft_watch *watch);
 
 /* ---- Completions, and the queues that hand them out ---- */
 
-/**
- * A completion queue beside the endpoint's own, so that threads need not share
- * one. Opaque; made by `weft_queue_create`.
- */
-typedef struct weft_queue weft_queue;
-
 /** What a completion tells of. */
 typedef int32_t weft_completion_kind;
-
-/**
- * A submitted operation, as an id that is not used again within 2^42 operations:
- * 50 days of one each microsecond. 0 is never a transfer.
- */
-typedef uint64_t weft_transfer;
 
 /**
  * What polling hands out: always 128 bytes. Fields that a kind does not name
@@ -1390,7 +1512,7 @@ typedef struct weft_completion {
      * The operation's id; for a message or notification with data, the id to
      * release it with.
      */
-    weft_transfer transfer;
+    weft_op op;
     /** As given at submission or connect. */
     void *user_data;
     /** The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.) */
@@ -1431,10 +1553,10 @@ typedef struct weft_completion {
     uint64_t reserved[4];
 } weft_completion;
 
-/** A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended. */
+/** A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_prepared` ended. */
 #define WEFT_COMPLETION_WRITE 1
 
-/** A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended. */
+/** A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_prepared` ended. */
 #define WEFT_COMPLETION_READ 2
 
 /** A `weft_send` ended. */
@@ -1563,10 +1685,7 @@ int32_t weft_queue_wait(weft_queue *queue,
 WEFT_API WEFT_MUST_USE weft_status weft_queue_arm(weft_queue *queue);
 
 /** As `weft_event_fd`, on this queue. Since 0.1. */
-WEFT_API
-WEFT_MUST_USE
-weft_status weft_queue_event_fd(weft_queue *queue,
-                                int32_t *fd);
+WEFT_API WEFT_MUST_USE weft_status weft_queue_event_fd(weft_queue *queue, int32_t *fd);
 
 /**
  * Gives a queue back. `queue`: NULL is fine; the handle is invalid after
@@ -1576,57 +1695,6 @@ weft_status weft_queue_event_fd(weft_queue *queue,
 WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
 
 /* ---- Counters: raised by what peers write, expected and read here ---- */
-
-/**
- * A counter of an endpoint: a plain number, which its owner tells its peers by a
- * message or any other way, and which they name in transfers that are to raise it.
- * 0 is no counter.
- *
- * The high half is the owner's (so that a peer cannot raise somebody else's by
- * mistake), the low half a place below `max_counters` and that place's generation.
- * The generation makes what arrives late for a destroyed counter count for nobody:
- * it has 16 bits, or with more than 65,536 counters as many of 32 as the place
- * leaves (12 at 1,048,576). So an id comes again after its place was used 65,535
- * (4,095) times more; places rest before they are used again. Whoever is connected
- * and knows or guesses an id can raise it.
- */
-typedef uint64_t weft_counter;
-
-/** What to wait for. Start from `WEFT_EXPECT_ARGS_INIT`. */
-typedef struct weft_expect_args {
-    /** `sizeof(weft_expect_args)`. */
-    uint32_t size;
-    /** None defined yet: 0. */
-    uint32_t flags;
-    /**
-     * `count` counters of this endpoint, copied by the call. One may be listed more
-     * than once.
-     */
-    const weft_counter *counters;
-    /** The value that each is to reach: 0 to 2^48 - 1, copied by the call. */
-    const uint64_t *values;
-    /** 1 to 65,536. */
-    uint32_t count;
-    /** 0. */
-    uint32_t reserved;
-    /**
-     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-     * `timeout_ns`.
-     */
-    uint64_t timeout_ns;
-    /** Returned in the completion. */
-    void *user_data;
-    /** Where the completion goes. NULL: the endpoint's own queue. */
-    const weft_queue *queue;
-    /**
-     * Set to `done_value` when the wait has ended, whatever its status, just before its
-     * completion: a stream waits for counters so (`weft_watch_alloc`). NULL: none.
-     */
-    const weft_watch *done_watch;
-    uint64_t done_value;
-} weft_expect_args;
-
-#define WEFT_EXPECT_ARGS_INIT {sizeof(weft_expect_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Makes a counter, of value 0. It is raised by transfers of peers that name it, and
@@ -1659,14 +1727,17 @@ weft_status weft_counter_read(weft_endpoint *endpoint,
  * Waits for counters: ends in exactly one `WEFT_COMPLETION_COUNTER`, with `WEFT_OK`
  * when every one has reached its value (also if it had before), and all bytes that
  * they count are visible then; with `WEFT_ERR_TIMED_OUT`, or with
- * `WEFT_ERR_CANCELED` (`weft_transfer_cancel`, or one of them was destroyed). Any
+ * `WEFT_ERR_CANCELED` (`weft_op_cancel`, or one of them was destroyed). Any
  * number may wait for one counter, and none of them uses it up.
  *
  * Weft does not know who is to raise a counter: if that peer dies, this ends at
  * its deadline. Cancel it on PEER_DOWN. Counters only grow: expect totals (round k
  * of N peers: k x (N - 1)).
  *
- * `transfer`: receives the id; NULL if it is not wanted. It is one of
+ * `counters`: `count` counters of this endpoint, 1 to 65,536; one may be listed more
+ * than once. `values`: what each is to reach, 0 to 2^48 - 1. Both are copied by the
+ * call. `options`: NULL for defaults; its `done_watch` lets a stream wait for counters.
+ * `op`: receives the id; NULL if it is not wanted. It is one of
  * `max_transfers`. Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (a counter
  * of another endpoint, or destroyed), `WEFT_ERR_LIMIT`, `WEFT_ERR_INVALID`,
  * `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
@@ -1675,8 +1746,11 @@ weft_status weft_counter_read(weft_endpoint *endpoint,
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_counter_expect(weft_endpoint *endpoint,
-                                const weft_expect_args *args,
-                                weft_transfer *transfer);
+                                const weft_counter *counters,
+                                const uint64_t *values,
+                                uint32_t count,
+                                const weft_op_options *options,
+                                weft_op *op);
 
 /**
  * Gives a counter back; 0 is fine. Who waits for a value that it has not reached gets
@@ -1687,103 +1761,28 @@ WEFT_API weft_status weft_counter_destroy(weft_endpoint *endpoint, weft_counter 
 
 /* ---- Transfers: writes and reads of ranges and pages ---- */
 
-/**
- * Flag: when the last byte has arrived, the peer gets a
- * `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
- * transfer's own completion then also says that the notification arrived.
- */
-#define WEFT_NOTIFY 1
-
-/**
- * In `flags`: the transfer is of the latency class. What it has to post goes
- * before what other transfers have, and a little of it past a full window: for
- * small transfers that somebody waits for. Without it, transfers are of the bulk
- * class and share the rails alike.
- */
-#define WEFT_CLASS_LATENCY 2
-
-/**
- * In `flags` of a write that names a `counter`: it is raised by 1 for each page (of
- * each layer), when that page's bytes have arrived, and not again after the last
- * one (so not at all without pages). A range is one page. Such a page goes in one piece over one
- * rail, up to 1 GiB (or the fabric's longest message, if that is less:
- * `WEFT_ERR_LIMIT`). Reads: `WEFT_ERR_UNSUPPORTED`. Over verbs and libfabric's tcp,
- * the counter is raised by the number of pages when the last one has arrived (libfabric would
- * crash the target if the sender died in the middle of a page that it counts by itself, or take
- * the page's arrival for a message).
- *
- * Each such page takes an entry of the target's completion queue. On NICs whose queue can
- * run over (EFA's), a rail has no more than 16 to 2,048 of them on their way to a
- * rail of the peer and waits until the peer has taken them: while a peer with
- * manual progress does not poll, the rest waits, up to its deadline; transfers that count no
- * pages go past.
- */
-#define WEFT_COUNT_PAGES 4
-
-/** Largest data of a notification, in bytes. */
-#define WEFT_NOTIFY_DATA_MAX 256
-
-/** A write or read of one range. Start from `WEFT_RANGE_ARGS_INIT`. */
-typedef struct weft_range_args {
-    /** `sizeof(weft_range_args)`. */
-    uint32_t size;
-    /** 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COUNT_PAGES` added up. */
-    uint32_t flags;
-    /** The local memory: source of a write, destination of a read. */
-    const weft_memory *local;
-    /** The remote memory: destination of a write, source of a read. */
-    const weft_remote_memory *remote;
-    /** Index of the range in each memory. */
-    uint32_t local_range;
-    uint32_t remote_range;
-    /** Bytes from the start of that range. */
-    uint64_t local_offset;
-    uint64_t remote_offset;
-    /** Bytes to move; 0 moves nothing and completes (and notifies) all the same. */
-    uint64_t len;
-    /** The notification's value, with `WEFT_NOTIFY`; else 0. */
-    uint64_t notify;
-    /** The notification's data, copied by the call; NULL for none. */
-    const void *notify_data;
-    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
-    uint32_t notify_data_len;
-    /** 0. */
-    uint32_t reserved;
+/** Where the pages of a transfer lie on one side. */
+typedef struct weft_page_side {
+    /** `page_count` page indexes, copied by the call. NULL: 0, 1, 2, ... */
+    const uint32_t *pages;
+    /** Bytes from one page to the next. 0: `page_len`. */
+    uint64_t page_stride;
+    /** Bytes from the start of the range to page 0 of layer 0. */
+    uint64_t offset;
+    /** Bytes from one layer to the next, within a range. */
+    uint64_t layer_stride;
+    /** The range of layer 0. */
+    uint32_t first_range;
     /**
-     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-     * `timeout_ns`.
+     * Ranges from one layer to the next. With 0, and a `layer_stride` of 0, all
+     * layers lie at the same place: fine where they are read from, but several
+     * layers are not written to one place (`WEFT_ERR_INVALID`).
      */
-    uint64_t timeout_ns;
-    /** Returned in the completion. */
-    void *user_data;
-    /** Where the completion goes. NULL: the endpoint's own queue. */
-    const weft_queue *queue;
-    /**
-     * A counter of the peer to raise: by 1, exactly once, after the last byte, also
-     * when there are no bytes (the transfer's own completion then also says that it
-     * was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
-     * is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
-     * raised in vain, which the transfer does not learn.
-     */
-    weft_counter counter;
-    /**
-     * The transfer starts when this watch has reached `start_value` (its deadline
-     * counts from the call all the same); see `weft_watch_alloc`. NULL: at once.
-     */
-    const weft_watch *start_watch;
-    uint64_t start_value;
-    /**
-     * Set to `done_value` when the transfer has ended, whatever its status, just before
-     * its completion. NULL: none.
-     */
-    const weft_watch *done_watch;
-    uint64_t done_value;
-} weft_range_args;
-
-#define WEFT_RANGE_ARGS_INIT {sizeof(weft_range_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+    uint32_t range_step;
+} weft_page_side;
 
 /**
- * A write or read of pages x layers. Start from `WEFT_PAGES_ARGS_INIT`.
+ * The geometry of pages x layers, of both sides. Start from `WEFT_PAGES_INIT`.
  *
  * Page `i` of layer `l` occupies, on each side,
  *
@@ -1797,40 +1796,11 @@ typedef struct weft_range_args {
  * these bytes. Pages may repeat; if destinations overlap, which bytes win is
  * not defined.
  */
-typedef struct weft_pages_args {
-    /** `sizeof(weft_pages_args)`. */
+typedef struct weft_pages {
+    /** `sizeof(weft_pages)`. */
     uint32_t size;
-    /** 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COUNT_PAGES` added up. */
-    uint32_t flags;
-    /** The local memory: source of a write, destination of a read. */
-    const weft_memory *local;
-    /** The remote memory: destination of a write, source of a read. */
-    const weft_remote_memory *remote;
-    /**
-     * `page_count` page indexes for each side, copied by the call.
-     * NULL: 0, 1, 2, ...
-     */
-    const uint32_t *local_pages;
-    const uint32_t *remote_pages;
-    /** Bytes from one page to the next. 0: `page_len`. */
-    uint64_t local_page_stride;
-    uint64_t remote_page_stride;
-    /** Bytes from the start of the range to page 0 of layer 0. */
-    uint64_t local_offset;
-    uint64_t remote_offset;
-    /** Bytes from one layer to the next, within a range. */
-    uint64_t local_layer_stride;
-    uint64_t remote_layer_stride;
-    /** The range of layer 0. */
-    uint32_t local_first_range;
-    uint32_t remote_first_range;
-    /**
-     * Ranges from one layer to the next. With 0, and a `layer_stride` of 0, all
-     * layers lie at the same place: fine where they are read from, but several
-     * layers are not written to one place (`WEFT_ERR_INVALID`).
-     */
-    uint32_t local_range_step;
-    uint32_t remote_range_step;
+    /** Layers, up to 65,536. 0: 1. */
+    uint32_t layer_count;
     /** Bytes of a page: 1 to 2^47; 0 only with a `page_count` of 0. */
     uint64_t page_len;
     /**
@@ -1838,39 +1808,11 @@ typedef struct weft_pages_args {
      * notifies) all the same.
      */
     uint64_t page_count;
-    /** Layers, up to 65,536. 0: 1. */
-    uint32_t layer_count;
-    /** Bytes of `notify_data`, up to `WEFT_NOTIFY_DATA_MAX`. */
-    uint32_t notify_data_len;
-    /** The notification's value, with `WEFT_NOTIFY`; else 0. */
-    uint64_t notify;
-    /** The notification's data, copied by the call; NULL for none. */
-    const void *notify_data;
-    /**
-     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-     * `timeout_ns`.
-     */
-    uint64_t timeout_ns;
-    /** Returned in the completion. */
-    void *user_data;
-    /** Where the completion goes. NULL: the endpoint's own queue. */
-    const weft_queue *queue;
-    /**
-     * A counter of the peer to raise: by 1, exactly once, after the last byte, also
-     * when there are no bytes (the transfer's own completion then also says that it
-     * was raised), or with `WEFT_COUNT_PAGES` by 1 for each page. 0: none. One that
-     * is not the peer's is `WEFT_ERR_HANDLE`; one that the peer has destroyed is
-     * raised in vain, which the transfer does not learn.
-     */
-    weft_counter counter;
-    /** As in `weft_range_args`. */
-    const weft_watch *start_watch;
-    uint64_t start_value;
-    const weft_watch *done_watch;
-    uint64_t done_value;
-} weft_pages_args;
+    weft_page_side local;
+    weft_page_side remote;
+} weft_pages;
 
-#define WEFT_PAGES_ARGS_INIT {sizeof(weft_pages_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_PAGES_INIT {sizeof(weft_pages), 0, 0, 0, {0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}}
 
 /**
  * Writes one range of local memory into remote memory.
@@ -1892,8 +1834,11 @@ typedef struct weft_pages_args {
  * PEER_DOWN of the peer or until `weft_memory_deregister` has returned `WEFT_OK`
  * here. See docs/failures.md.
  *
- * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
- * after the call.
+ * `local`: the source of a write, the destination of a read. `remote`: the other one.
+ * `local_offset`, `remote_offset`: bytes from the memory's start; the ranges of a memory
+ * of several count as if one lay behind the other, and the bytes must lie in one range.
+ * `len`: bytes to move; 0 moves nothing and completes (and notifies) all the same.
+ * `options`: NULL for defaults. `op`: receives the id; NULL if it is not wanted.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID`,
  * `WEFT_ERR_REMOTE_ACCESS` (registered without this direction),
@@ -1904,8 +1849,13 @@ typedef struct weft_pages_args {
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_write(weft_endpoint *endpoint,
-                       const weft_range_args *args,
-                       weft_transfer *transfer);
+                       const weft_memory *local,
+                       uint64_t local_offset,
+                       const weft_remote_memory *remote,
+                       uint64_t remote_offset,
+                       uint64_t len,
+                       const weft_op_options *options,
+                       weft_op *op);
 
 /**
  * Reads one range of remote memory into local memory. As `weft_write`, in the
@@ -1916,8 +1866,13 @@ weft_status weft_write(weft_endpoint *endpoint,
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_read(weft_endpoint *endpoint,
-                      const weft_range_args *args,
-                      weft_transfer *transfer);
+                      const weft_memory *local,
+                      uint64_t local_offset,
+                      const weft_remote_memory *remote,
+                      uint64_t remote_offset,
+                      uint64_t len,
+                      const weft_op_options *options,
+                      weft_op *op);
 
 /**
  * Writes pages of local memory into pages of remote memory; otherwise as
@@ -1927,8 +1882,11 @@ weft_status weft_read(weft_endpoint *endpoint,
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_write_pages(weft_endpoint *endpoint,
-                             const weft_pages_args *args,
-                             weft_transfer *transfer);
+                             const weft_memory *local,
+                             const weft_remote_memory *remote,
+                             const weft_pages *pages,
+                             const weft_op_options *options,
+                             weft_op *op);
 
 /**
  * Reads pages of remote memory into pages of local memory; otherwise as
@@ -1939,33 +1897,13 @@ weft_status weft_write_pages(weft_endpoint *endpoint,
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_read_pages(weft_endpoint *endpoint,
-                            const weft_pages_args *args,
-                            weft_transfer *transfer);
-
-/**
- * Ends a transfer, a send, an atomic or a wait for counters early: its completion
- * comes with `WEFT_ERR_CANCELED`, unless it has completed already. Bytes may have
- * arrived; the peer may have been notified, and its counter raised, or may be yet: who waits
- * for a total counts such a transfer with those of which it cannot be sure. Of a transfer it comes when its NICs have given back what is under way (as
- * after a deadline, and mostly at once; after 80 ms lanes are cut for it, where that
- * can be): nothing touches the local memory any more. On the target, bytes may arrive
- * until a `weft_peer_fence` there.
- *
- * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (not an operation of
- * this endpoint, or completed already: normal when the two race). Since 0.1.
- */
-WEFT_API
-WEFT_MUST_USE
-weft_status weft_transfer_cancel(weft_endpoint *endpoint,
-                                 weft_transfer transfer);
+                            const weft_memory *local,
+                            const weft_remote_memory *remote,
+                            const weft_pages *pages,
+                            const weft_op_options *options,
+                            weft_op *op);
 
 /* ---- Lists: writes and reads between many memories and many peers ---- */
-
-/**
- * In `flags` of lists and kept lists: one completion for each peer instead of
- * one for all.
- */
-#define WEFT_COMPLETE_EACH_PEER 8
 
 /** Most entries of a list. */
 #define WEFT_LIST_ENTRIES_MAX 1048576
@@ -2008,52 +1946,6 @@ typedef struct weft_list_entry {
     weft_counter counter;
 } weft_list_entry;
 
-/** A list. Start from `WEFT_LIST_ARGS_INIT`. */
-typedef struct weft_list_args {
-    /** `sizeof(weft_list_args)`. */
-    uint32_t size;
-    /**
-     * 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COMPLETE_EACH_PEER`
-     * added up.
-     */
-    uint32_t flags;
-    /** The entries, copied by the call. */
-    const weft_list_entry *entries;
-    /** How many: 1 to `WEFT_LIST_ENTRIES_MAX`. */
-    uint64_t count;
-    /**
-     * With `WEFT_NOTIFY`: the notification's value. Every peer of the list gets
-     * one, after its own last byte.
-     */
-    uint64_t notify;
-    /** The notification's data, copied by the call; NULL for none. */
-    const void *notify_data;
-    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
-    uint32_t notify_data_len;
-    /** 0. */
-    uint32_t reserved;
-    /**
-     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-     * `timeout_ns`.
-     */
-    uint64_t timeout_ns;
-    /** Returned in the completion. */
-    void *user_data;
-    /** Where the completion goes. NULL: the endpoint's own queue. */
-    const weft_queue *queue;
-    /**
-     * Every part of it starts when this watch has reached `start_value`; as in
-     * `weft_range_args`.
-     */
-    const weft_watch *start_watch;
-    uint64_t start_value;
-    /** Set to `done_value` when all of it has ended, whatever its status. */
-    const weft_watch *done_watch;
-    uint64_t done_value;
-} weft_list_args;
-
-#define WEFT_LIST_ARGS_INIT {sizeof(weft_list_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-
 /**
  * Writes the entries of a list, between any memories of this endpoint and of
  * any of its peers; otherwise as `weft_write`.
@@ -2072,16 +1964,19 @@ typedef struct weft_list_args {
  * entry of the memory that is gone.)
  *
  * With `WEFT_COMPLETE_EACH_PEER` there is one completion for each peer instead,
- * with its `peer` and the bytes of its entries; all have the same `transfer`
- * and `user_data`. `weft_transfer_cancel` cancels what goes to all peers.
+ * with its `peer` and the bytes of its entries; all have the same `op`
+ * and `user_data`. `weft_op_cancel` cancels what goes to all peers.
  *
  * A list over N peers takes N + 1 of `max_transfers` (of one peer: 1), and one
  * place in the queue for each completion. The rails that know the memories are
  * those that know all of one peer's entries (`weft_memory_args.rails`): without
  * a common one it ends with `WEFT_ERR_NO_RAILS`.
  *
- * `transfer`: receives the id; NULL if it is not wanted. `args` and its entries
- * are not needed after the call, whose cost grows with `count`.
+ * `entries`: `count` of them, 1 to `WEFT_LIST_ENTRIES_MAX`, copied by the call, whose
+ * cost grows with `count`. `options`: NULL for defaults; with `WEFT_NOTIFY` every peer of
+ * the list gets one notification, after its own last byte; `start_watch` starts all of
+ * it, and `done_watch` is set when all of it has ended. `op`: receives the id; NULL
+ * if it is not wanted.
  *
  * Any thread; does not block. Errors: those of `weft_write`;
  * `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
@@ -2091,8 +1986,10 @@ typedef struct weft_list_args {
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_write_list(weft_endpoint *endpoint,
-                            const weft_list_args *args,
-                            weft_transfer *transfer);
+                            const weft_list_entry *entries,
+                            uint64_t count,
+                            const weft_op_options *options,
+                            weft_op *op);
 
 /**
  * Reads the entries of a list; otherwise as `weft_read` and `weft_write_list`:
@@ -2101,72 +1998,31 @@ weft_status weft_write_list(weft_endpoint *endpoint,
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_read_list(weft_endpoint *endpoint,
-                           const weft_list_args *args,
-                           weft_transfer *transfer);
+                           const weft_list_entry *entries,
+                           uint64_t count,
+                           const weft_op_options *options,
+                           weft_op *op);
 
-/* ---- Kept geometry: checked and copied once, used by any number of transfers ---- */
+/* ---- Prepared transfers: a geometry, checked and copied once, used any number of times ---- */
 
 /**
- * The geometry of a transfer, checked. Opaque; made by `weft_pages_keep` and
- * `weft_list_keep`.
+ * The geometry of a transfer, checked. Opaque; made by `weft_pages_prepare` and
+ * `weft_list_prepare`.
  */
-typedef struct weft_kept weft_kept;
-
-/** One transfer of a kept geometry. Start from `WEFT_KEPT_ARGS_INIT`. */
-typedef struct weft_kept_args {
-    /** `sizeof(weft_kept_args)`. */
-    uint32_t size;
-    /**
-     * 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY`, `WEFT_COUNT_PAGES` (of pages that
-     * were kept with it) and `WEFT_COMPLETE_EACH_PEER` (of a list) added up.
-     */
-    uint32_t flags;
-    /** The notification's value, with `WEFT_NOTIFY`. */
-    uint64_t notify;
-    /** The notification's data, copied by the call; NULL for none. */
-    const void *notify_data;
-    /** Its bytes, up to `WEFT_NOTIFY_DATA_MAX`. */
-    uint32_t notify_data_len;
-    /** 0. */
-    uint32_t reserved;
-    /**
-     * Of pages: a counter of the peer, as in `weft_pages_args`; 0: none. Entries of
-     * lists name theirs.
-     */
-    weft_counter counter;
-    /**
-     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-     * `timeout_ns`.
-     */
-    uint64_t timeout_ns;
-    /** Returned in the completion. */
-    void *user_data;
-    /** Where the completion goes. NULL: the endpoint's own queue. */
-    const weft_queue *queue;
-    /** As in `weft_range_args`, or `weft_list_args`. */
-    const weft_watch *start_watch;
-    uint64_t start_value;
-    const weft_watch *done_watch;
-    uint64_t done_value;
-} weft_kept_args;
-
-#define WEFT_KEPT_ARGS_INIT {sizeof(weft_kept_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+typedef struct weft_prepared weft_prepared;
 
 /**
  * Checks pages as `weft_write_pages` does, and keeps a copy of them, for any
  * number of transfers in either direction.
  *
- * Of `args`, the geometry counts, and `WEFT_CLASS_LATENCY` in `flags`, which
- * cuts large pages finer (`weft_kept_args` says anew of which class a transfer
- * is), or `WEFT_COUNT_PAGES`, which keeps each page in one post: only such
- * pages can be counted. What belongs to a single transfer must be 0:
- * `WEFT_NOTIFY`, `notify`, `notify_data`, `notify_data_len`, `counter`, `timeout_ns`, `user_data`, `queue`,
- * and the watches.
+ * `flags`: `WEFT_CLASS_LATENCY` cuts large pages finer (the options of a transfer say
+ * anew of which class it is); `WEFT_COUNT_PAGES` keeps each page in one post: only such
+ * pages can be counted. 0: neither.
  *
- * `kept`: receives the handle; the caller owns it and gives it back with
- * `weft_kept_release`. `args` and its lists are not needed after the call. The
- * memories are in use while they are kept: giving them back says
- * `WEFT_ERR_BUSY`. It takes 4 bytes for each page index.
+ * `prepared`: receives the handle; the caller owns it and gives it back with
+ * `weft_prepared_release`. `pages` and its lists are not needed after the call. The
+ * memories are in use until then: giving them back says `WEFT_ERR_BUSY`. It takes
+ * 4 bytes for each page index.
  *
  * Any thread; does not block. Errors: as `weft_write_pages`, but for the access
  * that the memories were registered with, which is checked when it is used.
@@ -2174,30 +2030,36 @@ typedef struct weft_kept_args {
  */
 WEFT_API
 WEFT_MUST_USE
-weft_status weft_pages_keep(weft_endpoint *endpoint,
-                            const weft_pages_args *args,
-                            weft_kept **kept);
+weft_status weft_pages_prepare(weft_endpoint *endpoint,
+                               const weft_memory *local,
+                               const weft_remote_memory *remote,
+                               const weft_pages *pages,
+                               uint32_t flags,
+                               weft_prepared **prepared);
 
 /**
- * As `weft_pages_keep`, for a list: checks it as `weft_write_list` does, and
- * keeps a copy, of about 72 bytes for each entry. `WEFT_COMPLETE_EACH_PEER`
- * belongs to `weft_kept_args`, too. Since 0.1.
+ * As `weft_pages_prepare`, for a list: checks it as `weft_write_list` does, and
+ * keeps a copy, of about 72 bytes for each entry. `flags`: 0 or `WEFT_CLASS_LATENCY`.
+ * Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
-weft_status weft_list_keep(weft_endpoint *endpoint,
-                           const weft_list_args *args,
-                           weft_kept **kept);
+weft_status weft_list_prepare(weft_endpoint *endpoint,
+                              const weft_list_entry *entries,
+                              uint64_t count,
+                              uint32_t flags,
+                              weft_prepared **prepared);
 
 /**
- * Writes what was kept, as `weft_write_pages` or `weft_write_list`. Any number
- * of transfers may use one kept geometry at the same time.
+ * Writes what was prepared, as `weft_write_pages` or `weft_write_list`. Any number
+ * of transfers may use it at the same time.
  *
  * The cost of the call does not grow with pages, layers or entries, only (of a
  * list) with remote memories and peers.
  *
- * `transfer`: receives the id; NULL if it is not wanted. `args` is not needed
- * after the call.
+ * `options`: NULL for defaults; `WEFT_COUNT_PAGES` only of pages that were prepared with
+ * it, `WEFT_COMPLETE_EACH_PEER` of lists. `op`: receives the id; NULL if it is not
+ * wanted.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_REMOTE_ACCESS` (registered
  * without this direction), `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT`,
@@ -2208,52 +2070,31 @@ weft_status weft_list_keep(weft_endpoint *endpoint,
  */
 WEFT_API
 WEFT_MUST_USE
-weft_status weft_write_kept(weft_endpoint *endpoint,
-                            const weft_kept *kept,
-                            const weft_kept_args *args,
-                            weft_transfer *transfer);
+weft_status weft_write_prepared(weft_endpoint *endpoint,
+                                const weft_prepared *prepared,
+                                const weft_op_options *options,
+                                weft_op *op);
 
 /**
- * Reads what was kept, as `weft_read_pages` or `weft_read_list`; otherwise as
- * `weft_write_kept`. Since 0.1.
+ * Reads what was prepared, as `weft_read_pages` or `weft_read_list`; otherwise as
+ * `weft_write_prepared`. Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
-weft_status weft_read_kept(weft_endpoint *endpoint,
-                           const weft_kept *kept,
-                           const weft_kept_args *args,
-                           weft_transfer *transfer);
+weft_status weft_read_prepared(weft_endpoint *endpoint,
+                               const weft_prepared *prepared,
+                               const weft_op_options *options,
+                               weft_op *op);
 
 /**
- * Gives a kept geometry back. Transfers that use it go on; its memories stay in
- * use until the last of them has ended. `kept`: NULL is fine; the handle is
+ * Gives a prepared geometry back. Transfers that use it go on; its memories stay in
+ * use until the last of them has ended. `prepared`: NULL is fine; the handle is
  * invalid after `WEFT_OK`. Any thread; does not block. Errors:
  * `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_kept_release(weft_kept *kept);
+WEFT_API weft_status weft_prepared_release(weft_prepared *prepared);
 
 /* ---- Fences: that nothing earlier of a peer can land any more ---- */
-
-/** A fence to be asked for. Start from `WEFT_FENCE_ARGS_INIT`. */
-typedef struct weft_fence_args {
-    /** `sizeof(weft_fence_args)`. */
-    uint32_t size;
-    /** None defined yet: 0. */
-    uint32_t flags;
-    /** Of whom; it may still be connecting. */
-    weft_peer peer;
-    /**
-     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-     * `timeout_ns`.
-     */
-    uint64_t timeout_ns;
-    /** Returned in the completion. */
-    void *user_data;
-    /** Where the completion goes. NULL: the endpoint's own queue. */
-    const weft_queue *queue;
-} weft_fence_args;
-
-#define WEFT_FENCE_ARGS_INIT {sizeof(weft_fence_args), 0, 0, 0, 0, 0}
 
 /**
  * Waits until nothing can land here any more that a peer has posted so far: not of
@@ -2267,7 +2108,8 @@ typedef struct weft_fence_args {
  * rest before it goes on: some round trips in which it posts nothing more here. What
  * it submits later is not waited for. Up to 64 fences of one peer may be under way.
  *
- * `transfer`: receives the id; NULL if it is not wanted.
+ * `peer`: it may still be connecting. `options`: NULL for defaults. `op`:
+ * receives the id; NULL if it is not wanted.
  * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_INVALID`,
  * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. In the completion also
  * `WEFT_ERR_TIMED_OUT` (the peer does not poll, or has stopped), `WEFT_ERR_LIMIT`
@@ -2276,37 +2118,14 @@ typedef struct weft_fence_args {
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_peer_fence(weft_endpoint *endpoint,
-                            const weft_fence_args *args,
-                            weft_transfer *transfer);
+                            weft_peer peer,
+                            const weft_op_options *options,
+                            weft_op *op);
 
 /* ---- Messages: small control data, in order ---- */
 
 /** Largest message, in bytes. */
 #define WEFT_MESSAGE_MAX 1048576
-
-/** A message to send. Start from `WEFT_SEND_ARGS_INIT`. */
-typedef struct weft_send_args {
-    /** `sizeof(weft_send_args)`. */
-    uint32_t size;
-    /** None defined yet: 0. */
-    uint32_t flags;
-    /** To whom; it may still be connecting. */
-    weft_peer peer;
-    /** The message, copied by the call, and its bytes: 0 to `WEFT_MESSAGE_MAX`. */
-    const void *data;
-    uint64_t len;
-    /**
-     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-     * `timeout_ns`.
-     */
-    uint64_t timeout_ns;
-    /** Returned in the completion. */
-    void *user_data;
-    /** Where the completion goes. NULL: the endpoint's own queue. */
-    const weft_queue *queue;
-} weft_send_args;
-
-#define WEFT_SEND_ARGS_INIT {sizeof(weft_send_args), 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Sends a message, for requests, descriptors and the like. Messages of one
@@ -2320,7 +2139,9 @@ typedef struct weft_send_args {
  * back its senders, and nothing is dropped. After any status but `WEFT_OK` the
  * message may have arrived, or may still; later ones arrive all the same.
  *
- * `transfer`: receives the id; NULL if it is not wanted.
+ * `peer`: it may still be connecting. `data`: the message, copied by the call, of `len`
+ * bytes, 0 to `WEFT_MESSAGE_MAX`. `options`: NULL for defaults. `op`: receives the
+ * id; NULL if it is not wanted.
  * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_LIMIT`,
  * `WEFT_ERR_INVALID`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
  * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE` (also a peer that has ended). Since 0.1.
@@ -2328,12 +2149,15 @@ typedef struct weft_send_args {
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_send(weft_endpoint *endpoint,
-                      const weft_send_args *args,
-                      weft_transfer *transfer);
+                      weft_peer peer,
+                      const void *data,
+                      uint64_t len,
+                      const weft_op_options *options,
+                      weft_op *op);
 
 /**
  * Gives back the data of a `WEFT_COMPLETION_MESSAGE` or
- * `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `transfer`. Its
+ * `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `op`. Its
  * `data` is valid until then. 0 is fine: there was no data (a message of 0
  * bytes, or a notification without data). Data of notifications that is not
  * released counts in no limit.
@@ -2341,49 +2165,9 @@ weft_status weft_send(weft_endpoint *endpoint,
  * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (released already, or
  * not a message of this endpoint). Since 0.1.
  */
-WEFT_API weft_status weft_message_release(weft_endpoint *endpoint, weft_transfer message);
+WEFT_API weft_status weft_message_release(weft_endpoint *endpoint, weft_op message);
 
 /* ---- Atomics: single words of peers' memory, changed by many at once ---- */
-
-/**
- * An atomic operation on 8 bytes of remote memory. Start from
- * `WEFT_ATOMIC_ARGS_INIT`.
- */
-typedef struct weft_atomic_args {
-    /** `sizeof(weft_atomic_args)`. */
-    uint32_t size;
-    /** 0 or `WEFT_CLASS_LATENCY`, which changes nothing: atomics always go first. */
-    uint32_t flags;
-    /**
-     * The memory that the word is in. Its owner must have registered it with
-     * `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ`.
-     */
-    const weft_remote_memory *remote;
-    /** Index of the range. */
-    uint32_t remote_range;
-    /** 0. */
-    uint32_t reserved;
-    /**
-     * Bytes from the start of that range to the word, whose *address* at the
-     * owner must be a multiple of 8.
-     */
-    uint64_t remote_offset;
-    /** What is added, or what the word becomes. */
-    uint64_t operand;
-    /** `weft_compare_swap`: what the word must be. Else 0. */
-    uint64_t compare;
-    /**
-     * Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-     * `timeout_ns`.
-     */
-    uint64_t timeout_ns;
-    /** Returned in the completion. */
-    void *user_data;
-    /** Where the completion goes. NULL: the endpoint's own queue. */
-    const weft_queue *queue;
-} weft_atomic_args;
-
-#define WEFT_ATOMIC_ARGS_INIT {sizeof(weft_atomic_args), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * Adds `operand` to a word of remote memory (around 2^64), and tells what it
@@ -2412,18 +2196,21 @@ typedef struct weft_atomic_args {
  *
  * A ticket is one `weft_fetch_add` of 1. A lock on a word that begins as 0:
  *
- *     take   do weft_compare_swap(compare = 0, operand = my_id)   // not 0
+ *     take   do weft_compare_swap(ep, remote, offset, 0, my_id, ...)   // not 0
  *            until a completion has value 0, pausing longer each time
  *     use    what it guards, and wait for the completions
- *     give   weft_compare_swap(compare = my_id, operand = 0)
+ *     give   weft_compare_swap(ep, remote, offset, my_id, 0, ...)
  *
  * A holder that dies keeps it: who guards against that writes into `my_id` who
  * holds it, and takes it from the dead.
  *
  * Costs a message there and one back: for coordination, not for data.
  *
- * `transfer`: receives the id, for `weft_transfer_cancel`; NULL if it is not
- * wanted. `args` is not needed after the call.
+ * `remote`: the memory that the word is in, registered by its owner with
+ * `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ`. `offset`: bytes from the
+ * memory's start to the word, as in `weft_write`; the word's *address* at the owner must
+ * be a multiple of 8. `operand`: what is added. `options`: NULL for defaults.
+ * `op`: receives the id, for `weft_op_cancel`; NULL if it is not wanted.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_UNSUPPORTED` (the peer does no
  * atomics: see `weft_peer_properties`), `WEFT_ERR_REMOTE_ACCESS` (registered
@@ -2435,19 +2222,26 @@ typedef struct weft_atomic_args {
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_fetch_add(weft_endpoint *endpoint,
-                           const weft_atomic_args *args,
-                           weft_transfer *transfer);
+                           const weft_remote_memory *remote,
+                           uint64_t offset,
+                           uint64_t operand,
+                           const weft_op_options *options,
+                           weft_op *op);
 
 /**
- * Replaces a word of remote memory by `operand` if it is `compare`; otherwise
- * as `weft_fetch_add`. It did if the completion's `value` is `compare`: that is
+ * Replaces a word of remote memory by `desired` if it is `expected`; otherwise
+ * as `weft_fetch_add`. It did if the completion's `value` is `expected`: that is
  * what the word was. Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_compare_swap(weft_endpoint *endpoint,
-                              const weft_atomic_args *args,
-                              weft_transfer *transfer);
+                              const weft_remote_memory *remote,
+                              uint64_t offset,
+                              uint64_t expected,
+                              uint64_t desired,
+                              const weft_op_options *options,
+                              weft_op *op);
 
 /* ---- Statistics: what an endpoint and its rails have done ---- */
 

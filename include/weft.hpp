@@ -10,8 +10,8 @@
  *     weft::peer decode = ep.connect(address);               // its address came by any means
  *     weft::remote_memory theirs = ep.import_memory(decode, descriptor);
  *
- *     ep.write(weft::pages_args(kv, theirs, 65536)
- *                  .pages(mine, yours).layers(80).with_notification(request_id).within(5s));
+ *     ep.write(kv, theirs, weft::pages(65536, mine, yours).layers(80),
+ *              weft::options().with_notification(request_id).within(5s));
  *
  *     std::array<weft::completion, 64> room;
  *     for (const weft::completion &c : ep.poll(room)) finish(c);
@@ -49,7 +49,7 @@ namespace weft {
 
 using completion = weft_completion;
 using peer = weft_peer;
-using transfer = weft_transfer;
+using op = weft_op;
 
 // ---- Errors ----
 
@@ -345,16 +345,16 @@ private:
     std::unique_ptr<weft_remote_memory, detail::giver<weft_remote_memory_release>> handle_;
 };
 
-/** A kept geometry. */
-class kept {
+/** A prepared geometry. */
+class prepared {
 public:
-    kept() noexcept = default;
-    explicit kept(weft_kept *handle) noexcept : handle_(handle) {}
+    prepared() noexcept = default;
+    explicit prepared(weft_prepared *handle) noexcept : handle_(handle) {}
 
-    weft_kept *get() const noexcept { return handle_.get(); }
+    weft_prepared *get() const noexcept { return handle_.get(); }
 
 private:
-    std::unique_ptr<weft_kept, detail::giver<weft_kept_release>> handle_;
+    std::unique_ptr<weft_prepared, detail::giver<weft_prepared_release>> handle_;
 };
 
 /** A watch. Destroyed while transfers name it, it stays until the endpoint is closed. */
@@ -450,7 +450,7 @@ class message {
 public:
     message() noexcept = default;
     message(weft_endpoint *owner, const completion &c) noexcept
-        : id_(owner, c.transfer), data_(c.data), size_(static_cast<std::size_t>(c.bytes))
+        : id_(owner, c.op), data_(c.data), size_(static_cast<std::size_t>(c.bytes))
     {
     }
 
@@ -548,152 +548,109 @@ using endpoint_config = detail::sized<weft_endpoint_config>;
 using memory_args = detail::sized<weft_memory_args>;
 using alloc_args = detail::sized<weft_alloc_args>;
 
-namespace detail {
-
-/** What every operation has. */
-template <class Self, class Args> struct operation : sized<Args> {
-    Self &within(deadline d) noexcept
+/**
+ * The options of an operation. Data, watches and queues that it names must be there until the call. Each function sets
+ * one option or two and returns the options, so that they can be written in a row.
+ */
+struct options : detail::sized<weft_op_options> {
+    options &within(deadline d) noexcept
     {
-        this->timeout_ns = d.timeout_ns();
-        return self();
+        timeout_ns = d.timeout_ns();
+        return *this;
     }
     /** Comes back in the completion. */
-    Self &tagged(void *tag) noexcept
+    options &tagged(void *tag) noexcept
     {
-        this->user_data = tag;
-        return self();
+        user_data = tag;
+        return *this;
     }
-    Self &completing_in(const weft::queue &q) noexcept
+    options &completing_in(const weft::queue &q) noexcept
     {
-        this->queue = q.get();
-        return self();
+        queue = q.get();
+        return *this;
     }
-
-protected:
-    Self &self() noexcept { return static_cast<Self &>(*this); }
-};
-
-/** What operations have that streams wait for. */
-template <class Self, class Args> struct watched_operation : operation<Self, Args> {
-    /** The watch gets the value when it has ended, whatever its status. */
-    Self &setting(const watch &for_stream, std::uint64_t value) noexcept
+    options &with_notification(std::uint64_t value, bytes data = {}) noexcept
     {
-        this->done_watch = for_stream.get();
-        this->done_value = value;
-        return this->self();
+        notify = value;
+        notify_data = data.data();
+        notify_data_len = detail::to_u32(data.size());
+        return with(WEFT_NOTIFY);
     }
-};
-
-/** What operations that move bytes have. The data must be there until the call. */
-template <class Self, class Args> struct move_operation : watched_operation<Self, Args> {
-    /** Not before the watch has come to the value. */
-    Self &starting_at(const watch &of_stream, std::uint64_t value) noexcept
+    options &latency_class() noexcept { return with(WEFT_CLASS_LATENCY); }
+    /** Of a list: one completion for each peer. */
+    options &completing_each_peer() noexcept { return with(WEFT_COMPLETE_EACH_PEER); }
+    /** Raises a counter of the peer by 1, when all bytes have arrived. */
+    options &raising(weft_counter of_peer) noexcept
     {
-        this->start_watch = of_stream.get();
-        this->start_value = value;
-        return this->self();
-    }
-    Self &with_notification(std::uint64_t value, bytes data = {}) noexcept
-    {
-        this->flags |= static_cast<std::uint32_t>(WEFT_NOTIFY);
-        this->notify = value;
-        this->notify_data = data.data();
-        this->notify_data_len = to_u32(data.size());
-        return this->self();
-    }
-    Self &latency_class() noexcept
-    {
-        this->flags |= static_cast<std::uint32_t>(WEFT_CLASS_LATENCY);
-        return this->self();
-    }
-};
-
-/** What operations that raise one counter have. */
-template <class Self, class Args> struct counted_operation : move_operation<Self, Args> {
-    Self &raising(weft_counter of_peer) noexcept
-    {
-        this->counter = of_peer;
-        return this->self();
+        counter = of_peer;
+        return *this;
     }
     /** By 1 for each page. */
-    Self &raising_by_page(weft_counter of_peer) noexcept
+    options &raising_by_page(weft_counter of_peer) noexcept { return raising(of_peer).with(WEFT_COUNT_PAGES); }
+    /** Not before the watch has come to the value. */
+    options &starting_at(const watch &of_stream, std::uint64_t value) noexcept
     {
-        this->flags |= static_cast<std::uint32_t>(WEFT_COUNT_PAGES);
-        return raising(of_peer);
-    }
-};
-
-} // namespace detail
-
-/** One range: from the first byte of the first range of both, unless told otherwise. */
-struct range_args : detail::counted_operation<range_args, weft_range_args> {
-    range_args() noexcept = default;
-    range_args(const weft::memory &mine, const remote_memory &theirs, std::uint64_t bytes_to_move) noexcept
-    {
-        local = mine.get();
-        remote = theirs.get();
-        len = bytes_to_move;
-    }
-    range_args &local_at(std::uint32_t range, std::uint64_t offset) noexcept
-    {
-        local_range = range;
-        local_offset = offset;
+        start_watch = of_stream.get();
+        start_value = value;
         return *this;
     }
-    range_args &remote_at(std::uint32_t range, std::uint64_t offset) noexcept
+    /** The watch gets the value when the operation has ended, whatever its status. */
+    options &setting(const watch &for_stream, std::uint64_t value) noexcept
     {
-        remote_range = range;
-        remote_offset = offset;
+        done_watch = for_stream.get();
+        done_value = value;
+        return *this;
+    }
+
+private:
+    options &with(int flag) noexcept
+    {
+        flags |= static_cast<std::uint32_t>(flag);
         return *this;
     }
 };
 
-/** Pages x layers. */
-struct pages_args : detail::counted_operation<pages_args, weft_pages_args> {
-    pages_args() noexcept = default;
-    pages_args(const weft::memory &mine, const remote_memory &theirs, std::uint64_t bytes_of_page) noexcept
+/** The geometry of pages x layers. The lists must be there until the call. */
+struct pages : detail::sized<weft_pages> {
+    pages() noexcept = default;
+    /** The first `count` pages of both sides. */
+    explicit pages(std::uint64_t bytes_of_page, std::uint64_t count = 0) noexcept
     {
-        local = mine.get();
-        remote = theirs.get();
         page_len = bytes_of_page;
+        page_count = count;
     }
     /** Page mine[i] here is page theirs[i] there. Throws std::invalid_argument if there are not as many. */
-    pages_args &pages(span<const std::uint32_t> mine, span<const std::uint32_t> theirs)
+    pages(std::uint64_t bytes_of_page, span<const std::uint32_t> mine, span<const std::uint32_t> theirs)
+        : pages(bytes_of_page, mine.size())
     {
         if (mine.size() != theirs.size())
-            throw std::invalid_argument("weft::pages_args::pages: not as many pages here as there");
-        local_pages = mine.data();
-        remote_pages = theirs.data();
-        page_count = mine.size();
-        return *this;
+            throw std::invalid_argument("weft::pages: not as many local pages as remote ones");
+        local.pages = mine.data();
+        remote.pages = theirs.data();
     }
-    /** Pages 0 to count - 1, on both sides. */
-    pages_args &first_pages(std::uint64_t count) noexcept
-    {
-        local_pages = remote_pages = nullptr;
-        page_count = count;
-        return *this;
-    }
-    /** Each layer is a range of its own; set `*_range_step` and `*_layer_stride` where it is not. */
-    pages_args &layers(std::uint32_t count) noexcept
+    /** Each layer is a range of its own; set `range_step` and `layer_stride` where it is not. */
+    pages &layers(std::uint32_t count) noexcept
     {
         layer_count = count;
-        local_range_step = remote_range_step = 1;
+        local.range_step = remote.range_step = 1;
         return *this;
     }
     /** The range of layer 0, where its page 0 begins, and bytes from a page to the next (0: `page_len`). */
-    pages_args &local_at(std::uint32_t first_range, std::uint64_t offset, std::uint64_t page_stride = 0) noexcept
+    pages &local_at(std::uint32_t first_range, std::uint64_t offset, std::uint64_t page_stride = 0) noexcept
     {
-        local_first_range = first_range;
-        local_offset = offset;
-        local_page_stride = page_stride;
-        return *this;
+        return at(local, first_range, offset, page_stride);
     }
-    pages_args &remote_at(std::uint32_t first_range, std::uint64_t offset, std::uint64_t page_stride = 0) noexcept
+    pages &remote_at(std::uint32_t first_range, std::uint64_t offset, std::uint64_t page_stride = 0) noexcept
     {
-        remote_first_range = first_range;
-        remote_offset = offset;
-        remote_page_stride = page_stride;
+        return at(remote, first_range, offset, page_stride);
+    }
+
+private:
+    pages &at(weft_page_side &side, std::uint32_t first_range, std::uint64_t offset, std::uint64_t stride) noexcept
+    {
+        side.first_range = first_range;
+        side.offset = offset;
+        side.page_stride = stride;
         return *this;
     }
 };
@@ -707,75 +664,6 @@ inline weft_list_entry list_entry(const memory &mine, const remote_memory &their
     entry.len = len;
     return entry;
 }
-
-/** A list. */
-struct list_args : detail::move_operation<list_args, weft_list_args> {
-    list_args() noexcept = default;
-    list_args(span<const weft_list_entry> all) noexcept
-    {
-        entries = all.data();
-        count = all.size();
-    }
-    list_args &completing_each_peer() noexcept
-    {
-        flags |= static_cast<std::uint32_t>(WEFT_COMPLETE_EACH_PEER);
-        return *this;
-    }
-};
-
-/** One transfer of a kept geometry. */
-struct kept_args : detail::counted_operation<kept_args, weft_kept_args> {
-    kept_args &completing_each_peer() noexcept
-    {
-        flags |= static_cast<std::uint32_t>(WEFT_COMPLETE_EACH_PEER);
-        return *this;
-    }
-};
-
-/** A message. The data must be there until the call. */
-struct send_args : detail::operation<send_args, weft_send_args> {
-    send_args() noexcept = default;
-    send_args(weft::peer to, bytes what) noexcept
-    {
-        peer = to;
-        data = what.data();
-        len = what.size();
-    }
-};
-
-/** An operation on a word of a peer's memory. */
-struct atomic_args : detail::operation<atomic_args, weft_atomic_args> {
-    atomic_args() noexcept = default;
-    /** `expected` is for `compare_swap`. */
-    atomic_args(const remote_memory &theirs, std::uint64_t offset, std::uint64_t what,
-                std::uint64_t expected = 0) noexcept
-    {
-        remote = theirs.get();
-        remote_offset = offset;
-        operand = what;
-        compare = expected;
-    }
-};
-
-/** Values that counters are to reach. The lists must be there until the call. */
-struct expect_args : detail::watched_operation<expect_args, weft_expect_args> {
-    expect_args() noexcept = default;
-    /** Throws std::invalid_argument if there are not as many values as counters. */
-    expect_args(span<const weft_counter> which, span<const std::uint64_t> to_reach)
-    {
-        if (which.size() != to_reach.size())
-            throw std::invalid_argument("weft::expect_args: not as many values as counters");
-        counters = which.data();
-        values = to_reach.data();
-        count = detail::to_u32(which.size());
-    }
-};
-
-/** A fence. */
-struct fence_args : detail::operation<fence_args, weft_fence_args> {
-    fence_args() noexcept = default;
-    explicit fence_args(weft::peer of) noexcept { peer = of; }
-};
 
 // ---- The endpoint ----
 
@@ -842,11 +730,9 @@ public:
     /** Answered by one `WEFT_COMPLETION_PEER_UP`; the peer can be used at once. */
     weft::peer connect(bytes address, deadline by = {}, void *user_data = nullptr)
     {
-        detail::sized<weft_connect_args> args;
-        args.timeout_ns = by.timeout_ns();
-        args.user_data = user_data;
+        const options said = options().within(by).tagged(user_data);
         weft::peer made = 0;
-        check(weft_peer_connect(get(), address.data(), address.size(), &args, &made));
+        check(weft_peer_connect(get(), address.data(), address.size(), &said, &made));
         return made;
     }
     void disconnect(weft::peer whom) { check(weft_peer_disconnect(get(), whom)); }
@@ -893,65 +779,125 @@ public:
         check(weft_watch_alloc(get(), &made, &word));
         return {made, word};
     }
-    [[nodiscard]] kept keep(const weft_pages_args &args) { return kept_by(weft_pages_keep, args); }
-    [[nodiscard]] kept keep(const weft_list_args &args) { return kept_by(weft_list_keep, args); }
+    /** `flags`: see `weft_pages_prepare`. */
+    [[nodiscard]] prepared prepare(const memory &mine, const remote_memory &theirs, const weft_pages &all,
+                                   std::uint32_t flags = 0)
+    {
+        weft_prepared *made = nullptr;
+        check(weft_pages_prepare(get(), mine.get(), theirs.get(), &all, flags, &made));
+        return prepared(made);
+    }
+    [[nodiscard]] prepared prepare(span<const weft_list_entry> all, std::uint32_t flags = 0)
+    {
+        weft_prepared *made = nullptr;
+        check(weft_list_prepare(get(), all.data(), all.size(), flags, &made));
+        return prepared(made);
+    }
 
-    transfer write(const weft_range_args &args) { return submit(weft_write, &args); }
-    transfer write(const weft_pages_args &args) { return submit(weft_write_pages, &args); }
-    transfer write(const weft_list_args &args) { return submit(weft_write_list, &args); }
-    transfer write(const kept &what, const weft_kept_args &args = kept_args())
+    op write(const memory &mine, std::uint64_t offset, const remote_memory &theirs, std::uint64_t their_offset,
+        std::uint64_t len, const weft_op_options &how = options())
     {
-        return submit(weft_write_kept, what.get(), &args);
+        return submit(weft_write, mine.get(), offset, theirs.get(), their_offset, len, &how);
     }
-    transfer read(const weft_range_args &args) { return submit(weft_read, &args); }
-    transfer read(const weft_pages_args &args) { return submit(weft_read_pages, &args); }
-    transfer read(const weft_list_args &args) { return submit(weft_read_list, &args); }
-    transfer read(const kept &what, const weft_kept_args &args = kept_args())
+    op write(const memory &mine, const remote_memory &theirs, const weft_pages &all,
+        const weft_op_options &how = options())
     {
-        return submit(weft_read_kept, what.get(), &args);
+        return submit(weft_write_pages, mine.get(), theirs.get(), &all, &how);
     }
-    transfer send(const weft_send_args &args) { return submit(weft_send, &args); }
-    transfer send(weft::peer to, bytes what) { return send(send_args(to, what)); }
-    transfer fetch_add(const weft_atomic_args &args) { return submit(weft_fetch_add, &args); }
-    transfer compare_swap(const weft_atomic_args &args) { return submit(weft_compare_swap, &args); }
-    transfer expect(const weft_expect_args &args) { return submit(weft_counter_expect, &args); }
-    transfer fence(const weft_fence_args &args) { return submit(weft_peer_fence, &args); }
-
-    [[nodiscard]] std::optional<transfer> try_write(const weft_range_args &args)
+    op write(span<const weft_list_entry> all, const weft_op_options &how = options())
     {
-        return try_submit(weft_write, &args);
+        return submit(weft_write_list, all.data(), all.size(), &how);
     }
-    [[nodiscard]] std::optional<transfer> try_write(const weft_pages_args &args)
+    op write(const prepared &what, const weft_op_options &how = options())
     {
-        return try_submit(weft_write_pages, &args);
+        return submit(weft_write_prepared, what.get(), &how);
     }
-    [[nodiscard]] std::optional<transfer> try_write(const weft_list_args &args)
+    [[nodiscard]] std::optional<op> try_write(const memory &mine, std::uint64_t offset, const remote_memory &theirs, std::uint64_t their_offset,
+        std::uint64_t len, const weft_op_options &how = options())
     {
-        return try_submit(weft_write_list, &args);
+        return try_submit(weft_write, mine.get(), offset, theirs.get(), their_offset, len, &how);
     }
-    [[nodiscard]] std::optional<transfer> try_write(const kept &what, const weft_kept_args &args = kept_args())
+    [[nodiscard]] std::optional<op> try_write(const memory &mine, const remote_memory &theirs, const weft_pages &all,
+        const weft_op_options &how = options())
     {
-        return try_submit(weft_write_kept, what.get(), &args);
+        return try_submit(weft_write_pages, mine.get(), theirs.get(), &all, &how);
     }
-    [[nodiscard]] std::optional<transfer> try_read(const weft_range_args &args) { return try_submit(weft_read, &args); }
-    [[nodiscard]] std::optional<transfer> try_read(const weft_pages_args &args)
+    [[nodiscard]] std::optional<op> try_write(span<const weft_list_entry> all, const weft_op_options &how = options())
     {
-        return try_submit(weft_read_pages, &args);
+        return try_submit(weft_write_list, all.data(), all.size(), &how);
     }
-    [[nodiscard]] std::optional<transfer> try_read(const weft_list_args &args)
+    [[nodiscard]] std::optional<op> try_write(const prepared &what, const weft_op_options &how = options())
     {
-        return try_submit(weft_read_list, &args);
+        return try_submit(weft_write_prepared, what.get(), &how);
     }
-    [[nodiscard]] std::optional<transfer> try_read(const kept &what, const weft_kept_args &args = kept_args())
+    op read(const memory &mine, std::uint64_t offset, const remote_memory &theirs, std::uint64_t their_offset,
+        std::uint64_t len, const weft_op_options &how = options())
     {
-        return try_submit(weft_read_kept, what.get(), &args);
+        return submit(weft_read, mine.get(), offset, theirs.get(), their_offset, len, &how);
     }
-    [[nodiscard]] std::optional<transfer> try_send(const weft_send_args &args) { return try_submit(weft_send, &args); }
+    op read(const memory &mine, const remote_memory &theirs, const weft_pages &all,
+        const weft_op_options &how = options())
+    {
+        return submit(weft_read_pages, mine.get(), theirs.get(), &all, &how);
+    }
+    op read(span<const weft_list_entry> all, const weft_op_options &how = options())
+    {
+        return submit(weft_read_list, all.data(), all.size(), &how);
+    }
+    op read(const prepared &what, const weft_op_options &how = options())
+    {
+        return submit(weft_read_prepared, what.get(), &how);
+    }
+    [[nodiscard]] std::optional<op> try_read(const memory &mine, std::uint64_t offset, const remote_memory &theirs, std::uint64_t their_offset,
+        std::uint64_t len, const weft_op_options &how = options())
+    {
+        return try_submit(weft_read, mine.get(), offset, theirs.get(), their_offset, len, &how);
+    }
+    [[nodiscard]] std::optional<op> try_read(const memory &mine, const remote_memory &theirs, const weft_pages &all,
+        const weft_op_options &how = options())
+    {
+        return try_submit(weft_read_pages, mine.get(), theirs.get(), &all, &how);
+    }
+    [[nodiscard]] std::optional<op> try_read(span<const weft_list_entry> all, const weft_op_options &how = options())
+    {
+        return try_submit(weft_read_list, all.data(), all.size(), &how);
+    }
+    [[nodiscard]] std::optional<op> try_read(const prepared &what, const weft_op_options &how = options())
+    {
+        return try_submit(weft_read_prepared, what.get(), &how);
+    }
+    op send(weft::peer to, bytes what, const weft_op_options &how = options())
+    {
+        return submit(weft_send, to, what.data(), what.size(), &how);
+    }
+    [[nodiscard]] std::optional<op> try_send(weft::peer to, bytes what, const weft_op_options &how = options())
+    {
+        return try_submit(weft_send, to, what.data(), what.size(), &how);
+    }
+    op fetch_add(const remote_memory &theirs, std::uint64_t offset, std::uint64_t operand,
+                 const weft_op_options &how = options())
+    {
+        return submit(weft_fetch_add, theirs.get(), offset, operand, &how);
+    }
+    op compare_swap(const remote_memory &theirs, std::uint64_t offset, std::uint64_t expected, std::uint64_t desired,
+                    const weft_op_options &how = options())
+    {
+        return submit(weft_compare_swap, theirs.get(), offset, expected, desired, &how);
+    }
+    /** Throws std::invalid_argument if there are not as many values as counters. */
+    op expect(span<const weft_counter> which, span<const std::uint64_t> values,
+              const weft_op_options &how = options())
+    {
+        if (which.size() != values.size())
+            throw std::invalid_argument("weft::endpoint::expect: not as many values as counters");
+        return submit(weft_counter_expect, which.data(), values.data(), detail::to_u32(which.size()), &how);
+    }
+    op fence(weft::peer of, const weft_op_options &how = options()) { return submit(weft_peer_fence, of, &how); }
 
     /** False if it has completed already, which is normal when the two race. */
-    bool cancel(transfer id)
+    bool cancel(op id)
     {
-        const weft_status status = weft_transfer_cancel(get(), id);
+        const weft_status status = weft_op_cancel(get(), id);
         if (status == WEFT_ERR_HANDLE)
             return false;
         check(status);
@@ -969,26 +915,20 @@ private:
         }
     };
 
-    template <class F, class... Args> transfer submit(F call, Args... args)
+    template <class F, class... Args> op submit(F call, Args... args)
     {
-        transfer id = 0;
+        op id = 0;
         check(call(get(), args..., &id));
         return id;
     }
-    template <class F, class... Args> std::optional<transfer> try_submit(F call, Args... args)
+    template <class F, class... Args> std::optional<op> try_submit(F call, Args... args)
     {
-        transfer id = 0;
+        op id = 0;
         const weft_status status = call(get(), args..., &id);
         if (status == WEFT_ERR_AGAIN)
             return std::nullopt;
         check(status);
         return id;
-    }
-    template <class F, class Args> kept kept_by(F call, const Args &args)
-    {
-        weft_kept *made = nullptr;
-        check(call(get(), &args, &made));
-        return kept(made);
     }
     template <class Properties, class F, class... Of> Properties filled(F call, Of... of) const
     {

@@ -64,10 +64,10 @@ compare() {
     notices "a function more is fine" 0 's/^(WEFT_API uint32_t weft_version\(void\);)/\1 WEFT_API int weft_more(void);/'
     notices "a function less is not" 1 's/^WEFT_API uint32_t weft_version\(void\);//'
     notices "nor one with other parameters" 1 's/^WEFT_API uint32_t weft_version\(void\);/WEFT_API uint32_t weft_version(int);/'
-    notices "a field more at the end of a sized struct is fine" 0 's/^(\} weft_connect_args;)/uint64_t more; \1/'
-    notices "one in the middle is not" 1 '/^typedef struct weft_connect_args/,/^\}/ s/^    (uint32_t flags;)/uint64_t more; \1/'
-    notices "nor a field that becomes longer" 1 '/^typedef struct weft_connect_args/,/^\}/ s/uint32_t flags;/uint64_t flags;/'
-    notices "nor a field of another type" 1 '/^typedef struct weft_connect_args/,/^\}/ s/uint32_t flags;/int32_t flags;/'
+    notices "a field more at the end of a sized struct is fine" 0 's/^(\} weft_op_options;)/uint64_t more; \1/'
+    notices "one in the middle is not" 1 '/^typedef struct weft_op_options/,/^\}/ s/^    (uint32_t flags;)/uint64_t more; \1/'
+    notices "nor a field that becomes longer" 1 '/^typedef struct weft_op_options/,/^\}/ s/uint32_t flags;/uint64_t flags;/'
+    notices "nor a field of another type" 1 '/^typedef struct weft_op_options/,/^\}/ s/uint32_t flags;/int32_t flags;/'
     notices "nor a completion that grows" 1 's/^(\} weft_completion;)/uint64_t more; \1/'
 }
 

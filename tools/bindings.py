@@ -80,7 +80,7 @@ class Header:
         base = text.replace("const ", "").replace("*", "").strip()
         stars = text.count("*")
         if stars == 0:
-            return name(base) if base in self.callbacks else self.types[base]
+            return name(base) if base in self.callbacks or base in self.structs else self.types[base]
         if base == "char" and stars == 1 and "const" in text:
             return "c_char_p"
         if base in self.structs:

@@ -15,7 +15,7 @@ jobs=${WEFT_TEST_JOBS:-$((($(nproc) + 1) / 2))}
 # What an emulator cannot do: load a libfabric for Arm that is not there, keep to milliseconds, start no thread of its own.
 not_here=(errors.unknown_fabric_is_named errors.a_named_fabric_is_never_replaced errors.rails_that_match_nothing
     lifecycle.failed_opens_leak_nothing waiting.timeouts_of_wait waiting.timeouts_of_manual_wait)
-programs=(errors lifecycle messages counters atomics lists kept waiting fences secret)
+programs=(errors lifecycle messages counters atomics lists prepared waiting fences secret)
 export WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-4}
 
 for tool in aarch64-linux-gnu-gcc aarch64-linux-gnu-g++ qemu-aarch64; do

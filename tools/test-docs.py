@@ -33,8 +33,8 @@ GIVEN = {
         "#define CUDA CHECK\ntypedef struct stream *CUstream; typedef unsigned long long CUdeviceptr;\n"
         "int cuStreamWriteValue64(CUstream, CUdeviceptr, unsigned long long, unsigned);\n"
         "int cuStreamWaitValue64(CUstream, CUdeviceptr, unsigned long long, unsigned);",
-        "weft_endpoint *endpoint, void *device_pointer, uint64_t bytes, weft_pages_args write, CUstream fills, "
-        "CUstream reads"),
+        "weft_endpoint *endpoint, void *device_pointer, uint64_t bytes, weft_memory *mine, weft_remote_memory *theirs, "
+        "weft_pages pages, CUstream fills, CUstream reads"),
 }
 
 

@@ -124,18 +124,14 @@ void decode(int fd)
     weft_counter counter = 0;
     check("counter", weft_counter_create(e.get(), &counter));
     const uint64_t value = page_count * layer_count;
-    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
-    expect.counters = &counter;
-    expect.values = &value;
-    expect.count = 1;
-    weft_transfer id = 0;
-    check("expect", weft_counter_expect(e.get(), &expect, &id));
+    weft_op id = 0;
+    check("expect", weft_counter_expect(e.get(), &counter, &value, 1, nullptr, &id));
     blob.assign(reinterpret_cast<const char *>(&counter),
                 reinterpret_cast<const char *>(&counter + 1));
     tell(fd, blob);
 
     weft_completion c = next(e, WEFT_COMPLETION_COUNTER);
-    require(c.transfer == id, "the expected counter");
+    require(c.op == id, "the expected counter");
     uint64_t counted = 0;
     check("read", weft_counter_read(e.get(), counter, &counted));
     require(counted == value, "the counter's value");
@@ -148,15 +144,11 @@ void decode(int fd)
                                 &expected[l][(page_count - 1 - p) * page_len], page_len) == 0,
                     "a page");
     tell(fd, {'1'});
-    // The same again, by a kept geometry, and a list that swaps two layers.
-    require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4712, "the kept one's notification");
+    // The same again, by a prepared geometry, and a list that swaps two layers.
+    require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4712, "the prepared one's notification");
     require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4713, "the list's notification");
     require(layers[0] == expected[1] && layers[1] == expected[0], "the list's layers");
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
-    args.peer = c.peer;
-    args.data = "thanks";
-    args.len = 6;
-    check("send", weft_send(e.get(), &args, nullptr));
+    check("send", weft_send(e.get(), c.peer, "thanks", 6, nullptr, nullptr));
     next(e, WEFT_COMPLETION_SEND);
     hear(fd);
     uint64_t before = 0, after = 0;
@@ -165,41 +157,34 @@ void decode(int fd)
     require(after == before + 42, "the word that was added to");
 }
 
-// Writes pages once more, kept; then swaps layers 0 and 1 by a list, reads them back, and says so.
-void keep_and_list(const endpoint &e, weft_pages_args pages)
+// Writes pages once more, prepared; then swaps layers 0 and 1 by a list, reads them back, and says so.
+void prepare_and_list(const endpoint &e, const memory &m, const remote_memory &theirs, const weft_pages &pages)
 {
-    weft_kept *made = nullptr;
-    pages.flags = 0;
-    pages.counter = 0;
-    pages.notify = 0;
-    check("keep", weft_pages_keep(e.get(), &pages, &made));
-    std::unique_ptr<weft_kept, weft_status (*)(weft_kept *)> kept(made, weft_kept_release);
-    weft_kept_args again = WEFT_KEPT_ARGS_INIT;
+    weft_prepared *made = nullptr;
+    check("prepare", weft_pages_prepare(e.get(), m.get(), theirs.get(), &pages, 0, &made));
+    std::unique_ptr<weft_prepared, weft_status (*)(weft_prepared *)> prepared(made, weft_prepared_release);
+    weft_op_options again = WEFT_OP_OPTIONS_INIT;
     again.flags = WEFT_NOTIFY;
     again.notify = 4712;
-    check("write kept", weft_write_kept(e.get(), kept.get(), &again, nullptr));
-    require(next(e, WEFT_COMPLETION_WRITE).bytes == page_len * page_count * layer_count, "kept bytes");
+    check("write prepared", weft_write_prepared(e.get(), prepared.get(), &again, nullptr));
+    require(next(e, WEFT_COMPLETION_WRITE).bytes == page_len * page_count * layer_count, "prepared bytes");
 
     std::vector<weft_list_entry> entries(2);
     for (uint32_t l = 0; l < 2; l++) {
-        entries[l].local = pages.local;
-        entries[l].remote = pages.remote;
+        entries[l].local = m.get();
+        entries[l].remote = theirs.get();
         entries[l].local_range = l;
         entries[l].remote_range = 1 - l;
         entries[l].len = page_len * page_count;
     }
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
-    list.entries = entries.data();
-    list.count = entries.size();
-    check("write list", weft_write_list(e.get(), &list, nullptr));
+    check("write list", weft_write_list(e.get(), entries.data(), 2, nullptr, nullptr));
     require(next(e, WEFT_COMPLETION_WRITE).entry == UINT64_MAX, "the list's completion");
-    check("read list", weft_read_list(e.get(), &list, nullptr));
+    check("read list", weft_read_list(e.get(), entries.data(), 2, nullptr, nullptr));
     require(next(e, WEFT_COMPLETION_READ).bytes == 2 * page_len * page_count, "the list's bytes");
     for (auto &entry : entries)
         entry.len = 0;
-    list.flags = WEFT_NOTIFY;
-    list.notify = 4713;
-    check("notify by an empty list", weft_write_list(e.get(), &list, nullptr));
+    again.notify = 4713;
+    check("notify by an empty list", weft_write_list(e.get(), entries.data(), 2, &again, nullptr));
 }
 
 void prefill(int fd)
@@ -225,45 +210,41 @@ void prefill(int fd)
     std::vector<uint32_t> pages;
     for (uint32_t p = page_count; p-- > 0;)
         pages.push_back(p);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    args.flags = WEFT_NOTIFY | WEFT_COUNT_PAGES;
-    std::memcpy(&args.counter, counter.data(), sizeof args.counter);
-    args.local = m.get();
-    args.remote = theirs.get();
-    args.local_range_step = args.remote_range_step = 1;
-    args.remote_pages = pages.data();
-    args.page_len = page_len;
-    args.page_count = page_count;
-    args.layer_count = layer_count;
-    args.notify = 4711;
-    weft_transfer id = 0;
-    check("write", weft_write_pages(e.get(), &args, &id));
+    weft_pages all = WEFT_PAGES_INIT;
+    all.local.range_step = all.remote.range_step = 1;
+    all.remote.pages = pages.data();
+    all.page_len = page_len;
+    all.page_count = page_count;
+    all.layer_count = layer_count;
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.flags = WEFT_NOTIFY | WEFT_COUNT_PAGES;
+    options.notify = 4711;
+    std::memcpy(&options.counter, counter.data(), sizeof options.counter);
+    weft_op id = 0;
+    check("write", weft_write_pages(e.get(), m.get(), theirs.get(), &all, &options, &id));
     weft_completion c = next(e, WEFT_COMPLETION_WRITE);
-    require(c.transfer == id && c.bytes == page_len * page_count * layer_count, "the completion");
+    require(c.op == id && c.bytes == page_len * page_count * layer_count, "the completion");
     weft_endpoint_statistics stats = WEFT_ENDPOINT_STATISTICS_INIT;
     check("stats", weft_endpoint_stats(e.get(), &stats));
     require(stats.bytes_written == c.bytes && stats.writes == 1 && stats.completions[-WEFT_OK] == 1 &&
                 std::accumulate(stats.latency, stats.latency + WEFT_STATISTICS_BUCKETS, uint64_t(0)) == 1,
             "the statistics");
     hear(fd); // it has looked at them
-    keep_and_list(e, args);
+    prepare_and_list(e, m, theirs, all);
     c = next(e, WEFT_COMPLETION_MESSAGE);
     require(c.bytes == 6 && std::memcmp(c.data, "thanks", 6) == 0, "the message");
-    check("release", weft_message_release(e.get(), c.transfer));
+    check("release", weft_message_release(e.get(), c.op));
 
     weft_peer_properties properties = WEFT_PEER_PROPERTIES_INIT;
     check("peer", weft_peer_info(e.get(), peer, &properties));
     require(properties.capabilities & WEFT_CAPABILITY_ATOMICS, "the peer does atomics");
     uint64_t word = 0;
     std::memcpy(&word, &layers[0][0], sizeof word); // the list has swapped the layers
-    weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
-    atomic.remote = theirs.get();
-    atomic.remote_range = 1;
-    atomic.operand = 42;
-    check("fetch_add", weft_fetch_add(e.get(), &atomic, &id));
+    const uint64_t second = page_len * page_count; // where the second range begins
+    check("fetch_add", weft_fetch_add(e.get(), theirs.get(), second, 42, nullptr, &id));
     c = next(e, WEFT_COMPLETION_ATOMIC);
-    require(c.transfer == id && c.value == word, "what the word was before");
-    check("compare_swap", weft_compare_swap(e.get(), &atomic, nullptr)); // it is not 0
+    require(c.op == id && c.value == word, "what the word was before");
+    check("compare_swap", weft_compare_swap(e.get(), theirs.get(), second, 0, 42, nullptr, nullptr)); // it is not 0
     c = next(e, WEFT_COMPLETION_ATOMIC);
     require(c.value == word + 42, "what was added");
     tell(fd, {'.'});

@@ -336,16 +336,16 @@ static void endpoint_is_refused(weft_endpoint *bad, const struct duo *duo)
     weft_remote_memory *remote;
     weft_queue *queue;
     weft_peer peer;
-    weft_transfer id;
+    weft_op id;
     weft_completion c[4];
     int32_t fd;
-    weft_range_args range_of = range_args(duo->a_memory, duo->b_of_a, 8);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    struct range_request range_of = range_args(duo->a_memory, duo->b_of_a, 8);
+    struct pages_request pages = PAGES_REQUEST_INIT;
+    struct send_request message = SEND_REQUEST_INIT;
     pages.local = duo->a_memory;
     pages.remote = duo->b_of_a;
-    pages.page_len = 8;
-    pages.page_count = 1;
+    pages.pages.page_len = 8;
+    pages.pages.page_count = 1;
     message.peer = duo->a_to_b;
 
     REFUSED(WEFT_ERR_HANDLE, weft_endpoint_address(bad, blob, sizeof blob, &len));
@@ -363,12 +363,12 @@ static void endpoint_is_refused(weft_endpoint *bad, const struct duo *duo)
     REFUSED(WEFT_ERR_HANDLE, weft_arm(bad));
     REFUSED(WEFT_ERR_HANDLE, weft_event_fd(bad, &fd));
     REFUSED(WEFT_ERR_HANDLE, weft_queue_create(bad, 0, &queue));
-    REFUSED(WEFT_ERR_HANDLE, weft_write(bad, &range_of, &id));
-    REFUSED(WEFT_ERR_HANDLE, weft_read(bad, &range_of, &id));
-    REFUSED(WEFT_ERR_HANDLE, weft_write_pages(bad, &pages, &id));
-    REFUSED(WEFT_ERR_HANDLE, weft_read_pages(bad, &pages, &id));
-    REFUSED(WEFT_ERR_HANDLE, weft_send(bad, &message, &id));
-    REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(bad, 1));
+    REFUSED(WEFT_ERR_HANDLE, submit_write(bad, &range_of, &id));
+    REFUSED(WEFT_ERR_HANDLE, submit_read(bad, &range_of, &id));
+    REFUSED(WEFT_ERR_HANDLE, submit_write_pages(bad, &pages, &id));
+    REFUSED(WEFT_ERR_HANDLE, submit_read_pages(bad, &pages, &id));
+    REFUSED(WEFT_ERR_HANDLE, submit_send(bad, &message, &id));
+    REFUSED(WEFT_ERR_HANDLE, weft_op_cancel(bad, 1));
     REFUSED(WEFT_ERR_HANDLE, weft_message_release(bad, 1));
     if (bad != NULL)
         REFUSED(WEFT_ERR_HANDLE, weft_endpoint_close(bad));
@@ -379,33 +379,33 @@ static void memory_is_refused(weft_memory *bad, const struct duo *duo)
 {
     char blob[64];
     size_t len;
-    weft_range_args args = range_args(bad, duo->b_of_a, 8);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    struct range_request args = range_args(bad, duo->b_of_a, 8);
+    struct pages_request pages = PAGES_REQUEST_INIT;
     pages.local = bad;
     pages.remote = duo->b_of_a;
-    pages.page_len = 8;
-    pages.page_count = 1;
+    pages.pages.page_len = 8;
+    pages.pages.page_count = 1;
     REFUSED(WEFT_ERR_HANDLE, weft_memory_export(bad, blob, sizeof blob, &len));
-    REFUSED(WEFT_ERR_HANDLE, weft_write(duo->a->endpoint, &args, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_read(duo->a->endpoint, &args, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_write_pages(duo->a->endpoint, &pages, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_read_pages(duo->a->endpoint, &pages, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_write(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_read(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_write_pages(duo->a->endpoint, &pages, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_read_pages(duo->a->endpoint, &pages, NULL));
     if (bad != NULL)
         REFUSED(WEFT_ERR_HANDLE, weft_memory_deregister(bad));
 }
 
 static void remote_is_refused(weft_remote_memory *bad, const struct duo *duo)
 {
-    weft_range_args args = range_args(duo->a_memory, bad, 8);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    struct range_request args = range_args(duo->a_memory, bad, 8);
+    struct pages_request pages = PAGES_REQUEST_INIT;
     pages.local = duo->a_memory;
     pages.remote = bad;
-    pages.page_len = 8;
-    pages.page_count = 1;
-    REFUSED(WEFT_ERR_HANDLE, weft_write(duo->a->endpoint, &args, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_read(duo->a->endpoint, &args, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_write_pages(duo->a->endpoint, &pages, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_read_pages(duo->a->endpoint, &pages, NULL));
+    pages.pages.page_len = 8;
+    pages.pages.page_count = 1;
+    REFUSED(WEFT_ERR_HANDLE, submit_write(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_read(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_write_pages(duo->a->endpoint, &pages, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_read_pages(duo->a->endpoint, &pages, NULL));
     if (bad != NULL)
         REFUSED(WEFT_ERR_HANDLE, weft_remote_memory_release(bad));
 }
@@ -420,13 +420,13 @@ static void queue_is_refused(weft_queue *bad, const struct duo *duo)
     REFUSED(WEFT_ERR_HANDLE, weft_queue_event_fd(bad, &fd));
     if (bad == NULL)
         return;
-    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, 8);
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
-    args.queue = bad;
+    struct range_request args = range_args(duo->a_memory, duo->b_of_a, 8);
+    struct send_request message = SEND_REQUEST_INIT;
+    args.options.queue = bad;
     message.peer = duo->a_to_b;
-    message.queue = bad;
-    REFUSED(WEFT_ERR_HANDLE, weft_write(duo->a->endpoint, &args, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_send(duo->a->endpoint, &message, NULL));
+    message.options.queue = bad;
+    REFUSED(WEFT_ERR_HANDLE, submit_write(duo->a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_send(duo->a->endpoint, &message, NULL));
     REFUSED(WEFT_ERR_HANDLE, weft_queue_destroy(bad));
 }
 
@@ -445,7 +445,7 @@ static void still_works(const struct duo *duo)
     box_quiet(duo->b, 1);
     fill_random(duo->a_bytes, duo->len, now_ns());
     memset(duo->b_bytes, 0, duo->len);
-    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, duo->len);
+    struct range_request args = range_args(duo->a_memory, duo->b_of_a, duo->len);
     weft_completion c = box_await(duo->a, write_now(duo->a, &args), patience_ms());
     CHECK_OK(c.status);
     CHECK_EQ(c.bytes, duo->len);
@@ -573,19 +573,19 @@ static void handles_of_another_endpoint(void)
     char blob[4096];
     CHECK_OK(weft_queue_create(b, 0, &b_queue));
 
-    weft_range_args args = range_args(duo.b_memory, duo.b_of_a, 8);
-    REFUSED(WEFT_ERR_HANDLE, weft_write(a, &args, NULL)); /* b's memory as local */
+    struct range_request args = range_args(duo.b_memory, duo.b_of_a, 8);
+    REFUSED(WEFT_ERR_HANDLE, submit_write(a, &args, NULL)); /* b's memory as local */
     args = range_args(duo.b_memory, duo.b_of_a, 8);
-    REFUSED(WEFT_ERR_HANDLE, weft_write(b, &args, NULL)); /* a's remote memory */
+    REFUSED(WEFT_ERR_HANDLE, submit_write(b, &args, NULL)); /* a's remote memory */
     args = range_args(duo.a_memory, duo.b_of_a, 8);
-    args.queue = b_queue;
-    REFUSED(WEFT_ERR_HANDLE, weft_write(a, &args, NULL)); /* b's queue */
-    args.queue = NULL;
-    REFUSED(WEFT_ERR_HANDLE, weft_write(b, &args, NULL)); /* all of a */
+    args.options.queue = b_queue;
+    REFUSED(WEFT_ERR_HANDLE, submit_write(a, &args, NULL)); /* b's queue */
+    args.options.queue = NULL;
+    REFUSED(WEFT_ERR_HANDLE, submit_write(b, &args, NULL)); /* all of a */
 
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    struct send_request message = SEND_REQUEST_INIT;
     message.peer = duo.a_to_b;
-    REFUSED(WEFT_ERR_HANDLE, weft_send(b, &message, NULL)); /* a's peer */
+    REFUSED(WEFT_ERR_HANDLE, submit_send(b, &message, NULL)); /* a's peer */
     REFUSED(WEFT_ERR_HANDLE, weft_peer_info(b, duo.a_to_b, &pp));
     REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(b, duo.a_to_b));
     size_t len = descriptor_of(duo.b_memory, blob, sizeof blob);
@@ -594,10 +594,10 @@ static void handles_of_another_endpoint(void)
     send_now(duo.a, duo.a_to_b, "hello", 5);
     CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
     weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
-    CHECK(got.transfer != 0);
-    REFUSED(WEFT_ERR_HANDLE, weft_message_release(a, got.transfer)); /* b's message */
+    CHECK(got.op != 0);
+    REFUSED(WEFT_ERR_HANDLE, weft_message_release(a, got.op)); /* b's message */
     CHECK(got.bytes == 5 && memcmp(got.data, "hello", 5) == 0);
-    CHECK_OK(weft_message_release(b, got.transfer));
+    CHECK_OK(weft_message_release(b, got.op));
 
     CHECK_OK(weft_queue_destroy(b_queue));
     still_works(&duo);
@@ -615,31 +615,31 @@ static void stale_and_invented_ids(void)
     const uint64_t invented[] = {0, 1, 0xffffffff, UINT64_C(1) << 32, UINT64_C(1) << 63,
                                  UINT64_MAX, UINT64_C(0x123456789abcdef0)};
     for (size_t i = 0; i < COUNT(invented); i++) {
-        weft_send_args message = WEFT_SEND_ARGS_INIT;
+        struct send_request message = SEND_REQUEST_INIT;
         message.peer = invented[i];
         if (invented[i] != duo.a_to_b) {
-            REFUSED(WEFT_ERR_HANDLE, weft_send(a, &message, NULL));
+            REFUSED(WEFT_ERR_HANDLE, submit_send(a, &message, NULL));
             REFUSED(WEFT_ERR_HANDLE, weft_peer_info(a, invented[i], &pp));
             REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(a, invented[i]));
             REFUSED(WEFT_ERR_HANDLE,
                     weft_remote_memory_import(a, invented[i], blob, len, &remote));
         }
-        REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(a, invented[i]));
+        REFUSED(WEFT_ERR_HANDLE, weft_op_cancel(a, invented[i]));
         if (invented[i] != 0)
             REFUSED(WEFT_ERR_HANDLE, weft_message_release(a, invented[i]));
     }
 
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
-    weft_transfer id = write_now(duo.a, &args);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+    weft_op id = write_now(duo.a, &args);
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
-    REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(a, id)); /* completed */
+    REFUSED(WEFT_ERR_HANDLE, weft_op_cancel(a, id)); /* completed */
     REFUSED(WEFT_ERR_HANDLE, weft_message_release(a, id)); /* not a message */
 
     send_now(duo.a, duo.a_to_b, "x", 1);
     weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
-    REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(b, got.transfer)); /* not an operation */
-    CHECK_OK(weft_message_release(b, got.transfer));
-    REFUSED(WEFT_ERR_HANDLE, weft_message_release(b, got.transfer)); /* again */
+    REFUSED(WEFT_ERR_HANDLE, weft_op_cancel(b, got.op)); /* not an operation */
+    CHECK_OK(weft_message_release(b, got.op));
+    REFUSED(WEFT_ERR_HANDLE, weft_message_release(b, got.op)); /* again */
     CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
     still_works(&duo);
     duo_close(&duo);
@@ -679,15 +679,15 @@ static void null_arguments(void)
     REFUSED(WEFT_ERR_INVALID, weft_wait(a, NULL, 2, 0));
     REFUSED(WEFT_ERR_INVALID, weft_event_fd(a, NULL));
     REFUSED(WEFT_ERR_INVALID, weft_queue_create(a, 0, NULL));
-    REFUSED(WEFT_ERR_INVALID, weft_write(a, NULL, NULL));
-    REFUSED(WEFT_ERR_INVALID, weft_read(a, NULL, NULL));
-    REFUSED(WEFT_ERR_INVALID, weft_write_pages(a, NULL, NULL));
-    REFUSED(WEFT_ERR_INVALID, weft_read_pages(a, NULL, NULL));
-    REFUSED(WEFT_ERR_INVALID, weft_send(a, NULL, NULL));
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    REFUSED(WEFT_ERR_HANDLE, weft_write(a, NULL, 0, NULL, 0, 0, NULL, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_read(a, NULL, 0, NULL, 0, 0, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_write_pages(a, duo.a_memory, duo.b_of_a, NULL, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_read_pages(a, duo.a_memory, duo.b_of_a, NULL, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_send(a, duo.a_to_b, NULL, 1, NULL, NULL));
+    struct send_request message = SEND_REQUEST_INIT;
     message.peer = duo.a_to_b;
     message.len = 10;
-    REFUSED(WEFT_ERR_INVALID, weft_send(a, &message, NULL)); /* no data */
+    REFUSED(WEFT_ERR_INVALID, submit_send(a, &message, NULL)); /* no data */
     CHECK_EQ(weft_poll(a, c, 0), 0);
     CHECK_EQ(weft_poll(a, c, 2), 0);
     still_works(&duo);
@@ -850,12 +850,14 @@ static void many_ranges_register(void)
     CHECK_OK(weft_memory_register(duo.a->endpoint, ranges, 4096, NULL, &memory));
     free(ranges);
     fill_random(duo.a_bytes, MIB, 5);
-    weft_range_args args = range_args(memory, duo.b_of_a, 256);
-    args.local_range = 4095;
+    struct range_request args = range_args(memory, duo.b_of_a, 256);
+    args.local_offset = 4095 * 256;
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
     CHECK(memcmp(duo.b_bytes, duo.a_bytes + 4095 * 256, 256) == 0);
-    args.local_range = 4096;
-    REFUSED(WEFT_ERR_RANGE, weft_write(duo.a->endpoint, &args, NULL));
+    args.local_offset = 4094 * 256 + 1; /* of two ranges */
+    REFUSED(WEFT_ERR_RANGE, submit_write(duo.a->endpoint, &args, NULL));
+    args.local_offset = 4096 * 256;
+    REFUSED(WEFT_ERR_RANGE, submit_write(duo.a->endpoint, &args, NULL));
     CHECK_OK(weft_memory_deregister(memory));
     duo_close(&duo);
 }
@@ -872,7 +874,7 @@ static void local_memory_has_no_descriptor(void)
     CHECK_OK(weft_memory_register(duo.a->endpoint, &range, 1, &args, &memory));
     REFUSED(WEFT_ERR_INVALID, weft_memory_export(memory, blob, sizeof blob, &len));
     fill_random(duo.a_bytes, 4096, 9);
-    weft_range_args write = range_args(memory, duo.b_of_a, 4096);
+    struct range_request write = range_args(memory, duo.b_of_a, 4096);
     CHECK_OK(box_await(duo.a, write_now(duo.a, &write), patience_ms()).status);
     CHECK(memcmp(duo.a_bytes, duo.b_bytes, 4096) == 0);
     CHECK_OK(weft_memory_deregister(memory));
@@ -896,18 +898,18 @@ static void access_is_kept(void)
         CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, len, &remote));
         memset(duo.a_bytes, 1, 4096);
         memset(duo.b_bytes, 2, 4096);
-        weft_range_args to = range_args(duo.a_memory, remote, 4096);
-        weft_transfer id;
-        weft_status status = i == 0 ? weft_write(duo.a->endpoint, &to, &id)
-                                    : weft_read(duo.a->endpoint, &to, &id);
+        struct range_request to = range_args(duo.a_memory, remote, 4096);
+        weft_op id;
+        weft_status status = i == 0 ? submit_write(duo.a->endpoint, &to, &id)
+                                    : submit_read(duo.a->endpoint, &to, &id);
         if (status == WEFT_OK)
             status = box_await(duo.a, id, patience_ms()).status;
         CHECK_STATUS(status, WEFT_ERR_REMOTE_ACCESS);
         CHECK(duo.a_bytes[0] == 1 && memcmp(duo.a_bytes, duo.a_bytes + 1, 4095) == 0);
         CHECK(duo.b_bytes[0] == 2 && memcmp(duo.b_bytes, duo.b_bytes + 1, 4095) == 0);
         /* The allowed direction works. */
-        status = i == 1 ? weft_write(duo.a->endpoint, &to, &id)
-                        : weft_read(duo.a->endpoint, &to, &id);
+        status = i == 1 ? submit_write(duo.a->endpoint, &to, &id)
+                        : submit_read(duo.a->endpoint, &to, &id);
         CHECK_OK(status);
         CHECK_OK(box_await(duo.a, id, patience_ms()).status);
         CHECK(memcmp(duo.a_bytes, duo.b_bytes, 4096) == 0);
@@ -934,13 +936,13 @@ static void protected_memory(void)
     const uint32_t allowed[] = {WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_LOCAL};
     for (size_t i = 0; i < COUNT(allowed); i++) {
         weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
-        weft_transfer id;
+        weft_op id;
         args.access = allowed[i];
         CHECK_OK(weft_memory_register(duo.a->endpoint, &range, 1, &args, &memory));
-        weft_range_args write = range_args(memory, duo.b_of_a, 8192);
+        struct range_request write = range_args(memory, duo.b_of_a, 8192);
         CHECK_OK(box_await(duo.a, write_now(duo.a, &write), patience_ms()).status);
         CHECK(memcmp(duo.b_bytes, pages, 8192) == 0);
-        REFUSED(WEFT_ERR_INVALID, weft_read(duo.a->endpoint, &write, &id));
+        REFUSED(WEFT_ERR_INVALID, submit_read(duo.a->endpoint, &write, &id));
         CHECK_OK(weft_memory_deregister(memory));
     }
     still_works(&duo);
@@ -956,47 +958,40 @@ static void range_transfers_outside(void)
     weft_endpoint *a = duo.a->endpoint;
     const uint64_t n = 65536;
     const struct {
-        uint32_t local_range, remote_range;
         uint64_t local_offset, remote_offset, len;
     } bad[] = {
-        {0, 0, 0, 0, n + 1},
-        {0, 0, 0, 0, UINT64_MAX},
-        {0, 0, 1, 0, n},
-        {0, 0, 0, 1, n},
-        {0, 0, n, 0, 1},
-        {0, 0, 0, n, 1},
-        {0, 0, n + 1, 0, 1},
-        {0, 0, 0, n + 1, 1},
-        {0, 0, UINT64_MAX, 0, 2},
-        {0, 0, 0, UINT64_MAX, 2},
-        {0, 0, UINT64_MAX - 7, 0, 16},
-        {0, 0, 0, UINT64_MAX - 7, 16},
-        {0, 0, 8, 8, UINT64_MAX - 7},
-        {1, 0, 0, 0, 8},
-        {0, 1, 0, 0, 8},
-        {UINT32_MAX, 0, 0, 0, 8},
-        {0, UINT32_MAX, 0, 0, 8},
+        {0, 0, n + 1},
+        {0, 0, UINT64_MAX},
+        {1, 0, n},
+        {0, 1, n},
+        {n, 0, 1},
+        {0, n, 1},
+        {n + 1, 0, 1},
+        {0, n + 1, 1},
+        {UINT64_MAX, 0, 2},
+        {0, UINT64_MAX, 2},
+        {UINT64_MAX - 7, 0, 16},
+        {0, UINT64_MAX - 7, 16},
+        {8, 8, UINT64_MAX - 7},
     };
     for (size_t i = 0; i < COUNT(bad); i++) {
-        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, bad[i].len);
-        args.local_range = bad[i].local_range;
-        args.remote_range = bad[i].remote_range;
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, bad[i].len);
         args.local_offset = bad[i].local_offset;
         args.remote_offset = bad[i].remote_offset;
-        REFUSED(WEFT_ERR_RANGE, weft_write(a, &args, NULL));
-        REFUSED(WEFT_ERR_RANGE, weft_read(a, &args, NULL));
+        REFUSED(WEFT_ERR_RANGE, submit_write(a, &args, NULL));
+        REFUSED(WEFT_ERR_RANGE, submit_read(a, &args, NULL));
     }
     still_works(&duo);
     duo_close(&duo);
 }
 
-static weft_pages_args good_pages(const struct duo *duo)
+static struct pages_request good_pages(const struct duo *duo)
 {
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     args.local = duo->a_memory;
     args.remote = duo->b_of_a;
-    args.page_len = 256;
-    args.page_count = 4;
+    args.pages.page_len = 256;
+    args.pages.page_count = 4;
     return args;
 }
 
@@ -1007,37 +1002,37 @@ static void page_transfers_outside(void)
     const uint32_t past[4] = {0, 1, 256, 2}, far[4] = {UINT32_MAX, 0, 1, 2}, last[4] = {255, 0, 1, 2};
 #define OUTSIDE(...)                                                                        \
     do {                                                                                    \
-        weft_pages_args p = good_pages(&duo);                                               \
+        struct pages_request p = good_pages(&duo);                                               \
         __VA_ARGS__;                                                                        \
-        REFUSED(WEFT_ERR_RANGE, weft_write_pages(a, &p, NULL));                             \
-        REFUSED(WEFT_ERR_RANGE, weft_read_pages(a, &p, NULL));                              \
+        REFUSED(WEFT_ERR_RANGE, submit_write_pages(a, &p, NULL));                             \
+        REFUSED(WEFT_ERR_RANGE, submit_read_pages(a, &p, NULL));                              \
     } while (0)
-    OUTSIDE(p.local_pages = past);
-    OUTSIDE(p.remote_pages = past);
-    OUTSIDE(p.local_pages = far);
-    OUTSIDE(p.remote_pages = far);
-    OUTSIDE(p.page_count = 257);
-    OUTSIDE(p.page_count = UINT32_MAX); /* no lists: 0, 1, 2, ... */
-    OUTSIDE(p.local_pages = last; p.local_offset = 1);
-    OUTSIDE(p.remote_pages = last; p.remote_offset = 1);
-    OUTSIDE(p.local_offset = UINT64_MAX);
-    OUTSIDE(p.remote_offset = UINT64_MAX - 255);
-    OUTSIDE(p.local_page_stride = UINT64_MAX);
-    OUTSIDE(p.remote_page_stride = UINT64_C(1) << 63; p.remote_pages = past);
-    OUTSIDE(p.local_page_stride = UINT64_C(1) << 62; p.page_count = 5); /* 4 * 2^62 wraps to 0 */
-    OUTSIDE(p.remote_page_stride = UINT64_C(1) << 62; p.page_count = 5);
-    OUTSIDE(p.page_len = 65537; p.page_count = 1);
-    OUTSIDE(p.page_len = UINT64_C(1) << 47; p.page_count = 1);
-    OUTSIDE(p.local_first_range = 1);
-    OUTSIDE(p.remote_first_range = UINT32_MAX);
-    OUTSIDE(p.layer_count = 2; p.local_range_step = 1);
-    OUTSIDE(p.layer_count = 2; p.remote_range_step = 1);
-    OUTSIDE(p.layer_count = 2; p.local_range_step = UINT32_MAX);
-    OUTSIDE(p.layer_count = 65536; p.remote_range_step = 65536); /* wraps in 32 bits */
-    OUTSIDE(p.layer_count = 2; p.local_layer_stride = 65536);
-    OUTSIDE(p.layer_count = 2; p.remote_layer_stride = UINT64_MAX);
-    OUTSIDE(p.layer_count = 5; p.local_layer_stride = UINT64_C(1) << 62);
-    OUTSIDE(p.layer_count = 3; p.remote_layer_stride = UINT64_C(1) << 63);
+    OUTSIDE(p.pages.local.pages = past);
+    OUTSIDE(p.pages.remote.pages = past);
+    OUTSIDE(p.pages.local.pages = far);
+    OUTSIDE(p.pages.remote.pages = far);
+    OUTSIDE(p.pages.page_count = 257);
+    OUTSIDE(p.pages.page_count = UINT32_MAX); /* no lists: 0, 1, 2, ... */
+    OUTSIDE(p.pages.local.pages = last; p.pages.local.offset = 1);
+    OUTSIDE(p.pages.remote.pages = last; p.pages.remote.offset = 1);
+    OUTSIDE(p.pages.local.offset = UINT64_MAX);
+    OUTSIDE(p.pages.remote.offset = UINT64_MAX - 255);
+    OUTSIDE(p.pages.local.page_stride = UINT64_MAX);
+    OUTSIDE(p.pages.remote.page_stride = UINT64_C(1) << 63; p.pages.remote.pages = past);
+    OUTSIDE(p.pages.local.page_stride = UINT64_C(1) << 62; p.pages.page_count = 5); /* 4 * 2^62 wraps to 0 */
+    OUTSIDE(p.pages.remote.page_stride = UINT64_C(1) << 62; p.pages.page_count = 5);
+    OUTSIDE(p.pages.page_len = 65537; p.pages.page_count = 1);
+    OUTSIDE(p.pages.page_len = UINT64_C(1) << 47; p.pages.page_count = 1);
+    OUTSIDE(p.pages.local.first_range = 1);
+    OUTSIDE(p.pages.remote.first_range = UINT32_MAX);
+    OUTSIDE(p.pages.layer_count = 2; p.pages.local.range_step = 1);
+    OUTSIDE(p.pages.layer_count = 2; p.pages.remote.range_step = 1);
+    OUTSIDE(p.pages.layer_count = 2; p.pages.local.range_step = UINT32_MAX);
+    OUTSIDE(p.pages.layer_count = 65536; p.pages.remote.range_step = 65536); /* wraps in 32 bits */
+    OUTSIDE(p.pages.layer_count = 2; p.pages.local.layer_stride = 65536);
+    OUTSIDE(p.pages.layer_count = 2; p.pages.remote.layer_stride = UINT64_MAX);
+    OUTSIDE(p.pages.layer_count = 5; p.pages.local.layer_stride = UINT64_C(1) << 62);
+    OUTSIDE(p.pages.layer_count = 3; p.pages.remote.layer_stride = UINT64_C(1) << 63);
 #undef OUTSIDE
     still_works(&duo);
     duo_close(&duo);
@@ -1048,25 +1043,25 @@ static void layers_are_not_written_to_one_place(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
-    weft_transfer id;
-    weft_pages_args p = good_pages(&duo);
-    p.page_count = 1;
-    p.layer_count = 3;
-    REFUSED(WEFT_ERR_INVALID, weft_write_pages(a, &p, NULL));
+    weft_op id;
+    struct pages_request p = good_pages(&duo);
+    p.pages.page_count = 1;
+    p.pages.layer_count = 3;
+    REFUSED(WEFT_ERR_INVALID, submit_write_pages(a, &p, NULL));
     CHECK(strstr(weft_last_error(), "remote_range_step") != NULL);
     CHECK(strstr(weft_last_error(), "remote_layer_stride") != NULL);
-    REFUSED(WEFT_ERR_INVALID, weft_read_pages(a, &p, NULL));
+    REFUSED(WEFT_ERR_INVALID, submit_read_pages(a, &p, NULL));
     CHECK(strstr(weft_last_error(), "local_range_step") != NULL);
-    p.remote_layer_stride = p.page_len;
-    fill_random(duo.a_bytes, p.page_len, 1);
-    CHECK_OK(weft_write_pages(a, &p, &id));
+    p.pages.remote.layer_stride = p.pages.page_len;
+    fill_random(duo.a_bytes, p.pages.page_len, 1);
+    CHECK_OK(submit_write_pages(a, &p, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
     for (uint64_t layer = 0; layer < 3; layer++)
-        CHECK_EQ(differs_random(duo.b_bytes + layer * p.page_len, p.page_len, 1), -1);
-    REFUSED(WEFT_ERR_INVALID, weft_read_pages(a, &p, NULL));
-    p.page_count = 0; /* nothing is written at all */
-    p.remote_layer_stride = 0;
-    CHECK_OK(weft_write_pages(a, &p, &id));
+        CHECK_EQ(differs_random(duo.b_bytes + layer * p.pages.page_len, p.pages.page_len, 1), -1);
+    REFUSED(WEFT_ERR_INVALID, submit_read_pages(a, &p, NULL));
+    p.pages.page_count = 0; /* nothing is written at all */
+    p.pages.remote.layer_stride = 0;
+    CHECK_OK(submit_write_pages(a, &p, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
     duo_close(&duo);
 }
@@ -1079,54 +1074,55 @@ static void bad_transfer_arguments(void)
     /* Refused with INVALID, or with a status that says it better. */
 #define BAD_PAGES(also, ...)                                                                \
     do {                                                                                    \
-        weft_pages_args p = good_pages(&duo);                                               \
+        struct pages_request p = good_pages(&duo);                                               \
         __VA_ARGS__;                                                                        \
-        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_write_pages(a, &p, NULL)); \
-        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_read_pages(a, &p, NULL)); \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, submit_write_pages(a, &p, NULL)); \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, submit_read_pages(a, &p, NULL)); \
     } while (0)
 #define BAD_RANGE(also, ...)                                                                \
     do {                                                                                    \
-        weft_range_args p = range_args(duo.a_memory, duo.b_of_a, 64);                       \
+        struct range_request p = range_args(duo.a_memory, duo.b_of_a, 64);                       \
         __VA_ARGS__;                                                                        \
-        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_write(a, &p, NULL)); \
-        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_read(a, &p, NULL)); \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, submit_write(a, &p, NULL)); \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, submit_read(a, &p, NULL)); \
     } while (0)
 #define BAD_SEND(also, ...)                                                                 \
     do {                                                                                    \
-        weft_send_args p = WEFT_SEND_ARGS_INIT;                                             \
+        struct send_request p = SEND_REQUEST_INIT;                                             \
         p.peer = duo.a_to_b;                                                                \
         __VA_ARGS__;                                                                        \
-        REFUSED_EITHER(WEFT_ERR_INVALID, also, weft_send(a, &p, NULL)); \
+        REFUSED_EITHER(WEFT_ERR_INVALID, also, submit_send(a, &p, NULL)); \
     } while (0)
-    BAD_PAGES(WEFT_ERR_INVALID, p.page_len = 0);
-    BAD_PAGES(WEFT_ERR_LIMIT, p.page_len = (UINT64_C(1) << 47) + 1);
-    BAD_PAGES(WEFT_ERR_LIMIT, p.page_count = UINT64_C(1) << 32);
-    BAD_PAGES(WEFT_ERR_LIMIT, p.page_count = UINT64_MAX);
-    BAD_PAGES(WEFT_ERR_LIMIT, p.layer_count = 65537);
-    BAD_PAGES(WEFT_ERR_LIMIT, p.layer_count = UINT32_MAX);
-    BAD_PAGES(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data; p.notify_data_len = 257);
-    BAD_PAGES(WEFT_ERR_INVALID, p.flags = WEFT_NOTIFY; p.notify_data_len = 1);
-    BAD_PAGES(WEFT_ERR_INVALID, p.notify = 1); /* without WEFT_NOTIFY */
+    BAD_PAGES(WEFT_ERR_INVALID, p.pages.page_len = 0);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.pages.page_len = (UINT64_C(1) << 47) + 1);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.pages.page_count = UINT64_C(1) << 32);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.pages.page_count = UINT64_MAX);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.pages.layer_count = 65537);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.pages.layer_count = UINT32_MAX);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.options.flags = WEFT_NOTIFY; p.options.notify_data = data; p.options.notify_data_len = 257);
+    BAD_PAGES(WEFT_ERR_INVALID, p.options.flags = WEFT_NOTIFY; p.options.notify_data_len = 1);
+    BAD_PAGES(WEFT_ERR_INVALID, p.options.notify = 1); /* without WEFT_NOTIFY */
     CHECK(strstr(weft_last_error(), "WEFT_NOTIFY") != NULL);
-    BAD_PAGES(WEFT_ERR_LIMIT, p.timeout_ns = HOURS_25);
-    BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 8);
+    BAD_PAGES(WEFT_ERR_LIMIT, p.options.timeout_ns = HOURS_25);
+    BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.options.flags = 8);
     CHECK(strstr(weft_last_error(), "WEFT_COMPLETE_EACH_PEER is set in flags: it is for lists") != NULL);
-    BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.flags = 0x80000001);
-    BAD_PAGES(WEFT_ERR_INVALID, p.size = 0);
-    BAD_RANGE(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data; p.notify_data_len = 257);
-    BAD_RANGE(WEFT_ERR_LIMIT, p.flags = WEFT_NOTIFY; p.notify_data = data;
-              p.notify_data_len = UINT32_MAX);
-    BAD_RANGE(WEFT_ERR_INVALID, p.flags = WEFT_NOTIFY; p.notify_data_len = 1);
-    BAD_RANGE(WEFT_ERR_INVALID, p.notify = UINT64_MAX);
-    BAD_RANGE(WEFT_ERR_LIMIT, p.timeout_ns = UINT64_MAX);
-    BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.flags = 8);
-    BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.reserved = 1);
-    BAD_RANGE(WEFT_ERR_INVALID, p.size = 0);
+    BAD_PAGES(WEFT_ERR_UNSUPPORTED, p.options.flags = 0x80000001);
+    BAD_PAGES(WEFT_ERR_INVALID, p.options.size = 0);
+    BAD_PAGES(WEFT_ERR_INVALID, p.pages.size = 0);
+    BAD_RANGE(WEFT_ERR_LIMIT, p.options.flags = WEFT_NOTIFY; p.options.notify_data = data; p.options.notify_data_len = 257);
+    BAD_RANGE(WEFT_ERR_LIMIT, p.options.flags = WEFT_NOTIFY; p.options.notify_data = data;
+              p.options.notify_data_len = UINT32_MAX);
+    BAD_RANGE(WEFT_ERR_INVALID, p.options.flags = WEFT_NOTIFY; p.options.notify_data_len = 1);
+    BAD_RANGE(WEFT_ERR_INVALID, p.options.notify = UINT64_MAX);
+    BAD_RANGE(WEFT_ERR_LIMIT, p.options.timeout_ns = UINT64_MAX);
+    BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.options.flags = 8);
+    BAD_RANGE(WEFT_ERR_UNSUPPORTED, p.options.reserved = 1);
+    BAD_RANGE(WEFT_ERR_INVALID, p.options.size = 0);
     BAD_SEND(WEFT_ERR_LIMIT, p.data = duo.a_bytes; p.len = WEFT_MESSAGE_MAX + 1);
     BAD_SEND(WEFT_ERR_LIMIT, p.data = duo.a_bytes; p.len = UINT64_MAX);
-    BAD_SEND(WEFT_ERR_LIMIT, p.timeout_ns = HOURS_25);
-    BAD_SEND(WEFT_ERR_UNSUPPORTED, p.flags = 1);
-    BAD_SEND(WEFT_ERR_INVALID, p.size = 3);
+    BAD_SEND(WEFT_ERR_LIMIT, p.options.timeout_ns = HOURS_25);
+    BAD_SEND(WEFT_ERR_UNSUPPORTED, p.options.flags = 1);
+    BAD_SEND(WEFT_ERR_INVALID, p.options.size = 3);
     weft_queue *queue;
     REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_LIMIT, weft_queue_create(a, 15, &queue));
     REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_LIMIT, weft_queue_create(a, 1048577, &queue));
@@ -1140,15 +1136,12 @@ static void argument_sizes(void)
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
     union {
-        weft_range_args range;
-        weft_pages_args pages;
-        weft_send_args message;
-        weft_connect_args connect;
+        weft_op_options options;
+        weft_pages pages;
         weft_memory_args memory;
-        uint8_t bytes[sizeof(weft_pages_args) + 64];
+        uint8_t bytes[sizeof(weft_pages) + 64];
     } u;
-    const size_t sizes[] = {sizeof u.range, sizeof u.pages, sizeof u.message, sizeof u.connect,
-                            sizeof u.memory};
+    const size_t sizes[] = {sizeof u.options, sizeof u.pages, sizeof u.options, sizeof u.options, sizeof u.memory};
     char address[4096];
     size_t address_len = address_of(duo.b->endpoint, address, sizeof address);
     for (size_t which = 0; which < 5; which++) {
@@ -1156,15 +1149,8 @@ static void argument_sizes(void)
             weft_status status;
             memset(&u, 0, sizeof u);
             switch (which) {
-            case 0:
-                u.range = range_args(duo.a_memory, duo.b_of_a, 64);
-                break;
             case 1:
-                u.pages = good_pages(&duo);
-                break;
-            case 2:
-                u.message = (weft_send_args)WEFT_SEND_ARGS_INIT;
-                u.message.peer = duo.a_to_b;
+                u.pages = good_pages(&duo).pages;
                 break;
             default:
                 break;
@@ -1173,32 +1159,30 @@ static void argument_sizes(void)
             if (kind == 1)
                 u.bytes[size - 1] = 1;
             if (kind == 2) {
-                const size_t cut[] = {offsetof(weft_range_args, notify),
-                                      offsetof(weft_pages_args, layer_count),
-                                      offsetof(weft_send_args, timeout_ns),
-                                      offsetof(weft_connect_args, timeout_ns),
+                const size_t cut[] = {offsetof(weft_op_options, notify), offsetof(weft_pages, remote),
+                                      offsetof(weft_op_options, queue), offsetof(weft_op_options, timeout_ns),
                                       offsetof(weft_memory_args, access)};
                 size = (uint32_t)cut[which];
                 memset(u.bytes + size, 0xff, sizeof u.bytes - size);
             }
             memcpy(u.bytes, &size, sizeof size);
-            weft_transfer id = 0;
+            weft_op id = 0;
             weft_peer peer = 0;
             weft_memory *memory = NULL;
             weft_memory_range range = {duo.a_bytes, 64};
             mark_last_error();
             switch (which) {
             case 0:
-                status = weft_write(a, &u.range, &id);
+                status = weft_write(a, duo.a_memory, 0, duo.b_of_a, 0, 64, &u.options, &id);
                 break;
             case 1:
-                status = weft_write_pages(a, &u.pages, &id);
+                status = weft_write_pages(a, duo.a_memory, duo.b_of_a, &u.pages, NULL, &id);
                 break;
             case 2:
-                status = weft_send(a, &u.message, &id);
+                status = weft_send(a, duo.a_to_b, NULL, 0, &u.options, &id);
                 break;
             case 3:
-                status = weft_peer_connect(a, address, address_len, &u.connect, &peer);
+                status = weft_peer_connect(a, address, address_len, &u.options, &peer);
                 break;
             default:
                 status = weft_memory_register(a, &range, 1, &u.memory, &memory);
@@ -1214,7 +1198,7 @@ static void argument_sizes(void)
             if (which == 2) {
                 weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
                 CHECK_EQ(got.bytes, 0);
-                CHECK_OK(weft_message_release(duo.b->endpoint, got.transfer));
+                CHECK_OK(weft_message_release(duo.b->endpoint, got.op));
             }
             if (which == 3) {
                 CHECK(peer == duo.a_to_b);
@@ -1236,7 +1220,7 @@ static void argument_sizes(void)
 /* Connects with a blob that is no address (any more): a status, or one PEER_UP. */
 static weft_status try_address(struct box *box, const void *blob, size_t len, size_t *accepted)
 {
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     weft_peer peer = 0;
     args.timeout_ns = 200 * MS;
     args.user_data = (void *)(uintptr_t)(*accepted + 1);
@@ -1336,10 +1320,10 @@ static void damaged_descriptors(void)
             accepted++;
             if (!on_fabric("shm") && accepted <= 8) {
                 /* It is accepted: then a write is answered, too. */
-                weft_range_args args = range_args(duo.a_memory, remote, 8);
-                weft_transfer id;
-                args.timeout_ns = SECOND;
-                if (weft_write(duo.a->endpoint, &args, &id) == WEFT_OK)
+                struct range_request args = range_args(duo.a_memory, remote, 8);
+                weft_op id;
+                args.options.timeout_ns = SECOND;
+                if (submit_write(duo.a->endpoint, &args, &id) == WEFT_OK)
                     CHECK(box_await(duo.a, id, patience_ms()).status != WEFT_OK);
             }
             CHECK_OK(weft_remote_memory_release(remote));
@@ -1383,18 +1367,18 @@ static void ten_million_pages(void)
     struct duo duo = duo_open(8192); /* 1024 pages of 8 bytes */
     const uint64_t count = 10000000;
     uint32_t *pages = map_bytes(count * sizeof *pages);
-    weft_pages_args args = good_pages(&duo);
-    weft_transfer id;
+    struct pages_request args = good_pages(&duo);
+    weft_op id;
     for (uint64_t i = 0; i < count; i++)
         pages[i] = (uint32_t)(i * 7 % 1024); /* never adjacent */
     fill_random(duo.a_bytes, duo.len, 3);
-    args.page_len = 8;
-    args.page_count = count;
-    args.local_pages = pages;
-    args.remote_pages = pages;
-    args.timeout_ns = 30 * SECOND;
+    args.pages.page_len = 8;
+    args.pages.page_count = count;
+    args.pages.local.pages = pages;
+    args.pages.remote.pages = pages;
+    args.options.timeout_ns = 30 * SECOND;
     uint64_t began = now_ns();
-    CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+    CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
     munmap(pages, count * sizeof *pages); /* copied by the call */
     weft_completion c = box_await(duo.a, id, 2 * patience_ms());
     printf("%s after %" PRIu64 " ms\n", weft_status_name(c.status), (now_ns() - began) / MS);

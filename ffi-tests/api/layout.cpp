@@ -25,7 +25,7 @@ static_assert(std::is_same<weft_status, int32_t>::value, "weft_status");
 static_assert(std::is_same<weft_category, int32_t>::value, "weft_category");
 static_assert(std::is_same<weft_completion_kind, int32_t>::value, "weft_completion_kind");
 static_assert(std::is_same<weft_peer, uint64_t>::value, "weft_peer");
-static_assert(std::is_same<weft_transfer, uint64_t>::value, "weft_transfer");
+static_assert(std::is_same<weft_op, uint64_t>::value, "weft_op");
 
 bool weft_initializers_are_fine();
 
@@ -35,19 +35,16 @@ bool weft_initializers_are_fine()
     const weft_endpoint_properties endpoint = WEFT_ENDPOINT_PROPERTIES_INIT;
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
     weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
-    weft_connect_args connect = WEFT_CONNECT_ARGS_INIT;
     weft_memory_args memory = WEFT_MEMORY_ARGS_INIT;
     weft_alloc_args alloc = WEFT_ALLOC_ARGS_INIT;
-    weft_range_args range WEFT_RANGE_ARGS_INIT; // brace initialisation
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    static weft_send_args message = WEFT_SEND_ARGS_INIT;
+    weft_op_options options WEFT_OP_OPTIONS_INIT; // brace initialisation
+    weft_pages pages = WEFT_PAGES_INIT;
     weft_endpoint_statistics done = WEFT_ENDPOINT_STATISTICS_INIT;
     weft_rail_statistics carried = WEFT_RAIL_STATISTICS_INIT;
-    weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
     return config.size == sizeof config && endpoint.size == sizeof endpoint &&
            rail.size == sizeof rail && peer.size == sizeof peer &&
-           connect.size == sizeof connect && memory.size == sizeof memory && alloc.size == sizeof alloc &&
-           range.size == sizeof range && pages.size == sizeof pages &&
-           message.size == sizeof message && atomic.size == sizeof atomic && done.size == sizeof done &&
-           carried.size == sizeof carried && pages.queue == nullptr;
+           memory.size == sizeof memory && alloc.size == sizeof alloc &&
+           options.size == sizeof options && pages.size == sizeof pages &&
+           done.size == sizeof done &&
+           carried.size == sizeof carried && options.queue == nullptr && pages.local.pages == nullptr;
 }

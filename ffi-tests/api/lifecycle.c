@@ -97,13 +97,13 @@ static void closes_when_busy(struct team *team)
     meet(team, 1, box);
     sleep_ms(50);
 
-    weft_transfer ids[OUTSTANDING];
+    weft_op ids[OUTSTANDING];
     int seen[OUTSTANDING] = {0};
     for (size_t i = 0; i < OUTSTANDING; i++) {
-        weft_range_args args = range_args(memory, theirs, MIB);
-        args.user_data = (void *)(uintptr_t)(i + 1);
-        args.queue = i % 2 ? queue : NULL;
-        CHECK_OK(weft_write(box->endpoint, &args, &ids[i]));
+        struct range_request args = range_args(memory, theirs, MIB);
+        args.options.user_data = (void *)(uintptr_t)(i + 1);
+        args.options.queue = i % 2 ? queue : NULL;
+        CHECK_OK(submit_write(box->endpoint, &args, &ids[i]));
     }
     REFUSED(WEFT_ERR_BUSY, weft_endpoint_close(box->endpoint));
     REFUSED(WEFT_ERR_BUSY, weft_memory_deregister(memory));
@@ -126,7 +126,7 @@ static void closes_when_busy(struct team *team)
                 if (c[k].kind != WEFT_COMPLETION_WRITE)
                     continue;
                 size_t i = (size_t)(uintptr_t)c[k].user_data - 1;
-                CHECK(i < OUTSTANDING && c[k].transfer == ids[i]);
+                CHECK(i < OUTSTANDING && c[k].op == ids[i]);
                 CHECK_EQ((int)(i % 2), which);
                 CHECK_ONE_OF(c[k].status, WEFT_ERR_CANCELED, WEFT_OK);
                 seen[i]++;
@@ -157,8 +157,8 @@ static void drains(struct team *team)
     weft_memory *memory = register_one(box->endpoint, bytes, MIB);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     for (int i = 0; i < 50; i++) {
-        weft_range_args args = range_args(memory, theirs, MIB);
-        CHECK_OK(weft_write(box->endpoint, &args, NULL));
+        struct range_request args = range_args(memory, theirs, MIB);
+        CHECK_OK(submit_write(box->endpoint, &args, NULL));
     }
     CHECK_OK(weft_endpoint_shutdown(box->endpoint, patience_ms() * MS));
     for (int i = 0; i < 50; i++) {
@@ -201,9 +201,9 @@ struct crowd {
 static void *submits_until_closed(void *arg)
 {
     struct crowd *crowd = arg;
-    weft_range_args args = range_args(crowd->memory, crowd->theirs, 4096);
+    struct range_request args = range_args(crowd->memory, crowd->theirs, 4096);
     for (;;) {
-        weft_status status = weft_write(crowd->endpoint, &args, NULL);
+        weft_status status = submit_write(crowd->endpoint, &args, NULL);
         if (status == WEFT_OK)
             crowd->accepted++;
         else if (status == WEFT_ERR_AGAIN)
@@ -313,19 +313,19 @@ static void calls_after_shutdown_fail_with_closed(void)
     CHECK_OK(weft_queue_create(a, 0, &queue));
     CHECK_OK(weft_endpoint_shutdown(a, 0));
 
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+    struct pages_request pages = PAGES_REQUEST_INIT;
+    struct send_request message = SEND_REQUEST_INIT;
     pages.local = duo.a_memory;
     pages.remote = duo.b_of_a;
-    pages.page_len = 8;
-    pages.page_count = 1;
+    pages.pages.page_len = 8;
+    pages.pages.page_count = 1;
     message.peer = duo.a_to_b;
-    REFUSED(WEFT_ERR_CLOSED, weft_write(a, &args, NULL));
-    REFUSED(WEFT_ERR_CLOSED, weft_read(a, &args, NULL));
-    REFUSED(WEFT_ERR_CLOSED, weft_write_pages(a, &pages, NULL));
-    REFUSED(WEFT_ERR_CLOSED, weft_read_pages(a, &pages, NULL));
-    REFUSED(WEFT_ERR_CLOSED, weft_send(a, &message, NULL));
+    REFUSED(WEFT_ERR_CLOSED, submit_write(a, &args, NULL));
+    REFUSED(WEFT_ERR_CLOSED, submit_read(a, &args, NULL));
+    REFUSED(WEFT_ERR_CLOSED, submit_write_pages(a, &pages, NULL));
+    REFUSED(WEFT_ERR_CLOSED, submit_read_pages(a, &pages, NULL));
+    REFUSED(WEFT_ERR_CLOSED, submit_send(a, &message, NULL));
     REFUSED(WEFT_ERR_CLOSED, weft_memory_register(a, &range, 1, NULL, &memory));
     REFUSED(WEFT_ERR_CLOSED, weft_queue_create(a, 0, &made));
     REFUSED(WEFT_ERR_CLOSED, weft_peer_connect(a, address, address_len, NULL, &peer));
@@ -360,13 +360,13 @@ static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
     weft_peer peer;
     weft_completion c;
     int32_t fd;
-    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, 8);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    struct range_request args = range_args(duo->a_memory, duo->b_of_a, 8);
+    struct pages_request pages = PAGES_REQUEST_INIT;
+    struct send_request message = SEND_REQUEST_INIT;
     pages.local = duo->a_memory;
     pages.remote = duo->b_of_a;
-    pages.page_len = 8;
-    pages.page_count = 1;
+    pages.pages.page_len = 8;
+    pages.pages.page_count = 1;
     message.peer = duo->a_to_b;
     memset(blob, 0, sizeof blob);
     alarm((unsigned)(patience_ms() / 1000));
@@ -392,12 +392,12 @@ static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
     FORKED(weft_queue_arm(queue));
     FORKED(weft_queue_event_fd(queue, &fd));
     FORKED(weft_queue_destroy(queue));
-    FORKED(weft_write(a, &args, NULL));
-    FORKED(weft_read(a, &args, NULL));
-    FORKED(weft_write_pages(a, &pages, NULL));
-    FORKED(weft_read_pages(a, &pages, NULL));
-    FORKED(weft_send(a, &message, NULL));
-    FORKED(weft_transfer_cancel(a, 1));
+    FORKED(submit_write(a, &args, NULL));
+    FORKED(submit_read(a, &args, NULL));
+    FORKED(submit_write_pages(a, &pages, NULL));
+    FORKED(submit_read_pages(a, &pages, NULL));
+    FORKED(submit_send(a, &message, NULL));
+    FORKED(weft_op_cancel(a, 1));
     FORKED(weft_message_release(a, 1));
     FORKED(weft_endpoint_shutdown(a, 0));
     FORKED(weft_endpoint_close(a));
@@ -430,7 +430,7 @@ static void calls_in_a_forked_child_are_refused(void)
             FAIL("the child ended with %#x", (unsigned)status);
         /* The parent goes on. */
         fill_random(duo.a_bytes, duo.len, (uint64_t)i);
-        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, duo.len);
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, duo.len);
         CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
         CHECK_EQ(differs_random(duo.b_bytes, duo.len, (uint64_t)i), -1);
     }

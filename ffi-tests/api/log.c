@@ -92,7 +92,7 @@ static void stderr_is_the_default_log(void)
 /* A warning: nobody is at that address. False if its completion does not come. */
 static bool connect_to_nobody(weft_endpoint *endpoint, const void *address, size_t len)
 {
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     weft_completion completion = {0};
     weft_peer peer;
     args.timeout_ns = 100 * MS;
@@ -153,7 +153,7 @@ static void log_callback_cannot_change_the_log(void)
 struct waiting {
     struct box *box;
     weft_endpoint *silent;
-    weft_range_args args;
+    struct range_request args;
     weft_peer peer;
 };
 
@@ -199,10 +199,10 @@ static void last_error_names_the_cause(void)
     struct lines *lines = new_lines();
     struct waiting w = wait_for_silence();
     char wanted[128];
-    weft_transfer id;
+    weft_op id;
     CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, keep, lines));
-    w.args.timeout_ns = 10 * MS;
-    CHECK_OK(weft_write(w.box->endpoint, &w.args, &id));
+    w.args.options.timeout_ns = 10 * MS;
+    CHECK_OK(submit_write(w.box->endpoint, &w.args, &id));
     CHECK_STATUS(box_await(w.box, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
     snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64 ": the deadline passed, "
              "10000000 ns after the submission", id, w.peer);
@@ -234,13 +234,13 @@ static void libfabric_error_text_is_logged(void)
     len = descriptor_of(register_one(b->endpoint, map_bytes(4096), 4096), blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(a->endpoint, peer, blob, len, &theirs));
     CHECK_OK(weft_log_set(WEFT_LOG_INFO, keep, lines));
-    weft_range_args args = range_args(mine, theirs, 64);
+    struct range_request args = range_args(mine, theirs, 64);
     do {
-        CHECK_OK(weft_write(a->endpoint, &args, NULL));
+        CHECK_OK(submit_write(a->endpoint, &args, NULL));
         c = box_take(a, WEFT_COMPLETION_WRITE, patience_ms());
     } while (c.status == WEFT_OK);
     CHECK(c.provider_errno != 0);
-    snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64, c.transfer, peer);
+    snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64, c.op, peer);
     const char *line = strstr(lines->text, wanted);
     if (line == NULL || strstr(line, "rail 0") == NULL)
         FAIL("\"%s\" and its rail are not in: %s", wanted, lines->text);
@@ -270,10 +270,10 @@ static void *say(void *argument)
 {
     struct waiting *w = argument;
     while (!over) {
-        weft_transfer id;
-        weft_status status = weft_write(w->box->endpoint, &w->args, &id);
+        weft_op id;
+        weft_status status = submit_write(w->box->endpoint, &w->args, &id);
         if (status == WEFT_OK)
-            CHECK_OK(weft_transfer_cancel(w->box->endpoint, id)); /* logs a line */
+            CHECK_OK(weft_op_cancel(w->box->endpoint, id)); /* logs a line */
         weft_completion c;
         CHECK(weft_poll(w->box->endpoint, &c, 1) >= 0);
     }
@@ -307,7 +307,7 @@ static void replaced_log_callback_is_not_called(void)
 {
     struct waiting w = wait_for_silence();
     pthread_t sayers[2], replacers[2];
-    w.args.timeout_ns = 20 * SECOND;
+    w.args.options.timeout_ns = 20 * SECOND;
     for (int i = 0; i < 2; i++)
         CHECK_EQ(pthread_create(&sayers[i], NULL, say, &w), 0);
     for (int i = 0; i < 2; i++)

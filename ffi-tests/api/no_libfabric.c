@@ -36,7 +36,7 @@ static void is_reached(const char *name, const char *first)
     CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail));
     CHECK(strcmp(rail.fabric, first) == 0);
     fill_random(duo.a_bytes, MIB, 5);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, MIB);
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
     CHECK_EQ(differs_random(duo.b_bytes, MIB, 5), -1);
     duo_close(&duo);

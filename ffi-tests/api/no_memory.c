@@ -146,26 +146,26 @@ static void indexes(void)
         pages[i] = (uint32_t)(i % 3);
 }
 
-static weft_pages_args pages_args(void)
+static struct pages_request pages_args(void)
 {
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     args.local = duo.a_memory;
     args.remote = duo.b_of_a;
-    args.page_len = 1;
-    args.page_count = PAGES;
-    args.local_pages = args.remote_pages = input;
+    args.pages.page_len = 1;
+    args.pages.page_count = PAGES;
+    args.pages.local.pages = args.pages.remote.pages = input;
     return args;
 }
 
-static weft_transfer transfer;
+static weft_op transfer;
 
 static weft_status write_pages(void)
 {
-    weft_pages_args args = pages_args();
-    args.page_count = PAGES;
-    weft_status status = weft_write_pages(duo.a->endpoint, &args, &transfer);
+    struct pages_request args = pages_args();
+    args.pages.page_count = PAGES;
+    weft_status status = submit_write_pages(duo.a->endpoint, &args, &transfer);
     if (status == WEFT_OK) /* it would take long, but may be over */
-        (void)!weft_transfer_cancel(duo.a->endpoint, transfer);
+        (void)!weft_op_cancel(duo.a->endpoint, transfer);
     return status;
 }
 
@@ -176,13 +176,13 @@ static void transfer_back(void)
 
 static weft_status pages_keep(void)
 {
-    weft_pages_args args = pages_args();
-    return weft_pages_keep(duo.a->endpoint, &args, (weft_kept **)&made);
+    struct pages_request args = pages_args();
+    return prepare_pages(duo.a->endpoint, &args, (weft_prepared **)&made);
 }
 
 static void kept_back(void)
 {
-    CHECK_OK(weft_kept_release(made));
+    CHECK_OK(weft_prepared_release(made));
 }
 
 static void entries(void)
@@ -196,9 +196,9 @@ static void entries(void)
     }
 }
 
-static weft_list_args list_args(void)
+static struct list_request list_args(void)
 {
-    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    struct list_request args = LIST_REQUEST_INIT;
     args.entries = input;
     args.count = WEFT_LIST_ENTRIES_MAX;
     return args;
@@ -206,17 +206,17 @@ static weft_list_args list_args(void)
 
 static weft_status write_list(void)
 {
-    weft_list_args args = list_args();
-    weft_status status = weft_write_list(duo.a->endpoint, &args, &transfer);
+    struct list_request args = list_args();
+    weft_status status = submit_write_list(duo.a->endpoint, &args, &transfer);
     if (status == WEFT_OK)
-        (void)!weft_transfer_cancel(duo.a->endpoint, transfer);
+        (void)!weft_op_cancel(duo.a->endpoint, transfer);
     return status;
 }
 
 static weft_status list_keep(void)
 {
-    weft_list_args args = list_args();
-    return weft_list_keep(duo.a->endpoint, &args, (weft_kept **)&made);
+    struct list_request args = list_args();
+    return prepare_list(duo.a->endpoint, &args, (weft_prepared **)&made);
 }
 
 static void message(void)
@@ -227,18 +227,18 @@ static void message(void)
 
 static weft_status send_message(void)
 {
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    struct send_request args = SEND_REQUEST_INIT;
     args.peer = duo.a_to_b;
     args.data = input;
     args.len = WEFT_MESSAGE_MAX;
-    return weft_send(duo.a->endpoint, &args, &transfer);
+    return submit_send(duo.a->endpoint, &args, &transfer);
 }
 
 static void message_back(void)
 {
     weft_completion arrived = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
     CHECK_EQ(arrived.bytes, WEFT_MESSAGE_MAX);
-    CHECK_OK(weft_message_release(duo.b->endpoint, arrived.transfer));
+    CHECK_OK(weft_message_release(duo.b->endpoint, arrived.op));
     CHECK_OK(box_await(duo.a, transfer, patience_ms()).status);
 }
 
@@ -256,13 +256,13 @@ static void values(void)
 
 static weft_status expect(void)
 {
-    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    struct expect_request args = EXPECT_REQUEST_INIT;
     args.counters = input;
     args.values = (uint64_t *)input + EXPECTED;
     args.count = EXPECTED;
-    weft_status status = weft_counter_expect(duo.a->endpoint, &args, &transfer);
+    weft_status status = submit_expect(duo.a->endpoint, &args, &transfer);
     if (status == WEFT_OK)
-        CHECK_OK(weft_transfer_cancel(duo.a->endpoint, transfer));
+        CHECK_OK(weft_op_cancel(duo.a->endpoint, transfer));
     return status;
 }
 
@@ -279,9 +279,9 @@ static const struct call {
     {"weft_memory_register", ranges, memory_register, memory_back, 256 * KIB, 64 * MIB},
     {"weft_remote_memory_import", descriptor, import, import_back, 256 * KIB, 64 * MIB},
     {"weft_write_pages", indexes, write_pages, transfer_back, 256 * KIB, 16 * MIB},
-    {"weft_pages_keep", indexes, pages_keep, kept_back, 256 * KIB, 16 * MIB},
+    {"weft_pages_prepare", indexes, pages_keep, kept_back, 256 * KIB, 16 * MIB},
     {"weft_write_list", entries, write_list, transfer_back, 256 * KIB, 512 * MIB},
-    {"weft_list_keep", entries, list_keep, kept_back, 256 * KIB, 512 * MIB},
+    {"weft_list_prepare", entries, list_keep, kept_back, 256 * KIB, 512 * MIB},
     {"weft_send", message, send_message, message_back, 256 * KIB, 16 * MIB},
     /* With more, what it sorts may find none, a little at a time: the process ends. */
     {"weft_counter_expect", values, expect, transfer_back, 256 * KIB, 256 * KIB},

@@ -117,7 +117,7 @@ static void states_are_kept_as(struct team *team)
     give_memory(team, 1 - team->rank, memory);
     weft_remote_memory *theirs = take_memory(team, 1 - team->rank, box, peer);
     if (team->rank == 0) {
-        weft_range_args args = range_args(memory, theirs, MIB);
+        struct range_request args = range_args(memory, theirs, MIB);
         CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     }
     meet(team, 1 - team->rank, box);

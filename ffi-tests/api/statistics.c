@@ -68,7 +68,7 @@ static size_t bucket(uint64_t ns)
 }
 
 /* The completion of an operation; how long it took goes into `latency`. */
-static void await_ok(struct duo *duo, weft_transfer id, uint64_t *latency, uint64_t *total)
+static void await_ok(struct duo *duo, weft_op id, uint64_t *latency, uint64_t *total)
 {
     weft_completion c = box_await(duo->a, id, patience_ms());
     CHECK_OK(c.status);
@@ -79,15 +79,15 @@ static void await_ok(struct duo *duo, weft_transfer id, uint64_t *latency, uint6
 static void move_some(struct duo *duo, uint64_t *latency, uint64_t *total)
 {
     for (uint64_t i = 0; i < WRITES; i++) {
-        weft_range_args args = range_args(duo->a_memory, duo->b_of_a, WRITE_LEN);
-        args.flags = i % 2 ? WEFT_NOTIFY : 0;
-        args.notify = i % 2 ? i : 0;
+        struct range_request args = range_args(duo->a_memory, duo->b_of_a, WRITE_LEN);
+        args.options.flags = i % 2 ? WEFT_NOTIFY : 0;
+        args.options.notify = i % 2 ? i : 0;
         await_ok(duo, write_now(duo->a, &args), latency, total);
     }
     for (int i = 0; i < READS; i++) {
-        weft_range_args args = range_args(duo->a_memory, duo->b_of_a, READ_LEN);
-        weft_transfer id;
-        CHECK_OK(weft_read(duo->a->endpoint, &args, &id));
+        struct range_request args = range_args(duo->a_memory, duo->b_of_a, READ_LEN);
+        weft_op id;
+        CHECK_OK(submit_read(duo->a->endpoint, &args, &id));
         await_ok(duo, id, latency, total);
     }
     for (int i = 0; i < SENDS; i++) {
@@ -156,11 +156,11 @@ static void statistics_of_all_kinds_add_up(void)
     struct duo duo = duo_open(4096);
     struct box *third = box_of(open_endpoint());
     weft_list_entry entries[2] = {{.peer = duo.a_to_b}};
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
-    weft_atomic_args atomic = WEFT_ATOMIC_ARGS_INIT;
-    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    struct list_request list = LIST_REQUEST_INIT;
+    struct atomic_request atomic = ATOMIC_REQUEST_INIT;
+    struct expect_request expect = EXPECT_REQUEST_INIT;
     weft_counter counter;
-    weft_transfer id;
+    weft_op id;
     uint64_t value = 1;
     size_t n = address_of(third->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &entries[1].peer));
@@ -169,13 +169,13 @@ static void statistics_of_all_kinds_add_up(void)
     expect.counters = &counter;
     expect.values = &value;
     expect.count = 1;
-    CHECK_OK(weft_counter_expect(duo.a->endpoint, &expect, &id));
+    CHECK_OK(submit_expect(duo.a->endpoint, &expect, &id));
     list.entries = entries;
     list.count = 2;
-    list.flags = WEFT_NOTIFY;
+    list.options.flags = WEFT_NOTIFY;
     for (int each = 0; each < 2; each++) {
-        list.flags |= each ? WEFT_COMPLETE_EACH_PEER : 0;
-        CHECK_OK(weft_write_list(duo.a->endpoint, &list, NULL));
+        list.options.flags |= each ? WEFT_COMPLETE_EACH_PEER : 0;
+        CHECK_OK(submit_write_list(duo.a->endpoint, &list, NULL));
         for (int i = 0; i <= each; i++)
             CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
         weft_endpoint_statistics s = stats_of(duo.a);
@@ -190,15 +190,15 @@ static void statistics_of_all_kinds_add_up(void)
     struct box *silent = box_of(open_with(&config));
     n = address_of(silent->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &entries[1].peer));
-    list.flags = WEFT_NOTIFY;
-    CHECK_OK(weft_write_list(duo.a->endpoint, &list, &id));
+    list.options.flags = WEFT_NOTIFY;
+    CHECK_OK(submit_write_list(duo.a->endpoint, &list, &id));
     weft_endpoint_statistics s = stats_of(duo.a);
     CHECK_EQ(s.active, 2);
     CHECK_EQ(sum(s.completions, COUNT(s.completions)) + s.active, accepted(&s));
-    CHECK_OK(weft_transfer_cancel(duo.a->endpoint, id));
+    CHECK_OK(weft_op_cancel(duo.a->endpoint, id));
     CHECK_STATUS(box_await(duo.a, id, patience_ms()).status, WEFT_ERR_CANCELED);
     atomic.remote = duo.b_of_a;
-    CHECK_OK(weft_fetch_add(duo.a->endpoint, &atomic, &id));
+    CHECK_OK(submit_fetch_add(duo.a->endpoint, &atomic, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
     CHECK_OK(weft_counter_destroy(duo.a->endpoint, counter));
     s = stats_of(duo.a);
@@ -216,14 +216,14 @@ static void pages_count_as_slices(void)
     uint32_t backwards[64]; /* neighbours that nobody merges */
     for (uint32_t i = 0; i < COUNT(backwards); i++)
         backwards[i] = (uint32_t)COUNT(backwards) - 1 - i;
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     args.local = duo.a_memory;
     args.remote = duo.b_of_a;
-    args.local_pages = backwards;
-    args.page_len = 4096;
-    args.page_count = COUNT(backwards);
-    weft_transfer id;
-    CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+    args.pages.local.pages = backwards;
+    args.pages.page_len = 4096;
+    args.pages.page_count = COUNT(backwards);
+    weft_op id;
+    CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
     weft_rail_statistics r = all_rails(duo.a);
     CHECK_EQ(r.slices_written, COUNT(backwards));
@@ -246,24 +246,24 @@ static void statistics_count_every_operation(void)
     struct duo duo = duo_open(MIB);
     weft_endpoint *ep = duo.a->endpoint;
     weft_counter counter;
-    weft_transfer waiting, id;
+    weft_op waiting, id;
     uint64_t value = 1;
     CHECK_OK(weft_counter_create(ep, &counter));
-    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
+    struct expect_request expect = EXPECT_REQUEST_INIT;
     expect.counters = &counter;
     expect.values = &value;
     expect.count = 1;
-    CHECK_OK(weft_counter_expect(ep, &expect, &waiting));
+    CHECK_OK(submit_expect(ep, &expect, &waiting));
     adds_up(duo.a, 1, 1);
-    weft_atomic_args add = WEFT_ATOMIC_ARGS_INIT;
+    struct atomic_request add = ATOMIC_REQUEST_INIT;
     add.remote = duo.b_of_a;
     add.operand = 1;
-    CHECK_OK(weft_fetch_add(ep, &add, &id));
+    CHECK_OK(submit_fetch_add(ep, &add, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
     CHECK_EQ(stats_of(duo.a).atomics, 1);
     CHECK_EQ(stats_of(duo.a).expects, 1);
     adds_up(duo.a, 1, 2);
-    CHECK_OK(weft_transfer_cancel(ep, waiting));
+    CHECK_OK(weft_op_cancel(ep, waiting));
     CHECK_STATUS(box_await(duo.a, waiting, patience_ms()).status, WEFT_ERR_CANCELED);
     adds_up(duo.a, 0, 2);
     duo_close(&duo);
@@ -290,19 +290,19 @@ static void a_list_counts_by_its_completions(void)
         CHECK_OK(weft_remote_memory_import(box->endpoint, peer, blob, len, &theirs));
         entries[i] = (weft_list_entry){.local = mine, .remote = theirs, .len = 4096};
     }
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
-    weft_transfer one, each;
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_op one, each;
     list.entries = entries;
     list.count = 2;
-    CHECK_OK(weft_write_list(box->endpoint, &list, &one));
+    CHECK_OK(submit_write_list(box->endpoint, &list, &one));
     adds_up(box, 1, 1);
-    list.flags = WEFT_COMPLETE_EACH_PEER;
-    CHECK_OK(weft_write_list(box->endpoint, &list, &each));
+    list.options.flags = WEFT_COMPLETE_EACH_PEER;
+    CHECK_OK(submit_write_list(box->endpoint, &list, &each));
     adds_up(box, 3, 3);
-    CHECK_OK(weft_transfer_cancel(box->endpoint, one));
+    CHECK_OK(weft_op_cancel(box->endpoint, one));
     CHECK_STATUS(box_await(box, one, patience_ms()).status, WEFT_ERR_CANCELED);
     adds_up(box, 2, 3);
-    CHECK_OK(weft_transfer_cancel(box->endpoint, each));
+    CHECK_OK(weft_op_cancel(box->endpoint, each));
     for (int i = 0; i < 2; i++)
         CHECK_STATUS(box_await(box, each, patience_ms()).status, WEFT_ERR_CANCELED);
     adds_up(box, 0, 3);
@@ -322,17 +322,17 @@ static void statuses_are_counted(void)
     struct box *box = box_of(open_endpoint());
     weft_peer peer;
     weft_remote_memory *theirs;
-    weft_transfer id[LATE + CANCELED];
+    weft_op id[LATE + CANCELED];
     void *here = map_bytes(4096), *there = map_bytes(4096);
     weft_memory *mine = register_one(box->endpoint, here, 4096);
     size_t len = address_of(silent, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(box->endpoint, blob, len, NULL, &peer));
     len = descriptor_of(register_one(silent, there, 4096), blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(box->endpoint, peer, blob, len, &theirs));
-    weft_range_args args = range_args(mine, theirs, 4096);
+    struct range_request args = range_args(mine, theirs, 4096);
     for (int i = 0; i < LATE + CANCELED; i++) {
-        args.timeout_ns = i < LATE ? 20 * MS : patience_ms() * MS;
-        CHECK_OK(weft_write(box->endpoint, &args, &id[i]));
+        args.options.timeout_ns = i < LATE ? 20 * MS : patience_ms() * MS;
+        CHECK_OK(submit_write(box->endpoint, &args, &id[i]));
     }
     for (int i = 0; i < LATE; i++)
         CHECK_STATUS(box_await(box, id[i], patience_ms()).status, WEFT_ERR_TIMED_OUT);
@@ -340,7 +340,7 @@ static void statuses_are_counted(void)
     CHECK_EQ(s.active, CANCELED);
     CHECK_EQ(s.peers, 0);
     for (int i = LATE; i < LATE + CANCELED; i++) {
-        CHECK_OK(weft_transfer_cancel(box->endpoint, id[i]));
+        CHECK_OK(weft_op_cancel(box->endpoint, id[i]));
         CHECK_STATUS(box_await(box, id[i], patience_ms()).status, WEFT_ERR_CANCELED);
     }
     s = stats_of(box);
@@ -381,9 +381,9 @@ static void refused_posts_are_counted(void)
     len = descriptor_of(register_one(b->endpoint, map_bytes(4 * MIB), 4 * MIB), blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(a->endpoint, peer, blob, len, &theirs));
     CHECK_EQ(rail_stats(a, 0).posts_refused, 0);
-    weft_range_args args = range_args(mine, theirs, 4 * MIB);
+    struct range_request args = range_args(mine, theirs, 4 * MIB);
     for (int i = 0; i < 20; i++)
-        CHECK_OK(weft_write(a->endpoint, &args, NULL));
+        CHECK_OK(submit_write(a->endpoint, &args, NULL));
     for (int i = 0; i < 20; i++) {
         while (!both_pump(a, b, WEFT_COMPLETION_WRITE, &c))
             continue;
@@ -408,7 +408,7 @@ static void statistics_show_a_stalled_peer(void)
     weft_peer peer;
     weft_completion c;
     weft_remote_memory *theirs;
-    weft_transfer id;
+    weft_op id;
     size_t len = address_of(b->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(a->endpoint, blob, len, NULL, &peer));
     while (!both_pump(a, b, WEFT_COMPLETION_PEER_UP, &c))
@@ -416,12 +416,12 @@ static void statistics_show_a_stalled_peer(void)
     weft_memory *mine = register_one(a->endpoint, map_bytes(64 * MIB), 64 * MIB);
     len = descriptor_of(register_one(b->endpoint, map_bytes(64 * MIB), 64 * MIB), blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(a->endpoint, peer, blob, len, &theirs));
-    weft_range_args args = range_args(mine, theirs, 1);
-    CHECK_OK(weft_write(a->endpoint, &args, NULL)); /* the import is answered after it */
+    struct range_request args = range_args(mine, theirs, 1);
+    CHECK_OK(submit_write(a->endpoint, &args, NULL)); /* the import is answered after it */
     while (!both_pump(a, b, WEFT_COMPLETION_WRITE, &c))
         continue;
     args.len = 64 * MIB;
-    CHECK_OK(weft_write(a->endpoint, &args, &id));
+    CHECK_OK(submit_write(a->endpoint, &args, &id));
     uint64_t until = now_ns() + patience_ms() * MS;
     while (all_rails(a).lanes_stalled == 0) {
         CHECK(now_ns() < until);
@@ -470,8 +470,8 @@ static void counters_only_grow(void)
     struct duo duo = duo_open(MIB);
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, look, duo.a), 0);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
-    weft_transfer ids[8];
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
+    weft_op ids[8];
     for (int i = 0; i < 1000; i++) {
         if (i >= 8)
             CHECK_OK(box_await(duo.a, ids[i % 8], patience_ms()).status);

@@ -47,12 +47,12 @@ constexpr bool is_owner = !std::is_copy_constructible_v<T> && !std::is_copy_assi
     std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T> &&
     std::is_nothrow_destructible_v<T>;
 static_assert(is_owner<weft::endpoint> && is_owner<weft::memory> && is_owner<weft::remote_memory>);
-static_assert(is_owner<weft::queue> && is_owner<weft::kept> && is_owner<weft::counter>);
+static_assert(is_owner<weft::queue> && is_owner<weft::prepared> && is_owner<weft::counter>);
 static_assert(is_owner<weft::message> && is_owner<weft::allocation>);
 // As large as the handles they own, where they need nothing else.
-static_assert(sizeof(weft::endpoint) == sizeof(void *) && sizeof(weft::kept) == sizeof(void *));
+static_assert(sizeof(weft::endpoint) == sizeof(void *) && sizeof(weft::prepared) == sizeof(void *));
 static_assert(sizeof(weft::queue) == sizeof(void *) && sizeof(weft::remote_memory) == sizeof(void *));
-static_assert(sizeof(weft::pages_args) == sizeof(weft_pages_args));
+static_assert(sizeof(weft::options) == sizeof(weft_op_options) && sizeof(weft::pages) == sizeof(weft_pages));
 
 static_assert(weft::deadline().timeout_ns() == 0);
 static_assert(weft::deadline(5s).timeout_ns() == 5'000'000'000);
@@ -136,19 +136,16 @@ void ranges_and_pages()
 {
     duo d;
     int mark = 0;
-    const weft::transfer id = d.a.write(
-        weft::range_args(d.a_memory, d.remote, 100).local_at(1, 8).remote_at(2, 16).tagged(&mark).within(10s));
+    const weft::op id = d.a.write(d.a_memory, layer_len + 8, d.remote, 2 * layer_len + 16, 100,
+                                  weft::options().tagged(&mark).within(10s));
     weft::completion c = await(d.a, WEFT_COMPLETION_WRITE);
-    CHECK(c.transfer == id && c.user_data == &mark && c.bytes == 100);
+    CHECK(c.op == id && c.user_data == &mark && c.bytes == 100);
     CHECK(std::memcmp(&d.theirs[2][2], &d.mine[1][1], 100) == 0);
 
     const std::array<std::uint32_t, 3> from{1, 3, 5};
     const std::vector<std::uint32_t> to{7, 0, 2};
-    d.a.write(weft::pages_args(d.a_memory, d.remote, page_len)
-                  .pages(from, to)
-                  .layers(layer_count)
-                  .with_notification(42, string_view("pages"))
-                  .latency_class());
+    d.a.write(d.a_memory, d.remote, weft::pages(page_len, from, to).layers(layer_count),
+              weft::options().with_notification(42, string_view("pages")).latency_class());
     CHECK(await(d.a, WEFT_COMPLETION_WRITE).bytes == 3 * page_len * layer_count);
     c = await(d.b, WEFT_COMPLETION_NOTIFICATION);
     CHECK(c.value == 42 && d.b.take(c).text() == "pages");
@@ -158,19 +155,17 @@ void ranges_and_pages()
             CHECK(std::memcmp(&d.theirs[l][to[i] * words], &d.mine[l][from[i] * words], page_len) == 0);
 
     // Page i here is the second half of page i there: the other side's pages are twice as large.
-    CHECK(d.a.try_read(weft::pages_args(d.a_memory, d.remote, page_len)
-                           .first_pages(4)
-                           .local_at(3, 0)
-                           .remote_at(0, page_len, 2 * page_len)));
+    CHECK(d.a.try_read(d.a_memory, d.remote,
+                       weft::pages(page_len, 4).local_at(3, 0).remote_at(0, page_len, 2 * page_len)));
     await(d.a, WEFT_COMPLETION_READ);
     for (std::size_t i = 0; i < 4; i++)
         CHECK(std::memcmp(&d.mine[3][i * words], &d.theirs[0][(2 * i + 1) * words], page_len) == 0);
 
-    CHECK(d.a.read(weft::range_args(d.a_memory, d.remote, layer_len)) != 0);
+    CHECK(d.a.read(d.a_memory, 0, d.remote, 0, layer_len) != 0);
     await(d.a, WEFT_COMPLETION_READ);
     CHECK(d.mine[0] == d.theirs[0]);
-    CHECK(d.a.try_write(weft::range_args(d.a_memory, d.remote, 8)));
-    CHECK(d.a.try_read(weft::range_args(d.a_memory, d.remote, 8)));
+    CHECK(d.a.try_write(d.a_memory, 0, d.remote, 0, 8));
+    CHECK(d.a.try_read(d.a_memory, 0, d.remote, 0, 8));
     await(d.a, WEFT_COMPLETION_READ);
 }
 
@@ -180,49 +175,47 @@ void watches()
     weft::watch go = d.a.create_watch(), over = d.a.create_watch();
     CHECK(go.word() && *go.word() == 0 && *over.word() == 0 && !weft::watch().word());
     CHECK(d.a_memory.info().kind == WEFT_MEMORY_HOST && d.a_memory.info().ranges == layer_count);
-    d.a.write(weft::range_args(d.a_memory, d.remote, 64).starting_at(go, 3).setting(over, 5));
+    d.a.write(d.a_memory, 0, d.remote, 0, 64, weft::options().starting_at(go, 3).setting(over, 5));
     d.mine[0][0] = 4711;
     REFUSED(WEFT_ERR_BUSY, go.free());
     CHECK(*over.word() == 0 && d.theirs[0][0] != 4711);
     __atomic_store_n(go.word(), 3, __ATOMIC_RELEASE);
     await(d.a, WEFT_COMPLETION_WRITE);
     CHECK(__atomic_load_n(over.word(), __ATOMIC_ACQUIRE) == 5 && d.theirs[0][0] == 4711);
-    d.a.read(weft::pages_args(d.a_memory, d.remote, page_len).first_pages(1).starting_at(over, 5).setting(over, 6));
+    d.a.read(d.a_memory, d.remote, weft::pages(page_len, 1), weft::options().starting_at(over, 5).setting(over, 6));
     await(d.a, WEFT_COMPLETION_READ);
     CHECK(__atomic_load_n(over.word(), __ATOMIC_ACQUIRE) == 6);
     const weft_list_entry entry = weft::list_entry(d.a_memory, d.remote, 64);
-    d.a.write(weft::list_args({&entry, 1}).starting_at(over, 6).setting(over, 7));
+    d.a.write({&entry, 1}, weft::options().starting_at(over, 6).setting(over, 7));
     await(d.a, WEFT_COMPLETION_WRITE);
     CHECK(__atomic_load_n(over.word(), __ATOMIC_ACQUIRE) == 7);
     go.free();
-    REFUSED(WEFT_ERR_INVALID, d.a.write(weft::range_args(d.a_memory, d.remote, 64).starting_at(weft::watch(), 1)));
+    REFUSED(WEFT_ERR_INVALID, d.a.write(d.a_memory, 0, d.remote, 0, 64, weft::options().starting_at(weft::watch(), 1)));
 }
 
-void lists_and_kept()
+void lists_and_prepared()
 {
-    CHECK(weft::list_args().completing_each_peer().flags == WEFT_COMPLETE_EACH_PEER);
-    CHECK(weft::kept_args().completing_each_peer().flags == WEFT_COMPLETE_EACH_PEER);
+    CHECK(weft::options().completing_each_peer().flags == WEFT_COMPLETE_EACH_PEER);
     duo d;
     std::vector<weft_list_entry> entries(2, weft::list_entry(d.a_memory, d.remote, layer_len));
     entries[0].remote_range = entries[1].local_range = 1;
-    d.a.write(weft::list_args(entries).with_notification(1).completing_each_peer());
+    d.a.write(entries, weft::options().with_notification(1).completing_each_peer());
     CHECK(await(d.a, WEFT_COMPLETION_WRITE).peer == d.a_to_b);
     CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).value == 1);
     CHECK(d.theirs[1] == d.mine[0] && d.theirs[0] == d.mine[1]);
-    d.a.read(weft::list_args(entries));
+    d.a.read(entries);
     CHECK(await(d.a, WEFT_COMPLETION_READ).bytes == 2 * layer_len);
-    CHECK(d.a.try_write(weft::list_args(entries)));
+    CHECK(d.a.try_write(entries));
     await(d.a, WEFT_COMPLETION_WRITE);
-    CHECK(d.a.try_read(weft::list_args(entries)));
+    CHECK(d.a.try_read(entries));
     await(d.a, WEFT_COMPLETION_READ);
 
-    weft::kept swap = d.a.keep(weft::list_args(entries));
-    weft::kept all =
-        d.a.keep(weft::pages_args(d.a_memory, d.remote, page_len).first_pages(page_count).layers(layer_count));
+    weft::prepared swap = d.a.prepare(entries);
+    weft::prepared all = d.a.prepare(d.a_memory, d.remote, weft::pages(page_len, page_count).layers(layer_count));
     d.mine[2][0] = 4711;
-    d.a.write(all, weft::kept_args().with_notification(2).within(10s));
+    d.a.write(all, weft::options().with_notification(2).within(10s));
     CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).value == 2 && d.theirs == d.mine);
-    d.a.write(swap, weft::kept_args().completing_each_peer().with_notification(3));
+    d.a.write(swap, weft::options().completing_each_peer().with_notification(3));
     CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).value == 3 && d.theirs[0] == d.mine[1]);
     d.theirs[3][1] = 17;
     d.a.read(all);
@@ -231,14 +224,14 @@ void lists_and_kept()
         while (await(d.a, WEFT_COMPLETION_READ).bytes != page_count * page_len * layer_count) {
         }
     CHECK(d.mine[3][1] == 17);
-    REFUSED(WEFT_ERR_BUSY, d.a_memory.deregister()); // it is kept
+    REFUSED(WEFT_ERR_BUSY, d.a_memory.deregister()); // it is in use
 }
 
 void messages()
 {
     duo d;
-    const weft::transfer id = d.a.send(d.a_to_b, string_view("hello"));
-    CHECK(await(d.a, WEFT_COMPLETION_SEND).transfer == id);
+    const weft::op id = d.a.send(d.a_to_b, string_view("hello"));
+    CHECK(await(d.a, WEFT_COMPLETION_SEND).op == id);
     const weft::completion c = await(d.b, WEFT_COMPLETION_MESSAGE);
     {
         weft::message m = d.b.take(c), moved = std::move(m);
@@ -247,9 +240,9 @@ void messages()
         m = std::move(moved);
         CHECK(m.text() == "hello");
     }
-    CHECK(weft_message_release(d.b.get(), c.transfer) == WEFT_ERR_HANDLE); // given back, once
+    CHECK(weft_message_release(d.b.get(), c.op) == WEFT_ERR_HANDLE); // given back, once
     const std::vector<std::uint32_t> numbers{1, 2, 3};
-    CHECK(d.b.try_send(weft::send_args(d.b_to_a, numbers).within(10s)));
+    CHECK(d.b.try_send(d.b_to_a, numbers, weft::options().within(10s)));
     const weft::message m = d.a.take(await(d.a, WEFT_COMPLETION_MESSAGE));
     CHECK(m.size() == 12 && std::memcmp(m.data(), numbers.data(), 12) == 0);
     d.b.send(d.b_to_a, {});
@@ -262,28 +255,24 @@ void counters_atomics_and_fences()
     const weft::counter whole = d.b.create_counter(), pages = d.b.create_counter();
     const std::array<weft_counter, 2> which{whole.id(), pages.id()};
     const std::array<std::uint64_t, 2> values{1, page_count * layer_count};
-    const weft::transfer expected = d.b.expect(weft::expect_args(which, values).within(10s));
-    weft::pages_args args(d.a_memory, d.remote, page_len);
-    d.a.write(args.first_pages(page_count).layers(layer_count).raising_by_page(pages.id()));
-    d.a.write(weft::range_args(d.a_memory, d.remote, 8).raising(whole.id()));
-    CHECK(await(d.b, WEFT_COMPLETION_COUNTER).transfer == expected);
+    const weft::op expected = d.b.expect(which, values, weft::options().within(10s));
+    d.a.write(d.a_memory, d.remote, weft::pages(page_len, page_count).layers(layer_count),
+              weft::options().raising_by_page(pages.id()));
+    d.a.write(d.a_memory, 0, d.remote, 0, 8, weft::options().raising(whole.id()));
+    CHECK(await(d.b, WEFT_COMPLETION_COUNTER).op == expected);
     CHECK(whole.read() == 1 && pages.read() == values[1] && d.theirs == d.mine);
 
     weft_peer_properties peer = d.a.info(d.a_to_b);
     if (peer.capabilities & WEFT_CAPABILITY_ATOMICS) {
         d.theirs[1][2] = 5;
-        weft::atomic_args word(d.remote, 16, 37);
-        word.remote_range = 1;
-        d.a.fetch_add(word);
+        d.a.fetch_add(d.remote, layer_len + 16, 37);
         CHECK(await(d.a, WEFT_COMPLETION_ATOMIC).value == 5);
-        weft::atomic_args swap(d.remote, 16, 1, 42);
-        swap.remote_range = 1;
-        d.a.compare_swap(swap);
+        d.a.compare_swap(d.remote, layer_len + 16, 42, 1);
         CHECK(await(d.a, WEFT_COMPLETION_ATOMIC).value == 42);
         CHECK(__atomic_load_n(&d.theirs[1][2], __ATOMIC_SEQ_CST) == 1);
     }
-    const weft::transfer fence = d.b.fence(weft::fence_args(d.b_to_a).within(10s));
-    CHECK(await(d.b, WEFT_COMPLETION_FENCE).transfer == fence);
+    const weft::op fence = d.b.fence(d.b_to_a, weft::options().within(10s));
+    CHECK(await(d.b, WEFT_COMPLETION_FENCE).op == fence);
 }
 
 // ---- Waiting ----
@@ -296,7 +285,7 @@ void queues_and_sleep()
     CHECK(q.poll(room).empty() && q.wait(room, 1ms).empty() && d.a.wait(room, 0s).empty());
     CHECK(q.arm());
     pollfd wanted{q.event_fd(), POLLIN, 0};
-    d.a.write(weft::range_args(d.a_memory, d.remote, 8).completing_in(q));
+    d.a.write(d.a_memory, 0, d.remote, 0, 8, weft::options().completing_in(q));
     CHECK(poll(&wanted, 1, 10000) == 1);
     const weft::span<weft::completion> got = q.poll(room);
     CHECK(got.size() == 1 && got.data() == room.data() && got[0].kind == WEFT_COMPLETION_WRITE);
@@ -304,7 +293,7 @@ void queues_and_sleep()
         weft::check(c);
     CHECK(d.a.poll(room).empty());
 
-    d.a.write(weft::range_args(d.a_memory, d.remote, 8).completing_in(q));
+    d.a.write(d.a_memory, 0, d.remote, 0, 8, weft::options().completing_in(q));
     REFUSED(WEFT_ERR_BUSY, q.destroy());
     while (q.arm())
         std::this_thread::sleep_for(1ms);
@@ -326,15 +315,16 @@ void queues_and_sleep()
 void errors_are_exceptions()
 {
     duo d;
-    REFUSED(WEFT_ERR_RANGE, d.a.write(weft::range_args(d.a_memory, d.remote, layer_len + 1)));
+    REFUSED(WEFT_ERR_RANGE, d.a.write(d.a_memory, 0, d.remote, 0, layer_len + 1));
     REFUSED(WEFT_ERR_FORMAT, d.a.connect(string_view("no address of anybody")));
     REFUSED(WEFT_ERR_RANGE, d.a.rail(1000));
-    REFUSED(WEFT_ERR_INVALID, d.a.write(weft::pages_args(d.a_memory, d.remote, 0).first_pages(1)));
-    REFUSED(WEFT_ERR_LIMIT, d.a.write(weft::range_args(d.a_memory, d.remote, 8)
-                                          .with_notification(1, weft::bytes(d.mine[0].data(), std::size_t{1} << 40))));
-    REFUSED(WEFT_ERR_RANGE, d.a.try_write(weft::range_args(d.a_memory, d.remote, layer_len + 1)));
+    REFUSED(WEFT_ERR_INVALID, d.a.write(d.a_memory, d.remote, weft::pages(0, 1)));
+    REFUSED(WEFT_ERR_LIMIT, d.a.write(d.a_memory, 0, d.remote, 0, 8,
+                                      weft::options().with_notification(
+                                          1, weft::bytes(d.mine[0].data(), std::size_t{1} << 40))));
+    REFUSED(WEFT_ERR_RANGE, d.a.try_write(d.a_memory, 0, d.remote, 0, layer_len + 1));
     try {
-        d.a.write(weft::pages_args(d.a_memory, d.remote, 8).pages(std::vector<std::uint32_t>{1, 2}, {}));
+        d.a.write(d.a_memory, d.remote, weft::pages(8, std::vector<std::uint32_t>{1, 2}, {}));
         fail("lists of unequal length", __LINE__);
     } catch (const std::invalid_argument &) {
     }
@@ -348,11 +338,11 @@ void errors_are_exceptions()
     const weft_counter id = counter.id();
     const std::uint64_t never = 1;
     for (const weft::deadline soon : {weft::deadline(20ms), weft::deadline(0ms)}) {
-        d.a.expect(weft::expect_args({&id, 1}, {&never, 1}).within(soon));
+        d.a.expect({&id, 1}, {&never, 1}, weft::options().within(soon));
         const std::optional<weft::completion> late = d.a.next(10s);
         REFUSED(WEFT_ERR_TIMED_OUT, weft::check(*late));
     }
-    const weft::transfer waiting = d.a.expect(weft::expect_args({&id, 1}, {&never, 1}));
+    const weft::op waiting = d.a.expect({&id, 1}, {&never, 1});
     CHECK(d.a.cancel(waiting) && d.a.next(10s)->status == WEFT_ERR_CANCELED && !d.a.cancel(waiting));
 }
 
@@ -370,10 +360,10 @@ void full_queue_is_no_exception()
     const weft_counter id = counter.id();
     const std::uint64_t never = 1;
     for (int i = 0; i < 4; i++)
-        d.a.expect(weft::expect_args({&id, 1}, {&never, 1}));
-    const weft::range_args args(d.a_memory, d.remote, 8);
-    CHECK(!d.a.try_write(args) && !d.a.try_read(args) && !d.a.try_send(weft::send_args(d.a_to_b, string_view("x"))));
-    REFUSED(WEFT_ERR_AGAIN, d.a.write(args));
+        d.a.expect({&id, 1}, {&never, 1});
+    CHECK(!d.a.try_write(d.a_memory, 0, d.remote, 0, 8) && !d.a.try_read(d.a_memory, 0, d.remote, 0, 8));
+    CHECK(!d.a.try_send(d.a_to_b, string_view("x")));
+    REFUSED(WEFT_ERR_AGAIN, d.a.write(d.a_memory, 0, d.remote, 0, 8));
 }
 
 void moved_from_owners_own_nothing()
@@ -384,15 +374,15 @@ void moved_from_owners_own_nothing()
     std::array<weft::completion, 2> room;
     REFUSED(WEFT_ERR_HANDLE, d.a.poll(room));
     REFUSED(WEFT_ERR_HANDLE, d.a.address());
-    REFUSED(WEFT_ERR_HANDLE, d.a.write(weft::range_args(d.a_memory, d.remote, 8)));
+    REFUSED(WEFT_ERR_HANDLE, d.a.write(d.a_memory, 0, d.remote, 0, 8));
 
     // What belongs to the endpoint goes on, as handles do not move.
     weft::memory m = std::move(d.a_memory);
     weft::remote_memory r = std::move(d.remote);
-    REFUSED(WEFT_ERR_HANDLE, e.write(weft::range_args(d.a_memory, r, 8)));
-    REFUSED(WEFT_ERR_HANDLE, e.write(weft::range_args(m, d.remote, 8)));
+    REFUSED(WEFT_ERR_HANDLE, e.write(d.a_memory, 0, r, 0, 8));
+    REFUSED(WEFT_ERR_HANDLE, e.write(m, 0, d.remote, 0, 8));
     REFUSED(WEFT_ERR_HANDLE, d.a_memory.descriptor());
-    weft::kept k = e.keep(weft::pages_args(m, r, 8).first_pages(1)), k2 = std::move(k);
+    weft::prepared k = e.prepare(m, r, weft::pages(8, 1)), k2 = std::move(k);
     REFUSED(WEFT_ERR_HANDLE, e.write(k));
     e.write(k2);
     weft::queue q = e.create_queue(), q2 = std::move(q);
@@ -409,7 +399,7 @@ void moved_from_owners_own_nothing()
     c2 = e.create_counter();
     std::uint64_t value = 0;
     CHECK(weft_counter_read(e.get(), old, &value) == WEFT_ERR_HANDLE);
-    k2 = weft::kept();
+    k2 = weft::prepared();
     r.release();
     m.deregister();
     CHECK(r.get() == nullptr && m.get() == nullptr);
@@ -425,7 +415,7 @@ void allocations_serve()
     CHECK(room.data() == nullptr && room.size() == 0 && moved.size() == 1 << 16 && moved.data()[77] == std::byte{0});
     std::memset(moved.data(), 7, moved.size());
     weft::memory m = d.a.register_memory(weft::range(moved.data(), moved.size()));
-    d.a.write(weft::range_args(m, d.remote, layer_len));
+    d.a.write(m, 0, d.remote, 0, layer_len);
     await(d.a, WEFT_COMPLETION_WRITE);
     CHECK(d.theirs[0][0] == 0x0707070707070707);
     REFUSED(WEFT_ERR_BUSY, weft::check(weft_memory_free(d.a.get(), moved.data())));
@@ -445,7 +435,7 @@ void shutdown_keeps_unpolled_completions()
     const weft::counter counter = d.a.create_counter();
     const weft_counter id = counter.id();
     const std::uint64_t never = 1;
-    d.a.expect(weft::expect_args({&id, 1}, {&never, 1}));
+    d.a.expect({&id, 1}, {&never, 1});
     REFUSED(WEFT_ERR_BUSY, d.a.close());
     d.a.shutdown(1ms);
     std::map<weft_completion_kind, weft_status> left;
@@ -482,7 +472,7 @@ void destroyed_memory_ends_its_operations()
     const weft::remote_memory remote = a.import_memory(peer, target.descriptor());
     {
         weft::memory source = register_all(a, mine);
-        a.write(weft::range_args(source, remote, 8).within(20s));
+        a.write(source, 0, remote, 0, 8, weft::options().within(20s));
         REFUSED(WEFT_ERR_BUSY, source.deregister());
         CHECK(source.get() != nullptr);
     }
@@ -499,7 +489,7 @@ void topology_and_properties_are_objects()
     CHECK(has.rails >= 1 && has.peers == 1 && has.incarnation != d.b.info().incarnation);
     CHECK(d.a.rail(0).fabric[0] != '\0');
     CHECK(d.a.info(d.a_to_b).up == 1 && d.a.info(d.a_to_b).incarnation == d.b.info().incarnation);
-    d.a.write(weft::range_args(d.a_memory, d.remote, 64));
+    d.a.write(d.a_memory, 0, d.remote, 0, 64);
     await(d.a, WEFT_COMPLETION_WRITE);
     CHECK(d.a.statistics().writes == 1 && d.a.statistics().bytes_written == 64);
     std::uint64_t carried = 0;
@@ -521,7 +511,7 @@ struct test {
 constexpr test tests[] = {
     {"ranges_and_pages", "host,tcp,sim:like=efa", ranges_and_pages},
     {"watches", "host,tcp", watches},
-    {"lists_and_kept", "host,tcp,sim:like=efa", lists_and_kept},
+    {"lists_and_prepared", "host,tcp,sim:like=efa", lists_and_prepared},
     {"messages", "host,tcp,sim:like=efa", messages},
     {"counters_atomics_and_fences", "host,tcp,sim:like=efa", counters_atomics_and_fences},
     {"queues_and_sleep", "host,tcp,sim:like=efa", queues_and_sleep},

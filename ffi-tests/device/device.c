@@ -73,7 +73,7 @@ static void drop(struct bytes *bytes)
 }
 
 /* Both ends poll until it has ended. */
-static weft_completion await(struct duo *duo, weft_transfer id)
+static weft_completion await(struct duo *duo, weft_op id)
 {
     (void)duo;
     return box_await(duo->a, id, 4 * patience_ms());
@@ -150,8 +150,8 @@ static void move_pages(struct duo *duo, struct bytes *a, struct bytes *b,
     uint64_t layer = LEN / 2, stride = page_len + seed % 3 * 16, fits = layer / stride;
     uint64_t count = fits > 40 ? 40 : fits;
     uint32_t from[40], to[40];
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    weft_transfer id;
+    struct pages_request args = PAGES_REQUEST_INIT;
+    weft_op id;
     for (uint64_t i = 0; i < count; i++) {
         from[i] = (uint32_t)(next_random(&seed) % fits);
         to[i] = (uint32_t)((i * 7 + 3) % fits);
@@ -164,14 +164,14 @@ static void move_pages(struct duo *duo, struct bytes *a, struct bytes *b,
             }
     args.local = a->memory;
     args.remote = remote;
-    args.local_pages = read ? to : from;
-    args.remote_pages = read ? from : to;
-    args.local_page_stride = args.remote_page_stride = stride;
-    args.local_range_step = args.remote_range_step = 1;
-    args.page_len = page_len;
-    args.page_count = count;
-    args.layer_count = 2;
-    CHECK_OK((read ? weft_read_pages : weft_write_pages)(duo->a->endpoint, &args, &id));
+    args.pages.local.pages = read ? to : from;
+    args.pages.remote.pages = read ? from : to;
+    args.pages.local.page_stride = args.pages.remote.page_stride = stride;
+    args.pages.local.range_step = args.pages.remote.range_step = 1;
+    args.pages.page_len = page_len;
+    args.pages.page_count = count;
+    args.pages.layer_count = 2;
+    CHECK_OK((read ? submit_read_pages : submit_write_pages)(duo->a->endpoint, &args, &id));
     struct bytes *source = read ? b : a, *target = read ? a : b;
     for (uint64_t l = 0; l < 2; l++)
         for (uint64_t i = 0; i < count; i++)
@@ -253,9 +253,9 @@ static void within_a_page(struct duo *duo, const struct bytes *a, struct bytes *
     weft_memory *odd = register_one(duo->b->endpoint, b->at + 100, 70000);
     struct bytes part = {.memory = odd};
     weft_remote_memory *remote = give(duo, &part);
-    weft_range_args args = range_args(a->memory, remote, 70000);
-    weft_transfer id;
-    CHECK_OK(weft_write(duo->a->endpoint, &args, &id));
+    struct range_request args = range_args(a->memory, remote, 70000);
+    weft_op id;
+    CHECK_OK(submit_write(duo->a->endpoint, &args, &id));
     CHECK_OK(await(duo, id).status);
     memcpy(b->model + 100, a->model, 70000);
     check_bytes(b);
@@ -289,11 +289,11 @@ static void reached_by_nics(uint32_t ways)
         CHECK_EQ(is.ways, ways);
         for (int read = 0; read < 2; read++) {
             uint64_t wrote = bytes_written(duo.a), got = bytes_read(duo.a);
-            weft_range_args args = range_args(a.memory, remote, LEN);
-            weft_transfer id;
+            struct range_request args = range_args(a.memory, remote, LEN);
+            weft_op id;
             put(&a, 50 + i);
             put(&b, 60 + i);
-            CHECK_OK((read ? weft_read : weft_write)(duo.a->endpoint, &args, &id));
+            CHECK_OK((read ? submit_read : submit_write)(duo.a->endpoint, &args, &id));
             CHECK_OK(await(&duo, id).status);
             memcpy(read ? a.model : b.model, read ? b.model : a.model, LEN);
             check_bytes(read ? &a : &b);
@@ -342,12 +342,12 @@ static void reads_past_the_host(void)
     struct duo duo = duo_open(4096);
     struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 1 % device_count(), LEN, 1, 2);
     weft_remote_memory *remote = give(&duo, &b);
-    weft_range_args args = range_args(a.memory, remote, LEN);
-    weft_transfer id;
+    struct range_request args = range_args(a.memory, remote, LEN);
+    weft_op id;
     for (uint64_t i = 0; i < 4; i++) {
         uint64_t before = bytes_read(duo.a);
         put(&b, 100 + i);
-        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
         CHECK_OK(await(&duo, id).status);
         memcpy(a.model, b.model, LEN);
         check_bytes(&a);
@@ -360,7 +360,7 @@ static void reads_past_the_host(void)
     b.memory = register_one(duo.b->endpoint, b.at, LEN);
     put(&b, 200);
     args.remote = give(&duo, &b);
-    CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+    CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
     CHECK_OK(await(&duo, id).status);
     memcpy(a.model, b.model, LEN);
     check_bytes(&a);
@@ -380,19 +380,19 @@ static void many_read_past_the_host(void)
     uint8_t *at = device_alloc(0, 4096);
     for (int i = 0; i < (on_cuda() ? 50 : 4200); i++) {
         weft_memory *memory = register_one(duo.a->endpoint, at, 4096);
-        weft_range_args args = range_args(memory, remote, 4096);
-        weft_transfer id;
-        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        struct range_request args = range_args(memory, remote, 4096);
+        weft_op id;
+        CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
         CHECK_OK(await(&duo, id).status);
         CHECK_OK(weft_memory_deregister(memory));
     }
     weft_memory *memory = register_one(duo.a->endpoint, at, 4096);
-    weft_range_args args = range_args(memory, remote, 4096);
+    struct range_request args = range_args(memory, remote, 4096);
     uint64_t before = bytes_read(duo.a), until = now_ns() + patience_ms() * MS;
     while (bytes_read(duo.a) == before) {
-        weft_transfer id;
+        weft_op id;
         CHECK(now_ns() < until);
-        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
         CHECK_OK(await(&duo, id).status);
     }
     CHECK_OK(weft_memory_deregister(memory));
@@ -410,22 +410,22 @@ static void counters_and_notifications(void)
     struct duo duo = duo_open(4096);
     struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 0, LEN, 1, 2);
     weft_remote_memory *remote = give(&duo, &b);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    weft_transfer id;
+    struct pages_request args = PAGES_REQUEST_INIT;
+    weft_op id;
     uint64_t count = 0;
-    CHECK_OK(weft_counter_create(duo.b->endpoint, &args.counter));
-    args.flags = WEFT_COUNT_PAGES | WEFT_NOTIFY;
-    args.notify = 99;
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &args.options.counter));
+    args.options.flags = WEFT_COUNT_PAGES | WEFT_NOTIFY;
+    args.options.notify = 99;
     args.local = a.memory;
     args.remote = remote;
-    args.page_len = 600000; /* of several pieces */
-    args.page_count = 10;
-    CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+    args.pages.page_len = 600000; /* of several pieces */
+    args.pages.page_count = 10;
+    CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
     CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).value, 99);
     memcpy(b.model, a.model, 6000000);
     check_bytes(&b);
     CHECK_OK(await(&duo, id).status);
-    CHECK_OK(weft_counter_read(duo.b->endpoint, args.counter, &count));
+    CHECK_OK(weft_counter_read(duo.b->endpoint, args.options.counter, &count));
     CHECK_EQ(count, 10);
     drop(&a);
     CHECK_OK(weft_remote_memory_release(remote));
@@ -443,8 +443,8 @@ static void lists_of_both_kinds(void)
     weft_remote_memory *remote[2] = {give(&duo, &far[0]), give(&duo, &far[1])};
     weft_list_entry entries[64];
     for (int read = 0; read < 2; read++) {
-        weft_list_args args = WEFT_LIST_ARGS_INIT;
-        weft_transfer id;
+        struct list_request args = LIST_REQUEST_INIT;
+        weft_op id;
         memset(entries, 0, sizeof entries);
         for (uint64_t i = 0; i < COUNT(entries); i++) {
             size_t x = i & 1, y = i >> 1 & 1;
@@ -458,7 +458,7 @@ static void lists_of_both_kinds(void)
         }
         args.entries = entries;
         args.count = COUNT(entries);
-        CHECK_OK((read ? weft_read_list : weft_write_list)(duo.a->endpoint, &args, &id));
+        CHECK_OK((read ? submit_read_list : submit_write_list)(duo.a->endpoint, &args, &id));
         CHECK_OK(await(&duo, id).status);
         for (size_t i = 0; i < 2; i++) {
             check_bytes(&near[i]);
@@ -481,10 +481,10 @@ static void atomics_are_refused(void)
     struct duo duo = duo_open(4096);
     struct bytes b = make(duo.b, 0, 4096, 1, 1);
     weft_remote_memory *remote = give(&duo, &b);
-    weft_atomic_args args = WEFT_ATOMIC_ARGS_INIT;
+    struct atomic_request args = ATOMIC_REQUEST_INIT;
     args.remote = remote;
     args.operand = 1;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_fetch_add(duo.a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_UNSUPPORTED, submit_fetch_add(duo.a->endpoint, &args, NULL));
     check_bytes(&b);
     CHECK_OK(weft_remote_memory_release(remote));
     drop(&b);
@@ -498,27 +498,27 @@ static void watches(void)
     struct duo duo = duo_open(4096);
     struct bytes a = make(duo.a, 0, LEN, 1, 1), b = make(duo.b, 0, LEN, 1, 2);
     weft_remote_memory *remote = give(&duo, &b);
-    weft_range_args args = range_args(a.memory, remote, LEN);
+    struct range_request args = range_args(a.memory, remote, LEN);
     weft_watch *watch, *other;
     uint64_t *word, *done;
-    weft_transfer id, never;
+    weft_op id, never;
     CHECK_OK(weft_watch_alloc(duo.a->endpoint, &watch, &word));
     CHECK_OK(weft_watch_alloc(duo.a->endpoint, &other, &done));
     CHECK_EQ(*word, 0);
     REFUSED(WEFT_ERR_INVALID, weft_watch_alloc(duo.a->endpoint, &watch, NULL));
-    args.start_value = 5;
-    REFUSED(WEFT_ERR_INVALID, weft_write(duo.a->endpoint, &args, &id));
-    args.start_watch = (weft_watch *)a.memory;
-    REFUSED(WEFT_ERR_HANDLE, weft_write(duo.a->endpoint, &args, &id));
-    args.start_watch = watch;
-    args.done_watch = other;
-    args.done_value = 77;
-    CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
-    args.timeout_ns = 5 * MS;
-    args.start_value = 1000;
-    args.done_watch = NULL;
-    args.done_value = 0;
-    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
+    args.options.start_value = 5;
+    REFUSED(WEFT_ERR_INVALID, submit_write(duo.a->endpoint, &args, &id));
+    args.options.start_watch = (weft_watch *)a.memory;
+    REFUSED(WEFT_ERR_HANDLE, submit_write(duo.a->endpoint, &args, &id));
+    args.options.start_watch = watch;
+    args.options.done_watch = other;
+    args.options.done_value = 77;
+    CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
+    args.options.timeout_ns = 5 * MS;
+    args.options.start_value = 1000;
+    args.options.done_watch = NULL;
+    args.options.done_value = 0;
+    CHECK_OK(submit_write(duo.a->endpoint, &args, &never));
     CHECK_STATUS(await(&duo, never).status, WEFT_ERR_TIMED_OUT);
     REFUSED(WEFT_ERR_BUSY, weft_watch_free(watch));
     atomic_store((_Atomic uint64_t *)word, 4);
@@ -541,14 +541,14 @@ static void watches(void)
     memcpy(b.model, a.model, LEN);
     check_bytes(&b);
     /* One that is canceled, and one that the end of the endpoint finds waiting. */
-    args.timeout_ns = 0;
-    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
-    CHECK_OK(weft_transfer_cancel(duo.a->endpoint, never));
+    args.options.timeout_ns = 0;
+    CHECK_OK(submit_write(duo.a->endpoint, &args, &never));
+    CHECK_OK(weft_op_cancel(duo.a->endpoint, never));
     CHECK_STATUS(await(&duo, never).status, WEFT_ERR_CANCELED);
     CHECK_OK(weft_watch_free(other));
     REFUSED(WEFT_ERR_HANDLE, weft_watch_free(other));
     CHECK_OK(weft_watch_free(NULL));
-    CHECK_OK(weft_write(duo.a->endpoint, &args, &never));
+    CHECK_OK(submit_write(duo.a->endpoint, &args, &never));
     duo_close(&duo);
 }
 
@@ -557,10 +557,10 @@ static void watches(void)
 static weft_status write_all(struct duo *duo, struct bytes *a, weft_remote_memory *remote, bool read,
                              uint64_t timeout_ns)
 {
-    weft_range_args args = range_args(a->memory, remote, a->len);
-    weft_transfer id;
-    args.timeout_ns = timeout_ns;
-    CHECK_OK((read ? weft_read : weft_write)(duo->a->endpoint, &args, &id));
+    struct range_request args = range_args(a->memory, remote, a->len);
+    weft_op id;
+    args.options.timeout_ns = timeout_ns;
+    CHECK_OK((read ? submit_read : submit_write)(duo->a->endpoint, &args, &id));
     return await(duo, id).status;
 }
 
@@ -632,9 +632,9 @@ static void deregistered_under_way(void)
     for (uint64_t i = 0; i < 8; i++) {
         struct bytes b = make(duo.b, 1 % device_count(), LEN, 1, 2);
         weft_remote_memory *remote = give(&duo, &b);
-        weft_range_args args = range_args(a.memory, remote, LEN);
-        weft_transfer id;
-        CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+        struct range_request args = range_args(a.memory, remote, LEN);
+        weft_op id;
+        CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
         sleep_ms(i);
         CHECK_OK(weft_memory_deregister(b.memory));
         put(&b, 7);
@@ -657,11 +657,11 @@ static void writes_much(struct team *team)
     weft_peer peer = join(team, 1, box);
     struct bytes a = make(box, 0, LEN, 1, 1);
     weft_remote_memory *remote = take_memory(team, 1, box, peer);
-    weft_transfer ids[40];
+    weft_op ids[40];
     for (size_t i = 0; i < COUNT(ids); i++) {
-        weft_range_args args = range_args(a.memory, remote, LEN);
-        args.notify = i;
-        args.flags = WEFT_NOTIFY;
+        struct range_request args = range_args(a.memory, remote, LEN);
+        args.options.notify = i;
+        args.options.flags = WEFT_NOTIFY;
         ids[i] = write_now(box, &args);
     }
     for (size_t i = 0; i < COUNT(ids); i++)

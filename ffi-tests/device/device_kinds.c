@@ -171,13 +171,13 @@ static void check_bytes(uint8_t *at, int device, uint64_t seed)
 
 static weft_status move(struct duo *duo, weft_memory *mine, weft_remote_memory *theirs, bool read)
 {
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    weft_transfer id;
+    struct pages_request args = PAGES_REQUEST_INIT;
+    weft_op id;
     args.local = mine;
     args.remote = theirs;
-    args.page_len = 16 * KIB;
-    args.page_count = LEN / args.page_len;
-    CHECK_OK((read ? weft_read_pages : weft_write_pages)(duo->a->endpoint, &args, &id));
+    args.pages.page_len = 16 * KIB;
+    args.pages.page_count = LEN / args.pages.page_len;
+    CHECK_OK((read ? submit_read_pages : submit_write_pages)(duo->a->endpoint, &args, &id));
     return box_await(duo->a, id, 4 * patience_ms()).status;
 }
 

@@ -222,15 +222,15 @@ static void bytes_go_by_near_rails(const char *options)
     weft_remote_memory *remote;
     size_t n = descriptor_of(theirs, blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &remote));
-    weft_range_args args = range_args(mine, remote, LEN);
+    struct range_request args = range_args(mine, remote, LEN);
     for (uint64_t read = 0; read < 2; read++) {
         uint64_t of_a[2][RAILS], of_b[2][RAILS];
-        weft_transfer id;
+        weft_op id;
         put(a, 1 + read);
         put(b, 3 + read);
         moved(duo.a, of_a[0]);
         moved(duo.b, of_b[0]);
-        CHECK_OK((read ? weft_read : weft_write)(duo.a->endpoint, &args, &id));
+        CHECK_OK((read ? submit_read : submit_write)(duo.a->endpoint, &args, &id));
         CHECK_OK(box_await(duo.a, id, 4 * patience_ms()).status);
         check_equal(read ? a : b, read ? 3 + read : 1 + read);
         moved(duo.a, of_a[1]);
@@ -266,12 +266,12 @@ static void near_rails_that_fail(void)
     weft_remote_memory *remote;
     size_t n = descriptor_of(theirs, blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &remote));
-    weft_range_args args = range_args(mine, remote, LEN), others = range_args(duo.a_memory, duo.b_of_a, LEN);
+    struct range_request args = range_args(mine, remote, LEN), others = range_args(duo.a_memory, duo.b_of_a, LEN);
     put(a, 0);
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
     check_equal(b, 0);
     CHECK_OK(weft_endpoint_close(open_with(&config)));
-    args.timeout_ns = 300 * MS;
+    args.options.timeout_ns = 300 * MS;
     judged_from();
     for (uint64_t failed = 0; failed < 3; failed++) {
         weft_completion c = box_await(duo.a, write_now(duo.a, &args), patience_ms());

@@ -56,25 +56,25 @@ static uint32_t *some_pages(uint64_t seed)
     return random_pages(plan.arena / plan.page_len, plan.pages, seed);
 }
 
-static weft_pages_args pages_between(weft_memory *memory, weft_remote_memory *remote)
+static struct pages_request pages_between(weft_memory *memory, weft_remote_memory *remote)
 {
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     args.local = memory;
     args.remote = remote;
-    args.local_pages = some_pages(1);
-    args.remote_pages = some_pages(2);
-    args.page_len = plan.page_len;
-    args.page_count = plan.pages;
-    args.timeout_ns = 60 * SECOND;
+    args.pages.local.pages = some_pages(1);
+    args.pages.remote.pages = some_pages(2);
+    args.pages.page_len = plan.page_len;
+    args.pages.page_count = plan.pages;
+    args.options.timeout_ns = 60 * SECOND;
     return args;
 }
 
 /* In ns. */
-static uint64_t time_of(struct box *box, const weft_pages_args *args)
+static uint64_t time_of(struct box *box, const struct pages_request *args)
 {
-    weft_transfer id;
+    weft_op id;
     uint64_t began = now_ns();
-    CHECK_OK((plan.reads ? weft_read_pages : weft_write_pages)(box->endpoint, args, &id));
+    CHECK_OK((plan.reads ? submit_read_pages : submit_write_pages)(box->endpoint, args, &id));
     CHECK_OK(box_await(box, id, 60000).status);
     return now_ns() - began;
 }
@@ -87,7 +87,7 @@ static void sends(struct team *team)
     weft_peer peer = join(team, 1, box);
     weft_memory *memory = register_one(box->endpoint, memory_for(0), plan.arena);
     weft_remote_memory *remote = take_memory(team, 1, box, peer);
-    weft_pages_args args = pages_between(memory, remote);
+    struct pages_request args = pages_between(memory, remote);
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < plan.rounds; i++) {
         uint64_t took = time_of(box, &args);
@@ -118,7 +118,7 @@ static void sends_in_turns(struct team *team)
     cuda_begin();
     struct box *box = open_box();
     weft_peer peer = join(team, 1, box);
-    weft_pages_args args[2];
+    struct pages_request args[2];
     for (int on_host = 0; on_host < 2; on_host++) {
         plan.on_host = on_host;
         weft_memory *memory = register_one(box->endpoint, memory_for(0), plan.arena);
@@ -174,11 +174,11 @@ static void waits(struct team *team)
     CHECK_OK(weft_watch_alloc(box->endpoint, &gate, &raised));
     CU(cuStreamCreate, &stream, 1);
     for (uint64_t i = 1; i <= COUNT(took); i++) {
-        weft_range_args args = range_args(memory, remote, plan.page_len);
-        weft_transfer id;
-        args.start_watch = watch;
-        args.start_value = i;
-        CHECK_OK(weft_write(box->endpoint, &args, &id));
+        struct range_request args = range_args(memory, remote, plan.page_len);
+        weft_op id;
+        args.options.start_watch = watch;
+        args.options.start_value = i;
+        CHECK_OK(submit_write(box->endpoint, &args, &id));
         CU(cuStreamWaitValue64_v2, stream, (unsigned long long)(uintptr_t)raised, (unsigned long long)i, 0);
         CU(cuStreamWriteValue64_v2, stream, (unsigned long long)(uintptr_t)word, (unsigned long long)i, 0);
         usleep(300);

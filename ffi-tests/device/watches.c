@@ -9,9 +9,9 @@ struct word {
 };
 
 /* An operation, of whatever kind, starts when one word has come to a value, and sets the other. */
-#define FROM_TO(args, start, from, done, to)                                                     \
-    ((args).start_watch = (start).watch, (args).start_value = (from),                             \
-     (args).done_watch = (done).watch, (args).done_value = (to))
+#define FROM_TO(options, start, from, done, to)                                                     \
+    ((options).start_watch = (start).watch, (options).start_value = (from),             \
+     (options).done_watch = (done).watch, (options).done_value = (to))
 
 static struct word word_of(struct box *box)
 {
@@ -37,7 +37,7 @@ static void free_words(struct word one, struct word other)
 }
 
 /* It has not ended, and ends once `start` says so; `done` says so before its completion. */
-static void check_waits(struct duo *duo, weft_transfer id, struct word start, struct word done, uint64_t value)
+static void check_waits(struct duo *duo, weft_op id, struct word start, struct word done, uint64_t value)
 {
     box_quiet(duo->a, 10);
     CHECK_EQ(value_of(done), value - 1);
@@ -70,12 +70,12 @@ static void lists_of_several_peers(void)
     for (uint64_t i = 1; i <= 4; i++) {
         weft_list_entry entries[2] = {{.local = duo.a_memory, .remote = duo.b_of_a, .len = LEN},
                                       {.local = duo.a_memory, .remote = c_of_a, .len = LEN}};
-        weft_list_args args = WEFT_LIST_ARGS_INIT;
-        weft_transfer id;
+        struct list_request args = LIST_REQUEST_INIT;
+        weft_op id;
         args.entries = entries;
         args.count = i % 2 == 0 ? 2 : 1;
-        FROM_TO(args, start, i, done, i);
-        CHECK_OK(weft_write_list(duo.a->endpoint, &args, &id));
+        FROM_TO(args.options, start, i, done, i);
+        CHECK_OK(submit_write_list(duo.a->endpoint, &args, &id));
         /* What the source holds when it starts is what is moved. */
         fill_random(duo.a_bytes, LEN, i);
         check_waits(&duo, id, start, done, i);
@@ -98,58 +98,52 @@ static void lists_that_do_not_start(void)
     struct word start = word_of(duo.a), done = word_of(duo.a);
     weft_list_entry entries[2] = {{.local = duo.a_memory, .remote = duo.b_of_a, .len = LEN},
                                   {.local = duo.a_memory, .remote = c_of_a, .len = LEN}};
-    weft_list_args args = WEFT_LIST_ARGS_INIT;
-    weft_transfer id;
+    struct list_request args = LIST_REQUEST_INIT;
+    weft_op id;
     args.entries = entries;
     args.count = 2;
-    FROM_TO(args, start, 1, done, 7);
-    CHECK_OK(weft_write_list(duo.a->endpoint, &args, &id));
+    FROM_TO(args.options, start, 1, done, 7);
+    CHECK_OK(submit_write_list(duo.a->endpoint, &args, &id));
     box_quiet(duo.a, 5);
     CHECK_EQ(value_of(done), 0);
-    CHECK_OK(weft_transfer_cancel(duo.a->endpoint, id));
+    CHECK_OK(weft_op_cancel(duo.a->endpoint, id));
     CHECK_STATUS(box_await(duo.a, id, 4 * patience_ms()).status, WEFT_ERR_CANCELED);
     CHECK_EQ(value_of(done), 7);
-    args.done_watch = NULL;
-    REFUSED(WEFT_ERR_INVALID, weft_write_list(duo.a->endpoint, &args, &id));
+    args.options.done_watch = NULL;
+    REFUSED(WEFT_ERR_INVALID, submit_write_list(duo.a->endpoint, &args, &id));
     CHECK(strstr(weft_last_error(), "done_value") != NULL);
-    REFUSED(WEFT_ERR_INVALID, weft_list_keep(duo.a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_INVALID, prepare_list(duo.a->endpoint, &args, NULL));
     box_close(c);
     duo_close(&duo);
 }
 
-static void kept_geometries(void)
+static void prepared_geometries(void)
 {
     struct duo duo = duo_open(LEN);
     struct word start = word_of(duo.a), done = word_of(duo.a);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    struct pages_request pages = PAGES_REQUEST_INIT;
+    struct list_request list = LIST_REQUEST_INIT;
     weft_list_entry entry = {.local = duo.a_memory, .remote = duo.b_of_a, .len = LEN};
-    weft_kept *kept[2];
+    weft_prepared *kept[2];
     pages.local = duo.a_memory;
     pages.remote = duo.b_of_a;
-    pages.page_len = LEN;
-    pages.page_count = 1;
-    pages.start_watch = start.watch;
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(duo.a->endpoint, &pages, &kept[0]));
-    pages.start_watch = NULL;
-    CHECK_OK(weft_pages_keep(duo.a->endpoint, &pages, &kept[0]));
+    pages.pages.page_len = LEN;
+    pages.pages.page_count = 1;
+    CHECK_OK(prepare_pages(duo.a->endpoint, &pages, &kept[0]));
     list.entries = &entry;
     list.count = 1;
-    list.done_watch = done.watch;
-    REFUSED(WEFT_ERR_INVALID, weft_list_keep(duo.a->endpoint, &list, &kept[1]));
-    list.done_watch = NULL;
-    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept[1]));
+    CHECK_OK(prepare_list(duo.a->endpoint, &list, &kept[1]));
     for (uint64_t i = 1; i <= 4; i++) {
-        weft_kept_args args = WEFT_KEPT_ARGS_INIT;
-        weft_transfer id;
+        weft_op_options args = WEFT_OP_OPTIONS_INIT;
+        weft_op id;
         FROM_TO(args, start, i, done, i);
-        CHECK_OK(weft_write_kept(duo.a->endpoint, kept[i % 2], &args, &id));
+        CHECK_OK(weft_write_prepared(duo.a->endpoint, kept[i % 2], &args, &id));
         fill_random(duo.a_bytes, LEN, i);
         check_waits(&duo, id, start, done, i);
         CHECK_EQ(differs_random(duo.b_bytes, LEN, i), -1);
     }
-    CHECK_OK(weft_kept_release(kept[0]));
-    CHECK_OK(weft_kept_release(kept[1]));
+    CHECK_OK(weft_prepared_release(kept[0]));
+    CHECK_OK(weft_prepared_release(kept[1]));
     free_words(start, done);
     duo_close(&duo);
 }
@@ -159,12 +153,12 @@ static void notifications_without_bytes(void)
 {
     struct duo duo = duo_open(LEN);
     struct word start = word_of(duo.a), done = word_of(duo.a);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 0);
-    weft_transfer id;
-    args.flags = WEFT_NOTIFY;
-    args.notify = 5;
-    FROM_TO(args, start, 1, done, 1);
-    CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 0);
+    weft_op id;
+    args.options.flags = WEFT_NOTIFY;
+    args.options.notify = 5;
+    FROM_TO(args.options, start, 1, done, 1);
+    CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
     box_quiet(duo.b, 10);
     check_waits(&duo, id, start, done, 1);
     CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).value, 5);
@@ -178,28 +172,28 @@ static void counters(void)
     devices_begin("");
     struct duo duo = duo_open(LEN);
     struct word done = word_of(duo.b);
-    weft_range_args write = range_args(duo.a_memory, duo.b_of_a, LEN);
-    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    struct range_request write = range_args(duo.a_memory, duo.b_of_a, LEN);
+    struct expect_request args = EXPECT_REQUEST_INIT;
     weft_counter counter;
-    weft_transfer waits, id;
+    weft_op waits, id;
     uint64_t two = 2;
     CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
     args.counters = &counter;
     args.values = &two;
     args.count = 1;
-    args.done_value = 9;
-    REFUSED(WEFT_ERR_INVALID, weft_counter_expect(duo.b->endpoint, &args, &waits));
-    args.done_watch = done.watch;
-    CHECK_OK(weft_counter_expect(duo.b->endpoint, &args, &waits));
+    args.options.done_value = 9;
+    REFUSED(WEFT_ERR_INVALID, submit_expect(duo.b->endpoint, &args, &waits));
+    args.options.done_watch = done.watch;
+    CHECK_OK(submit_expect(duo.b->endpoint, &args, &waits));
     REFUSED(WEFT_ERR_BUSY, weft_watch_free(done.watch));
     if (on_cuda()) {
         use_device(0);
         CU(cuStreamWaitValue64_v2, NULL, (unsigned long long)(uintptr_t)done.at, 9ull, 0);
     }
-    write.counter = counter;
+    write.options.counter = counter;
     for (uint64_t i = 0; i < 2; i++) {
         CHECK_EQ(value_of(done), 0);
-        CHECK_OK(weft_write(duo.a->endpoint, &write, &id));
+        CHECK_OK(submit_write(duo.a->endpoint, &write, &id));
         CHECK_OK(box_await(duo.a, id, 4 * patience_ms()).status);
     }
     CHECK_OK(box_await(duo.b, waits, 4 * patience_ms()).status);
@@ -207,10 +201,10 @@ static void counters(void)
     if (on_cuda())
         CU(cuCtxSynchronize, 0);
     /* A deadline is an end, too. */
-    args.done_value = 10;
-    args.timeout_ns = MS;
+    args.options.done_value = 10;
+    args.options.timeout_ns = MS;
     two = 3;
-    CHECK_OK(weft_counter_expect(duo.b->endpoint, &args, &waits));
+    CHECK_OK(submit_expect(duo.b->endpoint, &args, &waits));
     CHECK_STATUS(box_await(duo.b, waits, 4 * patience_ms()).status, WEFT_ERR_TIMED_OUT);
     CHECK_EQ(value_of(done), 10);
     CHECK_OK(weft_watch_free(done.watch));
@@ -224,7 +218,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         {"lists_of_several_peers", SOME, lists_of_several_peers},
         {"lists_that_do_not_start", "tcp,host", lists_that_do_not_start},
-        {"kept_geometries", SOME, kept_geometries},
+        {"prepared_geometries", SOME, prepared_geometries},
         {"notifications_without_bytes", SOME, notifications_without_bytes},
         {"counters", SOME, counters},
         {0},

@@ -248,14 +248,14 @@ struct link {
     uint64_t token, their_token, begin_ns;
     weft_remote_memory *remote, *old[8]; /* old: of earlier versions, in use for a while */
     uint64_t heard; /* 1 + the operation of its last message */
-    weft_transfer hello;
+    weft_op hello;
     uint64_t fencing; /* slots that a fence is under way for */
     uint64_t fence_at_ns, sending;
     uint32_t open; /* operations whose completions go to the endpoint's own queue */
 };
 
 struct kept {
-    weft_kept *handle;
+    weft_prepared *handle;
     struct operation of; /* whose geometry it is */
 };
 
@@ -279,7 +279,7 @@ struct self {
     } cancels[64];
     struct {
         uint64_t at_ns;
-        weft_transfer message;
+        weft_op message;
     } held[16];
     struct kept kept[HOSTS][SLOTS_MAX];
     uint32_t open, queued; /* operations; places of the second queue */
@@ -323,9 +323,10 @@ void release_kept(int host);
 /* play.c: what is submitted. */
 void play_step(void);
 /* A fence of those slots that the operations of a peer failed in. */
-bool submit_fence(struct link *link);
+bool fence_link(struct link *link);
 uint32_t range_of(int other, uint32_t slot);
-weft_pages_args pages_args(const struct operation *op, int target, struct shape *shape);
+uint64_t start_of(uint32_t range);
+struct pages_request pages_args(const struct operation *op, int target, struct shape *shape);
 void *mark_of(const struct operation *op);
 uint64_t message_len(const struct operation *op); /* what follows the note */
 
@@ -334,7 +335,7 @@ void play_wrong(int target);
 
 /* ledger.c: what is polled. */
 void take(const weft_completion *c, bool second);
-void release_message(weft_transfer message);
+void release_message(weft_op message);
 
 /* stalls.c */
 void stalls_watch(void);

@@ -220,7 +220,7 @@ static struct operation *of_completion(const weft_completion *c, int *use)
     if (!op || !op->accepted || op->host != self->me || op->life != self->life)
         return NULL;
     for (*use = 0; *use < op->uses; ++*use)
-        if (op->transfers[*use] == c->transfer && !(op->ended >> *use & 1))
+        if (op->transfers[*use] == c->op && !(op->ended >> *use & 1))
             return op;
     return NULL;
 }
@@ -276,14 +276,14 @@ static struct operation *arrives(const weft_completion *c, uint64_t index)
         finding(&book->stray, "host %d: an arrival of nothing, %" PRIu64, self->me, index);
         return NULL;
     }
-    if (c->status != WEFT_OK || c->user_data || (c->data == NULL) != (c->bytes == 0) || (c->transfer == 0) != (c->bytes == 0))
+    if (c->status != WEFT_OK || c->user_data || (c->data == NULL) != (c->bytes == 0) || (c->op == 0) != (c->bytes == 0))
         finding(&book->odd, "the arrival of %s has status, user_data, data, bytes or id that do not fit", text_of(op));
     if (atomic_fetch_add(&op->part[self->me].arrived, 1) > 0)
         finding(&book->doubled, "%s arrived again", text_of(op));
     return op;
 }
 
-void release_message(weft_transfer message)
+void release_message(weft_op message)
 {
     CHECK_OK(weft_message_release(self->endpoint, message));
     if (message && weft_message_release(self->endpoint, message) != WEFT_ERR_HANDLE)
@@ -296,7 +296,7 @@ static void notification(const weft_completion *c)
     uint64_t len = op && op->seed % 3 == 0 ? 1 + op->seed % WEFT_NOTIFY_DATA_MAX : 0;
     if (op && (c->bytes != len || (len && differs_random(c->data, c->bytes, op->seed) >= 0)))
         finding(&book->wrong, "the data of the notification of %s", text_of(op));
-    release_message(c->transfer);
+    release_message(c->op);
     struct way *way = op ? &book->ways[op->host][self->me] : NULL;
     if (!op || op->read || op->part[self->me].token != way->ready || op->part[self->me].version != way->version)
         return;
@@ -313,11 +313,11 @@ static void hold(const weft_completion *c)
 {
     for (size_t i = 0; i < COUNT(self->held) && draw(4) == 0; i++)
         if (!self->held[i].message) {
-            self->held[i].message = c->transfer;
+            self->held[i].message = c->op;
             self->held[i].at_ns = world_ns() + draw(20) * MS;
             return;
         }
-    release_message(c->transfer);
+    release_message(c->op);
 }
 
 static void message(const weft_completion *c)

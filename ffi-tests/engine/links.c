@@ -36,7 +36,7 @@ static void connect_to(int host)
     uint64_t card = there->card;
     char address[sizeof there->address];
     uint32_t len = there->address_len;
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     weft_peer peer;
     memcpy(address, there->address, sizeof address);
     if (card == 0 || card % 2 || card != there->card)
@@ -117,7 +117,7 @@ void release_kept(int host)
 {
     for (uint32_t s = 0; s < book->plan.slots; s++)
         if (self->kept[host][s].handle) {
-            CHECK_OK(weft_kept_release(self->kept[host][s].handle));
+            CHECK_OK(weft_prepared_release(self->kept[host][s].handle));
             self->kept[host][s].handle = NULL;
         }
 }
@@ -171,15 +171,15 @@ static void say_hello(struct link *link)
 {
     static _Thread_local char message[sizeof(struct note) + 65536];
     struct note note = {HELLO, link->token, self->life, book->ways[link->host][self->me].version};
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    struct send_request args = SEND_REQUEST_INIT;
     size_t len = 0;
     memcpy(message, &note, sizeof note);
     CHECK_OK(weft_memory_export(self->exported[link->host], message + sizeof note, sizeof message - sizeof note, &len));
     args.peer = link->peer;
     args.data = message;
     args.len = sizeof note + len;
-    args.timeout_ns = 10 * SECOND;
-    link->greeted = weft_send(self->endpoint, &args, &link->hello) == WEFT_OK;
+    args.options.timeout_ns = 10 * SECOND;
+    link->greeted = submit_send(self->endpoint, &args, &link->hello) == WEFT_OK;
 }
 
 /* Our end of the way is clean, and the other is asked to clean its own. */
@@ -201,7 +201,7 @@ static void greet(struct link *link)
 void hello_is_sent(const weft_completion *c)
 {
     for (uint32_t i = 0; i < LINKS_MAX; i++)
-        if (self->links[i].hello == c->transfer)
+        if (self->links[i].hello == c->op)
             self->links[i].greeted = c->status == WEFT_OK;
 }
 
@@ -407,7 +407,7 @@ static void fence_what_failed(struct link *link)
     for (uint32_t s = 0; s < book->plan.slots; s++)
         if ((way->slots[s].state & (FAILED | FENCED)) == FAILED)
             link->fencing |= UINT64_C(1) << s;
-    if (link->fencing && !submit_fence(link))
+    if (link->fencing && !fence_link(link))
         link->fencing = 0;
 }
 

@@ -26,7 +26,7 @@ static void take_geometry(struct operation *op, int target, uint32_t slot)
     if (op->kind != KEPT || !kept->handle)
         return;
     if (draw(4) == 0) {
-        CHECK_OK(weft_kept_release(kept->handle)); /* what uses it goes on */
+        CHECK_OK(weft_prepared_release(kept->handle)); /* what uses it goes on */
         kept->handle = NULL;
         return;
     }
@@ -119,13 +119,15 @@ void *mark_of(const struct operation *op)
 
 /* What every kind of arguments has. */
 #define SET_TERMS(args)                                                                     \
-    ((args).timeout_ns = op->timeout_ns, (args).user_data = mark_of(op), (args).queue = op->second ? self->second : NULL)
+    ((args).options.timeout_ns = op->timeout_ns, (args).options.user_data = mark_of(op),      \
+     (args).options.queue = op->second ? self->second : NULL)
 
 /* What every transfer has, too. */
 #define SET_NOTIFY(args)                                                                    \
-    (SET_TERMS(args), (args).flags |= op->flags | (op->notify ? WEFT_NOTIFY : 0),           \
-     (args).notify = op->notify ? (uint64_t)(op - book->operations) : 0,                    \
-     (args).notify_data_len = note_data(op), (args).notify_data = (args).notify_data_len ? note_bytes : NULL)
+    (SET_TERMS(args), (args).options.flags |= op->flags | (op->notify ? WEFT_NOTIFY : 0),   \
+     (args).options.notify = op->notify ? (uint64_t)(op - book->operations) : 0,            \
+     (args).options.notify_data_len = note_data(op),                                        \
+     (args).options.notify_data = (args).options.notify_data_len ? note_bytes : NULL)
 
 static _Thread_local char note_bytes[WEFT_NOTIFY_DATA_MAX];
 
@@ -136,58 +138,62 @@ static uint32_t note_data(const struct operation *op)
     return len;
 }
 
+/* Where a range begins, counted from the start of its memory. */
+uint64_t start_of(uint32_t range)
+{
+    return (uint64_t)range * book->plan.layer;
+}
+
 static weft_status submit_range(struct operation *op, int target)
 {
     struct shape shape;
     uint32_t slot = op->part[target].slot;
-    weft_range_args args = WEFT_RANGE_ARGS_INIT;
+    struct range_request args = RANGE_REQUEST_INIT;
     shape_of(op, target, &shape);
     args.local = self->local[op->seed % 2];
     args.remote = self->to[target]->remote;
-    args.local_range = range_of(target, slot) + shape.side[LOCAL].first_layer;
-    args.remote_range = range_of(0, slot) + shape.side[REMOTE].first_layer;
-    args.local_offset = shape.side[LOCAL].offset;
-    args.remote_offset = shape.side[REMOTE].offset;
+    args.local_offset = start_of(range_of(target, slot) + shape.side[LOCAL].first_layer) + shape.side[LOCAL].offset;
+    args.remote_offset = start_of(range_of(0, slot) + shape.side[REMOTE].first_layer) + shape.side[REMOTE].offset;
     args.len = shape.bytes;
-    args.counter = counter_of(op, target);
+    args.options.counter = counter_of(op, target);
     SET_NOTIFY(args);
-    return op->read ? weft_read(self->endpoint, &args, op->transfers) : weft_write(self->endpoint, &args, op->transfers);
+    return op->read ? submit_read(self->endpoint, &args, op->transfers) : submit_write(self->endpoint, &args, op->transfers);
 }
 
-weft_pages_args pages_args(const struct operation *op, int target, struct shape *shape)
+struct pages_request pages_args(const struct operation *op, int target, struct shape *shape)
 {
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     uint32_t slot = op->part[target].slot;
     shape_of(op, target, shape);
     const struct layout *local = &shape->side[LOCAL], *remote = &shape->side[REMOTE];
     args.local = self->local[op->seed % 2];
     args.remote = self->to[target]->remote;
-    args.local_pages = local->listed ? local->list : NULL;
-    args.remote_pages = remote->listed ? remote->list : NULL;
-    args.local_page_stride = local->stride == shape->page ? 0 : local->stride;
-    args.remote_page_stride = remote->stride;
-    args.local_offset = local->offset;
-    args.remote_offset = remote->offset;
-    args.local_layer_stride = local->layer_stride;
-    args.remote_layer_stride = remote->layer_stride;
-    args.local_first_range = range_of(target, slot) + local->first_layer;
-    args.remote_first_range = range_of(0, slot) + remote->first_layer;
-    args.local_range_step = local->step;
-    args.remote_range_step = remote->step;
-    args.page_len = shape->page;
-    args.page_count = shape->pages;
-    args.layer_count = shape->layers;
+    args.pages.local.pages = local->listed ? local->list : NULL;
+    args.pages.remote.pages = remote->listed ? remote->list : NULL;
+    args.pages.local.page_stride = local->stride == shape->page ? 0 : local->stride;
+    args.pages.remote.page_stride = remote->stride;
+    args.pages.local.offset = local->offset;
+    args.pages.remote.offset = remote->offset;
+    args.pages.local.layer_stride = local->layer_stride;
+    args.pages.remote.layer_stride = remote->layer_stride;
+    args.pages.local.first_range = range_of(target, slot) + local->first_layer;
+    args.pages.remote.first_range = range_of(0, slot) + remote->first_layer;
+    args.pages.local.range_step = local->step;
+    args.pages.remote.range_step = remote->step;
+    args.pages.page_len = shape->page;
+    args.pages.page_count = shape->pages;
+    args.pages.layer_count = shape->layers;
     return args;
 }
 
 static weft_status submit_pages(struct operation *op, int target)
 {
     struct shape shape;
-    weft_pages_args args = pages_args(op, target, &shape);
-    args.counter = counter_of(op, target);
+    struct pages_request args = pages_args(op, target, &shape);
+    args.options.counter = counter_of(op, target);
     SET_NOTIFY(args);
-    return op->read ? weft_read_pages(self->endpoint, &args, op->transfers)
-                    : weft_write_pages(self->endpoint, &args, op->transfers);
+    return op->read ? submit_read_pages(self->endpoint, &args, op->transfers)
+                    : submit_write_pages(self->endpoint, &args, op->transfers);
 }
 
 /* Entries for each peer: those with bytes, and now and then one that names only memories, or only the peer. */
@@ -231,35 +237,35 @@ static _Thread_local weft_list_entry entries[HOSTS * (PIECES_MAX + 2)];
 
 static weft_status submit_list(struct operation *op, int first)
 {
-    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    struct list_request args = LIST_REQUEST_INIT;
     (void)first;
     args.entries = entries;
     args.count = make_entries(op, entries);
-    args.flags = op->each_peer ? WEFT_COMPLETE_EACH_PEER : 0;
+    args.options.flags = op->each_peer ? WEFT_COMPLETE_EACH_PEER : 0;
     SET_NOTIFY(args);
-    return op->read ? weft_read_list(self->endpoint, &args, op->transfers)
-                    : weft_write_list(self->endpoint, &args, op->transfers);
+    return op->read ? submit_read_list(self->endpoint, &args, op->transfers)
+                    : submit_write_list(self->endpoint, &args, op->transfers);
 }
 
-static weft_status prepare_geometry(struct operation *op, int target, weft_kept **handle)
+static weft_status prepare_geometry(struct operation *op, int target, weft_prepared **handle)
 {
     struct shape shape;
     if (!op->list) {
-        weft_pages_args pages = pages_args(op, target, &shape);
-        pages.flags = op->flags & WEFT_COUNT_PAGES;
-        return weft_pages_keep(self->endpoint, &pages, handle);
+        struct pages_request pages = pages_args(op, target, &shape);
+        pages.options.flags = op->flags & WEFT_COUNT_PAGES;
+        return prepare_pages(self->endpoint, &pages, handle);
     }
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    struct list_request list = LIST_REQUEST_INIT;
     list.entries = entries;
     list.count = make_entries(op, entries);
-    return weft_list_keep(self->endpoint, &list, handle);
+    return prepare_list(self->endpoint, &list, handle);
 }
 
 /* At once as often as it is used; if there is no room for all, less often. */
 static weft_status submit_kept(struct operation *op, int target)
 {
     struct kept *kept = &self->kept[target][op->part[target].slot];
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    struct prepared_request args = PREPARED_REQUEST_INIT;
     weft_status status = WEFT_OK;
     if (!kept->handle) {
         status = prepare_geometry(op, target, &kept->handle);
@@ -269,11 +275,12 @@ static weft_status submit_kept(struct operation *op, int target)
         kept->handle = NULL;
         return status;
     }
-    args.counter = op->list ? 0 : counter_of(op, target);
+    args.prepared = kept->handle;
+    args.options.counter = op->list ? 0 : counter_of(op, target);
     SET_NOTIFY(args);
     for (uint8_t i = 0; i < op->uses; i++) {
-        status = op->read ? weft_read_kept(self->endpoint, kept->handle, &args, &op->transfers[i])
-                          : weft_write_kept(self->endpoint, kept->handle, &args, &op->transfers[i]);
+        status = op->read ? submit_read_prepared(self->endpoint, &args, &op->transfers[i])
+                          : submit_write_prepared(self->endpoint, &args, &op->transfers[i]);
         if (status != WEFT_OK && i > 0)
             op->uses = i;
         if (status != WEFT_OK)
@@ -295,7 +302,7 @@ static weft_status submit_message(struct operation *op, int target)
     static _Thread_local char message[WEFT_MESSAGE_MAX];
     struct note note = {OPERATION, (uint64_t)(op - book->operations), self->life, 0};
     struct link *link = self->to[target];
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    struct send_request args = SEND_REQUEST_INIT;
     size_t len = message_len(op);
     memcpy(message, &note, sizeof note);
     fill_random(message + sizeof note, len, op->seed);
@@ -303,42 +310,41 @@ static weft_status submit_message(struct operation *op, int target)
     args.data = message;
     args.len = sizeof note + len;
     SET_TERMS(args);
-    weft_status status = weft_send(self->endpoint, &args, op->transfers);
+    weft_status status = submit_send(self->endpoint, &args, op->transfers);
     link->sending += status == WEFT_OK ? args.len + 64 : 0;
     return status;
 }
 
 static weft_status submit_atomic(struct operation *op, int target)
 {
-    weft_atomic_args args = WEFT_ATOMIC_ARGS_INIT;
+    struct atomic_request args = ATOMIC_REQUEST_INIT;
     args.remote = self->to[target]->remote;
-    args.remote_range = book->plan.slots * LAYERS;
-    args.remote_offset = op->word * sizeof(uint64_t);
+    args.remote_offset = start_of(book->plan.slots * LAYERS) + op->word * sizeof(uint64_t);
     args.operand = op->word ? op->fresh : 1;
     SET_TERMS(args);
     if (op->word == 0) {
         book->ways[self->me][target].adds_asked++;
-        weft_status status = weft_fetch_add(self->endpoint, &args, op->transfers);
+        weft_status status = submit_fetch_add(self->endpoint, &args, op->transfers);
         book->ways[self->me][target].adds_asked -= status != WEFT_OK;
         return status;
     }
     if (op->seed % 3 == 0) {
         args.operand = op->fresh - op->old;
-        return weft_fetch_add(self->endpoint, &args, op->transfers);
+        return submit_fetch_add(self->endpoint, &args, op->transfers);
     }
     args.compare = op->old;
     if (op->seed % 3 == 1) { /* Of what it is not: nothing is swapped. */
         args.compare++;
         op->fresh = op->old;
     }
-    return weft_compare_swap(self->endpoint, &args, op->transfers);
+    return submit_compare_swap(self->endpoint, &args, op->transfers);
 }
 
 /* For what a peer was told to have counted here; for all that it may; or, with a short deadline, for more than that. */
 static weft_status submit_wait(struct operation *op, int owner)
 {
     struct way *way = &book->ways[owner][self->me];
-    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    struct expect_request args = EXPECT_REQUEST_INIT;
     weft_counter counters[2] = {way->counter, way->counter};
     uint64_t values[2] = {op->ample ? way->counts_sure : way->counts_asked + draw(2), 0};
     if (!self->to[owner] || !self->to[owner]->prepared)
@@ -351,15 +357,15 @@ static weft_status submit_wait(struct operation *op, int owner)
     args.values = values;
     args.count = 1 + draw(2);
     SET_TERMS(args);
-    return weft_counter_expect(self->endpoint, &args, op->transfers);
+    return submit_expect(self->endpoint, &args, op->transfers);
 }
 
 static weft_status submit_any_fence(struct operation *op, int of)
 {
-    weft_fence_args args = WEFT_FENCE_ARGS_INIT;
+    struct fence_request args = FENCE_REQUEST_INIT;
     args.peer = self->to[of]->peer;
     SET_TERMS(args);
-    return weft_peer_fence(self->endpoint, &args, op->transfers);
+    return submit_fence(self->endpoint, &args, op->transfers);
 }
 
 /* ---- Any of them ---- */
@@ -444,9 +450,9 @@ static void cancel_due(void)
             continue;
         struct operation *op = &book->operations[self->cancels[i].operation];
         for (int use = 0; use < op->uses; use++) {
-            weft_status status = weft_transfer_cancel(self->endpoint, op->transfers[use]);
+            weft_status status = weft_op_cancel(self->endpoint, op->transfers[use]);
             if (status != WEFT_OK && status != WEFT_ERR_HANDLE)
-                finding(&book->odd, "%s: weft_transfer_cancel gave %s", text_of(op), weft_status_name(status));
+                finding(&book->odd, "%s: weft_op_cancel gave %s", text_of(op), weft_status_name(status));
             else if (status == WEFT_OK && op->uses == 1 && !op->each_peer)
                 op->canceled = true;
         }
@@ -532,7 +538,7 @@ static bool submit(struct operation *op, int target)
     return false;
 }
 
-bool submit_fence(struct link *link)
+bool fence_link(struct link *link)
 {
     struct operation *op = self->to[link->host] == link ? new_operation(FENCE) : NULL;
     if (!op)

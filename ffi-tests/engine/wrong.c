@@ -30,18 +30,18 @@ static void refused(const char *what, weft_status got, weft_status want)
 /* What all operations have. */
 #define TRY_COMMON(call)                                                                    \
     TRY(call, ep = NULL, WEFT_ERR_HANDLE);                                                  \
-    TRY(call, a.size = 0, WEFT_ERR_INVALID);                                                \
-    TRY(call, a.size = 5000, WEFT_ERR_INVALID);                                             \
-    TRY(call, a.flags |= 1u << 31, WEFT_ERR_UNSUPPORTED);                                   \
-    TRY(call, a.timeout_ns = DAY + 1, WEFT_ERR_LIMIT);                                      \
-    TRY(call, a.queue = (void *)self->endpoint, WEFT_ERR_HANDLE)
+    TRY(call, a.options.size = 0, WEFT_ERR_INVALID);                                                \
+    TRY(call, a.options.size = 5000, WEFT_ERR_INVALID);                                             \
+    TRY(call, a.options.flags |= 1u << 31, WEFT_ERR_UNSUPPORTED);                                   \
+    TRY(call, a.options.timeout_ns = DAY + 1, WEFT_ERR_LIMIT);                                      \
+    TRY(call, a.options.queue = (void *)self->endpoint, WEFT_ERR_HANDLE)
 
 /* What notifies, too. */
 #define TRY_NOTIFY(call)                                                                    \
     TRY_COMMON(call);                                                                       \
-    TRY(call, (a.notify_data = TEXT, a.notify_data_len = 5), WEFT_ERR_INVALID);             \
-    TRY(call, (a.flags |= WEFT_NOTIFY, a.notify_data = TEXT, a.notify_data_len = WEFT_NOTIFY_DATA_MAX + 1), WEFT_ERR_LIMIT); \
-    TRY(call, (a.flags |= WEFT_NOTIFY, a.notify_data_len = 3), WEFT_ERR_INVALID)
+    TRY(call, (a.options.notify_data = TEXT, a.options.notify_data_len = 5), WEFT_ERR_INVALID);             \
+    TRY(call, (a.options.flags |= WEFT_NOTIFY, a.options.notify_data = TEXT, a.options.notify_data_len = WEFT_NOTIFY_DATA_MAX + 1), WEFT_ERR_LIMIT); \
+    TRY(call, (a.options.flags |= WEFT_NOTIFY, a.options.notify_data_len = 3), WEFT_ERR_INVALID)
 
 /* What writes between two memories, too. */
 #define TRY_TRANSFER(call)                                                                  \
@@ -50,100 +50,100 @@ static void refused(const char *what, weft_status got, weft_status want)
     TRY(call, a.remote = NULL, WEFT_ERR_HANDLE);                                            \
     TRY(call, a.local = (const void *)a.remote, WEFT_ERR_HANDLE);                           \
     TRY(call, a.local = (const void *)((const char *)a.local + 1), WEFT_ERR_HANDLE);        \
-    TRY(call, a.remote_offset = UINT64_MAX, WEFT_ERR_RANGE);                                \
-    TRY(call, a.local_offset = book->plan.layer, WEFT_ERR_RANGE);                           \
-    TRY(call, a.flags |= WEFT_COUNT_PAGES, WEFT_ERR_INVALID)
+    TRY(call, a.options.flags |= WEFT_COUNT_PAGES, WEFT_ERR_INVALID)
 
 static void wrong_ranges(int target)
 {
-    const weft_range_args valid = {.size = sizeof valid, .local = self->local[0], .remote = self->to[target]->remote,
-                                   .local_range = range_of(target, 0), .len = 16};
-    weft_range_args a;
-    TRY_TRANSFER(weft_write(ep, &a, NULL));
-    TRY_TRANSFER(weft_read(ep, &a, NULL));
-    TRY(weft_write(ep, &a, NULL), a.reserved = 1, WEFT_ERR_UNSUPPORTED);
-    TRY(weft_write(ep, &a, NULL), a.local_range = UINT32_MAX, WEFT_ERR_RANGE);
-    TRY(weft_write(ep, &a, NULL), a.remote_range = UINT32_MAX, WEFT_ERR_RANGE);
-    TRY(weft_write(ep, &a, NULL), a.len = (UINT64_C(1) << 47) + 1, WEFT_ERR_RANGE);
-    TRY(weft_write(ep, &a, NULL), a.counter = 1, WEFT_ERR_HANDLE);
-    TRY(weft_read(ep, &a, NULL), (a.flags = WEFT_COUNT_PAGES, a.counter = book->ways[self->me][target].counter),
+    const struct range_request valid = {.options.size = sizeof(weft_op_options), .local = self->local[0], .remote = self->to[target]->remote,
+                                   .local_offset = start_of(range_of(target, 0)), .len = 16};
+    struct range_request a;
+    TRY_TRANSFER(submit_write(ep, &a, NULL));
+    TRY_TRANSFER(submit_read(ep, &a, NULL));
+    TRY(submit_write(ep, &a, NULL), a.options.reserved = 1, WEFT_ERR_UNSUPPORTED);
+    TRY(submit_write(ep, &a, NULL), a.local_offset += book->plan.layer - 8, WEFT_ERR_RANGE);
+    TRY(submit_write(ep, &a, NULL), a.remote_offset = UINT64_MAX, WEFT_ERR_RANGE);
+    TRY(submit_write(ep, &a, NULL), a.len = (UINT64_C(1) << 47) + 1, WEFT_ERR_RANGE);
+    TRY(submit_write(ep, &a, NULL), a.options.counter = 1, WEFT_ERR_HANDLE);
+    TRY(submit_read(ep, &a, NULL), (a.options.flags = WEFT_COUNT_PAGES, a.options.counter = book->ways[self->me][target].counter),
         WEFT_ERR_UNSUPPORTED);
-    refused("no arguments", weft_write(self->endpoint, NULL, NULL), WEFT_ERR_INVALID);
+    refused("no memory", weft_write(self->endpoint, NULL, 0, NULL, 0, 0, NULL, NULL), WEFT_ERR_HANDLE);
     struct {
-        weft_range_args args;
+        struct range_request args;
         uint64_t tail;
     } newer = {valid, 1};
-    newer.args.size += 8;
-    refused("a newer struct", weft_write(self->endpoint, &newer.args, NULL), WEFT_ERR_UNSUPPORTED);
+    newer.args.options.size += 8;
+    refused("a newer struct", submit_write(self->endpoint, &newer.args, NULL), WEFT_ERR_UNSUPPORTED);
 }
 
 static void wrong_pages(int target)
 {
     uint32_t pages[4] = {0, 1, 2, 3};
-    const weft_pages_args valid = {.size = sizeof valid, .local = self->local[0], .remote = self->to[target]->remote,
-                                   .local_first_range = range_of(target, 0), .page_len = 16, .page_count = 2};
-    weft_pages_args a;
-    TRY_TRANSFER(weft_write_pages(ep, &a, NULL));
-    TRY_TRANSFER(weft_read_pages(ep, &a, NULL));
-    TRY(weft_write_pages(ep, &a, NULL), a.local_page_stride = UINT64_MAX, WEFT_ERR_RANGE);
-    TRY(weft_write_pages(ep, &a, NULL), a.page_len = 0, WEFT_ERR_INVALID);
-    TRY(weft_write_pages(ep, &a, NULL), a.page_len = (UINT64_C(1) << 47) + 1, WEFT_ERR_LIMIT);
-    TRY(weft_write_pages(ep, &a, NULL), a.page_count = UINT64_C(1) << 32, WEFT_ERR_LIMIT);
-    TRY(weft_write_pages(ep, &a, NULL), a.layer_count = 65537, WEFT_ERR_LIMIT);
-    TRY(weft_write_pages(ep, &a, NULL), a.layer_count = 2, WEFT_ERR_INVALID);
-    TRY(weft_write_pages(ep, &a, NULL), a.local_first_range = UINT32_MAX, WEFT_ERR_RANGE);
-    TRY(weft_write_pages(ep, &a, NULL), a.local_pages = (void *)((char *)pages + 1), WEFT_ERR_INVALID);
-    weft_kept *kept = NULL;
-    TRY(weft_pages_keep(ep, &a, &kept), a.user_data = &a, WEFT_ERR_INVALID);
-    TRY(weft_pages_keep(ep, &a, &kept), a.counter = 1, WEFT_ERR_INVALID);
-    TRY(weft_pages_keep(ep, &a, &kept), a.local = NULL, WEFT_ERR_HANDLE);
-    TRY(weft_pages_keep(ep, &a, &kept), a.remote_first_range = UINT32_MAX, WEFT_ERR_RANGE);
+    const struct pages_request valid = {.options.size = sizeof(weft_op_options), .pages.size = sizeof(weft_pages), .local = self->local[0], .remote = self->to[target]->remote,
+                                   .pages.local.first_range = range_of(target, 0), .pages.page_len = 16, .pages.page_count = 2};
+    struct pages_request a;
+    TRY_TRANSFER(submit_write_pages(ep, &a, NULL));
+    TRY_TRANSFER(submit_read_pages(ep, &a, NULL));
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.local.page_stride = UINT64_MAX, WEFT_ERR_RANGE);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.page_len = 0, WEFT_ERR_INVALID);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.page_len = (UINT64_C(1) << 47) + 1, WEFT_ERR_LIMIT);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.page_count = UINT64_C(1) << 32, WEFT_ERR_LIMIT);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.layer_count = 65537, WEFT_ERR_LIMIT);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.layer_count = 2, WEFT_ERR_INVALID);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.local.first_range = UINT32_MAX, WEFT_ERR_RANGE);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.remote.offset = UINT64_MAX, WEFT_ERR_RANGE);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.local.offset = book->plan.layer, WEFT_ERR_RANGE);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.size = 3, WEFT_ERR_INVALID);
+    TRY(submit_write_pages(ep, &a, NULL), a.pages.local.pages = (void *)((char *)pages + 1), WEFT_ERR_INVALID);
+    weft_prepared *kept = NULL;
+    TRY(prepare_pages(ep, &a, &kept), a.options.flags = WEFT_NOTIFY, WEFT_ERR_UNSUPPORTED);
+    TRY(prepare_pages(ep, &a, &kept), a.local = NULL, WEFT_ERR_HANDLE);
+    TRY(prepare_pages(ep, &a, &kept), a.pages.remote.first_range = UINT32_MAX, WEFT_ERR_RANGE);
 }
 
 static void wrong_uses(int target)
 {
-    const weft_pages_args pages = {.size = sizeof pages, .local = self->local[0], .remote = self->to[target]->remote,
-                                   .local_first_range = range_of(target, 0), .page_len = 16, .page_count = 1};
-    const weft_kept_args valid = WEFT_KEPT_ARGS_INIT;
-    weft_kept_args a;
-    weft_kept *kept = NULL;
-    if (weft_pages_keep(self->endpoint, &pages, &kept) != WEFT_OK)
+    const struct pages_request pages = {.options.size = sizeof(weft_op_options), .pages.size = sizeof(weft_pages), .local = self->local[0], .remote = self->to[target]->remote,
+                                   .pages.local.first_range = range_of(target, 0), .pages.page_len = 16, .pages.page_count = 1};
+    weft_prepared *kept = NULL;
+    if (prepare_pages(self->endpoint, &pages, &kept) != WEFT_OK)
         return;
-    TRY_NOTIFY(weft_write_kept(ep, kept, &a, NULL));
-    TRY(weft_write_kept(ep, kept, &a, NULL), a.flags |= WEFT_COUNT_PAGES, WEFT_ERR_INVALID);
-    TRY(weft_write_kept(ep, kept, &a, NULL), a.flags |= WEFT_COMPLETE_EACH_PEER, WEFT_ERR_UNSUPPORTED);
-    TRY(weft_write_kept(ep, kept, &a, NULL), a.counter = 1, WEFT_ERR_HANDLE);
-    TRY(weft_read_kept(ep, NULL, &a, NULL), a.reserved = 0, WEFT_ERR_HANDLE);
-    TRY(weft_read_kept(ep, (void *)self->local[0], &a, NULL), a.reserved = 0, WEFT_ERR_HANDLE);
-    TRY(weft_read_kept(ep, kept, &a, NULL), a.reserved = 1, WEFT_ERR_UNSUPPORTED);
+    const struct prepared_request valid = {kept, WEFT_OP_OPTIONS_INIT};
+    struct prepared_request a;
+    TRY_NOTIFY(submit_write_prepared(ep, &a, NULL));
+    TRY(submit_write_prepared(ep, &a, NULL), a.options.flags |= WEFT_COUNT_PAGES, WEFT_ERR_INVALID);
+    TRY(submit_write_prepared(ep, &a, NULL), a.options.flags |= WEFT_COMPLETE_EACH_PEER, WEFT_ERR_UNSUPPORTED);
+    TRY(submit_write_prepared(ep, &a, NULL), a.options.counter = 1, WEFT_ERR_HANDLE);
+    TRY(submit_read_prepared(ep, &a, NULL), a.prepared = NULL, WEFT_ERR_HANDLE);
+    TRY(submit_read_prepared(ep, &a, NULL), a.prepared = (void *)self->local[0], WEFT_ERR_HANDLE);
+    TRY(submit_read_prepared(ep, &a, NULL), a.options.reserved = 1, WEFT_ERR_UNSUPPORTED);
     refused("memory that is kept", weft_remote_memory_release(self->to[target]->remote), WEFT_ERR_BUSY);
     refused("memory that is kept", weft_memory_deregister(self->local[0]), WEFT_ERR_BUSY);
-    CHECK_OK(weft_kept_release(kept));
-    refused("geometry that was given back", weft_kept_release(kept), WEFT_ERR_HANDLE);
-    refused("geometry that was given back", weft_write_kept(self->endpoint, kept, &valid, NULL), WEFT_ERR_HANDLE);
+    CHECK_OK(weft_prepared_release(kept));
+    refused("geometry that was given back", weft_prepared_release(kept), WEFT_ERR_HANDLE);
+    refused("geometry that was given back", submit_write_prepared(self->endpoint, &valid, NULL), WEFT_ERR_HANDLE);
 }
 
 static void wrong_lists(int target)
 {
     weft_list_entry entries[2] = {{.local = self->local[0], .remote = self->to[target]->remote, .local_range = range_of(target, 0), .len = 16}};
     const weft_list_entry good = entries[1] = entries[0];
-    const weft_list_args valid = {.size = sizeof valid, .entries = entries, .count = 2};
-    weft_list_args a;
-    TRY_NOTIFY(weft_write_list(ep, &a, NULL));
-    TRY(weft_write_list(ep, &a, NULL), a.count = 0, WEFT_ERR_INVALID);
-    TRY(weft_write_list(ep, &a, NULL), a.count = WEFT_LIST_ENTRIES_MAX + 1, WEFT_ERR_LIMIT);
-    TRY(weft_write_list(ep, &a, NULL), a.entries = NULL, WEFT_ERR_INVALID);
-    TRY(weft_write_list(ep, &a, NULL), a.entries = (const void *)((const char *)entries + 1), WEFT_ERR_INVALID);
-    TRY(weft_read_list(ep, &a, NULL), a.flags |= WEFT_COUNT_PAGES, WEFT_ERR_INVALID);
-    TRY(weft_read_list(ep, &a, NULL), a.reserved = 1, WEFT_ERR_UNSUPPORTED);
+    const struct list_request valid = {.options.size = sizeof(weft_op_options), .entries = entries, .count = 2};
+    struct list_request a;
+    TRY_NOTIFY(submit_write_list(ep, &a, NULL));
+    TRY(submit_write_list(ep, &a, NULL), a.count = 0, WEFT_ERR_INVALID);
+    TRY(submit_write_list(ep, &a, NULL), a.count = WEFT_LIST_ENTRIES_MAX + 1, WEFT_ERR_LIMIT);
+    TRY(submit_write_list(ep, &a, NULL), a.entries = NULL, WEFT_ERR_INVALID);
+    TRY(submit_write_list(ep, &a, NULL), a.entries = (const void *)((const char *)entries + 1), WEFT_ERR_INVALID);
+    TRY(submit_read_list(ep, &a, NULL), a.options.flags |= WEFT_COUNT_PAGES, WEFT_ERR_UNSUPPORTED);
+    TRY(submit_read_list(ep, &a, NULL), a.options.reserved = 1, WEFT_ERR_UNSUPPORTED);
 #define TRY_ENTRY(change, want)                                                             \
     do {                                                                                    \
         weft_list_entry *last = &entries[1];                                                \
-        weft_kept *kept = NULL;                                                             \
+        weft_prepared *kept = NULL;                                                         \
         *last = good;                                                                       \
         change;                                                                             \
-        refused(#change, draw(2) ? weft_write_list(self->endpoint, &valid, NULL)            \
-                                 : weft_list_keep(self->endpoint, &valid, &kept), want);    \
+        refused(#change, draw(2) ? submit_write_list(self->endpoint, &valid, NULL)            \
+                                 : prepare_list(self->endpoint, &valid, &kept), want);    \
     } while (0)
     TRY_ENTRY(last->local = NULL, WEFT_ERR_HANDLE);
     TRY_ENTRY(last->remote = NULL, WEFT_ERR_HANDLE);
@@ -159,51 +159,51 @@ static void wrong_lists(int target)
 
 static void wrong_messages(int target)
 {
-    const weft_send_args valid = {.size = sizeof valid, .peer = self->to[target]->peer, .data = TEXT, .len = 4};
-    const weft_fence_args fence = {.size = sizeof fence, .peer = 0};
-    weft_send_args a;
-    TRY_COMMON(weft_send(ep, &a, NULL));
-    TRY(weft_send(ep, &a, NULL), a.len = WEFT_MESSAGE_MAX + 1, WEFT_ERR_LIMIT);
-    TRY(weft_send(ep, &a, NULL), a.data = NULL, WEFT_ERR_INVALID);
-    TRY(weft_send(ep, &a, NULL), a.peer = 0, WEFT_ERR_HANDLE);
-    refused("a fence of nobody", weft_peer_fence(self->endpoint, &fence, NULL), WEFT_ERR_HANDLE);
+    const struct send_request valid = {.options.size = sizeof(weft_op_options), .peer = self->to[target]->peer, .data = TEXT, .len = 4};
+    const struct fence_request fence = {.options.size = sizeof(weft_op_options), .peer = 0};
+    struct send_request a;
+    TRY_COMMON(submit_send(ep, &a, NULL));
+    TRY(submit_send(ep, &a, NULL), a.len = WEFT_MESSAGE_MAX + 1, WEFT_ERR_LIMIT);
+    TRY(submit_send(ep, &a, NULL), a.data = NULL, WEFT_ERR_INVALID);
+    TRY(submit_send(ep, &a, NULL), a.peer = 0, WEFT_ERR_HANDLE);
+    refused("a fence of nobody", submit_fence(self->endpoint, &fence, NULL), WEFT_ERR_HANDLE);
     refused("a message of nobody", weft_message_release(self->endpoint, 1), WEFT_ERR_HANDLE);
     refused("nobody to part with", weft_peer_disconnect(self->endpoint, 0), WEFT_ERR_HANDLE);
 }
 
 static void wrong_atomics(int target)
 {
-    const weft_atomic_args valid = {.size = sizeof valid, .remote = self->to[target]->remote,
-                                    .remote_range = book->plan.slots * LAYERS};
-    weft_atomic_args a;
-    TRY_COMMON(weft_fetch_add(ep, &a, NULL));
-    TRY_COMMON(weft_compare_swap(ep, &a, NULL));
-    TRY(weft_fetch_add(ep, &a, NULL), a.remote = NULL, WEFT_ERR_HANDLE);
-    TRY(weft_fetch_add(ep, &a, NULL), a.remote = (const void *)self->local[0], WEFT_ERR_HANDLE);
-    TRY(weft_fetch_add(ep, &a, NULL), a.remote_range = UINT32_MAX, WEFT_ERR_RANGE);
-    TRY(weft_fetch_add(ep, &a, NULL), a.remote_offset = WORDS * 8 - 7, WEFT_ERR_RANGE);
-    TRY(weft_fetch_add(ep, &a, NULL), a.remote_offset = UINT64_MAX - 7, WEFT_ERR_RANGE);
-    TRY(weft_fetch_add(ep, &a, NULL), a.remote_offset = 1, WEFT_ERR_INVALID);
-    TRY(weft_fetch_add(ep, &a, NULL), a.compare = 1, WEFT_ERR_INVALID);
-    TRY(weft_compare_swap(ep, &a, NULL), a.reserved = 1, WEFT_ERR_UNSUPPORTED);
+    const struct atomic_request valid = {.options.size = sizeof(weft_op_options), .remote = self->to[target]->remote,
+                                    .remote_offset = start_of(book->plan.slots * LAYERS)};
+    struct atomic_request a;
+    TRY_COMMON(submit_fetch_add(ep, &a, NULL));
+    TRY_COMMON(submit_compare_swap(ep, &a, NULL));
+    TRY(submit_fetch_add(ep, &a, NULL), a.remote = NULL, WEFT_ERR_HANDLE);
+    TRY(submit_fetch_add(ep, &a, NULL), a.remote = (const void *)self->local[0], WEFT_ERR_HANDLE);
+    TRY(submit_fetch_add(ep, &a, NULL), a.remote_offset = UINT64_MAX, WEFT_ERR_RANGE);
+    TRY(submit_fetch_add(ep, &a, NULL), a.remote_offset += WORDS * 8 - 7, WEFT_ERR_RANGE);
+    TRY(submit_fetch_add(ep, &a, NULL), a.remote_offset = UINT64_MAX - 7, WEFT_ERR_RANGE);
+    TRY(submit_fetch_add(ep, &a, NULL), a.remote_offset += 1, WEFT_ERR_INVALID);
+    TRY(submit_fetch_add(ep, &a, NULL), a.options.counter = 1, WEFT_ERR_INVALID);
+    TRY(submit_compare_swap(ep, &a, NULL), a.options.reserved = 1, WEFT_ERR_UNSUPPORTED);
 }
 
 static void wrong_waits(int target)
 {
     uint64_t counters[2] = {book->ways[target][self->me].counter, book->ways[self->me][target].counter}, values[2] = {1, 1}, value;
-    const weft_expect_args valid = {.size = sizeof valid, .counters = counters, .values = values, .count = 1};
-    weft_expect_args a;
+    const struct expect_request valid = {.options.size = sizeof(weft_op_options), .counters = counters, .values = values, .count = 1};
+    struct expect_request a;
     if (!self->to[target]->prepared)
         return;
-    TRY_COMMON(weft_counter_expect(ep, &a, NULL));
-    TRY(weft_counter_expect(ep, &a, NULL), a.counters = NULL, WEFT_ERR_INVALID);
-    TRY(weft_counter_expect(ep, &a, NULL), a.values = NULL, WEFT_ERR_INVALID);
-    TRY(weft_counter_expect(ep, &a, NULL), a.count = 0, WEFT_ERR_LIMIT);
-    TRY(weft_counter_expect(ep, &a, NULL), a.count = 65537, WEFT_ERR_LIMIT);
-    TRY(weft_counter_expect(ep, &a, NULL), a.count = 2, WEFT_ERR_HANDLE);
-    TRY(weft_counter_expect(ep, &a, NULL), a.reserved = 1, WEFT_ERR_UNSUPPORTED);
+    TRY_COMMON(submit_expect(ep, &a, NULL));
+    TRY(submit_expect(ep, &a, NULL), a.counters = NULL, WEFT_ERR_INVALID);
+    TRY(submit_expect(ep, &a, NULL), a.values = NULL, WEFT_ERR_INVALID);
+    TRY(submit_expect(ep, &a, NULL), a.count = 0, WEFT_ERR_LIMIT);
+    TRY(submit_expect(ep, &a, NULL), a.count = 65537, WEFT_ERR_LIMIT);
+    TRY(submit_expect(ep, &a, NULL), a.count = 2, WEFT_ERR_HANDLE);
+    TRY(submit_expect(ep, &a, NULL), a.options.reserved = 1, WEFT_ERR_UNSUPPORTED);
     values[0] = UINT64_C(1) << 48;
-    TRY(weft_counter_expect(ep, &a, NULL), a.reserved = 0, WEFT_ERR_LIMIT);
+    TRY(submit_expect(ep, &a, NULL), a.options.reserved = 0, WEFT_ERR_LIMIT);
     refused("nowhere to read into", weft_counter_read(self->endpoint, counters[0], NULL), WEFT_ERR_INVALID);
     refused("no counter", weft_counter_read(self->endpoint, 0, &value), WEFT_ERR_HANDLE);
     refused("a peer's counter", weft_counter_read(self->endpoint, counters[1], &value), WEFT_ERR_HANDLE);

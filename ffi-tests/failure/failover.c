@@ -17,7 +17,7 @@ static void worker_without_lanes_fails_nothing(void)
     config.workers = 2;
     setenv("WEFT_SIM_FAULTS", "port4+0 rail1 down", 1);
     struct duo duo = duo_open_with(MIB, &config);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 4096);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 4096);
     weft_completion c;
     strike(config.fabric);
     uint64_t end = now_ns() + patience_ms() * MS;
@@ -38,8 +38,8 @@ static void dead_lane_delays_no_other(void)
     config.fabric = "sim:like=tcp:rails=2:gbps=1:delay_us=20:world=held";
     setenv("WEFT_SIM_FAULTS", "port4+0 rail1 down", 1);
     struct duo duo = duo_open_with(MIB, &config);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 256 * KIB);
-    weft_fence_args fence = WEFT_FENCE_ARGS_INIT;
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 256 * KIB);
+    struct fence_request fence = FENCE_REQUEST_INIT;
     weft_completion c;
     int open = 0, small = 0;
     for (int written = 0; written < 100;) { /* something is under way over both */
@@ -53,7 +53,7 @@ static void dead_lane_delays_no_other(void)
         write_now(duo.a, &args);
     strike(config.fabric);
     fence.peer = duo.b_to_a;
-    CHECK_OK(weft_peer_fence(duo.b->endpoint, &fence, NULL));
+    CHECK_OK(submit_fence(duo.b->endpoint, &fence, NULL));
     sleep_ms(20);
     args.len = 4096;
     for (int i = 0; i < 20; i++, open++)
@@ -84,7 +84,7 @@ static struct duo duo_of_two(const char *faults)
 }
 
 /* Writes until an event has come. */
-static void write_until(struct duo *duo, const weft_range_args *args, weft_completion_kind event)
+static void write_until(struct duo *duo, const struct range_request *args, weft_completion_kind event)
 {
     weft_completion c;
     for (uint64_t until = now_ns() + patience_ms() * MS; !box_try(duo->a, event, &c);) {
@@ -97,19 +97,19 @@ static void write_until(struct duo *duo, const weft_range_args *args, weft_compl
 static void operations_wait_for_lanes_that_reconnect(void)
 {
     struct duo duo = duo_of_two("port4+0 rail1 down; port6+0 rail1 up");
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
     weft_watch *start;
     uint64_t *word;
-    weft_transfer id;
+    weft_op id;
     CHECK_OK(weft_watch_alloc(duo.a->endpoint, &start, &word));
     strike(OF_TWO);
     write_until(&duo, &args, WEFT_COMPLETION_RAIL_DOWN);
     fill_random(duo.a_bytes, MIB, 1);
     args.len = MIB / 2;
     args.local_offset = args.remote_offset = MIB / 2;
-    args.start_watch = start;
-    args.start_value = 1;
-    CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+    args.options.start_watch = start;
+    args.options.start_value = 1;
+    CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
     args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
     strike(OF_TWO);
     write_until(&duo, &args, WEFT_COMPLETION_RAIL_UP);
@@ -128,7 +128,7 @@ static void operations_wait_for_lanes_that_reconnect(void)
 static void lane_of_another_worker_is_used_when_it_returns(void)
 {
     struct duo duo = duo_of_two("port3+0 rail1 down; port4+0 rail1 up");
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, MIB);
     weft_rail_statistics statistics = WEFT_RAIL_STATISTICS_INIT;
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
     CHECK_OK(weft_rail_stats(duo.a->endpoint, 1, &statistics));

@@ -6,14 +6,14 @@
 #define LEN (32 * MIB)
 #define ROUNDS 8
 
-static weft_fence_args fence_args(weft_peer peer)
+static struct fence_request fence_args(weft_peer peer)
 {
-    weft_fence_args args = WEFT_FENCE_ARGS_INIT;
+    struct fence_request args = FENCE_REQUEST_INIT;
     args.peer = peer;
     return args;
 }
 
-static weft_completion await_fence(struct duo *duo, weft_transfer id)
+static weft_completion await_fence(struct duo *duo, weft_op id)
 {
     uint64_t end = now_ns() + patience_ms() * MS;
     weft_completion c;
@@ -22,7 +22,7 @@ static weft_completion await_fence(struct duo *duo, weft_transfer id)
         box_pump(duo->a, 0);
         box_pump(duo->b, 1);
     }
-    CHECK_EQ(c.transfer, id);
+    CHECK_EQ(c.op, id);
     return c;
 }
 
@@ -39,25 +39,25 @@ static void pump_both(struct duo *duo, uint64_t ms)
 static void nothing_lands_after_a_fence(void)
 {
     struct duo duo = duo_open(LEN);
-    weft_fence_args fence = fence_args(duo.b_to_a);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, LEN);
-    weft_transfer id;
+    struct fence_request fence = fence_args(duo.b_to_a);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, LEN);
+    weft_op id;
     fill_random(duo.a_bytes, LEN, 1);
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
     int early = 0;
     for (int round = 0; round < ROUNDS; round++) {
         memset(duo.a_bytes, round + 1, LEN);
-        args.timeout_ns = round % 2 ? 1 * MS : 0;
-        weft_transfer writes[4];
+        args.options.timeout_ns = round % 2 ? 1 * MS : 0;
+        weft_op writes[4];
         for (int i = 0; i < 4; i++)
             writes[i] = write_now(duo.a, &args);
         for (int i = 0; i < 4; i++) {
             if (round % 2 == 0)
-                CHECK_ONE_OF(weft_transfer_cancel(duo.a->endpoint, writes[i]), WEFT_OK, WEFT_ERR_HANDLE);
+                CHECK_ONE_OF(weft_op_cancel(duo.a->endpoint, writes[i]), WEFT_OK, WEFT_ERR_HANDLE);
             weft_completion c = box_await(duo.a, writes[i], patience_ms());
             early += c.status != WEFT_OK;
         }
-        CHECK_OK(weft_peer_fence(duo.b->endpoint, &fence, &id));
+        CHECK_OK(submit_fence(duo.b->endpoint, &fence, &id));
         CHECK_OK(await_fence(&duo, id).status);
         fill_random(duo.b_bytes, LEN, 100 + round);
         pump_both(&duo, 100);
@@ -71,17 +71,17 @@ static void nothing_lands_after_a_fence(void)
 static void fence_lets_other_traffic_continue(void)
 {
     struct duo duo = duo_open(LEN);
-    weft_fence_args fence = fence_args(duo.b_to_a);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 256 * KIB);
+    struct fence_request fence = fence_args(duo.b_to_a);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 256 * KIB);
     fill_random(duo.a_bytes, LEN, 3);
-    weft_transfer writes[64], fences[4];
+    weft_op writes[64], fences[4];
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < 64; i++) {
             args.local_offset = args.remote_offset = (uint64_t)i * 256 * KIB;
             writes[i] = write_now(duo.a, &args);
         }
         for (int i = 0; i < 4; i++)
-            CHECK_OK(weft_peer_fence(duo.b->endpoint, &fence, &fences[i]));
+            CHECK_OK(submit_fence(duo.b->endpoint, &fence, &fences[i]));
         for (int i = 0; i < 4; i++)
             CHECK_OK(await_fence(&duo, fences[i]).status);
         for (int i = 0; i < 64; i++)
@@ -94,25 +94,25 @@ static void fence_lets_other_traffic_continue(void)
 static void fences_end_like_other_operations(void)
 {
     struct duo duo = duo_open(MIB);
-    weft_fence_args fence = fence_args(duo.b_to_a);
-    weft_transfer id;
+    struct fence_request fence = fence_args(duo.b_to_a);
+    weft_op id;
     struct box *b = duo.b;
-    fence.flags = 1;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_peer_fence(b->endpoint, &fence, &id));
-    fence.flags = 0;
+    fence.options.flags = 1;
+    REFUSED(WEFT_ERR_UNSUPPORTED, submit_fence(b->endpoint, &fence, &id));
+    fence.options.flags = 0;
     fence.peer = 0;
-    REFUSED(WEFT_ERR_HANDLE, weft_peer_fence(b->endpoint, &fence, &id));
+    REFUSED(WEFT_ERR_HANDLE, submit_fence(b->endpoint, &fence, &id));
     fence.peer = duo.b_to_a;
-    fence.timeout_ns = 25ull * 3600 * SECOND;
-    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_LIMIT, weft_peer_fence(b->endpoint, &fence, &id));
-    REFUSED(WEFT_ERR_INVALID, weft_peer_fence(b->endpoint, NULL, &id));
-    fence.timeout_ns = 0;
-    fence.user_data = &fence;
-    CHECK_OK(weft_peer_fence(b->endpoint, &fence, &id));
+    fence.options.timeout_ns = 25ull * 3600 * SECOND;
+    REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_LIMIT, submit_fence(b->endpoint, &fence, &id));
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_fence(b->endpoint, 0, NULL, &id));
+    fence.options.timeout_ns = 0;
+    fence.options.user_data = &fence;
+    CHECK_OK(submit_fence(b->endpoint, &fence, &id));
     weft_completion c = await_fence(&duo, id);
     CHECK_OK(c.status);
     CHECK(c.user_data == &fence && c.peer == duo.b_to_a);
-    CHECK_OK(weft_peer_fence(b->endpoint, &fence, NULL));
+    CHECK_OK(submit_fence(b->endpoint, &fence, NULL));
     CHECK_OK(weft_peer_disconnect(b->endpoint, duo.b_to_a));
     c = box_take(b, WEFT_COMPLETION_FENCE, patience_ms());
     CHECK_ONE_OF(c.status, WEFT_ERR_CANCELED, WEFT_OK);
@@ -135,18 +135,18 @@ static void fence_does_not_wait_for_a_silent_peer(void)
         CHECK(weft_poll(silent, ignored, 16) >= 0);
         box_pump(own, 0);
     }
-    weft_fence_args fence = fence_args(peer);
-    weft_transfer id;
-    fence.timeout_ns = 50 * MS;
-    CHECK_OK(weft_peer_fence(own->endpoint, &fence, &id));
+    struct fence_request fence = fence_args(peer);
+    weft_op id;
+    fence.options.timeout_ns = 50 * MS;
+    CHECK_OK(submit_fence(own->endpoint, &fence, &id));
     CHECK_STATUS(box_await(own, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
-    fence.timeout_ns = 0;
-    CHECK_OK(weft_peer_fence(own->endpoint, &fence, &id));
+    fence.options.timeout_ns = 0;
+    CHECK_OK(submit_fence(own->endpoint, &fence, &id));
     while (!box_try(own, WEFT_COMPLETION_FENCE, &c)) {
         CHECK(weft_poll(silent, ignored, 16) >= 0);
         box_pump(own, 0);
     }
-    CHECK(c.transfer == id && c.status == WEFT_OK);
+    CHECK(c.op == id && c.status == WEFT_OK);
     CHECK_OK(weft_endpoint_close(silent));
     box_close(own);
 }

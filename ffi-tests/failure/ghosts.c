@@ -54,13 +54,13 @@ static void writer(int slot)
     send_now(box, peer, &slot, sizeof slot);
     int under_way = 0;
     for (uint64_t n = 0;; n++) {
-        weft_range_args args = range_args(memory, remote, LEN);
+        struct range_request args = range_args(memory, remote, LEN);
         args.local_offset = n % PATTERNS * LEN;
         args.remote_offset = (uint64_t)slot * LEN;
-        args.counter = shared->counter[slot];
-        args.flags = WEFT_NOTIFY;
-        args.notify = (uint64_t)slot;
-        weft_status status = weft_write(box->endpoint, &args, NULL);
+        args.options.counter = shared->counter[slot];
+        args.options.flags = WEFT_NOTIFY;
+        args.options.notify = (uint64_t)slot;
+        weft_status status = submit_write(box->endpoint, &args, NULL);
         if (status != WEFT_OK && status != WEFT_ERR_AGAIN)
             break;
         under_way += status == WEFT_OK;
@@ -195,7 +195,7 @@ static void polled(struct target *t, const weft_completion *c)
         CHECK(slot >= 0 && slot < SLOTS);
         t->peer[slot] = c->peer;
         t->down[slot] = false;
-        CHECK_OK(weft_message_release(t->endpoint, c->transfer));
+        CHECK_OK(weft_message_release(t->endpoint, c->op));
     }
 }
 

@@ -12,16 +12,16 @@ static void counts(struct team *team)
     weft_memory *memory = register_one(box->endpoint, map_bytes(PAGES * PAGE), PAGES * PAGE);
     weft_peer peer = join(team, 0, box);
     weft_remote_memory *remote = take_memory(team, 0, box, peer);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    hear(team, 0, box, &args.counter, sizeof args.counter);
+    struct pages_request args = PAGES_REQUEST_INIT;
+    hear(team, 0, box, &args.options.counter, sizeof args.options.counter);
     args.local = memory;
     args.remote = remote;
-    args.page_count = PAGES;
-    args.layer_count = 1;
-    args.page_len = PAGE;
-    args.flags = WEFT_COUNT_PAGES;
-    for (weft_transfer id;;) {
-        while (weft_write_pages(box->endpoint, &args, &id) == WEFT_OK) {
+    args.pages.page_count = PAGES;
+    args.pages.layer_count = 1;
+    args.pages.page_len = PAGE;
+    args.options.flags = WEFT_COUNT_PAGES;
+    for (weft_op id;;) {
+        while (submit_write_pages(box->endpoint, &args, &id) == WEFT_OK) {
         }
         box_pump(box, 1);
     }
@@ -70,19 +70,19 @@ static void takes(struct team *team)
 
 static bool write_smalls(struct box *box, weft_memory *memory, weft_remote_memory *remote)
 {
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     uint32_t pages[SMALLS];
-    weft_transfer id;
+    weft_op id;
     for (uint32_t i = 0; i < SMALLS; i++)
         pages[i] = i * 5 % SMALLS; /* None of which goes with its neighbour. */
     args.local = memory;
     args.remote = remote;
-    args.local_pages = args.remote_pages = pages;
-    args.page_count = SMALLS;
-    args.layer_count = 1;
-    args.page_len = SMALL;
-    args.timeout_ns = patience_ms() * MS;
-    return weft_write_pages(box->endpoint, &args, &id) == WEFT_OK;
+    args.pages.local.pages = args.pages.remote.pages = pages;
+    args.pages.page_count = SMALLS;
+    args.pages.layer_count = 1;
+    args.pages.page_len = SMALL;
+    args.options.timeout_ns = patience_ms() * MS;
+    return submit_write_pages(box->endpoint, &args, &id) == WEFT_OK;
 }
 
 /* What it was told nothing of when the peer died ends long before its deadline. */

@@ -178,7 +178,7 @@ static void target_takes(struct target *t, const weft_completion *c)
     case WEFT_COMPLETION_MESSAGE:
         CHECK_EQ(c->bytes, sizeof t->heard);
         CHECK_EQ(*(const uint64_t *)c->data, t->heard++);
-        CHECK_OK(weft_message_release(t->box->endpoint, c->transfer));
+        CHECK_OK(weft_message_release(t->box->endpoint, c->op));
         break;
     case WEFT_COMPLETION_SEND:
         CHECK_OK(c->status);
@@ -264,24 +264,24 @@ static void sender_submits(struct sender *s, uint64_t place)
 {
     struct work *work = &s->places[place];
     uint32_t pages[PLACE / 4096];
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    args.page_len = place < PLACES && place % 3 == 0 ? 4096 : PAGE;
-    args.page_count = PLACE / args.page_len;
-    for (uint32_t i = 0; i < args.page_count; i++)
-        pages[i] = (uint32_t)(place * args.page_count + i);
+    struct pages_request args = PAGES_REQUEST_INIT;
+    args.pages.page_len = place < PLACES && place % 3 == 0 ? 4096 : PAGE;
+    args.pages.page_count = PLACE / args.pages.page_len;
+    for (uint32_t i = 0; i < args.pages.page_count; i++)
+        pages[i] = (uint32_t)(place * args.pages.page_count + i);
     args.local = s->memory;
     args.remote = s->remote;
-    args.local_pages = args.remote_pages = pages;
-    args.user_data = (void *)(uintptr_t)place;
+    args.pages.local.pages = args.pages.remote.pages = pages;
+    args.options.user_data = (void *)(uintptr_t)place;
     work->idle = work->written = work->freed = false;
     if (place >= PLACES) {
-        CHECK_OK(weft_read_pages(s->box->endpoint, &args, NULL));
+        CHECK_OK(submit_read_pages(s->box->endpoint, &args, NULL));
         return;
     }
     CHECK(work->round < ROUNDS);
-    args.flags = WEFT_NOTIFY;
-    args.notify = place << 32 | work->round;
-    CHECK_OK(weft_write_pages(s->box->endpoint, &args, NULL));
+    args.options.flags = WEFT_NOTIFY;
+    args.options.notify = place << 32 | work->round;
+    CHECK_OK(submit_write_pages(s->box->endpoint, &args, NULL));
     uint64_t number = s->said++;
     send_now(s->box, s->peer, &number, sizeof number);
 }
@@ -328,7 +328,7 @@ static void sender_takes(void *of, const weft_completion *c)
         CHECK_EQ((uint32_t)words[1], work->round);
         CHECK(!work->freed);
         work->freed = true;
-        CHECK_OK(weft_message_release(s->box->endpoint, c->transfer));
+        CHECK_OK(weft_message_release(s->box->endpoint, c->op));
         break;
     }
     default:

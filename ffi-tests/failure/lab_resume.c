@@ -35,24 +35,24 @@ static void sends(struct team *team)
     weft_memory *memory = register_one(box->endpoint, bytes, LONG + MIB);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     meet(team, 2, box);
-    weft_range_args args = range_args(memory, theirs, LONG);
-    args.flags = WEFT_NOTIFY;
-    args.notify = 77;
-    args.timeout_ns = 60 * SECOND;
-    weft_transfer id = write_now(box, &args);
+    struct range_request args = range_args(memory, theirs, LONG);
+    args.options.flags = WEFT_NOTIFY;
+    args.options.notify = 77;
+    args.options.timeout_ns = 60 * SECOND;
+    weft_op id = write_now(box, &args);
     uint64_t begin = now_ns();
     box_pump(box, 300);
     team->board->word[GO] = 1;
     while (!team->board->word[GONE])
         box_pump(box, 10);
     for (int i = 0; something_expires && i < 3; i++) {
-        weft_transfer late;
+        weft_op late;
         args = range_args(memory, theirs, MIB);
         args.local_offset = args.remote_offset = LONG;
-        args.timeout_ns = 200 * MS;
-        args.flags = WEFT_CLASS_LATENCY;
+        args.options.timeout_ns = 200 * MS;
+        args.options.flags = WEFT_CLASS_LATENCY;
         judged_from();
-        CHECK_OK(weft_write(box->endpoint, &args, &late));
+        CHECK_OK(submit_write(box->endpoint, &args, &late));
         weft_completion c = box_await(box, late, patience_ms());
         CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
         CHECK_WITHIN(c.submit_ns, c.done_ns, 400 * MS);
@@ -81,7 +81,7 @@ static void takes(struct team *team)
     memset(bytes, 0x5a, LONG);
     c = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
     CHECK_EQ(c.bytes, 11);
-    CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+    CHECK_OK(weft_message_release(box->endpoint, c.op));
     box_pump(box, 1000);
     for (size_t i = 0; i < LONG; i++)
         if (bytes[i] != 0x5a)

@@ -70,11 +70,11 @@ static void kills(struct team *team)
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     hear(team, 1, box, address, sizeof address - 1);
     CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, &lines));
-    weft_range_args args = range_args(mine, theirs, MIB);
+    struct range_request args = range_args(mine, theirs, MIB);
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     stop_process(pid_of(team, 1));
     for (int i = 0; i < WRITES; i++)
-        CHECK_OK(weft_write(box->endpoint, &args, NULL));
+        CHECK_OK(submit_write(box->endpoint, &args, NULL));
     kill_member(team, 1);
     int cause = cause_of(box, WRITES);
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
@@ -107,8 +107,8 @@ static void unmapped_memory_has_a_cause(void)
     weft_memory *mine = register_one(duo.a->endpoint, gone, MIB);
     CHECK_EQ(munmap(gone, MIB), 0);
     CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, &lines));
-    weft_range_args args = range_args(mine, duo.b_of_a, MIB);
-    CHECK_OK(weft_write(duo.a->endpoint, &args, NULL));
+    struct range_request args = range_args(mine, duo.b_of_a, MIB);
+    CHECK_OK(submit_write(duo.a->endpoint, &args, NULL));
     CHECK_EQ(cause_of(duo.a, 1), EFAULT);
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     is_in_the_line("(14)");

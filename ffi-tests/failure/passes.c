@@ -73,11 +73,11 @@ static void counters_are_raised(int counters)
     }
     for (int i = 0; i < OPERATIONS; i++)
         expect_one(duo.a->endpoint, entries[i % counters].counter, 600 * SECOND, text);
-    weft_list_args args = WEFT_LIST_ARGS_INIT;
-    weft_transfer list;
+    struct list_request args = LIST_REQUEST_INIT;
+    weft_op list;
     args.entries = entries;
     args.count = (uint64_t)counters;
-    CHECK_OK(weft_write_list(duo.b->endpoint, &args, &list));
+    CHECK_OK(submit_write_list(duo.b->endpoint, &args, &list));
     CHECK_STATUS(box_await(duo.b, list, patience_ms()).status, WEFT_OK);
     all_end(duo.a->endpoint, WEFT_OK, false);
     duo_close(&duo);
@@ -111,14 +111,14 @@ static void has_many_under_way(struct team *team)
     weft_remote_memory *remote = take_memory(team, 1, box, peer);
     stop_process(pid_of(team, 1));
     for (int i = 0; i < OPERATIONS; i++) {
-        weft_send_args send = WEFT_SEND_ARGS_INIT;
-        weft_range_args write = range_args(memory, remote, MIB);
+        struct send_request send = SEND_REQUEST_INIT;
+        struct range_request write = range_args(memory, remote, MIB);
         send.peer = peer;
         send.data = text;
         send.len = sizeof text;
-        send.user_data = write.user_data = text;
-        send.timeout_ns = write.timeout_ns = 600 * SECOND;
-        CHECK_OK(way == MESSAGES_LOST ? weft_send(box->endpoint, &send, NULL) : weft_write(box->endpoint, &write, NULL));
+        send.options.user_data = write.options.user_data = text;
+        send.options.timeout_ns = write.options.timeout_ns = 600 * SECOND;
+        CHECK_OK(way == MESSAGES_LOST ? submit_send(box->endpoint, &send, NULL) : submit_write(box->endpoint, &write, NULL));
     }
     if (way == WRITES_DISCONNECTED)
         CHECK_OK(weft_peer_disconnect(box->endpoint, peer));

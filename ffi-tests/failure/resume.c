@@ -34,23 +34,23 @@ static void stops_in_the_middle(struct team *team)
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     if (by_counter)
         hear(team, 1, box, &counter, sizeof counter);
-    static weft_transfer ids[ALL];
-    weft_transfer late = 0;
+    static weft_op ids[ALL];
+    weft_op late = 0;
     judged_from();
     for (uint64_t i = 0; i < ALL; i++) {
-        weft_range_args args = range_args(memory, theirs, PART);
+        struct range_request args = range_args(memory, theirs, PART);
         args.local_offset = args.remote_offset = i * PART;
-        args.flags = (by_counter ? 0 : WEFT_NOTIFY) | WEFT_CLASS_LATENCY; /* goes past what fills the line */
-        args.notify = by_counter ? 0 : i + 1;
-        args.counter = counter;
-        args.timeout_ns = 2 * patience_ms() * MS;
-        CHECK_OK(weft_write(box->endpoint, &args, &ids[i]));
+        args.options.flags = (by_counter ? 0 : WEFT_NOTIFY) | WEFT_CLASS_LATENCY; /* goes past what fills the line */
+        args.options.notify = by_counter ? 0 : i + 1;
+        args.options.counter = counter;
+        args.options.timeout_ns = 2 * patience_ms() * MS;
+        CHECK_OK(submit_write(box->endpoint, &args, &ids[i]));
         if (i % WORDS == WORDS / 4) {
             stop_process(pid_of(team, 1));
             args = range_args(memory, theirs, LONG);
             args.local_offset = args.remote_offset = ALL * PART;
-            args.timeout_ns = 50 * MS;
-            CHECK_OK((i / WORDS % 2 ? weft_read : weft_write)(box->endpoint, &args, &late));
+            args.options.timeout_ns = 50 * MS;
+            CHECK_OK((i / WORDS % 2 ? submit_read : submit_write)(box->endpoint, &args, &late));
             sleep_ms(10);
         }
         if (i % WORDS == WORDS / 2) {
@@ -111,7 +111,7 @@ static void counts_all_once(struct team *team)
     struct box *box = box_of_one_rail();
     uint64_t value = 0, all = ALL;
     weft_counter counter;
-    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    struct expect_request args = EXPECT_REQUEST_INIT;
     join(team, 0, box);
     uint8_t *bytes = map_bytes(SIZE), *want = map_bytes(SIZE);
     fill_random(want, SIZE, 7);
@@ -121,8 +121,8 @@ static void counts_all_once(struct team *team)
     args.counters = &counter;
     args.values = &all;
     args.count = 1;
-    args.timeout_ns = 3 * patience_ms() * MS;
-    CHECK_OK(weft_counter_expect(box->endpoint, &args, NULL));
+    args.options.timeout_ns = 3 * patience_ms() * MS;
+    CHECK_OK(submit_expect(box->endpoint, &args, NULL));
     CHECK_OK(box_take(box, WEFT_COMPLETION_COUNTER, 2 * patience_ms()).status);
     CHECK(memcmp(bytes, want, ALL * PART) == 0);
     meet(team, 0, box);
@@ -162,11 +162,11 @@ static void idle_connections_that_end_are_made_anew(void)
         CHECK(end_connections(ways[i % 3]) > 0);
         if (i % 2)
             sleep_ms(10 * i);
-        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, PART);
-        args.flags = WEFT_NOTIFY;
-        args.notify = i + 1;
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, PART);
+        args.options.flags = WEFT_NOTIFY;
+        args.options.notify = i + 1;
         CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
-        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, args.notify);
+        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, args.options.notify);
         CHECK(!box_try(duo.a, WEFT_COMPLETION_PEER_DOWN, &down) && !box_try(duo.b, WEFT_COMPLETION_PEER_DOWN, &down));
     }
     duo_close(&duo);

@@ -63,10 +63,10 @@ static void watches(struct team *team)
     pid_t victim = pid_of(team, VICTIM);
     uint64_t deadline = now_ns() + TIMEOUT;
     for (uintptr_t i = 0; i < 2 * WRITES; i++) {
-        weft_range_args args = range_args(memory, theirs[i % 2], LEN);
-        args.timeout_ns = TIMEOUT;
-        args.user_data = (void *)i;
-        CHECK_OK(weft_write(box->endpoint, &args, NULL));
+        struct range_request args = range_args(memory, theirs[i % 2], LEN);
+        args.options.timeout_ns = TIMEOUT;
+        args.options.user_data = (void *)i;
+        CHECK_OK(submit_write(box->endpoint, &args, NULL));
     }
     team->board->may_die[VICTIM] = 1;
     CHECK(kill(victim, hurt) == 0);

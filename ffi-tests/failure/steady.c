@@ -16,8 +16,8 @@ static uint64_t processor_ms(void)
 
 static void write_batches(struct duo *duo, uint64_t batches)
 {
-    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, 64);
-    weft_transfer ids[BATCH];
+    struct range_request args = range_args(duo->a_memory, duo->b_of_a, 64);
+    weft_op ids[BATCH];
     for (uint64_t i = 0; i < batches; i++) {
         for (size_t k = 0; k < BATCH; k++)
             ids[k] = write_now(duo->a, &args);
@@ -32,12 +32,12 @@ static void notified_writes_return_their_slots(void)
     weft_endpoint_config config = test_config();
     config.max_transfers = 64;
     struct duo duo = duo_open_with(LEN, &config);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, LEN);
-    args.flags = WEFT_NOTIFY;
-    for (args.notify = 0; args.notify < 500; args.notify++) {
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, LEN);
+    args.options.flags = WEFT_NOTIFY;
+    for (args.options.notify = 0; args.options.notify < 500; args.options.notify++) {
         weft_completion c = box_await(duo.a, write_now(duo.a, &args), patience_ms());
         CHECK_OK(c.status);
-        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, args.notify);
+        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, args.options.notify);
     }
     duo_close(&duo);
 }

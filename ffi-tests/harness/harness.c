@@ -636,7 +636,7 @@ static void print_box(const struct box *box)
         const weft_completion *c = &box->items[i];
         fprintf(stderr, "    there is: kind %d, %s, transfer %" PRIx64 ", peer %" PRIx64
                 ", value %" PRIu64 ", bytes %" PRIu64 ", provider_errno %d\n",
-                c->kind, weft_status_name(c->status), c->transfer, c->peer, c->value, c->bytes,
+                c->kind, weft_status_name(c->status), c->op, c->peer, c->value, c->bytes,
                 c->provider_errno);
     }
 }
@@ -670,7 +670,7 @@ weft_completion box_take_at(const char *file, int line, struct box *box,
 }
 
 weft_completion box_await_at(const char *file, int line, struct box *box,
-                             weft_transfer transfer, uint64_t ms)
+                             weft_op transfer, uint64_t ms)
 {
     uint64_t until = now_ns() + ms * MS;
     size_t seen = 0;
@@ -681,7 +681,7 @@ weft_completion box_await_at(const char *file, int line, struct box *box,
                              c->kind == WEFT_COMPLETION_SEND || c->kind == WEFT_COMPLETION_ATOMIC ||
                              c->kind == WEFT_COMPLETION_FENCE ||
                              c->kind == WEFT_COMPLETION_COUNTER;
-            if (operation && c->transfer == transfer) {
+            if (operation && c->op == transfer) {
                 weft_completion out;
                 remove_item(box, seen, &out);
                 return out;
@@ -805,7 +805,7 @@ weft_peer join(struct team *team, int with, struct box *box)
     tell(team, with, mine, address_of(box->endpoint, mine, sizeof mine));
     size_t len = hear(team, with, box, theirs, sizeof theirs);
     if (team->rank < with) {
-        weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+        weft_op_options args = WEFT_OP_OPTIONS_INIT;
         args.user_data = (void *)(uintptr_t)&asked;
         CHECK_OK(weft_peer_connect(box->endpoint, theirs, len, &args, &peer));
         CHECK(peer != 0);
@@ -853,21 +853,21 @@ weft_remote_memory *take_memory(struct team *team, int from, struct box *box, we
     return remote;
 }
 
-weft_range_args range_args(weft_memory *local, weft_remote_memory *remote, uint64_t len)
+struct range_request range_args(weft_memory *local, weft_remote_memory *remote, uint64_t len)
 {
-    weft_range_args args = WEFT_RANGE_ARGS_INIT;
+    struct range_request args = RANGE_REQUEST_INIT;
     args.local = local;
     args.remote = remote;
     args.len = len;
     return args;
 }
 
-weft_transfer write_now(struct box *box, const weft_range_args *args)
+weft_op write_now(struct box *box, const struct range_request *args)
 {
     uint64_t until = now_ns() + patience_ms() * MS;
-    weft_transfer transfer = 0;
+    weft_op transfer = 0;
     weft_status status;
-    while ((status = weft_write(box->endpoint, args, &transfer)) == WEFT_ERR_AGAIN) {
+    while ((status = submit_write(box->endpoint, args, &transfer)) == WEFT_ERR_AGAIN) {
         CHECK(now_ns() < until);
         box_pump(box, 1);
     }
@@ -876,16 +876,16 @@ weft_transfer write_now(struct box *box, const weft_range_args *args)
     return transfer;
 }
 
-weft_transfer send_now(struct box *box, weft_peer peer, const void *data, uint64_t len)
+weft_op send_now(struct box *box, weft_peer peer, const void *data, uint64_t len)
 {
     uint64_t until = now_ns() + patience_ms() * MS;
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
-    weft_transfer transfer = 0;
+    struct send_request args = SEND_REQUEST_INIT;
+    weft_op transfer = 0;
     weft_status status;
     args.peer = peer;
     args.data = data;
     args.len = len;
-    while ((status = weft_send(box->endpoint, &args, &transfer)) == WEFT_ERR_AGAIN) {
+    while ((status = submit_send(box->endpoint, &args, &transfer)) == WEFT_ERR_AGAIN) {
         CHECK(now_ns() < until);
         box_pump(box, 1);
     }
@@ -935,17 +935,17 @@ void duo_close(struct duo *duo)
     munmap(duo->b_bytes, duo->len);
 }
 
-weft_transfer expect_one(weft_endpoint *endpoint, weft_counter counter, uint64_t timeout_ns, void *user_data)
+weft_op expect_one(weft_endpoint *endpoint, weft_counter counter, uint64_t timeout_ns, void *user_data)
 {
-    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    struct expect_request args = EXPECT_REQUEST_INIT;
     uint64_t value = 1;
-    weft_transfer id;
+    weft_op id;
     args.counters = &counter;
     args.values = &value;
     args.count = 1;
-    args.timeout_ns = timeout_ns;
-    args.user_data = user_data;
-    CHECK_OK(weft_counter_expect(endpoint, &args, &id));
+    args.options.timeout_ns = timeout_ns;
+    args.options.user_data = user_data;
+    CHECK_OK(submit_expect(endpoint, &args, &id));
     return id;
 }
 

@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "requests.h"
 #include "weft.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -214,7 +215,7 @@ void box_pump(struct box *box, uint64_t ms);
 weft_completion box_take_at(const char *file, int line, struct box *box,
                             weft_completion_kind kind, uint64_t ms);
 weft_completion box_await_at(const char *file, int line, struct box *box,
-                             weft_transfer transfer, uint64_t ms);
+                             weft_op transfer, uint64_t ms);
 void box_quiet_at(const char *file, int line, struct box *box, uint64_t ms);
 bool box_try(struct box *box, weft_completion_kind kind, weft_completion *out);
 /* Shuts down if need be, closes, and frees the box. */
@@ -236,13 +237,13 @@ void give_memory(struct team *team, int to, weft_memory *memory);
 weft_remote_memory *take_memory(struct team *team, int from, struct box *box, weft_peer peer);
 
 /* A write or read of `len` bytes at the start of both. */
-weft_range_args range_args(weft_memory *local, weft_remote_memory *remote, uint64_t len);
+struct range_request range_args(weft_memory *local, weft_remote_memory *remote, uint64_t len);
 /* Submits a write, again after polling while there is no room. */
-weft_transfer write_now(struct box *box, const weft_range_args *args);
-weft_transfer send_now(struct box *box, weft_peer peer, const void *data, uint64_t len);
+weft_op write_now(struct box *box, const struct range_request *args);
+weft_op send_now(struct box *box, weft_peer peer, const void *data, uint64_t len);
 
 /* Waits for a counter to be raised once, for this long. */
-weft_transfer expect_one(weft_endpoint *endpoint, weft_counter counter, uint64_t timeout_ns, void *user_data);
+weft_op expect_one(weft_endpoint *endpoint, weft_counter counter, uint64_t timeout_ns, void *user_data);
 
 /* ---- What a program that is no endpoint can send to one over `host` ---- */
 

@@ -127,7 +127,7 @@ static double lateness(struct box *box, weft_counter counter, enum kind kind)
     shared->kind = kind;
     sleep_ms(20);
     uint64_t due = now_ns() + DEADLINE;
-    weft_transfer id = expect_one(box->endpoint, counter, DEADLINE, NULL);
+    weft_op id = expect_one(box->endpoint, counter, DEADLINE, NULL);
     CHECK_STATUS(box_await(box, id, 60000).status, WEFT_ERR_TIMED_OUT);
     uint64_t now = now_ns();
     shared->kind = REST;

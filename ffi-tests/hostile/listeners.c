@@ -111,7 +111,7 @@ static void claimed_name_gets_no_write(void)
     for (int before = 0; before < 2; before++) {
         struct box *box = box_of(open_endpoint());
         weft_memory *memory = register_one(box->endpoint, duo.a_bytes, LEN);
-        weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+        weft_op_options args = WEFT_OP_OPTIONS_INIT;
         weft_peer peer, same;
         if (before) {
             args.timeout_ns = SECOND;
@@ -123,7 +123,7 @@ static void claimed_name_gets_no_write(void)
         CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
         if (!before && weft_peer_connect(box->endpoint, forged, forged_len, NULL, &same) == WEFT_OK)
             CHECK(same == peer);
-        weft_range_args range = range_args(memory, memory_of(&duo, box, peer), LEN);
+        struct range_request range = range_args(memory, memory_of(&duo, box, peer), LEN);
         for (int i = 0; i < 50; i++) {
             memset(duo.b_bytes, 0, LEN);
             CHECK_OK(box_await(box, write_now(box, &range), patience_ms()).status);
@@ -139,7 +139,7 @@ static void claimed_name_gets_no_write(void)
 /* Writes that end in this many ms. */
 static uint64_t writes_in(struct duo *duo, uint64_t ms)
 {
-    weft_range_args range = range_args(duo->a_memory, duo->b_of_a, LEN);
+    struct range_request range = range_args(duo->a_memory, duo->b_of_a, LEN);
     uint64_t count = 0;
     for (uint64_t until = now_ns() + ms * MS; now_ns() < until; count++)
         CHECK_OK(box_await(duo->a, write_now(duo->a, &range), patience_ms()).status);

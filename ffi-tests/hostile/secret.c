@@ -40,7 +40,7 @@ static void message_goes(struct box *from, weft_peer peer, struct box *to)
     CHECK_OK(box_await(from, send_now(from, peer, "hello", 5), patience_ms()).status);
     weft_completion got = box_take(to, WEFT_COMPLETION_MESSAGE, patience_ms());
     CHECK(got.bytes == 5 && memcmp(got.data, "hello", 5) == 0);
-    CHECK_OK(weft_message_release(to->endpoint, got.transfer));
+    CHECK_OK(weft_message_release(to->endpoint, got.op));
 }
 
 /* ---- Who knows it ---- */
@@ -76,7 +76,7 @@ static void pages_are_written_with_it(void)
     weft_endpoint_config config = with_secret(RIGHT);
     struct duo duo = duo_open_with(MIB, &config);
     fill_random(duo.a_bytes, duo.len, 7);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, duo.len);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, duo.len);
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
     CHECK_EQ(differs_random(duo.b_bytes, duo.len, 7), -1);
     duo_close(&duo);
@@ -173,9 +173,9 @@ static void is_denied(const char *mine, const char *theirs)
     for (uint64_t since = now_ns(); refused_by(b) == 0; sleep_ms(1))
         CHECK(now_ns() - since < (uint64_t)patience_ms() * MS);
     box_quiet(b, 200);
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    struct send_request message = SEND_REQUEST_INIT;
     message.peer = peer;
-    REFUSED(WEFT_ERR_HANDLE, weft_send(a->endpoint, &message, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_send(a->endpoint, &message, NULL));
     /* Others are served as before. */
     struct box *friend = open_knowing(theirs);
     weft_peer b_of_friend = connect_to(friend, b);

@@ -50,8 +50,8 @@ static void ids_of_operations_have_room_for_a_day(void)
     struct duo duo = duo_open(4096);
     uint64_t first = 0, differ = 0;
     for (int i = 0; i < 64; i++) {
-        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
-        weft_transfer id = write_now(duo.a, &args);
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+        weft_op id = write_now(duo.a, &args);
         CHECK_OK(box_await(duo.a, id, patience_ms()).status);
         CHECK(id >> 63 == 0);
         if (i == 0)

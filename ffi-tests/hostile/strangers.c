@@ -89,7 +89,7 @@ static uint64_t slowest_write(struct duo *duo, int count)
     for (int i = 0; i < count; i++) {
         uint64_t began = judged_from();
         fill_random(duo->a_bytes, duo->len, (uint64_t)i);
-        weft_range_args args = range_args(duo->a_memory, duo->b_of_a, duo->len);
+        struct range_request args = range_args(duo->a_memory, duo->b_of_a, duo->len);
         CHECK_OK(box_await(duo->a, write_now(duo->a, &args), patience_ms()).status);
         CHECK_EQ(differs_random(duo->b_bytes, duo->len, (uint64_t)i), -1);
         CHECK_WITHIN(began, now_ns(), 500 * MS);
@@ -189,7 +189,7 @@ static void accepting_at_the_descriptor_limit_costs_little(void)
     unsigned busy = busy_percent();
     printf("%u %% of a processor\n", busy);
     /* Others are served meanwhile, and afterwards as before. */
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 4096);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 4096);
     weft_status status = box_await(duo.a, write_now(duo.a, &args), patience_ms()).status;
     while (count > 0)
         close(fds[--count]);

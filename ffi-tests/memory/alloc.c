@@ -89,10 +89,10 @@ static void alloc_leaks_nothing(void)
     CHECK_OK(weft_endpoint_close(endpoint));
 }
 
-static weft_transfer read_now(struct box *box, const weft_range_args *args)
+static weft_op read_now(struct box *box, const struct range_request *args)
 {
-    weft_transfer id = 0;
-    CHECK_OK(weft_read(box->endpoint, args, &id));
+    weft_op id = 0;
+    CHECK_OK(submit_read(box->endpoint, args, &id));
     return id;
 }
 
@@ -105,7 +105,7 @@ static void gives(struct team *team)
     for (uint64_t round = 0; round < 20; round++) {
         uint8_t *bytes = alloc(box->endpoint, LEN);
         weft_memory *memory = register_one(box->endpoint, bytes, LEN);
-        weft_range_args args = range_args(memory, theirs, LEN);
+        struct range_request args = range_args(memory, theirs, LEN);
         fill_random(bytes, LEN, round);
         CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
         memset(bytes, 0, LEN);

@@ -42,14 +42,14 @@ static void *run_probe(void *argument)
     weft_counter counter;
     CHECK_OK(weft_counter_create(probe->endpoint, &counter));
     while (!probe->over) {
-        weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+        struct expect_request args = EXPECT_REQUEST_INIT;
         weft_completion completion;
         uint64_t one = 1, due = now_ns() + PROBE;
         args.counters = &counter;
         args.values = &one;
         args.count = 1;
-        args.timeout_ns = PROBE;
-        CHECK_OK(weft_counter_expect(probe->endpoint, &args, NULL));
+        args.options.timeout_ns = PROBE;
+        CHECK_OK(submit_expect(probe->endpoint, &args, NULL));
         while (weft_wait(probe->endpoint, &completion, 1, SECOND) == 0)
             ;
         CHECK_STATUS(completion.status, WEFT_ERR_TIMED_OUT);
@@ -204,15 +204,15 @@ static void partial_registration_is_not_used(void)
     CHECK_OK(register_ranges(duo.a->endpoint, 10, &memory));
     size_t len = descriptor_of(memory, descriptor, sizeof descriptor);
     CHECK_OK(weft_remote_memory_import(duo.b->endpoint, duo.b_to_a, descriptor, len, &remote));
-    weft_range_args args = range_args(duo.b_memory, remote, RANGE);
+    struct range_request args = range_args(duo.b_memory, remote, RANGE);
     CHECK_STATUS(box_await(duo.b, write_now(duo.b, &args), patience_ms()).status, WEFT_OK);
 
     REFUSED(WEFT_ERR_FABRIC, weft_memory_deregister(memory));
-    weft_transfer transfer;
+    weft_op transfer;
     args = range_args(memory, duo.b_of_a, RANGE);
-    REFUSED(WEFT_ERR_HANDLE, weft_write(duo.a->endpoint, &args, &transfer));
+    REFUSED(WEFT_ERR_HANDLE, submit_write(duo.a->endpoint, &args, &transfer));
     args = range_args(duo.b_memory, remote, RANGE);
-    weft_status status = weft_write(duo.b->endpoint, &args, &transfer);
+    weft_status status = submit_write(duo.b->endpoint, &args, &transfer);
     if (status == WEFT_OK)
         status = box_await(duo.b, transfer, patience_ms()).status;
     CHECK_STATUS(status, WEFT_ERR_MEMORY_GONE);

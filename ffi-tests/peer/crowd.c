@@ -60,7 +60,7 @@ static void a_steady_writer(struct team *team)
     weft_peer peer = join(team, 0, box);
     weft_memory *memory = register_one(box->endpoint, map_bytes(LEN), LEN);
     weft_remote_memory *theirs = take_memory(team, 0, box, peer);
-    weft_range_args args = range_args(memory, theirs, LEN);
+    struct range_request args = range_args(memory, theirs, LEN);
     meet(team, 0, box);
     while (!team->board->word[ALL_UP]) {
         uint64_t next = now_ns() + 2 * MS;
@@ -142,7 +142,7 @@ static void others_poll(struct one *all)
             CHECK_EQ(*(const uint64_t *)got[k].data, (uint64_t)i);
             CHECK(!all[i].heard);
             all[i].heard = true;
-            CHECK_OK(weft_message_release(all[i].endpoint, got[k].transfer));
+            CHECK_OK(weft_message_release(all[i].endpoint, got[k].op));
         }
     }
 }

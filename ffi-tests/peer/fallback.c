@@ -66,10 +66,10 @@ static void exchange(struct team *team, struct box *box, weft_peer peer)
     weft_memory *to = register_one(box->endpoint, in, LEN);
     give_memory(team, other, to);
     weft_remote_memory *theirs = take_memory(team, other, box, peer);
-    weft_range_args args = range_args(from, theirs, LEN);
-    args.flags = WEFT_NOTIFY;
-    args.notify = 77;
-    weft_transfer written = write_now(box, &args);
+    struct range_request args = range_args(from, theirs, LEN);
+    args.options.flags = WEFT_NOTIFY;
+    args.options.notify = 77;
+    weft_op written = write_now(box, &args);
     for (uint64_t i = 0; i < 100; i++)
         send_now(box, peer, &i, sizeof i);
     CHECK_OK(box_await(box, written, patience_ms()).status);
@@ -78,7 +78,7 @@ static void exchange(struct team *team, struct box *box, weft_peer peer)
     for (uint64_t i = 0; i < 100; i++) {
         weft_completion got = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
         CHECK(got.bytes == sizeof i && memcmp(got.data, &i, sizeof i) == 0);
-        CHECK_OK(weft_message_release(box->endpoint, got.transfer));
+        CHECK_OK(weft_message_release(box->endpoint, got.op));
         CHECK_OK(box_take(box, WEFT_COMPLETION_SEND, patience_ms()).status);
     }
     meet(team, other, box);
@@ -212,7 +212,7 @@ static void calls_who_left(struct team *team)
     struct box *box = open_both();
     char theirs[8192];
     weft_peer peer;
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     args.timeout_ns = 2 * SECOND;
     size_t len = hear(team, 1, box, theirs, sizeof theirs);
     meet(team, 1, box);
@@ -249,7 +249,7 @@ static weft_peer connect_now(struct box *from, struct box *to)
 {
     char address[8192];
     weft_peer peer;
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     args.timeout_ns = CONNECT;
     size_t len = address_of(to->endpoint, address, sizeof address);
     CHECK_OK(weft_peer_connect(from->endpoint, address, len, &args, &peer));

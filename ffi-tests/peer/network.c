@@ -67,14 +67,14 @@ static struct box *box_on(const char *rails, const char *ports, const char *addr
 
 static weft_status pages(struct box *box, weft_memory *local, weft_remote_memory *remote, bool read)
 {
-    weft_transfer id;
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    weft_op id;
+    struct pages_request args = PAGES_REQUEST_INIT;
     args.local = local;
     args.remote = remote;
-    args.page_len = PAGE;
-    args.page_count = LEN / PAGE;
-    args.layer_count = 1;
-    CHECK_OK((read ? weft_read_pages : weft_write_pages)(box->endpoint, &args, &id));
+    args.pages.page_len = PAGE;
+    args.pages.page_count = LEN / PAGE;
+    args.pages.layer_count = 1;
+    CHECK_OK((read ? submit_read_pages : submit_write_pages)(box->endpoint, &args, &id));
     return box_await(box, id, patience_ms()).status;
 }
 
@@ -452,7 +452,7 @@ static void knew_the_port(struct team *team)
     hear(team, 1, NULL, &port, sizeof port);
     tell(team, 1, blob, address_of(duo.a->endpoint, blob, sizeof blob));
     size_t len = hear(team, 1, duo.a, blob, sizeof blob);
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     weft_peer peer;
     args.timeout_ns = 2 * SECOND;
     CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, len, &args, &peer));

@@ -6,10 +6,10 @@
 /* Connects, and expects no peer to be found within the timeout. */
 static void finds_nobody(struct box *box, const void *address, size_t len)
 {
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    struct send_request message = SEND_REQUEST_INIT;
     weft_peer peer = 0;
-    weft_transfer sent = 0;
+    weft_op sent = 0;
     int mark;
     args.timeout_ns = SECOND;
     args.user_data = &mark;
@@ -19,7 +19,7 @@ static void finds_nobody(struct box *box, const void *address, size_t len)
     message.data = "anybody?";
     message.len = 8;
     /* Waits for the peer; if that was refused at once, it has ended. */
-    weft_status status = CHECK_ONE_OF(weft_send(box->endpoint, &message, &sent), WEFT_OK, WEFT_ERR_HANDLE);
+    weft_status status = CHECK_ONE_OF(submit_send(box->endpoint, &message, &sent), WEFT_OK, WEFT_ERR_HANDLE);
     weft_completion up = box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms());
     CHECK_WITHIN(began + args.timeout_ns, up.done_ns, LATE_MOST);
     CHECK_ONE_OF(up.status, WEFT_ERR_UNREACHABLE, WEFT_ERR_PEER_GONE);
@@ -31,7 +31,7 @@ static void finds_nobody(struct box *box, const void *address, size_t len)
         CHECK_EQ(c.bytes, 0);
     }
     box_quiet(box, 300); /* no PEER_DOWN: it was never up */
-    status = weft_send(box->endpoint, &message, NULL);
+    status = submit_send(box->endpoint, &message, NULL);
     CHECK_ONE_OF(status, WEFT_ERR_HANDLE, WEFT_ERR_PEER_LOST, WEFT_ERR_PEER_CLOSED);
 }
 
@@ -141,9 +141,9 @@ static void meets_the_restarted(struct team *team)
         /* What remains of it is answered. */
         uint8_t byte = 1;
         weft_memory *mine = register_one(box->endpoint, &byte, 1);
-        weft_range_args args = range_args(mine, remote, 1);
-        weft_transfer id;
-        weft_status status = weft_write(box->endpoint, &args, &id);
+        struct range_request args = range_args(mine, remote, 1);
+        weft_op id;
+        weft_status status = submit_write(box->endpoint, &args, &id);
         if (status == WEFT_OK)
             status = box_await(box, id, patience_ms()).status;
         CHECK_ONE_OF(status, WEFT_ERR_PEER_CLOSED, WEFT_ERR_PEER_GONE, WEFT_ERR_PEER_LOST,
@@ -206,7 +206,7 @@ static void is_visited(struct team *team)
         weft_completion got = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
         CHECK(got.bytes == sizeof i && memcmp(got.data, &i, sizeof i) == 0);
         CHECK(got.peer == up.peer);
-        CHECK_OK(weft_message_release(box->endpoint, got.transfer));
+        CHECK_OK(weft_message_release(box->endpoint, got.op));
         weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
         CHECK_STATUS(down.status, WEFT_ERR_PEER_CLOSED);
         CHECK(down.peer == up.peer);
@@ -233,7 +233,7 @@ static void connects_at_once(struct team *team)
     tell(team, other, mine, address_of(box->endpoint, mine, sizeof mine));
     size_t len = hear(team, other, box, theirs, sizeof theirs);
     for (int round = 0; round < 20; round++) {
-        weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+        weft_op_options args = WEFT_OP_OPTIONS_INIT;
         weft_peer peer;
         args.user_data = &mark;
         meet(team, other, box);
@@ -260,7 +260,7 @@ static void connects_at_once(struct team *team)
         weft_completion got = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
         CHECK(got.peer == peer && got.bytes == sizeof round);
         CHECK(memcmp(got.data, &round, sizeof round) == 0);
-        CHECK_OK(weft_message_release(box->endpoint, got.transfer));
+        CHECK_OK(weft_message_release(box->endpoint, got.op));
         CHECK_OK(box_take(box, WEFT_COMPLETION_SEND, patience_ms()).status);
         weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
         CHECK_OK(weft_endpoint_info(box->endpoint, &p));
@@ -294,7 +294,7 @@ static void connecting_again_gives_the_same_peer(void)
     struct duo duo = duo_open(4096);
     char address[4096];
     int mark;
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     weft_peer peer = 0;
     size_t len = address_of(duo.b->endpoint, address, sizeof address);
     args.user_data = &mark;
@@ -322,7 +322,7 @@ static void too_many_peers(void)
     struct box *b = box_of(open_endpoint()), *c = box_of(open_endpoint());
     char address[4096];
     weft_peer peer;
-    weft_connect_args args = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     size_t len = address_of(b->endpoint, address, sizeof address);
     CHECK_OK(weft_peer_connect(small->endpoint, address, len, NULL, &peer));
     CHECK_OK(box_take(small, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
@@ -351,8 +351,8 @@ static void disconnects(struct team *team)
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     meet(team, 1, box);
     for (size_t i = 0; i < PENDING; i++) {
-        weft_range_args args = range_args(memory, theirs, MIB);
-        CHECK_OK(weft_write(box->endpoint, &args, NULL));
+        struct range_request args = range_args(memory, theirs, MIB);
+        CHECK_OK(submit_write(box->endpoint, &args, NULL));
     }
     CHECK_OK(weft_peer_disconnect(box->endpoint, peer));
     tell(team, 1, "", 1);
@@ -433,18 +433,18 @@ static void outlives(struct team *team)
         peer[r] = join(team, r, box);
         theirs[r] = take_memory(team, r, box, peer[r]);
     }
-    weft_transfer ids[KILLED_WRITES] = {0};
+    weft_op ids[KILLED_WRITES] = {0};
     int seen[KILLED_WRITES] = {0};
     size_t accepted = 0, completed = 0;
     uint64_t timeout = 5 * SECOND;
     judged_from();
     for (size_t i = 0; i < KILLED_WRITES; i++) {
         int to = 1 + (int)(i % 2);
-        weft_range_args args = range_args(memory, theirs[to], MIB);
-        args.user_data = (void *)(uintptr_t)(i + 1);
-        args.timeout_ns = to == 1 ? timeout : patience_ms() * MS;
-        args.flags = i % 4 < 2 ? WEFT_NOTIFY : 0;
-        weft_status status = weft_write(box->endpoint, &args, &ids[i]);
+        struct range_request args = range_args(memory, theirs[to], MIB);
+        args.options.user_data = (void *)(uintptr_t)(i + 1);
+        args.options.timeout_ns = to == 1 ? timeout : patience_ms() * MS;
+        args.options.flags = i % 4 < 2 ? WEFT_NOTIFY : 0;
+        weft_status status = submit_write(box->endpoint, &args, &ids[i]);
         if (to == 2)
             CHECK_OK(status);
         else
@@ -469,7 +469,7 @@ static void outlives(struct team *team)
                 continue;
             }
             size_t i = (size_t)(uintptr_t)c.user_data - 1;
-            CHECK(i < KILLED_WRITES && c.transfer == ids[i]);
+            CHECK(i < KILLED_WRITES && c.op == ids[i]);
             seen[i]++;
             completed++;
             if (i % 2 == 1)
@@ -556,8 +556,8 @@ static void writes_until_killed(struct team *team)
     weft_remote_memory *theirs = take_memory(team, 0, box, peer);
     meet(team, 0, box);
     for (;;) {
-        weft_range_args args = range_args(memory, theirs, 16 * MIB);
-        if (weft_write(box->endpoint, &args, NULL) != WEFT_OK)
+        struct range_request args = range_args(memory, theirs, 16 * MIB);
+        if (submit_write(box->endpoint, &args, NULL) != WEFT_OK)
             sched_yield();
         box_pump(box, 0);
         box->count = 0;
@@ -604,11 +604,11 @@ static void uses_gone_memory(struct team *team)
             CHECK_STATUS(status, WEFT_ERR_MEMORY_GONE);
             continue;
         }
-        weft_range_args args = range_args(memory, remote, 4096);
-        weft_transfer id;
+        struct range_request args = range_args(memory, remote, 4096);
+        weft_op id;
         if (i >= 2)
             sleep_ms(100);
-        status = i % 2 ? weft_read(box->endpoint, &args, &id) : weft_write(box->endpoint, &args, &id);
+        status = i % 2 ? submit_read(box->endpoint, &args, &id) : submit_write(box->endpoint, &args, &id);
         if (status == WEFT_OK)
             status = box_await(box, id, patience_ms()).status;
         CHECK_STATUS(status, WEFT_ERR_MEMORY_GONE);
@@ -661,9 +661,9 @@ static void writes_to_what_goes(struct team *team)
         uint64_t until = now_ns() + patience_ms() * MS;
         while (!gone || outstanding > 0) {
             CHECK(now_ns() < until);
-            weft_range_args args = range_args(memory, theirs, 4 * MIB);
+            struct range_request args = range_args(memory, theirs, 4 * MIB);
             if (!gone && outstanding < 8) {
-                weft_status status = weft_write(box->endpoint, &args, NULL);
+                weft_status status = submit_write(box->endpoint, &args, NULL);
                 if (status == WEFT_OK)
                     outstanding++;
                 else {
@@ -683,9 +683,9 @@ static void writes_to_what_goes(struct team *team)
         }
         meet(team, 0, box);
         /* Gone for good. */
-        weft_range_args args = range_args(memory, theirs, 8);
-        weft_transfer id;
-        weft_status status = weft_write(box->endpoint, &args, &id);
+        struct range_request args = range_args(memory, theirs, 8);
+        weft_op id;
+        weft_status status = submit_write(box->endpoint, &args, &id);
         if (status == WEFT_OK)
             status = box_await(box, id, patience_ms()).status;
         CHECK_STATUS(status, WEFT_ERR_MEMORY_GONE);
@@ -729,7 +729,7 @@ static void imports_and_is_stopped(struct team *team)
     weft_peer peer = join(team, 0, box);
     weft_memory *mine = register_one(box->endpoint, map_bytes(4096), 4096);
     weft_remote_memory *theirs = take_memory(team, 0, box, peer);
-    weft_range_args args = range_args(mine, theirs, 4096);
+    struct range_request args = range_args(mine, theirs, 4096);
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     meet(team, 0, box);
     CHECK_ONE_OF(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status,
@@ -758,9 +758,9 @@ static void asks_at_once(struct team *team)
     size_t len = hear(team, 1, box, descriptor, sizeof descriptor);
     CHECK_OK(weft_peer_connect(box->endpoint, address, address_len, NULL, &peer));
     CHECK_OK(weft_remote_memory_import(box->endpoint, peer, descriptor, len, &theirs));
-    weft_range_args args = range_args(mine, theirs, 4096);
-    weft_transfer written = write_now(box, &args);
-    weft_transfer sent = send_now(box, peer, "at once", 7);
+    struct range_request args = range_args(mine, theirs, 4096);
+    weft_op written = write_now(box, &args);
+    weft_op sent = send_now(box, peer, "at once", 7);
     CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     CHECK_OK(box_await(box, written, patience_ms()).status);
     CHECK_OK(box_await(box, sent, patience_ms()).status);
@@ -796,7 +796,7 @@ enum { CANCELERS = 6, CANCELED_EACH = 32, PARTINGS = 20 };
 
 struct canceler {
     weft_endpoint *endpoint;
-    weft_transfer sends[CANCELED_EACH];
+    weft_op sends[CANCELED_EACH];
     atomic_bool *go;
     pthread_t thread;
 };
@@ -807,21 +807,21 @@ static void *cancels(void *argument)
     while (!*canceler->go)
         sched_yield();
     for (int i = 0; i < CANCELED_EACH; i++)
-        CHECK_ONE_OF(weft_transfer_cancel(canceler->endpoint, canceler->sends[i]), WEFT_OK, WEFT_ERR_HANDLE);
+        CHECK_ONE_OF(weft_op_cancel(canceler->endpoint, canceler->sends[i]), WEFT_OK, WEFT_ERR_HANDLE);
     return NULL;
 }
 
 /* Sends which stay outstanding, as the peer does not poll: each thread has some to cancel. */
 static void begin_cancelers(struct canceler *all, weft_endpoint *own, weft_peer peer, atomic_bool *go)
 {
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    struct send_request args = SEND_REQUEST_INIT;
     args.peer = peer;
     args.data = "outstanding";
     args.len = 11;
     for (int i = 0; i < CANCELERS; i++) {
         all[i] = (struct canceler){.endpoint = own, .go = go};
         for (int n = 0; n < CANCELED_EACH; n++)
-            CHECK_OK(weft_send(own, &args, &all[i].sends[n]));
+            CHECK_OK(submit_send(own, &args, &all[i].sends[n]));
         CHECK_EQ(pthread_create(&all[i].thread, NULL, cancels, &all[i]), 0);
     }
 }
@@ -876,7 +876,7 @@ struct words {
     struct box *box;
     weft_peer peer;
     _Atomic uint64_t *mine; /* the other's words, and from the second page on ours */
-    weft_range_args args;
+    struct range_request args;
 };
 
 static struct words open_words(struct team *team)
@@ -899,7 +899,7 @@ static struct words open_words(struct team *team)
     return words;
 }
 
-static weft_transfer throw_word(struct words *words, uint64_t word)
+static weft_op throw_word(struct words *words, uint64_t word)
 {
     words->mine[512] = word;
     return write_now(words->box, &words->args);
@@ -916,7 +916,7 @@ static void throws_first(struct team *team)
     for (int round = 0; round < 10; round++) {
         struct words words = open_words(team);
         for (uint64_t word = 1; word < WORDS; word++) {
-            weft_transfer id = throw_word(&words, word);
+            weft_op id = throw_word(&words, word);
             catch_word(&words, word);
             CHECK_OK(box_await(words.box, id, patience_ms()).status);
         }

@@ -1,9 +1,9 @@
 /* Atomics: many at once lose and double nothing, and each ends once, whatever happens. */
 #include "harness.h"
 
-static weft_atomic_args atomic_args(weft_remote_memory *remote, uint64_t offset, uint64_t operand)
+static struct atomic_request atomic_args(weft_remote_memory *remote, uint64_t offset, uint64_t operand)
 {
-    weft_atomic_args args = WEFT_ATOMIC_ARGS_INIT;
+    struct atomic_request args = ATOMIC_REQUEST_INIT;
     args.remote = remote;
     args.remote_offset = offset;
     args.operand = operand;
@@ -13,9 +13,9 @@ static weft_atomic_args atomic_args(weft_remote_memory *remote, uint64_t offset,
 /* Does one, and gives what the word was. */
 static uint64_t add(struct box *box, weft_remote_memory *remote, uint64_t offset, uint64_t operand)
 {
-    weft_atomic_args args = atomic_args(remote, offset, operand);
-    weft_transfer id = 0;
-    CHECK_OK(weft_fetch_add(box->endpoint, &args, &id));
+    struct atomic_request args = atomic_args(remote, offset, operand);
+    weft_op id = 0;
+    CHECK_OK(submit_fetch_add(box->endpoint, &args, &id));
     weft_completion c = box_await(box, id, patience_ms());
     CHECK_EQ(c.kind, WEFT_COMPLETION_ATOMIC);
     CHECK_OK(c.status);
@@ -25,10 +25,10 @@ static uint64_t add(struct box *box, weft_remote_memory *remote, uint64_t offset
 static uint64_t swap_if(struct box *box, weft_remote_memory *remote, uint64_t offset, uint64_t compare,
                         uint64_t operand)
 {
-    weft_atomic_args args = atomic_args(remote, offset, operand);
-    weft_transfer id = 0;
+    struct atomic_request args = atomic_args(remote, offset, operand);
+    weft_op id = 0;
     args.compare = compare;
-    CHECK_OK(weft_compare_swap(box->endpoint, &args, &id));
+    CHECK_OK(submit_compare_swap(box->endpoint, &args, &id));
     weft_completion c = box_await(box, id, patience_ms());
     CHECK_OK(c.status);
     return c.value;
@@ -44,11 +44,11 @@ static void memory_in_use_is_not_released(void)
     size_t n = descriptor_of(duo.b_memory, blob, sizeof blob);
     for (int i = 0; i < 200; i++) {
         weft_remote_memory *again;
-        weft_transfer id = 0;
+        weft_op id = 0;
         weft_status status;
         CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &again));
-        weft_atomic_args args = atomic_args(again, 8, 1);
-        CHECK_OK(weft_fetch_add(duo.a->endpoint, &args, &id));
+        struct atomic_request args = atomic_args(again, 8, 1);
+        CHECK_OK(submit_fetch_add(duo.a->endpoint, &args, &id));
         while ((status = weft_remote_memory_release(again)) == WEFT_ERR_BUSY)
             box_pump(duo.a, 0);
         CHECK_OK(status);
@@ -66,7 +66,7 @@ static void values_and_fields(void)
     weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
     weft_queue *queue;
     weft_completion c;
-    weft_transfer id = 0;
+    weft_op id = 0;
     CHECK_OK(weft_peer_info(duo.a->endpoint, duo.a_to_b, &peer));
     CHECK_EQ(peer.capabilities & WEFT_CAPABILITY_ATOMICS, WEFT_CAPABILITY_ATOMICS);
     words[1] = UINT64_MAX - 1;
@@ -80,14 +80,14 @@ static void values_and_fields(void)
     CHECK(words[0] == 0 && words[2] == 0 && words[510] == 0);
 
     CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &queue));
-    weft_atomic_args args = atomic_args(duo.b_of_a, 16, 5);
-    args.flags = WEFT_CLASS_LATENCY;
-    args.user_data = &args;
-    args.queue = queue;
+    struct atomic_request args = atomic_args(duo.b_of_a, 16, 5);
+    args.options.flags = WEFT_CLASS_LATENCY;
+    args.options.user_data = &args;
+    args.options.queue = queue;
     words[2] = 37;
-    CHECK_OK(weft_fetch_add(duo.a->endpoint, &args, &id));
+    CHECK_OK(submit_fetch_add(duo.a->endpoint, &args, &id));
     CHECK_EQ(weft_queue_wait(queue, &c, 1, patience_ms() * MS), 1);
-    CHECK(c.kind == WEFT_COMPLETION_ATOMIC && c.transfer == id && c.peer == duo.a_to_b);
+    CHECK(c.kind == WEFT_COMPLETION_ATOMIC && c.op == id && c.peer == duo.a_to_b);
     CHECK(c.user_data == &args && c.value == 37 && c.bytes == 0 && c.data == NULL);
     CHECK(c.rail == UINT32_MAX && c.entry == UINT64_MAX && c.submit_ns > 0 && c.done_ns >= c.submit_ns);
     CHECK_OK(weft_queue_destroy(queue));
@@ -119,9 +119,9 @@ static void before_the_peer_is_up(void)
     CHECK(properties.up || properties.capabilities == 0);
     n = descriptor_of(register_one(b->endpoint, (void *)word, 4096), blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(a->endpoint, peer, blob, n, &remote));
-    weft_atomic_args args = atomic_args(remote, 0, 1);
+    struct atomic_request args = atomic_args(remote, 0, 1);
     for (int i = 0; i < 100; i++)
-        CHECK_OK(weft_fetch_add(a->endpoint, &args, NULL));
+        CHECK_OK(submit_fetch_add(a->endpoint, &args, NULL));
     for (int i = 0; i < 100; i++)
         CHECK_OK(box_take(a, WEFT_COMPLETION_ATOMIC, patience_ms()).status);
     CHECK_EQ(*word, 100);
@@ -142,13 +142,13 @@ static void adds(struct team *team)
     weft_peer peer = join(team, 0, box);
     weft_remote_memory *remote = take_memory(team, 0, box, peer);
     uint64_t *seen = calloc(EACH, sizeof *seen);
-    weft_atomic_args args = atomic_args(remote, 64, 1);
+    struct atomic_request args = atomic_args(remote, 64, 1);
     int submitted = 0, done = 0;
     uint64_t until = now_ns() + 2 * patience_ms() * MS;
     meet(team, 0, box);
     while (done < EACH) {
         while (submitted < EACH && submitted - done < AT_ONCE) {
-            CHECK_OK(weft_fetch_add(box->endpoint, &args, NULL));
+            CHECK_OK(submit_fetch_add(box->endpoint, &args, NULL));
             submitted++;
         }
         weft_completion c;
@@ -228,13 +228,13 @@ static void takes_the_lock(struct team *team)
         while (swap_if(box, remote, 0, 0, me) != 0)
             CHECK(now_ns() < until);
         /* What it guards is no atomic: it would lose counts without the lock. */
-        weft_range_args args = range_args(memory, remote, 8);
+        struct range_request args = range_args(memory, remote, 8);
         args.remote_offset = 128;
-        weft_transfer id;
-        CHECK_OK(weft_read(box->endpoint, &args, &id));
+        weft_op id;
+        CHECK_OK(submit_read(box->endpoint, &args, &id));
         CHECK_OK(box_await(box, id, patience_ms()).status);
         mine[0]++;
-        CHECK_OK(weft_write(box->endpoint, &args, &id));
+        CHECK_OK(submit_write(box->endpoint, &args, &id));
         CHECK_OK(box_await(box, id, patience_ms()).status);
         CHECK(swap_if(box, remote, 0, me, 0) == me);
     }
@@ -299,8 +299,8 @@ static void both_ask(bool manual)
     }
     for (int i = 0; i < MANY; i++)
         for (int s = 0; s < 2; s++) {
-            weft_atomic_args args = atomic_args(remote[s], 0, 1);
-            CHECK_OK(weft_fetch_add(box[s]->endpoint, &args, NULL));
+            struct atomic_request args = atomic_args(remote[s], 0, 1);
+            CHECK_OK(submit_fetch_add(box[s]->endpoint, &args, NULL));
         }
     int done[2] = {0, 0};
     uint64_t until = now_ns() + 2 * patience_ms() * MS;
@@ -352,49 +352,48 @@ static void bad_input_is_refused(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *a = duo.a->endpoint;
-    weft_atomic_args good = atomic_args(duo.b_of_a, 0, 1), args;
-    REFUSED(WEFT_ERR_INVALID, weft_fetch_add(a, NULL, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_fetch_add(NULL, &good, NULL));
+    struct atomic_request good = atomic_args(duo.b_of_a, 0, 1), args;
+    REFUSED(WEFT_ERR_HANDLE, weft_fetch_add(a, NULL, 0, 0, NULL, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_fetch_add(NULL, &good, NULL));
 #define BAD(status, field, value)                                                           \
-    (args = good, args.field = (value), REFUSED(status, weft_fetch_add(a, &args, NULL)),     \
-     REFUSED(status, weft_compare_swap(a, &args, NULL)))
-    BAD(WEFT_ERR_INVALID, size, 0);
-    BAD(WEFT_ERR_INVALID, size, 100000);
-    BAD(WEFT_ERR_UNSUPPORTED, flags, WEFT_NOTIFY);
-    BAD(WEFT_ERR_UNSUPPORTED, flags, 1u << 31);
-    BAD(WEFT_ERR_UNSUPPORTED, reserved, 1);
+    (args = good, args.field = (value), REFUSED(status, submit_fetch_add(a, &args, NULL)),     \
+     REFUSED(status, submit_compare_swap(a, &args, NULL)))
+    BAD(WEFT_ERR_INVALID, options.size, 0);
+    BAD(WEFT_ERR_INVALID, options.size, 100000);
+    BAD(WEFT_ERR_UNSUPPORTED, options.flags, WEFT_NOTIFY);
+    BAD(WEFT_ERR_UNSUPPORTED, options.flags, 1u << 31);
+    BAD(WEFT_ERR_UNSUPPORTED, options.reserved, 1);
     BAD(WEFT_ERR_HANDLE, remote, NULL);
     BAD(WEFT_ERR_HANDLE, remote, (weft_remote_memory *)duo.a_memory);
-    BAD(WEFT_ERR_HANDLE, queue, (weft_queue *)duo.a_memory);
-    BAD(WEFT_ERR_RANGE, remote_range, 1);
-    BAD(WEFT_ERR_RANGE, remote_range, UINT32_MAX);
+    BAD(WEFT_ERR_HANDLE, options.queue, (weft_queue *)duo.a_memory);
     const uint64_t outside[] = {4089, 4096, 1 << 20, UINT64_MAX - 7, UINT64_MAX};
     for (size_t i = 0; i < COUNT(outside); i++)
         BAD(WEFT_ERR_RANGE, remote_offset, outside[i]);
     for (uint64_t offset = 1; offset < 8; offset++)
         BAD(WEFT_ERR_INVALID, remote_offset, 1000 + offset);
     CHECK(strstr(weft_last_error(), "1007") != NULL);
-    BAD(WEFT_ERR_LIMIT, timeout_ns, UINT64_C(25) * 3600 * SECOND);
-    args = good;
-    args.compare = 1;
-    REFUSED(WEFT_ERR_INVALID, weft_fetch_add(a, &args, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_fetch_add(duo.b->endpoint, &good, NULL)); /* another's remote */
+    BAD(WEFT_ERR_LIMIT, options.timeout_ns, UINT64_C(25) * 3600 * SECOND);
+    BAD(WEFT_ERR_INVALID, options.counter, 1);
+    BAD(WEFT_ERR_INVALID, options.notify, 1);
+    BAD(WEFT_ERR_INVALID, options.start_value, 1);
+    BAD(WEFT_ERR_INVALID, options.done_value, 1);
+    REFUSED(WEFT_ERR_HANDLE, submit_fetch_add(duo.b->endpoint, &good, NULL)); /* another's remote */
 
     /* The address counts, not the offset. */
     weft_remote_memory *odd = half_open(&duo, duo.b_bytes + 4, 20, 0);
     args = atomic_args(odd, 0, 1);
-    REFUSED(WEFT_ERR_INVALID, weft_fetch_add(a, &args, NULL));
+    REFUSED(WEFT_ERR_INVALID, submit_fetch_add(a, &args, NULL));
     CHECK_EQ(add(duo.a, odd, 4, 1), 0);
     CHECK_EQ(duo.b_bytes[8], 1);
     args.remote_offset = 16; /* only 4 bytes are left there */
-    REFUSED(WEFT_ERR_RANGE, weft_fetch_add(a, &args, NULL));
+    REFUSED(WEFT_ERR_RANGE, submit_fetch_add(a, &args, NULL));
     const uint32_t halves[] = {WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE};
     for (size_t i = 0; i < COUNT(halves); i++) {
         weft_remote_memory *half = half_open(&duo, duo.b_bytes, 4096, halves[i]);
         args = atomic_args(half, 0, 1);
-        REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_fetch_add(a, &args, NULL));
+        REFUSED(WEFT_ERR_REMOTE_ACCESS, submit_fetch_add(a, &args, NULL));
         CHECK_OK(weft_remote_memory_release(half));
-        REFUSED(WEFT_ERR_HANDLE, weft_fetch_add(a, &args, NULL)); /* stale */
+        REFUSED(WEFT_ERR_HANDLE, submit_fetch_add(a, &args, NULL)); /* stale */
     }
     CHECK_EQ(duo.b_bytes[0], 0);
     box_quiet(duo.a, 20);
@@ -430,12 +429,12 @@ static void atomics_to_a_peer_without_support_are_refused(void)
     CHECK_OK(weft_peer_connect(a->endpoint, blob, n, NULL, &peer));
     n = descriptor_of(register_one(b->endpoint, map_bytes(4096), 4096), blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(a->endpoint, peer, blob, n, &remote));
-    weft_atomic_args args = atomic_args(remote, 0, 1);
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_fetch_add(a->endpoint, &args, NULL)); /* at once */
+    struct atomic_request args = atomic_args(remote, 0, 1);
+    REFUSED(WEFT_ERR_UNSUPPORTED, submit_fetch_add(a->endpoint, &args, NULL)); /* at once */
     CHECK_OK(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     CHECK_OK(weft_peer_info(a->endpoint, peer, &properties));
     CHECK_EQ(properties.capabilities, 0);
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_compare_swap(a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_UNSUPPORTED, submit_compare_swap(a->endpoint, &args, NULL));
     box_close(a);
     box_close(b);
 }
@@ -454,14 +453,14 @@ struct asker {
 static void *asks(void *argument)
 {
     struct asker *asker = argument;
-    weft_atomic_args args = atomic_args(asker->remote, 0, 1);
+    struct atomic_request args = atomic_args(asker->remote, 0, 1);
     weft_status status = WEFT_OK;
     uint64_t until = now_ns() + patience_ms() * MS;
     while (status == WEFT_OK || asker->done + asker->gone < asker->accepted) {
         CHECK(now_ns() < until);
         bool room = status == WEFT_OK && asker->accepted - asker->done - asker->gone < AT_ONCE;
         if (room) {
-            status = weft_fetch_add(asker->box->endpoint, &args, NULL);
+            status = submit_fetch_add(asker->box->endpoint, &args, NULL);
             asker->accepted += status == WEFT_OK;
         }
         weft_completion c;
@@ -516,14 +515,14 @@ static void atomics_on_memory_that_is_deregistered_on_one_processor(void)
 static void *uses(void *argument)
 {
     struct asker *asker = argument;
-    weft_atomic_args atomic = atomic_args(asker->remote, 0, 1);
-    weft_range_args range = {.size = sizeof range, .remote = asker->remote, .len = 8};
+    struct atomic_request atomic = atomic_args(asker->remote, 0, 1);
+    struct range_request range = {.options.size = sizeof(weft_op_options), .remote = asker->remote, .len = 8};
     weft_status status = WEFT_OK;
     range.local = asker->local;
     asker->begun = true;
     for (int i = 0; status == WEFT_OK && i < 50; i++) {
-        status = i % 2 ? weft_fetch_add(asker->box->endpoint, &atomic, NULL)
-                       : weft_write(asker->box->endpoint, &range, NULL);
+        status = i % 2 ? submit_fetch_add(asker->box->endpoint, &atomic, NULL)
+                       : submit_write(asker->box->endpoint, &range, NULL);
         asker->accepted += status == WEFT_OK;
     }
     if (status != WEFT_OK)
@@ -586,8 +585,8 @@ static struct duo duo_with_idle_peer(weft_endpoint_config *config)
     duo.b_memory = register_one(duo.b->endpoint, duo.b_bytes, duo.len);
     n = descriptor_of(duo.b_memory, blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
-    weft_atomic_args args = atomic_args(duo.b_of_a, 8, 1);
-    CHECK_OK(weft_fetch_add(duo.a->endpoint, &args, NULL));
+    struct atomic_request args = atomic_args(duo.b_of_a, 8, 1);
+    CHECK_OK(submit_fetch_add(duo.a->endpoint, &args, NULL));
     for (weft_completion c; !box_try(duo.a, WEFT_COMPLETION_ATOMIC, &c); box_pump(duo.a, 1))
         box_pump(duo.b, 1);
     return duo;
@@ -600,20 +599,20 @@ static void deadlines_and_cancels(void)
     config.max_transfers = SLOTS;
     struct duo duo = duo_with_idle_peer(&config);
     _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)duo.b_bytes;
-    weft_atomic_args args = atomic_args(duo.b_of_a, 0, 1);
-    weft_transfer id[SLOTS];
+    struct atomic_request args = atomic_args(duo.b_of_a, 0, 1);
+    weft_op id[SLOTS];
     uint64_t began = judged_from();
     for (int i = 0; i < SLOTS; i++) {
-        args.timeout_ns = i % 2 ? 300 * MS : 0; /* the others are canceled */
-        CHECK_OK(weft_fetch_add(duo.a->endpoint, &args, &id[i]));
+        args.options.timeout_ns = i % 2 ? 300 * MS : 0; /* the others are canceled */
+        CHECK_OK(submit_fetch_add(duo.a->endpoint, &args, &id[i]));
     }
     canary_sleep_ms(50); /* they are on their way */
     for (int i = 0; i < SLOTS; i += 2) {
-        CHECK_OK(weft_transfer_cancel(duo.a->endpoint, id[i]));
+        CHECK_OK(weft_op_cancel(duo.a->endpoint, id[i]));
         weft_completion c = box_await(duo.a, id[i], patience_ms());
         CHECK_STATUS(c.status, WEFT_ERR_CANCELED);
         CHECK_EQ(c.value, 0);
-        REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(duo.a->endpoint, id[i]));
+        REFUSED(WEFT_ERR_HANDLE, weft_op_cancel(duo.a->endpoint, id[i]));
     }
     for (int i = 1; i < SLOTS; i += 2) {
         weft_completion c = box_await(duo.a, id[i], patience_ms());
@@ -624,11 +623,11 @@ static void deadlines_and_cancels(void)
     CHECK(now_ns() - began >= 300 * MS);
     CHECK_EQ(*word, 0);
     /* All of them are still on their way: their number is bounded. */
-    REFUSED(WEFT_ERR_AGAIN, weft_fetch_add(duo.a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_AGAIN, submit_fetch_add(duo.a->endpoint, &args, NULL));
     REFUSED(WEFT_ERR_BUSY, weft_remote_memory_release(duo.b_of_a));
-    args.timeout_ns = 0;
+    args.options.timeout_ns = 0;
     uint64_t until = now_ns() + patience_ms() * MS;
-    while (weft_fetch_add(duo.a->endpoint, &args, &id[0]) != WEFT_OK) {
+    while (submit_fetch_add(duo.a->endpoint, &args, &id[0]) != WEFT_OK) {
         CHECK(now_ns() < until);
         box_pump(duo.b, 1);
     }
@@ -638,7 +637,7 @@ static void deadlines_and_cancels(void)
         box_pump(duo.b, 1);
     }
     CHECK_OK(c.status);
-    CHECK(c.transfer == id[0]);
+    CHECK(c.op == id[0]);
     CHECK_EQ(c.value, SLOTS); /* each was done, once */
     box_quiet(duo.a, 20);
     box_close(duo.a);
@@ -649,14 +648,14 @@ static void disconnect_ends_atomics(void)
 {
     weft_endpoint_config config = test_config();
     struct duo duo = duo_with_idle_peer(&config);
-    weft_atomic_args args = atomic_args(duo.b_of_a, 0, 1);
+    struct atomic_request args = atomic_args(duo.b_of_a, 0, 1);
     for (int i = 0; i < 500; i++)
-        CHECK_OK(weft_fetch_add(duo.a->endpoint, &args, NULL));
+        CHECK_OK(submit_fetch_add(duo.a->endpoint, &args, NULL));
     CHECK_OK(weft_peer_disconnect(duo.a->endpoint, duo.a_to_b));
     for (int i = 0; i < 500; i++)
         CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_ATOMIC, patience_ms()).status, WEFT_ERR_CANCELED);
     CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status);
-    REFUSED_EITHER(WEFT_ERR_PEER_CLOSED, WEFT_ERR_PEER_LOST, weft_fetch_add(duo.a->endpoint, &args, NULL));
+    REFUSED_EITHER(WEFT_ERR_PEER_CLOSED, WEFT_ERR_PEER_LOST, submit_fetch_add(duo.a->endpoint, &args, NULL));
     CHECK_OK(weft_remote_memory_release(duo.b_of_a));
     box_quiet(duo.a, 20);
     box_close(duo.a);
@@ -667,11 +666,11 @@ static void shutdown_ends_atomics(void)
 {
     weft_endpoint_config config = test_config();
     struct duo duo = duo_with_idle_peer(&config);
-    weft_atomic_args args = atomic_args(duo.b_of_a, 0, 1);
+    struct atomic_request args = atomic_args(duo.b_of_a, 0, 1);
     for (int i = 0; i < 500; i++)
-        CHECK_OK(weft_fetch_add(duo.a->endpoint, &args, NULL));
+        CHECK_OK(submit_fetch_add(duo.a->endpoint, &args, NULL));
     CHECK_OK(weft_endpoint_shutdown(duo.a->endpoint, 0));
-    REFUSED(WEFT_ERR_CLOSED, weft_fetch_add(duo.a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_CLOSED, submit_fetch_add(duo.a->endpoint, &args, NULL));
     for (int i = 0; i < 500; i++)
         CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_ATOMIC, patience_ms()).status, WEFT_ERR_CANCELED);
     box_close(duo.a);
@@ -697,17 +696,17 @@ static void stops_and_kills(struct team *team)
     pid_t pid = pid_of(team, 1);
     CHECK_EQ(add(box, remote, 0, 1), 0);
     stop_process(pid);
-    weft_atomic_args args = atomic_args(remote, 0, 1);
-    args.timeout_ns = 500 * MS;
+    struct atomic_request args = atomic_args(remote, 0, 1);
+    args.options.timeout_ns = 500 * MS;
     for (int i = 0; i < 100; i++)
-        CHECK_OK(weft_fetch_add(box->endpoint, &args, NULL));
+        CHECK_OK(submit_fetch_add(box->endpoint, &args, NULL));
     for (int i = 0; i < 100; i++)
         CHECK_STATUS(box_take(box, WEFT_COMPLETION_ATOMIC, patience_ms()).status, WEFT_ERR_TIMED_OUT);
     CHECK(kill(pid, SIGCONT) == 0);
     CHECK_EQ(add(box, remote, 0, 1), 101); /* what timed out was done all the same, once */
-    args.timeout_ns = 0;
+    args.options.timeout_ns = 0;
     for (int i = 0; i < 1000; i++)
-        CHECK_OK(weft_fetch_add(box->endpoint, &args, NULL));
+        CHECK_OK(submit_fetch_add(box->endpoint, &args, NULL));
     kill_member(team, 1);
     for (int i = 0; i < 1000; i++)
         CHECK_ONE_OF(box_take(box, WEFT_COMPLETION_ATOMIC, patience_ms()).status, WEFT_OK,

@@ -35,12 +35,12 @@ static void await_value(struct duo *duo, weft_counter counter, uint64_t value)
     CHECK_EQ(read_counter(duo->b->endpoint, counter), value);
 }
 
-static weft_completion await_of(struct duo *duo, struct box *box, weft_transfer transfer)
+static weft_completion await_of(struct duo *duo, struct box *box, weft_op transfer)
 {
     uint64_t until = now_ns() + patience_ms() * MS;
     for (;;) {
         for (size_t i = 0; i < box->count; i++)
-            if (box->items[i].transfer == transfer)
+            if (box->items[i].op == transfer)
                 return box_await(box, transfer, 0);
         CHECK(now_ns() < until);
         pump_both(duo);
@@ -49,28 +49,28 @@ static weft_completion await_of(struct duo *duo, struct box *box, weft_transfer 
 
 static weft_status try_expect(weft_endpoint *endpoint, const weft_counter *counters,
                               const uint64_t *values, uint32_t count, uint64_t timeout_ns,
-                              weft_transfer *transfer)
+                              weft_op *transfer)
 {
-    weft_expect_args args = WEFT_EXPECT_ARGS_INIT;
+    struct expect_request args = EXPECT_REQUEST_INIT;
     args.counters = counters;
     args.values = values;
     args.count = count;
-    args.timeout_ns = timeout_ns;
-    args.user_data = (void *)(uintptr_t)count;
-    return weft_counter_expect(endpoint, &args, transfer);
+    args.options.timeout_ns = timeout_ns;
+    args.options.user_data = (void *)(uintptr_t)count;
+    return submit_expect(endpoint, &args, transfer);
 }
 
-static weft_transfer expect(weft_endpoint *endpoint, weft_counter counter, uint64_t value)
+static weft_op expect(weft_endpoint *endpoint, weft_counter counter, uint64_t value)
 {
-    weft_transfer transfer = 0;
+    weft_op transfer = 0;
     CHECK_OK(try_expect(endpoint, &counter, &value, 1, 0, &transfer));
     return transfer;
 }
 
 static void raise_once(struct duo *duo, weft_counter counter)
 {
-    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, 0);
-    args.counter = counter;
+    struct range_request args = range_args(duo->a_memory, duo->b_of_a, 0);
+    args.options.counter = counter;
     CHECK_OK(await_of(duo, duo->a, write_now(duo->a, &args)).status);
 }
 
@@ -86,9 +86,9 @@ static void once_for_each_transfer(void)
     uint64_t value = 0;
     for (size_t i = 0; i < COUNT(lens); i++) {
         fill_random(duo.a_bytes, lens[i], i);
-        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, lens[i]);
-        args.counter = counter;
-        weft_transfer id = write_now(duo.a, &args);
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, lens[i]);
+        args.options.counter = counter;
+        weft_op id = write_now(duo.a, &args);
         value++;
         await_value(&duo, counter, value);
         CHECK(differs_random(duo.b_bytes, lens[i], i) == -1);
@@ -99,23 +99,23 @@ static void once_for_each_transfer(void)
     /* Once it is complete, it counts. */
     raise_once(&duo, counter);
     CHECK_EQ(read_counter(b, counter), ++value);
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, MIB);
-    args.counter = counter;
-    weft_transfer id = 0;
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    args.options.counter = counter;
+    weft_op id = 0;
     fill_random(duo.b_bytes, MIB, 77);
-    CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+    CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
     CHECK_OK(await_of(&duo, duo.a, id).status);
     CHECK(differs_random(duo.a_bytes, MIB, 77) == -1);
     CHECK_EQ(read_counter(b, counter), ++value);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    struct pages_request pages = PAGES_REQUEST_INIT;
     pages.local = duo.a_memory;
     pages.remote = duo.b_of_a;
-    pages.page_len = 4096;
-    pages.page_count = 100;
-    pages.layer_count = 3;
-    pages.local_layer_stride = pages.remote_layer_stride = 100 * 4096;
-    pages.counter = counter;
-    CHECK_OK(weft_write_pages(duo.a->endpoint, &pages, &id));
+    pages.pages.page_len = 4096;
+    pages.pages.page_count = 100;
+    pages.pages.layer_count = 3;
+    pages.pages.local.layer_stride = pages.pages.remote.layer_stride = 100 * 4096;
+    pages.options.counter = counter;
+    CHECK_OK(submit_write_pages(duo.a->endpoint, &pages, &id));
     CHECK_OK(await_of(&duo, duo.a, id).status);
     CHECK_EQ(read_counter(b, counter), ++value);
     CHECK_OK(weft_counter_destroy(b, counter));
@@ -128,17 +128,17 @@ static void beside_a_notification(void)
     struct duo duo = duo_open(MIB);
     weft_counter counter = new_counter(duo.b->endpoint);
     for (uint64_t i = 0; i < 100; i++) {
-        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, i % 2 ? MIB : 0);
-        args.flags = WEFT_NOTIFY;
-        args.notify = i;
-        args.notify_data = &i;
-        args.notify_data_len = sizeof i;
-        args.counter = counter;
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, i % 2 ? MIB : 0);
+        args.options.flags = WEFT_NOTIFY;
+        args.options.notify = i;
+        args.options.notify_data = &i;
+        args.options.notify_data_len = sizeof i;
+        args.options.counter = counter;
         CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
         weft_completion c = box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms());
         CHECK_EQ(c.value, i);
         CHECK(c.bytes == sizeof i && memcmp(c.data, &i, sizeof i) == 0);
-        CHECK_OK(weft_message_release(duo.b->endpoint, c.transfer));
+        CHECK_OK(weft_message_release(duo.b->endpoint, c.op));
         await_value(&duo, counter, i + 1);
     }
     duo_close(&duo);
@@ -201,7 +201,7 @@ static void counts_pages(struct team *team)
     give_memory(team, 1, register_one(box->endpoint, arena, ARENA));
     for (uint64_t round = 0; round < ROUNDS; round++) {
         weft_counter counter = new_counter(box->endpoint);
-        weft_transfer done = expect(box->endpoint, counter, pages_in_all());
+        weft_op done = expect(box->endpoint, counter, pages_in_all());
         uint64_t until = now_ns() + patience_ms() * MS, value = 0;
         memset(seen, 0, pages_in_all());
         memset(arena, 0, ARENA);
@@ -231,21 +231,21 @@ static void writes_pages(struct team *team)
     uint8_t *arena = map_bytes(ARENA);
     weft_peer peer = join(team, 0, box);
     weft_memory *memory = register_one(box->endpoint, arena, ARENA);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    args.flags = WEFT_COUNT_PAGES;
+    struct pages_request args = PAGES_REQUEST_INIT;
+    args.options.flags = WEFT_COUNT_PAGES;
     args.local = memory;
     args.remote = take_memory(team, 0, box, peer);
-    args.local_page_stride = args.remote_page_stride = stride();
-    args.local_layer_stride = args.remote_layer_stride = shape->count * stride();
-    args.page_len = shape->page_len;
-    args.page_count = shape->count;
-    args.layer_count = shape->layers;
+    args.pages.local.page_stride = args.pages.remote.page_stride = stride();
+    args.pages.local.layer_stride = args.pages.remote.layer_stride = shape->count * stride();
+    args.pages.page_len = shape->page_len;
+    args.pages.page_count = shape->count;
+    args.pages.layer_count = shape->layers;
     for (uint64_t round = 0; round < ROUNDS; round++) {
-        weft_transfer id = 0;
+        weft_op id = 0;
         for (uint64_t i = 0; i < pages_in_all(); i++)
             fill_random(arena + i * stride(), shape->page_len, round * 1000003 + i);
-        CHECK_EQ(hear(team, 0, box, &args.counter, sizeof args.counter), sizeof args.counter);
-        CHECK_OK(weft_write_pages(box->endpoint, &args, &id));
+        CHECK_EQ(hear(team, 0, box, &args.options.counter, sizeof args.options.counter), sizeof args.options.counter);
+        CHECK_OK(submit_write_pages(box->endpoint, &args, &id));
         weft_completion c = box_await(box, id, patience_ms());
         CHECK_OK(c.status);
         CHECK_EQ(c.bytes, pages_in_all() * shape->page_len);
@@ -288,19 +288,19 @@ static void among_other_traffic(void)
 {
     struct duo duo = duo_open(4 * MIB);
     weft_counter counter = new_counter(duo.b->endpoint);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     uint64_t value = 0;
     args.local = duo.a_memory;
     args.remote = duo.b_of_a;
     for (int i = 0; i < 200; i++) {
-        weft_transfer id = 0;
+        weft_op id = 0;
         bool counted = i % 2;
-        args.flags = (counted ? WEFT_COUNT_PAGES : 0) | (i % 3 ? WEFT_CLASS_LATENCY : 0);
-        args.counter = counted ? counter : 0;
-        args.page_len = i % 5 ? 2048 : 40000;
-        args.page_count = (uint64_t)(i % 7) * 10;
-        value += counted ? args.page_count : 0;
-        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+        args.options.flags = (counted ? WEFT_COUNT_PAGES : 0) | (i % 3 ? WEFT_CLASS_LATENCY : 0);
+        args.options.counter = counted ? counter : 0;
+        args.pages.page_len = i % 5 ? 2048 : 40000;
+        args.pages.page_count = (uint64_t)(i % 7) * 10;
+        value += counted ? args.pages.page_count : 0;
+        CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
     }
     for (int i = 0; i < 200; i++)
         CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
@@ -320,11 +320,11 @@ static void arrivals_before_and_after(void)
     CHECK_EQ(c.kind, WEFT_COMPLETION_COUNTER);
     CHECK(c.user_data == (void *)1 && c.peer == 0 && c.bytes == 0 && c.first_post_ns == 0);
     CHECK(c.submit_ns != 0 && c.done_ns >= c.submit_ns);
-    weft_transfer third = expect(b, counter, 3), again = expect(b, counter, 3);
+    weft_op third = expect(b, counter, 3), again = expect(b, counter, 3);
     raise_once(&duo, counter);
     raise_once(&duo, counter);
     box_quiet(duo.b, 20);
-    weft_transfer second = expect(b, counter, 2);
+    weft_op second = expect(b, counter, 2);
     CHECK_OK(await_of(&duo, duo.b, second).status);
     raise_once(&duo, counter);
     CHECK_OK(await_of(&duo, duo.b, third).status);
@@ -344,7 +344,7 @@ static void many_counters_at_once(void)
     weft_endpoint *b = duo.b->endpoint;
     weft_counter counters[MANY + 1];
     uint64_t values[MANY + 1];
-    weft_transfer all = 0, single[MANY];
+    weft_op all = 0, single[MANY];
     for (size_t i = 0; i < MANY; i++) {
         counters[i] = new_counter(b);
         values[i] = 1 + i % 2;
@@ -370,17 +370,17 @@ static void many_expectations_of_one_counter(void)
     struct duo duo = duo_open(MIB);
     weft_endpoint *b = duo.b->endpoint;
     weft_counter counter = new_counter(b);
-    weft_transfer ids[MANY];
+    weft_op ids[MANY];
     for (size_t i = 0; i < MANY; i++)
         ids[i] = expect(b, counter, MANY - i);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    args.flags = WEFT_COUNT_PAGES;
+    struct pages_request args = PAGES_REQUEST_INIT;
+    args.options.flags = WEFT_COUNT_PAGES;
     args.local = duo.a_memory;
     args.remote = duo.b_of_a;
-    args.page_len = 100;
-    args.page_count = MANY;
-    args.counter = counter;
-    CHECK_OK(weft_write_pages(duo.a->endpoint, &args, NULL));
+    args.pages.page_len = 100;
+    args.pages.page_count = MANY;
+    args.options.counter = counter;
+    CHECK_OK(submit_write_pages(duo.a->endpoint, &args, NULL));
     for (size_t i = 0; i < MANY; i++)
         CHECK_OK(await_of(&duo, duo.b, ids[i]).status);
     CHECK_EQ(read_counter(b, counter), MANY);
@@ -394,23 +394,23 @@ static void counter_races_lose_no_arrival(void)
     struct duo duo = duo_open(MIB);
     weft_endpoint *b = duo.b->endpoint;
     weft_counter counter = new_counter(b);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    args.flags = WEFT_COUNT_PAGES;
+    struct pages_request args = PAGES_REQUEST_INIT;
+    args.options.flags = WEFT_COUNT_PAGES;
     args.local = duo.a_memory;
     args.remote = duo.b_of_a;
-    args.page_len = 64;
-    args.page_count = 10000;
-    args.counter = counter;
+    args.pages.page_len = 64;
+    args.pages.page_count = 10000;
+    args.options.counter = counter;
     for (uint64_t round = 1; round <= 5; round++) {
-        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, NULL));
-        for (uint64_t value; (value = read_counter(b, counter)) < round * args.page_count;) {
+        CHECK_OK(submit_write_pages(duo.a->endpoint, &args, NULL));
+        for (uint64_t value; (value = read_counter(b, counter)) < round * args.pages.page_count;) {
             weft_completion c = await_of(&duo, duo.b, expect(b, counter, value + 1));
             CHECK_OK(c.status);
             CHECK(read_counter(b, counter) > value);
         }
         CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
     }
-    CHECK_EQ(read_counter(b, counter), 5 * args.page_count);
+    CHECK_EQ(read_counter(b, counter), 5 * args.pages.page_count);
     duo_close(&duo);
 }
 
@@ -421,17 +421,17 @@ static void counter_expectation_ends_early(void)
     weft_counter counter = new_counter(b), other = new_counter(b);
     const weft_counter both[] = {other, counter};
     const uint64_t ones[] = {1, 1};
-    weft_transfer late = 0, canceled = expect(b, counter, 1), pair = 0;
+    weft_op late = 0, canceled = expect(b, counter, 1), pair = 0;
     uint64_t start = now_ns();
     CHECK_OK(try_expect(b, both, ones, 2, 100 * MS, &late));
-    CHECK_OK(weft_transfer_cancel(b, canceled));
+    CHECK_OK(weft_op_cancel(b, canceled));
     CHECK_STATUS(await_of(&duo, duo.b, canceled).status, WEFT_ERR_CANCELED);
-    REFUSED(WEFT_ERR_HANDLE, weft_transfer_cancel(b, canceled));
+    REFUSED(WEFT_ERR_HANDLE, weft_op_cancel(b, canceled));
     CHECK_STATUS(await_of(&duo, duo.b, late).status, WEFT_ERR_TIMED_OUT);
     CHECK(now_ns() - start >= 100 * MS);
     CHECK_OK(try_expect(b, both, ones, 2, 0, &pair));
     raise_once(&duo, counter);
-    weft_transfer rest = expect(b, other, 5);
+    weft_op rest = expect(b, other, 5);
     CHECK_OK(weft_counter_destroy(b, other));
     CHECK_STATUS(await_of(&duo, duo.b, pair).status, WEFT_ERR_CANCELED);
     CHECK_STATUS(await_of(&duo, duo.b, rest).status, WEFT_ERR_CANCELED);
@@ -439,7 +439,7 @@ static void counter_expectation_ends_early(void)
     CHECK_EQ(read_counter(b, counter), 2);
     box_quiet(duo.b, 20);
     /* One that is left when the endpoint goes. */
-    weft_transfer last = expect(b, counter, 9);
+    weft_op last = expect(b, counter, 9);
     REFUSED(WEFT_ERR_BUSY, weft_endpoint_close(b));
     CHECK_OK(weft_endpoint_shutdown(b, 0));
     CHECK_STATUS(box_await(duo.b, last, patience_ms()).status, WEFT_ERR_CANCELED);
@@ -462,15 +462,15 @@ static void late_arrivals_for_a_destroyed_counter_are_discarded(void)
     for (int round = 0; round < 50; round++) {
         weft_counter next = new_counter(b);
         CHECK(next != first);
-        weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-        args.flags = WEFT_COUNT_PAGES;
+        struct pages_request args = PAGES_REQUEST_INIT;
+        args.options.flags = WEFT_COUNT_PAGES;
         args.local = duo.a_memory;
         args.remote = duo.b_of_a;
-        args.page_len = round % 2 ? 1000 : 65536;
-        args.page_count = 10;
-        args.counter = first;
-        weft_transfer id = 0;
-        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &id));
+        args.pages.page_len = round % 2 ? 1000 : 65536;
+        args.pages.page_count = 10;
+        args.options.counter = first;
+        weft_op id = 0;
+        CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
         CHECK_OK(await_of(&duo, duo.a, id).status);
         raise_once(&duo, first);
         raise_once(&duo, next); /* comes after them */
@@ -489,26 +489,26 @@ static void counters_are_reused_under_load(void)
     config.max_counters = 1;
     struct duo duo = duo_open_with(MIB, &config);
     weft_endpoint *b = duo.b->endpoint;
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    args.flags = WEFT_COUNT_PAGES;
+    struct pages_request args = PAGES_REQUEST_INIT;
+    args.options.flags = WEFT_COUNT_PAGES;
     args.local = duo.a_memory;
     args.remote = duo.b_of_a;
-    args.page_len = 64;
-    args.page_count = 2000;
+    args.pages.page_len = 64;
+    args.pages.page_count = 2000;
     for (int round = 0; round < 20; round++) {
         weft_counter aborted = new_counter(b);
-        weft_transfer one = 0, two = 0;
-        args.counter = aborted;
-        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &one));
+        weft_op one = 0, two = 0;
+        args.options.counter = aborted;
+        CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &one));
         for (int i = 0; i < round; i++)
             pump_both(&duo);
         CHECK_OK(weft_counter_destroy(b, aborted));
         weft_counter next = new_counter(b);
-        args.counter = next;
-        CHECK_OK(weft_write_pages(duo.a->endpoint, &args, &two));
+        args.options.counter = next;
+        CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &two));
         CHECK_OK(await_of(&duo, duo.a, one).status);
         CHECK_OK(await_of(&duo, duo.a, two).status);
-        await_value(&duo, next, args.page_count);
+        await_value(&duo, next, args.pages.page_count);
         CHECK_OK(weft_counter_destroy(b, next));
     }
     duo_close(&duo);
@@ -521,7 +521,7 @@ static void all_places(void)
     weft_endpoint *b = duo.b->endpoint;
     weft_counter *counters = calloc(ALL, sizeof *counters), extra = 0;
     uint64_t *values = calloc(ALL, sizeof *values);
-    weft_transfer all = 0;
+    weft_op all = 0;
     CHECK(counters != NULL && values != NULL);
     for (size_t i = 0; i < ALL; i++) {
         counters[i] = new_counter(b);
@@ -529,11 +529,11 @@ static void all_places(void)
     }
     REFUSED(WEFT_ERR_LIMIT, weft_counter_create(b, &extra));
     CHECK_OK(try_expect(b, counters, values, ALL, 60 * SECOND, &all));
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
-    args.flags = WEFT_COUNT_PAGES;
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+    args.options.flags = WEFT_COUNT_PAGES;
     for (size_t from = 0; from < ALL; from += STEP) {
         for (size_t i = from; i < from + STEP; i++) {
-            args.counter = counters[i];
+            args.options.counter = counters[i];
             write_now(duo.a, &args);
         }
         for (size_t i = from; i < from + STEP; i++)
@@ -559,7 +559,7 @@ static void foreign_and_stale_ids(void)
     struct duo duo = duo_open(4096);
     weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
     weft_counter mine = new_counter(a), theirs = new_counter(b), stale = new_counter(b);
-    weft_transfer id = 0;
+    weft_op id = 0;
     uint64_t value = 0;
     CHECK_OK(weft_counter_destroy(b, stale));
     CHECK_OK(weft_counter_destroy(b, 0));
@@ -575,20 +575,20 @@ static void foreign_and_stale_ids(void)
         CHECK(strstr(weft_last_error(), "counter 1 of the list") != NULL);
     }
     /* The sender knows whose a counter is, not whether it lives. */
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
     const weft_counter foreign[] = {mine, 1, theirs ^ UINT64_C(1) << 63, theirs & ~UINT64_C(0xffffffff)};
     for (size_t i = 0; i < COUNT(foreign); i++) {
-        args.counter = foreign[i];
-        REFUSED(WEFT_ERR_HANDLE, weft_write(a, &args, &id));
+        args.options.counter = foreign[i];
+        REFUSED(WEFT_ERR_HANDLE, submit_write(a, &args, &id));
         CHECK(strstr(weft_last_error(), "counter") != NULL);
     }
-    args.counter = stale;
+    args.options.counter = stale;
     CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
-    args.flags = WEFT_COUNT_PAGES;
+    args.options.flags = WEFT_COUNT_PAGES;
     CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
-    args.counter = theirs + 5; /* never made */
+    args.options.counter = theirs + 5; /* never made */
     CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
-    args.counter = theirs;
+    args.options.counter = theirs;
     CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
     await_value(&duo, theirs, 1);
     duo_close(&duo);
@@ -623,28 +623,28 @@ static void entries_of_lists(void)
         counters[i] = new_counter(b);
     weft_list_entry entries[ENTRIES];
     fill_entries(&duo, counters, entries);
-    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    struct list_request args = LIST_REQUEST_INIT;
     args.entries = entries;
     args.count = ENTRIES;
-    weft_kept *kept = NULL;
-    CHECK_OK(weft_list_keep(duo.a->endpoint, &args, &kept));
+    weft_prepared *kept = NULL;
+    CHECK_OK(prepare_list(duo.a->endpoint, &args, &kept));
     for (uint64_t round = 1; round <= 4; round++) {
         bool read = round == 3, notify = round == 2;
         fill_random(duo.a_bytes, ENTRIES * 8192, round);
         fill_random(duo.b_bytes, ENTRIES * 8192, round + 100);
-        weft_transfer id = 0;
-        weft_kept_args again = WEFT_KEPT_ARGS_INIT;
-        args.flags = again.flags = notify ? WEFT_NOTIFY : 0;
-        args.notify = again.notify = notify ? 5 : 0;
+        weft_op id = 0;
+        weft_op_options again = WEFT_OP_OPTIONS_INIT;
+        args.options.flags = again.flags = notify ? WEFT_NOTIFY : 0;
+        args.options.notify = again.notify = notify ? 5 : 0;
         if (round == 4)
-            CHECK_OK(weft_write_kept(duo.a->endpoint, kept, &again, &id));
+            CHECK_OK(weft_write_prepared(duo.a->endpoint, kept, &again, &id));
         else if (read)
-            CHECK_OK(weft_read_list(duo.a->endpoint, &args, &id));
+            CHECK_OK(submit_read_list(duo.a->endpoint, &args, &id));
         else
-            CHECK_OK(weft_write_list(duo.a->endpoint, &args, &id));
+            CHECK_OK(submit_write_list(duo.a->endpoint, &args, &id));
         for (uint64_t i = 0; i < ENTRIES; i++)
             values[i % 10 == 9 ? 3 : i % 3]++;
-        weft_transfer all = 0;
+        weft_op all = 0;
         CHECK_OK(try_expect(b, counters, values, 4, 0, &all));
         CHECK_OK(await_of(&duo, duo.b, all).status);
         /* As soon as all have counted, all bytes are there. */
@@ -657,29 +657,29 @@ static void entries_of_lists(void)
         if (notify)
             CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, 5);
     }
-    CHECK_OK(weft_kept_release(kept));
+    CHECK_OK(weft_prepared_release(kept));
     entries[7].counter = new_counter(duo.a->endpoint); /* our own, not the peer's */
-    args.flags = 0, args.notify = 0;
-    REFUSED(WEFT_ERR_HANDLE, weft_write_list(duo.a->endpoint, &args, NULL));
+    args.options.flags = 0, args.options.notify = 0;
+    REFUSED(WEFT_ERR_HANDLE, submit_write_list(duo.a->endpoint, &args, NULL));
     CHECK(strstr(weft_last_error(), "entry 7"));
     duo_close(&duo);
 }
 
-static void kept_pages(void)
+static void prepared_pages(void)
 {
     struct duo duo = duo_open(4 * MIB);
     weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
     weft_counter counter = new_counter(b);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    struct pages_request pages = PAGES_REQUEST_INIT;
     pages.local = duo.a_memory;
     pages.remote = duo.b_of_a;
-    pages.page_len = 4096;
-    pages.page_count = 1000;
-    pages.flags = WEFT_COUNT_PAGES;
-    weft_kept *kept = NULL;
-    CHECK_OK(weft_pages_keep(a, &pages, &kept));
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
-    weft_transfer id = 0;
+    pages.pages.page_len = 4096;
+    pages.pages.page_count = 1000;
+    pages.options.flags = WEFT_COUNT_PAGES;
+    weft_prepared *kept = NULL;
+    CHECK_OK(prepare_pages(a, &pages, &kept));
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    weft_op id = 0;
     uint64_t value = 0;
     for (int round = 0; round < 4; round++) {
         bool each = round % 2;
@@ -687,14 +687,12 @@ static void kept_pages(void)
         args.counter = counter;
         value += each ? 1000 : 1;
         fill_random(duo.a_bytes, 4 * MIB, round);
-        CHECK_OK(weft_write_kept(a, kept, &args, &id));
+        CHECK_OK(weft_write_prepared(a, kept, &args, &id));
         await_value(&duo, counter, value);
         CHECK(memcmp(duo.a_bytes, duo.b_bytes, 4096 * 1000) == 0);
         CHECK_OK(await_of(&duo, duo.a, id).status);
     }
-    pages.counter = counter;
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(a, &pages, &kept));
-    CHECK_OK(weft_kept_release(kept));
+    CHECK_OK(weft_prepared_release(kept));
     duo_close(&duo);
 }
 
@@ -717,15 +715,15 @@ static void waits_for_all(struct team *team)
         hear(team, with, box, &entries[count].counter, sizeof entries[count].counter);
         count++;
     }
-    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    struct list_request args = LIST_REQUEST_INIT;
     args.entries = entries;
     args.count = count;
     for (uint64_t round = 1; round <= BARRIERS; round++) {
         atomic_fetch_add(&team->board->word[0], 1);
-        weft_transfer raised, all;
+        weft_op raised, all;
         uint64_t value = round * (MEMBERS - 1);
         CHECK_OK(try_expect(box->endpoint, &mine, &value, 1, 0, &all));
-        CHECK_OK(weft_write_list(box->endpoint, &args, &raised));
+        CHECK_OK(submit_write_list(box->endpoint, &args, &raised));
         CHECK_OK(box_await(box, all, patience_ms()).status);
         /* Nobody is past a barrier that somebody has not reached. */
         CHECK(atomic_load(&team->board->word[0]) >= round * MEMBERS);
@@ -747,12 +745,12 @@ static void bad_input(void)
     struct duo duo = duo_open(4096);
     weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
     weft_counter counter = new_counter(b);
-    weft_transfer id = 0;
+    weft_op id = 0;
     const uint64_t one = 1, largest = (UINT64_C(1) << 48) - 1, larger = largest + 1;
     REFUSED(WEFT_ERR_INVALID, weft_counter_create(b, NULL));
     REFUSED(WEFT_ERR_HANDLE, weft_counter_create(NULL, &counter));
     REFUSED(WEFT_ERR_INVALID, weft_counter_read(b, counter, NULL));
-    REFUSED(WEFT_ERR_INVALID, weft_counter_expect(b, NULL, &id));
+    REFUSED(WEFT_ERR_INVALID, weft_counter_expect(b, NULL, NULL, 1, NULL, &id));
     REFUSED(WEFT_ERR_LIMIT, try_expect(b, &counter, &one, 0, 0, &id));
     REFUSED(WEFT_ERR_LIMIT, try_expect(b, &counter, &one, 65537, 0, &id));
     REFUSED(WEFT_ERR_LIMIT, try_expect(b, &counter, &larger, 1, 0, &id));
@@ -761,22 +759,22 @@ static void bad_input(void)
     REFUSED(WEFT_ERR_INVALID, try_expect(b, &counter, NULL, 1, 0, &id));
     REFUSED(WEFT_ERR_INVALID, try_expect(b, (void *)((char *)&counter + 1), &one, 1, 0, &id));
     CHECK_OK(try_expect(b, &counter, &largest, 1, 0, NULL));
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
-    args.flags = WEFT_COUNT_PAGES;
-    REFUSED(WEFT_ERR_INVALID, weft_write(a, &args, &id));
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+    args.options.flags = WEFT_COUNT_PAGES;
+    REFUSED(WEFT_ERR_INVALID, submit_write(a, &args, &id));
     CHECK(strstr(weft_last_error(), "counter is 0") != NULL);
-    args.counter = counter;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_read(a, &args, &id));
+    args.options.counter = counter;
+    REFUSED(WEFT_ERR_UNSUPPORTED, submit_read(a, &args, &id));
     CHECK(strstr(weft_last_error(), "WEFT_COUNT_PAGES") != NULL);
     args.len = GIB + 1;
-    REFUSED(WEFT_ERR_LIMIT, weft_write(a, &args, &id));
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    pages.flags = WEFT_COUNT_PAGES;
+    REFUSED(WEFT_ERR_LIMIT, submit_write(a, &args, &id));
+    struct pages_request pages = PAGES_REQUEST_INIT;
+    pages.options.flags = WEFT_COUNT_PAGES;
     pages.local = duo.a_memory;
     pages.remote = duo.b_of_a;
-    pages.page_len = 64;
-    pages.counter = counter;
-    CHECK_OK(weft_write_pages(a, &pages, &id)); /* no pages raise nothing */
+    pages.pages.page_len = 64;
+    pages.options.counter = counter;
+    CHECK_OK(submit_write_pages(a, &pages, &id)); /* no pages raise nothing */
     CHECK_OK(await_of(&duo, duo.a, id).status);
     raise_once(&duo, counter);
     CHECK_EQ(read_counter(b, counter), 1);
@@ -814,7 +812,7 @@ static const struct test tests[] = {
     {"all_places", "any", all_places},
     {"foreign_and_stale_ids", "once", foreign_and_stale_ids},
     {"entries_of_lists", "any", entries_of_lists},
-    {"kept_pages", "any", kept_pages},
+    {"prepared_pages", "any", prepared_pages},
     {"a_barrier", "any", a_barrier},
     {"bad_input", "once", bad_input},
     {NULL, NULL, NULL},

@@ -91,14 +91,14 @@ struct sender {
     struct box *box;
     weft_peer peer;
     weft_memory *memory;
-    weft_pages_args args;
+    struct pages_request args;
     weft_counter counters[2];
 };
 
-static weft_transfer submit(struct sender *sender)
+static weft_op submit(struct sender *sender)
 {
-    weft_transfer id = 0;
-    CHECK_OK(weft_write_pages(sender->box->endpoint, &sender->args, &id));
+    weft_op id = 0;
+    CHECK_OK(submit_write_pages(sender->box->endpoint, &sender->args, &id));
     return id;
 }
 
@@ -106,18 +106,18 @@ static struct sender open_sender(struct team *team)
 {
     weft_endpoint_config config = test_config();
     config.rail_count = rails;
-    struct sender sender = {.box = box_of(open_with(&config)), .args = WEFT_PAGES_ARGS_INIT};
+    struct sender sender = {.box = box_of(open_with(&config)), .args = PAGES_REQUEST_INIT};
     sender.peer = join(team, 0, sender.box);
     sender.args.local = sender.memory = register_one(sender.box->endpoint, map_bytes(ARENA), ARENA);
     sender.args.remote = take_memory(team, 0, sender.box, sender.peer);
     hear(team, 0, sender.box, sender.counters, sizeof sender.counters);
-    sender.args.page_len = PAGE;
-    sender.args.page_count = 1;
+    sender.args.pages.page_len = PAGE;
+    sender.args.pages.page_count = 1;
     /* A target that sleeps would not say either that it has the memory. */
     CHECK_OK(box_await(sender.box, submit(&sender), patience_ms()).status);
-    sender.args.flags = WEFT_COUNT_PAGES;
-    sender.args.counter = sender.counters[0];
-    sender.args.page_count = PAGES;
+    sender.args.options.flags = WEFT_COUNT_PAGES;
+    sender.args.options.counter = sender.counters[0];
+    sender.args.pages.page_count = PAGES;
     meet(team, 0, sender.box);
     await_word(team, ASLEEP);
     return sender;
@@ -153,7 +153,7 @@ static void counts_one(struct team *team)
 {
     struct sender sender = open_sender(team);
     if (team->size > 2)
-        sender.args.page_count = PAGES / 10;
+        sender.args.pages.page_count = PAGES / 10;
     CHECK_OK(box_await(sender.box, submit(&sender), 2 * patience_ms()).status);
     end_sender(team, &sender);
 }
@@ -192,7 +192,7 @@ static void lists_entries(struct team *team)
 {
     struct sender sender = open_sender(team);
     static weft_list_entry entries[ENTRIES];
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
+    struct list_request list = LIST_REQUEST_INIT;
     for (uint64_t i = 0; i < ENTRIES; i++) {
         entries[i].local = sender.args.local;
         entries[i].remote = sender.args.remote;
@@ -202,12 +202,12 @@ static void lists_entries(struct team *team)
     }
     list.entries = entries;
     list.count = ENTRIES;
-    weft_transfer of_list = 0;
-    CHECK_OK(weft_write_list(sender.box->endpoint, &list, &of_list));
-    sender.args.flags |= WEFT_CLASS_LATENCY;
-    sender.args.counter = sender.counters[1];
-    sender.args.page_count = PAGES / 10;
-    weft_transfer of_pages = submit(&sender);
+    weft_op of_list = 0;
+    CHECK_OK(submit_write_list(sender.box->endpoint, &list, &of_list));
+    sender.args.options.flags |= WEFT_CLASS_LATENCY;
+    sender.args.options.counter = sender.counters[1];
+    sender.args.pages.page_count = PAGES / 10;
+    weft_op of_pages = submit(&sender);
     CHECK_OK(box_await(sender.box, of_list, 2 * patience_ms()).status);
     CHECK_OK(box_await(sender.box, of_pages, 2 * patience_ms()).status);
     end_sender(team, &sender);
@@ -233,17 +233,17 @@ static void wakes_when_told(struct team *team)
 static void goes_past(struct team *team)
 {
     struct sender sender = open_sender(team);
-    weft_transfer stuck[40], id;
-    sender.args.page_count = 3000 / COUNT(stuck);
-    sender.args.counter = sender.counters[1];
+    weft_op stuck[40], id;
+    sender.args.pages.page_count = 3000 / COUNT(stuck);
+    sender.args.options.counter = sender.counters[1];
     for (size_t i = 0; i < COUNT(stuck); i++) {
-        sender.args.flags = WEFT_COUNT_PAGES | (i % 2 ? WEFT_CLASS_LATENCY : 0);
+        sender.args.options.flags = WEFT_COUNT_PAGES | (i % 2 ? WEFT_CLASS_LATENCY : 0);
         stuck[i] = submit(&sender);
     }
-    sender.args.counter = 0;
+    sender.args.options.counter = 0;
     for (int i = 0; i < 20; i++) {
-        sender.args.flags = i % 2 ? WEFT_CLASS_LATENCY : 0;
-        sender.args.page_len = i % 3 ? 50000 : PAGE;
+        sender.args.options.flags = i % 2 ? WEFT_CLASS_LATENCY : 0;
+        sender.args.pages.page_len = i % 3 ? 50000 : PAGE;
         id = submit(&sender);
         if (!target_must_poll())
             CHECK_OK(box_await(sender.box, id, patience_ms()).status);
@@ -263,21 +263,21 @@ static void other_peers_pass_one_without_credits(void)
 static void gives_up(struct team *team)
 {
     struct sender sender = open_sender(team);
-    sender.args.page_len = 4096;
-    sender.args.page_count = 2000;
-    sender.args.timeout_ns = 200 * MS;
-    weft_transfer late = submit(&sender);
-    sender.args.timeout_ns = 0;
-    weft_transfer canceled = submit(&sender);
+    sender.args.pages.page_len = 4096;
+    sender.args.pages.page_count = 2000;
+    sender.args.options.timeout_ns = 200 * MS;
+    weft_op late = submit(&sender);
+    sender.args.options.timeout_ns = 0;
+    weft_op canceled = submit(&sender);
     sleep_ms(20);
-    CHECK_OK(weft_transfer_cancel(sender.box->endpoint, canceled));
+    CHECK_OK(weft_op_cancel(sender.box->endpoint, canceled));
     CHECK_STATUS(box_await(sender.box, canceled, patience_ms()).status, WEFT_ERR_CANCELED);
     CHECK_STATUS(box_await(sender.box, late, patience_ms()).status, WEFT_ERR_TIMED_OUT);
     set(team, AWAKE, 1);
-    sender.args.page_count = 3000;
-    sender.args.page_len = PAGE;
-    sender.args.counter = sender.counters[1];
-    weft_transfer next = submit(&sender);
+    sender.args.pages.page_count = 3000;
+    sender.args.pages.page_len = PAGE;
+    sender.args.options.counter = sender.counters[1];
+    weft_op next = submit(&sender);
     CHECK_OK(box_await(sender.box, next, 2 * patience_ms()).status);
     give_back(&sender);
     end_sender(team, &sender);
@@ -299,7 +299,7 @@ static void loses_its_peer(struct team *team)
 static void leaves(struct team *team)
 {
     struct sender sender = open_sender(team);
-    weft_transfer id = submit(&sender);
+    weft_op id = submit(&sender);
     sleep_ms(50);
     CHECK_OK(weft_peer_disconnect(sender.box->endpoint, sender.peer));
     CHECK_STATUS(box_await(sender.box, id, patience_ms()).status, WEFT_ERR_CANCELED);

@@ -58,7 +58,7 @@ static void close_large(struct large *l)
     munmap(l->theirs, l->len);
 }
 
-static void moved(struct large *l, weft_transfer transfer, uint64_t bytes)
+static void moved(struct large *l, weft_op transfer, uint64_t bytes)
 {
     weft_completion done = box_await(l->a, transfer, 2 * patience_ms());
     CHECK_STATUS(done.status, WEFT_OK);
@@ -71,15 +71,15 @@ static void range_of_2_32_and_1(void)
     uint64_t len = 4 * GIB + 1;
     struct large l = open_large(len);
     for (int read = 0; read < 2; read++) {
-        weft_range_args args = range_args(l.local, l.remote, len);
-        weft_transfer transfer;
+        struct range_request args = range_args(l.local, l.remote, len);
+        weft_op transfer;
         fill_random(read ? l.theirs : l.mine, WINDOW, 11 + read);
-        args.timeout_ns = 120 * SECOND;
-        CHECK_OK((read ? weft_read : weft_write)(l.a->endpoint, &args, &transfer));
+        args.options.timeout_ns = 120 * SECOND;
+        CHECK_OK((read ? submit_read : submit_write)(l.a->endpoint, &args, &transfer));
         moved(&l, transfer, len);
         CHECK_EQ(differs_random(read ? l.mine : l.theirs, WINDOW, 11 + read), -1);
         args.len = len + 1;
-        REFUSED(WEFT_ERR_RANGE, (read ? weft_read : weft_write)(l.a->endpoint, &args, NULL));
+        REFUSED(WEFT_ERR_RANGE, (read ? submit_read : submit_write)(l.a->endpoint, &args, NULL));
     }
     close_large(&l);
 }
@@ -91,40 +91,40 @@ static void offsets_past_4_gib(void)
     struct large l = open_large(len);
     uint64_t at = 4 * GIB + 12345, to = 8 * GIB + 54321;
     fill_random(l.mine, WINDOW, 1);
-    weft_range_args one = range_args(l.local, l.remote, 300 * KIB);
-    weft_transfer transfer;
+    struct range_request one = range_args(l.local, l.remote, 300 * KIB);
+    weft_op transfer;
     one.local_offset = at;
     one.remote_offset = to;
-    CHECK_OK(weft_write(l.a->endpoint, &one, &transfer));
+    CHECK_OK(submit_write(l.a->endpoint, &one, &transfer));
     moved(&l, transfer, one.len);
     CHECK(memcmp(l.mine + at, l.theirs + to, one.len) == 0);
 
     uint32_t mine[] = {0, 2, 1}, yours[] = {1, 0, 2};
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     args.local = l.local;
     args.remote = l.remote;
-    args.local_pages = mine;
-    args.remote_pages = yours;
-    args.page_count = 3;
-    args.page_len = 5000;
+    args.pages.local.pages = mine;
+    args.pages.remote.pages = yours;
+    args.pages.page_count = 3;
+    args.pages.page_len = 5000;
     /* No two pages fall on the same bytes of a window. */
-    args.local_page_stride = 3 * GIB + 8192;
-    args.remote_page_stride = 3 * GIB + 16384;
-    args.layer_count = 2;
-    args.local_layer_stride = 2 * GIB + 100 * KIB;
-    args.remote_layer_stride = 2 * GIB + 200 * KIB;
+    args.pages.local.page_stride = 3 * GIB + 8192;
+    args.pages.remote.page_stride = 3 * GIB + 16384;
+    args.pages.layer_count = 2;
+    args.pages.local.layer_stride = 2 * GIB + 100 * KIB;
+    args.pages.remote.layer_stride = 2 * GIB + 200 * KIB;
     for (int read = 0; read < 2; read++) {
         fill_random(read ? l.theirs : l.mine, WINDOW, 21 + read);
-        CHECK_OK((read ? weft_read_pages : weft_write_pages)(l.a->endpoint, &args, &transfer));
+        CHECK_OK((read ? submit_read_pages : submit_write_pages)(l.a->endpoint, &args, &transfer));
         moved(&l, transfer, 2 * 3 * 5000);
         for (uint64_t i = 0; i < 6; i++)
-            CHECK(memcmp(l.mine + mine[i % 3] * args.local_page_stride + i / 3 * args.local_layer_stride,
-                         l.theirs + yours[i % 3] * args.remote_page_stride +
-                             i / 3 * args.remote_layer_stride,
+            CHECK(memcmp(l.mine + mine[i % 3] * args.pages.local.page_stride + i / 3 * args.pages.local.layer_stride,
+                         l.theirs + yours[i % 3] * args.pages.remote.page_stride +
+                             i / 3 * args.pages.remote.layer_stride,
                          5000) == 0);
     }
-    args.remote_offset = len - 2 * args.remote_page_stride - args.remote_layer_stride - 4999;
-    REFUSED(WEFT_ERR_RANGE, weft_write_pages(l.a->endpoint, &args, NULL));
+    args.pages.remote.offset = len - 2 * args.pages.remote.page_stride - args.pages.remote.layer_stride - 4999;
+    REFUSED(WEFT_ERR_RANGE, submit_write_pages(l.a->endpoint, &args, NULL));
     close_large(&l);
 }
 
@@ -145,22 +145,22 @@ static void pages_and_layers(uint64_t pages, uint32_t layers, uint64_t page_len)
     char blob[65536];
     CHECK_OK(weft_memory_register(duo.b->endpoint, ranges, layers, NULL, &memory));
     size_t n = descriptor_of(memory, blob, sizeof blob);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     weft_remote_memory *remote = NULL;
     CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &remote));
     args.local = register_one(duo.a->endpoint, source, len);
     args.remote = remote;
-    args.remote_pages = list;
-    args.page_count = pages;
-    args.page_len = page_len;
-    args.layer_count = layers;
-    args.local_layer_stride = layer_len;
-    args.remote_range_step = 1;
-    args.timeout_ns = 50 * SECOND;
+    args.pages.remote.pages = list;
+    args.pages.page_count = pages;
+    args.pages.page_len = page_len;
+    args.pages.layer_count = layers;
+    args.pages.local.layer_stride = layer_len;
+    args.pages.remote.range_step = 1;
+    args.options.timeout_ns = 50 * SECOND;
     for (int read = 0; read < 2; read++) {
-        weft_transfer transfer;
+        weft_op transfer;
         fill_random(read ? target : source, len, 31 + read);
-        CHECK_OK((read ? weft_read_pages : weft_write_pages)(duo.a->endpoint, &args, &transfer));
+        CHECK_OK((read ? submit_read_pages : submit_write_pages)(duo.a->endpoint, &args, &transfer));
         weft_completion done = box_await(duo.a, transfer, 2 * patience_ms());
         CHECK_STATUS(done.status, WEFT_OK);
         CHECK_EQ(done.bytes, len);

@@ -76,9 +76,9 @@ static struct target open_target(struct team *team)
     return t;
 }
 
-static weft_list_args list_args(const weft_list_entry *entries, uint64_t count)
+static struct list_request list_args(const weft_list_entry *entries, uint64_t count)
 {
-    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    struct list_request args = LIST_REQUEST_INIT;
     args.entries = entries;
     args.count = count;
     return args;
@@ -166,7 +166,7 @@ static void fill_all(uint8_t *bytes[MEMORIES], uint64_t seed)
         fill_random(bytes[m], SMALL, seed * 10 + (uint64_t)m);
 }
 
-static void check_done(const weft_completion *c, const struct plan *plan, weft_transfer id,
+static void check_done(const weft_completion *c, const struct plan *plan, weft_op id,
                        int size, bool read)
 {
     uint64_t all = 0;
@@ -174,7 +174,7 @@ static void check_done(const weft_completion *c, const struct plan *plan, weft_t
         all += plan->bytes[to];
     CHECK_OK(c->status);
     CHECK_EQ(c->kind, read ? WEFT_COMPLETION_READ : WEFT_COMPLETION_WRITE);
-    CHECK_EQ(c->transfer, id);
+    CHECK_EQ(c->op, id);
     CHECK_EQ(c->bytes, all);
     CHECK_EQ(c->entry, UINT64_MAX);
     CHECK(c->submit_ns <= c->first_post_ns && c->first_post_ns <= c->done_ns);
@@ -187,16 +187,16 @@ static void writes_lists(struct team *team)
     for (uint64_t round = 0; round < ROUNDS; round++) {
         make_plan(plan, &s, team->size, round);
         fill_all(s.bytes, round);
-        weft_list_args args = list_args(plan->entry, PER_ROUND);
+        struct list_request args = list_args(plan->entry, PER_ROUND);
         char data[32];
         int n = snprintf(data, sizeof data, "round %d", (int)round);
-        weft_transfer id = 0;
-        args.flags = WEFT_NOTIFY | (round % 3 == 1 ? WEFT_CLASS_LATENCY : 0);
-        args.notify = 1000 + round;
-        args.notify_data = data;
-        args.notify_data_len = (uint32_t)n;
-        args.user_data = data;
-        CHECK_OK(weft_write_list(s.box->endpoint, &args, &id));
+        weft_op id = 0;
+        args.options.flags = WEFT_NOTIFY | (round % 3 == 1 ? WEFT_CLASS_LATENCY : 0);
+        args.options.notify = 1000 + round;
+        args.options.notify_data = data;
+        args.options.notify_data_len = (uint32_t)n;
+        args.options.user_data = data;
+        CHECK_OK(submit_write_list(s.box->endpoint, &args, &id));
         weft_completion c = box_await(s.box, id, patience_ms());
         check_done(&c, plan, id, team->size, false);
         CHECK(c.user_data == data);
@@ -229,7 +229,7 @@ static void is_written(struct team *team)
         CHECK_EQ(c.value, 1000 + round);
         CHECK_EQ(c.bytes, n);
         CHECK(memcmp(c.data, data, (size_t)n) == 0);
-        CHECK_OK(weft_message_release(t.box->endpoint, c.transfer));
+        CHECK_OK(weft_message_release(t.box->endpoint, c.op));
         for (int m = 0; m < MEMORIES; m++)
             for (uint64_t i = 0; i < SMALL; i++)
                 if (t.bytes[m][i] != want[m][i])
@@ -303,11 +303,11 @@ static void reads_lists(struct team *team)
             memcpy(want[m] + place_of(m, e->local_range, e->local_offset),
                    held[plan->to[i]][m] + place_of(m, e->remote_range, e->remote_offset), e->len);
         }
-        weft_list_args args = list_args(plan->entry, PER_ROUND);
-        weft_transfer id;
-        args.flags = WEFT_NOTIFY;
-        args.notify = round;
-        CHECK_OK(weft_read_list(s.box->endpoint, &args, &id));
+        struct list_request args = list_args(plan->entry, PER_ROUND);
+        weft_op id;
+        args.options.flags = WEFT_NOTIFY;
+        args.options.notify = round;
+        CHECK_OK(submit_read_list(s.box->endpoint, &args, &id));
         weft_completion c = box_await(s.box, id, patience_ms());
         check_done(&c, plan, id, team->size, true);
         for (int m = 0; m < MEMORIES; m++) {
@@ -350,16 +350,16 @@ static void completes_each(struct team *team)
     for (uint64_t i = 0; i < 200; i++)
         entries[i] = entry_of(&s, 1 + (int)(i % TARGETS), 1, i * 100, 1 + i % TARGETS * 10);
     for (int round = 0; round < 20; round++) {
-        weft_list_args args = list_args(entries, 198);
-        weft_transfer id;
+        struct list_request args = list_args(entries, 198);
+        weft_op id;
         int seen[ALL] = {0};
-        args.flags = WEFT_COMPLETE_EACH_PEER | WEFT_NOTIFY;
-        args.user_data = seen;
-        CHECK_OK(weft_write_list(ep, &args, &id));
+        args.options.flags = WEFT_COMPLETE_EACH_PEER | WEFT_NOTIFY;
+        args.options.user_data = seen;
+        CHECK_OK(submit_write_list(ep, &args, &id));
         for (int k = 0; k < TARGETS; k++) {
             weft_completion c = box_take(s.box, WEFT_COMPLETION_WRITE, patience_ms());
             CHECK_OK(c.status);
-            CHECK_EQ(c.transfer, id);
+            CHECK_EQ(c.op, id);
             CHECK(c.user_data == seen);
             for (int to = 1; to < ALL; to++)
                 if (c.peer == s.peer[to]) {
@@ -368,21 +368,21 @@ static void completes_each(struct team *team)
                 }
         }
         CHECK(seen[1] == 1 && seen[2] == 1 && seen[3] == 1);
-        CHECK_STATUS(weft_transfer_cancel(ep, id), WEFT_ERR_HANDLE);
+        CHECK_STATUS(weft_op_cancel(ep, id), WEFT_ERR_HANDLE);
     }
     /* Nothing to move: only notifications. */
     for (int to = 1; to < ALL; to++)
         entries[to - 1] = (weft_list_entry){.peer = s.peer[to]};
-    weft_list_args empty = list_args(entries, TARGETS);
-    weft_transfer id;
-    empty.flags = WEFT_NOTIFY;
-    empty.notify = 77;
-    CHECK_OK(weft_write_list(ep, &empty, &id));
+    struct list_request empty = list_args(entries, TARGETS);
+    weft_op id;
+    empty.options.flags = WEFT_NOTIFY;
+    empty.options.notify = 77;
+    CHECK_OK(submit_write_list(ep, &empty, &id));
     weft_completion c = box_await(s.box, id, patience_ms());
     CHECK_OK(c.status);
     CHECK_EQ(c.bytes, 0);
-    empty.flags = 0, empty.notify = 0;
-    CHECK_OK(weft_read_list(ep, &empty, &id));
+    empty.options.flags = 0, empty.options.notify = 0;
+    CHECK_OK(submit_read_list(ep, &empty, &id));
     CHECK_OK(box_await(s.box, id, patience_ms()).status);
     /* All has gone: an endpoint with an operation under way does not close. */
     box_quiet(s.box, 20);
@@ -426,25 +426,25 @@ static void loses_a_peer(struct team *team)
     fill_all(s.bytes, 5);
     meet(team, 2, s.box);
     kill_member(team, 2);
-    weft_list_args args = list_args(entries, 300);
-    weft_transfer id, each;
-    args.flags = WEFT_NOTIFY;
-    args.timeout_ns = 3 * SECOND;
+    struct list_request args = list_args(entries, 300);
+    weft_op id, each;
+    args.options.flags = WEFT_NOTIFY;
+    args.options.timeout_ns = 3 * SECOND;
     judged_from();
-    CHECK_OK(weft_write_list(s.box->endpoint, &args, &id));
+    CHECK_OK(submit_write_list(s.box->endpoint, &args, &id));
     weft_completion c = box_await(s.box, id, patience_ms());
     CHECK_ONE_OF(c.status, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT);
     CHECK_EQ(c.peer, s.peer[2]);
     CHECK_EQ(c.entry, 2);
     CHECK_EQ(c.bytes, 0);
     CHECK_WITHIN(c.submit_ns + 3 * SECOND, c.done_ns, LATE_MOST);
-    args.flags |= WEFT_COMPLETE_EACH_PEER;
-    args.timeout_ns = 0; /* what goes to the others has time */
-    weft_status status = weft_write_list(s.box->endpoint, &args, &each);
+    args.options.flags |= WEFT_COMPLETE_EACH_PEER;
+    args.options.timeout_ns = 0; /* what goes to the others has time */
+    weft_status status = submit_write_list(s.box->endpoint, &args, &each);
     if (status == WEFT_OK) {
         for (int k = 0; k < TARGETS; k++) {
             c = box_take(s.box, WEFT_COMPLETION_WRITE, patience_ms());
-            CHECK_EQ(c.transfer, each);
+            CHECK_EQ(c.op, each);
             if (c.peer == s.peer[2]) {
                 CHECK_ONE_OF(c.status, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT);
                 CHECK_EQ(c.entry, 2);
@@ -464,8 +464,8 @@ static void loses_a_peer(struct team *team)
                 left[n++] = entries[i];
         args.entries = left;
         args.count = 200;
-        args.flags = WEFT_NOTIFY;
-        CHECK_OK(weft_write_list(s.box->endpoint, &args, &each));
+        args.options.flags = WEFT_NOTIFY;
+        CHECK_OK(submit_write_list(s.box->endpoint, &args, &each));
         CHECK_OK(box_await(s.box, each, patience_ms()).status);
     }
     meet(team, 1, s.box);
@@ -511,9 +511,9 @@ static void waits_in_vain(struct team *team)
     weft_list_entry entries[200];
     for (uint64_t i = 0; i < 200; i++)
         entries[i] = entry_of(&s, 1 + (int)(i % 2), 1, i * 1000, 1000);
-    weft_list_args args = list_args(entries, 200);
-    weft_transfer id;
-    CHECK_OK(weft_write_list(s.box->endpoint, &args, &id));
+    struct list_request args = list_args(entries, 200);
+    weft_op id;
+    CHECK_OK(submit_write_list(s.box->endpoint, &args, &id));
     for (int k = 0; k < 2; k++) {
         uint64_t one = 1;
         tell(team, 2, &one, sizeof one);
@@ -522,20 +522,20 @@ static void waits_in_vain(struct team *team)
     }
     uint64_t slept;
     hear(team, 2, s.box, &slept, sizeof slept);
-    args.flags = WEFT_NOTIFY;
-    args.timeout_ns = 1500 * MS;
+    args.options.flags = WEFT_NOTIFY;
+    args.options.timeout_ns = 1500 * MS;
     judged_from();
-    CHECK_OK(weft_write_list(s.box->endpoint, &args, &id));
+    CHECK_OK(submit_write_list(s.box->endpoint, &args, &id));
     weft_completion c = box_await(s.box, id, patience_ms());
     CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
     CHECK_EQ(c.peer, s.peer[2]);
     CHECK_EQ(c.entry, 1);
     CHECK(c.done_ns - c.submit_ns >= 1500 * MS);
     CHECK_WITHIN(c.submit_ns + 1500 * MS, c.done_ns, LATE_MOST);
-    args.timeout_ns = 0;
+    args.options.timeout_ns = 0;
     for (int each = 0; each < 2; each++) {
-        args.flags = WEFT_NOTIFY | (each ? WEFT_COMPLETE_EACH_PEER : 0);
-        CHECK_OK(weft_write_list(s.box->endpoint, &args, &id));
+        args.options.flags = WEFT_NOTIFY | (each ? WEFT_COMPLETE_EACH_PEER : 0);
+        CHECK_OK(submit_write_list(s.box->endpoint, &args, &id));
         if (each) {
             c = box_await(s.box, id, patience_ms());
             CHECK_OK(c.status);
@@ -544,13 +544,13 @@ static void waits_in_vain(struct team *team)
             canary_sleep_ms(200); /* what goes to the other arrives */
         }
         uint64_t began = now_ns();
-        CHECK_OK(weft_transfer_cancel(s.box->endpoint, id));
+        CHECK_OK(weft_op_cancel(s.box->endpoint, id));
         c = box_await(s.box, id, patience_ms());
         CHECK_WITHIN(began, c.done_ns, LATE_MOST);
         CHECK_STATUS(c.status, WEFT_ERR_CANCELED);
         CHECK_EQ(c.peer, s.peer[2]);
         CHECK_EQ(c.entry, 1);
-        CHECK_STATUS(weft_transfer_cancel(s.box->endpoint, id), WEFT_ERR_HANDLE);
+        CHECK_STATUS(weft_op_cancel(s.box->endpoint, id), WEFT_ERR_HANDLE);
     }
     box_quiet(s.box, 20);
     tell(team, 2, &slept, sizeof slept);
@@ -620,10 +620,10 @@ static void writes_far(struct team *team)
         fill_random(bytes + at[i], len, i);
         entries[i] = (weft_list_entry){memory, theirs, peer, 0, 0, at[i], SPARSE - at[i] - len, len, 0};
     }
-    weft_list_args args = list_args(entries, COUNT(at));
-    weft_transfer id;
-    args.flags = WEFT_NOTIFY;
-    CHECK_OK(weft_write_list(box->endpoint, &args, &id));
+    struct list_request args = list_args(entries, COUNT(at));
+    weft_op id;
+    args.options.flags = WEFT_NOTIFY;
+    CHECK_OK(submit_write_list(box->endpoint, &args, &id));
     CHECK_OK(box_await(box, id, patience_ms()).status);
     meet(team, 1, box);
     box_close(box);
@@ -658,16 +658,16 @@ static struct duo duo;
 static void refused(weft_status want, const char *text, weft_list_entry bad)
 {
     weft_list_entry entries[3] = {{duo.a_memory, duo.b_of_a, 0, 0, 0, 0, 0, 100, 0}, bad, bad};
-    weft_list_args args = list_args(entries, 2);
-    weft_transfer id = 4711;
-    weft_kept *kept = (weft_kept *)1;
-    REFUSED(want, weft_write_list(duo.a->endpoint, &args, &id));
+    struct list_request args = list_args(entries, 2);
+    weft_op id = 4711;
+    weft_prepared *kept = (weft_prepared *)1;
+    REFUSED(want, submit_write_list(duo.a->endpoint, &args, &id));
     if (!strstr(weft_last_error(), "entry 1:") || !strstr(weft_last_error(), text))
         FAIL("it does not name entry 1 and \"%s\"", text);
-    REFUSED(want, weft_read_list(duo.a->endpoint, &args, &id));
+    REFUSED(want, submit_read_list(duo.a->endpoint, &args, &id));
     CHECK_EQ(id, 4711);
-    REFUSED(want, weft_list_keep(duo.a->endpoint, &args, &kept));
-    CHECK(kept == (weft_kept *)1);
+    REFUSED(want, prepare_list(duo.a->endpoint, &args, &kept));
+    CHECK(kept == (weft_prepared *)1);
 }
 
 static void bad_entries_are_named(void)
@@ -704,43 +704,43 @@ static void bad_arguments(void)
     duo = duo_open(MIB);
     weft_endpoint *ep = duo.a->endpoint;
     weft_list_entry *entries = calloc(WEFT_LIST_ENTRIES_MAX + 1, sizeof *entries);
-    const weft_list_args good = list_args(entries, 2);
-    weft_list_args args;
+    const struct list_request good = list_args(entries, 2);
+    struct list_request args;
     for (uint64_t i = 0; i <= WEFT_LIST_ENTRIES_MAX; i++)
         entries[i] = (weft_list_entry){duo.a_memory, duo.b_of_a, 0, 0, 0, i % 1000, i, i % 1000 == 0, 0};
-    REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, NULL, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_write_list(NULL, &good, NULL));
-    args = good, args.size = 3;
-    REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
-    args = good, args.flags = 1u << 31;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_list(ep, &args, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, NULL, 1, NULL, NULL));
+    REFUSED(WEFT_ERR_HANDLE, submit_write_list(NULL, &good, NULL));
+    args = good, args.options.size = 3;
+    REFUSED(WEFT_ERR_INVALID, submit_write_list(ep, &args, NULL));
+    args = good, args.options.flags = 1u << 31;
+    REFUSED(WEFT_ERR_UNSUPPORTED, submit_write_list(ep, &args, NULL));
     args = good, args.entries = NULL;
-    REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
+    REFUSED(WEFT_ERR_INVALID, submit_write_list(ep, &args, NULL));
     args = good, args.entries = (const void *)((const char *)entries + 1);
-    REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
+    REFUSED(WEFT_ERR_INVALID, submit_write_list(ep, &args, NULL));
     args = good, args.count = 0;
-    REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
+    REFUSED(WEFT_ERR_INVALID, submit_write_list(ep, &args, NULL));
     args = good, args.count = WEFT_LIST_ENTRIES_MAX + 1;
-    REFUSED(WEFT_ERR_LIMIT, weft_write_list(ep, &args, NULL));
+    REFUSED(WEFT_ERR_LIMIT, submit_write_list(ep, &args, NULL));
     args = good, args.count = UINT64_MAX;
-    REFUSED(WEFT_ERR_LIMIT, weft_write_list(ep, &args, NULL));
-    args = good, args.notify_data_len = 1;
-    REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
-    args = good, args.flags = WEFT_NOTIFY, args.notify_data_len = 1;
-    REFUSED(WEFT_ERR_INVALID, weft_write_list(ep, &args, NULL));
-    args = good, args.flags = WEFT_NOTIFY, args.notify_data = entries, args.notify_data_len = 257;
-    REFUSED(WEFT_ERR_LIMIT, weft_write_list(ep, &args, NULL));
-    args = good, args.reserved = 1;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_list(ep, &args, NULL));
-    args = good, args.timeout_ns = UINT64_MAX;
-    REFUSED(WEFT_ERR_LIMIT, weft_write_list(ep, &args, NULL));
-    args = good, args.queue = (const weft_queue *)duo.a_memory;
-    REFUSED(WEFT_ERR_HANDLE, weft_write_list(ep, &args, NULL));
+    REFUSED(WEFT_ERR_LIMIT, submit_write_list(ep, &args, NULL));
+    args = good, args.options.notify_data_len = 1;
+    REFUSED(WEFT_ERR_INVALID, submit_write_list(ep, &args, NULL));
+    args = good, args.options.flags = WEFT_NOTIFY, args.options.notify_data_len = 1;
+    REFUSED(WEFT_ERR_INVALID, submit_write_list(ep, &args, NULL));
+    args = good, args.options.flags = WEFT_NOTIFY, args.options.notify_data = entries, args.options.notify_data_len = 257;
+    REFUSED(WEFT_ERR_LIMIT, submit_write_list(ep, &args, NULL));
+    args = good, args.options.reserved = 1;
+    REFUSED(WEFT_ERR_UNSUPPORTED, submit_write_list(ep, &args, NULL));
+    args = good, args.options.timeout_ns = UINT64_MAX;
+    REFUSED(WEFT_ERR_LIMIT, submit_write_list(ep, &args, NULL));
+    args = good, args.options.queue = (const weft_queue *)duo.a_memory;
+    REFUSED(WEFT_ERR_HANDLE, submit_write_list(ep, &args, NULL));
     /* As many entries as may be, most of them empty. */
-    weft_transfer id;
+    weft_op id;
     args = good, args.count = WEFT_LIST_ENTRIES_MAX;
     fill_random(duo.a_bytes, MIB, 3);
-    CHECK_OK(weft_write_list(ep, &args, &id));
+    CHECK_OK(submit_write_list(ep, &args, &id));
     weft_completion c = box_await(duo.a, id, patience_ms());
     CHECK_OK(c.status);
     CHECK_EQ(c.bytes, 1049);
@@ -749,7 +749,7 @@ static void bad_arguments(void)
     /* An empty entry counts neither ranges nor offsets. */
     entries[0] = (weft_list_entry){NULL, duo.b_of_a, duo.a_to_b, 9, 9, UINT64_MAX, UINT64_MAX, 0, 0};
     args = list_args(entries, 1);
-    CHECK_OK(weft_write_list(ep, &args, &id));
+    CHECK_OK(submit_write_list(ep, &args, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
     free(entries);
     duo_close(&duo);
@@ -772,33 +772,33 @@ static void list_without_room_is_refused(void)
         CHECK_OK(box_take(hub, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
         entries[i] = (weft_list_entry){.peer = peer};
     }
-    weft_list_args args = list_args(entries, 4);
-    weft_transfer id;
+    struct list_request args = list_args(entries, 4);
+    weft_op id;
     weft_queue *queue;
-    args.flags = WEFT_NOTIFY;
-    REFUSED(WEFT_ERR_LIMIT, weft_write_list(hub->endpoint, &args, &id)); /* 5 of max_transfers */
+    args.options.flags = WEFT_NOTIFY;
+    REFUSED(WEFT_ERR_LIMIT, submit_write_list(hub->endpoint, &args, &id)); /* 5 of max_transfers */
     for (int k = 0; k < 50; k++) {
         args.count = 1 + (uint64_t)k % 3;
-        CHECK_OK(weft_write_list(hub->endpoint, &args, &id));
+        CHECK_OK(submit_write_list(hub->endpoint, &args, &id));
         CHECK_OK(box_await(hub, id, patience_ms()).status);
     }
     /* A queue that is full of completions nobody polls. */
     CHECK_OK(weft_queue_create(hub->endpoint, 16, &queue));
     args.count = 3;
-    args.queue = queue;
-    args.flags = WEFT_NOTIFY | WEFT_COMPLETE_EACH_PEER;
+    args.options.queue = queue;
+    args.options.flags = WEFT_NOTIFY | WEFT_COMPLETE_EACH_PEER;
     weft_completion done[16];
     int lists = 0;
     uint64_t until = now_ns() + patience_ms() * MS;
     while (lists < 5 && now_ns() < until) {
-        weft_status status = weft_write_list(hub->endpoint, &args, &id);
+        weft_status status = submit_write_list(hub->endpoint, &args, &id);
         CHECK(status == WEFT_OK || status == WEFT_ERR_AGAIN);
         lists += status == WEFT_OK;
         sleep_ms(1);
     }
     CHECK_EQ(lists, 5); /* 15 of 16 places */
     sleep_ms(300);
-    REFUSED(WEFT_ERR_AGAIN, weft_write_list(hub->endpoint, &args, &id));
+    REFUSED(WEFT_ERR_AGAIN, submit_write_list(hub->endpoint, &args, &id));
     CHECK_EQ(weft_queue_poll(queue, done, 16), 15);
     CHECK_OK(weft_queue_destroy(queue));
     for (int i = 0; i < 4; i++)
@@ -825,14 +825,14 @@ static void more_completions_than_a_queue_holds(void)
     for (int i = 0; i < LEAVES; i++)
         CHECK_OK(box_take(hub, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     CHECK_OK(weft_queue_create(hub->endpoint, LEAVES - 1, &queue));
-    weft_list_args args = list_args(entries, LEAVES);
-    args.queue = queue;
-    CHECK_OK(weft_write_list(hub->endpoint, &args, NULL)); /* one for all */
+    struct list_request args = list_args(entries, LEAVES);
+    args.options.queue = queue;
+    CHECK_OK(submit_write_list(hub->endpoint, &args, NULL)); /* one for all */
     CHECK_EQ(weft_queue_wait(queue, done, LEAVES, patience_ms() * MS), 1);
-    args.flags = WEFT_COMPLETE_EACH_PEER;
-    REFUSED(WEFT_ERR_LIMIT, weft_write_list(hub->endpoint, &args, NULL));
+    args.options.flags = WEFT_COMPLETE_EACH_PEER;
+    REFUSED(WEFT_ERR_LIMIT, submit_write_list(hub->endpoint, &args, NULL));
     args.count = LEAVES - 1;
-    CHECK_OK(weft_write_list(hub->endpoint, &args, NULL));
+    CHECK_OK(submit_write_list(hub->endpoint, &args, NULL));
     CHECK_EQ(weft_queue_wait(queue, done, LEAVES, patience_ms() * MS), LEAVES - 1);
     CHECK_OK(weft_queue_destroy(queue));
     for (int i = 0; i < LEAVES; i++)
@@ -855,11 +855,11 @@ static void memories_without_a_common_rail(void)
         CHECK_OK(weft_memory_register(duo.a->endpoint, &range, 1, &args, &memory));
         entries[i] = (weft_list_entry){.local = memory, .remote = duo.b_of_a, .remote_offset = i * MIB, .len = 100};
     }
-    weft_list_args list = list_args(entries, COUNT(entries));
-    CHECK_OK(weft_write_list(duo.a->endpoint, &list, NULL));
+    struct list_request list = list_args(entries, COUNT(entries));
+    CHECK_OK(submit_write_list(duo.a->endpoint, &list, NULL));
     CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status, WEFT_ERR_NO_RAILS);
     list.count = 1;
-    CHECK_OK(weft_write_list(duo.a->endpoint, &list, NULL));
+    CHECK_OK(submit_write_list(duo.a->endpoint, &list, NULL));
     CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
     duo_close(&duo);
 }

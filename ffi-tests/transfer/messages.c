@@ -27,7 +27,7 @@ static void receive(struct box *box, uint64_t i, size_t len)
 {
     weft_completion c = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
     check_message(&c, i, len);
-    CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+    CHECK_OK(weft_message_release(box->endpoint, c.op));
 }
 
 static void expect_sent(struct box *box, size_t count)
@@ -53,14 +53,14 @@ static void sends_sizes(struct team *team)
     CHECK(data != NULL);
     for (size_t i = 0; i < COUNT(sizes); i++) {
         compose(data, i, sizes[i]);
-        weft_transfer id = send_now(box, peer, data, sizes[i]);
+        weft_op id = send_now(box, peer, data, sizes[i]);
         memset(data, 0xff, sizes[i]); /* copied by the call */
         weft_completion c = box_await(box, id, patience_ms());
         CHECK_OK(c.status);
         CHECK_EQ(c.bytes, sizes[i]);
         CHECK(c.peer == peer);
     }
-    weft_transfer id = send_now(box, peer, NULL, 0);
+    weft_op id = send_now(box, peer, NULL, 0);
     CHECK_OK(box_await(box, id, patience_ms()).status);
     meet(team, 1, box);
     box_close(box);
@@ -180,7 +180,7 @@ static void presses(struct team *team)
     struct box *box = open_small();
     weft_peer peer = join(team, 1, box);
     uint8_t data[BLOCK];
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
+    struct send_request args = SEND_REQUEST_INIT;
     uint64_t sent = 0, refused_since = 0;
     args.peer = peer;
     args.data = data;
@@ -189,7 +189,7 @@ static void presses(struct team *team)
     /* No room for half a second: the receiver does not take any more. */
     while (!refused_since || canary_ns(refused_since, now_ns()) < 500 * MS) {
         compose(data, sent, BLOCK);
-        weft_status status = weft_send(box->endpoint, &args, NULL);
+        weft_status status = submit_send(box->endpoint, &args, NULL);
         if (status == WEFT_ERR_AGAIN) {
             refused_since = refused_since ? refused_since : now_ns();
             box_pump(box, 5);
@@ -242,14 +242,14 @@ static void notifies_who_does_not_poll(struct team *team)
     weft_peer peer = join(team, 1, box);
     weft_memory *memory = register_one(box->endpoint, map_bytes(BLOCK), BLOCK);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_range_args plain = range_args(memory, theirs, BLOCK), notified = plain;
-    weft_transfer ids[WAITING];
-    notified.flags = WEFT_NOTIFY;
+    struct range_request plain = range_args(memory, theirs, BLOCK), notified = plain;
+    weft_op ids[WAITING];
+    notified.options.flags = WEFT_NOTIFY;
     for (size_t i = 0; i < WAITING; i++)
-        CHECK_OK(weft_write(box->endpoint, &notified, &ids[i]));
+        CHECK_OK(submit_write(box->endpoint, &notified, &ids[i]));
     for (int i = 0; i < 100; i++)
         CHECK_OK(box_await(box, write_now(box, &plain), patience_ms()).status);
-    notified.timeout_ns = 100 * MS;
+    notified.options.timeout_ns = 100 * MS;
     judged_from();
     weft_completion late = box_await(box, write_now(box, &notified), patience_ms());
     CHECK_STATUS(late.status, WEFT_ERR_TIMED_OUT);
@@ -328,14 +328,14 @@ static void keeps(struct team *team)
         if (i % 10 == 0)
             held[i / 10] = c;
         else
-            CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+            CHECK_OK(weft_message_release(box->endpoint, c.op));
     }
     meet(team, 0, box);
     for (uint64_t n = 0; n < HELD; n++) { /* released in another order */
         uint64_t i = n * 7 % HELD;
         check_message(&held[i], i * 10, 1000);
-        CHECK_OK(weft_message_release(box->endpoint, held[i].transfer));
-        CHECK_STATUS(weft_message_release(box->endpoint, held[i].transfer), WEFT_ERR_HANDLE);
+        CHECK_OK(weft_message_release(box->endpoint, held[i].op));
+        CHECK_STATUS(weft_message_release(box->endpoint, held[i].op), WEFT_ERR_HANDLE);
     }
     free(held);
     box_close(box);
@@ -353,7 +353,7 @@ static void sends_and_leaves(struct team *team)
     weft_peer peer = join(team, 1, box);
     uint8_t data[5000];
     compose(data, 3, sizeof data);
-    weft_transfer id = send_now(box, peer, data, sizeof data);
+    weft_op id = send_now(box, peer, data, sizeof data);
     CHECK_OK(box_await(box, id, patience_ms()).status);
     box_close(box);
 }
@@ -367,7 +367,7 @@ static void keeps_after_the_peer(struct team *team)
                  WEFT_ERR_PEER_CLOSED);
     sleep_ms(100);
     check_message(&c, 3, 5000);
-    CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+    CHECK_OK(weft_message_release(box->endpoint, c.op));
     box_close(box);
 }
 
@@ -394,12 +394,12 @@ static void sends_and_takes(struct team *team)
     while (completed < BOTH || taken < BOTH) {
         CHECK(now_ns() < until);
         for (int burst = 0; burst < 20 && sent < BOTH; burst++) {
-            weft_send_args args = WEFT_SEND_ARGS_INIT;
+            struct send_request args = SEND_REQUEST_INIT;
             args.peer = peer;
             args.data = data;
             args.len = random_size(sent);
             compose(data, sent, args.len);
-            weft_status status = weft_send(box->endpoint, &args, NULL);
+            weft_status status = submit_send(box->endpoint, &args, NULL);
             if (status == WEFT_ERR_AGAIN)
                 break;
             CHECK_OK(status);
@@ -413,7 +413,7 @@ static void sends_and_takes(struct team *team)
         while (box_try(box, WEFT_COMPLETION_MESSAGE, &c)) {
             check_message(&c, taken, random_size(taken));
             taken++;
-            CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+            CHECK_OK(weft_message_release(box->endpoint, c.op));
         }
     }
     meet(team, 1 - team->rank, box);
@@ -453,7 +453,7 @@ static void takes_from_many(struct team *team)
             peers[known++] = c.peer;
         check_message(&c, taken[who], random_size(taken[who]));
         taken[who]++;
-        CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+        CHECK_OK(weft_message_release(box->endpoint, c.op));
     }
     for (size_t i = 0; i < SENDERS; i++)
         CHECK_EQ(taken[i], EACH);
@@ -506,20 +506,20 @@ static void late_notifications_do_not_accumulate(void)
         box_pump(b, 1);
         box_pump(a, 1);
     }
-    weft_list_args args = WEFT_LIST_ARGS_INIT;
+    struct list_request args = LIST_REQUEST_INIT;
     args.entries = &entry;
     args.count = 1;
-    args.flags = WEFT_NOTIFY;
-    args.timeout_ns = 30 * MS;
+    args.options.flags = WEFT_NOTIFY;
+    args.options.timeout_ns = 30 * MS;
     for (int batch = 0; batch < BATCHES; batch++) {
         for (int i = 0; i < BATCH; i++)
-            CHECK_OK(weft_write_list(a->endpoint, &args, NULL));
+            CHECK_OK(submit_write_list(a->endpoint, &args, NULL));
         for (int i = 0; i < BATCH; i++)
             CHECK_STATUS(box_take(a, WEFT_COMPLETION_WRITE, patience_ms()).status, WEFT_ERR_TIMED_OUT);
     }
-    args.timeout_ns = 0;
-    args.notify = 1;
-    CHECK_OK(weft_write_list(a->endpoint, &args, NULL));
+    args.options.timeout_ns = 0;
+    args.options.notify = 1;
+    CHECK_OK(submit_write_list(a->endpoint, &args, NULL));
     uint64_t seen = 0, until = now_ns() + patience_ms() * MS;
     do {
         for (; !box_try(b, WEFT_COMPLETION_NOTIFICATION, &c); box_pump(b, 1))
@@ -542,18 +542,18 @@ static void data_of_notifications_counts_in_no_limit(void)
     char data[256];
     fill_random(data, sizeof data, 5);
     for (uint64_t i = 0; i < MIB / sizeof data + 100; i++) {
-        weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 8);
-        args.flags = WEFT_NOTIFY;
-        args.notify = i;
-        args.notify_data = data;
-        args.notify_data_len = sizeof data;
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+        args.options.flags = WEFT_NOTIFY;
+        args.options.notify = i;
+        args.options.notify_data = data;
+        args.options.notify_data_len = sizeof data;
         CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
         CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, i);
     }
     CHECK_OK(box_await(duo.a, send_now(duo.a, duo.a_to_b, data, 200), patience_ms()).status);
     weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());
     CHECK_EQ(got.bytes, 200);
-    CHECK_OK(weft_message_release(duo.b->endpoint, got.transfer));
+    CHECK_OK(weft_message_release(duo.b->endpoint, got.op));
     duo_close(&duo);
 }
 

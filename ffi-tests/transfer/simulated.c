@@ -118,16 +118,16 @@ static void write_pages(struct world *world, uint64_t seed, uint64_t timeout_ns)
         mine[i] = (uint32_t)(next_random(&seed) % pages);
         yours[i] = mine[i]; /* one content for each page, whatever the order */
     }
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     args.local = world->memory;
     args.remote = world->theirs;
-    args.local_pages = mine;
-    args.remote_pages = yours;
-    args.page_len = args.local_page_stride = args.remote_page_stride = PAGE;
-    args.page_count = PAGES;
-    args.timeout_ns = timeout_ns;
-    args.flags = seed % 2 ? WEFT_NOTIFY : 0;
-    CHECK_OK(weft_write_pages(world->box[0]->endpoint, &args, NULL));
+    args.pages.local.pages = mine;
+    args.pages.remote.pages = yours;
+    args.pages.page_len = args.pages.local.page_stride = args.pages.remote.page_stride = PAGE;
+    args.pages.page_count = PAGES;
+    args.options.timeout_ns = timeout_ns;
+    args.options.flags = seed % 2 ? WEFT_NOTIFY : 0;
+    CHECK_OK(submit_write_pages(world->box[0]->endpoint, &args, NULL));
 }
 
 /* ---- Replay ---- */
@@ -138,13 +138,13 @@ static struct world played(const char *name, const char *faults)
     setenv("WEFT_SIM_FAULTS", faults, 1);
     struct world world = begin_world(name, 4 * MIB);
     fill_random(world.bytes[0], world.len, 7);
-    weft_send_args message = WEFT_SEND_ARGS_INIT;
+    struct send_request message = SEND_REQUEST_INIT;
     message.peer = world.peer;
     message.data = "again";
     message.len = 5;
     for (uint64_t i = 0; i < WRITES; i++) {
         write_pages(&world, i, 0);
-        CHECK_OK(weft_send(world.box[0]->endpoint, &message, NULL));
+        CHECK_OK(submit_send(world.box[0]->endpoint, &message, NULL));
     }
     for (int i = 0; i < WRITES; i++)
         CHECK_OK(await_kind(&world, 0, WEFT_COMPLETION_WRITE).status);
@@ -193,8 +193,8 @@ static void wait_advances_virtual_time(void)
     weft_completion c;
     CHECK_EQ(weft_wait(world.box[0]->endpoint, &c, 1, 20 * SECOND), 0);
     CHECK_WITHIN(begin, now_ns(), 5 * SECOND);
-    weft_range_args args = range_args(world.memory, world.theirs, 64);
-    CHECK_OK(weft_write(world.box[0]->endpoint, &args, NULL));
+    struct range_request args = range_args(world.memory, world.theirs, 64);
+    CHECK_OK(submit_write(world.box[0]->endpoint, &args, NULL));
     c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
     CHECK_OK(c.status);
     CHECK(c.done_ns - c.first_post_ns >= 2 * MS && c.done_ns - c.first_post_ns < 4 * MS);
@@ -250,17 +250,17 @@ static void success_is_reported_correctly_when_a_rail_fails(void)
                     FAIL("%s, %s: a write is not there", name, fault);
                 written += status == WEFT_OK;
             }
-            weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+            struct pages_request args = PAGES_REQUEST_INIT;
             args.local = world.memory;
             args.remote = world.theirs;
-            args.local_pages = args.remote_pages = backwards;
-            args.page_count = COUNT(backwards);
-            args.page_len = args.local_page_stride = args.remote_page_stride = 4 * KIB;
-            args.local_offset = args.remote_offset = at;
-            args.user_data = (void *)(uintptr_t)at;
+            args.pages.local.pages = args.pages.remote.pages = backwards;
+            args.pages.page_count = COUNT(backwards);
+            args.pages.page_len = args.pages.local.page_stride = args.pages.remote.page_stride = 4 * KIB;
+            args.pages.local.offset = args.pages.remote.offset = at;
+            args.options.user_data = (void *)(uintptr_t)at;
             fill_random(world.bytes[0] + at, each, submitted++);
             if (status == WEFT_OK)
-                status = weft_write_pages(world.box[0]->endpoint, &args, NULL);
+                status = submit_write_pages(world.box[0]->endpoint, &args, NULL);
         }
         CHECK(written > AT_ONCE);
         end_world(&world);
@@ -277,10 +277,10 @@ static void link_that_returns_loses_nothing(void)
         setenv("WEFT_SIM_FAULTS", "150000 rail1 down; 2000000 rail1 up", 1);
         struct world world = begin_world(name, 4 * MIB);
         fill_random(world.bytes[0], world.len, i);
-        weft_range_args args = range_args(world.memory, world.theirs, world.len);
+        struct range_request args = range_args(world.memory, world.theirs, world.len);
         uint64_t longest = 0;
         for (int k = 0; k < 100; k++)
-            CHECK_OK(weft_write(world.box[0]->endpoint, &args, NULL));
+            CHECK_OK(submit_write(world.box[0]->endpoint, &args, NULL));
         for (int k = 0; k < 100; k++) {
             weft_completion c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
             CHECK_OK(c.status);
@@ -304,16 +304,16 @@ static void line_that_slows_down_keeps_carrying(void)
     packing = WEFT_PACKING_OFF;
     setenv("WEFT_SIM_FAULTS", "15000 rail0 slow=0.003", 1);
     struct world world = begin_world("sim:like=tcp:gbps=100:delay_us=10:clock=virtual:nocopy", 8 * MIB);
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+    struct pages_request args = PAGES_REQUEST_INIT;
     args.local = world.memory;
     args.remote = world.theirs;
-    args.page_len = args.local_page_stride = args.remote_page_stride = 60 * KIB;
-    args.local_pages = args.remote_pages = backwards;
-    args.page_count = PAGES_60K;
+    args.pages.page_len = args.pages.local.page_stride = args.pages.remote.page_stride = 60 * KIB;
+    args.pages.local.pages = args.pages.remote.pages = backwards;
+    args.pages.page_count = PAGES_60K;
     uint64_t slow = 0;
     for (int i = 0; i < TRANSFERS + AT_ONCE; i++) {
         if (i < TRANSFERS)
-            CHECK_OK(weft_write_pages(world.box[0]->endpoint, &args, NULL));
+            CHECK_OK(submit_write_pages(world.box[0]->endpoint, &args, NULL));
         if (i < AT_ONCE)
             continue;
         weft_completion c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);

@@ -26,18 +26,18 @@ static struct duo open_duo(uint32_t max_transfers)
     return duo;
 }
 
-static weft_range_args piece(struct duo *duo, uint64_t local, uint64_t remote, uint64_t len)
+static struct range_request piece(struct duo *duo, uint64_t local, uint64_t remote, uint64_t len)
 {
-    weft_range_args args = range_args(duo->a_memory, duo->b_of_a, len);
+    struct range_request args = range_args(duo->a_memory, duo->b_of_a, len);
     args.local_offset = local;
     args.remote_offset = remote;
     return args;
 }
 
-static weft_completion await(struct duo *duo, weft_transfer id)
+static weft_completion await(struct duo *duo, weft_op id)
 {
     weft_completion c = box_await(duo->a, id, patience_ms());
-    CHECK_EQ(c.transfer, id);
+    CHECK_EQ(c.op, id);
     CHECK(c.submit_ns <= c.done_ns);
     return c;
 }
@@ -51,12 +51,12 @@ static void every_size_arrives(void)
     for (size_t i = 0; i < COUNT(around) * 8; i++) {
         uint64_t len = around[i % COUNT(around)], from = next_random(&state) % (LEN - len - 2) + 1;
         uint64_t to = next_random(&state) % (LEN - len - 2) + 1;
-        weft_transfer id;
+        weft_op id;
         memset(duo.b_bytes, MARK, LEN);
         fill_random(duo.a_bytes, LEN, i);
-        weft_range_args args = piece(&duo, from, to, len);
-        args.flags = i % 3 ? 0 : WEFT_CLASS_LATENCY;
-        CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+        struct range_request args = piece(&duo, from, to, len);
+        args.options.flags = i % 3 ? 0 : WEFT_CLASS_LATENCY;
+        CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
         weft_completion c = await(&duo, id);
         CHECK_OK(c.status);
         CHECK_EQ(c.bytes, len);
@@ -65,7 +65,7 @@ static void every_size_arrives(void)
         CHECK_EQ(duo.b_bytes[to + len], MARK);
         fill_random(duo.b_bytes, LEN, i + 1000);
         memset(duo.a_bytes, MARK, LEN);
-        CHECK_OK(weft_read(duo.a->endpoint, &args, &id));
+        CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
         CHECK_OK(await(&duo, id).status);
         CHECK(memcmp(duo.a_bytes + from, duo.b_bytes + to, len) == 0);
         CHECK_EQ(duo.a_bytes[from - 1], MARK);
@@ -79,16 +79,16 @@ static void refused_small_writes_take_no_slot(void)
 {
     enum { SLOTS = 16 };
     struct duo duo = open_duo(SLOTS);
-    weft_transfer ids[SLOTS];
-    weft_range_args args = piece(&duo, 0, LEN - 8, 9);
+    weft_op ids[SLOTS];
+    struct range_request args = piece(&duo, 0, LEN - 8, 9);
     for (int round = 0; round < 3 * SLOTS; round++) {
-        REFUSED(WEFT_ERR_RANGE, weft_write(duo.a->endpoint, &args, NULL));
+        REFUSED(WEFT_ERR_RANGE, submit_write(duo.a->endpoint, &args, NULL));
         args.remote_offset = UINT64_MAX - 4;
-        REFUSED(WEFT_ERR_RANGE, weft_write(duo.a->endpoint, &args, NULL));
+        REFUSED(WEFT_ERR_RANGE, submit_write(duo.a->endpoint, &args, NULL));
         args = piece(&duo, LEN - 8, 0, 9);
-        REFUSED(WEFT_ERR_RANGE, weft_write(duo.a->endpoint, &args, NULL));
-        args.local_range = 1;
-        REFUSED(WEFT_ERR_RANGE, weft_write(duo.a->endpoint, &args, NULL));
+        REFUSED(WEFT_ERR_RANGE, submit_write(duo.a->endpoint, &args, NULL));
+        args.local_offset = UINT64_MAX;
+        REFUSED(WEFT_ERR_RANGE, submit_write(duo.a->endpoint, &args, NULL));
         args = piece(&duo, 0, LEN - 8, 9);
     }
     for (int round = 0; round < 4; round++) {
@@ -97,7 +97,7 @@ static void refused_small_writes_take_no_slot(void)
         while (status == WEFT_OK) {
             CHECK(accepted <= SLOTS);
             args = piece(&duo, 8 * accepted, 8 * accepted, 8);
-            status = weft_write(duo.a->endpoint, &args, accepted < SLOTS ? &ids[accepted] : NULL);
+            status = submit_write(duo.a->endpoint, &args, accepted < SLOTS ? &ids[accepted] : NULL);
             accepted += status == WEFT_OK;
         }
         CHECK_STATUS(status, WEFT_ERR_AGAIN);
@@ -115,18 +115,18 @@ static void small_writes_complete_once(void)
     struct duo duo = open_duo(0);
     int canceled = 0;
     for (int i = 0; i < 2000; i++) {
-        weft_transfer id;
-        weft_range_args args = piece(&duo, 0, 0, 8 + i % 5000);
-        args.timeout_ns = i % 4 == 3 ? 1 : 0;
-        CHECK_OK(weft_write(duo.a->endpoint, &args, &id));
+        weft_op id;
+        struct range_request args = piece(&duo, 0, 0, 8 + i % 5000);
+        args.options.timeout_ns = i % 4 == 3 ? 1 : 0;
+        CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
         REFUSED(WEFT_ERR_BUSY, weft_memory_deregister(duo.a_memory));
         REFUSED(WEFT_ERR_BUSY, weft_remote_memory_release(duo.b_of_a));
         if (i % 2 == 0)
-            CHECK_ONE_OF(weft_transfer_cancel(duo.a->endpoint, id), WEFT_OK, WEFT_ERR_HANDLE);
+            CHECK_ONE_OF(weft_op_cancel(duo.a->endpoint, id), WEFT_OK, WEFT_ERR_HANDLE);
         weft_completion c = await(&duo, id);
         if (c.status != WEFT_OK)
             CHECK_STATUS(c.status, i % 2 ? WEFT_ERR_TIMED_OUT : WEFT_ERR_CANCELED);
-        CHECK_STATUS(weft_transfer_cancel(duo.a->endpoint, id), WEFT_ERR_HANDLE);
+        CHECK_STATUS(weft_op_cancel(duo.a->endpoint, id), WEFT_ERR_HANDLE);
         canceled += c.status == WEFT_ERR_CANCELED;
     }
     CHECK(canceled > 0);
@@ -156,10 +156,10 @@ static void small_writes_end_with_the_endpoint(void)
         pthread_t thread;
         uint64_t accepted = 0, ended = 0;
         weft_status status = WEFT_OK;
-        weft_range_args args = piece(&duo, 0, 0, 8);
+        struct range_request args = piece(&duo, 0, 0, 8);
         CHECK(pthread_create(&thread, NULL, shuts_down, &shutter) == 0);
         while (status == WEFT_OK || status == WEFT_ERR_AGAIN) {
-            status = weft_write(duo.a->endpoint, &args, NULL);
+            status = submit_write(duo.a->endpoint, &args, NULL);
             accepted += status == WEFT_OK;
             if (accepted % 3 == 0 || status == WEFT_ERR_AGAIN)
                 box_pump(duo.a, 0);
@@ -197,13 +197,13 @@ static void writes_until_it_dies(struct team *team)
     weft_peer peer = join(team, 1, box);
     weft_memory *memory = register_one(box->endpoint, map_bytes(LEN), LEN);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_range_args args = range_args(memory, theirs, 8);
+    struct range_request args = range_args(memory, theirs, 8);
     uint64_t accepted = 0, ended = 0, end = now_ns() + patience_ms() * MS;
     weft_status status = WEFT_OK;
     weft_completion c;
     while (status == WEFT_OK || status == WEFT_ERR_AGAIN) {
         CHECK(now_ns() < end);
-        status = weft_write(box->endpoint, &args, NULL);
+        status = submit_write(box->endpoint, &args, NULL);
         accepted += status == WEFT_OK;
         box_pump(box, 0);
         while (box_try(box, WEFT_COMPLETION_WRITE, &c))

@@ -189,29 +189,29 @@ static void run_case(struct team *team, struct box *box, weft_peer peer, struct 
     weft_memory *memory = register_side(box->endpoint, arena, mine);
     if (here) {
         weft_remote_memory *theirs = take_memory(team, other, box, peer);
-        weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-        weft_transfer id = 0;
+        struct pages_request args = PAGES_REQUEST_INIT;
+        weft_op id = 0;
         args.local = memory;
         args.remote = theirs;
-        args.local_pages = shape->local.pages;
-        args.remote_pages = shape->remote.pages;
-        args.local_page_stride = shape->local.stride;
-        args.remote_page_stride = shape->remote.stride;
-        args.local_offset = shape->local.offset;
-        args.remote_offset = shape->remote.offset;
-        args.local_layer_stride = shape->local.layer_stride;
-        args.remote_layer_stride = shape->remote.layer_stride;
-        args.local_first_range = shape->local.first_range;
-        args.remote_first_range = shape->remote.first_range;
-        args.local_range_step = shape->local.range_step;
-        args.remote_range_step = shape->remote.range_step;
-        args.page_len = shape->page_len;
-        args.page_count = shape->count;
-        args.layer_count = shape->layers;
-        args.user_data = &args;
+        args.pages.local.pages = shape->local.pages;
+        args.pages.remote.pages = shape->remote.pages;
+        args.pages.local.page_stride = shape->local.stride;
+        args.pages.remote.page_stride = shape->remote.stride;
+        args.pages.local.offset = shape->local.offset;
+        args.pages.remote.offset = shape->remote.offset;
+        args.pages.local.layer_stride = shape->local.layer_stride;
+        args.pages.remote.layer_stride = shape->remote.layer_stride;
+        args.pages.local.first_range = shape->local.first_range;
+        args.pages.remote.first_range = shape->remote.first_range;
+        args.pages.local.range_step = shape->local.range_step;
+        args.pages.remote.range_step = shape->remote.range_step;
+        args.pages.page_len = shape->page_len;
+        args.pages.page_count = shape->count;
+        args.pages.layer_count = shape->layers;
+        args.options.user_data = &args;
         uint64_t before = now_ns();
-        CHECK_OK(shape->read ? weft_read_pages(box->endpoint, &args, &id)
-                             : weft_write_pages(box->endpoint, &args, &id));
+        CHECK_OK(shape->read ? submit_read_pages(box->endpoint, &args, &id)
+                             : submit_write_pages(box->endpoint, &args, &id));
         memset(&args, 0xff, sizeof args); /* not needed any more */
         weft_completion c = box_await(box, id, patience_ms());
         CHECK_OK(c.status);
@@ -323,7 +323,7 @@ static void writes_ranges(struct team *team)
     uint64_t random = 77;
     fill_random(bytes, RANGE_ARENA, 4);
     for (int round = 0; round < 200; round++) {
-        weft_range_args args = range_args(memory, theirs, lens[(size_t)round % COUNT(lens)]);
+        struct range_request args = range_args(memory, theirs, lens[(size_t)round % COUNT(lens)]);
         args.local_offset = next_random(&random) % (RANGE_ARENA - args.len + 1);
         args.remote_offset = next_random(&random) % (RANGE_ARENA - args.len + 1);
         weft_completion c = box_await(box, write_now(box, &args), patience_ms());
@@ -334,10 +334,10 @@ static void writes_ranges(struct team *team)
         if (round % 10 != 9)
             continue;
         /* Reads it back, in whole and in part. */
-        weft_transfer id;
+        weft_op id;
         memset(theirs_now, 0, RANGE_ARENA);
         args = range_args(check, theirs, RANGE_ARENA);
-        CHECK_OK(weft_read(box->endpoint, &args, &id));
+        CHECK_OK(submit_read(box->endpoint, &args, &id));
         c = box_await(box, id, patience_ms());
         CHECK_OK(c.status);
         CHECK_EQ(c.kind, WEFT_COMPLETION_READ);
@@ -346,7 +346,7 @@ static void writes_ranges(struct team *team)
         args.local_offset = 3;
         args.remote_offset = next_random(&random) % MIB;
         args.len = 1 + next_random(&random) % MIB;
-        CHECK_OK(weft_read(box->endpoint, &args, &id));
+        CHECK_OK(submit_read(box->endpoint, &args, &id));
         CHECK_OK(box_await(box, id, patience_ms()).status);
         CHECK(memcmp(theirs_now + 3, expected + args.remote_offset, args.len) == 0);
         CHECK(theirs_now[2] == 0x6b && theirs_now[3 + args.len] == 0x6b);
@@ -387,7 +387,7 @@ static void notifies(struct team *team)
     uint8_t *bytes = map_bytes(NOTIFIED * NOTIFY_SLOT), data[WEFT_NOTIFY_DATA_MAX];
     weft_memory *memory = register_one(box->endpoint, bytes, NOTIFIED * NOTIFY_SLOT);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_transfer ids[NOTIFIED];
+    weft_op ids[NOTIFIED];
     for (uint64_t i = 0; i < NOTIFIED; i++)
         fill_random(bytes + i * NOTIFY_SLOT, NOTIFY_SLOT, i);
     for (uint64_t i = 0; i < NOTIFIED; i++) {
@@ -396,26 +396,26 @@ static void notifies(struct team *team)
         weft_status status;
         do {
             if (i % 3 == 1) {
-                weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-                args.flags = WEFT_NOTIFY;
+                struct pages_request args = PAGES_REQUEST_INIT;
+                args.options.flags = WEFT_NOTIFY;
                 args.local = memory;
                 args.remote = theirs;
-                args.local_offset = args.remote_offset = i * NOTIFY_SLOT;
-                args.page_len = 64;
-                args.page_count = bytes_of(i) / 64;
-                args.notify = mix(i);
-                args.notify_data = data_len ? data : NULL;
-                args.notify_data_len = data_len;
-                status = weft_write_pages(box->endpoint, &args, &ids[i]);
+                args.pages.local.offset = args.pages.remote.offset = i * NOTIFY_SLOT;
+                args.pages.page_len = 64;
+                args.pages.page_count = bytes_of(i) / 64;
+                args.options.notify = mix(i);
+                args.options.notify_data = data_len ? data : NULL;
+                args.options.notify_data_len = data_len;
+                status = submit_write_pages(box->endpoint, &args, &ids[i]);
             } else {
-                weft_range_args args = range_args(memory, theirs, bytes_of(i));
-                args.flags = WEFT_NOTIFY;
+                struct range_request args = range_args(memory, theirs, bytes_of(i));
+                args.options.flags = WEFT_NOTIFY;
                 args.local_offset = args.remote_offset = i * NOTIFY_SLOT;
-                args.notify = mix(i);
-                args.notify_data = data_len ? data : NULL;
-                args.notify_data_len = data_len;
-                status = i % 3 == 0 ? weft_write(box->endpoint, &args, &ids[i])
-                                    : weft_read(box->endpoint, &args, &ids[i]);
+                args.options.notify = mix(i);
+                args.options.notify_data = data_len ? data : NULL;
+                args.options.notify_data_len = data_len;
+                status = i % 3 == 0 ? submit_write(box->endpoint, &args, &ids[i])
+                                    : submit_read(box->endpoint, &args, &ids[i]);
             }
             if (status == WEFT_ERR_AGAIN)
                 box_pump(box, 1);
@@ -453,14 +453,14 @@ static void is_notified(struct team *team)
         uint64_t data_len = i % 2 ? mix(i) % (WEFT_NOTIFY_DATA_MAX + 1) : 0;
         CHECK_EQ(c.bytes, data_len);
         if (data_len) {
-            CHECK(c.data != NULL && c.transfer != 0);
+            CHECK(c.data != NULL && c.op != 0);
             CHECK_EQ(differs_random(c.data, data_len, i), -1);
         } else {
             CHECK(c.data == NULL);
         }
-        CHECK_OK(weft_message_release(box->endpoint, c.transfer)); /* 0 is fine */
+        CHECK_OK(weft_message_release(box->endpoint, c.op)); /* 0 is fine */
         if (data_len)
-            CHECK_STATUS(weft_message_release(box->endpoint, c.transfer), WEFT_ERR_HANDLE);
+            CHECK_STATUS(weft_message_release(box->endpoint, c.op), WEFT_ERR_HANDLE);
     }
     meet(team, 0, box);
     weft_completion c;
@@ -531,23 +531,23 @@ static void waits_for_deadlines(struct team *team)
     weft_peer peer = join(team, 1, box);
     weft_memory *memory = register_one(box->endpoint, map_bytes(4 * MIB), 4 * MIB);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_range_args args = range_args(memory, theirs, 4 * MIB);
+    struct range_request args = range_args(memory, theirs, 4 * MIB);
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     order(team, box, STOP);
     const uint64_t limits[] = {1, 100, 400, 700};
-    weft_transfer ids[16];
+    weft_op ids[16];
     judged_from();
     for (size_t i = 0; i < 16; i++) {
-        weft_send_args message = WEFT_SEND_ARGS_INIT;
-        args.timeout_ns = message.timeout_ns = ends_well(i) ? 0 : limits[i % 4] * MS;
-        args.flags = i % 2 ? WEFT_NOTIFY : 0;
+        struct send_request message = SEND_REQUEST_INIT;
+        args.options.timeout_ns = message.options.timeout_ns = ends_well(i) ? 0 : limits[i % 4] * MS;
+        args.options.flags = i % 2 ? WEFT_NOTIFY : 0;
         message.peer = peer;
         message.data = "late";
         message.len = 4;
-        CHECK_OK(i < 4    ? weft_write(box->endpoint, &args, &ids[i])
-                 : i < 8  ? weft_read(box->endpoint, &args, &ids[i])
-                 : i < 12 ? weft_send(box->endpoint, &message, &ids[i])
-                          : weft_write(box->endpoint, &args, &ids[i]));
+        CHECK_OK(i < 4    ? submit_write(box->endpoint, &args, &ids[i])
+                 : i < 8  ? submit_read(box->endpoint, &args, &ids[i])
+                 : i < 12 ? submit_send(box->endpoint, &message, &ids[i])
+                          : submit_write(box->endpoint, &args, &ids[i]));
     }
     for (size_t i = 0; i < 16; i++) {
         weft_completion c = box_await(box, ids[i], patience_ms());
@@ -562,7 +562,7 @@ static void waits_for_deadlines(struct team *team)
             FAIL("operation %zu timed out after %" PRIu64 " us, not %" PRIu64 " ms", i, took / 1000,
                  limits[i % 4]);
         CHECK_WITHIN(c.submit_ns + limits[i % 4] * MS, c.done_ns, LATE_MOST);
-        CHECK_STATUS(weft_transfer_cancel(box->endpoint, ids[i]), WEFT_ERR_HANDLE);
+        CHECK_STATUS(weft_op_cancel(box->endpoint, ids[i]), WEFT_ERR_HANDLE);
     }
     order(team, box, GO_ON);
     args = range_args(memory, theirs, 4 * MIB);
@@ -583,18 +583,18 @@ static void cancels(struct team *team)
     weft_peer peer = join(team, 1, box);
     weft_memory *memory = register_one(box->endpoint, map_bytes(4 * MIB), 4 * MIB);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_range_args args = range_args(memory, theirs, 4 * MIB);
+    struct range_request args = range_args(memory, theirs, 4 * MIB);
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     for (int round = 0; round < 3; round++) {
-        weft_transfer ids[20];
+        weft_op ids[20];
         order(team, box, STOP);
         for (size_t i = 0; i < 20; i++)
-            CHECK_OK(i % 2 ? weft_write(box->endpoint, &args, &ids[i])
-                           : weft_read(box->endpoint, &args, &ids[i]));
+            CHECK_OK(i % 2 ? submit_write(box->endpoint, &args, &ids[i])
+                           : submit_read(box->endpoint, &args, &ids[i]));
         sleep_ms(20);
         for (size_t i = 0; i < 20; i++) {
             uint64_t began = judged_from();
-            weft_status status = weft_transfer_cancel(box->endpoint, ids[i]);
+            weft_status status = weft_op_cancel(box->endpoint, ids[i]);
             if (status != WEFT_OK) {
                 /* Completed already: what was in sockets may have arrived. */
                 CHECK_STATUS(status, WEFT_ERR_HANDLE);
@@ -605,7 +605,7 @@ static void cancels(struct team *team)
             CHECK_STATUS(c.status, WEFT_ERR_CANCELED);
             CHECK_WITHIN(began, c.done_ns, LATE_MOST);
             CHECK_EQ(c.bytes, 0);
-            CHECK_STATUS(weft_transfer_cancel(box->endpoint, ids[i]), WEFT_ERR_HANDLE);
+            CHECK_STATUS(weft_op_cancel(box->endpoint, ids[i]), WEFT_ERR_HANDLE);
         }
         order(team, box, GO_ON);
         CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
@@ -628,12 +628,12 @@ static void reuses_memory(struct team *team)
     uint8_t *bytes = map_bytes(4 * MIB);
     weft_memory *memory = register_one(box->endpoint, bytes, 4 * MIB);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_range_args args = range_args(memory, theirs, 4 * MIB);
-    weft_transfer id;
+    struct range_request args = range_args(memory, theirs, 4 * MIB);
+    weft_op id;
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     order(team, box, STOP);
-    args.timeout_ns = 100 * MS;
-    CHECK_OK(weft_read(box->endpoint, &args, &id));
+    args.options.timeout_ns = 100 * MS;
+    CHECK_OK(submit_read(box->endpoint, &args, &id));
     weft_completion c = box_await(box, id, patience_ms());
     CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
     memset(bytes, 0x42, 4 * MIB);
@@ -658,14 +658,14 @@ static void stops_its_peer(struct team *team)
     weft_peer peer = join(team, 1, box);
     weft_memory *memory = register_one(box->endpoint, map_bytes(4 * MIB), 4 * MIB);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_range_args args = range_args(memory, theirs, 4 * MIB);
+    struct range_request args = range_args(memory, theirs, 4 * MIB);
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     stop_process(pid_of(team, 1));
-    args.timeout_ns = 500 * MS;
-    weft_transfer ids[20];
+    args.options.timeout_ns = 500 * MS;
+    weft_op ids[20];
     judged_from();
     for (size_t i = 0; i < 20; i++)
-        CHECK_OK(weft_write(box->endpoint, &args, &ids[i]));
+        CHECK_OK(submit_write(box->endpoint, &args, &ids[i]));
     for (size_t i = 0; i < 20; i++) {
         weft_completion c = box_await(box, ids[i], patience_ms());
         CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
@@ -673,7 +673,7 @@ static void stops_its_peer(struct team *team)
         CHECK_WITHIN(c.submit_ns + 500 * MS, c.done_ns, LATE_MOST);
     }
     CHECK(kill(pid_of(team, 1), SIGCONT) == 0);
-    args.timeout_ns = 0;
+    args.options.timeout_ns = 0;
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     box_quiet(box, 100);
     meet(team, 1, box);
@@ -701,15 +701,15 @@ static void pauses_its_peer(struct team *team)
     weft_peer peer = join(team, 1, box);
     weft_memory *memory = register_one(box->endpoint, map_bytes(4 * MIB), 4 * MIB);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_range_args args = range_args(memory, theirs, 4 * MIB);
-    weft_transfer ids[20];
+    struct range_request args = range_args(memory, theirs, 4 * MIB);
+    weft_op ids[20];
     for (int read = 0; read < 2; read++) {
         CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
         stop_process(pid_of(team, 1));
-        args.timeout_ns = 100 * MS;
+        args.options.timeout_ns = 100 * MS;
         judged_from();
         for (size_t i = 0; i < 20; i++)
-            CHECK_OK((read ? weft_read : weft_write)(box->endpoint, &args, &ids[i]));
+            CHECK_OK((read ? submit_read : submit_write)(box->endpoint, &args, &ids[i]));
         for (size_t i = 0; i < 20; i++) {
             weft_completion c = box_await(box, ids[i], patience_ms());
             CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
@@ -717,7 +717,7 @@ static void pauses_its_peer(struct team *team)
         }
         sleep_ms(200);
         CHECK(kill(pid_of(team, 1), SIGCONT) == 0);
-        args.timeout_ns = 0;
+        args.options.timeout_ns = 0;
     }
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
     weft_completion down;
@@ -754,7 +754,7 @@ static void paused_peer_of_one_rail_stays_connected(void)
 #define QUEUES 3
 
 struct ledger {
-    weft_transfer id[MIXED];
+    weft_op id[MIXED];
     int8_t queue[MIXED], kind[MIXED];
     uint64_t bytes[MIXED];
     int seen[MIXED];
@@ -773,7 +773,7 @@ static void enter_all(struct ledger *ledger, struct box *box, weft_queue *const 
             size_t i = (size_t)(uintptr_t)c[k].user_data - 1;
             if (c[k].kind == WEFT_COMPLETION_RAIL_DOWN || c[k].kind == WEFT_COMPLETION_RAIL_UP)
                 continue; /* of a busy machine, where one worker may wait for its turn */
-            CHECK(i < MIXED && c[k].transfer == ledger->id[i]);
+            CHECK(i < MIXED && c[k].op == ledger->id[i]);
             CHECK_EQ(ledger->queue[i], q);
             CHECK_EQ(ledger->kind[i], c[k].kind);
             CHECK_ONE_OF(c[k].status, WEFT_OK, WEFT_ERR_CANCELED, WEFT_ERR_TIMED_OUT);
@@ -805,36 +805,36 @@ static void keeps_a_ledger(struct team *team)
         weft_status status;
         CHECK(now_ns() < until);
         if (kind == 4) {
-            weft_send_args args = WEFT_SEND_ARGS_INIT;
+            struct send_request args = SEND_REQUEST_INIT;
             args.peer = peer;
             args.data = bytes;
             args.len = len = len % 1000;
-            args.timeout_ns = timeout;
-            args.user_data = (void *)(uintptr_t)(i + 1);
-            args.queue = queues[q];
-            status = weft_send(box->endpoint, &args, &ledger->id[i]);
+            args.options.timeout_ns = timeout;
+            args.options.user_data = (void *)(uintptr_t)(i + 1);
+            args.options.queue = queues[q];
+            status = submit_send(box->endpoint, &args, &ledger->id[i]);
         } else if (kind >= 2) {
-            weft_pages_args args = WEFT_PAGES_ARGS_INIT;
+            struct pages_request args = PAGES_REQUEST_INIT;
             args.local = memory;
             args.remote = theirs;
-            args.page_len = 1000;
-            args.page_count = len / 1000;
-            len = args.page_count * 1000;
-            args.local_page_stride = 1024;
-            args.timeout_ns = timeout;
-            args.flags = r % 2 ? WEFT_NOTIFY : 0;
-            args.user_data = (void *)(uintptr_t)(i + 1);
-            args.queue = queues[q];
-            status = kind == 2 ? weft_write_pages(box->endpoint, &args, &ledger->id[i])
-                               : weft_read_pages(box->endpoint, &args, &ledger->id[i]);
+            args.pages.page_len = 1000;
+            args.pages.page_count = len / 1000;
+            len = args.pages.page_count * 1000;
+            args.pages.local.page_stride = 1024;
+            args.options.timeout_ns = timeout;
+            args.options.flags = r % 2 ? WEFT_NOTIFY : 0;
+            args.options.user_data = (void *)(uintptr_t)(i + 1);
+            args.options.queue = queues[q];
+            status = kind == 2 ? submit_write_pages(box->endpoint, &args, &ledger->id[i])
+                               : submit_read_pages(box->endpoint, &args, &ledger->id[i]);
         } else {
-            weft_range_args args = range_args(memory, theirs, len);
-            args.timeout_ns = timeout;
-            args.flags = r % 3 == 0 ? WEFT_NOTIFY : 0;
-            args.user_data = (void *)(uintptr_t)(i + 1);
-            args.queue = queues[q];
-            status = kind == 0 ? weft_write(box->endpoint, &args, &ledger->id[i])
-                               : weft_read(box->endpoint, &args, &ledger->id[i]);
+            struct range_request args = range_args(memory, theirs, len);
+            args.options.timeout_ns = timeout;
+            args.options.flags = r % 3 == 0 ? WEFT_NOTIFY : 0;
+            args.options.user_data = (void *)(uintptr_t)(i + 1);
+            args.options.queue = queues[q];
+            status = kind == 0 ? submit_write(box->endpoint, &args, &ledger->id[i])
+                               : submit_read(box->endpoint, &args, &ledger->id[i]);
         }
         if (status == WEFT_ERR_AGAIN) {
             enter_all(ledger, box, queues, 1);
@@ -849,7 +849,7 @@ static void keeps_a_ledger(struct team *team)
                                                             : WEFT_COMPLETION_READ);
         if (r % 13 == 0) {
             size_t which = i - next_random(&random) % (i + 1 < 50 ? i + 1 : 50);
-            CHECK_ONE_OF(weft_transfer_cancel(box->endpoint, ledger->id[which]), WEFT_OK,
+            CHECK_ONE_OF(weft_op_cancel(box->endpoint, ledger->id[which]), WEFT_OK,
                          WEFT_ERR_HANDLE);
         }
         i++;
@@ -885,7 +885,7 @@ static void takes_the_mix(struct team *team)
         struct pollfd ready = {team->fd[0], POLLIN, 0};
         box_pump(box, 1);
         for (size_t i = 0; i < box->count; i++)
-            CHECK_OK(weft_message_release(box->endpoint, box->items[i].transfer));
+            CHECK_OK(weft_message_release(box->endpoint, box->items[i].op));
         box->count = 0;
         if (poll(&ready, 1, 0) > 0)
             break;
@@ -925,14 +925,14 @@ static void fills_up(struct team *team)
     weft_queue *queue;
     weft_completion c[200];
     CHECK_OK(weft_queue_create(box->endpoint, 16, &queue));
-    weft_range_args args = range_args(memory, theirs, 4096);
-    args.queue = queue;
+    struct range_request args = range_args(memory, theirs, 4096);
+    args.options.queue = queue;
     /* A place is reserved for each: nothing more goes in than the queue holds. */
     for (int round = 0; round < 20; round++) {
         int32_t accepted = 0, n = 0;
         weft_status status;
         uint64_t until = now_ns() + patience_ms() * MS;
-        while ((status = weft_write(box->endpoint, &args, NULL)) == WEFT_OK)
+        while ((status = submit_write(box->endpoint, &args, NULL)) == WEFT_OK)
             CHECK(++accepted <= 64);
         CHECK_STATUS(status, WEFT_ERR_AGAIN);
         CHECK(accepted >= 16);
@@ -951,12 +951,12 @@ static void fills_up(struct team *team)
     box_quiet(box, 20); /* nothing went to the endpoint's own queue */
 
     /* As many transfers as the config says, and no more. */
-    args.queue = NULL;
+    args.options.queue = NULL;
     order(team, box, STOP);
     args.len = 4096;
     weft_status status;
     int accepted = 0;
-    while ((status = weft_write(box->endpoint, &args, NULL)) == WEFT_OK && accepted < 1000)
+    while ((status = submit_write(box->endpoint, &args, NULL)) == WEFT_OK && accepted < 1000)
         accepted++;
     CHECK_STATUS(status, WEFT_ERR_AGAIN);
     order(team, box, GO_ON);
@@ -984,14 +984,14 @@ static void hurries(struct team *team)
     weft_memory *memory = register_one(box->endpoint, bytes, MIB);
     weft_peer peer;
     weft_remote_memory *theirs;
-    weft_transfer id;
+    weft_op id;
     fill_random(bytes, MIB, 8);
     CHECK_OK(weft_peer_connect(box->endpoint, address, address_len, NULL, &peer));
     CHECK_OK(weft_remote_memory_import(box->endpoint, peer, descriptor, descriptor_len, &theirs));
-    weft_range_args args = range_args(memory, theirs, MIB);
-    args.flags = WEFT_NOTIFY;
-    args.notify = 99;
-    CHECK_OK(weft_write(box->endpoint, &args, &id)); /* not connected yet */
+    struct range_request args = range_args(memory, theirs, MIB);
+    args.options.flags = WEFT_NOTIFY;
+    args.options.notify = 99;
+    CHECK_OK(submit_write(box->endpoint, &args, &id)); /* not connected yet */
     CHECK_OK(box_await(box, id, patience_ms()).status);
     CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     meet(team, 1, box);
@@ -1052,9 +1052,9 @@ static void writes_huge(struct team *team)
     bytes[HUGE_LEN - 1] = 0xa7;
     weft_memory *memory = register_one(box->endpoint, bytes, HUGE_LEN);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
-    weft_range_args args = range_args(memory, theirs, HUGE_LEN);
-    args.timeout_ns = 8 * patience_ms() * MS;
-    args.flags = WEFT_NOTIFY;
+    struct range_request args = range_args(memory, theirs, HUGE_LEN);
+    args.options.timeout_ns = 8 * patience_ms() * MS;
+    args.options.flags = WEFT_NOTIFY;
     uint64_t began = now_ns();
     weft_completion c = box_await(box, write_now(box, &args), 8 * patience_ms());
     CHECK_OK(c.status);
@@ -1138,13 +1138,13 @@ static void memory_of_some_rails(void)
         for (uint32_t rail = 0; rail < 4; rail++)
             before[rail] = bytes_of_rail(box[0]->endpoint, rail);
         for (int k = 0; k < 3; k++) {
-            weft_range_args args = range_args(near, remote, MIB);
-            weft_transfer id;
+            struct range_request args = range_args(near, remote, MIB);
+            weft_op id;
             fill_random(mine, MIB, 2 * i + (uint64_t)k);
             CHECK_OK(box_await(box[0], write_now(box[0], &args), patience_ms()).status);
             CHECK(memcmp(mine, theirs, MIB) == 0);
             fill_random(theirs, MIB, 99 + i);
-            CHECK_OK(weft_read(box[0]->endpoint, &args, &id));
+            CHECK_OK(submit_read(box[0]->endpoint, &args, &id));
             CHECK_OK(box_await(box[0], id, patience_ms()).status);
             CHECK(memcmp(mine, theirs, MIB) == 0);
         }

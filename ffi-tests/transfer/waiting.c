@@ -44,7 +44,7 @@ static void a_wait_without_end(void)
         send_now(duo.a, duo.a_to_b, "x", 1);
         CHECK_EQ(weft_wait(duo.b->endpoint, &c, 1, limits[i]), 1);
         CHECK_EQ(c.kind, WEFT_COMPLETION_MESSAGE);
-        CHECK_OK(weft_message_release(duo.b->endpoint, c.transfer));
+        CHECK_OK(weft_message_release(duo.b->endpoint, c.op));
     }
     duo_close(&duo);
 }
@@ -76,7 +76,7 @@ static void an_armed_fd_becomes_readable(void)
         CHECK(round > 0 || !readable(fd, 20));
         CHECK_STATUS(weft_arm(b), WEFT_ERR_AGAIN); /* there is one already */
         CHECK_EQ(weft_poll(b, c, 4), 1);
-        CHECK_OK(weft_message_release(b, c[0].transfer));
+        CHECK_OK(weft_message_release(b, c[0].op));
         CHECK_OK(weft_arm(b)); /* also clears it */
         CHECK(!readable(fd, 5));
         CHECK_OK(weft_arm(b)); /* again is harmless */
@@ -85,7 +85,7 @@ static void an_armed_fd_becomes_readable(void)
         CHECK(readable(fd, 0)); /* until it is armed again */
         CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
         CHECK_EQ(weft_poll(b, c, 4), 1);
-        CHECK_OK(weft_message_release(b, c[0].transfer));
+        CHECK_OK(weft_message_release(b, c[0].op));
         CHECK_OK(weft_arm(b));
         CHECK(!readable(fd, 5));
     }
@@ -104,8 +104,8 @@ static void a_queue_has_its_own_fd(void)
     CHECK(fd != own);
     CHECK_OK(weft_queue_arm(queue));
     CHECK_OK(weft_arm(duo.a->endpoint));
-    weft_range_args args = range_args(duo.a_memory, duo.b_of_a, 4096);
-    args.queue = queue;
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 4096);
+    args.options.queue = queue;
     (void)write_now(duo.a, &args);
     CHECK(readable(fd, (int)patience_ms()));
     CHECK(!readable(own, 20));
@@ -194,7 +194,7 @@ static void plays_ping_pong(struct team *team)
         if (team->rank == 1)
             memcpy(&round, c.data, sizeof round);
         CHECK(memcmp(c.data, &round, sizeof round) == 0 && (round == LAST || round == rounds));
-        CHECK_OK(weft_message_release(s.box->endpoint, c.transfer));
+        CHECK_OK(weft_message_release(s.box->endpoint, c.op));
         if (team->rank == 1)
             send_now(s.box, peer, &round, sizeof round);
     }
@@ -248,11 +248,11 @@ static struct worker worker_of(struct team *team, struct box *box)
 
 static weft_status submit(const struct worker *w, int i)
 {
-    weft_range_args args = range_args(w->memory, w->theirs, 256);
+    struct range_request args = range_args(w->memory, w->theirs, 256);
     args.local_offset = args.remote_offset = (uint64_t)(i % 4096) * 256;
-    args.user_data = (void *)(uintptr_t)(w->number * WRITES + i + 1);
-    args.queue = w->queue;
-    return weft_write(w->endpoint, &args, NULL);
+    args.options.user_data = (void *)(uintptr_t)(w->number * WRITES + i + 1);
+    args.options.queue = w->queue;
+    return submit_write(w->endpoint, &args, NULL);
 }
 
 static size_t enter(const struct worker *w, const weft_completion *c)

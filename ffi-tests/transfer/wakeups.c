@@ -44,15 +44,15 @@ struct handoff {
 static void *publishes(void *argument)
 {
     struct handoff *h = argument;
-    weft_range_args args = range_args(h->memory, h->remote, 0);
+    struct range_request args = range_args(h->memory, h->remote, 0);
     uint64_t random = 1;
-    args.queue = h->queue;
+    args.options.queue = h->queue;
     for (uint64_t i = 1; i <= h->rounds; i++) {
         /* So that it meets each place on the waiter's way, asleep too. */
         uint64_t draw = next_random(&random);
         pause_for(draw % 8 ? draw / 8 % 256 : draw / 8 % 8192);
-        args.user_data = (void *)(uintptr_t)i;
-        CHECK_OK(weft_write(h->endpoint, &args, NULL));
+        args.options.user_data = (void *)(uintptr_t)i;
+        CHECK_OK(submit_write(h->endpoint, &args, NULL));
         await_taken(&h->taken, i);
     }
     return NULL;
@@ -167,13 +167,13 @@ static void *waits(void *argument)
 /* One after the other to the same waiter, or a few at once for whoever wakes. */
 static void publish_to(struct crowd *crowd, bool shared)
 {
-    weft_range_args args = range_args(crowd->duo->a_memory, crowd->duo->b_of_a, 0);
+    struct range_request args = range_args(crowd->duo->a_memory, crowd->duo->b_of_a, 0);
     uint64_t random = 1;
     for (uint64_t i = 1; i <= crowd->rounds; i++) {
         uint64_t draw = next_random(&random);
-        args.user_data = (void *)(uintptr_t)i;
-        args.queue = crowd->queue[(i - 1) / STREAK % WAITERS];
-        CHECK_OK(weft_write(crowd->duo->a->endpoint, &args, NULL));
+        args.options.user_data = (void *)(uintptr_t)i;
+        args.options.queue = crowd->queue[(i - 1) / STREAK % WAITERS];
+        CHECK_OK(submit_write(crowd->duo->a->endpoint, &args, NULL));
         if (shared && draw % 2)
             continue;
         await_taken(&crowd->taken, i);
@@ -181,9 +181,9 @@ static void publish_to(struct crowd *crowd, bool shared)
     }
     await_taken(&crowd->taken, crowd->rounds);
     for (int i = 0; i < WAITERS; i++) {
-        args.user_data = LAST;
-        args.queue = crowd->queue[i];
-        CHECK_OK(weft_write(crowd->duo->a->endpoint, &args, NULL));
+        args.options.user_data = LAST;
+        args.options.queue = crowd->queue[i];
+        CHECK_OK(submit_write(crowd->duo->a->endpoint, &args, NULL));
     }
 }
 
@@ -249,18 +249,18 @@ static weft_status submit(struct exchange *e, uint64_t i)
     weft_queue *queue = e->queue[mix(i) % WAITERS];
     void *number = (void *)(uintptr_t)(i + 1);
     if (i % 4 == 3) {
-        weft_atomic_args args = WEFT_ATOMIC_ARGS_INIT;
+        struct atomic_request args = ATOMIC_REQUEST_INIT;
         args.remote = e->duo->b_of_a;
         args.operand = 1;
-        args.queue = queue;
-        args.user_data = number;
-        return weft_fetch_add(a, &args, NULL);
+        args.options.queue = queue;
+        args.options.user_data = number;
+        return submit_fetch_add(a, &args, NULL);
     }
-    weft_range_args args = range_args(e->duo->a_memory, e->duo->b_of_a, i % 4 ? 64 : 0);
+    struct range_request args = range_args(e->duo->a_memory, e->duo->b_of_a, i % 4 ? 64 : 0);
     args.local_offset = args.remote_offset = 64 + i % 4 * 64;
-    args.queue = queue;
-    args.user_data = number;
-    return weft_write(a, &args, NULL);
+    args.options.queue = queue;
+    args.options.user_data = number;
+    return submit_write(a, &args, NULL);
 }
 
 static void *submits(void *argument)

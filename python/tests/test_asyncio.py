@@ -166,7 +166,7 @@ class Processes(unittest.TestCase):
                 remote = peer.import_memory(self.descriptor)
                 events = endpoint.events()
                 for i in range(8):
-                    await endpoint.write(local, remote, local_range=i, remote_offset=i * PAGE, notify=i)
+                    await endpoint.write(local, remote, PAGE, local_offset=i * PAGE, remote_offset=i * PAGE, notify=i)
                     event = await events.__anext__()
                     assert isinstance(event, weft.Message)
                     self.assertEqual(event.data, pattern(i))

@@ -60,7 +60,7 @@ class Buffers(Pair):
         local, remote = self.memories(source, bytearray(PAGE))
         pages = numpy.array([3, 1], dtype=numpy.uint32)
         for indexes in (pages, pages.astype(numpy.int64)):
-            self.here.write_pages(local, remote, int(numpy.int64(64)), 2, here=weft.Side(indexes)).wait(20)
+            self.here.write_pages(local, remote, int(numpy.int64(64)), 2, local_side=weft.Side(indexes)).wait(20)
         with self.assertRaises(ValueError):
             self.here.register(source[:, ::2])
         block = numpy.frombuffer(self.here.allocate(PAGE), dtype=numpy.uint64)

@@ -35,7 +35,7 @@ class Ranges(Pair):
 
     def test_numbers_that_c_would_cut_off_are_refused(self) -> None:
         local, remote = self.memories(pattern(2), bytearray(PAGE))
-        for wrong in (dict(length=-1), dict(length=2**64), dict(local_range=2**32), dict(notify=-1),
+        for wrong in (dict(length=-1), dict(length=2**64), dict(local_offset=2**64), dict(notify=-1),
                       dict(timeout=-0.1), dict(timeout=1e9)):
             with self.subTest(wrong), self.assertRaises(ValueError):
                 self.here.write(local, remote, **wrong)
@@ -62,34 +62,34 @@ class Pages(Pair):
         local, remote = self.memories(layers, target)
         for there in ([7, 0, 3], array.array("I", [7, 0, 3])):
             self.here.write_pages(
-                local, remote, 64, 3, layers=3, here=weft.Side([1, 2, 5], range_step=1),
-                there=weft.Side(there, page_stride=128, offset=32, range_step=1)).wait(20)
+                local, remote, 64, 3, layers=3, local_side=weft.Side([1, 2, 5], range_step=1),
+                remote_side=weft.Side(there, page_stride=128, offset=32, range_step=1)).wait(20)
             for layer in range(3):
                 for i, j in zip([1, 2, 5], [7, 0, 3]):
                     at = 32 + 128 * j
                     self.assertEqual(target[layer][at:at + 64], pattern(10 * layer + i, 64))
-        self.here.read_pages(local, remote, 64, 1, here=weft.Side([0]),
-                             there=weft.Side([7], page_stride=128, offset=32)).wait(20)
+        self.here.read_pages(local, remote, 64, 1, local_side=weft.Side([0]),
+                             remote_side=weft.Side([7], page_stride=128, offset=32)).wait(20)
         self.assertEqual(layers[0][:64], pattern(1, 64))
 
     def test_page_indexes_are_checked(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
         with self.assertRaisesRegex(ValueError, "2 local pages"):
-            self.here.write_pages(local, remote, 64, 3, here=weft.Side([1, 2]))
+            self.here.write_pages(local, remote, 64, 3, local_side=weft.Side([1, 2]))
         for wrong in ([-1], [2**32]):
             with self.assertRaisesRegex(ValueError, "the remote pages"):
-                self.here.write_pages(local, remote, 64, 1, there=weft.Side(wrong))
+                self.here.write_pages(local, remote, 64, 1, remote_side=weft.Side(wrong))
         with self.assertRaises(weft.UsageError):
-            self.here.write_pages(local, remote, 64, 1, there=weft.Side([2**32 - 1]))
+            self.here.write_pages(local, remote, 64, 1, remote_side=weft.Side([2**32 - 1]))
 
-    def test_kept_pages_are_written_again_and_counted(self) -> None:
+    def test_prepared_pages_are_written_again_and_counted(self) -> None:
         source, target = bytearray(pattern(3)), bytearray(PAGE)
         local, remote = self.memories(source, target)
         with self.there.create_counter() as counter, \
-                self.here.keep_pages(local, remote, 1024, 4, count_pages=True) as kept:
+                self.here.prepare_pages(local, remote, 1024, 4, count_pages=True) as prepared:
             for round_ in (1, 2):
                 source[:] = pattern(round_)
-                kept.write(counter=counter.id, count_pages=True).wait(20)
+                prepared.write(counter=counter.id, count_pages=True).wait(20)
                 counter.expect(4 * round_).wait(20)
                 self.assertEqual((counter.value, target), (4 * round_, source))
             with self.assertRaises(weft.RetryError):
@@ -118,7 +118,7 @@ class Watches(Pair):
             operation.wait(20)
             self.assertEqual((moved.value, target), (7, source))
 
-    def test_lists_kept_pages_and_counters_have_watches(self) -> None:
+    def test_lists_prepared_pages_and_counters_have_watches(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
         with self.here.create_watch() as watch, self.there.create_watch() as counted:
             counter = self.there.create_counter()
@@ -129,8 +129,8 @@ class Watches(Pair):
             listed.wait(20)
             expected.wait(20)
             self.assertEqual((watch.value, counted.value), (2, 9))
-            with self.here.keep_pages(local, remote, PAGE, 1) as kept:
-                kept.write(start=(watch, 2), done=(watch, 3)).wait(20)
+            with self.here.prepare_pages(local, remote, PAGE, 1) as prepared:
+                prepared.write(start=(watch, 2), done=(watch, 3)).wait(20)
             self.assertEqual(watch.value, 3)
 
     def test_wrong_watches_and_values_are_refused(self) -> None:
@@ -165,8 +165,8 @@ class Lists(Pair):
         for endpoint in (self.there, third):
             self.assertEqual(next_event(endpoint, weft.Notification).value, 5)
         self.assertEqual(self.here.write_list(entries).wait(20).bytes, 150)
-        with self.here.keep_list(entries) as kept:
-            again = kept.write(each_peer=True)
+        with self.here.prepare_list(entries) as prepared:
+            again = prepared.write(each_peer=True)
             again.wait(20)
             self.assertEqual(len(again.completions), 2)
 

@@ -1,52 +1,17 @@
 //! Atomics: single words of peers' memory, changed by many at once.
 
-use super::completion::{weft_queue, weft_transfer};
-use super::config;
 use super::endpoint::weft_endpoint;
+use super::entries::place;
 use super::guard::{guard, with_endpoint};
 use super::handle::{self, Ref};
 use super::memory::weft_remote_memory;
+use super::op::{weft_op, weft_op_options, WEFT_CLASS_LATENCY};
+use super::options::{options, Takes};
 use super::status::weft_status;
-use super::transfer::WEFT_CLASS_LATENCY;
+
 use crate::endpoint::Endpoint;
-use crate::status::{Error, Result};
+use crate::status::Result;
 use crate::transfer::atomic::{AtomicSpec, Operation};
-use std::ffi::c_void;
-
-/// An atomic operation on 8 bytes of remote memory. Start from
-/// `WEFT_ATOMIC_ARGS_INIT`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct weft_atomic_args {
-    /// `sizeof(weft_atomic_args)`.
-    pub size: u32,
-    /// 0 or `WEFT_CLASS_LATENCY`, which changes nothing: atomics always go first.
-    pub flags: u32,
-    /// The memory that the word is in. Its owner must have registered it with
-    /// `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ`.
-    pub remote: *const weft_remote_memory,
-    /// Index of the range.
-    pub remote_range: u32,
-    /// 0.
-    pub reserved: u32,
-    /// Bytes from the start of that range to the word, whose *address* at the
-    /// owner must be a multiple of 8.
-    pub remote_offset: u64,
-    /// What is added, or what the word becomes.
-    pub operand: u64,
-    /// `weft_compare_swap`: what the word must be. Else 0.
-    pub compare: u64,
-    /// Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-    /// `timeout_ns`.
-    pub timeout_ns: u64,
-    /// Returned in the completion.
-    pub user_data: *mut c_void,
-    /// Where the completion goes. NULL: the endpoint's own queue.
-    pub queue: *const weft_queue,
-}
-
-// SAFETY: integers and pointers only.
-unsafe impl config::Sized32 for weft_atomic_args {}
 
 /// Adds `operand` to a word of remote memory (around 2^64), and tells what it
 /// was before.
@@ -74,18 +39,21 @@ unsafe impl config::Sized32 for weft_atomic_args {}
 ///
 /// A ticket is one `weft_fetch_add` of 1. A lock on a word that begins as 0:
 ///
-///     take   do weft_compare_swap(compare = 0, operand = my_id)   // not 0
+///     take   do weft_compare_swap(ep, remote, offset, 0, my_id, ...)   // not 0
 ///            until a completion has value 0, pausing longer each time
 ///     use    what it guards, and wait for the completions
-///     give   weft_compare_swap(compare = my_id, operand = 0)
+///     give   weft_compare_swap(ep, remote, offset, my_id, 0, ...)
 ///
 /// A holder that dies keeps it: who guards against that writes into `my_id` who
 /// holds it, and takes it from the dead.
 ///
 /// Costs a message there and one back: for coordination, not for data.
 ///
-/// `transfer`: receives the id, for `weft_transfer_cancel`; NULL if it is not
-/// wanted. `args` is not needed after the call.
+/// `remote`: the memory that the word is in, registered by its owner with
+/// `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ`. `offset`: bytes from the
+/// memory's start to the word, as in `weft_write`; the word's *address* at the owner must
+/// be a multiple of 8. `operand`: what is added. `options`: NULL for defaults.
+/// `op`: receives the id, for `weft_op_cancel`; NULL if it is not wanted.
 ///
 /// Any thread; does not block. Errors: `WEFT_ERR_UNSUPPORTED` (the peer does no
 /// atomics: see `weft_peer_properties`), `WEFT_ERR_REMOTE_ACCESS` (registered
@@ -95,19 +63,23 @@ unsafe impl config::Sized32 for weft_atomic_args {}
 /// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
-/// `args` must be valid for `args->size` bytes, `transfer` NULL or valid.
+/// `options` must be NULL or valid for `options->size` bytes, `op` NULL or valid.
 #[no_mangle]
 #[must_use]
 pub unsafe extern "C" fn weft_fetch_add(
     endpoint: *mut weft_endpoint,
-    args: *const weft_atomic_args,
-    transfer: *mut weft_transfer,
+    remote: *const weft_remote_memory,
+    offset: u64,
+    operand: u64,
+    options: *const weft_op_options,
+    op: *mut weft_op,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| submit(ep, Operation::FetchAdd, args, transfer)))
+    let what = (Operation::FetchAdd, operand, 0);
+    guard(|| with_endpoint(endpoint, |ep| submit(ep, what, (remote, offset), options, op)))
 }
 
-/// Replaces a word of remote memory by `operand` if it is `compare`; otherwise
-/// as `weft_fetch_add`. It did if the completion's `value` is `compare`: that is
+/// Replaces a word of remote memory by `desired` if it is `expected`; otherwise
+/// as `weft_fetch_add`. It did if the completion's `value` is `expected`: that is
 /// what the word was. Since 0.1.
 ///
 /// # Safety
@@ -116,44 +88,46 @@ pub unsafe extern "C" fn weft_fetch_add(
 #[must_use]
 pub unsafe extern "C" fn weft_compare_swap(
     endpoint: *mut weft_endpoint,
-    args: *const weft_atomic_args,
-    transfer: *mut weft_transfer,
+    remote: *const weft_remote_memory,
+    offset: u64,
+    expected: u64,
+    desired: u64,
+    options: *const weft_op_options,
+    op: *mut weft_op,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| submit(ep, Operation::CompareSwap, args, transfer)))
+    let what = (Operation::CompareSwap, desired, expected);
+    guard(|| with_endpoint(endpoint, |ep| submit(ep, what, (remote, offset), options, op)))
 }
 
 /// # Safety
-/// `args` and `transfer` must be valid as the header asks.
+/// `options` and `op` must be valid as the header asks.
 unsafe fn submit(
     ep: &Ref<Endpoint>,
-    operation: Operation,
-    args: *const weft_atomic_args,
-    transfer: *mut weft_transfer,
+    (operation, operand, compare): (Operation, u64, u64),
+    (remote, offset): (*const weft_remote_memory, u64),
+    options: *const weft_op_options,
+    op: *mut weft_op,
 ) -> Result<()> {
+    let takes = Takes { flags: WEFT_CLASS_LATENCY, ..Takes::NOTHING };
     // SAFETY: passed on.
-    let args = unsafe { config::read(args)? };
-    config::no_flags(args.flags, WEFT_CLASS_LATENCY)?;
-    config::zero_reserved(args.reserved)?;
-    if operation == Operation::FetchAdd && args.compare != 0 {
-        return Err(Error::invalid(format!(
-            "compare is {}, but weft_fetch_add compares nothing: it must be 0",
-            args.compare
-        )));
-    }
-    let remote = handle::remote_side(args.remote, ep)?;
-    let submit = |queue: &_| {
-        ep.atomic(AtomicSpec {
-            operation,
-            remote: remote.of(ep)?,
-            range: args.remote_range.into(),
-            offset: args.remote_offset,
-            operand: args.operand,
-            compare: args.compare,
-            timeout_ns: config::timeout("timeout_ns", args.timeout_ns)?,
-            user_data: args.user_data as u64,
-            queue,
-        })
-    };
+    let options = unsafe { self::options(ep, options, takes)? };
+    let remote = handle::remote_side(remote, ep)?;
+    let remote = remote.of(ep)?;
+    let (range, offset) = place(|range| remote.range_len(range), offset);
     // SAFETY: as the header asks.
-    unsafe { config::submitted(ep, args.queue, transfer, submit) }
+    unsafe {
+        options.submit(ep, op, |common| {
+            ep.atomic(AtomicSpec {
+                operation,
+                remote,
+                range: range.into(),
+                offset,
+                operand,
+                compare,
+                timeout_ns: common.timeout_ns,
+                user_data: common.user_data,
+                queue: common.queue,
+            })
+        })
+    }
 }

@@ -3,21 +3,18 @@
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, guard_count, output, with_endpoint};
 use super::handle;
+use super::op::{weft_op, weft_queue};
 use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::transfer::queue::Arm;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// A submitted operation, as an id that is not used again within 2^42 operations:
-/// 50 days of one each microsecond. 0 is never a transfer.
-pub type weft_transfer = u64;
-
 /// What a completion tells of.
 pub type weft_completion_kind = i32;
-/// A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_kept` ended.
+/// A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_prepared` ended.
 pub const WEFT_COMPLETION_WRITE: weft_completion_kind = 1;
-/// A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_kept` ended.
+/// A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_prepared` ended.
 pub const WEFT_COMPLETION_READ: weft_completion_kind = 2;
 /// A `weft_send` ended.
 pub const WEFT_COMPLETION_SEND: weft_completion_kind = 3;
@@ -62,7 +59,7 @@ pub struct weft_completion {
     pub status: weft_status,
     /// The operation's id; for a message or notification with data, the id to
     /// release it with.
-    pub transfer: weft_transfer,
+    pub op: weft_op,
     /// As given at submission or connect.
     pub user_data: *mut c_void,
     /// The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.)
@@ -91,12 +88,6 @@ pub struct weft_completion {
     pub first_post_ns: u64,
     pub done_ns: u64,
     pub reserved: [u64; 4],
-}
-
-/// A completion queue beside the endpoint's own, so that threads need not share
-/// one. Opaque; made by `weft_queue_create`.
-pub struct weft_queue {
-    _opaque: [u8; 0],
 }
 
 /// Takes up to `max` completions from the endpoint's own queue, in the order

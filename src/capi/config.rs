@@ -5,24 +5,21 @@
 //! zero, which means default. A longer one comes from a newer program: what we
 //! do not know must be zero, or we would ignore what it asks for.
 
-use super::completion::{weft_queue, weft_transfer};
-use super::counter::weft_expect_args;
 use super::device::weft_memory_properties;
 use super::endpoint::{
     weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_LIVENESS_OFF,
     WEFT_PACKING_AUTO, WEFT_PACKING_OFF, WEFT_PROGRESS_MANUAL,
 };
-use super::fence::weft_fence_args;
 use super::guard::{array, boundary, bytes};
 use super::handle;
-use super::list::WEFT_COMPLETE_EACH_PEER;
 use super::memory::{
     weft_alloc_args, weft_memory_args, weft_memory_range, WEFT_ACCESS_LOCAL, WEFT_ACCESS_REMOTE_READ,
     WEFT_ACCESS_REMOTE_WRITE, WEFT_MEMORY_ANY, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST,
 };
-use super::message::weft_send_args;
-use super::peer::weft_connect_args;
-use super::transfer::{weft_pages_args, weft_range_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
+use super::op::{
+    weft_op, weft_op_options, weft_queue, WEFT_CLASS_LATENCY, WEFT_COMPLETE_EACH_PEER, WEFT_COUNT_PAGES,
+    WEFT_NOTIFY,
+};
 use crate::device::Claim;
 use crate::endpoint::{Endpoint, EndpointConfig, Idle};
 use crate::fabric::tcp::At;
@@ -31,7 +28,6 @@ use crate::memory::{Access, Range};
 use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
 use crate::transfer::queue::Queue;
-use crate::transfer::{ExpectSpec, FenceSpec, SendSpec};
 use crate::wire::secret::{check_len, Secrets};
 use std::ffi::{c_char, c_void};
 use std::mem::size_of;
@@ -56,17 +52,9 @@ unsafe impl Sized32 for super::endpoint::weft_rail_properties {}
 unsafe impl Sized32 for super::peer::weft_peer_properties {}
 unsafe impl Sized32 for super::statistics::weft_endpoint_statistics {}
 unsafe impl Sized32 for super::statistics::weft_rail_statistics {}
-unsafe impl Sized32 for weft_connect_args {}
 unsafe impl Sized32 for weft_memory_args {}
 unsafe impl Sized32 for weft_alloc_args {}
 unsafe impl Sized32 for weft_memory_properties {}
-unsafe impl Sized32 for weft_range_args {}
-unsafe impl Sized32 for weft_pages_args {}
-unsafe impl Sized32 for super::list::weft_list_args {}
-unsafe impl Sized32 for super::kept::weft_kept_args {}
-unsafe impl Sized32 for weft_send_args {}
-unsafe impl Sized32 for weft_fence_args {}
-unsafe impl Sized32 for weft_expect_args {}
 
 pub fn zeroed<T: Sized32>() -> T {
     // SAFETY: all zero bytes are a value of these types.
@@ -123,7 +111,7 @@ pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
 
 /// # Safety
 /// As `read`.
-unsafe fn read_or_default<T: Sized32>(source: *const T) -> Result<T> {
+pub(super) unsafe fn read_or_default<T: Sized32>(source: *const T) -> Result<T> {
     if source.is_null() {
         return Ok(zeroed());
     }
@@ -165,7 +153,7 @@ const FLAGS: [(u32, &str, &str); 4] = [
     (WEFT_NOTIFY, "WEFT_NOTIFY", "writes and reads"),
     (WEFT_CLASS_LATENCY, "WEFT_CLASS_LATENCY", "writes, reads and atomics"),
     (WEFT_COUNT_PAGES, "WEFT_COUNT_PAGES", "writes of ranges and pages that name a counter"),
-    (WEFT_COMPLETE_EACH_PEER, "WEFT_COMPLETE_EACH_PEER", "lists and kept lists"),
+    (WEFT_COMPLETE_EACH_PEER, "WEFT_COMPLETE_EACH_PEER", "lists and prepared lists"),
 ];
 
 /// Refuses flags that this call does not know, though others may.
@@ -355,12 +343,23 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
 
 /// # Safety
 /// `args` must be valid as the header asks.
-pub unsafe fn connect(args: *const weft_connect_args) -> Result<weft_connect_args> {
+pub unsafe fn connect(options: *const weft_op_options) -> Result<weft_op_options> {
     // SAFETY: passed on.
-    let args = unsafe { read_or_default(args)? };
-    no_flags(args.flags, 0)?;
-    timeout("timeout_ns", args.timeout_ns)?;
-    Ok(args)
+    let theirs = unsafe { read_or_default(options)? };
+    let only = weft_op_options {
+        size: theirs.size,
+        timeout_ns: theirs.timeout_ns,
+        user_data: theirs.user_data,
+        ..zeroed()
+    };
+    timeout("timeout_ns", theirs.timeout_ns)?;
+    no_flags(theirs.flags, 0)?;
+    match theirs == only {
+        true => Ok(theirs),
+        false => Err(Error::invalid(
+            "a connect has the options timeout_ns and user_data alone: another one is set",
+        )),
+    }
 }
 
 /// # Safety
@@ -446,102 +445,21 @@ pub unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<V
     Ok(checked)
 }
 
-/// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn submit_send(
-    ep: &Arc<Endpoint>,
-    args: *const weft_send_args,
-    transfer: *mut weft_transfer,
-) -> Result<()> {
-    // SAFETY: passed on.
-    let args = unsafe { read(args)? };
-    no_flags(args.flags, 0)?;
-    if args.len > super::message::WEFT_MESSAGE_MAX as u64 {
-        return Err(Error::limit(format!(
-            "a message of {} bytes: at most {} are allowed",
-            args.len,
-            super::message::WEFT_MESSAGE_MAX
-        )));
-    }
-    let submit = |queue: &_| {
-        ep.send(SendSpec {
-            peer: args.peer,
-            // SAFETY: valid for `len` bytes as the header asks.
-            data: unsafe { bytes(args.data, args.len as usize, "data")? }.copied("the message")?,
-            timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
-            user_data: args.user_data as u64,
-            queue,
-        })
-    };
-    // SAFETY: as the header asks.
-    unsafe { submitted(ep, args.queue, transfer, submit) }
-}
-
-/// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn submit_expect(
-    ep: &Arc<Endpoint>,
-    args: *const weft_expect_args,
-    transfer: *mut weft_transfer,
-) -> Result<()> {
-    // SAFETY: passed on.
-    let args = unsafe { read(args)? };
-    no_flags(args.flags, 0)?;
-    zero_reserved(args.reserved)?;
-    let done = super::terms::mark(ep, (args.done_watch, args.done_value), "done")?;
-    let submit = |queue: &_| {
-        ep.expect(ExpectSpec {
-            // SAFETY: `count` numbers each, as the header asks.
-            counters: unsafe { array(args.counters, args.count as usize, "counters")? },
-            // SAFETY: the same.
-            values: unsafe { array(args.values, args.count as usize, "values")? },
-            timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
-            user_data: args.user_data as u64,
-            queue,
-            done,
-        })
-    };
-    // SAFETY: as the header asks.
-    unsafe { submitted(ep, args.queue, transfer, submit) }
-}
-
 /// Submits what completes in a queue (NULL: the endpoint's own), and stores its id.
 ///
 /// # Safety
-/// `queue` must be NULL or a handle, `transfer` NULL or valid.
+/// `queue` must be NULL or a handle, `op` NULL or valid.
 pub(super) unsafe fn submitted(
     ep: &Arc<Endpoint>,
     queue: *const weft_queue,
-    transfer: *mut weft_transfer,
+    op: *mut weft_op,
     submit: impl FnOnce(&Arc<Queue>) -> Result<OpId>,
 ) -> Result<()> {
     let named = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
     let id = submit(named.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?)?;
-    if !transfer.is_null() {
+    if !op.is_null() {
         // SAFETY: not NULL, so valid; aligned or not.
-        unsafe { transfer.write_unaligned(id.get()) };
+        unsafe { op.write_unaligned(id.get()) };
     }
     Ok(())
-}
-
-/// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn submit_fence(
-    ep: &Arc<Endpoint>,
-    args: *const weft_fence_args,
-    transfer: *mut weft_transfer,
-) -> Result<()> {
-    // SAFETY: passed on.
-    let args = unsafe { read(args)? };
-    no_flags(args.flags, 0)?;
-    let submit = |queue: &_| {
-        ep.fence(FenceSpec {
-            peer: args.peer,
-            timeout_ns: timeout("timeout_ns", args.timeout_ns)?,
-            user_data: args.user_data as u64,
-            queue,
-        })
-    };
-    // SAFETY: as the header asks.
-    unsafe { submitted(ep, args.queue, transfer, submit) }
 }

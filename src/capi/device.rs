@@ -5,6 +5,7 @@ use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
 use super::handle;
 use super::memory::{weft_memory, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST};
+use super::op::weft_watch;
 use super::status::weft_status;
 use crate::status::{Error, Status};
 use crate::transfer::watch::Watch;
@@ -81,12 +82,6 @@ pub unsafe extern "C" fn weft_memory_info(
         filled.ranges = memory.ranges().len() as u64;
         config::fill(properties, filled)
     })
-}
-
-/// A word that GPUs and Weft write for each other. Opaque; made by
-/// `weft_watch_alloc`.
-pub struct weft_watch {
-    _opaque: [u8; 0],
 }
 
 /// Makes a word of 8 bytes, 0, that orders transfers with the streams of GPUs, without

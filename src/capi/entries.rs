@@ -1,23 +1,123 @@
-//! Reads lists, and what is kept and used again.
+//! Reads what is to be moved: bytes, pages, lists, and what was prepared.
 
-use super::config::{no_flags, read, zero_reserved};
-use super::device::weft_watch;
+use super::config::{no_flags, read};
+use super::guard::array;
 use super::handle::{self, Owned, Ref};
-use super::kept::{weft_kept, weft_kept_args};
-use super::list::{weft_list_args, weft_list_entry, WEFT_COMPLETE_EACH_PEER, WEFT_LIST_ENTRIES_MAX};
-use super::terms::{count, marks, notify, pages, submit, Said};
-use super::transfer::{weft_pages_args, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES, WEFT_NOTIFY};
-use super::{completion::weft_queue, completion::weft_transfer};
+use super::list::{weft_list_entry, WEFT_LIST_ENTRIES_MAX};
+use super::memory::{weft_memory, weft_remote_memory};
+use super::op::{weft_op, weft_op_options, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES};
+use super::options::{options, Takes};
+use super::prepared::weft_prepared;
+use super::transfer::{weft_page_side, weft_pages};
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
 use crate::ids::PeerId;
 use crate::room;
 use crate::status::{Error, Result};
+use crate::transfer::geometry::{Pages, Side};
 use crate::transfer::list::{Asked, Builder, List};
-use crate::transfer::{Count, Direction};
+use crate::transfer::Direction;
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::sync::Arc;
+
+/// Where an offset into a memory lies whose ranges count as if one lay behind the other: range and
+/// offset in it. What is beyond the end lies in the last range, which refuses it.
+#[inline(always)]
+pub(super) fn place(range_len: impl Fn(u64) -> Option<u64>, mut offset: u64) -> (u32, u64) {
+    let mut range = 0;
+    while let Some(len) = range_len(range).filter(|len| offset >= *len) {
+        if range_len(range + 1).is_none() {
+            break;
+        }
+        (range, offset) = (range + 1, offset - len);
+    }
+    (range as u32, offset)
+}
+
+/// # Safety
+/// `options` and `op` must be as the header asks.
+#[inline]
+pub unsafe fn move_bytes(
+    ep: &Ref<Endpoint>,
+    direction: Direction,
+    (local, local_offset, remote, remote_offset): (*const weft_memory, u64, *const weft_remote_memory, u64),
+    len: u64,
+    options: *const weft_op_options,
+    op: *mut weft_op,
+) -> Result<()> {
+    let (local, remote) = (handle::local(local, ep)?, handle::remote_side(remote, ep)?);
+    let (local, remote) = (local.of(ep)?, remote.of(ep)?);
+    let side = |(first_range, offset)| Side { first_range, offset, ..Side::default() };
+    let pages = Pages {
+        local: side(place(|range| local.range_len(range), local_offset)),
+        remote: side(place(|range| remote.range_len(range), remote_offset)),
+        page_len: len,
+        page_count: (len > 0) as u64,
+        layer_count: 1,
+    };
+    // SAFETY: passed on.
+    unsafe {
+        let options = self::options(ep, options, Takes::TRANSFER)?;
+        options.transfer(ep, direction, op, |terms| ep.submit(local, remote, &pages, terms))
+    }
+}
+
+/// # Safety
+/// As `move_bytes`.
+pub unsafe fn move_pages(
+    ep: &Ref<Endpoint>,
+    direction: Direction,
+    (local, remote): (*const weft_memory, *const weft_remote_memory),
+    pages: &Pages,
+    options: *const weft_op_options,
+    op: *mut weft_op,
+) -> Result<()> {
+    let (local, remote) = (handle::local(local, ep)?, handle::remote_side(remote, ep)?);
+    let (local, remote) = (local.of(ep)?, remote.of(ep)?);
+    // SAFETY: passed on.
+    unsafe {
+        let options = self::options(ep, options, Takes::TRANSFER)?;
+        options.transfer(ep, direction, op, |terms| ep.submit(local, remote, pages, terms))
+    }
+}
+
+/// The pages of a transfer, in the caller's own lists.
+///
+/// # Safety
+/// `theirs` must be as the header asks, for as long as the pages are used.
+pub unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'a>> {
+    // SAFETY: passed on.
+    let theirs = unsafe { read(theirs)? };
+    let (len, count) = (theirs.page_len, theirs.page_count);
+    if len > 1 << 47 {
+        return Err(Error::limit(format!("page_len is {len}: at most 2^47 bytes are allowed")));
+    }
+    if count > u32::MAX as u64 {
+        return Err(Error::limit(format!("{count} pages: at most 2^32 - 1 are allowed")));
+    }
+    let side = |side: &weft_page_side, name: &str| {
+        let pages = match side.pages.is_null() {
+            true => None,
+            // SAFETY: the header asks for `page_count` indexes.
+            false => Some(unsafe { array(side.pages, count as usize, name)? }),
+        };
+        Ok(Side {
+            pages,
+            page_stride: if side.page_stride == 0 { len } else { side.page_stride },
+            offset: side.offset,
+            layer_stride: side.layer_stride,
+            first_range: side.first_range,
+            range_step: side.range_step,
+        })
+    };
+    Ok(Pages {
+        local: side(&theirs.local, "local.pages")?,
+        remote: side(&theirs.remote, "remote.pages")?,
+        page_len: len,
+        page_count: count,
+        layer_count: theirs.layer_count.max(1),
+    })
+}
 
 /// Handles that were looked up before, and the numbers they got.
 #[derive(Default)]
@@ -74,172 +174,91 @@ fn add(
     list.add(&asked, |peer| ep.raises(peer))
 }
 
+/// Entries, and how many there are.
+type Entries = (*const weft_list_entry, u64);
+
 /// # Safety
-/// `args` must be as the header asks.
-unsafe fn list(ep: &Ref<Endpoint>, args: &weft_list_args) -> Result<List> {
-    zero_reserved(args.reserved)?;
-    if args.count == 0 {
+/// The entries must be as the header asks.
+unsafe fn list(ep: &Ref<Endpoint>, (entries, count): Entries, urgent: bool) -> Result<List> {
+    if count == 0 {
         return Err(Error::invalid("count is 0: a list without entries has no peer"));
     }
-    if args.count > WEFT_LIST_ENTRIES_MAX.into() {
-        return Err(Error::limit(format!(
-            "{} entries: at most {WEFT_LIST_ENTRIES_MAX} are allowed",
-            args.count
-        )));
+    if count > WEFT_LIST_ENTRIES_MAX.into() {
+        return Err(Error::limit(format!("{count} entries: at most {WEFT_LIST_ENTRIES_MAX} are allowed")));
     }
-    if args.entries.is_null() {
-        return Err(Error::invalid(format!("entries is NULL, but count is {}", args.count)));
+    if entries.is_null() {
+        return Err(Error::invalid(format!("entries is NULL, but count is {count}")));
     }
-    if !args.entries.is_aligned() {
+    if !entries.is_aligned() {
         return Err(Error::invalid("entries is not aligned as a weft_list_entry must be"));
     }
     let (mut list, mut locals, mut remotes) = (Builder::default(), Seen::default(), Seen::default());
-    for i in 0..args.count as usize {
+    for i in 0..count as usize {
         // Copied first: the caller's entries may change while they are checked.
         // SAFETY: `count` entries are valid, as the header asks.
-        let entry = unsafe { args.entries.add(i).read() };
+        let entry = unsafe { entries.add(i).read() };
         add(ep, &mut list, (&mut locals, &mut remotes), &entry)
             .map_err(|error| error.about(&format!("entry {i}")))?;
     }
-    list.finish(args.flags & WEFT_CLASS_LATENCY != 0)
+    list.finish(urgent)
 }
 
 /// # Safety
-/// `args` must be valid as the header asks.
+/// All must be as the header asks.
 pub unsafe fn submit_list(
     ep: &Ref<Endpoint>,
     direction: Direction,
-    args: *const weft_list_args,
-    transfer: *mut weft_transfer,
+    entries: Entries,
+    options: *const weft_op_options,
+    op: *mut weft_op,
 ) -> Result<()> {
     // SAFETY: passed on.
     unsafe {
-        let args = read(args)?;
-        let flags = args.flags & !WEFT_COMPLETE_EACH_PEER;
-        let said = Said {
-            direction,
-            flags: args.flags,
-            notify: notify(flags, args.notify, args.notify_data, args.notify_data_len)?,
-            count: no_count(args.flags)?,
-            timeout_ns: args.timeout_ns,
-            user_data: args.user_data,
-            queue: args.queue,
-            marks: marks(ep, (args.start_watch, args.start_value), (args.done_watch, args.done_value))?,
-        };
-        let list = Arc::new(list(ep, &args)?);
-        submit(ep, &said, transfer, |terms| ep.submit_list(&list, terms))
+        let options = self::options(ep, options, Takes::LIST)?;
+        let list = Arc::new(list(ep, entries, options.urgent())?);
+        options.transfer(ep, direction, op, |terms| ep.submit_list(&list, terms))
     }
 }
 
 /// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn submit_kept(
+/// All must be as the header asks.
+pub unsafe fn submit_prepared(
     ep: &Ref<Endpoint>,
     direction: Direction,
-    kept: *const weft_kept,
-    args: *const weft_kept_args,
-    transfer: *mut weft_transfer,
+    prepared: *const weft_prepared,
+    options: *const weft_op_options,
+    op: *mut weft_op,
 ) -> Result<()> {
-    let kept: Ref<Owned<Kept>> = handle::kept(kept)?;
-    let kept = kept.of(ep)?;
+    let prepared: Ref<Owned<Kept>> = handle::prepared(prepared)?;
+    let prepared = prepared.of(ep)?;
+    let takes = if prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
     // SAFETY: passed on.
     unsafe {
-        let args = read(args)?;
-        zero_reserved(args.reserved)?;
-        let flags = if kept.is_list() { args.flags & !WEFT_COMPLETE_EACH_PEER } else { args.flags };
-        let said = Said {
-            direction,
-            flags: args.flags,
-            notify: notify(flags, args.notify, args.notify_data, args.notify_data_len)?,
-            count: match kept.is_list() {
-                true if args.counter != 0 => {
-                    return Err(Error::invalid(
-                        "counter is set, but a list was kept: its entries name counters",
-                    ))
-                }
-                true => no_count(args.flags)?,
-                false => count(args.flags, args.counter)?,
-            },
-            timeout_ns: args.timeout_ns,
-            user_data: args.user_data,
-            queue: args.queue,
-            marks: marks(ep, (args.start_watch, args.start_value), (args.done_watch, args.done_value))?,
-        };
-        submit(ep, &said, transfer, |terms| ep.submit_kept(kept, terms))
+        let options = self::options(ep, options, takes)?;
+        options.transfer(ep, direction, op, |terms| ep.submit_kept(prepared, terms))
     }
-}
-
-/// Of lists.
-fn no_count(flags: u32) -> Result<Option<Count>> {
-    if flags & WEFT_COUNT_PAGES != 0 {
-        return Err(Error::invalid("WEFT_COUNT_PAGES is set, but this is a list: its entries name counters"));
-    }
-    Ok(None)
-}
-
-/// What belongs to a single transfer, and not to what is kept.
-fn no_terms(
-    flags: u32,
-    (notify, data, data_len): (u64, *const c_void, u32),
-    timeout: u64,
-    user_data: *mut c_void,
-    q: *const weft_queue,
-) -> Result<()> {
-    let wrong = [
-        (flags & WEFT_NOTIFY != 0, "WEFT_NOTIFY in flags"),
-        (flags & WEFT_COMPLETE_EACH_PEER != 0, "WEFT_COMPLETE_EACH_PEER in flags"),
-        (notify != 0, "notify"),
-        (!data.is_null(), "notify_data"),
-        (data_len != 0, "notify_data_len"),
-        (timeout != 0, "timeout_ns"),
-        (!user_data.is_null(), "user_data"),
-        (!q.is_null(), "queue"),
-    ];
-    if let Some((_, name)) = wrong.iter().find(|(set, _)| *set) {
-        return Err(Error::invalid(format!("{name} is set: it belongs to weft_kept_args, of each transfer")));
-    }
-    no_flags(flags, WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)
 }
 
 /// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn keep_pages(ep: &Ref<Endpoint>, args: *const weft_pages_args) -> Result<Arc<Kept>> {
+/// `pages` must be as the header asks.
+pub unsafe fn prepare_pages(
+    ep: &Ref<Endpoint>,
+    (local, remote): (*const weft_memory, *const weft_remote_memory),
+    pages: *const weft_pages,
+    flags: u32,
+) -> Result<Arc<Kept>> {
+    no_flags(flags, WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)?;
+    let (local, remote) = (handle::local(local, ep)?, handle::remote_side(remote, ep)?);
     // SAFETY: passed on.
-    let args = unsafe { read(args)? };
-    let notify = (args.notify, args.notify_data, args.notify_data_len);
-    no_terms(args.flags, notify, args.timeout_ns, args.user_data, args.queue)?;
-    let (local, remote) = (handle::local(args.local, ep)?, handle::remote_side(args.remote, ep)?);
-    // SAFETY: passed on.
-    let pages = unsafe { pages(&args)? };
-    if args.counter != 0 {
-        return Err(Error::invalid("counter is set: it belongs to weft_kept_args, of each transfer"));
-    }
-    no_watches(args.start_watch, args.done_watch)?;
-    let cut = (args.flags & WEFT_CLASS_LATENCY != 0, args.flags & WEFT_COUNT_PAGES != 0);
+    let pages = unsafe { read_pages(pages)? };
+    let cut = (flags & WEFT_CLASS_LATENCY != 0, flags & WEFT_COUNT_PAGES != 0);
     ep.keep_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)
 }
 
-/// What is kept does not wait: its transfers do.
-fn no_watches(start: *const weft_watch, done: *const weft_watch) -> Result<()> {
-    for (name, watch) in [("start_watch", start), ("done_watch", done)] {
-        if !watch.is_null() {
-            let text = format!("{name} is set: it belongs to weft_kept_args, of each transfer");
-            return Err(Error::invalid(text));
-        }
-    }
-    Ok(())
-}
-
 /// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn keep_list(ep: &Ref<Endpoint>, args: *const weft_list_args) -> Result<Arc<Kept>> {
+/// The entries must be as the header asks.
+pub unsafe fn prepare_list(ep: &Ref<Endpoint>, entries: Entries, flags: u32) -> Result<Arc<Kept>> {
+    no_flags(flags, WEFT_CLASS_LATENCY)?;
     // SAFETY: passed on.
-    unsafe {
-        let args = read(args)?;
-        let notify = (args.notify, args.notify_data, args.notify_data_len);
-        no_terms(args.flags, notify, args.timeout_ns, args.user_data, args.queue)?;
-        no_watches(args.start_watch, args.done_watch)?;
-        no_count(args.flags)?;
-        ep.keep_list(list(ep, &args)?)
-    }
+    ep.keep_list(unsafe { list(ep, entries, flags & WEFT_CLASS_LATENCY != 0)? })
 }

@@ -6,11 +6,11 @@
 //! that neither is taken for the other. Objects are freed behind epochs, so a close that races
 //! with another call frees nothing in use.
 
-use super::completion::{weft_completion, weft_queue};
-use super::device::weft_watch;
+use super::completion::weft_completion;
 use super::endpoint::weft_endpoint;
-use super::kept::weft_kept;
 use super::memory::{weft_memory, weft_remote_memory};
+use super::op::{weft_queue, weft_watch};
+use super::prepared::weft_prepared;
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
 use crate::memory::{Memory, RemoteMemory};
@@ -41,8 +41,15 @@ pub trait Kind: Sized {
     const KIND: u64;
 }
 
-const NAMES: [&str; 7] =
-    ["closed", "weft_endpoint", "weft_memory", "weft_remote_memory", "weft_queue", "weft_kept", "weft_watch"];
+const NAMES: [&str; 7] = [
+    "closed",
+    "weft_endpoint",
+    "weft_memory",
+    "weft_remote_memory",
+    "weft_queue",
+    "weft_prepared",
+    "weft_watch",
+];
 
 impl Kind for Endpoint {
     const KIND: u64 = 1;
@@ -401,16 +408,16 @@ pub fn remove_queue(pointer: *const weft_queue) -> Result<()> {
     remove::<Owned<Queue>>(pointer)
 }
 
-pub fn insert_kept(
+pub fn insert_prepared(
     endpoint: &Arc<Endpoint>,
     make: impl FnOnce() -> Result<Arc<Kept>>,
-) -> Result<*mut weft_kept> {
+) -> Result<*mut weft_prepared> {
     insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
 }
-pub fn kept(pointer: *const weft_kept) -> Result<Ref<Owned<Kept>>> {
+pub fn prepared(pointer: *const weft_prepared) -> Result<Ref<Owned<Kept>>> {
     lookup(pointer)
 }
-pub fn remove_kept(pointer: *const weft_kept) -> Result<()> {
+pub fn remove_prepared(pointer: *const weft_prepared) -> Result<()> {
     remove::<Owned<Kept>>(pointer)
 }
 

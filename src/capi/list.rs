@@ -1,20 +1,13 @@
 //! Lists: writes and reads between many memories and many peers.
 
-use super::completion::{weft_queue, weft_transfer};
-use super::counter::weft_counter;
-use super::device::weft_watch;
 use super::endpoint::weft_endpoint;
-use super::entries;
+use super::entries::submit_list;
 use super::guard::{guard, with_endpoint};
 use super::memory::{weft_memory, weft_remote_memory};
+use super::op::{weft_counter, weft_op, weft_op_options};
 use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::transfer::Direction;
-use std::ffi::c_void;
-
-/// In `flags` of lists and kept lists: one completion for each peer instead of
-/// one for all.
-pub const WEFT_COMPLETE_EACH_PEER: u32 = 8;
 
 /// Most entries of a list.
 pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
@@ -51,44 +44,6 @@ pub struct weft_list_entry {
     pub counter: weft_counter,
 }
 
-/// A list. Start from `WEFT_LIST_ARGS_INIT`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct weft_list_args {
-    /// `sizeof(weft_list_args)`.
-    pub size: u32,
-    /// 0, or `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY` and `WEFT_COMPLETE_EACH_PEER`
-    /// added up.
-    pub flags: u32,
-    /// The entries, copied by the call.
-    pub entries: *const weft_list_entry,
-    /// How many: 1 to `WEFT_LIST_ENTRIES_MAX`.
-    pub count: u64,
-    /// With `WEFT_NOTIFY`: the notification's value. Every peer of the list gets
-    /// one, after its own last byte.
-    pub notify: u64,
-    /// The notification's data, copied by the call; NULL for none.
-    pub notify_data: *const c_void,
-    /// Its bytes, up to `WEFT_NOTIFY_DATA_MAX`.
-    pub notify_data_len: u32,
-    /// 0.
-    pub reserved: u32,
-    /// Nanoseconds from now to the deadline, up to 24 hours. 0: the endpoint's
-    /// `timeout_ns`.
-    pub timeout_ns: u64,
-    /// Returned in the completion.
-    pub user_data: *mut c_void,
-    /// Where the completion goes. NULL: the endpoint's own queue.
-    pub queue: *const weft_queue,
-    /// Every part of it starts when this watch has reached `start_value`; as in
-    /// `weft_range_args`.
-    pub start_watch: *const weft_watch,
-    pub start_value: u64,
-    /// Set to `done_value` when all of it has ended, whatever its status.
-    pub done_watch: *const weft_watch,
-    pub done_value: u64,
-}
-
 /// Writes the entries of a list, between any memories of this endpoint and of
 /// any of its peers; otherwise as `weft_write`.
 ///
@@ -106,16 +61,19 @@ pub struct weft_list_args {
 /// entry of the memory that is gone.)
 ///
 /// With `WEFT_COMPLETE_EACH_PEER` there is one completion for each peer instead,
-/// with its `peer` and the bytes of its entries; all have the same `transfer`
-/// and `user_data`. `weft_transfer_cancel` cancels what goes to all peers.
+/// with its `peer` and the bytes of its entries; all have the same `op`
+/// and `user_data`. `weft_op_cancel` cancels what goes to all peers.
 ///
 /// A list over N peers takes N + 1 of `max_transfers` (of one peer: 1), and one
 /// place in the queue for each completion. The rails that know the memories are
 /// those that know all of one peer's entries (`weft_memory_args.rails`): without
 /// a common one it ends with `WEFT_ERR_NO_RAILS`.
 ///
-/// `transfer`: receives the id; NULL if it is not wanted. `args` and its entries
-/// are not needed after the call, whose cost grows with `count`.
+/// `entries`: `count` of them, 1 to `WEFT_LIST_ENTRIES_MAX`, copied by the call, whose
+/// cost grows with `count`. `options`: NULL for defaults; with `WEFT_NOTIFY` every peer of
+/// the list gets one notification, after its own last byte; `start_watch` starts all of
+/// it, and `done_watch` is set when all of it has ended. `op`: receives the id; NULL
+/// if it is not wanted.
 ///
 /// Any thread; does not block. Errors: those of `weft_write`;
 /// `WEFT_ERR_INVALID` also for a `count` of 0 and for an entry whose `peer` and
@@ -123,15 +81,19 @@ pub struct weft_list_args {
 /// are of `max_transfers` or places in its queue. Since 0.1.
 ///
 /// # Safety
-/// `args` must be valid for `args->size` bytes, with valid pointers in it.
+/// `entries` must be valid for `count` elements, `options` NULL or valid for
+/// `options->size` bytes.
 #[no_mangle]
 #[must_use]
 pub unsafe extern "C" fn weft_write_list(
     endpoint: *mut weft_endpoint,
-    args: *const weft_list_args,
-    transfer: *mut weft_transfer,
+    entries: *const weft_list_entry,
+    count: u64,
+    options: *const weft_op_options,
+    op: *mut weft_op,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| entries::submit_list(ep, Direction::Write, args, transfer)))
+    let list = (entries, count);
+    guard(|| with_endpoint(endpoint, |ep| submit_list(ep, Direction::Write, list, options, op)))
 }
 
 /// Reads the entries of a list; otherwise as `weft_read` and `weft_write_list`:
@@ -143,8 +105,11 @@ pub unsafe extern "C" fn weft_write_list(
 #[must_use]
 pub unsafe extern "C" fn weft_read_list(
     endpoint: *mut weft_endpoint,
-    args: *const weft_list_args,
-    transfer: *mut weft_transfer,
+    entries: *const weft_list_entry,
+    count: u64,
+    options: *const weft_op_options,
+    op: *mut weft_op,
 ) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| entries::submit_list(ep, Direction::Read, args, transfer)))
+    let list = (entries, count);
+    guard(|| with_endpoint(endpoint, |ep| submit_list(ep, Direction::Read, list, options, op)))
 }

@@ -307,7 +307,7 @@ pub unsafe extern "C" fn weft_remote_memory_import(
 
 /// Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
 /// after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
-/// (transfers, atomics or kept geometries use it: the handle stays valid),
+/// (transfers, atomics or prepared geometries use it: the handle stays valid),
 /// `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety

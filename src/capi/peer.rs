@@ -3,26 +3,13 @@
 use super::config;
 use super::endpoint::weft_endpoint;
 use super::guard::{bytes, guard, output, with_endpoint};
+use super::op::weft_op_options;
 use super::status::weft_status;
 use std::ffi::{c_char, c_void};
 
 /// A remote endpoint, as an id that is checked: one that is stale or of another
 /// endpoint is answered with `WEFT_ERR_HANDLE`. 0 is never a peer.
 pub type weft_peer = u64;
-
-/// How to connect. Start from `WEFT_CONNECT_ARGS_INIT`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct weft_connect_args {
-    /// `sizeof(weft_connect_args)`.
-    pub size: u32,
-    /// None defined yet: 0.
-    pub flags: u32,
-    /// Nanoseconds, up to 24 hours. 0: the endpoint's `connect_timeout_ns`.
-    pub timeout_ns: u64,
-    /// Returned in the `WEFT_COMPLETION_PEER_UP`.
-    pub user_data: *mut c_void,
-}
 
 /// In `capabilities` of a peer: it does `weft_fetch_add` and `weft_compare_swap`.
 pub const WEFT_CAPABILITY_ATOMICS: u32 = 1;
@@ -82,7 +69,8 @@ pub struct weft_peer_properties {
 /// and is warm.
 ///
 /// `address`, `address_len`: from `weft_endpoint_address`; not needed after the
-/// call. `args`: NULL for defaults. `peer`: receives the id. It can be used at
+/// call. `options`: `timeout_ns` and
+/// `user_data`; NULL for defaults. `peer`: receives the id. It can be used at
 /// once: operations wait until the peer is up. Two endpoints that connect to
 /// each other at once become one peer, and connecting to an endpoint that is a
 /// peer already gives the same id, answered by one more PEER_UP.
@@ -106,15 +94,15 @@ pub unsafe extern "C" fn weft_peer_connect(
     endpoint: *mut weft_endpoint,
     address: *const c_void,
     address_len: usize,
-    args: *const weft_connect_args,
+    options: *const weft_op_options,
     peer: *mut weft_peer,
 ) -> weft_status {
     guard(|| {
         let out = output(peer, "peer")?;
-        let args = config::connect(args)?;
+        let options = config::connect(options)?;
         let address = bytes(address, address_len, "address")?.copied("the address")?;
         with_endpoint(endpoint, |ep| {
-            out.store(ep.connect(&address, args.timeout_ns, args.user_data as u64)?);
+            out.store(ep.connect(&address, options.timeout_ns, options.user_data as u64)?);
             Ok(())
         })
     })

@@ -25,7 +25,7 @@ pub const WEFT_ERR_BUSY: weft_status = -2;
 
 /// The deadline passed.
 pub const WEFT_ERR_TIMED_OUT: weft_status = -20;
-/// Ended by `weft_transfer_cancel`, `weft_peer_disconnect`, or the shutdown of
+/// Ended by `weft_op_cancel`, `weft_peer_disconnect`, or the shutdown of
 /// the own endpoint.
 pub const WEFT_ERR_CANCELED: weft_status = -21;
 /// The peer died or cannot be reached any more.

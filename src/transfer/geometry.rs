@@ -44,7 +44,7 @@ pub struct Cut {
     pub whole: bool,
 }
 
-/// One side of what the caller asked for, as in `weft_pages_args`.
+/// One side of what the caller asked for, as in `weft_page_side`.
 #[derive(Clone, Copy, Default)]
 pub struct Side<'a> {
     pub pages: Option<Theirs<'a, u32>>,

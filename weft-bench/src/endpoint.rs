@@ -4,10 +4,8 @@ use crate::memory::Pool;
 use crate::pages::Lists;
 use ::weft::capi::completion::*;
 use ::weft::capi::endpoint::*;
-use ::weft::capi::kept::*;
-use ::weft::capi::list::*;
 use ::weft::capi::memory::*;
-use ::weft::capi::message::*;
+use ::weft::capi::op::*;
 use ::weft::capi::peer::*;
 use ::weft::capi::statistics::*;
 use ::weft::capi::status::*;
@@ -38,8 +36,27 @@ macro_rules! sized {
     };
 }
 sized!(weft_endpoint_config, weft_endpoint_properties, weft_rail_properties, weft_peer_properties);
-sized!(weft_endpoint_statistics, weft_rail_statistics, weft_memory_args, weft_range_args, weft_pages_args);
-sized!(weft_kept_args, weft_list_args, weft_send_args);
+sized!(weft_endpoint_statistics, weft_rail_statistics, weft_memory_args, weft_op_options, weft_pages);
+
+/// A write or read of pages.
+#[derive(Clone, Copy)]
+pub struct PagesRequest {
+    pub local: Memory,
+    pub remote: Remote,
+    pub pages: weft_pages,
+    pub options: weft_op_options,
+}
+
+/// A write or read of one range.
+#[derive(Clone, Copy)]
+pub struct RangeRequest {
+    pub local: Memory,
+    pub local_offset: u64,
+    pub remote: Remote,
+    pub remote_offset: u64,
+    pub len: u64,
+    pub options: weft_op_options,
+}
 
 /// What the _INIT macros of weft.h give: defaults.
 #[inline]
@@ -307,41 +324,68 @@ impl Endpoint {
     }
 
     /// Random pages of a memory to those of another. The lists must outlive the submission.
-    pub fn pages(local: Memory, remote: Remote, lists: &Lists, page_len: usize) -> weft_pages_args {
-        let mut args: weft_pages_args = sized();
-        (args.local, args.remote) = (local, remote);
-        (args.local_pages, args.remote_pages) = (lists.source.as_ptr(), lists.target.as_ptr());
-        (args.page_len, args.page_count) = (page_len as u64, lists.len() as u64);
-        args
+    pub fn pages(local: Memory, remote: Remote, lists: &Lists, page_len: usize) -> PagesRequest {
+        let mut pages: weft_pages = sized();
+        (pages.local.pages, pages.remote.pages) = (lists.source.as_ptr(), lists.target.as_ptr());
+        (pages.page_len, pages.page_count) = (page_len as u64, lists.len() as u64);
+        PagesRequest { local, remote, pages, options: sized() }
     }
 
     /// From the start of a memory to the start of another.
-    pub fn range(local: Memory, remote: Remote, len: usize) -> weft_range_args {
-        let mut args: weft_range_args = sized();
-        (args.local, args.remote, args.len) = (local, remote, len as u64);
-        args
+    pub fn range(local: Memory, remote: Remote, len: usize) -> RangeRequest {
+        RangeRequest { local, local_offset: 0, remote, remote_offset: 0, len: len as u64, options: sized() }
     }
 
     #[inline]
-    pub fn write_pages(&self, args: &weft_pages_args) -> Result<()> {
+    pub fn write_pages(&self, args: &PagesRequest) -> Result<()> {
+        let (to, options) = (ptr::null_mut(), &args.options);
         // SAFETY: lists outlive the call, memories the process.
-        check("weft_write_pages", unsafe { weft_write_pages(self.raw, args, ptr::null_mut()) })
+        check("weft_write_pages", unsafe {
+            weft_write_pages(self.raw, args.local, args.remote, &args.pages, options, to)
+        })
     }
 
-    pub fn read_pages(&self, args: &weft_pages_args) -> Result<()> {
+    pub fn read_pages(&self, args: &PagesRequest) -> Result<()> {
+        let (to, options) = (ptr::null_mut(), &args.options);
         // SAFETY: the same.
-        check("weft_read_pages", unsafe { weft_read_pages(self.raw, args, ptr::null_mut()) })
+        check("weft_read_pages", unsafe {
+            weft_read_pages(self.raw, args.local, args.remote, &args.pages, options, to)
+        })
     }
 
     #[inline]
-    pub fn write(&self, args: &weft_range_args) -> Result<()> {
+    pub fn write(&self, args: &RangeRequest) -> Result<()> {
+        let RangeRequest { local, local_offset, remote, remote_offset, len, options } = args;
         // SAFETY: memories stay for the life of the process.
-        check("weft_write", unsafe { weft_write(self.raw, args, ptr::null_mut()) })
+        check("weft_write", unsafe {
+            weft_write(
+                self.raw,
+                *local,
+                *local_offset,
+                *remote,
+                *remote_offset,
+                *len,
+                options,
+                ptr::null_mut(),
+            )
+        })
     }
 
-    pub fn read(&self, args: &weft_range_args) -> Result<()> {
+    pub fn read(&self, args: &RangeRequest) -> Result<()> {
+        let RangeRequest { local, local_offset, remote, remote_offset, len, options } = args;
         // SAFETY: the same.
-        check("weft_read", unsafe { weft_read(self.raw, args, ptr::null_mut()) })
+        check("weft_read", unsafe {
+            weft_read(
+                self.raw,
+                *local,
+                *local_offset,
+                *remote,
+                *remote_offset,
+                *len,
+                options,
+                ptr::null_mut(),
+            )
+        })
     }
 
     /// Pages of `weft_memory_alloc`, which outlive the endpoint.

@@ -83,9 +83,7 @@ static size_t hear(unsigned char *bytes, size_t capacity)
 
 static void send_text(weft_peer peer, const char *text)
 {
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
-    args.peer = peer, args.data = text, args.len = strlen(text);
-    CHECK(weft_send(endpoint, &args, NULL) == WEFT_OK);
+    CHECK(weft_send(endpoint, peer, text, strlen(text), NULL, NULL) == WEFT_OK);
 }
 
 static int target(void)
@@ -102,27 +100,23 @@ static int target(void)
     tell((unsigned char *)&counter, sizeof counter);
 
     uint64_t pages = PAGES * LAYERS;
-    weft_expect_args expect = WEFT_EXPECT_ARGS_INIT;
-    expect.counters = &counter, expect.values = &pages, expect.count = 1;
-    CHECK(weft_counter_expect(endpoint, &expect, NULL) == WEFT_OK);
+    CHECK(weft_counter_expect(endpoint, &counter, &pages, 1, NULL, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_COUNTER);
     weft_completion done = next(WEFT_COMPLETION_NOTIFICATION);
     CHECK(done.value == 4711 && done.bytes == 3 && !memcmp(done.data, "abc", 3));
-    CHECK(weft_message_release(endpoint, done.transfer) == WEFT_OK);
+    CHECK(weft_message_release(endpoint, done.op) == WEFT_OK);
     for (int l = 0; l < LAYERS; l++)
         for (int i = 0; i < BYTES; i++)
             CHECK(layers[l][i] == (unsigned char)(l + 5 * (PAGES - 1 - i / PAGE) + i));
 
     /* Now, while it waits for the message: later it may be gone. */
-    weft_fence_args fence = WEFT_FENCE_ARGS_INIT;
-    fence.peer = done.peer;
-    CHECK(weft_peer_fence(endpoint, &fence, NULL) == WEFT_OK);
+    CHECK(weft_peer_fence(endpoint, done.peer, NULL, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_FENCE);
     send_text(done.peer, "all there");
     next(WEFT_COMPLETION_SEND);
     done = next(WEFT_COMPLETION_MESSAGE);
     CHECK(done.bytes == 4 && !memcmp(done.data, "done", 4));
-    CHECK(weft_message_release(endpoint, done.transfer) == WEFT_OK);
+    CHECK(weft_message_release(endpoint, done.op) == WEFT_OK);
     CHECK(*(uint64_t *)layers[1] == 12);
     return 0;
 }
@@ -137,20 +131,20 @@ static void move_pages(uint64_t counter)
             layers[l][i] = (unsigned char)(l + 5 * (i / PAGE) + i);
     for (uint32_t i = 0; i < PAGES; i++)
         backwards[i] = PAGES - 1 - i;
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    pages.local = memory, pages.local_range_step = 1;
-    pages.remote = remote, pages.remote_range_step = 1, pages.remote_pages = backwards;
+    weft_pages pages = WEFT_PAGES_INIT;
+    pages.local.range_step = pages.remote.range_step = 1, pages.remote.pages = backwards;
     pages.page_count = PAGES, pages.page_len = PAGE, pages.layer_count = LAYERS;
-    pages.flags = WEFT_NOTIFY | WEFT_COUNT_PAGES, pages.counter = counter;
-    pages.notify = 4711, pages.notify_data = "abc", pages.notify_data_len = 3;
-    pages.user_data = &pages;
-    weft_transfer id;
-    CHECK(weft_write_pages(endpoint, &pages, &id) == WEFT_OK);
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.flags = WEFT_NOTIFY | WEFT_COUNT_PAGES, options.counter = counter;
+    options.notify = 4711, options.notify_data = "abc", options.notify_data_len = 3;
+    options.user_data = &pages;
+    weft_op id;
+    CHECK(weft_write_pages(endpoint, memory, remote, &pages, &options, &id) == WEFT_OK);
     weft_completion done = next(WEFT_COMPLETION_WRITE);
-    CHECK(done.transfer == id && done.user_data == &pages && done.bytes == LAYERS * BYTES);
+    CHECK(done.op == id && done.user_data == &pages && done.bytes == LAYERS * BYTES);
 }
 
-/* A list, the same one kept, a read, and words. */
+/* A list, the same one prepared, a read, and words. */
 static void move_the_rest(void)
 {
     weft_list_entry entries[LAYERS];
@@ -158,30 +152,23 @@ static void move_the_rest(void)
     for (uint32_t l = 0; l < LAYERS; l++)
         entries[l].local = memory, entries[l].remote = remote, entries[l].len = PAGE,
         entries[l].local_range = entries[l].remote_range = l;
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
-    list.entries = entries, list.count = LAYERS;
-    CHECK(weft_write_list(endpoint, &list, NULL) == WEFT_OK);
+    CHECK(weft_write_list(endpoint, entries, LAYERS, NULL, NULL) == WEFT_OK);
     CHECK(next(WEFT_COMPLETION_WRITE).bytes == LAYERS * PAGE);
-    weft_kept *kept;
-    weft_kept_args again = WEFT_KEPT_ARGS_INIT;
-    CHECK(weft_list_keep(endpoint, &list, &kept) == WEFT_OK);
+    weft_prepared *prepared;
+    CHECK(weft_list_prepare(endpoint, entries, LAYERS, 0, &prepared) == WEFT_OK);
     memset(layers[2], 0, PAGE);
-    CHECK(weft_read_kept(endpoint, kept, &again, NULL) == WEFT_OK);
+    CHECK(weft_read_prepared(endpoint, prepared, NULL, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_READ);
     CHECK(layers[2][7] == 9);
-    CHECK(weft_kept_release(kept) == WEFT_OK);
+    CHECK(weft_prepared_release(prepared) == WEFT_OK);
 
-    weft_range_args range = WEFT_RANGE_ARGS_INIT;
+    const uint64_t second = BYTES; /* where the second range begins */
     memset(layers[1], 0, 8);
-    range.local = memory, range.remote = remote, range.local_range = range.remote_range = 1, range.len = 8;
-    CHECK(weft_write(endpoint, &range, NULL) == WEFT_OK);
+    CHECK(weft_write(endpoint, memory, second, remote, second, 8, NULL, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_WRITE);
-    weft_atomic_args word = WEFT_ATOMIC_ARGS_INIT;
-    word.remote = remote, word.remote_range = 1, word.operand = 5;
-    CHECK(weft_fetch_add(endpoint, &word, NULL) == WEFT_OK);
+    CHECK(weft_fetch_add(endpoint, remote, second, 5, NULL, NULL) == WEFT_OK);
     CHECK(next(WEFT_COMPLETION_ATOMIC).value == 0);
-    word.compare = 5, word.operand = 12;
-    CHECK(weft_compare_swap(endpoint, &word, NULL) == WEFT_OK);
+    CHECK(weft_compare_swap(endpoint, remote, second, 5, 12, NULL, NULL) == WEFT_OK);
     CHECK(next(WEFT_COMPLETION_ATOMIC).value == 5);
 }
 
@@ -192,7 +179,7 @@ static int writer(void)
     CHECK(hear(counter, sizeof counter) == 8);
     open_and_register();
     weft_peer peer;
-    weft_connect_args connect = WEFT_CONNECT_ARGS_INIT;
+    weft_op_options connect = WEFT_OP_OPTIONS_INIT;
     CHECK(weft_peer_connect(endpoint, address, address_len, &connect, &peer) == WEFT_OK);
     CHECK(weft_remote_memory_import(endpoint, peer, descriptor, descriptor_len, &remote) == WEFT_OK);
     next(WEFT_COMPLETION_PEER_UP);
@@ -204,7 +191,7 @@ static int writer(void)
     move_pages(id);
     weft_completion done = next(WEFT_COMPLETION_MESSAGE);
     CHECK(done.bytes == 9 && !memcmp(done.data, "all there", 9));
-    CHECK(weft_message_release(endpoint, done.transfer) == WEFT_OK);
+    CHECK(weft_message_release(endpoint, done.op) == WEFT_OK);
     move_the_rest();
     weft_endpoint_statistics counts = WEFT_ENDPOINT_STATISTICS_INIT;
     CHECK(weft_endpoint_stats(endpoint, &counts) == WEFT_OK);

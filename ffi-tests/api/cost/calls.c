@@ -12,7 +12,7 @@ struct owner_of_remote {
     weft_remote_memory *handle;
 };
 struct owner_of_kept {
-    weft_kept *handle;
+    weft_prepared *handle;
 };
 
 /* Somewhere else: what is done about an error costs nothing while there is none. */
@@ -40,64 +40,53 @@ size_t wait_64(struct owner *e, weft_completion *room, int64_t ms)
     return (size_t)n;
 }
 
-weft_transfer write_range(struct owner *e, struct owner_of_memory *m, struct owner_of_remote *r, uint64_t offset,
+weft_op write_range(struct owner *e, struct owner_of_memory *m, struct owner_of_remote *r, uint64_t offset,
                           uint64_t len, void *tag)
 {
-    weft_range_args args = WEFT_RANGE_ARGS_INIT;
-    weft_transfer id = 0;
-    args.local = m->handle;
-    args.remote = r->handle;
-    args.len = len;
-    args.local_range = 1;
-    args.local_offset = offset;
-    args.remote_range = 2;
-    args.remote_offset = offset;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    weft_op id = 0;
     args.flags |= WEFT_NOTIFY;
     args.notify = 7;
     args.timeout_ns = UINT64_C(5000000000);
     args.user_data = tag;
-    check(weft_write(e->endpoint, &args, &id));
+    check(weft_write(e->endpoint, m->handle, offset, r->handle, offset, len, &args, &id));
     return id;
 }
 
-weft_transfer write_pages(struct owner *e, struct owner_of_memory *m, struct owner_of_remote *r, const uint32_t *mine,
+weft_op write_pages(struct owner *e, struct owner_of_memory *m, struct owner_of_remote *r, const uint32_t *mine,
                           const uint32_t *theirs, weft_counter counter)
 {
-    weft_pages_args args = WEFT_PAGES_ARGS_INIT;
-    weft_transfer id = 0;
-    args.local = m->handle;
-    args.remote = r->handle;
-    args.page_len = 65536;
-    args.local_pages = mine;
-    args.remote_pages = theirs;
-    args.page_count = 100;
-    args.layer_count = 80;
-    args.local_range_step = args.remote_range_step = 1;
-    args.remote_page_stride = 131072;
-    args.remote_offset = 65536;
+    weft_pages pages = WEFT_PAGES_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    weft_op id = 0;
+    pages.page_len = 65536;
+    pages.local.pages = mine;
+    pages.remote.pages = theirs;
+    pages.page_count = 100;
+    pages.layer_count = 80;
+    pages.local.range_step = pages.remote.range_step = 1;
+    pages.remote.page_stride = 131072;
+    pages.remote.offset = 65536;
     args.counter = counter;
-    check(weft_write_pages(e->endpoint, &args, &id));
+    check(weft_write_pages(e->endpoint, m->handle, r->handle, &pages, &args, &id));
     return id;
 }
 
-weft_transfer write_kept(struct owner *e, struct owner_of_kept *k, uint64_t value)
+weft_op write_kept(struct owner *e, struct owner_of_kept *k, uint64_t value)
 {
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
-    weft_transfer id = 0;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    weft_op id = 0;
     args.flags |= WEFT_NOTIFY;
     args.notify = value;
-    check(weft_write_kept(e->endpoint, k->handle, &args, &id));
+    check(weft_write_prepared(e->endpoint, k->handle, &args, &id));
     return id;
 }
 
-weft_transfer send_text(struct owner *e, weft_peer peer, const void *text, size_t len)
+weft_op send_text(struct owner *e, weft_peer peer, const void *text, size_t len)
 {
-    weft_send_args args = WEFT_SEND_ARGS_INIT;
-    weft_transfer id = 0;
-    args.peer = peer;
-    args.data = text;
-    args.len = len;
-    check(weft_send(e->endpoint, &args, &id));
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    weft_op id = 0;
+    check(weft_send(e->endpoint, peer, text, len, &args, &id));
     return id;
 }
 

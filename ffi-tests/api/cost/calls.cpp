@@ -8,12 +8,12 @@ extern "C" {
 
 std::size_t poll_64(weft::endpoint &e, room &r);
 std::size_t wait_64(weft::endpoint &e, room &r, std::chrono::milliseconds time);
-weft::transfer write_range(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, std::uint64_t offset,
-                           std::uint64_t len, void *tag);
-weft::transfer write_pages(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, const std::uint32_t *mine,
-                           const std::uint32_t *theirs, weft_counter counter);
-weft::transfer write_kept(weft::endpoint &e, weft::kept &k, std::uint64_t value);
-weft::transfer send_text(weft::endpoint &e, weft::peer peer, const void *text, std::size_t len);
+weft::op write_range(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, std::uint64_t offset,
+                     std::uint64_t len, void *tag);
+weft::op write_pages(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, const std::uint32_t *mine,
+                     const std::uint32_t *theirs, weft_counter counter);
+weft::op write_kept(weft::endpoint &e, weft::prepared &k, std::uint64_t value);
+weft::op send_text(weft::endpoint &e, weft::peer peer, const void *text, std::size_t len);
 bool arm(weft::endpoint &e);
 
 std::size_t poll_64(weft::endpoint &e, room &r)
@@ -26,29 +26,26 @@ std::size_t wait_64(weft::endpoint &e, room &r, std::chrono::milliseconds time)
     return e.wait(r, time).size();
 }
 
-weft::transfer write_range(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, std::uint64_t offset,
-                           std::uint64_t len, void *tag)
+weft::op write_range(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, std::uint64_t offset,
+                     std::uint64_t len, void *tag)
 {
     return e.write(
-        weft::range_args(m, r, len).local_at(1, offset).remote_at(2, offset).with_notification(7).within(5s).tagged(tag));
+        m, offset, r, offset, len, weft::options().with_notification(7).within(5s).tagged(tag));
 }
 
-weft::transfer write_pages(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, const std::uint32_t *mine,
-                           const std::uint32_t *theirs, weft_counter counter)
+weft::op write_pages(weft::endpoint &e, weft::memory &m, weft::remote_memory &r, const std::uint32_t *mine,
+                     const std::uint32_t *theirs, weft_counter counter)
 {
-    return e.write(weft::pages_args(m, r, 65536)
-                       .pages({mine, 100}, {theirs, 100})
-                       .layers(80)
-                       .remote_at(0, 65536, 131072)
-                       .raising(counter));
+    return e.write(m, r, weft::pages(65536, {mine, 100}, {theirs, 100}).layers(80).remote_at(0, 65536, 131072),
+                   weft::options().raising(counter));
 }
 
-weft::transfer write_kept(weft::endpoint &e, weft::kept &k, std::uint64_t value)
+weft::op write_kept(weft::endpoint &e, weft::prepared &k, std::uint64_t value)
 {
-    return e.write(k, weft::kept_args().with_notification(value));
+    return e.write(k, weft::options().with_notification(value));
 }
 
-weft::transfer send_text(weft::endpoint &e, weft::peer peer, const void *text, std::size_t len)
+weft::op send_text(weft::endpoint &e, weft::peer peer, const void *text, std::size_t len)
 {
     return e.send(peer, {text, len});
 }

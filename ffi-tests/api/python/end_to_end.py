@@ -56,10 +56,9 @@ def page(layer, index):
 
 
 def expect(weft, endpoint, counter, value):
-    transfer = c_uint64()
-    args = weft.ExpectArgs(counters=(c_uint64 * 1)(counter), values=(c_uint64 * 1)(value), count=1)
-    weft.lib.weft_counter_expect(endpoint, byref(args), byref(transfer))
-    return transfer.value
+    op = c_uint64()
+    weft.lib.weft_counter_expect(endpoint, (c_uint64 * 1)(counter), (c_uint64 * 1)(value), 1, None, byref(op))
+    return op.value
 
 
 async def target(sock):
@@ -76,24 +75,23 @@ async def target(sock):
     events = Events(weft, endpoint)
     for round_ in range(200):
         pages = (round_ + 1) * LAYERS * PAGES
-        transfer = expect(weft, endpoint, counter.value, pages)
+        op = expect(weft, endpoint, counter.value, pages)
         # In either order: they are not about the same thing.
         came = {c.kind: c for c in [await events.take(), await events.take()]}
         c = came[weft.NOTIFICATION]
-        assert came[weft.COUNTER].transfer == transfer
+        assert came[weft.COUNTER].op == op
         weft.lib.weft_counter_read(endpoint, counter, byref(value))
         assert value.value == pages
         assert c.value == round_
         assert ctypes.string_at(c.data, c.bytes) == b"round %d" % round_
-        weft.lib.weft_message_release(endpoint, c.transfer)
+        weft.lib.weft_message_release(endpoint, c.op)
         if round_ == 0:
             for layer in range(LAYERS):
                 for i in range(PAGES):
                     at = (PAGES - 1 - i) * PAGE
                     assert buffers[layer].raw[at:at + PAGE] == page(layer, i), (layer, i)
         data = b"seen %d" % round_
-        args = weft.SendArgs(peer=c.peer, data=ctypes.cast(data, c_void_p), len=len(data))
-        weft.lib.weft_send(endpoint, byref(args), None)
+        weft.lib.weft_send(endpoint, c.peer, data, len(data), None, None)
         await events.take(weft.SEND)
     hear(sock)
     assert buffers[1].raw[8:16] == struct.pack("<Q", 4711)
@@ -126,20 +124,20 @@ async def writer(sock):
     memory = weft.register(endpoint, buffers)
     events = Events(weft, endpoint)
     address, descriptor, counter = hear(sock), hear(sock), hear(sock)
-    peer, remote, transfer = c_uint64(), c_void_p(), c_uint64()
+    peer, remote, op = c_uint64(), c_void_p(), c_uint64()
     weft.lib.weft_peer_connect(endpoint, address, len(address), None, byref(peer))
     weft.lib.weft_remote_memory_import(endpoint, peer, descriptor, len(descriptor), byref(remote))
     await events.take(weft.PEER_UP)
     backwards = (c_uint32 * PAGES)(*reversed(range(PAGES)))
     for round_ in range(200):
         data = b"round %d" % round_
-        args = weft.PagesArgs(
-            flags=weft.NOTIFY | weft.COUNT_PAGES, local=memory, remote=remote, remote_pages=backwards,
-            local_range_step=1, remote_range_step=1, page_len=PAGE, page_count=PAGES,
-            layer_count=LAYERS, notify=round_, notify_data=ctypes.cast(data, c_void_p),
-            notify_data_len=len(data), user_data=1000 + round_,
-            counter=int.from_bytes(counter, sys.byteorder))
-        weft.lib.weft_write_pages(endpoint, byref(args), byref(transfer))
+        pages = weft.Pages(
+            page_len=PAGE, page_count=PAGES, layer_count=LAYERS, local=weft.PageSide(range_step=1),
+            remote=weft.PageSide(pages=backwards, range_step=1))
+        options = weft.OpOptions(
+            flags=weft.NOTIFY | weft.COUNT_PAGES, notify=round_, notify_data=ctypes.cast(data, c_void_p),
+            notify_data_len=len(data), user_data=1000 + round_, counter=int.from_bytes(counter, sys.byteorder))
+        weft.lib.weft_write_pages(endpoint, memory, remote, byref(pages), byref(options), byref(op))
         done = seen = None
         while done is None or seen is None:
             c = await asyncio.wait_for(events.queue.get(), 20)
@@ -148,18 +146,17 @@ async def writer(sock):
                 done = c
             elif c.kind == weft.MESSAGE:
                 seen = ctypes.string_at(c.data, c.bytes)
-                weft.lib.weft_message_release(endpoint, c.transfer)
-        assert done.transfer == transfer.value and done.user_data == 1000 + round_
+                weft.lib.weft_message_release(endpoint, c.op)
+        assert done.op == op.value and done.user_data == 1000 + round_
         assert done.bytes == PAGE * PAGES * LAYERS
         assert seen == b"seen %d" % round_
     (word,) = struct.unpack("<Q", page(1, PAGES - 1)[8:16])
-    args = weft.AtomicArgs(remote=remote, remote_range=1, remote_offset=8, operand=5)
+    offset = PAGES * PAGE + 8  # in the second range
     for before in (word, word + 5):
-        weft.lib.weft_fetch_add(endpoint, byref(args), byref(transfer))
+        weft.lib.weft_fetch_add(endpoint, remote, offset, 5, None, byref(op))
         c = await events.take(weft.ATOMIC)
-        assert (c.transfer, c.value) == (transfer.value, before), c.value
-    args.compare, args.operand = word + 10, 4711
-    weft.lib.weft_compare_swap(endpoint, byref(args), byref(transfer))
+        assert (c.op, c.value) == (op.value, before), c.value
+    weft.lib.weft_compare_swap(endpoint, remote, offset, word + 10, 4711, None, None)
     assert (await events.take(weft.ATOMIC)).value == word + 10
     tell(sock, b"done")
     check_figures(weft, endpoint)
@@ -204,8 +201,8 @@ def wait_for(weft, endpoint, kind):
     raise AssertionError(f"nothing of kind {kind} came")
 
 
-def lists_and_kept():
-    """Two endpoints of one process: a list, the same one kept, and kept pages."""
+def lists_and_prepared():
+    """Two endpoints of one process: a list, the same one prepared, and prepared pages."""
     import raw as weft
 
     endpoints = [weft.open_endpoint(), weft.open_endpoint()]
@@ -214,7 +211,7 @@ def lists_and_kept():
     local, target = weft.register(endpoints[0], mine), weft.register(endpoints[1], theirs)
     address = weft.blob(weft.lib.weft_endpoint_address, endpoints[1])
     descriptor = weft.blob(weft.lib.weft_memory_export, target)
-    peer, remote, kept, pages = c_uint64(), c_void_p(), c_void_p(), c_void_p()
+    peer, remote, prepared, pages = c_uint64(), c_void_p(), c_void_p(), c_void_p()
     weft.lib.weft_peer_connect(endpoints[0], address, len(address), None, byref(peer))
     weft.lib.weft_remote_memory_import(endpoints[0], peer, descriptor, len(descriptor), byref(remote))
     wait_for(weft, endpoints[0], weft.PEER_UP)
@@ -222,35 +219,33 @@ def lists_and_kept():
     for layer, entry in enumerate(entries):
         entry.local, entry.remote, entry.len = local.value, remote.value, PAGE
         entry.local_range, entry.remote_range = layer, LAYERS - 1 - layer
-    args = weft.ListArgs(entries=entries, count=LAYERS, flags=weft.NOTIFY, notify=7)
-    again = weft.KeptArgs(user_data=42)
-    weft.lib.weft_write_list(endpoints[0], byref(args), None)
+    notifies, again = weft.OpOptions(flags=weft.NOTIFY, notify=7), weft.OpOptions(user_data=42)
+    weft.lib.weft_write_list(endpoints[0], entries, LAYERS, byref(notifies), None)
     assert wait_for(weft, endpoints[0], weft.WRITE).bytes == LAYERS * PAGE
     assert wait_for(weft, endpoints[1], weft.NOTIFICATION).value == 7
     assert [t.raw for t in theirs] == [page(layer, 0) for layer in reversed(range(LAYERS))]
-    args.flags = args.notify = 0
-    weft.lib.weft_list_keep(endpoints[0], byref(args), byref(kept))
+    weft.lib.weft_list_prepare(endpoints[0], entries, LAYERS, 0, byref(prepared))
     ctypes.memset(mine[1], 0, PAGE)
-    weft.lib.weft_read_kept(endpoints[0], kept, byref(again), None)
+    weft.lib.weft_read_prepared(endpoints[0], prepared, byref(again), None)
     assert wait_for(weft, endpoints[0], weft.READ).user_data == 42
     assert mine[1].raw == page(1, 0)
-    weft.lib.weft_read_list(endpoints[0], byref(args), None)
+    weft.lib.weft_read_list(endpoints[0], entries, LAYERS, None, None)
     wait_for(weft, endpoints[0], weft.READ)
-    whole = weft.PagesArgs(local=local, remote=remote, local_range_step=1, remote_range_step=1,
-                           page_len=PAGE, page_count=1, layer_count=LAYERS)
-    weft.lib.weft_pages_keep(endpoints[0], byref(whole), byref(pages))
-    weft.lib.weft_write_kept(endpoints[0], pages, byref(again), None)
+    whole = weft.Pages(page_len=PAGE, page_count=1, layer_count=LAYERS, local=weft.PageSide(range_step=1),
+                       remote=weft.PageSide(range_step=1))
+    weft.lib.weft_pages_prepare(endpoints[0], local, remote, byref(whole), 0, byref(pages))
+    weft.lib.weft_write_prepared(endpoints[0], pages, byref(again), None)
     wait_for(weft, endpoints[0], weft.WRITE)
     assert [t.raw for t in theirs] == [m.raw for m in mine]
     entries[2].len = PAGE + 1
     try:
-        weft.lib.weft_write_list(endpoints[0], byref(args), None)
+        weft.lib.weft_write_list(endpoints[0], entries, LAYERS, None, None)
     except weft.Error as error:
         assert "WEFT_ERR_RANGE" in str(error) and "entry 2" in str(error), error
     else:
         raise AssertionError("an entry outside its memory was taken")
-    for made in (kept, pages):
-        weft.lib.weft_kept_release(made)
+    for made in (prepared, pages):
+        weft.lib.weft_prepared_release(made)
     weft.lib.weft_remote_memory_release(remote)
     weft.lib.weft_memory_deregister(local)
     for endpoint in endpoints:
@@ -339,7 +334,7 @@ def a_secret_is_asked_for():
 
 TESTS = {
     "asyncio_end_to_end": ("any", asyncio_end_to_end),
-    "lists_and_kept": ("any", lists_and_kept),
+    "lists_and_prepared": ("any", lists_and_prepared),
     "sigterm_handler_still_runs": ("any", sigterm_handler_still_runs),
     "the_log_comes_to_python": ("any", the_log_comes_to_python),
     "a_secret_is_asked_for": ("any", a_secret_is_asked_for),

@@ -38,10 +38,10 @@ class Waiter:
 
 def writes_nothing(weft, endpoint, memory, remote, waiter, rounds):
     """Each write completes at once, while the loop goes to sleep after the one before."""
-    args = weft.RangeArgs(local=memory, remote=remote)
+    options = weft.OpOptions()
     for i in range(rounds):
-        args.user_data = i + 1
-        weft.lib.weft_write(endpoint, byref(args), None)
+        options.user_data = i + 1
+        weft.lib.weft_write(endpoint, memory, 0, remote, 0, 0, byref(options), None)
         if not waiter.taken.acquire(timeout=2 * PATIENCE):
             return
 

@@ -43,7 +43,7 @@ from .memory import Memory, RemoteMemory
 from .operation import Completion, Operation
 from .parts import Parts
 from .peer import Peer
-from .transfers import Entry, Kept, Side
+from .transfers import Entry, Prepared, Side
 from .watch import Watch
 
 __version__ = c.VERSION
@@ -57,7 +57,7 @@ def library_version() -> str:
 
 __all__ = [
     "Access", "Buffer", "CanceledError", "ClosedError", "Completion", "Counter", "Endpoint", "Entry", "Event",
-    "Idle", "InternalError", "Kept", "MachineError", "Memory", "Message", "Notification", "Operation", "Other",
+    "Idle", "InternalError", "Prepared", "MachineError", "Memory", "Message", "Notification", "Operation", "Other",
     "Packing", "Parts", "Peer", "PeerDown", "PeerError", "PeerUp", "Progress", "RailDown", "RailUp", "RemoteMemory",
     "RetryError", "Side", "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version",
     "log_to", "set_log", "topology",

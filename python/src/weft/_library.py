@@ -71,6 +71,14 @@ def fill(struct: Type[S], **fields: Any) -> S:
     return struct(**fields)
 
 
+def number(name: str, value: Any, bits: int = 64) -> int:
+    """An argument of a call; ctypes itself would cut off what does not fit."""
+    value = operator.index(value)
+    if not 0 <= value < 1 << bits:
+        raise ValueError(f"{name} is {value}: it must be 0 to 2^{bits} - 1")
+    return int(value)
+
+
 def nanoseconds(seconds: Optional[float], name: str = "timeout") -> int:
     """Of a timeout in seconds. None: 0, which stands for the default."""
     if seconds is None:

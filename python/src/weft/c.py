@@ -72,6 +72,11 @@ IDLE_SLEEP: Final = 2
 PACKING_AUTO: Final = 0
 PACKING_OFF: Final = 1
 LIVENESS_OFF: Final = 18446744073709551615
+NOTIFY: Final = 1
+CLASS_LATENCY: Final = 2
+COUNT_PAGES: Final = 4
+COMPLETE_EACH_PEER: Final = 8
+NOTIFY_DATA_MAX: Final = 256
 CAPABILITY_ATOMICS: Final = 1
 ACCESS_REMOTE_WRITE: Final = 1
 ACCESS_REMOTE_READ: Final = 2
@@ -95,11 +100,6 @@ COMPLETION_ATOMIC: Final = 9
 COMPLETION_RAIL_DOWN: Final = 10
 COMPLETION_RAIL_UP: Final = 11
 COMPLETION_FENCE: Final = 12
-NOTIFY: Final = 1
-CLASS_LATENCY: Final = 2
-COUNT_PAGES: Final = 4
-NOTIFY_DATA_MAX: Final = 256
-COMPLETE_EACH_PEER: Final = 8
 LIST_ENTRIES_MAX: Final = 1048576
 MESSAGE_MAX: Final = 1048576
 STATISTICS_STATUSES: Final = 96
@@ -209,16 +209,36 @@ class RailProperties(Sized):
     ]
 
 
-class ConnectArgs(Sized):
+class OpOptions(Sized):
     size: int
     flags: int
     timeout_ns: int
     user_data: Optional[int]
+    queue: Optional[int]
+    notify: int
+    notify_data: Optional[int]
+    notify_data_len: int
+    reserved: int
+    counter: int
+    start_watch: Optional[int]
+    start_value: int
+    done_watch: Optional[int]
+    done_value: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
         ("timeout_ns", c_uint64),
         ("user_data", c_void_p),
+        ("queue", c_void_p),
+        ("notify", c_uint64),
+        ("notify_data", c_void_p),
+        ("notify_data_len", c_uint32),
+        ("reserved", c_uint32),
+        ("counter", c_uint64),
+        ("start_watch", c_void_p),
+        ("start_value", c_uint64),
+        ("done_watch", c_void_p),
+        ("done_value", c_uint64),
     ]
 
 
@@ -300,7 +320,7 @@ class MemoryProperties(Sized):
 class Completion(ctypes.Structure):
     kind: int
     status: int
-    transfer: int
+    op: int
     user_data: Optional[int]
     peer: int
     value: int
@@ -316,7 +336,7 @@ class Completion(ctypes.Structure):
     _fields_ = [
         ("kind", c_int32),
         ("status", c_int32),
-        ("transfer", c_uint64),
+        ("op", c_uint64),
         ("user_data", c_void_p),
         ("peer", c_uint64),
         ("value", c_uint64),
@@ -332,142 +352,37 @@ class Completion(ctypes.Structure):
     ]
 
 
-class ExpectArgs(Sized):
-    size: int
-    flags: int
-    counters: Any
-    values: Any
-    count: int
-    reserved: int
-    timeout_ns: int
-    user_data: Optional[int]
-    queue: Optional[int]
-    done_watch: Optional[int]
-    done_value: int
+class PageSide(ctypes.Structure):
+    pages: Any
+    page_stride: int
+    offset: int
+    layer_stride: int
+    first_range: int
+    range_step: int
     _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("counters", ctypes.POINTER(c_uint64)),
-        ("values", ctypes.POINTER(c_uint64)),
-        ("count", c_uint32),
-        ("reserved", c_uint32),
-        ("timeout_ns", c_uint64),
-        ("user_data", c_void_p),
-        ("queue", c_void_p),
-        ("done_watch", c_void_p),
-        ("done_value", c_uint64),
+        ("pages", ctypes.POINTER(c_uint32)),
+        ("page_stride", c_uint64),
+        ("offset", c_uint64),
+        ("layer_stride", c_uint64),
+        ("first_range", c_uint32),
+        ("range_step", c_uint32),
     ]
 
 
-class RangeArgs(Sized):
+class Pages(Sized):
     size: int
-    flags: int
-    local: Optional[int]
-    remote: Optional[int]
-    local_range: int
-    remote_range: int
-    local_offset: int
-    remote_offset: int
-    len: int
-    notify: int
-    notify_data: Optional[int]
-    notify_data_len: int
-    reserved: int
-    timeout_ns: int
-    user_data: Optional[int]
-    queue: Optional[int]
-    counter: int
-    start_watch: Optional[int]
-    start_value: int
-    done_watch: Optional[int]
-    done_value: int
-    _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("local", c_void_p),
-        ("remote", c_void_p),
-        ("local_range", c_uint32),
-        ("remote_range", c_uint32),
-        ("local_offset", c_uint64),
-        ("remote_offset", c_uint64),
-        ("len", c_uint64),
-        ("notify", c_uint64),
-        ("notify_data", c_void_p),
-        ("notify_data_len", c_uint32),
-        ("reserved", c_uint32),
-        ("timeout_ns", c_uint64),
-        ("user_data", c_void_p),
-        ("queue", c_void_p),
-        ("counter", c_uint64),
-        ("start_watch", c_void_p),
-        ("start_value", c_uint64),
-        ("done_watch", c_void_p),
-        ("done_value", c_uint64),
-    ]
-
-
-class PagesArgs(Sized):
-    size: int
-    flags: int
-    local: Optional[int]
-    remote: Optional[int]
-    local_pages: Any
-    remote_pages: Any
-    local_page_stride: int
-    remote_page_stride: int
-    local_offset: int
-    remote_offset: int
-    local_layer_stride: int
-    remote_layer_stride: int
-    local_first_range: int
-    remote_first_range: int
-    local_range_step: int
-    remote_range_step: int
+    layer_count: int
     page_len: int
     page_count: int
-    layer_count: int
-    notify_data_len: int
-    notify: int
-    notify_data: Optional[int]
-    timeout_ns: int
-    user_data: Optional[int]
-    queue: Optional[int]
-    counter: int
-    start_watch: Optional[int]
-    start_value: int
-    done_watch: Optional[int]
-    done_value: int
+    local: Any
+    remote: Any
     _fields_ = [
         ("size", c_uint32),
-        ("flags", c_uint32),
-        ("local", c_void_p),
-        ("remote", c_void_p),
-        ("local_pages", ctypes.POINTER(c_uint32)),
-        ("remote_pages", ctypes.POINTER(c_uint32)),
-        ("local_page_stride", c_uint64),
-        ("remote_page_stride", c_uint64),
-        ("local_offset", c_uint64),
-        ("remote_offset", c_uint64),
-        ("local_layer_stride", c_uint64),
-        ("remote_layer_stride", c_uint64),
-        ("local_first_range", c_uint32),
-        ("remote_first_range", c_uint32),
-        ("local_range_step", c_uint32),
-        ("remote_range_step", c_uint32),
+        ("layer_count", c_uint32),
         ("page_len", c_uint64),
         ("page_count", c_uint64),
-        ("layer_count", c_uint32),
-        ("notify_data_len", c_uint32),
-        ("notify", c_uint64),
-        ("notify_data", c_void_p),
-        ("timeout_ns", c_uint64),
-        ("user_data", c_void_p),
-        ("queue", c_void_p),
-        ("counter", c_uint64),
-        ("start_watch", c_void_p),
-        ("start_value", c_uint64),
-        ("done_watch", c_void_p),
-        ("done_value", c_uint64),
+        ("local", PageSide),
+        ("remote", PageSide),
     ]
 
 
@@ -491,139 +406,6 @@ class ListEntry(ctypes.Structure):
         ("remote_offset", c_uint64),
         ("len", c_uint64),
         ("counter", c_uint64),
-    ]
-
-
-class ListArgs(Sized):
-    size: int
-    flags: int
-    entries: Any
-    count: int
-    notify: int
-    notify_data: Optional[int]
-    notify_data_len: int
-    reserved: int
-    timeout_ns: int
-    user_data: Optional[int]
-    queue: Optional[int]
-    start_watch: Optional[int]
-    start_value: int
-    done_watch: Optional[int]
-    done_value: int
-    _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("entries", ctypes.POINTER(ListEntry)),
-        ("count", c_uint64),
-        ("notify", c_uint64),
-        ("notify_data", c_void_p),
-        ("notify_data_len", c_uint32),
-        ("reserved", c_uint32),
-        ("timeout_ns", c_uint64),
-        ("user_data", c_void_p),
-        ("queue", c_void_p),
-        ("start_watch", c_void_p),
-        ("start_value", c_uint64),
-        ("done_watch", c_void_p),
-        ("done_value", c_uint64),
-    ]
-
-
-class KeptArgs(Sized):
-    size: int
-    flags: int
-    notify: int
-    notify_data: Optional[int]
-    notify_data_len: int
-    reserved: int
-    counter: int
-    timeout_ns: int
-    user_data: Optional[int]
-    queue: Optional[int]
-    start_watch: Optional[int]
-    start_value: int
-    done_watch: Optional[int]
-    done_value: int
-    _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("notify", c_uint64),
-        ("notify_data", c_void_p),
-        ("notify_data_len", c_uint32),
-        ("reserved", c_uint32),
-        ("counter", c_uint64),
-        ("timeout_ns", c_uint64),
-        ("user_data", c_void_p),
-        ("queue", c_void_p),
-        ("start_watch", c_void_p),
-        ("start_value", c_uint64),
-        ("done_watch", c_void_p),
-        ("done_value", c_uint64),
-    ]
-
-
-class FenceArgs(Sized):
-    size: int
-    flags: int
-    peer: int
-    timeout_ns: int
-    user_data: Optional[int]
-    queue: Optional[int]
-    _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("peer", c_uint64),
-        ("timeout_ns", c_uint64),
-        ("user_data", c_void_p),
-        ("queue", c_void_p),
-    ]
-
-
-class SendArgs(Sized):
-    size: int
-    flags: int
-    peer: int
-    data: Optional[int]
-    len: int
-    timeout_ns: int
-    user_data: Optional[int]
-    queue: Optional[int]
-    _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("peer", c_uint64),
-        ("data", c_void_p),
-        ("len", c_uint64),
-        ("timeout_ns", c_uint64),
-        ("user_data", c_void_p),
-        ("queue", c_void_p),
-    ]
-
-
-class AtomicArgs(Sized):
-    size: int
-    flags: int
-    remote: Optional[int]
-    remote_range: int
-    reserved: int
-    remote_offset: int
-    operand: int
-    compare: int
-    timeout_ns: int
-    user_data: Optional[int]
-    queue: Optional[int]
-    _fields_ = [
-        ("size", c_uint32),
-        ("flags", c_uint32),
-        ("remote", c_void_p),
-        ("remote_range", c_uint32),
-        ("reserved", c_uint32),
-        ("remote_offset", c_uint64),
-        ("operand", c_uint64),
-        ("compare", c_uint64),
-        ("timeout_ns", c_uint64),
-        ("user_data", c_void_p),
-        ("queue", c_void_p),
     ]
 
 
@@ -737,7 +519,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_rail_info": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailProperties)]),
     "weft_endpoint_shutdown": (c_int32, [c_void_p, c_uint64]),
     "weft_endpoint_close": (c_int32, [c_void_p]),
-    "weft_peer_connect": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(ConnectArgs), ctypes.POINTER(c_uint64)]),
+    "weft_op_cancel": (c_int32, [c_void_p, c_uint64]),
+    "weft_peer_connect": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_peer_disconnect": (c_int32, [c_void_p, c_uint64]),
     "weft_peer_info": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(PeerProperties)]),
     "weft_memory_alloc": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(AllocArgs), ctypes.POINTER(c_void_p)]),
@@ -762,25 +545,24 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_queue_destroy": (c_int32, [c_void_p]),
     "weft_counter_create": (c_int32, [c_void_p, ctypes.POINTER(c_uint64)]),
     "weft_counter_read": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(c_uint64)]),
-    "weft_counter_expect": (c_int32, [c_void_p, ctypes.POINTER(ExpectArgs), ctypes.POINTER(c_uint64)]),
+    "weft_counter_expect": (c_int32, [c_void_p, ctypes.POINTER(c_uint64), ctypes.POINTER(c_uint64), c_uint32, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_counter_destroy": (c_int32, [c_void_p, c_uint64]),
-    "weft_write": (c_int32, [c_void_p, ctypes.POINTER(RangeArgs), ctypes.POINTER(c_uint64)]),
-    "weft_read": (c_int32, [c_void_p, ctypes.POINTER(RangeArgs), ctypes.POINTER(c_uint64)]),
-    "weft_write_pages": (c_int32, [c_void_p, ctypes.POINTER(PagesArgs), ctypes.POINTER(c_uint64)]),
-    "weft_read_pages": (c_int32, [c_void_p, ctypes.POINTER(PagesArgs), ctypes.POINTER(c_uint64)]),
-    "weft_transfer_cancel": (c_int32, [c_void_p, c_uint64]),
-    "weft_write_list": (c_int32, [c_void_p, ctypes.POINTER(ListArgs), ctypes.POINTER(c_uint64)]),
-    "weft_read_list": (c_int32, [c_void_p, ctypes.POINTER(ListArgs), ctypes.POINTER(c_uint64)]),
-    "weft_pages_keep": (c_int32, [c_void_p, ctypes.POINTER(PagesArgs), ctypes.POINTER(c_void_p)]),
-    "weft_list_keep": (c_int32, [c_void_p, ctypes.POINTER(ListArgs), ctypes.POINTER(c_void_p)]),
-    "weft_write_kept": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(KeptArgs), ctypes.POINTER(c_uint64)]),
-    "weft_read_kept": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(KeptArgs), ctypes.POINTER(c_uint64)]),
-    "weft_kept_release": (c_int32, [c_void_p]),
-    "weft_peer_fence": (c_int32, [c_void_p, ctypes.POINTER(FenceArgs), ctypes.POINTER(c_uint64)]),
-    "weft_send": (c_int32, [c_void_p, ctypes.POINTER(SendArgs), ctypes.POINTER(c_uint64)]),
+    "weft_write": (c_int32, [c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_read": (c_int32, [c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_write_pages": (c_int32, [c_void_p, c_void_p, c_void_p, ctypes.POINTER(Pages), ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_read_pages": (c_int32, [c_void_p, c_void_p, c_void_p, ctypes.POINTER(Pages), ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_write_list": (c_int32, [c_void_p, ctypes.POINTER(ListEntry), c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_read_list": (c_int32, [c_void_p, ctypes.POINTER(ListEntry), c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_pages_prepare": (c_int32, [c_void_p, c_void_p, c_void_p, ctypes.POINTER(Pages), c_uint32, ctypes.POINTER(c_void_p)]),
+    "weft_list_prepare": (c_int32, [c_void_p, ctypes.POINTER(ListEntry), c_uint64, c_uint32, ctypes.POINTER(c_void_p)]),
+    "weft_write_prepared": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_read_prepared": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_prepared_release": (c_int32, [c_void_p]),
+    "weft_peer_fence": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_send": (c_int32, [c_void_p, c_uint64, c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_message_release": (c_int32, [c_void_p, c_uint64]),
-    "weft_fetch_add": (c_int32, [c_void_p, ctypes.POINTER(AtomicArgs), ctypes.POINTER(c_uint64)]),
-    "weft_compare_swap": (c_int32, [c_void_p, ctypes.POINTER(AtomicArgs), ctypes.POINTER(c_uint64)]),
+    "weft_fetch_add": (c_int32, [c_void_p, c_void_p, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_compare_swap": (c_int32, [c_void_p, c_void_p, c_uint64, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_endpoint_stats": (c_int32, [c_void_p, ctypes.POINTER(EndpointStatistics)]),
     "weft_rail_stats": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailStatistics)]),
 }
@@ -790,22 +572,16 @@ STRUCTS: Dict[str, Any] = {
     "weft_endpoint_config": EndpointConfig,
     "weft_endpoint_properties": EndpointProperties,
     "weft_rail_properties": RailProperties,
-    "weft_connect_args": ConnectArgs,
+    "weft_op_options": OpOptions,
     "weft_peer_properties": PeerProperties,
     "weft_alloc_args": AllocArgs,
     "weft_memory_range": MemoryRange,
     "weft_memory_args": MemoryArgs,
     "weft_memory_properties": MemoryProperties,
     "weft_completion": Completion,
-    "weft_expect_args": ExpectArgs,
-    "weft_range_args": RangeArgs,
-    "weft_pages_args": PagesArgs,
+    "weft_page_side": PageSide,
+    "weft_pages": Pages,
     "weft_list_entry": ListEntry,
-    "weft_list_args": ListArgs,
-    "weft_kept_args": KeptArgs,
-    "weft_fence_args": FenceArgs,
-    "weft_send_args": SendArgs,
-    "weft_atomic_args": AtomicArgs,
     "weft_endpoint_statistics": EndpointStatistics,
     "weft_rail_statistics": RailStatistics,
 }

@@ -40,7 +40,7 @@ class Counter:
         return expect(self._endpoint, {self: value}, timeout, done)
 
     def destroy(self) -> None:
-        """Gives it back; who waits for it gets CanceledError. Again is harmless."""
+        """Gives it back; operations that wait for it end with CanceledError. Again is harmless."""
         if self.id and not self._endpoint.closed:
             check(lib.weft_counter_destroy(self._endpoint.handle, self.id))
         self.id = 0
@@ -61,6 +61,5 @@ def expect(endpoint: Endpoint, totals: Mapping[Counter, int], timeout: Optional[
         if not 0 <= value < 1 << 48:
             raise ValueError(f"a counter does not get to {value}: it must be 0 to 2^48 - 1")
     values = (ctypes.c_uint64 * count)(*totals.values())
-    args = fill(c.ExpectArgs, counters=counters, values=values, count=count, timeout_ns=nanoseconds(timeout),
-                **mark("done", done))
-    return endpoint._submit(lib.weft_counter_expect, args, nothing)
+    options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout), **mark("done", done))
+    return endpoint._submit(lib.weft_counter_expect, (counters, values, count), options, nothing)

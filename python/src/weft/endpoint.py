@@ -177,13 +177,13 @@ class Endpoint(Transfers):
 
     def connect(self, address: bytes, *, timeout: Optional[float] = None) -> Operation[Peer]:
         """Connects to the endpoint with that address; its result is the peer."""
-        args = fill(c.ConnectArgs, timeout_ns=nanoseconds(timeout))
+        options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
         peer = ctypes.c_uint64()
         operation: Operation[Peer] = Operation(self._completions, lambda done: self._peer(done.peer))
 
         def call(token: int) -> int:
-            args.user_data = token
-            status: int = lib.weft_peer_connect(self.handle, address, len(address), args, ctypes.byref(peer))
+            options.user_data = token
+            status: int = lib.weft_peer_connect(self.handle, address, len(address), options, ctypes.byref(peer))
             return status
 
         self._completions.submit(operation, call)
@@ -221,17 +221,18 @@ class Endpoint(Transfers):
     def _peer(self, id: int) -> Peer:
         return self._peers.setdefault(id, Peer(self, id))
 
-    def _submit(self, function: Any, args: Any, result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
+    def _submit(self, function: Any, args: Tuple[Any, ...], options: c.OpOptions, result: Callable[[Completion], T],
+                count: int = 1) -> Operation[T]:
         operation: Operation[T] = Operation(self._completions, result, count)
-        transfer = ctypes.c_uint64()
+        op = ctypes.c_uint64()
 
         def call(token: int) -> int:
-            args.user_data = token
-            status: int = function(self.handle, args, ctypes.byref(transfer))
+            options.user_data = token
+            status: int = function(self.handle, *args, options, ctypes.byref(op))
             return status
 
         self._completions.submit(operation, call)
-        operation.id = transfer.value
+        operation.id = op.value
         return operation
 
     # Events.

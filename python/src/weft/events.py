@@ -80,7 +80,7 @@ Event = Union[Message, Notification, PeerUp, PeerDown, RailDown, RailUp, Other]
 def data_of(endpoint: int, raw: c.Completion) -> bytes:
     """Copies the data of a message or a notification, and gives it back."""
     data = ctypes.string_at(raw.data, raw.bytes) if raw.data and raw.bytes else b""
-    lib.weft_message_release(endpoint, raw.transfer)
+    lib.weft_message_release(endpoint, raw.op)
     return data
 
 

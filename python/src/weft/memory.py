@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from typing import TYPE_CHECKING, List, Optional, Sequence
+from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
 from . import c
 from ._buffers import Buffer, Held
-from ._library import blob, fill, lib, nanoseconds
+from ._library import blob, fill, lib, nanoseconds, number
 from .errors import check
 from .operation import Completion, Operation
 
@@ -101,7 +101,7 @@ class RemoteMemory:
         self.handle = handle.value or 0
 
     def release(self) -> None:
-        """Gives it back. Raises RetryError while operations or kept geometries use it. Again is
+        """Gives it back. Raises RetryError while operations or prepared geometries use it. Again is
         harmless, and so is never: the endpoint's `close` does it."""
         if self.handle and not self._endpoint.closed:
             check(lib.weft_remote_memory_release(self.handle))
@@ -113,23 +113,22 @@ class RemoteMemory:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def fetch_add(self, offset: int, operand: int, *, range: int = 0,
-                  timeout: Optional[float] = None) -> Operation[int]:
+    def fetch_add(self, offset: int, operand: int, *, timeout: Optional[float] = None) -> Operation[int]:
         """Adds `operand` to the 8 bytes at `offset` (around 2^64); its result is what they were
         before. See `weft_fetch_add` of what is and is not atomic."""
-        return self._atomic(lib.weft_fetch_add, range, offset, operand, 0, timeout)
+        args = (number("offset", offset), number("operand", operand))
+        return self._atomic(lib.weft_fetch_add, args, timeout)
 
-    def compare_swap(self, offset: int, compare: int, operand: int, *, range: int = 0,
+    def compare_swap(self, offset: int, expected: int, desired: int, *,
                      timeout: Optional[float] = None) -> Operation[int]:
-        """Makes the 8 bytes at `offset` `operand` if they are `compare`; its result is what they
-        were before, so `compare` if it did."""
-        return self._atomic(lib.weft_compare_swap, range, offset, operand, compare, timeout)
+        """Replaces the 8 bytes at `offset` by `desired` if they are `expected`; its result is what
+        they were before, so `expected` if it did."""
+        args = (number("offset", offset), number("expected", expected), number("desired", desired))
+        return self._atomic(lib.weft_compare_swap, args, timeout)
 
-    def _atomic(self, function: object, range: int, offset: int, operand: int, compare: int,
-                timeout: Optional[float]) -> Operation[int]:
-        args = fill(c.AtomicArgs, remote=self.handle, remote_range=range, remote_offset=offset,
-                    operand=operand, compare=compare, timeout_ns=nanoseconds(timeout))
-        return self._endpoint._submit(function, args, _value)
+    def _atomic(self, function: object, args: Tuple[int, ...], timeout: Optional[float]) -> Operation[int]:
+        options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
+        return self._endpoint._submit(function, (self.handle, *args), options, _value)
 
 
 def _value(completion: Completion) -> int:

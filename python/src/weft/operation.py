@@ -64,7 +64,7 @@ class Operation(Generic[T]):
         self._error: Optional[WeftError] = None
         #: The completions that have come: one, or (`each_peer`) one of each peer.
         self.completions: List[Completion] = []
-        #: `weft_transfer`; 0 of a connect.
+        #: `weft_op`; 0 of a connect.
         self.id = 0
 
     @property
@@ -95,7 +95,7 @@ class Operation(Generic[T]):
         """Ends it early, with CanceledError if it has not ended meanwhile. A connect goes on."""
         if self._left and self.id:
             # It may have completed just now, which says WEFT_ERR_HANDLE.
-            lib.weft_transfer_cancel(self._progress.handle, self.id)
+            lib.weft_op_cancel(self._progress.handle, self.id)
 
     def __await__(self) -> Generator[Any, None, T]:
         if self._left:

@@ -46,15 +46,14 @@ class Peer:
         """Sends a message of up to `weft.c.MESSAGE_MAX` bytes, which is copied; the peer gets a
         `Message`, in order. Ends when it is in the peer's queue."""
         with Held(data) as held:
-            args = fill(c.SendArgs, peer=self.id, data=held.address, len=held.length,
-                        timeout_ns=nanoseconds(timeout))
-            return self._endpoint._submit(lib.weft_send, args, nothing)
+            options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
+            return self._endpoint._submit(lib.weft_send, (self.id, held.address, held.length), options, nothing)
 
     def fence(self, *, timeout: Optional[float] = None) -> Operation[None]:
         """Waits until nothing can land here any more that this peer has posted so far: for memory
         that is to be used again after its write to it failed."""
-        args = fill(c.FenceArgs, peer=self.id, timeout_ns=nanoseconds(timeout))
-        return self._endpoint._submit(lib.weft_peer_fence, args, nothing)
+        options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
+        return self._endpoint._submit(lib.weft_peer_fence, (self.id,), options, nothing)
 
     def disconnect(self) -> None:
         """Ends the connection: operations with it end with CanceledError, and a `PeerDown` comes,

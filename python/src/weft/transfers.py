@@ -1,4 +1,4 @@
-"""Writes and reads: of a range, of pages, of lists, and of geometries that are kept."""
+"""Writes and reads: of a range, of pages, of lists, and prepared geometries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from . import c
 from ._buffers import Indexes, indexes
-from ._library import fill, lib, nanoseconds
+from ._library import fill, lib, nanoseconds, number
 from .counters import Counter
 from .errors import check
 from .memory import Memory, RemoteMemory
@@ -83,140 +83,125 @@ class Transfers:
 
     handle: int
 
-    def _submit(self, function: Any, args: Any, result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
+    def _submit(self, function: Any, args: Tuple[Any, ...], options: c.OpOptions, result: Callable[[Completion], T],
+                count: int = 1) -> Operation[T]:
         raise NotImplementedError
 
     # One range.
 
-    def write(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_range: int = 0,
-              remote_range: int = 0, local_offset: int = 0, remote_offset: int = 0,
-              **common: Any) -> Operation[Completion]:
-        """Writes bytes of local memory into remote memory. length: None stands for all from
-        `local_offset` to the end of the local range."""
-        args = self._range(local, remote, length, local_range, remote_range, local_offset, remote_offset, common)
-        return self._transfer(lib.weft_write, args)
+    def write(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
+              remote_offset: int = 0, **options: Any) -> Operation[Completion]:
+        """Writes bytes of local memory into remote memory. Offsets count from the start of a
+        memory, its ranges one behind the other; the bytes lie in one range. length: None stands
+        for all from `local_offset` to the end of its range."""
+        args = _range(local, remote, length, local_offset, remote_offset)
+        return self._transfer(lib.weft_write, args, _options(**options))
 
-    def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_range: int = 0,
-             remote_range: int = 0, local_offset: int = 0, remote_offset: int = 0,
-             **common: Any) -> Operation[Completion]:
+    def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
+             remote_offset: int = 0, **options: Any) -> Operation[Completion]:
         """Reads bytes of remote memory into local memory; otherwise as `write`."""
         _writable(local)
-        args = self._range(local, remote, length, local_range, remote_range, local_offset, remote_offset, common)
-        return self._transfer(lib.weft_read, args)
-
-    def _range(self, local: Memory, remote: RemoteMemory, length: Optional[int], local_range: int,
-               remote_range: int, local_offset: int, remote_offset: int, common: Any) -> c.RangeArgs:
-        if length is None:
-            if not 0 <= local_range < len(local.lengths) or not 0 <= local_offset <= local.lengths[local_range]:
-                raise ValueError(f"range {local_range} has no offset {local_offset}")
-            length = local.lengths[local_range] - local_offset
-        return fill(c.RangeArgs, local=_handle(local), remote=_handle(remote), local_range=local_range,
-                    remote_range=remote_range, local_offset=local_offset, remote_offset=remote_offset,
-                    len=length, **_common(**common))
+        args = _range(local, remote, length, local_offset, remote_offset)
+        return self._transfer(lib.weft_read, args, _options(**options))
 
     # Pages.
 
     def write_pages(self, local: Memory, remote: RemoteMemory, page_length: int, page_count: int, *,
-                    layers: int = 1, here: Side = Side(), there: Side = Side(),
-                    **common: Any) -> Operation[Completion]:
-        """Writes pages x layers of local memory (`here` says where they lie) into pages of remote
-        memory (`there`)."""
-        args = _pages(local, remote, page_length, page_count, layers, here, there, common)
-        return self._transfer(lib.weft_write_pages, args)
+                    layers: int = 1, local_side: Side = Side(), remote_side: Side = Side(),
+                    **options: Any) -> Operation[Completion]:
+        """Writes pages x layers of local memory (`local_side` says where they lie) into pages of
+        remote memory (`remote_side`)."""
+        pages = _pages(page_length, page_count, layers, local_side, remote_side)
+        return self._transfer(lib.weft_write_pages, (_handle(local), _handle(remote), pages), _options(**options))
 
     def read_pages(self, local: Memory, remote: RemoteMemory, page_length: int, page_count: int, *,
-                   layers: int = 1, here: Side = Side(), there: Side = Side(),
-                   **common: Any) -> Operation[Completion]:
+                   layers: int = 1, local_side: Side = Side(), remote_side: Side = Side(),
+                   **options: Any) -> Operation[Completion]:
         """Reads pages of remote memory into pages of local memory; otherwise as `write_pages`."""
         _writable(local)
-        args = _pages(local, remote, page_length, page_count, layers, here, there, common)
-        return self._transfer(lib.weft_read_pages, args)
+        pages = _pages(page_length, page_count, layers, local_side, remote_side)
+        return self._transfer(lib.weft_read_pages, (_handle(local), _handle(remote), pages), _options(**options))
 
-    def keep_pages(self, local: Memory, remote: RemoteMemory, page_length: int, page_count: int, *,
-                   layers: int = 1, here: Side = Side(), there: Side = Side(), count_pages: bool = False,
-                   latency: bool = False) -> Kept:
+    def prepare_pages(self, local: Memory, remote: RemoteMemory, page_length: int, page_count: int, *,
+                      layers: int = 1, local_side: Side = Side(), remote_side: Side = Side(),
+                      count_pages: bool = False, latency: bool = False) -> Prepared:
         """Checks and copies a geometry once, for any number of transfers."""
-        common = {"count_pages": count_pages, "latency": latency}
-        args = _pages(local, remote, page_length, page_count, layers, here, there, common)
-        return Kept(self, lib.weft_pages_keep, args, [local], 1)
+        pages = _pages(page_length, page_count, layers, local_side, remote_side)
+        flags = count_pages * c.COUNT_PAGES | latency * c.CLASS_LATENCY
+        return Prepared(self, lib.weft_pages_prepare, (_handle(local), _handle(remote), pages, flags), [local], 1)
 
     # Lists.
 
-    def write_list(self, entries: Sequence[Entry], *, each_peer: bool = False, **common: Any) -> Operation[Completion]:
+    def write_list(self, entries: Sequence[Entry], *, each_peer: bool = False, **options: Any) -> Operation[Completion]:
         """Writes the entries of a list, of any memories and peers.
 
         It ends once, when all peers have everything or have failed; with `each_peer` its
         `completions` has one for each peer, and it raises what the first failed with.
         """
-        args, peers = _list(entries, each_peer, common)
-        return self._transfer(lib.weft_write_list, args, peers)
+        return self._transfer(lib.weft_write_list, _list(entries), _options(each_peer=each_peer, **options),
+                              _peers(entries) if each_peer else 1)
 
-    def read_list(self, entries: Sequence[Entry], *, each_peer: bool = False, **common: Any) -> Operation[Completion]:
+    def read_list(self, entries: Sequence[Entry], *, each_peer: bool = False, **options: Any) -> Operation[Completion]:
         """Reads the entries of a list; otherwise as `write_list`."""
         for entry in entries:
             _writable(entry.local)
-        args, peers = _list(entries, each_peer, common)
-        return self._transfer(lib.weft_read_list, args, peers)
+        return self._transfer(lib.weft_read_list, _list(entries), _options(each_peer=each_peer, **options),
+                              _peers(entries) if each_peer else 1)
 
-    def keep_list(self, entries: Sequence[Entry]) -> Kept:
+    def prepare_list(self, entries: Sequence[Entry]) -> Prepared:
         """Checks and copies a list once, for any number of transfers."""
-        args, _ = _list(entries, False, {})
         local = [entry.local for entry in entries if entry.local is not None]
-        return Kept(self, lib.weft_list_keep, args, local, _peers(entries))
+        return Prepared(self, lib.weft_list_prepare, (*_list(entries), 0), local, _peers(entries))
 
-    def _transfer(self, function: Any, args: Any, count: int = 1) -> Operation[Completion]:
-        return self._submit(function, args, _itself, count)
+    def _transfer(self, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
+                  count: int = 1) -> Operation[Completion]:
+        return self._submit(function, args, options, _itself, count)
 
 
-class Kept:
-    """A geometry that was checked once; made by `Endpoint.keep_pages` and `keep_list`. Its
+class Prepared:
+    """A geometry that was checked once; made by `Endpoint.prepare_pages` and `prepare_list`. Its
     memories are in use until it is released. Also a context manager."""
 
-    def __init__(self, endpoint: Transfers, keep: Any, args: Any, local: Sequence[Memory], peers: int) -> None:
+    def __init__(self, endpoint: Transfers, prepare: Any, args: Tuple[Any, ...], local: Sequence[Memory],
+                 peers: int) -> None:
         self._endpoint, self._local, self._peers = endpoint, local, peers
         handle = ctypes.c_void_p()
-        check(keep(endpoint.handle, args, ctypes.byref(handle)))
+        check(prepare(endpoint.handle, *args, ctypes.byref(handle)))
         self.handle = handle.value or 0
 
-    def write(self, *, each_peer: bool = False, **common: Any) -> Operation[Completion]:
+    def write(self, *, each_peer: bool = False, **options: Any) -> Operation[Completion]:
         """Writes it, as `Endpoint.write_pages` or `write_list` would."""
-        return self._use(lib.weft_write_kept, each_peer, common)
+        return self._use(lib.weft_write_prepared, each_peer, options)
 
-    def read(self, *, each_peer: bool = False, **common: Any) -> Operation[Completion]:
+    def read(self, *, each_peer: bool = False, **options: Any) -> Operation[Completion]:
         """Reads it, as `Endpoint.read_pages` or `read_list` would."""
         for local in self._local:
             _writable(local)
-        return self._use(lib.weft_read_kept, each_peer, common)
+        return self._use(lib.weft_read_prepared, each_peer, options)
 
-    def _use(self, function: Any, each_peer: bool, common: Any) -> Operation[Completion]:
-        args = fill(c.KeptArgs, **_common(each_peer=each_peer, **common))
-        kept = self.handle
-
-        def call(endpoint: int, args: Any, transfer: Any) -> int:
-            status: int = function(endpoint, kept, args, transfer)
-            return status
-
-        return self._endpoint._transfer(call, args, self._peers if each_peer else 1)
+    def _use(self, function: Any, each_peer: bool, options: Any) -> Operation[Completion]:
+        return self._endpoint._transfer(function, (self.handle,), _options(each_peer=each_peer, **options),
+                                        self._peers if each_peer else 1)
 
     def release(self) -> None:
         """Gives it back; transfers that use it go on. Again is harmless."""
         if self.handle and self._endpoint.handle:
-            check(lib.weft_kept_release(self.handle))
+            check(lib.weft_prepared_release(self.handle))
         self.handle = 0
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> Prepared:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-def _common(notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0, count_pages: bool = False,
-            latency: bool = False, timeout: Optional[float] = None, each_peer: bool = False,
-            start: Optional[Tuple[Watch, int]] = None, done: Optional[Tuple[Watch, int]] = None) -> Any:
-    """The fields that all transfers have."""
+def _options(notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0, count_pages: bool = False,
+             latency: bool = False, timeout: Optional[float] = None, each_peer: bool = False,
+             start: Optional[Tuple[Watch, int]] = None, done: Optional[Tuple[Watch, int]] = None) -> c.OpOptions:
+    """The options that all transfers have."""
     if isinstance(counter, Counter):
-        raise TypeError("counter is the id of a counter of the peer: its Counter.id, which the peer tells")
+        raise TypeError("counter is the id of a counter of the peer: its Counter.id, which the peer sends")
     fields: Dict[str, Any] = {"timeout_ns": nanoseconds(timeout), "notify": notify or 0, "notify_data_len": len(notify_data)}
     if notify_data:
         fields["notify_data"] = ctypes.cast(ctypes.c_char_p(notify_data), ctypes.c_void_p)
@@ -226,34 +211,44 @@ def _common(notify: Optional[int] = None, notify_data: bytes = b"", counter: int
     fields["flags"] = (
         (notify is not None) * c.NOTIFY | latency * c.CLASS_LATENCY | count_pages * c.COUNT_PAGES
         | each_peer * c.COMPLETE_EACH_PEER)
-    return fields
+    return fill(c.OpOptions, **fields)
 
 
-def _pages(local: Memory, remote: RemoteMemory, page_length: int, page_count: int, layers: int, here: Side,
-           there: Side, common: Any) -> c.PagesArgs:
-    fields = _common(**common)
+def _range(local: Memory, remote: RemoteMemory, length: Optional[int], local_offset: int,
+           remote_offset: int) -> Tuple[int, ...]:
+    if length is None:
+        length = local_offset
+        for of_range in local.lengths:
+            if length < of_range:
+                break
+            length -= of_range
+        else:
+            raise ValueError(f"the local memory has no offset {local_offset}")
+        length = of_range - length
+    return (_handle(local), number("local_offset", local_offset), _handle(remote),
+            number("remote_offset", remote_offset), number("length", length))
+
+
+def _pages(page_length: int, page_count: int, layers: int, local: Side, remote: Side) -> c.Pages:
     held: List[Any] = []
-    for name, side in (("local", here), ("remote", there)):
+    sides: Dict[str, Any] = {}
+    for name, side in (("local", local), ("remote", remote)):
         pages, count, keep = indexes(side.pages, f"the {name} pages")
         if side.pages is not None and count < page_count:
             raise ValueError(f"page_count is {page_count}, but there are {count} {name} pages")
         held.append(keep)
-        fields.update({
-            f"{name}_pages": pages, f"{name}_page_stride": side.page_stride, f"{name}_offset": side.offset,
-            f"{name}_layer_stride": side.layer_stride, f"{name}_first_range": side.first_range,
-            f"{name}_range_step": side.range_step})
-    args = fill(c.PagesArgs, local=_handle(local), remote=_handle(remote), page_len=page_length,
-                page_count=page_count, layer_count=layers, **fields)
-    args.held = held  # until the call has copied them
-    return args
+        sides[name] = fill(c.PageSide, pages=pages, page_stride=side.page_stride, offset=side.offset,
+                           layer_stride=side.layer_stride, first_range=side.first_range, range_step=side.range_step)
+    made = fill(c.Pages, page_len=page_length, page_count=page_count, layer_count=layers, **sides)
+    made.held = held  # until the call has copied them
+    return made
 
 
-def _list(entries: Sequence[Entry], each_peer: bool, common: Any) -> Tuple[c.ListArgs, int]:
+def _list(entries: Sequence[Entry]) -> Tuple[Any, int]:
     array = (c.ListEntry * len(entries))()
     for place, entry in zip(array, entries):
         place.__init__(*_entry(entry))  # in place
-    args = fill(c.ListArgs, entries=array, count=len(entries), **_common(each_peer=each_peer, **common))
-    return args, _peers(entries) if each_peer else 1
+    return array, len(entries)
 
 
 def _entry(entry: Entry) -> Tuple[int, ...]:

@@ -3,14 +3,14 @@
 
 use super::port::{contexts, entries, Patience, Port, Rail, Remote};
 use super::{Receiver, Sender, TCP};
-use crate::endpoint::{check, completions, sized, Endpoint, Memory, Offer, Opening};
+use crate::endpoint::{check, completions, Endpoint, Memory, Offer, Opening, RangeRequest};
 use crate::memory::Pool;
 use crate::pages::Lists;
 use crate::pair::Fabric;
 use ::weft::capi::completion::*;
 use ::weft::capi::message::*;
+use ::weft::capi::op::*;
 use ::weft::capi::peer::weft_peer;
-use ::weft::capi::transfer::*;
 use anyhow::{bail, Context, Result};
 use libfabric_sys::fi_context2;
 use serde::{Deserialize, Serialize};
@@ -324,7 +324,7 @@ pub struct Weft {
     /// The other side; none once it has been joined.
     offer: Option<Offer>,
     /// A write of a word.
-    args: weft_range_args,
+    args: RangeRequest,
     /// The last number of a message or notification.
     came: u64,
 }
@@ -343,10 +343,11 @@ impl Weft {
     fn send(&mut self, number: u64) -> Result<()> {
         let mut message = [0u64; LEN / size_of::<u64>()];
         message[0] = number;
-        let mut args: weft_send_args = sized();
-        (args.peer, args.data, args.len) = (self.peer, message.as_ptr().cast(), LEN as u64);
+        let (data, len) = (message.as_ptr().cast(), LEN as u64);
         // SAFETY: the message is copied by the call.
-        check("weft_send", unsafe { weft_send(self.endpoint.raw, &args, ptr::null_mut()) })
+        check("weft_send", unsafe {
+            weft_send(self.endpoint.raw, self.peer, data, len, ptr::null(), ptr::null_mut())
+        })
     }
 
     fn import(&mut self, peer: weft_peer) -> Result<()> {
@@ -378,7 +379,7 @@ impl Hand for Weft {
         }
         self.page.set(number);
         if self.game == Game::Notifications {
-            (self.args.flags, self.args.notify) = (WEFT_NOTIFY, number);
+            (self.args.options.flags, self.args.options.notify) = (WEFT_NOTIFY, number);
         }
         self.endpoint.write(&self.args)
     }
@@ -392,7 +393,7 @@ impl Hand for Weft {
                     // SAFETY: a message of ours begins with its number, and is valid until released.
                     self.came = unsafe { one.data.cast::<u64>().read_unaligned() };
                     // SAFETY: the id of a message that was polled.
-                    let released = unsafe { weft_message_release(self.endpoint.raw, one.transfer) };
+                    let released = unsafe { weft_message_release(self.endpoint.raw, one.op) };
                     check("weft_message_release", released)?;
                 }
                 WEFT_COMPLETION_PEER_UP => self.import(one.peer)?,

@@ -90,8 +90,8 @@ impl Sender for WeftSender {
         let mut args = Endpoint::pages(self.memory, self.remote, lists, self.page_len);
         let transfers = lists.len().div_ceil(self.pages);
         for at in (0..lists.len()).step_by(self.pages) {
-            args.page_count = self.pages.min(lists.len() - at) as u64;
-            (args.local_pages, args.remote_pages) = (&lists.source[at], &lists.target[at]);
+            args.pages.page_count = self.pages.min(lists.len() - at) as u64;
+            (args.pages.local.pages, args.pages.remote.pages) = (&lists.source[at], &lists.target[at]);
             match self.reads {
                 true => self.endpoint.read_pages(&args)?,
                 false => self.endpoint.write_pages(&args)?,

@@ -151,7 +151,7 @@ impl Far {
 /// Writes from the start of one memory to the start of another.
 pub fn write(endpoint: &Endpoint, joined: &Joined, len: usize, timeout: Duration) -> Result<()> {
     let mut args = Endpoint::range(joined.local, joined.remote, len);
-    args.timeout_ns = timeout.as_nanos() as u64;
+    args.options.timeout_ns = timeout.as_nanos() as u64;
     endpoint.write(&args)
 }
 

@@ -13,7 +13,7 @@ figures! {
     submit_ns_1000pages ["", ""] |bench| pages(bench, 1000) =>
         "the same with 1000 random pages";
     submit_ns_1000pages_kept ["under 500", ""] |bench| kept(bench, 1) =>
-        "ns of a call of weft_write_kept with 1000 random pages";
+        "ns of a call of weft_write_prepared with 1000 random pages";
     submit_ns_1000x80_kept ["under 500", ""] |bench| kept(bench, 80) =>
         "the same with 1000 random pages of each of 80 layers";
     submit_ns_1page_ctypes ["", ""] from_python =>
@@ -35,11 +35,11 @@ fn pages(bench: &mut Bench, pages: usize) -> Result<f64> {
 }
 
 fn kept(bench: &mut Bench, layers: usize) -> Result<f64> {
-    bench.progress.begin("submissions of kept geometry");
+    bench.progress.begin("submissions of prepared geometry");
     let calls = Calls::open(1000, layers)?;
     let batches = if layers > 1 { 60 } else { 2000 };
-    let times = calls.kept(bench.full_or(batches, batches / 10), 32)?;
-    Ok(median(bench, &format!("weft_write_kept, 1000 pages x {layers} layers"), &times))
+    let times = calls.prepared(bench.full_or(batches, batches / 10), 32)?;
+    Ok(median(bench, &format!("weft_write_prepared, 1000 pages x {layers} layers"), &times))
 }
 
 fn median(bench: &mut Bench, what: &str, Times { clock, all, first }: &Times) -> f64 {

@@ -8,9 +8,9 @@ use crate::prometheus::Exporter;
 use ::weft::capi::completion::*;
 use ::weft::capi::endpoint::weft_rail_properties;
 use ::weft::capi::memory::*;
+use ::weft::capi::op::*;
 use ::weft::capi::peer::*;
 use ::weft::capi::statistics::weft_rail_statistics;
-use ::weft::capi::transfer::*;
 use anyhow::{bail, Result};
 use std::mem::zeroed;
 use std::path::Path;
@@ -85,12 +85,12 @@ impl Side {
     pub fn submit_within(&self, load: &Load, place: usize, lists: &Lists, timeout: Duration) -> Result<()> {
         let mut args = Endpoint::pages(self.memory, self.remote, lists, load.page_len);
         if load.read {
-            std::mem::swap(&mut args.local_pages, &mut args.remote_pages);
+            std::mem::swap(&mut args.pages.local, &mut args.pages.remote);
         }
-        (args.local_range_step, args.remote_range_step) = (1, 1);
-        args.layer_count = load.layers as u32;
-        args.user_data = ptr::without_provenance_mut(place);
-        args.timeout_ns = timeout.as_nanos() as u64;
+        (args.pages.local.range_step, args.pages.remote.range_step) = (1, 1);
+        args.pages.layer_count = load.layers as u32;
+        args.options.user_data = ptr::without_provenance_mut(place);
+        args.options.timeout_ns = timeout.as_nanos() as u64;
         match load.read {
             true => self.endpoint.read_pages(&args),
             false => self.endpoint.write_pages(&args),
@@ -100,10 +100,12 @@ impl Side {
     /// Submits a transfer beside the load.
     pub fn submit_small(&self, load: &Load) -> Result<()> {
         let mut args = Endpoint::range(self.memory, self.remote, load.small);
-        args.flags = WEFT_CLASS_LATENCY;
-        (args.local_range, args.remote_range) = (load.layers as u32, load.layers as u32);
-        args.user_data = ptr::without_provenance_mut(SMALL);
-        args.timeout_ns = TIMEOUT.as_nanos() as u64;
+        args.options.flags = WEFT_CLASS_LATENCY;
+        // Behind the layers.
+        let offset = (load.layers * load.pages_of_layer() * load.page_len) as u64;
+        (args.local_offset, args.remote_offset) = (offset, offset);
+        args.options.user_data = ptr::without_provenance_mut(SMALL);
+        args.options.timeout_ns = TIMEOUT.as_nanos() as u64;
         match load.read {
             true => self.endpoint.read(&args),
             false => self.endpoint.write(&args),

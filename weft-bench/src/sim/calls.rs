@@ -2,13 +2,13 @@
 //! nothing else does.
 
 use super::ends::Ends;
-use crate::endpoint::{check, sized, Endpoint};
+use crate::endpoint::{check, Endpoint, PagesRequest};
 use crate::memory::untouched;
 use crate::pages::Lists;
 use crate::processors;
 use crate::stats::Spread;
 use ::weft::capi::completion::*;
-use ::weft::capi::kept::*;
+use ::weft::capi::prepared::*;
 use ::weft::capi::transfer::*;
 use anyhow::Result;
 use libc::cpu_set_t;
@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 /// the processors that are nearest to each other.
 pub struct Calls {
     ends: Ends,
-    args: weft_pages_args,
+    args: PagesRequest,
     /// The thread's processors before.
     all: cpu_set_t,
     /// What `args` points to.
@@ -51,30 +51,33 @@ impl Calls {
         let remote = ends.import(given)?;
         let lists = Lists::random(1, pages, pages * 2);
         let mut args = Endpoint::pages(local, remote, &lists, PAGE);
-        args.layer_count = layers as u32;
-        (args.local_layer_stride, args.remote_layer_stride) = (layer as u64, layer as u64);
+        args.pages.layer_count = layers as u32;
+        (args.pages.local.layer_stride, args.pages.remote.layer_stride) = (layer as u64, layer as u64);
         Ok(Calls { ends, args, all, _lists: lists })
     }
 
     /// Of submissions, in so many batches.
     pub fn pages(&self, batches: usize, batch: usize) -> Result<Times> {
-        let endpoint = self.ends.sender.raw;
+        let (endpoint, args) = (self.ends.sender.raw, &self.args);
         // SAFETY: the arguments name what is open.
-        self.measure(batches, batch, || unsafe { weft_write_pages(endpoint, &self.args, ptr::null_mut()) })
+        self.measure(batches, batch, || unsafe {
+            weft_write_pages(endpoint, args.local, args.remote, &args.pages, &args.options, ptr::null_mut())
+        })
     }
 
-    /// The same of geometry that is kept.
-    pub fn kept(&self, batches: usize, batch: usize) -> Result<Times> {
-        let (endpoint, mut kept) = (self.ends.sender.raw, ptr::null_mut());
+    /// The same of geometry that is prepared.
+    pub fn prepared(&self, batches: usize, batch: usize) -> Result<Times> {
+        let (endpoint, args, mut prepared) = (self.ends.sender.raw, &self.args, ptr::null_mut());
         // SAFETY: the arguments name what is open.
-        check("weft_pages_keep", unsafe { weft_pages_keep(endpoint, &self.args, &mut kept) })?;
-        let again: weft_kept_args = sized();
+        check("weft_pages_prepare", unsafe {
+            weft_pages_prepare(endpoint, args.local, args.remote, &args.pages, 0, &mut prepared)
+        })?;
         // SAFETY: as above.
         let ns = self.measure(batches, batch, || unsafe {
-            weft_write_kept(endpoint, kept, &again, ptr::null_mut())
+            weft_write_prepared(endpoint, prepared, &args.options, ptr::null_mut())
         })?;
         // SAFETY: our own handle, released once.
-        check("weft_kept_release", unsafe { weft_kept_release(kept) })?;
+        check("weft_prepared_release", unsafe { weft_prepared_release(prepared) })?;
         Ok(ns)
     }
 

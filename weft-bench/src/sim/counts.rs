@@ -8,7 +8,7 @@ use crate::pages::Lists;
 use crate::stats::Spread;
 use ::weft::capi::completion::*;
 use ::weft::capi::counter::*;
-use ::weft::capi::transfer::*;
+use ::weft::capi::op::*;
 use anyhow::{ensure, Result};
 use std::time::{Duration, Instant};
 
@@ -71,8 +71,8 @@ impl Counts {
     fn submit(&mut self, counted: bool) -> Result<()> {
         let mut args = Endpoint::pages(self.local, self.remote, &self.lists, self.page);
         if counted {
-            (args.flags, args.counter) = (WEFT_COUNT_PAGES, self.counter);
-            self.expected += args.page_count;
+            (args.options.flags, args.options.counter) = (WEFT_COUNT_PAGES, self.counter);
+            self.expected += args.pages.page_count;
         }
         self.ends.sender.write_pages(&args)
     }

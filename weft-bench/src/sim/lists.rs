@@ -1,7 +1,7 @@
 //! Lists of small entries to many peers.
 
 use super::ends::open;
-use crate::endpoint::{check, sized};
+use crate::endpoint::check;
 use crate::memory::untouched;
 use ::weft::capi::completion::*;
 use ::weft::capi::list::*;
@@ -43,10 +43,11 @@ pub fn entries_per_s(lists: usize) -> Result<f64> {
     };
     let entries: Vec<weft_list_entry> = (0..ENTRIES).map(entry).collect();
     let write = || -> Result<()> {
-        let mut args: weft_list_args = sized();
-        (args.entries, args.count) = (entries.as_ptr(), entries.len() as u64);
+        let (first, count) = (entries.as_ptr(), entries.len() as u64);
         // SAFETY: the entries outlive the call.
-        check("weft_write_list", unsafe { weft_write_list(sender.raw, &args, ptr::null_mut()) })?;
+        check("weft_write_list", unsafe {
+            weft_write_list(sender.raw, first, count, ptr::null(), ptr::null_mut())
+        })?;
         while sender.count(WEFT_COMPLETION_WRITE, 0)? == 0 {
             receivers.iter().try_for_each(|receiver| receiver.count(WEFT_COMPLETION_MESSAGE, 0).map(drop))?;
         }

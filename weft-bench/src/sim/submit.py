@@ -42,13 +42,13 @@ weft.lib.weft_peer_connect(sender, address, len(address), None, byref(peer))
 until(weft.PEER_UP, 1)
 descriptor = weft.blob(weft.lib.weft_memory_export, given)
 weft.lib.weft_remote_memory_import(sender, peer, descriptor, len(descriptor), byref(remote))
-args = weft.PagesArgs(local=memory, remote=remote, page_len=PAGE, page_count=1)
-submit, reference = weft.lib.weft_write_pages, byref(args)
+pages = weft.Pages(page_len=PAGE, page_count=1)
+submit, reference = weft.lib.weft_write_pages, byref(pages)
 times = []
 for _ in range(BATCHES):
     begun = time.perf_counter_ns()
     for _ in range(BATCH):
-        submit(sender, reference, None)
+        submit(sender, memory, remote, reference, None, None)
     times.append((time.perf_counter_ns() - begun) / BATCH)
     until(weft.WRITE, BATCH)
 print(statistics.median(times))

@@ -1,17 +1,17 @@
 /* Kept geometry: checked once, used by many transfers; what happens to its memories. */
 #include "harness.h"
 
-static weft_kept *keep_pages(struct box *box, const weft_pages_args *args)
+static weft_prepared *keep_pages(struct box *box, const struct pages_request *args)
 {
-    weft_kept *kept;
-    CHECK_OK(weft_pages_keep(box->endpoint, args, &kept));
+    weft_prepared *kept;
+    CHECK_OK(prepare_pages(box->endpoint, args, &kept));
     return kept;
 }
 
-static weft_completion write_kept(struct box *box, weft_kept *kept, weft_kept_args *args)
+static weft_completion write_kept(struct box *box, weft_prepared *kept, weft_op_options *args)
 {
-    weft_transfer id;
-    CHECK_OK(weft_write_kept(box->endpoint, kept, args, &id));
+    weft_op id;
+    CHECK_OK(weft_write_prepared(box->endpoint, kept, args, &id));
     weft_completion c = box_await(box, id, patience_ms());
     CHECK_EQ(c.kind, WEFT_COMPLETION_WRITE);
     return c;
@@ -51,24 +51,24 @@ static void keeps_pages(struct team *team)
     weft_memory *memory = register_layers(box->endpoint, bytes);
     weft_remote_memory *theirs = take_memory(team, 1, box, peer);
     uint32_t list[PAGES], backwards[PAGES];
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    struct pages_request pages = PAGES_REQUEST_INIT;
     for (uint32_t i = 0; i < PAGES; i++) {
         list[i] = i;
         backwards[i] = PAGES - 1 - i;
     }
     pages.local = memory;
     pages.remote = theirs;
-    pages.local_pages = list;
-    pages.remote_pages = backwards;
-    pages.local_range_step = pages.remote_range_step = 1;
-    pages.page_len = PAGE;
-    pages.page_count = PAGES;
-    pages.layer_count = LAYERS;
-    weft_kept *kept = keep_pages(box, &pages);
+    pages.pages.local.pages = list;
+    pages.pages.remote.pages = backwards;
+    pages.pages.local.range_step = pages.pages.remote.range_step = 1;
+    pages.pages.page_len = PAGE;
+    pages.pages.page_count = PAGES;
+    pages.pages.layer_count = LAYERS;
+    weft_prepared *kept = keep_pages(box, &pages);
     memset(list, 0xff, sizeof list); /* not needed any more */
     memset(backwards, 0xff, sizeof backwards);
     memset(&pages, 0xff, sizeof pages);
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     args.flags = WEFT_NOTIFY;
     args.notify_data = "kept";
     args.notify_data_len = 4;
@@ -85,14 +85,14 @@ static void keeps_pages(struct team *team)
         meet(team, 1, box);
     }
     /* Several at once, and released while they are under way. */
-    weft_transfer ids[4];
-    weft_kept_args plain = WEFT_KEPT_ARGS_INIT;
+    weft_op ids[4];
+    weft_op_options plain = WEFT_OP_OPTIONS_INIT;
     memset(bytes, 0, LAYERS * LAYER);
     for (int i = 0; i < 4; i++)
-        CHECK_OK(weft_read_kept(box->endpoint, kept, &plain, &ids[i]));
-    CHECK_OK(weft_kept_release(kept));
-    REFUSED(WEFT_ERR_HANDLE, weft_read_kept(box->endpoint, kept, &plain, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_kept_release(kept));
+        CHECK_OK(weft_read_prepared(box->endpoint, kept, &plain, &ids[i]));
+    CHECK_OK(weft_prepared_release(kept));
+    REFUSED(WEFT_ERR_HANDLE, weft_read_prepared(box->endpoint, kept, &plain, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_prepared_release(kept));
     for (int i = 0; i < 4; i++)
         CHECK_OK(box_await(box, ids[i], patience_ms()).status);
     CHECK_EQ(differs_random(bytes, LAYERS * LAYER, 2), -1);
@@ -112,7 +112,7 @@ static void has_pages(struct team *team)
         weft_completion c = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
         CHECK_EQ(c.value, round);
         CHECK(c.bytes == 4 && memcmp(c.data, "kept", 4) == 0);
-        CHECK_OK(weft_message_release(box->endpoint, c.transfer));
+        CHECK_OK(weft_message_release(box->endpoint, c.op));
         fill_random(want, LAYERS * LAYER, round);
         for (size_t layer = 0; layer < LAYERS; layer++)
             for (size_t i = 0; i < PAGES; i++)
@@ -143,40 +143,40 @@ static void a_hundred_thousand_pages(void)
     enum { COUNT_OF = 100000, LEN = 16 };
     struct duo duo = duo_open(COUNT_OF * LEN);
     uint32_t *list = malloc(COUNT_OF * sizeof *list);
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    struct pages_request pages = PAGES_REQUEST_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     for (uint32_t i = 0; i < COUNT_OF; i++)
         list[i] = (uint32_t)((uint64_t)i * 7919 % COUNT_OF);
     pages.local = duo.a_memory;
     pages.remote = duo.b_of_a;
-    pages.local_pages = pages.remote_pages = list;
-    pages.page_len = LEN;
-    pages.page_count = COUNT_OF;
-    weft_kept *kept = keep_pages(duo.a, &pages);
+    pages.pages.local.pages = pages.pages.remote.pages = list;
+    pages.pages.page_len = LEN;
+    pages.pages.page_count = COUNT_OF;
+    weft_prepared *kept = keep_pages(duo.a, &pages);
     free(list);
     for (uint64_t round = 0; round < 2; round++) {
         fill_random(duo.a_bytes, duo.len, round);
         CHECK_OK(write_kept(duo.a, kept, &args).status);
         CHECK_EQ(differs_random(duo.b_bytes, duo.len, round), -1);
     }
-    CHECK_OK(weft_kept_release(kept));
-    CHECK_OK(weft_kept_release(NULL));
+    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_release(NULL));
     duo_close(&duo);
 }
 
-static void lists_are_kept(void)
+static void lists_are_prepared(void)
 {
     struct duo duo = duo_open(MIB);
     weft_list_entry entries[1000];
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
-    weft_kept *kept;
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    weft_prepared *kept;
     for (uint64_t i = 0; i < 1000; i++)
         entries[i] = (weft_list_entry){duo.a_memory, duo.b_of_a, 0, 0, 0, i * 1000, (999 - i) * 1000,
                                        i % 9 ? 1000 : 0, 0};
     list.entries = entries;
     list.count = 1000;
-    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept));
+    CHECK_OK(prepare_list(duo.a->endpoint, &list, &kept));
     memset(entries, 0xff, sizeof entries);
     for (uint64_t round = 0; round < 3; round++) {
         fill_random(duo.a_bytes, MIB, round);
@@ -194,38 +194,38 @@ static void lists_are_kept(void)
         if (round)
             CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, round);
     }
-    CHECK_OK(weft_kept_release(kept));
+    CHECK_OK(weft_prepared_release(kept));
     duo_close(&duo);
 }
 
 /* ---- What it holds, and what ends it ---- */
 
-static weft_pages_args one_page(const struct duo *duo)
+static struct pages_request one_page(const struct duo *duo)
 {
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
+    struct pages_request pages = PAGES_REQUEST_INIT;
     pages.local = duo->a_memory;
     pages.remote = duo->b_of_a;
-    pages.page_len = pages.page_count = 1;
+    pages.pages.page_len = pages.pages.page_count = 1;
     return pages;
 }
 
-static void kept_pages_hold_their_memories(void)
+static void prepared_pages_hold_their_memories(void)
 {
     struct duo duo = duo_open(4096);
-    weft_pages_args pages = one_page(&duo);
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    struct pages_request pages = one_page(&duo);
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     weft_list_entry entry = {duo.a_memory, duo.b_of_a, 0, 0, 0, 0, 0, 1, 0};
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
-    weft_kept *kept[2];
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_prepared *kept[2];
     list.entries = &entry;
     list.count = 1;
     kept[0] = keep_pages(duo.a, &pages);
-    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept[1]));
+    CHECK_OK(prepare_list(duo.a->endpoint, &list, &kept[1]));
     for (int i = 0; i < 2; i++) {
         REFUSED(WEFT_ERR_BUSY, weft_memory_deregister(duo.a_memory));
         REFUSED(WEFT_ERR_BUSY, weft_remote_memory_release(duo.b_of_a));
         CHECK_OK(write_kept(duo.a, kept[i], &args).status);
-        CHECK_OK(weft_kept_release(kept[i]));
+        CHECK_OK(weft_prepared_release(kept[i]));
     }
     CHECK_OK(weft_remote_memory_release(duo.b_of_a));
     CHECK_OK(weft_memory_deregister(duo.a_memory));
@@ -235,97 +235,87 @@ static void kept_pages_hold_their_memories(void)
 }
 
 /* The target takes its memory back, then goes. */
-static void kept_pages_of_a_closed_peer_fail(void)
+static void prepared_pages_of_a_closed_peer_fail(void)
 {
     struct duo duo = duo_open(4096);
-    weft_pages_args pages = one_page(&duo);
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    struct pages_request pages = one_page(&duo);
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     weft_list_entry entry = {duo.a_memory, duo.b_of_a, 0, 0, 0, 0, 0, 1, 0}, empty = {.peer = duo.a_to_b};
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
-    weft_kept *kept[3];
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_prepared *kept[3];
     list.count = 1;
     list.entries = &entry;
     kept[0] = keep_pages(duo.a, &pages);
-    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept[1]));
+    CHECK_OK(prepare_list(duo.a->endpoint, &list, &kept[1]));
     list.entries = &empty;
-    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept[2]));
+    CHECK_OK(prepare_list(duo.a->endpoint, &list, &kept[2]));
     for (int i = 0; i < 3; i++)
         CHECK_OK(write_kept(duo.a, kept[i], &args).status);
     CHECK_OK(weft_memory_deregister(duo.b_memory));
     for (int i = 0; i < 2; i++)
-        REFUSED(WEFT_ERR_MEMORY_GONE, weft_write_kept(duo.a->endpoint, kept[i], &args, NULL));
+        REFUSED(WEFT_ERR_MEMORY_GONE, weft_write_prepared(duo.a->endpoint, kept[i], &args, NULL));
     CHECK_OK(write_kept(duo.a, kept[2], &args).status);
     box_close(duo.b);
     CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status, WEFT_ERR_PEER_CLOSED);
     for (int i = 0; i < 3; i++) {
-        weft_status status = weft_write_kept(duo.a->endpoint, kept[i], &args, NULL);
+        weft_status status = weft_write_prepared(duo.a->endpoint, kept[i], &args, NULL);
         CHECK_ONE_OF(status, WEFT_ERR_MEMORY_GONE, WEFT_ERR_PEER_CLOSED, WEFT_ERR_HANDLE);
     }
-    CHECK_OK(weft_kept_release(kept[0]));
-    CHECK_OK(weft_kept_release(kept[1]));
+    CHECK_OK(weft_prepared_release(kept[0]));
+    CHECK_OK(weft_prepared_release(kept[1]));
     box_close(duo.a); /* with one that was not released */
-    REFUSED(WEFT_ERR_HANDLE, weft_kept_release(kept[2]));
+    REFUSED(WEFT_ERR_HANDLE, weft_prepared_release(kept[2]));
 }
 
 static void bad_arguments(void)
 {
     struct duo duo = duo_open(4096), other = duo_open(4096);
     weft_endpoint *ep = duo.a->endpoint;
-    const weft_pages_args good = one_page(&duo);
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
-    weft_pages_args pages;
-    weft_kept *kept;
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, NULL, &kept));
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &good, NULL));
-    REFUSED(WEFT_ERR_INVALID, weft_list_keep(ep, NULL, &kept));
-    REFUSED(WEFT_ERR_HANDLE, weft_pages_keep(NULL, &good, &kept));
-    pages = good, pages.flags = WEFT_NOTIFY;
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
-    CHECK(strstr(weft_last_error(), "WEFT_NOTIFY"));
-    pages = good, pages.flags = 64;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_pages_keep(ep, &pages, &kept));
-    pages = good, pages.notify = 4;
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
-    CHECK(strstr(weft_last_error(), "notify is set"));
-    pages = good, pages.timeout_ns = 1;
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
-    CHECK(strstr(weft_last_error(), "timeout_ns"));
-    pages = good, pages.user_data = &pages;
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
-    pages = good, pages.queue = (const weft_queue *)duo.a_memory;
-    REFUSED(WEFT_ERR_INVALID, weft_pages_keep(ep, &pages, &kept));
-    pages = good, pages.page_len = 4097;
-    REFUSED(WEFT_ERR_RANGE, weft_pages_keep(ep, &pages, &kept));
+    const struct pages_request good = one_page(&duo);
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    struct pages_request pages;
+    weft_prepared *kept;
+    REFUSED(WEFT_ERR_INVALID, weft_pages_prepare(ep, good.local, good.remote, NULL, 0, &kept));
+    REFUSED(WEFT_ERR_INVALID, prepare_pages(ep, &good, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_list_prepare(ep, NULL, 1, 0, &kept));
+    REFUSED(WEFT_ERR_HANDLE, prepare_pages(NULL, &good, &kept));
+    const uint32_t flags[] = {WEFT_NOTIFY, WEFT_COMPLETE_EACH_PEER, 64};
+    for (size_t i = 0; i < COUNT(flags); i++) {
+        pages = good, pages.options.flags = flags[i];
+        REFUSED(WEFT_ERR_UNSUPPORTED, prepare_pages(ep, &pages, &kept));
+        CHECK(i > 0 || strstr(weft_last_error(), "WEFT_NOTIFY"));
+    }
+    pages = good, pages.pages.page_len = 4097;
+    REFUSED(WEFT_ERR_RANGE, prepare_pages(ep, &pages, &kept));
     pages = good, pages.local = other.a_memory;
-    REFUSED(WEFT_ERR_HANDLE, weft_pages_keep(ep, &pages, &kept));
+    REFUSED(WEFT_ERR_HANDLE, prepare_pages(ep, &pages, &kept));
 
     kept = keep_pages(duo.a, &good);
-    REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, NULL, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(ep, NULL, &args, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(ep, (weft_kept *)duo.a_memory, &args, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(other.a->endpoint, kept, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(ep, NULL, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(ep, (weft_prepared *)duo.a_memory, &args, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(other.a->endpoint, kept, &args, NULL));
     REFUSED(WEFT_ERR_HANDLE, weft_memory_deregister((weft_memory *)kept));
-    REFUSED(WEFT_ERR_HANDLE, weft_kept_release((weft_kept *)&duo));
-    weft_kept_args bad;
+    REFUSED(WEFT_ERR_HANDLE, weft_prepared_release((weft_prepared *)&duo));
+    weft_op_options bad;
     bad = args, bad.size = 1;
-    REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_write_prepared(ep, kept, &bad, NULL));
     bad = args, bad.flags = WEFT_COMPLETE_EACH_PEER; /* not a list */
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_prepared(ep, kept, &bad, NULL));
     bad = args, bad.reserved = 1;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_write_prepared(ep, kept, &bad, NULL));
     bad = args, bad.counter = 1;
-    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(ep, kept, &bad, NULL));
     CHECK_OK(weft_counter_create(duo.b->endpoint, &bad.counter));
     bad.flags = WEFT_COUNT_PAGES; /* which it was not kept with */
-    REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_write_prepared(ep, kept, &bad, NULL));
     bad = args, bad.notify_data_len = 1;
-    REFUSED(WEFT_ERR_INVALID, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_write_prepared(ep, kept, &bad, NULL));
     bad = args, bad.timeout_ns = UINT64_MAX;
-    REFUSED(WEFT_ERR_LIMIT, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_LIMIT, weft_write_prepared(ep, kept, &bad, NULL));
     bad = args, bad.queue = (const weft_queue *)kept;
-    REFUSED(WEFT_ERR_HANDLE, weft_write_kept(ep, kept, &bad, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(ep, kept, &bad, NULL));
     CHECK_OK(write_kept(duo.a, kept, &args).status);
-    CHECK_OK(weft_kept_release(kept));
+    CHECK_OK(weft_prepared_release(kept));
     duo_close(&duo);
     duo_close(&other);
 }
@@ -342,19 +332,19 @@ static void counted_pages_have_a_length_limit(void)
     char blob[4096];
     size_t n = descriptor_of(remote, blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &theirs));
-    weft_pages_args pages = WEFT_PAGES_ARGS_INIT;
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
-    weft_kept *kept;
+    struct pages_request pages = PAGES_REQUEST_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
+    weft_prepared *kept;
     pages.local = local;
     pages.remote = theirs;
-    pages.page_count = 1;
-    pages.flags = WEFT_COUNT_PAGES;
-    pages.page_len = len;
-    REFUSED(WEFT_ERR_LIMIT, weft_pages_keep(duo.a->endpoint, &pages, &kept));
-    pages.page_len = 4096;
+    pages.pages.page_count = 1;
+    pages.options.flags = WEFT_COUNT_PAGES;
+    pages.pages.page_len = len;
+    REFUSED(WEFT_ERR_LIMIT, prepare_pages(duo.a->endpoint, &pages, &kept));
+    pages.pages.page_len = 4096;
     kept = keep_pages(duo.a, &pages);
     CHECK_OK(write_kept(duo.a, kept, &args).status);
-    CHECK_OK(weft_kept_release(kept));
+    CHECK_OK(weft_prepared_release(kept));
     duo_close(&duo);
 }
 
@@ -364,7 +354,7 @@ static void access_is_checked_when_used(void)
     struct duo duo = duo_open(4096);
     weft_memory_args how = WEFT_MEMORY_ARGS_INIT;
     weft_memory_range range = {duo.b_bytes, 4096};
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     weft_memory *memory;
     weft_remote_memory *remote;
     char blob[4096];
@@ -374,25 +364,25 @@ static void access_is_checked_when_used(void)
     CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &remote));
     weft_list_entry entries[2] = {{duo.a_memory, duo.b_of_a, 0, 0, 0, 0, 0, 9, 0},
                                   {duo.a_memory, remote, 0, 0, 0, 0, 0, 9, 0}};
-    weft_list_args list = WEFT_LIST_ARGS_INIT;
-    weft_kept *kept;
-    weft_transfer id;
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_prepared *kept;
+    weft_op id;
     list.entries = entries;
     list.count = 2;
-    REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_list(duo.a->endpoint, &list, NULL));
+    REFUSED(WEFT_ERR_REMOTE_ACCESS, submit_write_list(duo.a->endpoint, &list, NULL));
     CHECK(strstr(weft_last_error(), "entry 1:"));
-    CHECK_OK(weft_list_keep(duo.a->endpoint, &list, &kept));
-    REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_kept(duo.a->endpoint, kept, &args, NULL));
-    CHECK_OK(weft_read_kept(duo.a->endpoint, kept, &args, &id));
+    CHECK_OK(prepare_list(duo.a->endpoint, &list, &kept));
+    REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_prepared(duo.a->endpoint, kept, &args, NULL));
+    CHECK_OK(weft_read_prepared(duo.a->endpoint, kept, &args, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
-    CHECK_OK(weft_kept_release(kept));
-    weft_pages_args pages = one_page(&duo);
+    CHECK_OK(weft_prepared_release(kept));
+    struct pages_request pages = one_page(&duo);
     pages.remote = remote;
     kept = keep_pages(duo.a, &pages);
-    REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_kept(duo.a->endpoint, kept, &args, NULL));
-    CHECK_OK(weft_read_kept(duo.a->endpoint, kept, &args, &id));
+    REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_prepared(duo.a->endpoint, kept, &args, NULL));
+    CHECK_OK(weft_read_prepared(duo.a->endpoint, kept, &args, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
-    CHECK_OK(weft_kept_release(kept));
+    CHECK_OK(weft_prepared_release(kept));
     CHECK_OK(weft_remote_memory_release(remote));
     CHECK_OK(weft_memory_deregister(memory));
     duo_close(&duo);
@@ -405,16 +395,16 @@ static void access_is_checked_when_used(void)
 
 struct shared {
     struct duo duo;
-    weft_kept *kept;
+    weft_prepared *kept;
     atomic_int accepted;
 };
 
 static void *writes_until_released(void *context)
 {
     struct shared *shared = context;
-    weft_kept_args args = WEFT_KEPT_ARGS_INIT;
+    weft_op_options args = WEFT_OP_OPTIONS_INIT;
     for (int i = 0; i < EACH; i++) {
-        weft_status status = weft_write_kept(shared->duo.a->endpoint, shared->kept, &args, NULL);
+        weft_status status = weft_write_prepared(shared->duo.a->endpoint, shared->kept, &args, NULL);
         if (status == WEFT_ERR_HANDLE)
             break;
         CHECK(status == WEFT_OK || status == WEFT_ERR_AGAIN);
@@ -423,13 +413,13 @@ static void *writes_until_released(void *context)
     return NULL;
 }
 
-static void threads_share_kept_pages(void)
+static void threads_share_prepared_pages(void)
 {
     struct shared shared = {.duo = duo_open(MIB)};
     struct duo *duo = &shared.duo;
-    weft_pages_args pages = one_page(duo);
-    pages.page_len = 1000;
-    pages.page_count = 1000;
+    struct pages_request pages = one_page(duo);
+    pages.pages.page_len = 1000;
+    pages.pages.page_count = 1000;
     for (int round = 0; round < 5; round++) {
         pthread_t threads[THREADS];
         shared.accepted = 0;
@@ -438,7 +428,7 @@ static void threads_share_kept_pages(void)
             CHECK(pthread_create(&threads[i], NULL, writes_until_released, &shared) == 0);
         while (shared.accepted < 20)
             sched_yield();
-        CHECK_OK(weft_kept_release(shared.kept));
+        CHECK_OK(weft_prepared_release(shared.kept));
         for (int i = 0; i < THREADS; i++)
             pthread_join(threads[i], NULL);
         for (int i = 0; i < shared.accepted; i++)
@@ -453,13 +443,13 @@ static const struct test tests[] = {
     {"pages_there_and_back_on_four_rails", "tcp,sim:like=tcp,sim:like=efa,sim:like=verbs",
      pages_there_and_back_on_four_rails},
     {"a_hundred_thousand_pages", "tcp,host,sim:like=efa", a_hundred_thousand_pages},
-    {"lists_are_kept", "once", lists_are_kept},
-    {"kept_pages_hold_their_memories", "once", kept_pages_hold_their_memories},
-    {"kept_pages_of_a_closed_peer_fail", "any", kept_pages_of_a_closed_peer_fail},
+    {"lists_are_prepared", "once", lists_are_prepared},
+    {"prepared_pages_hold_their_memories", "once", prepared_pages_hold_their_memories},
+    {"prepared_pages_of_a_closed_peer_fail", "any", prepared_pages_of_a_closed_peer_fail},
     {"counted_pages_have_a_length_limit", "once", counted_pages_have_a_length_limit},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
     {"access_is_checked_when_used", "once", access_is_checked_when_used},
-    {"threads_share_kept_pages", "once", threads_share_kept_pages},
+    {"threads_share_prepared_pages", "once", threads_share_prepared_pages},
     {NULL, NULL, NULL},
 };
 

@@ -1,0 +1,210 @@
+//! Reads the options of operations.
+
+use super::config::{no_flags, read_or_default, submitted, timeout, zero_reserved};
+use super::guard::bytes;
+use super::handle;
+use super::op::{
+    weft_op, weft_op_options, weft_queue, weft_watch, WEFT_CLASS_LATENCY, WEFT_COMPLETE_EACH_PEER,
+    WEFT_COUNT_PAGES, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
+};
+use crate::endpoint::Endpoint;
+use crate::ids::OpId;
+use crate::status::{Error, Result};
+use crate::transfer::queue::Queue;
+use crate::transfer::watch::{Mark, Marks};
+use crate::transfer::{Count, Direction, Notify, Terms};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+/// Which options an operation has, beside those that all have.
+#[derive(Clone, Copy)]
+pub(super) struct Takes {
+    pub flags: u32,
+    pub counter: bool,
+    pub start: bool,
+    pub done: bool,
+}
+
+impl Takes {
+    /// Fences, messages, connects.
+    pub const NOTHING: Takes = Takes { flags: 0, counter: false, start: false, done: false };
+    pub const TRANSFER: Takes = Takes {
+        flags: WEFT_NOTIFY | WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES,
+        counter: true,
+        start: true,
+        done: true,
+    };
+    pub const LIST: Takes = Takes {
+        flags: WEFT_NOTIFY | WEFT_CLASS_LATENCY | WEFT_COMPLETE_EACH_PEER,
+        counter: false,
+        start: true,
+        done: true,
+    };
+}
+
+/// The options of an operation, checked.
+pub(super) struct Options<'a> {
+    flags: u32,
+    notify: Option<Notify<'a>>,
+    count: Option<Count>,
+    timeout_ns: Option<NonZeroU64>,
+    user_data: u64,
+    queue: *const weft_queue,
+    marks: Marks,
+}
+
+/// Reads the options of an operation, and refuses those that it does not have.
+///
+/// # Safety
+/// `options` must be NULL or valid as the header asks.
+#[inline(always)]
+pub(super) unsafe fn options<'a>(
+    ep: &Arc<Endpoint>,
+    options: *const weft_op_options,
+    takes: Takes,
+) -> Result<Options<'a>> {
+    // SAFETY: passed on.
+    let theirs = unsafe { read_or_default(options)? };
+    no_flags(theirs.flags, takes.flags)?;
+    zero_reserved(theirs.reserved)?;
+    let start = (theirs.start_watch, theirs.start_value);
+    let done = (theirs.done_watch, theirs.done_value);
+    absent(!takes.counter && theirs.counter != 0, "counter")?;
+    absent(!takes.start && start != (std::ptr::null(), 0), "start_watch")?;
+    absent(!takes.done && done != (std::ptr::null(), 0), "done_watch")?;
+    Ok(Options {
+        flags: theirs.flags,
+        // SAFETY: passed on.
+        notify: unsafe { notify(&theirs, takes)? },
+        count: count(&theirs)?,
+        timeout_ns: timeout("timeout_ns", theirs.timeout_ns)?,
+        user_data: theirs.user_data as u64,
+        queue: theirs.queue,
+        marks: Marks { start: mark(ep, start, "start")?, done: mark(ep, done, "done")? },
+    })
+}
+
+#[inline(always)]
+fn absent(set: bool, name: &str) -> Result<()> {
+    match set {
+        true => Err(Error::invalid(format!("{name} is set, but this operation does not have that option"))),
+        false => Ok(()),
+    }
+}
+
+/// # Safety
+/// `notify_data` must be NULL or valid for its length.
+unsafe fn notify<'a>(theirs: &weft_op_options, takes: Takes) -> Result<Option<Notify<'a>>> {
+    let (value, data, len) = (theirs.notify, theirs.notify_data, theirs.notify_data_len);
+    if len > WEFT_NOTIFY_DATA_MAX {
+        return Err(Error::limit(format!(
+            "notify_data has {len} bytes: at most {WEFT_NOTIFY_DATA_MAX} are allowed"
+        )));
+    }
+    if theirs.flags & WEFT_NOTIFY == 0 {
+        if len > 0 || value != 0 {
+            let what = if len > 0 { "notify_data is given".into() } else { format!("notify is {value}") };
+            let why = match takes.flags & WEFT_NOTIFY {
+                0 => "this operation does not notify",
+                _ => "WEFT_NOTIFY is not set in flags",
+            };
+            return Err(Error::invalid(format!("{what}, but {why}")));
+        }
+        return Ok(None);
+    }
+    // SAFETY: passed on.
+    Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? } }))
+}
+
+fn count(theirs: &weft_op_options) -> Result<Option<Count>> {
+    let (counter, pages) = (theirs.counter, theirs.flags & WEFT_COUNT_PAGES != 0);
+    if pages && counter == 0 {
+        return Err(Error::invalid("WEFT_COUNT_PAGES is set in flags, but counter is 0"));
+    }
+    Ok((counter != 0).then_some(Count { counter, pages }))
+}
+
+type Named = (*const weft_watch, u64);
+
+/// A watch that an operation names, if it names one.
+#[inline(always)]
+fn mark(ep: &Arc<Endpoint>, named: Named, name: &str) -> Result<Option<Mark>> {
+    match named {
+        (watch, 0) if watch.is_null() => Ok(None),
+        _ => some_mark(ep, named, name).map(Some),
+    }
+}
+
+#[cold]
+fn some_mark(ep: &Arc<Endpoint>, (watch, value): Named, name: &str) -> Result<Mark> {
+    if watch.is_null() {
+        return Err(Error::invalid(format!("{name}_value is {value}, but {name}_watch is NULL")));
+    }
+    let watch = handle::watch(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
+    Ok((watch.of(ep)?.clone(), value))
+}
+
+/// What every operation says of its completion.
+pub(super) struct Common<'a> {
+    pub timeout_ns: Option<NonZeroU64>,
+    pub user_data: u64,
+    pub queue: &'a Arc<Queue>,
+    pub marks: &'a Marks,
+}
+
+impl Options<'_> {
+    /// Submits an operation, and stores its id.
+    ///
+    /// # Safety
+    /// `op` must be NULL or valid.
+    pub unsafe fn submit(
+        &self,
+        ep: &Arc<Endpoint>,
+        op: *mut weft_op,
+        submit: impl FnOnce(Common) -> Result<OpId>,
+    ) -> Result<()> {
+        let common = |queue: &Arc<Queue>| {
+            submit(Common {
+                timeout_ns: self.timeout_ns,
+                user_data: self.user_data,
+                queue,
+                marks: &self.marks,
+            })
+        };
+        // SAFETY: passed on.
+        unsafe { submitted(ep, self.queue, op, common) }
+    }
+
+    /// Submits a transfer, and stores its id.
+    ///
+    /// # Safety
+    /// `op` must be NULL or valid.
+    #[inline(always)]
+    pub unsafe fn transfer(
+        &self,
+        ep: &Arc<Endpoint>,
+        direction: Direction,
+        op: *mut weft_op,
+        submit: impl FnOnce(&Terms) -> Result<OpId>,
+    ) -> Result<()> {
+        let terms = |common: Common| {
+            submit(&Terms {
+                direction,
+                notify: self.notify,
+                count: self.count,
+                each_peer: self.flags & WEFT_COMPLETE_EACH_PEER != 0,
+                urgent: self.urgent(),
+                timeout_ns: common.timeout_ns,
+                user_data: common.user_data,
+                queue: common.queue,
+                marks: common.marks,
+            })
+        };
+        // SAFETY: passed on.
+        unsafe { self.submit(ep, op, terms) }
+    }
+
+    pub fn urgent(&self) -> bool {
+        self.flags & WEFT_CLASS_LATENCY != 0
+    }
+}
