@@ -261,7 +261,7 @@ static void unknown_fabric_is_named(void)
     config.rails = NULL;
     REFUSED(WEFT_ERR_UNSUPPORTED, opens(&config));
     CHECK(strstr(weft_last_error(), "nosuchfabric") != NULL);
-    CHECK(strstr(weft_last_error(), "host, efa, verbs, tcp and shm") != NULL);
+    CHECK(strstr(weft_last_error(), "host, efa, verbs, tcp, shm") != NULL);
     CHECK(strstr(weft_last_error(), "tcp") != NULL); /* what there is */
     const char *odd[] = {",", "tcp,nosuchfabric", ";", "\xff\xfe", "%s%s%s%n"};
     for (size_t i = 0; i < COUNT(odd); i++) {
@@ -293,8 +293,12 @@ static void a_named_fabric_is_never_replaced(void)
     config.fabric = "efa";
     if (opens(&config) == WEFT_OK)
         skip("there is EFA hardware here");
-    REFUSED_EITHER(WEFT_ERR_NO_RAILS, WEFT_ERR_UNSUPPORTED, opens(&config));
+    REFUSED_EITHER(WEFT_ERR_NO_RAILS, WEFT_ERR_NO_LIBFABRIC, opens(&config));
     CHECK(strstr(weft_last_error(), "efa") != NULL);
+    config.fabric = "infiniband"; /* no fabric at all */
+    REFUSED_EITHER(WEFT_ERR_UNSUPPORTED, WEFT_ERR_NO_LIBFABRIC, opens(&config));
+    CHECK(strstr(weft_last_error(), "\"infiniband\" is no fabric: name host, efa") != NULL ||
+          strstr(weft_last_error(), "libfabric") != NULL);
 }
 
 static void rails_that_match_nothing(void)
@@ -307,6 +311,9 @@ static void rails_that_match_nothing(void)
     CHECK(strstr(weft_last_error(), "lo") != NULL); /* what was found */
     config.rails = "lo,!lo";
     REFUSED(WEFT_ERR_NO_RAILS, opens(&config));
+    config.rails = "host";
+    REFUSED(WEFT_ERR_NO_RAILS, opens(&config));
+    CHECK(strstr(weft_last_error(), "fabric \"host\"") != NULL);
     config.rails = "l?,[,**,!";
     mark_last_error();
     weft_status status = opens(&config);

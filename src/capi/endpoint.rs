@@ -69,8 +69,8 @@ pub struct weft_endpoint_config {
     /// that of host "host", which only "!host" leaves out. So tcp over loopback
     /// alone, also between processes of one host, is fabric "tcp" with rails "lo".
     ///
-    /// Without patterns, those near what this process may use. They are taken
-    /// from all but loopback (unless nothing else is there), link-local
+    /// Without patterns that name NICs, those near what this process may use. They are
+    /// taken from all that no "!" leaves out, but loopback (unless nothing else is there), link-local
     /// addresses and the bridges of container engines:
     ///
     ///   1. If CUDA_VISIBLE_DEVICES, or its container, leaves the process some

@@ -25,16 +25,18 @@ pub struct Choice {
     pub why: String,
 }
 
-/// `patterns` decide alone. Without them: of each fabric, the NICs that lead
-/// somewhere and are near what this process may use. `visible` is CUDA_VISIBLE_DEVICES.
+/// Patterns that name NICs decide alone. Without such: of each fabric, the NICs that are not excluded,
+/// lead somewhere and are near what this process may use. `visible` is CUDA_VISIBLE_DEVICES.
 pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visible: Option<&str>) -> Choice {
-    if let Some(patterns) = patterns {
-        let chosen = (0..nics.len()).filter(|i| by_patterns(patterns, &nics[*i].name)).collect();
-        return Choice { chosen, why: format!("their names match \"{patterns}\"") };
+    let patterns = Patterns::of(patterns.unwrap_or_default());
+    let matching = |i: &usize| patterns.take(&nics[*i].name);
+    if !patterns.ins.is_empty() {
+        let chosen = (0..nics.len()).filter(matching).collect();
+        return Choice { chosen, why: format!("their names match \"{}\"", patterns.ins.join(",")) };
     }
     let (mut chosen, mut why) = (Vec::new(), String::new());
     for fabric in fabrics(nics) {
-        let of_fabric = (0..nics.len()).filter(|i| nics[*i].fabric == fabric).collect();
+        let of_fabric = (0..nics.len()).filter(|i| nics[*i].fabric == fabric).filter(matching).collect();
         let useful = that_lead_somewhere(nics, of_fabric);
         let places: Vec<Option<PciAddress>> = useful.iter().map(|i| nics[*i].pci).collect();
         let near = machine.near_this_process(&places, visible);
@@ -67,12 +69,24 @@ fn that_lead_somewhere(nics: &[Listed], among: Vec<usize>) -> Vec<usize> {
     }
 }
 
-/// "eth*,!eth3": in if it matches one of those without "!" (or there are none),
-/// and none of those with.
-fn by_patterns(patterns: &str, name: &str) -> bool {
-    let (outs, ins): (Vec<&str>, Vec<&str>) =
-        patterns.split(',').map(str::trim).filter(|p| !p.is_empty()).partition(|p| p.starts_with('!'));
-    (ins.is_empty() || ins.iter().any(|p| matches(p, name))) && !outs.iter().any(|p| matches(&p[1..], name))
+/// "eth*,!eth3": those that are named, and those that are excluded.
+struct Patterns<'a> {
+    ins: Vec<&'a str>,
+    outs: Vec<&'a str>,
+}
+
+impl<'a> Patterns<'a> {
+    fn of(text: &'a str) -> Patterns<'a> {
+        let all = text.split(',').map(str::trim).filter(|p| !p.is_empty());
+        let (outs, ins): (Vec<&str>, Vec<&str>) = all.partition(|p| p.starts_with('!'));
+        Patterns { ins, outs: outs.into_iter().map(|p| &p[1..]).collect() }
+    }
+
+    /// Whether a name is among those that are named (if any is), and is not excluded.
+    fn take(&self, name: &str) -> bool {
+        let any = |patterns: &[&str]| patterns.iter().any(|p| matches(p, name));
+        (self.ins.is_empty() || any(&self.ins)) && !any(&self.outs)
+    }
 }
 
 /// "*" stands for any text. Each part between stars is taken where it comes first, so no part
@@ -150,8 +164,9 @@ mod tests {
         assert!(matches("", "") && matches("**", "a") && matches("a*a", "aa") && matches("*ab*", "aab"));
         assert!(!matches("a*a", "a") && !matches("*ab*ab*", "aab") && !matches("", "a"));
         assert!(matches("*é*", "aé") && !matches("é", "e"));
-        assert!(by_patterns("eth*,!eth3", "eth2") && by_patterns("!eth3", "lo"));
-        assert!(!by_patterns("eth*,!eth3", "eth3") && !by_patterns("eth*", "lo"));
+        let take = |patterns, name| Patterns::of(patterns).take(name);
+        assert!(take("eth*,!eth3", "eth2") && take("!eth3", "lo") && take("", "lo"));
+        assert!(!take("eth*,!eth3", "eth3") && !take("eth*", "lo"));
     }
 
     /// As a plain definition says, for all short patterns and names; and of many stars soon.
@@ -226,6 +241,9 @@ mod tests {
         assert_eq!(names(&all, &choose(&all, None, &machine, None)), ["eth0", "tun0"]);
         assert_eq!(names(&all[..5], &choose(&all[..5], None, &machine, None)), ["lo"]);
         assert_eq!(names(&all, &choose(&all, Some("docker*,lo"), &machine, None)), ["lo", "docker0"]);
+        for (excluded, left) in [("!eth0", "tun0"), ("!eth*,!host", "tun0"), ("!eth0,!tun0", "lo")] {
+            assert_eq!(names(&all, &choose(&all, Some(excluded), &machine, None)), [left], "{excluded}");
+        }
         // lo of one fabric is not left out for the sake of another's NIC.
         let mut two = vec![tcp("lo"), tcp("shm")];
         two[1].fabric = "shm".into();

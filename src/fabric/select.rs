@@ -23,7 +23,7 @@ const STREAMS_UNKNOWN: usize = 4;
 const STREAM_CPUS: usize = 4;
 
 /// What callers name, beside libfabric's providers.
-const NAMES: &str = "host, efa, verbs, tcp and shm";
+const NAMES: [&str; 5] = ["host", "efa", "verbs", "tcp", "shm"];
 
 /// A NIC that could be a rail.
 #[derive(Clone)]
@@ -183,8 +183,10 @@ fn default_candidates(patterns: Option<&str>, machine: &Machine) -> Result<Found
             Ok(found)
         }
         // There is no network to speak of, and this host is still there.
-        (Err(error), Some(nic)) if matches!(error.status, Status::NoLibfabric | Status::Unsupported) => {
-            log::info!("only peers on this host can be reached: {error}");
+        (Err(error), Some(nic))
+            if patterns.is_none() && matches!(error.status, Status::NoLibfabric | Status::NoRails) =>
+        {
+            log::warn!("only processes of this host can be reached: {}", error.message);
             Ok(only_host(nic))
         }
         (Err(error), _) => Err(error),
@@ -216,7 +218,13 @@ fn leaves_out_host(patterns: Option<&str>) -> bool {
 
 fn no_rails(patterns: Option<&str>, names: &str) -> Error {
     let patterns = patterns.unwrap_or("(default)");
-    Error::new(Status::NoRails, format!("rails \"{patterns}\" matches none of the NICs here: {names}"))
+    let hint = match patterns.trim() == host::NAME {
+        true => {
+            format!(" (for processes of one host alone, name it as the fabric: fabric \"{}\")", host::NAME)
+        }
+        false => String::new(),
+    };
+    Error::new(Status::NoRails, format!("rails \"{patterns}\" matches none of the NICs here: {names}{hint}"))
 }
 
 /// The NICs of the fabrics that are named, or of the best that has some.
@@ -232,8 +240,9 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
             found.extend(tcp::list()?.into_iter().map(|interface| over_tcp(interface, machine)));
         } else {
             let library = match discover::library(&providers) {
-                Err(error) if fabric.is_none() => {
-                    log::debug!("{name} is left out: {error}");
+                // A library that was named by hand is wanted.
+                Err(error) if fabric.is_none() && libfabric_sys::variable("WEFT_LIBFABRIC").is_none() => {
+                    log::warn!("{name} is not used, though this machine may have a NIC for it: {error}");
                     continue;
                 }
                 library => library?,
@@ -246,11 +255,11 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
             break; // Only the best fabric is worth its NICs' memory.
         }
         if fabric.is_some() && found.len() == before {
-            return Err(unknown_fabric(name));
+            return Err(no_nic(name));
         }
     }
     if found.is_empty() {
-        return Err(unknown_fabric(fabric.unwrap_or(RANKED)));
+        return Err(no_nic(fabric.unwrap_or(RANKED)));
     }
     chosen(found, patterns, machine, libfabric)
 }
@@ -323,15 +332,30 @@ fn chosen(
     Ok(Found { candidates: chosen, why: choice.why, libfabric, clock, random })
 }
 
-fn unknown_fabric(name: &str) -> Error {
-    let offers = discover::started().map_or_else(String::new, |library| match discover::providers(library) {
-        known if known.is_empty() => format!("; libfabric {} offers none", library.describe()),
-        known => format!("; libfabric {} offers {}", library.describe(), known.join(", ")),
-    });
-    Error::new(
-        Status::Unsupported,
-        format!("no NIC of fabric \"{name}\" with reliable datagrams and RMA: Weft's own names are {NAMES}{offers}"),
-    )
+/// Of a fabric that was named, no NIC was found.
+fn no_nic(name: &str) -> Error {
+    let library = discover::started();
+    let known = library.map_or_else(Vec::new, discover::providers);
+    let of = library.map_or_else(String::new, |library| format!(" of libfabric {}", library.describe()));
+    if NAMES.contains(&name) || name.contains(',') {
+        let text = format!(
+            "no NIC of fabric \"{name}\" is here{}: is the device in this container, and its driver loaded? \
+             (fi_info -p {} lists what libfabric finds)",
+            of.replacen(" of", ", says", 1),
+            provider_of(name),
+        );
+        return Error::new(Status::NoRails, text);
+    }
+    let text = match known.iter().any(|provider| provider == name) {
+        true => {
+            format!("provider \"{name}\"{of} has no NIC with reliable datagrams and RMA, which Weft needs")
+        }
+        false => {
+            let providers = if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) };
+            format!("\"{name}\" is no fabric: name {}, or a provider{of}{providers}", NAMES.join(", "))
+        }
+    };
+    Error::new(Status::Unsupported, text)
 }
 
 fn over_tcp(interface: tcp::Interface, machine: &Machine) -> Candidate {

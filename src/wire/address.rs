@@ -10,10 +10,10 @@
 //! does not speak.) Whoever has an address can connect; with a secret, that is not enough.
 
 use super::frame::{WIRE_HIGHEST, WIRE_LOWEST};
+use super::{ADDRESS, DAMAGED, DESCRIPTOR};
 use crate::codec::{Reader, Writer};
 use crate::status::{Error, Result, Status};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"WFTA");
 const FORMAT: u16 = 1;
 pub const RAILS_MAX: usize = 64;
 /// Capabilities, as in `weft_peer_properties`.
@@ -45,7 +45,7 @@ impl Address {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u32(MAGIC).u16(FORMAT).u16(self.wire.0).u16(self.wire.1).u64(self.incarnation);
+        w.u32(ADDRESS).u16(FORMAT).u16(self.wire.0).u16(self.wire.1).u64(self.incarnation);
         w.u32(self.capabilities).u16(self.rails.len() as u16);
         for rail in &self.rails {
             w.short(rail.fabric.as_bytes()).short(rail.network.as_bytes()).short(&rail.address);
@@ -57,10 +57,14 @@ impl Address {
     pub fn decode(blob: &[u8]) -> Result<Address> {
         let damaged =
             |what: &str| Error::new(Status::Format, format!("the address ({} bytes) {what}", blob.len()));
-        if !blob.starts_with(&MAGIC.to_le_bytes()) {
-            return Err(damaged("is not an address of Weft, which comes from weft_endpoint_address"));
+        if !blob.starts_with(&ADDRESS.to_le_bytes()) {
+            let what = match blob.starts_with(&DESCRIPTOR.to_le_bytes()) {
+                true => "is the descriptor of a memory, from weft_memory_export: the two were mixed up",
+                false => "is not an address of Weft, which comes from weft_endpoint_address",
+            };
+            return Err(damaged(what));
         }
-        let mut r = Reader::unseal(blob).ok_or_else(|| damaged("is damaged or truncated"))?;
+        let mut r = Reader::unseal(blob).ok_or_else(|| damaged(DAMAGED))?;
         r.u32();
         match r.u16() {
             Some(FORMAT) => {}

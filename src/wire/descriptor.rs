@@ -8,12 +8,12 @@
 //! Format 1. All little-endian.
 
 use super::address::RAILS_MAX;
+use super::{ADDRESS, DAMAGED, DESCRIPTOR};
 use crate::codec::{Reader, Writer};
 use crate::ids::MemoryId;
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"WFTM");
 const FORMAT: u16 = 1;
 const WRITE: u8 = 1;
 const READ: u8 = 2;
@@ -45,7 +45,7 @@ pub struct Descriptor {
 impl Descriptor {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u32(MAGIC).u16(FORMAT).u64(self.incarnation).u64(self.id.get()).u64(self.secret);
+        w.u32(DESCRIPTOR).u16(FORMAT).u64(self.incarnation).u64(self.id.get()).u64(self.secret);
         w.u8((self.writable as u8 * WRITE) | (self.readable as u8 * READ));
         w.u8(self.device.map_or(0, |device| device.saturating_add(1)));
         w.u16(self.rails.len() as u16).u32(self.ranges.len() as u32);
@@ -64,10 +64,14 @@ impl Descriptor {
     pub fn decode(blob: &[u8]) -> Result<Descriptor> {
         let damaged =
             |what: &str| Error::new(Status::Format, format!("the descriptor ({} bytes) {what}", blob.len()));
-        if !blob.starts_with(&MAGIC.to_le_bytes()) {
-            return Err(damaged("is not a descriptor of Weft, which comes from weft_memory_export"));
+        if !blob.starts_with(&DESCRIPTOR.to_le_bytes()) {
+            let what = match blob.starts_with(&ADDRESS.to_le_bytes()) {
+                true => "is the address of an endpoint, from weft_endpoint_address: the two were mixed up",
+                false => "is not a descriptor of Weft, which comes from weft_memory_export",
+            };
+            return Err(damaged(what));
         }
-        let mut r = Reader::unseal(blob).ok_or_else(|| damaged("is damaged or truncated"))?;
+        let mut r = Reader::unseal(blob).ok_or_else(|| damaged(DAMAGED))?;
         r.u32();
         match r.u16() {
             Some(FORMAT) => {}

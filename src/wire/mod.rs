@@ -35,3 +35,9 @@ pub fn stamp(frame: &mut [u8], rail: RailIndex, to: u128) {
         header[TO..TO + 16].copy_from_slice(&to.to_le_bytes());
     }
 }
+
+/// What blobs that programs pass on begin with: addresses, and descriptors.
+const ADDRESS: u32 = u32::from_le_bytes(*b"WFTA");
+const DESCRIPTOR: u32 = u32::from_le_bytes(*b"WFTM");
+/// Of a blob that begins as it should.
+const DAMAGED: &str = "is damaged or truncated (it has zero bytes in it: pass its length on, not strlen)";
