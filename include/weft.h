@@ -2094,25 +2094,31 @@ weft_status weft_read_prepared(weft_endpoint *endpoint,
  */
 WEFT_API weft_status weft_prepared_release(weft_prepared *prepared);
 
-/* ---- Fences: that nothing earlier of a peer can land any more ---- */
+/* ---- Fences: nothing that a peer has accepted so far can change memory here afterwards ---- */
 
 /**
- * Waits until nothing can land here any more that a peer has posted so far: not of
- * its writes that failed, were canceled or passed their deadlines either. For memory
- * that is to be used again after the peer has said that a write to it did not
- * succeed. (After a write that succeeded none is needed; nor after the peer's
- * PEER_DOWN, nor after `weft_memory_deregister` of the memory.)
+ * Waits until no operation that the peer had accepted before it saw the fence can change
+ * local memory, notify or raise counters here, whatever its outcome: operations that
+ * were canceled, failed or passed their deadlines are covered like those that succeeded.
  *
- * Ends in exactly one `WEFT_COMPLETION_FENCE`. `WEFT_OK`: it is so. Anything else
- * promises nothing. The peer lets what it has under way to this endpoint come to
- * rest before it goes on: some round trips in which it posts nothing more here. What
- * it submits later is not waited for. Up to 64 fences of one peer may be under way.
+ * Call it before memory is used again that writes of the peer may still reach: your own
+ * request timed out, its user hung up, or the peer says that a write did not succeed. Nothing
+ * is needed after a notification of the write, after the peer's PEER_DOWN, or after
+ * `weft_memory_deregister` of the memory.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_FENCE`. With `WEFT_OK` it is so, and every
+ * notification of those operations is in the queue already. Any other status promises
+ * nothing. The fence ends no operation: the peer's transfers that were accepted before it
+ * end first, by their own deadlines at the latest (to end them early, have the peer cancel
+ * them), so give the fence a deadline that is longer, or fall back to
+ * `weft_peer_disconnect` and its PEER_DOWN. What the peer accepts later is not waited for.
+ * Up to 64 fences of one peer may be under way.
  *
  * `peer`: it may still be connecting. `options`: NULL for defaults. `op`:
  * receives the id; NULL if it is not wanted.
  * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_INVALID`,
  * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. In the completion also
- * `WEFT_ERR_TIMED_OUT` (the peer does not poll, or has stopped), `WEFT_ERR_LIMIT`
+ * `WEFT_ERR_TIMED_OUT` (operations of the peer have not ended, or it does not poll), `WEFT_ERR_LIMIT`
  * (64), `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`. Since 0.1.
  */
 WEFT_API

@@ -1,4 +1,4 @@
-/* Fences: after one, nothing lands that the peer had posted before. */
+/* Fences: after one, nothing lands, notifies or counts that the peer had accepted before. */
 #include "harness.h"
 
 /* Not over libfabric's shm, which keeps no such promise, and may crash when one of a process's endpoints is silent. */
@@ -35,15 +35,21 @@ static void pump_both(struct duo *duo, uint64_t ms)
     }
 }
 
-/* Writes that are canceled or too late go on to move bytes, for a while; until the fence. */
+/* Writes that are canceled or too late go on to move bytes, to notify and to count, for a while; until the fence. */
 static void nothing_lands_after_a_fence(void)
 {
     struct duo duo = duo_open(LEN);
+    weft_counter counter;
+    weft_completion told;
+    uint64_t before, after;
     struct fence_request fence = fence_args(duo.b_to_a);
     struct range_request args = range_args(duo.a_memory, duo.b_of_a, LEN);
     weft_op id;
     fill_random(duo.a_bytes, LEN, 1);
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
+    args.options.flags = WEFT_NOTIFY;
+    args.options.counter = counter;
     int early = 0;
     for (int round = 0; round < ROUNDS; round++) {
         memset(duo.a_bytes, round + 1, LEN);
@@ -59,9 +65,15 @@ static void nothing_lands_after_a_fence(void)
         }
         CHECK_OK(submit_fence(duo.b->endpoint, &fence, &id));
         CHECK_OK(await_fence(&duo, id).status);
+        while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told)) {
+        }
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &before));
         fill_random(duo.b_bytes, LEN, 100 + round);
         pump_both(&duo, 100);
         CHECK_EQ(differs_random(duo.b_bytes, LEN, 100 + round), -1);
+        CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &after));
+        CHECK_EQ(after, before);
     }
     CHECK(early > 0);
     duo_close(&duo);
@@ -88,6 +100,92 @@ static void fence_lets_other_traffic_continue(void)
             CHECK_OK(box_await(duo.a, writes[i], patience_ms()).status);
     }
     CHECK_EQ(differs_random(duo.b_bytes, 64 * 256 * KIB, 3), -1);
+    duo_close(&duo);
+}
+
+/* Not only what was posted: a write that had hardly begun is waited for, with what it tells and counts. */
+static void a_fence_waits_for_accepted_writes(void)
+{
+    enum { WRITES = 4 };
+    struct duo duo = duo_open(LEN);
+    struct fence_request fence = fence_args(duo.b_to_a);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, LEN);
+    weft_counter counter;
+    uint64_t value, rounds = 0;
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
+    args.options.flags = WEFT_NOTIFY;
+    args.options.counter = counter;
+    for (uint64_t round = 1; round <= 3; round++) {
+        weft_op writes[WRITES], id;
+        memset(duo.a_bytes, (int)round, LEN);
+        for (int i = 0; i < WRITES; i++) {
+            args.options.notify = round * WRITES + (uint64_t)i;
+            writes[i] = write_now(duo.a, &args);
+        }
+        CHECK_OK(submit_fence(duo.b->endpoint, &fence, &id));
+        CHECK_OK(await_fence(&duo, id).status);
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &value));
+        CHECK_EQ(value, round * WRITES);
+        uint64_t told = 0;
+        for (weft_completion c; box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &c);)
+            told++;
+        CHECK_EQ(told, WRITES);
+        fill_random(duo.b_bytes, LEN, round);
+        pump_both(&duo, 50);
+        CHECK_EQ(differs_random(duo.b_bytes, LEN, round), -1);
+        for (int i = 0; i < WRITES; i++)
+            rounds += box_await(duo.a, writes[i], patience_ms()).status == WEFT_OK;
+    }
+    CHECK_EQ(rounds, 3 * WRITES);
+    duo_close(&duo);
+}
+
+/* A write that waits for its start is accepted, too: the fence ends when that does, and not before. */
+static void a_fence_waits_for_writes_that_have_not_started(void)
+{
+    struct duo duo = duo_open(MIB);
+    struct fence_request fence = fence_args(duo.b_to_a);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    weft_completion c;
+    weft_watch *watch;
+    uint64_t *word;
+    weft_op id;
+    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &watch, &word));
+    args.options.start_watch = watch;
+    args.options.start_value = 1;
+    weft_op write = write_now(duo.a, &args);
+    CHECK_OK(submit_fence(duo.b->endpoint, &fence, &id));
+    pump_both(&duo, 50);
+    CHECK(!box_try(duo.b, WEFT_COMPLETION_FENCE, &c));
+    /* What comes later does not hold it up, and is not held up. */
+    args.options.start_watch = NULL;
+    args.options.start_value = 0;
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    CHECK_OK(weft_op_cancel(duo.a->endpoint, write));
+    CHECK_STATUS(box_await(duo.a, write, patience_ms()).status, WEFT_ERR_CANCELED);
+    CHECK_OK(await_fence(&duo, id).status);
+    duo_close(&duo);
+}
+
+/* Both at once: neither waits for the other's fence. */
+static void two_peers_fence_each_other(void)
+{
+    struct duo duo = duo_open(LEN);
+    struct fence_request to_a = fence_args(duo.b_to_a), to_b = fence_args(duo.a_to_b);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, LEN);
+    weft_completion c;
+    weft_op at_a, at_b;
+    for (int round = 0; round < 5; round++) {
+        weft_op write = write_now(duo.a, &args);
+        CHECK_OK(submit_fence(duo.b->endpoint, &to_a, &at_b));
+        CHECK_OK(submit_fence(duo.a->endpoint, &to_b, &at_a));
+        CHECK_OK(await_fence(&duo, at_b).status);
+        while (!box_try(duo.a, WEFT_COMPLETION_FENCE, &c))
+            pump_both(&duo, 1);
+        CHECK_OK(c.status);
+        CHECK_EQ(c.op, at_a);
+        CHECK_OK(box_await(duo.a, write, patience_ms()).status);
+    }
     duo_close(&duo);
 }
 
@@ -153,6 +251,9 @@ static void fence_does_not_wait_for_a_silent_peer(void)
 
 static const struct test tests[] = {
     {"nothing_lands_after_a_fence", FABRICS, nothing_lands_after_a_fence},
+    {"a_fence_waits_for_accepted_writes", FABRICS, a_fence_waits_for_accepted_writes},
+    {"a_fence_waits_for_writes_that_have_not_started", FABRICS, a_fence_waits_for_writes_that_have_not_started},
+    {"two_peers_fence_each_other", FABRICS, two_peers_fence_each_other},
     {"fence_lets_other_traffic_continue", FABRICS, fence_lets_other_traffic_continue},
     {"fences_end_like_other_operations", FABRICS, fences_end_like_other_operations},
     {"fence_does_not_wait_for_a_silent_peer", FABRICS, fence_does_not_wait_for_a_silent_peer},

@@ -1,18 +1,20 @@
-//! Fences: that nothing which a peer has posted so far can land here any more.
+//! Fences: nothing that a peer had accepted so far can land here afterwards.
 //!
-//! The peer is asked, since only it knows what its NICs still have: writes of
-//! operations that ended early are posted all the same. It holds its lanes to us,
+//! The peer is asked, since only it knows what it has accepted, and what its NICs still have:
+//! writes of operations that ended early are posted all the same. It waits until the
+//! operations that it had accepted when it saw the fence have ended, with their notifications
+//! and counts; others are submitted and go on meanwhile. Then it holds its lanes to us,
 //! each until everything on it has come back delivered and its bundles are
 //! acknowledged: then that one goes on, whatever the others do (one may be dead, and not
-//! known to be). When all have, the peer answers. A lane that is broken is at rest once its
+//! known to be). When all have, and frames of ended operations are acknowledged, the peer answers. A lane that is broken is at rest once its
 //! own fence is (`failover`).
 
 use super::inbox::Command;
-use super::later::QuiescingLanes;
+use super::later::{FenceWaits, QuiescingLanes, Until};
 use super::worker::{LaneWork, Worker};
 use super::Endpoint;
 use crate::ids::{OpId, PeerId};
-use crate::peer::channel::Out;
+use crate::peer::channel::{Channel, Out};
 use crate::peer::link::{Link, Quiescing};
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
@@ -23,6 +25,8 @@ use crate::wire::frame::{numbers, Kind};
 
 /// Fences of one peer that may be under way.
 const FENCES: usize = 64;
+/// How long one pass looks for the operations that fences wait for.
+const FENCE_LOOK_NS: u64 = 500_000;
 
 impl Endpoint {
     pub fn fence(&self, spec: FenceSpec) -> Result<OpId> {
@@ -83,11 +87,60 @@ impl Worker {
         }
     }
 
-    /// The peer asks that everything which we have posted to it come to rest.
-    pub(super) fn quiesce(&self, link: &mut Link, number: u64) {
-        if link.quiescing.len() >= FENCES {
+    /// The peer asks that everything which we have accepted for it come to rest.
+    pub(super) fn quiesce(&mut self, link: &mut Link, number: u64) {
+        let peer = link.peer.id;
+        let waits = self.fence_waits.iter().filter(|of| of.peer == peer).count();
+        if waits + link.quiescing.len() >= FENCES {
             return self.breach(&link.peer, "it asks for more fences than there can be");
         }
+        let until = Until::Ended(self.core.table.accepted(peer));
+        self.fence_waits.push(FenceWaits { peer, number, until });
+    }
+
+    /// Goes on with the peers' fences.
+    pub(super) fn advance_fences(&mut self, now: u64) {
+        if self.fence_waits.is_empty() {
+            return;
+        }
+        let core = self.core.clone();
+        let over = || core.clock.now().saturating_sub(now) > FENCE_LOOK_NS;
+        let mut waits = std::mem::take(&mut self.fence_waits);
+        waits.retain_mut(|of| {
+            let Some(mut link) = self.links.get_mut(of.peer.place()).and_then(Option::take) else {
+                return false;
+            };
+            // A peer that has ended took its fences with it.
+            let here = link.peer.id == of.peer;
+            let done = here
+                && match &mut of.until {
+                    Until::Ended(accepted) => core.table.have_ended(accepted, over),
+                    Until::Taken(told, asked) => {
+                        asked.retain(|id| link.atomics.contains_key(id));
+                        let taken = |(channel, last): (&Channel, &Option<u32>)| {
+                            last.is_none_or(|last| channel.has_acknowledged(last))
+                        };
+                        asked.is_empty() && link.channels.iter().zip(told).map(|(c, l)| (c, &*l)).all(taken)
+                    }
+                };
+            match &of.until {
+                _ if !done => {}
+                Until::Ended(_) => self.quiesce_all_lanes(&mut link, of.number),
+                Until::Taken(..) => {
+                    self.answer(&mut link, Out::new(Kind::Quiesced, numbers(&[of.number])));
+                }
+            }
+            self.links[of.peer.place()] = Some(link);
+            if done {
+                self.mark(of.peer);
+            }
+            here && !done
+        });
+        waits.append(&mut self.fence_waits);
+        self.fence_waits = waits;
+    }
+
+    fn quiesce_all_lanes(&self, link: &mut Link, number: u64) {
         let workers = (0..self.core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0);
         let mut waiting = 0;
         for worker in workers {
@@ -99,6 +152,7 @@ impl Worker {
 
     /// At the peer's home: the lanes of one worker are at rest.
     pub fn link_lanes_quiet(&mut self, peer: PeerId, number: u64) {
+        let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         let Some(of) = link.quiescing.iter_mut().find(|of| of.number == number) else { return };
         of.waiting -= 1;
@@ -106,10 +160,11 @@ impl Worker {
             return;
         }
         link.quiescing.retain(|of| of.number != number);
-        let Some(mut link) = self.links[peer.place()].take() else { return };
-        self.answer(&mut link, Out::new(Kind::Quiesced, numbers(&[number])));
-        self.links[peer.place()] = Some(link);
-        self.mark(peer);
+        // What operations that ended early have told the peer, or asked of it, may still be on its way.
+        let wanted = |id: OpId| core.table.is_active(id);
+        let told = link.channels.each_mut().map(|channel| channel.end(wanted));
+        let asked = link.atomics.keys().copied().filter(|id| !wanted(*id)).collect();
+        self.fence_waits.push(FenceWaits { peer, number, until: Until::Taken(told, asked) });
     }
 
     /// Holds each of a peer's lanes until it is at rest.

@@ -1,9 +1,11 @@
 //! What a worker has to come back to.
 
-use crate::ids::{Hold, LaneId, PeerId};
+use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::rail::Half;
 use crate::transfer::claims::Run;
+use crate::transfer::ending::Accepted;
 use crate::transfer::watch::Mark;
+use crate::wire::frame::CHANNELS;
 
 /// How far a lane is with draining.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -35,6 +37,21 @@ pub struct Carried {
     pub peer: PeerId,
     pub bytes: Vec<u8>,
     pub since: u64,
+}
+
+/// A fence of a peer, and what it waits for, before its lanes are brought to rest or after.
+pub struct FenceWaits {
+    pub peer: PeerId,
+    pub number: u64,
+    pub until: Until,
+}
+
+pub enum Until {
+    /// What was accepted before it has ended.
+    Ended(Accepted),
+    /// The peer has taken what ended operations told it, or asked of it: the last frame of each channel, and
+    /// atomics that it has not answered.
+    Taken([Option<u32>; CHANNELS], Vec<OpId>),
 }
 
 /// A peer's lanes here that are held for one of its fences: those not at rest yet.

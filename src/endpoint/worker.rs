@@ -7,7 +7,7 @@
 use super::core::Core;
 use super::failover::{Broken, Health, HOPS};
 use super::inbox::Command;
-use super::later::{Awaiting, Carried, Drain, Owed, Parked, QuiescingLanes};
+use super::later::{Awaiting, Carried, Drain, FenceWaits, Owed, Parked, QuiescingLanes};
 use super::links::Leaving;
 use super::registering::Chores;
 use super::Idle;
@@ -91,6 +91,7 @@ pub struct Worker {
     pub(super) sweeps: VecDeque<Sweep>,
     /// Lanes that failed, and whose flows go to others.
     pub(super) breaking: VecDeque<LaneWork>,
+    pub fence_waits: Vec<FenceWaits>,
     pub quiescing_lanes: Vec<QuiescingLanes>,
     /// Transfers that wait for words.
     pub awaiting: Vec<Awaiting>,
@@ -330,6 +331,7 @@ impl Worker {
             remains: Default::default(),
             sweeps: VecDeque::new(),
             breaking: VecDeque::new(),
+            fence_waits: Vec::new(),
             quiescing_lanes: Vec::new(),
             awaiting: Vec::new(),
             parked: Default::default(),
@@ -373,6 +375,7 @@ impl Worker {
         self.advance_landings(now);
         self.acknowledge_bundles(now);
         self.tell_of_credits(now);
+        self.advance_fences(now);
         self.advance_quiescing();
         busy |= self.talk(now);
         busy |= self.do_chores(now);
@@ -492,6 +495,7 @@ impl Worker {
             || !self.leaving.is_empty()
             || self.has_remains()
             || !self.quiescing_lanes.is_empty()
+            || !self.fence_waits.is_empty()
             || self.rails.iter().any(|work| work.health.is_waiting())
             || self.core.table.active() > 0
             || self.shutting_down

@@ -128,9 +128,31 @@ impl Channel {
     /// Takes out what transfers have left here that ended meanwhile (`wanted`: the others),
     /// once much has gathered: a peer that takes nothing must not cost more and more memory.
     pub fn sweep(&mut self, wanted: impl Fn(OpId) -> bool) {
-        if self.waiting.len() < LONG.max(2 * self.wanted) {
-            return;
+        if self.waiting.len() >= LONG.max(2 * self.wanted) {
+            self.forget(wanted);
         }
+    }
+
+    /// Takes out what ended transfers (`wanted`: the others) have left here. Of theirs that was sent and is not
+    /// acknowledged: the number of the last.
+    pub fn end(&mut self, wanted: impl Fn(OpId) -> bool) -> Option<u32> {
+        self.forget(&wanted);
+        let sent = self.unacknowledged.iter().chain(self.waiting.iter().take_while(|out| out.again));
+        let theirs = |out: &Out| {
+            let raises = matches!(out.kind, Kind::Count | Kind::Raise | Kind::Notify);
+            // Of several frames of a transfer only the last knows it.
+            raises && !out.done.is_some_and(&wanted)
+        };
+        let last = sent.enumerate().filter(|(_, out)| theirs(out)).map(|(at, _)| at as u32).last();
+        last.map(|at| self.acknowledged.wrapping_add(at).wrapping_add(1))
+    }
+
+    /// Whether a number that was sent is acknowledged.
+    pub fn has_acknowledged(&self, number: u32) -> bool {
+        self.acknowledged.wrapping_sub(number) < u32::MAX / 2
+    }
+
+    fn forget(&mut self, wanted: impl Fn(OpId) -> bool) {
         let mut kept = VecDeque::new();
         let mut keep = true;
         // From the back: the last frame of a transfer knows it.
@@ -304,6 +326,26 @@ mod tests {
         assert_eq!((seen, channel.delivered()), (vec![1, 2, 3], 3));
         channel.receive(2, Kind::Message, &[2], 0);
         assert!(channel.deliverable().is_none() && channel.acknowledgement_due(0));
+    }
+
+    #[test]
+    fn an_end_waits_for_what_was_sent_and_forgets_the_rest() {
+        let mut channel = Channel::default();
+        let raise = |done| Out { done: OpId::new(done), ..Out::new(Kind::Notify, vec![]) };
+        (1..=4).for_each(|n| channel.push(raise(n)));
+        channel.sent(0);
+        channel.sent(0);
+        assert_eq!(channel.end(|id| id.get() != 2), Some(2), "2 was sent");
+        assert_eq!(channel.end(|_| true), None);
+        assert_eq!(channel.waiting(), 2);
+        assert!(!channel.has_acknowledged(2));
+        assert_eq!(channel.end(|id| id.get() <= 3), None, "4 was not");
+        assert_eq!(channel.waiting(), 1);
+        channel.rewind();
+        assert_eq!(channel.end(|id| id.get() != 1), Some(1), "it goes again, with its number");
+        channel.sent(0);
+        channel.acknowledge(1).for_each(drop);
+        assert!(channel.has_acknowledged(1) && !channel.has_acknowledged(2));
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub struct Link {
     pub dirty: bool,
 }
 
-/// A fence of the peer's: how many workers' lanes are not at rest.
+/// A fence of the peer's, whose operations have ended: how many workers' lanes are not at rest.
 pub struct Quiescing {
     pub number: u64,
     pub waiting: usize,

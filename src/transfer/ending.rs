@@ -58,6 +58,15 @@ impl Sweep {
     }
 }
 
+/// The operations with a peer that can change its memory and were active when this began; found in steps,
+/// and forgotten as they end.
+pub struct Accepted {
+    peer: PeerId,
+    next: usize,
+    until: usize,
+    active: Vec<OpId>,
+}
+
 /// How far a look at all deadlines has come.
 #[derive(Default)]
 pub(super) struct Expiring {
@@ -327,6 +336,39 @@ impl Table {
             }
         }
         true
+    }
+
+    /// Those that are accepted now. What is submitted from here on need not be among them.
+    pub fn accepted(&self, peer: PeerId) -> Accepted {
+        fence(Ordering::SeqCst);
+        Accepted { peer, next: 0, until: self.used.load(Ordering::Acquire), active: Vec::new() }
+    }
+
+    /// Whether all of these have ended; `over` says that there is no more time to look for them.
+    pub fn have_ended(&self, these: &mut Accepted, over: impl Fn() -> bool) -> bool {
+        while these.next < these.until {
+            let found = self
+                .active_at(these.next)
+                .filter(|(slot, _)| slot.peer.load(Ordering::Relaxed) == these.peer.get());
+            these.active.extend(found.map(|(_, id)| id).filter(|id| self.may_change_memory(*id)));
+            these.next += 1;
+            if these.next % LOOK == 0 && over() {
+                return false;
+            }
+        }
+        while these.active.last().is_some_and(|id| !self.is_active(*id)) {
+            these.active.pop();
+        }
+        these.active.is_empty()
+    }
+
+    fn may_change_memory(&self, id: OpId) -> bool {
+        let Some(slot) = self.read(id) else { return false };
+        // SAFETY: held as a reader.
+        let body = unsafe { self.body(slot) };
+        let may = body.transfer().is_some() || body.atomic().is_some();
+        self.release(slot);
+        may
     }
 
     /// How an operation ends because of a remote memory, if it uses it.

@@ -50,8 +50,8 @@ class Peer:
             return self._endpoint._submit(lib.weft_send, (self.id, held.address, held.length), options, nothing)
 
     def fence(self, *, timeout: Optional[float] = None) -> Operation[None]:
-        """Waits until nothing can land here any more that this peer has posted so far: for memory
-        that is to be used again after its write to it failed."""
+        """Waits until no operation that this peer has accepted so far can change memory here, notify or
+        count, whatever its outcome: before memory is used again that its writes may still reach."""
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
         return self._endpoint._submit(lib.weft_peer_fence, (self.id,), options, nothing)
 
