@@ -13,12 +13,6 @@ use std::time::{Duration, Instant};
 /// As Weft asks for.
 const API: u32 = FI_VERSION(1, 18);
 
-/// Where Weft was first in this process, ofi_rxm's buffers are short, and here, too, it must be told
-/// what to send eagerly all the same: as much as at the other end, or the two do not connect
-/// (docs/tuning.md). It reads this whenever an endpoint is made.
-const EAGER: (&str, &str) = ("FI_OFI_RXM_EAGER_LIMIT", "16384");
-const BUFFERS: &str = "FI_OFI_RXM_BUFFER_SIZE";
-
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The rail that Weft opens, by libfabric's names: the others use the same.
@@ -115,20 +109,6 @@ fn check(doing: &str, rc: i32) -> Result<()> {
     Ok(())
 }
 
-/// With Weft's default for what is sent eagerly, unless the user has one.
-fn sending_eagerly<T>(open: impl FnOnce() -> T) -> T {
-    let (name, value) = EAGER;
-    let ours = [name, BUFFERS].iter().all(|name| std::env::var_os(name).is_none());
-    if ours {
-        std::env::set_var(name, value);
-    }
-    let opened = open();
-    if ours {
-        std::env::remove_var(name);
-    }
-    opened
-}
-
 impl Port {
     pub fn open(rail: &Rail, wait_fd: bool, pool: &Pool) -> Result<Port> {
         let library = library()?;
@@ -168,8 +148,7 @@ impl Port {
             let format = fi_cq_format::FI_CQ_FORMAT_DATA;
             let mut cq_attr = fi_cq_attr { size: 2048, format, wait_obj, ..zeroed() };
             check("opening the completion queue", fi_cq_open(port.domain, &mut cq_attr, &mut port.cq, null))?;
-            let open = || fi_endpoint(port.domain, info, &mut port.ep, null);
-            check("opening the endpoint", sending_eagerly(open))?;
+            check("opening the endpoint", fi_endpoint(port.domain, info, &mut port.ep, null))?;
             check("binding the queue", fi_ep_bind(port.ep, port.cq.cast(), FI_TRANSMIT | FI_RECV))?;
             check("binding the address vector", fi_ep_bind(port.ep, port.av.cast(), 0))?;
             check("enabling the endpoint", fi_enable(port.ep))?;
