@@ -23,7 +23,7 @@ use crate::transfer::FenceSpec;
 /// end first, by their own deadlines at the latest (to end them early, have the peer cancel
 /// them), so give the fence a deadline that is longer, or fall back to
 /// `weft_peer_disconnect` and its PEER_DOWN. What the peer accepts later is not waited for.
-/// Up to 64 fences of one peer may be under way.
+/// Up to 64 fences of one peer may be under way. docs/pages-back.md has the whole of it.
 ///
 /// `peer`: it may still be connecting. `options`: NULL for defaults. `op`:
 /// receives the id; NULL if it is not wanted.
