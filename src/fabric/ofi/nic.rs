@@ -336,7 +336,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         let order = tx.msg_order & rx.msg_order;
         let ordered = order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
         let delivery = if entry.delivers { Delivery::Native } else { Delivery::Each };
-        let in_software = ["tcp", "shm", "sim:like=tcp"].iter().any(|name| entry.provider.starts_with(name));
+        let in_software = shm || is_rxm(&entry.provider) || entry.provider.starts_with("sim:like=tcp:");
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
         // Devices copy what shm is given in one piece.
         let most = if shm && (*info).caps & FI_HMEM != 0 { 1 } else { VECTOR };
@@ -364,8 +364,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             } else {
                 ep.max_msg_size as u64
             },
-            // tcp, shm and ofi_rxm queue in software, without an end.
-            arrival_room: (!in_software && !is_rxm(&entry.provider)).then_some(0),
+            // shm, ofi_rxm and a simulated tcp queue in software, without an end.
+            arrival_room: (!in_software).then_some(0),
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };
