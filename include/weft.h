@@ -866,7 +866,7 @@ weft_status weft_endpoint_shutdown(weft_endpoint *endpoint,
  * `WEFT_ERR_TIMED_OUT` as with shutdown, `WEFT_ERR_HANDLE` (closed before).
  * Since 0.1.
  */
-WEFT_API weft_status weft_endpoint_close(weft_endpoint *endpoint);
+WEFT_API WEFT_MUST_USE weft_status weft_endpoint_close(weft_endpoint *endpoint);
 
 /* ---- Operations: their ids, and the options that all of them take ---- */
 
@@ -1275,7 +1275,10 @@ weft_status weft_memory_alloc(weft_endpoint *endpoint,
  * is not shut down: the memory stays), `WEFT_ERR_INVALID` (no such address, or
  * freed already), `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_memory_free(weft_endpoint *endpoint, void *address);
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_memory_free(weft_endpoint *endpoint,
+                             void *address);
 
 /**
  * Registers memory, so that transfers can use it and peers can reach it.
@@ -1356,7 +1359,7 @@ weft_status weft_memory_export(const weft_memory *memory,
  * the memory any more, and NICs may still know it: do not free it. The next call goes
  * on with what is left; `weft_endpoint_shutdown` takes it back, too. Since 0.1.
  */
-WEFT_API weft_status weft_memory_deregister(weft_memory *memory);
+WEFT_API WEFT_MUST_USE weft_status weft_memory_deregister(weft_memory *memory);
 
 /**
  * Makes a peer's memory usable as the remote side of transfers.
@@ -1389,7 +1392,9 @@ weft_status weft_remote_memory_import(weft_endpoint *endpoint,
  * (transfers, atomics or prepared geometries use it: the handle stays valid),
  * `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_remote_memory_release(weft_remote_memory *remote);
 
 /* ---- Memory of GPUs ---- */
 
@@ -1486,7 +1491,7 @@ weft_status weft_watch_alloc(weft_endpoint *endpoint,
  * `WEFT_OK`. No stream may wait for it any more. Any thread; does not block. Errors:
  * `WEFT_ERR_BUSY` (transfers that are not over name it), `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_watch_free(weft_watch *watch);
+WEFT_API WEFT_MUST_USE weft_status weft_watch_free(weft_watch *watch);
 
 /* ---- Completions, and the queues that hand them out ---- */
 
@@ -1692,7 +1697,7 @@ WEFT_API WEFT_MUST_USE weft_status weft_queue_event_fd(weft_queue *queue, int32_
  * `WEFT_OK`. Errors: `WEFT_ERR_BUSY` (operations that name it are outstanding,
  * or completions were not polled), `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
+WEFT_API WEFT_MUST_USE weft_status weft_queue_destroy(weft_queue *queue);
 
 /* ---- Counters: raised by what peers write, expected and read here ---- */
 

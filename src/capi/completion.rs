@@ -267,6 +267,7 @@ pub unsafe extern "C" fn weft_queue_event_fd(queue: *mut weft_queue, fd: *mut i3
 /// # Safety
 /// `queue` must be NULL or a handle from `weft_queue_create`.
 #[no_mangle]
+#[must_use]
 pub unsafe extern "C" fn weft_queue_destroy(queue: *mut weft_queue) -> weft_status {
     guard(|| {
         if queue.is_null() {

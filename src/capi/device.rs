@@ -134,6 +134,7 @@ pub unsafe extern "C" fn weft_watch_alloc(
 /// # Safety
 /// `watch` must be NULL or a handle from `weft_watch_alloc`.
 #[no_mangle]
+#[must_use]
 pub unsafe extern "C" fn weft_watch_free(watch: *mut weft_watch) -> weft_status {
     guard(|| {
         if watch.is_null() {

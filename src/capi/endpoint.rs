@@ -453,6 +453,7 @@ pub unsafe extern "C" fn weft_endpoint_shutdown(
 /// # Safety
 /// `endpoint` must be NULL or a handle from `weft_endpoint_open`.
 #[no_mangle]
+#[must_use]
 pub unsafe extern "C" fn weft_endpoint_close(endpoint: *mut weft_endpoint) -> weft_status {
     guard(|| {
         if endpoint.is_null() {

@@ -138,6 +138,7 @@ pub unsafe extern "C" fn weft_memory_alloc(
 /// # Safety
 /// Nobody may use the memory any more.
 #[no_mangle]
+#[must_use]
 pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address: *mut c_void) -> weft_status {
     guard(|| {
         with_endpoint(endpoint, |_| match address.is_null() {
@@ -254,6 +255,7 @@ pub unsafe extern "C" fn weft_memory_export(
 /// # Safety
 /// `memory` must be NULL or a handle from `weft_memory_register`.
 #[no_mangle]
+#[must_use]
 pub unsafe extern "C" fn weft_memory_deregister(memory: *mut weft_memory) -> weft_status {
     guard(|| {
         if memory.is_null() {
@@ -313,6 +315,7 @@ pub unsafe extern "C" fn weft_remote_memory_import(
 /// # Safety
 /// `remote` must be NULL or a handle from `weft_remote_memory_import`.
 #[no_mangle]
+#[must_use]
 pub unsafe extern "C" fn weft_remote_memory_release(remote: *mut weft_remote_memory) -> weft_status {
     guard(|| {
         if remote.is_null() {
