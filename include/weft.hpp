@@ -240,8 +240,11 @@ private:
 
 namespace detail {
 
+/** What is in use when it is destroyed stays until its endpoint is closed: nothing else can be done about that. */
+inline void leave(weft_status) noexcept {}
+
 template <auto Give> struct giver {
-    template <class T> void operator()(T *handle) const noexcept { Give(handle); }
+    template <class T> void operator()(T *handle) const noexcept { leave(Give(handle)); }
 };
 
 struct memory_giver {
@@ -264,7 +267,7 @@ private:
 
 struct allocation_giver {
     weft_endpoint *owner = nullptr;
-    void operator()(void *data) const noexcept { weft_memory_free(owner, data); }
+    void operator()(void *data) const noexcept { leave(weft_memory_free(owner, data)); }
 };
 
 /** An address or descriptor, whose length is asked for first; it may grow in between. */
@@ -911,7 +914,7 @@ private:
         void operator()(weft_endpoint *handle) const noexcept
         {
             if (weft_endpoint_shutdown(handle, 0) == WEFT_OK)
-                weft_endpoint_close(handle);
+                detail::leave(weft_endpoint_close(handle));
         }
     };
 

@@ -14,8 +14,8 @@ use crate::transfer::FenceSpec;
 ///
 /// Call it before memory is used again that writes of the peer may still reach: your own
 /// request timed out, its user hung up, or the peer says that a write did not succeed. Nothing
-/// is needed after a notification of the write, after the peer's PEER_DOWN, or after
-/// `weft_memory_deregister` of the memory.
+/// is needed after a notification of the write, after the peer's PEER_DOWN (but over efa and
+/// shm, which cannot close a lane), or after `weft_memory_deregister` of the memory.
 ///
 /// Ends in exactly one `WEFT_COMPLETION_FENCE`. With `WEFT_OK` it is so, and every
 /// notification of those operations is in the queue already. Any other status promises
