@@ -452,12 +452,6 @@ weft_status weft_topology(char *buffer,
 /** Sleep at once, for machines whose cores are all needed. */
 #define WEFT_IDLE_SLEEP 2
 
-/** Several pages in one post, where the NIC takes that (the default). */
-#define WEFT_PACKING_AUTO 0
-
-/** One post for each page (or run of adjacent pages). */
-#define WEFT_PACKING_OFF 1
-
 /** As `liveness_ns`: no peer is lost for its silence. */
 #define WEFT_LIVENESS_OFF UINT64_MAX
 
@@ -531,6 +525,17 @@ typedef struct weft_endpoint_config {
      * 0 to 64. 0: one is enough.
      */
     uint32_t min_rails;
+    /**
+     * Connections between a NIC of tcp and one of a peer, 1 to 16: the NIC becomes as many
+     * rails, and workers as many as there are CPUs for (`workers`). One connection is
+     * driven by one CPU, and some networks limit each. Both sides should have equally many:
+     * a peer with fewer shares each of its rails among several of ours. 0: one for each 20
+     * Gbit/s of the line, at most 8, and at most a quarter of the CPUs that the calling
+     * thread may use, shared by the NICs; four where the line's rate is not known. So on
+     * few CPUs it is 1, and it is 1 with manual progress, with `tcp_ports` (each takes a
+     * port) and over loopback. Not used with `rail_count`, which says how many rails there are.
+     */
+    uint32_t tcp_streams;
     /** `WEFT_PROGRESS_THREADS` or `WEFT_PROGRESS_MANUAL`. */
     uint32_t progress;
     /**
@@ -554,6 +559,8 @@ typedef struct weft_endpoint_config {
     uint32_t queue_depth;
     /** Peers at once, 1 to 65,536. 0: 4,096. */
     uint32_t max_peers;
+    /** Counters at once, 1 to 1,048,576. 0: 65,536. */
+    uint32_t max_counters;
     /**
      * What worker threads do without work: `WEFT_IDLE_*`. With manual progress
      * it is what `weft_wait` does: `WEFT_IDLE_SPIN` never sleeps, and the others
@@ -575,10 +582,6 @@ typedef struct weft_endpoint_config {
      * peer may have waiting here unreleased, 1 MiB to 1 GiB. 0: 16 MiB.
      */
     uint64_t message_bytes;
-    /** How small pages go: `WEFT_PACKING_*`. */
-    uint32_t packing;
-    /** Counters at once, 1 to 1,048,576. 0: 65,536. */
-    uint32_t max_counters;
     /**
      * A secret that all endpoints have which may talk to each other: 16 to 1,024
      * bytes, best 32 random ones (`head -c 32 /dev/urandom`); both sides must have
@@ -695,20 +698,9 @@ typedef struct weft_endpoint_config {
      * behind the same translator reach this endpoint only if it lets them back in.
      */
     const char *tcp_address;
-    /**
-     * Connections between a NIC of tcp and one of a peer, 1 to 16: the NIC becomes as many
-     * rails, and workers as many as there are CPUs for (`workers`). One connection is
-     * driven by one CPU, and some networks limit each. Both sides should have equally many:
-     * a peer with fewer shares each of its rails among several of ours. 0: one for each 20
-     * Gbit/s of the line, at most 8, and at most a quarter of the CPUs that the calling
-     * thread may use, shared by the NICs; four where the line's rate is not known. So on
-     * few CPUs it is 1, and it is 1 with manual progress, with `tcp_ports` (each takes a
-     * port) and over loopback. Not used with `rail_count`, which says how many rails there are.
-     */
-    uint32_t tcp_streams;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {

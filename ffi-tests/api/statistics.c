@@ -209,7 +209,7 @@ static void statistics_of_all_kinds_add_up(void)
     duo_close(&duo);
 }
 
-/* Small pages, which go in bundles or by vectors, count as slices. */
+/* Small pages, which may go several to a post, count as slices. */
 static void pages_count_as_slices(void)
 {
     struct duo duo = duo_open(MIB);

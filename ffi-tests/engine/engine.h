@@ -159,7 +159,7 @@ struct plan {
     uint32_t layer, slots, most, operations; /* most: outstanding at once, of each host */
     uint32_t rate, rest_ms, fault_ms; /* operations a second to each host; how long slots rest; from fault to fault */
     uint64_t length_ns;
-    uint32_t packing, idle, workers;
+    uint32_t idle, workers;
     bool manual, abrupt; /* ends while operations are under way */
     uint32_t kinds, flags; /* if there are any: only these kinds, only writes with these flags */
     int only;              /* 1 + the one host that submits; 0: all */

@@ -18,7 +18,6 @@ static void open_endpoint_here(void)
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = plan->fabric;
     config.rails = plan->nics;
-    config.packing = plan->packing;
     config.idle = plan->idle;
     config.progress = (processes ? draw(4) == 0 : plan->manual) ? WEFT_PROGRESS_MANUAL : WEFT_PROGRESS_THREADS;
     config.workers = processes ? 1 + draw((uint32_t)plan->rails) : self->me ? plan->workers : plan->workers > 0;

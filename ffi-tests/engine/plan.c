@@ -146,7 +146,6 @@ struct plan plan_of(enum world world, const char *fabric, uint64_t seed)
     plan.slots = 16;
     plan.most = 1 + below(&random, 2 * plan.slots);
     plan.operations = 1 + below(&random, below(&random, 2) ? 600 : 40);
-    plan.packing = below(&random, 2);
     plan.idle = below(&random, 3);
     plan.workers = below(&random, 2);
     plan.abrupt = below(&random, 2) == 0;

@@ -150,7 +150,7 @@ static void beside_a_notification(void)
 
 struct shape {
     uint64_t page_len, count;
-    uint32_t layers, rails, packing, progress;
+    uint32_t layers, rails, progress;
     bool adjacent;
 };
 
@@ -160,7 +160,6 @@ static weft_endpoint_config shape_config(void)
 {
     weft_endpoint_config config = test_config();
     config.rail_count = shape->rails;
-    config.packing = shape->packing;
     config.progress = shape->progress;
     return config;
 }
@@ -267,12 +266,9 @@ SHAPE(pages, .page_len = 65536, .count = 100, .layers = 3, .adjacent = true)
 SHAPE(pages_over_rails, .page_len = 65536, .count = 100, .layers = 3, .rails = 4)
 SHAPE(small_pages, .page_len = 4096, .count = 500, .layers = 2, .adjacent = true)
 SHAPE(small_pages_over_rails, .page_len = 4096, .count = 500, .layers = 2, .rails = 4)
-SHAPE(small_pages_unpacked, .page_len = 4096, .count = 500, .layers = 1, .adjacent = true,
-      .packing = WEFT_PACKING_OFF)
-SHAPE(small_pages_in_vectors, .page_len = 4096, .count = 500, .layers = 1)
+SHAPE(small_separate_pages, .page_len = 4096, .count = 500, .layers = 1)
 SHAPE(tiny_pages, .page_len = 9, .count = 3000, .layers = 1)
-SHAPE(tiny_pages_unpacked, .page_len = 8, .count = 3000, .layers = 1, .adjacent = true,
-      .packing = WEFT_PACKING_OFF)
+SHAPE(tiny_adjacent_pages, .page_len = 8, .count = 3000, .layers = 1, .adjacent = true)
 /* What goes several to a post is no multiple of it. */
 SHAPE(odd_pages, .page_len = 40001, .count = 101, .layers = 3)
 SHAPE(odd_pages_over_rails, .page_len = 41011, .count = 103, .layers = 5, .rails = 3)
@@ -790,10 +786,9 @@ static const struct test tests[] = {
     {"pages_over_rails", "any", pages_over_rails},
     {"small_pages", "any", small_pages},
     {"small_pages_over_rails", "any", small_pages_over_rails},
-    {"small_pages_unpacked", "any", small_pages_unpacked},
-    {"small_pages_in_vectors", "any", small_pages_in_vectors},
+    {"small_separate_pages", "any", small_separate_pages},
     {"tiny_pages", "any", tiny_pages},
-    {"tiny_pages_unpacked", "any", tiny_pages_unpacked},
+    {"tiny_adjacent_pages", "any", tiny_adjacent_pages},
     {"odd_pages", "any", odd_pages},
     {"odd_pages_over_rails", "any", odd_pages_over_rails},
     {"odd_adjacent_pages", "any", odd_adjacent_pages},

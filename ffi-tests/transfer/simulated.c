@@ -5,13 +5,10 @@
 #define PAGE (16 * KIB)
 #define WRITES 40
 
-static uint32_t packing = WEFT_PACKING_AUTO;
-
 static weft_endpoint *open_simulated(const char *name)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = name;
-    config.packing = packing;
     config.progress = WEFT_PROGRESS_MANUAL;
     return open_with(&config);
 }
@@ -229,7 +226,6 @@ static void success_is_reported_correctly_when_a_rail_fails(void)
     enum { TIMES = 60, AT_ONCE = 4, AFTERWARDS = 600 };
     const uint64_t each = 16 * KIB;
     const uint32_t backwards[] = {3, 2, 1, 0}; /* neighbours that nobody merges */
-    packing = WEFT_PACKING_OFF;
     const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
     for (int k = 0; k < TIMES; k++) {
         char name[128], fault[64];
@@ -301,7 +297,6 @@ static void line_that_slows_down_keeps_carrying(void)
     uint32_t backwards[PAGES_60K]; /* neighbours that nobody merges */
     for (uint32_t i = 0; i < PAGES_60K; i++)
         backwards[i] = PAGES_60K - 1 - i;
-    packing = WEFT_PACKING_OFF;
     setenv("WEFT_SIM_FAULTS", "15000 rail0 slow=0.003", 1);
     struct world world = begin_world("sim:like=tcp:gbps=100:delay_us=10:clock=virtual:nocopy", 8 * MIB);
     struct pages_request args = PAGES_REQUEST_INIT;

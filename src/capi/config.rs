@@ -8,7 +8,7 @@
 use super::device::weft_memory_properties;
 use super::endpoint::{
     weft_endpoint_config, WEFT_IDLE_ADAPTIVE, WEFT_IDLE_SLEEP, WEFT_IDLE_SPIN, WEFT_LIVENESS_OFF,
-    WEFT_PACKING_AUTO, WEFT_PACKING_OFF, WEFT_PROGRESS_MANUAL,
+    WEFT_PROGRESS_MANUAL,
 };
 use super::guard::{array, boundary, bytes};
 use super::handle;
@@ -268,11 +268,6 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
     // SAFETY: passed on.
     let theirs = unsafe { read(config)? };
     no_flags(theirs.flags, 0)?;
-    let vectors = match theirs.packing {
-        WEFT_PACKING_AUTO => true,
-        WEFT_PACKING_OFF => false,
-        other => return Err(Error::invalid(format!("packing {other} is not known"))),
-    };
     let idle = match theirs.idle {
         WEFT_IDLE_ADAPTIVE => Idle::Adaptive,
         WEFT_IDLE_SPIN => Idle::Spin,
@@ -306,7 +301,6 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
         min_rails: within("min_rails", theirs.min_rails.into(), 1, 64, 1)? as usize,
         manual: theirs.progress == WEFT_PROGRESS_MANUAL,
         idle,
-        vectors,
         workers: within("workers", theirs.workers.into(), 1, 64, d.workers as u64)? as usize,
         max_transfers: within(
             "max_transfers",

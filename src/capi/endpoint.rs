@@ -31,11 +31,6 @@ pub const WEFT_IDLE_SPIN: u32 = 1;
 /// Sleep at once, for machines whose cores are all needed.
 pub const WEFT_IDLE_SLEEP: u32 = 2;
 
-/// Several pages in one post, where the NIC takes that (the default).
-pub const WEFT_PACKING_AUTO: u32 = 0;
-/// One post for each page (or run of adjacent pages).
-pub const WEFT_PACKING_OFF: u32 = 1;
-
 /// As `liveness_ns`: no peer is lost for its silence.
 pub const WEFT_LIVENESS_OFF: u64 = u64::MAX;
 
@@ -94,6 +89,15 @@ pub struct weft_endpoint_config {
     /// With fewer rails than this the open fails with `WEFT_ERR_NO_RAILS`,
     /// 0 to 64. 0: one is enough.
     pub min_rails: u32,
+    /// Connections between a NIC of tcp and one of a peer, 1 to 16: the NIC becomes as many
+    /// rails, and workers as many as there are CPUs for (`workers`). One connection is
+    /// driven by one CPU, and some networks limit each. Both sides should have equally many:
+    /// a peer with fewer shares each of its rails among several of ours. 0: one for each 20
+    /// Gbit/s of the line, at most 8, and at most a quarter of the CPUs that the calling
+    /// thread may use, shared by the NICs; four where the line's rate is not known. So on
+    /// few CPUs it is 1, and it is 1 with manual progress, with `tcp_ports` (each takes a
+    /// port) and over loopback. Not used with `rail_count`, which says how many rails there are.
+    pub tcp_streams: u32,
     /// `WEFT_PROGRESS_THREADS` or `WEFT_PROGRESS_MANUAL`.
     pub progress: u32,
     /// Number of worker threads, 1 to 64; never more than rails. 0: one for up to
@@ -111,6 +115,8 @@ pub struct weft_endpoint_config {
     pub queue_depth: u32,
     /// Peers at once, 1 to 65,536. 0: 4,096.
     pub max_peers: u32,
+    /// Counters at once, 1 to 1,048,576. 0: 65,536.
+    pub max_counters: u32,
     /// What worker threads do without work: `WEFT_IDLE_*`. With manual progress
     /// it is what `weft_wait` does: `WEFT_IDLE_SPIN` never sleeps, and the others
     /// do after a while.
@@ -124,10 +130,6 @@ pub struct weft_endpoint_config {
     /// Bytes of messages (`weft_send`) that may wait for one peer, and that one
     /// peer may have waiting here unreleased, 1 MiB to 1 GiB. 0: 16 MiB.
     pub message_bytes: u64,
-    /// How small pages go: `WEFT_PACKING_*`.
-    pub packing: u32,
-    /// Counters at once, 1 to 1,048,576. 0: 65,536.
-    pub max_counters: u32,
     /// A secret that all endpoints have which may talk to each other: 16 to 1,024
     /// bytes, best 32 random ones (`head -c 32 /dev/urandom`); both sides must have
     /// the same. It is read during the open and not kept as such, and appears in no
@@ -228,15 +230,6 @@ pub struct weft_endpoint_config {
     /// Processes of one host use "host" with each other and do not need it. Others
     /// behind the same translator reach this endpoint only if it lets them back in.
     pub tcp_address: *const c_char,
-    /// Connections between a NIC of tcp and one of a peer, 1 to 16: the NIC becomes as many
-    /// rails, and workers as many as there are CPUs for (`workers`). One connection is
-    /// driven by one CPU, and some networks limit each. Both sides should have equally many:
-    /// a peer with fewer shares each of its rails among several of ours. 0: one for each 20
-    /// Gbit/s of the line, at most 8, and at most a quarter of the CPUs that the calling
-    /// thread may use, shared by the NICs; four where the line's rate is not known. So on
-    /// few CPUs it is 1, and it is 1 with manual progress, with `tcp_ports` (each takes a
-    /// port) and over loopback. Not used with `rail_count`, which says how many rails there are.
-    pub tcp_streams: u32,
 }
 
 /// What an endpoint has. Filled by `weft_endpoint_info`.

@@ -5,24 +5,24 @@ use super::{completion::*, device::*, endpoint::*, list::*, memory::*, op::*, pe
 use std::mem::{offset_of, size_of};
 
 const _: () = {
-    assert!(size_of::<weft_endpoint_config>() >= 168);
+    assert!(size_of::<weft_endpoint_config>() >= 160);
     assert!(offset_of!(weft_endpoint_config, size) == 0);
     assert!(offset_of!(weft_endpoint_config, flags) == 4);
     assert!(offset_of!(weft_endpoint_config, fabric) == 8);
     assert!(offset_of!(weft_endpoint_config, rails) == 16);
     assert!(offset_of!(weft_endpoint_config, rail_count) == 24);
     assert!(offset_of!(weft_endpoint_config, min_rails) == 28);
-    assert!(offset_of!(weft_endpoint_config, progress) == 32);
-    assert!(offset_of!(weft_endpoint_config, workers) == 36);
-    assert!(offset_of!(weft_endpoint_config, max_transfers) == 40);
-    assert!(offset_of!(weft_endpoint_config, queue_depth) == 44);
-    assert!(offset_of!(weft_endpoint_config, max_peers) == 48);
-    assert!(offset_of!(weft_endpoint_config, idle) == 52);
-    assert!(offset_of!(weft_endpoint_config, timeout_ns) == 56);
-    assert!(offset_of!(weft_endpoint_config, connect_timeout_ns) == 64);
-    assert!(offset_of!(weft_endpoint_config, message_bytes) == 72);
-    assert!(offset_of!(weft_endpoint_config, packing) == 80);
-    assert!(offset_of!(weft_endpoint_config, max_counters) == 84);
+    assert!(offset_of!(weft_endpoint_config, tcp_streams) == 32);
+    assert!(offset_of!(weft_endpoint_config, progress) == 36);
+    assert!(offset_of!(weft_endpoint_config, workers) == 40);
+    assert!(offset_of!(weft_endpoint_config, max_transfers) == 44);
+    assert!(offset_of!(weft_endpoint_config, queue_depth) == 48);
+    assert!(offset_of!(weft_endpoint_config, max_peers) == 52);
+    assert!(offset_of!(weft_endpoint_config, max_counters) == 56);
+    assert!(offset_of!(weft_endpoint_config, idle) == 60);
+    assert!(offset_of!(weft_endpoint_config, timeout_ns) == 64);
+    assert!(offset_of!(weft_endpoint_config, connect_timeout_ns) == 72);
+    assert!(offset_of!(weft_endpoint_config, message_bytes) == 80);
     assert!(offset_of!(weft_endpoint_config, secret) == 88);
     assert!(offset_of!(weft_endpoint_config, secret_len) == 96);
     assert!(offset_of!(weft_endpoint_config, liveness_ns) == 104);
@@ -33,7 +33,6 @@ const _: () = {
     assert!(offset_of!(weft_endpoint_config, tcp_dscp) == 140);
     assert!(offset_of!(weft_endpoint_config, tcp_ports) == 144);
     assert!(offset_of!(weft_endpoint_config, tcp_address) == 152);
-    assert!(offset_of!(weft_endpoint_config, tcp_streams) == 160);
     assert!(size_of::<weft_endpoint_properties>() >= 280);
     assert!(offset_of!(weft_endpoint_properties, size) == 0);
     assert!(offset_of!(weft_endpoint_properties, rails) == 4);

@@ -91,8 +91,6 @@ pub struct EndpointConfig {
     pub min_rails: usize,
     pub manual: bool,
     pub idle: Idle,
-    /// Several pages go in one post, where the NIC takes that.
-    pub vectors: bool,
     /// 0: one for each group of rails.
     pub workers: usize,
     pub max_transfers: usize,
@@ -125,7 +123,6 @@ impl Default for EndpointConfig {
             min_rails: 1,
             manual: false,
             idle: Idle::Adaptive,
-            vectors: true,
             workers: 0,
             max_transfers: 16_384,
             queue_depth: 16_384,

@@ -616,7 +616,6 @@ impl Worker {
         };
         let wanted = (lanes.len() as u64).min(slices) as usize;
         let sharers = (all.len() as u64).min(slices) * core.inboxes.len() as u64;
-        let vectors = core.config.vectors;
         let mut chosen = 0;
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
@@ -624,7 +623,7 @@ impl Worker {
             let Some(of) = lane.and_then(|(_, lane)| lane.flows_for(peer, view)) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
-            of.begin(hold.another(), (slot, transfer), Share { sharers, vectors, early, again }, &core.table);
+            of.begin(hold.another(), (slot, transfer), Share { sharers, early, again }, &core.table);
             chosen += 1;
         }
         match chosen {

@@ -63,9 +63,8 @@ pub struct Limits {
     /// Operations that may be outstanding, and receives that may be posted.
     pub tx_depth: usize,
     pub rx_depth: usize,
-    /// Segments that one write may have, and one read.
+    /// Segments that one write or read may have.
     pub vector: usize,
-    pub read_vector: usize,
     /// A message that is to (`Buffer::follows`) comes after the writes that were posted before it.
     pub sends_follow_writes: bool,
     /// A write that fails takes what was posted to the same peer after it along:
@@ -157,7 +156,7 @@ pub struct Segment {
 #[derive(Clone, Copy)]
 pub struct Rma<'a> {
     pub read: bool,
-    /// Each operation's: at least one, at most `Limits::vector` or `read_vector`.
+    /// Each operation's: at least one, at most `Limits::vector`.
     pub segments: &'a [Segment],
     pub descriptor: *mut c_void,
     pub key: u64,

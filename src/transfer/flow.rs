@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Slices of one claim at most, however small they are.
 const CLAIM_MAX: u64 = 256;
 /// Segments of one post at most, and the bytes that they are added up to.
-pub const VECTOR: usize = 16;
+const VECTOR: usize = 16;
 const VECTOR_LEN: u64 = 256 << 10;
 /// The same where the target has to call for the bytes of each: long ones make its calls few.
 const LONG_VECTOR: usize = 128;
@@ -47,8 +47,6 @@ pub struct Flow {
     /// What may be claimed in this pass: the other lanes come next.
     quota: u64,
     pass: u32,
-    /// Several pages go in one post, where the NIC takes that.
-    vectors: bool,
     urgent: bool,
     /// Its bytes wait for devices, too: they are under way for longer than the line takes.
     staged: bool,
@@ -111,7 +109,6 @@ pub enum Step {
 /// How a share begins.
 pub struct Share {
     pub sharers: u64,
-    pub vectors: bool,
     pub early: bool,
     /// What a lane that failed had claimed.
     pub again: Vec<Run>,
@@ -125,7 +122,6 @@ impl Flow {
             sharers: share.sharers.max(1),
             quota: 0,
             pass: 0,
-            vectors: share.vectors,
             urgent: transfer.urgent,
             staged: false,
             counted: transfer.is_counted(),
@@ -485,13 +481,10 @@ impl Flow {
     /// Segments of a post at most. `whole`: slices go as they are, not in parts.
     #[inline]
     fn vector(&self, burst: &Burst, read: bool, whole: bool) -> usize {
-        let limits = burst.limits;
-        match (self.vectors, read) {
-            _ if !whole => 1,
-            (false, _) => 1,
-            (true, true) => limits.read_vector,
-            (true, false) if self.layer.immediate.is_some() => 1,
-            (true, false) => limits.vector,
+        if whole && (read || self.layer.immediate.is_none()) {
+            burst.limits.vector
+        } else {
+            1
         }
     }
 

@@ -141,7 +141,7 @@ impl Flows {
     /// It was: its share begins, the next one after that post.
     #[inline]
     pub fn posted(&mut self, hold: Hold, of: (&Slot, &Move), table: &Table, now: u64) {
-        let share = Share { sharers: 1, vectors: false, early: false, again: Vec::new() };
+        let share = Share { sharers: 1, early: false, again: Vec::new() };
         let index = self.add(hold, of, share, table);
         if let Some(flow) = self.flows.get_mut(index) {
             flow.posted_alone(now);

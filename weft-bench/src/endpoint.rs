@@ -115,7 +115,6 @@ pub struct Opening {
     pub spin: bool,
     /// Connections are encrypted.
     pub encrypt: bool,
-    pub packing: u32,
     pub queue_depth: u32,
 }
 
@@ -175,7 +174,7 @@ impl Endpoint {
         config.tcp_streams = opening.streams;
         config.progress = if opening.manual { WEFT_PROGRESS_MANUAL } else { WEFT_PROGRESS_THREADS };
         config.idle = if opening.spin { WEFT_IDLE_SPIN } else { WEFT_IDLE_ADAPTIVE };
-        (config.packing, config.queue_depth) = (opening.packing, opening.queue_depth);
+        config.queue_depth = opening.queue_depth;
         if opening.encrypt {
             (config.encrypt, config.secret, config.secret_len) =
                 (1, SECRET.as_ptr().cast(), SECRET.len() as u64);

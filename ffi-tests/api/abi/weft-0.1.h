@@ -452,12 +452,6 @@ weft_status weft_topology(char *buffer,
 /** Sleep at once, for machines whose cores are all needed. */
 #define WEFT_IDLE_SLEEP 2
 
-/** Several pages in one post, where the NIC takes that (the default). */
-#define WEFT_PACKING_AUTO 0
-
-/** One post for each page (or run of adjacent pages). */
-#define WEFT_PACKING_OFF 1
-
 /** As `liveness_ns`: no peer is lost for its silence. */
 #define WEFT_LIVENESS_OFF UINT64_MAX
 
@@ -501,8 +495,8 @@ typedef struct weft_endpoint_config {
      * that of host "host", which only "!host" leaves out. So tcp over loopback
      * alone, also between processes of one host, is fabric "tcp" with rails "lo".
      *
-     * Without patterns, those near what this process may use. They are taken
-     * from all but loopback (unless nothing else is there), link-local
+     * Without patterns that name NICs, those near what this process may use. They are
+     * taken from all that no "!" leaves out, but loopback (unless nothing else is there), link-local
      * addresses and the bridges of container engines:
      *
      *   1. If CUDA_VISIBLE_DEVICES, or its container, leaves the process some
@@ -531,6 +525,17 @@ typedef struct weft_endpoint_config {
      * 0 to 64. 0: one is enough.
      */
     uint32_t min_rails;
+    /**
+     * Connections between a NIC of tcp and one of a peer, 1 to 16: the NIC becomes as many
+     * rails, and workers as many as there are CPUs for (`workers`). One connection is
+     * driven by one CPU, and some networks limit each. Both sides should have equally many:
+     * a peer with fewer shares each of its rails among several of ours. 0: one for each 20
+     * Gbit/s of the line, at most 8, and at most a quarter of the CPUs that the calling
+     * thread may use, shared by the NICs; four where the line's rate is not known. So on
+     * few CPUs it is 1, and it is 1 with manual progress, with `tcp_ports` (each takes a
+     * port) and over loopback. Not used with `rail_count`, which says how many rails there are.
+     */
+    uint32_t tcp_streams;
     /** `WEFT_PROGRESS_THREADS` or `WEFT_PROGRESS_MANUAL`. */
     uint32_t progress;
     /**
@@ -554,6 +559,8 @@ typedef struct weft_endpoint_config {
     uint32_t queue_depth;
     /** Peers at once, 1 to 65,536. 0: 4,096. */
     uint32_t max_peers;
+    /** Counters at once, 1 to 1,048,576. 0: 65,536. */
+    uint32_t max_counters;
     /**
      * What worker threads do without work: `WEFT_IDLE_*`. With manual progress
      * it is what `weft_wait` does: `WEFT_IDLE_SPIN` never sleeps, and the others
@@ -575,10 +582,6 @@ typedef struct weft_endpoint_config {
      * peer may have waiting here unreleased, 1 MiB to 1 GiB. 0: 16 MiB.
      */
     uint64_t message_bytes;
-    /** How small pages go: `WEFT_PACKING_*`. */
-    uint32_t packing;
-    /** Counters at once, 1 to 1,048,576. 0: 65,536. */
-    uint32_t max_counters;
     /**
      * A secret that all endpoints have which may talk to each other: 16 to 1,024
      * bytes, best 32 random ones (`head -c 32 /dev/urandom`); both sides must have
@@ -695,20 +698,9 @@ typedef struct weft_endpoint_config {
      * behind the same translator reach this endpoint only if it lets them back in.
      */
     const char *tcp_address;
-    /**
-     * Connections between a NIC of tcp and one of a peer, 1 to 16: the NIC becomes as many
-     * rails, and workers as many as there are CPUs for (`workers`). One connection is
-     * driven by one CPU, and some networks limit each. Both sides should have equally many:
-     * a peer with fewer shares each of its rails among several of ours. 0: one for each 20
-     * Gbit/s of the line, at most 8, and at most a quarter of the CPUs that the calling
-     * thread may use, shared by the NICs; four where the line's rate is not known. So on
-     * few CPUs it is 1, and it is 1 with manual progress, with `tcp_ports` (each takes a
-     * port) and over loopback. Not used with `rail_count`, which says how many rails there are.
-     */
-    uint32_t tcp_streams;
 } weft_endpoint_config;
 
-#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /** What an endpoint has. Filled by `weft_endpoint_info`. */
 typedef struct weft_endpoint_properties {
@@ -866,7 +858,7 @@ weft_status weft_endpoint_shutdown(weft_endpoint *endpoint,
  * `WEFT_ERR_TIMED_OUT` as with shutdown, `WEFT_ERR_HANDLE` (closed before).
  * Since 0.1.
  */
-WEFT_API weft_status weft_endpoint_close(weft_endpoint *endpoint);
+WEFT_API WEFT_MUST_USE weft_status weft_endpoint_close(weft_endpoint *endpoint);
 
 /* ---- Operations: their ids, and the options that all of them take ---- */
 
@@ -1275,7 +1267,10 @@ weft_status weft_memory_alloc(weft_endpoint *endpoint,
  * is not shut down: the memory stays), `WEFT_ERR_INVALID` (no such address, or
  * freed already), `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_memory_free(weft_endpoint *endpoint, void *address);
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_memory_free(weft_endpoint *endpoint,
+                             void *address);
 
 /**
  * Registers memory, so that transfers can use it and peers can reach it.
@@ -1356,7 +1351,7 @@ weft_status weft_memory_export(const weft_memory *memory,
  * the memory any more, and NICs may still know it: do not free it. The next call goes
  * on with what is left; `weft_endpoint_shutdown` takes it back, too. Since 0.1.
  */
-WEFT_API weft_status weft_memory_deregister(weft_memory *memory);
+WEFT_API WEFT_MUST_USE weft_status weft_memory_deregister(weft_memory *memory);
 
 /**
  * Makes a peer's memory usable as the remote side of transfers.
@@ -1389,7 +1384,9 @@ weft_status weft_remote_memory_import(weft_endpoint *endpoint,
  * (transfers, atomics or prepared geometries use it: the handle stays valid),
  * `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_remote_memory_release(weft_remote_memory *remote);
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_remote_memory_release(weft_remote_memory *remote);
 
 /* ---- Memory of GPUs ---- */
 
@@ -1486,7 +1483,7 @@ weft_status weft_watch_alloc(weft_endpoint *endpoint,
  * `WEFT_OK`. No stream may wait for it any more. Any thread; does not block. Errors:
  * `WEFT_ERR_BUSY` (transfers that are not over name it), `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_watch_free(weft_watch *watch);
+WEFT_API WEFT_MUST_USE weft_status weft_watch_free(weft_watch *watch);
 
 /* ---- Completions, and the queues that hand them out ---- */
 
@@ -1692,7 +1689,7 @@ WEFT_API WEFT_MUST_USE weft_status weft_queue_event_fd(weft_queue *queue, int32_
  * `WEFT_OK`. Errors: `WEFT_ERR_BUSY` (operations that name it are outstanding,
  * or completions were not polled), `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_queue_destroy(weft_queue *queue);
+WEFT_API WEFT_MUST_USE weft_status weft_queue_destroy(weft_queue *queue);
 
 /* ---- Counters: raised by what peers write, expected and read here ---- */
 
@@ -2094,25 +2091,31 @@ weft_status weft_read_prepared(weft_endpoint *endpoint,
  */
 WEFT_API weft_status weft_prepared_release(weft_prepared *prepared);
 
-/* ---- Fences: that nothing earlier of a peer can land any more ---- */
+/* ---- Fences: nothing that a peer has accepted so far can change memory here afterwards ---- */
 
 /**
- * Waits until nothing can land here any more that a peer has posted so far: not of
- * its writes that failed, were canceled or passed their deadlines either. For memory
- * that is to be used again after the peer has said that a write to it did not
- * succeed. (After a write that succeeded none is needed; nor after the peer's
- * PEER_DOWN, nor after `weft_memory_deregister` of the memory.)
+ * Waits until no operation that the peer had accepted before it saw the fence can change
+ * local memory, notify or raise counters here, whatever its outcome: operations that
+ * were canceled, failed or passed their deadlines are covered like those that succeeded.
  *
- * Ends in exactly one `WEFT_COMPLETION_FENCE`. `WEFT_OK`: it is so. Anything else
- * promises nothing. The peer lets what it has under way to this endpoint come to
- * rest before it goes on: some round trips in which it posts nothing more here. What
- * it submits later is not waited for. Up to 64 fences of one peer may be under way.
+ * Call it before memory is used again that writes of the peer may still reach: your own
+ * request timed out, its user hung up, or the peer says that a write did not succeed. Nothing
+ * is needed after a notification of the write, after the peer's PEER_DOWN (but over efa and
+ * shm, which cannot close a lane), or after `weft_memory_deregister` of the memory.
+ *
+ * Ends in exactly one `WEFT_COMPLETION_FENCE`. With `WEFT_OK` it is so, and every
+ * notification of those operations is in the queue already. Any other status promises
+ * nothing. The fence ends no operation: the peer's transfers that were accepted before it
+ * end first, by their own deadlines at the latest (to end them early, have the peer cancel
+ * them), so give the fence a deadline that is longer, or fall back to
+ * `weft_peer_disconnect` and its PEER_DOWN. What the peer accepts later is not waited for.
+ * Up to 64 fences of one peer may be under way. docs/pages-back.md has the whole of it.
  *
  * `peer`: it may still be connecting. `options`: NULL for defaults. `op`:
  * receives the id; NULL if it is not wanted.
  * Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_INVALID`,
  * `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. In the completion also
- * `WEFT_ERR_TIMED_OUT` (the peer does not poll, or has stopped), `WEFT_ERR_LIMIT`
+ * `WEFT_ERR_TIMED_OUT` (operations of the peer have not ended, or it does not poll), `WEFT_ERR_LIMIT`
  * (64), `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`. Since 0.1.
  */
 WEFT_API

@@ -34,7 +34,7 @@ from . import c
 from ._buffers import Buffer
 from ._library import lib, quick
 from .counters import Counter
-from .endpoint import Access, Endpoint, Idle, Packing, Progress, topology
+from .endpoint import Access, Endpoint, Idle, Progress, topology
 from .errors import (CanceledError, ClosedError, InternalError, MachineError, PeerError, RetryError, TimedOutError,
                      UsageError, WeftError)
 from .events import Event, Message, Notification, Other, PeerDown, PeerUp, RailDown, RailUp
@@ -58,7 +58,7 @@ def library_version() -> str:
 __all__ = [
     "Access", "Buffer", "CanceledError", "ClosedError", "Completion", "Counter", "Endpoint", "Entry", "Event",
     "Idle", "InternalError", "Prepared", "MachineError", "Memory", "Message", "Notification", "Operation", "Other",
-    "Packing", "Parts", "Peer", "PeerDown", "PeerError", "PeerUp", "Progress", "RailDown", "RailUp", "RemoteMemory",
+    "Parts", "Peer", "PeerDown", "PeerError", "PeerUp", "Progress", "RailDown", "RailUp", "RemoteMemory",
     "RetryError", "Side", "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version",
     "log_to", "set_log", "topology",
 ]

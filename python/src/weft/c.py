@@ -69,8 +69,6 @@ PROGRESS_MANUAL: Final = 1
 IDLE_ADAPTIVE: Final = 0
 IDLE_SPIN: Final = 1
 IDLE_SLEEP: Final = 2
-PACKING_AUTO: Final = 0
-PACKING_OFF: Final = 1
 LIVENESS_OFF: Final = 18446744073709551615
 NOTIFY: Final = 1
 CLASS_LATENCY: Final = 2
@@ -115,17 +113,17 @@ class EndpointConfig(Sized):
     rails: Optional[bytes]
     rail_count: int
     min_rails: int
+    tcp_streams: int
     progress: int
     workers: int
     max_transfers: int
     queue_depth: int
     max_peers: int
+    max_counters: int
     idle: int
     timeout_ns: int
     connect_timeout_ns: int
     message_bytes: int
-    packing: int
-    max_counters: int
     secret: Optional[int]
     secret_len: int
     liveness_ns: int
@@ -136,7 +134,6 @@ class EndpointConfig(Sized):
     tcp_dscp: int
     tcp_ports: Optional[bytes]
     tcp_address: Optional[bytes]
-    tcp_streams: int
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -144,17 +141,17 @@ class EndpointConfig(Sized):
         ("rails", c_char_p),
         ("rail_count", c_uint32),
         ("min_rails", c_uint32),
+        ("tcp_streams", c_uint32),
         ("progress", c_uint32),
         ("workers", c_uint32),
         ("max_transfers", c_uint32),
         ("queue_depth", c_uint32),
         ("max_peers", c_uint32),
+        ("max_counters", c_uint32),
         ("idle", c_uint32),
         ("timeout_ns", c_uint64),
         ("connect_timeout_ns", c_uint64),
         ("message_bytes", c_uint64),
-        ("packing", c_uint32),
-        ("max_counters", c_uint32),
         ("secret", c_void_p),
         ("secret_len", c_uint64),
         ("liveness_ns", c_uint64),
@@ -165,7 +162,6 @@ class EndpointConfig(Sized):
         ("tcp_dscp", c_uint32),
         ("tcp_ports", c_char_p),
         ("tcp_address", c_char_p),
-        ("tcp_streams", c_uint32),
     ]
 
 

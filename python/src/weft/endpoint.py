@@ -48,13 +48,6 @@ class Idle(IntEnum):
     SLEEP = c.IDLE_SLEEP
 
 
-class Packing(IntEnum):
-    """How small pages go: several in a post (the default), or one post for each."""
-
-    AUTO = c.PACKING_AUTO
-    OFF = c.PACKING_OFF
-
-
 class Access(IntFlag):
     """Who may use memory, and how. LOCAL stands alone: only this process."""
 
@@ -97,7 +90,7 @@ class Endpoint(Transfers):
                  min_rails: int = 0, progress: Progress = Progress.THREADS, workers: int = 0,
                  max_transfers: int = 0, queue_depth: int = 0, max_peers: int = 0, idle: Idle = Idle.ADAPTIVE,
                  timeout: Optional[float] = None, connect_timeout: Optional[float] = None,
-                 message_bytes: int = 0, packing: Packing = Packing.AUTO, max_counters: int = 0,
+                 message_bytes: int = 0, max_counters: int = 0,
                  secret: Optional[bytes] = None, liveness: Optional[float] = None,
                  other_secret: Optional[bytes] = None, secret_file: Optional[str] = None,
                  encrypt: bool = False, tcp_dscp: int = 0, tcp_ports: Optional[str] = None,
@@ -113,7 +106,7 @@ class Endpoint(Transfers):
             progress=progress, workers=workers, max_transfers=max_transfers, queue_depth=queue_depth,
             max_peers=max_peers, idle=idle, timeout_ns=nanoseconds(timeout),
             connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"), message_bytes=message_bytes,
-            packing=packing, max_counters=max_counters,
+            max_counters=max_counters,
             liveness_ns=c.LIVENESS_OFF if liveness == math.inf else nanoseconds(liveness, "liveness"),
             secret=None if hidden is None else ctypes.addressof(hidden), secret_len=len(secret or b""),
             other_secret=None if other is None else ctypes.addressof(other), other_secret_len=len(other_secret or b""),

@@ -102,7 +102,6 @@ impl HostNic {
             reconnects: false,
             cuts: false,
             vector: PIECES,
-            read_vector: PIECES,
             message_max: MESSAGE as usize,
             virtual_addresses: true,
             local_registration: false,

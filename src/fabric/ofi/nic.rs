@@ -35,8 +35,6 @@ const STALE_NAMES: usize = 16;
 /// Operations that we keep in flight on a NIC at most.
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
-/// Segments of one write: what tcp and shm take.
-const VECTOR: usize = 4;
 /// Eight 64 KiB pages fill a loopback connection (measured); twice that, and
 /// two pieces of a large page, cost no more.
 const LANE_WINDOW: u64 = 1 << 20;
@@ -338,9 +336,6 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         let delivery = if entry.delivers { Delivery::Native } else { Delivery::Each };
         let in_software = shm || is_rxm(&entry.provider) || entry.provider.starts_with("sim:like=tcp:");
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
-        // Devices copy what shm is given in one piece.
-        let most = if shm && (*info).caps & FI_HMEM != 0 { 1 } else { VECTOR };
-        let vector = tx.rma_iov_limit.min(tx.iov_limit).clamp(1, most);
         let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
         let limits = Limits {
             delivery,
@@ -353,9 +348,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             // With the setting that `discover` makes, if `cuts` finds it in force. (tcp's 1.17 crashes
             // when a connection is closed over which it receives what a read asked for.)
             cuts: connects(&entry.provider),
-            // 1.17's tcp fills all of them with what is at the first (measured).
-            read_vector: 1,
-            vector,
+            vector: 1,
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
@@ -525,13 +518,43 @@ impl Nic for OfiNic {
 
     #[inline]
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted) {
-        // SAFETY: passed on.
-        unsafe {
-            match rma.segments.len() == scratches.len() {
-                true => self.post::<1>(rma, route, scratches),
-                false => self.post::<VECTOR>(rma, route, scratches),
+        if rma.segments.len() != scratches.len() {
+            return (0, Posted::Failed(FI_EINVAL));
+        }
+        let mut local = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        let mut remote = fi_rma_iov { addr: 0, len: 0, key: rma.key };
+        let (local, remote, mut descriptor) = (&raw mut local, &raw mut remote, rma.descriptor);
+        let mut message = fi_msg_rma {
+            msg_iov: local,
+            desc: &mut descriptor,
+            iov_count: 1,
+            addr: route,
+            rma_iov: remote,
+            rma_iov_count: 1,
+            context: ptr::null_mut(),
+            data: rma.immediate.map_or(0, |immediate| immediate.get().into()),
+        };
+        let last = scratches.len().wrapping_sub(1);
+        let delivered = self.limits.delivery == Delivery::Each;
+        let (each, ending) = (flags(rma, delivered, true), flags(rma, delivered, rma.more));
+        for (i, (segment, scratch)) in rma.segments.iter().zip(scratches).enumerate() {
+            message.context = scratch.cast();
+            let flags = if i == last { ending } else { each };
+            // SAFETY: the places live through the call, and nobody else reads them; what the message
+            // points to as the caller promised.
+            let rc = unsafe {
+                ((*local).iov_base, (*local).iov_len) = (segment.local as *mut c_void, segment.len as usize);
+                ((*remote).addr, (*remote).len) = (segment.remote, segment.len as usize);
+                match rma.read {
+                    true => fi_readmsg(self.ep, &message, flags),
+                    false => fi_writemsg(self.ep, &message, flags),
+                }
+            };
+            if rc != 0 {
+                return (i, posted(rc));
             }
         }
+        (scratches.len(), Posted::Yes)
     }
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
@@ -633,63 +656,6 @@ impl OfiNic {
     pub(super) fn knock(&mut self, route: Route) -> Posted {
         // SAFETY: no bytes.
         posted(unsafe { fi_inject(self.ep, ptr::null(), 0, route) })
-    }
-
-    /// Posts operations of up to so many segments, each by the message of the one before.
-    ///
-    /// # Safety
-    /// As `Nic::rma`.
-    #[inline(always)]
-    unsafe fn post<const MOST: usize>(
-        &mut self,
-        rma: &Rma<'_>,
-        route: Route,
-        scratches: &[*mut Scratch],
-    ) -> (usize, Posted) {
-        let count = if MOST == 1 { 1 } else { rma.segments.len() / scratches.len().max(1) };
-        if !(1..=MOST).contains(&count) {
-            return (0, Posted::Failed(FI_EINVAL));
-        }
-        let nothing = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-        let (mut locals, mut descriptors) = ([nothing; MOST], [rma.descriptor; MOST]);
-        let mut remotes = [fi_rma_iov { addr: 0, len: 0, key: rma.key }; MOST];
-        let (local, remote) = (locals.as_mut_ptr(), remotes.as_mut_ptr());
-        let mut message = fi_msg_rma {
-            msg_iov: local,
-            desc: descriptors.as_mut_ptr(),
-            iov_count: count,
-            addr: route,
-            rma_iov: remote,
-            rma_iov_count: count,
-            context: ptr::null_mut(),
-            data: rma.immediate.map_or(0, |immediate| immediate.get().into()),
-        };
-        let last = scratches.len().wrapping_sub(1);
-        let delivered = self.limits.delivery == Delivery::Each;
-        let (each, ending) = (flags(rma, delivered, true), flags(rma, delivered, rma.more));
-        for (i, (segments, scratch)) in rma.segments.chunks_exact(count).zip(scratches).enumerate() {
-            for (k, segment) in segments.iter().enumerate() {
-                // SAFETY: there are as many places, and nobody reads them but the call below.
-                unsafe {
-                    let (local, remote) = (&mut *local.add(k), &mut *remote.add(k));
-                    (local.iov_base, local.iov_len) = (segment.local as *mut c_void, segment.len as usize);
-                    (remote.addr, remote.len) = (segment.remote, segment.len as usize);
-                }
-            }
-            message.context = scratch.cast();
-            let flags = if i == last { ending } else { each };
-            // SAFETY: the message lives through the call; what it points to as the caller promised.
-            let rc = unsafe {
-                match rma.read {
-                    true => fi_readmsg(self.ep, &message, flags),
-                    false => fi_writemsg(self.ep, &message, flags),
-                }
-            };
-            if rc != 0 {
-                return (i, posted(rc));
-            }
-        }
-        (scratches.len(), Posted::Yes)
     }
 
     /// A peer's write with an immediate arrived.

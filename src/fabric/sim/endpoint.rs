@@ -9,7 +9,7 @@ use super::flight::Flight;
 use super::mode::Mode;
 use super::queue::{Entry, Queue};
 use super::spec::Spec;
-use super::wire::{Kind, Op, Pool, State, Wire, IOV};
+use super::wire::{Kind, Op, Pool, State, Wire};
 use super::world::{Port, Region, World};
 use crate::clock::Sequence;
 use libfabric_sys::*;
@@ -288,13 +288,6 @@ unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u6
     answer(unsafe { (*ep.cast::<Endpoint>()).rma(&*msg, flags, Kind::Write) })
 }
 
-/// # Safety
-/// `count` ranges.
-unsafe fn total(iov: *const iovec, count: usize) -> usize {
-    // SAFETY: as the caller promised.
-    (0..count).map(|i| unsafe { (*iov.add(i)).iov_len }).sum()
-}
-
 impl Endpoint {
     /// # Safety
     /// As `fi_recv` says.
@@ -331,8 +324,7 @@ impl Endpoint {
         let filled = unsafe { &mut *self.pool.op(op) };
         filled.flags = FI_MSG | FI_SEND;
         filled.len = iov.iov_len;
-        filled.local[0] = iov;
-        (filled.local_count, filled.remote_count) = (1, 0);
+        filled.local = iov;
         filled.data = None;
         self.ring(op, flags & FI_MORE != 0);
         Ok(())
@@ -352,14 +344,12 @@ impl Endpoint {
         }
         // SAFETY: as the caller promised.
         let op = unsafe { self.begin(out, kind, msg.context)? };
-        // SAFETY: an operation that is ours, and ranges whose counts were checked.
+        // SAFETY: an operation that is ours, and one range of each side.
         unsafe {
             let filled = &mut *self.pool.op(op);
             filled.flags = FI_RMA | if kind == Kind::Read { FI_READ } else { FI_WRITE };
-            filled.len = total(msg.msg_iov, msg.iov_count);
-            ptr::copy_nonoverlapping(msg.msg_iov, filled.local.as_mut_ptr(), msg.iov_count);
-            ptr::copy_nonoverlapping(msg.rma_iov, filled.remote.as_mut_ptr(), msg.rma_iov_count);
-            (filled.local_count, filled.remote_count) = (msg.iov_count, msg.rma_iov_count);
+            (filled.local, filled.remote) = (*msg.msg_iov, *msg.rma_iov);
+            filled.len = filled.local.iov_len;
             filled.data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
         }
         self.ring(op, flags & FI_MORE != 0);
@@ -372,8 +362,7 @@ impl Endpoint {
     /// As `fi_writemsg` says.
     #[inline]
     unsafe fn check_rma(&self, msg: &fi_msg_rma, flags: u64) -> Result<(), c_int> {
-        let most = self.mode.iov.min(IOV);
-        if !(1..=most).contains(&msg.iov_count) || !(1..=most).contains(&msg.rma_iov_count) {
+        if msg.iov_count != 1 || msg.rma_iov_count != 1 {
             return Err(FI_EINVAL);
         }
         if flags & FI_DELIVERY_COMPLETE != 0 && !self.mode.delivery_complete {
@@ -387,28 +376,18 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// As `fi_writemsg` says, and with counts that were checked.
+    /// As `fi_writemsg` says, and with one range of each side.
     #[inline]
     unsafe fn check_ranges(&self, msg: &fi_msg_rma) -> Result<(), c_int> {
-        let guarded = self.mode.has(FI_MR_LOCAL);
-        // SAFETY: as many ranges as the message says.
+        // SAFETY: as the caller promised.
         unsafe {
-            let (local, remote) = if msg.iov_count == 1 && msg.rma_iov_count == 1 {
-                ((*msg.msg_iov).iov_len, (*msg.rma_iov).len)
-            } else {
-                let remote = std::slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count);
-                (total(msg.msg_iov, msg.iov_count), remote.iter().map(|range| range.len).sum())
-            };
-            if local != remote {
+            let local = *msg.msg_iov;
+            if local.iov_len != (*msg.rma_iov).len {
                 return Err(FI_EINVAL);
             }
-            for i in 0..if guarded { msg.iov_count } else { 0 } {
-                let iov = *msg.msg_iov.add(i);
-                let desc = if msg.desc.is_null() { ptr::null_mut() } else { *msg.desc.add(i) };
-                self.check_local(iov.iov_base as u64, iov.iov_len, desc)?;
-            }
+            let desc = if msg.desc.is_null() { ptr::null_mut() } else { *msg.desc };
+            self.check_local(local.iov_base as u64, local.iov_len, desc)
         }
-        Ok(())
     }
 
     #[inline]
@@ -655,9 +634,8 @@ impl Endpoint {
         unsafe { self.claim(msg.context)? };
         let mut errno = 0;
         let access = access_of(kind);
-        // SAFETY: as many ranges as the message says.
-        let ranges = unsafe { std::slice::from_raw_parts(msg.rma_iov, msg.rma_iov_count) };
-        if ranges.iter().any(|range| self.outbound[out].locate(range, access).is_none()) {
+        // SAFETY: one range.
+        if self.outbound[out].locate(unsafe { &*msg.rma_iov }, access).is_none() {
             errno = self.mode.refused;
         }
         let flag = if kind == Kind::Read { FI_READ } else { FI_WRITE };

@@ -4,10 +4,9 @@
 use super::endpoint::{access_of, Endpoint};
 use super::faults::{DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
 use super::queue::Entry;
-use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire, IOV};
+use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire};
 use super::world::Port;
 use crate::device::fake;
-use libfabric_sys::{fi_rma_iov, iovec};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ptr;
@@ -55,53 +54,31 @@ impl Flight {
     }
 }
 
-/// Copies between lists of ranges of equal length.
+/// Copies, also between overlapping ranges.
 ///
 /// # Safety
 /// `from` readable, `to` writable.
-pub unsafe fn copy(from: &[iovec], to: &[iovec]) {
-    let (mut target, mut at) = (0, 0);
-    for source in from {
-        let mut done = 0;
-        while done < source.iov_len && target < to.len() {
-            let len = (source.iov_len - done).min(to[target].iov_len - at);
-            // SAFETY: inside both ranges; they may be the same memory.
-            unsafe {
-                let (from, to) =
-                    (source.iov_base.cast::<u8>().add(done), to[target].iov_base.cast::<u8>().add(at));
-                if !fake::move_bytes(from as u64, to as u64, len) {
-                    ptr::copy(from, to, len);
-                }
-            }
-            (done, at) = (done + len, at + len);
-            if at == to[target].iov_len {
-                (target, at) = (target + 1, 0);
-            }
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        if len > 0 && !fake::move_bytes(from as u64, to as u64, len) {
+            ptr::copy(from, to, len);
         }
     }
 }
 
-/// Where an operation's remote ranges lie; none if one of them may not be used.
-pub fn locate_all(op: &Op, mut locate: impl FnMut(&fi_rma_iov) -> Option<u64>) -> Option<[iovec; IOV]> {
-    let mut found = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; IOV];
-    for (range, found) in op.remote().iter().zip(&mut found) {
-        *found = iovec { iov_base: locate(range)? as *mut _, iov_len: range.len };
-    }
-    Some(found)
-}
-
-/// Moves an operation's bytes between its local ranges and those.
+/// Moves an operation's bytes between its local range and the remote one, which lies there.
 ///
 /// # Safety
-/// All ranges must be in use for nothing else.
-pub unsafe fn move_bytes(op: &Op, remote: &[iovec; IOV]) {
-    let remote = &remote[..op.remote_count];
+/// Both ranges must be in use for nothing else.
+pub unsafe fn move_bytes(op: &Op, remote: u64) {
+    let local = op.local.iov_base;
     // SAFETY: as the caller promised.
     unsafe {
         if op.kind == Kind::Read {
-            copy(remote, op.local());
+            copy(remote as *const u8, local.cast(), op.len);
         } else {
-            copy(op.local(), remote);
+            copy(local.cast(), remote as *mut u8, op.len);
         }
     }
 }
@@ -343,12 +320,10 @@ impl Endpoint {
 
     fn reach(&mut self, op: &Op, wire: &Wire) -> i32 {
         let out = &mut self.outbound[op.outbound as usize];
-        let Some(remote) = locate_all(op, |range| out.locate(range, access_of(op.kind))) else {
-            return self.mode.refused;
-        };
+        let Some(remote) = out.locate(&op.remote, access_of(op.kind)) else { return self.mode.refused };
         if wire.copies {
             // SAFETY: the target waits for us before its region goes, and ours is held by the caller.
-            unsafe { move_bytes(op, &remote) };
+            unsafe { move_bytes(op, remote) };
         }
         0
     }

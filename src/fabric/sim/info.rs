@@ -74,8 +74,8 @@ impl Info {
             mode: mode.mode,
             msg_order: mode.msg_order(),
             size: self.spec.depth,
-            iov_limit: mode.iov,
-            rma_iov_limit: mode.iov,
+            iov_limit: 1,
+            rma_iov_limit: 1,
             inject_size: 0,
             ..self.tx
         };
@@ -84,7 +84,7 @@ impl Info {
             mode: mode.mode,
             msg_order: mode.msg_order(),
             size: self.spec.depth,
-            iov_limit: mode.iov,
+            iov_limit: 1,
             ..self.rx
         };
         self.ep.type_ = fi_ep_type::FI_EP_RDM;

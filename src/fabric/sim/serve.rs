@@ -3,7 +3,7 @@
 
 use super::endpoint::{access_of, Endpoint, Receive};
 use super::faults::DEAD;
-use super::flight::{copy, is_down, locate_all, move_bytes, retry_at};
+use super::flight::{copy, is_down, move_bytes, retry_at};
 use super::queue::Entry;
 use super::wire::{enter, leave, Answer, Kind, Op, Request, Wire};
 use libfabric_sys::*;
@@ -110,10 +110,9 @@ impl Endpoint {
     /// A message into the first receive; none: there is no receive.
     fn deliver(&mut self, op: &Op) -> Option<i32> {
         let receive = self.receives.pop_front()?;
-        let buffer = iovec { iov_base: receive.base, iov_len: receive.len.min(op.len) };
         // SAFETY: the sender waits for us before its buffer goes; the receive's is ours until its
         // completion.
-        unsafe { copy(op.local(), &[buffer]) };
+        unsafe { copy(op.local.iov_base.cast(), receive.base.cast(), receive.len.min(op.len)) };
         let errno = if op.len > receive.len { FI_ETRUNC } else { 0 };
         self.received(receive, FI_MSG | FI_RECV, op.len, 0, errno);
         Some(0)
@@ -129,8 +128,8 @@ impl Endpoint {
 
     fn serve_rma(&mut self, op: &Op, wire: &Wire) -> Option<i32> {
         let (port, access) = (&self.port, access_of(op.kind));
-        let located =
-            locate_all(op, |range| port.region(range.key)?.locate(range.addr, range.len as u64, access));
+        let (at, len) = (op.remote.addr, op.remote.len as u64);
+        let located = port.region(op.remote.key).and_then(|region| region.locate(at, len, access));
         let Some(remote) = located else { return Some(self.mode.refused) };
         if let Some(data) = op.data {
             if !self.arrived(data, op.len) {
@@ -140,7 +139,7 @@ impl Endpoint {
         if wire.copies {
             // SAFETY: the region is this thread's to close, and the sender waits for us before
             // its ranges go.
-            unsafe { move_bytes(op, &remote) };
+            unsafe { move_bytes(op, remote) };
         }
         Some(0)
     }

@@ -262,23 +262,6 @@ fn bytes_arrive_where_they_should() {
     }
 }
 
-#[test]
-fn several_segments_where_the_mode_has_them() {
-    let segments = |two: &Two| {
-        let (local, remote) = (two.a.bytes.as_ptr() as u64, two.b.base());
-        [Segment { local, remote: remote + 10, len: 4 }, Segment { local: local + 8, remote, len: 2 }]
-    };
-    let mut two = Two::open("like=tcp");
-    two.a.bytes[..10].copy_from_slice(b"abcdefghij");
-    let list = segments(&two);
-    assert_eq!(two.rma(0, &list, two.b.memory.key, false, false), Posted::Yes);
-    two.run(1);
-    assert_eq!((&two.b.bytes[..2], &two.b.bytes[10..14]), (&b"ij"[..], &b"abcd"[..]));
-    let mut efa = Two::open("like=efa");
-    let list = segments(&efa);
-    assert_eq!(efa.rma(0, &list, efa.b.memory.key, false, false), Posted::Failed(FI_EINVAL));
-}
-
 /// ofi_rxm above verbs loses them; where there are some, only tcp's queue has no end.
 #[test]
 fn verbs_has_no_immediates() {

@@ -11,8 +11,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::Arc;
 
-pub const IOV: usize = 4;
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Write,
@@ -44,10 +42,8 @@ pub struct Op {
     /// Waits to land.
     pub stalled: bool,
     pub len: usize,
-    pub local: [iovec; IOV],
-    pub local_count: usize,
-    pub remote: [fi_rma_iov; IOV],
-    pub remote_count: usize,
+    pub local: iovec,
+    pub remote: fi_rma_iov,
     pub data: Option<u64>,
     pub errno: i32,
     pub bytes: Vec<u8>,
@@ -64,38 +60,27 @@ impl Op {
             orphan: false,
             stalled: false,
             len: 0,
-            local: [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; IOV],
-            local_count: 0,
-            remote: [fi_rma_iov { addr: 0, len: 0, key: 0 }; IOV],
-            remote_count: 0,
+            local: iovec { iov_base: ptr::null_mut(), iov_len: 0 },
+            remote: fi_rma_iov { addr: 0, len: 0, key: 0 },
             data: None,
             errno: 0,
             bytes: Vec::new(),
         }
     }
 
-    pub fn local(&self) -> &[iovec] {
-        &self.local[..self.local_count]
-    }
-
-    pub fn remote(&self) -> &[fi_rma_iov] {
-        &self.remote[..self.remote_count]
-    }
-
     /// Keeps the bytes: the caller may change its own from now on.
     ///
     /// # Safety
-    /// The local ranges must be readable.
+    /// The local range must be readable.
     pub unsafe fn keep_bytes(&mut self) {
         self.bytes.clear();
-        for i in 0..self.local_count {
-            let iov = self.local[i];
+        if self.len > 0 {
             // SAFETY: as the caller promised.
-            self.bytes
-                .extend_from_slice(unsafe { std::slice::from_raw_parts(iov.iov_base.cast(), iov.iov_len) });
+            self.bytes.extend_from_slice(unsafe {
+                std::slice::from_raw_parts(self.local.iov_base.cast(), self.len)
+            });
         }
-        self.local[0] = iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: self.bytes.len() };
-        self.local_count = 1;
+        self.local = iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: self.bytes.len() };
     }
 }
 

@@ -146,7 +146,6 @@ impl TcpNic {
             reconnects: true,
             cuts: true,
             vector: PIECES,
-            read_vector: PIECES,
             message_max: MESSAGE,
             virtual_addresses: true,
             local_registration: false,
