@@ -23,7 +23,24 @@ from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uint64, c_vo
 from typing import Any, Dict, Final, List, Optional, Tuple
 
 
-class Sized(ctypes.Structure):
+class Struct(ctypes.Structure):
+    def __repr__(self) -> str:
+        """Its fields, without those that are 0."""
+        fields = ((name, getattr(self, name)) for name, *_ in self._fields_ if name not in ("size", "reserved"))
+        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in fields if _said(value))})"
+
+
+def _said(value: Any) -> bool:
+    return any(value) if isinstance(value, ctypes.Array) else bool(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, ctypes.Array):
+        return repr({i: one for i, one in enumerate(value) if one})
+    return repr(value)
+
+
+class Sized(Struct):
     """A struct that begins with its size; everything else is 0 unless named."""
 
     def __init__(self, **fields: Any) -> None:
@@ -119,7 +136,7 @@ def made():
     for callback, parameters in header.callbacks.items():
         out.append(f"\n{name(callback)} = ctypes.CFUNCTYPE(None, {', '.join(parameters)})\n")
     for struct, fields in header.structs.items():
-        base = "Sized" if fields[0][0] == "size" else "ctypes.Structure"
+        base = "Sized" if fields[0][0] == "size" else "Struct"
         out.append(f"\n\nclass {name(struct)}({base}):\n")
         out += [f"    {field}: {seen_as(kind)}\n" for field, kind in fields]
         out.append("    _fields_ = [\n")

@@ -45,7 +45,7 @@ if [ "$what" != figures ]; then
     LD_LIBRARY_PATH=$PWD/lib/simulated${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} run_program device_near sim:like=verbs
     run gpu_pages "${own[@]}" timeout -k 5 90 tests/gpu_pages
     if python3 -c 'import torch' 2>/dev/null; then
-        export WEFT_LIBRARY=$PWD/lib/libweft.so.0
+        export WEFT_LIBRARY=$PWD/lib/libweft.so.0 PYTHONPATH=$PWD/python
         # PyTorch's allocators: cudaMalloc, the virtual memory API, and CUDA's pools.
         for allocator in backend:native expandable_segments:True backend:cudaMallocAsync; do
             PYTORCH_CUDA_ALLOC_CONF=$allocator run "gpu_pages.py.$allocator" "${own[@]}" timeout -k 5 90 \

@@ -49,7 +49,7 @@ tag_is_true() {
 
 installed_alone() {
     (cd / && env -u WEFT_LIBRARY -u PYTHONPATH "$venv/bin/python" -c \
-        'import weft; assert "site-packages" in weft.lib._name, weft.lib; print(weft.library_version())')
+        'import weft; weft.lib.weft_version(); assert "site-packages" in weft.lib.path, weft.lib; print(weft.library_version())')
 }
 
 for fabric in host tcp; do
@@ -68,7 +68,7 @@ check "Python: README" from_source readme python3
 if { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } >"$log" 2>&1 &&
     { "$venv/bin/python" -c 'import mypy, numpy, auditwheel, hatchling, elftools' 2>/dev/null ||
         timeout 300 "$venv/bin/pip" install -q mypy numpy auditwheel hatchling pyelftools; } >"$log" 2>&1; then
-    check "Python: types" timeout 300 "$venv/bin/mypy" --strict python/src/weft python/tests python/hatch_build.py python/examples
+    check "Python: types" timeout 300 "$venv/bin/mypy" --strict python/src/weft python/tests python/hatch_build.py python/examples examples-python
     check "Python: a wheel is built and installed" wheel
     check "Python: its tag is true" tag_is_true
     check "Python: the wheel brings its library" installed_alone

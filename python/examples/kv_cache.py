@@ -89,8 +89,8 @@ async def prefill(store: Any) -> None:
             if isinstance(event, weft.Message):
                 request, *pages = struct.unpack(f"<Q{len(event.data) // 4 - 2}I", event.data)
                 side = weft.Side(pages, range_step=1)  # the same on both sides; each layer is a range
-                done = await endpoint.write_pages(local, remote, PAGE, len(pages), layers=LAYERS, local_side=side,
-                                                  remote_side=side, notify=request, timeout=5)
+                done = await endpoint.write_pages(local, remote, PAGE, layers=LAYERS, local=side, remote=side,
+                                                  notify=request, timeout=5)
                 print(f"prefill: {done.bytes} bytes in {(done.done_ns - done.submit_ns) / 1e3:.0f} us")
             elif isinstance(event, weft.PeerDown):
                 return

@@ -51,6 +51,50 @@ class Loop(Pair):
 
         asyncio.run(late())
 
+    def test_a_canceled_task_ends_with_its_operation(self) -> None:
+        async def cancel() -> None:
+            watch = self.here.create_watch()
+            local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+            operation = self.here.write(local, remote, start=(watch, 1))
+            task = asyncio.ensure_future(_awaited(operation))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()  # the second finds it on its way out
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertTrue(operation.done)
+            local.deregister()
+            watch.free()
+
+        asyncio.run(cancel())
+
+    def test_a_canceled_close_closes(self) -> None:
+        canceled = threading.Event()
+
+        class Slow(weft.Endpoint):
+            def close(self, drain: float = 0) -> None:
+                canceled.wait(20)
+                super().close(drain)
+
+        async def close() -> None:
+            endpoint, entered = Slow("host"), asyncio.Event()
+
+            async def use() -> None:
+                async with endpoint:
+                    entered.set()
+
+            task = asyncio.ensure_future(use())
+            await entered.wait()
+            task.cancel()
+            await asyncio.sleep(0)
+            canceled.set()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertTrue(endpoint.closed)
+
+        asyncio.run(close())
+
     def test_one_loop_after_the_other_but_not_two_at_once(self) -> None:
         async def send() -> None:
             await self.peer.send(b"x")

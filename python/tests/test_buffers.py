@@ -31,6 +31,28 @@ class Tensor:
         return self.contiguous
 
 
+class Indexes:
+    """As a tensor of indexes."""
+
+    def __init__(self, kind: str, *indexes: int) -> None:
+        self.memory = array.array({"torch.int64": "q", "torch.int32": "i"}[kind], indexes)
+        self.dtype = kind
+
+    def detach(self) -> "Indexes":
+        return self
+
+    cpu = contiguous = detach
+
+    def dim(self) -> int:
+        return 1
+
+    def numel(self) -> int:
+        return len(self.memory)
+
+    def data_ptr(self) -> int:
+        return self.memory.buffer_info()[0]
+
+
 class Buffers(Pair):
     def arrives(self, source: Any, expected: bytes) -> None:
         target = bytearray(len(expected))
@@ -58,14 +80,46 @@ class Buffers(Pair):
         source = numpy.arange(1024, dtype=numpy.float32).reshape(4, 256)
         self.arrives(source, source.tobytes())
         local, remote = self.memories(source, bytearray(PAGE))
-        pages = numpy.array([3, 1], dtype=numpy.uint32)
-        for indexes in (pages, pages.astype(numpy.int64)):
-            self.here.write_pages(local, remote, int(numpy.int64(64)), 2, local_side=weft.Side(indexes)).wait(20)
+        pages = numpy.array([[3, 1], [7, 4]], dtype=numpy.uint32)
+        for kind in (numpy.uint32, numpy.int32, numpy.int64, numpy.uint64, numpy.uint8):
+            for indexes in (pages.astype(kind)[0], pages.astype(kind)[:, 1]):
+                self.assertEqual(self.page_at(indexes), bytes(indexes.astype(numpy.uint8)))
+        self.assertEqual(self.page_at(numpy.array([], dtype=numpy.int64)), b"")
+        for wrong in (pages, pages[0] > 1, pages[0] * 1.0):
+            with self.assertRaises(TypeError):
+                self.page_at(wrong)
+        with self.assertRaises(ValueError):
+            self.page_at(numpy.array([5, -1]))
+        self.here.write_pages(local, remote, int(numpy.int64(64)), local=pages[0]).wait(20)
         with self.assertRaises(ValueError):
             self.here.register(source[:, ::2])
         block = numpy.frombuffer(self.here.allocate(PAGE), dtype=numpy.uint64)
         block[:] = 7
         self.arrives(block, block.tobytes())
+
+    def page_at(self, indexes: Any) -> bytes:
+        """Where pages of a byte come from that are written with these indexes."""
+        target = bytearray(8)
+        local, remote = self.memories(bytes(range(200)), target)
+        done = self.here.write_pages(local, remote, 1, local=indexes).wait(20)
+        return bytes(target[:done.bytes])
+
+    def test_indexes_of_any_integers(self) -> None:
+        for indexes in ([3, 199], (3, 199), range(3, 200, 196), b"\3\xc7", Indexes("torch.int64", 3, 199),
+                        Indexes("torch.int32", 3, 199), *(array.array(kind, [3, 199]) for kind in "HiIlLqQ"),
+                        memoryview(array.array("q", [3, 7, 199, 7]))[::2]):
+            with self.subTest(indexes):
+                self.assertEqual(self.page_at(indexes), b"\3\xc7")
+        for wrong in ([-1], array.array("i", [-1]), array.array("q", [1, -1]), array.array("q", [1 << 32]),
+                      Indexes("torch.int64", 1, 1 << 32), Indexes("torch.int32", -1)):
+            with self.subTest(wrong), self.assertRaisesRegex(ValueError, "the local pages"):
+                self.page_at(wrong)
+        for kind in ([1.0], array.array("d", [1]), memoryview(bytes(8)).cast("?"), memoryview(bytes(8)).cast("I", (2, 1)),
+                     "ab"):
+            with self.subTest(kind), self.assertRaises(TypeError):
+                self.page_at(kind)
+        for empty in (range(0), array.array("q"), Indexes("torch.int64")):
+            self.assertEqual(self.page_at(empty), b"")
 
     def test_torch(self) -> None:
         try:

@@ -29,8 +29,38 @@ class Errors(Pair):
         self.assertIsInstance(error_of(weft.c.ERR_PEER_LOST, ""), weft.PeerError)
         self.assertIsInstance(error_of(weft.c.ERR_NO_LIBFABRIC, ""), weft.MachineError)
         self.assertIsInstance(error_of(-12345, ""), weft.InternalError)
+        for name, builtin in (("PEER_LOST", ConnectionError), ("UNREACHABLE", ConnectionError), ("TIMED_OUT", TimeoutError),
+                              ("BUSY", BufferError), ("INVALID", ValueError), ("CLOSED", ValueError)):
+            self.assertIsInstance(error_of(getattr(weft.c, f"ERR_{name}"), ""), builtin)
+        for name in ("TIMED_OUT", "CANCELED", "MEMORY_GONE"):
+            self.assertNotIsInstance(error_of(getattr(weft.c, f"ERR_{name}"), ""), ConnectionError)
         copy = pickle.loads(pickle.dumps(error_of(weft.c.ERR_RANGE, "too far")))
         self.assertEqual((type(copy), copy.status, copy.message), (weft.UsageError, weft.c.ERR_RANGE, "too far"))
+
+    def test_memory_in_use_cannot_be_taken_back(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        with self.here.create_watch() as watch:
+            operation = self.here.write(local, remote, start=(watch, 1))
+            with self.assertRaises(weft.BusyError) as caught:
+                local.deregister()
+            self.assertIsInstance(caught.exception, BufferError)
+            watch.value = 1
+            operation.wait(20)
+        local.deregister()
+
+    def test_without_a_library_the_manual_can_be_read(self) -> None:
+        program = """if True:
+            import pydoc, weft
+            assert "notify_data" in pydoc.render_doc(weft.Endpoint.write), pydoc.render_doc(weft.Endpoint.write)
+            try:
+                weft.Endpoint()
+            except ImportError as error:
+                assert "/nonexistent cannot be loaded" in str(error), error
+            else:
+                raise SystemExit("it opened")
+        """
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=dict(
+            os.environ, WEFT_LIBRARY="/nonexistent", PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path))))
 
     def test_failed_open_says_why(self) -> None:
         with self.assertRaisesRegex(weft.UsageError, "nosuchfabric"):

@@ -1,8 +1,10 @@
 """Every kind of operation, its result and its bytes."""
 
 import array
+import inspect
 import math
 import unittest
+from typing import Any
 
 import weft
 from support import PAGE, Pair, next_event, open_endpoint, pattern
@@ -62,25 +64,36 @@ class Pages(Pair):
         local, remote = self.memories(layers, target)
         for there in ([7, 0, 3], array.array("I", [7, 0, 3])):
             self.here.write_pages(
-                local, remote, 64, 3, layers=3, local_side=weft.Side([1, 2, 5], range_step=1),
-                remote_side=weft.Side(there, page_stride=128, offset=32, range_step=1)).wait(20)
+                local, remote, 64, 3, layers=3, local=weft.Side([1, 2, 5], range_step=1),
+                remote=weft.Side(there, page_stride=128, offset=32, range_step=1)).wait(20)
             for layer in range(3):
                 for i, j in zip([1, 2, 5], [7, 0, 3]):
                     at = 32 + 128 * j
                     self.assertEqual(target[layer][at:at + 64], pattern(10 * layer + i, 64))
-        self.here.read_pages(local, remote, 64, 1, local_side=weft.Side([0]),
-                             remote_side=weft.Side([7], page_stride=128, offset=32)).wait(20)
+        self.here.read_pages(local, remote, 64, 1, local=weft.Side([0]),
+                             remote=weft.Side([7], page_stride=128, offset=32)).wait(20)
         self.assertEqual(layers[0][:64], pattern(1, 64))
 
     def test_page_indexes_are_checked(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
         with self.assertRaisesRegex(ValueError, "2 local pages"):
-            self.here.write_pages(local, remote, 64, 3, local_side=weft.Side([1, 2]))
+            self.here.write_pages(local, remote, 64, 3, local=weft.Side([1, 2]))
+        with self.assertRaisesRegex(ValueError, "3 pages are to move, but there are 2 local pages"):
+            self.here.write_pages(local, remote, 64, local=[1, 2], remote=[1, 2, 3])
+        with self.assertRaisesRegex(ValueError, "page_count"):
+            self.here.write_pages(local, remote, 64)
         for wrong in ([-1], [2**32]):
             with self.assertRaisesRegex(ValueError, "the remote pages"):
-                self.here.write_pages(local, remote, 64, 1, remote_side=weft.Side(wrong))
+                self.here.write_pages(local, remote, 64, 1, remote=weft.Side(wrong))
         with self.assertRaises(weft.UsageError):
-            self.here.write_pages(local, remote, 64, 1, remote_side=weft.Side([2**32 - 1]))
+            self.here.write_pages(local, remote, 64, 1, remote=weft.Side([2**32 - 1]))
+
+    def test_indexes_alone_say_how_many_pages_move(self) -> None:
+        target = bytearray(PAGE)
+        local, remote = self.memories(pattern(6), target)
+        self.assertEqual(self.here.write_pages(local, remote, 64, local=(1, 2), remote=[5, 3]).wait(20).bytes, 128)
+        self.assertEqual(target[5 * 64:6 * 64], pattern(6)[64:128])
+        self.assertEqual(target[3 * 64:4 * 64], pattern(6)[128:192])
 
     def test_prepared_pages_are_written_again_and_counted(self) -> None:
         source, target = bytearray(pattern(3)), bytearray(PAGE)
@@ -98,8 +111,9 @@ class Pages(Pair):
 
     def test_a_counter_in_place_of_its_id_is_refused(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        counter: Any = self.there.create_counter()
         with self.assertRaises(TypeError):
-            self.here.write(local, remote, counter=self.there.create_counter())
+            self.here.write(local, remote, counter=counter)
 
 
 class Watches(Pair):
@@ -202,12 +216,56 @@ class Small(Pair):
         with self.assertRaises(weft.TimedOutError) as caught:
             counter.expect(1, timeout=0.05).wait(20)
         self.assertIsInstance(caught.exception, TimeoutError)
+        self.assertNotIsInstance(caught.exception, weft.StillRunningError)
         operation = counter.expect(1)
-        with self.assertRaises(TimeoutError):
+        with self.assertRaises(weft.StillRunningError) as waited:
             operation.wait(0.05)
+        self.assertIsInstance(waited.exception, TimeoutError)
+        self.assertFalse(operation.done)
         operation.cancel()
         with self.assertRaises(weft.CanceledError):
             operation.wait(20)
+
+    def test_a_failure_names_the_operation(self) -> None:
+        local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
+        with self.here.create_watch() as watch:
+            late = self.here.write(local, remote, notify=7, start=(watch, 1), timeout=0.05)
+            named = f"write of {PAGE} bytes, peer {self.peer.id:#x}, notify 7: .* after it was submitted"
+            with self.assertRaisesRegex(weft.TimedOutError, named) as caught:
+                late.wait(20)
+        self.assertEqual(caught.exception.message.count(f"{self.peer.id:#x}"), 1)
+
+    def test_a_prompt_shows_what_an_object_is(self) -> None:
+        source, target = bytearray(PAGE), bytearray(PAGE)
+        local, remote = self.memories([source, bytearray(8)], target)
+        counter, watch = self.there.create_counter(), self.here.create_watch()
+        prepared = self.here.prepare_pages(local, remote, 64, 3)
+        operation = self.here.write_pages(local, remote, 64, 3, start=(watch, 1), notify=5)
+        shown = {
+            "Endpoint": (self.here, "1 peers"), "Memory": (local, f"2 ranges, {PAGE + 8} bytes"),
+            "RemoteMemory": (remote, f"{self.peer.id:#x}"), "Counter": (counter, ": 0"), "Watch": (watch, "0 at 0x"),
+            "Peer": (self.peer, self.peer.info().fabric.decode()), "Prepared": (prepared, "3 pages of 64 bytes"),
+            "Operation": (operation, "write of 3 pages of 64 bytes, "),
+        }
+        for kind, (thing, part) in shown.items():
+            self.assertRegex(repr(thing), f"^<weft.{kind} .*{part}")
+        self.assertRegex(repr(operation), "notify 5: under way>$")
+        watch.value = 1
+        done = operation.wait(20)
+        self.assertRegex(repr(operation), ": done>$")
+        self.assertRegex(repr(done), f"^<weft.Completion WRITE: WEFT_OK, 192 bytes, peer {self.peer.id:#x}")
+        self.assertRegex(repr(self.here.statistics()), r"^EndpointStatistics\(peers=1, .*completions=\{0: 1\}")
+        prepared.release()
+        self.here.close()
+        for ended in (local, self.here, watch, prepared):
+            self.assertRegex(repr(ended), "closed|deregistered|freed|released")
+
+    def test_every_keyword_is_in_its_signature(self) -> None:
+        for kind in (weft.Endpoint, weft.Prepared, weft.Peer, weft.RemoteMemory, weft.Counter, weft.Memory):
+            for name, method in inspect.getmembers(kind, inspect.isfunction):
+                if not name.startswith("_"):
+                    kinds = {p.kind for p in inspect.signature(method).parameters.values()}
+                    self.assertNotIn(inspect.Parameter.VAR_KEYWORD, kinds, f"{kind.__name__}.{name}")
 
     def test_statistics_and_descriptions(self) -> None:
         self.peer.send(b"hello").wait(20)

@@ -7,7 +7,7 @@
         peer = endpoint.connect(address).wait()          # its address came by any means
         remote = peer.import_memory(descriptor)          # so did its memory's descriptor
         pages = weft.Side(pages=[4, 7], range_step=1)    # each layer is a range
-        endpoint.write_pages(kv, remote, 65536, 2, layers=2, here=pages, there=pages,
+        endpoint.write_pages(kv, remote, 65536, layers=2, local=pages, remote=pages,
                              notify=request).wait()      # every byte is there, and the peer knows
 
 or, in asyncio, where the endpoint's event fd wakes the loop:
@@ -35,8 +35,8 @@ from ._buffers import Buffer
 from ._library import lib, quick
 from .counters import Counter
 from .endpoint import Access, Endpoint, Idle, Progress, topology
-from .errors import (CanceledError, ClosedError, InternalError, MachineError, PeerError, RetryError, TimedOutError,
-                     UsageError, WeftError)
+from .errors import (BusyError, CanceledError, ClosedError, ConnectionFailedError, InternalError, MachineError, PeerError,
+                     RetryError, StillRunningError, TimedOutError, UsageError, WeftError)
 from .events import Event, Message, Notification, Other, PeerDown, PeerUp, RailDown, RailUp
 from .log import log_to, set_log
 from .memory import Memory, RemoteMemory
@@ -56,9 +56,10 @@ def library_version() -> str:
 
 
 __all__ = [
-    "Access", "Buffer", "CanceledError", "ClosedError", "Completion", "Counter", "Endpoint", "Entry", "Event",
-    "Idle", "InternalError", "Prepared", "MachineError", "Memory", "Message", "Notification", "Operation", "Other",
-    "Parts", "Peer", "PeerDown", "PeerError", "PeerUp", "Progress", "RailDown", "RailUp", "RemoteMemory",
-    "RetryError", "Side", "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version",
-    "log_to", "set_log", "topology",
+    "Access", "Buffer", "BusyError", "CanceledError", "ClosedError", "Completion", "ConnectionFailedError",
+    "Counter", "Endpoint", "Entry", "Event", "Idle", "InternalError", "MachineError", "Memory", "Message",
+    "Notification", "Operation", "Other", "Parts", "Peer", "PeerDown", "PeerError", "PeerUp",
+    "Prepared", "Progress", "RailDown", "RailUp", "RemoteMemory", "RetryError", "Side", "StillRunningError",
+    "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version", "log_to", "set_log",
+    "topology",
 ]

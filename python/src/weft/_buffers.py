@@ -10,7 +10,8 @@ from typing import Any, Optional, Tuple
 #: arrays), a tensor with `data_ptr()` (torch), or an address and a length in bytes. Contiguous.
 Buffer = Any
 
-#: Page indexes: any sequence of int, or a buffer of 32-bit unsigned ones, which is not copied twice.
+#: Page indexes: numpy arrays, torch tensors and other buffers of 32 or 64-bit integers, which are
+#: taken as they are, or any sequence of int. Tensors of a GPU are copied to the host first.
 Indexes = Any
 
 
@@ -84,19 +85,65 @@ def _pair(buffer: Tuple[Any, ...]) -> Tuple[int, int]:
     return buffer[0], buffer[1]
 
 
-def indexes(pages: Optional[Indexes], name: str) -> Tuple[Any, int, Any]:
-    """A pointer to page indexes, how many there are, and what keeps them alive."""
-    if pages is None:
-        return None, 0, None
-    view: Optional[memoryview]
+def indexes(pages: Indexes, name: str) -> Tuple[Any, int, Any]:
+    """A pointer to page indexes, how many there are, and what keeps them alive. Arrays of 32 bits
+    are used as they are; those of 64 bits are narrowed without an object for each index."""
+    narrow = _narrow(_viewed(pages, name), name)
+    held = Held(narrow)
+    return ctypes.cast(held.address, ctypes.POINTER(ctypes.c_uint32)), held.length // 4, held
+
+
+def _viewed(pages: Indexes, name: str) -> memoryview:
+    """The elements of a buffer, a tensor or a sequence."""
+    if hasattr(pages, "data_ptr"):
+        pages = pages.detach().cpu().contiguous()  # itself, if it is so already
+        kind = {"torch.int32": "i", "torch.uint32": "I", "torch.int64": "q", "torch.uint64": "Q"}.get(str(pages.dtype))
+        if kind is not None and pages.dim() == 1:
+            return _of_tensor(pages, kind)
+        pages = pages.tolist()
     try:
         view = memoryview(pages)
     except TypeError:
         view = None
-    if view is None or view.format != "I" or view.itemsize != 4 or not view.c_contiguous:
-        try:
-            pages = array.array("I", pages)
-        except OverflowError:
-            raise ValueError(f"{name}: an index is not in 0 to 2^32 - 1") from None
-    held = Held(pages)
-    return ctypes.cast(held.address, ctypes.POINTER(ctypes.c_uint32)), held.length // 4, held
+    if view is not None and view.format in _FORMATS and view.ndim == 1:
+        return view
+    if view is not None and (view.format == "?" or view.ndim != 1):
+        raise TypeError(f"{name}: indexes are integers in one dimension, not {view.ndim} of format {view.format!r}")
+    try:
+        return memoryview(array.array("I", iter(pages)))
+    except OverflowError:
+        raise _outside(name) from None
+
+
+#: Formats of the struct module, as numpy says them, by their size.
+_FORMATS = {"i": 4, "I": 4, "l": 8, "L": 8, "q": 8, "Q": 8}
+
+
+def _of_tensor(tensor: Any, kind: Any) -> memoryview:
+    count = int(tensor.numel())
+    if not count:
+        return memoryview(b"")
+    block = (ctypes.c_char * (count * _FORMATS[kind])).from_address(int(tensor.data_ptr()))
+    setattr(block, "tensor", tensor)  # which owns these bytes
+    view: memoryview = memoryview(block).cast("B").cast(kind)
+    return view
+
+
+def _narrow(view: memoryview, name: str) -> Any:
+    """The same numbers, contiguous, of 32 bits and without a sign."""
+    size, kind = view.itemsize, view.format
+    if not len(view) or kind == "I" and view.c_contiguous:
+        return view
+    words = (view if view.c_contiguous else memoryview(view.tobytes())).cast("B")
+    if kind in ("i", "l", "q") and not words[size - 1::size].tobytes().isascii():  # a sign
+        raise _outside(name)
+    if size == 4:
+        return words
+    high = words.cast("I")[1::2].tobytes()
+    if high != bytes(len(high)):
+        raise _outside(name)
+    return words.cast("I")[::2].tobytes()
+
+
+def _outside(name: str) -> ValueError:
+    return ValueError(f"{name}: an index is not in 0 to 2^32 - 1")

@@ -24,32 +24,49 @@ def _path() -> str:
     return packaged if os.path.exists(packaged) else "libweft.so.0"
 
 
-def load(kind: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
-    path = _path()
-    try:
-        loaded = kind(path)
-    except OSError as error:
-        raise ImportError(
-            f"{path} cannot be loaded ({error}): install the wheel, or name a libweft.so in WEFT_LIBRARY"
-        ) from error
-    for name, (result, parameters) in c.FUNCTIONS.items():
+class Library:
+    """The functions of libweft.so, which is loaded when the first one is used: `import weft` and
+    pydoc need no library."""
+
+    #: The file that is loaded; None before the first call.
+    path: Optional[str] = None
+
+    def __init__(self, kind: Callable[[str], ctypes.CDLL]) -> None:
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in c.FUNCTIONS:
+            raise AttributeError(f"weft.h has no function {name}")
+        path = _path()
         try:
-            function = getattr(loaded, name)
-        except AttributeError:
-            raise ImportError(f"{path} has no {name}: it is older than this package") from None
-        function.restype, function.argtypes = result, parameters
-    return loaded
+            loaded = self._kind(path)
+        except OSError as error:
+            raise ImportError(
+                f"{path} cannot be loaded ({error}): install the wheel, or name a libweft.so in WEFT_LIBRARY"
+            ) from error
+        for function, (result, parameters) in c.FUNCTIONS.items():
+            try:
+                found = getattr(loaded, function)
+            except AttributeError:
+                raise ImportError(f"{path} has no {function}: it is older than this package") from None
+            found.restype, found.argtypes = result, parameters
+            setattr(self, function, found)
+        self.path = path
+        return getattr(self, name)
+
+    def __repr__(self) -> str:
+        return f"<weft.lib {self.path or 'not loaded yet'}>"
 
 
 #: Lets other threads of Python run during a call.
-lib = load(ctypes.CDLL)
+lib = Library(ctypes.CDLL)
 
-#: Keeps the interpreter's lock during a call, for calls that neither wait nor take a lock. Besides
-#: being shorter, they do not lose their turn: beside a thread that computes, a poll that gives the
-#: lock away gets it back only after some milliseconds (0.2 ms on average, against 0.4 us).
-#: All else must give it away: a thread of Weft that writes a line of the log waits for the
+#: Keeps the interpreter's lock during a call, for calls that neither wait nor take a lock. They are
+#: shorter, and do not lose their turn: beside a thread that computes, a poll that gives the lock
+#: away gets it back only after some milliseconds (0.2 ms on average, against 0.4 us).
+#: All others must give it away: a thread of Weft that writes a line of the log waits for the
 #: interpreter, and may hold what the call waits for.
-quick = load(ctypes.PyDLL)
+quick = Library(ctypes.PyDLL)
 
 
 @lru_cache(maxsize=None)

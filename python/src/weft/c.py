@@ -9,7 +9,24 @@ from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uint64, c_vo
 from typing import Any, Dict, Final, List, Optional, Tuple
 
 
-class Sized(ctypes.Structure):
+class Struct(ctypes.Structure):
+    def __repr__(self) -> str:
+        """Its fields, without those that are 0."""
+        fields = ((name, getattr(self, name)) for name, *_ in self._fields_ if name not in ("size", "reserved"))
+        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in fields if _said(value))})"
+
+
+def _said(value: Any) -> bool:
+    return any(value) if isinstance(value, ctypes.Array) else bool(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, ctypes.Array):
+        return repr({i: one for i, one in enumerate(value) if one})
+    return repr(value)
+
+
+class Sized(Struct):
     """A struct that begins with its size; everything else is 0 unless named."""
 
     def __init__(self, **fields: Any) -> None:
@@ -270,7 +287,7 @@ class AllocArgs(Sized):
     ]
 
 
-class MemoryRange(ctypes.Structure):
+class MemoryRange(Struct):
     address: Optional[int]
     len: int
     _fields_ = [
@@ -313,7 +330,7 @@ class MemoryProperties(Sized):
     ]
 
 
-class Completion(ctypes.Structure):
+class Completion(Struct):
     kind: int
     status: int
     op: int
@@ -348,7 +365,7 @@ class Completion(ctypes.Structure):
     ]
 
 
-class PageSide(ctypes.Structure):
+class PageSide(Struct):
     pages: Any
     page_stride: int
     offset: int
@@ -382,7 +399,7 @@ class Pages(Sized):
     ]
 
 
-class ListEntry(ctypes.Structure):
+class ListEntry(Struct):
     local: Optional[int]
     remote: Optional[int]
     peer: int

@@ -39,6 +39,11 @@ class Counter:
         """Ends when the counter has reached `value`, a total; `done`: a watch that is set then, and to what."""
         return expect(self._endpoint, {self: value}, timeout, done)
 
+    def __repr__(self) -> str:
+        if not self.id or self._endpoint.closed:
+            return "<weft.Counter, destroyed>"
+        return f"<weft.Counter {self.id:#x}: {self.value}>"
+
     def destroy(self) -> None:
         """Gives it back; operations that wait for it end with CanceledError. Again is harmless."""
         if self.id and not self._endpoint.closed:
@@ -62,4 +67,4 @@ def expect(endpoint: Endpoint, totals: Mapping[Counter, int], timeout: Optional[
             raise ValueError(f"a counter does not get to {value}: it must be 0 to 2^48 - 1")
     values = (ctypes.c_uint64 * count)(*totals.values())
     options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout), **mark("done", done))
-    return endpoint._submit(lib.weft_counter_expect, (counters, values, count), options, nothing)
+    return endpoint._submit(f"expect of {count} counters" if count != 1 else "expect of a counter", lib.weft_counter_expect, (counters, values, count), options, nothing)

@@ -129,6 +129,14 @@ class Endpoint(Transfers):
         with Endpoint._opening:
             Endpoint.opened.add(self)
 
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<weft.Endpoint, closed>"
+        info = self.info()
+        rails = [self.rail_info(i) for i in range(info.rails)]
+        names = ", ".join(f"{rail.name.decode()} ({rail.fabric.decode()})" for rail in rails)
+        return f"<weft.Endpoint {names}: {info.peers} peers>"
+
     # What it is.
 
     @property
@@ -172,7 +180,7 @@ class Endpoint(Transfers):
         """Connects to the endpoint with that address; its result is the peer."""
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
         peer = ctypes.c_uint64()
-        operation: Operation[Peer] = Operation(self._completions, lambda done: self._peer(done.peer))
+        operation: Operation[Peer] = Operation(self._completions, "connect", lambda done: self._peer(done.peer))
 
         def call(token: int) -> int:
             options.user_data = token
@@ -214,9 +222,9 @@ class Endpoint(Transfers):
     def _peer(self, id: int) -> Peer:
         return self._peers.setdefault(id, Peer(self, id))
 
-    def _submit(self, function: Any, args: Tuple[Any, ...], options: c.OpOptions, result: Callable[[Completion], T],
-                count: int = 1) -> Operation[T]:
-        operation: Operation[T] = Operation(self._completions, result, count)
+    def _submit(self, what: str, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
+                result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
+        operation: Operation[T] = Operation(self._completions, what, result, count)
         op = ctypes.c_uint64()
 
         def call(token: int) -> int:
@@ -339,7 +347,15 @@ class Endpoint(Transfers):
                         trace: Optional[TracebackType]) -> None:
         import asyncio
 
-        await asyncio.get_running_loop().run_in_executor(None, self.close)
+        closing = asyncio.get_running_loop().run_in_executor(None, self.close)
+        canceled: Optional[asyncio.CancelledError] = None
+        while not closing.done():
+            try:
+                await asyncio.shield(closing)
+            except asyncio.CancelledError as late:
+                canceled = late  # memory is in use until it is closed
+        if canceled is not None:
+            raise canceled
 
     def __del__(self) -> None:
         if getattr(self, "handle", 0):

@@ -1,8 +1,9 @@
-"""Exceptions: one class for each category of statuses."""
+"""Exceptions: a class for each category of statuses, below built-in ones where they mean the same."""
 
 from __future__ import annotations
 
-from typing import Dict, Type
+import time
+from typing import Callable, Dict, Type
 
 from . import c
 from ._library import quick
@@ -12,8 +13,8 @@ class WeftError(Exception):
     """A call, or an operation, that failed.
 
     `status` is the number (one of `weft.c.ERR_*`), `name` its name ("WEFT_ERR_RANGE"), `message`
-    what was wrong: of a call what `weft_last_error` said, of an operation what its completion
-    tells.
+    what was wrong: the text of `weft_last_error` for a call; which operation it was, and how it
+    ended, for an operation.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -27,23 +28,31 @@ class WeftError(Exception):
 
 
 class RetryError(WeftError):
-    """No room at the moment, or in use: let operations complete, then try again."""
+    """No room at the moment: let operations complete, then try again."""
+
+
+class BusyError(RetryError, BufferError):
+    """The object is in use by operations: let them complete, then try again."""
 
 
 class PeerError(WeftError):
-    """The other side, or the way to it: reconnect, or use another peer."""
+    """The other side, or the path to it, failed: reconnect, or use another peer."""
+
+
+class ConnectionFailedError(PeerError, ConnectionError):
+    """There is no connection: it could not be made, or the peer ended or was lost."""
 
 
 class TimedOutError(PeerError, TimeoutError):
-    """The deadline of an operation passed."""
+    """The deadline of an operation passed. The operation has ended."""
 
 
 class CanceledError(PeerError):
     """An operation was canceled on this side."""
 
 
-class UsageError(WeftError):
-    """The call is wrong: mend the program."""
+class UsageError(WeftError, ValueError):
+    """The call is wrong: correct the program."""
 
 
 class ClosedError(UsageError):
@@ -51,16 +60,29 @@ class ClosedError(UsageError):
 
 
 class MachineError(WeftError):
-    """The machine: install, free or configure something."""
+    """The machine lacks something: install, free or configure it."""
 
 
 class InternalError(WeftError):
     """A defect of Weft: report it."""
 
 
+class StillRunningError(TimeoutError):
+    """`Operation.wait` gave up. The operation is still running, and its memory still in use."""
+
+
 _BY_STATUS: Dict[int, Type[WeftError]] = {
+    c.ERR_BUSY: BusyError,
     c.ERR_TIMED_OUT: TimedOutError,
     c.ERR_CANCELED: CanceledError,
+    c.ERR_PEER_LOST: ConnectionFailedError,
+    c.ERR_PEER_GONE: ConnectionFailedError,
+    c.ERR_PEER_CLOSED: ConnectionFailedError,
+    c.ERR_UNREACHABLE: ConnectionFailedError,
+    c.ERR_VERSION: ConnectionFailedError,
+    c.ERR_NO_COMMON_FABRIC: ConnectionFailedError,
+    c.ERR_DENIED: ConnectionFailedError,
+    c.ERR_PROTOCOL: ConnectionFailedError,
     c.ERR_CLOSED: ClosedError,
 }
 _BY_CATEGORY: Dict[int, Type[WeftError]] = {
@@ -83,3 +105,15 @@ def check(status: int) -> int:
     if status < 0:
         raise error_of(status, quick.weft_last_error().decode("utf-8", "replace"))
     return status
+
+
+def taken_back(call: Callable[[], int], poll: Callable[[], None]) -> int:
+    """The status of a call that gives something back. A completion can come a moment before the
+    worker has let go of what its operation used; that passes here."""
+    for pause in (0.0002, 0.001, 0.005, 0.02):
+        status = call()
+        if status != c.ERR_BUSY:
+            return status
+        poll()
+        time.sleep(pause)
+    return call()

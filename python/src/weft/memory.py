@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 from . import c
 from ._buffers import Buffer, Held
 from ._library import blob, fill, lib, nanoseconds, number
-from .errors import check
+from .errors import check, taken_back
 from .operation import Completion, Operation
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class Memory:
         check(lib.weft_memory_register(self._endpoint.handle, ranges, len(ranges), args, ctypes.byref(handle)))
         return handle.value or 0
 
+    def __repr__(self) -> str:
+        ranges = f"{len(self.lengths)} ranges, " if len(self.lengths) != 1 else ""
+        return f"<weft.Memory {ranges}{sum(self.lengths)} bytes{'' if self.handle else ', deregistered'}>"
+
     def export(self) -> bytes:
         """The descriptor that a peer passes to `Peer.import_memory`. Whoever has it can reach
         the memory: treat it as a key."""
@@ -63,11 +67,11 @@ class Memory:
     def deregister(self) -> None:
         """Takes the memory back: when this has returned, no late write lands. Blocks for a round
         trip to the peers that imported it, at most 2 s (in asyncio: `asyncio.to_thread`). Raises
-        RetryError while own transfers use it. Again is harmless."""
+        BusyError while own transfers use it. Again is harmless."""
         with self._lock:
             if not self.handle:
                 return
-            status = lib.weft_memory_deregister(self.handle)
+            status = taken_back(lambda: int(lib.weft_memory_deregister(self.handle)), self._endpoint.poll)
             # The endpoint's close may have come before: then it is given back.
             if status != c.ERR_HANDLE or not self._endpoint.closed:
                 check(status)
@@ -100,11 +104,14 @@ class RemoteMemory:
                                             ctypes.byref(handle)))
         self.handle = handle.value or 0
 
+    def __repr__(self) -> str:
+        return f"<weft.RemoteMemory of peer {self.peer.id:#x}{'' if self.handle else ', released'}>"
+
     def release(self) -> None:
-        """Gives it back. Raises RetryError while operations or prepared geometries use it. Again is
+        """Gives it back. Raises BusyError while operations or prepared geometries use it. Again is
         harmless, and so is never: the endpoint's `close` does it."""
         if self.handle and not self._endpoint.closed:
-            check(lib.weft_remote_memory_release(self.handle))
+            check(taken_back(lambda: int(lib.weft_remote_memory_release(self.handle)), self._endpoint.poll))
         self.handle = 0
 
     def __enter__(self) -> RemoteMemory:
@@ -117,18 +124,18 @@ class RemoteMemory:
         """Adds `operand` to the 8 bytes at `offset` (around 2^64); its result is what they were
         before. See `weft_fetch_add` of what is and is not atomic."""
         args = (number("offset", offset), number("operand", operand))
-        return self._atomic(lib.weft_fetch_add, args, timeout)
+        return self._atomic("fetch_add", args, timeout)
 
     def compare_swap(self, offset: int, expected: int, desired: int, *,
                      timeout: Optional[float] = None) -> Operation[int]:
         """Replaces the 8 bytes at `offset` by `desired` if they are `expected`; its result is what
         they were before, so `expected` if it did."""
         args = (number("offset", offset), number("expected", expected), number("desired", desired))
-        return self._atomic(lib.weft_compare_swap, args, timeout)
+        return self._atomic("compare_swap", args, timeout)
 
-    def _atomic(self, function: object, args: Tuple[int, ...], timeout: Optional[float]) -> Operation[int]:
+    def _atomic(self, name: str, args: Tuple[int, ...], timeout: Optional[float]) -> Operation[int]:
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
-        return self._endpoint._submit(function, (self.handle, *args), options, _value)
+        return self._endpoint._submit(f"{name}, peer {self.peer.id:#x}", getattr(lib, f"weft_{name}"), (self.handle, *args), options, _value)
 
 
 def _value(completion: Completion) -> int:

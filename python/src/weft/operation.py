@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, List, Named
 
 from . import c
 from ._library import lib, quick
-from .errors import CanceledError, WeftError, error_of
+from .errors import CanceledError, StillRunningError, WeftError, error_of
 
 if TYPE_CHECKING:
     from ._progress import Progress
@@ -31,12 +31,14 @@ class Completion(NamedTuple):
     first_post_ns: int
     done_ns: int
 
-    def error(self) -> Optional[WeftError]:
-        """The exception that says how it failed; None of a success."""
+    def error(self, what: str = "") -> Optional[WeftError]:
+        """The exception that says how it failed; None of a success. what: the operation, in words."""
         if self.status >= 0:
             return None
         said = [quick.weft_status_text(self.status).decode()]
-        if self.peer:
+        if self.submit_ns and self.done_ns:
+            said.append(f"{_duration(self.done_ns - self.submit_ns)} after it was submitted")
+        if self.peer and f"{self.peer:#x}" not in what:
             said.append(f"peer {self.peer:#x}")
         if self.entry != 0xFFFF_FFFF_FFFF_FFFF:
             said.append(f"entry {self.entry}")
@@ -44,7 +46,27 @@ class Completion(NamedTuple):
             said.append(f"rail {self.rail}")
         if self.provider_errno:
             said.append(f"the provider's error number is {self.provider_errno}")
-        return error_of(self.status, ", ".join(said))
+        return error_of(self.status, f"{what}: {', '.join(said)}" if what else ", ".join(said))
+
+    def __repr__(self) -> str:
+        said = [f"{quick.weft_status_name(self.status).decode()}, {self.bytes} bytes"]
+        if self.peer:
+            said.append(f"peer {self.peer:#x}")
+        if self.value:
+            said.append(f"value {self.value}")
+        if self.submit_ns and self.done_ns:
+            said.append(_duration(self.done_ns - self.submit_ns))
+        return f"<weft.Completion {_KINDS.get(self.kind, self.kind)}: {', '.join(said)}>"
+
+
+_KINDS = {value: name[len("COMPLETION_"):] for name, value in vars(c).items() if name.startswith("COMPLETION_")}
+
+
+def _duration(nanoseconds: int) -> str:
+    for size, unit in ((10**9, "s"), (10**6, "ms")):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds / 1e3:.3g} us"
 
 
 class Operation(Generic[T]):
@@ -52,12 +74,14 @@ class Operation(Generic[T]):
 
     Both give its result, or raise what it failed with. It goes on by itself (but see
     `Progress.MANUAL`), whether anybody waits or not, and ends by its deadline. A task that is
-    canceled while it awaits one cancels the operation, too: so `asyncio.wait_for` does with a
+    canceled while it awaits one cancels the operation, too, and gets its CancelledError once the
+    operation has ended: the memory can be used again then. So `asyncio.wait_for` does with a
     transfer that is late (use `asyncio.shield` if it should go on).
     """
 
-    def __init__(self, progress: Progress, result: Callable[[Completion], T], count: int = 1) -> None:
+    def __init__(self, progress: Progress, what: str, result: Callable[[Completion], T], count: int = 1) -> None:
         self._progress = progress
+        self._what = what
         self._convert = result
         self._left = count
         self._futures: List["asyncio.Future[None]"] = []
@@ -67,45 +91,63 @@ class Operation(Generic[T]):
         #: `weft_op`; 0 of a connect.
         self.id = 0
 
+    def __repr__(self) -> str:
+        if self._left:
+            state = "under way"
+        else:
+            failed = self._failure()
+            state = failed.name if failed is not None else "done"
+        return f"<weft.Operation {self._what}: {state}>"
+
     @property
     def done(self) -> bool:
         """Whether it has ended, as far as `poll`, a wait or the event loop have seen."""
         return self._left == 0
 
+    def _failure(self) -> Optional[WeftError]:
+        if self._error is not None:
+            return self._error
+        return next((error for error in (done.error(self._what) for done in self.completions) if error), None)
+
     def result(self) -> T:
         """What it gave; raises what it failed with. Of one that is `done`."""
         if self._left:
             raise RuntimeError("the operation has not ended yet")
-        if self._error is not None:
-            raise self._error
-        for completion in self.completions:
-            error = completion.error()
-            if error is not None:
-                raise error
+        error = self._failure()
+        if error is not None:
+            raise error
         return self._convert(self.completions[-1])
 
     def wait(self, timeout: Optional[float] = None) -> T:
-        """Waits in this thread, others run meanwhile. After `timeout` seconds it raises
-        TimeoutError, and the operation goes on; None: until its deadline ends it."""
+        """Waits in this thread; others run meanwhile. After `timeout` seconds it raises
+        StillRunningError, and the operation goes on; None: until its own deadline ends it,
+        with TimedOutError."""
         if not self._left or self._progress.until(lambda: not self._left, timeout):
             return self.result()
-        raise TimeoutError(f"the operation has not ended within {timeout} s")
+        raise StillRunningError(f"{self._what} has not ended within {timeout} s, and goes on")
 
     def cancel(self) -> None:
-        """Ends it early, with CanceledError if it has not ended meanwhile. A connect goes on."""
+        """Ends it early, with CanceledError if it has not ended meanwhile; its memory is in use
+        until it is `done`. A connect goes on."""
         if self._left and self.id:
             # It may have completed just now, which says WEFT_ERR_HANDLE.
             lib.weft_op_cancel(self._progress.handle, self.id)
 
     def __await__(self) -> Generator[Any, None, T]:
-        if self._left:
+        canceled: Optional[asyncio.CancelledError] = None
+        while self._left:
             future = self._progress.future_of(self)
-            if future is not None:
-                try:
-                    yield from future.__await__()
-                except asyncio.CancelledError:
-                    self.cancel()
-                    raise
+            if future is None:
+                break
+            try:
+                yield from future.__await__()
+            except asyncio.CancelledError as error:
+                canceled = error
+                self.cancel()
+                if not self.id:
+                    break  # a connect, which uses no memory
+        if canceled is not None:
+            raise canceled
         return self.result()
 
     # Called with the lock of Progress.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from contextlib import suppress
 from typing import AsyncIterator, Callable, Deque, Generic, Iterable, Iterator, Optional, TypeVar
@@ -77,6 +78,9 @@ class Parts(Generic[T]):
                 operation = self._oldest()
         finally:
             self._cancel()
-            for operation in self._under_way:
-                with suppress(WeftError):
-                    await operation
+            await asyncio.gather(*map(_ended, self._under_way))
+
+
+async def _ended(operation: Operation[T]) -> None:
+    with suppress(WeftError):
+        await operation

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional
 from . import c
 from ._buffers import Buffer, Held
 from ._library import fill, lib, nanoseconds
-from .errors import check
+from .errors import WeftError, check
 from .memory import RemoteMemory
 from .operation import Completion, Operation
 
@@ -29,7 +29,11 @@ class Peer:
         self.id = id
 
     def __repr__(self) -> str:
-        return f"<weft.Peer {self.id:#x}>"
+        try:
+            info = self.info()
+        except WeftError:
+            return f"<weft.Peer {self.id:#x}>"  # it is down, or was never up
+        return f"<weft.Peer {self.id:#x}: {info.fabric.decode() or 'connecting'}>"
 
     def info(self) -> c.PeerProperties:
         """What is known of it (texts are bytes)."""
@@ -47,13 +51,13 @@ class Peer:
         `Message`, in order. Ends when it is in the peer's queue."""
         with Held(data) as held:
             options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
-            return self._endpoint._submit(lib.weft_send, (self.id, held.address, held.length), options, nothing)
+            return self._endpoint._submit(f"send of {held.length} bytes, peer {self.id:#x}", lib.weft_send, (self.id, held.address, held.length), options, nothing)
 
     def fence(self, *, timeout: Optional[float] = None) -> Operation[None]:
         """Waits until no operation that this peer has accepted so far can change memory here, notify or
         count, whatever its outcome: before memory is used again that its writes may still reach."""
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
-        return self._endpoint._submit(lib.weft_peer_fence, (self.id,), options, nothing)
+        return self._endpoint._submit(f"fence, peer {self.id:#x}", lib.weft_peer_fence, (self.id,), options, nothing)
 
     def disconnect(self) -> None:
         """Ends the connection: operations with it end with CanceledError, and a `PeerDown` comes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import c
 from ._buffers import Indexes, indexes
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Side(NamedTuple):
-    """One side of a transfer of pages. Page `pages[i]` of layer `l` lies in range
+    """Where the pages of one side of a transfer lie. Page `pages[i]` of layer `l` lies in range
     `first_range + l * range_step`, at `offset + pages[i] * page_stride + l * layer_stride`.
 
     pages: None stands for 0, 1, 2, ...; page_stride: 0 for the length of a page.
@@ -32,6 +32,13 @@ class Side(NamedTuple):
     first_range: int = 0
     range_step: int = 0
     layer_stride: int = 0
+
+
+#: One side of a transfer of pages: a `Side`, or indexes alone, as `Side(pages)`; None: 0, 1, 2, ...
+PagesOf = Union[Side, Indexes, None]
+
+#: A watch, and a value of it.
+At = Tuple[Watch, int]
 
 
 @dataclass
@@ -67,7 +74,7 @@ def _writable(local: Optional[Memory]) -> None:
 class Transfers:
     """The transfers of an `Endpoint`, of which this is a part.
 
-    All of them take these, by keyword:
+    Keywords that several of them take:
 
     notify: the peer gets a `Notification` with this value when all bytes have arrived;
     notify_data: up to 256 bytes that go with it;
@@ -83,105 +90,135 @@ class Transfers:
 
     handle: int
 
-    def _submit(self, function: Any, args: Tuple[Any, ...], options: c.OpOptions, result: Callable[[Completion], T],
-                count: int = 1) -> Operation[T]:
+    def _submit(self, what: str, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
+                result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
         raise NotImplementedError
 
     # One range.
 
     def write(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
-              remote_offset: int = 0, **options: Any) -> Operation[Completion]:
+              remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
+              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
+              start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
         """Writes bytes of local memory into remote memory. Offsets count from the start of a
         memory, its ranges one behind the other; the bytes lie in one range. length: None stands
         for all from `local_offset` to the end of its range."""
-        args = _range(local, remote, length, local_offset, remote_offset)
-        return self._transfer(lib.weft_write, args, _options(**options))
+        args, what = _range("write", local, remote, length, local_offset, remote_offset)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done)
+        return self._transfer(what, lib.weft_write, args, options)
 
     def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
-             remote_offset: int = 0, **options: Any) -> Operation[Completion]:
+             remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
+             count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
+             start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
         """Reads bytes of remote memory into local memory; otherwise as `write`."""
         _writable(local)
-        args = _range(local, remote, length, local_offset, remote_offset)
-        return self._transfer(lib.weft_read, args, _options(**options))
+        args, what = _range("read", local, remote, length, local_offset, remote_offset)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done)
+        return self._transfer(what, lib.weft_read, args, options)
 
     # Pages.
 
-    def write_pages(self, local: Memory, remote: RemoteMemory, page_length: int, page_count: int, *,
-                    layers: int = 1, local_side: Side = Side(), remote_side: Side = Side(),
-                    **options: Any) -> Operation[Completion]:
-        """Writes pages x layers of local memory (`local_side` says where they lie) into pages of
-        remote memory (`remote_side`)."""
-        pages = _pages(page_length, page_count, layers, local_side, remote_side)
-        return self._transfer(lib.weft_write_pages, (_handle(local), _handle(remote), pages), _options(**options))
+    def write_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
+                    page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
+                    remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
+                    count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
+                    start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+        """Writes pages of local memory into pages of remote memory, of each layer.
 
-    def read_pages(self, local: Memory, remote: RemoteMemory, page_length: int, page_count: int, *,
-                   layers: int = 1, local_side: Side = Side(), remote_side: Side = Side(),
-                   **options: Any) -> Operation[Completion]:
+        local, remote: which pages, and where they lie: a `Side`, or indexes alone (a list, a numpy
+        array, a torch tensor). page_count: None stands for as many as the indexes are."""
+        args, what = _pages("write", local_memory, remote_memory, page_length, page_count, layers, local, remote)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done)
+        return self._transfer(what, lib.weft_write_pages, args, options)
+
+    def read_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
+                   page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
+                   remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
+                   count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
+                   start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
         """Reads pages of remote memory into pages of local memory; otherwise as `write_pages`."""
-        _writable(local)
-        pages = _pages(page_length, page_count, layers, local_side, remote_side)
-        return self._transfer(lib.weft_read_pages, (_handle(local), _handle(remote), pages), _options(**options))
+        _writable(local_memory)
+        args, what = _pages("read", local_memory, remote_memory, page_length, page_count, layers, local, remote)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done)
+        return self._transfer(what, lib.weft_read_pages, args, options)
 
-    def prepare_pages(self, local: Memory, remote: RemoteMemory, page_length: int, page_count: int, *,
-                      layers: int = 1, local_side: Side = Side(), remote_side: Side = Side(),
-                      count_pages: bool = False, latency: bool = False) -> Prepared:
-        """Checks and copies a geometry once, for any number of transfers."""
-        pages = _pages(page_length, page_count, layers, local_side, remote_side)
+    def prepare_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
+                      page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
+                      remote: PagesOf = None, count_pages: bool = False, latency: bool = False) -> Prepared:
+        """Checks and copies a geometry once, for any number of transfers. Arguments as of `write_pages`."""
+        args, what = _pages("", local_memory, remote_memory, page_length, page_count, layers, local, remote)
         flags = count_pages * c.COUNT_PAGES | latency * c.CLASS_LATENCY
-        return Prepared(self, lib.weft_pages_prepare, (_handle(local), _handle(remote), pages, flags), [local], 1)
+        return Prepared(self, what, lib.weft_pages_prepare, (*args, flags), [local_memory], 1)
 
     # Lists.
 
-    def write_list(self, entries: Sequence[Entry], *, each_peer: bool = False, **options: Any) -> Operation[Completion]:
-        """Writes the entries of a list, of any memories and peers.
+    def write_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
+                   notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
+                   start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+        """Writes the entries of a list, of any memories and peers, each of which gets the notification.
 
         It ends once, when all peers have everything or have failed; with `each_peer` its
         `completions` has one for each peer, and it raises what the first failed with.
         """
-        return self._transfer(lib.weft_write_list, _list(entries), _options(each_peer=each_peer, **options),
+        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, each_peer)
+        return self._transfer(_entries("write", entries), lib.weft_write_list, _list(entries), options,
                               _peers(entries) if each_peer else 1)
 
-    def read_list(self, entries: Sequence[Entry], *, each_peer: bool = False, **options: Any) -> Operation[Completion]:
+    def read_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
+                  notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
+                  start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
         """Reads the entries of a list; otherwise as `write_list`."""
         for entry in entries:
             _writable(entry.local)
-        return self._transfer(lib.weft_read_list, _list(entries), _options(each_peer=each_peer, **options),
+        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, each_peer)
+        return self._transfer(_entries("read", entries), lib.weft_read_list, _list(entries), options,
                               _peers(entries) if each_peer else 1)
 
     def prepare_list(self, entries: Sequence[Entry]) -> Prepared:
         """Checks and copies a list once, for any number of transfers."""
         local = [entry.local for entry in entries if entry.local is not None]
-        return Prepared(self, lib.weft_list_prepare, (*_list(entries), 0), local, _peers(entries))
+        return Prepared(self, _entries("", entries), lib.weft_list_prepare, (*_list(entries), 0), local, _peers(entries))
 
-    def _transfer(self, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
+    def _transfer(self, what: str, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
                   count: int = 1) -> Operation[Completion]:
-        return self._submit(function, args, options, _itself, count)
+        if options.flags & c.NOTIFY:
+            what += f", notify {options.notify}"
+        return self._submit(what, function, args, options, _itself, count)
 
 
 class Prepared:
     """A geometry that was checked once; made by `Endpoint.prepare_pages` and `prepare_list`. Its
     memories are in use until it is released. Also a context manager."""
 
-    def __init__(self, endpoint: Transfers, prepare: Any, args: Tuple[Any, ...], local: Sequence[Memory],
+    def __init__(self, endpoint: Transfers, what: str, prepare: Any, args: Tuple[Any, ...], local: Sequence[Memory],
                  peers: int) -> None:
-        self._endpoint, self._local, self._peers = endpoint, local, peers
+        self._endpoint, self._what, self._local, self._peers = endpoint, what, local, peers
         handle = ctypes.c_void_p()
         check(prepare(endpoint.handle, *args, ctypes.byref(handle)))
         self.handle = handle.value or 0
 
-    def write(self, *, each_peer: bool = False, **options: Any) -> Operation[Completion]:
-        """Writes it, as `Endpoint.write_pages` or `write_list` would."""
-        return self._use(lib.weft_write_prepared, each_peer, options)
+    def __repr__(self) -> str:
+        return f"<weft.Prepared {self._what}{'' if self.handle else ', released'}>"
 
-    def read(self, *, each_peer: bool = False, **options: Any) -> Operation[Completion]:
+    def write(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
+              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
+              start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+        """Writes it, as `Endpoint.write_pages` or `write_list` would."""
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, each_peer)
+        return self._use(f"write of {self._what}", lib.weft_write_prepared, each_peer, options)
+
+    def read(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
+             count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
+             start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
         """Reads it, as `Endpoint.read_pages` or `read_list` would."""
         for local in self._local:
             _writable(local)
-        return self._use(lib.weft_read_prepared, each_peer, options)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, each_peer)
+        return self._use(f"read of {self._what}", lib.weft_read_prepared, each_peer, options)
 
-    def _use(self, function: Any, each_peer: bool, options: Any) -> Operation[Completion]:
-        return self._endpoint._transfer(function, (self.handle,), _options(each_peer=each_peer, **options),
-                                        self._peers if each_peer else 1)
+    def _use(self, what: str, function: Any, each_peer: bool, options: c.OpOptions) -> Operation[Completion]:
+        return self._endpoint._transfer(what, function, (self.handle,), options, self._peers if each_peer else 1)
 
     def release(self) -> None:
         """Gives it back; transfers that use it go on. Again is harmless."""
@@ -196,13 +233,13 @@ class Prepared:
         self.release()
 
 
-def _options(notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0, count_pages: bool = False,
-             latency: bool = False, timeout: Optional[float] = None, each_peer: bool = False,
-             start: Optional[Tuple[Watch, int]] = None, done: Optional[Tuple[Watch, int]] = None) -> c.OpOptions:
-    """The options that all transfers have."""
+def _options(notify: Optional[int], notify_data: bytes, counter: int, count_pages: bool, latency: bool,
+             timeout: Optional[float], start: Optional[At], done: Optional[At], each_peer: bool = False) -> c.OpOptions:
+    """The options that transfers have."""
     if isinstance(counter, Counter):
         raise TypeError("counter is the id of a counter of the peer: its Counter.id, which the peer sends")
-    fields: Dict[str, Any] = {"timeout_ns": nanoseconds(timeout), "notify": notify or 0, "notify_data_len": len(notify_data)}
+    fields: Dict[str, Any] = {"timeout_ns": nanoseconds(timeout), "notify": notify or 0,
+                              "notify_data_len": len(notify_data)}
     if notify_data:
         fields["notify_data"] = ctypes.cast(ctypes.c_char_p(notify_data), ctypes.c_void_p)
     if counter:
@@ -214,8 +251,8 @@ def _options(notify: Optional[int] = None, notify_data: bytes = b"", counter: in
     return fill(c.OpOptions, **fields)
 
 
-def _range(local: Memory, remote: RemoteMemory, length: Optional[int], local_offset: int,
-           remote_offset: int) -> Tuple[int, ...]:
+def _range(verb: str, local: Memory, remote: RemoteMemory, length: Optional[int], local_offset: int,
+           remote_offset: int) -> Tuple[Tuple[Any, ...], str]:
     if length is None:
         length = local_offset
         for of_range in local.lengths:
@@ -225,23 +262,44 @@ def _range(local: Memory, remote: RemoteMemory, length: Optional[int], local_off
         else:
             raise ValueError(f"the local memory has no offset {local_offset}")
         length = of_range - length
-    return (_handle(local), number("local_offset", local_offset), _handle(remote),
+    args = (_handle(local), number("local_offset", local_offset), _handle(remote),
             number("remote_offset", remote_offset), number("length", length))
+    return args, f"{verb} of {length} bytes{_with(remote)}"
 
 
-def _pages(page_length: int, page_count: int, layers: int, local: Side, remote: Side) -> c.Pages:
+def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_length: int, page_count: Optional[int],
+           layers: int, local: PagesOf, remote: PagesOf) -> Tuple[Tuple[Any, ...], str]:
     held: List[Any] = []
     sides: Dict[str, Any] = {}
-    for name, side in (("local", local), ("remote", remote)):
-        pages, count, keep = indexes(side.pages, f"the {name} pages")
-        if side.pages is not None and count < page_count:
-            raise ValueError(f"page_count is {page_count}, but there are {count} {name} pages")
-        held.append(keep)
+    counts: Dict[str, int] = {}
+    for name, of in (("local", local), ("remote", remote)):
+        side = of if isinstance(of, Side) else Side(of)
+        pages = None
+        if side.pages is not None:
+            pages, counts[name], keep = indexes(side.pages, f"the {name} pages")
+            held.append(keep)
         sides[name] = fill(c.PageSide, pages=pages, page_stride=side.page_stride, offset=side.offset,
                            layer_stride=side.layer_stride, first_range=side.first_range, range_step=side.range_step)
+    if page_count is None:
+        if not counts:
+            raise ValueError("page_count is needed where neither local nor remote has indexes")
+        page_count = max(counts.values())
+    for name, count in counts.items():
+        if count < page_count:
+            raise ValueError(f"{page_count} pages are to move, but there are {count} {name} pages")
     made = fill(c.Pages, page_len=page_length, page_count=page_count, layer_count=layers, **sides)
     made.held = held  # until the call has copied them
-    return made
+    what = f"{page_count} pages of {page_length} bytes{f' x {layers} layers' if layers > 1 else ''}{_with(remote_memory)}"
+    return (_handle(local_memory), _handle(remote_memory), made), f"{verb} of {what}" if verb else what
+
+
+def _with(remote: RemoteMemory) -> str:
+    return f", peer {remote.peer.id:#x}"
+
+
+def _entries(verb: str, entries: Sequence[Entry]) -> str:
+    what = f"a list of {len(entries)} entries"
+    return f"{verb} of {what}" if verb else what
 
 
 def _list(entries: Sequence[Entry]) -> Tuple[Any, int]:

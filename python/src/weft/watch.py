@@ -6,7 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Dict, Optional, Tuple
 
 from ._library import lib
-from .errors import check
+from .errors import check, taken_back
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
@@ -43,6 +43,11 @@ class Watch:
             raise ValueError(f"value is {value}: it must be 0 to 2^64 - 1")
         self._word().value = value
 
+    def __repr__(self) -> str:
+        if not self._handle or self._endpoint.closed:
+            return "<weft.Watch, freed>"
+        return f"<weft.Watch {self.value} at {self.address:#x}>"
+
     def _word(self) -> ctypes.c_uint64:
         self._must_exist()
         return ctypes.c_uint64.from_address(self.address)
@@ -52,11 +57,11 @@ class Watch:
             raise ValueError("the watch was freed, or its endpoint is closed")
 
     def free(self) -> None:
-        """Gives it back; no stream may wait for it any more. Raises RetryError while transfers
+        """Gives it back; no stream may wait for it any more. Raises BusyError while transfers
         that have not ended name it. Again is harmless, and so is never: the endpoint's `close`
         does it."""
         if self._handle and not self._endpoint.closed:
-            check(lib.weft_watch_free(self._handle))
+            check(taken_back(lambda: int(lib.weft_watch_free(self._handle)), self._endpoint.poll))
         self._handle = 0
 
     def __enter__(self) -> Watch:
