@@ -36,6 +36,8 @@ figures! {
     header_functions_untested ["0", "0"] untested =>
         "functions of weft.h that the C and C++ tests of the last make test did not call both with success \
          and in vain";
+    hello_lines ["at most 45", ""] hello_lines =>
+        "lines of the first program in C of README.md, with its error checks, as clang-format leaves it";
 }
 
 fn exported_not_weft(_: &mut Bench) -> Result<f64> {
@@ -105,4 +107,11 @@ fn untested(bench: &mut Bench) -> Result<f64> {
         bench.notes.push(format!("header_functions_untested: {function}"));
     }
     Ok(functions.lines().count() as f64)
+}
+
+fn hello_lines(_: &mut Bench) -> Result<f64> {
+    let readme = fs::read_to_string(root().join("README.md")).context("README.md")?;
+    let program = readme.split_once("```c\n").and_then(|(_, rest)| rest.split_once("\n```"));
+    let (program, _) = program.context("README.md has no program in C")?;
+    Ok(program.lines().count() as f64)
 }
