@@ -16,7 +16,7 @@ fn main() {
 mod header {
     use std::{collections::HashMap, env, fs, path::Path};
 
-    const SECTIONS: [&str; 18] = [
+    const SECTIONS: [&str; 19] = [
         "version",
         "status",
         "log",
@@ -32,6 +32,7 @@ mod header {
         "list",
         "prepared",
         "fence",
+        "grant",
         "message",
         "atomic",
         "statistics",

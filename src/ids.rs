@@ -2,7 +2,7 @@
 //! come in, so that one kind is not taken for another; "none" is `None`.
 
 use std::fmt;
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::{NonZeroU128, NonZeroU32, NonZeroU64};
 
 /// A remote endpoint of this one: its generation, and its place in tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +35,42 @@ impl PeerId {
     /// Its place in tables.
     pub const fn place(self) -> usize {
         (self.get() & 0xffff_ffff) as usize
+    }
+}
+
+/// What names a grant: 88 random bits, and above them the grant's number among those of its endpoint, so that
+/// none comes again. What it lets a peer reach, a request names by its low half alone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct GrantToken(NonZeroU128);
+
+impl GrantToken {
+    const NUMBER: u32 = 88;
+
+    /// `None`: 0, by which callers name no grant.
+    pub const fn new(token: u128) -> Option<GrantToken> {
+        match NonZeroU128::new(token) {
+            Some(token) => Some(GrantToken(token)),
+            None => None,
+        }
+    }
+
+    /// `None`: the bits are all 0.
+    pub const fn of(random: u128, number: u64) -> Option<GrantToken> {
+        GrantToken::new(random & ((1 << GrantToken::NUMBER) - 1) | (number as u128) << GrantToken::NUMBER)
+    }
+
+    pub const fn get(self) -> u128 {
+        self.0.get()
+    }
+
+    #[inline]
+    pub const fn key(self) -> u64 {
+        self.get() as u64
+    }
+
+    pub const fn number(self) -> u64 {
+        (self.get() >> GrantToken::NUMBER) as u64
     }
 }
 

@@ -26,6 +26,7 @@ pub enum Status {
     Denied = -30,
     Protocol = -31,
     RailLost = -32,
+    Revoked = -33,
     Invalid = -40,
     Handle = -41,
     Range = -42,
@@ -73,6 +74,7 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
         c"WEFT_ERR_RAIL_LOST",
         c"a rail failed, and what it carried may have counted, or been told, already",
     ),
+    (Status::Revoked, c"WEFT_ERR_REVOKED", c"the grant was revoked by its owner, or does not cover the access"),
     (Status::Invalid, c"WEFT_ERR_INVALID", c"an argument is wrong"),
     (
         Status::Handle,

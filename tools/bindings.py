@@ -19,7 +19,7 @@ without `weft_`, which is the manual.
 """
 
 import ctypes
-from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, Dict, Final, List, Optional, Tuple
 
 
@@ -49,7 +49,14 @@ class Sized(Struct):
 
 '''
 
-PLAIN = {"int32_t": "c_int32", "uint32_t": "c_uint32", "uint64_t": "c_uint64", "size_t": "c_size_t", "char": "c_char"}
+PLAIN = {
+    "int32_t": "c_int32",
+    "uint8_t": "c_uint8",
+    "uint32_t": "c_uint32",
+    "uint64_t": "c_uint64",
+    "size_t": "c_size_t",
+    "char": "c_char",
+}
 
 
 class Header:

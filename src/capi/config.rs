@@ -13,8 +13,8 @@ use super::endpoint::{
 use super::guard::{array, boundary, bytes};
 use super::handle;
 use super::memory::{
-    weft_alloc_args, weft_memory_args, weft_memory_range, WEFT_ACCESS_LOCAL, WEFT_ACCESS_REMOTE_READ,
-    WEFT_ACCESS_REMOTE_WRITE, WEFT_MEMORY_ANY, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST,
+    weft_alloc_args, weft_memory_args, weft_memory_range, WEFT_ACCESS_GRANTED, WEFT_ACCESS_LOCAL,
+    WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE, WEFT_MEMORY_ANY, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST,
 };
 use super::op::{
     weft_op, weft_op_options, weft_queue, WEFT_CLASS_LATENCY, WEFT_COMPLETE_EACH_PEER, WEFT_COUNT_PAGES,
@@ -54,6 +54,7 @@ unsafe impl Sized32 for super::statistics::weft_endpoint_statistics {}
 unsafe impl Sized32 for super::statistics::weft_rail_statistics {}
 unsafe impl Sized32 for weft_memory_args {}
 unsafe impl Sized32 for weft_alloc_args {}
+unsafe impl Sized32 for super::grant::weft_grant_args {}
 unsafe impl Sized32 for weft_memory_properties {}
 
 pub fn zeroed<T: Sized32>() -> T {
@@ -356,26 +357,29 @@ pub unsafe fn connect(options: *const weft_op_options) -> Result<weft_op_options
     }
 }
 
+const REMOTE: u32 = WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE;
+
 /// # Safety
 /// `args` must be valid as the header asks.
 pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64, Claim)> {
     // SAFETY: passed on.
     let args = unsafe { read_or_default(args)? };
-    let unknown = args.access & !(WEFT_ACCESS_LOCAL | WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
+    let unknown = args.access & !(WEFT_ACCESS_LOCAL | REMOTE | WEFT_ACCESS_GRANTED);
     if unknown != 0 {
         return Err(Error::new(
             Status::Unsupported,
             format!("access has bits {unknown:#x}, which are not known to this version of Weft"),
         ));
     }
-    let remote = args.access & (WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
+    let remote = args.access & (REMOTE | WEFT_ACCESS_GRANTED);
     if args.access & WEFT_ACCESS_LOCAL != 0 && remote != 0 {
         return Err(Error::invalid("WEFT_ACCESS_LOCAL excludes remote access"));
     }
-    let any = args.access == 0;
+    let any = args.access & !WEFT_ACCESS_GRANTED == 0;
     let access = Access {
         remote_write: any || args.access & WEFT_ACCESS_REMOTE_WRITE != 0,
         remote_read: any || args.access & WEFT_ACCESS_REMOTE_READ != 0,
+        granted_only: args.access & WEFT_ACCESS_GRANTED != 0,
         ..Access::ALL
     };
     let claim = match (args.kind, args.device.checked_sub(1)) {

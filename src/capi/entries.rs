@@ -95,27 +95,35 @@ pub unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'a>> {
     if count > u32::MAX as u64 {
         return Err(Error::limit(format!("{count} pages: at most 2^32 - 1 are allowed")));
     }
-    let side = |side: &weft_page_side, name: &str| {
-        let pages = match side.pages.is_null() {
-            true => None,
-            // SAFETY: the header asks for `page_count` indexes.
-            false => Some(unsafe { array(side.pages, count as usize, name)? }),
-        };
-        Ok(Side {
-            pages,
-            page_stride: if side.page_stride == 0 { len } else { side.page_stride },
-            offset: side.offset,
-            layer_stride: side.layer_stride,
-            first_range: side.first_range,
-            range_step: side.range_step,
-        })
-    };
+    let each = (len, count);
     Ok(Pages {
-        local: side(&theirs.local, "local.pages")?,
-        remote: side(&theirs.remote, "remote.pages")?,
+        // SAFETY: passed on.
+        local: unsafe { read_side(&theirs.local, each, "local.pages")? },
+        // SAFETY: passed on.
+        remote: unsafe { read_side(&theirs.remote, each, "remote.pages")? },
         page_len: len,
         page_count: count,
         layer_count: theirs.layer_count.max(1),
+    })
+}
+
+/// One side of pages, so many of this length.
+///
+/// # Safety
+/// Its pages must be as the header asks.
+pub unsafe fn read_side<'a>(side: &weft_page_side, (len, count): (u64, u64), name: &str) -> Result<Side<'a>> {
+    let pages = match side.pages.is_null() {
+        true => None,
+        // SAFETY: the header asks for `count` indexes.
+        false => Some(unsafe { array(side.pages, count as usize, name)? }),
+    };
+    Ok(Side {
+        pages,
+        page_stride: if side.page_stride == 0 { len } else { side.page_stride },
+        offset: side.offset,
+        layer_stride: side.layer_stride,
+        first_range: side.first_range,
+        range_step: side.range_step,
     })
 }
 

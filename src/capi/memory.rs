@@ -38,6 +38,10 @@ pub const WEFT_ACCESS_REMOTE_READ: u32 = 2;
 /// it has no descriptor. Not to be added to the others.
 pub const WEFT_ACCESS_LOCAL: u32 = 4;
 
+/// Peers reach it under grants alone (`weft_grant_create`), with the access that is added to
+/// this, or both. Not of a device's memory.
+pub const WEFT_ACCESS_GRANTED: u32 = 8;
+
 /// Whatever it is: found out from the pointers, if the program has loaded CUDA.
 pub const WEFT_MEMORY_ANY: u32 = 0;
 /// Memory that the CPU reads and writes: ordinary, pinned by CUDA, or managed by it

@@ -13,6 +13,7 @@ pub mod device;
 pub mod endpoint;
 mod entries;
 pub mod fence;
+pub mod grant;
 mod guard;
 mod handle;
 pub mod op;

@@ -4,6 +4,7 @@ use super::config::Sized32;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::status::weft_status;
+use crate::ids::GrantToken;
 use std::ffi::c_void;
 
 /// A submitted operation, as an id that is not used again within 2^42 operations:
@@ -34,6 +35,20 @@ pub struct weft_watch {
 /// (4,095) times more; places rest before they are used again. Every connected peer
 /// that knows or guesses an id can raise it.
 pub type weft_counter = u64;
+
+/// What names a grant: 16 bytes that nobody can guess, and that no other grant has. The owner sends
+/// them to the peer with its request; the peer names them in the options of its operations.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq)]
+pub struct weft_grant_token {
+    pub bytes: [u8; 16],
+}
+
+impl weft_grant_token {
+    pub(super) fn read(&self) -> Option<GrantToken> {
+        GrantToken::new(u128::from_le_bytes(self.bytes))
+    }
+}
 
 /// Flag of transfers: when the last byte has arrived, the peer gets a
 /// `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
@@ -109,6 +124,9 @@ pub struct weft_op_options {
     /// its completion. NULL: none.
     pub done_watch: *const weft_watch,
     pub done_value: u64,
+    /// Of transfers: the grant of the peer that it is under; all bytes 0: none. What the grant
+    /// does not cover, or no more, ends with `WEFT_ERR_REVOKED`.
+    pub grant: weft_grant_token,
 }
 
 // SAFETY: integers and pointers only.

@@ -8,7 +8,7 @@ use super::op::{
     WEFT_COUNT_PAGES, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
 };
 use crate::endpoint::Endpoint;
-use crate::ids::OpId;
+use crate::ids::{GrantToken, OpId};
 use crate::status::{Error, Result};
 use crate::transfer::queue::Queue;
 use crate::transfer::watch::{Mark, Marks};
@@ -23,22 +23,25 @@ pub(super) struct Takes {
     pub counter: bool,
     pub start: bool,
     pub done: bool,
+    pub grant: bool,
 }
 
 impl Takes {
     /// Fences, messages, connects.
-    pub const NOTHING: Takes = Takes { flags: 0, counter: false, start: false, done: false };
+    pub const NOTHING: Takes = Takes { flags: 0, counter: false, start: false, done: false, grant: false };
     pub const TRANSFER: Takes = Takes {
         flags: WEFT_NOTIFY | WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES,
         counter: true,
         start: true,
         done: true,
+        grant: true,
     };
     pub const LIST: Takes = Takes {
         flags: WEFT_NOTIFY | WEFT_CLASS_LATENCY | WEFT_COMPLETE_EACH_PEER,
         counter: false,
         start: true,
         done: true,
+        grant: true,
     };
 }
 
@@ -51,6 +54,7 @@ pub(super) struct Options<'a> {
     user_data: u64,
     queue: *const weft_queue,
     marks: Marks,
+    grant: Option<GrantToken>,
 }
 
 /// Reads the options of an operation, and refuses those that it does not have.
@@ -72,6 +76,8 @@ pub(super) unsafe fn options<'a>(
     absent(!takes.counter && theirs.counter != 0, "counter")?;
     absent(!takes.start && start != (std::ptr::null(), 0), "start_watch")?;
     absent(!takes.done && done != (std::ptr::null(), 0), "done_watch")?;
+    let grant = theirs.grant.read();
+    absent(!takes.grant && grant.is_some(), "grant")?;
     Ok(Options {
         flags: theirs.flags,
         // SAFETY: passed on.
@@ -81,6 +87,7 @@ pub(super) unsafe fn options<'a>(
         user_data: theirs.user_data as u64,
         queue: theirs.queue,
         marks: Marks { start: mark(ep, start, "start")?, done: mark(ep, done, "done")? },
+        grant,
     })
 }
 
@@ -198,6 +205,7 @@ impl Options<'_> {
                 user_data: common.user_data,
                 queue: common.queue,
                 marks: common.marks,
+                grant: self.grant,
             })
         };
         // SAFETY: passed on.

@@ -56,6 +56,9 @@ pub const WEFT_ERR_PROTOCOL: weft_status = -31;
 /// a notification may have arrived. (All other operations go on without a word.)
 /// Also the status of a `WEFT_COMPLETION_RAIL_DOWN`.
 pub const WEFT_ERR_RAIL_LOST: weft_status = -32;
+/// The grant that the operation names was revoked by its owner, or does not cover what the
+/// operation reaches. Bytes may have arrived before.
+pub const WEFT_ERR_REVOKED: weft_status = -33;
 
 /* Usage: the call was wrong; nothing was started. */
 

@@ -97,6 +97,10 @@ fn check_access(remote: &RemoteMemory) -> Result<()> {
             ),
         ));
     }
+    if remote.granted_only {
+        let text = "its owner lets nobody reach this memory but under grants: atomics have none";
+        return Err(Error::new(Status::Unsupported, text));
+    }
     if remote.device.is_some() {
         return Err(Error::new(
             Status::Unsupported,

@@ -8,14 +8,15 @@ use super::worker::{Worker, LOOK};
 use super::EndpointConfig;
 use crate::clock::{Clock, Random};
 use crate::codec::Text;
+use crate::fabric::grants::Grants;
 use crate::fabric::host;
-use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
+use crate::ids::{GrantToken, Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::approach::{Approach, Approaches};
 use crate::peer::link::Outstanding;
 use crate::peer::table::PeerTable;
-use crate::peer::{pair, Peer, Tokens};
+use crate::peer::{pair, Peer, Revoking, Tokens};
 use crate::rail::Traffic;
 use crate::status::{Error, Result, Status};
 use crate::topology::interfaces::is_down;
@@ -55,6 +56,8 @@ pub struct RailInfo {
     pub pci: Option<PciAddress>,
     pub address: String,
     pub virtual_addresses: bool,
+    /// Its NIC checks grants.
+    pub grants: bool,
     /// Bytes of one control frame.
     pub message_max: usize,
     /// Bytes of one write that carries an immediate; 0 where none can.
@@ -89,6 +92,9 @@ pub struct Core {
     pub messages: Messages,
     pub counters: Arc<Counters>,
     pub memories: Mutex<HashMap<MemoryId, Arc<Memory>>>,
+    /// What peers may reach under tokens; and those that are being taken back.
+    pub grants: Arc<Grants>,
+    pub(super) revoking: Mutex<HashMap<GrantToken, Arc<Revoking>>>,
     pub inboxes: Arc<[Inbox]>,
     /// SeqCst, with slots' states (`Slot::state`), where operations begin and where it closes.
     pub phase: AtomicU8,
@@ -138,6 +144,8 @@ impl Core {
             messages: Messages::default(),
             counters: Arc::new(Counters::new(config.max_counters, address.incarnation)),
             memories: Mutex::default(),
+            grants: Arc::default(),
+            revoking: Mutex::default(),
             inboxes,
             phase: AtomicU8::new(OPEN),
             byes: AtomicUsize::new(0),
@@ -366,9 +374,10 @@ impl Core {
         memories.get(&memory).is_some_and(|memory| memory.secret == secret && memory.import(peer))
     }
 
-    /// A memory of ours that a peer may use.
+    /// A memory of ours that a peer may use without a grant.
     pub fn offered(&self, memory: MemoryId, peer: PeerId) -> Option<Arc<Memory>> {
-        self.memories.lock().get(&memory).filter(|memory| memory.is_imported(peer)).cloned()
+        let open = |memory: &&Arc<Memory>| memory.is_imported(peer) && !memory.access().granted_only;
+        self.memories.lock().get(&memory).filter(open).cloned()
     }
 
     /// A peer uses a memory of ours no more.

@@ -68,7 +68,7 @@ impl Worker {
         let Some((rail, LaneWork { lane, .. })) = of else { return Posted::Yes };
         let (kind, size) = match what {
             What::Ask => (Kind::Spent, 0),
-            What::Grant(size) => (Kind::Granted, size),
+            What::Grant(size) => (Kind::Credits, size),
         };
         let header = Header::numbered(kind, half.number());
         let posted = rail.send_frame(lane, |frame| header.write(frame, &size.to_le_bytes(), &[]));

@@ -56,7 +56,7 @@ impl Parcel<'_> {
     fn is_plain(&self) -> bool {
         let Parcel { local, remote, terms, .. } = self;
         let on_hosts = local.place().is_none() && remote.device.is_none();
-        on_hosts && terms.notify.is_none() && terms.marks.are_none()
+        on_hosts && terms.grant.is_none() && terms.notify.is_none() && terms.marks.are_none()
     }
 }
 

@@ -85,16 +85,25 @@ impl Worker {
         if let Some(id) = link.fences.remove(&number) {
             self.core.table.end(id, Outcome::OK, now);
         }
+        if let Some((_, rested)) = link.resting.take_if(|(of, _)| *of == number) {
+            rested.iter().for_each(|of| self.core.revoked_by_one(of, now));
+            self.ask_to_rest(link);
+        }
     }
 
     /// The peer asks that everything which we have accepted for it come to rest.
     pub(super) fn quiesce(&mut self, link: &mut Link, number: u64) {
+        let until = Until::Ended(self.core.table.accepted(link.peer.id));
+        self.come_to_rest(link, number, until);
+    }
+
+    pub(super) fn come_to_rest(&mut self, link: &mut Link, number: u64, until: Until) {
         let peer = link.peer.id;
         let waits = self.fence_waits.iter().filter(|of| of.peer == peer).count();
-        if waits + link.quiescing.len() >= FENCES {
+        // One more is of grants that the peer has taken back.
+        if waits + link.quiescing.len() > FENCES {
             return self.breach(&link.peer, "it asks for more fences than there can be");
         }
-        let until = Until::Ended(self.core.table.accepted(peer));
         self.fence_waits.push(FenceWaits { peer, number, until });
     }
 
@@ -115,6 +124,7 @@ impl Worker {
             let done = here
                 && match &mut of.until {
                     Until::Ended(accepted) => core.table.have_ended(accepted, over),
+                    Until::Swept => self.sweeps.is_empty(),
                     Until::Taken(told, asked) => {
                         asked.retain(|id| link.atomics.contains_key(id));
                         let taken = |(channel, last): (&Channel, &Option<u32>)| {
@@ -125,7 +135,7 @@ impl Worker {
                 };
             match &of.until {
                 _ if !done => {}
-                Until::Ended(_) => self.quiesce_all_lanes(&mut link, of.number),
+                Until::Ended(_) | Until::Swept => self.quiesce_all_lanes(&mut link, of.number),
                 Until::Taken(..) => {
                     self.answer(&mut link, Out::new(Kind::Quiesced, numbers(&[of.number])));
                 }

@@ -9,7 +9,7 @@ use crate::fabric::Registration;
 use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::approach::Approaches;
-use crate::peer::{Peer, Plan};
+use crate::peer::{Peer, Plan, Revoking};
 use crate::status::{Error, Result, Status};
 use crate::transfer::claims::Run;
 use crate::transfer::Outcome;
@@ -171,6 +171,8 @@ pub enum Command {
         peer: PeerId,
         memory: MemoryId,
     },
+    /// A grant of ours ends.
+    RevokeGrant(Arc<Revoking>),
     Resume {
         peer: PeerId,
     },
@@ -200,6 +202,7 @@ impl Command {
             Command::DropLanes { ended: Some((_, others)), .. } => {
                 others.fetch_sub(1, Ordering::AcqRel);
             }
+            Command::RevokeGrant(of) => _ = of.is_done_by_one(),
             _ => {}
         }
     }

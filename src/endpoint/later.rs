@@ -49,6 +49,8 @@ pub struct FenceWaits {
 pub enum Until {
     /// What was accepted before it has ended.
     Ended(Accepted),
+    /// What is under grants that the peer has taken back has ended.
+    Swept,
     /// The peer has taken what ended operations told it, or asked of it: the last frame of each channel, and
     /// atomics that it has not answered.
     Taken([Option<u32>; CHANNELS], Vec<OpId>),

@@ -6,7 +6,7 @@ use super::worker::{Worker, ENDS_NS};
 use crate::fabric::error_text;
 use crate::ids::PeerId;
 use crate::peer::link::{Link, Outstanding};
-use crate::peer::{status_of_end, Peer, PeerState};
+use crate::peer::{status_of_end, Peer, PeerState, Revoking};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::flows::Flows;
@@ -33,10 +33,12 @@ const HELD_NS: u64 = 20_000_000_000;
 
 /// A peer that has ended, and whose PEER_DOWN is to come.
 pub struct Leaving {
-    peer: PeerId,
+    pub(super) peer: PeerId,
     outcome: Outcome,
     since: u64,
     stage: Leaves,
+    /// Grants that it can use no more once it has gone.
+    pub(super) revoking: Vec<Arc<Revoking>>,
 }
 
 enum Leaves {
@@ -134,8 +136,10 @@ impl Worker {
         self.dirty.retain(|dirty| *dirty != at);
         let mut outstanding = link.take_outstanding(outcome);
         outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
+        let mut revoking = std::mem::take(&mut link.to_rest);
+        revoking.extend(link.resting.take().into_iter().flat_map(|(_, rested)| rested));
         let stage = Leaves::Ending(link, outstanding);
-        self.leaving.push_back(Leaving { peer, outcome, since: now, stage });
+        self.leaving.push_back(Leaving { peer, outcome, since: now, stage, revoking });
         self.see_off(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
     }
 
@@ -147,6 +151,7 @@ impl Worker {
             core.queue.unreserve(1);
         }
         core.forget_importer(peer, &link.imports);
+        core.no_peer_to_know(peer);
         core.peers.remove(&link.peer, link.up || link.ready_sent);
         if link.accepted && !link.up {
             core.unauthenticated.settled(peer);
@@ -224,6 +229,9 @@ impl Worker {
         let late = core.table.has_late(leaving.peer) && took < OFF_NS;
         if (held || late) && !self.closed {
             return false;
+        }
+        for of in leaving.revoking.drain(..) {
+            core.revoked_by_one(&of, now);
         }
         let Some(down) = *down else { return true };
         let ended = *ended.get_or_insert_with(|| core.table.ended_so_far());

@@ -1,6 +1,6 @@
 //! Lists, and geometry that is kept: checked once, used by any number of transfers.
 
-use super::submit::check_pages;
+use super::submit::{check_grant, check_pages};
 use super::Endpoint;
 use crate::ids::OpId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
@@ -83,6 +83,14 @@ impl Endpoint {
     pub fn submit_list(&self, list: &Arc<List>, terms: &Terms) -> Result<OpId> {
         self.core.check_open()?;
         list.allows(terms.direction)?;
+        if terms.grant.is_some() && list.parts().len() > 1 {
+            return Err(Error::invalid(
+                "a grant is of one peer's memory, and this list is over several peers",
+            ));
+        }
+        for remote in list.remotes() {
+            list.locals().iter().try_for_each(|local| check_grant(terms, local, remote))?;
+        }
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part);
         match list.parts() {
@@ -153,6 +161,7 @@ impl Endpoint {
         self.core.check_open()?;
         Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;
         check_access(terms.direction, &paged.local, &paged.remote)?;
+        check_grant(terms, &paged.local, &paged.remote)?;
         paged.geometry.check_destination(terms.direction)?;
         if terms.count.is_some_and(|count| count.pages) && !paged.geometry.whole {
             return Err(Error::invalid(

@@ -15,6 +15,7 @@ mod credits;
 mod express;
 mod failover;
 mod fence;
+pub mod grants;
 mod greet;
 #[cfg(test)]
 mod hostile_tests;
@@ -548,8 +549,11 @@ impl Endpoint {
 
     pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {
         let core = &self.core;
+        if self.down.load(Ordering::Acquire) {
+            core.forget_grants();
+        }
         if !memory.leave() {
-            return Err(memory::in_use("memory", &memory.kept, memory.users()));
+            return Err(memory.in_use());
         }
         log::trace!("memory {:#x} is deregistered: {} importers", memory.id, memory.importers().len());
         for peer in memory.importers() {

@@ -43,6 +43,7 @@ struct Opened {
 struct RailFound {
     address: RailAddress,
     virtual_addresses: bool,
+    grants: bool,
     message_max: usize,
     immediate_max: u64,
     readable: String,
@@ -255,6 +256,7 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
             address: rail.address().to_vec(),
         },
         virtual_addresses: rail.limits().virtual_addresses,
+        grants: rail.limits().grants,
         message_max: rail.limits().message_max,
         immediate_max: rail.limits().immediate_max,
         readable: select::readable(rail.address()),
@@ -306,6 +308,7 @@ fn assemble(
                     pci: chosen[planned].pci,
                     address: rail.readable,
                     virtual_addresses: rail.virtual_addresses,
+                    grants: rail.grants,
                     message_max: rail.message_max,
                     immediate_max: rail.immediate_max,
                     traffic: rail.traffic,

@@ -1,5 +1,6 @@
 //! Submission: the caller's part of an operation's life.
 
+use super::grants::is_revoked;
 use super::inbox::Command;
 use super::Endpoint;
 use crate::clock::Clock;
@@ -49,6 +50,7 @@ impl Endpoint {
             return Err(error);
         }
         check_access(terms.direction, local, remote)?;
+        check_grant(terms, local, remote)?;
         let single = || pages.single(|range| local.range_len(range), |range| remote.range_len(range));
         if let Some(single) = terms.count.map_or_else(single, |_| None) {
             return self.submit_single(local, remote, single, terms);
@@ -98,7 +100,9 @@ impl Endpoint {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
         };
-        let hold = self.take_back_if_late(hold, Error::of_remote(state()))?;
+        let revoked = terms.grant.filter(|grant| self.is_revoked(hold.id(), *grant));
+        let ended = revoked.map_or_else(|| Error::of_remote(state()), |_| Some(is_revoked()));
+        let hold = self.take_back_if_late(hold, ended)?;
         let id = hold.id();
         self.start_when(hold, slices, terms, now);
         self.hurry(now);
@@ -319,6 +323,20 @@ impl Endpoint {
     }
 }
 
+/// Whether a transfer needs a grant, or has one that cannot be.
+pub(super) fn check_grant(terms: &Terms, local: &Memory, remote: &RemoteMemory) -> Result<()> {
+    match terms.grant {
+        None if remote.granted_only => Err(Error::invalid(
+            "its owner lets nobody reach this memory but under grants: name one in the options",
+        )),
+        Some(_) if local.place().is_some() || remote.device.is_some() => Err(Error::new(
+            Status::Unsupported,
+            "memory of a device under a grant: grants are of host memory, from and to host memory",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Checks pages against two memories.
 #[inline(always)]
 pub(super) fn check_pages(
@@ -370,6 +388,7 @@ pub(super) fn body(
             slices: view.slices(),
             notify,
             counting,
+            grant: terms.grant,
             shape,
         }),
     }

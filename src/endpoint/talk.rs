@@ -6,7 +6,7 @@ use super::greet;
 use super::inbox::Command;
 use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::Posted;
-use crate::ids::{LaneId, MemoryId, OpId, PeerId, RailIndex};
+use crate::ids::{GrantToken, LaneId, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
@@ -19,7 +19,9 @@ use crate::transfer::completion::{self, Completion};
 use crate::transfer::ending::Sweep;
 use crate::transfer::Outcome;
 use crate::wire::address::Address;
-use crate::wire::frame::{self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, USER};
+use crate::wire::frame::{
+    self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, REQUESTS, USER,
+};
 use crate::wire::seal::SEAL;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -212,7 +214,7 @@ impl Worker {
             Kind::Bundle | Kind::Fetched => return self.bundle(r, &peer, &header, body, now),
             Kind::Fetch => return self.fetch(r, &peer, &header, body),
             Kind::Spent => return self.credits_asked(r, &peer, &header),
-            Kind::Granted => return self.credits_granted(r, &peer, &header, body),
+            Kind::Credits => return self.credits_granted(r, &peer, &header, body),
             Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
             _ => {}
         }
@@ -323,9 +325,13 @@ impl Worker {
     pub(super) fn acknowledged(&mut self, peer: PeerId, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        let mut opened = false;
+        let (mut opened, mut withdrawn) = (false, false);
         for out in link.channels[channel].acknowledge(number) {
             opened = true;
+            if out.kind == Kind::Withdraw {
+                core.knows_of_revoke(&out.body);
+                withdrawn = true;
+            }
             // First: whoever polls the completion may send the next at once.
             if out.allowance > 0 {
                 link.peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
@@ -339,6 +345,12 @@ impl Worker {
             link.asked_ns = link.is_asking().then_some(now);
         }
         if opened && link.channels[channel].next().is_some() {
+            self.mark(peer);
+        }
+        if withdrawn {
+            // What stood still for it goes on.
+            self.deliver(peer, USER, now);
+            self.deliver(peer, REQUESTS, now);
             self.mark(peer);
         }
     }
@@ -375,6 +387,9 @@ impl Worker {
             Kind::Notify => self.notification(link, body, now),
             Kind::Count | Kind::Raise => self.raise(body, now),
             Kind::Atomic => self.atomic(link, body),
+            Kind::NotifyUnder | Kind::RaiseUnder | Kind::CountUnder => {
+                self.under_a_grant(link, kind, body, now)
+            }
             Kind::AtomicDone => self.atomic_done(link, body, now),
             _ => self.system(link, kind, body, now),
         }
@@ -428,6 +443,12 @@ impl Worker {
                 core.revoked(memory, link.peer.id)
             }
             (Kind::Fence, .., Some(of)) => self.fence_of(&link.peer, of, true),
+            (Kind::Withdraw, _, Some([low, high]), _) => {
+                let token = u128::from(low) | u128::from(high) << 64;
+                GrantToken::new(token)
+                    .map_or_else(|| core.count_rubbish(), |grant| self.withdrawn(link, grant, now))
+            }
+            (Kind::Rest, Some([number]), ..) => self.rest_of_withdrawn(link, number),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
             (Kind::Fenced, .., Some(of)) => self.fence_of(&link.peer, of, false),
@@ -491,7 +512,7 @@ impl Worker {
         core.queue.publish(completion);
     }
 
-    fn notification(&mut self, link: &Link, body: &[u8], now: u64) -> Delivery {
+    pub(super) fn notification(&mut self, link: &Link, body: &[u8], now: u64) -> Delivery {
         let core = &self.core;
         let Some((value, data)) = body.split_first_chunk::<8>().filter(|(_, data)| data.len() <= NOTIFY_DATA)
         else {
@@ -515,7 +536,7 @@ impl Worker {
     }
 
     /// What a transfer raises after its last byte: pairs of an immediate and by how much.
-    fn raise(&mut self, body: &[u8], now: u64) -> Delivery {
+    pub(super) fn raise(&mut self, body: &[u8], now: u64) -> Delivery {
         for pair in body.chunks(16) {
             match read_numbers::<2>(pair) {
                 Some([immediate, by]) => self.core.count(immediate as u32, by, now, &mut self.counted),

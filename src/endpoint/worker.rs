@@ -312,7 +312,8 @@ impl LaneWork {
 }
 
 impl Worker {
-    pub fn new(index: usize, core: Arc<Core>, rails: Vec<Rail>) -> Worker {
+    pub fn new(index: usize, core: Arc<Core>, mut rails: Vec<Rail>) -> Worker {
+        rails.iter_mut().for_each(|rail| rail.use_grants(core.grants.clone()));
         Worker {
             index,
             core,
@@ -558,7 +559,8 @@ impl Worker {
     /// way: control frames take the first lane that is up.
     fn early_lane(&self, hold: &Hold) -> Option<LaneId> {
         let transfer = self.core.held(hold)?;
-        if !transfer.is_announced() || transfer.direction != Direction::Write {
+        // The target may take a grant back between the two.
+        if !transfer.is_announced() || transfer.direction != Direction::Write || transfer.grant.is_some() {
             return None;
         }
         let peer = transfer.view().peer();
@@ -662,7 +664,7 @@ impl Worker {
                 }
                 let Some((_, lane)) = self.rails.lane_mut(id) else { return };
                 if gone {
-                    lane.flows.end_of(done.flow, Status::MemoryGone, &self.core.table, &mut self.left);
+                    lane.flows.end_gone(done.flow, &self.core.table, &mut self.left);
                 }
                 let slices = if done.errno == 0 { done.slices } else { 0 };
                 let arrived = (done.posts, slices);
@@ -886,6 +888,7 @@ impl Worker {
             Command::GoOn { remote, state, holds } => self.core.let_go_on(&remote, state, holds, now),
             Command::Release { remote } => self.link_release(&remote),
             Command::Revoke { peer, memory } => self.link_revoke(peer, memory),
+            Command::RevokeGrant(of) => self.revoke_grant(&of, now),
             Command::Resume { peer } => self.link_resume(peer, now),
             Command::Connected { peer } => self.link_connected(peer, now),
             Command::Join { peer, hold } => self.link_join(peer, hold, now),

@@ -8,6 +8,7 @@
 //! of, and why posting is unsafe.
 
 pub mod choice;
+pub mod grants;
 pub mod host;
 #[cfg(test)]
 mod key_tests;
@@ -20,12 +21,13 @@ pub mod sim;
 pub mod tcp;
 
 use crate::device::Device;
-use crate::ids::PeerId;
+use crate::ids::{GrantToken, PeerId};
 pub use crate::range::Range as HostRange;
 use crate::status::Result;
 pub use crate::wire::Immediate;
 use std::ffi::c_void;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 /// What libfabric says of an error number, for people.
 pub fn error_text(errno: i32) -> String {
@@ -79,6 +81,8 @@ pub struct Limits {
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
     pub virtual_addresses: bool,
+    /// It checks what peers ask for itself: a request for host memory may name a grant by its key.
+    pub grants: bool,
     /// Local buffers must be registered, too.
     pub local_registration: bool,
     /// Bytes of one write that carries an immediate; 0 where none can.
@@ -97,10 +101,13 @@ pub struct Access {
     pub remote_read: bool,
     /// This process may write to it: reads and messages may land there.
     pub local_write: bool,
+    /// Peers reach it under grants alone, where the NIC checks these.
+    pub granted_only: bool,
 }
 
 impl Access {
-    pub const ALL: Access = Access { remote_write: true, remote_read: true, local_write: true };
+    pub const ALL: Access =
+        Access { remote_write: true, remote_read: true, local_write: true, granted_only: false };
 }
 
 /// How a NIC that reaches a device's memory by itself knows it.
@@ -270,6 +277,15 @@ pub trait Nic {
     }
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;
     fn deregister(&mut self, registration: Registration) -> Result<()>;
+    /// The grants of the endpoint.
+    fn use_grants(&mut self, grants: Arc<grants::Grants>) {
+        let _ = grants;
+    }
+    /// A grant is no more: nothing is written or read under it from now on, what is under way
+    /// included.
+    fn revoke(&mut self, grant: GrantToken) {
+        let _ = grant;
+    }
     /// Memory of a device, which other processes can open or not.
     fn register_device(
         &mut self,

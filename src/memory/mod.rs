@@ -63,8 +63,9 @@ pub struct Memory {
     /// Transfers that use it. SeqCst, with `stage`: who begins to use it counts itself and then reads that,
     /// who deregisters it sets that and then counts these. (Apart from what is only read: it never rests.)
     users: CachePadded<AtomicU64>,
-    /// Kept geometries among them.
+    /// Kept geometries among them, and grants.
     pub kept: AtomicU64,
+    pub grants: AtomicU64,
     /// Changed under the importers' lock.
     stage: AtomicU8,
     /// Peers that imported it.
@@ -92,6 +93,7 @@ impl Memory {
             descriptor: None,
             users: CachePadded::default(),
             kept: AtomicU64::new(0),
+            grants: AtomicU64::new(0),
             stage: AtomicU8::new(STAYS),
             importers: Mutex::default(),
         };
@@ -112,6 +114,7 @@ impl Memory {
             secret: self.secret,
             writable: self.access.remote_write,
             readable: self.access.remote_read,
+            granted_only: self.access.granted_only,
             device: self.device().map(|device| device.min(254) as u8),
             ranges: self.ranges.to_vec(),
             rails: self.rails.iter().map(|rail| &**rail).zip(virtual_addresses).map(rail).collect(),
@@ -215,6 +218,24 @@ impl Memory {
 
     pub fn users(&self) -> u64 {
         self.users.load(Ordering::SeqCst)
+    }
+
+    /// A grant on it, which has used it, is no more.
+    pub fn ungrant(&self) {
+        self.grants.fetch_sub(1, Ordering::Relaxed);
+        self.exit();
+    }
+
+    /// Why it cannot be given back yet.
+    pub fn in_use(&self) -> Error {
+        match self.grants.load(Ordering::Relaxed) {
+            0 => in_use("memory", &self.kept, self.users()),
+            grants => {
+                let text =
+                    format!("{grants} grants let peers reach the memory: weft_grant_revoke them first");
+                Error::new(Status::Busy, text)
+            }
+        }
     }
 
     /// Begins to deregister it, or goes on with what failed before: false if transfers use it,

@@ -52,6 +52,8 @@ pub struct RemoteMemory {
     known: u64,
     pub writable: bool,
     pub readable: bool,
+    /// Under grants alone.
+    pub granted_only: bool,
     /// Its owner's device that it is on; none: its owner's CPU reaches it.
     pub device: Option<u8>,
     /// What its owner answers an import by; given by its peer's link.
@@ -74,7 +76,17 @@ pub struct RemoteMemory {
 
 impl RemoteMemory {
     pub fn new(peer: PeerId, from: Descriptor) -> RemoteMemory {
-        let Descriptor { incarnation: _, id, secret, writable, readable, device, ranges, rails } = from;
+        let Descriptor {
+            incarnation: _,
+            id,
+            secret,
+            writable,
+            readable,
+            granted_only,
+            device,
+            ranges,
+            rails,
+        } = from;
         RemoteMemory {
             peer,
             id,
@@ -84,6 +96,7 @@ impl RemoteMemory {
             rails: rails.into(),
             writable,
             readable,
+            granted_only,
             device,
             number: AtomicU64::new(0),
             workers: AtomicU64::new(0),

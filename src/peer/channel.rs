@@ -139,9 +139,8 @@ impl Channel {
         self.forget(&wanted);
         let sent = self.unacknowledged.iter().chain(self.waiting.iter().take_while(|out| out.again));
         let theirs = |out: &Out| {
-            let raises = matches!(out.kind, Kind::Count | Kind::Raise | Kind::Notify);
             // Of several frames of a transfer only the last knows it.
-            raises && !out.done.is_some_and(&wanted)
+            out.kind.tells().is_some() && !out.done.is_some_and(&wanted)
         };
         let last = sent.enumerate().filter(|(_, out)| theirs(out)).map(|(at, _)| at as u32).last();
         last.map(|at| self.acknowledged.wrapping_add(at).wrapping_add(1))
@@ -157,10 +156,10 @@ impl Channel {
         let mut keep = true;
         // From the back: the last frame of a transfer knows it.
         for out in self.waiting.drain(..).rev() {
-            keep = match (out.kind, out.done) {
+            keep = match (out.kind.tells(), out.done) {
                 _ if out.again => true,
-                (Kind::Count | Kind::Raise | Kind::Notify, Some(id)) => wanted(id),
-                (Kind::Count | Kind::Raise, None) => keep,
+                (Some(_), Some(id)) => wanted(id),
+                (Some(Kind::Count | Kind::Raise), None) => keep,
                 _ => true,
             };
             if keep {

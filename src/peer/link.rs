@@ -7,6 +7,7 @@ use super::{status_of_end, Peer, Plan};
 use crate::codec::{Reader, Writer};
 use crate::ids::{Hold, MemoryId, OpId};
 use crate::memory::RemoteMemory;
+use crate::peer::Revoking;
 use crate::status::Status;
 use crate::transfer::ending::Sweep;
 use crate::transfer::operation::Move;
@@ -17,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Counters that one frame raises; every fabric's frames hold so many.
-const RAISES: usize = 128;
+/// Counters that one frame raises; every fabric's frames hold so many, with a grant.
+const RAISES: usize = 126;
 /// Bytes of a message frame before its part of the message.
 const PART: usize = 8;
 
@@ -51,6 +52,10 @@ pub struct Link {
     /// Fences that the caller waits for, by number.
     pub fences: HashMap<u64, OpId>,
     pub next_fence: u64,
+    /// Grants that are taken back, for whose end the peer is to come to rest: by its answer to this, and
+    /// by the next one.
+    pub resting: Option<(u64, Vec<Arc<Revoking>>)>,
+    pub to_rest: Vec<Arc<Revoking>>,
     /// Fences that the peer waits for.
     pub quiescing: Vec<Quiescing>,
     /// Lanes that failed, until nothing of them moves on either side.
@@ -215,6 +220,8 @@ impl Link {
             atomics: BTreeMap::new(),
             parting: None,
             fences: HashMap::new(),
+            resting: None,
+            to_rest: Vec::new(),
             next_fence: 1,
             quiescing: Vec::new(),
             fencing: Vec::new(),
@@ -292,17 +299,21 @@ impl Link {
         // On the notification's channel they come before it; else they need not wait
         // for what the user has not taken.
         let kind = if transfer.notify.is_some() { Kind::Raise } else { Kind::Count };
+        let out = |kind: Kind, body: Vec<u8>| match transfer.grant {
+            Some(grant) => Out::new(kind.under(), [&grant.get().to_le_bytes()[..], &body].concat()),
+            None => Out::new(kind, body),
+        };
         let mut frames: Vec<Out> = raises
             .chunks(RAISES)
             .map(|some| {
                 let pairs = some.iter().flat_map(|(immediate, by)| [immediate.get().into(), *by]);
-                Out::new(kind, numbers(&pairs.collect::<Vec<u64>>()))
+                out(kind, numbers(&pairs.collect::<Vec<u64>>()))
             })
             .collect();
         if let Some((value, data)) = &transfer.notify {
             let mut body = Writer::new();
             body.u64(*value).raw(data);
-            frames.push(Out::new(Kind::Notify, body.finish()));
+            frames.push(out(Kind::Notify, body.finish()));
         }
         if let Some(last) = frames.last_mut() {
             (last.done, last.early) = (Some(id), early);

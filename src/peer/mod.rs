@@ -27,19 +27,24 @@ pub mod liveness;
 pub mod table;
 
 use crate::codec::Text;
+use crate::fabric::grants::Grant;
 use crate::fabric::select::readable;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{OpId, PeerId, RailIndex};
+use crate::memory::Memory;
 use crate::status::Status;
+use crate::transfer::revoked::Revoked;
 use crate::transfer::Outcome;
 use crate::wire::address::{Address, RailAddress};
 use crate::wire::frame::Token;
 use crate::wire::seal::Root;
 use gone::Gone;
 use lanes::Serving;
+use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::cmp::Ordering as Cmp;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::Arc;
 
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,6 +110,9 @@ pub struct Peer {
     pub stalled: AtomicBool,
     /// Memories that it said are no more.
     pub gone: Mutex<Gone>,
+    /// Grants that it has taken back; and how many we have made for it.
+    pub revoked: Arc<Revoked>,
+    pub grants: AtomicU64,
     /// Frames of it that its home has not looked at yet.
     pub awaiting: AtomicU32,
     /// It went past a bound: it is dropped.
@@ -120,6 +128,77 @@ pub struct Peer {
     failure: Mutex<Option<Outcome>>,
     pub local_rails: AtomicU32,
     pub remote_rails: AtomicU32,
+}
+
+/// A grant of ours that is being taken back.
+pub struct Revoking {
+    pub grant: Arc<Grant>,
+    memory: Arc<Memory>,
+    /// Who waits for that; none once it is done.
+    ops: Mutex<Option<Vec<OpId>>>,
+    /// Whether the peer is to come to rest: once that has begun.
+    begun: OnceCell<bool>,
+    /// Workers, and the peer, that are not done with it.
+    left: AtomicUsize,
+    /// The peer knows, or is not there to.
+    known: AtomicBool,
+}
+
+impl Revoking {
+    pub fn new(grant: Arc<Grant>, memory: Arc<Memory>) -> Revoking {
+        Revoking {
+            grant,
+            memory,
+            ops: Mutex::new(Some(Vec::new())),
+            begun: OnceCell::new(),
+            left: AtomicUsize::new(0),
+            known: AtomicBool::new(false),
+        }
+    }
+
+    /// False: it is done already.
+    pub fn await_by(&self, id: OpId) -> bool {
+        self.ops.lock().as_mut().map(|ops| ops.push(id)).is_some()
+    }
+
+    /// So many workers are asked, and (`rests`) the peer. False: they were before.
+    pub fn begin(&self, workers: usize, rests: bool) -> bool {
+        let mut first = false;
+        self.begun.get_or_init(|| {
+            first = true;
+            self.left.store(workers + rests as usize, Ordering::SeqCst);
+            rests
+        });
+        first
+    }
+
+    pub fn rests(&self) -> bool {
+        self.begun.get().copied().unwrap_or(false)
+    }
+
+    pub fn is_done_by_one(&self) -> bool {
+        let done = self.left.fetch_sub(1, Ordering::AcqRel) == 1;
+        if done {
+            self.memory.ungrant();
+        }
+        done
+    }
+
+    pub fn take_ops(&self) -> Vec<OpId> {
+        self.ops.lock().take().unwrap_or_default()
+    }
+
+    pub fn peer_knows(&self) {
+        self.known.store(true, Ordering::Release);
+    }
+
+    pub fn is_known(&self) -> bool {
+        self.known.load(Ordering::Acquire)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_known() && self.ops.lock().is_none()
+    }
 }
 
 /// What a new peer is drawn.
@@ -184,6 +263,8 @@ impl Peer {
             held: AtomicU64::new(0),
             stalled: AtomicBool::new(false),
             gone: Mutex::default(),
+            revoked: Arc::default(),
+            grants: AtomicU64::new(0),
             awaiting: AtomicU32::new(0),
             breached: AtomicBool::new(false),
             lanes: Mutex::default(),

@@ -57,6 +57,12 @@ impl Rail {
 }
 
 impl Burst<'_> {
+    /// The rails that the lane joins, and whether grants are checked there.
+    #[inline]
+    pub fn way(&self) -> (RailIndex, RailIndex, bool) {
+        (self.rail, self.lane.remote_rail, self.limits.grants)
+    }
+
     /// Bytes that the lane may post now. An idle lane always may post something, so
     /// a window smaller than a slice cannot stop it; what is urgent or staged may go
     /// past a full window.

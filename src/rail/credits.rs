@@ -125,19 +125,19 @@ impl Credits {
 pub struct Granted([u32; 2]);
 
 /// What a rail may give, beyond the first credits of each lane.
-pub struct Grants {
+pub struct Budget {
     all: u32,
     free: u32,
     /// Arrivals do not run over.
     unbounded: bool,
 }
 
-impl Grants {
+impl Budget {
     /// `room`: entries of the completion queue for arrivals. Half of them are for the
     /// first credits of lanes.
-    pub fn new(room: Option<u32>) -> Grants {
+    pub fn new(room: Option<u32>) -> Budget {
         let all = room.unwrap_or(0) / 2;
-        Grants { all, free: all, unbounded: room.is_none() }
+        Budget { all, free: all, unbounded: room.is_none() }
     }
 
     /// The size of a half that is given anew: a lane's share, whatever others have and
@@ -189,32 +189,32 @@ mod tests {
     fn credits_never_exceed_the_queue() {
         const ROOM: u32 = 32768;
         let lanes = ROOM / 2 / (2 * FIRST);
-        let mut grants = Grants::new(Some(ROOM));
+        let mut budget = Budget::new(Some(ROOM));
         let mut all: Vec<(Granted, [u32; 2])> =
             (0..lanes).map(|_| (Granted::default(), [FIRST; 2])).collect();
         // More and more of them are there, and in use.
         for count in [1, 8, 100, lanes] {
             for (granted, sizes) in &mut all[..count as usize] {
                 for half in Half::BOTH {
-                    sizes[half as usize] = grants.renew(granted, half, count);
+                    sizes[half as usize] = budget.renew(granted, half, count);
                 }
             }
             let sum: u32 = all.iter().flat_map(|(_, sizes)| sizes).sum();
             assert!(sum <= ROOM, "{count} lanes: {sum}");
         }
-        all.into_iter().for_each(|(granted, _)| grants.take_back(granted));
-        assert_eq!(grants.free, ROOM / 2);
+        all.into_iter().for_each(|(granted, _)| budget.take_back(granted));
+        assert_eq!(budget.free, ROOM / 2);
     }
 
     #[test]
     fn lane_gets_its_share_of_credits_while_others_hold_theirs() {
-        let mut grants = Grants::new(Some(32768));
+        let mut budget = Budget::new(Some(32768));
         let mut lanes: Vec<Granted> = (0..64).map(|_| Granted::default()).collect();
         let mut sizes = Vec::new();
         for granted in &mut lanes {
-            sizes.extend(Half::BOTH.map(|half| grants.renew(granted, half, 64)));
+            sizes.extend(Half::BOTH.map(|half| budget.renew(granted, half, 64)));
         }
         assert!(sizes.iter().all(|size| *size == sizes[0] && *size > 100), "{sizes:?}");
-        assert_eq!(Grants::new(Some(32768)).renew(&mut Granted::default(), Half::A, 1), MOST);
+        assert_eq!(Budget::new(Some(32768)).renew(&mut Granted::default(), Half::A, 1), MOST);
     }
 }

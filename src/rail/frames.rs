@@ -23,7 +23,7 @@ impl Frame {
         }
         let memory = MmapRaw::from(mapped);
         let range = HostRange { base: memory.as_mut_ptr() as u64, len: len as u64 };
-        let access = Access { remote_write: remote, remote_read: false, local_write: true };
+        let access = Access { remote_write: remote, remote_read: false, ..Access::ALL };
         let needed = remote || nic.limits().local_registration;
         let registration = if needed { Some(nic.register(range, access)?) } else { None };
         Ok(Frame { memory, registration })

@@ -22,14 +22,15 @@ pub use op::{Done, Tag, Work};
 pub use traffic::Traffic;
 
 use crate::device::Device;
+use crate::fabric::grants::Grants;
 use crate::fabric::{
     connection_of, Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route,
     Scratch,
 };
-use crate::ids::{LaneId, LaneSlot, PeerId, RailIndex};
+use crate::ids::{GrantToken, LaneId, LaneSlot, PeerId, RailIndex};
 use crate::status::{Error, Result, Status};
 use crate::wire;
-use credits::Grants;
+use credits::Budget;
 use frames::Frames;
 use op::Op;
 use std::mem::ManuallyDrop;
@@ -102,7 +103,7 @@ pub struct Rail {
     callers: Vec<Caller>,
     /// The last post said that another would follow.
     unflushed: Option<LaneSlot>,
-    grants: Grants,
+    budget: Budget,
     sends: ManuallyDrop<Frames>,
     receives: ManuallyDrop<Frames>,
     pad: ManuallyDrop<Frame>,
@@ -145,7 +146,7 @@ impl Rail {
             answered: Vec::new(),
             callers: Vec::new(),
             unflushed: None,
-            grants: Grants::new(limits.arrival_room),
+            budget: Budget::new(limits.arrival_room),
             sends: ManuallyDrop::new(sends),
             receives: ManuallyDrop::new(receives),
             pad: ManuallyDrop::new(pad),
@@ -193,6 +194,14 @@ impl Rail {
             return Ok(());
         }
         self.nic.deregister(registration)
+    }
+
+    pub fn use_grants(&mut self, grants: Arc<Grants>) {
+        self.nic.use_grants(grants);
+    }
+
+    pub fn revoke(&mut self, grant: GrantToken) {
+        self.nic.revoke(grant);
     }
 
     /// Memory for this NIC to use; `drop_frame` gives it back.
@@ -249,7 +258,7 @@ impl Rail {
         if !gone.cut {
             self.release(gone.route, lanes);
         }
-        self.grants.take_back(gone.granted);
+        self.budget.take_back(gone.granted);
     }
 
     /// Gives a route back, unless a lane uses the same. (Where removing cuts, the NIC counts
@@ -340,7 +349,7 @@ impl Rail {
     /// The size of a half of the peer's credits that it gets anew, if the lane is there.
     pub fn grant(&mut self, lanes: &mut Lanes<impl HasLane>, lane: LaneSlot, half: Half) -> Option<u32> {
         let count = lanes.iter().count() as u32;
-        Some(self.grants.renew(&mut lanes.get_mut(lane)?.lane_mut().granted, half, count))
+        Some(self.budget.renew(&mut lanes.get_mut(lane)?.lane_mut().granted, half, count))
     }
 
     /// Takes lanes that do not move off the rail's account: a peer that is silent

@@ -4,6 +4,7 @@
 use super::completion::Completion;
 use super::gate::{Before, Passing};
 use super::operation::{Body, To};
+use super::revoked::Revoked;
 use super::table::{id_in, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::Outcome;
@@ -38,6 +39,8 @@ enum Swept {
     Peer(PeerId),
     /// The transfers that use a remote memory.
     Remote(Arc<RemoteMemory>),
+    /// Those of a peer under grants that it has taken back.
+    Revoked(PeerId, Arc<Revoked>),
 }
 
 /// Ends many operations in steps: a pass of a worker has other things to do. What is submitted
@@ -55,6 +58,16 @@ impl Sweep {
 
     pub fn of_remote(remote: &Arc<RemoteMemory>, outcome: Outcome) -> Sweep {
         Sweep { what: Swept::Remote(remote.clone()), outcome, next: 0 }
+    }
+
+    pub fn of_revoked(peer: PeerId, revoked: &Arc<Revoked>) -> Sweep {
+        let what = Swept::Revoked(peer, revoked.clone());
+        Sweep { what, outcome: Outcome::of(Status::Revoked), next: 0 }
+    }
+
+    /// Whether it has not begun, and is of all that a peer has taken back.
+    pub fn is_of_revoked(&self, peer: PeerId) -> bool {
+        self.next == 0 && matches!(self.what, Swept::Revoked(of, _) if of == peer)
     }
 }
 
@@ -326,7 +339,10 @@ impl Table {
                 let outcome = match &sweep.what {
                     Swept::Peer(of) => (peer == of.get()).then_some(sweep.outcome),
                     Swept::Remote(of) if peer == of.peer.get() => self.if_using(id, of, sweep.outcome),
-                    Swept::Remote(_) => None,
+                    Swept::Revoked(of, revoked) if peer == of.get() => {
+                        self.is_under(id, revoked).then_some(sweep.outcome)
+                    }
+                    Swept::Remote(_) | Swept::Revoked(..) => None,
                 };
                 outcome.into_iter().for_each(|outcome| _ = self.end(id, outcome, now));
             }
@@ -369,6 +385,15 @@ impl Table {
         let may = body.transfer().is_some() || body.atomic().is_some();
         self.release(slot);
         may
+    }
+
+    /// Whether an operation is under one of these grants.
+    fn is_under(&self, id: OpId, revoked: &Revoked) -> bool {
+        let Some(slot) = self.read(id) else { return false };
+        // SAFETY: held as a reader.
+        let grant = unsafe { self.body(slot) }.transfer().and_then(|transfer| transfer.grant);
+        self.release(slot);
+        grant.is_some_and(|grant| revoked.contains(grant))
     }
 
     /// How an operation ends because of a remote memory, if it uses it.

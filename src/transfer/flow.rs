@@ -213,6 +213,11 @@ impl Flow {
         }
     }
 
+    pub fn is_granted(&self) -> bool {
+        // SAFETY: the flow holds the slot, and with it the transfer.
+        unsafe { self.transfer.as_ref() }.grant.is_some()
+    }
+
     /// A NIC has something of it.
     pub fn is_posted(&self) -> bool {
         self.claims.inflight() > 0
@@ -331,7 +336,7 @@ impl Flow {
             return Step::Finished;
         }
         if self.layer.index != self.at.layer {
-            self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
+            self.layer = Layer::of(transfer, self.at.layer, burst.way());
         }
         if starved && self.layer.immediate.is_some() {
             return Step::Starved;
@@ -417,7 +422,7 @@ impl Flow {
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
             if self.layer.index != self.at.layer {
-                self.layer = Layer::of(transfer, self.at.layer, burst.rail, burst.lane.remote_rail);
+                self.layer = Layer::of(transfer, self.at.layer, burst.way());
                 if self.layer.on_device {
                     break;
                 }
@@ -582,7 +587,7 @@ impl Flow {
                 return;
             }
             if gathered.after.layer != layer.index {
-                layer = Layer::of(transfer, gathered.after.layer, burst.rail, burst.lane.remote_rail);
+                layer = Layer::of(transfer, gathered.after.layer, burst.way());
                 if !layer.joins(&self.layer) {
                     return;
                 }
@@ -613,7 +618,7 @@ impl Flow {
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {
-                let layer = Layer::of(transfer, at.layer, burst.rail, burst.lane.remote_rail);
+                let layer = Layer::of(transfer, at.layer, burst.way());
                 if !layer.packs(&self.layer) {
                     break;
                 }

@@ -382,6 +382,13 @@ impl Flows {
         }
     }
 
+    /// The target does not have the memory that a share is of, or nothing under its grant.
+    pub fn end_gone(&mut self, tagged: u32, table: &Table, left: &mut Vec<Left>) {
+        let granted = self.flows.get(split(tagged).0).is_some_and(Flow::is_granted);
+        let status = if granted { Status::Revoked } else { Status::MemoryGone };
+        self.end_of(tagged, status, table, left);
+    }
+
     /// Whether a transfer still wants what one of its shares has fetched.
     pub fn wants(&self, tagged: u32) -> bool {
         let flow = self.flows.get(split(tagged).0);

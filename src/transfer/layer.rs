@@ -6,7 +6,7 @@ use super::operation::Move;
 use super::shape::View;
 use crate::device::Device;
 use crate::fabric::{Immediate, Segment};
-use crate::ids::{MemoryId, RailIndex};
+use crate::ids::{GrantToken, MemoryId, RailIndex};
 use std::ffi::c_void;
 
 #[derive(Clone, Copy)]
@@ -49,7 +49,12 @@ impl Layer {
         immediate: None,
     };
 
-    pub fn of(transfer: &Move, index: u64, rail: RailIndex, remote_rail: RailIndex) -> Layer {
+    /// `grants`: the rail's NIC checks them.
+    pub fn of(
+        transfer: &Move,
+        index: u64,
+        (rail, remote_rail, grants): (RailIndex, RailIndex, bool),
+    ) -> Layer {
         let view = transfer.view();
         let (local, remote) = match view {
             View::Pages(paged) => (&paged.local, &paged.remote),
@@ -63,7 +68,9 @@ impl Layer {
             View::Pages(_) => transfer.page_immediate(),
             View::List(_, part) => part.immediate_of(index, transfer.direction),
         };
-        let (address, key) = remote.locate(remote_rail, range, offset);
+        let (address, base_key) = remote.locate(remote_rail, range, offset);
+        let grant = transfer.grant.filter(|_| grants && remote.device.is_none());
+        let key = grant.map_or(base_key, GrantToken::key);
         Layer {
             index,
             local: local.ranges()[from].base + at,

@@ -49,11 +49,13 @@ pub mod list;
 pub mod operation;
 pub mod pack;
 pub mod queue;
+pub mod revoked;
 pub mod shape;
 pub mod table;
 pub mod tally;
 pub mod watch;
 
+use crate::ids::GrantToken;
 use crate::room::Theirs;
 pub use completion::Outcome;
 use queue::Queue;
@@ -96,6 +98,8 @@ pub struct Terms<'a> {
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
     pub marks: &'a Marks,
+    /// The peer's grant that it is under.
+    pub grant: Option<GrantToken>,
 }
 
 /// What the caller asked for: to be told when counters have reached values.
@@ -116,6 +120,14 @@ pub struct SendSpec<'a> {
     /// As the caller names it.
     pub peer: u64,
     pub data: Vec<u8>,
+    pub timeout_ns: Option<NonZeroU64>,
+    pub user_data: u64,
+    pub queue: &'a Arc<Queue>,
+}
+
+/// What the caller asked for: to take a grant back.
+pub struct RevokeSpec<'a> {
+    pub grant: GrantToken,
     pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,

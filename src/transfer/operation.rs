@@ -7,7 +7,7 @@ use super::shape::{Shape, View};
 use super::watch::Mark;
 use super::{Direction, Outcome};
 use crate::fabric::Immediate;
-use crate::ids::PeerId;
+use crate::ids::{GrantToken, PeerId};
 use crate::memory::RemoteMemory;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -21,6 +21,8 @@ pub struct Move {
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
     pub counting: Option<Counting>,
+    /// The peer's grant that it is under.
+    pub grant: Option<GrantToken>,
 }
 
 /// How a transfer raises a counter of its peer.

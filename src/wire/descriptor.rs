@@ -17,6 +17,7 @@ use crate::status::{Error, Result, Status};
 const FORMAT: u16 = 1;
 const WRITE: u8 = 1;
 const READ: u8 = 2;
+const GRANTED: u8 = 4;
 const VIRTUAL: u8 = 1;
 const ABSENT: u8 = 2;
 
@@ -36,6 +37,8 @@ pub struct Descriptor {
     pub secret: u64,
     pub writable: bool,
     pub readable: bool,
+    /// Under grants alone.
+    pub granted_only: bool,
     /// The owner's device that it is on; none: its owner's CPU reaches it.
     pub device: Option<u8>,
     pub ranges: Vec<Range>,
@@ -46,7 +49,8 @@ impl Descriptor {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.u32(DESCRIPTOR).u16(FORMAT).u64(self.incarnation).u64(self.id.get()).u64(self.secret);
-        w.u8((self.writable as u8 * WRITE) | (self.readable as u8 * READ));
+        let granted = self.granted_only as u8 * GRANTED;
+        w.u8((self.writable as u8 * WRITE) | (self.readable as u8 * READ) | granted);
         w.u8(self.device.map_or(0, |device| device.saturating_add(1)));
         w.u16(self.rails.len() as u16).u32(self.ranges.len() as u32);
         for range in &self.ranges {
@@ -111,6 +115,7 @@ impl Descriptor {
             return None;
         }
         let (writable, readable, device) = (access & WRITE != 0, access & READ != 0, device.checked_sub(1));
-        Some(Descriptor { incarnation, id, secret, writable, readable, device, ranges, rails })
+        let granted_only = access & GRANTED != 0;
+        Some(Descriptor { incarnation, id, secret, writable, readable, granted_only, device, ranges, rails })
     }
 }

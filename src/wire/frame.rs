@@ -58,7 +58,7 @@ pub enum Kind {
     Fetched = 64,
     /// The writes that took a half of the sender's credits are done; the target gives it anew.
     Spent = 11,
-    Granted = 12,
+    Credits = 12,
     /// The sender leaves; it has drained its lanes; so has who answers.
     Leave = 7,
     Bye = 5,
@@ -71,6 +71,10 @@ pub enum Kind {
     Revoked = 20,
     /// A transfer has arrived: counters are raised.
     Count = 21,
+    /// The sender takes a grant back that it made for the receiver. After some of these: everything that
+    /// the receiver had posted under them is to come to rest; a quiesced says that it has.
+    Withdraw = 22,
+    Rest = 23,
     /// The answer to an atomic.
     AtomicDone = 24,
     /// A lane failed, and the sender has cut its end: the receiver cuts its own, and
@@ -86,17 +90,56 @@ pub enum Kind {
     Notify = 33,
     /// As a count, before the notification of the same transfer.
     Raise = 34,
+    /// These, under a grant: its token comes first.
+    NotifyUnder = 35,
+    RaiseUnder = 36,
     /// Requests channel.
     Atomic = 48,
+    /// A count under a grant: here, nothing waits for it that a grant's end waits for.
+    CountUnder = 49,
 }
 
 impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello, Welcome, Refuse, Ack, Ask, Resume, Resumed, Bundle, Landed, Unlanded, Fetch, Fetched,
-            Spent, Granted, Leave, Bye, ByeAck, Ready, Import, Imported, Revoke, Revoked, Count, AtomicDone,
-            Fence, Fenced, Quiesce, Quiesced, Message, Notify, Raise, Atomic,
+            Hello,
+            Welcome,
+            Refuse,
+            Ack,
+            Ask,
+            Resume,
+            Resumed,
+            Bundle,
+            Landed,
+            Unlanded,
+            Fetch,
+            Fetched,
+            Spent,
+            Credits,
+            Leave,
+            Bye,
+            ByeAck,
+            Ready,
+            Import,
+            Imported,
+            Revoke,
+            Revoked,
+            Count,
+            AtomicDone,
+            Fence,
+            Fenced,
+            Quiesce,
+            Quiesced,
+            Message,
+            Notify,
+            Raise,
+            Atomic,
+            Withdraw,
+            Rest,
+            NotifyUnder,
+            RaiseUnder,
+            CountUnder,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
@@ -109,6 +152,26 @@ impl Kind {
             Kind::Count
         } else {
             Kind::Raise
+        }
+    }
+
+    /// What it raises, if it is of the frames that tell of a transfer.
+    pub fn tells(self) -> Option<Kind> {
+        match self {
+            Kind::Count | Kind::CountUnder => Some(Kind::Count),
+            Kind::Raise | Kind::RaiseUnder => Some(Kind::Raise),
+            Kind::Notify | Kind::NotifyUnder => Some(Kind::Notify),
+            _ => None,
+        }
+    }
+
+    /// The same under a grant.
+    pub fn under(self) -> Kind {
+        match self {
+            Kind::Count => Kind::CountUnder,
+            Kind::Raise => Kind::RaiseUnder,
+            Kind::Notify => Kind::NotifyUnder,
+            other => other,
         }
     }
 

@@ -5,7 +5,7 @@ without `weft_`, which is the manual.
 """
 
 import ctypes
-from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, Dict, Final, List, Optional, Tuple
 
 
@@ -54,6 +54,7 @@ ERR_REMOTE_ACCESS: Final = -29
 ERR_DENIED: Final = -30
 ERR_PROTOCOL: Final = -31
 ERR_RAIL_LOST: Final = -32
+ERR_REVOKED: Final = -33
 ERR_INVALID: Final = -40
 ERR_HANDLE: Final = -41
 ERR_RANGE: Final = -42
@@ -96,6 +97,7 @@ CAPABILITY_ATOMICS: Final = 1
 ACCESS_REMOTE_WRITE: Final = 1
 ACCESS_REMOTE_READ: Final = 2
 ACCESS_LOCAL: Final = 4
+ACCESS_GRANTED: Final = 8
 MEMORY_ANY: Final = 0
 MEMORY_HOST: Final = 1
 MEMORY_CUDA: Final = 2
@@ -222,6 +224,13 @@ class RailProperties(Sized):
     ]
 
 
+class GrantToken(ctypes.Structure):
+    bytes: Any
+    _fields_ = [
+        ("bytes", c_uint8 * 16),
+    ]
+
+
 class OpOptions(Sized):
     size: int
     flags: int
@@ -237,6 +246,7 @@ class OpOptions(Sized):
     start_value: int
     done_watch: Optional[int]
     done_value: int
+    grant: Any
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -252,6 +262,7 @@ class OpOptions(Sized):
         ("start_value", c_uint64),
         ("done_watch", c_void_p),
         ("done_value", c_uint64),
+        ("grant", GrantToken),
     ]
 
 
@@ -422,6 +433,25 @@ class ListEntry(Struct):
     ]
 
 
+class GrantArgs(Sized):
+    size: int
+    access: int
+    pages: Any
+    page_len: int
+    page_count: int
+    layer_count: int
+    reserved: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("access", c_uint32),
+        ("pages", ctypes.POINTER(PageSide)),
+        ("page_len", c_uint64),
+        ("page_count", c_uint64),
+        ("layer_count", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class EndpointStatistics(Sized):
     size: int
     peers: int
@@ -572,6 +602,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_read_prepared": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_prepared_release": (c_int32, [c_void_p]),
     "weft_peer_fence": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_grant_create": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(GrantArgs), ctypes.POINTER(GrantToken)]),
+    "weft_grant_revoke": (c_int32, [c_void_p, ctypes.POINTER(GrantToken), ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_send": (c_int32, [c_void_p, c_uint64, c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_message_release": (c_int32, [c_void_p, c_uint64]),
     "weft_fetch_add": (c_int32, [c_void_p, c_void_p, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
@@ -585,6 +617,7 @@ STRUCTS: Dict[str, Any] = {
     "weft_endpoint_config": EndpointConfig,
     "weft_endpoint_properties": EndpointProperties,
     "weft_rail_properties": RailProperties,
+    "weft_grant_token": GrantToken,
     "weft_op_options": OpOptions,
     "weft_peer_properties": PeerProperties,
     "weft_alloc_args": AllocArgs,
@@ -595,6 +628,7 @@ STRUCTS: Dict[str, Any] = {
     "weft_page_side": PageSide,
     "weft_pages": Pages,
     "weft_list_entry": ListEntry,
+    "weft_grant_args": GrantArgs,
     "weft_endpoint_statistics": EndpointStatistics,
     "weft_rail_statistics": RailStatistics,
 }

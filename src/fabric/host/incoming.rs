@@ -272,7 +272,7 @@ impl Incoming {
     #[inline]
     fn perform(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
         match request.kind {
-            Kind::Write if request.inline > 0 => write_inline(request, with.registry),
+            Kind::Write if request.inline > 0 => write_inline(request, self.peer, with.registry),
             Kind::Write => self.write(request, block, with),
             Kind::Read => self.read(request, block, with.registry),
             Kind::Message => self.message(request, block, with),
@@ -292,16 +292,16 @@ impl Incoming {
                 };
             }
         }
-        let registry = &mut *with.registry;
-        if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Write)) {
-            return Refused(libc::EACCES);
+        let bytes = pieces.iter().map(|p| (p.remote, p.len));
+        if let Err(errno) = with.registry.check((self.peer, request.key), bytes, Wish::Write) {
+            return Refused(errno);
         }
         let stream = request.stream;
         if request.area == 0 {
             // SAFETY: the block holds the list, then as many bytes as the request has.
             let mut from = unsafe { self.channel.forward(block).add(request.list_len() as usize) };
             for piece in &pieces {
-                // SAFETY: the pieces' lengths add up to the request's; `allows` said that the
+                // SAFETY: the pieces' lengths add up to the request's; `check` said that the
                 // target is registered memory, which stays valid while it is.
                 unsafe {
                     copy::copy(piece.remote as *mut u8, from, piece.len as usize, stream);
@@ -339,8 +339,9 @@ impl Incoming {
             let shown = self.devices.show(request.area, request.key, &pieces, registry, self.socket.as_fd());
             return shown.map_or_else(Refused, |()| Done);
         }
-        if !pieces.iter().all(|p| registry.allows(request.key, p.remote, p.len, Wish::Read)) {
-            return Refused(libc::EACCES);
+        let bytes = pieces.iter().map(|p| (p.remote, p.len));
+        if let Err(errno) = registry.check((self.peer, request.key), bytes, Wish::Read) {
+            return Refused(errno);
         }
         let place = Block::after(self.back, request.len);
         if !place.fits(self.back_free) {
@@ -356,7 +357,7 @@ impl Incoming {
         let stream = request.stream;
         let mut to = self.channel.back(&place);
         for piece in &pieces {
-            // SAFETY: registered memory, as `allows` said; the place has room for all pieces.
+            // SAFETY: registered memory, as `check` said; the place has room for all pieces.
             unsafe {
                 copy::copy(to, piece.remote as *const u8, piece.len as usize, stream);
                 to = to.add(piece.len as usize);
@@ -478,12 +479,13 @@ impl Drop for Incoming {
     }
 }
 
-fn write_inline(request: &Request, registry: &mut Registry) -> Outcome {
-    if !registry.allows(request.key, request.remote, request.len, Wish::Write) {
-        return Refused(libc::EACCES);
+fn write_inline(request: &Request, peer: Option<PeerId>, registry: &mut Registry) -> Outcome {
+    let bytes = [(request.remote, request.len)];
+    if let Err(errno) = registry.check((peer, request.key), bytes, Wish::Write) {
+        return Refused(errno);
     }
     let bytes = request.inline_bytes();
-    // SAFETY: registered memory, as `allows` said; at most as long as the bytes.
+    // SAFETY: registered memory, as `check` said; at most as long as the bytes.
     unsafe { copy::copy(request.remote as *mut u8, bytes.as_ptr(), request.len as usize, false) };
     Done
 }

@@ -10,17 +10,19 @@ use super::user;
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
 use crate::device::{driver, present, Device};
+use crate::fabric::grants::Grants;
 use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
     Scratch, GONE,
 };
-use crate::ids::PeerId;
+use crate::ids::{GrantToken, PeerId};
 use crate::logging::seldom::warn_seldom;
 use crate::status::{Error, Result, Status};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
 
 /// Bytes that a pass copies for peers, and for our own operations.
 const PASS: u64 = 512 << 10;
@@ -104,6 +106,7 @@ impl HostNic {
             vector: PIECES,
             message_max: MESSAGE as usize,
             virtual_addresses: true,
+            grants: true,
             local_registration: false,
             immediate_max: u64::MAX,
             arrival_room: None,
@@ -397,6 +400,15 @@ impl Nic for HostNic {
             return false;
         };
         line.outgoing.reaches_device(read, area, remote)
+    }
+
+    fn use_grants(&mut self, grants: Arc<Grants>) {
+        self.registry.use_grants(grants);
+    }
+
+    /// Requests are done in one go: none is under way.
+    fn revoke(&mut self, grant: GrantToken) {
+        self.registry.remove(grant.key());
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {

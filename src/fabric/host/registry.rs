@@ -1,9 +1,12 @@
-//! What peers may reach: the registrations of one NIC, by key.
+//! What peers may reach: the registrations of one NIC, and the grants that it knows, by key.
 
 use crate::device::Device;
-use crate::fabric::{Access, HostRange};
+use crate::fabric::grants::{Grant, Grants};
+use crate::fabric::{Access, HostRange, GONE};
+use crate::ids::PeerId;
 use std::collections::{hash_map, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 /// What a peer wants of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,14 +15,16 @@ pub enum Wish {
     Read,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Entry {
     key: u64,
+    /// Of a grant: its first range.
     base: u64,
     len: u64,
     access: Access,
     /// It is memory of a device, which the CPU must not touch; and its identity.
     device: Option<(Device, u64)>,
+    granted: Option<Arc<Grant>>,
 }
 
 /// Keys are random: they are their own hash.
@@ -51,6 +56,8 @@ pub struct Registry {
     parts: Box<[Part]>,
     /// The one that was asked for last.
     last: Option<Entry>,
+    /// Those of the endpoint.
+    grants: Arc<Grants>,
 }
 
 fn part_of(key: u64) -> usize {
@@ -59,14 +66,19 @@ fn part_of(key: u64) -> usize {
 
 impl Default for Registry {
     fn default() -> Registry {
-        Registry { parts: (0..PARTS).map(|_| Part::default()).collect(), last: None }
+        let parts = (0..PARTS).map(|_| Part::default()).collect();
+        Registry { parts, last: None, grants: Arc::default() }
     }
 }
 
 impl Registry {
+    pub fn use_grants(&mut self, grants: Arc<Grants>) {
+        self.grants = grants;
+    }
+
     /// False if the key is taken.
     pub fn add(&mut self, key: u64, range: HostRange, access: Access, device: Option<(Device, u64)>) -> bool {
-        let entry = Entry { key, base: range.base, len: range.len, access, device };
+        let entry = Entry { key, base: range.base, len: range.len, access, device, granted: None };
         match self.parts[part_of(key)].entry(key) {
             hash_map::Entry::Occupied(_) => false,
             hash_map::Entry::Vacant(place) => {
@@ -87,16 +99,35 @@ impl Registry {
         self.parts.iter_mut().for_each(Part::clear);
     }
 
-    /// Whether a peer that knows `key` may do this with these bytes.
+    /// Whether a peer that knows `key` may do this with these bytes; else the error number that
+    /// its request ends with.
     #[inline]
-    pub fn allows(&mut self, key: u64, address: u64, len: u64, wish: Wish) -> bool {
-        self.find(key).is_some_and(|entry| entry.device.is_none() && entry.allows(address, len, wish))
+    pub fn check(
+        &mut self,
+        (peer, key): (Option<PeerId>, u64),
+        bytes: impl IntoIterator<Item = (u64, u64)>,
+        wish: Wish,
+    ) -> Result<(), i32> {
+        let entry = self.find(key).ok_or(GONE)?;
+        let mut bytes = bytes.into_iter();
+        if let Some(grant) = &entry.granted {
+            let covers = |(address, len)| entry.allows(address, len, wish) || grant.covers(address, len);
+            let theirs = peer == Some(grant.peer) && entry.access.has(wish);
+            return if theirs && bytes.all(covers) { Ok(()) } else { Err(GONE) };
+        }
+        let allowed = entry.device.is_none() && bytes.all(|(address, len)| entry.allows(address, len, wish));
+        if allowed {
+            Ok(())
+        } else {
+            Err(libc::EACCES)
+        }
     }
 
     /// The device whose memory a peer that knows `key` may write to, or read, there.
     #[inline]
     pub fn allows_device(&mut self, key: u64, address: u64, len: u64, wish: Wish) -> Option<Device> {
-        let entry = self.find(key).filter(|entry| entry.allows(address, len, wish))?;
+        let entry =
+            self.find(key).filter(|entry| entry.granted.is_none() && entry.allows(address, len, wish))?;
         entry.device.map(|(device, _)| device)
     }
 
@@ -107,30 +138,56 @@ impl Registry {
     }
 
     #[inline]
-    fn find(&mut self, key: u64) -> Option<Entry> {
-        match self.last {
-            Some(entry) if entry.key == key => Some(entry),
-            _ => self.parts[part_of(key)].get(&key).map(|entry| *self.last.insert(*entry)),
+    fn find(&mut self, key: u64) -> Option<&Entry> {
+        if self.last.as_ref().is_none_or(|entry| entry.key != key) {
+            let entry = self.parts[part_of(key)].get(&key).cloned();
+            self.last = Some(entry.or_else(|| self.find_grant(key))?);
         }
+        self.last.as_ref()
+    }
+
+    /// One that was not used here before.
+    #[cold]
+    fn find_grant(&mut self, key: u64) -> Option<Entry> {
+        let grant = self.grants.find(key)?;
+        let first = grant.first();
+        let entry = Entry {
+            key,
+            base: first.base,
+            len: first.len,
+            access: grant.access,
+            device: None,
+            granted: Some(grant),
+        };
+        self.parts[part_of(key)].insert(key, entry.clone());
+        Some(entry)
+    }
+}
+
+impl Access {
+    #[inline]
+    fn has(&self, wish: Wish) -> bool {
+        let has = match wish {
+            Wish::Write => self.remote_write,
+            Wish::Read => self.remote_read,
+        };
+        has && !self.granted_only
     }
 }
 
 impl Entry {
     #[inline]
     fn allows(&self, address: u64, len: u64, wish: Wish) -> bool {
-        let granted = match wish {
-            Wish::Write => self.access.remote_write,
-            Wish::Read => self.access.remote_read,
-        };
         // Offsets, so that nothing can wrap around.
         let offset = address.wrapping_sub(self.base);
-        granted && offset <= self.len && len <= self.len - offset
+        self.access.has(wish) && offset <= self.len && len <= self.len - offset
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{GrantToken, MemoryId};
 
     #[test]
     fn only_what_was_registered_is_allowed() {
@@ -158,15 +215,36 @@ mod tests {
             (9, 1000, 1, Wish::Write, false),
             (0, 0, 0, Wish::Write, false),
         ] {
-            assert_eq!(registry.allows(key, address, len, wish), expected, "{key} {address} {len} {wish:?}");
+            let allowed = registry.check((None, key), [(address, len)], wish);
+            assert_eq!(allowed.is_ok(), expected, "{key} {address} {len} {wish:?}");
         }
         assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some((3, 77))));
-        assert!(!registry.allows(9, 9000, 1, Wish::Write) && !registry.allows(9, 9000, 1, Wish::Read));
+        assert_eq!(registry.check((None, 9), [(9000, 1)], Wish::Write), Err(libc::EACCES));
         let mut device = |key, address, len| registry.allows_device(key, address, len, Wish::Write);
         assert_eq!(device(9, 9000, 100), Some(3));
         assert_eq!(device(9, 9000, 101).or(device(7, 1000, 1)), None);
-        assert!(registry.allows(7, 1000, 1, Wish::Write));
+        assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write), Ok(()));
         assert!(registry.remove(7) && !registry.remove(7));
-        assert!(!registry.allows(7, 1000, 1, Wish::Write));
+        assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write), Err(GONE));
+    }
+
+    #[test]
+    fn a_grant_is_its_peers_alone_until_it_is_forgotten() {
+        let (ours, theirs) = (PeerId::new(1), PeerId::numbered(2));
+        let (grants, mut registry) = (Arc::new(Grants::default()), Registry::default());
+        registry.use_grants(grants.clone());
+        let token = GrantToken::new(77).unwrap();
+        let writes = Access { remote_read: false, ..Access::ALL };
+        let ranges = [(1000, 100), (3000, 100)].map(|(base, len)| HostRange { base, len });
+        assert!(grants.add(Grant::new(token, (theirs, 0), (MemoryId::new(1), writes), ranges.to_vec())));
+        let mut check = |peer, address, wish| registry.check((peer, 77), [(1000, 50), (address, 50)], wish);
+        assert_eq!(check(Some(theirs), 3050, Wish::Write), Ok(()));
+        assert_eq!(check(Some(theirs), 3051, Wish::Write), Err(GONE));
+        assert_eq!(check(Some(theirs), 3050, Wish::Read), Err(GONE));
+        assert_eq!(check(ours, 3050, Wish::Write).or(check(None, 3050, Wish::Write)), Err(GONE));
+        assert!(grants.take(token).is_some());
+        assert_eq!(check(Some(theirs), 1000, Wish::Write), Ok(()), "not until it is forgotten");
+        assert!(registry.remove(77));
+        assert_eq!(registry.check((Some(theirs), 77), [(1000, 50)], Wish::Write), Err(GONE));
     }
 }

@@ -14,7 +14,7 @@ use super::wire::{
 };
 use super::{socket, BATCH, MESSAGE, PIECES, QUIET, RUN, SHORT_RUN};
 use crate::fabric::host::registry::{Registry, Wish};
-use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment};
+use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment, GONE};
 use crate::fork::Descriptor;
 use crate::ids::PeerId;
 use arrayvec::ArrayVec;
@@ -380,7 +380,7 @@ impl Connection {
     /// Its peer has ended: nothing of ours is written or read for it from here on.
     pub fn refuse(&mut self, now: u64, sink: &mut [u8]) {
         (self.reach, self.starved, self.since_ns) = (Reach::Refused, false, now);
-        self.withdraw(|_| true, sink);
+        self.withdraw(|_| true, libc::EACCES, sink);
     }
 
     /// There is a receive again; true if a message waited for one.
@@ -470,17 +470,17 @@ impl Connection {
         }
     }
 
-    /// A registration ends: none of its memory is touched any more.
+    /// A registration, or a grant, ends: none of its memory is touched any more.
     pub fn forget(&mut self, key: u64, sink: &mut [u8]) {
-        self.withdraw(|of| of == key, sink);
+        self.withdraw(|of| of == key, GONE, sink);
     }
 
     /// What is under way for the peer with registrations of these keys touches them no longer.
-    fn withdraw(&mut self, is_of: impl Fn(u64) -> bool, sink: &mut [u8]) {
+    fn withdraw(&mut self, is_of: impl Fn(u64) -> bool, ends: i32, sink: &mut [u8]) {
         self.batch.take_back(|owner| matches!(owner, Owner::Key(key) if is_of(key)));
         if let Coming::Payload(request, errno) = &mut self.coming {
             if is_of(request.key) && *errno == 0 {
-                *errno = libc::EACCES;
+                *errno = ends;
                 self.inbox.turn_away(sink);
             }
         }
@@ -683,16 +683,15 @@ impl Connection {
             let Some(first) = self.pending.pop_front() else { return };
             match first {
                 Pending::Read { number, key, len, pieces } => {
-                    let allows =
-                        |piece: &Piece| registry.allows(key, piece.address, piece.len.into(), Wish::Read);
-                    if self.reach == Reach::Memory && pieces.iter().all(allows) {
+                    let errno = self.check(key, &pieces, Wish::Read, registry);
+                    if errno == 0 {
                         self.batch.copy(&Answer::Data { number, len }.bytes());
                         for piece in pieces.iter().filter(|piece| piece.len > 0) {
                             // SAFETY: registered memory, which stays so until `forget` takes it back.
                             unsafe { self.batch.lend(Owner::Key(key), piece.address, piece.len as usize) };
                         }
                     } else {
-                        self.batch.copy(&Answer::Failed { number, errno: libc::EACCES as u32 }.bytes());
+                        self.batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes());
                     }
                     self.told = number + 1;
                 }
@@ -804,26 +803,29 @@ impl Connection {
         }
     }
 
-    /// Whether all pieces may be touched so.
+    /// 0 if all pieces may be touched so, or an error number.
     #[inline]
-    fn allowed(&self, key: u64, wish: Wish, registry: &mut Registry) -> bool {
-        let allows = |piece: &Piece| registry.allows(key, piece.address, piece.len.into(), wish);
-        self.reach == Reach::Memory && self.pieces.iter().all(allows)
+    fn check(&self, key: u64, pieces: &[Piece], wish: Wish, registry: &mut Registry) -> i32 {
+        if self.reach != Reach::Memory {
+            return libc::EACCES;
+        }
+        let bytes = pieces.iter().map(|piece| (piece.address, piece.len.into()));
+        registry.check((self.owner, key), bytes, wish).err().unwrap_or(0)
     }
 
     #[inline]
     fn begin_write(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
-        let allowed = self.allowed(request.key, Wish::Write, with.registry);
+        let errno = self.check(request.key, &self.pieces, Wish::Write, with.registry);
         self.inbox.consume(head);
         self.ahead = head;
-        if allowed {
+        if errno == 0 {
             let ranges = self.pieces.iter().map(|piece| (piece.address, piece.len as usize));
             // SAFETY: registered memory, which stays so until `forget` says otherwise.
             unsafe { self.inbox.expect(ranges) };
         } else {
             self.expect_nothing(request.len, with.sink);
         }
-        self.coming = Coming::Payload(request, if allowed { 0 } else { libc::EACCES });
+        self.coming = Coming::Payload(request, errno);
         Ok(Step::Done)
     }
 
@@ -834,14 +836,14 @@ impl Connection {
     }
 
     fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
-        let allowed = self.allowed(request.key, Wish::Read, with.registry);
+        let errno = self.check(request.key, &self.pieces, Wish::Read, with.registry);
         self.inbox.consume(head);
         self.ahead = head;
-        if allowed {
+        if errno == 0 {
             let (pieces, number) = (std::mem::take(&mut self.pieces), self.settled);
             self.pending.push_back(Pending::Read { number, key: request.key, len: request.len, pieces });
         }
-        self.settle(if allowed { 0 } else { libc::EACCES });
+        self.settle(errno);
         Ok(Step::Done)
     }
 

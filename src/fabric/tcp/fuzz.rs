@@ -20,7 +20,7 @@ const LEN: usize = 2048;
 const GUARD: usize = 256;
 const MARK: u8 = 0xA5;
 const KEY: u64 = 7;
-const BOTH: Access = Access { local_write: true, remote_write: true, remote_read: true };
+const BOTH: Access = Access::ALL;
 /// Of receives, in the place of a scratch; those of operations begin with 1.
 const RECEIVE: usize = 1 << 20;
 

@@ -189,7 +189,7 @@ fn drive(nic: &mut TcpNic, mut is_so: impl FnMut(&mut TcpNic) -> bool) {
     }
 }
 
-const BOTH: Access = Access { local_write: true, remote_write: true, remote_read: true };
+const BOTH: Access = Access::ALL;
 
 /// The other end of a rail: its NIC's address, and its memory.
 struct Far {

@@ -8,13 +8,14 @@ use super::stream::Spare;
 use super::wire::{Hello, Kind, Name};
 use super::{Options, MESSAGE, PIECES, SINK};
 use crate::clock::{Clock, Random};
+use crate::fabric::grants::Grants;
 use crate::fabric::host::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
     Rma, Route, Scratch, Segment,
 };
 use crate::fork::Descriptor;
-use crate::ids::PeerId;
+use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
 use std::cmp::Reverse;
@@ -148,6 +149,7 @@ impl TcpNic {
             vector: PIECES,
             message_max: MESSAGE,
             virtual_addresses: true,
+            grants: true,
             local_registration: false,
             immediate_max: u64::MAX,
             arrival_room: None,
@@ -603,6 +605,17 @@ impl Nic for TcpNic {
             key = self.random.u64()?;
         }
         Ok(Registration { handle: key as *mut c_void, descriptor: std::ptr::null_mut(), key, direct: None })
+    }
+
+    fn use_grants(&mut self, grants: Arc<Grants>) {
+        self.registry.use_grants(grants);
+    }
+
+    fn revoke(&mut self, grant: GrantToken) {
+        if self.registry.remove(grant.key()) {
+            let connections = self.connections.iter_mut().flatten();
+            connections.for_each(|connection| connection.forget(grant.key(), &mut self.sink));
+        }
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const BOTH: Access = Access { local_write: true, remote_write: true, remote_read: true };
+const BOTH: Access = Access::ALL;
 const LEN: usize = 3 << 20;
 /// Of whom connections of these tests are, and who proves itself although it is another.
 const PEER: PeerId = PeerId::numbered(7);

@@ -1,0 +1,332 @@
+/* Grants: what a peer reaches of a memory, until its owner takes it back. */
+#include "harness.h"
+
+#define FABRICS "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
+/* Their NICs check what peers ask for. */
+#define CHECKS "tcp,host"
+#define PAGE (4 * KIB)
+#define LEN (8 * MIB)
+
+static const weft_grant_token NONE;
+
+static weft_memory *register_granted(weft_endpoint *endpoint, void *address, uint64_t len)
+{
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    weft_memory_range range = {address, len};
+    weft_memory *memory = NULL;
+    args.access = WEFT_ACCESS_GRANTED;
+    CHECK_OK(weft_memory_register(endpoint, &range, 1, &args, &memory));
+    return memory;
+}
+
+/* b's memory is reached under grants alone. */
+static struct duo duo_granted(uint64_t len)
+{
+    struct duo duo = duo_open(len);
+    char blob[8192];
+    CHECK_OK(weft_remote_memory_release(duo.b_of_a));
+    CHECK_OK(weft_memory_deregister(duo.b_memory));
+    duo.b_memory = register_granted(duo.b->endpoint, duo.b_bytes, len);
+    size_t n = descriptor_of(duo.b_memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
+    return duo;
+}
+
+static weft_grant_token grant_whole(struct duo *duo)
+{
+    weft_grant_token token;
+    CHECK_OK(weft_grant_create(duo->b_memory, duo->b_to_a, NULL, &token));
+    CHECK(memcmp(&token, &NONE, sizeof token) != 0);
+    return token;
+}
+
+static weft_grant_token grant_pages(struct duo *duo, uint32_t access, const uint32_t *pages, uint64_t count)
+{
+    weft_grant_args args = WEFT_GRANT_ARGS_INIT;
+    weft_page_side side = {.pages = pages};
+    weft_grant_token token;
+    args.access = access;
+    args.pages = &side;
+    args.page_len = PAGE;
+    args.page_count = count;
+    CHECK_OK(weft_grant_create(duo->b_memory, duo->b_to_a, &args, &token));
+    return token;
+}
+
+static void pump_both(struct duo *duo, uint64_t ms)
+{
+    uint64_t end = now_ns() + ms * MS;
+    do {
+        box_pump(duo->a, 0);
+        box_pump(duo->b, 0);
+    } while (now_ns() < end);
+}
+
+static weft_status await_both(struct duo *duo, struct box *box, weft_op id)
+{
+    uint64_t end = now_ns() + patience_ms() * MS;
+    for (;;) {
+        CHECK(now_ns() < end);
+        box_pump(duo->a, 0);
+        box_pump(duo->b, 0);
+        for (size_t i = 0; i < box->count; i++)
+            if (box->items[i].op == id)
+                return box_await(box, id, patience_ms()).status;
+    }
+}
+
+static weft_status revoke_now(struct duo *duo, weft_grant_token token)
+{
+    weft_op id;
+    CHECK_OK(weft_grant_revoke(duo->b->endpoint, &token, NULL, &id));
+    return await_both(duo, duo->b, id);
+}
+
+static weft_status moved(struct duo *duo, const struct range_request *args, bool read)
+{
+    weft_op id;
+    weft_status status = (read ? submit_read : submit_write)(duo->a->endpoint, args, &id);
+    return status != WEFT_OK ? status : await_both(duo, duo->a, id);
+}
+
+static void a_grant_reaches_what_it_covers(void)
+{
+    struct duo duo = duo_granted(LEN);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, LEN);
+    fill_random(duo.a_bytes, LEN, 1);
+    REFUSED(WEFT_ERR_INVALID, submit_write(duo.a->endpoint, &args, NULL));
+    weft_grant_token whole = args.options.grant = grant_whole(&duo);
+    CHECK_OK(moved(&duo, &args, false));
+    CHECK_EQ(differs_random(duo.b_bytes, LEN, 1), -1);
+    memset(duo.a_bytes, 0, LEN);
+    CHECK_OK(moved(&duo, &args, true));
+    CHECK_EQ(differs_random(duo.a_bytes, LEN, 1), -1);
+    CHECK_OK(revoke_now(&duo, whole));
+    CHECK_STATUS(moved(&duo, &args, false), WEFT_ERR_REVOKED);
+    REFUSED(WEFT_ERR_HANDLE, weft_grant_revoke(duo.b->endpoint, &whole, NULL, NULL));
+    duo_close(&duo);
+}
+
+/* Where the target checks each request: pages, the direction, and whose grant it is. */
+static void nothing_is_reached_beside_a_grant(void)
+{
+    static const uint32_t pages[] = {3, 4, 9};
+    struct duo duo = duo_granted(LEN), other = duo_granted(LEN);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, PAGE);
+    args.options.grant = grant_pages(&duo, WEFT_ACCESS_REMOTE_WRITE, pages, COUNT(pages));
+    for (uint32_t page = 0; page < 12; page++) {
+        bool covered = page == 3 || page == 4 || page == 9;
+        memset(duo.a_bytes, 0x50 + (int)page, PAGE);
+        args.remote_offset = page * PAGE;
+        CHECK_STATUS(moved(&duo, &args, false), covered ? WEFT_OK : WEFT_ERR_REVOKED);
+        CHECK_EQ(duo.b_bytes[page * PAGE], covered ? 0x50 + page : 0);
+        CHECK_EQ(duo.b_bytes[page * PAGE + PAGE - 1], covered ? 0x50 + page : 0);
+        CHECK_STATUS(moved(&duo, &args, true), WEFT_ERR_REVOKED);
+    }
+    args.remote_offset = 3 * PAGE;
+    args.len = 2 * PAGE;
+    CHECK_OK(moved(&duo, &args, false));
+    args.len = 2 * PAGE + 1;
+    CHECK_STATUS(moved(&duo, &args, false), WEFT_ERR_REVOKED);
+    /* Another's, and one that was guessed. */
+    args.len = PAGE;
+    weft_grant_token own = args.options.grant, guessed = own;
+    args.options.grant = grant_whole(&other);
+    CHECK_STATUS(moved(&duo, &args, false), WEFT_ERR_REVOKED);
+    guessed.bytes[0] ^= 1;
+    args.options.grant = guessed;
+    CHECK_STATUS(moved(&duo, &args, false), WEFT_ERR_REVOKED);
+    args.options.grant = own;
+    CHECK_OK(moved(&duo, &args, false));
+    duo_close(&duo);
+    duo_close(&other);
+}
+
+/* What is under way when a grant ends: bytes, notifications and counts; writes beside it go on. */
+static void nothing_arrives_after_a_revoke(void)
+{
+    enum { WRITES = 6, ROUNDS = 24 };
+    struct duo duo = duo_granted(2 * LEN);
+    weft_counter counter;
+    uint64_t before, after, seed = 7;
+    int revoked = 0, done = 0;
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
+    struct range_request beside = range_args(duo.a_memory, duo.b_of_a, LEN);
+    beside.local_offset = beside.remote_offset = LEN;
+    beside.options.grant = grant_whole(&duo);
+    fill_random(duo.a_bytes, 2 * LEN, 1);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, LEN);
+        weft_op writes[WRITES], other = write_now(duo.a, &beside), id;
+        weft_completion told;
+        args.options.grant = grant_whole(&duo);
+        args.options.flags = WEFT_NOTIFY;
+        args.options.notify = 100 + round;
+        args.options.counter = counter;
+        memset(duo.a_bytes, round + 1, LEN);
+        for (int i = 0; i < WRITES; i++)
+            writes[i] = write_now(duo.a, &args);
+        uint64_t until = now_ns() + next_random(&seed) % (8 * MS);
+        while (now_ns() < until) {
+            box_pump(duo.a, 0);
+            box_pump(duo.b, 0);
+        }
+        CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, &id));
+        CHECK_OK(await_both(&duo, duo.b, id));
+        while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told))
+            done++;
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &before));
+        fill_random(duo.b_bytes, LEN, 100 + round);
+        pump_both(&duo, 20);
+        CHECK_EQ(differs_random(duo.b_bytes, LEN, 100 + round), -1);
+        CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &after));
+        CHECK_EQ(after, before);
+        for (int i = 0; i < WRITES; i++) {
+            weft_status status = await_both(&duo, duo.a, writes[i]);
+            CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_REVOKED);
+            revoked += status == WEFT_ERR_REVOKED;
+            done -= status == WEFT_OK;
+        }
+        CHECK_OK(await_both(&duo, duo.a, other));
+    }
+    CHECK(revoked > 0);
+    CHECK(done >= 0); /* Who was told that it succeeded has been heard of. */
+    CHECK_EQ(differs_random(duo.b_bytes + LEN, 0, 1), -1);
+    duo_close(&duo);
+}
+
+static void wrong_arguments_are_refused(void)
+{
+    struct duo duo = duo_granted(LEN);
+    weft_grant_args args = WEFT_GRANT_ARGS_INIT;
+    weft_page_side side = {.offset = LEN - PAGE};
+    weft_grant_token token;
+    REFUSED(WEFT_ERR_INVALID, weft_grant_create(duo.b_memory, duo.b_to_a, NULL, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_grant_create(duo.b_memory, duo.b_to_a + 1, NULL, &token));
+    REFUSED(WEFT_ERR_HANDLE, weft_grant_create(NULL, duo.b_to_a, NULL, &token));
+    args.access = 64;
+    REFUSED(WEFT_ERR_INVALID, weft_grant_create(duo.b_memory, duo.b_to_a, &args, &token));
+    args.access = 0;
+    args.page_len = PAGE;
+    REFUSED(WEFT_ERR_INVALID, weft_grant_create(duo.b_memory, duo.b_to_a, &args, &token));
+    args.pages = &side;
+    REFUSED(WEFT_ERR_INVALID, weft_grant_create(duo.b_memory, duo.b_to_a, &args, &token));
+    args.page_count = 2;
+    REFUSED(WEFT_ERR_RANGE, weft_grant_create(duo.b_memory, duo.b_to_a, &args, &token));
+    args.page_count = UINT64_C(1) << 21;
+    REFUSED(WEFT_ERR_LIMIT, weft_grant_create(duo.b_memory, duo.b_to_a, &args, &token));
+    REFUSED(WEFT_ERR_HANDLE, weft_grant_revoke(duo.b->endpoint, &NONE, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_grant_revoke(duo.b->endpoint, NULL, NULL, NULL));
+    token = grant_whole(&duo);
+    REFUSED(WEFT_ERR_HANDLE, weft_grant_revoke(duo.a->endpoint, &token, NULL, NULL));
+    REFUSED(WEFT_ERR_BUSY, weft_memory_deregister(duo.b_memory));
+    CHECK_OK(revoke_now(&duo, token));
+    CHECK_OK(weft_remote_memory_release(duo.b_of_a));
+    pump_both(&duo, 5);
+    CHECK_OK(weft_memory_deregister(duo.b_memory));
+    duo_close(&duo);
+}
+
+/* ---- Writers that do not answer ---- */
+
+enum { STOPPED, RESUMED, KILLED, FATES };
+
+static void writer(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_peer peer = join(team, 0, box);
+    uint8_t *bytes = map_bytes(LEN);
+    memset(bytes, 0xee, LEN);
+    weft_memory *memory = register_one(box->endpoint, bytes, LEN);
+    weft_remote_memory *remote = take_memory(team, 0, box, peer);
+    struct range_request args = range_args(memory, remote, LEN);
+    weft_grant_token token;
+    weft_counter counter;
+    CHECK_EQ(hear(team, 0, box, &token, sizeof token), sizeof token);
+    CHECK_EQ(hear(team, 0, box, &counter, sizeof counter), sizeof counter);
+    args.options.grant = token;
+    args.options.counter = counter;
+    args.options.flags = WEFT_NOTIFY;
+    for (;;) {
+        weft_status status = submit_write(box->endpoint, &args, NULL);
+        if (status == WEFT_ERR_REVOKED || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_PEER_CLOSED)
+            break;
+        weft_completion c;
+        box_pump(box, 0);
+        while (box_try(box, WEFT_COMPLETION_WRITE, &c))
+            CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_REVOKED, WEFT_ERR_PEER_CLOSED, WEFT_ERR_PEER_LOST);
+    }
+    _exit(0);
+}
+
+static void take_back_from(struct team *team, int fate)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_completion told;
+    weft_counter counter;
+    weft_grant_token token;
+    weft_op id;
+    uint64_t before, after;
+    int notified = 0;
+    weft_peer peer = join(team, 1, box);
+    uint8_t *bytes = map_bytes(LEN);
+    weft_memory *memory = register_granted(box->endpoint, bytes, LEN);
+    give_memory(team, 1, memory);
+    CHECK_OK(weft_grant_create(memory, peer, NULL, &token));
+    CHECK_OK(weft_counter_create(box->endpoint, &counter));
+    tell(team, 1, &token, sizeof token);
+    tell(team, 1, &counter, sizeof counter);
+    pid_t pid = pid_of(team, 1);
+    while (notified < 20) {
+        box_pump(box, 1);
+        while (box_try(box, WEFT_COMPLETION_NOTIFICATION, &told))
+            notified++;
+    }
+    stop_process(pid);
+    uint64_t began = judged_from();
+    CHECK_OK(weft_grant_revoke(box->endpoint, &token, NULL, &id));
+    CHECK_OK(box_await(box, id, patience_ms()).status);
+    CHECK_WITHIN(began, now_ns(), 50 * MS);
+    while (box_try(box, WEFT_COMPLETION_NOTIFICATION, &told)) {
+    }
+    CHECK_OK(weft_counter_read(box->endpoint, counter, &before));
+    fill_random(bytes, LEN, 5);
+    if (fate == KILLED)
+        kill_member(team, 1);
+    else if (fate == RESUMED)
+        kill(pid, SIGCONT);
+    uint64_t end = now_ns() + 300 * MS;
+    while (now_ns() < end)
+        box_pump(box, 1);
+    CHECK_EQ(differs_random(bytes, LEN, 5), -1);
+    CHECK(!box_try(box, WEFT_COMPLETION_NOTIFICATION, &told));
+    CHECK_OK(weft_counter_read(box->endpoint, counter, &after));
+    CHECK_EQ(after, before);
+    if (fate == STOPPED)
+        kill_member(team, 1);
+    box_close(box);
+}
+
+static void target_of_stopped(struct team *team) { take_back_from(team, STOPPED); }
+static void target_of_resumed(struct team *team) { take_back_from(team, RESUMED); }
+static void target_of_killed(struct team *team) { take_back_from(team, KILLED); }
+
+static void a_stopped_writer_is_revoked_at_once(void) { run_pair(target_of_stopped, writer); }
+static void a_writer_that_goes_on_reaches_nothing(void) { run_pair(target_of_resumed, writer); }
+static void a_writer_that_dies_reaches_nothing(void) { run_pair(target_of_killed, writer); }
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        {"a_grant_reaches_what_it_covers", FABRICS, a_grant_reaches_what_it_covers},
+        {"nothing_is_reached_beside_a_grant", CHECKS, nothing_is_reached_beside_a_grant},
+        {"nothing_arrives_after_a_revoke", FABRICS, nothing_arrives_after_a_revoke},
+        {"wrong_arguments_are_refused", "once", wrong_arguments_are_refused},
+        {"a_stopped_writer_is_revoked_at_once", CHECKS " timed", a_stopped_writer_is_revoked_at_once},
+        {"a_writer_that_goes_on_reaches_nothing", CHECKS " timed", a_writer_that_goes_on_reaches_nothing},
+        {"a_writer_that_dies_reaches_nothing", CHECKS " timed", a_writer_that_dies_reaches_nothing},
+        {0},
+    };
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,328 @@
+//! The life of a grant: what one peer may reach of a memory, until its owner takes it back.
+//!
+//! 1. The owner makes it (`Endpoint::grant`): it stands in the table that the endpoint's NICs share
+//!    (`fabric::grants`), and nobody is told. The token reaches the peer by the caller's own message.
+//! 2. The peer names it in operations. Requests carry its key instead of the memory's where the NIC
+//!    checks grants; frames that tell of an operation carry the token (`under_a_grant`).
+//! 3. The owner takes it back (`Endpoint::revoke`). It leaves the table at once; each of the peer's workers
+//!    has its NICs forget it, and with that nothing moves under it any more, whatever the peer does. Over
+//!    fabrics that do not check, the peer is asked to come to rest, as for a fence (`ask_to_rest`). Its end
+//!    is as good an answer.
+//! 4. The peer is told (a withdraw): what it has under the grant ends with `WEFT_ERR_REVOKED`. Until it has
+//!    heard of that, frames of the grant are neither delivered nor acknowledged: an operation that was not told of
+//!    does not succeed.
+
+use super::core::Core;
+use super::inbox::Command;
+use super::later::Until;
+use super::talk::Delivery;
+use super::worker::Worker;
+use super::Endpoint;
+use crate::fabric::grants::Grant;
+use crate::fabric::HostRange;
+use crate::ids::{GrantToken, OpId, PeerId, RailIndex};
+use crate::memory::{Access, Memory};
+use crate::peer::channel::Out;
+use crate::peer::link::Link;
+use crate::peer::Revoking;
+use crate::status::{Error, Result, Status};
+use crate::transfer::completion::KIND_FENCE;
+use crate::transfer::ending::Sweep;
+use crate::transfer::geometry::{Pages, Side};
+use crate::transfer::operation::{Body, Work};
+use crate::transfer::{Outcome, RevokeSpec};
+use crate::wire::frame::{numbers, Kind};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Pieces of a grant at most.
+const PIECES: u64 = 1 << 20;
+
+/// What the caller asks for.
+pub struct GrantSpec<'a> {
+    /// As the caller names it.
+    pub peer: u64,
+    pub write: bool,
+    pub read: bool,
+    /// `None`: the whole memory. Else its remote side.
+    pub pages: Option<Pages<'a>>,
+}
+
+pub(super) fn is_revoked() -> Error {
+    Error::new(Status::Revoked, "the peer has taken this grant back: ask it for another")
+}
+
+impl Endpoint {
+    pub fn grant(&self, memory: &Arc<Memory>, spec: &GrantSpec) -> Result<GrantToken> {
+        let core = &self.core;
+        core.check_open()?;
+        let peer = core.peers.find(spec.peer)?;
+        let access = granted_access(memory.access(), spec)?;
+        if memory.device().is_some() {
+            return Err(Error::new(
+                Status::Unsupported,
+                "the memory is on a device: grants are of host memory",
+            ));
+        }
+        let ranges = match &spec.pages {
+            Some(pages) => pieces(memory, pages)?,
+            None => memory.ranges().to_vec(),
+        };
+        if !memory.enter() {
+            return Err(Error::handle("the memory is being deregistered"));
+        }
+        memory.grants.fetch_add(1, Ordering::Relaxed);
+        let number = peer.grants.fetch_add(1, Ordering::Relaxed);
+        // Another one has the key: one in 2^64.
+        for _ in 0..8 {
+            let Some(token) = GrantToken::of(core.random.u128()?, number) else { continue };
+            if core.grants.add(Grant::new(token, (peer.id, peer.home), (memory.id, access), ranges.clone())) {
+                return Ok(token);
+            }
+        }
+        memory.ungrant();
+        Err(Error::new(Status::System, "no random numbers"))
+    }
+
+    pub fn revoke(&self, spec: RevokeSpec) -> Result<OpId> {
+        let core = &self.core;
+        core.check_open()?;
+        let of = core.begin_to_revoke(spec.grant)?;
+        if !spec.queue.reserve(1) {
+            return Err(self.no_places(spec.queue, 1));
+        }
+        let now = core.clock.now();
+        let body = || Body {
+            kind: KIND_FENCE,
+            to: core.table.to(spec.queue),
+            user_data: spec.user_data,
+            // It outlives the peer: PEER_LOST would say less than it can.
+            peer: None,
+            submit_ns: now,
+            bytes: 0,
+            done: None,
+            work: Work::Fence,
+        };
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+            spec.queue.unreserve(1);
+            return Err(self.no_slots());
+        };
+        let hold = self.take_back_if_late(hold, None)?;
+        let id = hold.id();
+        let _ = core.table.leave(hold);
+        if !of.await_by(id) {
+            core.table.end(id, Outcome::OK, now);
+        }
+        core.revoke(&of);
+        self.hurry(now);
+        Ok(id)
+    }
+
+    /// Whether an operation that was just made comes too late for its grant.
+    pub(super) fn is_revoked(&self, id: OpId, grant: GrantToken) -> bool {
+        let peer = self.core.table.peer_of(id).and_then(|peer| self.core.peers.get(peer).ok());
+        peer.is_some_and(|peer| peer.revoked.contains(grant))
+    }
+}
+
+fn granted_access(of: Access, spec: &GrantSpec) -> Result<Access> {
+    let any = !spec.write && !spec.read;
+    let (write, read) = (spec.write || any && of.remote_write, spec.read || any && of.remote_read);
+    if write && !of.remote_write || read && !of.remote_read || !write && !read {
+        return Err(Error::invalid("the memory was not registered with the access that is to be granted"));
+    }
+    Ok(Access { remote_write: write, remote_read: read, granted_only: false, ..of })
+}
+
+/// Where the pages of one side lie.
+fn pieces(memory: &Memory, pages: &Pages) -> Result<Vec<HostRange>> {
+    if pages.count() == 0 || pages.page_len == 0 {
+        return Err(Error::invalid("a grant on no bytes: page_count and page_len are at least 1"));
+    }
+    if pages.count() > PIECES {
+        return Err(Error::limit(format!(
+            "{} pages of all layers: at most {PIECES} are allowed",
+            pages.count()
+        )));
+    }
+    let mut all = crate::room::vec(pages.count() as usize, "the pages of the grant")?;
+    for layer in 0..u64::from(pages.layer_count.max(1)) {
+        for page in 0..pages.page_count {
+            all.push(piece(memory, &pages.remote, (page, layer), pages.page_len)?);
+        }
+    }
+    Ok(all)
+}
+
+fn piece(memory: &Memory, side: &Side, (nth, layer): (u64, u64), len: u64) -> Result<HostRange> {
+    let page = side.pages.map_or(Some(nth), |pages| pages.get(nth as usize).map(u64::from)).unwrap_or(nth);
+    let range = u64::from(side.first_range) + layer * u64::from(side.range_step);
+    let within = |of: &HostRange| {
+        let offset =
+            page.checked_mul(side.page_stride)?.checked_add(layer.checked_mul(side.layer_stride)?)?;
+        let offset = offset.checked_add(side.offset)?;
+        (offset.checked_add(len)? <= of.len).then_some(HostRange { base: of.base + offset, len })
+    };
+    let found = memory.ranges().get(range as usize);
+    found.and_then(within).ok_or_else(|| {
+        let text = format!("page {page} of layer {layer} does not lie in range {range} of the memory");
+        Error::new(Status::Range, text)
+    })
+}
+
+impl Core {
+    /// Takes a grant off the table, or finds it where it was.
+    fn begin_to_revoke(&self, token: GrantToken) -> Result<Arc<Revoking>> {
+        // Held: who sees no grant sees that it is being taken back.
+        let mut revoking = self.revoking.lock();
+        if let Some(of) = revoking.get(&token) {
+            return Ok(of.clone());
+        }
+        let unknown =
+            || Error::handle("the token is of no grant of this endpoint, or that was revoked before");
+        let grant = self.grants.take(token).ok_or_else(unknown)?;
+        let memory = self.memories.lock().get(&grant.memory).cloned().ok_or_else(unknown)?;
+        let of = Arc::new(Revoking::new(grant, memory));
+        revoking.insert(token, of.clone());
+        Ok(of)
+    }
+
+    /// Has the peer's workers forget a grant, once.
+    fn revoke(&self, of: &Arc<Revoking>) {
+        let peer = self.peers.get(of.grant.peer).ok();
+        // Of a peer that has gone, nobody knows any more which had lanes.
+        let workers = peer.as_ref().map_or(u64::MAX, |peer| peer.workers) | 1 << of.grant.home;
+        let checks = |(index, rail): (RailIndex, &super::RailInfo)| {
+            rail.grants || peer.as_ref().is_some_and(|peer| !peer.is_served_by(index))
+        };
+        let rests = !RailIndex::each(&self.rails).all(checks);
+        let those: Vec<usize> = (0..self.inboxes.len()).filter(|at| workers >> at & 1 != 0).collect();
+        if of.begin(those.len(), rests) {
+            those.iter().for_each(|at| self.inboxes[*at].command(Command::RevokeGrant(of.clone())));
+        }
+    }
+
+    /// One of those for whom a revoke waits is done.
+    pub(super) fn revoked_by_one(&self, of: &Arc<Revoking>, now: u64) {
+        if of.is_done_by_one() {
+            of.take_ops().into_iter().for_each(|id| _ = self.table.end(id, Outcome::OK, now));
+            self.forget_revoking(of);
+        }
+    }
+
+    /// The peer knows of a withdraw with this body.
+    pub(super) fn knows_of_revoke(&self, body: &[u8]) {
+        let token = body.first_chunk::<16>().and_then(|bytes| GrantToken::new(u128::from_le_bytes(*bytes)));
+        let of = token.and_then(|token| self.revoking.lock().get(&token).cloned());
+        of.into_iter().for_each(|of| {
+            of.peer_knows();
+            self.forget_revoking(&of);
+        });
+    }
+
+    /// A peer has ended: nobody is to hear of what it could use.
+    pub(super) fn no_peer_to_know(&self, peer: PeerId) {
+        let all: Vec<Arc<Revoking>> = self.revoking.lock().values().cloned().collect();
+        for of in all.iter().filter(|of| of.grant.peer == peer) {
+            of.peer_knows();
+            self.forget_revoking(of);
+        }
+    }
+
+    fn forget_revoking(&self, of: &Revoking) {
+        if of.is_over() {
+            self.revoking.lock().remove(&of.grant.token);
+        }
+    }
+
+    /// The rails are closed: no grant lets anybody reach anything.
+    pub(super) fn forget_grants(&self) {
+        for grant in self.grants.take_all() {
+            let memory = self.memories.lock().get(&grant.memory).cloned();
+            memory.into_iter().for_each(|memory| memory.ungrant());
+        }
+    }
+}
+
+impl Worker {
+    /// A grant of ours ends: nothing of it is done here from now on.
+    pub(super) fn revoke_grant(&mut self, of: &Arc<Revoking>, now: u64) {
+        let core = self.core.clone();
+        self.rails.iter_mut().for_each(|work| work.rail.revoke(of.grant.token));
+        let peer = of.grant.peer;
+        if of.grant.home == self.index {
+            if let Some(link) = self.link(peer) {
+                let token = of.grant.token.get();
+                link.push(Out::new(Kind::Withdraw, numbers(&[token as u64, (token >> 64) as u64])));
+                if of.rests() {
+                    link.to_rest.push(of.clone());
+                }
+                if let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) {
+                    self.ask_to_rest(&mut link);
+                    self.links[peer.place()] = Some(link);
+                }
+                self.mark(peer);
+            } else {
+                core.no_peer_to_know(peer);
+                match self.leaving.iter_mut().find(|leaving| leaving.peer == peer) {
+                    Some(leaving) if of.rests() => leaving.revoking.push(of.clone()),
+                    _ if of.rests() => core.revoked_by_one(of, now),
+                    _ => {}
+                }
+            }
+        }
+        core.revoked_by_one(of, now);
+    }
+
+    /// Asks the peer to come to rest for the grants that were taken back since it was asked last.
+    pub(super) fn ask_to_rest(&self, link: &mut Link) {
+        if link.resting.is_some() || link.to_rest.is_empty() {
+            return;
+        }
+        let number = link.next_fence;
+        link.next_fence += 1;
+        link.resting = Some((number, std::mem::take(&mut link.to_rest)));
+        link.push(Out::new(Kind::Rest, numbers(&[number])));
+    }
+
+    /// The peer takes a grant back that it made for us.
+    pub(super) fn withdrawn(&mut self, link: &mut Link, grant: GrantToken, now: u64) {
+        let peer = link.peer.id;
+        if !link.peer.revoked.insert(grant) {
+            return self.breach(&link.peer, "it takes back more grants than there can be");
+        }
+        if !self.sweeps.iter().any(|sweep| sweep.is_of_revoked(peer)) {
+            self.sweeps.push_back(Sweep::of_revoked(peer, &link.peer.revoked));
+        }
+        self.go_on_sweeping(now, || true);
+    }
+
+    /// It asks that what was under those come to rest.
+    pub(super) fn rest_of_withdrawn(&mut self, link: &mut Link, number: u64) {
+        self.come_to_rest(link, number, Until::Swept);
+    }
+
+    /// What tells of an operation under a grant.
+    pub(super) fn under_a_grant(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
+        let core = self.core.clone();
+        let split = body.split_first_chunk::<16>();
+        let token =
+            split.and_then(|(token, body)| Some((GrantToken::new(u128::from_le_bytes(*token))?, body)));
+        let Some((token, body)) = token else {
+            core.count_rubbish();
+            return Delivery::Taken;
+        };
+        let revoking = core.revoking.lock().get(&token).cloned();
+        match core.grants.named(token).filter(|grant| grant.peer == link.peer.id) {
+            Some(_) if revoking.is_none() && kind == Kind::NotifyUnder => self.notification(link, body, now),
+            Some(_) if revoking.is_none() => self.raise(body, now),
+            _ if revoking.is_some_and(|of| of.grant.peer == link.peer.id && !of.is_known()) => {
+                Delivery::Stalled
+            }
+            _ => {
+                log::debug!("{}: tells of an operation under no grant of its own", link.peer);
+                Delivery::TakenUrgently
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What one peer may reach of our memory under a token, until it is revoked.
+//!
+//! NICs whose own worker does what peers ask for (`Limits::grants`) share this table. A request names a
+//! grant by its key as it names a registration by its own. A NIC that does not know the key looks it up
+//! here, and keeps what it found; to revoke is to take the grant off the table first, and then to have each
+//! of these NICs forget it (`Nic::revoke`): none finds it again.
+
+use super::{Access, HostRange};
+use crate::ids::{GrantToken, MemoryId, PeerId};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub struct Grant {
+    pub token: GrantToken,
+    /// Who alone may use it.
+    pub peer: PeerId,
+    /// The worker at which that one is at home.
+    pub home: usize,
+    pub memory: MemoryId,
+    pub access: Access,
+    /// Disjoint, by address; never empty.
+    ranges: Box<[HostRange]>,
+}
+
+impl Grant {
+    /// Ranges of registered memory, in any order.
+    pub fn new(
+        token: GrantToken,
+        (peer, home): (PeerId, usize),
+        (memory, access): (MemoryId, Access),
+        mut ranges: Vec<HostRange>,
+    ) -> Grant {
+        ranges.sort_unstable_by_key(|range| range.base);
+        let mut merged: Vec<HostRange> = Vec::new();
+        for range in ranges {
+            match merged.last_mut().filter(|last| range.base <= last.base.saturating_add(last.len)) {
+                Some(last) => last.len = last.len.max(range.base - last.base + range.len),
+                None => merged.push(range),
+            }
+        }
+        Grant { token, peer, home, memory, access, ranges: merged.into() }
+    }
+
+    pub fn first(&self) -> HostRange {
+        self.ranges.first().copied().unwrap_or(HostRange { base: 0, len: 0 })
+    }
+
+    /// Whether these bytes lie within one of its ranges.
+    pub fn covers(&self, address: u64, len: u64) -> bool {
+        let after = self.ranges.partition_point(|range| range.base <= address);
+        after.checked_sub(1).is_some_and(|at| {
+            let (range, offset) = (&self.ranges[at], address - self.ranges[at].base);
+            offset <= range.len && len <= range.len - offset
+        })
+    }
+}
+
+#[derive(Default)]
+pub struct Grants(Mutex<HashMap<u64, Arc<Grant>>>);
+
+impl Grants {
+    /// False if its key is taken.
+    pub fn add(&self, grant: Grant) -> bool {
+        let mut all = self.0.lock();
+        let key = grant.token.key();
+        !all.contains_key(&key) && all.insert(key, Arc::new(grant)).is_none()
+    }
+
+    pub fn find(&self, key: u64) -> Option<Arc<Grant>> {
+        self.0.lock().get(&key).cloned()
+    }
+
+    /// That of a token: who knows its key alone does not know it.
+    pub fn named(&self, token: GrantToken) -> Option<Arc<Grant>> {
+        self.find(token.key()).filter(|grant| grant.token == token)
+    }
+
+    pub fn take_all(&self) -> Vec<Arc<Grant>> {
+        self.0.lock().drain().map(|(_, grant)| grant).collect()
+    }
+
+    pub fn take(&self, token: GrantToken) -> Option<Arc<Grant>> {
+        let mut all = self.0.lock();
+        all.get(&token.key()).filter(|grant| grant.token == token)?;
+        all.remove(&token.key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(base: u64, len: u64) -> HostRange {
+        HostRange { base, len }
+    }
+
+    #[test]
+    fn a_grant_covers_its_ranges_and_nothing_between_them() {
+        let token = GrantToken::of(u128::MAX, 3).unwrap();
+        assert_eq!((token.number(), token.key()), (3, u64::MAX));
+        let ranges = vec![range(500, 10), range(100, 50), range(150, 50), range(120, 10)];
+        let of = (MemoryId::new(1), Access::ALL);
+        let grant = Grant::new(token, (PeerId::numbered(9), 0), of, ranges);
+        assert_eq!(grant.first(), range(100, 100));
+        for (address, len, expected) in [
+            (100, 100, true),
+            (140, 20, true),
+            (100, 101, false),
+            (99, 1, false),
+            (200, 0, true),
+            (201, 0, false),
+            (499, 2, false),
+            (500, 10, true),
+            (500, 11, false),
+            (505, u64::MAX, false),
+            (u64::MAX, 1, false),
+        ] {
+            assert_eq!(grant.covers(address, len), expected, "{address} {len}");
+        }
+        let grants = Grants::default();
+        assert!(grants.add(grant));
+        let other = GrantToken::new(u64::MAX as u128).unwrap();
+        assert!(
+            grants.find(u64::MAX).is_some() && grants.named(other).is_none() && grants.take(other).is_none()
+        );
+        assert!(grants.take(token).is_some() && grants.find(u64::MAX).is_none());
+    }
+}
