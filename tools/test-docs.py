@@ -31,7 +31,8 @@ GIVEN = {
         "void *bytes, uint64_t len, uint32_t *mine, uint32_t *yours, void *request"),
     "docs/pages-back.md": (
         "enum { CANCEL = 1 }; void give_back(void *); void give_back_all_of(weft_peer);",
-        "weft_endpoint *ep, weft_peer sender, uint64_t request, void *pages"),
+        "weft_endpoint *ep, weft_peer sender, uint64_t request, void *pages, const uint32_t *indexes, "
+        "uint64_t page_count, weft_memory *memory"),
     "docs/gpu.md": (
         "#define CUDA CHECK\ntypedef struct stream *CUstream; typedef unsigned long long CUdeviceptr;\n"
         "int cuStreamWriteValue64(CUstream, CUdeviceptr, unsigned long long, unsigned);\n"

@@ -1,7 +1,7 @@
 //! The layout that programs were built with. Made by tools/abi.sh write, which adds lines;
 //! after a release, no line goes or changes.
 
-use super::{completion::*, device::*, endpoint::*, list::*, memory::*, op::*, peer::*, statistics::*, transfer::*};
+use super::{completion::*, device::*, endpoint::*, grant::*, list::*, memory::*, op::*, peer::*, statistics::*, transfer::*};
 use std::mem::{offset_of, size_of};
 
 const _: () = {
@@ -50,7 +50,9 @@ const _: () = {
     assert!(offset_of!(weft_rail_properties, pci) == 268);
     assert!(offset_of!(weft_rail_properties, bytes) == 304);
     assert!(offset_of!(weft_rail_properties, posts) == 312);
-    assert!(size_of::<weft_op_options>() >= 96);
+    assert!(size_of::<weft_grant_token>() == 16);
+    assert!(offset_of!(weft_grant_token, bytes) == 0);
+    assert!(size_of::<weft_op_options>() >= 112);
     assert!(offset_of!(weft_op_options, size) == 0);
     assert!(offset_of!(weft_op_options, flags) == 4);
     assert!(offset_of!(weft_op_options, timeout_ns) == 8);
@@ -65,6 +67,7 @@ const _: () = {
     assert!(offset_of!(weft_op_options, start_value) == 72);
     assert!(offset_of!(weft_op_options, done_watch) == 80);
     assert!(offset_of!(weft_op_options, done_value) == 88);
+    assert!(offset_of!(weft_op_options, grant) == 96);
     assert!(size_of::<weft_peer_properties>() >= 352);
     assert!(offset_of!(weft_peer_properties, size) == 0);
     assert!(offset_of!(weft_peer_properties, up) == 4);
@@ -135,6 +138,14 @@ const _: () = {
     assert!(offset_of!(weft_list_entry, remote_offset) == 40);
     assert!(offset_of!(weft_list_entry, len) == 48);
     assert!(offset_of!(weft_list_entry, counter) == 56);
+    assert!(size_of::<weft_grant_args>() >= 40);
+    assert!(offset_of!(weft_grant_args, size) == 0);
+    assert!(offset_of!(weft_grant_args, access) == 4);
+    assert!(offset_of!(weft_grant_args, pages) == 8);
+    assert!(offset_of!(weft_grant_args, page_len) == 16);
+    assert!(offset_of!(weft_grant_args, page_count) == 24);
+    assert!(offset_of!(weft_grant_args, layer_count) == 32);
+    assert!(offset_of!(weft_grant_args, reserved) == 36);
     assert!(size_of::<weft_endpoint_statistics>() >= 1256);
     assert!(offset_of!(weft_endpoint_statistics, size) == 0);
     assert!(offset_of!(weft_endpoint_statistics, peers) == 4);

@@ -49,7 +49,10 @@ AT(weft_rail_properties, pci, 268, char[32]);
 AT(weft_rail_properties, bytes, 304, uint64_t);
 AT(weft_rail_properties, posts, 312, uint64_t);
 
-GROWS(weft_op_options, 96);
+SIZE(weft_grant_token, 16);
+AT(weft_grant_token, bytes, 0, uint8_t[16]);
+
+GROWS(weft_op_options, 112);
 AT(weft_op_options, size, 0, uint32_t);
 AT(weft_op_options, flags, 4, uint32_t);
 AT(weft_op_options, timeout_ns, 8, uint64_t);
@@ -64,6 +67,7 @@ AT(weft_op_options, start_watch, 64, const weft_watch *);
 AT(weft_op_options, start_value, 72, uint64_t);
 AT(weft_op_options, done_watch, 80, const weft_watch *);
 AT(weft_op_options, done_value, 88, uint64_t);
+AT(weft_op_options, grant, 96, weft_grant_token);
 
 GROWS(weft_peer_properties, 352);
 AT(weft_peer_properties, size, 0, uint32_t);
@@ -144,6 +148,15 @@ AT(weft_list_entry, remote_offset, 40, uint64_t);
 AT(weft_list_entry, len, 48, uint64_t);
 AT(weft_list_entry, counter, 56, weft_counter);
 
+GROWS(weft_grant_args, 40);
+AT(weft_grant_args, size, 0, uint32_t);
+AT(weft_grant_args, access, 4, uint32_t);
+AT(weft_grant_args, pages, 8, const weft_page_side *);
+AT(weft_grant_args, page_len, 16, uint64_t);
+AT(weft_grant_args, page_count, 24, uint64_t);
+AT(weft_grant_args, layer_count, 32, uint32_t);
+AT(weft_grant_args, reserved, 36, uint32_t);
+
 GROWS(weft_endpoint_statistics, 1256);
 AT(weft_endpoint_statistics, size, 0, uint32_t);
 AT(weft_endpoint_statistics, peers, 4, uint32_t);
@@ -206,6 +219,7 @@ VALUE(WEFT_ERR_REMOTE_ACCESS, -29);
 VALUE(WEFT_ERR_DENIED, -30);
 VALUE(WEFT_ERR_PROTOCOL, -31);
 VALUE(WEFT_ERR_RAIL_LOST, -32);
+VALUE(WEFT_ERR_REVOKED, -33);
 VALUE(WEFT_ERR_INVALID, -40);
 VALUE(WEFT_ERR_HANDLE, -41);
 VALUE(WEFT_ERR_RANGE, -42);
@@ -248,6 +262,7 @@ VALUE(WEFT_CAPABILITY_ATOMICS, 1);
 VALUE(WEFT_ACCESS_REMOTE_WRITE, 1);
 VALUE(WEFT_ACCESS_REMOTE_READ, 2);
 VALUE(WEFT_ACCESS_LOCAL, 4);
+VALUE(WEFT_ACCESS_GRANTED, 8);
 VALUE(WEFT_MEMORY_ANY, 0);
 VALUE(WEFT_MEMORY_HOST, 1);
 VALUE(WEFT_MEMORY_CUDA, 2);

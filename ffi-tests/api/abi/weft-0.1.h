@@ -179,6 +179,12 @@ typedef int32_t weft_category;
  */
 #define WEFT_ERR_RAIL_LOST -32
 
+/**
+ * The grant that the operation names was revoked by its owner, or does not cover what the
+ * operation reaches. Bytes may have arrived before.
+ */
+#define WEFT_ERR_REVOKED -33
+
 /** An argument is wrong; the message says which and why. */
 #define WEFT_ERR_INVALID -40
 
@@ -938,6 +944,14 @@ typedef uint64_t weft_op;
 typedef uint64_t weft_counter;
 
 /**
+ * What names a grant: 16 bytes that nobody can guess, and that no other grant has. The owner sends
+ * them to the peer with its request; the peer names them in the options of its operations.
+ */
+typedef struct weft_grant_token {
+    uint8_t bytes[16];
+} weft_grant_token;
+
+/**
  * The options of an operation. NULL in their place: defaults. Start from
  * `WEFT_OP_OPTIONS_INIT`. An option that an operation does not have is refused
  * (`WEFT_ERR_INVALID`, flags `WEFT_ERR_UNSUPPORTED`): all have `timeout_ns`, `user_data`
@@ -990,9 +1004,14 @@ typedef struct weft_op_options {
      */
     const weft_watch *done_watch;
     uint64_t done_value;
+    /**
+     * Of transfers: the grant of the peer that it is under; all bytes 0: none. What the grant
+     * does not cover, or no more, ends with `WEFT_ERR_REVOKED`.
+     */
+    weft_grant_token grant;
 } weft_op_options;
 
-#define WEFT_OP_OPTIONS_INIT {sizeof(weft_op_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WEFT_OP_OPTIONS_INIT {sizeof(weft_op_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {{0}}}
 
 /**
  * Ends a transfer, a send, an atomic or a wait for counters early: its completion
@@ -1148,6 +1167,12 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
  * it has no descriptor. Not to be added to the others.
  */
 #define WEFT_ACCESS_LOCAL 4
+
+/**
+ * Peers reach it under grants alone (`weft_grant_create`), with the access that is added to
+ * this, or both. Not of a device's memory.
+ */
+#define WEFT_ACCESS_GRANTED 8
 
 /** Whatever it is: found out from the pointers, if the program has loaded CUDA. */
 #define WEFT_MEMORY_ANY 0
@@ -2124,6 +2149,76 @@ weft_status weft_peer_fence(weft_endpoint *endpoint,
                             weft_peer peer,
                             const weft_op_options *options,
                             weft_op *op);
+
+/* ---- Grants: what a peer may reach of a memory, until its owner takes it back ---- */
+
+/** What is granted. Start from `WEFT_GRANT_ARGS_INIT`. */
+typedef struct weft_grant_args {
+    /** `sizeof(weft_grant_args)`. */
+    uint32_t size;
+    /** `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ` added up. 0: what the memory has. */
+    uint32_t access;
+    /** Which pages: as the peer's `remote` side has them. NULL: the whole memory. */
+    const weft_page_side *pages;
+    /**
+     * With `pages`, as in `weft_pages`: bytes of each, how many each layer has, and how many layers;
+     * up to 1,048,576 pages in all.
+     */
+    uint64_t page_len;
+    uint64_t page_count;
+    uint32_t layer_count;
+    /** 0. */
+    uint32_t reserved;
+} weft_grant_args;
+
+#define WEFT_GRANT_ARGS_INIT {sizeof(weft_grant_args), 0, 0, 0, 0, 0, 0}
+
+/**
+ * Lets a peer reach a memory, or some pages of it, until `weft_grant_revoke`. Nothing is sent:
+ * tell the peer the token, in a message or by any other way. The peer names it in the
+ * options of its transfers, and reaches nothing by it but what is granted; no other
+ * peer can use it. The peer imports the memory once, whatever grants there are.
+ *
+ * A memory that is registered with `WEFT_ACCESS_GRANTED` is reached under grants alone:
+ * what this page promises holds for those against any peer. Others can be reached without a
+ * grant, too, by a peer that lies. The memory stays in use until its grants are revoked.
+ *
+ * `memory`: of host memory. `peer`: it may still be connecting. `args`: NULL: the
+ * whole memory. `token`: receives the token.
+ * Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_RANGE`,
+ * `WEFT_ERR_LIMIT`, `WEFT_ERR_UNSUPPORTED` (memory of a device), `WEFT_ERR_CLOSED`,
+ * `WEFT_ERR_HANDLE`, `WEFT_ERR_NO_MEMORY`. Since 0.2.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_grant_create(const weft_memory *memory,
+                              weft_peer peer,
+                              const weft_grant_args *args,
+                              weft_grant_token *token);
+
+/**
+ * Takes a grant back. When its completion (`WEFT_COMPLETION_FENCE`) says `WEFT_OK`, no byte, notification or
+ * count of an operation under the grant can arrive any more, and the memory can be used for
+ * something else at once. What the peer has under it ends there with `WEFT_ERR_REVOKED`;
+ * its other operations go on.
+ *
+ * Over host and tcp that takes no answer of the peer: it may be stopped, dead or
+ * lie. Over the other fabrics, the peer is asked to come to rest, and the completion comes
+ * with its answer, or when it has ended (right before its PEER_DOWN): a peer that lies
+ * there can still write. After `WEFT_ERR_TIMED_OUT` call it again: the grant stays as it is.
+ *
+ * `token`: of a grant of this endpoint. `options`: NULL for defaults. `op`: receives
+ * the id; NULL if it is not wanted.
+ * Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (no such grant, or one that was revoked
+ * before), `WEFT_ERR_AGAIN`, `WEFT_ERR_INVALID`, `WEFT_ERR_CLOSED`. In the completion also
+ * `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. Since 0.2.
+ */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_grant_revoke(weft_endpoint *endpoint,
+                              const weft_grant_token *token,
+                              const weft_op_options *options,
+                              weft_op *op);
 
 /* ---- Messages: small control data, in order ---- */
 

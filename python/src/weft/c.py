@@ -224,7 +224,7 @@ class RailProperties(Sized):
     ]
 
 
-class GrantToken(ctypes.Structure):
+class GrantToken(Struct):
     bytes: Any
     _fields_ = [
         ("bytes", c_uint8 * 16),
