@@ -10,11 +10,11 @@ os.environ["WEFT_LIBRARY"] = os.environ["WEFT_TEST_LIBRARY"]
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../python/src"))
 
 from weft import c  # noqa: E402
-from weft._library import load  # noqa: E402
+from weft._library import Library  # noqa: E402
 from weft.c import *  # noqa: E402,F401,F403
 
 #: Not the package's own, for its functions raise.
-lib = load(ctypes.CDLL)
+lib = Library(ctypes.CDLL)
 
 for _name, _value in vars(c).items():
     for _prefix in ("ERR_", "COMPLETION_"):
