@@ -319,6 +319,13 @@ public:
         return detail::fetch<blob>(
             [this](void *to, std::size_t room, std::size_t *len) { return weft_memory_export(get(), to, room, len); });
     }
+    /** Lets a peer reach it, all of it or what `args` names, until `endpoint::revoke`. */
+    weft_grant_token grant(weft_peer to, const weft_grant_args *args = nullptr) const
+    {
+        weft_grant_token token;
+        check(weft_grant_create(get(), to, args, &token));
+        return token;
+    }
     /** Throws if own transfers use it (`WEFT_ERR_BUSY`), and owns it still. */
     void deregister()
     {
@@ -549,6 +556,7 @@ private:
 
 using endpoint_config = detail::sized<weft_endpoint_config>;
 using memory_args = detail::sized<weft_memory_args>;
+using grant_args = detail::sized<weft_grant_args>;
 using alloc_args = detail::sized<weft_alloc_args>;
 
 /**
@@ -602,6 +610,13 @@ struct options : detail::sized<weft_op_options> {
     {
         done_watch = for_stream.get();
         done_value = value;
+        return *this;
+    }
+
+    /** The peer's grant that it is under. */
+    options &under(const weft_grant_token &of_peer) noexcept
+    {
+        grant = of_peer;
         return *this;
     }
 
@@ -896,6 +911,11 @@ public:
         return submit(weft_counter_expect, which.data(), values.data(), detail::to_u32(which.size()), &how);
     }
     op fence(weft::peer of, const weft_op_options &how = options()) { return submit(weft_peer_fence, of, &how); }
+    /** Takes a grant back: nothing arrives under it once that is complete. */
+    op revoke(const weft_grant_token &token, const weft_op_options &how = options())
+    {
+        return submit(weft_grant_revoke, &token, &how);
+    }
 
     /** False if it has completed already, which is normal when the two race. */
     bool cancel(op id)

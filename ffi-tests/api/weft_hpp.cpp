@@ -273,6 +273,12 @@ void counters_atomics_and_fences()
     }
     const weft::op fence = d.b.fence(d.b_to_a, weft::options().within(10s));
     CHECK(await(d.b, WEFT_COMPLETION_FENCE).op == fence);
+    const weft_grant_token grant = d.b_memory.grant(d.b_to_a);
+    const weft::op under = d.a.write(d.a_memory, 0, d.remote, 0, 8, weft::options().under(grant));
+    while (await(d.a, WEFT_COMPLETION_WRITE).op != under) {
+    }
+    const weft::op revoked = d.b.revoke(grant);
+    CHECK(await(d.b, WEFT_COMPLETION_FENCE).op == revoked);
 }
 
 // ---- Waiting ----

@@ -196,6 +196,34 @@ static void nothing_arrives_after_a_revoke(void)
     duo_close(&duo);
 }
 
+static void ten_thousand_grants_at_once(void)
+{
+    enum { GRANTS = 10000, EACH = 64 };
+    struct duo duo = duo_granted(LEN);
+    weft_grant_token *tokens = malloc(GRANTS * sizeof *tokens);
+    CHECK(tokens != NULL);
+    fill_random(duo.a_bytes, LEN, 1);
+    for (int i = 0; i < GRANTS; i++)
+        tokens[i] = grant_whole(&duo);
+    for (int i = 1; i < GRANTS; i += 2) {
+        CHECK_OK(revoke_now(&duo, tokens[i]));
+        if (i % 512 == 1)
+            pump_both(&duo, 1);
+    }
+    for (int i = 0; i < GRANTS; i++) {
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, EACH);
+        args.local_offset = args.remote_offset = (uint64_t)i * EACH;
+        args.options.grant = tokens[i];
+        weft_status status = moved(&duo, &args, false);
+        CHECK_STATUS(status, i % 2 ? WEFT_ERR_REVOKED : WEFT_OK);
+        if (i % 2) /* what it did not write */
+            memcpy(duo.b_bytes + args.remote_offset, duo.a_bytes + args.remote_offset, EACH);
+    }
+    CHECK_EQ(differs_random(duo.b_bytes, GRANTS * EACH, 1), -1);
+    free(tokens);
+    duo_close(&duo);
+}
+
 static void wrong_arguments_are_refused(void)
 {
     struct duo duo = duo_granted(LEN);
@@ -322,6 +350,7 @@ int main(int argc, char **argv)
         {"a_grant_reaches_what_it_covers", FABRICS, a_grant_reaches_what_it_covers},
         {"nothing_is_reached_beside_a_grant", CHECKS, nothing_is_reached_beside_a_grant},
         {"nothing_arrives_after_a_revoke", FABRICS, nothing_arrives_after_a_revoke},
+        {"ten_thousand_grants_at_once", FABRICS, ten_thousand_grants_at_once},
         {"wrong_arguments_are_refused", "once", wrong_arguments_are_refused},
         {"a_stopped_writer_is_revoked_at_once", CHECKS " timed", a_stopped_writer_is_revoked_at_once},
         {"a_writer_that_goes_on_reaches_nothing", CHECKS " timed", a_writer_that_goes_on_reaches_nothing},

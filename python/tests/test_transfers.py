@@ -48,6 +48,25 @@ class Ranges(Pair):
             self.here.read(local, remote)
 
 
+class Grants(Pair):
+    def test_a_grant_reaches_its_pages_until_it_is_revoked(self) -> None:
+        target = bytearray(4 * PAGE)
+        granted = self.there.register(target, access=weft.Access.GRANTED)
+        local, remote = self.here.register(pattern(1)), self.peer.import_memory(granted.export())
+        with self.assertRaises(weft.UsageError):
+            self.here.write(local, remote)
+        grant = self.there.grant(granted, next_event(self.there, weft.PeerUp).peer, PAGE, [1, 3])
+        self.assertEqual(len(grant), 16)
+        self.here.write_pages(local, remote, PAGE, local=[0], remote=[3], grant=grant).wait(20)
+        self.assertEqual(target[3 * PAGE:], pattern(1))
+        self.there.revoke(grant).wait(20)
+        with self.assertRaises(weft.RevokedError):
+            self.here.write(local, remote, remote_offset=PAGE, grant=grant).wait(20)
+        self.assertEqual(target[PAGE:2 * PAGE], bytes(PAGE))
+        with self.assertRaises(ValueError):
+            self.here.write(local, remote, grant=b"short")
+
+
 class Configs(unittest.TestCase):
     def test_liveness_is_checked(self) -> None:
         open_endpoint(liveness=math.inf).close()

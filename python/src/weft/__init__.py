@@ -36,7 +36,7 @@ from ._library import lib, quick
 from .counters import Counter
 from .endpoint import Access, Endpoint, Idle, Progress, topology
 from .errors import (BusyError, CanceledError, ClosedError, ConnectionFailedError, InternalError, MachineError, PeerError,
-                     RetryError, StillRunningError, TimedOutError, UsageError, WeftError)
+                     RetryError, RevokedError, StillRunningError, TimedOutError, UsageError, WeftError)
 from .events import Event, Message, Notification, Other, PeerDown, PeerUp, RailDown, RailUp
 from .log import log_to, set_log
 from .memory import Memory, RemoteMemory
@@ -59,7 +59,7 @@ __all__ = [
     "Access", "Buffer", "BusyError", "CanceledError", "ClosedError", "Completion", "ConnectionFailedError",
     "Counter", "Endpoint", "Entry", "Event", "Idle", "InternalError", "MachineError", "Memory", "Message",
     "Notification", "Operation", "Other", "Parts", "Peer", "PeerDown", "PeerError", "PeerUp",
-    "Prepared", "Progress", "RailDown", "RailUp", "RemoteMemory", "RetryError", "Side", "StillRunningError",
-    "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version", "log_to", "set_log",
+    "Prepared", "Progress", "RailDown", "RailUp", "RemoteMemory", "RetryError", "RevokedError", "Side",
+    "StillRunningError", "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version", "log_to", "set_log",
     "topology",
 ]

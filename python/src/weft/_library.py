@@ -76,6 +76,13 @@ def _limits(struct: Type[ctypes.Structure]) -> Dict[str, int]:
     return {field[0]: 1 << bits[field[1]] for field in struct._fields_ if field[1] in bits}
 
 
+def token(grant: bytes) -> c.GrantToken:
+    """A grant's 16 bytes as a struct."""
+    if len(grant) != 16:
+        raise ValueError(f"a grant has 16 bytes, not {len(grant)}")
+    return c.GrantToken.from_buffer_copy(grant)
+
+
 def fill(struct: Type[S], **fields: Any) -> S:
     """A struct with these fields; ctypes itself would cut off what does not fit."""
     limits = _limits(struct)

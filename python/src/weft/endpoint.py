@@ -49,12 +49,13 @@ class Idle(IntEnum):
 
 
 class Access(IntFlag):
-    """Who may use memory, and how. LOCAL stands alone: only this process."""
+    """Who may use memory, and how. LOCAL stands alone: only this process. GRANTED: under grants alone."""
 
     DEFAULT = 0
     REMOTE_WRITE = c.ACCESS_REMOTE_WRITE
     REMOTE_READ = c.ACCESS_REMOTE_READ
     LOCAL = c.ACCESS_LOCAL
+    GRANTED = c.ACCESS_GRANTED
 
 
 class Endpoint(Transfers):

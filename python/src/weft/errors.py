@@ -47,6 +47,10 @@ class TimedOutError(PeerError, TimeoutError):
     """The deadline of an operation passed. The operation has ended."""
 
 
+class RevokedError(PeerError):
+    """The peer has taken back the grant of an operation, or it does not cover what that reaches."""
+
+
 class CanceledError(PeerError):
     """An operation was canceled on this side."""
 
@@ -75,6 +79,7 @@ _BY_STATUS: Dict[int, Type[WeftError]] = {
     c.ERR_BUSY: BusyError,
     c.ERR_TIMED_OUT: TimedOutError,
     c.ERR_CANCELED: CanceledError,
+    c.ERR_REVOKED: RevokedError,
     c.ERR_PEER_LOST: ConnectionFailedError,
     c.ERR_PEER_GONE: ConnectionFailedError,
     c.ERR_PEER_CLOSED: ConnectionFailedError,

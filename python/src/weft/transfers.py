@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from . import c
 from ._buffers import Indexes, indexes
-from ._library import fill, lib, nanoseconds, number
+from ._library import fill, lib, nanoseconds, number, token
 from .counters import Counter
 from .errors import check
 from .memory import Memory, RemoteMemory
@@ -82,7 +82,8 @@ class Transfers:
     (count_pages=True) with each page;
     latency: goes before other transfers, for small ones that somebody waits for;
     timeout: seconds until it ends with TimedOutError; None: the endpoint's;
-    start, done: a `Watch` and the value at which it begins, and that it sets when it has ended.
+    start, done: a `Watch` and the value at which it begins, and that it sets when it has ended;
+    grant: the 16 bytes of the peer's grant that it is under (`grant`), which came with its request.
 
     The bytes must not change until it has ended. They raise RetryError when there is no room:
     let some end first.
@@ -99,22 +100,22 @@ class Transfers:
     def write(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
               remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
               count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-              start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+              start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
         """Writes bytes of local memory into remote memory. Offsets count from the start of a
         memory, its ranges one behind the other; the bytes lie in one range. length: None stands
         for all from `local_offset` to the end of its range."""
         args, what = _range("write", local, remote, length, local_offset, remote_offset)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant)
         return self._transfer(what, lib.weft_write, args, options)
 
     def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
              remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-             start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+             start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
         """Reads bytes of remote memory into local memory; otherwise as `write`."""
         _writable(local)
         args, what = _range("read", local, remote, length, local_offset, remote_offset)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant)
         return self._transfer(what, lib.weft_read, args, options)
 
     # Pages.
@@ -123,24 +124,24 @@ class Transfers:
                     page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
                     remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
                     count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-                    start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+                    start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
         """Writes pages of local memory into pages of remote memory, of each layer.
 
         local, remote: which pages, and where they lie: a `Side`, or indexes alone (a list, a numpy
         array, a torch tensor). page_count: None stands for as many as the indexes are."""
         args, what = _pages("write", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant)
         return self._transfer(what, lib.weft_write_pages, args, options)
 
     def read_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
                    page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
                    remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
                    count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-                   start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+                   start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
         """Reads pages of remote memory into pages of local memory; otherwise as `write_pages`."""
         _writable(local_memory)
         args, what = _pages("read", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant)
         return self._transfer(what, lib.weft_read_pages, args, options)
 
     def prepare_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
@@ -155,23 +156,23 @@ class Transfers:
 
     def write_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
                    notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
-                   start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+                   start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
         """Writes the entries of a list, of any memories and peers, each of which gets the notification.
 
         It ends once, when all peers have everything or have failed; with `each_peer` its
         `completions` has one for each peer, and it raises what the first failed with.
         """
-        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, each_peer)
+        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, grant, each_peer)
         return self._transfer(_entries("write", entries), lib.weft_write_list, _list(entries), options,
                               _peers(entries) if each_peer else 1)
 
     def read_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
                   notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
-                  start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+                  start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
         """Reads the entries of a list; otherwise as `write_list`."""
         for entry in entries:
             _writable(entry.local)
-        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, each_peer)
+        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, grant, each_peer)
         return self._transfer(_entries("read", entries), lib.weft_read_list, _list(entries), options,
                               _peers(entries) if each_peer else 1)
 
@@ -179,6 +180,31 @@ class Transfers:
         """Checks and copies a list once, for any number of transfers."""
         local = [entry.local for entry in entries if entry.local is not None]
         return Prepared(self, _entries("", entries), lib.weft_list_prepare, (*_list(entries), 0), local, _peers(entries))
+
+    # Grants.
+
+    def grant(self, memory: Memory, peer: Peer, page_length: int = 0, pages: PagesOf = None, *,
+              page_count: Optional[int] = None, layers: int = 1, access: int = 0) -> bytes:
+        """Lets a peer reach a memory, or some pages of it (as its `remote` side has them), until `revoke`.
+
+        Returns 16 bytes that go to the peer with a request, and that it passes as `grant` to its
+        transfers. access: `Access.REMOTE_*`, 0: what the memory has. Memory that is registered with
+        `Access.GRANTED` is reached under grants alone."""
+        held: List[Any] = []
+        args, made = fill(c.GrantArgs, access=access), c.GrantToken()
+        if page_length:
+            side, count = _side("granted", pages, held)
+            args.pages = ctypes.pointer(side)
+            args.page_len, args.layer_count = number("page_length", page_length), number("layers", layers)
+            args.page_count = number("page_count", page_count if page_count is not None else count or 0)
+        check(lib.weft_grant_create(memory.handle, peer.id, args, ctypes.byref(made)))
+        return bytes(made.bytes)
+
+    def revoke(self, grant: bytes, *, timeout: Optional[float] = None) -> Operation[Completion]:
+        """Takes a grant back. When it has ended, nothing arrives under the grant any more: its pages can
+        be used again. What the peer has under it ends there with RevokedError."""
+        options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
+        return self._submit("a revoke", lib.weft_grant_revoke, (token(grant),), options, _itself)
 
     def _transfer(self, what: str, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
                   count: int = 1) -> Operation[Completion]:
@@ -203,18 +229,18 @@ class Prepared:
 
     def write(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
               count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-              start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+              start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
         """Writes it, as `Endpoint.write_pages` or `write_list` would."""
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, each_peer)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant, each_peer)
         return self._use(f"write of {self._what}", lib.weft_write_prepared, each_peer, options)
 
     def read(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-             start: Optional[At] = None, done: Optional[At] = None) -> Operation[Completion]:
+             start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
         """Reads it, as `Endpoint.read_pages` or `read_list` would."""
         for local in self._local:
             _writable(local)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, each_peer)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant, each_peer)
         return self._use(f"read of {self._what}", lib.weft_read_prepared, each_peer, options)
 
     def _use(self, what: str, function: Any, each_peer: bool, options: c.OpOptions) -> Operation[Completion]:
@@ -234,7 +260,8 @@ class Prepared:
 
 
 def _options(notify: Optional[int], notify_data: bytes, counter: int, count_pages: bool, latency: bool,
-             timeout: Optional[float], start: Optional[At], done: Optional[At], each_peer: bool = False) -> c.OpOptions:
+             timeout: Optional[float], start: Optional[At], done: Optional[At], grant: bytes,
+             each_peer: bool = False) -> c.OpOptions:
     """The options that transfers have."""
     if isinstance(counter, Counter):
         raise TypeError("counter is the id of a counter of the peer: its Counter.id, which the peer sends")
@@ -244,6 +271,8 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
         fields["notify_data"] = ctypes.cast(ctypes.c_char_p(notify_data), ctypes.c_void_p)
     if counter:
         fields["counter"] = counter
+    if grant:
+        fields["grant"] = token(grant)
     fields.update(**mark("start", start), **mark("done", done))
     fields["flags"] = (
         (notify is not None) * c.NOTIFY | latency * c.CLASS_LATENCY | count_pages * c.COUNT_PAGES
@@ -273,13 +302,9 @@ def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_le
     sides: Dict[str, Any] = {}
     counts: Dict[str, int] = {}
     for name, of in (("local", local), ("remote", remote)):
-        side = of if isinstance(of, Side) else Side(of)
-        pages = None
-        if side.pages is not None:
-            pages, counts[name], keep = indexes(side.pages, f"the {name} pages")
-            held.append(keep)
-        sides[name] = fill(c.PageSide, pages=pages, page_stride=side.page_stride, offset=side.offset,
-                           layer_stride=side.layer_stride, first_range=side.first_range, range_step=side.range_step)
+        sides[name], count = _side(name, of, held)
+        if count is not None:
+            counts[name] = count
     if page_count is None:
         if not counts:
             raise ValueError("page_count is needed where neither local nor remote has indexes")
@@ -291,6 +316,18 @@ def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_le
     made.held = held  # until the call has copied them
     what = f"{page_count} pages of {page_length} bytes{f' x {layers} layers' if layers > 1 else ''}{_with(remote_memory)}"
     return (_handle(local_memory), _handle(remote_memory), made), f"{verb} of {what}" if verb else what
+
+
+def _side(name: str, of: PagesOf, held: List[Any]) -> Tuple[c.PageSide, Optional[int]]:
+    """A side and how many indexes it has, if any; what they lie in is held."""
+    side = of if isinstance(of, Side) else Side(of)
+    pages, count = None, None
+    if side.pages is not None:
+        pages, count, keep = indexes(side.pages, f"the {name} pages")
+        held.append(keep)
+    made = fill(c.PageSide, pages=pages, page_stride=side.page_stride, offset=side.offset,
+                layer_stride=side.layer_stride, first_range=side.first_range, range_step=side.range_step)
+    return made, count
 
 
 def _with(remote: RemoteMemory) -> str:
