@@ -12,6 +12,8 @@ ALONE       := $(addprefix $(EXAMPLES)/,hello pages epoll manual errors)
 PAIRS       := $(addprefix $(EXAMPLES)/,two_processes many_peers)
 FILL_PARTS  := random_fill options session prefill decode pattern common
 FILL_C      := $(FILL_PARTS:%=examples-c/%.c)
+NIXL        := integrations/nixl
+NIXL_PLUGIN := $(TARGET)/nixl/libplugin_WEFT.so
 # PROFILE=dev builds in seconds, with debug assertions, into target/debug.
 PROFILE     ?= release
 LIBDIR      := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
@@ -23,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load loop coverage test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo t test test-all test-load loop coverage nixl test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +73,11 @@ figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
 	@$(MAKE) --no-print-directory tested
 	$(CARGO) run --release $(CARGO_FLAGS) -p weft-bench -- figures --json $(TARGET)/figures.json
+
+nixl: lib ## Builds the WEFT backend of NIXL, target/nixl/libplugin_WEFT.so, and tests it in NIXL's wheels; SHORT=1: in one; T=a part of the names
+	@tools/need.sh nixl
+	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
+	@tools/test-nixl.sh $(NIXL_PLUGIN) '$(T)'
 
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
 	@tools/fuzz.sh $(or $(SECONDS),180)
@@ -161,6 +168,12 @@ $(PAIRS): $(EXAMPLES)/%: examples-c/%.c $(EXAMPLES)/exchange.o examples-c/check.
 
 $(EXAMPLES)/kv_cache: examples-c/kv_cache.cpp $(EXAMPLES)/exchange.o $(wildcard examples-c/*.hpp include/*.h*) $(LIB)
 	$(CXX) -std=c++17 $(WARNINGS) $(CXXFLAGS) -Iinclude $< $(EXAMPLES)/exchange.o $(LINK) -o $@
+
+# Its library lies beside it when it is installed.
+$(NIXL_PLUGIN): $(wildcard $(NIXL)/*.cpp $(NIXL)/*.hpp) $(NIXL)/exports.map include/weft.h $(LIB)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 $(WARNINGS) $(CXXFLAGS) -fPIC -shared -fvisibility=hidden -Iinclude $(wildcard $(NIXL)/*.cpp) \
+		-Wl,--version-script=$(NIXL)/exports.map -Wl,--no-undefined -pthread $(LINK) -Wl,-rpath,'$$ORIGIN' -o $@
 
 clean: ## Removes what was built
 	rm -rf $(TARGET)

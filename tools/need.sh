@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh lib|demo|test|verbs|figures|chaos|sanitize|check|dist
+#     tools/need.sh lib|demo|test|verbs|figures|chaos|sanitize|check|dist|nixl
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: lib, demo, test, verbs, figures, chaos, sanitize, check or dist}
+target=${1:?what for: lib, demo, test, verbs, figures, chaos, sanitize, check, dist or nixl}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -56,6 +56,9 @@ look() {
             need_rust_tool fmt rustfmt; need_rust_tool clippy clippy
             have python3 || want python3 "what makes the declarations for Python" ;;
         lib) ;;
+        nixl)
+            have g++ || want g++ "the plugin"
+            python3 -c 'import ensurepip' 2>/dev/null || want python3-venv "NIXL's wheels" ;;
         dist) have python3 || want python3 "collecting the licences" ;;
         demo | test | verbs | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;

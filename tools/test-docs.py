@@ -167,7 +167,7 @@ def names():
     """weft_* of the headers; WEFT_* of anything that is no document."""
     code = HEADER + read("include/weft.hpp")
     others = "".join(read(path) for path in FILES if re.match(
-        r"(include|src|libfabric-sys|cmake|tools|ffi-tests|weft-bench|python)/|Makefile|CMakeLists|build\.rs", path)
+        r"(include|src|libfabric-sys|cmake|tools|ffi-tests|weft-bench|python|integrations)/|Makefile|CMakeLists|build\.rs", path)
         and not path.endswith((".md", ".svg")) and path != "tools/test-docs.py")
     known = set(re.findall(r"\bweft_\w+", code)) | set(re.findall(r"\bWEFT_\w+", code + others)) | COMING | MADE_UP
     for path, text in DOCUMENTS.items():

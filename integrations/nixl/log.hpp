@@ -1,0 +1,37 @@
+// The plugin's log: lines on stderr, as NIXL_LOG_LEVEL allows; without it, information and worse.
+//
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#ifndef WEFT_NIXL_LOG_HPP
+#define WEFT_NIXL_LOG_HPP
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace weft_nixl {
+
+enum class level { error, warning, information };
+
+inline bool logs(level of)
+{
+    static const char *const wanted = std::getenv("NIXL_LOG_LEVEL");
+    if (!wanted || !std::strcmp(wanted, "INFO") || !std::strcmp(wanted, "DEBUG") || !std::strcmp(wanted, "TRACE"))
+        return true;
+    return of == level::error || (of == level::warning && !std::strcmp(wanted, "WARN"));
+}
+
+__attribute__((format(printf, 2, 3))) inline void log(level of, const char *format, ...)
+{
+    if (!logs(of))
+        return;
+    char line[1024];
+    std::va_list values;
+    va_start(values, format);
+    std::vsnprintf(line, sizeof line, format, values);
+    va_end(values);
+    std::fprintf(stderr, "%c WEFT plugin: %s\n", "EWI"[static_cast<int>(of)], line);
+}
+
+} // namespace weft_nixl
+#endif

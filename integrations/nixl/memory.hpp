@@ -1,0 +1,42 @@
+// Memory as NIXL hands it around: of this agent, and of others.
+//
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#ifndef WEFT_NIXL_MEMORY_HPP
+#define WEFT_NIXL_MEMORY_HPP
+
+#include "abi.hpp"
+
+#include <memory>
+#include <weft.h>
+
+namespace weft_nixl {
+
+struct local_memory final : nixlBackendMD {
+    local_memory() : nixlBackendMD(true) {}
+    weft_memory_range range{};
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    weft_memory *handle = nullptr;
+    weft_memory *mirrored = nullptr; // where the agent is its own peer
+    std::uint64_t seen = 0;          // the last transfer that was prepared with it
+};
+
+struct imported {
+    weft_remote_memory *handle = nullptr;
+    weft_peer peer = 0;
+    imported() = default;
+    imported(const imported &) = delete;
+    imported &operator=(const imported &) = delete;
+    ~imported() { (void)!weft_remote_memory_release(handle); }
+};
+
+struct remote_memory final : nixlBackendMD {
+    remote_memory() : nixlBackendMD(false) {}
+    std::uintptr_t base = 0;
+    std::string descriptor;
+    local_memory *own = nullptr;      // it is this agent's
+    std::shared_ptr<imported> import; // from the first transfer on; transfers hold it, too
+    std::uint64_t seen = 0;
+};
+
+} // namespace weft_nixl
+#endif

@@ -1,0 +1,173 @@
+"""What agents see when something fails, and what they leave alone afterwards."""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+import zlib
+
+from support import Agent, Case, pattern, state_of
+
+BIG = 128 << 20
+SOON = 30.0  # seconds: far less than a hang, far more than a busy machine needs
+
+
+def whole(here, child, size=None):
+    size = size or here.bytes.size
+    return [(here.bytes.ctypes.data, size)], [(child.base, size)]
+
+
+class Faults(Case):
+    def meet(self, size, **options):
+        here, child = Agent(size, **options), self.child(size=size, **options)
+        return here, child, here.meet(child.metadata)
+
+    def ends_in_failure(self, here, handle, state="PROC"):
+        began = time.monotonic()
+        self.assertNotIn(here.end(handle, state, patience=SOON), ("DONE", "PROC"))
+        self.assertLess(time.monotonic() - began, SOON)
+        here.release_xfer_handle(handle)
+
+    def test_a_killed_peer_ends_a_request(self):
+        for operation in "WRITE", "READ":
+            here, child, name = self.meet(BIG)
+            handle = here.request(operation, *whole(here, child), name)
+            self.assertEqual(here.finish(handle), "DONE")
+            state = here.post(handle)
+            child.signal(signal.SIGKILL)
+            self.ends_in_failure(here, handle, state)
+            with self.assertRaises(Exception):  # NIXL has forgotten the agent
+                here.request(operation, *whole(here, child), name)
+
+    def test_a_stopped_peer_ends_a_request_at_its_deadline(self):
+        here, child, name = self.meet(1 << 20, timeout_ms=1000)
+        handle = here.request("WRITE", *whole(here, child), name)
+        self.assertEqual(here.finish(handle), "DONE")
+        child.signal(signal.SIGSTOP)
+        self.addCleanup(child.signal, signal.SIGCONT)
+        self.assertNotEqual(here.finish(handle, patience=SOON), "DONE")
+        here.release_xfer_handle(handle)
+
+    def test_a_restarted_peer_is_met_again(self):
+        here, child, name = self.meet(1 << 20)
+        handle = here.request("WRITE", *whole(here, child), name)
+        self.assertEqual(here.finish(handle), "DONE")
+        child.signal(signal.SIGKILL)
+        child.process.join()
+        self.ends_in_failure(here, handle, here.post(handle))
+        try:
+            here.remove_remote_agent(name)
+        except Exception:
+            pass  # it is forgotten already
+        again = self.child(size=1 << 20, name=name)
+        self.assertEqual(here.meet(again.metadata), name)
+        here.bytes[:] = pattern(here.bytes.size, 1)
+        handle = here.request("WRITE", *whole(here, again), name, b"welcome back")
+        self.assertEqual(here.finish(handle), "DONE")
+        self.assertEqual(again.ask("checksum"), zlib.crc32(here.bytes))
+        self.assertEqual(again.ask("notifications", 1), [(here.name, b"welcome back")])
+
+    def test_a_write_that_is_released_leaves_the_target_alone(self):
+        here, child, name = self.meet(BIG)
+        handle = here.request("WRITE", *whole(here, child), name, b"never")
+        here.bytes[:] = 1
+        self.assertEqual(here.finish(handle), "DONE")
+        interrupted = 0
+        for round in range(2, 8):
+            here.bytes[:] = round
+            state = here.post(handle, b"never")
+            time.sleep(0.004 * round)
+            interrupted += here.check_xfer_state(handle) == "PROC"
+            here.release_xfer_handle(handle)
+            before = child.ask("checksum")
+            time.sleep(0.2)
+            self.assertEqual(child.ask("checksum"), before)
+            handle = here.request("WRITE", *whole(here, child), name, b"never")
+        self.assertGreater(interrupted, 0)
+        self.assertEqual(here.finish(handle), "DONE")
+
+    def test_a_released_write_is_over_only_when_the_target_says_so(self):
+        here, child, name = self.meet(BIG)
+        handle = here.request("WRITE", *whole(here, child), name)
+        here.bytes[:] = 1
+        self.assertEqual(here.finish(handle), "DONE")
+        here.bytes[:] = 2
+        child.signal(signal.SIGSTOP)
+        here.post(handle)
+        released = threading.Event()
+
+        def release():
+            if state_of(here.release_xfer_handle, handle) is None:
+                released.set()
+
+        thread = threading.Thread(target=release)
+        thread.start()
+        time.sleep(0.6)
+        self.assertFalse(released.is_set())  # bytes are on their way to a process that does not run
+        child.signal(signal.SIGCONT)
+        thread.join()
+        if not released.is_set():
+            here.release_xfer_handle(handle)
+        before = child.ask("checksum")
+        time.sleep(0.5)
+        self.assertEqual(child.ask("checksum"), before)
+
+    def test_a_read_that_is_released_leaves_local_memory_alone(self):
+        here, child, name = self.meet(BIG)
+        child.ask("fill", 1)
+        interrupted = 0
+        for round in range(6):
+            handle = here.request("READ", *whole(here, child), name)
+            here.post(handle)
+            time.sleep(0.004 * round)
+            interrupted += here.check_xfer_state(handle) == "PROC"
+            here.release_xfer_handle(handle)
+            here.bytes[:] = 0
+            time.sleep(0.2)
+            self.assertFalse(here.bytes.any())
+        self.assertGreater(interrupted, 0)
+
+    def test_memory_that_is_deregistered_ends_what_uses_it(self):
+        here, child, name = self.meet(BIG)
+        handle = here.request("WRITE", *whole(here, child), name)
+        here.post(handle)
+        here.deregister_memory(here.registered)
+        self.assertNotEqual(here.end(handle), "PROC")
+        self.assertNotEqual(here.finish(handle, patience=SOON), "DONE")
+        here.release_xfer_handle(handle)
+
+    def test_memory_that_a_peer_deregisters_ends_what_uses_it(self):
+        here, child, name = self.meet(1 << 20)
+        handle = here.request("WRITE", *whole(here, child), name)
+        self.assertEqual(here.finish(handle), "DONE")
+        child.ask("drop")
+        self.ends_in_failure(here, handle, here.post(handle))
+
+    def test_an_agent_whose_process_is_gone_is_not_reached(self):
+        here, child = Agent(connect_timeout_ms=2000), self.child()
+        child.signal(signal.SIGKILL)
+        child.process.join()
+        name = here.meet(child.metadata)
+        try:
+            handle = here.request("WRITE", *whole(here, child), name)
+        except Exception:
+            return  # it was refused at once
+        self.ends_in_failure(here, handle, here.post(handle))
+
+    def test_a_caller_that_is_not_nixl_is_refused(self):
+        plugin = ctypes.CDLL(os.path.join(os.environ["NIXL_PLUGIN_DIR"], "libplugin_WEFT.so"))
+        plugin.nixl_plugin_init.restype = ctypes.c_void_p
+        self.assertIsNone(plugin.nixl_plugin_init())
+
+    def test_agents_without_the_secret_are_refused(self):
+        with open(os.path.join(os.environ["NIXL_PLUGIN_DIR"], "secret"), "w") as file:
+            file.write("0123456789abcdef0123456789abcdef\n")
+        here, there, stranger = Agent(secret_file=file.name), Agent(secret_file=file.name), Agent()
+        for other in there, stranger:
+            here.meet(other.describe()[0])
+        place = [(here.bytes.ctypes.data, 4096)]
+        handle = here.request("WRITE", place, [(there.bytes.ctypes.data, 4096)], there.name)
+        self.assertEqual(here.finish(handle), "DONE")
+        handle = here.request("WRITE", place, [(stranger.bytes.ctypes.data, 4096)], stranger.name)
+        self.ends_in_failure(here, handle, here.post(handle))

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# The WEFT backend of NIXL in NIXL's own wheels, over host and tcp: calls of agents, faults, what engines call.
+#     tools/test-nixl.sh PLUGIN [ONLY]     PLUGIN: libplugin_WEFT.so; ONLY: a part of the names of the cases to run
+# SHORT=1: one version of NIXL. The wheels go into target/nixl; without a registry the tests are skipped, with a line.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+plugin=$(realpath "${1:?where is libplugin_WEFT.so?}")
+only=${2:-}
+tests=$PWD/integrations/nixl/tests
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+# shellcheck source=tools/cases.sh
+. tools/cases.sh
+main=1.4.1 others="1.0.0 1.2.0 1.5.1" old=0.9.0
+export PYTHONDONTWRITEBYTECODE=1 NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-WARN} NIXL_PLUGIN_DIR=${plugin%/*}
+
+# Without its dependencies, most of which are for GPUs.
+environment() { # version
+    local venv=$PWD/target/nixl/$1
+    [ -e "$venv/done" ] && return
+    { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } &&
+        timeout 300 "$venv/bin/pip" install -q --no-deps --disable-pip-version-check "nixl-cu12==$1" numpy &&
+        touch "$venv/done"
+}
+
+suite() { # version, fabric, names of unittest
+    (cd "$tests" && WEFT_NIXL_FABRIC=$2 timeout 600 "$OLDPWD/target/nixl/$1/bin/python" -m unittest "${@:3}")
+}
+
+refused() {
+    ! (cd "$tests" && timeout 60 "$OLDPWD/target/nixl/$old/bin/python" -m unittest test_transfers) >"$logs/old.out" 2>&1 &&
+        grep -q 'WEFT plugin: .* is not NIXL 1.0 or newer' "$logs/old.out"
+}
+
+# with VERSION NAME COMMAND...: a case, where that wheel can be had.
+with() {
+    skipped_by_name "$2" && return
+    if environment "$1" >"$logs/pip" 2>&1; then
+        check "${@:2}"
+    else
+        skip "$2" "pip cannot install nixl-cu12 $1 ($(tail -n 1 "$logs/pip"))"
+    fi
+}
+
+for fabric in host tcp; do
+    with $main "NIXL $main: transfers over $fabric" suite $main $fabric test_transfers
+    with $main "NIXL $main: faults over $fabric" suite $main $fabric test_faults
+done
+if [ -z "${SHORT:-}" ]; then
+    for version in $others; do
+        with "$version" "NIXL $version: transfers over tcp" suite "$version" tcp test_transfers
+    done
+    with $old "NIXL $old is refused" refused
+fi
+counted
