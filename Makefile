@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load loop coverage nixl test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo t test test-all test-load loop coverage nixl nixl-figures test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,6 +78,11 @@ nixl: lib ## Builds the WEFT backend of NIXL, target/nixl/libplugin_WEFT.so, and
 	@tools/need.sh nixl
 	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
 	@tools/test-nixl.sh $(NIXL_PLUGIN) '$(T)'
+
+nixl-figures: lib ## Measures the WEFT backend beside UCX, through the same calls, in ROUNDS=3 turns: target/nixl/figures.json
+	@tools/need.sh nixl
+	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
+	@tools/nixl-figures.sh $(NIXL_PLUGIN) $(LIBDIR) $(or $(ROUNDS),3)
 
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
 	@tools/fuzz.sh $(or $(SECONDS),180)

@@ -11,17 +11,10 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 # shellcheck source=tools/cases.sh
 . tools/cases.sh
+# shellcheck source=tools/nixl-wheels.sh
+. tools/nixl-wheels.sh
 main=1.4.1 others="1.0.0 1.2.0 1.5.1" old=0.9.0
 export PYTHONDONTWRITEBYTECODE=1 NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-WARN} NIXL_PLUGIN_DIR=${plugin%/*}
-
-# Without its dependencies, most of which are for GPUs.
-environment() { # version
-    local venv=$PWD/target/nixl/$1
-    [ -e "$venv/done" ] && return
-    { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } &&
-        timeout 300 "$venv/bin/pip" install -q --no-deps --disable-pip-version-check "nixl-cu12==$1" numpy &&
-        touch "$venv/done"
-}
 
 suite() { # version, fabric, names of unittest
     (cd "$tests" && WEFT_NIXL_FABRIC=$2 timeout 600 "$OLDPWD/target/nixl/$1/bin/python" -m unittest "${@:3}")
@@ -43,12 +36,12 @@ with() {
 }
 
 for fabric in host tcp; do
-    with $main "NIXL $main: transfers over $fabric" suite $main $fabric test_transfers
+    with $main "NIXL $main: transfers and engines' calls over $fabric" suite $main $fabric test_transfers test_engines
     with $main "NIXL $main: faults over $fabric" suite $main $fabric test_faults
 done
 if [ -z "${SHORT:-}" ]; then
     for version in $others; do
-        with "$version" "NIXL $version: transfers over tcp" suite "$version" tcp test_transfers
+        with "$version" "NIXL $version: transfers and engines' calls over tcp" suite "$version" tcp test_transfers test_engines
     done
     with $old "NIXL $old is refused" refused
 fi

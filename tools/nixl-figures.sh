@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The WEFT backend of NIXL beside UCX in NIXL's wheel: a table, and target/nixl/figures.json.
+#     tools/nixl-figures.sh PLUGIN LIBRARY_FOLDER [ROUNDS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+plugin=$(realpath "${1:?where is libplugin_WEFT.so?}")
+library=$(realpath "${2:?where is libweft.so?}")
+# shellcheck source=tools/nixl-wheels.sh
+. tools/nixl-wheels.sh
+environment 1.4.1
+# Beside the wheel's own, which find their libraries from where they are.
+folder=$(echo target/nixl/1.4.1/lib/python3*/site-packages/.nixl_cu12.mesonpy.libs/plugins)
+cp "$plugin" "$folder/"
+cp "$library/libweft.so" "$folder/libweft.so.0"
+NIXL_PLUGIN_DIR=$(realpath "$folder") NIXL_LOG_LEVEL=ERROR PYTHONDONTWRITEBYTECODE=1 \
+    target/nixl/1.4.1/bin/python integrations/nixl/tests/measure.py "${3:-3}" target/nixl/figures.json
