@@ -35,7 +35,7 @@ mod header {
         "grant",
         "message",
         "atomic",
-        "statistics",
+        "info",
     ];
 
     pub fn write() {

@@ -18,7 +18,7 @@ static inline int32_t check_call(int32_t status, const char *call) {
 static inline weft_completion check_next(weft_endpoint *endpoint, weft_completion_kind kind) {
     for (;;) {
         weft_completion done;
-        int32_t status = CHECK(weft_wait(endpoint, &done, 1, UINT64_C(20000000000)));
+        int32_t status = CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &done, 1, UINT64_C(20000000000)));
         if (status == 1 && done.kind != kind) continue;
         status = status == 1 ? done.status : WEFT_ERR_TIMED_OUT;
         if (status == WEFT_OK) return done;

@@ -29,6 +29,7 @@ static void must(int bad, const char *what) {
 struct party {
     const char *name;
     weft_endpoint *endpoint;
+    int32_t event_fd;
     weft_peer peer; /* 0 until it is up */
     int answers;    /* it sends back what comes */
     int heard;
@@ -57,9 +58,9 @@ static void drain(struct party *party) {
     weft_status armed;
     do {
         int32_t n;
-        while ((n = CHECK(weft_poll(party->endpoint, done, 16))) > 0)
+        while ((n = CHECK(weft_queue_poll(weft_endpoint_queue(party->endpoint), done, 16, 0))) > 0)
             for (int32_t i = 0; i < n; i++) handle(party, &done[i]);
-        armed = weft_arm(party->endpoint);
+        armed = weft_queue_arm(weft_endpoint_queue(party->endpoint), &party->event_fd);
     } while (armed == WEFT_ERR_AGAIN);
     CHECK(armed);
 }
@@ -67,12 +68,10 @@ static void drain(struct party *party) {
 static void join_loop(int loop, struct party *party) {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "host"; /* between processes, or endpoints, of one host */
-    CHECK(weft_endpoint_open(&config, &party->endpoint));
+    CHECK(weft_endpoint_create(&config, &party->endpoint));
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = party}; /* EPOLLIN alone is fine, too */
-    int32_t fd;
-    CHECK(weft_event_fd(party->endpoint, &fd)); /* ours to watch, not to read or close */
-    must(epoll_ctl(loop, EPOLL_CTL_ADD, fd, &event) != 0, "epoll_ctl");
     drain(party); /* arms it for the first time */
+    must(epoll_ctl(loop, EPOLL_CTL_ADD, party->event_fd, &event) != 0, "epoll_ctl"); /* ours to watch, not to close */
 }
 
 static int start_timer(int loop) {
@@ -109,7 +108,7 @@ int main(void) {
         if (event.data.ptr) drain(event.data.ptr);
         else tick(timer, &here, &ticks);
     }
-    CHECK(weft_endpoint_shutdown(here.endpoint, 0)), CHECK(weft_endpoint_close(here.endpoint));
-    CHECK(weft_endpoint_shutdown(there.endpoint, 0)), CHECK(weft_endpoint_close(there.endpoint));
+    CHECK(weft_endpoint_shutdown(here.endpoint, 0)), CHECK(weft_endpoint_destroy(here.endpoint));
+    CHECK(weft_endpoint_shutdown(there.endpoint, 0)), CHECK(weft_endpoint_destroy(there.endpoint));
     close(timer), close(loop);
 }

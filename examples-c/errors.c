@@ -22,7 +22,7 @@ static struct side side_open(void *bytes, size_t len) {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     weft_memory_range range = {bytes, len};
     config.max_transfers = 8; /* few, to see what happens when they are used up */
-    CHECK(weft_endpoint_open(&config, &side.endpoint));
+    CHECK(weft_endpoint_create(&config, &side.endpoint));
     CHECK(weft_memory_register(side.endpoint, &range, 1, NULL, &side.memory));
     return side;
 }
@@ -47,7 +47,7 @@ static void show(const char *what, weft_status status, const char *why) {
 static int take(weft_endpoint *endpoint, uint64_t ns) {
     weft_completion done[16];
     int ended = 0;
-    int32_t n = CHECK(weft_wait(endpoint, done, 16, ns));
+    int32_t n = CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), done, 16, ns));
     for (int32_t i = 0; i < n; i++) {
         ended += done[i].op != 0;
         if (done[i].status != WEFT_OK) show("a completion", done[i].status, weft_status_text(done[i].status));
@@ -89,9 +89,9 @@ static void nobody_there(weft_endpoint *endpoint) {
     weft_peer peer;
     weft_op_options soon = WEFT_OP_OPTIONS_INIT;
     soon.timeout_ns = SECOND / 2;
-    CHECK(weft_endpoint_open(NULL, &gone));
+    CHECK(weft_endpoint_create(NULL, &gone));
     CHECK(weft_endpoint_address(gone, address, sizeof address, &len));
-    CHECK(weft_endpoint_close(gone));
+    CHECK(weft_endpoint_destroy(gone));
     CHECK(weft_peer_connect(endpoint, address, len, &soon, &peer)); /* fails in its PEER_UP, never silently */
     take(endpoint, 2 * SECOND);
 }
@@ -127,10 +127,10 @@ static void end(struct side *side, const char *name) {
     int32_t n;
     weft_completion done;
     CHECK(weft_endpoint_shutdown(side->endpoint, SECOND)); /* what runs has a second; then nothing touches the memory */
-    while ((n = weft_poll(side->endpoint, &done, 1)) == 1) left++;
+    while ((n = weft_queue_poll(weft_endpoint_queue(side->endpoint), &done, 1, 0)) == 1) left++;
     if (n != WEFT_ERR_CLOSED) CHECK(n);
     CHECK(weft_memory_deregister(side->memory));
-    CHECK(weft_endpoint_close(side->endpoint));
+    CHECK(weft_endpoint_destroy(side->endpoint));
     printf("%s is closed; %s\n", name, left > 0 ? "the last completions were taken" : "there was nothing left");
 }
 

@@ -53,7 +53,7 @@ static CUdeviceptr on_device(int ordinal, weft_endpoint *endpoint, CUstream *str
 static void await_write(weft_endpoint *endpoint) {
     weft_completion done = {0};
     while (done.kind != WEFT_COMPLETION_WRITE) /* PEER_UP comes first */
-        CHECK(weft_wait(endpoint, &done, 1, UINT64_C(10000000000)));
+        CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &done, 1, UINT64_C(10000000000)));
     check(done.status != WEFT_OK, "the write", weft_status_text(done.status));
 }
 
@@ -62,7 +62,7 @@ int main(void) {
     CUDA(cuInit(0)), CUDA(cuDeviceGetCount(&devices));
     check(devices == 0, "no GPU", "here");
     weft_endpoint *here, *there;
-    CHECK(weft_endpoint_open(NULL, &here)), CHECK(weft_endpoint_open(NULL, &there));
+    CHECK(weft_endpoint_create(NULL, &here)), CHECK(weft_endpoint_create(NULL, &there));
     CUstream fills, reads;
     weft_memory *mine, *theirs;
     CUdeviceptr source = on_device(0, here, &fills, &mine);
@@ -79,7 +79,7 @@ int main(void) {
 
     weft_watch *filled, *moved;
     uint64_t *filled_word, *moved_word;
-    CHECK(weft_watch_alloc(here, &filled, &filled_word)), CHECK(weft_watch_alloc(here, &moved, &moved_word));
+    CHECK(weft_watch_create(here, &filled, &filled_word)), CHECK(weft_watch_create(here, &moved, &moved_word));
 
     uint32_t from[PAGES], to[PAGES];
     for (uint32_t i = 0; i < PAGES; i++) from[i] = i, to[i] = PAGES - 1 - i;
@@ -104,5 +104,5 @@ int main(void) {
     CUDA(cuStreamSynchronize(reads));
     check(last[0] != 1000 + PAGES - 1 || last[PAGE / 4 - 1] != last[0], "page 0", "is not the last one");
     printf("%d pages of %d KiB, from GPU 0 to GPU %d\n", PAGES, PAGE / 1024, devices - 1);
-    CHECK(weft_endpoint_close(here)), CHECK(weft_endpoint_close(there));
+    CHECK(weft_endpoint_destroy(here)), CHECK(weft_endpoint_destroy(there));
 }

@@ -13,8 +13,8 @@ static void check(int good, const char *what, const char *why) {
 
 int main(void) {
     weft_endpoint *sender, *receiver;
-    CHECK(weft_endpoint_open(NULL, &sender));
-    CHECK(weft_endpoint_open(NULL, &receiver));
+    CHECK(weft_endpoint_create(NULL, &sender));
+    CHECK(weft_endpoint_create(NULL, &receiver));
 
     char text[] = "Hello from the other endpoint.", page[sizeof text] = "";
     weft_memory_range from = {text, sizeof text}, to = {page, sizeof page};
@@ -35,10 +35,10 @@ int main(void) {
 
     weft_completion done = {0};
     while (done.kind != WEFT_COMPLETION_WRITE) /* PEER_UP comes first */
-        CHECK(weft_wait(sender, &done, 1, UINT64_C(1000000000)));
+        CHECK(weft_queue_poll(weft_endpoint_queue(sender), &done, 1, UINT64_C(1000000000)));
     check(done.status == WEFT_OK, "weft_write", weft_status_text(done.status));
     printf("%s\n", page); /* every byte is there */
 
-    CHECK(weft_endpoint_close(sender));
-    CHECK(weft_endpoint_close(receiver));
+    CHECK(weft_endpoint_destroy(sender));
+    CHECK(weft_endpoint_destroy(receiver));
 }

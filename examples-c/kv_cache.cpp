@@ -137,12 +137,12 @@ private:
             throw std::runtime_error("prefill has left");
         if (c.kind != WEFT_COMPLETION_NOTIFICATION)
             return;
-        const auto of = pages_.find(c.value);
+        const auto of = pages_.find(c.notify);
         for (std::uint32_t l = 0; l < shape.layers; l++)
             for (std::size_t i = 0; i < of->second.size(); i++)
                 for (std::size_t b = 0; b < shape.page_len; b++)
-                    wrong_ += cache_.page(l, of->second[i])[b] != static_cast<std::byte>(content(c.value, l, i));
-        std::printf("decode: request %d is here\n", static_cast<int>(c.value));
+                    wrong_ += cache_.page(l, of->second[i])[b] != static_cast<std::byte>(content(c.notify, l, i));
+        std::printf("decode: request %d is here\n", static_cast<int>(c.notify));
         cache_.give(of->second);
         pages_.erase(of);
     }

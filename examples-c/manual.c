@@ -14,8 +14,8 @@ static weft_endpoint *open_manual(void) {
     weft_endpoint *endpoint;
     weft_endpoint_properties has = WEFT_ENDPOINT_PROPERTIES_INIT;
     config.progress = WEFT_PROGRESS_MANUAL;
-    CHECK(weft_endpoint_open(&config, &endpoint));
-    CHECK(weft_endpoint_info(endpoint, &has));
+    CHECK(weft_endpoint_create(&config, &endpoint));
+    CHECK(weft_endpoint_info(endpoint, &has, NULL));
     if (has.workers != 0) fprintf(stderr, "threads, after all\n"), exit(1);
     return endpoint;
 }
@@ -31,7 +31,7 @@ static uint64_t compute(unsigned char *page) {
 static int poll_all(weft_endpoint *endpoint, weft_completion_kind kind) {
     weft_completion done[16];
     int found = 0;
-    int32_t n = CHECK(weft_poll(endpoint, done, 16));
+    int32_t n = CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), done, 16, 0));
     for (int32_t i = 0; i < n; i++) {
         if (done[i].status != WEFT_OK) fprintf(stderr, "%s\n", weft_status_text(done[i].status)), exit(1);
         found += done[i].kind == kind;
@@ -75,9 +75,9 @@ int main(void) {
     for (int down = 0; down < 1;) {
         down += poll_all(here, WEFT_COMPLETION_PEER_DOWN);
         weft_completion left; /* PEER_CLOSED is how it ends there */
-        CHECK(weft_poll(there, &left, 1));
+        CHECK(weft_queue_poll(weft_endpoint_queue(there), &left, 1, 0));
     }
-    CHECK(weft_endpoint_shutdown(here, 0)), CHECK(weft_endpoint_close(here));
-    CHECK(weft_endpoint_shutdown(there, 0)), CHECK(weft_endpoint_close(there));
+    CHECK(weft_endpoint_shutdown(here, 0)), CHECK(weft_endpoint_destroy(here));
+    CHECK(weft_endpoint_shutdown(there, 0)), CHECK(weft_endpoint_destroy(there));
     return 0;
 }

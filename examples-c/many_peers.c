@@ -23,6 +23,7 @@ static void say(weft_endpoint *endpoint, weft_peer peer, const char *text) {
 
 struct server {
     weft_endpoint *endpoint;
+    int32_t event_fd;
     int here; /* peers now */
     int gone;
 };
@@ -53,9 +54,9 @@ static void drain(struct server *server) {
     weft_status armed;
     do {
         int32_t n;
-        while ((n = CHECK(weft_poll(server->endpoint, done, 64))) > 0)
+        while ((n = CHECK(weft_queue_poll(weft_endpoint_queue(server->endpoint), done, 64, 0))) > 0)
             for (int32_t i = 0; i < n; i++) handle(server, &done[i]);
-    } while ((armed = weft_arm(server->endpoint)) == WEFT_ERR_AGAIN);
+    } while ((armed = weft_queue_arm(weft_endpoint_queue(server->endpoint), &server->event_fd)) == WEFT_ERR_AGAIN);
     CHECK(armed);
 }
 
@@ -72,10 +73,8 @@ static void tell_address(weft_endpoint *endpoint, int listener) {
 static void serve(weft_endpoint *endpoint, const char *port, int clients) {
     struct server server = {.endpoint = endpoint};
     int listener = exchange_listen(port);
-    int32_t event_fd;
-    CHECK(weft_event_fd(endpoint, &event_fd));
     while (drain(&server), server.gone < clients) {
-        struct pollfd ready[] = {{.fd = listener, .events = POLLIN}, {.fd = event_fd, .events = POLLIN}};
+        struct pollfd ready[] = {{.fd = listener, .events = POLLIN}, {.fd = server.event_fd, .events = POLLIN}};
         if (poll(ready, 2, -1) > 0 && ready[0].revents != 0) tell_address(endpoint, listener);
     }
     close(listener);
@@ -106,11 +105,11 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s serve PORT CLIENTS | ask HOST PORT NAME | die HOST PORT NAME\n", argv[0]);
         return 2;
     }
-    CHECK(weft_endpoint_open(NULL, &endpoint));
+    CHECK(weft_endpoint_create(NULL, &endpoint));
     if (serves) serve(endpoint, argv[2], atoi(argv[3]));
     else ask(endpoint, argv[2], argv[3], argv[4]);
     if (dies) _exit(0);
     CHECK(weft_endpoint_shutdown(endpoint, UINT64_C(1000000000))); /* lets what is under way go on for a second */
-    CHECK(weft_endpoint_close(endpoint));
+    CHECK(weft_endpoint_destroy(endpoint));
     return 0;
 }

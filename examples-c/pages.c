@@ -22,7 +22,7 @@ struct rank {
 static struct rank rank_open(uint64_t page_len) {
     struct rank rank;
     weft_memory_range ranges[LAYERS];
-    CHECK(weft_endpoint_open(NULL, &rank.endpoint));
+    CHECK(weft_endpoint_create(NULL, &rank.endpoint));
     for (int l = 0; l < LAYERS; l++) {
         rank.layers[l] = calloc(PAGES, page_len);
         ranges[l] = (weft_memory_range){rank.layers[l], PAGES * page_len};
@@ -33,7 +33,7 @@ static struct rank rank_open(uint64_t page_len) {
 
 static void rank_close(struct rank *rank) {
     CHECK(weft_endpoint_shutdown(rank->endpoint, 0));
-    CHECK(weft_endpoint_close(rank->endpoint)); /* takes the memory back, too */
+    CHECK(weft_endpoint_destroy(rank->endpoint)); /* takes the memory back, too */
     for (int l = 0; l < LAYERS; l++) free(rank->layers[l]);
 }
 
@@ -76,7 +76,7 @@ static void await_halves(struct rank *decode) {
         weft_completion told = check_next(decode->endpoint, WEFT_COMPLETION_NOTIFICATION);
         memcpy(&half, told.data, sizeof half);
         CHECK(weft_message_release(decode->endpoint, told.op)); /* the data is not ours any more */
-        printf("request %u: half %d has arrived\n", (unsigned)told.value, half);
+        printf("request %u: half %d has arrived\n", (unsigned)told.notify, half);
         halves |= 1 << half;
     }
 }

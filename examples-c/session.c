@@ -13,11 +13,11 @@ bool session_call_failed(const char *call, weft_status status) {
 
 static void say_rails(weft_endpoint *endpoint) {
     weft_endpoint_properties has = WEFT_ENDPOINT_PROPERTIES_INIT;
-    if (weft_endpoint_info(endpoint, &has) != WEFT_OK) return;
+    if (weft_endpoint_info(endpoint, &has, NULL) != WEFT_OK) return;
     fprintf(stderr, "%s: libfabric %s, %u rails, %u workers\n", program_role, has.libfabric, has.rails, has.workers);
     for (uint32_t i = 0; i < has.rails; i++) {
         weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
-        if (weft_rail_info(endpoint, i, &rail) != WEFT_OK) return;
+        if (weft_rail_info(endpoint, i, &rail, NULL) != WEFT_OK) return;
         fprintf(stderr, "%s: rail %u: %s %s %s\n", program_role, i, rail.fabric, rail.name, rail.address);
     }
 }
@@ -33,8 +33,8 @@ bool session_open(struct session *session, const struct options *options, messag
     config.progress = options->manual ? WEFT_PROGRESS_MANUAL : WEFT_PROGRESS_THREADS;
     config.timeout_ns = options->timeout_ns;
     config.connect_timeout_ns = options->timeout_ns;
-    weft_status status = weft_endpoint_open(&config, &session->endpoint);
-    if (status != WEFT_OK) return session_call_failed("weft_endpoint_open", status);
+    weft_status status = weft_endpoint_create(&config, &session->endpoint);
+    if (status != WEFT_OK) return session_call_failed("weft_endpoint_create", status);
     say_rails(session->endpoint);
     return true;
 }
@@ -44,8 +44,8 @@ bool session_close(struct session *session) {
     /* Drains, so that the other side still hears of a failure. */
     weft_status status = weft_endpoint_shutdown(session->endpoint, NS_PER_S);
     if (status != WEFT_OK) return session_call_failed("weft_endpoint_shutdown", status);
-    status = weft_endpoint_close(session->endpoint);
-    if (status != WEFT_OK) return session_call_failed("weft_endpoint_close", status);
+    status = weft_endpoint_destroy(session->endpoint);
+    if (status != WEFT_OK) return session_call_failed("weft_endpoint_destroy", status);
     session->endpoint = NULL;
     return true;
 }
@@ -91,9 +91,9 @@ static bool take_message(struct session *session, const weft_completion *c) {
 
 static bool take_notification(struct session *session, const weft_completion *c) {
     weft_message_release(session->endpoint, c->op);
-    if (session->notified) return complain("a second notification came, %llu", (unsigned long long)c->value);
+    if (session->notified) return complain("a second notification came, %llu", (unsigned long long)c->notify);
     session->notified = true;
-    session->notification = c->value;
+    session->notification = c->notify;
     return true;
 }
 
@@ -116,8 +116,8 @@ static bool take(struct session *session, const weft_completion *c) {
 
 bool session_poll(struct session *session, uint64_t wait_ns) {
     weft_completion done[64];
-    int32_t n = wait_ns > 0 ? weft_wait(session->endpoint, done, 64, wait_ns) : weft_poll(session->endpoint, done, 64);
-    if (n < 0) return session_call_failed("weft_wait", n);
+    int32_t n = weft_queue_poll(weft_endpoint_queue(session->endpoint), done, 64, wait_ns);
+    if (n < 0) return session_call_failed("weft_queue_poll", n);
     bool ok = true;
     for (int32_t i = 0; i < n; i++) ok = take(session, &done[i]) && ok;
     return ok;

@@ -23,10 +23,10 @@ static void receive(weft_endpoint *endpoint, const char *port) {
     exchange_put(fd, blob, len);
     /* There is nothing to accept: a peer comes by itself, and its bytes do. */
     weft_completion told = check_next(endpoint, WEFT_COMPLETION_NOTIFICATION);
-    printf("received %u bytes: %s\n", (unsigned)told.value, page);
+    printf("received %u bytes: %s\n", (unsigned)told.notify, page);
     /* The sender leaves first: then it has heard that all has arrived. */
     weft_completion done = {0};
-    while (done.kind != WEFT_COMPLETION_PEER_DOWN) CHECK(weft_wait(endpoint, &done, 1, UINT64_MAX));
+    while (done.kind != WEFT_COMPLETION_PEER_DOWN) CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &done, 1, UINT64_MAX));
     CHECK(weft_memory_deregister(memory)); /* only now may `page` go */
     close(fd), close(listener);
 }
@@ -63,10 +63,10 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s receive PORT | send HOST PORT TEXT\n", argv[0]);
         return 2;
     }
-    CHECK(weft_endpoint_open(NULL, &endpoint));
+    CHECK(weft_endpoint_create(NULL, &endpoint));
     if (receives) receive(endpoint, argv[2]);
     else send_text(endpoint, argv[2], argv[3], argv[4]);
     CHECK(weft_endpoint_shutdown(endpoint, 0)); /* tells the peer at once that we leave */
-    CHECK(weft_endpoint_close(endpoint));
+    CHECK(weft_endpoint_destroy(endpoint));
     return 0;
 }

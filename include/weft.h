@@ -8,7 +8,7 @@
  *
  *     weft_endpoint_config cfg = WEFT_ENDPOINT_CONFIG_INIT;
  *     weft_endpoint *ep;
- *     weft_endpoint_open(&cfg, &ep);
+ *     weft_endpoint_create(&cfg, &ep);
  *
  *     weft_memory *kv;                               // 80 layers, one handle
  *     weft_memory_register(ep, layers, 80, NULL, &kv);
@@ -28,7 +28,7 @@
  *     weft_write_pages(ep, kv, theirs, &pages, &options, NULL);
  *
  *     weft_completion done[64];
- *     int32_t n = weft_poll(ep, done, 64);
+ *     int32_t n = weft_queue_poll(weft_endpoint_queue(ep), done, 64, 0);
  *     for (int32_t i = 0; i < n; i++) finish(&done[i]);
  *
  * What it promises:
@@ -91,9 +91,6 @@ extern "C" {
  * Since 0.1.
  */
 WEFT_API uint32_t weft_version(void);
-
-/** The same as text ("0.1.0"). Static: never free it. Since 0.1. */
-WEFT_API const char *weft_version_string(void);
 
 /* ---- Statuses as C sees them, and the last message of a thread ---- */
 
@@ -258,7 +255,7 @@ typedef int32_t weft_category;
 /**
  * The name of a status, as "WEFT_ERR_TIMED_OUT"; "WEFT_ERR_UNKNOWN" for a
  * negative number that this library does not know. A positive number is a count,
- * as `weft_poll` returns it: "WEFT_OK". Static: never free it. Any thread.
+ * as `weft_queue_poll` returns it: "WEFT_OK". Static: never free it. Any thread.
  * Since 0.1.
  */
 WEFT_API const char *weft_status_name(weft_status status);
@@ -423,7 +420,7 @@ weft_status weft_log_set(weft_log_level level,
  * Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
  * hardware). Where there are RDMA devices, variables of the environment that begin
  * with FI_ may be set and unset again while libfabric starts, as by
- * `weft_endpoint_open`: no other thread should change or read the environment then.
+ * `weft_endpoint_create`: no other thread should change or read the environment then.
  * Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
  * written), `WEFT_ERR_INVALID`. Since 0.1.
  */
@@ -439,7 +436,7 @@ weft_status weft_topology(char *buffer,
 #define WEFT_PROGRESS_THREADS 0
 
 /**
- * No thread is started: `weft_poll` and `weft_wait` drive the rails in the
+ * No thread is started: `weft_queue_poll` drives the rails in the
  * caller's thread. A program that does not poll makes no progress, and its
  * peers see their transfers time out.
  */
@@ -464,7 +461,7 @@ weft_status weft_topology(char *buffer,
 /**
  * An endpoint: the rails that a process opened, the worker threads that drive
  * them, and an address that others connect to. A process usually has one for
- * each GPU or rank. Opaque; made by `weft_endpoint_open`.
+ * each GPU or rank. Opaque; made by `weft_endpoint_create`.
  */
 typedef struct weft_endpoint weft_endpoint;
 
@@ -569,7 +566,7 @@ typedef struct weft_endpoint_config {
     uint32_t max_counters;
     /**
      * What worker threads do without work: `WEFT_IDLE_*`. With manual progress
-     * it is what `weft_wait` does: `WEFT_IDLE_SPIN` never sleeps, and the others
+     * it is what a waiting `weft_queue_poll` does: `WEFT_IDLE_SPIN` never sleeps, and the others
      * do after a while.
      */
     uint32_t idle;
@@ -708,57 +705,6 @@ typedef struct weft_endpoint_config {
 
 #define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/** What an endpoint has. Filled by `weft_endpoint_info`. */
-typedef struct weft_endpoint_properties {
-    /** `sizeof(weft_endpoint_properties)`, set by the caller. */
-    uint32_t size;
-    /** Rails that are open. */
-    uint32_t rails;
-    /** Worker threads; 0 with manual progress. */
-    uint32_t workers;
-    /** Connected peers. */
-    uint32_t peers;
-    /** Random, and different for every endpoint that was ever opened. */
-    uint64_t incarnation;
-    /**
-     * Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1"; ""
-     * where it was not needed ("host" and "tcp" alone), or is not there.
-     */
-    char libfabric[256];
-} weft_endpoint_properties;
-
-#define WEFT_ENDPOINT_PROPERTIES_INIT {sizeof(weft_endpoint_properties), 0, 0, 0, 0, {0}}
-
-/** What a rail is. Filled by `weft_rail_info`. */
-typedef struct weft_rail_properties {
-    /** `sizeof(weft_rail_properties)`, set by the caller. */
-    uint32_t size;
-    /** The worker that drives it, from 0. */
-    uint32_t worker;
-    /** "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm". */
-    char fabric[64];
-    /** The NIC: the network interface, or libfabric's domain, as "eth0" or "rdmap16s27-rdm". */
-    char name[64];
-    /** The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none. */
-    char address[128];
-    /** The NUMA node that the NIC is on; -1 if that is not known. */
-    int32_t numa_node;
-    /**
-     * The NIC's PCI address, as "0000:53:00.0"; "" if it has none or that is not
-     * known.
-     */
-    char pci[32];
-    /**
-     * Bytes of this endpoint's own writes and reads that it has carried, and
-     * the posts that carried them. What peers write here or read from here is
-     * counted at the peer.
-     */
-    uint64_t bytes;
-    uint64_t posts;
-} weft_rail_properties;
-
-#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, {0}, 0, 0}
-
 /**
  * Opens an endpoint: loads libfabric where that is needed, opens the rails, starts the workers.
  *
@@ -768,7 +714,7 @@ typedef struct weft_rail_properties {
  * elsewhere.
  *
  * `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
- * owns it and gives it back with `weft_endpoint_close`. Nothing is left open
+ * owns it and gives it back with `weft_endpoint_destroy`. Nothing is left open
  * on failure.
  *
  * Any thread. Blocks for some ms ("host", "tcp") to some seconds (libfabric looks
@@ -786,8 +732,8 @@ typedef struct weft_rail_properties {
  */
 WEFT_API
 WEFT_MUST_USE
-weft_status weft_endpoint_open(const weft_endpoint_config *config,
-                               weft_endpoint **endpoint);
+weft_status weft_endpoint_create(const weft_endpoint_config *config,
+                                 weft_endpoint **endpoint);
 
 /**
  * Writes the address that peers pass to `weft_peer_connect`. It is a blob of
@@ -806,27 +752,6 @@ weft_status weft_endpoint_address(const weft_endpoint *endpoint,
                                   void *buffer,
                                   size_t capacity,
                                   size_t *len);
-
-/**
- * Fills in what the endpoint has. `properties->size` must be set.
- * Any thread; does not block. Since 0.1.
- */
-WEFT_API
-WEFT_MUST_USE
-weft_status weft_endpoint_info(const weft_endpoint *endpoint,
-                               weft_endpoint_properties *properties);
-
-/**
- * Fills in what rail `index` is, from 0 to `rails - 1` of
- * `weft_endpoint_properties`. `properties->size` must be set.
- * Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail).
- * Since 0.1.
- */
-WEFT_API
-WEFT_MUST_USE
-weft_status weft_rail_info(const weft_endpoint *endpoint,
-                           uint32_t index,
-                           weft_rail_properties *properties);
 
 /**
  * Ends all work of an endpoint: refuses new operations, lets the running ones
@@ -864,13 +789,13 @@ weft_status weft_endpoint_shutdown(weft_endpoint *endpoint,
  * `WEFT_ERR_TIMED_OUT` as with shutdown, `WEFT_ERR_HANDLE` (closed before).
  * Since 0.1.
  */
-WEFT_API WEFT_MUST_USE weft_status weft_endpoint_close(weft_endpoint *endpoint);
+WEFT_API WEFT_MUST_USE weft_status weft_endpoint_destroy(weft_endpoint *endpoint);
 
 /* ---- Operations: their ids, and the options that all of them take ---- */
 
 /**
  * Flag of transfers: when the last byte has arrived, the peer gets a
- * `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
+ * `WEFT_COMPLETION_NOTIFICATION` with that `notify`, exactly once. The
  * transfer's own completion then also says that the notification arrived.
  */
 #define WEFT_NOTIFY 1
@@ -918,7 +843,7 @@ typedef struct weft_queue weft_queue;
 
 /**
  * A word that starts an operation, or that an operation sets when it has ended.
- * Opaque; made by `weft_watch_alloc`.
+ * Opaque; made by `weft_watch_create`.
  */
 typedef struct weft_watch weft_watch;
 
@@ -994,7 +919,7 @@ typedef struct weft_op_options {
     weft_counter counter;
     /**
      * The transfer starts when this watch has reached `start_value` (its deadline
-     * counts from the call all the same); see `weft_watch_alloc`. NULL: at once.
+     * counts from the call all the same); see `weft_watch_create`. NULL: at once.
      */
     const weft_watch *start_watch;
     uint64_t start_value;
@@ -1079,7 +1004,7 @@ typedef struct weft_peer_properties {
  * the timeout, or refused), `WEFT_ERR_PEER_GONE` (another endpoint lives
  * there now), `WEFT_ERR_VERSION`, `WEFT_ERR_DENIED` (the two do not have the same
  * `secret`). The other side gets a
- * `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
+ * `WEFT_COMPLETION_PEER_UP`, too, with `accepted` 1: it needs to do nothing to
  * accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`. Once
  * that was polled, nothing of the peer lands here: no byte, message or count, also
  * when the peer was only stopped and goes on. (Over efa and shm, which
@@ -1107,9 +1032,9 @@ typedef struct weft_peer_properties {
  * each other at once become one peer, and connecting to an endpoint that is a
  * peer already gives the same id, answered by one more PEER_UP.
  *
- * Where both sides connect, each polls its own PEER_UP (`value` 0, its
- * `user_data`), and may poll one with `value` 1 of the same peer before it: wait
- * for the one with `value` 0. Who connected to you: compare `incarnation` of
+ * Where both sides connect, each polls its own PEER_UP (`accepted` 0, its
+ * `user_data`), and may poll one with `accepted` 1 of the same peer before it: wait
+ * for the one with `accepted` 0. Who connected to you: compare `incarnation` of
  * `weft_peer_properties` with one sent beside the address, or have it send a
  * message first.
  *
@@ -1189,6 +1114,9 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
  */
 #define WEFT_MEMORY_CUDA 2
 
+/** As `numa_node` of `weft_memory_alloc`: wherever suits the endpoint's rails. */
+#define WEFT_NUMA_ANY -1
+
 /**
  * One or many ranges of this process's memory, registered with the rails.
  * Opaque; made by `weft_memory_register`.
@@ -1200,20 +1128,6 @@ typedef struct weft_memory weft_memory;
  * `weft_remote_memory_import`.
  */
 typedef struct weft_remote_memory weft_remote_memory;
-
-/** How to allocate. Start from `WEFT_ALLOC_ARGS_INIT`. */
-typedef struct weft_alloc_args {
-    /** `sizeof(weft_alloc_args)`. */
-    uint32_t size;
-    /**
-     * The NUMA node that the memory should be on, plus 1: 1 to 64. A wish: if
-     * the node has no room, it lies elsewhere. 0: the node that most of the
-     * endpoint's rails are on, if that is known, else where the system puts it.
-     */
-    uint32_t node;
-} weft_alloc_args;
-
-#define WEFT_ALLOC_ARGS_INIT {sizeof(weft_alloc_args), 0}
 
 /** A range of memory. */
 typedef struct weft_memory_range {
@@ -1247,11 +1161,8 @@ typedef struct weft_memory_args {
     uint64_t rails;
     /** What it is: `WEFT_MEMORY_*`. All ranges are of one kind, and on one device. */
     uint32_t kind;
-    /**
-     * With `WEFT_MEMORY_CUDA`: the device, as CUDA counts those that this process
-     * sees, plus 1. 0: the one that the memory is on.
-     */
-    uint32_t device;
+    /** 0. */
+    uint32_t reserved;
 } weft_memory_args;
 
 #define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args), 0, 0, 0, 0}
@@ -1263,8 +1174,10 @@ typedef struct weft_memory_args {
  * writes to peers on this host go about 1.5 times as fast.
  *
  * `endpoint`: an open one. `len`: bytes, 1 to 2^47; it is rounded up to whole
- * pages (2 MiB from there on). `args`: NULL for defaults. `address`: receives
- * the first byte. The caller owns the memory, registers it or parts of it like
+ * pages (2 MiB from there on). `numa_node`: the NUMA node that the memory should
+ * be on, 0 to 63; if that node has no room, the memory lies on another.
+ * `WEFT_NUMA_ANY`: the node of most of the endpoint's rails, if that is known, else
+ * where the system puts it. `address`: receives the first byte. The caller owns the memory, registers it or parts of it like
  * any other, and gives it back with `weft_memory_free`, for which any open
  * endpoint of the process will do; it outlives the endpoint.
  *
@@ -1280,7 +1193,7 @@ WEFT_API
 WEFT_MUST_USE
 weft_status weft_memory_alloc(weft_endpoint *endpoint,
                               uint64_t len,
-                              const weft_alloc_args *args,
+                              int32_t numa_node,
                               void **address);
 
 /**
@@ -1450,8 +1363,8 @@ typedef struct weft_memory_properties {
     uint32_t size;
     /** `WEFT_MEMORY_HOST` or `WEFT_MEMORY_CUDA`. */
     uint32_t kind;
-    /** The CUDA device, as CUDA counts those that this process sees, plus 1; 0: the host. */
-    uint32_t device;
+    /** The CUDA device, as CUDA counts those that this process sees; -1: host memory. */
+    int32_t device;
     /** How its bytes move: `WEFT_WAY_*`. */
     uint32_t ways;
     /** Of all ranges. */
@@ -1492,23 +1405,23 @@ weft_status weft_memory_info(const weft_memory *memory,
  * device waits: let one transfer end before the first that a stream waits for.
  *
  * `watch`: receives the handle; the caller owns it and gives it back with
- * `weft_watch_free`. `word`: receives where the word is, for the CPU and for all GPUs
+ * `weft_watch_destroy`. `word`: receives where the word is, for the CPU and for all GPUs
  * if this process uses CUDA (load it first), else for the CPU. Any thread; blocks for
  * as long as CUDA takes. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_NO_MEMORY`,
  * `WEFT_ERR_SYSTEM`, `WEFT_ERR_LIMIT`, `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
-weft_status weft_watch_alloc(weft_endpoint *endpoint,
-                             weft_watch **watch,
-                             uint64_t **word);
+weft_status weft_watch_create(weft_endpoint *endpoint,
+                              weft_watch **watch,
+                              uint64_t **word);
 
 /**
  * Gives a watch back. `watch`: NULL is fine; the handle and the word are invalid after
  * `WEFT_OK`. No stream may wait for it any more. Any thread; does not block. Errors:
  * `WEFT_ERR_BUSY` (transfers that are not over name it), `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API WEFT_MUST_USE weft_status weft_watch_free(weft_watch *watch);
+WEFT_API WEFT_MUST_USE weft_status weft_watch_destroy(weft_watch *watch);
 
 /* ---- Completions, and the queues that hand them out ---- */
 
@@ -1539,11 +1452,8 @@ typedef struct weft_completion {
     void *user_data;
     /** The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.) */
     weft_peer peer;
-    /**
-     * NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
-     * the word was before.
-     */
-    uint64_t value;
+    /** NOTIFICATION: the `notify` of the transfer that it tells of. */
+    uint64_t notify;
     /**
      * WRITE, READ, SEND: bytes moved, all or (failed) 0. MESSAGE,
      * NOTIFICATION: bytes of `data`.
@@ -1572,7 +1482,11 @@ typedef struct weft_completion {
     uint64_t submit_ns;
     uint64_t first_post_ns;
     uint64_t done_ns;
-    uint64_t reserved[4];
+    /** ATOMIC: what the word was before. */
+    uint64_t previous;
+    /** PEER_UP: 1 if the peer connected to us; 0 if it answers our own connect. */
+    uint32_t accepted;
+    uint32_t reserved[5];
 } weft_completion;
 
 /** A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_prepared` ended. */
@@ -1588,12 +1502,12 @@ typedef struct weft_completion {
 #define WEFT_COMPLETION_MESSAGE 4
 
 /**
- * A notification of a peer arrived: `value`, and `data` and `bytes` if it has
+ * A notification of a peer arrived: `notify`, and `data` and `bytes` if it has
  * data; to be released. All bytes of its transfer arrived before it.
  */
 #define WEFT_COMPLETION_NOTIFICATION 5
 
-/** A connect ended, or a peer connected to us (`value` 1). */
+/** A connect ended, or a peer connected to us (`accepted` 1). */
 #define WEFT_COMPLETION_PEER_UP 6
 
 /**
@@ -1606,73 +1520,31 @@ typedef struct weft_completion {
 /** A `weft_counter_expect` ended. */
 #define WEFT_COMPLETION_COUNTER 8
 
-/** A `weft_fetch_add` or `weft_compare_swap` ended: `value`. */
+/** A `weft_fetch_add` or `weft_compare_swap` ended: `previous`. */
 #define WEFT_COMPLETION_ATOMIC 9
 
 /**
- * A rail of this endpoint (`rail`, and as `value`) has lost its way to a peer that other
+ * A rail of this endpoint (`rail`) has lost its way to a peer that other
  * rails still reach, and has reached no peer for 0.3 s: `status` is `WEFT_ERR_RAIL_LOST`. What it
  * carried goes over the others; nothing is to be done. `provider_errno` says why.
  */
 #define WEFT_COMPLETION_RAIL_DOWN 10
 
-/** A rail that was down (`rail`, and as `value`) reaches a peer again, and is used. */
+/** A rail that was down (`rail`) reaches a peer again, and is used. */
 #define WEFT_COMPLETION_RAIL_UP 11
 
 /** A `weft_peer_fence` ended. */
 #define WEFT_COMPLETION_FENCE 12
 
 /**
- * Takes up to `max` completions from the endpoint's own queue, in the order
- * in which they were published.
+ * The endpoint's own queue, in which everything completes that names no other,
+ * and which messages, notifications and events of peers and rails come to.
  *
- * Returns how many were stored, 0 to `max` (a count, not a status), or a
- * negative `weft_status`:
- * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty,
- * `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. With manual progress this drives the
- * rails. Any thread; does not block. Since 0.1.
+ * It belongs to the endpoint, lives as long, and is not given back. Any thread;
+ * does not block. NULL if the handle is not one of an open endpoint
+ * (`weft_last_error` says why). Since 0.1.
  */
-WEFT_API
-int32_t weft_poll(weft_endpoint *endpoint,
-                  weft_completion *completions,
-                  uint32_t max);
-
-/**
- * As `weft_poll`, but waits up to `timeout_ns` for the first completion.
- * Any timeout will do; UINT64_MAX: for ever.
- * Returns 0 when the time passed. Any thread; several may wait. Returns
- * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
- * Since 0.1.
- */
-WEFT_API
-int32_t weft_wait(weft_endpoint *endpoint,
-                  weft_completion *completions,
-                  uint32_t max,
-                  uint64_t timeout_ns);
-
-/**
- * Arms the event fd: the next completion makes it readable, once. For epoll,
- * poll(2), asyncio: poll until 0, arm, and sleep only if arming said `WEFT_OK`.
- *
- * Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
- * completions already: poll first). The fd stays readable until the next arm;
- * edge-triggered epoll is fine, too. Any thread; does not block. Errors:
- * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty;
- * `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
- * caller sleeps. Since 0.1.
- */
-WEFT_API WEFT_MUST_USE weft_status weft_arm(weft_endpoint *endpoint);
-
-/**
- * Stores the event fd of the endpoint's own queue: readable (POLLIN) when it
- * was armed and a completion came. It belongs to the endpoint: do not read,
- * write or close it (arming clears it). Closing the endpoint closes it. Errors: `WEFT_ERR_UNSUPPORTED` with
- * manual progress. Since 0.1.
- */
-WEFT_API
-WEFT_MUST_USE
-weft_status weft_event_fd(weft_endpoint *endpoint,
-                          int32_t *fd);
+WEFT_API WEFT_MUST_USE weft_queue *weft_endpoint_queue(const weft_endpoint *endpoint);
 
 /**
  * Makes a further completion queue. `depth`: completions it holds, 16 to
@@ -1690,29 +1562,45 @@ weft_status weft_queue_create(weft_endpoint *endpoint,
                               uint32_t depth,
                               weft_queue **queue);
 
-/** As `weft_poll`, on this queue. Since 0.1. */
+/**
+ * Takes up to `max` completions from a queue, in the order in which they were
+ * published, and waits up to `timeout_ns` for the first of them: 0 does not
+ * block, UINT64_MAX waits for ever. With manual progress this drives the rails.
+ *
+ * Returns how many were stored, 0 to `max` (a count, not a status; 0: the time
+ * passed), or a negative `weft_status`: `WEFT_ERR_CLOSED` once the endpoint is
+ * shut down and the queue is empty, `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Any
+ * thread; several may poll one queue. Since 0.1.
+ */
 WEFT_API
 int32_t weft_queue_poll(weft_queue *queue,
-                        weft_completion *completions,
-                        uint32_t max);
-
-/** As `weft_wait`, on this queue. Since 0.1. */
-WEFT_API
-int32_t weft_queue_wait(weft_queue *queue,
                         weft_completion *completions,
                         uint32_t max,
                         uint64_t timeout_ns);
 
-/** As `weft_arm`, on this queue. Since 0.1. */
-WEFT_API WEFT_MUST_USE weft_status weft_queue_arm(weft_queue *queue);
-
-/** As `weft_event_fd`, on this queue. Since 0.1. */
-WEFT_API WEFT_MUST_USE weft_status weft_queue_event_fd(weft_queue *queue, int32_t *fd);
+/**
+ * Arms the event fd of a queue: the next completion makes it readable (POLLIN),
+ * once. For epoll, poll(2), asyncio: poll until 0, arm, and sleep only if arming
+ * returned `WEFT_OK`.
+ *
+ * `fd`: receives the event fd, the same for as long as the queue lives, also with
+ * `WEFT_ERR_AGAIN`; NULL if it is known already. It belongs to the queue: do not
+ * read, write or close it. It stays readable until the next arm; edge-triggered
+ * epoll is fine, too.
+ *
+ * Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
+ * completions already: poll first). Any thread; does not block. Errors:
+ * `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty;
+ * `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
+ * caller sleeps; `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+ */
+WEFT_API WEFT_MUST_USE weft_status weft_queue_arm(weft_queue *queue, int32_t *fd);
 
 /**
  * Gives a queue back. `queue`: NULL is fine; the handle is invalid after
  * `WEFT_OK`. Errors: `WEFT_ERR_BUSY` (operations that name it are outstanding,
- * or completions were not polled), `WEFT_ERR_HANDLE`. Since 0.1.
+ * or completions were not polled), `WEFT_ERR_INVALID` (an endpoint's own queue),
+ * `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API WEFT_MUST_USE weft_status weft_queue_destroy(weft_queue *queue);
 
@@ -2042,7 +1930,7 @@ typedef struct weft_prepared weft_prepared;
  * pages can be counted. 0: neither.
  *
  * `prepared`: receives the handle; the caller owns it and gives it back with
- * `weft_prepared_release`. `pages` and its lists are not needed after the call. The
+ * `weft_prepared_destroy`. `pages` and its lists are not needed after the call. The
  * memories are in use until then: giving them back says `WEFT_ERR_BUSY`. It takes
  * 4 bytes for each page index.
  *
@@ -2114,7 +2002,7 @@ weft_status weft_read_prepared(weft_endpoint *endpoint,
  * invalid after `WEFT_OK`. Any thread; does not block. Errors:
  * `WEFT_ERR_HANDLE`. Since 0.1.
  */
-WEFT_API weft_status weft_prepared_release(weft_prepared *prepared);
+WEFT_API weft_status weft_prepared_destroy(weft_prepared *prepared);
 
 /* ---- Fences: nothing that a peer has accepted so far can change memory here afterwards ---- */
 
@@ -2279,7 +2167,7 @@ WEFT_API weft_status weft_message_release(weft_endpoint *endpoint, weft_op messa
  * builtins; reading a word is an addition of 0, and who polls one should back
  * off.) With manual progress it is done while the owner polls.
  *
- * Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `value` is the word as it
+ * Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `previous` is the word as it
  * was before. `WEFT_OK` means that it was done, once. After
  * `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_LOST` or
  * `WEFT_ERR_PEER_CLOSED` it may have been done (once) or not, or may still be,
@@ -2295,7 +2183,7 @@ WEFT_API weft_status weft_message_release(weft_endpoint *endpoint, weft_op messa
  * A ticket is one `weft_fetch_add` of 1. A lock on a word that begins as 0:
  *
  *     take   do weft_compare_swap(ep, remote, offset, 0, my_id, ...)   // not 0
- *            until a completion has value 0, pausing longer each time
+ *            until a completion has previous 0, pausing longer each time
  *     use    what it guards, and wait for the completions
  *     give   weft_compare_swap(ep, remote, offset, my_id, 0, ...)
  *
@@ -2328,7 +2216,7 @@ weft_status weft_fetch_add(weft_endpoint *endpoint,
 
 /**
  * Replaces a word of remote memory by `desired` if it is `expected`; otherwise
- * as `weft_fetch_add`. It did if the completion's `value` is `expected`: that is
+ * as `weft_fetch_add`. It did if the completion's `previous` is `expected`: that is
  * what the word was. Since 0.1.
  */
 WEFT_API
@@ -2341,7 +2229,7 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
                               const weft_op_options *options,
                               weft_op *op);
 
-/* ---- Statistics: what an endpoint and its rails have done ---- */
+/* ---- What an endpoint and its rails are, and what they have done ---- */
 
 /** Places of `completions` in `weft_endpoint_statistics`. */
 #define WEFT_STATISTICS_STATUSES 96
@@ -2349,9 +2237,30 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 /** Places of `latency` in `weft_endpoint_statistics`. */
 #define WEFT_STATISTICS_BUCKETS 40
 
+/** What an endpoint has. Filled by `weft_endpoint_info`. */
+typedef struct weft_endpoint_properties {
+    /** `sizeof(weft_endpoint_properties)`, set by the caller. */
+    uint32_t size;
+    /** Rails that are open. */
+    uint32_t rails;
+    /** Worker threads; 0 with manual progress. */
+    uint32_t workers;
+    /** Connected peers. */
+    uint32_t peers;
+    /** Random, and different for every endpoint that was ever opened. */
+    uint64_t incarnation;
+    /**
+     * Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1"; ""
+     * where it was not needed ("host" and "tcp" alone), or is not there.
+     */
+    char libfabric[256];
+} weft_endpoint_properties;
+
+#define WEFT_ENDPOINT_PROPERTIES_INIT {sizeof(weft_endpoint_properties), 0, 0, 0, 0, {0}}
+
 /**
  * What an endpoint has done since it was opened. Filled by
- * `weft_endpoint_stats`. All but `peers` and `active` only grow (an operation that
+ * `weft_endpoint_info`. All but `peers` and `active` only grow (an operation that
  * is refused while its peer ends may count for a moment). An operation counts
  * before its completion can be polled; a list counts as often as it has completions.
  */
@@ -2428,8 +2337,31 @@ typedef struct weft_endpoint_statistics {
 
 #define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, 0, 0, 0}
 
+/** What a rail is. Filled by `weft_rail_info`. */
+typedef struct weft_rail_properties {
+    /** `sizeof(weft_rail_properties)`, set by the caller. */
+    uint32_t size;
+    /** The worker that drives it, from 0. */
+    uint32_t worker;
+    /** "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm". */
+    char fabric[64];
+    /** The NIC: the network interface, or libfabric's domain, as "eth0" or "rdmap16s27-rdm". */
+    char name[64];
+    /** The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none. */
+    char address[128];
+    /** The NUMA node that the NIC is on; -1 if that is not known. */
+    int32_t numa_node;
+    /**
+     * The NIC's PCI address, as "0000:53:00.0"; "" if it has none or that is not
+     * known.
+     */
+    char pci[32];
+} weft_rail_properties;
+
+#define WEFT_RAIL_PROPERTIES_INIT {sizeof(weft_rail_properties), 0, {0}, {0}, {0}, 0, {0}}
+
 /**
- * What a rail has done since it was opened. Filled by `weft_rail_stats`. It is
+ * What a rail has done since it was opened. Filled by `weft_rail_info`. It is
  * about this endpoint's own writes and reads: what peers write here or read from
  * here counts at the peer.
  *
@@ -2489,30 +2421,35 @@ typedef struct weft_rail_statistics {
 #define WEFT_RAIL_STATISTICS_INIT {sizeof(weft_rail_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
- * Fills in what the endpoint has done. `statistics->size` must be set. The
- * figures are not of one moment: others work meanwhile.
+ * Fills in what an endpoint is, and what it has done.
+ *
+ * `properties`, `statistics`: NULL for what is not wanted, but not both; `size`
+ * of each is set by the caller. The figures are not of one moment: others work
+ * meanwhile.
  *
  * Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`.
  * Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
-weft_status weft_endpoint_stats(const weft_endpoint *endpoint,
-                                weft_endpoint_statistics *statistics);
+weft_status weft_endpoint_info(const weft_endpoint *endpoint,
+                               weft_endpoint_properties *properties,
+                               weft_endpoint_statistics *statistics);
 
 /**
- * Fills in what rail `index` has done, from 0 to `rails - 1` of
- * `weft_endpoint_properties`. `statistics->size` must be set. The figures are not
- * of one moment: others work meanwhile.
+ * Fills in what rail `index` is, and what it has done: from 0 to `rails - 1` of
+ * `weft_endpoint_properties`.
  *
- * Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail),
- * `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+ * `properties`, `statistics`: as in `weft_endpoint_info`. Any thread; does not
+ * block. Errors: `WEFT_ERR_RANGE` (no such rail), `WEFT_ERR_INVALID`,
+ * `WEFT_ERR_HANDLE`. Since 0.1.
  */
 WEFT_API
 WEFT_MUST_USE
-weft_status weft_rail_stats(const weft_endpoint *endpoint,
-                            uint32_t index,
-                            weft_rail_statistics *statistics);
+weft_status weft_rail_info(const weft_endpoint *endpoint,
+                           uint32_t index,
+                           weft_rail_properties *properties,
+                           weft_rail_statistics *statistics);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -364,7 +364,7 @@ public:
     weft_prepared *get() const noexcept { return handle_.get(); }
 
 private:
-    std::unique_ptr<weft_prepared, detail::giver<weft_prepared_release>> handle_;
+    std::unique_ptr<weft_prepared, detail::giver<weft_prepared_destroy>> handle_;
 };
 
 /** A watch. Destroyed while transfers name it, it stays until the endpoint is closed. */
@@ -379,12 +379,12 @@ public:
     /** Throws if transfers name it (`WEFT_ERR_BUSY`), and owns it still. */
     void free()
     {
-        check(weft_watch_free(get()));
+        check(weft_watch_destroy(get()));
         static_cast<void>(handle_.release());
     }
 
 private:
-    std::unique_ptr<weft_watch, detail::giver<weft_watch_free>> handle_;
+    std::unique_ptr<weft_watch, detail::giver<weft_watch_destroy>> handle_;
     std::uint64_t *word_ = nullptr;
 };
 
@@ -477,19 +477,19 @@ private:
 
 namespace detail {
 
-/** What an endpoint's own queue and further ones have in common. */
-template <class Self, auto Poll, auto Wait, auto Arm, auto EventFd> class polled {
+/** What an endpoint, which stands for its own queue, and further queues have in common. */
+template <class Self> class polled {
 public:
     /** Those that were there: the first of `room`. */
     [[nodiscard]] span<completion> poll(span<completion> room) const
     {
-        return taken(room, Poll(self(), room.data(), to_u32(room.size())));
+        return taken(room, weft_queue_poll(self(), room.data(), to_u32(room.size()), 0));
     }
     /** None if the time passed. */
     template <class Rep, class Period>
     [[nodiscard]] span<completion> wait(span<completion> room, std::chrono::duration<Rep, Period> time) const
     {
-        return taken(room, Wait(self(), room.data(), to_u32(room.size()), to_ns(time)));
+        return taken(room, weft_queue_poll(self(), room.data(), to_u32(room.size()), to_ns(time)));
     }
     template <class Clock, class Duration>
     [[nodiscard]] span<completion> wait(span<completion> room, std::chrono::time_point<Clock, Duration> until) const
@@ -507,7 +507,7 @@ public:
     /** True: armed, sleep. False: there are completions, poll first. */
     [[nodiscard]] bool arm() const
     {
-        const weft_status status = Arm(self());
+        const weft_status status = weft_queue_arm(self(), nullptr);
         if (status == WEFT_ERR_AGAIN)
             return false;
         check(status);
@@ -516,12 +516,14 @@ public:
     [[nodiscard]] int event_fd() const
     {
         std::int32_t fd = -1;
-        check(EventFd(self(), &fd));
+        const weft_status status = weft_queue_arm(self(), &fd);
+        if (status != WEFT_ERR_AGAIN)
+            check(status);
         return fd;
     }
 
 private:
-    auto *self() const noexcept { return static_cast<const Self *>(this)->get(); }
+    weft_queue *self() const noexcept { return static_cast<const Self *>(this)->queue_handle(); }
 
     static span<completion> taken(span<completion> room, std::int32_t n)
     {
@@ -534,8 +536,7 @@ private:
 } // namespace detail
 
 /** A further queue. Destroyed while it is in use, it stays until the endpoint is closed. */
-class queue
-    : public detail::polled<queue, weft_queue_poll, weft_queue_wait, weft_queue_arm, weft_queue_event_fd> {
+class queue : public detail::polled<queue> {
 public:
     queue() noexcept = default;
     explicit queue(weft_queue *handle) noexcept : handle_(handle) {}
@@ -549,6 +550,9 @@ public:
     }
 
 private:
+    friend detail::polled<queue>;
+    weft_queue *queue_handle() const noexcept { return get(); }
+
     std::unique_ptr<weft_queue, detail::giver<weft_queue_destroy>> handle_;
 };
 
@@ -557,7 +561,6 @@ private:
 using endpoint_config = detail::sized<weft_endpoint_config>;
 using memory_args = detail::sized<weft_memory_args>;
 using grant_args = detail::sized<weft_grant_args>;
-using alloc_args = detail::sized<weft_alloc_args>;
 
 /**
  * The options of an operation. Data, watches and queues that it names must be there until the call. Each function sets
@@ -689,14 +692,14 @@ inline weft_list_entry list_entry(const memory &mine, const remote_memory &their
  * An endpoint. Its destructor shuts it down without draining; `shutdown` first, to drain. Operations throw; those
  * named try_... are for who submits until there is no room: nothing instead of `WEFT_ERR_AGAIN`.
  */
-class endpoint : public detail::polled<endpoint, weft_poll, weft_wait, weft_arm, weft_event_fd> {
+class endpoint : public detail::polled<endpoint> {
 public:
     /** With all defaults. */
     endpoint() : endpoint(endpoint_config()) {}
     explicit endpoint(const weft_endpoint_config &config)
     {
         weft_endpoint *made = nullptr;
-        check(weft_endpoint_open(&config, &made));
+        check(weft_endpoint_create(&config, &made));
         handle_.reset(made);
     }
 
@@ -712,7 +715,7 @@ public:
     {
         std::array<completion, 16> room;
         for (;;) {
-            const std::int32_t n = weft_poll(get(), room.data(), detail::to_u32(room.size()));
+            const std::int32_t n = weft_queue_poll(weft_endpoint_queue(get()), room.data(), detail::to_u32(room.size()), 0);
             if (n == WEFT_ERR_CLOSED)
                 return;
             check(n);
@@ -723,7 +726,7 @@ public:
     /** Throws if operations are outstanding (`WEFT_ERR_BUSY`), and owns it still. */
     void close()
     {
-        check(weft_endpoint_close(get()));
+        check(weft_endpoint_destroy(get()));
         static_cast<void>(handle_.release());
     }
 
@@ -733,16 +736,35 @@ public:
             return weft_endpoint_address(get(), to, room, len);
         });
     }
-    weft_endpoint_properties info() const { return filled<weft_endpoint_properties>(weft_endpoint_info); }
+    weft_endpoint_properties info() const
+    {
+        detail::sized<weft_endpoint_properties> all;
+        check(weft_endpoint_info(get(), &all, nullptr));
+        return all;
+    }
     weft_rail_properties rail(std::uint32_t index) const
     {
-        return filled<weft_rail_properties>(weft_rail_info, index);
+        detail::sized<weft_rail_properties> all;
+        check(weft_rail_info(get(), index, &all, nullptr));
+        return all;
     }
-    weft_peer_properties info(weft::peer of) const { return filled<weft_peer_properties>(weft_peer_info, of); }
-    weft_endpoint_statistics statistics() const { return filled<weft_endpoint_statistics>(weft_endpoint_stats); }
+    weft_peer_properties info(weft::peer of) const
+    {
+        detail::sized<weft_peer_properties> all;
+        check(weft_peer_info(get(), of, &all));
+        return all;
+    }
+    weft_endpoint_statistics statistics() const
+    {
+        detail::sized<weft_endpoint_statistics> all;
+        check(weft_endpoint_info(get(), nullptr, &all));
+        return all;
+    }
     weft_rail_statistics statistics(std::uint32_t rail) const
     {
-        return filled<weft_rail_statistics>(weft_rail_stats, rail);
+        detail::sized<weft_rail_statistics> all;
+        check(weft_rail_info(get(), rail, nullptr, &all));
+        return all;
     }
 
     /** Answered by one `WEFT_COMPLETION_PEER_UP`; the peer can be used at once. */
@@ -755,10 +777,10 @@ public:
     }
     void disconnect(weft::peer whom) { check(weft_peer_disconnect(get(), whom)); }
 
-    [[nodiscard]] allocation allocate(std::size_t len, const weft_alloc_args &args = alloc_args())
+    [[nodiscard]] allocation allocate(std::size_t len, std::int32_t numa_node = WEFT_NUMA_ANY)
     {
         void *made = nullptr;
-        check(weft_memory_alloc(get(), len, &args, &made));
+        check(weft_memory_alloc(get(), len, numa_node, &made));
         return {get(), made, len};
     }
     [[nodiscard]] memory register_memory(span<const weft_memory_range> ranges,
@@ -794,7 +816,7 @@ public:
     {
         weft_watch *made = nullptr;
         std::uint64_t *word = nullptr;
-        check(weft_watch_alloc(get(), &made, &word));
+        check(weft_watch_create(get(), &made, &word));
         return {made, word};
     }
     /** `flags`: see `weft_pages_prepare`. */
@@ -934,7 +956,7 @@ private:
         void operator()(weft_endpoint *handle) const noexcept
         {
             if (weft_endpoint_shutdown(handle, 0) == WEFT_OK)
-                detail::leave(weft_endpoint_close(handle));
+                detail::leave(weft_endpoint_destroy(handle));
         }
     };
 
@@ -953,12 +975,8 @@ private:
         check(status);
         return id;
     }
-    template <class Properties, class F, class... Of> Properties filled(F call, Of... of) const
-    {
-        detail::sized<Properties> all;
-        check(call(get(), of..., &all));
-        return all;
-    }
+    friend detail::polled<endpoint>;
+    weft_queue *queue_handle() const noexcept { return weft_endpoint_queue(get()); }
 
     std::unique_ptr<weft_endpoint, closer> handle_;
 };

@@ -121,7 +121,7 @@ pub fn check() -> Result<()> {
     if CHILD.load(Ordering::Relaxed) {
         return Err(Error::new(
             Status::Forked,
-            "this process was forked from one that uses Weft: only the parent can use it; exec a program, or fork before the first weft_endpoint_open",
+            "this process was forked from one that uses Weft: only the parent can use it; exec a program, or fork before the first weft_endpoint_create",
         ));
     }
     Ok(())

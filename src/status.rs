@@ -111,7 +111,7 @@ impl Status {
 
     pub fn text_of(code: i32) -> &'static CStr {
         if code > 0 {
-            return c"success: a positive number is a count, as weft_poll returns it";
+            return c"success: a positive number is a count, as weft_queue_poll returns it";
         }
         Self::row(code).map_or(c"a status that this version of Weft does not know", |row| row.2)
     }

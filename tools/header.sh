@@ -7,7 +7,7 @@ mkdir -p target
 made=$(mktemp "$PWD/target/weft-XXXXXX.h")
 trap 'rm -f "$made"' EXIT
 # shellcheck disable=SC2086 # flags are words
-WEFT_HEADER_OUT=$made "${CARGO:-cargo}" build ${CARGO_FLAGS:-} -p weft --features header
+WEFT_HEADER_OUT=$made "${CARGO:-cargo}" check ${CARGO_FLAGS:-} -p weft --features header
 case ${1:-} in
     write)
         cp "$made" include/weft.h

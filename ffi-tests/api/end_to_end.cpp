@@ -53,8 +53,8 @@ endpoint open()
     config.fabric = fabric ? fabric : "tcp";
     config.rails = std::strcmp(config.fabric, "tcp") == 0 ? "lo" : nullptr;
     weft_endpoint *made = nullptr;
-    check("open", weft_endpoint_open(&config, &made));
-    return endpoint(made, [](weft_endpoint *e) { leave(weft_endpoint_close(e)); });
+    check("open", weft_endpoint_create(&config, &made));
+    return endpoint(made, [](weft_endpoint *e) { leave(weft_endpoint_destroy(e)); });
 }
 
 memory register_all(const endpoint &e, std::vector<std::vector<char>> &layers)
@@ -71,7 +71,7 @@ weft_completion next(const endpoint &e, weft_completion_kind kind)
 {
     weft_completion c{};
     for (int i = 0; i < 20; i++) {
-        int32_t n = weft_wait(e.get(), &c, 1, 1000000000);
+        int32_t n = weft_queue_poll(weft_endpoint_queue(e.get()), &c, 1, 1000000000);
         if (n < 0)
             throw error("wait", n);
         if (n == 1 && c.kind == kind) {
@@ -140,7 +140,7 @@ void decode(int fd)
     require(counted == value, "the counter's value");
     check("destroy", weft_counter_destroy(e.get(), counter));
     c = next(e, WEFT_COMPLETION_NOTIFICATION);
-    require(c.value == 4711, "the notification's value");
+    require(c.notify == 4711, "the notification's value");
     for (size_t l = 0; l < layer_count; l++)
         for (size_t p = 0; p < page_count; p++) // pages arrive in reverse
             require(std::memcmp(&layers[l][p * page_len],
@@ -148,8 +148,8 @@ void decode(int fd)
                     "a page");
     tell(fd, {'1'});
     // The same again, by a prepared geometry, and a list that swaps two layers.
-    require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4712, "the prepared one's notification");
-    require(next(e, WEFT_COMPLETION_NOTIFICATION).value == 4713, "the list's notification");
+    require(next(e, WEFT_COMPLETION_NOTIFICATION).notify == 4712, "the prepared one's notification");
+    require(next(e, WEFT_COMPLETION_NOTIFICATION).notify == 4713, "the list's notification");
     require(layers[0] == expected[1] && layers[1] == expected[0], "the list's layers");
     check("send", weft_send(e.get(), c.peer, "thanks", 6, nullptr, nullptr));
     next(e, WEFT_COMPLETION_SEND);
@@ -165,7 +165,7 @@ void prepare_and_list(const endpoint &e, const memory &m, const remote_memory &t
 {
     weft_prepared *made = nullptr;
     check("prepare", weft_pages_prepare(e.get(), m.get(), theirs.get(), &pages, 0, &made));
-    std::unique_ptr<weft_prepared, weft_status (*)(weft_prepared *)> prepared(made, weft_prepared_release);
+    std::unique_ptr<weft_prepared, weft_status (*)(weft_prepared *)> prepared(made, weft_prepared_destroy);
     weft_op_options again = WEFT_OP_OPTIONS_INIT;
     again.flags = WEFT_NOTIFY;
     again.notify = 4712;
@@ -228,7 +228,7 @@ void prefill(int fd)
     weft_completion c = next(e, WEFT_COMPLETION_WRITE);
     require(c.op == id && c.bytes == page_len * page_count * layer_count, "the completion");
     weft_endpoint_statistics stats = WEFT_ENDPOINT_STATISTICS_INIT;
-    check("stats", weft_endpoint_stats(e.get(), &stats));
+    check("stats", weft_endpoint_info(e.get(), nullptr, &stats));
     require(stats.bytes_written == c.bytes && stats.writes == 1 && stats.completions[-WEFT_OK] == 1 &&
                 std::accumulate(stats.latency, stats.latency + WEFT_STATISTICS_BUCKETS, uint64_t(0)) == 1,
             "the statistics");
@@ -246,10 +246,10 @@ void prefill(int fd)
     const uint64_t second = page_len * page_count; // where the second range begins
     check("fetch_add", weft_fetch_add(e.get(), theirs.get(), second, 42, nullptr, &id));
     c = next(e, WEFT_COMPLETION_ATOMIC);
-    require(c.op == id && c.value == word, "what the word was before");
+    require(c.op == id && c.previous == word, "what the word was before");
     check("compare_swap", weft_compare_swap(e.get(), theirs.get(), second, 0, 42, nullptr, nullptr)); // it is not 0
     c = next(e, WEFT_COMPLETION_ATOMIC);
-    require(c.value == word + 42, "what was added");
+    require(c.previous == word + 42, "what was added");
     tell(fd, {'.'});
 }
 

@@ -79,7 +79,7 @@ static void own_fabrics_leave_libfabric_alone(void)
     for (size_t i = 0; i < COUNT(fabrics); i++) {
         if (!fabrics[i] && has_rdma())
             break; /* efa or verbs are looked for */
-        CHECK_OK(weft_endpoint_close(open_over(fabrics[i])));
+        CHECK_OK(weft_endpoint_destroy(open_over(fabrics[i])));
         if (changes != 0)
             FAIL("opening \"%s\" sets%s in the environment", fabrics[i] ? fabrics[i] : "(default)", changed);
         if (libfabric_is_loaded())
@@ -110,9 +110,9 @@ static void needs_libfabric(const char *fabric)
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     weft_endpoint *endpoint = NULL;
     config.fabric = fabric;
-    if (weft_endpoint_open(&config, &endpoint) != WEFT_OK)
+    if (weft_endpoint_create(&config, &endpoint) != WEFT_OK)
         skip("%s", weft_last_error());
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* ofi_rxm goes on as libfabric has it: with 4096 receives of its own a rail, which take 56 MiB; 512 take an eighth. */
@@ -129,7 +129,7 @@ static void shm_changes_nothing_of_ofi_rxm(void)
     long grown_kb = resident_kb() - before_kb;
     if (grown_kb < 30 * 1024)
         FAIL("a rail of ofi_rxm takes %ld KiB", grown_kb);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     CHECK(strcmp(changed, " FI_SHM_DISABLE_CMA") == 0);
 }
 
@@ -143,7 +143,7 @@ static void ofi_rxm_changes_nothing_of_shm(void)
     CHECK(getenv("FI_AV_REMOVE_CLEANUP") == NULL && getenv("FI_OFI_RXM_MSG_RX_SIZE") == NULL);
     CHECK(warnings.text[0] == 0);
     for (int i = 0; i < 2; i++)
-        CHECK_OK(weft_endpoint_close(open_over("shm")));
+        CHECK_OK(weft_endpoint_destroy(open_over("shm")));
     char *said = strstr(warnings.text, "FI_SHM_DISABLE_CMA=1");
     CHECK(said != NULL && strstr(said + 1, "FI_SHM_DISABLE_CMA=1") == NULL);
 }
@@ -154,7 +154,8 @@ struct copy {
     weft_status (*open)(const weft_endpoint_config *, weft_endpoint **);
     weft_status (*close)(weft_endpoint *);
     weft_status (*address)(const weft_endpoint *, void *, size_t, size_t *);
-    int32_t (*poll)(weft_endpoint *, weft_completion *, uint32_t);
+    weft_queue *(*queue)(const weft_endpoint *);
+    int32_t (*poll)(weft_queue *, weft_completion *, uint32_t, uint64_t);
 };
 
 /* The file under another name: the loader takes it for another library. */
@@ -177,12 +178,13 @@ static void *load_copy(void)
 static struct copy copy_of(void *library)
 {
     struct copy copy;
-    *(void **)&copy.open = dlsym(library, "weft_endpoint_open");
-    *(void **)&copy.close = dlsym(library, "weft_endpoint_close");
+    *(void **)&copy.open = dlsym(library, "weft_endpoint_create");
+    *(void **)&copy.close = dlsym(library, "weft_endpoint_destroy");
     *(void **)&copy.address = dlsym(library, "weft_endpoint_address");
-    *(void **)&copy.poll = dlsym(library, "weft_poll");
-    CHECK(copy.open && copy.close && copy.address && copy.poll);
-    CHECK(copy.open != weft_endpoint_open);
+    *(void **)&copy.queue = dlsym(library, "weft_endpoint_queue");
+    *(void **)&copy.poll = dlsym(library, "weft_queue_poll");
+    CHECK(copy.open && copy.close && copy.address && copy.queue && copy.poll);
+    CHECK(copy.open != weft_endpoint_create);
     return copy;
 }
 
@@ -203,7 +205,7 @@ static void *open_often(void *copy)
 /* Both open and close at the same time, and then one sends to the other. */
 static void two_copies_work_at_once(const char *fabric)
 {
-    struct copy ours = {.open = weft_endpoint_open, .close = weft_endpoint_close}, theirs = copy_of(load_copy());
+    struct copy ours = {.open = weft_endpoint_create, .close = weft_endpoint_destroy}, theirs = copy_of(load_copy());
     pthread_t threads[4];
     opened = fabric;
     for (int i = 0; i < 4; i++)
@@ -226,11 +228,11 @@ static void two_copies_work_at_once(const char *fabric)
     bool came = false;
     for (uint64_t end = now_ns() + patience_ms() * MS; !came && now_ns() < end; sleep_ms(1)) {
         weft_completion done;
-        came = theirs.poll(other, &done, 1) == 1 && done.kind == WEFT_COMPLETION_MESSAGE;
+        came = theirs.poll(theirs.queue(other), &done, 1, 0) == 1 && done.kind == WEFT_COMPLETION_MESSAGE;
     }
     CHECK(came);
     /* Handles of one mean nothing to the other. */
-    CHECK_STATUS(weft_endpoint_close(other), WEFT_ERR_HANDLE);
+    CHECK_STATUS(weft_endpoint_destroy(other), WEFT_ERR_HANDLE);
     CHECK_OK(theirs.close(other));
     box_close(box);
 }

@@ -13,10 +13,9 @@ int weft_header_is_fine(void)
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
     weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
     weft_memory_args memory = WEFT_MEMORY_ARGS_INIT;
-    weft_alloc_args alloc = WEFT_ALLOC_ARGS_INIT;
     weft_pages pages = WEFT_PAGES_INIT;
     return config.size == sizeof config && options.size == sizeof options &&
            endpoint.size == sizeof endpoint && rail.size == sizeof rail &&
-           peer.size == sizeof peer && memory.size == sizeof memory && alloc.size == sizeof alloc &&
+           peer.size == sizeof peer && memory.size == sizeof memory &&
            pages.size == sizeof pages && pages.remote.pages == 0 && options.timeout_ns == 0;
 }

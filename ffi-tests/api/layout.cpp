@@ -36,14 +36,13 @@ bool weft_initializers_are_fine()
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
     weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
     weft_memory_args memory = WEFT_MEMORY_ARGS_INIT;
-    weft_alloc_args alloc = WEFT_ALLOC_ARGS_INIT;
     weft_op_options options WEFT_OP_OPTIONS_INIT; // brace initialisation
     weft_pages pages = WEFT_PAGES_INIT;
     weft_endpoint_statistics done = WEFT_ENDPOINT_STATISTICS_INIT;
     weft_rail_statistics carried = WEFT_RAIL_STATISTICS_INIT;
     return config.size == sizeof config && endpoint.size == sizeof endpoint &&
            rail.size == sizeof rail && peer.size == sizeof peer &&
-           memory.size == sizeof memory && alloc.size == sizeof alloc &&
+           memory.size == sizeof memory &&
            options.size == sizeof options && pages.size == sizeof pages &&
            done.size == sizeof done &&
            carried.size == sizeof carried && options.queue == nullptr && pages.local.pages == nullptr;

@@ -9,7 +9,7 @@ static void open_and_close(void)
     uint8_t *bytes = map_bytes(65536);
     weft_memory *memory = register_one(endpoint, bytes, 65536);
     CHECK_OK(weft_memory_deregister(memory));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     munmap(bytes, 65536);
 }
 
@@ -38,10 +38,10 @@ static void failed_opens_leak_nothing(void)
     weft_endpoint_config config = test_config();
     open_and_close();
     config.min_rails = 64;
-    CHECK_STATUS(weft_endpoint_open(&config, &endpoint), WEFT_ERR_NO_RAILS);
+    CHECK_STATUS(weft_endpoint_create(&config, &endpoint), WEFT_ERR_NO_RAILS);
     int fds = open_fds(), threads = running_threads();
     for (int i = 0; i < 20; i++)
-        CHECK_STATUS(weft_endpoint_open(&config, &endpoint), WEFT_ERR_NO_RAILS);
+        CHECK_STATUS(weft_endpoint_create(&config, &endpoint), WEFT_ERR_NO_RAILS);
     CHECK_EQ(open_fds(), fds);
     await_threads(threads);
 }
@@ -53,13 +53,13 @@ static void several_endpoints_at_once(void)
     for (size_t i = 0; i < 8; i++) {
         weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
         endpoints[i] = open_endpoint();
-        CHECK_OK(weft_endpoint_info(endpoints[i], &p));
+        CHECK_OK(weft_endpoint_info(endpoints[i], &p, NULL));
         incarnations[i] = p.incarnation;
         for (size_t k = 0; k < i; k++)
             CHECK(incarnations[k] != incarnations[i] && endpoints[k] != endpoints[i]);
     }
     for (size_t i = 0; i < 8; i++)
-        CHECK_OK(weft_endpoint_close(endpoints[i * 3 % 8]));
+        CHECK_OK(weft_endpoint_destroy(endpoints[i * 3 % 8]));
 }
 
 /* ---- Outstanding operations ---- */
@@ -105,7 +105,7 @@ static void closes_when_busy(struct team *team)
         args.options.queue = i % 2 ? queue : NULL;
         CHECK_OK(submit_write(box->endpoint, &args, &ids[i]));
     }
-    REFUSED(WEFT_ERR_BUSY, weft_endpoint_close(box->endpoint));
+    REFUSED(WEFT_ERR_BUSY, weft_endpoint_destroy(box->endpoint));
     REFUSED(WEFT_ERR_BUSY, weft_memory_deregister(memory));
     REFUSED(WEFT_ERR_BUSY, weft_remote_memory_release(theirs));
     REFUSED(WEFT_ERR_BUSY, weft_queue_destroy(queue));
@@ -121,7 +121,7 @@ static void closes_when_busy(struct team *team)
     int32_t n;
     size_t total = 0;
     for (int which = 0; which < 2; which++)
-        while ((n = which ? weft_queue_poll(queue, c, 64) : weft_poll(box->endpoint, c, 64)) > 0)
+        while ((n = which ? weft_queue_poll(queue, c, 64, 0) : weft_queue_poll(weft_endpoint_queue(box->endpoint), c, 64, 0)) > 0)
             for (int32_t k = 0; k < n; k++) {
                 if (c[k].kind != WEFT_COMPLETION_WRITE)
                     continue;
@@ -138,7 +138,7 @@ static void closes_when_busy(struct team *team)
     CHECK_OK(weft_queue_destroy(queue));
     CHECK_OK(weft_remote_memory_release(theirs));
     CHECK_OK(weft_memory_deregister(memory));
-    CHECK_OK(weft_endpoint_close(box->endpoint));
+    CHECK_OK(weft_endpoint_destroy(box->endpoint));
     meet(team, 1, NULL);
 }
 
@@ -220,7 +220,7 @@ static void *waits_until_closed(void *arg)
     struct crowd *crowd = arg;
     weft_completion c[32];
     int32_t n;
-    while ((n = weft_wait(crowd->endpoint, c, 32, 60 * SECOND)) >= 0)
+    while ((n = weft_queue_poll(weft_endpoint_queue(crowd->endpoint), c, 32, 60 * SECOND)) >= 0)
         for (int32_t i = 0; i < n; i++) {
             if (c[i].kind == WEFT_COMPLETION_PEER_DOWN)
                 continue;
@@ -254,7 +254,7 @@ static void shuts_down_under_load(struct team *team)
     printf("%" PRIu64 " writes, %" PRIu64 " canceled\n", crowd.accepted, crowd.failed);
     CHECK(crowd.accepted > 0);
     CHECK_EQ(crowd.accepted, crowd.completed);
-    CHECK_OK(weft_endpoint_close(box->endpoint));
+    CHECK_OK(weft_endpoint_destroy(box->endpoint));
     meet(team, 1, NULL);
 }
 
@@ -278,7 +278,7 @@ static void shutdown_under_load(void)
 static void *waits_for_a_minute(void *arg)
 {
     weft_completion c;
-    CHECK_STATUS(weft_wait(arg, &c, 1, 60 * SECOND), WEFT_ERR_CLOSED);
+    CHECK_STATUS(weft_queue_poll(weft_endpoint_queue(arg), &c, 1, 60 * SECOND), WEFT_ERR_CLOSED);
     return NULL;
 }
 
@@ -294,7 +294,7 @@ static void shutdown_wakes_waiters(void)
     for (int i = 0; i < 3; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK_WITHIN(began, now_ns(), 2 * SECOND);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 static void calls_after_shutdown_fail_with_closed(void)
@@ -331,10 +331,10 @@ static void calls_after_shutdown_fail_with_closed(void)
     REFUSED(WEFT_ERR_CLOSED, weft_peer_connect(a, address, address_len, NULL, &peer));
     REFUSED(WEFT_ERR_CLOSED,
             weft_remote_memory_import(a, duo.a_to_b, descriptor, descriptor_len, &remote));
-    while (weft_poll(a, &c, 1) > 0)
+    while (weft_queue_poll(weft_endpoint_queue(a), &c, 1, 0) > 0)
         CHECK_EQ(c.kind, WEFT_COMPLETION_PEER_DOWN);
-    REFUSED(WEFT_ERR_CLOSED, weft_wait(a, &c, 1, SECOND));
-    REFUSED(WEFT_ERR_CLOSED, weft_queue_wait(queue, &c, 1, SECOND));
+    REFUSED(WEFT_ERR_CLOSED, weft_queue_poll(weft_endpoint_queue(a), &c, 1, SECOND));
+    REFUSED(WEFT_ERR_CLOSED, weft_queue_poll(queue, &c, 1, SECOND));
     CHECK_OK(weft_queue_destroy(queue));
     CHECK_OK(weft_memory_deregister(duo.a_memory));
     CHECK_OK(weft_remote_memory_release(duo.b_of_a));
@@ -372,8 +372,8 @@ static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
     alarm((unsigned)(patience_ms() / 1000));
 #define FORKED(call) CHECK_STATUS(call, WEFT_ERR_FORKED)
     FORKED(weft_endpoint_address(a, blob, sizeof blob, &len));
-    FORKED(weft_endpoint_info(a, &ep));
-    FORKED(weft_rail_info(a, 0, &rail));
+    FORKED(weft_endpoint_info(a, &ep, NULL));
+    FORKED(weft_rail_info(a, 0, &rail, NULL));
     FORKED(weft_peer_connect(a, blob, 100, NULL, &peer));
     FORKED(weft_peer_disconnect(a, duo->a_to_b));
     FORKED(weft_peer_info(a, duo->a_to_b, &pp));
@@ -382,15 +382,15 @@ static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
     FORKED(weft_memory_deregister(duo->a_memory));
     FORKED(weft_remote_memory_import(a, duo->a_to_b, blob, 100, &remote));
     FORKED(weft_remote_memory_release(duo->b_of_a));
-    FORKED(weft_poll(a, &c, 1));
-    FORKED(weft_wait(a, &c, 1, SECOND));
-    FORKED(weft_arm(a));
-    FORKED(weft_event_fd(a, &fd));
+    FORKED(weft_queue_poll(weft_endpoint_queue(a), &c, 1, 0));
+    FORKED(weft_queue_poll(weft_endpoint_queue(a), &c, 1, SECOND));
+    FORKED(weft_queue_arm(weft_endpoint_queue(a), NULL));
+    FORKED(weft_queue_arm(weft_endpoint_queue(a), &fd));
     FORKED(weft_queue_create(a, 0, &made));
-    FORKED(weft_queue_poll(queue, &c, 1));
-    FORKED(weft_queue_wait(queue, &c, 1, SECOND));
-    FORKED(weft_queue_arm(queue));
-    FORKED(weft_queue_event_fd(queue, &fd));
+    FORKED(weft_queue_poll(queue, &c, 1, 0));
+    FORKED(weft_queue_poll(queue, &c, 1, SECOND));
+    FORKED(weft_queue_arm(queue, NULL));
+    FORKED(weft_queue_arm(queue, &fd));
     FORKED(weft_queue_destroy(queue));
     FORKED(submit_write(a, &args, NULL));
     FORKED(submit_read(a, &args, NULL));
@@ -400,14 +400,14 @@ static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
     FORKED(weft_op_cancel(a, 1));
     FORKED(weft_message_release(a, 1));
     FORKED(weft_endpoint_shutdown(a, 0));
-    FORKED(weft_endpoint_close(a));
+    FORKED(weft_endpoint_destroy(a));
 #undef FORKED
     CHECK(strlen(weft_last_error()) > 0);
     CHECK(strcmp(weft_status_name(WEFT_ERR_FORKED), "WEFT_ERR_FORKED") == 0);
     /* libfabric is not made for a forked child: refused, or it works; never a hang. */
     weft_endpoint_config config = test_config();
-    if (CHECK_ONE_OF(weft_endpoint_open(&config, &opened), WEFT_ERR_FORKED, WEFT_OK) == WEFT_OK)
-        CHECK_OK(weft_endpoint_close(opened));
+    if (CHECK_ONE_OF(weft_endpoint_create(&config, &opened), WEFT_ERR_FORKED, WEFT_OK) == WEFT_OK)
+        CHECK_OK(weft_endpoint_destroy(opened));
     if (cleanly)
         exit(0); /* with destructors */
     _exit(0);

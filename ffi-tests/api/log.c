@@ -36,7 +36,7 @@ static struct lines *new_lines(void)
 
 static void open_and_close(void)
 {
-    CHECK_OK(weft_endpoint_close(open_endpoint()));
+    CHECK_OK(weft_endpoint_destroy(open_endpoint()));
 }
 
 static void log_callback_receives_lines(void)
@@ -97,7 +97,7 @@ static bool connect_to_nobody(weft_endpoint *endpoint, const void *address, size
     weft_peer peer;
     args.timeout_ns = 100 * MS;
     return weft_peer_connect(endpoint, address, len, &args, &peer) == WEFT_OK &&
-           weft_wait(endpoint, &completion, 1, patience_ms() * MS) == 1 && completion.status != WEFT_OK;
+           weft_queue_poll(weft_endpoint_queue(endpoint), &completion, 1, patience_ms() * MS) == 1 && completion.status != WEFT_OK;
 }
 
 /* A pipe that nobody reads: lines are lost, and counted, and workers go on. */
@@ -106,7 +106,7 @@ static void full_stderr_blocks_no_thread(void)
     char blob[8192], *text = calloc(1, MIB + 1);
     weft_endpoint *endpoint = open_endpoint(), *gone = open_endpoint();
     size_t len = address_of(gone, blob, sizeof blob), room = 0;
-    CHECK_OK(weft_endpoint_close(gone));
+    CHECK_OK(weft_endpoint_destroy(gone));
     int fds[2], before = dup(2);
     CHECK(text != NULL && before >= 0 && pipe(fds) == 0);
     CHECK_EQ(fcntl(fds[1], F_SETFL, O_NONBLOCK), 0);
@@ -127,7 +127,7 @@ static void full_stderr_blocks_no_thread(void)
     CHECK(went_on && blocks && again && said);
     if (strstr(text, "did not fit into stderr") == NULL)
         FAIL("no word of what was dropped: %s", text);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     free(text);
 }
 
@@ -177,7 +177,7 @@ static struct waiting wait_for_silence(void)
 
 static void end_waiting(struct waiting *w)
 {
-    CHECK_OK(weft_endpoint_close(w->silent));
+    CHECK_OK(weft_endpoint_destroy(w->silent));
     box_close(w->box);
 }
 
@@ -275,7 +275,7 @@ static void *say(void *argument)
         if (status == WEFT_OK)
             CHECK_OK(weft_op_cancel(w->box->endpoint, id)); /* logs a line */
         weft_completion c;
-        CHECK(weft_poll(w->box->endpoint, &c, 1) >= 0);
+        CHECK(weft_queue_poll(weft_endpoint_queue(w->box->endpoint), &c, 1, 0) >= 0);
     }
     return NULL;
 }

@@ -18,7 +18,7 @@ static void libfabric_fabrics_fail_without_libfabric(void)
         weft_endpoint *endpoint = NULL;
         weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
         config.fabric = fabrics[i];
-        REFUSED(WEFT_ERR_NO_LIBFABRIC, weft_endpoint_open(&config, &endpoint));
+        REFUSED(WEFT_ERR_NO_LIBFABRIC, weft_endpoint_create(&config, &endpoint));
         CHECK(endpoint == NULL);
         if (!strstr(weft_last_error(), "libfabric.so.1 was not found: install libfabric1"))
             FAIL("fabric %s: the message does not say what to install", fabrics[i]);
@@ -33,7 +33,7 @@ static void is_reached(const char *name, const char *first)
     config.rails = name ? "lo" : NULL;
     struct duo duo = duo_open_with(MIB, &config);
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail));
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail, NULL));
     CHECK(strcmp(rail.fabric, first) == 0);
     fill_random(duo.a_bytes, MIB, 5);
     struct range_request args = range_args(duo.a_memory, duo.b_of_a, MIB);
@@ -52,11 +52,11 @@ static void own_fabrics_work_without_libfabric(void)
     weft_endpoint *endpoint = open_with(&config);
     weft_endpoint_properties own = WEFT_ENDPOINT_PROPERTIES_INIT;
     weft_rail_properties last = WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(endpoint, &own));
+    CHECK_OK(weft_endpoint_info(endpoint, &own, NULL));
     CHECK(own.rails > 1 && own.libfabric[0] == 0);
-    CHECK_OK(weft_rail_info(endpoint, own.rails - 1, &last));
+    CHECK_OK(weft_rail_info(endpoint, own.rails - 1, &last, NULL));
     CHECK(strcmp(last.fabric, "tcp") == 0);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* What is seen of the machine is told all the same. */

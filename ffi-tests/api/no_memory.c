@@ -48,7 +48,7 @@ static void limit(size_t slack)
     weft_endpoint_properties properties = WEFT_ENDPOINT_PROPERTIES_INIT;
     /* What was closed is freed by later calls: not by the one under test. */
     for (int i = 0; i < 2000; i++)
-        CHECK_OK(weft_endpoint_info(duo.a->endpoint, &properties));
+        CHECK_OK(weft_endpoint_info(duo.a->endpoint, &properties, NULL));
     set_limit((rlim_t)address_space() + 4 * MIB);
     for (void **piece; (piece = malloc(16 * 1024)) != NULL; ballast = piece)
         *piece = ballast;
@@ -84,12 +84,12 @@ static weft_status endpoint_open(void)
     config.fabric = "host";
     config.progress = WEFT_PROGRESS_MANUAL; /* threads would want memory, too */
     config.queue_depth = 1 << 20;
-    return weft_endpoint_open(&config, (weft_endpoint **)&made);
+    return weft_endpoint_create(&config, (weft_endpoint **)&made);
 }
 
 static void endpoint_back(void)
 {
-    CHECK_OK(weft_endpoint_close(made));
+    CHECK_OK(weft_endpoint_destroy(made));
 }
 
 enum { RANGES = 65536 };
@@ -182,7 +182,7 @@ static weft_status pages_keep(void)
 
 static void kept_back(void)
 {
-    CHECK_OK(weft_prepared_release(made));
+    CHECK_OK(weft_prepared_destroy(made));
 }
 
 static void entries(void)
@@ -275,7 +275,7 @@ static const struct call {
     size_t last;  /* and with so much left it need not */
 } calls[] = {
     {"weft_queue_create", NULL, queue_create, queue_back, 256 * KIB, 256 * MIB},
-    {"weft_endpoint_open", NULL, endpoint_open, endpoint_back, 128 * MIB, 512 * MIB},
+    {"weft_endpoint_create", NULL, endpoint_open, endpoint_back, 128 * MIB, 512 * MIB},
     {"weft_memory_register", ranges, memory_register, memory_back, 256 * KIB, 64 * MIB},
     {"weft_remote_memory_import", descriptor, import, import_back, 256 * KIB, 64 * MIB},
     {"weft_write_pages", indexes, write_pages, transfer_back, 256 * KIB, 16 * MIB},

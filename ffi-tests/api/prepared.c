@@ -90,9 +90,9 @@ static void keeps_pages(struct team *team)
     memset(bytes, 0, LAYERS * LAYER);
     for (int i = 0; i < 4; i++)
         CHECK_OK(weft_read_prepared(box->endpoint, kept, &plain, &ids[i]));
-    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_destroy(kept));
     REFUSED(WEFT_ERR_HANDLE, weft_read_prepared(box->endpoint, kept, &plain, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_prepared_release(kept));
+    REFUSED(WEFT_ERR_HANDLE, weft_prepared_destroy(kept));
     for (int i = 0; i < 4; i++)
         CHECK_OK(box_await(box, ids[i], patience_ms()).status);
     CHECK_EQ(differs_random(bytes, LAYERS * LAYER, 2), -1);
@@ -110,7 +110,7 @@ static void has_pages(struct team *team)
     give_memory(team, 0, register_layers(box->endpoint, bytes));
     for (uint64_t round = 0; round < 3; round++) {
         weft_completion c = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
-        CHECK_EQ(c.value, round);
+        CHECK_EQ(c.notify, round);
         CHECK(c.bytes == 4 && memcmp(c.data, "kept", 4) == 0);
         CHECK_OK(weft_message_release(box->endpoint, c.op));
         fill_random(want, LAYERS * LAYER, round);
@@ -159,8 +159,8 @@ static void a_hundred_thousand_pages(void)
         CHECK_OK(write_kept(duo.a, kept, &args).status);
         CHECK_EQ(differs_random(duo.b_bytes, duo.len, round), -1);
     }
-    CHECK_OK(weft_prepared_release(kept));
-    CHECK_OK(weft_prepared_release(NULL));
+    CHECK_OK(weft_prepared_destroy(kept));
+    CHECK_OK(weft_prepared_destroy(NULL));
     duo_close(&duo);
 }
 
@@ -192,9 +192,9 @@ static void lists_are_prepared(void)
             CHECK(i % 9 ? memcmp(got, duo.a_bytes + i * 1000, 1000) == 0 : got[0] == 0);
         }
         if (round)
-            CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, round);
+            CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).notify, round);
     }
-    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_destroy(kept));
     duo_close(&duo);
 }
 
@@ -225,7 +225,7 @@ static void prepared_pages_hold_their_memories(void)
         REFUSED(WEFT_ERR_BUSY, weft_memory_deregister(duo.a_memory));
         REFUSED(WEFT_ERR_BUSY, weft_remote_memory_release(duo.b_of_a));
         CHECK_OK(write_kept(duo.a, kept[i], &args).status);
-        CHECK_OK(weft_prepared_release(kept[i]));
+        CHECK_OK(weft_prepared_destroy(kept[i]));
     }
     CHECK_OK(weft_remote_memory_release(duo.b_of_a));
     CHECK_OK(weft_memory_deregister(duo.a_memory));
@@ -261,10 +261,10 @@ static void prepared_pages_of_a_closed_peer_fail(void)
         weft_status status = weft_write_prepared(duo.a->endpoint, kept[i], &args, NULL);
         CHECK_ONE_OF(status, WEFT_ERR_MEMORY_GONE, WEFT_ERR_PEER_CLOSED, WEFT_ERR_HANDLE);
     }
-    CHECK_OK(weft_prepared_release(kept[0]));
-    CHECK_OK(weft_prepared_release(kept[1]));
+    CHECK_OK(weft_prepared_destroy(kept[0]));
+    CHECK_OK(weft_prepared_destroy(kept[1]));
     box_close(duo.a); /* with one that was not released */
-    REFUSED(WEFT_ERR_HANDLE, weft_prepared_release(kept[2]));
+    REFUSED(WEFT_ERR_HANDLE, weft_prepared_destroy(kept[2]));
 }
 
 static void bad_arguments(void)
@@ -295,7 +295,7 @@ static void bad_arguments(void)
     REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(ep, (weft_prepared *)duo.a_memory, &args, NULL));
     REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(other.a->endpoint, kept, &args, NULL));
     REFUSED(WEFT_ERR_HANDLE, weft_memory_deregister((weft_memory *)kept));
-    REFUSED(WEFT_ERR_HANDLE, weft_prepared_release((weft_prepared *)&duo));
+    REFUSED(WEFT_ERR_HANDLE, weft_prepared_destroy((weft_prepared *)&duo));
     weft_op_options bad;
     bad = args, bad.size = 1;
     REFUSED(WEFT_ERR_INVALID, weft_write_prepared(ep, kept, &bad, NULL));
@@ -315,7 +315,7 @@ static void bad_arguments(void)
     bad = args, bad.queue = (const weft_queue *)kept;
     REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(ep, kept, &bad, NULL));
     CHECK_OK(write_kept(duo.a, kept, &args).status);
-    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_destroy(kept));
     duo_close(&duo);
     duo_close(&other);
 }
@@ -344,7 +344,7 @@ static void counted_pages_have_a_length_limit(void)
     pages.pages.page_len = 4096;
     kept = keep_pages(duo.a, &pages);
     CHECK_OK(write_kept(duo.a, kept, &args).status);
-    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_destroy(kept));
     duo_close(&duo);
 }
 
@@ -375,14 +375,14 @@ static void access_is_checked_when_used(void)
     REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_prepared(duo.a->endpoint, kept, &args, NULL));
     CHECK_OK(weft_read_prepared(duo.a->endpoint, kept, &args, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
-    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_destroy(kept));
     struct pages_request pages = one_page(&duo);
     pages.remote = remote;
     kept = keep_pages(duo.a, &pages);
     REFUSED(WEFT_ERR_REMOTE_ACCESS, weft_write_prepared(duo.a->endpoint, kept, &args, NULL));
     CHECK_OK(weft_read_prepared(duo.a->endpoint, kept, &args, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
-    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_destroy(kept));
     CHECK_OK(weft_remote_memory_release(remote));
     CHECK_OK(weft_memory_deregister(memory));
     duo_close(&duo);
@@ -428,7 +428,7 @@ static void threads_share_prepared_pages(void)
             CHECK(pthread_create(&threads[i], NULL, writes_until_released, &shared) == 0);
         while (shared.accepted < 20)
             sched_yield();
-        CHECK_OK(weft_prepared_release(shared.kept));
+        CHECK_OK(weft_prepared_destroy(shared.kept));
         for (int i = 0; i < THREADS; i++)
             pthread_join(threads[i], NULL);
         for (int i = 0; i < shared.accepted; i++)

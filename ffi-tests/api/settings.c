@@ -25,9 +25,9 @@ static bool keeps_connections(void)
     CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, NULL));
     weft_endpoint *endpoint = open_endpoint();
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_rail_info(endpoint, 0, &rail));
+    CHECK_OK(weft_rail_info(endpoint, 0, &rail, NULL));
     CHECK(strstr(rail.fabric, ";ofi_rxm") != NULL);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     bool keeps = strstr(warnings.text, "a rail that fails takes its peers down") != NULL;
     warnings.text[0] = 0;
@@ -90,7 +90,7 @@ static void cannot_open_verbs(const char *why)
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "verbs";
     weft_endpoint *endpoint = NULL;
-    CHECK_STATUS(weft_endpoint_open(&config, &endpoint), WEFT_ERR_NO_RAILS);
+    CHECK_STATUS(weft_endpoint_create(&config, &endpoint), WEFT_ERR_NO_RAILS);
     if (strstr(weft_last_error(), why) == NULL)
         FAIL("%s", weft_last_error());
 }
@@ -101,7 +101,7 @@ static void receives_must_be_shared(void)
     cannot_open_verbs("unset FI_OFI_RXM_USE_SRX");
     CHECK(strcmp(getenv("FI_OFI_RXM_USE_SRX"), "0") == 0);
     unsetenv("FI_OFI_RXM_USE_SRX");
-    CHECK_OK(weft_endpoint_close(open_endpoint()));
+    CHECK_OK(weft_endpoint_destroy(open_endpoint()));
     CHECK(getenv("FI_OFI_RXM_USE_SRX") == NULL);
 }
 

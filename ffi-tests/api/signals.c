@@ -130,7 +130,7 @@ static void states_are_kept_as(struct team *team)
     config.workers = 3;
     weft_endpoint *again = open_with(&config);
     check_same(&before, "after a second open");
-    CHECK_OK(weft_endpoint_close(again));
+    CHECK_OK(weft_endpoint_destroy(again));
     check_same(&before, "after a second close");
 }
 
@@ -149,7 +149,7 @@ static void signal_handlers_of_the_program_still_run(void)
         CHECK(raise(sent[i]) == 0);
         CHECK_EQ(handled, sent[i]);
     }
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     handled = 0;
     CHECK(raise(SIGTERM) == 0);
     CHECK_EQ(handled, SIGTERM);
@@ -176,7 +176,7 @@ static void worker_threads_block_signals(void)
         CHECK_EQ(handled, SIGUSR1);
         CHECK_EQ(handled_in, getpid());
     }
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* Workers stay on the CPUs that the process may use, and have names. */
@@ -208,7 +208,7 @@ static void workers_stay_within_the_affinity_mask(void)
         if (!CPU_EQUAL(&within, &theirs))
             FAIL("thread %s may run on CPUs that were not given to the process", name);
     }
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* ---- Without libfabric ---- */
@@ -216,7 +216,7 @@ static void workers_stay_within_the_affinity_mask(void)
 static uint32_t rail_count_of(weft_endpoint *endpoint)
 {
     weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(endpoint, &p));
+    CHECK_OK(weft_endpoint_info(endpoint, &p, NULL));
     return p.rails;
 }
 
@@ -231,20 +231,20 @@ static void missing_libfabric_is_named(void)
         setenv("WEFT_LIBFABRIC", paths[i], 1);
         config.rails = "lo";
         config.fabric = "shm";
-        REFUSED(WEFT_ERR_NO_LIBFABRIC, weft_endpoint_open(&config, &endpoint));
+        REFUSED(WEFT_ERR_NO_LIBFABRIC, weft_endpoint_create(&config, &endpoint));
         if (!strstr(weft_last_error(), paths[i]))
             FAIL("the message does not name %s", paths[i]);
         /* Peers can be reached without it. */
         const char *without[] = {NULL, "host", "tcp"};
         for (size_t k = 0; k < COUNT(without); k++) {
             config.fabric = without[k];
-            CHECK_OK(weft_endpoint_open(&config, &endpoint));
+            CHECK_OK(weft_endpoint_create(&config, &endpoint));
             CHECK_EQ(rail_count_of(endpoint), without[k] ? 1 : 2);
-            CHECK_OK(weft_endpoint_close(endpoint));
+            CHECK_OK(weft_endpoint_destroy(endpoint));
         }
         config.fabric = "host";
         config.rails = "!host";
-        REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_open(&config, &endpoint));
+        REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_create(&config, &endpoint));
     }
 }
 

@@ -10,7 +10,7 @@
 static weft_endpoint_statistics stats_of(struct box *box)
 {
     weft_endpoint_statistics s = WEFT_ENDPOINT_STATISTICS_INIT;
-    CHECK_OK(weft_endpoint_stats(box->endpoint, &s));
+    CHECK_OK(weft_endpoint_info(box->endpoint, NULL, &s));
     CHECK_EQ(s.size, sizeof s);
     return s;
 }
@@ -18,7 +18,7 @@ static weft_endpoint_statistics stats_of(struct box *box)
 static weft_rail_statistics rail_stats(struct box *box, uint32_t rail)
 {
     weft_rail_statistics s = WEFT_RAIL_STATISTICS_INIT;
-    CHECK_OK(weft_rail_stats(box->endpoint, rail, &s));
+    CHECK_OK(weft_rail_info(box->endpoint, rail, NULL, &s));
     CHECK_EQ(s.size, sizeof s);
     return s;
 }
@@ -28,7 +28,7 @@ static weft_rail_statistics all_rails(struct box *box)
 {
     weft_endpoint_properties info = WEFT_ENDPOINT_PROPERTIES_INIT;
     weft_rail_statistics all = WEFT_RAIL_STATISTICS_INIT;
-    CHECK_OK(weft_endpoint_info(box->endpoint, &info));
+    CHECK_OK(weft_endpoint_info(box->endpoint, &info, NULL));
     for (uint32_t i = 0; i < info.rails; i++) {
         weft_rail_statistics one = rail_stats(box, i);
         all.up += one.up;
@@ -308,7 +308,7 @@ static void a_list_counts_by_its_completions(void)
     adds_up(box, 0, 3);
     box_close(box);
     for (int i = 0; i < 2; i++)
-        CHECK_OK(weft_endpoint_close(silent[i]));
+        CHECK_OK(weft_endpoint_destroy(silent[i]));
 }
 
 /* A peer that never answers: what waits for it ends in ways that we choose. */
@@ -350,7 +350,7 @@ static void statuses_are_counted(void)
     CHECK_EQ(s.completions[-WEFT_ERR_CANCELED], CANCELED);
     CHECK_EQ(sum(s.completions, COUNT(s.completions)), LATE + CANCELED);
     CHECK_EQ(sum(s.latency, COUNT(s.latency)) + s.bytes_written + s.latency_sum_ns, 0);
-    CHECK_OK(weft_endpoint_close(silent));
+    CHECK_OK(weft_endpoint_destroy(silent));
     box_close(box);
 }
 
@@ -490,22 +490,22 @@ static void arguments_are_checked(void)
     weft_endpoint *endpoint = open_endpoint();
     weft_endpoint_statistics s = WEFT_ENDPOINT_STATISTICS_INIT;
     weft_rail_statistics r = WEFT_RAIL_STATISTICS_INIT;
-    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_stats(NULL, &s));
-    REFUSED(WEFT_ERR_HANDLE, weft_rail_stats(NULL, 0, &r));
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_stats(endpoint, NULL));
-    REFUSED(WEFT_ERR_INVALID, weft_rail_stats(endpoint, 0, NULL));
-    REFUSED(WEFT_ERR_RANGE, weft_rail_stats(endpoint, 64, &r));
+    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_info(NULL, NULL, &s));
+    REFUSED(WEFT_ERR_HANDLE, weft_rail_info(NULL, 0, NULL, &r));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_info(endpoint, NULL, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_rail_info(endpoint, 0, NULL, NULL));
+    REFUSED(WEFT_ERR_RANGE, weft_rail_info(endpoint, 64, NULL, &r));
     s.size = 0;
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_stats(endpoint, &s));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_info(endpoint, NULL, &s));
     /* A shorter struct is filled as far as it goes, and no further. */
     memset(&s, 0xee, sizeof s);
     s.size = offsetof(weft_endpoint_statistics, completions);
-    CHECK_OK(weft_endpoint_stats(endpoint, &s));
+    CHECK_OK(weft_endpoint_info(endpoint, NULL, &s));
     CHECK_EQ(s.writes, 0);
     CHECK(s.completions[0] == UINT64_C(0xeeeeeeeeeeeeeeee));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     s.size = sizeof s;
-    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_stats(endpoint, &s));
+    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_info(endpoint, NULL, &s));
 }
 
 /* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other greets. */

@@ -148,7 +148,7 @@ void ranges_and_pages()
               weft::options().with_notification(42, string_view("pages")).latency_class());
     CHECK(await(d.a, WEFT_COMPLETION_WRITE).bytes == 3 * page_len * layer_count);
     c = await(d.b, WEFT_COMPLETION_NOTIFICATION);
-    CHECK(c.value == 42 && d.b.take(c).text() == "pages");
+    CHECK(c.notify == 42 && d.b.take(c).text() == "pages");
     const std::size_t words = page_len / sizeof(std::uint64_t);
     for (std::size_t l = 0; l < layer_count; l++)
         for (std::size_t i = 0; i < from.size(); i++)
@@ -201,7 +201,7 @@ void lists_and_prepared()
     entries[0].remote_range = entries[1].local_range = 1;
     d.a.write(entries, weft::options().with_notification(1).completing_each_peer());
     CHECK(await(d.a, WEFT_COMPLETION_WRITE).peer == d.a_to_b);
-    CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).value == 1);
+    CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).notify == 1);
     CHECK(d.theirs[1] == d.mine[0] && d.theirs[0] == d.mine[1]);
     d.a.read(entries);
     CHECK(await(d.a, WEFT_COMPLETION_READ).bytes == 2 * layer_len);
@@ -214,9 +214,9 @@ void lists_and_prepared()
     weft::prepared all = d.a.prepare(d.a_memory, d.remote, weft::pages(page_len, page_count).layers(layer_count));
     d.mine[2][0] = 4711;
     d.a.write(all, weft::options().with_notification(2).within(10s));
-    CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).value == 2 && d.theirs == d.mine);
+    CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).notify == 2 && d.theirs == d.mine);
     d.a.write(swap, weft::options().completing_each_peer().with_notification(3));
-    CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).value == 3 && d.theirs[0] == d.mine[1]);
+    CHECK(await(d.b, WEFT_COMPLETION_NOTIFICATION).notify == 3 && d.theirs[0] == d.mine[1]);
     d.theirs[3][1] = 17;
     d.a.read(all);
     CHECK(d.a.try_write(swap) && d.a.try_read(all));
@@ -266,9 +266,9 @@ void counters_atomics_and_fences()
     if (peer.capabilities & WEFT_CAPABILITY_ATOMICS) {
         d.theirs[1][2] = 5;
         d.a.fetch_add(d.remote, layer_len + 16, 37);
-        CHECK(await(d.a, WEFT_COMPLETION_ATOMIC).value == 5);
+        CHECK(await(d.a, WEFT_COMPLETION_ATOMIC).previous == 5);
         d.a.compare_swap(d.remote, layer_len + 16, 42, 1);
-        CHECK(await(d.a, WEFT_COMPLETION_ATOMIC).value == 42);
+        CHECK(await(d.a, WEFT_COMPLETION_ATOMIC).previous == 42);
         CHECK(__atomic_load_n(&d.theirs[1][2], __ATOMIC_SEQ_CST) == 1);
     }
     const weft::op fence = d.b.fence(d.b_to_a, weft::options().within(10s));
@@ -462,7 +462,7 @@ void shutdown_keeps_unpolled_completions()
         d.b.connect(soon_gone.address());
         await(soon_gone, WEFT_COMPLETION_PEER_UP);
     }
-    REFUSED(WEFT_ERR_HANDLE, weft::check(weft_endpoint_close(handle))); // it was
+    REFUSED(WEFT_ERR_HANDLE, weft::check(weft_endpoint_destroy(handle))); // it was
 }
 
 /** An exception, say, takes memory out of scope while a transfer uses it: nothing may touch the bytes after that. */

@@ -92,14 +92,10 @@ static void device_registrations_are_checked(void)
     weft_memory *memory;
     args.kind = 3;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_memory_register(endpoint, &range, 1, &args, &memory));
-    args.kind = WEFT_MEMORY_HOST;
-    args.device = 1;
-    REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
     args.kind = WEFT_MEMORY_CUDA;
-    args.device = 1000;
-    REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
-    CHECK(strstr(weft_last_error(), "device is 999") != NULL);
-    args.device = 0;
+    args.reserved = 1;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_memory_register(endpoint, &range, 1, &args, &memory));
+    args.reserved = 0;
     range.address = host;
     REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
     REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, two, 2, NULL, &memory));
@@ -109,16 +105,12 @@ static void device_registrations_are_checked(void)
     if (device_count() > 1) {
         two[1].address = device_alloc(1, 4096);
         REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, two, 2, NULL, &memory));
-        range = (weft_memory_range){gpu, 8192};
-        args.device = 2;
-        REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
     }
     range = (weft_memory_range){gpu, 8192};
-    args.device = 1;
     CHECK_OK(weft_memory_register(endpoint, &range, 1, &args, &memory));
     CHECK_OK(weft_memory_info(memory, &is));
     CHECK_EQ(is.kind, WEFT_MEMORY_CUDA);
-    CHECK_EQ(is.device, 1);
+    CHECK_EQ(is.device, 0);
     CHECK_EQ(is.ways & ~(uint32_t)WEFT_WAY_SHARED, WEFT_WAY_STAGED);
     CHECK_EQ(is.bytes, 8192);
     CHECK_EQ(is.ranges, 1);
@@ -129,12 +121,11 @@ static void device_registrations_are_checked(void)
     memory = register_one(endpoint, host, 8192);
     CHECK_OK(weft_memory_info(memory, &is));
     CHECK_EQ(is.kind, WEFT_MEMORY_HOST);
-    CHECK_EQ(is.device, 0);
+    CHECK_EQ(is.device, -1);
     CHECK_EQ(is.ways, WEFT_WAY_DIRECT);
     CHECK_OK(weft_memory_deregister(memory));
     device_free(gpu, 8192);
     range = (weft_memory_range){gpu, 8192};
-    args.device = 0;
     REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
     box_close(box_of(endpoint));
 }
@@ -236,14 +227,14 @@ static void copies_that_take_long(void)
 static uint64_t bytes_read(struct box *box)
 {
     weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
-    CHECK_OK(weft_rail_stats(box->endpoint, 0, &rail));
+    CHECK_OK(weft_rail_info(box->endpoint, 0, NULL, &rail));
     return rail.bytes_read;
 }
 
 static uint64_t bytes_written(struct box *box)
 {
     weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
-    CHECK_OK(weft_rail_stats(box->endpoint, 0, &rail));
+    CHECK_OK(weft_rail_info(box->endpoint, 0, NULL, &rail));
     return rail.bytes_written;
 }
 
@@ -421,7 +412,7 @@ static void counters_and_notifications(void)
     args.pages.page_len = 600000; /* of several pieces */
     args.pages.page_count = 10;
     CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
-    CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).value, 99);
+    CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).notify, 99);
     memcpy(b.model, a.model, 6000000);
     check_bytes(&b);
     CHECK_OK(await(&duo, id).status);
@@ -502,10 +493,10 @@ static void watches(void)
     weft_watch *watch, *other;
     uint64_t *word, *done;
     weft_op id, never;
-    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &watch, &word));
-    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &other, &done));
+    CHECK_OK(weft_watch_create(duo.a->endpoint, &watch, &word));
+    CHECK_OK(weft_watch_create(duo.a->endpoint, &other, &done));
     CHECK_EQ(*word, 0);
-    REFUSED(WEFT_ERR_INVALID, weft_watch_alloc(duo.a->endpoint, &watch, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_watch_create(duo.a->endpoint, &watch, NULL));
     args.options.start_value = 5;
     REFUSED(WEFT_ERR_INVALID, submit_write(duo.a->endpoint, &args, &id));
     args.options.start_watch = (weft_watch *)a.memory;
@@ -520,7 +511,7 @@ static void watches(void)
     args.options.done_value = 0;
     CHECK_OK(submit_write(duo.a->endpoint, &args, &never));
     CHECK_STATUS(await(&duo, never).status, WEFT_ERR_TIMED_OUT);
-    REFUSED(WEFT_ERR_BUSY, weft_watch_free(watch));
+    REFUSED(WEFT_ERR_BUSY, weft_watch_destroy(watch));
     atomic_store((_Atomic uint64_t *)word, 4);
     box_quiet(duo.a, 20);
     check_bytes(&b);
@@ -545,9 +536,9 @@ static void watches(void)
     CHECK_OK(submit_write(duo.a->endpoint, &args, &never));
     CHECK_OK(weft_op_cancel(duo.a->endpoint, never));
     CHECK_STATUS(await(&duo, never).status, WEFT_ERR_CANCELED);
-    CHECK_OK(weft_watch_free(other));
-    REFUSED(WEFT_ERR_HANDLE, weft_watch_free(other));
-    CHECK_OK(weft_watch_free(NULL));
+    CHECK_OK(weft_watch_destroy(other));
+    REFUSED(WEFT_ERR_HANDLE, weft_watch_destroy(other));
+    CHECK_OK(weft_watch_destroy(NULL));
     CHECK_OK(submit_write(duo.a->endpoint, &args, &never));
     duo_close(&duo);
 }
@@ -711,7 +702,7 @@ static void shm_is_refused(void)
     weft_memory_range range = {device_alloc(0, 8192), 8192};
     weft_memory *memory;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_memory_register(endpoint, &range, 1, NULL, &memory));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     device_free(range.address, range.len);
 }
 

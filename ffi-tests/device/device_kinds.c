@@ -195,7 +195,7 @@ static void check_properties(const struct kind *kind, weft_memory *memory, int d
     weft_memory_properties is = {.size = sizeof is};
     CHECK_OK(weft_memory_info(memory, &is));
     CHECK_EQ(is.kind, kind->on_host ? WEFT_MEMORY_HOST : WEFT_MEMORY_CUDA);
-    CHECK_EQ(is.device, kind->on_host ? 0 : device + 1);
+    CHECK_EQ(is.device, kind->on_host ? -1 : device);
     uint32_t of_device = WEFT_WAY_STAGED | (kind->shared && on_fabric("host") ? WEFT_WAY_SHARED : 0);
     CHECK_EQ(is.ways, kind->on_host ? WEFT_WAY_DIRECT : of_device);
 }
@@ -245,7 +245,6 @@ static void check_claims(weft_endpoint *endpoint, const struct kind *kind)
     weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
     weft_memory *memory;
     args.kind = WEFT_MEMORY_CUDA;
-    args.device = 1;
     if (kind->on_host) {
         REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
     } else {

@@ -186,7 +186,7 @@ static void moved(struct box *box, uint64_t bytes[RAILS])
 {
     for (uint32_t i = 0; i < RAILS; i++) {
         weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
-        CHECK_OK(weft_rail_stats(box->endpoint, i, &rail));
+        CHECK_OK(weft_rail_info(box->endpoint, i, NULL, &rail));
         bytes[i] = rail.bytes_written + rail.bytes_read;
     }
 }
@@ -270,7 +270,7 @@ static void near_rails_that_fail(void)
     put(a, 0);
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
     check_equal(b, 0);
-    CHECK_OK(weft_endpoint_close(open_with(&config)));
+    CHECK_OK(weft_endpoint_destroy(open_with(&config)));
     args.options.timeout_ns = 300 * MS;
     judged_from();
     for (uint64_t failed = 0; failed < 3; failed++) {
@@ -279,7 +279,7 @@ static void near_rails_that_fail(void)
         CHECK_WITHIN(c.submit_ns + 300 * MS, c.done_ns, LATE_MOST);
         CHECK_OK(box_await(duo.a, write_now(duo.a, &others), patience_ms()).status);
     }
-    CHECK_OK(weft_endpoint_close(open_with(&config)));
+    CHECK_OK(weft_endpoint_destroy(open_with(&config)));
     uint64_t until = now_ns() + 2 * patience_ms() * MS;
     for (weft_status status = WEFT_ERR_TIMED_OUT; status != WEFT_OK; sleep_ms(20)) {
         CHECK(now_ns() < until);

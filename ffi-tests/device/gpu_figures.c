@@ -170,8 +170,8 @@ static void waits(struct team *team)
     uint64_t *word, *raised, took[200];
     void *stream = NULL;
     use_device(device_of(0));
-    CHECK_OK(weft_watch_alloc(box->endpoint, &watch, &word));
-    CHECK_OK(weft_watch_alloc(box->endpoint, &gate, &raised));
+    CHECK_OK(weft_watch_create(box->endpoint, &watch, &word));
+    CHECK_OK(weft_watch_create(box->endpoint, &gate, &raised));
     CU(cuStreamCreate, &stream, 1);
     for (uint64_t i = 1; i <= COUNT(took); i++) {
         struct range_request args = range_args(memory, remote, plan.page_len);

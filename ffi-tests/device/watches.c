@@ -16,7 +16,7 @@ struct word {
 static struct word word_of(struct box *box)
 {
     struct word word;
-    CHECK_OK(weft_watch_alloc(box->endpoint, &word.watch, &word.at));
+    CHECK_OK(weft_watch_create(box->endpoint, &word.watch, &word.at));
     return word;
 }
 
@@ -32,8 +32,8 @@ static void raise_to(struct word word, uint64_t value)
 
 static void free_words(struct word one, struct word other)
 {
-    CHECK_OK(weft_watch_free(one.watch));
-    CHECK_OK(weft_watch_free(other.watch));
+    CHECK_OK(weft_watch_destroy(one.watch));
+    CHECK_OK(weft_watch_destroy(other.watch));
 }
 
 /* It has not ended, and ends once `start` says so; `done` says so before its completion. */
@@ -142,8 +142,8 @@ static void prepared_geometries(void)
         check_waits(&duo, id, start, done, i);
         CHECK_EQ(differs_random(duo.b_bytes, LEN, i), -1);
     }
-    CHECK_OK(weft_prepared_release(kept[0]));
-    CHECK_OK(weft_prepared_release(kept[1]));
+    CHECK_OK(weft_prepared_destroy(kept[0]));
+    CHECK_OK(weft_prepared_destroy(kept[1]));
     free_words(start, done);
     duo_close(&duo);
 }
@@ -161,7 +161,7 @@ static void notifications_without_bytes(void)
     CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
     box_quiet(duo.b, 10);
     check_waits(&duo, id, start, done, 1);
-    CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).value, 5);
+    CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).notify, 5);
     free_words(start, done);
     duo_close(&duo);
 }
@@ -185,7 +185,7 @@ static void counters(void)
     REFUSED(WEFT_ERR_INVALID, submit_expect(duo.b->endpoint, &args, &waits));
     args.options.done_watch = done.watch;
     CHECK_OK(submit_expect(duo.b->endpoint, &args, &waits));
-    REFUSED(WEFT_ERR_BUSY, weft_watch_free(done.watch));
+    REFUSED(WEFT_ERR_BUSY, weft_watch_destroy(done.watch));
     if (on_cuda()) {
         use_device(0);
         CU(cuStreamWaitValue64_v2, NULL, (unsigned long long)(uintptr_t)done.at, 9ull, 0);
@@ -207,7 +207,7 @@ static void counters(void)
     CHECK_OK(submit_expect(duo.b->endpoint, &args, &waits));
     CHECK_STATUS(box_await(duo.b, waits, 4 * patience_ms()).status, WEFT_ERR_TIMED_OUT);
     CHECK_EQ(value_of(done), 10);
-    CHECK_OK(weft_watch_free(done.watch));
+    CHECK_OK(weft_watch_destroy(done.watch));
     duo_close(&duo);
 }
 

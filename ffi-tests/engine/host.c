@@ -27,7 +27,7 @@ static void open_endpoint_here(void)
         config.message_bytes = MESSAGES;
     weft_status status;
     /* A link may be down at this moment. */
-    while ((status = weft_endpoint_open(&config, &self->endpoint)) != WEFT_OK && processes)
+    while ((status = weft_endpoint_create(&config, &self->endpoint)) != WEFT_OK && processes)
         sleep_ms(50);
     if (status != WEFT_OK)
         FAIL("opening %s gave %s", plan->fabric, weft_status_name(status));
@@ -38,7 +38,7 @@ static void publish(void)
 {
     struct host *host = &book->hosts[self->me];
     weft_endpoint_properties own = WEFT_ENDPOINT_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(self->endpoint, &own));
+    CHECK_OK(weft_endpoint_info(self->endpoint, &own, NULL));
     host->card |= 1;
     host->address_len = (uint32_t)address_of(self->endpoint, host->address, sizeof host->address);
     host->incarnation = own.incarnation;
@@ -89,7 +89,7 @@ static void note_passes(bool now)
 {
     weft_endpoint_statistics statistics = {.size = sizeof statistics};
     static _Thread_local unsigned turn;
-    if ((!now && ++turn % 64 != 0) || weft_endpoint_stats(self->endpoint, &statistics) != WEFT_OK)
+    if ((!now && ++turn % 64 != 0) || weft_endpoint_info(self->endpoint, NULL, &statistics) != WEFT_OK)
         return;
     if (statistics.pass_longest_ns > book->pass_ns)
         book->pass_ns = statistics.pass_longest_ns;
@@ -102,13 +102,13 @@ static int32_t poll_all(uint64_t wait_ns)
 {
     weft_completion got[64];
     uint64_t begin_ns = now_ns();
-    int32_t n = wait_ns ? weft_wait(self->endpoint, got, COUNT(got), wait_ns) : weft_poll(self->endpoint, got, COUNT(got));
+    int32_t n = weft_queue_poll(weft_endpoint_queue(self->endpoint), got, COUNT(got), wait_ns);
     should_be_quick("polling", begin_ns);
     if (n < 0 && n != WEFT_ERR_CLOSED)
         FAIL("polling gave %s", weft_status_name(n));
     for (int32_t i = 0; i < n; i++)
         take(&got[i], false);
-    int32_t m = weft_queue_poll(self->second, got, COUNT(got));
+    int32_t m = weft_queue_poll(self->second, got, COUNT(got), 0);
     if (m < 0 && m != WEFT_ERR_CLOSED)
         FAIL("polling the second queue gave %s", weft_status_name(m));
     for (int32_t i = 0; i < m; i++)
@@ -230,6 +230,6 @@ void host_leave(void)
         }
     }
     release_held(true);
-    CHECK_OK(weft_endpoint_close(self->endpoint));
+    CHECK_OK(weft_endpoint_destroy(self->endpoint));
     self->endpoint = NULL;
 }

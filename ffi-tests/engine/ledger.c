@@ -68,11 +68,13 @@ static void look_at_the_fields(const struct operation *op, const weft_completion
         wrong = "bytes";
     else if (op->kind == EXPECT ? c->peer != 0 : single && c->peer != op->part[__builtin_ctz(op->targets)].peer)
         wrong = "its peer";
-    else if (!(op->kind == ATOMIC && op->word == 0) && c->value != value)
-        wrong = "its value";
+    else if (!(op->kind == ATOMIC && op->word == 0) && c->previous != value)
+        wrong = "previous";
+    else if (c->notify || c->accepted)
+        wrong = "notify or accepted";
     else if (!entry_fits(op, c))
         wrong = "entry";
-    else if (c->data || c->reserved[0] || c->reserved[1] || c->reserved[2] || c->reserved[3])
+    else if (c->data || c->reserved[0] || c->reserved[1] || c->reserved[2] || c->reserved[3] || c->reserved[4])
         wrong = "data or reserved";
     else if (ok && (c->rail != UINT32_MAX || c->provider_errno))
         wrong = "rail or errno";
@@ -81,8 +83,8 @@ static void look_at_the_fields(const struct operation *op, const weft_completion
     else if (op->canceled && c->status != WEFT_ERR_CANCELED && (single || ok)) /* one part may have failed before */
         wrong = "a status that is not CANCELED";
     if (wrong)
-        finding(&book->odd, "%s completed with %s, and %s is wrong: kind %d, peer %" PRIx64 ", value %" PRIx64 ", bytes %" PRIu64 ", entry %" PRIx64
-                ", rail %d, errno %d", text_of(op), weft_status_name(c->status), wrong, c->kind, c->peer, c->value, c->bytes,
+        finding(&book->odd, "%s completed with %s, and %s is wrong: kind %d, peer %" PRIx64 ", previous %" PRIx64 ", bytes %" PRIu64 ", entry %" PRIx64
+                ", rail %d, errno %d", text_of(op), weft_status_name(c->status), wrong, c->kind, c->peer, c->previous, c->bytes,
                 c->entry, (int)c->rail, c->provider_errno);
 }
 
@@ -134,13 +136,13 @@ static void settle_word(const struct operation *op, int target, const weft_compl
         return;
     }
     way->adds_ok += ok;
-    if (ok && c->value >= way->adds_asked)
-        finding(&book->wrong, "%s got ticket %" PRIu64 " of %" PRIu64, text_of(op), c->value, (uint64_t)way->adds_asked);
-    if (!ok || c->value >= TICKETS)
+    if (ok && c->previous >= way->adds_asked)
+        finding(&book->wrong, "%s got ticket %" PRIu64 " of %" PRIu64, text_of(op), c->previous, (uint64_t)way->adds_asked);
+    if (!ok || c->previous >= TICKETS)
         return;
-    if (way->tickets[c->value / 8] >> c->value % 8 & 1)
-        finding(&book->doubled, "%s got ticket %" PRIu64 ", which was given before", text_of(op), c->value);
-    way->tickets[c->value / 8] |= (uint8_t)(1 << c->value % 8);
+    if (way->tickets[c->previous / 8] >> c->previous % 8 & 1)
+        finding(&book->doubled, "%s got ticket %" PRIu64 ", which was given before", text_of(op), c->previous);
+    way->tickets[c->previous / 8] |= (uint8_t)(1 << c->previous % 8);
 }
 
 /* What was waited for is there. */
@@ -292,7 +294,7 @@ void release_message(weft_op message)
 
 static void notification(const weft_completion *c)
 {
-    struct operation *op = arrives(c, c->value);
+    struct operation *op = arrives(c, c->notify);
     uint64_t len = op && op->seed % 3 == 0 ? 1 + op->seed % WEFT_NOTIFY_DATA_MAX : 0;
     if (op && (c->bytes != len || (len && differs_random(c->data, c->bytes, op->seed) >= 0)))
         finding(&book->wrong, "the data of the notification of %s", text_of(op));
@@ -301,7 +303,7 @@ static void notification(const weft_completion *c)
     if (!op || op->read || op->part[self->me].token != way->ready || op->part[self->me].version != way->version)
         return;
     struct slot *slot = &way->slots[op->part[self->me].slot];
-    if (slot->operation != c->value || (slot->state & (BUSY | TAKEN | FENCED)) != BUSY)
+    if (slot->operation != c->notify || (slot->state & (BUSY | TAKEN | FENCED)) != BUSY)
         return;
     check_content(op, self->me, REMOTE);
     put_guard_back(op, self->me, REMOTE);
@@ -345,10 +347,10 @@ static void message(const weft_completion *c)
 static void rail_moved(const weft_completion *c)
 {
     bool down = c->kind == WEFT_COMPLETION_RAIL_DOWN;
-    if (c->value != c->rail || c->rail >= COUNT(self->rail_down) || c->status != (down ? WEFT_ERR_RAIL_LOST : WEFT_OK) ||
+    if (c->notify || c->rail >= COUNT(self->rail_down) || c->status != (down ? WEFT_ERR_RAIL_LOST : WEFT_OK) ||
         self->rail_down[c->rail] == down)
-        finding(&book->odd, "host %d: rail %u goes %s with %s, value %" PRIu64, self->me, c->rail, down ? "down" : "up",
-                weft_status_name(c->status), c->value);
+        finding(&book->odd, "host %d: rail %u goes %s with %s, notify %" PRIu64, self->me, c->rail, down ? "down" : "up",
+                weft_status_name(c->status), c->notify);
     self->rail_down[c->rail % COUNT(self->rail_down)] = down;
     self->rail_downs[c->rail % COUNT(self->rail_down)] += down;
 }

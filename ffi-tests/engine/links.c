@@ -85,8 +85,8 @@ static void know(struct link *link)
 void link_is_up(const weft_completion *c)
 {
     struct link *link = link_of(c->peer);
-    if (c->value != (c->user_data == NULL))
-        finding(&book->odd, "host %d: PEER_UP of value %" PRIu64 "%s", self->me, c->value, c->user_data ? ", of our own connect" : "");
+    if (c->accepted != (c->user_data == NULL))
+        finding(&book->odd, "host %d: PEER_UP with accepted %u%s", self->me, c->accepted, c->user_data ? ", of our own connect" : "");
     if (c->user_data) {
         int host = (int)(uintptr_t)c->user_data - 1;
         self->connecting[host] = false;
@@ -117,7 +117,7 @@ void release_kept(int host)
 {
     for (uint32_t s = 0; s < book->plan.slots; s++)
         if (self->kept[host][s].handle) {
-            CHECK_OK(weft_prepared_release(self->kept[host][s].handle));
+            CHECK_OK(weft_prepared_destroy(self->kept[host][s].handle));
             self->kept[host][s].handle = NULL;
         }
 }

@@ -26,7 +26,7 @@ static void take_geometry(struct operation *op, int target, uint32_t slot)
     if (op->kind != KEPT || !kept->handle)
         return;
     if (draw(4) == 0) {
-        CHECK_OK(weft_prepared_release(kept->handle)); /* what uses it goes on */
+        CHECK_OK(weft_prepared_destroy(kept->handle)); /* what uses it goes on */
         kept->handle = NULL;
         return;
     }

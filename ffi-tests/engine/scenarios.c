@@ -54,7 +54,7 @@ static void play_all(const struct plan *plan)
 static uint64_t bytes_over(uint32_t rail)
 {
     weft_rail_statistics statistics = WEFT_RAIL_STATISTICS_INIT;
-    CHECK_OK(weft_rail_stats(parties[0].endpoint, rail, &statistics));
+    CHECK_OK(weft_rail_info(parties[0].endpoint, rail, NULL, &statistics));
     return statistics.bytes_written;
 }
 

@@ -118,8 +118,8 @@ static void wrong_uses(int target)
     TRY(submit_read_prepared(ep, &a, NULL), a.options.reserved = 1, WEFT_ERR_UNSUPPORTED);
     refused("memory that is kept", weft_remote_memory_release(self->to[target]->remote), WEFT_ERR_BUSY);
     refused("memory that is kept", weft_memory_deregister(self->local[0]), WEFT_ERR_BUSY);
-    CHECK_OK(weft_prepared_release(kept));
-    refused("geometry that was given back", weft_prepared_release(kept), WEFT_ERR_HANDLE);
+    CHECK_OK(weft_prepared_destroy(kept));
+    refused("geometry that was given back", weft_prepared_destroy(kept), WEFT_ERR_HANDLE);
     refused("geometry that was given back", submit_write_prepared(self->endpoint, &valid, NULL), WEFT_ERR_HANDLE);
 }
 

@@ -6,7 +6,7 @@ static void strike(const char *fabric)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = fabric;
-    CHECK_OK(weft_endpoint_close(open_with(&config)));
+    CHECK_OK(weft_endpoint_destroy(open_with(&config)));
 }
 
 /* A worker all of whose rails are down is still handed transfers: it passes them on. */
@@ -101,7 +101,7 @@ static void operations_wait_for_lanes_that_reconnect(void)
     weft_watch *start;
     uint64_t *word;
     weft_op id;
-    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &start, &word));
+    CHECK_OK(weft_watch_create(duo.a->endpoint, &start, &word));
     strike(OF_TWO);
     write_until(&duo, &args, WEFT_COMPLETION_RAIL_DOWN);
     fill_random(duo.a_bytes, MIB, 1);
@@ -120,7 +120,7 @@ static void operations_wait_for_lanes_that_reconnect(void)
     atomic_store((_Atomic uint64_t *)word, 1);
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
     CHECK(memcmp(duo.a_bytes + MIB / 2, duo.b_bytes + MIB / 2, MIB / 2) == 0);
-    CHECK_OK(weft_watch_free(start));
+    CHECK_OK(weft_watch_destroy(start));
     duo_close(&duo);
 }
 
@@ -131,13 +131,13 @@ static void lane_of_another_worker_is_used_when_it_returns(void)
     struct range_request args = range_args(duo.a_memory, duo.b_of_a, MIB);
     weft_rail_statistics statistics = WEFT_RAIL_STATISTICS_INIT;
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
-    CHECK_OK(weft_rail_stats(duo.a->endpoint, 1, &statistics));
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 1, NULL, &statistics));
     CHECK_EQ(statistics.bytes_written, 0);
     strike(OF_TWO);
     for (uint64_t until = now_ns() + patience_ms() * MS; statistics.bytes_written < MIB;) {
         CHECK(now_ns() < until);
         CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
-        CHECK_OK(weft_rail_stats(duo.a->endpoint, 1, &statistics));
+        CHECK_OK(weft_rail_info(duo.a->endpoint, 1, NULL, &statistics));
     }
     duo_close(&duo);
 }

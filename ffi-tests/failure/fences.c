@@ -150,7 +150,7 @@ static void a_fence_waits_for_writes_that_have_not_started(void)
     weft_watch *watch;
     uint64_t *word;
     weft_op id;
-    CHECK_OK(weft_watch_alloc(duo.a->endpoint, &watch, &word));
+    CHECK_OK(weft_watch_create(duo.a->endpoint, &watch, &word));
     args.options.start_watch = watch;
     args.options.start_value = 1;
     weft_op write = write_now(duo.a, &args);
@@ -230,7 +230,7 @@ static void fence_does_not_wait_for_a_silent_peer(void)
     size_t len = address_of(silent, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(own->endpoint, blob, len, NULL, &peer));
     while (!box_try(own, WEFT_COMPLETION_PEER_UP, &c)) {
-        CHECK(weft_poll(silent, ignored, 16) >= 0);
+        CHECK(weft_queue_poll(weft_endpoint_queue(silent), ignored, 16, 0) >= 0);
         box_pump(own, 0);
     }
     struct fence_request fence = fence_args(peer);
@@ -241,11 +241,11 @@ static void fence_does_not_wait_for_a_silent_peer(void)
     fence.options.timeout_ns = 0;
     CHECK_OK(submit_fence(own->endpoint, &fence, &id));
     while (!box_try(own, WEFT_COMPLETION_FENCE, &c)) {
-        CHECK(weft_poll(silent, ignored, 16) >= 0);
+        CHECK(weft_queue_poll(weft_endpoint_queue(silent), ignored, 16, 0) >= 0);
         box_pump(own, 0);
     }
     CHECK(c.op == id && c.status == WEFT_OK);
-    CHECK_OK(weft_endpoint_close(silent));
+    CHECK_OK(weft_endpoint_destroy(silent));
     box_close(own);
 }
 

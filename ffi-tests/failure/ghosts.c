@@ -204,7 +204,7 @@ static void poll_for(struct target *t, uint64_t ms)
     uint64_t end = now_ns() + ms * MS;
     do {
         weft_completion c[32];
-        int n = weft_wait(t->endpoint, c, 32, MS);
+        int n = weft_queue_poll(weft_endpoint_queue(t->endpoint), c, 32, MS);
         CHECK(n >= 0);
         for (int i = 0; i < n; i++)
             polled(t, &c[i]);
@@ -278,7 +278,7 @@ static void target(struct team *team)
            t.deaths, t.ghost_words, t.ghost_bytes);
     CHECK_EQ(t.ghost_bytes, 0);
     CHECK_EQ(t.ghost_words, 0);
-    CHECK_OK(weft_endpoint_close(t.endpoint));
+    CHECK_OK(weft_endpoint_destroy(t.endpoint));
 }
 
 static void run(uint32_t how)

@@ -103,7 +103,7 @@ static void hears_no_more(struct team *team)
         }
         while (open < AT_ONCE && !killed && write_smalls(box, memory, remote))
             open++;
-        while (weft_poll(box->endpoint, &done, 1) == 1) {
+        while (weft_queue_poll(weft_endpoint_queue(box->endpoint), &done, 1, 0) == 1) {
             if (done.kind == WEFT_COMPLETION_PEER_DOWN)
                 continue;
             CHECK_EQ(done.kind, WEFT_COMPLETION_WRITE);

@@ -82,7 +82,7 @@ static bool is_of_rail(const weft_completion *c, struct seen *seen)
 {
     if (c->kind == WEFT_COMPLETION_RAIL_DOWN) {
         CHECK_STATUS(c->status, WEFT_ERR_RAIL_LOST);
-        CHECK(c->rail < RAILS && c->value == c->rail);
+        CHECK(c->rail < RAILS && c->notify == 0);
         seen->downs++;
     } else if (c->kind == WEFT_COMPLETION_RAIL_UP) {
         CHECK_OK(c->status);
@@ -93,9 +93,9 @@ static bool is_of_rail(const weft_completion *c, struct seen *seen)
 
 static uint64_t carried(weft_endpoint *endpoint, uint32_t rail)
 {
-    weft_rail_properties properties = WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_rail_info(endpoint, rail, &properties));
-    return properties.bytes;
+    weft_rail_statistics done = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_info(endpoint, rail, NULL, &done));
+    return done.bytes_written + done.bytes_read;
 }
 
 /* The index of a host's rail: they may have been found in any order. */
@@ -105,7 +105,7 @@ static uint32_t index_of(weft_endpoint *endpoint, int rail)
     snprintf(name, sizeof name, "rail%d", rail);
     for (uint32_t i = 0; i < RAILS; i++) {
         weft_rail_properties properties = WEFT_RAIL_PROPERTIES_INIT;
-        CHECK_OK(weft_rail_info(endpoint, i, &properties));
+        CHECK_OK(weft_rail_info(endpoint, i, &properties, NULL));
         if (strcmp(properties.name, name) == 0)
             return i;
     }
@@ -173,7 +173,7 @@ static void target_takes(struct target *t, const weft_completion *c)
         return;
     switch (c->kind) {
     case WEFT_COMPLETION_NOTIFICATION:
-        target_arrives(t, c->value);
+        target_arrives(t, c->notify);
         break;
     case WEFT_COMPLETION_MESSAGE:
         CHECK_EQ(c->bytes, sizeof t->heard);
@@ -367,7 +367,7 @@ static void sender_opens(struct sender *s)
     weft_endpoint_properties own = WEFT_ENDPOINT_PROPERTIES_INIT;
     lab_enter(LEFT);
     s->box = box_of(lab_endpoint());
-    CHECK_OK(weft_endpoint_info(s->box->endpoint, &own));
+    CHECK_OK(weft_endpoint_info(s->box->endpoint, &own, NULL));
     CHECK_EQ(own.rails, RAILS);
     s->used = PLACES + SHELF;
     s->bytes = map_bytes(len);

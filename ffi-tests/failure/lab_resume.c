@@ -74,7 +74,7 @@ static void takes(struct team *team)
     uint8_t *bytes = map_bytes(LONG + MIB);
     give_memory(team, 0, register_one(box->endpoint, bytes, LONG + MIB));
     weft_completion c = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
-    CHECK_EQ(c.value, 77);
+    CHECK_EQ(c.notify, 77);
     int64_t at = differs_random(bytes, LONG, 1);
     if (at >= 0)
         FAIL("byte %" PRId64 " is wrong at the notification", at);

@@ -86,7 +86,7 @@ static void is_killed(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_rail_info(box->endpoint, 0, &rail));
+    CHECK_OK(weft_rail_info(box->endpoint, 0, &rail, NULL));
     join(team, 0, box);
     give_memory(team, 0, register_one(box->endpoint, map_bytes(MIB), MIB));
     tell(team, 0, rail.address, strlen(rail.address));

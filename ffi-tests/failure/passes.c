@@ -24,7 +24,7 @@ static void all_end(weft_endpoint *endpoint, weft_status status, bool peer)
     uint64_t until = now_ns() + 10 * patience_ms() * MS;
     for (int ended = 0; ended < OPERATIONS + peer;) {
         CHECK(now_ns() < until);
-        int32_t n = weft_wait(endpoint, done, 256, 100 * MS);
+        int32_t n = weft_queue_poll(weft_endpoint_queue(endpoint), done, 256, 100 * MS);
         CHECK(n >= 0);
         for (int32_t i = 0; i < n; i++)
             if (done[i].kind == WEFT_COMPLETION_PEER_DOWN) {

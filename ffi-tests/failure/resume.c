@@ -82,12 +82,12 @@ static void hears_all_once(struct team *team)
     give_memory(team, 0, register_one(box->endpoint, bytes, SIZE));
     for (int i = 0; i < ALL; i++) {
         weft_completion c = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
-        CHECK(c.value >= 1 && c.value <= ALL);
-        if (heard[c.value - 1]++)
-            FAIL("notification %" PRIu64 " came twice", c.value);
-        size_t at = (c.value - 1) * PART;
+        CHECK(c.notify >= 1 && c.notify <= ALL);
+        if (heard[c.notify - 1]++)
+            FAIL("notification %" PRIu64 " came twice", c.notify);
+        size_t at = (c.notify - 1) * PART;
         if (memcmp(bytes + at, want + at, PART) != 0)
-            FAIL("the bytes of %" PRIu64 " are wrong at its notification", c.value);
+            FAIL("the bytes of %" PRIu64 " are wrong at its notification", c.notify);
         memset(bytes + at, 0x5a, PART); /* none of it may come any more */
     }
     meet(team, 0, box);
@@ -166,7 +166,7 @@ static void idle_connections_that_end_are_made_anew(void)
         args.options.flags = WEFT_NOTIFY;
         args.options.notify = i + 1;
         CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
-        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, args.options.notify);
+        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).notify, args.options.notify);
         CHECK(!box_try(duo.a, WEFT_COMPLETION_PEER_DOWN, &down) && !box_try(duo.b, WEFT_COMPLETION_PEER_DOWN, &down));
     }
     duo_close(&duo);

@@ -37,7 +37,7 @@ static void notified_writes_return_their_slots(void)
     for (args.options.notify = 0; args.options.notify < 500; args.options.notify++) {
         weft_completion c = box_await(duo.a, write_now(duo.a, &args), patience_ms());
         CHECK_OK(c.status);
-        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, args.options.notify);
+        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).notify, args.options.notify);
     }
     duo_close(&duo);
 }

@@ -61,7 +61,7 @@ void mark_last_error(void)
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     weft_endpoint *endpoint;
     config.rail_count = 987654321;
-    if (weft_endpoint_open(&config, &endpoint) == WEFT_OK)
+    if (weft_endpoint_create(&config, &endpoint) == WEFT_OK)
         FAIL("an endpoint of " MARK " rails opened");
     if (!strstr(weft_last_error(), MARK))
         FAIL("the message about a rail_count of " MARK " does not name the value");
@@ -266,7 +266,7 @@ static _Atomic uint64_t *longest_pass_ns;
 void count_passes(weft_endpoint *endpoint)
 {
     weft_endpoint_statistics statistics = {.size = sizeof statistics};
-    CHECK_OK(weft_endpoint_stats(endpoint, &statistics));
+    CHECK_OK(weft_endpoint_info(endpoint, NULL, &statistics));
     printf("worker_pass_ms %.2f\ndriver_call_ms %.2f\n", (double)statistics.pass_longest_ns / MS,
            (double)statistics.driver_call_longest_ns / MS);
     if (statistics.pass_longest_ns > *longest_pass_ns)
@@ -583,7 +583,7 @@ weft_endpoint_config test_config(void)
 weft_endpoint *open_with(const weft_endpoint_config *config)
 {
     weft_endpoint *endpoint = NULL;
-    CHECK_OK(weft_endpoint_open(config, &endpoint));
+    CHECK_OK(weft_endpoint_create(config, &endpoint));
     CHECK(endpoint != NULL);
     return endpoint;
 }
@@ -605,8 +605,7 @@ struct box *box_of(weft_endpoint *endpoint)
 void box_pump(struct box *box, uint64_t ms)
 {
     weft_completion got[64];
-    int32_t n = ms ? weft_wait(box->endpoint, got, COUNT(got), ms * MS)
-                   : weft_poll(box->endpoint, got, COUNT(got));
+    int32_t n = weft_queue_poll(weft_endpoint_queue(box->endpoint), got, COUNT(got), ms * MS);
     if (n == WEFT_ERR_CLOSED) {
         sleep_ms(ms ? 1 : 0);
         return;
@@ -635,8 +634,8 @@ static void print_box(const struct box *box)
     for (size_t i = 0; i < box->count && i < 20; i++) {
         const weft_completion *c = &box->items[i];
         fprintf(stderr, "    there is: kind %d, %s, transfer %" PRIx64 ", peer %" PRIx64
-                ", value %" PRIu64 ", bytes %" PRIu64 ", provider_errno %d\n",
-                c->kind, weft_status_name(c->status), c->op, c->peer, c->value, c->bytes,
+                ", notify %" PRIu64 ", bytes %" PRIu64 ", provider_errno %d\n",
+                c->kind, weft_status_name(c->status), c->op, c->peer, c->notify, c->bytes,
                 c->provider_errno);
     }
 }
@@ -714,7 +713,7 @@ void box_quiet_at(const char *file, int line, struct box *box, uint64_t ms)
 void box_close(struct box *box)
 {
     CHECK_OK(weft_endpoint_shutdown(box->endpoint, 0));
-    CHECK_OK(weft_endpoint_close(box->endpoint));
+    CHECK_OK(weft_endpoint_destroy(box->endpoint));
     free(box->items);
     free(box);
 }
@@ -812,7 +811,7 @@ weft_peer join(struct team *team, int with, struct box *box)
     }
     weft_completion up = box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms());
     CHECK_STATUS(up.status, WEFT_OK);
-    CHECK_EQ(up.value, team->rank < with ? 0 : 1);
+    CHECK_EQ(up.accepted, team->rank < with ? 0 : 1);
     if (team->rank < with) {
         CHECK(up.peer == peer);
         CHECK(up.user_data == &asked);

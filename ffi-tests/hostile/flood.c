@@ -114,7 +114,7 @@ static struct box *opened(void)
 {
     struct box *box = box_of(open_endpoint());
     weft_rail_properties rail = {.size = sizeof rail};
-    CHECK_OK(weft_rail_info(box->endpoint, 0, &rail));
+    CHECK_OK(weft_rail_info(box->endpoint, 0, &rail, NULL));
     const char *name = strrchr(rail.address, '/');
     CHECK(name != NULL && strlen(name) < sizeof shared->name);
     strcpy(shared->name, name + 1);

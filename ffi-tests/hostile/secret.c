@@ -22,7 +22,7 @@ static uint64_t refused_by(struct box *box)
 {
     weft_endpoint_statistics done = {0};
     done.size = sizeof done;
-    CHECK_OK(weft_endpoint_stats(box->endpoint, &done));
+    CHECK_OK(weft_endpoint_info(box->endpoint, NULL, &done));
     return done.strangers_refused;
 }
 
@@ -133,7 +133,7 @@ static void a_file_has_the_secrets(void)
     config.secret = NULL, config.secret_len = 0;
     config.secret_file = name;
     weft_endpoint *endpoint = NULL;
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint)); /* it is empty */
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint)); /* it is empty */
     put_file(name, WRONG, "");
     struct box *of_file = box_of(open_with(&config));
     CHECK(setenv("WEFT_SECRET_FILE", name, 1) == 0);
@@ -152,7 +152,7 @@ static void a_file_has_the_secrets(void)
     CHECK_OK(box_take(of_file, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     config = with_secret(RIGHT);
     config.secret_file = name;
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint)); /* one of the two */
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint)); /* one of the two */
     CHECK(unlink(name) == 0);
     box_close(of_file);
     box_close(of_variable);
@@ -225,30 +225,30 @@ static void poor_secrets_are_refused(void)
     weft_endpoint *endpoint = NULL;
     weft_endpoint_config config = with_secret(RIGHT);
     config.secret_len = 0;
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
     config.secret_len = 15;
-    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_create(&config, &endpoint));
     CHECK(strstr(weft_last_error(), "secret_len is 15") != NULL);
     CHECK(strstr(weft_last_error(), "a secret of") == NULL);
     config.secret_len = UINT64_MAX;
-    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_create(&config, &endpoint));
     config.secret = NULL;
     config.secret_len = 0;
     config.other_secret = RIGHT;
     config.other_secret_len = sizeof RIGHT;
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
     config.other_secret = NULL;
     config.other_secret_len = 0;
     config.secret_len = 32;
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
     fill_random(long_one, sizeof long_one, 3);
     config.secret = long_one;
     config.secret_len = sizeof long_one;
-    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_create(&config, &endpoint));
     config.secret_len = 1024;
-    CHECK_OK(weft_endpoint_close(open_with(&config)));
+    CHECK_OK(weft_endpoint_destroy(open_with(&config)));
     memset(long_one, 0, sizeof long_one);
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
     CHECK(endpoint == NULL);
     CHECK_EQ(strcmp(weft_status_name(WEFT_ERR_DENIED), "WEFT_ERR_DENIED"), 0);
     CHECK_EQ(weft_status_category(WEFT_ERR_DENIED), WEFT_CATEGORY_PEER);
@@ -310,14 +310,14 @@ static void encryption_needs_a_secret_and_tcp(void)
     weft_endpoint *endpoint = NULL;
     weft_endpoint_config config = encrypting(RIGHT);
     config.fabric = "host,efa";
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_endpoint_create(&config, &endpoint));
     CHECK(strstr(weft_last_error(), "efa") != NULL);
     config = encrypting(NULL);
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
     CHECK(strstr(weft_last_error(), "secret") != NULL);
     config = encrypting(RIGHT);
     config.encrypt = 2;
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
     config = encrypting(RIGHT);
     config.fabric = NULL;
     struct box *box = box_of(open_with(&config));

@@ -16,13 +16,13 @@ static void stale_handles_stay_stale(void)
         CHECK_OK(weft_queue_create(endpoint, 16, &queue));
         CHECK(queue != first);
         if (i % 1000 == 0) {
-            CHECK_STATUS(weft_queue_poll(first, &completion, 1), WEFT_ERR_HANDLE);
+            CHECK_STATUS(weft_queue_poll(first, &completion, 1, 0), WEFT_ERR_HANDLE);
             CHECK_STATUS(weft_queue_destroy(first), WEFT_ERR_HANDLE);
         }
         CHECK_OK(weft_queue_destroy(queue));
     }
     REFUSED(WEFT_ERR_HANDLE, weft_queue_destroy(first));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* Nothing that a program can have an address of is taken for a handle, nor a handle for an address. */
@@ -41,7 +41,7 @@ static void no_address_is_a_handle(void)
     for (int bit = 0; bit < 64; bit++)
         REFUSED(WEFT_ERR_HANDLE, weft_queue_destroy((weft_queue *)(uintptr_t)(handle ^ UINT64_C(1) << bit)));
     CHECK_OK(weft_queue_destroy(queue));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* Operations that take turns in one slot: a day of one each microsecond has 2^36.3 of them. */
@@ -78,7 +78,7 @@ static void last_error_has_one_slot_per_thread(void)
         config.fabric = fabric;
         weft_endpoint *endpoint;
         /* As printf's arguments may be evaluated: the message is asked for first. */
-        CHECK(weft_endpoint_open(&config, &endpoint) < 0);
+        CHECK(weft_endpoint_create(&config, &endpoint) < 0);
         CHECK(weft_last_error() == said);
         CHECK(strlen(said) > 0 && strlen(said) < 1024);
         CHECK(strchr(said, i % 2 ? 'x' : 'y') != NULL);
@@ -91,18 +91,18 @@ static void last_error_has_one_slot_per_thread(void)
 static void close_leaks_no_descriptors(void)
 {
     weft_endpoint *endpoint = open_endpoint();
-    CHECK_OK(weft_endpoint_close(endpoint)); /* what libraries keep for good */
+    CHECK_OK(weft_endpoint_destroy(endpoint)); /* what libraries keep for good */
     int fds = open_fds(), fd;
     for (int i = 0; i < 20; i++) {
         weft_queue *queues[4];
         endpoint = open_endpoint();
-        CHECK_OK(weft_event_fd(endpoint, &fd));
+        CHECK_OK(weft_queue_arm(weft_endpoint_queue(endpoint), &fd));
         for (int k = 0; k < 4; k++) {
             CHECK_OK(weft_queue_create(endpoint, 0, &queues[k]));
-            CHECK_OK(weft_queue_event_fd(queues[k], &fd));
+            CHECK_OK(weft_queue_arm(queues[k], &fd));
         }
         CHECK_OK(weft_queue_destroy(queues[0]));
-        CHECK_OK(weft_endpoint_close(endpoint));
+        CHECK_OK(weft_endpoint_destroy(endpoint));
         CHECK_EQ(open_fds(), fds); /* at once */
     }
 }
@@ -113,7 +113,7 @@ static void *keep_calling(void *endpoint)
 {
     weft_endpoint_properties properties = WEFT_ENDPOINT_PROPERTIES_INIT;
     while (!stop)
-        CHECK_OK(weft_endpoint_info(endpoint, &properties));
+        CHECK_OK(weft_endpoint_info(endpoint, &properties, NULL));
     return NULL;
 }
 
@@ -128,7 +128,7 @@ static void close_leaks_no_descriptors_beside_other_endpoints(void)
     stop = 1;
     for (size_t i = 0; i < COUNT(threads); i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
-    CHECK_OK(weft_endpoint_close(busy));
+    CHECK_OK(weft_endpoint_destroy(busy));
 }
 
 static void failed_open_ends_its_threads(void)
@@ -139,12 +139,12 @@ static void failed_open_ends_its_threads(void)
     config.rail_count = 8;
     config.workers = 8;
     weft_endpoint *endpoint = open_with(&config);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     int fds = open_fds(), threads = running_threads();
     for (rlim_t spare = 1; spare < 8; spare++) {
         struct rlimit limit = {(rlim_t)threads + spare, (rlim_t)threads + 8};
         CHECK(setrlimit(RLIMIT_NPROC, &limit) == 0);
-        weft_status status = weft_endpoint_open(&config, &endpoint);
+        weft_status status = weft_endpoint_create(&config, &endpoint);
         if (status == WEFT_OK)
             skip("threads of this user are not limited");
         CHECK(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_NO_MEMORY);

@@ -44,7 +44,7 @@ static void first_address(weft_endpoint *endpoint, weft_rail_properties *rail)
 {
     memset(rail, 0, sizeof *rail);
     rail->size = sizeof *rail;
-    CHECK_OK(weft_rail_info(endpoint, 0, rail));
+    CHECK_OK(weft_rail_info(endpoint, 0, rail, NULL));
 }
 
 /* The strangers are a process of their own, so that what they cost here can be seen. */

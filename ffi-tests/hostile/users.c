@@ -30,7 +30,7 @@ static void opens_nothing(const char *name)
         _exit(77);
     weft_endpoint_config config = test_config();
     weft_endpoint *endpoint;
-    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_create(&config, &endpoint));
     CHECK(strstr(weft_last_error(), "uid_map") != NULL);
 }
 
@@ -78,7 +78,7 @@ static void user_of_another_group_is_rejected(void)
     }
     struct box *box = box_of(open_endpoint());
     weft_rail_properties rail = {.size = sizeof rail};
-    CHECK_OK(weft_rail_info(box->endpoint, 0, &rail));
+    CHECK_OK(weft_rail_info(box->endpoint, 0, &rail, NULL));
     const char *name = strrchr(rail.address, '/') + 1;
     CHECK(write(words[1], name, strlen(name)) == (ssize_t)strlen(name));
     int status = 0;

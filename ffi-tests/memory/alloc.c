@@ -8,7 +8,7 @@
 static void *alloc(weft_endpoint *endpoint, uint64_t len)
 {
     void *address = NULL;
-    CHECK_OK(weft_memory_alloc(endpoint, len, NULL, &address));
+    CHECK_OK(weft_memory_alloc(endpoint, len, WEFT_NUMA_ANY, &address));
     CHECK(address != NULL);
     return address;
 }
@@ -16,23 +16,21 @@ static void *alloc(weft_endpoint *endpoint, uint64_t len)
 static void arguments_are_checked(void)
 {
     weft_endpoint *endpoint = open_endpoint();
-    weft_alloc_args args = WEFT_ALLOC_ARGS_INIT;
     void *address = NULL;
-    REFUSED(WEFT_ERR_INVALID, weft_memory_alloc(endpoint, 4096, NULL, NULL));
-    REFUSED(WEFT_ERR_HANDLE, weft_memory_alloc(NULL, 4096, NULL, &address));
-    REFUSED(WEFT_ERR_LIMIT, weft_memory_alloc(endpoint, 0, NULL, &address));
-    REFUSED(WEFT_ERR_LIMIT, weft_memory_alloc(endpoint, UINT64_MAX, NULL, &address));
-    args.node = 65;
-    REFUSED(WEFT_ERR_INVALID, weft_memory_alloc(endpoint, 4096, &args, &address));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_alloc(endpoint, 4096, WEFT_NUMA_ANY, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_memory_alloc(NULL, 4096, WEFT_NUMA_ANY, &address));
+    REFUSED(WEFT_ERR_LIMIT, weft_memory_alloc(endpoint, 0, WEFT_NUMA_ANY, &address));
+    REFUSED(WEFT_ERR_LIMIT, weft_memory_alloc(endpoint, UINT64_MAX, WEFT_NUMA_ANY, &address));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_alloc(endpoint, 4096, 64, &address));
+    REFUSED(WEFT_ERR_INVALID, weft_memory_alloc(endpoint, 4096, -2, &address));
     CHECK(address == NULL);
-    args.node = 1;
-    CHECK_OK(weft_memory_alloc(endpoint, 1, &args, &address));
+    CHECK_OK(weft_memory_alloc(endpoint, 1, 0, &address));
     REFUSED(WEFT_ERR_INVALID, weft_memory_free(endpoint, (char *)address + 1));
     REFUSED(WEFT_ERR_HANDLE, weft_memory_free(NULL, address));
     CHECK_OK(weft_memory_free(endpoint, NULL));
     CHECK_OK(weft_memory_free(endpoint, address));
     REFUSED(WEFT_ERR_INVALID, weft_memory_free(endpoint, address));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* No page is touched for what cannot be there; nothing here takes more than 32 MiB. */
@@ -41,7 +39,7 @@ static void alloc_of_an_unsupported_kind_is_refused(void)
     weft_endpoint *endpoint = open_endpoint();
     void *address = NULL;
     uint64_t began = judged_from();
-    REFUSED(WEFT_ERR_NO_MEMORY, weft_memory_alloc(endpoint, UINT64_C(1) << 46, NULL, &address));
+    REFUSED(WEFT_ERR_NO_MEMORY, weft_memory_alloc(endpoint, UINT64_C(1) << 46, WEFT_NUMA_ANY, &address));
     CHECK_WITHIN(began, now_ns(), SECOND);
     CHECK(strstr(weft_last_error(), "70368744177664") != NULL);
     CHECK(strstr(weft_last_error(), " bytes left") != NULL);
@@ -50,11 +48,11 @@ static void alloc_of_an_unsupported_kind_is_refused(void)
     tight = before;
     tight.rlim_cur = 32 * MIB; /* less than the process has: it gets no more */
     CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
-    weft_status status = weft_memory_alloc(endpoint, 32 * MIB, NULL, &address);
+    weft_status status = weft_memory_alloc(endpoint, 32 * MIB, WEFT_NUMA_ANY, &address);
     CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
     CHECK_STATUS(status, WEFT_ERR_NO_MEMORY);
     CHECK(address == NULL);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 static void allocated_memory_is_zeroed_and_busy_while_registered(void)
@@ -72,10 +70,10 @@ static void allocated_memory_is_zeroed_and_busy_while_registered(void)
     weft_endpoint *other = open_endpoint();
     CHECK_OK(weft_endpoint_shutdown(endpoint, 0));
     bytes[0] = 1;
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     bytes[LEN - 1] = 1;
     CHECK_OK(weft_memory_free(other, bytes));
-    CHECK_OK(weft_endpoint_close(other));
+    CHECK_OK(weft_endpoint_destroy(other));
 }
 
 static void alloc_leaks_nothing(void)
@@ -86,7 +84,7 @@ static void alloc_leaks_nothing(void)
     for (int i = 0; i < 100; i++)
         CHECK_OK(weft_memory_free(endpoint, alloc(endpoint, LEN)));
     CHECK_EQ(open_fds(), before);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 static weft_op read_now(struct box *box, const struct range_request *args)

@@ -50,7 +50,7 @@ static void *run_probe(void *argument)
         args.count = 1;
         args.options.timeout_ns = PROBE;
         CHECK_OK(submit_expect(probe->endpoint, &args, NULL));
-        while (weft_wait(probe->endpoint, &completion, 1, SECOND) == 0)
+        while (weft_queue_poll(weft_endpoint_queue(probe->endpoint), &completion, 1, SECOND) == 0)
             ;
         CHECK_STATUS(completion.status, WEFT_ERR_TIMED_OUT);
         uint64_t now = now_ns(), late = now > due ? now - due : 0;
@@ -149,8 +149,8 @@ static void others_go_on(uint32_t rails)
     /* Where it took long enough to tell: nothing stood still. */
     if (done[1] >= 20)
         CHECK(done[0] > done[1] / 3);
-    CHECK_OK(weft_endpoint_close(endpoint));
-    CHECK_OK(weft_endpoint_close(idle));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
+    CHECK_OK(weft_endpoint_destroy(idle));
 }
 
 static void on_one_rail(void) { others_go_on(1); }
@@ -232,7 +232,7 @@ static void shutdown_undoes_partial_registrations(void)
     config.fabric = "sim:like=efa";
     weft_endpoint *endpoint = open_with(&config);
     void *address = NULL;
-    CHECK_OK(weft_memory_alloc(endpoint, 16 * RANGE, NULL, &address));
+    CHECK_OK(weft_memory_alloc(endpoint, 16 * RANGE, WEFT_NUMA_ANY, &address));
     weft_memory_range ranges[16];
     for (size_t i = 0; i < COUNT(ranges); i++)
         ranges[i] = (weft_memory_range){(char *)address + i * RANGE, RANGE};
@@ -244,7 +244,7 @@ static void shutdown_undoes_partial_registrations(void)
     CHECK_OK(weft_endpoint_shutdown(endpoint, 0));
     CHECK_OK(weft_memory_deregister(memory));
     CHECK_OK(weft_memory_free(endpoint, address));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 int main(int argc, char **argv)

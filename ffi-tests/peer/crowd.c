@@ -133,7 +133,7 @@ static void others_poll(struct one *all)
 {
     for (int i = 0; i < THOUSAND; i++) {
         weft_completion got[4];
-        int32_t n = weft_poll(all[i].endpoint, got, COUNT(got));
+        int32_t n = weft_queue_poll(weft_endpoint_queue(all[i].endpoint), got, COUNT(got), 0);
         CHECK(n >= 0);
         for (int32_t k = 0; k < n; k++) {
             all[i].up |= got[k].kind == WEFT_COMPLETION_PEER_UP && got[k].status == WEFT_OK;
@@ -207,7 +207,7 @@ static void a_thousand_peers_of_one_endpoint(void)
         others_poll(all); /* they answer its farewell */
     for (int i = 0; i < THOUSAND; i++) {
         CHECK(all[i].heard);
-        CHECK_OK(weft_endpoint_close(all[i].endpoint));
+        CHECK_OK(weft_endpoint_destroy(all[i].endpoint));
     }
     free(all);
 }

@@ -22,7 +22,7 @@ static struct box *open_both(void)
     config.progress = way.manual ? WEFT_PROGRESS_MANUAL : WEFT_PROGRESS_THREADS;
     weft_endpoint *endpoint = open_with(&config);
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_rail_info(endpoint, 1, &rail));
+    CHECK_OK(weft_rail_info(endpoint, 1, &rail, NULL));
     CHECK_EQ(rail.worker, way.workers > 1);
     return box_of(endpoint);
 }
@@ -73,7 +73,7 @@ static void exchange(struct team *team, struct box *box, weft_peer peer)
     for (uint64_t i = 0; i < 100; i++)
         send_now(box, peer, &i, sizeof i);
     CHECK_OK(box_await(box, written, patience_ms()).status);
-    CHECK_EQ(box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, 77);
+    CHECK_EQ(box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).notify, 77);
     CHECK_EQ(differs_random(in, LEN, (uint64_t)other), -1);
     for (uint64_t i = 0; i < 100; i++) {
         weft_completion got = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
@@ -281,7 +281,7 @@ static void falls_back(const char *fault, const char *why, uint32_t workers)
         struct box *box[2];
         for (int side = 0; side < 2; side++)
             box[side] = open_simulated(BETTER "," WORSE, workers);
-        CHECK_OK(weft_endpoint_close(open_with(&(weft_endpoint_config){.size = sizeof(weft_endpoint_config), .fabric = BETTER})));
+        CHECK_OK(weft_endpoint_destroy(open_with(&(weft_endpoint_config){.size = sizeof(weft_endpoint_config), .fabric = BETTER})));
         uint64_t began = judged_from();
         for (int side = 0; side < 2; side++)
             if (who & 1 << side)

@@ -149,10 +149,10 @@ static uint64_t frames_of(weft_endpoint *endpoint)
 {
     weft_endpoint_properties own = WEFT_ENDPOINT_PROPERTIES_INIT;
     uint64_t sum = 0;
-    CHECK_OK(weft_endpoint_info(endpoint, &own));
+    CHECK_OK(weft_endpoint_info(endpoint, &own, NULL));
     for (uint32_t i = 0; i < own.rails; i++) {
         weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
-        CHECK_OK(weft_rail_stats(endpoint, i, &rail));
+        CHECK_OK(weft_rail_info(endpoint, i, NULL, &rail));
         sum += rail.frames_sent;
     }
     return sum;

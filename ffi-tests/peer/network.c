@@ -113,7 +113,7 @@ static const char *rail_address(weft_endpoint *endpoint, uint32_t index)
 {
     static weft_rail_properties rail;
     rail = (weft_rail_properties)WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_rail_info(endpoint, index, &rail));
+    CHECK_OK(weft_rail_info(endpoint, index, &rail, NULL));
     return rail.address;
 }
 
@@ -189,18 +189,18 @@ static void ports_of_the_range_are_taken_in_turn(void)
     weft_endpoint *first = open_with(&config), *second = open_with(&config);
     CHECK_EQ(port_of(first), 7000);
     CHECK_EQ(port_of(second), 7002);
-    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_open(&config, &refused));
+    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_create(&config, &refused));
     if (!strstr(weft_last_error(), "no port of tcp_ports 7000-7002 is free at 127.0.0.1"))
         FAIL("%s", weft_last_error());
-    CHECK_OK(weft_endpoint_close(first));
-    CHECK_OK(weft_endpoint_close(second));
+    CHECK_OK(weft_endpoint_destroy(first));
+    CHECK_OK(weft_endpoint_destroy(second));
     close(others);
     /* No two rails of an endpoint have the same, and what is left over does not come up. */
     config.rail_count = 4;
     config.min_rails = 4;
-    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_open(&config, &refused));
+    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_create(&config, &refused));
     config.min_rails = 3;
-    CHECK_OK(weft_endpoint_close(open_with(&config)));
+    CHECK_OK(weft_endpoint_destroy(open_with(&config)));
     /* A port can be had again at once, though connections of before are still closing. */
     config.rail_count = 0;
     config.min_rails = 0;
@@ -233,20 +233,20 @@ static void wrong_ports_and_addresses_are_refused(void)
         weft_endpoint_config config = test_config();
         config.tcp_ports = wrong[i].ports;
         config.tcp_address = wrong[i].address;
-        REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+        REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
         if (!strstr(weft_last_error(), wrong[i].says))
             FAIL("\"%s\" does not say \"%s\"", weft_last_error(), wrong[i].says);
     }
     weft_endpoint_config config = test_config();
     config.tcp_dscp = 64;
-    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_LIMIT, weft_endpoint_create(&config, &endpoint));
     CHECK(strstr(weft_last_error(), "tcp_dscp is 64: it must be 1 to 63") != NULL);
 }
 
 static uint32_t rails_of(weft_endpoint *endpoint)
 {
     weft_endpoint_properties of = WEFT_ENDPOINT_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(endpoint, &of));
+    CHECK_OK(weft_endpoint_info(endpoint, &of, NULL));
     return of.rails;
 }
 
@@ -264,9 +264,9 @@ static void streams_are_rails(void)
         for (int times = 0; times < 8; times++)
             duo_moves_pages(&duo);
         for (uint32_t rail = 0; rail < streams[i][0]; rail++) {
-            weft_rail_properties of = WEFT_RAIL_PROPERTIES_INIT;
-            CHECK_OK(weft_rail_info(duo.a->endpoint, rail, &of));
-            CHECK(of.bytes > 0);
+            weft_rail_statistics of = WEFT_RAIL_STATISTICS_INIT;
+            CHECK_OK(weft_rail_info(duo.a->endpoint, rail, NULL, &of));
+            CHECK(of.bytes_written + of.bytes_read > 0);
         }
         duo_close(&duo);
     }
@@ -277,7 +277,7 @@ static void streams_are_rails(void)
         config.rail_count = rails;
         weft_endpoint *endpoint = open_with(&config);
         CHECK_EQ(rails_of(endpoint), rails ? rails : 1);
-        CHECK_OK(weft_endpoint_close(endpoint));
+        CHECK_OK(weft_endpoint_destroy(endpoint));
         config.tcp_streams = 4;
     }
 }

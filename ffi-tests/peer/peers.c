@@ -40,7 +40,7 @@ static void closes_and_tells(struct team *team)
     char address[4096];
     weft_endpoint *endpoint = open_endpoint();
     size_t len = address_of(endpoint, address, sizeof address);
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
     tell(team, 0, address, len);
     meet(team, 0, NULL);
 }
@@ -87,7 +87,7 @@ static void own_address_is_refused(void)
     weft_peer peer;
     size_t len = address_of(endpoint, address, sizeof address);
     REFUSED(WEFT_ERR_INVALID, weft_peer_connect(endpoint, address, len, NULL, &peer));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* ---- Back again ---- */
@@ -202,7 +202,7 @@ static void is_visited(struct team *team)
             fds = open_fds();
         weft_completion up = box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms());
         CHECK_OK(up.status);
-        CHECK_EQ(up.value, 1);
+        CHECK_EQ(up.accepted, 1);
         weft_completion got = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
         CHECK(got.bytes == sizeof i && memcmp(got.data, &i, sizeof i) == 0);
         CHECK(got.peer == up.peer);
@@ -263,7 +263,7 @@ static void connects_at_once(struct team *team)
         CHECK_OK(weft_message_release(box->endpoint, got.op));
         CHECK_OK(box_take(box, WEFT_COMPLETION_SEND, patience_ms()).status);
         weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
-        CHECK_OK(weft_endpoint_info(box->endpoint, &p));
+        CHECK_OK(weft_endpoint_info(box->endpoint, &p, NULL));
         CHECK_EQ(p.peers, 1);
         meet(team, other, box);
         weft_completion up;
@@ -842,7 +842,7 @@ static void peer_down_comes_after_all_that_is_canceled(void)
         size_t n = address_of(other, blob, sizeof blob);
         CHECK_OK(weft_peer_connect(own, blob, n, NULL, &peer));
         while (!box_try(box, WEFT_COMPLETION_PEER_UP, &c)) {
-            CHECK(weft_poll(other, ignored, 16) >= 0);
+            CHECK(weft_queue_poll(weft_endpoint_queue(other), ignored, 16, 0) >= 0);
             box_pump(box, 0);
         }
         begin_cancelers(all, own, peer, &go);
@@ -851,8 +851,8 @@ static void peer_down_comes_after_all_that_is_canceled(void)
         uint64_t end = now_ns() + patience_ms() * MS;
         for (int seen = 0;;) {
             CHECK(now_ns() < end);
-            CHECK(weft_poll(other, ignored, 16) >= 0);
-            if (weft_poll(own, &c, 1) == 0)
+            CHECK(weft_queue_poll(weft_endpoint_queue(other), ignored, 16, 0) >= 0);
+            if (weft_queue_poll(weft_endpoint_queue(own), &c, 1, 0) == 0)
                 continue;
             if (c.kind == WEFT_COMPLETION_PEER_DOWN) {
                 CHECK_EQ(seen, CANCELERS * CANCELED_EACH);
@@ -863,7 +863,7 @@ static void peer_down_comes_after_all_that_is_canceled(void)
         }
         for (int i = 0; i < CANCELERS; i++)
             CHECK_EQ(pthread_join(all[i].thread, NULL), 0);
-        CHECK_OK(weft_endpoint_close(other));
+        CHECK_OK(weft_endpoint_destroy(other));
         box_close(box);
     }
 }
@@ -935,7 +935,7 @@ static void leaves_with_the_last(struct team *team)
             throw_word(&words, word);
         }
         catch_word(&words, WORDS);
-        CHECK_OK(weft_endpoint_close(words.box->endpoint));
+        CHECK_OK(weft_endpoint_destroy(words.box->endpoint));
     }
 }
 

@@ -19,7 +19,7 @@ static uint64_t add(struct box *box, weft_remote_memory *remote, uint64_t offset
     weft_completion c = box_await(box, id, patience_ms());
     CHECK_EQ(c.kind, WEFT_COMPLETION_ATOMIC);
     CHECK_OK(c.status);
-    return c.value;
+    return c.previous;
 }
 
 static uint64_t swap_if(struct box *box, weft_remote_memory *remote, uint64_t offset, uint64_t compare,
@@ -31,7 +31,7 @@ static uint64_t swap_if(struct box *box, weft_remote_memory *remote, uint64_t of
     CHECK_OK(submit_compare_swap(box->endpoint, &args, &id));
     weft_completion c = box_await(box, id, patience_ms());
     CHECK_OK(c.status);
-    return c.value;
+    return c.previous;
 }
 
 /* ---- One at a time ---- */
@@ -54,7 +54,7 @@ static void memory_in_use_is_not_released(void)
         CHECK_OK(status);
         weft_completion c = box_await(duo.a, id, patience_ms());
         CHECK_OK(c.status);
-        CHECK_EQ(c.value, i);
+        CHECK_EQ(c.previous, i);
     }
     duo_close(&duo);
 }
@@ -86,9 +86,9 @@ static void values_and_fields(void)
     args.options.queue = queue;
     words[2] = 37;
     CHECK_OK(submit_fetch_add(duo.a->endpoint, &args, &id));
-    CHECK_EQ(weft_queue_wait(queue, &c, 1, patience_ms() * MS), 1);
+    CHECK_EQ(weft_queue_poll(queue, &c, 1, patience_ms() * MS), 1);
     CHECK(c.kind == WEFT_COMPLETION_ATOMIC && c.op == id && c.peer == duo.a_to_b);
-    CHECK(c.user_data == &args && c.value == 37 && c.bytes == 0 && c.data == NULL);
+    CHECK(c.user_data == &args && c.previous == 37 && c.bytes == 0 && c.data == NULL);
     CHECK(c.rail == UINT32_MAX && c.entry == UINT64_MAX && c.submit_ns > 0 && c.done_ns >= c.submit_ns);
     CHECK_OK(weft_queue_destroy(queue));
     /* Whoever has polled the completion may release the memory at once. */
@@ -156,7 +156,7 @@ static void adds(struct team *team)
         box_pump(box, 10);
         while (box_try(box, WEFT_COMPLETION_ATOMIC, &c)) {
             CHECK_OK(c.status);
-            seen[done++] = c.value;
+            seen[done++] = c.previous;
         }
     }
     tell(team, 0, seen, EACH * sizeof *seen);
@@ -611,7 +611,7 @@ static void deadlines_and_cancels(void)
         CHECK_OK(weft_op_cancel(duo.a->endpoint, id[i]));
         weft_completion c = box_await(duo.a, id[i], patience_ms());
         CHECK_STATUS(c.status, WEFT_ERR_CANCELED);
-        CHECK_EQ(c.value, 0);
+        CHECK_EQ(c.previous, 0);
         REFUSED(WEFT_ERR_HANDLE, weft_op_cancel(duo.a->endpoint, id[i]));
     }
     for (int i = 1; i < SLOTS; i += 2) {
@@ -638,7 +638,7 @@ static void deadlines_and_cancels(void)
     }
     CHECK_OK(c.status);
     CHECK(c.op == id[0]);
-    CHECK_EQ(c.value, SLOTS); /* each was done, once */
+    CHECK_EQ(c.previous, SLOTS); /* each was done, once */
     box_quiet(duo.a, 20);
     box_close(duo.a);
     box_close(duo.b);

@@ -136,7 +136,7 @@ static void beside_a_notification(void)
         args.options.counter = counter;
         CHECK_OK(await_of(&duo, duo.a, write_now(duo.a, &args)).status);
         weft_completion c = box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms());
-        CHECK_EQ(c.value, i);
+        CHECK_EQ(c.notify, i);
         CHECK(c.bytes == sizeof i && memcmp(c.data, &i, sizeof i) == 0);
         CHECK_OK(weft_message_release(duo.b->endpoint, c.op));
         await_value(&duo, counter, i + 1);
@@ -436,7 +436,7 @@ static void counter_expectation_ends_early(void)
     box_quiet(duo.b, 20);
     /* One that is left when the endpoint goes. */
     weft_op last = expect(b, counter, 9);
-    REFUSED(WEFT_ERR_BUSY, weft_endpoint_close(b));
+    REFUSED(WEFT_ERR_BUSY, weft_endpoint_destroy(b));
     CHECK_OK(weft_endpoint_shutdown(b, 0));
     CHECK_STATUS(box_await(duo.b, last, patience_ms()).status, WEFT_ERR_CANCELED);
     REFUSED(WEFT_ERR_CLOSED, weft_counter_create(b, &counter));
@@ -651,9 +651,9 @@ static void entries_of_lists(void)
         for (int i = 0; i < 4; i++)
             CHECK_EQ(read_counter(b, counters[i]), values[i]);
         if (notify)
-            CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, 5);
+            CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).notify, 5);
     }
-    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_destroy(kept));
     entries[7].counter = new_counter(duo.a->endpoint); /* our own, not the peer's */
     args.options.flags = 0, args.options.notify = 0;
     REFUSED(WEFT_ERR_HANDLE, submit_write_list(duo.a->endpoint, &args, NULL));
@@ -688,7 +688,7 @@ static void prepared_pages(void)
         CHECK(memcmp(duo.a_bytes, duo.b_bytes, 4096 * 1000) == 0);
         CHECK_OK(await_of(&duo, duo.a, id).status);
     }
-    CHECK_OK(weft_prepared_release(kept));
+    CHECK_OK(weft_prepared_destroy(kept));
     duo_close(&duo);
 }
 

@@ -226,7 +226,7 @@ static void is_written(struct team *team)
         fill_all(from, round);
         apply(want, plan, team->rank, from);
         weft_completion c = box_take(t.box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
-        CHECK_EQ(c.value, 1000 + round);
+        CHECK_EQ(c.notify, 1000 + round);
         CHECK_EQ(c.bytes, n);
         CHECK(memcmp(c.data, data, (size_t)n) == 0);
         CHECK_OK(weft_message_release(t.box->endpoint, c.op));
@@ -328,7 +328,7 @@ static void is_read(struct team *team)
     fill_all(t.bytes, (uint64_t)team->rank);
     meet(team, 0, t.box);
     for (uint64_t round = 0; round < ROUNDS; round++)
-        CHECK_EQ(box_take(t.box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, round);
+        CHECK_EQ(box_take(t.box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).notify, round);
     meet(team, 0, t.box);
     box_close(t.box);
 }
@@ -388,7 +388,7 @@ static void completes_each(struct team *team)
     box_quiet(s.box, 20);
     for (int to = 1; to < ALL; to++)
         meet(team, to, s.box);
-    CHECK_OK(weft_endpoint_close(ep));
+    CHECK_OK(weft_endpoint_destroy(ep));
 }
 
 static void is_completed(struct team *team)
@@ -396,7 +396,7 @@ static void is_completed(struct team *team)
     struct target t = open_target(team);
     for (int round = 0; round < 20; round++)
         box_take(t.box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
-    CHECK_EQ(box_take(t.box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, 77);
+    CHECK_EQ(box_take(t.box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).notify, 77);
     meet(team, 0, t.box);
     box_close(t.box);
 }
@@ -799,7 +799,7 @@ static void list_without_room_is_refused(void)
     CHECK_EQ(lists, 5); /* 15 of 16 places */
     sleep_ms(300);
     REFUSED(WEFT_ERR_AGAIN, submit_write_list(hub->endpoint, &args, &id));
-    CHECK_EQ(weft_queue_poll(queue, done, 16), 15);
+    CHECK_EQ(weft_queue_poll(queue, done, 16, 0), 15);
     CHECK_OK(weft_queue_destroy(queue));
     for (int i = 0; i < 4; i++)
         box_close(leaf[i]);
@@ -828,12 +828,12 @@ static void more_completions_than_a_queue_holds(void)
     struct list_request args = list_args(entries, LEAVES);
     args.options.queue = queue;
     CHECK_OK(submit_write_list(hub->endpoint, &args, NULL)); /* one for all */
-    CHECK_EQ(weft_queue_wait(queue, done, LEAVES, patience_ms() * MS), 1);
+    CHECK_EQ(weft_queue_poll(queue, done, LEAVES, patience_ms() * MS), 1);
     args.options.flags = WEFT_COMPLETE_EACH_PEER;
     REFUSED(WEFT_ERR_LIMIT, submit_write_list(hub->endpoint, &args, NULL));
     args.count = LEAVES - 1;
     CHECK_OK(submit_write_list(hub->endpoint, &args, NULL));
-    CHECK_EQ(weft_queue_wait(queue, done, LEAVES, patience_ms() * MS), LEAVES - 1);
+    CHECK_EQ(weft_queue_poll(queue, done, LEAVES, patience_ms() * MS), LEAVES - 1);
     CHECK_OK(weft_queue_destroy(queue));
     for (int i = 0; i < LEAVES; i++)
         box_close(leaf[i]);

@@ -525,7 +525,7 @@ static void late_notifications_do_not_accumulate(void)
         for (; !box_try(b, WEFT_COMPLETION_NOTIFICATION, &c); box_pump(b, 1))
             CHECK(now_ns() < until);
         seen++;
-    } while (c.value != 1);
+    } while (c.notify != 1);
     CHECK(seen < 4 * BATCH);
     CHECK_OK(box_take(a, WEFT_COMPLETION_WRITE, patience_ms()).status);
     box_quiet(a, 20);
@@ -548,7 +548,7 @@ static void data_of_notifications_counts_in_no_limit(void)
         args.options.notify_data = data;
         args.options.notify_data_len = sizeof data;
         CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
-        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).value, i);
+        CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms()).notify, i);
     }
     CHECK_OK(box_await(duo.a, send_now(duo.a, duo.a_to_b, data, 200), patience_ms()).status);
     weft_completion got = box_take(duo.b, WEFT_COMPLETION_MESSAGE, patience_ms());

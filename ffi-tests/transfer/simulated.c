@@ -21,13 +21,13 @@ static void bad_names_are_refused(void)
         weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
         weft_endpoint *endpoint = NULL;
         config.fabric = names[i];
-        REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+        REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
     }
     setenv("WEFT_SIM_FAULTS", "soon rail1 down", 1);
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     weft_endpoint *endpoint = NULL;
     config.fabric = "sim";
-    REFUSED(WEFT_ERR_INVALID, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &endpoint));
     CHECK(strstr(weft_last_error(), "soon rail1 down") != NULL);
 }
 
@@ -36,7 +36,7 @@ static void virtual_time_needs_manual_progress(void)
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     weft_endpoint *endpoint = NULL;
     config.fabric = "sim:clock=virtual";
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_endpoint_open(&config, &endpoint));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_endpoint_create(&config, &endpoint));
     CHECK(strstr(weft_last_error(), "WEFT_PROGRESS_MANUAL") != NULL);
 }
 
@@ -169,7 +169,7 @@ static void replays_byte_for_byte(void)
             for (int side = 0; side < 2; side++)
                 CHECK_OK(weft_endpoint_shutdown(endpoints[side], 0));
             for (int side = 0; side < 2; side++)
-                CHECK_OK(weft_endpoint_close(endpoints[side]));
+                CHECK_OK(weft_endpoint_destroy(endpoints[side]));
         }
         CHECK(world[0].traced > 3 * WRITES * sizeof(weft_completion));
         CHECK_EQ(world[0].traced, world[1].traced);
@@ -188,7 +188,7 @@ static void wait_advances_virtual_time(void)
     struct world world = begin_world("sim:clock=virtual:delay_us=1000", MIB);
     uint64_t begin = judged_from();
     weft_completion c;
-    CHECK_EQ(weft_wait(world.box[0]->endpoint, &c, 1, 20 * SECOND), 0);
+    CHECK_EQ(weft_queue_poll(weft_endpoint_queue(world.box[0]->endpoint), &c, 1, 20 * SECOND), 0);
     CHECK_WITHIN(begin, now_ns(), 5 * SECOND);
     struct range_request args = range_args(world.memory, world.theirs, 64);
     CHECK_OK(submit_write(world.box[0]->endpoint, &args, NULL));

@@ -167,7 +167,7 @@ static void small_writes_end_with_the_endpoint(void)
         CHECK_ONE_OF(status, WEFT_ERR_CLOSED, WEFT_ERR_PEER_CLOSED);
         int32_t n;
         weft_completion got[64], c;
-        while ((n = weft_poll(duo.a->endpoint, got, COUNT(got))) >= 0)
+        while ((n = weft_queue_poll(weft_endpoint_queue(duo.a->endpoint), got, COUNT(got), 0)) >= 0)
             for (int32_t i = 0; i < n; i++)
                 ended += got[i].kind == WEFT_COMPLETION_WRITE;
         CHECK_STATUS(n, WEFT_ERR_CLOSED);

@@ -162,7 +162,7 @@ static struct box *open_as_set(const struct team *team)
     config.progress = setting.progress[team->rank];
     struct box *box = box_of(open_with(&config));
     weft_endpoint_properties p = WEFT_ENDPOINT_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(box->endpoint, &p));
+    CHECK_OK(weft_endpoint_info(box->endpoint, &p, NULL));
     CHECK_EQ(p.rails, setting.rails);
     CHECK_EQ(p.workers, config.progress == WEFT_PROGRESS_MANUAL ? 0 : setting.workers);
     return box;
@@ -440,7 +440,7 @@ static void is_notified(struct team *team)
     for (int n = 0; n < NOTIFIED; n++) {
         weft_completion c = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
         uint64_t i = 0;
-        while (i < NOTIFIED && mix(i) != c.value)
+        while (i < NOTIFIED && mix(i) != c.notify)
             i++;
         CHECK(i < NOTIFIED);
         CHECK_EQ(++seen[i], 1);
@@ -765,9 +765,8 @@ static void enter_all(struct ledger *ledger, struct box *box, weft_queue *const 
 {
     weft_completion c[64];
     for (int q = 0; q < QUEUES; q++) {
-        int32_t n = q > 0  ? weft_queue_poll(queues[q], c, 64)
-                    : ms   ? weft_wait(box->endpoint, c, 64, ms * MS)
-                           : weft_poll(box->endpoint, c, 64);
+        int32_t n = q > 0 ? weft_queue_poll(queues[q], c, 64, 0)
+                          : weft_queue_poll(weft_endpoint_queue(box->endpoint), c, 64, ms * MS);
         CHECK(n >= 0);
         for (int32_t k = 0; k < n; k++) {
             size_t i = (size_t)(uintptr_t)c[k].user_data - 1;
@@ -938,14 +937,14 @@ static void fills_up(struct team *team)
         CHECK(accepted >= 16);
         CHECK_STATUS(weft_queue_destroy(queue), WEFT_ERR_BUSY);
         while (n < accepted) {
-            int32_t got = weft_queue_wait(queue, c, 200, SECOND);
+            int32_t got = weft_queue_poll(queue, c, 200, SECOND);
             CHECK(got >= 0 && now_ns() < until);
             for (int32_t i = 0; i < got; i++)
                 CHECK_OK(c[i].status);
             n += got;
         }
         CHECK_EQ(n, accepted);
-        CHECK_EQ(weft_queue_poll(queue, c, 200), 0);
+        CHECK_EQ(weft_queue_poll(queue, c, 200, 0), 0);
     }
     CHECK_OK(weft_queue_destroy(queue));
     box_quiet(box, 20); /* nothing went to the endpoint's own queue */
@@ -1007,7 +1006,7 @@ static void is_hurried(struct team *team)
     tell(team, 0, address, address_of(box->endpoint, address, sizeof address));
     give_memory(team, 0, memory);
     weft_completion c = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
-    CHECK_EQ(c.value, 99);
+    CHECK_EQ(c.notify, 99);
     CHECK_EQ(differs_random(bytes, MIB, 8), -1);
     meet(team, 0, box);
     box_close(box);
@@ -1103,9 +1102,9 @@ static weft_memory *register_on(weft_endpoint *endpoint, uint8_t *bytes, uint64_
 
 static uint64_t bytes_of_rail(weft_endpoint *endpoint, uint32_t rail)
 {
-    weft_rail_properties of = WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_rail_info(endpoint, rail, &of));
-    return of.bytes;
+    weft_rail_statistics of = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_info(endpoint, rail, NULL, &of));
+    return of.bytes_written + of.bytes_read;
 }
 
 /* Whatever rails know the two memories, transfers find or make lanes between them,
@@ -1126,7 +1125,7 @@ static void memory_of_some_rails(void)
     CHECK_OK(box_take(box[0], WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     CHECK_OK(box_take(box[1], WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     weft_rail_properties first = WEFT_RAIL_PROPERTIES_INIT;
-    CHECK_OK(weft_rail_info(box[0]->endpoint, 0, &first));
+    CHECK_OK(weft_rail_info(box[0]->endpoint, 0, &first, NULL));
     uint8_t *mine = map_bytes(MIB), *theirs = map_bytes(MIB);
     for (size_t i = 0; i < COUNT(cases); i++) {
         weft_memory *near = register_on(box[0]->endpoint, mine, MIB, cases[i].ours);

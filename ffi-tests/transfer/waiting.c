@@ -18,14 +18,14 @@ static void timeouts_of_wait(void)
     CHECK_OK(weft_queue_create(endpoint, 0, &queue));
     for (size_t i = 0; i < 2 * COUNT(limits); i++) {
         uint64_t limit = limits[i / 2] * MS, began = judged_from();
-        CHECK_EQ(i % 2 ? weft_queue_wait(queue, c, 4, limit) : weft_wait(endpoint, c, 4, limit), 0);
+        CHECK_EQ(weft_queue_poll(i % 2 ? queue : weft_endpoint_queue(endpoint), c, 4, limit), 0);
         uint64_t end = now_ns();
         if (end - began < limit)
             FAIL("a wait of %" PRIu64 " ms took %" PRIu64 " us", limit / MS, (end - began) / 1000);
         CHECK_WITHIN(began + limit, end, 50 * MS);
     }
     CHECK_OK(weft_queue_destroy(queue));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 static void timeouts_of_manual_wait(void)
@@ -42,7 +42,7 @@ static void a_wait_without_end(void)
     const uint64_t limits[] = {UINT64_MAX, UINT64_MAX / 2, (uint64_t)INT64_MAX + 1};
     for (size_t i = 0; i < COUNT(limits); i++) {
         send_now(duo.a, duo.a_to_b, "x", 1);
-        CHECK_EQ(weft_wait(duo.b->endpoint, &c, 1, limits[i]), 1);
+        CHECK_EQ(weft_queue_poll(weft_endpoint_queue(duo.b->endpoint), &c, 1, limits[i]), 1);
         CHECK_EQ(c.kind, WEFT_COMPLETION_MESSAGE);
         CHECK_OK(weft_message_release(duo.b->endpoint, c.op));
     }
@@ -65,31 +65,50 @@ static void an_armed_fd_becomes_readable(void)
     weft_endpoint *b = duo.b->endpoint;
     int32_t fd = -1, again = -1;
     weft_completion c[4];
-    CHECK_OK(weft_event_fd(b, &fd));
-    CHECK_OK(weft_event_fd(b, &again));
+    CHECK_OK(weft_queue_arm(weft_endpoint_queue(b), &fd));
+    CHECK_OK(weft_queue_arm(weft_endpoint_queue(b), &again));
     CHECK(fd >= 0 && fd == again);
     CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
     for (int round = 0; round < 20; round++) {
-        CHECK_EQ(weft_poll(b, c, 4), 0);
-        send_now(duo.a, duo.a_to_b, "1", 1); /* not armed: nothing is written */
+        CHECK_EQ(weft_queue_poll(weft_endpoint_queue(b), c, 4, 0), 0);
+        send_now(duo.a, duo.a_to_b, "1", 1);
         CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
-        CHECK(round > 0 || !readable(fd, 20));
-        CHECK_STATUS(weft_arm(b), WEFT_ERR_AGAIN); /* there is one already */
-        CHECK_EQ(weft_poll(b, c, 4), 1);
+        CHECK_STATUS(weft_queue_arm(weft_endpoint_queue(b), NULL), WEFT_ERR_AGAIN); /* there is one already */
+        CHECK_EQ(weft_queue_poll(weft_endpoint_queue(b), c, 4, 0), 1);
         CHECK_OK(weft_message_release(b, c[0].op));
-        CHECK_OK(weft_arm(b)); /* also clears it */
+        CHECK_OK(weft_queue_arm(weft_endpoint_queue(b), NULL)); /* also clears it */
         CHECK(!readable(fd, 5));
-        CHECK_OK(weft_arm(b)); /* again is harmless */
+        CHECK_OK(weft_queue_arm(weft_endpoint_queue(b), NULL)); /* again is harmless */
         send_now(duo.a, duo.a_to_b, "2", 1);
         CHECK(readable(fd, (int)patience_ms()));
         CHECK(readable(fd, 0)); /* until it is armed again */
         CHECK_OK(box_take(duo.a, WEFT_COMPLETION_SEND, patience_ms()).status);
-        CHECK_EQ(weft_poll(b, c, 4), 1);
+        CHECK_EQ(weft_queue_poll(weft_endpoint_queue(b), c, 4, 0), 1);
         CHECK_OK(weft_message_release(b, c[0].op));
-        CHECK_OK(weft_arm(b));
+        CHECK_OK(weft_queue_arm(weft_endpoint_queue(b), NULL));
         CHECK(!readable(fd, 5));
     }
     duo_close(&duo);
+}
+
+static void an_endpoints_own_queue_is_a_queue(void)
+{
+    struct duo duo = duo_open(4096);
+    weft_queue *own = weft_endpoint_queue(duo.a->endpoint), *other = weft_endpoint_queue(duo.b->endpoint);
+    CHECK(own != NULL && own == weft_endpoint_queue(duo.a->endpoint) && own != other);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 4096);
+    args.options.queue = own;
+    (void)write_now(duo.a, &args);
+    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    args.options.queue = other;
+    REFUSED(WEFT_ERR_HANDLE, submit_write(duo.a->endpoint, &args, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_queue_destroy(own));
+    REFUSED(WEFT_ERR_HANDLE, weft_memory_deregister((weft_memory *)(void *)own));
+    CHECK(strstr(weft_last_error(), "is a weft_queue") != NULL);
+    duo_close(&duo);
+    weft_completion c;
+    REFUSED(WEFT_ERR_HANDLE, weft_queue_poll(own, &c, 1, 0));
+    CHECK(strstr(weft_last_error(), "the weft_queue") != NULL);
 }
 
 static void a_queue_has_its_own_fd(void)
@@ -99,17 +118,17 @@ static void a_queue_has_its_own_fd(void)
     int32_t fd, own;
     weft_completion c[4];
     CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &queue));
-    CHECK_OK(weft_queue_event_fd(queue, &fd));
-    CHECK_OK(weft_event_fd(duo.a->endpoint, &own));
+    CHECK_OK(weft_queue_arm(queue, &fd));
+    CHECK_OK(weft_queue_arm(weft_endpoint_queue(duo.a->endpoint), &own));
     CHECK(fd != own);
-    CHECK_OK(weft_queue_arm(queue));
-    CHECK_OK(weft_arm(duo.a->endpoint));
+    CHECK_OK(weft_queue_arm(queue, NULL));
+    CHECK_OK(weft_queue_arm(weft_endpoint_queue(duo.a->endpoint), NULL));
     struct range_request args = range_args(duo.a_memory, duo.b_of_a, 4096);
     args.options.queue = queue;
     (void)write_now(duo.a, &args);
     CHECK(readable(fd, (int)patience_ms()));
     CHECK(!readable(own, 20));
-    CHECK_EQ(weft_queue_poll(queue, c, 4), 1);
+    CHECK_EQ(weft_queue_poll(queue, c, 4, 0), 1);
     CHECK_OK(c[0].status);
     CHECK_OK(weft_queue_destroy(queue));
     duo_close(&duo);
@@ -123,15 +142,15 @@ static void manual_progress_has_no_fd(void)
     weft_endpoint *endpoint = open_with(&config);
     int32_t fd;
     weft_queue *queue;
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_event_fd(endpoint, &fd));
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_arm(endpoint));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(weft_endpoint_queue(endpoint), &fd));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(weft_endpoint_queue(endpoint), NULL));
     CHECK_OK(weft_queue_create(endpoint, 0, &queue));
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_event_fd(queue, &fd));
-    REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(queue));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(queue, &fd));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(queue, NULL));
     if (!on_fabric("shm")) /* libfabric's own threads are not ours to forbid elsewhere */
         CHECK_EQ(running_threads(), threads);
     CHECK_OK(weft_queue_destroy(queue));
-    CHECK_OK(weft_endpoint_close(endpoint));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
 /* ---- Ping-pong that sleeps in epoll ---- */
@@ -159,7 +178,7 @@ static weft_completion next_message(struct sleeper *s, int round)
                 return c;
             if (s->box->count)
                 FAIL("a completion that nobody expects: kind %d", s->box->items[0].kind);
-        } while (weft_arm(s->box->endpoint) == WEFT_ERR_AGAIN);
+        } while (weft_queue_arm(weft_endpoint_queue(s->box->endpoint), NULL) == WEFT_ERR_AGAIN);
         struct epoll_event event;
         int n = epoll_wait(s->epoll, &event, 1, (int)patience_ms());
         if (n == 0) {
@@ -178,7 +197,7 @@ static void plays_ping_pong(struct team *team)
     weft_peer peer = join(team, 1 - team->rank, s.box);
     struct epoll_event event = {.events = EPOLLIN};
     int32_t fd;
-    CHECK_OK(weft_event_fd(s.box->endpoint, &fd));
+    CHECK_OK(weft_queue_arm(weft_endpoint_queue(s.box->endpoint), &fd));
     s.epoll = epoll_create1(EPOLL_CLOEXEC);
     CHECK(s.epoll >= 0 && epoll_ctl(s.epoll, EPOLL_CTL_ADD, fd, &event) == 0);
     uint64_t began = now_ns();
@@ -281,13 +300,13 @@ static void *works_alone(void *arg)
             CHECK_OK(status);
             submitted++;
         }
-        int32_t n = weft_queue_wait(w->queue, c, 32, SECOND);
+        int32_t n = weft_queue_poll(w->queue, c, 32, SECOND);
         CHECK(n >= 0 && now_ns() < until);
         for (int32_t i = 0; i < n; i++)
             CHECK_EQ(enter(w, &c[i]) / WRITES, w->number); /* only our own */
         completed += n;
     }
-    CHECK_EQ(weft_queue_poll(w->queue, c, 32), 0);
+    CHECK_EQ(weft_queue_poll(w->queue, c, 32, 0), 0);
     return NULL;
 }
 
@@ -339,7 +358,7 @@ static void *takes(void *arg)
     weft_completion c[32];
     uint64_t until = now_ns() + 2 * patience_ms() * MS;
     while (*w->remaining > 0) {
-        int32_t n = weft_wait(w->endpoint, c, 32, 100 * MS);
+        int32_t n = weft_queue_poll(weft_endpoint_queue(w->endpoint), c, 32, 100 * MS);
         CHECK(n >= 0 && now_ns() < until);
         for (int32_t i = 0; i < n; i++)
             enter(w, &c[i]);
@@ -380,6 +399,7 @@ static const struct test tests[] = {
     {"timeouts_of_manual_wait", "any timed", timeouts_of_manual_wait},
     {"a_wait_without_end", "once", a_wait_without_end},
     {"an_armed_fd_becomes_readable", "any", an_armed_fd_becomes_readable},
+    {"an_endpoints_own_queue_is_a_queue", "once", an_endpoints_own_queue_is_a_queue},
     {"a_queue_has_its_own_fd", "once", a_queue_has_its_own_fd},
     {"manual_progress_has_no_fd", "any", manual_progress_has_no_fd},
     {"wake_ups_are_not_lost", "any", wake_ups_are_not_lost},

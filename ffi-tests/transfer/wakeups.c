@@ -63,7 +63,7 @@ static void *publishes(void *argument)
 
 static int32_t take(struct handoff *h, weft_completion *c, uint32_t max)
 {
-    int32_t n = weft_queue_poll(h->queue, c, max);
+    int32_t n = weft_queue_poll(h->queue, c, max, 0);
     CHECK(n >= 0);
     for (int32_t i = 0; i < n; i++) {
         CHECK_OK(c[i].status);
@@ -84,7 +84,7 @@ static void sleeps(struct handoff *h, int epoll)
         weft_status armed;
         while (take(h, c, 4) > 0) {
         }
-        armed = weft_queue_arm(h->queue);
+        armed = weft_queue_arm(h->queue, NULL);
         if (armed == WEFT_ERR_AGAIN || h->taken == h->rounds)
             continue;
         CHECK_OK(armed);
@@ -106,7 +106,7 @@ static void hand_over(uint32_t events, uint64_t count)
     int32_t fd, epoll = epoll_create1(EPOLL_CLOEXEC);
     pthread_t thread;
     CHECK_OK(weft_queue_create(duo.a->endpoint, 0, &h.queue));
-    CHECK_OK(weft_queue_event_fd(h.queue, &fd));
+    CHECK_OK(weft_queue_arm(h.queue, &fd));
     CHECK(epoll >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0);
     uint64_t began = now_ns();
     CHECK(pthread_create(&thread, NULL, publishes, &h) == 0);
@@ -130,7 +130,7 @@ static void a_million_edge_triggered(void)
     hand_over(EPOLLIN | EPOLLET, 1000000);
 }
 
-/* ---- Threads in weft_wait, on one queue or on a queue each ---- */
+/* ---- Threads that wait, on one queue or on a queue each ---- */
 
 #define WAITERS 4
 #define STREAK 20 /* completions in a row for one of several queues */
@@ -157,7 +157,7 @@ static void *waits(void *argument)
     weft_completion c;
     judged_from();
     for (;;) {
-        int32_t n = weft_queue_wait(crowd->queue[w->number], &c, 1, 3 * SECOND);
+        int32_t n = weft_queue_poll(crowd->queue[w->number], &c, 1, 3 * SECOND);
         CHECK(n >= 0);
         if (n == 0)
             continue;
@@ -291,7 +291,7 @@ static void *takes_its_own(void *argument)
     weft_completion c[8];
     uint64_t until = now_ns() + 2 * patience_ms() * MS;
     while (e->left > 0) {
-        int32_t n = weft_queue_wait(e->queue[part->number], c, 8, 20 * MS);
+        int32_t n = weft_queue_poll(e->queue[part->number], c, 8, 20 * MS);
         CHECK(n >= 0 && now_ns() < until);
         for (int32_t i = 0; i < n; i++) {
             uint64_t number = (uintptr_t)c[i].user_data - 1;

@@ -68,7 +68,6 @@ nixl_status_t agent::register_memory(const nixlBlobDesc &range, nixl_mem_t kind,
     auto memory = std::make_unique<local_memory>();
     memory->range = {reinterpret_cast<void *>(range.addr), range.len};
     memory->args.kind = kind == VRAM_SEG ? WEFT_MEMORY_CUDA : WEFT_MEMORY_HOST;
-    memory->args.device = kind == VRAM_SEG ? static_cast<std::uint32_t>(range.devId) + 1 : 0;
     weft_status status = weft_memory_register(main_.handle(), &memory->range, 1, &memory->args, &memory->handle);
     if (status == WEFT_ERR_INVALID) { // perhaps it cannot be written to, as weights that are mapped from a file
         memory->args.access = WEFT_ACCESS_REMOTE_READ;
@@ -94,7 +93,7 @@ nixl_status_t agent::deregister_memory(local_memory *memory)
             cancel(*t);
             if (wait(*t, held))
                 for (weft_prepared *part : std::exchange(t->what.parts, {}))
-                    weft_prepared_release(part);
+                    weft_prepared_destroy(part);
         }
     }
     weft_status status = WEFT_OK;
@@ -229,7 +228,7 @@ nixl_status_t agent::prepare(bool writes, const nixl_meta_dlist_t &local, const 
         log(level::error, "agent %s: a transfer with %s cannot be prepared: %s: %s", name_.c_str(), other.c_str(),
             weft_status_name(status), weft_last_error());
         for (weft_prepared *part : t->what.parts)
-            weft_prepared_release(part);
+            weft_prepared_destroy(part);
         return as_nixl(status);
     }
     const std::lock_guard<std::mutex> held(lock_);
@@ -327,7 +326,7 @@ bool agent::wait(transfer &t, std::unique_lock<std::mutex> &held)
 void agent::destroy(transfer *t)
 {
     for (weft_prepared *part : t->what.parts)
-        weft_prepared_release(part);
+        weft_prepared_destroy(part);
     transfers_.erase(t);
     delete t;
 }
@@ -336,7 +335,7 @@ void agent::progress()
 {
     weft_completion done[64];
     for (std::int32_t count = 64; count == 64;) {
-        count = weft_queue_poll(queue_, done, 64);
+        count = weft_queue_poll(queue_, done, 64, 0);
         for (std::int32_t i = 0; i < count; i++)
             completed(*static_cast<transfer *>(done[i].user_data), done[i]);
     }

@@ -16,7 +16,7 @@ const std::size_t most_early = 1024; // a peer that sends more without a hello i
 bool endpoint::open(const parameters &with)
 {
     const weft_endpoint_config config = with.endpoint();
-    if (weft_endpoint_open(&config, &endpoint_) != WEFT_OK) {
+    if (weft_endpoint_create(&config, &endpoint_) != WEFT_OK) {
         log(level::error, "agent %s: no endpoint: %s", agent_.c_str(), weft_last_error());
         return false;
     }
@@ -34,7 +34,7 @@ void endpoint::close()
         thread_.join();
     }
     ::close(stop_);
-    if (weft_endpoint_shutdown(endpoint_, 0) != WEFT_OK || weft_endpoint_close(endpoint_) != WEFT_OK)
+    if (weft_endpoint_shutdown(endpoint_, 0) != WEFT_OK || weft_endpoint_destroy(endpoint_) != WEFT_OK)
         log(level::error, "agent %s: its endpoint stays open: %s", agent_.c_str(), weft_last_error());
     endpoint_ = nullptr;
 }
@@ -100,10 +100,8 @@ weft_status endpoint::send(weft_peer peer, message what, const std::string &rest
 void endpoint::run()
 {
     int32_t event = -1;
-    if (weft_event_fd(endpoint_, &event) != WEFT_OK)
-        return;
     for (;;) {
-        weft_status armed = weft_arm(endpoint_);
+        weft_status armed = weft_queue_arm(weft_endpoint_queue(endpoint_), &event);
         if (armed == WEFT_OK) {
             pollfd on[] = {{event, POLLIN, 0}, {stop_, POLLIN, 0}};
             poll(on, 2, -1);
@@ -121,7 +119,7 @@ void endpoint::drain()
 {
     weft_completion done[64];
     for (std::int32_t count = 64; count == 64;) {
-        count = weft_poll(endpoint_, done, 64);
+        count = weft_queue_poll(weft_endpoint_queue(endpoint_), done, 64, 0);
         for (std::int32_t i = 0; i < count; i++)
             take(done[i]);
     }

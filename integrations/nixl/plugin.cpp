@@ -137,6 +137,10 @@ bool is_known(const void *in_nixl)
 
 } // namespace
 
+#define TEXT_OF(number) #number
+#define VERSION_OF(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
+static constexpr const char *VERSION = VERSION_OF(WEFT_VERSION_MAJOR, WEFT_VERSION_MINOR, WEFT_VERSION_PATCH);
+
 nixlBackendPlugin *nixl_plugin_init()
 {
     static nixlBackendPlugin plugin = {
@@ -144,7 +148,7 @@ nixlBackendPlugin *nixl_plugin_init()
         create,
         [](nixlBackendEngine *made) { delete made; },
         [] { return "WEFT"; },
-        weft_version_string,
+        [] { return VERSION; },
         parameters::names,
         [] { return nixl_mem_list_t{DRAM_SEG, VRAM_SEG}; },
     };

@@ -24,7 +24,7 @@ use crate::transfer::atomic::{AtomicSpec, Operation};
 /// builtins; reading a word is an addition of 0, and who polls one should back
 /// off.) With manual progress it is done while the owner polls.
 ///
-/// Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `value` is the word as it
+/// Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `previous` is the word as it
 /// was before. `WEFT_OK` means that it was done, once. After
 /// `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_LOST` or
 /// `WEFT_ERR_PEER_CLOSED` it may have been done (once) or not, or may still be,
@@ -40,7 +40,7 @@ use crate::transfer::atomic::{AtomicSpec, Operation};
 /// A ticket is one `weft_fetch_add` of 1. A lock on a word that begins as 0:
 ///
 ///     take   do weft_compare_swap(ep, remote, offset, 0, my_id, ...)   // not 0
-///            until a completion has value 0, pausing longer each time
+///            until a completion has previous 0, pausing longer each time
 ///     use    what it guards, and wait for the completions
 ///     give   weft_compare_swap(ep, remote, offset, my_id, 0, ...)
 ///
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn weft_fetch_add(
 }
 
 /// Replaces a word of remote memory by `desired` if it is `expected`; otherwise
-/// as `weft_fetch_add`. It did if the completion's `value` is `expected`: that is
+/// as `weft_fetch_add`. It did if the completion's `previous` is `expected`: that is
 /// what the word was. Since 0.1.
 ///
 /// # Safety

@@ -1,7 +1,7 @@
 //! Completions, and the queues that hand them out.
 
 use super::endpoint::weft_endpoint;
-use super::guard::{guard, guard_count, output, with_endpoint};
+use super::guard::{guard, guard_count, guarded, output, with_endpoint};
 use super::handle;
 use super::op::{weft_op, weft_queue};
 use super::peer::weft_peer;
@@ -20,10 +20,10 @@ pub const WEFT_COMPLETION_READ: weft_completion_kind = 2;
 pub const WEFT_COMPLETION_SEND: weft_completion_kind = 3;
 /// A message of a peer arrived: `data`, `bytes`; to be released.
 pub const WEFT_COMPLETION_MESSAGE: weft_completion_kind = 4;
-/// A notification of a peer arrived: `value`, and `data` and `bytes` if it has
+/// A notification of a peer arrived: `notify`, and `data` and `bytes` if it has
 /// data; to be released. All bytes of its transfer arrived before it.
 pub const WEFT_COMPLETION_NOTIFICATION: weft_completion_kind = 5;
-/// A connect ended, or a peer connected to us (`value` 1).
+/// A connect ended, or a peer connected to us (`accepted` 1).
 pub const WEFT_COMPLETION_PEER_UP: weft_completion_kind = 6;
 /// A peer that was up is no more: `WEFT_OK` (we disconnected),
 /// `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_PEER_LOST`. All operations with it have
@@ -31,13 +31,13 @@ pub const WEFT_COMPLETION_PEER_UP: weft_completion_kind = 6;
 pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
 /// A `weft_counter_expect` ended.
 pub const WEFT_COMPLETION_COUNTER: weft_completion_kind = 8;
-/// A `weft_fetch_add` or `weft_compare_swap` ended: `value`.
+/// A `weft_fetch_add` or `weft_compare_swap` ended: `previous`.
 pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
-/// A rail of this endpoint (`rail`, and as `value`) has lost its way to a peer that other
+/// A rail of this endpoint (`rail`) has lost its way to a peer that other
 /// rails still reach, and has reached no peer for 0.3 s: `status` is `WEFT_ERR_RAIL_LOST`. What it
 /// carried goes over the others; nothing is to be done. `provider_errno` says why.
 pub const WEFT_COMPLETION_RAIL_DOWN: weft_completion_kind = 10;
-/// A rail that was down (`rail`, and as `value`) reaches a peer again, and is used.
+/// A rail that was down (`rail`) reaches a peer again, and is used.
 pub const WEFT_COMPLETION_RAIL_UP: weft_completion_kind = 11;
 /// A `weft_peer_fence` ended.
 pub const WEFT_COMPLETION_FENCE: weft_completion_kind = 12;
@@ -64,9 +64,8 @@ pub struct weft_completion {
     pub user_data: *mut c_void,
     /// The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.)
     pub peer: weft_peer,
-    /// NOTIFICATION: its value. PEER_UP: 1 if the peer connected to us. ATOMIC: what
-    /// the word was before.
-    pub value: u64,
+    /// NOTIFICATION: the `notify` of the transfer that it tells of.
+    pub notify: u64,
     /// WRITE, READ, SEND: bytes moved, all or (failed) 0. MESSAGE,
     /// NOTIFICATION: bytes of `data`.
     pub bytes: u64,
@@ -87,86 +86,31 @@ pub struct weft_completion {
     pub submit_ns: u64,
     pub first_post_ns: u64,
     pub done_ns: u64,
-    pub reserved: [u64; 4],
+    /// ATOMIC: what the word was before.
+    pub previous: u64,
+    /// PEER_UP: 1 if the peer connected to us; 0 if it answers our own connect.
+    pub accepted: u32,
+    pub reserved: [u32; 5],
 }
 
-/// Takes up to `max` completions from the endpoint's own queue, in the order
-/// in which they were published.
+/// The endpoint's own queue, in which everything completes that names no other,
+/// and which messages, notifications and events of peers and rails come to.
 ///
-/// Returns how many were stored, 0 to `max` (a count, not a status), or a
-/// negative `weft_status`:
-/// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty,
-/// `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. With manual progress this drives the
-/// rails. Any thread; does not block. Since 0.1.
+/// It belongs to the endpoint, lives as long, and is not given back. Any thread;
+/// does not block. NULL if the handle is not one of an open endpoint
+/// (`weft_last_error` says why). Since 0.1.
 ///
 /// # Safety
-/// `completions` must be valid for `max` elements.
-#[no_mangle]
-pub unsafe extern "C" fn weft_poll(
-    endpoint: *mut weft_endpoint,
-    completions: *mut weft_completion,
-    max: u32,
-) -> i32 {
-    guard_count(|| with_endpoint(endpoint, |ep| ep.poll(ep.queue(), handle::slots(completions, max)?)))
-}
-
-/// As `weft_poll`, but waits up to `timeout_ns` for the first completion.
-/// Any timeout will do; UINT64_MAX: for ever.
-/// Returns 0 when the time passed. Any thread; several may wait. Returns
-/// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty.
-/// Since 0.1.
-///
-/// # Safety
-/// As for `weft_poll`.
-#[no_mangle]
-pub unsafe extern "C" fn weft_wait(
-    endpoint: *mut weft_endpoint,
-    completions: *mut weft_completion,
-    max: u32,
-    timeout_ns: u64,
-) -> i32 {
-    guard_count(|| {
-        // No epoch is pinned while it waits.
-        let ep = Arc::clone(&*handle::endpoint(endpoint)?);
-        ep.wait(ep.queue(), handle::slots(completions, max)?, timeout_ns)
-    })
-}
-
-/// Arms the event fd: the next completion makes it readable, once. For epoll,
-/// poll(2), asyncio: poll until 0, arm, and sleep only if arming said `WEFT_OK`.
-///
-/// Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
-/// completions already: poll first). The fd stays readable until the next arm;
-/// edge-triggered epoll is fine, too. Any thread; does not block. Errors:
-/// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty;
-/// `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
-/// caller sleeps. Since 0.1.
-///
-/// # Safety
-/// `endpoint` must be a handle from `weft_endpoint_open`.
+/// `endpoint` must be a handle from `weft_endpoint_create`.
 #[no_mangle]
 #[must_use]
-pub unsafe extern "C" fn weft_arm(endpoint: *mut weft_endpoint) -> weft_status {
-    guard(|| with_endpoint(endpoint, |ep| ep.arm(ep.queue()).and_then(Arm::into_result)))
-}
-
-/// Stores the event fd of the endpoint's own queue: readable (POLLIN) when it
-/// was armed and a completion came. It belongs to the endpoint: do not read,
-/// write or close it (arming clears it). Closing the endpoint closes it. Errors: `WEFT_ERR_UNSUPPORTED` with
-/// manual progress. Since 0.1.
-///
-/// # Safety
-/// `fd` must be NULL or valid.
-#[no_mangle]
-#[must_use]
-pub unsafe extern "C" fn weft_event_fd(endpoint: *mut weft_endpoint, fd: *mut i32) -> weft_status {
-    guard(|| {
-        let fd = output(fd, "fd")?;
-        with_endpoint(endpoint, |ep| {
-            fd.store(ep.event_fd(ep.queue())?);
-            Ok(())
-        })
-    })
+pub unsafe extern "C" fn weft_endpoint_queue(endpoint: *const weft_endpoint) -> *mut weft_queue {
+    let mut queue = std::ptr::null_mut();
+    let _refused = guard(|| {
+        queue = handle::own_queue(endpoint)?;
+        Ok(())
+    });
+    queue
 }
 
 /// Makes a further completion queue. `depth`: completions it holds, 16 to
@@ -196,73 +140,72 @@ pub unsafe extern "C" fn weft_queue_create(
     })
 }
 
-/// As `weft_poll`, on this queue. Since 0.1.
+/// Takes up to `max` completions from a queue, in the order in which they were
+/// published, and waits up to `timeout_ns` for the first of them: 0 does not
+/// block, UINT64_MAX waits for ever. With manual progress this drives the rails.
+///
+/// Returns how many were stored, 0 to `max` (a count, not a status; 0: the time
+/// passed), or a negative `weft_status`: `WEFT_ERR_CLOSED` once the endpoint is
+/// shut down and the queue is empty, `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Any
+/// thread; several may poll one queue. Since 0.1.
 ///
 /// # Safety
-/// As for `weft_poll`.
+/// `completions` must be valid for `max` elements.
 #[no_mangle]
 pub unsafe extern "C" fn weft_queue_poll(
-    queue: *mut weft_queue,
-    completions: *mut weft_completion,
-    max: u32,
-) -> i32 {
-    guard_count(|| {
-        let queue = handle::queue(queue)?;
-        queue.endpoint()?.poll(&queue.object, handle::slots(completions, max)?)
-    })
-}
-
-/// As `weft_wait`, on this queue. Since 0.1.
-///
-/// # Safety
-/// As for `weft_poll`.
-#[no_mangle]
-pub unsafe extern "C" fn weft_queue_wait(
     queue: *mut weft_queue,
     completions: *mut weft_completion,
     max: u32,
     timeout_ns: u64,
 ) -> i32 {
     guard_count(|| {
-        let (ep, queue) = {
-            let owned = handle::queue(queue)?;
-            (owned.endpoint()?, owned.object.clone())
-        };
-        ep.wait(&queue, handle::slots(completions, max)?, timeout_ns)
+        let named = handle::queue(queue)?;
+        let room = handle::slots(completions, max)?;
+        if timeout_ns == 0 {
+            return guarded(named.endpoint(), || named.endpoint().poll(named.queue(), room));
+        }
+        // No epoch is pinned while it waits.
+        let (ep, queue) = (Arc::clone(named.endpoint()), Arc::clone(named.queue()));
+        drop(named);
+        ep.wait(&queue, room, timeout_ns)
     })
 }
 
-/// As `weft_arm`, on this queue. Since 0.1.
+/// Arms the event fd of a queue: the next completion makes it readable (POLLIN),
+/// once. For epoll, poll(2), asyncio: poll until 0, arm, and sleep only if arming
+/// returned `WEFT_OK`.
 ///
-/// # Safety
-/// `queue` must be a handle from `weft_queue_create`.
-#[no_mangle]
-#[must_use]
-pub unsafe extern "C" fn weft_queue_arm(queue: *mut weft_queue) -> weft_status {
-    guard(|| {
-        let queue = handle::queue(queue)?;
-        queue.endpoint()?.arm(&queue.object).and_then(Arm::into_result)
-    })
-}
-
-/// As `weft_event_fd`, on this queue. Since 0.1.
+/// `fd`: receives the event fd, the same for as long as the queue lives, also with
+/// `WEFT_ERR_AGAIN`; NULL if it is known already. It belongs to the queue: do not
+/// read, write or close it. It stays readable until the next arm; edge-triggered
+/// epoll is fine, too.
+///
+/// Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
+/// completions already: poll first). Any thread; does not block. Errors:
+/// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty;
+/// `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
+/// caller sleeps; `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
 /// `fd` must be NULL or valid.
 #[no_mangle]
 #[must_use]
-pub unsafe extern "C" fn weft_queue_event_fd(queue: *mut weft_queue, fd: *mut i32) -> weft_status {
+pub unsafe extern "C" fn weft_queue_arm(queue: *mut weft_queue, fd: *mut i32) -> weft_status {
     guard(|| {
-        let fd = output(fd, "fd")?;
         let queue = handle::queue(queue)?;
-        fd.store(queue.endpoint()?.event_fd(&queue.object)?);
-        Ok(())
+        guarded(queue.endpoint(), || {
+            if !fd.is_null() {
+                output(fd, "fd")?.store(queue.endpoint().event_fd(queue.queue())?);
+            }
+            queue.endpoint().arm(queue.queue()).and_then(Arm::into_result)
+        })
     })
 }
 
 /// Gives a queue back. `queue`: NULL is fine; the handle is invalid after
 /// `WEFT_OK`. Errors: `WEFT_ERR_BUSY` (operations that name it are outstanding,
-/// or completions were not polled), `WEFT_ERR_HANDLE`. Since 0.1.
+/// or completions were not polled), `WEFT_ERR_INVALID` (an endpoint's own queue),
+/// `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
 /// `queue` must be NULL or a handle from `weft_queue_create`.
@@ -273,8 +216,13 @@ pub unsafe extern "C" fn weft_queue_destroy(queue: *mut weft_queue) -> weft_stat
         if queue.is_null() {
             return Ok(());
         }
-        let owned = handle::queue(queue)?;
-        if owned.object.in_use() {
+        let named = handle::queue(queue)?;
+        if let handle::AnyQueue::Own(_) = named {
+            return Err(crate::status::Error::invalid(
+                "this is an endpoint's own queue: it is destroyed with the endpoint",
+            ));
+        }
+        if named.queue().in_use() {
             return Err(crate::status::Error::new(
                 crate::status::Status::Busy,
                 "the queue has outstanding operations or completions: poll it until they are gone",

@@ -13,8 +13,8 @@ use super::endpoint::{
 use super::guard::{array, boundary, bytes};
 use super::handle;
 use super::memory::{
-    weft_alloc_args, weft_memory_args, weft_memory_range, WEFT_ACCESS_GRANTED, WEFT_ACCESS_LOCAL,
-    WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE, WEFT_MEMORY_ANY, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST,
+    weft_memory_args, weft_memory_range, WEFT_ACCESS_GRANTED, WEFT_ACCESS_LOCAL, WEFT_ACCESS_REMOTE_READ,
+    WEFT_ACCESS_REMOTE_WRITE, WEFT_MEMORY_ANY, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST, WEFT_NUMA_ANY,
 };
 use super::op::{
     weft_op, weft_op_options, weft_queue, WEFT_CLASS_LATENCY, WEFT_COMPLETE_EACH_PEER, WEFT_COUNT_PAGES,
@@ -47,13 +47,12 @@ const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
 pub unsafe trait Sized32: Copy {}
 // SAFETY: integers, pointers and arrays of them only.
 unsafe impl Sized32 for weft_endpoint_config {}
-unsafe impl Sized32 for super::endpoint::weft_endpoint_properties {}
-unsafe impl Sized32 for super::endpoint::weft_rail_properties {}
+unsafe impl Sized32 for super::info::weft_endpoint_properties {}
+unsafe impl Sized32 for super::info::weft_rail_properties {}
 unsafe impl Sized32 for super::peer::weft_peer_properties {}
-unsafe impl Sized32 for super::statistics::weft_endpoint_statistics {}
-unsafe impl Sized32 for super::statistics::weft_rail_statistics {}
+unsafe impl Sized32 for super::info::weft_endpoint_statistics {}
+unsafe impl Sized32 for super::info::weft_rail_statistics {}
 unsafe impl Sized32 for weft_memory_args {}
-unsafe impl Sized32 for weft_alloc_args {}
 unsafe impl Sized32 for super::grant::weft_grant_args {}
 unsafe impl Sized32 for weft_memory_properties {}
 
@@ -137,6 +136,35 @@ pub unsafe fn fill<T: Sized32>(target: *mut T, value: T) -> Result<()> {
             known - skip,
         );
         std::ptr::write_bytes(target.cast::<u8>().add(known), 0, size - known);
+    }
+    Ok(())
+}
+
+/// Stores those of two answers that the caller has a place for: both, or neither.
+///
+/// # Safety
+/// As for `fill`.
+pub unsafe fn fill_both<P: Sized32, S: Sized32>(
+    (properties, statistics): (*mut P, *mut S),
+    answer: impl FnOnce() -> P,
+    counted: impl FnOnce() -> S,
+) -> Result<()> {
+    if properties.is_null() && statistics.is_null() {
+        return Err(Error::invalid(
+            "properties and statistics are both NULL: pass where to store one of them",
+        ));
+    }
+    // SAFETY: passed on.
+    unsafe {
+        if !statistics.is_null() {
+            size_of_theirs(statistics)?;
+        }
+        if !properties.is_null() {
+            fill(properties, answer())?;
+        }
+        if !statistics.is_null() {
+            fill(statistics, counted())?;
+        }
     }
     Ok(())
 }
@@ -382,16 +410,12 @@ pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64, Clai
         granted_only: args.access & WEFT_ACCESS_GRANTED != 0,
         ..Access::ALL
     };
-    let claim = match (args.kind, args.device.checked_sub(1)) {
-        (WEFT_MEMORY_ANY, None) => Claim::Unsaid,
-        (WEFT_MEMORY_HOST, None) => Claim::Host,
-        (WEFT_MEMORY_CUDA, device) => Claim::Device(device),
-        (WEFT_MEMORY_ANY | WEFT_MEMORY_HOST, Some(device)) => {
-            return Err(Error::invalid(format!(
-                "device is {device} plus 1, but kind is not WEFT_MEMORY_CUDA"
-            )));
-        }
-        (other, _) => {
+    zero_reserved(args.reserved)?;
+    let claim = match args.kind {
+        WEFT_MEMORY_ANY => Claim::Unsaid,
+        WEFT_MEMORY_HOST => Claim::Host,
+        WEFT_MEMORY_CUDA => Claim::Device,
+        other => {
             return Err(Error::new(
                 Status::Unsupported,
                 format!("kind is {other}, which is not known to this version of Weft"),
@@ -402,18 +426,13 @@ pub unsafe fn memory(args: *const weft_memory_args) -> Result<(Access, u64, Clai
 }
 
 /// The NUMA node that is asked for.
-///
-/// # Safety
-/// `args` must be valid as the header asks.
-pub unsafe fn alloc(args: *const weft_alloc_args) -> Result<Option<u32>> {
-    // SAFETY: passed on.
-    let args = unsafe { read_or_default(args)? };
-    match args.node {
-        0 => Ok(None),
-        1..=64 => Ok(Some(args.node - 1)),
-        other => {
-            Err(Error::invalid(format!("node is {other}: it must be a NUMA node plus 1, 1 to 64, or 0")))
-        }
+pub fn numa_node(node: i32) -> Result<Option<u32>> {
+    match node {
+        WEFT_NUMA_ANY => Ok(None),
+        0..=63 => Ok(Some(node as u32)),
+        other => Err(Error::invalid(format!(
+            "numa_node is {other}: it must be a NUMA node, 0 to 63, or WEFT_NUMA_ANY"
+        ))),
     }
 }
 

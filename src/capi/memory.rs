@@ -75,22 +75,12 @@ pub struct weft_memory_args {
     pub rails: u64,
     /// What it is: `WEFT_MEMORY_*`. All ranges are of one kind, and on one device.
     pub kind: u32,
-    /// With `WEFT_MEMORY_CUDA`: the device, as CUDA counts those that this process
-    /// sees, plus 1. 0: the one that the memory is on.
-    pub device: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-/// How to allocate. Start from `WEFT_ALLOC_ARGS_INIT`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct weft_alloc_args {
-    /// `sizeof(weft_alloc_args)`.
-    pub size: u32,
-    /// The NUMA node that the memory should be on, plus 1: 1 to 64. A wish: if
-    /// the node has no room, it lies elsewhere. 0: the node that most of the
-    /// endpoint's rails are on, if that is known, else where the system puts it.
-    pub node: u32,
-}
+/// As `numa_node` of `weft_memory_alloc`: wherever suits the endpoint's rails.
+pub const WEFT_NUMA_ANY: i32 = -1;
 
 /// Allocates memory that is ready for transfers: all there, zeroed, on huge
 /// pages where the system has them, and such that processes of this host can
@@ -98,8 +88,10 @@ pub struct weft_alloc_args {
 /// writes to peers on this host go about 1.5 times as fast.
 ///
 /// `endpoint`: an open one. `len`: bytes, 1 to 2^47; it is rounded up to whole
-/// pages (2 MiB from there on). `args`: NULL for defaults. `address`: receives
-/// the first byte. The caller owns the memory, registers it or parts of it like
+/// pages (2 MiB from there on). `numa_node`: the NUMA node that the memory should
+/// be on, 0 to 63; if that node has no room, the memory lies on another.
+/// `WEFT_NUMA_ANY`: the node of most of the endpoint's rails, if that is known, else
+/// where the system puts it. `address`: receives the first byte. The caller owns the memory, registers it or parts of it like
 /// any other, and gives it back with `weft_memory_free`, for which any open
 /// endpoint of the process will do; it outlives the endpoint.
 ///
@@ -118,12 +110,12 @@ pub struct weft_alloc_args {
 pub unsafe extern "C" fn weft_memory_alloc(
     endpoint: *mut weft_endpoint,
     len: u64,
-    args: *const weft_alloc_args,
+    numa_node: i32,
     address: *mut *mut c_void,
 ) -> weft_status {
     guard(|| {
         let out = output(address, "address")?;
-        let node = config::alloc(args)?;
+        let node = config::numa_node(numa_node)?;
         with_endpoint(endpoint, |ep| {
             out.store(ep.allocate(len, node)? as *mut c_void);
             Ok(())

@@ -74,7 +74,7 @@ pub unsafe extern "C" fn weft_send(
 /// not a message of this endpoint). Since 0.1.
 ///
 /// # Safety
-/// `endpoint` must be a handle from `weft_endpoint_open`.
+/// `endpoint` must be a handle from `weft_endpoint_create`.
 #[no_mangle]
 pub unsafe extern "C" fn weft_message_release(endpoint: *mut weft_endpoint, message: weft_op) -> weft_status {
     guard(|| with_endpoint(endpoint, |ep| ep.release_message(message)))

@@ -16,6 +16,7 @@ pub mod fence;
 pub mod grant;
 mod guard;
 mod handle;
+pub mod info;
 pub mod op;
 mod options;
 #[rustfmt::skip]
@@ -26,7 +27,6 @@ pub mod memory;
 pub mod message;
 pub mod peer;
 pub mod prepared;
-pub mod statistics;
 pub mod status;
 pub mod topology;
 pub mod transfer;

@@ -18,7 +18,7 @@ pub struct weft_queue {
 }
 
 /// A word that starts an operation, or that an operation sets when it has ended.
-/// Opaque; made by `weft_watch_alloc`.
+/// Opaque; made by `weft_watch_create`.
 pub struct weft_watch {
     _opaque: [u8; 0],
 }
@@ -51,7 +51,7 @@ impl weft_grant_token {
 }
 
 /// Flag of transfers: when the last byte has arrived, the peer gets a
-/// `WEFT_COMPLETION_NOTIFICATION` with `notify` as its value, exactly once. The
+/// `WEFT_COMPLETION_NOTIFICATION` with that `notify`, exactly once. The
 /// transfer's own completion then also says that the notification arrived.
 pub const WEFT_NOTIFY: u32 = 1;
 /// Flag of transfers and atomics: the operation is of the latency class. What it has to
@@ -117,7 +117,7 @@ pub struct weft_op_options {
     /// entries name counters.
     pub counter: weft_counter,
     /// The transfer starts when this watch has reached `start_value` (its deadline
-    /// counts from the call all the same); see `weft_watch_alloc`. NULL: at once.
+    /// counts from the call all the same); see `weft_watch_create`. NULL: at once.
     pub start_watch: *const weft_watch,
     pub start_value: u64,
     /// Set to `done_value` when the operation has ended, whatever its status, just before
@@ -144,7 +144,7 @@ unsafe impl Sized32 for weft_op_options {}
 /// this endpoint, or completed already: normal when the two race). Since 0.1.
 ///
 /// # Safety
-/// `endpoint` must be a handle from `weft_endpoint_open`.
+/// `endpoint` must be a handle from `weft_endpoint_create`.
 #[no_mangle]
 #[must_use]
 pub unsafe extern "C" fn weft_op_cancel(endpoint: *mut weft_endpoint, op: weft_op) -> weft_status {

@@ -47,7 +47,7 @@ pub struct weft_peer_properties {
 /// the timeout, or refused), `WEFT_ERR_PEER_GONE` (another endpoint lives
 /// there now), `WEFT_ERR_VERSION`, `WEFT_ERR_DENIED` (the two do not have the same
 /// `secret`). The other side gets a
-/// `WEFT_COMPLETION_PEER_UP`, too, with `value` 1: it needs to do nothing to
+/// `WEFT_COMPLETION_PEER_UP`, too, with `accepted` 1: it needs to do nothing to
 /// accept. A peer that was up ends in exactly one `WEFT_COMPLETION_PEER_DOWN`. Once
 /// that was polled, nothing of the peer lands here: no byte, message or count, also
 /// when the peer was only stopped and goes on. (Over efa and shm, which
@@ -75,9 +75,9 @@ pub struct weft_peer_properties {
 /// each other at once become one peer, and connecting to an endpoint that is a
 /// peer already gives the same id, answered by one more PEER_UP.
 ///
-/// Where both sides connect, each polls its own PEER_UP (`value` 0, its
-/// `user_data`), and may poll one with `value` 1 of the same peer before it: wait
-/// for the one with `value` 0. Who connected to you: compare `incarnation` of
+/// Where both sides connect, each polls its own PEER_UP (`accepted` 0, its
+/// `user_data`), and may poll one with `accepted` 1 of the same peer before it: wait
+/// for the one with `accepted` 0. Who connected to you: compare `incarnation` of
 /// `weft_peer_properties` with one sent beside the address, or have it send a
 /// message first.
 ///
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn weft_peer_connect(
 /// Since 0.1.
 ///
 /// # Safety
-/// `endpoint` must be a handle from `weft_endpoint_open`.
+/// `endpoint` must be a handle from `weft_endpoint_create`.
 #[no_mangle]
 #[must_use]
 pub unsafe extern "C" fn weft_peer_disconnect(endpoint: *mut weft_endpoint, peer: weft_peer) -> weft_status {

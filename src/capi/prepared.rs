@@ -24,7 +24,7 @@ pub struct weft_prepared {
 /// pages can be counted. 0: neither.
 ///
 /// `prepared`: receives the handle; the caller owns it and gives it back with
-/// `weft_prepared_release`. `pages` and its lists are not needed after the call. The
+/// `weft_prepared_destroy`. `pages` and its lists are not needed after the call. The
 /// memories are in use until then: giving them back says `WEFT_ERR_BUSY`. It takes
 /// 4 bytes for each page index.
 ///
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn weft_read_prepared(
 /// # Safety
 /// `prepared` must be NULL or a handle from `weft_pages_prepare` or `weft_list_prepare`.
 #[no_mangle]
-pub unsafe extern "C" fn weft_prepared_release(prepared: *mut weft_prepared) -> weft_status {
+pub unsafe extern "C" fn weft_prepared_destroy(prepared: *mut weft_prepared) -> weft_status {
     guard(|| {
         if prepared.is_null() {
             return Ok(());

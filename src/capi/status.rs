@@ -119,7 +119,7 @@ pub const WEFT_CATEGORY_INTERNAL: weft_category = 5;
 
 /// The name of a status, as "WEFT_ERR_TIMED_OUT"; "WEFT_ERR_UNKNOWN" for a
 /// negative number that this library does not know. A positive number is a count,
-/// as `weft_poll` returns it: "WEFT_OK". Static: never free it. Any thread.
+/// as `weft_queue_poll` returns it: "WEFT_OK". Static: never free it. Any thread.
 /// Since 0.1.
 #[no_mangle]
 pub extern "C" fn weft_status_name(status: weft_status) -> *const c_char {

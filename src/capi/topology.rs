@@ -74,7 +74,7 @@ use std::ffi::c_char;
 /// Any thread. Blocks for 10 ms to some seconds (libfabric looks at the
 /// hardware). Where there are RDMA devices, variables of the environment that begin
 /// with FI_ may be set and unset again while libfabric starts, as by
-/// `weft_endpoint_open`: no other thread should change or read the environment then.
+/// `weft_endpoint_create`: no other thread should change or read the environment then.
 /// Errors: `WEFT_ERR_TOO_SMALL` (`len` is stored, nothing is
 /// written), `WEFT_ERR_INVALID`. Since 0.1.
 ///

@@ -118,14 +118,6 @@ fn is_there(address: u64) -> bool {
 }
 
 impl Driver for Fake {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    fn devices(&self) -> u32 {
-        DEVICES
-    }
-
     fn place(&self, device: Device) -> Option<PciAddress> {
         Some(PciAddress { domain: DOMAIN, bus: device as u8 + 1, device: 0, function: 0 })
     }

@@ -25,8 +25,7 @@ pub enum Claim {
     /// Nowhere: it is found out.
     Unsaid,
     Host,
-    /// On a device, and on which, if that is said.
-    Device(Option<Device>),
+    Device,
 }
 
 /// What a driver knows of a range.
@@ -75,8 +74,6 @@ pub trait Copier: Send {
 }
 
 pub trait Driver: Send + Sync {
-    fn name(&self) -> &'static str;
-    fn devices(&self) -> u32;
     /// Where a device is, if that is known.
     fn place(&self, device: Device) -> Option<PciAddress>;
     /// Where a range is; `None`: in memory that the host reads and writes itself.
@@ -159,27 +156,13 @@ pub fn locate(ranges: &[Range], claim: Claim) -> Result<Option<Place>> {
             Some(driver) => driver,
             None => return Ok(None),
         },
-        Claim::Device(_) => driver()?,
+        Claim::Device => driver()?,
     };
-    if let Claim::Device(Some(device)) = claim {
-        check_device(driver, device)?;
-    }
     let mut all = Vec::with_capacity(ranges.len());
     for (index, range) in ranges.iter().enumerate() {
         all.push(driver.find(range).map_err(|error| error.of_range(index, range))?);
     }
     one_place(ranges, &all, claim)
-}
-
-fn check_device(driver: &dyn Driver, device: Device) -> Result<()> {
-    let count = driver.devices();
-    if device >= count {
-        return Err(Error::invalid(format!(
-            "device is {device}, but this process sees {count} {} devices, counted from 0",
-            driver.name()
-        )));
-    }
-    Ok(())
 }
 
 /// All ranges of a memory are at one place, and where the caller says.
@@ -199,7 +182,7 @@ fn one_place(ranges: &[Range], all: &[Option<Found>], claim: Claim) -> Result<Op
     }
     let Some(first) = first else {
         return match claim {
-            Claim::Device(_) => Err(Error::invalid(format!(
+            Claim::Device => Err(Error::invalid(format!(
                 "range 0 at {:#x} is host memory, not a device's: register it with kind WEFT_MEMORY_HOST or \
                  WEFT_MEMORY_ANY",
                 ranges.first().map_or(0, |range| range.base)
@@ -207,14 +190,6 @@ fn one_place(ranges: &[Range], all: &[Option<Found>], claim: Claim) -> Result<Op
             _ => Ok(None),
         };
     };
-    if let Claim::Device(Some(device)) = claim {
-        if device != first.device {
-            return Err(Error::invalid(format!(
-                "device is {device}, but range 0 is on device {}",
-                first.device
-            )));
-        }
-    }
     Ok(Some(Place {
         device: first.device,
         shareable: all.iter().flatten().all(|found| found.shareable),

@@ -226,7 +226,7 @@ impl Worker {
         link.peer.set_state(PeerState::Up);
         let mut completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
         if connects.is_empty() {
-            completion.value = 1;
+            completion.accepted = 1;
             core.queue.publish(completion);
         } else {
             if link.accepted {

@@ -204,7 +204,7 @@ impl Worker {
         // First: whoever polls the completion may release the remote memory at once.
         let _ = table.leave(hold);
         match done {
-            Ok(old) => table.end_with_value(id, Outcome::OK, old, now),
+            Ok(old) => table.end_with_previous(id, Outcome::OK, old, now),
             Err(status) => table.end(id, Outcome::of(status), now),
         };
         Delivery::Taken

@@ -501,7 +501,7 @@ impl Worker {
             let rail = Some(work.rail.index);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
             let told = Completion::new(kind, outcome, None::<PeerId>, now);
-            self.core.queue.publish(Completion { value: work.rail.index.get().into(), ..told });
+            self.core.queue.publish(told);
         }
     }
 }

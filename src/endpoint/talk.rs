@@ -523,7 +523,7 @@ impl Worker {
             return Delivery::Stalled;
         }
         let mut completion = Completion::new(completion::KIND_NOTIFICATION, Outcome::OK, link.peer.id, now);
-        completion.value = u64::from_le_bytes(*value);
+        completion.notify = u64::from_le_bytes(*value);
         core.table.tally.notification();
         if !data.is_empty() {
             let (id, kept) = core.messages.keep(data.to_vec(), &link.peer, false);

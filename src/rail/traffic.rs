@@ -103,9 +103,4 @@ impl Traffic {
     pub fn lanes(&self) -> (u32, u32) {
         (self.lanes.load(Relaxed), self.parked.load(Relaxed))
     }
-
-    /// Bytes of both directions.
-    pub fn bytes(&self) -> u64 {
-        self.written.bytes.get() + self.read.bytes.get()
-    }
 }

@@ -44,7 +44,7 @@ pub struct Completion {
     pub transfer: u64,
     pub user_data: u64,
     pub peer: Option<PeerId>,
-    pub value: u64,
+    pub notify: u64,
     pub bytes: u64,
     pub data: *const c_void,
     pub provider_errno: i32,
@@ -53,7 +53,9 @@ pub struct Completion {
     pub submit_ns: u64,
     pub first_post_ns: u64,
     pub done_ns: u64,
-    pub reserved: [u64; 4],
+    pub previous: u64,
+    pub accepted: u32,
+    pub reserved: [u32; 5],
 }
 
 // SAFETY: `data` is only a token until the one who polled it reads it.
@@ -67,7 +69,7 @@ impl Completion {
             transfer: 0,
             user_data: 0,
             peer: peer.into(),
-            value: 0,
+            notify: 0,
             bytes: 0,
             data: std::ptr::null(),
             provider_errno: outcome.provider_errno,
@@ -76,7 +78,9 @@ impl Completion {
             submit_ns: 0,
             first_post_ns: 0,
             done_ns: now,
-            reserved: [0; 4],
+            previous: 0,
+            accepted: 0,
+            reserved: [0; 5],
         }
     }
 }

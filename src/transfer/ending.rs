@@ -26,7 +26,7 @@ pub(super) struct Ending {
     outcome: Outcome,
     /// Who it names, if not the body's.
     peer: Option<PeerId>,
-    value: u64,
+    previous: u64,
     now: u64,
 }
 
@@ -174,9 +174,9 @@ impl Table {
         self.end_as(id, outcome, (None, 0), now)
     }
 
-    /// As `end`; the completion has a value.
-    pub fn end_with_value(&self, id: OpId, outcome: Outcome, value: u64, now: u64) -> bool {
-        self.end_as(id, outcome, (None, value), now)
+    /// As `end`; the completion has what the word was before.
+    pub fn end_with_previous(&self, id: OpId, outcome: Outcome, previous: u64, now: u64) -> bool {
+        self.end_as(id, outcome, (None, previous), now)
     }
 
     /// As `end`. `peer`: who the completion names, if not the body's.
@@ -184,12 +184,12 @@ impl Table {
         &self,
         id: OpId,
         outcome: Outcome,
-        (peer, value): (Option<PeerId>, u64),
+        (peer, previous): (Option<PeerId>, u64),
         now: u64,
     ) -> bool {
         let passing = self.gate.pass();
         let Some(slot) = self.take_end(id) else { return false };
-        let ending = Ending { outcome, peer, value, now };
+        let ending = Ending { outcome, peer, previous, now };
         if outcome.status != Status::Ok && slot.carried.load(Ordering::SeqCst) != 0 {
             self.count_late(slot, |waiting| _ = waiting.fetch_add(1, Ordering::SeqCst));
             // SAFETY: only who ended it writes, and nobody reads before `late` says so.
@@ -210,7 +210,7 @@ impl Table {
 
     /// Publishes the completion of an operation that has ended: what there is to say of it.
     fn publish(&self, slot: &Slot, ending: &Ending) -> Option<Published> {
-        let &Ending { outcome, peer, value, now } = ending;
+        let &Ending { outcome, peer, previous, now } = ending;
         let id = self.id_of(slot);
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
@@ -228,7 +228,7 @@ impl Table {
         let mut completion = Completion::new(body.kind, outcome, peer.or(body.peer), now);
         completion.transfer = whole.unwrap_or(id).get();
         completion.user_data = body.user_data;
-        completion.value = value;
+        completion.previous = previous;
         completion.bytes = if outcome.status == Status::Ok { body.bytes } else { 0 };
         completion.submit_ns = body.submit_ns;
         completion.first_post_ns = first_post;

@@ -4,10 +4,10 @@ use crate::memory::Pool;
 use crate::pages::Lists;
 use ::weft::capi::completion::*;
 use ::weft::capi::endpoint::*;
+use ::weft::capi::info::*;
 use ::weft::capi::memory::*;
 use ::weft::capi::op::*;
 use ::weft::capi::peer::*;
-use ::weft::capi::statistics::*;
 use ::weft::capi::status::*;
 use ::weft::capi::transfer::*;
 use anyhow::{bail, Result};
@@ -154,6 +154,7 @@ const SECRET: &[u8] = b"what both ends know";
 /// Closed when it is dropped. Registrations go with it.
 pub struct Endpoint {
     pub raw: *mut weft_endpoint,
+    queue: *mut weft_queue,
     /// How long `take` sleeps: beside workers that do, the processors are theirs.
     wait_ns: u64,
 }
@@ -181,15 +182,17 @@ impl Endpoint {
         }
         let mut endpoint = ptr::null_mut();
         // SAFETY: the strings outlive the call.
-        check("weft_endpoint_open", unsafe { weft_endpoint_open(&config, &mut endpoint) })?;
+        check("weft_endpoint_create", unsafe { weft_endpoint_create(&config, &mut endpoint) })?;
         let wait_ns = if opening.manual || opening.spin { 0 } else { WAIT_NS };
-        Ok(Endpoint { raw: endpoint, wait_ns })
+        // SAFETY: an open endpoint.
+        let queue = unsafe { weft_endpoint_queue(endpoint) };
+        Ok(Endpoint { raw: endpoint, queue, wait_ns })
     }
 
     pub fn properties(&self) -> Result<weft_endpoint_properties> {
         let mut own = sized();
         // SAFETY: a place for them.
-        check("weft_endpoint_info", unsafe { weft_endpoint_info(self.raw, &mut own) })?;
+        check("weft_endpoint_info", unsafe { weft_endpoint_info(self.raw, &mut own, ptr::null_mut()) })?;
         Ok(own)
     }
 
@@ -198,9 +201,7 @@ impl Endpoint {
         let one = |index| {
             let (mut is, mut done) = (sized(), sized());
             // SAFETY: places for them.
-            check("weft_rail_info", unsafe { weft_rail_info(self.raw, index, &mut is) })?;
-            // SAFETY: the same.
-            check("weft_rail_stats", unsafe { weft_rail_stats(self.raw, index, &mut done) })?;
+            check("weft_rail_info", unsafe { weft_rail_info(self.raw, index, &mut is, &mut done) })?;
             Ok((is, done))
         };
         (0..self.properties()?.rails).map(one).collect()
@@ -265,8 +266,8 @@ impl Endpoint {
     #[inline]
     pub fn poll<'a>(&self, done: &'a mut [weft_completion]) -> Result<&'a [weft_completion]> {
         // SAFETY: room for as many completions.
-        let count = unsafe { weft_poll(self.raw, done.as_mut_ptr(), done.len() as u32) };
-        check("weft_poll", count)?;
+        let count = unsafe { weft_queue_poll(self.queue, done.as_mut_ptr(), done.len() as u32, 0) };
+        check("weft_queue_poll", count)?;
         Ok(&done[..count as usize])
     }
 
@@ -276,8 +277,8 @@ impl Endpoint {
             return self.poll(done);
         }
         // SAFETY: room for as many completions.
-        let count = unsafe { weft_wait(self.raw, done.as_mut_ptr(), done.len() as u32, wait_ns) };
-        check("weft_wait", count)?;
+        let count = unsafe { weft_queue_poll(self.queue, done.as_mut_ptr(), done.len() as u32, wait_ns) };
+        check("weft_queue_poll", count)?;
         Ok(&done[..count as usize])
     }
 
@@ -290,8 +291,8 @@ impl Endpoint {
     pub fn count(&self, kind: weft_completion_kind, wait_ns: u64) -> Result<usize> {
         let mut done = completions::<16>();
         // SAFETY: room for as many completions.
-        let count = unsafe { weft_wait(self.raw, done.as_mut_ptr(), done.len() as u32, wait_ns) };
-        check("weft_wait", count)?;
+        let count = unsafe { weft_queue_poll(self.queue, done.as_mut_ptr(), done.len() as u32, wait_ns) };
+        check("weft_queue_poll", count)?;
         let done = &done[..count as usize];
         done.iter().try_for_each(|one| check("a completion", one.status))?;
         Ok(done.iter().filter(|one| one.kind == kind).count())
@@ -392,7 +393,7 @@ impl Endpoint {
         let mut base = ptr::null_mut();
         // SAFETY: a place for the address.
         check("weft_memory_alloc", unsafe {
-            weft_memory_alloc(self.raw, (page_len * pages) as u64, ptr::null(), &mut base)
+            weft_memory_alloc(self.raw, (page_len * pages) as u64, WEFT_NUMA_ANY, &mut base)
         })?;
         // SAFETY: just allocated, and never freed.
         Ok(unsafe { Pool::at(base.cast(), page_len, pages) })
@@ -404,7 +405,7 @@ impl Drop for Endpoint {
         // SAFETY: our own handle, closed once.
         let closed = unsafe { check("weft_endpoint_shutdown", weft_endpoint_shutdown(self.raw, 0)) }
             // SAFETY: the same.
-            .and_then(|()| unsafe { check("weft_endpoint_close", weft_endpoint_close(self.raw)) });
+            .and_then(|()| unsafe { check("weft_endpoint_destroy", weft_endpoint_destroy(self.raw)) });
         if let Err(error) = closed {
             eprintln!("weft-bench: {error:#}");
         }

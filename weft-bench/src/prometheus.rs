@@ -2,8 +2,7 @@
 //! collector of its node exporter wants it.
 
 use crate::endpoint::{check, sized, text, Endpoint};
-use ::weft::capi::endpoint::weft_rail_properties;
-use ::weft::capi::statistics::*;
+use ::weft::capi::info::*;
 use ::weft::capi::status::*;
 use anyhow::{Context, Result};
 use std::ffi::CStr;
@@ -109,7 +108,9 @@ impl Text {
 fn metrics(endpoint: &Endpoint) -> Result<String> {
     let mut done: weft_endpoint_statistics = sized();
     // SAFETY: a place for them.
-    check("weft_endpoint_stats", unsafe { weft_endpoint_stats(endpoint.raw, &mut done) })?;
+    check("weft_endpoint_info", unsafe {
+        weft_endpoint_info(endpoint.raw, std::ptr::null_mut(), &mut done)
+    })?;
     let mut text = Text::default();
     operations(&mut text, &done);
     messages(&mut text, &done);

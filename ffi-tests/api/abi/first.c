@@ -38,7 +38,7 @@ static weft_completion next(weft_completion_kind kind)
         }
     for (;;) {
         weft_completion done;
-        CHECK(weft_wait(endpoint, &done, 1, 20 * SECONDS) == 1);
+        CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &done, 1, 20 * SECONDS) == 1);
         if (done.status != WEFT_OK)
             fprintf(stderr, "a completion of kind %d, awaiting kind %d: %s\n", done.kind, kind, weft_status_name(done.status));
         CHECK(done.status == WEFT_OK);
@@ -55,7 +55,7 @@ static void open_and_register(void)
     config.fabric = getenv("WEFT_TEST_FABRIC");
     config.rails = config.fabric && !strcmp(config.fabric, "tcp") ? "lo" : NULL;
     config.timeout_ns = 20 * SECONDS;
-    CHECK(weft_endpoint_open(&config, &endpoint) == WEFT_OK);
+    CHECK(weft_endpoint_create(&config, &endpoint) == WEFT_OK);
     weft_memory_range ranges[LAYERS];
     for (int i = 0; i < LAYERS; i++)
         ranges[i] = (weft_memory_range){layers[i], BYTES};
@@ -103,7 +103,7 @@ static int target(void)
     CHECK(weft_counter_expect(endpoint, &counter, &pages, 1, NULL, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_COUNTER);
     weft_completion done = next(WEFT_COMPLETION_NOTIFICATION);
-    CHECK(done.value == 4711 && done.bytes == 3 && !memcmp(done.data, "abc", 3));
+    CHECK(done.notify == 4711 && done.bytes == 3 && !memcmp(done.data, "abc", 3));
     CHECK(weft_message_release(endpoint, done.op) == WEFT_OK);
     for (int l = 0; l < LAYERS; l++)
         for (int i = 0; i < BYTES; i++)
@@ -160,16 +160,16 @@ static void move_the_rest(void)
     CHECK(weft_read_prepared(endpoint, prepared, NULL, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_READ);
     CHECK(layers[2][7] == 9);
-    CHECK(weft_prepared_release(prepared) == WEFT_OK);
+    CHECK(weft_prepared_destroy(prepared) == WEFT_OK);
 
     const uint64_t second = BYTES; /* where the second range begins */
     memset(layers[1], 0, 8);
     CHECK(weft_write(endpoint, memory, second, remote, second, 8, NULL, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_WRITE);
     CHECK(weft_fetch_add(endpoint, remote, second, 5, NULL, NULL) == WEFT_OK);
-    CHECK(next(WEFT_COMPLETION_ATOMIC).value == 0);
+    CHECK(next(WEFT_COMPLETION_ATOMIC).previous == 0);
     CHECK(weft_compare_swap(endpoint, remote, second, 5, 12, NULL, NULL) == WEFT_OK);
-    CHECK(next(WEFT_COMPLETION_ATOMIC).value == 5);
+    CHECK(next(WEFT_COMPLETION_ATOMIC).previous == 5);
 }
 
 static int writer(void)
@@ -194,11 +194,11 @@ static int writer(void)
     CHECK(weft_message_release(endpoint, done.op) == WEFT_OK);
     move_the_rest();
     weft_endpoint_statistics counts = WEFT_ENDPOINT_STATISTICS_INIT;
-    CHECK(weft_endpoint_stats(endpoint, &counts) == WEFT_OK);
+    CHECK(weft_endpoint_info(endpoint, NULL, &counts) == WEFT_OK);
     CHECK(counts.writes == 3 && counts.reads == 1 && counts.atomics == 2 && counts.completions[0] == 6);
     send_text(peer, "done");
     next(WEFT_COMPLETION_SEND);
-    fprintf(stderr, "writer: library %s, over %s\n", weft_version_string(), properties.fabric);
+    fprintf(stderr, "writer: library %#x, over %s\n", (unsigned)weft_version(), properties.fabric);
     return 0;
 }
 
@@ -207,6 +207,6 @@ int main(int argc, char **argv)
     CHECK(argc == 2);
     int status = strcmp(argv[1], "target") ? writer() : target();
     CHECK(weft_endpoint_shutdown(endpoint, SECONDS) == WEFT_OK);
-    CHECK(weft_endpoint_close(endpoint) == WEFT_OK);
+    CHECK(weft_endpoint_destroy(endpoint) == WEFT_OK);
     return status;
 }

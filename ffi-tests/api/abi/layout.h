@@ -30,25 +30,6 @@ AT(weft_endpoint_config, tcp_dscp, 140, uint32_t);
 AT(weft_endpoint_config, tcp_ports, 144, const char *);
 AT(weft_endpoint_config, tcp_address, 152, const char *);
 
-GROWS(weft_endpoint_properties, 280);
-AT(weft_endpoint_properties, size, 0, uint32_t);
-AT(weft_endpoint_properties, rails, 4, uint32_t);
-AT(weft_endpoint_properties, workers, 8, uint32_t);
-AT(weft_endpoint_properties, peers, 12, uint32_t);
-AT(weft_endpoint_properties, incarnation, 16, uint64_t);
-AT(weft_endpoint_properties, libfabric, 24, char[256]);
-
-GROWS(weft_rail_properties, 320);
-AT(weft_rail_properties, size, 0, uint32_t);
-AT(weft_rail_properties, worker, 4, uint32_t);
-AT(weft_rail_properties, fabric, 8, char[64]);
-AT(weft_rail_properties, name, 72, char[64]);
-AT(weft_rail_properties, address, 136, char[128]);
-AT(weft_rail_properties, numa_node, 264, int32_t);
-AT(weft_rail_properties, pci, 268, char[32]);
-AT(weft_rail_properties, bytes, 304, uint64_t);
-AT(weft_rail_properties, posts, 312, uint64_t);
-
 SIZE(weft_grant_token, 16);
 AT(weft_grant_token, bytes, 0, uint8_t[16]);
 
@@ -80,10 +61,6 @@ AT(weft_peer_properties, incarnation, 24, uint64_t);
 AT(weft_peer_properties, fabric, 32, char[64]);
 AT(weft_peer_properties, reason, 96, char[256]);
 
-GROWS(weft_alloc_args, 8);
-AT(weft_alloc_args, size, 0, uint32_t);
-AT(weft_alloc_args, node, 4, uint32_t);
-
 SIZE(weft_memory_range, 16);
 AT(weft_memory_range, address, 0, void *);
 AT(weft_memory_range, len, 8, uint64_t);
@@ -93,12 +70,12 @@ AT(weft_memory_args, size, 0, uint32_t);
 AT(weft_memory_args, access, 4, uint32_t);
 AT(weft_memory_args, rails, 8, uint64_t);
 AT(weft_memory_args, kind, 16, uint32_t);
-AT(weft_memory_args, device, 20, uint32_t);
+AT(weft_memory_args, reserved, 20, uint32_t);
 
 GROWS(weft_memory_properties, 40);
 AT(weft_memory_properties, size, 0, uint32_t);
 AT(weft_memory_properties, kind, 4, uint32_t);
-AT(weft_memory_properties, device, 8, uint32_t);
+AT(weft_memory_properties, device, 8, int32_t);
 AT(weft_memory_properties, ways, 12, uint32_t);
 AT(weft_memory_properties, bytes, 16, uint64_t);
 AT(weft_memory_properties, rails, 24, uint64_t);
@@ -110,7 +87,7 @@ AT(weft_completion, status, 4, weft_status);
 AT(weft_completion, op, 8, weft_op);
 AT(weft_completion, user_data, 16, void *);
 AT(weft_completion, peer, 24, weft_peer);
-AT(weft_completion, value, 32, uint64_t);
+AT(weft_completion, notify, 32, uint64_t);
 AT(weft_completion, bytes, 40, uint64_t);
 AT(weft_completion, data, 48, const void *);
 AT(weft_completion, provider_errno, 56, int32_t);
@@ -119,7 +96,9 @@ AT(weft_completion, entry, 64, uint64_t);
 AT(weft_completion, submit_ns, 72, uint64_t);
 AT(weft_completion, first_post_ns, 80, uint64_t);
 AT(weft_completion, done_ns, 88, uint64_t);
-AT(weft_completion, reserved, 96, uint64_t[4]);
+AT(weft_completion, previous, 96, uint64_t);
+AT(weft_completion, accepted, 104, uint32_t);
+AT(weft_completion, reserved, 108, uint32_t[5]);
 
 SIZE(weft_page_side, 40);
 AT(weft_page_side, pages, 0, const uint32_t *);
@@ -157,6 +136,14 @@ AT(weft_grant_args, page_count, 24, uint64_t);
 AT(weft_grant_args, layer_count, 32, uint32_t);
 AT(weft_grant_args, reserved, 36, uint32_t);
 
+GROWS(weft_endpoint_properties, 280);
+AT(weft_endpoint_properties, size, 0, uint32_t);
+AT(weft_endpoint_properties, rails, 4, uint32_t);
+AT(weft_endpoint_properties, workers, 8, uint32_t);
+AT(weft_endpoint_properties, peers, 12, uint32_t);
+AT(weft_endpoint_properties, incarnation, 16, uint64_t);
+AT(weft_endpoint_properties, libfabric, 24, char[256]);
+
 GROWS(weft_endpoint_statistics, 1256);
 AT(weft_endpoint_statistics, size, 0, uint32_t);
 AT(weft_endpoint_statistics, peers, 4, uint32_t);
@@ -182,6 +169,15 @@ AT(weft_endpoint_statistics, latency_sum_ns, 1224, uint64_t);
 AT(weft_endpoint_statistics, strangers_refused, 1232, uint64_t);
 AT(weft_endpoint_statistics, pass_longest_ns, 1240, uint64_t);
 AT(weft_endpoint_statistics, driver_call_longest_ns, 1248, uint64_t);
+
+GROWS(weft_rail_properties, 300);
+AT(weft_rail_properties, size, 0, uint32_t);
+AT(weft_rail_properties, worker, 4, uint32_t);
+AT(weft_rail_properties, fabric, 8, char[64]);
+AT(weft_rail_properties, name, 72, char[64]);
+AT(weft_rail_properties, address, 136, char[128]);
+AT(weft_rail_properties, numa_node, 264, int32_t);
+AT(weft_rail_properties, pci, 268, char[32]);
 
 GROWS(weft_rail_statistics, 128);
 AT(weft_rail_statistics, size, 0, uint32_t);
@@ -266,6 +262,7 @@ VALUE(WEFT_ACCESS_GRANTED, 8);
 VALUE(WEFT_MEMORY_ANY, 0);
 VALUE(WEFT_MEMORY_HOST, 1);
 VALUE(WEFT_MEMORY_CUDA, 2);
+VALUE(WEFT_NUMA_ANY, -1);
 VALUE(WEFT_WAY_DIRECT, 1);
 VALUE(WEFT_WAY_STAGED, 2);
 VALUE(WEFT_WAY_SHARED, 4);

@@ -26,7 +26,7 @@ static inline void check(weft_status status)
 
 size_t poll_64(struct owner *e, weft_completion *room)
 {
-    int32_t n = weft_poll(e->endpoint, room, 64);
+    int32_t n = weft_queue_poll(weft_endpoint_queue(e->endpoint), room, 64, 0);
     check(n);
     return (size_t)n;
 }
@@ -35,7 +35,7 @@ size_t wait_64(struct owner *e, weft_completion *room, int64_t ms)
 {
     const int64_t most = INT64_MAX / 1000000;
     uint64_t ns = ms <= 0 ? 0 : ms > most ? INT64_MAX : (uint64_t)ms * 1000000;
-    int32_t n = weft_wait(e->endpoint, room, 64, ns);
+    int32_t n = weft_queue_poll(weft_endpoint_queue(e->endpoint), room, 64, ns);
     check(n);
     return (size_t)n;
 }
@@ -92,7 +92,7 @@ weft_op send_text(struct owner *e, weft_peer peer, const void *text, size_t len)
 
 int arm(struct owner *e)
 {
-    weft_status status = weft_arm(e->endpoint);
+    weft_status status = weft_queue_arm(weft_endpoint_queue(e->endpoint), NULL);
     if (status == WEFT_ERR_AGAIN)
         return 0;
     check(status);

@@ -19,17 +19,17 @@ class Events:
         self.weft, self.endpoint = weft, endpoint
         self.queue = asyncio.Queue()
         fd = c_int32()
-        weft.lib.weft_event_fd(endpoint, byref(fd))
+        weft.lib.weft_queue_arm(weft.lib.weft_endpoint_queue(endpoint), byref(fd))
         asyncio.get_running_loop().add_reader(fd.value, self.drain)
         self.drain()
 
     def drain(self):
         done = (self.weft.Completion * 16)()
         while True:
-            while (n := self.weft.lib.weft_poll(self.endpoint, done, 16)) > 0:
+            while (n := self.weft.lib.weft_queue_poll(self.weft.lib.weft_endpoint_queue(self.endpoint), done, 16, 0)) > 0:
                 for i in range(n):
                     self.queue.put_nowait(self.weft.Completion.from_buffer_copy(done[i]))
-            status = self.weft.lib.weft_arm(self.endpoint)
+            status = self.weft.lib.weft_queue_arm(self.weft.lib.weft_endpoint_queue(self.endpoint), None)
             if status == self.weft.OK:
                 return
             assert status == self.weft.AGAIN, status
@@ -82,7 +82,7 @@ async def target(sock):
         assert came[weft.COUNTER].op == op
         weft.lib.weft_counter_read(endpoint, counter, byref(value))
         assert value.value == pages
-        assert c.value == round_
+        assert c.notify == round_
         assert ctypes.string_at(c.data, c.bytes) == b"round %d" % round_
         weft.lib.weft_message_release(endpoint, c.op)
         if round_ == 0:
@@ -97,20 +97,20 @@ async def target(sock):
     assert buffers[1].raw[8:16] == struct.pack("<Q", 4711)
     weft.lib.weft_counter_destroy(endpoint, counter)
     weft.lib.weft_endpoint_shutdown(endpoint, 0)
-    weft.lib.weft_endpoint_close(endpoint)
+    weft.lib.weft_endpoint_destroy(endpoint)
 
 
 def check_figures(weft, endpoint):
     done, carried = weft.EndpointStatistics(), weft.RailStatistics()
-    weft.lib.weft_endpoint_stats(endpoint, byref(done))
+    weft.lib.weft_endpoint_info(endpoint, None, byref(done))
     assert (done.writes, done.atomics, done.completions[0], sum(done.latency)) == (200, 3, 203, 200)
     assert (done.notifications_sent, done.messages_received) == (200, 200)
     assert done.bytes_written == 200 * PAGE * PAGES * LAYERS
     properties = weft.EndpointProperties()
-    weft.lib.weft_endpoint_info(endpoint, byref(properties))
+    weft.lib.weft_endpoint_info(endpoint, byref(properties), None)
     written = 0
     for rail in range(properties.rails):
-        weft.lib.weft_rail_stats(endpoint, rail, byref(carried))
+        weft.lib.weft_rail_info(endpoint, rail, None, byref(carried))
         written += carried.bytes_written
     assert written == done.bytes_written
 
@@ -155,15 +155,15 @@ async def writer(sock):
     for before in (word, word + 5):
         weft.lib.weft_fetch_add(endpoint, remote, offset, 5, None, byref(op))
         c = await events.take(weft.ATOMIC)
-        assert (c.op, c.value) == (op.value, before), c.value
+        assert (c.op, c.previous) == (op.value, before), c.previous
     weft.lib.weft_compare_swap(endpoint, remote, offset, word + 10, 4711, None, None)
-    assert (await events.take(weft.ATOMIC)).value == word + 10
+    assert (await events.take(weft.ATOMIC)).previous == word + 10
     tell(sock, b"done")
     check_figures(weft, endpoint)
     weft.lib.weft_remote_memory_release(remote)
     weft.lib.weft_memory_deregister(memory)
     weft.lib.weft_endpoint_shutdown(endpoint, 0)
-    weft.lib.weft_endpoint_close(endpoint)
+    weft.lib.weft_endpoint_destroy(endpoint)
 
 
 def asyncio_end_to_end():
@@ -194,7 +194,7 @@ def wait_for(weft, endpoint, kind):
     """The next completion of a kind, which must be a success."""
     c = weft.Completion()
     for _ in range(200):
-        if weft.lib.weft_wait(endpoint, byref(c), 1, 100_000_000) == 1:
+        if weft.lib.weft_queue_poll(weft.lib.weft_endpoint_queue(endpoint), byref(c), 1, 100_000_000) == 1:
             assert c.status == 0, (c.kind, weft.lib.weft_status_name(c.status))
             if c.kind == kind:
                 return c
@@ -222,7 +222,7 @@ def lists_and_prepared():
     notifies, again = weft.OpOptions(flags=weft.NOTIFY, notify=7), weft.OpOptions(user_data=42)
     weft.lib.weft_write_list(endpoints[0], entries, LAYERS, byref(notifies), None)
     assert wait_for(weft, endpoints[0], weft.WRITE).bytes == LAYERS * PAGE
-    assert wait_for(weft, endpoints[1], weft.NOTIFICATION).value == 7
+    assert wait_for(weft, endpoints[1], weft.NOTIFICATION).notify == 7
     assert [t.raw for t in theirs] == [page(layer, 0) for layer in reversed(range(LAYERS))]
     weft.lib.weft_list_prepare(endpoints[0], entries, LAYERS, 0, byref(prepared))
     ctypes.memset(mine[1], 0, PAGE)
@@ -245,12 +245,12 @@ def lists_and_prepared():
     else:
         raise AssertionError("an entry outside its memory was taken")
     for made in (prepared, pages):
-        weft.lib.weft_prepared_release(made)
+        weft.lib.weft_prepared_destroy(made)
     weft.lib.weft_remote_memory_release(remote)
     weft.lib.weft_memory_deregister(local)
     for endpoint in endpoints:
         weft.lib.weft_endpoint_shutdown(endpoint, 0)
-        weft.lib.weft_endpoint_close(endpoint)
+        weft.lib.weft_endpoint_destroy(endpoint)
 
 
 def sigterm_handler_still_runs():
@@ -267,7 +267,7 @@ def sigterm_handler_still_runs():
         for _ in range(1000):
             pass
         assert ran == [number], ran
-    weft.lib.weft_endpoint_close(endpoint)
+    weft.lib.weft_endpoint_destroy(endpoint)
     ran.clear()
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(1000):
@@ -281,7 +281,7 @@ def errors_are_exceptions():
     endpoint = c_void_p()
     config = weft.EndpointConfig(fabric=b"nosuchfabric")
     try:
-        weft.lib.weft_endpoint_open(byref(config), byref(endpoint))
+        weft.lib.weft_endpoint_create(byref(config), byref(endpoint))
     except weft.Error as error:
         assert "WEFT_ERR_UNSUPPORTED" in str(error) and "nosuchfabric" in str(error), error
     else:
@@ -299,7 +299,7 @@ def the_log_comes_to_python():
     callback = weft.LogCallback(keep)
     weft.lib.weft_log_set(weft.LOG_DEBUG, callback, None)
     endpoint = weft.open_endpoint()
-    weft.lib.weft_endpoint_close(endpoint)
+    weft.lib.weft_endpoint_destroy(endpoint)
     weft.lib.weft_log_set(weft.LOG_DEFAULT, weft.LogCallback(), None)
     assert any(component == "endpoint" and "rails" in text for _, component, text in lines), lines
     assert all(level <= weft.LOG_DEBUG for level, _, _ in lines)
@@ -311,7 +311,7 @@ def a_secret_is_asked_for():
     def first(endpoint, kind):
         done = weft.Completion()
         for _ in range(40):
-            if weft.lib.weft_wait(endpoint, byref(done), 1, 500_000_000) == 1:
+            if weft.lib.weft_queue_poll(weft.lib.weft_endpoint_queue(endpoint), byref(done), 1, 500_000_000) == 1:
                 assert done.kind == kind, done.kind
                 return done.status
         raise AssertionError("no completion")
@@ -325,11 +325,11 @@ def a_secret_is_asked_for():
         endpoint = weft.open_endpoint(theirs)
         weft.lib.weft_peer_connect(endpoint, address, len(address), None, byref(peer))
         assert first(endpoint, weft.PEER_UP) == expected
-        weft.lib.weft_endpoint_close(endpoint)
+        weft.lib.weft_endpoint_destroy(endpoint)
     done = weft.EndpointStatistics()
-    weft.lib.weft_endpoint_stats(ours, byref(done))
+    weft.lib.weft_endpoint_info(ours, None, byref(done))
     assert done.strangers_refused >= 2, done.strangers_refused
-    weft.lib.weft_endpoint_close(ours)
+    weft.lib.weft_endpoint_destroy(ours)
 
 
 TESTS = {

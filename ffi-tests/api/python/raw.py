@@ -35,7 +35,7 @@ def _check(status, function, _args):
 
 for _name, (_result, _) in c.FUNCTIONS.items():
     # The tests look at what these return themselves.
-    if _result is ctypes.c_int32 and _name not in ("weft_arm", "weft_topology", "weft_status_category"):
+    if _result is ctypes.c_int32 and _name not in ("weft_queue_arm", "weft_topology", "weft_status_category"):
         getattr(lib, _name).errcheck = _check
 
 
@@ -44,7 +44,7 @@ def open_endpoint(secret=None):
     endpoint = c_void_p()
     config = c.EndpointConfig(fabric=fabric, rails=b"lo" if fabric == b"tcp" else None,
                               secret=secret and ctypes.cast(secret, c_void_p), secret_len=len(secret or b""))
-    lib.weft_endpoint_open(byref(config), byref(endpoint))
+    lib.weft_endpoint_create(byref(config), byref(endpoint))
     return endpoint
 
 

@@ -233,10 +233,10 @@ def rails_of(endpoint):
     import raw as weft
 
     own = weft.EndpointProperties()
-    weft.lib.weft_endpoint_info(endpoint, byref(own))
+    weft.lib.weft_endpoint_info(endpoint, byref(own), None)
     rails = [weft.RailProperties() for _ in range(own.rails)]
     for index, rail in enumerate(rails):
-        weft.lib.weft_rail_info(endpoint, index, byref(rail))
+        weft.lib.weft_rail_info(endpoint, index, byref(rail), None)
     return own, rails
 
 
@@ -259,7 +259,7 @@ def workers_stay_near_their_rails():
         tree.member("net", "lo", "0000:02:00.0")
         endpoint = c_void_p()
         config = weft.EndpointConfig(fabric=b"tcp", rails=b"lo", rail_count=3)
-        weft.lib.weft_endpoint_open(byref(config), byref(endpoint))
+        weft.lib.weft_endpoint_create(byref(config), byref(endpoint))
         own, rails = rails_of(endpoint)
         assert (own.rails, own.workers) == (3, 1)
         for rail in rails:
@@ -267,13 +267,13 @@ def workers_stay_near_their_rails():
         threads = worker_threads()
         assert list(threads.values()) == [near], threads
         assert os.sched_getaffinity(0) == before
-        weft.lib.weft_endpoint_close(endpoint)
+        weft.lib.weft_endpoint_destroy(endpoint)
         # With manual progress the caller's thread does the work, where it likes.
         config = weft.EndpointConfig(fabric=b"tcp", rails=b"lo", progress=1, workers=2, rail_count=3)
-        weft.lib.weft_endpoint_open(byref(config), byref(endpoint))
+        weft.lib.weft_endpoint_create(byref(config), byref(endpoint))
         assert rails_of(endpoint)[0].rails == 3
         assert not worker_threads() and os.sched_getaffinity(0) == before
-        weft.lib.weft_endpoint_close(endpoint)
+        weft.lib.weft_endpoint_destroy(endpoint)
 
 
 def rails_without_a_place():
@@ -283,18 +283,18 @@ def rails_without_a_place():
     with Tree([]):
         endpoint = c_void_p()
         config = weft.EndpointConfig(fabric=b"tcp", rails=b"lo", rail_count=5, workers=2)
-        weft.lib.weft_endpoint_open(byref(config), byref(endpoint))
+        weft.lib.weft_endpoint_create(byref(config), byref(endpoint))
         own, rails = rails_of(endpoint)
         assert (own.rails, own.workers) == (5, 2)
         assert {(rail.numa_node, rail.pci) for rail in rails} == {(-1, b"")}
         assert [rail.worker for rail in rails] == [0, 0, 1, 1, 1]
         assert set(map(frozenset, worker_threads().values())) == {frozenset(before)}
-        weft.lib.weft_endpoint_close(endpoint)
+        weft.lib.weft_endpoint_destroy(endpoint)
         # One worker for four rails, where there are CPUs for them.
         config = weft.EndpointConfig(fabric=b"tcp", rails=b"lo", rail_count=8)
-        weft.lib.weft_endpoint_open(byref(config), byref(endpoint))
+        weft.lib.weft_endpoint_create(byref(config), byref(endpoint))
         assert rails_of(endpoint)[0].workers == min(2, max(1, len(before) - 1))
-        weft.lib.weft_endpoint_close(endpoint)
+        weft.lib.weft_endpoint_destroy(endpoint)
 
 
 def own_network(*commands):
@@ -319,9 +319,9 @@ def default_names(**fields):
 
     endpoint = c_void_p()
     config = weft.EndpointConfig(fabric=b"tcp", **fields)
-    weft.lib.weft_endpoint_open(byref(config), byref(endpoint))
+    weft.lib.weft_endpoint_create(byref(config), byref(endpoint))
     names = [rail.name.decode() for rail in rails_of(endpoint)[1]]
-    weft.lib.weft_endpoint_close(endpoint)
+    weft.lib.weft_endpoint_destroy(endpoint)
     return sorted(names)
 
 

@@ -25,14 +25,14 @@ class Waiter:
         lib = self.weft.lib
         self.calls += 1
         while True:
-            while (n := lib.weft_poll(self.endpoint, self.done, 4)) > 0:
+            while (n := lib.weft_queue_poll(lib.weft_endpoint_queue(self.endpoint), self.done, 4, 0)) > 0:
                 for i in range(n):
                     assert self.done[i].status == 0 and self.done[i].user_data == self.count + 1
                     self.count += 1
                     self.taken.release()
             if self.count == self.expected and not self.over.done():
                 self.over.set_result(None)
-            if lib.weft_arm(self.endpoint) == self.weft.OK:
+            if lib.weft_queue_arm(lib.weft_endpoint_queue(self.endpoint), None) == self.weft.OK:
                 return
 
 
@@ -48,7 +48,7 @@ def writes_nothing(weft, endpoint, memory, remote, waiter, rounds):
 
 async def wait(weft, endpoint, memory, remote):
     fd = c_int32()
-    weft.lib.weft_event_fd(endpoint, byref(fd))
+    weft.lib.weft_queue_arm(weft.lib.weft_endpoint_queue(endpoint), byref(fd))
     waiter = Waiter(weft, endpoint, ROUNDS)
     asyncio.get_running_loop().add_reader(fd.value, waiter.drain)
     waiter.drain()
@@ -62,7 +62,7 @@ async def wait(weft, endpoint, memory, remote):
         stuck = waiter.count == before and not waiter.over.done()
         before = waiter.count
         if stuck:
-            there = weft.lib.weft_poll(endpoint, waiter.done, 1)
+            there = weft.lib.weft_queue_poll(weft.lib.weft_endpoint_queue(endpoint), waiter.done, 1, 0)
             raise AssertionError(f"after {waiter.count} completions nothing came for {PATIENCE} s; {there} were there")
     thread.join()
     took = time.monotonic() - began
@@ -81,7 +81,7 @@ def connect(weft):
     weft.lib.weft_peer_connect(here, address, len(address), None, byref(peer))
     weft.lib.weft_remote_memory_import(here, peer, descriptor, len(descriptor), byref(remote))
     up = weft.Completion()
-    assert weft.lib.weft_wait(here, byref(up), 1, 20_000_000_000) == 1
+    assert weft.lib.weft_queue_poll(weft.lib.weft_endpoint_queue(here), byref(up), 1, 20_000_000_000) == 1
     assert (up.kind, up.status) == (weft.PEER_UP, 0)
     return here, there, mine, remote, buffers
 
@@ -93,7 +93,7 @@ def asyncio_loses_no_wake_up():
     asyncio.run(wait(weft, here, mine, remote))
     for endpoint in (here, there):
         weft.lib.weft_endpoint_shutdown(endpoint, 0)
-        weft.lib.weft_endpoint_close(endpoint)
+        weft.lib.weft_endpoint_destroy(endpoint)
 
 
 TESTS = {"asyncio_loses_no_wake_up": ("host", asyncio_loses_no_wake_up)}

@@ -7,6 +7,7 @@ int main()
     weft::endpoint_config config;
     config.fabric = "host";
     const weft::endpoint endpoint(config);
-    std::printf("library %s, header %d.%d.%d\n", weft_version_string(), WEFT_VERSION_MAJOR, WEFT_VERSION_MINOR,
-                WEFT_VERSION_PATCH);
+    const unsigned is = weft_version();
+    std::printf("library %u.%u.%u, header %d.%d.%d\n", is >> 16, is >> 8 & 255, is & 255, WEFT_VERSION_MAJOR,
+                WEFT_VERSION_MINOR, WEFT_VERSION_PATCH);
 }

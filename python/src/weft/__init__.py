@@ -51,8 +51,8 @@ __version__ = c.VERSION
 
 def library_version() -> str:
     """The version of libweft.so that is loaded."""
-    version: bytes = quick.weft_version_string()
-    return version.decode()
+    version: int = quick.weft_version()
+    return f"{version >> 16}.{version >> 8 & 255}.{version & 255}"
 
 
 __all__ = [

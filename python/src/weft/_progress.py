@@ -1,6 +1,6 @@
 """Takes completions from an endpoint's queue, and wakes who waits for them.
 
-Threads take turns: one sleeps in `weft_wait` and hands out what comes, to itself and to the others,
+Threads take turns: one sleeps in `weft_queue_poll` and hands out what comes, to itself and to the others,
 who sleep in Python. An event loop is woken by the event fd. Both may go on at once.
 """
 
@@ -27,6 +27,7 @@ _NAP_NS = 100_000_000
 class Progress:
     def __init__(self, handle: int, manual: bool) -> None:
         self.handle = handle
+        self._queue: int = quick.weft_endpoint_queue(handle)
         self.manual = manual
         #: What is for nobody's operation: messages, notifications, peers, rails.
         self.events: Deque[c.Completion] = deque()
@@ -42,8 +43,8 @@ class Progress:
         self._fd = -1
         self._listeners: List["asyncio.Future[None]"] = []
         # With manual progress a poll drives rails, behind locks.
-        self._poll = (lib if manual else quick).weft_poll
-        self._arm = (lib if manual else quick).weft_arm
+        self._poll = (lib if manual else quick).weft_queue_poll
+        self._arm = (lib if manual else quick).weft_queue_arm
 
     # Operations.
 
@@ -118,9 +119,9 @@ class Progress:
     def _lead(self, wait_ns: int) -> None:
         try:
             if wait_ns:
-                count = lib.weft_wait(self.handle, self._leaders, _BATCH, wait_ns)
+                count = lib.weft_queue_poll(self._queue, self._leaders, _BATCH, wait_ns)
             else:
-                count = self._poll(self.handle, self._leaders, _BATCH)
+                count = self._poll(self._queue, self._leaders, _BATCH, 0)
             if count >= 0:
                 self._hand_out(self._leaders, count, None)
             else:
@@ -160,7 +161,9 @@ class Progress:
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("the endpoint is used by another event loop already")
         fd = ctypes.c_int32()
-        check(lib.weft_event_fd(self.handle, ctypes.byref(fd)))
+        status = lib.weft_queue_arm(self._queue, ctypes.byref(fd))
+        if status != c.ERR_AGAIN:
+            check(status)
         self._loop, self._fd = loop, fd.value
         loop.add_reader(self._fd, self._on_ready, loop)
         self._on_ready(loop)
@@ -182,11 +185,11 @@ class Progress:
         if self._loop is not loop:
             return
         for _ in range(16):
-            count = self._poll(self.handle, self._loops, _BATCH)
+            count = self._poll(self._queue, self._loops, _BATCH, 0)
             if count > 0:
                 self._hand_out(self._loops, count, loop)
             elif count == 0:
-                count = self._arm(self.handle)
+                count = self._arm(self._queue, None)
                 if count == c.OK:
                     return
             if count < 0 and count != c.ERR_AGAIN:
@@ -198,7 +201,7 @@ class Progress:
 
 
 def _completion(raw: c.Completion) -> Completion:
-    return Completion(raw.kind, raw.status, raw.peer, raw.value, raw.bytes, raw.provider_errno, raw.rail,
+    return Completion(raw.kind, raw.status, raw.peer, raw.previous, raw.bytes, raw.provider_errno, raw.rail,
                       raw.entry, raw.submit_ns, raw.first_post_ns, raw.done_ns)
 
 

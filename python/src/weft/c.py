@@ -101,6 +101,7 @@ ACCESS_GRANTED: Final = 8
 MEMORY_ANY: Final = 0
 MEMORY_HOST: Final = 1
 MEMORY_CUDA: Final = 2
+NUMA_ANY: Final = -1
 WAY_DIRECT: Final = 1
 WAY_STAGED: Final = 2
 WAY_SHARED: Final = 4
@@ -184,46 +185,6 @@ class EndpointConfig(Sized):
     ]
 
 
-class EndpointProperties(Sized):
-    size: int
-    rails: int
-    workers: int
-    peers: int
-    incarnation: int
-    libfabric: bytes
-    _fields_ = [
-        ("size", c_uint32),
-        ("rails", c_uint32),
-        ("workers", c_uint32),
-        ("peers", c_uint32),
-        ("incarnation", c_uint64),
-        ("libfabric", c_char * 256),
-    ]
-
-
-class RailProperties(Sized):
-    size: int
-    worker: int
-    fabric: bytes
-    name: bytes
-    address: bytes
-    numa_node: int
-    pci: bytes
-    bytes: int
-    posts: int
-    _fields_ = [
-        ("size", c_uint32),
-        ("worker", c_uint32),
-        ("fabric", c_char * 64),
-        ("name", c_char * 64),
-        ("address", c_char * 128),
-        ("numa_node", c_int32),
-        ("pci", c_char * 32),
-        ("bytes", c_uint64),
-        ("posts", c_uint64),
-    ]
-
-
 class GrantToken(Struct):
     bytes: Any
     _fields_ = [
@@ -289,15 +250,6 @@ class PeerProperties(Sized):
     ]
 
 
-class AllocArgs(Sized):
-    size: int
-    node: int
-    _fields_ = [
-        ("size", c_uint32),
-        ("node", c_uint32),
-    ]
-
-
 class MemoryRange(Struct):
     address: Optional[int]
     len: int
@@ -312,13 +264,13 @@ class MemoryArgs(Sized):
     access: int
     rails: int
     kind: int
-    device: int
+    reserved: int
     _fields_ = [
         ("size", c_uint32),
         ("access", c_uint32),
         ("rails", c_uint64),
         ("kind", c_uint32),
-        ("device", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -333,7 +285,7 @@ class MemoryProperties(Sized):
     _fields_ = [
         ("size", c_uint32),
         ("kind", c_uint32),
-        ("device", c_uint32),
+        ("device", c_int32),
         ("ways", c_uint32),
         ("bytes", c_uint64),
         ("rails", c_uint64),
@@ -347,7 +299,7 @@ class Completion(Struct):
     op: int
     user_data: Optional[int]
     peer: int
-    value: int
+    notify: int
     bytes: int
     data: Optional[int]
     provider_errno: int
@@ -356,6 +308,8 @@ class Completion(Struct):
     submit_ns: int
     first_post_ns: int
     done_ns: int
+    previous: int
+    accepted: int
     reserved: Any
     _fields_ = [
         ("kind", c_int32),
@@ -363,7 +317,7 @@ class Completion(Struct):
         ("op", c_uint64),
         ("user_data", c_void_p),
         ("peer", c_uint64),
-        ("value", c_uint64),
+        ("notify", c_uint64),
         ("bytes", c_uint64),
         ("data", c_void_p),
         ("provider_errno", c_int32),
@@ -372,7 +326,9 @@ class Completion(Struct):
         ("submit_ns", c_uint64),
         ("first_post_ns", c_uint64),
         ("done_ns", c_uint64),
-        ("reserved", c_uint64 * 4),
+        ("previous", c_uint64),
+        ("accepted", c_uint32),
+        ("reserved", c_uint32 * 5),
     ]
 
 
@@ -452,6 +408,23 @@ class GrantArgs(Sized):
     ]
 
 
+class EndpointProperties(Sized):
+    size: int
+    rails: int
+    workers: int
+    peers: int
+    incarnation: int
+    libfabric: bytes
+    _fields_ = [
+        ("size", c_uint32),
+        ("rails", c_uint32),
+        ("workers", c_uint32),
+        ("peers", c_uint32),
+        ("incarnation", c_uint64),
+        ("libfabric", c_char * 256),
+    ]
+
+
 class EndpointStatistics(Sized):
     size: int
     peers: int
@@ -505,6 +478,25 @@ class EndpointStatistics(Sized):
     ]
 
 
+class RailProperties(Sized):
+    size: int
+    worker: int
+    fabric: bytes
+    name: bytes
+    address: bytes
+    numa_node: int
+    pci: bytes
+    _fields_ = [
+        ("size", c_uint32),
+        ("worker", c_uint32),
+        ("fabric", c_char * 64),
+        ("name", c_char * 64),
+        ("address", c_char * 128),
+        ("numa_node", c_int32),
+        ("pci", c_char * 32),
+    ]
+
+
 class RailStatistics(Sized):
     size: int
     up: int
@@ -549,24 +541,21 @@ class RailStatistics(Sized):
 #: What each function returns, and takes.
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_version": (c_uint32, []),
-    "weft_version_string": (c_char_p, []),
     "weft_status_name": (c_char_p, [c_int32]),
     "weft_status_text": (c_char_p, [c_int32]),
     "weft_status_category": (c_int32, [c_int32]),
     "weft_last_error": (c_char_p, []),
     "weft_log_set": (c_int32, [c_uint32, LogCallback, c_void_p]),
     "weft_topology": (c_int32, [c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
-    "weft_endpoint_open": (c_int32, [ctypes.POINTER(EndpointConfig), ctypes.POINTER(c_void_p)]),
+    "weft_endpoint_create": (c_int32, [ctypes.POINTER(EndpointConfig), ctypes.POINTER(c_void_p)]),
     "weft_endpoint_address": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
-    "weft_endpoint_info": (c_int32, [c_void_p, ctypes.POINTER(EndpointProperties)]),
-    "weft_rail_info": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailProperties)]),
     "weft_endpoint_shutdown": (c_int32, [c_void_p, c_uint64]),
-    "weft_endpoint_close": (c_int32, [c_void_p]),
+    "weft_endpoint_destroy": (c_int32, [c_void_p]),
     "weft_op_cancel": (c_int32, [c_void_p, c_uint64]),
     "weft_peer_connect": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_peer_disconnect": (c_int32, [c_void_p, c_uint64]),
     "weft_peer_info": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(PeerProperties)]),
-    "weft_memory_alloc": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(AllocArgs), ctypes.POINTER(c_void_p)]),
+    "weft_memory_alloc": (c_int32, [c_void_p, c_uint64, c_int32, ctypes.POINTER(c_void_p)]),
     "weft_memory_free": (c_int32, [c_void_p, c_void_p]),
     "weft_memory_register": (c_int32, [c_void_p, ctypes.POINTER(MemoryRange), c_size_t, ctypes.POINTER(MemoryArgs), ctypes.POINTER(c_void_p)]),
     "weft_memory_export": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
@@ -574,17 +563,12 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_remote_memory_import": (c_int32, [c_void_p, c_uint64, c_void_p, c_size_t, ctypes.POINTER(c_void_p)]),
     "weft_remote_memory_release": (c_int32, [c_void_p]),
     "weft_memory_info": (c_int32, [c_void_p, ctypes.POINTER(MemoryProperties)]),
-    "weft_watch_alloc": (c_int32, [c_void_p, ctypes.POINTER(c_void_p), ctypes.POINTER(ctypes.POINTER(c_uint64))]),
-    "weft_watch_free": (c_int32, [c_void_p]),
-    "weft_poll": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32]),
-    "weft_wait": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32, c_uint64]),
-    "weft_arm": (c_int32, [c_void_p]),
-    "weft_event_fd": (c_int32, [c_void_p, ctypes.POINTER(c_int32)]),
+    "weft_watch_create": (c_int32, [c_void_p, ctypes.POINTER(c_void_p), ctypes.POINTER(ctypes.POINTER(c_uint64))]),
+    "weft_watch_destroy": (c_int32, [c_void_p]),
+    "weft_endpoint_queue": (c_void_p, [c_void_p]),
     "weft_queue_create": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(c_void_p)]),
-    "weft_queue_poll": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32]),
-    "weft_queue_wait": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32, c_uint64]),
-    "weft_queue_arm": (c_int32, [c_void_p]),
-    "weft_queue_event_fd": (c_int32, [c_void_p, ctypes.POINTER(c_int32)]),
+    "weft_queue_poll": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32, c_uint64]),
+    "weft_queue_arm": (c_int32, [c_void_p, ctypes.POINTER(c_int32)]),
     "weft_queue_destroy": (c_int32, [c_void_p]),
     "weft_counter_create": (c_int32, [c_void_p, ctypes.POINTER(c_uint64)]),
     "weft_counter_read": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(c_uint64)]),
@@ -600,7 +584,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_list_prepare": (c_int32, [c_void_p, ctypes.POINTER(ListEntry), c_uint64, c_uint32, ctypes.POINTER(c_void_p)]),
     "weft_write_prepared": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_read_prepared": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
-    "weft_prepared_release": (c_int32, [c_void_p]),
+    "weft_prepared_destroy": (c_int32, [c_void_p]),
     "weft_peer_fence": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_grant_create": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(GrantArgs), ctypes.POINTER(GrantToken)]),
     "weft_grant_revoke": (c_int32, [c_void_p, ctypes.POINTER(GrantToken), ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
@@ -608,19 +592,16 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_message_release": (c_int32, [c_void_p, c_uint64]),
     "weft_fetch_add": (c_int32, [c_void_p, c_void_p, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_compare_swap": (c_int32, [c_void_p, c_void_p, c_uint64, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
-    "weft_endpoint_stats": (c_int32, [c_void_p, ctypes.POINTER(EndpointStatistics)]),
-    "weft_rail_stats": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailStatistics)]),
+    "weft_endpoint_info": (c_int32, [c_void_p, ctypes.POINTER(EndpointProperties), ctypes.POINTER(EndpointStatistics)]),
+    "weft_rail_info": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailProperties), ctypes.POINTER(RailStatistics)]),
 }
 
 #: The structs, by their names in C.
 STRUCTS: Dict[str, Any] = {
     "weft_endpoint_config": EndpointConfig,
-    "weft_endpoint_properties": EndpointProperties,
-    "weft_rail_properties": RailProperties,
     "weft_grant_token": GrantToken,
     "weft_op_options": OpOptions,
     "weft_peer_properties": PeerProperties,
-    "weft_alloc_args": AllocArgs,
     "weft_memory_range": MemoryRange,
     "weft_memory_args": MemoryArgs,
     "weft_memory_properties": MemoryProperties,
@@ -629,6 +610,8 @@ STRUCTS: Dict[str, Any] = {
     "weft_pages": Pages,
     "weft_list_entry": ListEntry,
     "weft_grant_args": GrantArgs,
+    "weft_endpoint_properties": EndpointProperties,
     "weft_endpoint_statistics": EndpointStatistics,
+    "weft_rail_properties": RailProperties,
     "weft_rail_statistics": RailStatistics,
 }

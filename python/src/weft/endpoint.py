@@ -116,7 +116,7 @@ class Endpoint(Transfers):
             tcp_ports=None if tcp_ports is None else tcp_ports.encode(),
             tcp_address=None if tcp_address is None else tcp_address.encode(), tcp_streams=tcp_streams)
         handle = ctypes.c_void_p()
-        check(lib.weft_endpoint_open(config, ctypes.byref(handle)))
+        check(lib.weft_endpoint_create(config, ctypes.byref(handle)))
         self.handle = handle.value or 0
         self._completions = Completions(self.handle, progress == Progress.MANUAL)
         self._memories: Set[Memory] = set()
@@ -153,26 +153,26 @@ class Endpoint(Transfers):
     def info(self) -> c.EndpointProperties:
         """What it has (texts are bytes)."""
         properties = c.EndpointProperties()
-        check(lib.weft_endpoint_info(self.handle, properties))
+        check(lib.weft_endpoint_info(self.handle, properties, None))
         return properties
 
     def rail_info(self, index: int) -> c.RailProperties:
         """What a rail is, from 0 to `info().rails - 1`."""
         properties = c.RailProperties()
-        check(lib.weft_rail_info(self.handle, index, properties))
+        check(lib.weft_rail_info(self.handle, index, properties, None))
         return properties
 
     def statistics(self) -> c.EndpointStatistics:
         """What it has done since it was opened."""
         statistics = c.EndpointStatistics()
-        check(lib.weft_endpoint_stats(self.handle, statistics))
+        check(lib.weft_endpoint_info(self.handle, None, statistics))
         return statistics
 
     def rail_statistics(self, index: int) -> c.RailStatistics:
         """What a rail has done. Of a long transfer it tells how far it has come
         (`bytes_written`), if nothing else goes on; the library has no call for one transfer."""
         statistics = c.RailStatistics()
-        check(lib.weft_rail_stats(self.handle, index, statistics))
+        check(lib.weft_rail_info(self.handle, index, None, statistics))
         return statistics
 
     # Peers and memory.
@@ -319,7 +319,7 @@ class Endpoint(Transfers):
             memories, self._memories = self._memories, set()
         with Endpoint._opening:
             Endpoint.opened.discard(self)
-        check(lib.weft_endpoint_close(handle))
+        check(lib.weft_endpoint_destroy(handle))
         for memory in memories:
             memory._let_go()
 

@@ -89,7 +89,7 @@ def event_of(endpoint: int, raw: c.Completion, peer_of: Callable[[int], Peer]) -
     if raw.kind == c.COMPLETION_MESSAGE:
         return Message(peer_of(raw.peer), data_of(endpoint, raw))
     if raw.kind == c.COMPLETION_NOTIFICATION:
-        return Notification(peer_of(raw.peer), raw.value, data_of(endpoint, raw))
+        return Notification(peer_of(raw.peer), raw.notify, data_of(endpoint, raw))
     if raw.kind == c.COMPLETION_PEER_UP:
         return PeerUp(peer_of(raw.peer))
     if raw.kind == c.COMPLETION_PEER_DOWN:
@@ -98,4 +98,4 @@ def event_of(endpoint: int, raw: c.Completion, peer_of: Callable[[int], Peer]) -
         return RailDown(raw.rail, raw.provider_errno)
     if raw.kind == c.COMPLETION_RAIL_UP:
         return RailUp(raw.rail)
-    return Other(raw.kind, raw.status, raw.value)
+    return Other(raw.kind, raw.status, raw.notify)

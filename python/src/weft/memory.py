@@ -145,8 +145,7 @@ def _value(completion: Completion) -> int:
 def allocate(endpoint: Endpoint, length: int, node: Optional[int]) -> memoryview:
     """See `Endpoint.allocate`."""
     address = ctypes.c_void_p()
-    args = fill(c.AllocArgs, node=0 if node is None else node + 1)
-    check(lib.weft_memory_alloc(endpoint.handle, length, args, ctypes.byref(address)))
+    check(lib.weft_memory_alloc(endpoint.handle, length, c.NUMA_ANY if node is None else node, ctypes.byref(address)))
     first = address.value or 0
     block = (ctypes.c_ubyte * length).from_address(first)
     # The views of it keep `block` alive.

@@ -249,7 +249,7 @@ class Prepared:
     def release(self) -> None:
         """Gives it back; transfers that use it go on. Again is harmless."""
         if self.handle and self._endpoint.handle:
-            check(lib.weft_prepared_release(self.handle))
+            check(lib.weft_prepared_destroy(self.handle))
         self.handle = 0
 
     def __enter__(self) -> Prepared:

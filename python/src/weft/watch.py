@@ -23,7 +23,7 @@ class Watch:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         handle, word = ctypes.c_void_p(), ctypes.POINTER(ctypes.c_uint64)()
-        check(lib.weft_watch_alloc(endpoint.handle, ctypes.byref(handle), ctypes.byref(word)))
+        check(lib.weft_watch_create(endpoint.handle, ctypes.byref(handle), ctypes.byref(word)))
         self._handle = handle.value or 0
         #: Of the word of 8 bytes, for the CPU and for GPUs.
         self.address = ctypes.addressof(word.contents)
@@ -61,7 +61,7 @@ class Watch:
         that have not ended name it. Again is harmless, and so is never: the endpoint's `close`
         does it."""
         if self._handle and not self._endpoint.closed:
-            check(taken_back(lambda: int(lib.weft_watch_free(self._handle)), self._endpoint.poll))
+            check(taken_back(lambda: int(lib.weft_watch_destroy(self._handle)), self._endpoint.poll))
         self._handle = 0
 
     def __enter__(self) -> Watch:

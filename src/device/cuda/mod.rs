@@ -234,14 +234,6 @@ impl Pointer {
 }
 
 impl Driver for Cuda {
-    fn name(&self) -> &'static str {
-        "CUDA"
-    }
-
-    fn devices(&self) -> u32 {
-        self.devices.len() as u32
-    }
-
     fn place(&self, device: Device) -> Option<PciAddress> {
         let ask = |what| attribute(device, what).ok();
         Some(PciAddress {

@@ -388,7 +388,7 @@ impl Hand for Weft {
     fn look(&mut self) -> Result<u64> {
         for one in self.endpoint.poll(&mut completions::<2>())? {
             match one.kind {
-                WEFT_COMPLETION_NOTIFICATION => self.came = one.value,
+                WEFT_COMPLETION_NOTIFICATION => self.came = one.notify,
                 WEFT_COMPLETION_MESSAGE => {
                     // SAFETY: a message of ours begins with its number, and is valid until released.
                     self.came = unsafe { one.data.cast::<u64>().read_unaligned() };

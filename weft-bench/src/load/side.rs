@@ -6,11 +6,10 @@ use crate::memory::Pool;
 use crate::pages::Lists;
 use crate::prometheus::Exporter;
 use ::weft::capi::completion::*;
-use ::weft::capi::endpoint::weft_rail_properties;
+use ::weft::capi::info::{weft_rail_properties, weft_rail_statistics};
 use ::weft::capi::memory::*;
 use ::weft::capi::op::*;
 use ::weft::capi::peer::*;
-use ::weft::capi::statistics::weft_rail_statistics;
 use anyhow::{bail, Result};
 use std::mem::zeroed;
 use std::path::Path;
@@ -134,7 +133,7 @@ impl Side {
             fabric: text(&rail.fabric),
             name: text(&rail.name),
             address: text(&rail.address),
-            bytes: rail.bytes,
+            bytes: done.bytes_written + done.bytes_read,
             slices: done.slices_written + done.slices_read,
         };
         Ok(self.endpoint.rails()?.iter().map(now).collect())

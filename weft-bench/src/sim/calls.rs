@@ -77,7 +77,7 @@ impl Calls {
             weft_write_prepared(endpoint, prepared, &args.options, ptr::null_mut())
         })?;
         // SAFETY: our own handle, released once.
-        check("weft_prepared_release", unsafe { weft_prepared_release(prepared) })?;
+        check("weft_prepared_destroy", unsafe { weft_prepared_destroy(prepared) })?;
         Ok(ns)
     }
 

@@ -15,13 +15,13 @@ MANUAL, SPIN = 1, 1
 def endpoint(progress):
     handle = c_void_p()
     config = weft.EndpointConfig(fabric=b"sim:like=efa:nocopy", progress=progress, workers=1 - progress, idle=SPIN)
-    weft.lib.weft_endpoint_open(byref(config), byref(handle))
+    weft.lib.weft_endpoint_create(byref(config), byref(handle))
     return handle
 
 
 def poll(handle):
     done = (weft.Completion * 16)()
-    count = weft.lib.weft_poll(handle, done, len(done))
+    count = weft.lib.weft_queue_poll(weft.lib.weft_endpoint_queue(handle), done, len(done), 0)
     for one in done[:count]:
         assert one.status == 0, weft.lib.weft_status_name(one.status)
     return [one.kind for one in done[:count]]
@@ -54,4 +54,4 @@ for _ in range(BATCHES):
 print(statistics.median(times))
 for handle in (sender, receiver):
     weft.lib.weft_endpoint_shutdown(handle, 0)
-    weft.lib.weft_endpoint_close(handle)
+    weft.lib.weft_endpoint_destroy(handle)
