@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load loop coverage nixl nixl-figures test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo t test test-all test-load loop coverage nixl nixl-figures ray test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,9 @@ nixl-figures: lib ## Measures the WEFT backend beside UCX, through the same call
 	@tools/need.sh nixl
 	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
 	@tools/nixl-figures.sh $(NIXL_PLUGIN) $(LIBDIR) $(or $(ROUNDS),3)
+
+ray: lib ## Tests the transport for Ray (weft.ray), which it installs into target/ray: actors in processes of their own
+	@tools/test-ray.sh $(LIBDIR)
 
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
 	@tools/fuzz.sh $(or $(SECONDS),180)
