@@ -33,7 +33,7 @@ static const char *advice(weft_status status) {
     case WEFT_CATEGORY_OK: return "go on";
     case WEFT_CATEGORY_RETRY: return "poll, and try again";
     case WEFT_CATEGORY_PEER: return "ask another peer, or connect again";
-    case WEFT_CATEGORY_USAGE: return "mend the program";
+    case WEFT_CATEGORY_USAGE: return "correct the program";
     case WEFT_CATEGORY_SYSTEM: return "look at the machine";
     default: return "report it";
     }

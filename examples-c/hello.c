@@ -35,7 +35,8 @@ int main(void) {
 
     weft_completion done = {0};
     while (done.kind != WEFT_COMPLETION_WRITE) /* PEER_UP comes first */
-        CHECK(weft_queue_poll(weft_endpoint_queue(sender), &done, 1, UINT64_C(1000000000)));
+        CHECK(weft_queue_poll(weft_endpoint_queue(sender), &done, 1,
+                              UINT64_C(1000000000)));
     check(done.status == WEFT_OK, "weft_write", weft_status_text(done.status));
     printf("%s\n", page); /* every byte is there */
 

@@ -179,6 +179,16 @@ def names():
                 yield f"{path}: {name}: there is none"
 
 
+def messages():
+    """Functions that errors and lines of the log name. (weft_copy is a kernel of a GPU.)"""
+    for path, text in rust("src/"):
+        text = re.sub(r"^ *//.*$", "", text.split("#[cfg(test)]\nmod tests {")[0], flags=re.M)
+        for literal in re.findall(r'"((?:[^"\\]|\\.)*)"', text, re.S):
+            for name in re.findall(r"\bweft_[a-z_]+\b", literal):
+                if not re.search(rf"\b{name}\b", HEADER) and name != "weft_copy":
+                    yield f"{path}: \"{literal[:60]}...\": there is no {name}"
+
+
 def code_of(text):
     """Lines of blocks, and what stands between backticks."""
     for block in re.findall(r"^```(?:sh)?\n(.*?)^```$", text, re.M | re.S):
@@ -265,6 +275,7 @@ CHECKS = {
     "docs/tuning.md has every field and variable": settings,
     "ranges and defaults are those of the code": ranges,
     "functions and constants are in the headers": names,
+    "messages name what is in the header": messages,
     "commands exist": commands,
     "files exist, and ARCHITECTURE.md has every floor": paths,
     "tests named for attackers exist": hostile_tests,

@@ -97,7 +97,8 @@ client() { # name, program, arguments...
 alone "the event loop hears every tick and every answer" epoll 'here hears: tick 10' 'there hears: tick 10'
 alone "pages: both halves of every page are right" pages 'half 0 has arrived' 'half 1 has arrived' ' 0 bytes wrong$'
 alone "manual: every write is done without a thread" manual '^1000 writes in [0-9]+ steps, last page right$'
-alone "errors: each is answered, and all ends in good order" errors 'UNREACHABLE|PEER_GONE' 'WEFT_ERR_RANGE.*mend the program' \
+alone "cancel: pages are used again after a fence" cancel '^the write ended with WEFT_' 'and nothing came later$'
+alone "errors: each is answered, and all ends in good order" errors 'UNREACHABLE|PEER_GONE' 'WEFT_ERR_RANGE.*correct the program' \
     'WEFT_ERR_AGAIN.*poll, and try again' '^100 writes, all of which have ended$' 'WEFT_ERR_TIMED_OUT' \
     'given back: WEFT_ERR_HANDLE' 'PEER_CLOSED' '^there is closed' '^here is closed'
 

@@ -204,7 +204,7 @@ static void last_error_names_the_cause(void)
     w.args.options.timeout_ns = 10 * MS;
     CHECK_OK(submit_write(w.box->endpoint, &w.args, &id));
     CHECK_STATUS(box_await(w.box, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
-    snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64 ": the deadline passed, "
+    snprintf(wanted, sizeof wanted, "write 0x%" PRIx64 " with peer 0x%" PRIx64 ": the deadline passed, "
              "10000000 ns after the submission", id, w.peer);
     await_line(lines, wanted);
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
@@ -240,7 +240,7 @@ static void libfabric_error_text_is_logged(void)
         c = box_take(a, WEFT_COMPLETION_WRITE, patience_ms());
     } while (c.status == WEFT_OK);
     CHECK(c.provider_errno != 0);
-    snprintf(wanted, sizeof wanted, "operation 0x%" PRIx64 " with peer 0x%" PRIx64, c.op, peer);
+    snprintf(wanted, sizeof wanted, "write 0x%" PRIx64 " with peer 0x%" PRIx64, c.op, peer);
     const char *line = strstr(lines->text, wanted);
     if (line == NULL || strstr(line, "rail 0") == NULL)
         FAIL("\"%s\" and its rail are not in: %s", wanted, lines->text);

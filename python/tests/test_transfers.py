@@ -276,6 +276,7 @@ class Small(Pair):
         self.assertRegex(repr(self.here.statistics()), r"^EndpointStatistics\(peers=1, .*completions=\{0: 1\}")
         prepared.release()
         self.here.close()
+        self.assertRegex(repr(next_event(self.there, weft.PeerDown)), "WEFT_ERR_PEER_CLOSED: the peer ")
         for ended in (local, self.here, watch, prepared):
             self.assertRegex(repr(ended), "closed|deregistered|freed|released")
 

@@ -104,7 +104,9 @@ impl<T> Owned<T> {
     {
         if !self.belongs(endpoint) {
             let name = NAMES[Owned::<T>::KIND as usize];
-            return Err(Error::handle(format!("the {name} belongs to another endpoint")));
+            return Err(Error::handle(format!(
+                "the {name} belongs to another endpoint: each endpoint uses those that were made with it"
+            )));
         }
         Ok(&self.object)
     }

@@ -259,17 +259,27 @@ impl Worker {
         let core = self.core.clone();
         let (plan, epoch) = of;
         let Some(link) = self.link(peer) else { return };
-        let why = error_text(outcome.provider_errno);
-        // Who leaves may be gone before its last word is heard.
-        let level = if link.parting.is_some() { log::Level::Debug } else { log::Level::Warn };
+        let why = match outcome.provider_errno {
+            libc::ETIMEDOUT => "nothing moved over it in time".to_owned(),
+            errno => error_text(errno),
+        };
+        link.approaches.lane_failed(plan, why.clone());
+        // A peer that closes may be gone before its last frame arrives.
+        let (level, then) = match (link.parting.is_some(), link.lanes_up().len()) {
+            (true, _) => (log::Level::Debug, "the peer is closing".to_owned()),
+            (_, 0) => {
+                (log::Level::Info, "it has no other, so operations wait for a new connection".to_owned())
+            }
+            (_, left) => (log::Level::Warn, format!("its other lanes ({left}) carry on")),
+        };
         log::log!(
             level,
-            "{}: rail {} failed towards its rail {}: {why}",
+            "{}: the lane from rail {} ({}) to its rail {} was closed: {why}; {then}",
             link.peer,
             plan.rail,
+            core.rails[plan.rail.place()].name,
             plan.remote_rail
         );
-        link.approaches.lane_failed(plan, why);
         link.last_errno = outcome.provider_errno;
         count_lanes(&core, link);
         if link.lanes_up().is_empty() {

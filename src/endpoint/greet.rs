@@ -5,6 +5,7 @@ use super::inbox::Command;
 use super::prove::{denial, Verdict};
 use super::resume;
 use super::worker::{LaneWork, RailWork, Worker};
+use crate::fabric::select::readable;
 use crate::fabric::{error_text, Connection, Posted};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::{Meeting, Peer, PeerState, Plan};
@@ -284,7 +285,8 @@ impl Worker {
             }
         };
         if let Some((status, text)) = refusal {
-            self.core.reject(&text);
+            let from = address.rails.first().map_or_else(String::new, |rail| readable(&rail.address));
+            self.core.reject(&format!("a handshake from {from}: {text}"));
             return self.refuse((rail, connection), &hello, (incarnation, back), status, &text);
         }
         let plan = Plan { rail, remote_rail: hello.rail };

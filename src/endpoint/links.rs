@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::inbox::Command;
 use super::worker::{Worker, ENDS_NS};
-use crate::fabric::error_text;
+use crate::fabric::{error_text, is_closed};
 use crate::ids::PeerId;
 use crate::peer::link::{Link, Outstanding};
 use crate::peer::{status_of_end, Peer, PeerState, Revoking};
@@ -65,11 +65,18 @@ pub struct Remains {
 }
 
 fn warn_of_loss(peer: &Peer, outcome: Outcome) {
-    match (outcome.rail, outcome.provider_errno) {
-        (_, 0) => log::warn!("{peer} is lost: it does not answer"),
-        (Some(rail), errno) => log::warn!("{peer} is lost: rail {rail}: {} ({errno})", error_text(errno)),
-        (None, errno) => log::warn!("{peer} is lost: {} ({errno})", error_text(errno)),
-    }
+    let errno = outcome.provider_errno;
+    let cause = match errno {
+        _ if is_closed(errno) => "its connections were closed, so its process has probably ended",
+        0 | libc::ETIMEDOUT => "it does not answer: it is stopped, or the network to it fails",
+        _ => "its fabric reports an error",
+    };
+    let said = match (outcome.rail, errno) {
+        (_, 0) => String::new(),
+        (Some(rail), _) => format!(" (rail {rail}: {} ({errno}))", error_text(errno)),
+        (None, _) => format!(" ({} ({errno}))", error_text(errno)),
+    };
+    log::warn!("{peer} is lost: {cause}{said}; its operations end with WEFT_ERR_PEER_LOST");
 }
 
 /// Some of the frames that a link had to send go. True: there are none.
@@ -322,7 +329,11 @@ impl Worker {
             let peer = link.peer.id;
             if !link.up && now >= link.peer.connect_deadline {
                 let failures = link.approaches.failures();
-                warn_of_failure(&core, link, &format!("no connection in time: {failures}"));
+                warn_of_failure(
+                    &core,
+                    link,
+                    &format!("no connection within the connect timeout: {failures}"),
+                );
                 let outcome = link.not_reached();
                 ended.push((peer, outcome));
             } else if link.parting.is_some() {

@@ -68,7 +68,7 @@ impl Kept {
             // To hold it waits for other processors, too: once for both.
             paged.remote.foresee();
         }
-        shape.clone().ok_or_else(|| Error::handle("the kept geometry was released"))
+        shape.clone().ok_or_else(|| Error::handle("the prepared geometry was released"))
     }
 }
 
@@ -165,7 +165,7 @@ impl Endpoint {
         paged.geometry.check_destination(terms.direction)?;
         if terms.count.is_some_and(|count| count.pages) && !paged.geometry.whole {
             return Err(Error::invalid(
-                "WEFT_COUNT_PAGES is set in flags, but was not when the pages were kept: set it there, too",
+                "WEFT_COUNT_PAGES is set in flags, but was not when the pages were prepared: set it there, too",
             ));
         }
         let pages = (paged.geometry.page_len(), paged.geometry.pages());

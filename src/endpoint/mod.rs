@@ -735,7 +735,7 @@ impl Endpoint {
             return Err(Error::new(
                 Status::Busy,
                 format!(
-                    "{} operations are outstanding: poll until they have completed, or call weft_endpoint_shutdown first",
+                    "operations are outstanding ({}): poll until they have completed, or call weft_endpoint_shutdown first",
                     self.core.table.active()
                 ),
             ));

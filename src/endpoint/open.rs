@@ -20,11 +20,14 @@ use crate::topology::Machine;
 use crate::wire::address::{Address, RailAddress, RAILS_MAX};
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// How many endpoints this process has opened: their threads are named by it.
+static OPENED: AtomicU32 = AtomicU32::new(0);
 
 /// Between the watchdog's looks at deadlines.
 const WATCH: Duration = Duration::from_millis(20);
@@ -88,7 +91,8 @@ impl Endpoint {
         let cpus = if config.manual { 1 } else { machine.affinity.len() };
         let streams = |nic: &Candidate| nic.streams(config.tcp_streams, &machine, cpus, nics);
         let chosen = spread(found.candidates, config.rail_count, streams);
-        log::debug!("{} rails: {}", chosen.len(), found.why);
+        let names: Vec<&str> = chosen.iter().map(|candidate| candidate.name.as_str()).collect();
+        log::debug!("{} rails: {}; chosen: {}", chosen.len(), names.join(", "), found.why);
         let wanted = match (config.manual, config.workers) {
             (true, _) => 1,
             // Each connection is one CPU's.
@@ -142,11 +146,12 @@ impl Endpoint {
     ) -> Result<Arc<Endpoint>> {
         let workers = plans.len();
         let ended = Arc::new(AtomicUsize::new(0));
+        let endpoint = OPENED.fetch_add(1, Ordering::Relaxed);
         let (mut crew, mut reports) = (Crew::default(), Vec::new());
         for (index, plan) in plans.into_iter().enumerate() {
             let (report, opened) = channel();
             let (go, wait) = channel();
-            let thread = start(index, plan, config.sleeps(), report, wait, ended.clone())?;
+            let thread = start((endpoint, index), plan, config.sleeps(), report, wait, ended.clone())?;
             crew.waiting.push((thread, go));
             reports.push(opened);
         }
@@ -323,7 +328,8 @@ fn assemble(
         let reasons = reasons(&failures);
         let provider_errno = failures.first().map_or(0, |(_, error)| error.provider_errno);
         let text = format!(
-            "rails that came up: {counted}; min_rails: {}{reasons}; lower min_rails, or look at rails and rail_count",
+            "min_rails is {}, and of the network's rails {counted} came up{reasons}: lower min_rails, or change rails and \
+             rail_count (weft-bench topo shows what they choose)",
             config.min_rails.max(1)
         );
         return Err(Error { provider_errno, ..Error::new(Status::NoRails, text) });
@@ -357,7 +363,7 @@ fn reasons(failures: &[(&str, Error)]) -> String {
 }
 
 fn start(
-    index: usize,
+    (endpoint, index): (u32, usize),
     plan: Plan,
     waits: bool,
     report: Sender<Opened>,
@@ -367,7 +373,7 @@ fn start(
     // The thread inherits the mask: signals are for the host program's threads.
     let _blocked = Blocked::all();
     std::thread::Builder::new()
-        .name(format!("weft-worker-{index}"))
+        .name(format!("weft{endpoint}-worker{index}"))
         .spawn(move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| life(index, plan, waits, report, wait)));
             ended.fetch_add(1, Ordering::Release);

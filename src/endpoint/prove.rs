@@ -34,11 +34,9 @@ impl Core {
     pub(super) fn judge(&self, hello: &Hello, from: u64, body: &[u8], now: u64) -> Verdict {
         match (&self.config.secrets, hello.proven) {
             (None, false) => Verdict::Believed(None),
-            (None, true) => {
-                Verdict::Denied("the one who connects has a secret, who is connected to has none")
-            }
+            (None, true) => Verdict::Denied("the connecting side has a secret, the accepting side has none"),
             (Some(_), false) => {
-                Verdict::Denied("the one who connects has no secret, who is connected to has one")
+                Verdict::Denied("the connecting side has no secret, the accepting side has one")
             }
             (Some(secrets), true) => {
                 let roots = secrets.now(now);
@@ -96,5 +94,5 @@ impl Core {
 
 /// What a refusal says, for people.
 pub(super) fn denial(why: &'static str) -> Cow<'static, str> {
-    format!("{why} (the field secret of weft_endpoint_config)").into()
+    format!("{why} (secret in weft_endpoint_config)").into()
 }

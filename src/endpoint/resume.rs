@@ -19,6 +19,7 @@ use super::failover::{of_lane, Theirs, HOPS};
 use super::inbox::Command;
 use super::later::Parked;
 use super::worker::Worker;
+use crate::fabric::is_closed;
 use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::peer::link::{Fencing, Resumes, Resuming};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
@@ -46,12 +47,6 @@ const AGAIN_NS: u64 = 100_000_000;
 const FENCE_NS: u64 = 50_000_000;
 /// Parked transfers that a tick looks at.
 const LOOKS: usize = 1024;
-
-/// Whether the other side has closed the connection.
-fn is_closed(errno: i32) -> bool {
-    use libc::*;
-    matches!(errno, ECONNRESET | ECONNABORTED | ECONNREFUSED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED | EIO)
-}
 
 /// Whether an error is of a connection: a new one may not have it.
 pub(super) fn helps(errno: i32) -> bool {
@@ -302,7 +297,7 @@ impl Worker {
         let Some(link) = self.link(peer) else { return };
         if let Some(of) = link.resuming.take() {
             let ms = now.saturating_sub(of.since_ns) / 1_000_000;
-            log::info!("{}: it is back over a new connection, after {ms} ms", link.peer);
+            log::info!("{}: a new connection is up after {ms} ms, and operations go on", link.peer);
         }
         link.peer.forget_failure();
         self.mark(peer);

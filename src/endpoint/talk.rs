@@ -317,7 +317,8 @@ impl Worker {
         if link.up && !believed {
             return core.reject("a refusal by somebody else");
         }
-        log::warn!("{} refused: {text}", link.peer);
+        let what = if link.up { "closed the connection" } else { "rejected the handshake of this endpoint" };
+        log::warn!("{} {what}: {text}", link.peer);
         let status = if link.up { Status::PeerClosed } else { status };
         self.end_peer(peer, Outcome::of(status), now);
     }

@@ -34,6 +34,12 @@ pub fn error_text(errno: i32) -> String {
     ofi::discover::error_text(errno)
 }
 
+/// Whether an error number says that the other side has closed the connection.
+pub fn is_closed(errno: i32) -> bool {
+    use libc::*;
+    matches!(errno, ECONNRESET | ECONNABORTED | ECONNREFUSED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED | EIO)
+}
+
 /// An error number for "the memory is not there, or a device could not copy it": it is an
 /// operation's affair, and not its lane's.
 pub const GONE: i32 = libc::ESTALE;

@@ -232,6 +232,12 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
     let names = fabric.unwrap_or(RANKED).split(',').map(str::trim).filter(|name| !name.is_empty());
     // What the machine has no device for is not looked for: libfabric is not even started then.
     let names: Vec<&str> = names.filter(|name| fabric.is_some() || may_have(name, machine)).collect();
+    if fabric.is_none() && names == [tcp::NAME] && libfabric_sys::variable("WEFT_LIBFABRIC").is_some() {
+        log::warn!(
+            "libfabric is not loaded, though WEFT_LIBFABRIC names one: this machine has no RDMA device; name a fabric to \
+             have it loaded"
+        );
+    }
     let providers: Vec<&str> = names.iter().map(|name| provider_of(name)).collect();
     let (mut found, mut libfabric) = (Vec::new(), String::new());
     for (name, provider) in names.into_iter().zip(&providers) {

@@ -28,9 +28,8 @@ fn bits(flags: impl Iterator<Item = bool>) -> u64 {
 /// Why a memory cannot be given back yet.
 pub fn in_use(what: &str, kept: &AtomicU64, users: u64) -> Error {
     let text = match kept.load(Ordering::Relaxed) {
-        0 => format!("{users} operations use the {what}, or the fabric has not given it back yet: poll, then try again"),
-        1 => format!("1 prepared geometry uses the {what}: weft_prepared_destroy it first"),
-        kept => format!("{kept} prepared geometries use the {what}: weft_prepared_destroy them first"),
+        0 => format!("operations use the {what} ({users}), or the fabric has not given it back yet: poll, then try again"),
+        kept => format!("prepared geometry uses the {what} ({kept} times): weft_prepared_destroy it first"),
     };
     Error::new(Status::Busy, text)
 }

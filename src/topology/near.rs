@@ -38,7 +38,8 @@ impl Machine {
             .filter(|node| !node.cpus.is_empty())
             .partition(|node| node.cpus.intersects(&self.affinity));
         if ours.is_empty() || others.is_empty() {
-            let why = "all: this process may use CPUs of every NUMA node".to_owned();
+            let why = "all, for no GPU narrows the choice and this process may use CPUs of every NUMA node"
+                .to_owned();
             return Near { which: vec![true; places.len()], why };
         }
         let ids: Vec<String> = ours.iter().map(|node| node.id.to_string()).collect();

@@ -17,6 +17,19 @@ pub const KIND_RAIL_DOWN: i32 = 10;
 pub const KIND_RAIL_UP: i32 = 11;
 pub const KIND_FENCE: i32 = 12;
 
+/// What an operation with such a completion is called.
+pub fn name_of(kind: i32) -> &'static str {
+    match kind {
+        KIND_WRITE => "write",
+        KIND_READ => "read",
+        KIND_SEND => "send",
+        KIND_COUNTER => "wait for counters",
+        KIND_ATOMIC => "atomic",
+        KIND_FENCE => "fence",
+        _ => "operation",
+    }
+}
+
 /// How an operation ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {

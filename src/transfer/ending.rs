@@ -1,7 +1,7 @@
 //! How operations end: each with its one completion, which waits for the NICs where they
 //! may still be at work for it.
 
-use super::completion::Completion;
+use super::completion::{self, Completion};
 use super::gate::{Before, Passing};
 use super::operation::{Body, To};
 use super::revoked::Revoked;
@@ -608,24 +608,24 @@ impl Published {
         if !log::log_enabled!(level) {
             return;
         }
-        let Completion { transfer, submit_ns, .. } = completion;
+        let Completion { transfer, kind, submit_ns, done_ns, .. } = completion;
         let peer = completion.peer.map_or(0, PeerId::get);
-        let mut why = Status::text_of(completion.status).to_string_lossy();
-        if outcome.status == Status::TimedOut && deadline != u64::MAX {
-            why = format!("{why}, {} ns after the submission", deadline.saturating_sub(submit_ns)).into();
-        }
-        match (outcome.rail, outcome.provider_errno) {
-            (_, 0) => log::debug!("operation {transfer:#x} with peer {peer:#x}: {why}"),
-            (Some(rail), errno) => log::info!(
-                "operation {transfer:#x} with peer {peer:#x}: {why}; rail {rail}: {} ({errno})",
-                error_text(errno)
-            ),
-            (None, errno) => {
-                log::info!(
-                    "operation {transfer:#x} with peer {peer:#x}: {why}: {} ({errno})",
-                    error_text(errno)
-                )
-            }
-        }
+        let why = Status::text_of(completion.status).to_string_lossy();
+        let ended = match outcome.status {
+            Status::TimedOut if deadline != u64::MAX => deadline,
+            _ => done_ns,
+        };
+        let errno = outcome.provider_errno;
+        let cause = match (outcome.rail, errno) {
+            (_, 0) => String::new(),
+            (Some(rail), _) => format!("; rail {rail}: {} ({errno})", error_text(errno)),
+            (None, _) => format!(": {} ({errno})", error_text(errno)),
+        };
+        let what = completion::name_of(kind);
+        let after = ended.saturating_sub(submit_ns);
+        log::log!(
+            level,
+            "{what} {transfer:#x} with peer {peer:#x}: {why}, {after} ns after the submission{cause}"
+        );
     }
 }

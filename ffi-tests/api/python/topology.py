@@ -245,7 +245,7 @@ def worker_threads():
     for thread in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{thread}/comm") as file:
             name = file.read().strip()
-        if name.startswith("weft-worker"):
+        if name.startswith("weft") and "-worker" in name:
             threads[name] = os.sched_getaffinity(int(thread))
     return threads
 

@@ -1,4 +1,4 @@
-"""What comes to an endpoint by itself: from peers, and of peers and rails."""
+"""What comes to an endpoint without an operation: from peers, and about peers and rails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PeerUp:
 
 @dataclass(frozen=True)
 class PeerDown:
-    """A peer is no more; `status` says why: 0 (we disconnected), or a `weft.c.ERR_*`."""
+    """A peer has ended; `status` says why: 0 (we disconnected), or a `weft.c.ERR_*`."""
 
     peer: Peer
     status: int
@@ -49,10 +49,13 @@ class PeerDown:
         """The status in words."""
         return str(quick.weft_status_text(self.status).decode())
 
+    def __repr__(self) -> str:
+        return f"PeerDown({self.peer!r}, {quick.weft_status_name(self.status).decode()}: {self.reason})"
+
 
 @dataclass(frozen=True)
 class RailDown:
-    """A rail of ours reaches nobody; the others carry on. Nothing is to be done."""
+    """A rail of ours reaches no peer; the others carry on. Nothing is to be done."""
 
     rail: int
     provider_errno: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, List, NamedTuple, Optional, TypeVar
 
 from . import c
@@ -45,7 +46,7 @@ class Completion(NamedTuple):
         if self.rail != 0xFFFF_FFFF:
             said.append(f"rail {self.rail}")
         if self.provider_errno:
-            said.append(f"the provider's error number is {self.provider_errno}")
+            said.append(f"the provider's error is {self.provider_errno} ({os.strerror(self.provider_errno)})")
         return error_of(self.status, f"{what}: {', '.join(said)}" if what else ", ".join(said))
 
     def __repr__(self) -> str:

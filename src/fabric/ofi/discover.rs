@@ -69,7 +69,10 @@ fn own_text(errno: i32) -> String {
         FI_EOVERRUN => "queue has been overrun".into(),
         FI_ENOCQ => "missing or unavailable completion queue".into(),
         FI_ETOOSMALL => "provided buffer is too small".into(),
-        _ => std::io::Error::from_raw_os_error(errno).to_string(),
+        _ => {
+            let text = std::io::Error::from_raw_os_error(errno).to_string();
+            text.split(" (os error").next().unwrap_or_default().into()
+        }
     }
 }
 
