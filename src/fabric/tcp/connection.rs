@@ -12,7 +12,7 @@ use super::stream::{chunks, Batch, Got, Inbox, Owner, Spare, INBOX};
 use super::wire::{
     is_answer, Answer, Hello, Kind, Name, Piece, Request, ANSWER, HEAD_MAX, HELLO, PIECE, REQUEST,
 };
-use super::{socket, BATCH, MESSAGE, PIECES, QUIET, RUN, SHORT_RUN};
+use super::{socket, BATCH, MESSAGE, PART, PIECES};
 use crate::fabric::host::registry::{Registry, Wish};
 use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment, GONE};
 use crate::fork::Descriptor;
@@ -158,8 +158,6 @@ pub struct Connection {
     /// Operations that have requests to make; and messages, which overtake those.
     queue: VecDeque<u32>,
     messages: VecDeque<u32>,
-    /// Bytes that were asked for since a message went or came.
-    quiet: u64,
     flights: VecDeque<Flight>,
     /// The number of the first of them, and how many are reads.
     first: u64,
@@ -223,7 +221,6 @@ impl Connection {
             free: Vec::new(),
             queue: VecDeque::new(),
             messages: VecDeque::new(),
-            quiet: 0,
             flights: VecDeque::new(),
             first: 0,
             reads: 0,
@@ -442,7 +439,6 @@ impl Connection {
     /// Queues a message.
     pub fn push_message(&mut self, rma: &Rma, follows: bool, scratch: *mut Scratch) {
         let index = self.fill(Kind::Message, rma, scratch);
-        self.quiet = 0;
         if follows { &mut self.queue } else { &mut self.messages }.push_back(index);
     }
 
@@ -566,6 +562,7 @@ impl Connection {
                     self.opening.clear();
                 }
                 self.watch_acknowledgement(with.pass);
+                self.send_messages(with.reaped);
                 self.answer(with.registry);
                 self.ask(with.reaped);
             }
@@ -577,17 +574,22 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes requests, as many as one call takes.
+    /// Adds messages: they wait for no more than the batch before.
     #[inline]
-    fn ask(&mut self, reaped: &mut Vec<Reaped>) {
+    fn send_messages(&mut self, reaped: &mut Vec<Reaped>) {
         while let Some(&index) = self.messages.front() {
-            if !self.may_ask() || !self.batch.has_room(1, HEAD_MAX + MESSAGE, BATCH) {
+            if !self.may_ask() || !self.batch.has_room(1, HEAD_MAX + MESSAGE) {
                 return;
             }
             self.messages.pop_front();
-            self.request(index);
+            self.request(index, MESSAGE as u64);
             self.finish(index, reaped);
         }
+    }
+
+    /// Adds requests, as many as one batch takes.
+    #[inline]
+    fn ask(&mut self, reaped: &mut Vec<Reaped>) {
         while let Some(&index) = self.queue.front() {
             let op = &mut self.ops[index as usize];
             // What is over already is not asked for.
@@ -601,10 +603,12 @@ impl Connection {
                 continue;
             }
             let copied = HEAD_MAX + if message { MESSAGE } else { SHORT as usize };
-            if !self.may_ask() || !self.batch.has_room(1 + PIECES, copied, BATCH) {
+            let room = BATCH.saturating_sub(self.batch.bytes()) / PART * PART;
+            if room == 0 || !self.may_ask() || !self.batch.has_room(1 + PIECES, copied) {
                 return;
             }
-            self.request(index);
+            let payload = self.ops[index as usize].kind != Kind::Read;
+            self.request(index, if payload { room } else { BATCH });
             if message {
                 // It was copied.
                 self.queue.pop_front();
@@ -613,19 +617,18 @@ impl Connection {
         }
     }
 
-    /// Makes an operation's next request.
+    /// Makes an operation's next request, of so many bytes at most.
     #[inline]
-    fn request(&mut self, index: u32) {
+    fn request(&mut self, index: u32, most: u64) {
         let op = &mut self.ops[index as usize];
         let from = op.asked;
         let (mut at, mut len) = (from, 0u64);
-        let run = if self.quiet < QUIET { SHORT_RUN } else { RUN };
         let mut list = ArrayVec::<Piece, PIECES>::new();
         while let Some(segment) = op.segments.get(at.segment) {
-            if list.is_full() || len == run && segment.len > 0 {
+            if list.is_full() || len == most && segment.len > 0 {
                 break;
             }
-            let part = (segment.len - at.offset).min(run - len);
+            let part = (segment.len - at.offset).min(most - len);
             list.push(Piece { address: segment.remote.wrapping_add(at.offset), len: part as u32 });
             len += part;
             at.offset += part;
@@ -634,7 +637,6 @@ impl Connection {
             }
         }
         op.asked = at;
-        self.quiet = self.quiet.saturating_add(len);
         op.all_asked = at.segment == op.segments.len();
         let header = Request {
             kind: op.kind,
@@ -676,8 +678,12 @@ impl Connection {
     #[inline]
     fn answer(&mut self, registry: &mut Registry) {
         while let Some(first) = self.pending.front() {
-            let vectors = if let Pending::Read { pieces, .. } = first { 1 + pieces.len() } else { 1 };
-            if !self.batch.has_room(vectors, ANSWER, BATCH) {
+            let (vectors, len) = match first {
+                Pending::Read { pieces, len, .. } => (1 + pieces.len(), u64::from(*len)),
+                Pending::Failed { .. } => (1, 0),
+            };
+            let fits = self.batch.bytes() + len <= BATCH || !self.batch.is_lending();
+            if !fits || !self.batch.has_room(vectors, ANSWER) {
                 return;
             }
             let Some(first) = self.pending.pop_front() else { return };
@@ -857,7 +863,6 @@ impl Connection {
         if len > buffer.len {
             return Err(libc::EPROTO);
         }
-        self.quiet = 0;
         // SAFETY: the buffer is ours until it is reaped, and has room for it.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
         with.receives.pop_front();
