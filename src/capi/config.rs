@@ -353,8 +353,9 @@ pub unsafe fn endpoint(config: *const weft_endpoint_config) -> Result<EndpointCo
         )?,
         message_bytes: within("message_bytes", theirs.message_bytes, 1 << 20, 1 << 30, d.message_bytes)?,
         liveness_ns: match theirs.liveness_ns {
-            WEFT_LIVENESS_OFF => 0,
-            ns => within("liveness_ns", ns, SECOND_NS, DAY_NS, d.liveness_ns)?,
+            WEFT_LIVENESS_OFF => None,
+            0 => d.liveness_ns,
+            ns => Some(within("liveness_ns", ns, SECOND_NS, DAY_NS, 0)?),
         },
         secrets,
         encrypt: theirs.encrypt != 0,

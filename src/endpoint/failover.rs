@@ -3,8 +3,7 @@
 //! 1. **Notice.** An operation of a lane fails, or the lane stands still while others
 //!    to the same peer move (`watch_lanes`).
 //! 2. **Cut.** The lane is closed here, both ways
-//!    (`Rail::cut_lane`), and what it had under way comes back from the NIC. Where reads
-//!    may not be cut, they come back first.
+//!    (`Rail::cut_lane`), and what it had under way comes back from the NIC.
 //! 3. **Fence.** The peer hears so over another lane, cuts its own end, and answers.
 //!    Whoever learns that the other end is cut knows that nothing which it had posted
 //!    can land any more: not when the link comes back either.
@@ -15,7 +14,7 @@
 //!    transfers that are under way use it, too.
 //!
 //! Without another lane the peer is resumed over a new one (`resume`). A NIC that cannot
-//! cut a lane, on either side, and reads that do not come back before it, lose the peer.
+//! cut a lane, on either side, loses the peer.
 
 use super::arrival::{add_lanes, count_lanes};
 use super::core::OPEN;

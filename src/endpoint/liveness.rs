@@ -10,10 +10,7 @@ use crate::wire::frame::{Header, Kind};
 impl Worker {
     /// Looks at the peers at home here.
     pub(super) fn listen(&mut self, now: u64) {
-        let allowed = self.core.config.liveness_ns;
-        if allowed == 0 {
-            return;
-        }
+        let Some(allowed) = self.core.config.liveness_ns else { return };
         let mut silent = Vec::new();
         for link in self.links.iter_mut().flatten().filter(|link| link.up && link.parting.is_none()) {
             match link.silence.look(link.peer.alive_ns(), now, allowed) {

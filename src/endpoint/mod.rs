@@ -101,8 +101,8 @@ pub struct EndpointConfig {
     pub timeout_ns: u64,
     pub connect_timeout_ns: u64,
     pub message_bytes: u64,
-    /// A peer that is silent for so long is lost; 0: never.
-    pub liveness_ns: u64,
+    /// A peer that is silent for this long is lost; `None`: never.
+    pub liveness_ns: Option<u64>,
     /// What peers must know, too.
     pub secrets: Option<Arc<Secrets>>,
     /// Nothing goes over a network in the clear.
@@ -132,7 +132,7 @@ impl Default for EndpointConfig {
             timeout_ns: 30_000_000_000,
             connect_timeout_ns: 10_000_000_000,
             message_bytes: 16 << 20,
-            liveness_ns: 120_000_000_000,
+            liveness_ns: Some(120_000_000_000),
             secrets: None,
             encrypt: false,
             tcp_at: tcp::At::default(),

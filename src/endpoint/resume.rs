@@ -191,7 +191,7 @@ impl Worker {
 
     /// Moves it on: a lane is up, the old one's fence is known, the peer has answered.
     pub(super) fn go_on_resuming(&mut self, peer: PeerId, now: u64) {
-        let forever = self.core.config.liveness_ns == 0;
+        let forever = self.core.config.liveness_ns.is_none();
         let Some(link) = self.link(peer) else { return };
         let none_up = link.lanes_up().is_empty();
         let Some(of) = link.resuming.as_mut() else { return };

@@ -2,13 +2,12 @@
 //! operations are posted and memory is taken back.
 
 use super::connection::{Connection, Moving};
-use super::stream::Spare;
-use super::wire::{Answer, Hello, Kind, Piece, Request};
-use super::MESSAGE;
+use super::stream::{Spare, SINK};
 use crate::fabric::host::registry::Registry;
 use crate::fabric::{Access, Buffer, HostRange, Immediate, Reaped, Rma, Scratch, Segment};
 use crate::fork::Descriptor;
 use crate::ids::PeerId;
+use crate::wire::tcp::{Answer, Hello, Kind, Piece, Request, MESSAGE};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
@@ -94,7 +93,7 @@ impl World {
             receives: VecDeque::new(),
             reaped: Vec::new(),
             spare: Spare::default(),
-            sink: vec![0; super::SINK],
+            sink: vec![0; SINK],
             local: memory.clone(),
             memory,
             rooms: Vec::new(),

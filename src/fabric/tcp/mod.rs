@@ -63,18 +63,7 @@ pub use interfaces::{list, Interface};
 pub use nic::TcpNic;
 pub use options::{At, Options};
 
-use crate::wire::tcp::{self as wire, MESSAGE, PIECES};
-
 /// The fabric's name.
 pub const NAME: &str = "tcp";
 /// Its name where connections are encrypted: the two do not reach each other.
 pub const ENCRYPTED: &str = "tcp-encrypted";
-
-/// What one call sends: a message finds no more in front of it, and no more has to be copied where
-/// memory is taken back. A read asks for as much. The target receives a request's bytes by one call, each
-/// of which costs an acknowledgement of TCP's (64 KiB at once take 1.4 times the CPU time).
-const BATCH: u64 = 256 << 10;
-/// A batch has no room for the rest of an operation when less than this is left of it.
-const PART: u64 = 64 << 10;
-/// Bytes that go nowhere go here, again and again.
-const SINK: usize = 64 << 10;

@@ -50,7 +50,7 @@ fn limits_of_connections_follow_from_liveness() {
         let alive = option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE);
         (alive, tcp(libc::TCP_USER_TIMEOUT), tcp(libc::TCP_KEEPIDLE), tcp(libc::TCP_KEEPINTVL))
     };
-    let of = |liveness_ns| move || Options { liveness_ns, ..Options::default() };
+    let of = |ns| move || Options { liveness_ns: Some(ns), ..Options::default() };
     with_sockets(of(6 * SECOND_NS), |socket| assert_eq!(limits(socket), (1, 6000, 2, 1)));
     with_sockets(of(SECOND_NS), |socket| assert_eq!(limits(socket), (1, 1000, 1, 1)));
     let day = 24 * 3600;
@@ -58,7 +58,7 @@ fn limits_of_connections_follow_from_liveness() {
         assert_eq!(limits(socket), (1, day * 1000, day / 3, day / 6));
     });
     // For ever: the system's.
-    with_sockets(of(0), |socket| assert_eq!((limits(socket).0, limits(socket).1), (0, 0)));
+    with_sockets(Options::default, |socket| assert_eq!((limits(socket).0, limits(socket).1), (0, 0)));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn packets_are_marked() {
 fn unanswered_connection_ends_in_the_time_of_liveness() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = [to_system(deaf.local_addr().unwrap()), vec![7; 16]].concat();
-    let mut nic = open("lo", Options { liveness_ns: SECOND_NS, ..Options::default() });
+    let mut nic = open("lo", Options { liveness_ns: Some(SECOND_NS), ..Options::default() });
     let (began, route) = (Instant::now(), nic.insert(&address, None).unwrap());
     // SAFETY: the address outlives the NIC's operations.
     assert_eq!(unsafe { nic.send(whole(&address), route, token()) }, Posted::Yes);
@@ -278,7 +278,7 @@ fn ipv6_alone_moves_pages() {
 #[test]
 fn dropped_path_ends_connections_in_the_time_of_liveness() {
     with_far(V4, 1000, |far| {
-        let of = |liveness_ns| open("rail", Options { liveness_ns, ..Options::default() });
+        let of = |ns| open("rail", Options { liveness_ns: Some(ns), ..Options::default() });
         let [mut busy, mut idle, mut patient] = [of(2 * SECOND_NS), of(SECOND_NS), of(3600 * SECOND_NS)];
         let local = vec![1u8; 1000];
         let [to_busy, _, to_patient] = [&mut busy, &mut idle, &mut patient].map(|nic| {

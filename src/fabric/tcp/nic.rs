@@ -2,11 +2,10 @@
 
 use super::connection::{Connection, Moving, Reach, State};
 use super::interfaces::Interface;
+use super::options::Options;
 use super::sealed::{Sealed, OTHER_SECRET};
 use super::socket::{self, from_system, to_system};
-use super::stream::Spare;
-use super::wire::{Hello, Kind, Name};
-use super::{Options, MESSAGE, PIECES, SINK};
+use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
 use crate::fabric::grants::Grants;
 use crate::fabric::host::registry::Registry;
@@ -18,6 +17,7 @@ use crate::fork::Descriptor;
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
+use crate::wire::tcp::{Hello, Kind, Name, MESSAGE, PIECES};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;

@@ -14,8 +14,8 @@ const PATIENCE_NS: u64 = 120_000_000_000;
 pub struct Options {
     /// Connections are encrypted, and prove one of these.
     pub secrets: Option<Arc<Secrets>>,
-    /// How long a peer may be silent; 0: for ever.
-    pub liveness_ns: u64,
+    /// How long a peer may be silent; `None`: for ever.
+    pub liveness_ns: Option<u64>,
     pub at: At,
     /// Of all packets (DSCP, 6 bits); 0: the system's.
     pub dscp: u8,
@@ -58,11 +58,7 @@ impl fmt::Display for Ports {
 impl Options {
     /// How long who was dialled may take to answer: whoever has the port may never do so.
     pub fn patience_ns(&self) -> u64 {
-        if self.liveness_ns > 0 {
-            self.liveness_ns
-        } else {
-            PATIENCE_NS
-        }
+        self.liveness_ns.unwrap_or(PATIENCE_NS)
     }
 
     /// The next port to try; `None` if all were.

@@ -14,9 +14,9 @@
 
 use super::socket;
 use super::stream::advance;
-use super::wire::HELLO;
 use crate::status::{Error, Status};
 use crate::wire::seal::Root;
+use crate::wire::tcp::HELLO;
 use snow::{Builder, HandshakeState, TransportState};
 use std::os::fd::BorrowedFd;
 

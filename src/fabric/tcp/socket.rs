@@ -1,6 +1,6 @@
 //! Non-blocking sockets: what of the system's calls this fabric uses.
 
-use super::Options;
+use super::options::Options;
 use crate::fork::Descriptor;
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
@@ -131,9 +131,9 @@ fn tune(socket: BorrowedFd, options: &Options) {
         set(socket, libc::IPPROTO_IP, libc::IP_TOS, class);
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class);
     }
-    if options.liveness_ns > 0 {
-        let part = |of: u64| options.liveness_ns.div_ceil(of * 1_000_000_000).try_into().unwrap_or(i32::MAX);
-        let ms = options.liveness_ns.div_ceil(1_000_000).try_into().unwrap_or(i32::MAX);
+    if let Some(silence_ns) = options.liveness_ns {
+        let part = |of: u64| silence_ns.div_ceil(of * 1_000_000_000).try_into().unwrap_or(i32::MAX);
+        let ms = silence_ns.div_ceil(1_000_000).try_into().unwrap_or(i32::MAX);
         set(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms);
         // An idle connection is probed as a silent peer is (`peer::liveness`).
         set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, part(3));

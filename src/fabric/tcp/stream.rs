@@ -8,6 +8,8 @@ use std::os::fd::BorrowedFd;
 const VECTORS: usize = 1000;
 /// Bytes of headers, lists and small payloads of one call.
 const HEADS: usize = 64 << 10;
+/// Bytes that go nowhere go here, again and again.
+pub const SINK: usize = 64 << 10;
 /// Bytes that may be in front of a payload.
 pub const INBOX: usize = 16 << 10;
 
