@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The WEFT backend of NIXL beside UCX in NIXL's wheel: a table, and target/nixl/figures.json.
 #     tools/nixl-figures.sh PLUGIN LIBRARY_FOLDER [ROUNDS]
+# Then ghost writes: what lands in pages that are used again after a transfer was released half-way.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 plugin=$(realpath "${1:?where is libplugin_WEFT.so?}")
@@ -12,5 +13,7 @@ environment 1.4.1
 folder=$(echo target/nixl/1.4.1/lib/python3*/site-packages/.nixl_cu12.mesonpy.libs/plugins)
 cp "$plugin" "$folder/"
 cp "$library/libweft.so" "$folder/libweft.so.0"
-NIXL_PLUGIN_DIR=$(realpath "$folder") NIXL_LOG_LEVEL=ERROR PYTHONDONTWRITEBYTECODE=1 \
-    target/nixl/1.4.1/bin/python integrations/nixl/tests/measure.py "${3:-3}" target/nixl/figures.json
+NIXL_PLUGIN_DIR=$(realpath "$folder")
+export NIXL_PLUGIN_DIR NIXL_LOG_LEVEL=ERROR PYTHONDONTWRITEBYTECODE=1
+target/nixl/1.4.1/bin/python integrations/nixl/tests/measure.py "${3:-3}" target/nixl/figures.json
+target/nixl/1.4.1/bin/python integrations/nixl/tests/ghost.py 8

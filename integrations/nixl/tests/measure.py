@@ -88,8 +88,8 @@ def one():
     os._exit(0)  # UCX may hang when its agent is destroyed
 
 
-def run(environment):
-    done = subprocess.run([sys.executable, __file__, "--one"], env=os.environ | environment, capture_output=True,
+def run(environment, *command):
+    done = subprocess.run([sys.executable, *(command or (__file__, "--one"))], env=os.environ | environment, capture_output=True,
                           text=True, timeout=300)
     if done.returncode:
         raise RuntimeError(done.stderr[-500:])

@@ -117,6 +117,11 @@ def _child(pipe, options):
         for what, arguments in iter(pipe.recv, None):
             if what == "checksum":
                 pipe.send(zlib.crc32(agent.bytes))
+            elif what == "reuse":  # as another request does, whose bytes all have this value
+                agent.bytes[:] = arguments[0]
+                pipe.send(None)
+            elif what == "foreign":
+                pipe.send(int(np.count_nonzero(agent.bytes != arguments[0])))
             elif what == "fill":
                 agent.bytes[:] = pattern(agent.bytes.size, *arguments)
                 pipe.send(None)
