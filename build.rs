@@ -17,25 +17,25 @@ mod header {
     use std::{collections::HashMap, env, fs, path::Path};
 
     const SECTIONS: [&str; 19] = [
-        "version",
         "status",
-        "log",
-        "topology",
         "endpoint",
         "op",
         "peer",
         "memory",
-        "device",
         "completion",
-        "counter",
         "transfer",
-        "list",
-        "prepared",
+        "message",
         "fence",
         "grant",
-        "message",
+        "list",
+        "prepared",
+        "counter",
         "atomic",
+        "device",
         "info",
+        "topology",
+        "log",
+        "version",
     ];
 
     pub fn write() {
@@ -50,7 +50,7 @@ mod header {
             let source = format!("{root}/src/capi/{section}.rs");
             println!("cargo:rerun-if-changed={source}");
             text.push_str(&title(&fs::read_to_string(&source).expect("a section's source")));
-            text.push_str(&with_initializers(&on_one_line(&without_safety(&generate(&source)))));
+            text.push_str(&without_stars(&with_initializers(&without_safety(&generate(&source)))));
         }
         text.push_str(&part("weft.h.bottom"));
         println!("cargo:rerun-if-env-changed=WEFT_HEADER_OUT");
@@ -63,7 +63,7 @@ mod header {
             language: cbindgen::Language::C,
             no_includes: true,
             documentation_style: cbindgen::DocumentationStyle::Doxy,
-            line_length: 90,
+            line_length: 79,
             tab_width: 4,
             usize_is_size_t: true,
             ..Default::default()
@@ -113,24 +113,47 @@ mod header {
         kept.join("\n") + "\n"
     }
 
-    /// A comment of one line needs no three.
-    fn on_one_line(text: &str) -> String {
-        let lines: Vec<&str> = text.lines().collect();
+    /// Comments without a column of stars: the text begins and ends beside the marks.
+    fn without_stars(text: &str) -> String {
         let mut out = String::new();
-        let mut i = 0;
-        while i < lines.len() {
-            let one = i + 2 < lines.len() && lines[i].trim() == "/**" && lines[i + 2].trim() == "*/";
-            if one {
-                let indent = &lines[i][..lines[i].len() - 3];
-                out.push_str(&format!("{indent}/** {} */\n", lines[i + 1].trim().trim_start_matches("* ")));
-                i += 3;
-            } else {
-                out.push_str(lines[i]);
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            let Some(indent) = line.strip_suffix("/**").filter(|before| before.trim().is_empty()) else {
+                out.push_str(line);
                 out.push('\n');
-                i += 1;
+                continue;
+            };
+            let mut comment = format!("{indent}/**");
+            for (at, line) in lines.by_ref().take_while(|line| line.trim() != "*/").enumerate() {
+                let text = line.trim_start().trim_start_matches('*');
+                if at > 0 {
+                    comment.push('\n');
+                    if !text.is_empty() {
+                        comment.push_str(indent);
+                        comment.push_str("   ");
+                    }
+                }
+                comment.push_str(text);
             }
+            let last = comment.len() - comment.rfind('\n').map_or(0, |at| at + 1);
+            out.push_str(&comment);
+            out.push_str(if last + 3 > 80 { "\n" } else { " " });
+            out.push_str(if last + 3 > 80 { indent } else { "" });
+            out.push_str("*/\n");
         }
         out
+    }
+
+    /// No line is longer than 80 columns.
+    fn initializer(name: &str, rest: &[String]) -> String {
+        let mut text = format!("\n#define {}_INIT {{sizeof({name})", name.to_uppercase());
+        for field in rest {
+            text.push(',');
+            let line = text.len() - text.rfind('\n').map_or(0, |at| at + 1);
+            text.push_str(if line + field.len() > 75 { " \\\n     " } else { "" });
+            text.push_str(field);
+        }
+        text + "}\n"
     }
 
     /// After each struct that starts with its size, the macro that sets it. It
@@ -155,13 +178,9 @@ mod header {
             }
             if let Some(name) = line.strip_prefix("} ").and_then(|l| l.strip_suffix(';')) {
                 if sized && !fields.is_empty() {
-                    let rest = fields[1..].join(", ");
-                    out.push_str(&format!(
-                        "\n#define {}_INIT {{sizeof({name}), {rest}}}\n",
-                        name.to_uppercase()
-                    ));
+                    out.push_str(&initializer(name, &fields[1..]));
                 }
-                parts.insert(name, format!("{{{}}}", fields.join(", ")));
+                parts.insert(name, format!("{{{}}}", fields.join(",")));
                 fields.clear();
             }
         }

@@ -16,7 +16,7 @@
  *     std::array<weft::completion, 64> room;
  *     for (const weft::completion &c : ep.poll(room)) finish(c);
  *
- * weft.h is the manual: each function here calls the one of its name there, and says only what is different. What
+ * weft.h is the contract: each function here calls the one of its name there, and says only what is different. What
  * fails throws weft::error. Arguments are the structs of weft.h, zeroed and with their size set; the functions that
  * fill them in are a help, and every field can be set by hand.
  *

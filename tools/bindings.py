@@ -15,7 +15,7 @@ OUT = os.path.join(ROOT, "python/src/weft/c.py")
 TOP = '''"""weft.h as ctypes sees it: constants, structs and the types of functions.
 
 Made from include/weft.h by tools/bindings.py: do not edit. Names are those of the header
-without `weft_`, which is the manual.
+without `weft_`, which has the contract.
 """
 
 import ctypes
@@ -61,7 +61,7 @@ PLAIN = {
 
 class Header:
     def __init__(self, text):
-        text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+        text = re.sub(r"/\*.*?\*/", "", text, flags=re.S).replace("\\\n", " ")
         numbers = text.replace(" UINT64_MAX\n", f" {2**64 - 1}\n")
         self.constants = dict(re.findall(r"^#define WEFT_(\w+) (-?\d+)$", numbers, re.M))
         text = re.sub(r"^#.*$", "", text, flags=re.M)

@@ -28,8 +28,8 @@ ITEM = re.compile(
 
 
 def prose(comment):
-    """A comment without its stars, as Markdown, which it nearly is."""
-    lines = [re.sub(r"^ \* ?", "", line) for line in (comment or "").strip("\n").split("\n")]
+    """A comment without its stars or indent, as Markdown, which it nearly is."""
+    lines = [re.sub(r"^( \* ?| {1,4})", "", line) for line in (comment or "").strip("\n").split("\n")]
     return "\n".join(lines).strip()
 
 
@@ -92,7 +92,7 @@ def with_links(text, names):
 
 def made():
     with open(HEADER, encoding="utf-8") as file:
-        text = file.read()
+        text = file.read().replace(" \\\n", "")
     first = re.sub(r"SPDX.*\n\n", "", prose(text.partition("/*\n")[2].partition("*/")[0]))
     body = text.partition('extern "C" {')[2]
     all_items = list(items(body))

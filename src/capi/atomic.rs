@@ -13,54 +13,26 @@ use crate::endpoint::Endpoint;
 use crate::status::Result;
 use crate::transfer::atomic::{AtomicSpec, Operation};
 
-/// Adds `operand` to a word of remote memory (around 2^64), and tells what it
-/// was before.
+/// Adds `operand` to a word of remote memory (modulo 2^64), for coordination:
+/// it costs a message there and one back.
 ///
-/// The word is 8 bytes in the owner's byte order. The owner's Weft does it, with
-/// its CPU and sequentially consistent: it is atomic with what all peers ask for,
-/// over whatever fabric, and with what the owner's own program does by atomic
-/// instructions (`_Atomic uint64_t`, `std::atomic`), but not with writes of peers
-/// to the same bytes. (The owner itself uses `std::atomic_ref` or the `__atomic`
-/// builtins; reading a word is an addition of 0, and who polls one should back
-/// off.) With manual progress it is done while the owner polls.
+/// The word is 8 bytes in the owner's byte order. The owner's CPU does it,
+/// sequentially consistent: atomic with what all peers ask for and with the
+/// owner's atomic instructions, but not with writes of peers to the same bytes.
+/// With manual progress it is done while the owner polls.
 ///
-/// Ends in exactly one `WEFT_COMPLETION_ATOMIC`, whose `previous` is the word as it
-/// was before. `WEFT_OK` means that it was done, once. After
-/// `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_LOST` or
-/// `WEFT_ERR_PEER_CLOSED` it may have been done (once) or not, or may still be,
-/// until `weft_memory_deregister` has returned `WEFT_OK` or PEER_DOWN of this peer
-/// was polled at the owner; after `WEFT_ERR_MEMORY_GONE` it may have been done.
-/// After any other status it was not. Until the owner has answered, what was
-/// canceled or timed out still counts in `max_transfers` and uses the remote
-/// memory.
+/// Ends in one `WEFT_COMPLETION_ATOMIC` with `previous`. `WEFT_OK`: done, once.
+/// After `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_LOST` or
+/// `WEFT_ERR_PEER_CLOSED` it may have been done (once) or may still be, until
+/// the owner has deregistered the memory or polled PEER_DOWN; after
+/// `WEFT_ERR_MEMORY_GONE` it may have been; else not. No order with other
+/// operations. docs/details.md has more, and a lock.
 ///
-/// There is no order with other operations, atomics included: submit what must
-/// come later when this has completed.
+/// `remote`: registered for remote write and read. `offset`: as in
+/// `weft_write`; the word's address at the owner must be a multiple of 8.
 ///
-/// A ticket is one `weft_fetch_add` of 1. A lock on a word that begins as 0:
-///
-///     take   do weft_compare_swap(ep, remote, offset, 0, my_id, ...)   // not 0
-///            until a completion has previous 0, pausing longer each time
-///     use    what it guards, and wait for the completions
-///     give   weft_compare_swap(ep, remote, offset, my_id, 0, ...)
-///
-/// A holder that dies keeps it: who guards against that writes into `my_id` who
-/// holds it, and takes it from the dead.
-///
-/// Costs a message there and one back: for coordination, not for data.
-///
-/// `remote`: the memory that the word is in, registered by its owner with
-/// `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ`. `offset`: bytes from the
-/// memory's start to the word, as in `weft_write`; the word's *address* at the owner must
-/// be a multiple of 8. `operand`: what is added. `options`: NULL for defaults.
-/// `op`: receives the id, for `weft_op_cancel`; NULL if it is not wanted.
-///
-/// Any thread; does not block. Errors: `WEFT_ERR_UNSUPPORTED` (the peer does no
-/// atomics: see `weft_peer_properties`), `WEFT_ERR_REMOTE_ACCESS` (registered
-/// without one of the accesses), `WEFT_ERR_RANGE`, `WEFT_ERR_INVALID` (not aligned),
-/// `WEFT_ERR_LIMIT`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in use:
-/// poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
-/// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+/// Errors: those of `weft_write`; `WEFT_ERR_UNSUPPORTED` (the peer does no
+/// atomics), `WEFT_ERR_INVALID` (not aligned).
 ///
 /// # Safety
 /// `options` must be NULL or valid for `options->size` bytes, `op` NULL or valid.
@@ -78,9 +50,9 @@ pub unsafe extern "C" fn weft_fetch_add(
     guard(|| with_endpoint(endpoint, |ep| submit(ep, what, (remote, offset), options, op)))
 }
 
-/// Replaces a word of remote memory by `desired` if it is `expected`; otherwise
-/// as `weft_fetch_add`. It did if the completion's `previous` is `expected`: that is
-/// what the word was. Since 0.1.
+/// Replaces a word of remote memory by `desired` if it is `expected`, which it
+/// was if the completion's `previous` is `expected`; otherwise as
+/// `weft_fetch_add`.
 ///
 /// # Safety
 /// As for `weft_fetch_add`.
@@ -99,6 +71,7 @@ pub unsafe extern "C" fn weft_compare_swap(
     guard(|| with_endpoint(endpoint, |ep| submit(ep, what, (remote, offset), options, op)))
 }
 
+///
 /// # Safety
 /// `options` and `op` must be valid as the header asks.
 unsafe fn submit(

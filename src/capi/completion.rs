@@ -10,95 +10,84 @@ use crate::transfer::queue::Arm;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// What a completion tells of.
 pub type weft_completion_kind = i32;
-/// A `weft_write`, `weft_write_pages`, `weft_write_list` or `weft_write_prepared` ended.
+/// A `weft_write`, `weft_write_pages`, `_list` or `_prepared` ended.
 pub const WEFT_COMPLETION_WRITE: weft_completion_kind = 1;
-/// A `weft_read`, `weft_read_pages`, `weft_read_list` or `weft_read_prepared` ended.
+/// A `weft_read`, `weft_read_pages`, `_list` or `_prepared` ended.
 pub const WEFT_COMPLETION_READ: weft_completion_kind = 2;
-/// A `weft_send` ended.
 pub const WEFT_COMPLETION_SEND: weft_completion_kind = 3;
 /// A message of a peer arrived: `data`, `bytes`; to be released.
 pub const WEFT_COMPLETION_MESSAGE: weft_completion_kind = 4;
 /// A notification of a peer arrived: `notify`, and `data` and `bytes` if it has
-/// data; to be released. All bytes of its transfer arrived before it.
+/// data (then release it). All bytes of its transfer arrived before it.
 pub const WEFT_COMPLETION_NOTIFICATION: weft_completion_kind = 5;
-/// A connect ended, or a peer connected to us (`accepted` 1).
+/// A connect ended, or a peer connected (`accepted` 1).
 pub const WEFT_COMPLETION_PEER_UP: weft_completion_kind = 6;
-/// A peer that was up is no more: `WEFT_OK` (we disconnected),
+/// A peer that was up has ended: `WEFT_OK` (we disconnected),
 /// `WEFT_ERR_PEER_CLOSED`, `WEFT_ERR_PEER_LOST`. All operations with it have
-/// completed; its id is stale from now on.
+/// completed; its id is stale.
 pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
-/// A `weft_counter_expect` ended.
 pub const WEFT_COMPLETION_COUNTER: weft_completion_kind = 8;
 /// A `weft_fetch_add` or `weft_compare_swap` ended: `previous`.
 pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
-/// A rail of this endpoint (`rail`) has lost its way to a peer that other
-/// rails still reach, and has reached no peer for 0.3 s: `status` is `WEFT_ERR_RAIL_LOST`. What it
-/// carried goes over the others; nothing is to be done. `provider_errno` says why.
+/// `rail` no longer reaches a peer that other rails reach, and has reached none
+/// for 0.3 s: `WEFT_ERR_RAIL_LOST`, `provider_errno`. Its work moves to the
+/// others; nothing is to be done.
 pub const WEFT_COMPLETION_RAIL_DOWN: weft_completion_kind = 10;
-/// A rail that was down (`rail`) reaches a peer again, and is used.
+/// `rail` reaches a peer again, and is used.
 pub const WEFT_COMPLETION_RAIL_UP: weft_completion_kind = 11;
-/// A `weft_peer_fence` ended.
+/// A `weft_peer_fence` or `weft_grant_revoke` ended.
 pub const WEFT_COMPLETION_FENCE: weft_completion_kind = 12;
 
-/// What polling hands out: always 128 bytes. Fields that a kind does not name
-/// are 0, but for `rail` and `entry`, whose "none" is all ones.
+/// One completion, of 128 bytes. Fields that a kind does not name are 0; `rail`
+/// and `entry` all ones.
 ///
-/// In the endpoint's own queue, a peer's PEER_UP comes before anything else of
-/// that peer, and nothing of it comes after its PEER_DOWN, also where another
-/// thread cancels at that moment. (A list over several peers without
-/// `WEFT_COMPLETE_EACH_PEER` goes on to the others, and its one completion may name
-/// a peer that has ended.) Data of messages stays valid after that, until it is
-/// released.
+/// In the endpoint's own queue a peer's PEER_UP comes before anything else of
+/// that peer, and nothing of it after its PEER_DOWN, as one polling thread sees
+/// it. (A list over several peers may name one that has ended.)
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_completion {
     pub kind: weft_completion_kind,
     /// `WEFT_OK`, or how it failed.
     pub status: weft_status,
-    /// The operation's id; for a message or notification with data, the id to
-    /// release it with.
+    /// Id of the operation; of a message or of a notification with data, the id
+    /// for `weft_message_release`.
     pub op: weft_op,
-    /// As given at submission or connect.
     pub user_data: *mut c_void,
-    /// The other side; 0 of a wait for counters. (Of lists, see `weft_write_list`.)
+    /// The other side; 0 of a wait for counters. Lists: `weft_write_list`.
     pub peer: weft_peer,
-    /// NOTIFICATION: the `notify` of the transfer that it tells of.
+    /// NOTIFICATION: the `notify` of the peer's transfer.
     pub notify: u64,
     /// WRITE, READ, SEND: bytes moved, all or (failed) 0. MESSAGE,
     /// NOTIFICATION: bytes of `data`.
     pub bytes: u64,
     /// MESSAGE, NOTIFICATION: the data, until it is released.
     pub data: *const c_void,
-    /// The provider's error number behind a failure, as in libfabric's
-    /// fi_errno.h; 0 if there is none. The log says more: at `WEFT_LOG_INFO` a line
-    /// for each such operation, with its id, peer, rail and the provider's text, and
-    /// at `WEFT_LOG_DEBUG` one for every operation that failed.
+    /// The provider's error number, as in fi_errno.h; 0: none. The log has its
+    /// text.
     pub provider_errno: i32,
     /// The rail that failed, or 0xffffffff.
     pub rail: u32,
-    /// WRITE, READ of a list that failed: the first entry of what failed; else all
-    /// ones.
+    /// WRITE, READ of a list that failed: the first entry of what failed.
     pub entry: u64,
-    /// When it was submitted, when its first byte was posted to a NIC, and when
-    /// it was done: nanoseconds of CLOCK_MONOTONIC. 0 if it never happened.
+    /// When it was submitted, first posted to a NIC, and done: nanoseconds of
+    /// CLOCK_MONOTONIC. 0: never.
     pub submit_ns: u64,
     pub first_post_ns: u64,
     pub done_ns: u64,
     /// ATOMIC: what the word was before.
     pub previous: u64,
-    /// PEER_UP: 1 if the peer connected to us; 0 if it answers our own connect.
+    /// PEER_UP: 1 if the peer connected to us; 0 if it
+    /// answers our own connect.
     pub accepted: u32,
     pub reserved: [u32; 5],
 }
 
-/// The endpoint's own queue, in which everything completes that names no other,
-/// and which messages, notifications and events of peers and rails come to.
-///
-/// It belongs to the endpoint, lives as long, and is not given back. Any thread;
-/// does not block. NULL if the handle is not one of an open endpoint
-/// (`weft_last_error` says why). Since 0.1.
+/// The endpoint's own queue: it gets messages, notifications, events of peers
+/// and rails, and completions of operations that name no other queue. It is not
+/// destroyed by the caller. NULL if the handle is not that of an open endpoint
+/// (`weft_last_error`).
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_create`.
@@ -113,14 +102,9 @@ pub unsafe extern "C" fn weft_endpoint_queue(endpoint: *const weft_endpoint) -> 
     queue
 }
 
-/// Makes a further completion queue. `depth`: completions it holds, 16 to
-/// 1,048,576; 0: the endpoint's `queue_depth`. `queue`: receives the handle;
-/// the caller owns it and gives it back with `weft_queue_destroy`. Operations
-/// that name it complete there; messages, notifications and peer events go to
-/// the endpoint's own queue.
-///
-/// Any thread; does not block. Errors: `WEFT_ERR_LIMIT`, `WEFT_ERR_NO_MEMORY`,
-/// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+/// Makes a further queue, for operations that name it. `depth`: completions it
+/// holds, 16 to 1,048,576; 0: the endpoint's `queue_depth`. Errors:
+/// `WEFT_ERR_LIMIT`, `WEFT_ERR_NO_MEMORY`.
 ///
 /// # Safety
 /// `queue` must be NULL or valid.
@@ -141,13 +125,13 @@ pub unsafe extern "C" fn weft_queue_create(
 }
 
 /// Takes up to `max` completions from a queue, in the order in which they were
-/// published, and waits up to `timeout_ns` for the first of them: 0 does not
-/// block, UINT64_MAX waits for ever. With manual progress this drives the rails.
+/// published, and waits up to `timeout_ns` for the first (0: does not block;
+/// UINT64_MAX: for ever). Several threads may poll one queue. With manual
+/// progress this drives the rails.
 ///
 /// Returns how many were stored, 0 to `max` (a count, not a status; 0: the time
 /// passed), or a negative `weft_status`: `WEFT_ERR_CLOSED` once the endpoint is
-/// shut down and the queue is empty, `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Any
-/// thread; several may poll one queue. Since 0.1.
+/// shut down and the queue is empty.
 ///
 /// # Safety
 /// `completions` must be valid for `max` elements.
@@ -171,20 +155,18 @@ pub unsafe extern "C" fn weft_queue_poll(
     })
 }
 
-/// Arms the event fd of a queue: the next completion makes it readable (POLLIN),
-/// once. For epoll, poll(2), asyncio: poll until 0, arm, and sleep only if arming
-/// returned `WEFT_OK`.
+/// Arms the event fd of a queue: the next completion makes it readable
+/// (POLLIN), once. For epoll, poll(2), asyncio: poll until 0, arm, and sleep
+/// only if arming returned `WEFT_OK`.
 ///
-/// `fd`: receives the event fd, the same for as long as the queue lives, also with
-/// `WEFT_ERR_AGAIN`; NULL if it is known already. It belongs to the queue: do not
-/// read, write or close it. It stays readable until the next arm; edge-triggered
-/// epoll is fine, too.
+/// `fd`: receives the event fd, always the same one; NULL if not wanted. It
+/// belongs to the queue: do not read, write or close it. It stays readable
+/// until the next arm; edge-triggered epoll is fine.
 ///
-/// Returns `WEFT_OK` (armed, the queue is empty) or `WEFT_ERR_AGAIN` (there are
-/// completions already: poll first). Any thread; does not block. Errors:
-/// `WEFT_ERR_CLOSED` once the endpoint is shut down and the queue is empty;
-/// `WEFT_ERR_UNSUPPORTED` with manual progress, where nothing happens while the
-/// caller sleeps; `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`. Since 0.1.
+/// Returns `WEFT_OK` (the queue is empty) or `WEFT_ERR_AGAIN` (`fd` is stored,
+/// but there are completions: poll first). Errors: `WEFT_ERR_CLOSED` once the
+/// endpoint is shut down and the queue is empty; `WEFT_ERR_UNSUPPORTED` with
+/// manual progress.
 ///
 /// # Safety
 /// `fd` must be NULL or valid.
@@ -202,10 +184,9 @@ pub unsafe extern "C" fn weft_queue_arm(queue: *mut weft_queue, fd: *mut i32) ->
     })
 }
 
-/// Gives a queue back. `queue`: NULL is fine; the handle is invalid after
-/// `WEFT_OK`. Errors: `WEFT_ERR_BUSY` (operations that name it are outstanding,
-/// or completions were not polled), `WEFT_ERR_INVALID` (an endpoint's own queue),
-/// `WEFT_ERR_HANDLE`. Since 0.1.
+/// Destroys a queue. Errors: `WEFT_ERR_BUSY` (operations that name it are
+/// outstanding, or completions were not polled), `WEFT_ERR_INVALID` (an
+/// endpoint's own queue).
 ///
 /// # Safety
 /// `queue` must be NULL or a handle from `weft_queue_create`.

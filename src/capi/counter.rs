@@ -7,12 +7,9 @@ use super::options::{options, Takes};
 use super::status::weft_status;
 use crate::transfer::ExpectSpec;
 
-/// Makes a counter, of value 0. It is raised by transfers of peers that name it, and
-/// lives until it is destroyed or the endpoint is closed.
-///
-/// `counter`: receives the id. Any thread; does not block. Errors: `WEFT_ERR_LIMIT`
-/// (`max_counters` exist), `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`, `WEFT_ERR_INVALID`.
-/// Since 0.1.
+/// Makes a counter of value 0, which peers' transfers raise. `counter`:
+/// receives the id, given back with `weft_counter_destroy`. Errors:
+/// `WEFT_ERR_LIMIT` (`max_counters`).
 ///
 /// # Safety
 /// `counter` must be NULL or valid.
@@ -31,12 +28,8 @@ pub unsafe extern "C" fn weft_counter_create(
     })
 }
 
-/// Reads a counter. All bytes that it counts are visible to whoever has read it. It
-/// stays at 2^48 - 1 when it gets there.
-///
-/// With manual progress it changes only while somebody polls. Any thread, at any
-/// time; does not block. Errors: `WEFT_ERR_HANDLE` (another endpoint's, or
-/// destroyed), `WEFT_ERR_INVALID`. Since 0.1.
+/// Reads a counter: all bytes that it counts are visible then. It stops at 2^48
+/// - 1. With manual progress it changes only while somebody polls.
 ///
 /// # Safety
 /// `value` must be NULL or valid.
@@ -56,24 +49,16 @@ pub unsafe extern "C" fn weft_counter_read(
     })
 }
 
-/// Waits for counters: ends in exactly one `WEFT_COMPLETION_COUNTER`, with `WEFT_OK`
-/// when every one has reached its value (also if it had before), and all bytes that
-/// they count are visible then; with `WEFT_ERR_TIMED_OUT`, or with
-/// `WEFT_ERR_CANCELED` (`weft_op_cancel`, or one of them was destroyed). Any
-/// number may wait for one counter, and none of them uses it up.
+/// Waits for counters: ends in one `WEFT_COMPLETION_COUNTER`, with `WEFT_OK`
+/// once each has reached its value and all bytes they count are visible, with
+/// `WEFT_ERR_TIMED_OUT`, or with `WEFT_ERR_CANCELED` (canceled, or one was
+/// destroyed). Any number may wait for one counter.
 ///
-/// Weft does not know who is to raise a counter: if that peer dies, this ends at
-/// its deadline. Cancel it on PEER_DOWN. Counters only grow: expect totals (round k
-/// of N peers: k x (N - 1)).
+/// A counter does not know its peers: cancel this on PEER_DOWN. Counters only
+/// grow: expect totals (round k of N peers: k x (N - 1)).
 ///
-/// `counters`: `count` counters of this endpoint, 1 to 65,536; one may be listed more
-/// than once. `values`: what each is to reach, 0 to 2^48 - 1. Both are copied by the
-/// call. `options`: NULL for defaults; its `done_watch` lets a stream wait for counters.
-/// `op`: receives the id; NULL if it is not wanted. It is one of
-/// `max_transfers`. Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (a counter
-/// of another endpoint, or destroyed), `WEFT_ERR_LIMIT`, `WEFT_ERR_INVALID`,
-/// `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth` are in
-/// use: poll), `WEFT_ERR_CLOSED`. Since 0.1.
+/// `counters`, `values`: `count` of each, 1 to 65,536; values up to 2^48 - 1;
+/// one counter may be listed twice.
 ///
 /// # Safety
 /// `counters` and `values` must be valid for `count` elements, `options` NULL or valid for
@@ -105,9 +90,8 @@ pub unsafe extern "C" fn weft_counter_expect(
     })
 }
 
-/// Gives a counter back; 0 is fine. Who waits for a value that it has not reached gets
-/// `WEFT_ERR_CANCELED`; what is on its way to it counts for nobody. Any thread; does not
-/// block. Errors: `WEFT_ERR_HANDLE`. Since 0.1.
+/// Destroys a counter; 0 is fine. Waits for values that it has not reached end
+/// with `WEFT_ERR_CANCELED`; late increments are discarded.
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_create`.

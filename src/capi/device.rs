@@ -11,46 +11,37 @@ use crate::status::{Error, Status};
 use crate::transfer::watch::Watch;
 use std::sync::Arc;
 
-/// NICs reach the memory by themselves: the host's, or a GPU's over rails whose provider says
-/// so (FI_HMEM: efa, verbs and shm, in a libfabric that was built with CUDA), if the program has loaded CUDA
-/// before the endpoint is opened. (This was tried with simulated NICs, and with shm between GPUs.)
+/// NICs reach the memory by themselves: the host's, or a GPU's over rails whose
+/// provider can (FI_HMEM), if CUDA was loaded before the endpoint was opened.
 pub const WEFT_WAY_DIRECT: u32 = 1;
-/// Its bytes go through host buffers of Weft's, which it gathers them into and
-/// scatters them from, pages of a bundle by one launch; copies and the wire go on at
-/// the same time. 16 MiB of pinned memory for each lane with such transfers.
+/// Its bytes go through host buffers of Weft's: 16 MiB of pinned memory for
+/// each lane with such transfers.
 pub const WEFT_WAY_STAGED: u32 = 2;
-/// Between this and peers' memory on this host that is on a GPU, too, and that other
-/// processes can open, a GPU copies, all pages of a run by one launch, where the two GPUs
-/// reach each other: the target's GPU what is written, the initiator's what is read. (All
-/// else is staged.)
+/// To and from GPU memory of peers on this host, a GPU copies, where the two
+/// reach each other and other processes can open the memory.
 pub const WEFT_WAY_SHARED: u32 = 4;
-/// Beside `WEFT_WAY_DIRECT`: NICs know the memory by a DMA-BUF that CUDA made of it, which is tried
-/// first with efa and verbs, from libfabric 1.20 on. Without this bit it is known by its address, and the
-/// provider finds out the rest. (Tried with simulated NICs alone.)
+/// Beside `WEFT_WAY_DIRECT`: NICs know the memory by a DMA-BUF.
 pub const WEFT_WAY_DMABUF: u32 = 8;
 
-/// What a memory is. Filled by `weft_memory_info`.
+/// Filled by `weft_memory_info`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_memory_properties {
-    /// `sizeof(weft_memory_properties)`.
     pub size: u32,
     /// `WEFT_MEMORY_HOST` or `WEFT_MEMORY_CUDA`.
     pub kind: u32,
-    /// The CUDA device, as CUDA counts those that this process sees; -1: host memory.
+    /// CUDA's number of the device, as this process
+    /// sees it; -1: host memory.
     pub device: i32,
     /// How its bytes move: `WEFT_WAY_*`.
     pub ways: u32,
-    /// Of all ranges.
     pub bytes: u64,
     /// The rails that know it, as in `weft_memory_args`.
     pub rails: u64,
     pub ranges: u64,
 }
 
-/// Fills in what a memory is, and how its bytes move. `properties->size` must be
-/// set. Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_HANDLE`.
-/// Since 0.1.
+/// Fills in what a memory is, and how its bytes move.
 ///
 /// # Safety
 /// `properties` must be NULL or valid for `properties->size` bytes.
@@ -84,28 +75,20 @@ pub unsafe extern "C" fn weft_memory_info(
     })
 }
 
-/// Makes a word of 8 bytes, 0, that orders transfers with the streams of GPUs, without
-/// a CPU that waits for either.
+/// Makes a word of 8 bytes, 0, that orders transfers with the streams of GPUs
+/// without a CPU that waits for either.
 ///
-/// A transfer that names it as `start_watch` starts when the word has reached
-/// `start_value`: written by a stream (cuStreamWriteValue64 at `word`), by a kernel's
-/// store followed by __threadfence_system, or by the program. All that the stream did
-/// before is then moved. "Reached" is (int64_t)(*word - value) >= 0, as
-/// CU_STREAM_WAIT_VALUE_GEQ has it. While transfers wait, a worker looks without rest.
+/// A transfer with this `start_watch` starts once (int64_t)(*word -
+/// start_value) >= 0, and moves what was done before: a stream
+/// (cuStreamWriteValue64), a kernel (store, __threadfence_system) or the
+/// program writes it. An operation with this `done_watch` sets the word when it
+/// has ended, also when it failed; a stream that waits for it
+/// (cuStreamWaitValue64) then sees the bytes. Between two memories, let one
+/// transfer end before the first that a stream waits for (docs/gpu.md).
 ///
-/// A transfer that names it as `done_watch` sets it to `done_value` when it has ended, and so
-/// does a wait for counters (`weft_counter_expect`: what peers have written here is there);
-/// a stream waits for that with cuStreamWaitValue64, and what follows in the stream
-/// sees the bytes that were moved. It is set also when the transfer fails, so that no
-/// stream hangs: the completion says which. The first transfer between two memories
-/// has CUDA make streams and the like, which CUDA may put off while a stream of the same
-/// device waits: let one transfer end before the first that a stream waits for.
-///
-/// `watch`: receives the handle; the caller owns it and gives it back with
-/// `weft_watch_destroy`. `word`: receives where the word is, for the CPU and for all GPUs
-/// if this process uses CUDA (load it first), else for the CPU. Any thread; blocks for
-/// as long as CUDA takes. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_NO_MEMORY`,
-/// `WEFT_ERR_SYSTEM`, `WEFT_ERR_LIMIT`, `WEFT_ERR_HANDLE`. Since 0.1.
+/// `watch`: receives the handle. `word`: receives its address, for the CPU, and
+/// for all GPUs if CUDA is loaded. Blocks as long as CUDA takes. Errors:
+/// `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_SYSTEM`, `WEFT_ERR_LIMIT`.
 ///
 /// # Safety
 /// `watch` and `word` must be valid.
@@ -127,9 +110,8 @@ pub unsafe extern "C" fn weft_watch_create(
     })
 }
 
-/// Gives a watch back. `watch`: NULL is fine; the handle and the word are invalid after
-/// `WEFT_OK`. No stream may wait for it any more. Any thread; does not block. Errors:
-/// `WEFT_ERR_BUSY` (transfers that are not over name it), `WEFT_ERR_HANDLE`. Since 0.1.
+/// Destroys a watch; its word is invalid afterwards, and no stream may still
+/// wait for it. Errors: `WEFT_ERR_BUSY` (transfers name it).
 ///
 /// # Safety
 /// `watch` must be NULL or a handle from `weft_watch_create`.

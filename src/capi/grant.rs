@@ -1,4 +1,4 @@
-//! Grants: what a peer may reach of a memory, until its owner takes it back.
+//! Grants: what a peer may reach of a memory until it is revoked.
 
 use super::config::read_or_default;
 use super::endpoint::weft_endpoint;
@@ -20,35 +20,32 @@ use crate::transfer::RevokeSpec;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_grant_args {
-    /// `sizeof(weft_grant_args)`.
     pub size: u32,
-    /// `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ` added up. 0: what the memory has.
+    /// `WEFT_ACCESS_REMOTE_WRITE` and `WEFT_ACCESS_REMOTE_READ` added up. 0:
+    /// what the memory has.
     pub access: u32,
-    /// Which pages: as the peer's `remote` side has them. NULL: the whole memory.
+    /// Which pages, as the peer's `remote` side has them. NULL: the whole
+    /// memory.
     pub pages: *const weft_page_side,
-    /// With `pages`, as in `weft_pages`: bytes of each, how many each layer has, and how many layers;
-    /// up to 1,048,576 pages in all.
+    /// With `pages`, as in `weft_pages`; up to 1,048,576 pages in all.
     pub page_len: u64,
     pub page_count: u64,
     pub layer_count: u32,
-    /// 0.
     pub reserved: u32,
 }
 
-/// Lets a peer reach a memory, or some pages of it, until `weft_grant_revoke`. Nothing is sent:
-/// tell the peer the token, in a message or by any other way. The peer names it in the
-/// options of its transfers, and reaches nothing by it but what is granted; no other
-/// peer can use it. The peer imports the memory once, whatever grants there are.
+/// Lets a peer reach a host memory, or some pages of it, until
+/// `weft_grant_revoke`. Nothing is sent: send the peer the token by any means.
+/// The peer names it in the options of its transfers, and reaches by it what is
+/// granted alone; no other peer can use it. The peer imports the memory once.
 ///
-/// A memory that is registered with `WEFT_ACCESS_GRANTED` is reached under grants alone:
-/// what this page promises holds for those against any peer. Others can be reached without a
-/// grant, too, by a peer that lies. The memory stays in use until its grants are revoked.
+/// Memory with `WEFT_ACCESS_GRANTED` is reached under grants alone, whatever a
+/// peer does; a peer that lies can reach other memory without one. The memory
+/// is in use until its grants are revoked.
 ///
-/// `memory`: of host memory. `peer`: it may still be connecting. `args`: NULL: the
-/// whole memory. `token`: receives the token.
-/// Any thread; does not block. Errors: `WEFT_ERR_INVALID`, `WEFT_ERR_RANGE`,
-/// `WEFT_ERR_LIMIT`, `WEFT_ERR_UNSUPPORTED` (memory of a device), `WEFT_ERR_CLOSED`,
-/// `WEFT_ERR_HANDLE`, `WEFT_ERR_NO_MEMORY`. Since 0.2.
+/// `peer`: it may still be connecting. `args`: NULL: the whole memory. Errors:
+/// `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`, `WEFT_ERR_UNSUPPORTED` (memory of a
+/// device), `WEFT_ERR_NO_MEMORY`. Since 0.2.
 ///
 /// # Safety
 /// `args` must be NULL or valid for `args->size` bytes, its pages for `page_count`
@@ -99,21 +96,18 @@ pub unsafe extern "C" fn weft_grant_create(
     })
 }
 
-/// Takes a grant back. When its completion (`WEFT_COMPLETION_FENCE`) says `WEFT_OK`, no byte, notification or
-/// count of an operation under the grant can arrive any more, and the memory can be used for
-/// something else at once. What the peer has under it ends there with `WEFT_ERR_REVOKED`;
-/// its other operations go on.
+/// Takes a grant back. After its completion (`WEFT_COMPLETION_FENCE`) with
+/// `WEFT_OK` no byte, notification or count under the grant can arrive, and the
+/// memory can be reused at once. The peer's operations under it end with
+/// `WEFT_ERR_REVOKED`; its others go on.
 ///
-/// Over host and tcp that takes no answer of the peer: it may be stopped, dead or
-/// lie. Over the other fabrics, the peer is asked to come to rest, and the completion comes
-/// with its answer, or when it has ended (right before its PEER_DOWN): a peer that lies
-/// there can still write. After `WEFT_ERR_TIMED_OUT` call it again: the grant stays as it is.
+/// Over host and tcp this needs no answer: the peer may be stopped, dead or
+/// lie. Over other fabrics the completion waits for the peer's answer, or its
+/// end: a peer that lies can still write. After `WEFT_ERR_TIMED_OUT` call it
+/// again.
 ///
-/// `token`: of a grant of this endpoint. `options`: NULL for defaults. `op`: receives
-/// the id; NULL if it is not wanted.
-/// Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (no such grant, or one that was revoked
-/// before), `WEFT_ERR_AGAIN`, `WEFT_ERR_INVALID`, `WEFT_ERR_CLOSED`. In the completion also
-/// `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. Since 0.2.
+/// Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
+/// completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. Since 0.2.
 ///
 /// # Safety
 /// `token` must be valid, `options` NULL or valid for `options->size` bytes.

@@ -8,31 +8,28 @@ use crate::status::Error;
 use log::{Level, LevelFilter};
 use std::ffi::{c_char, c_void, CString};
 
-/// How much is logged: `WEFT_LOG_*`. Each level has the lines of those before it.
+/// How much is logged: `WEFT_LOG_*`. Each level includes those before it.
 pub type weft_log_level = u32;
-/// As the environment variable WEFT_LOG says (error, warn, info, debug or trace);
-/// without it, warnings.
+/// What the environment variable WEFT_LOG names (error, warn, info, debug,
+/// trace), else warnings.
 pub const WEFT_LOG_DEFAULT: weft_log_level = 0;
 /// What stops an endpoint.
 pub const WEFT_LOG_ERROR: weft_log_level = 1;
-/// What an operator should know: a NIC that is left out, a peer that cannot be
-/// reached, a peer that is lost, with its address and the cause.
+/// What an operator should know: a NIC left out, a peer unreachable or lost.
 pub const WEFT_LOG_WARN: weft_log_level = 2;
-/// Operations that failed because a fabric reported an error, with its text.
+/// Operations that failed because a fabric reported an error.
 pub const WEFT_LOG_INFO: weft_log_level = 3;
-/// Choices of rails and fabrics, and every operation that failed.
+/// Choices of rails and fabrics, and every failed operation.
 pub const WEFT_LOG_DEBUG: weft_log_level = 4;
-/// Calls that set up and take down, too: connects, registrations, imports, shutdowns.
+/// Connects, registrations, imports, shutdowns.
 pub const WEFT_LOG_TRACE: weft_log_level = 5;
 
-/// Receives one line of the log: its level (`WEFT_LOG_ERROR` to
-/// `WEFT_LOG_TRACE`), the part of the library that it is of ("endpoint", "rail",
-/// "transfer", ...) and the text, without a newline. Both strings are valid during
-/// the call only. `user_data`: as given to `weft_log_set`.
+/// Receives one line of the log: level, part of the library ("endpoint",
+/// "rail", ...) and text without a newline. Both strings are valid during the
+/// call only.
 ///
-/// It may be called by any thread of Weft and any that calls Weft, by several at
-/// once, and while they move data: be quick, and do not wait for another thread
-/// that calls Weft. It must not call Weft, and must not end by an exception or
+/// Any thread may call it, several at once, while they move data: return
+/// quickly. It must not call Weft, wait for a thread that does, throw or
 /// longjmp.
 pub type weft_log_callback = Option<
     unsafe extern "C" fn(
@@ -43,18 +40,15 @@ pub type weft_log_callback = Option<
     ),
 >;
 
-/// Says how much is logged in this process, by all of its endpoints, and where to.
+/// Sets what all endpoints of this process log, and where, also before the
+/// first one is opened.
 ///
-/// `level`: `WEFT_LOG_*`. `callback`: receives every line up to that level,
-/// instead of stderr; NULL: stderr. `user_data`: passed on to it, and the
-/// caller's to keep until the callback has been replaced. `weft_log_set(0, NULL,
-/// NULL)` is how it was at first.
+/// `callback`: gets the lines in place of stderr; NULL: stderr. `user_data`:
+/// passed to it; keep it until the callback is replaced. Blocks while another
+/// thread is in the old callback, which is not called after the return.
 ///
-/// Any thread, at any time, also before the first open. Blocks while another
-/// thread is in the old callback: when it has returned, that one is not called
-/// any more. Errors: `WEFT_ERR_INVALID` (no such level), `WEFT_ERR_BUSY` (called
-/// by a log callback), `WEFT_ERR_UNSUPPORTED` (Weft is part of a Rust program that
-/// has a logger). Since 0.1.
+/// Errors: `WEFT_ERR_BUSY` (called by a log callback), `WEFT_ERR_UNSUPPORTED`
+/// (a Rust program that has a logger).
 ///
 /// # Safety
 /// `callback` must be as its type says.

@@ -8,100 +8,78 @@ use super::{config, handle};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// One or many ranges of this process's memory, registered with the rails.
-/// Opaque; made by `weft_memory_register`.
+/// Ranges of this process's memory, registered with the rails. Made by
+/// `weft_memory_register`.
 pub struct weft_memory {
     _opaque: [u8; 0],
 }
 
-/// Memory of a peer, known by its descriptor. Opaque; made by
-/// `weft_remote_memory_import`.
+/// Memory of a peer. Made by `weft_remote_memory_import`.
 pub struct weft_remote_memory {
     _opaque: [u8; 0],
 }
 
-/// A range of memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_memory_range {
-    /// First byte.
     pub address: *mut c_void,
     /// Bytes, 1 to 2^47.
     pub len: u64,
 }
 
-/// Peers may write to this memory.
 pub const WEFT_ACCESS_REMOTE_WRITE: u32 = 1;
-/// Peers may read from this memory.
 pub const WEFT_ACCESS_REMOTE_READ: u32 = 2;
-/// Only this process uses it, as source or destination of its own transfers;
-/// it has no descriptor. Not to be added to the others.
+/// Only this process uses it, in its own transfers; it has no descriptor.
+/// Excludes the others.
 pub const WEFT_ACCESS_LOCAL: u32 = 4;
 
-/// Peers reach it under grants alone (`weft_grant_create`), with the access that is added to
-/// this, or both. Not of a device's memory.
+/// Peers reach it under grants alone (`weft_grant_create`), with the access
+/// that is added to this, or both. Not of a device's memory.
 pub const WEFT_ACCESS_GRANTED: u32 = 8;
 
-/// Whatever it is: found out from the pointers, if the program has loaded CUDA.
+/// Found out from the pointers, if the program has loaded CUDA.
 pub const WEFT_MEMORY_ANY: u32 = 0;
-/// Memory that the CPU reads and writes: ordinary, pinned by CUDA, or managed by it
-/// (then the CPU does the copying, and pages come and go as it touches them).
+/// Memory that the CPU reads and writes: ordinary, pinned by CUDA, or managed
+/// by it (the CPU does the copying).
 pub const WEFT_MEMORY_HOST: u32 = 1;
-/// Memory of a CUDA device: of cudaMalloc, cudaMallocAsync, the virtual memory API,
-/// or managed.
+/// Memory of a CUDA device: cudaMalloc, cudaMallocAsync, the virtual memory
+/// API, or managed.
 pub const WEFT_MEMORY_CUDA: u32 = 2;
 
 /// How to register. Start from `WEFT_MEMORY_ARGS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_memory_args {
-    /// `sizeof(weft_memory_args)`.
     pub size: u32,
     /// `WEFT_ACCESS_*`. 0: remote write and remote read.
     pub access: u32,
-    /// The rails that should know the memory: bit i stands for rail i of
-    /// `weft_rail_info` on this endpoint; take them by `fabric`, `name` and
-    /// `numa_node`, for `host` is a rail, too, and memory that peers on this host
-    /// should reach over it needs its bit. Only these rails carry transfers of the
-    /// memory, so that it can keep to those near it. The descriptor says which they
-    /// are: an importer need not know, and its own memory's rails are another
-    /// matter. 0: all; of a GPU's memory, of each fabric those nearest to the GPU, where
-    /// the machine shows what is near (`weft_memory_info` says which). Where no lane joins a rail that knows
-    /// the local memory with one that knows the remote, the first transfer (of a
-    /// byte or more) has lanes made, and waits for them, over tcp some tens of
-    /// milliseconds; its completion says `WEFT_ERR_NO_RAILS`
-    /// if the fabric that serves the peer has no such rails, and
-    /// `WEFT_ERR_UNREACHABLE` if they do not reach each other.
+    /// The rails that carry transfers of the memory: bit i is rail i of
+    /// `weft_rail_info` (that of `host` is one, too). 0: all; of a GPU's
+    /// memory, those nearest to it. Where no lane joins the rails of two
+    /// memories, the first transfer has one made, or ends with
+    /// `WEFT_ERR_NO_RAILS` or `WEFT_ERR_UNREACHABLE`.
     pub rails: u64,
-    /// What it is: `WEFT_MEMORY_*`. All ranges are of one kind, and on one device.
+    /// `WEFT_MEMORY_*`. All ranges are of one kind, and on one device.
     pub kind: u32,
-    /// 0.
     pub reserved: u32,
 }
 
-/// As `numa_node` of `weft_memory_alloc`: wherever suits the endpoint's rails.
+/// The NUMA node of most of the endpoint's rails, if known, else the system's
+/// choice.
 pub const WEFT_NUMA_ANY: i32 = -1;
 
-/// Allocates memory that is ready for transfers: all there, zeroed, on huge
-/// pages where the system has them, and such that processes of this host can
-/// read it straight from where it is. Any memory can be registered; from this,
-/// writes to peers on this host go about 1.5 times as fast.
+/// Allocates zeroed memory that is ready for transfers: on huge pages if the
+/// system has them, and such that writes from it to peers on this host are
+/// about 1.5 times as fast. Any other memory can be registered, too.
 ///
-/// `endpoint`: an open one. `len`: bytes, 1 to 2^47; it is rounded up to whole
-/// pages (2 MiB from there on). `numa_node`: the NUMA node that the memory should
-/// be on, 0 to 63; if that node has no room, the memory lies on another.
-/// `WEFT_NUMA_ANY`: the node of most of the endpoint's rails, if that is known, else
-/// where the system puts it. `address`: receives the first byte. The caller owns the memory, registers it or parts of it like
-/// any other, and gives it back with `weft_memory_free`, for which any open
-/// endpoint of the process will do; it outlives the endpoint.
+/// `len`: 1 to 2^47, rounded up to whole pages. `numa_node`: 0 to 63 (another
+/// if that has no room), or `WEFT_NUMA_ANY`. `address`: receives the first
+/// byte. The caller owns the memory, registers it like any other, and gives it
+/// back with `weft_memory_free`; it outlives the endpoint. A peer on this host
+/// that is written to may read all of it. Blocks while the system provides the
+/// pages.
 ///
-/// A peer on this host that is written to from here may read all of the
-/// allocation, whatever part is registered; it can never write to it. A forked
-/// child shares the memory with its parent.
-///
-/// Any thread. Blocks while the system provides the pages. Errors:
-/// `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_LIMIT`, `WEFT_ERR_INVALID`,
-/// `WEFT_ERR_SYSTEM`, `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+/// Errors: `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_LIMIT`, `WEFT_ERR_SYSTEM`.
 ///
 /// # Safety
 /// `address` must be valid.
@@ -123,13 +101,11 @@ pub unsafe extern "C" fn weft_memory_alloc(
     })
 }
 
-/// Gives memory back that `weft_memory_alloc` made.
+/// Frees memory of `weft_memory_alloc`. `endpoint`: any endpoint of this
+/// process. `address`: as it was received; NULL is fine.
 ///
-/// `endpoint`: an endpoint of this process that is not closed, whichever made
-/// it. `address`: as it was received; NULL is fine. Any thread; does not block.
-/// Errors: `WEFT_ERR_BUSY` (registered, wholly or in part, by an endpoint that
-/// is not shut down: the memory stays), `WEFT_ERR_INVALID` (no such address, or
-/// freed already), `WEFT_ERR_HANDLE`. Since 0.1.
+/// Errors: `WEFT_ERR_BUSY` (some of it is registered by an endpoint that is not
+/// shut down), `WEFT_ERR_INVALID` (no such address, or freed already).
 ///
 /// # Safety
 /// Nobody may use the memory any more.
@@ -146,34 +122,18 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 
 /// Registers memory, so that transfers can use it and peers can reach it.
 ///
-/// `ranges`, `count`: 1 to 65,536 ranges that stay allocated until
-/// `weft_memory_deregister` has returned `WEFT_OK`; the array itself is not
-/// needed after the call. They keep their order: layer 5 of a KV cache is range
-/// 5. `args`: NULL for defaults. `memory`: receives the handle; the caller owns
-/// it and gives it back with `weft_memory_deregister`.
+/// `ranges`, `count`: 1 to 65,536 ranges, which keep their order (layer 5 of a
+/// KV cache is range 5). They must be readable, and writable where peers may
+/// write or a `weft_read` goes to, and stay mapped so until
+/// `weft_memory_deregister` has returned `WEFT_OK`: else this process can
+/// crash. GPU memory: docs/gpu.md. `args`: NULL for defaults. `memory`:
+/// receives the handle.
 ///
-/// All of it must be readable; writable, too, where peers may write. Read-only
-/// memory (weights mapped from a file) is registered with
-/// `WEFT_ACCESS_REMOTE_READ` or `WEFT_ACCESS_LOCAL`, and cannot be the
-/// destination of a `weft_read`. Its protection must not be lowered until it is
-/// deregistered. Memory that is unmapped before it is deregistered can crash this
-/// process, also when a peer writes to it: that is not checked.
-///
-/// Memory of a GPU is registered in the same way, and moves by the same calls; see
-/// `weft_memory_info`. It needs no context that is current in the calling thread. It
-/// must be of the device's primary context (as all memory of the CUDA runtime is),
-/// or of none. Freed before it is deregistered, it ends transfers with
-/// `WEFT_ERR_MEMORY_GONE`, as far as CUDA knows that it was freed; over libfabric's
-/// shm it can crash this process, as unmapped memory does.
-///
-/// Any thread. Blocks while the NICs learn the memory's pages, which takes up
-/// to seconds for many gigabytes: register before traffic. Errors:
-/// `WEFT_ERR_INVALID` (also memory that is not there, or that this process may
-/// not use so, or not where `kind` and `device` say), `WEFT_ERR_UNSUPPORTED`
-/// (no CUDA driver, memory of another context, or rails of libfabric's shm alone
-/// if that was built without CUDA), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
-/// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted),
-/// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE`. Since 0.1.
+/// Blocks while the NICs register the pages, up to seconds for many gigabytes.
+/// Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
+/// `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
+/// rails that cannot reach a GPU), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+/// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted).
 ///
 /// # Safety
 /// `ranges` must be valid for `count` elements, and the memory they name must
@@ -200,16 +160,12 @@ pub unsafe extern "C" fn weft_memory_register(
     })
 }
 
-/// Writes the descriptor that a peer passes to `weft_remote_memory_import`: a
-/// blob that may travel by any means, a `weft_send` for example. Its size grows
-/// with ranges x rails (8 bytes each, and 16 for each range). Whoever has it
-/// can reach the memory: treat it as a key.
+/// Writes the descriptor that a peer passes to `weft_remote_memory_import`; it
+/// may travel by any means. Whoever has it can reach the memory. Its size grows
+/// with ranges x rails.
 ///
-/// `buffer`, `capacity`, `len`: as in `weft_endpoint_address`; NULL and 0 ask for
-/// the length only (`WEFT_OK`).
-/// Any thread; does not block. Errors: `WEFT_ERR_TOO_SMALL`,
-/// `WEFT_ERR_INVALID` (registered with `WEFT_ACCESS_LOCAL`),
-/// `WEFT_ERR_HANDLE`. Since 0.1.
+/// `buffer`, `capacity`, `len`: as in `weft_endpoint_address`. Errors:
+/// `WEFT_ERR_TOO_SMALL`, `WEFT_ERR_INVALID` (`WEFT_ACCESS_LOCAL`).
 ///
 /// # Safety
 /// `buffer` must be valid for `capacity` bytes, `len` valid.
@@ -229,24 +185,18 @@ pub unsafe extern "C" fn weft_memory_export(
     })
 }
 
-/// Takes memory back from the NICs. Peers that imported it are told, and their
-/// later transfers to it end with `WEFT_ERR_MEMORY_GONE`; the call waits until
-/// each has answered that it uses it no more, or has ended. When it has
-/// returned `WEFT_OK`, no late write lands and the memory can be freed.
+/// Takes memory back from NICs and peers. After `WEFT_OK` nothing changes it
+/// any longer, and it can be freed; later transfers of peers to it end with
+/// `WEFT_ERR_MEMORY_GONE`.
 ///
-/// `memory`: NULL is fine; the handle is invalid after `WEFT_OK`.
-/// Any thread. Blocks for a round trip to the slowest importer; one that does
-/// not answer within 2 seconds is disconnected (`WEFT_COMPLETION_PEER_DOWN`
-/// with `WEFT_ERR_PEER_LOST`). With manual progress it drives the rails itself;
-/// keep polling until the peers have deregistered, too. Other operations go on
-/// meanwhile, however many ranges there are.
+/// Blocks for a round trip to the slowest importer; one that does not answer
+/// within 2 seconds is disconnected (PEER_DOWN with `WEFT_ERR_PEER_LOST`). With
+/// manual progress keep polling until the peers have deregistered, too.
 ///
-/// Errors: `WEFT_ERR_BUSY` (own transfers use it, or another thread deregisters
-/// it: poll and try again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it),
-/// `WEFT_ERR_TIMED_OUT` (a provider does not return), `WEFT_ERR_HANDLE`. The
-/// handle stays valid with the first three. After the second and third nothing can use
-/// the memory any more, and NICs may still know it: do not free it. The next call goes
-/// on with what is left; `weft_endpoint_shutdown` takes it back, too. Since 0.1.
+/// Errors: `WEFT_ERR_BUSY` (own transfers use it: poll and try again),
+/// `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT` (a
+/// provider does not return). After the last two NICs may still use it: do not
+/// free it; call again, or shut down.
 ///
 /// # Safety
 /// `memory` must be NULL or a handle from `weft_memory_register`.
@@ -268,19 +218,13 @@ pub unsafe extern "C" fn weft_memory_deregister(memory: *mut weft_memory) -> wef
 
 /// Makes a peer's memory usable as the remote side of transfers.
 ///
-/// `peer`: whose memory it is; it may still be connecting.
-/// `descriptor`, `descriptor_len`: from the peer's `weft_memory_export`; not
-/// needed after the call. `remote`: receives the handle; the caller owns it and
-/// gives it back with `weft_remote_memory_release`.
-///
-/// The owner is asked in the background whether the memory still exists;
-/// transfers may be submitted at once and wait for the answer, ending with
+/// `peer`: its owner; it may still be connecting. `descriptor`: from its
+/// `weft_memory_export`. Transfers may be submitted at once: the owner is asked
+/// in the background whether the memory still exists, and they end with
 /// `WEFT_ERR_MEMORY_GONE` if it does not.
 ///
-/// Any thread; does not block. Errors: `WEFT_ERR_FORMAT`; `WEFT_ERR_PEER_GONE`
-/// (the descriptor is of another incarnation than the peer, which was
-/// restarted for example); `WEFT_ERR_MEMORY_GONE` (known to be deregistered);
-/// `WEFT_ERR_HANDLE`, `WEFT_ERR_CLOSED`. Since 0.1.
+/// Errors: `WEFT_ERR_FORMAT`, `WEFT_ERR_PEER_GONE` (of another incarnation than
+/// the peer, as after a restart), `WEFT_ERR_MEMORY_GONE`.
 ///
 /// # Safety
 /// `descriptor` must be valid for `descriptor_len` bytes, `remote` valid.
@@ -303,10 +247,8 @@ pub unsafe extern "C" fn weft_remote_memory_import(
     })
 }
 
-/// Gives a remote memory back. `remote`: NULL is fine; the handle is invalid
-/// after `WEFT_OK`. Any thread; does not block. Errors: `WEFT_ERR_BUSY`
-/// (transfers, atomics or prepared geometries use it: the handle stays valid),
-/// `WEFT_ERR_HANDLE`. Since 0.1.
+/// Gives a remote memory back. Errors: `WEFT_ERR_BUSY` (transfers, atomics or
+/// prepared geometries use it).
 ///
 /// # Safety
 /// `remote` must be NULL or a handle from `weft_remote_memory_import`.

@@ -10,26 +10,20 @@ use crate::status::Error;
 use crate::transfer::SendSpec;
 use std::ffi::c_void;
 
-/// Largest message, in bytes.
 pub const WEFT_MESSAGE_MAX: u32 = 1048576;
 
 /// Sends a message, for requests, descriptors and the like. Messages of one
-/// peer arrive in the order of their calls, each exactly once, as
+/// peer arrive in the order of their calls, each once, as
 /// `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue; they have no
 /// order with transfers.
 ///
-/// Ends in exactly one `WEFT_COMPLETION_SEND`: `WEFT_OK` means that the message
-/// is in the peer's queue. Any number may be in flight, up to `message_bytes`
-/// and `max_transfers`; a peer that does not poll or release its messages holds
-/// back its senders, and nothing is dropped. After any status but `WEFT_OK` the
-/// message may have arrived, or may still; later ones arrive all the same.
+/// Ends in one `WEFT_COMPLETION_SEND`; `WEFT_OK`: it is in the peer's queue. A
+/// peer that does not poll or release holds back its senders, within
+/// `message_bytes`; nothing is dropped. After any other status it may have
+/// arrived, or may still; later ones arrive all the same.
 ///
-/// `peer`: it may still be connecting. `data`: the message, copied by the call, of `len`
-/// bytes, 0 to `WEFT_MESSAGE_MAX`. `options`: NULL for defaults. `op`: receives the
-/// id; NULL if it is not wanted.
-/// Any thread; does not block. Errors: `WEFT_ERR_AGAIN`, `WEFT_ERR_LIMIT`,
-/// `WEFT_ERR_INVALID`, `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`,
-/// `WEFT_ERR_CLOSED`, `WEFT_ERR_HANDLE` (also a peer that has ended). Since 0.1.
+/// `peer`: it may still be connecting. `data`: copied, `len` bytes, 0 to
+/// `WEFT_MESSAGE_MAX`. Errors: `WEFT_ERR_PEER_LOST`, `WEFT_ERR_PEER_CLOSED`.
 ///
 /// # Safety
 /// `options` must be NULL or valid for `options->size` bytes, `data` for `len`.
@@ -65,13 +59,8 @@ pub unsafe extern "C" fn weft_send(
 }
 
 /// Gives back the data of a `WEFT_COMPLETION_MESSAGE` or
-/// `WEFT_COMPLETION_NOTIFICATION`, named by the completion's `op`. Its
-/// `data` is valid until then. 0 is fine: there was no data (a message of 0
-/// bytes, or a notification without data). Data of notifications that is not
-/// released counts in no limit.
-///
-/// Any thread; does not block. Errors: `WEFT_ERR_HANDLE` (released already, or
-/// not a message of this endpoint). Since 0.1.
+/// `WEFT_COMPLETION_NOTIFICATION`, named by its `op`; `data` is valid until
+/// then. 0 is fine (there was no data).
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_create`.

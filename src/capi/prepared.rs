@@ -1,4 +1,4 @@
-//! Prepared transfers: a geometry, checked and copied once, used any number of times.
+//! Prepared transfers: geometry, checked once, used many times.
 
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
@@ -10,27 +10,21 @@ use super::transfer::weft_pages;
 use super::{entries, handle};
 use crate::transfer::Direction;
 
-/// The geometry of a transfer, checked. Opaque; made by `weft_pages_prepare` and
+/// The geometry of a transfer, checked. Made by `weft_pages_prepare` and
 /// `weft_list_prepare`.
 pub struct weft_prepared {
     _opaque: [u8; 0],
 }
 
-/// Checks pages as `weft_write_pages` does, and keeps a copy of them, for any
-/// number of transfers in either direction.
+/// Checks pages as `weft_write_pages` does, and keeps a copy (4 bytes per page
+/// index) for any number of transfers in either direction.
 ///
-/// `flags`: `WEFT_CLASS_LATENCY` cuts large pages finer (the options of a transfer say
-/// anew of which class it is); `WEFT_COUNT_PAGES` keeps each page in one post: only such
-/// pages can be counted. 0: neither.
+/// `flags`: `WEFT_CLASS_LATENCY` cuts large pages finer; pages can be counted
+/// only if prepared with `WEFT_COUNT_PAGES`. `prepared`: receives the handle;
+/// the memories are in use until `weft_prepared_destroy`.
 ///
-/// `prepared`: receives the handle; the caller owns it and gives it back with
-/// `weft_prepared_destroy`. `pages` and its lists are not needed after the call. The
-/// memories are in use until then: giving them back says `WEFT_ERR_BUSY`. It takes
-/// 4 bytes for each page index.
-///
-/// Any thread; does not block. Errors: as `weft_write_pages`, but for the access
-/// that the memories were registered with, which is checked when it is used.
-/// Since 0.1.
+/// Errors: as `weft_write_pages`, but for the access, which each transfer
+/// checks.
 ///
 /// # Safety
 /// As for `weft_write_pages`; `prepared` must be valid.
@@ -54,9 +48,8 @@ pub unsafe extern "C" fn weft_pages_prepare(
     })
 }
 
-/// As `weft_pages_prepare`, for a list: checks it as `weft_write_list` does, and
-/// keeps a copy, of about 72 bytes for each entry. `flags`: 0 or `WEFT_CLASS_LATENCY`.
-/// Since 0.1.
+/// As `weft_pages_prepare`, for a list: about 72 bytes per entry. `flags`: 0 or
+/// `WEFT_CLASS_LATENCY`.
 ///
 /// # Safety
 /// As for `weft_write_list`; `prepared` must be valid.
@@ -79,22 +72,14 @@ pub unsafe extern "C" fn weft_list_prepare(
     })
 }
 
-/// Writes what was prepared, as `weft_write_pages` or `weft_write_list`. Any number
-/// of transfers may use it at the same time.
+/// Writes what was prepared, as `weft_write_pages` or `weft_write_list`.
+/// Several transfers may use it at once. The cost does not grow with pages,
+/// layers or entries, only (of a list) with memories and peers.
 ///
-/// The cost of the call does not grow with pages, layers or entries, only (of a
-/// list) with remote memories and peers.
-///
-/// `options`: NULL for defaults; `WEFT_COUNT_PAGES` only of pages that were prepared with
-/// it, `WEFT_COMPLETE_EACH_PEER` of lists. `op`: receives the id; NULL if it is not
-/// wanted.
-///
-/// Any thread; does not block. Errors: `WEFT_ERR_REMOTE_ACCESS` (registered
-/// without this direction), `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT`,
-/// `WEFT_ERR_UNSUPPORTED`, `WEFT_ERR_AGAIN` (`max_transfers` or `queue_depth`
-/// are in use: poll), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST` and
-/// `WEFT_ERR_PEER_CLOSED` (for good: release it), `WEFT_ERR_CLOSED`,
-/// `WEFT_ERR_HANDLE`. Since 0.1.
+/// `options`: `WEFT_COUNT_PAGES` only of pages prepared with it,
+/// `WEFT_COMPLETE_EACH_PEER` of lists. Errors: those of `weft_write`; after
+/// `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST` and `WEFT_ERR_PEER_CLOSED` it
+/// is of no more use: destroy it.
 ///
 /// # Safety
 /// `options` must be NULL or valid for `options->size` bytes, with valid pointers in it.
@@ -111,8 +96,7 @@ pub unsafe extern "C" fn weft_write_prepared(
     })
 }
 
-/// Reads what was prepared, as `weft_read_pages` or `weft_read_list`; otherwise as
-/// `weft_write_prepared`. Since 0.1.
+/// Reads what was prepared; otherwise as `weft_write_prepared`.
 ///
 /// # Safety
 /// As for `weft_write_prepared`.
@@ -129,10 +113,8 @@ pub unsafe extern "C" fn weft_read_prepared(
     })
 }
 
-/// Gives a prepared geometry back. Transfers that use it go on; its memories stay in
-/// use until the last of them has ended. `prepared`: NULL is fine; the handle is
-/// invalid after `WEFT_OK`. Any thread; does not block. Errors:
-/// `WEFT_ERR_HANDLE`. Since 0.1.
+/// Destroys a prepared geometry. Transfers that use it go on; its memories stay
+/// in use until the last has ended.
 ///
 /// # Safety
 /// `prepared` must be NULL or a handle from `weft_pages_prepare` or `weft_list_prepare`.

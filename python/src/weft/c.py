@@ -1,7 +1,7 @@
 """weft.h as ctypes sees it: constants, structs and the types of functions.
 
 Made from include/weft.h by tools/bindings.py: do not edit. Names are those of the header
-without `weft_`, which is the manual.
+without `weft_`, which has the contract.
 """
 
 import ctypes
@@ -35,9 +35,6 @@ class Sized(Struct):
 
 #: Of the header.
 VERSION: Final = "0.1.0"
-VERSION_MAJOR: Final = 0
-VERSION_MINOR: Final = 1
-VERSION_PATCH: Final = 0
 OK: Final = 0
 ERR_AGAIN: Final = -1
 ERR_BUSY: Final = -2
@@ -76,12 +73,6 @@ CATEGORY_PEER: Final = 2
 CATEGORY_USAGE: Final = 3
 CATEGORY_SYSTEM: Final = 4
 CATEGORY_INTERNAL: Final = 5
-LOG_DEFAULT: Final = 0
-LOG_ERROR: Final = 1
-LOG_WARN: Final = 2
-LOG_INFO: Final = 3
-LOG_DEBUG: Final = 4
-LOG_TRACE: Final = 5
 PROGRESS_THREADS: Final = 0
 PROGRESS_MANUAL: Final = 1
 IDLE_ADAPTIVE: Final = 0
@@ -102,10 +93,6 @@ MEMORY_ANY: Final = 0
 MEMORY_HOST: Final = 1
 MEMORY_CUDA: Final = 2
 NUMA_ANY: Final = -1
-WAY_DIRECT: Final = 1
-WAY_STAGED: Final = 2
-WAY_SHARED: Final = 4
-WAY_DMABUF: Final = 8
 COMPLETION_WRITE: Final = 1
 COMPLETION_READ: Final = 2
 COMPLETION_SEND: Final = 3
@@ -118,10 +105,23 @@ COMPLETION_ATOMIC: Final = 9
 COMPLETION_RAIL_DOWN: Final = 10
 COMPLETION_RAIL_UP: Final = 11
 COMPLETION_FENCE: Final = 12
-LIST_ENTRIES_MAX: Final = 1048576
 MESSAGE_MAX: Final = 1048576
+LIST_ENTRIES_MAX: Final = 1048576
+WAY_DIRECT: Final = 1
+WAY_STAGED: Final = 2
+WAY_SHARED: Final = 4
+WAY_DMABUF: Final = 8
 STATISTICS_STATUSES: Final = 96
 STATISTICS_BUCKETS: Final = 40
+LOG_DEFAULT: Final = 0
+LOG_ERROR: Final = 1
+LOG_WARN: Final = 2
+LOG_INFO: Final = 3
+LOG_DEBUG: Final = 4
+LOG_TRACE: Final = 5
+VERSION_MAJOR: Final = 0
+VERSION_MINOR: Final = 1
+VERSION_PATCH: Final = 0
 
 LogCallback = ctypes.CFUNCTYPE(None, c_uint32, c_char_p, c_char_p, c_void_p)
 
@@ -274,25 +274,6 @@ class MemoryArgs(Sized):
     ]
 
 
-class MemoryProperties(Sized):
-    size: int
-    kind: int
-    device: int
-    ways: int
-    bytes: int
-    rails: int
-    ranges: int
-    _fields_ = [
-        ("size", c_uint32),
-        ("kind", c_uint32),
-        ("device", c_int32),
-        ("ways", c_uint32),
-        ("bytes", c_uint64),
-        ("rails", c_uint64),
-        ("ranges", c_uint64),
-    ]
-
-
 class Completion(Struct):
     kind: int
     status: int
@@ -366,6 +347,25 @@ class Pages(Sized):
     ]
 
 
+class GrantArgs(Sized):
+    size: int
+    access: int
+    pages: Any
+    page_len: int
+    page_count: int
+    layer_count: int
+    reserved: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("access", c_uint32),
+        ("pages", ctypes.POINTER(PageSide)),
+        ("page_len", c_uint64),
+        ("page_count", c_uint64),
+        ("layer_count", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class ListEntry(Struct):
     local: Optional[int]
     remote: Optional[int]
@@ -389,22 +389,22 @@ class ListEntry(Struct):
     ]
 
 
-class GrantArgs(Sized):
+class MemoryProperties(Sized):
     size: int
-    access: int
-    pages: Any
-    page_len: int
-    page_count: int
-    layer_count: int
-    reserved: int
+    kind: int
+    device: int
+    ways: int
+    bytes: int
+    rails: int
+    ranges: int
     _fields_ = [
         ("size", c_uint32),
-        ("access", c_uint32),
-        ("pages", ctypes.POINTER(PageSide)),
-        ("page_len", c_uint64),
-        ("page_count", c_uint64),
-        ("layer_count", c_uint32),
-        ("reserved", c_uint32),
+        ("kind", c_uint32),
+        ("device", c_int32),
+        ("ways", c_uint32),
+        ("bytes", c_uint64),
+        ("rails", c_uint64),
+        ("ranges", c_uint64),
     ]
 
 
@@ -540,13 +540,10 @@ class RailStatistics(Sized):
 
 #: What each function returns, and takes.
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
-    "weft_version": (c_uint32, []),
     "weft_status_name": (c_char_p, [c_int32]),
     "weft_status_text": (c_char_p, [c_int32]),
     "weft_status_category": (c_int32, [c_int32]),
     "weft_last_error": (c_char_p, []),
-    "weft_log_set": (c_int32, [c_uint32, LogCallback, c_void_p]),
-    "weft_topology": (c_int32, [c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
     "weft_endpoint_create": (c_int32, [ctypes.POINTER(EndpointConfig), ctypes.POINTER(c_void_p)]),
     "weft_endpoint_address": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
     "weft_endpoint_shutdown": (c_int32, [c_void_p, c_uint64]),
@@ -562,22 +559,20 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_memory_deregister": (c_int32, [c_void_p]),
     "weft_remote_memory_import": (c_int32, [c_void_p, c_uint64, c_void_p, c_size_t, ctypes.POINTER(c_void_p)]),
     "weft_remote_memory_release": (c_int32, [c_void_p]),
-    "weft_memory_info": (c_int32, [c_void_p, ctypes.POINTER(MemoryProperties)]),
-    "weft_watch_create": (c_int32, [c_void_p, ctypes.POINTER(c_void_p), ctypes.POINTER(ctypes.POINTER(c_uint64))]),
-    "weft_watch_destroy": (c_int32, [c_void_p]),
     "weft_endpoint_queue": (c_void_p, [c_void_p]),
     "weft_queue_create": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(c_void_p)]),
     "weft_queue_poll": (c_int32, [c_void_p, ctypes.POINTER(Completion), c_uint32, c_uint64]),
     "weft_queue_arm": (c_int32, [c_void_p, ctypes.POINTER(c_int32)]),
     "weft_queue_destroy": (c_int32, [c_void_p]),
-    "weft_counter_create": (c_int32, [c_void_p, ctypes.POINTER(c_uint64)]),
-    "weft_counter_read": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(c_uint64)]),
-    "weft_counter_expect": (c_int32, [c_void_p, ctypes.POINTER(c_uint64), ctypes.POINTER(c_uint64), c_uint32, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
-    "weft_counter_destroy": (c_int32, [c_void_p, c_uint64]),
     "weft_write": (c_int32, [c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_read": (c_int32, [c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_write_pages": (c_int32, [c_void_p, c_void_p, c_void_p, ctypes.POINTER(Pages), ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_read_pages": (c_int32, [c_void_p, c_void_p, c_void_p, ctypes.POINTER(Pages), ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_send": (c_int32, [c_void_p, c_uint64, c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_message_release": (c_int32, [c_void_p, c_uint64]),
+    "weft_peer_fence": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_grant_create": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(GrantArgs), ctypes.POINTER(GrantToken)]),
+    "weft_grant_revoke": (c_int32, [c_void_p, ctypes.POINTER(GrantToken), ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_write_list": (c_int32, [c_void_p, ctypes.POINTER(ListEntry), c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_read_list": (c_int32, [c_void_p, ctypes.POINTER(ListEntry), c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_pages_prepare": (c_int32, [c_void_p, c_void_p, c_void_p, ctypes.POINTER(Pages), c_uint32, ctypes.POINTER(c_void_p)]),
@@ -585,15 +580,20 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_write_prepared": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_read_prepared": (c_int32, [c_void_p, c_void_p, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_prepared_destroy": (c_int32, [c_void_p]),
-    "weft_peer_fence": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
-    "weft_grant_create": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(GrantArgs), ctypes.POINTER(GrantToken)]),
-    "weft_grant_revoke": (c_int32, [c_void_p, ctypes.POINTER(GrantToken), ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
-    "weft_send": (c_int32, [c_void_p, c_uint64, c_void_p, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
-    "weft_message_release": (c_int32, [c_void_p, c_uint64]),
+    "weft_counter_create": (c_int32, [c_void_p, ctypes.POINTER(c_uint64)]),
+    "weft_counter_read": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(c_uint64)]),
+    "weft_counter_expect": (c_int32, [c_void_p, ctypes.POINTER(c_uint64), ctypes.POINTER(c_uint64), c_uint32, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_counter_destroy": (c_int32, [c_void_p, c_uint64]),
     "weft_fetch_add": (c_int32, [c_void_p, c_void_p, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_compare_swap": (c_int32, [c_void_p, c_void_p, c_uint64, c_uint64, c_uint64, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
+    "weft_memory_info": (c_int32, [c_void_p, ctypes.POINTER(MemoryProperties)]),
+    "weft_watch_create": (c_int32, [c_void_p, ctypes.POINTER(c_void_p), ctypes.POINTER(ctypes.POINTER(c_uint64))]),
+    "weft_watch_destroy": (c_int32, [c_void_p]),
     "weft_endpoint_info": (c_int32, [c_void_p, ctypes.POINTER(EndpointProperties), ctypes.POINTER(EndpointStatistics)]),
     "weft_rail_info": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailProperties), ctypes.POINTER(RailStatistics)]),
+    "weft_topology": (c_int32, [c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
+    "weft_log_set": (c_int32, [c_uint32, LogCallback, c_void_p]),
+    "weft_version": (c_uint32, []),
 }
 
 #: The structs, by their names in C.
@@ -604,12 +604,12 @@ STRUCTS: Dict[str, Any] = {
     "weft_peer_properties": PeerProperties,
     "weft_memory_range": MemoryRange,
     "weft_memory_args": MemoryArgs,
-    "weft_memory_properties": MemoryProperties,
     "weft_completion": Completion,
     "weft_page_side": PageSide,
     "weft_pages": Pages,
-    "weft_list_entry": ListEntry,
     "weft_grant_args": GrantArgs,
+    "weft_list_entry": ListEntry,
+    "weft_memory_properties": MemoryProperties,
     "weft_endpoint_properties": EndpointProperties,
     "weft_endpoint_statistics": EndpointStatistics,
     "weft_rail_properties": RailProperties,
