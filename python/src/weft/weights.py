@@ -1,0 +1,362 @@
+"""Weights from any number of sources to targets that are sharded in another way, over every NIC at once.
+
+    source = Source([Shard("w", "F32", (4096, 1024), 0, 2048, array)])       # rows 0 to 2047 of a tensor
+    send_somehow(source.manifest())
+
+    target = Target([Shard("w", "F32", (4096, 1024), 1024, 3072, mine)], manifests)
+    target.pull(verify=True)                                                 # again for the next version of the weights
+
+Tensors are sharded by their first dimension. Targets read; what several sources have is shared among them, and read from
+the others when one dies. On the command line, with safetensors files:
+
+    python -m weft.weights serve --listen HOST:PORT FILE...
+    python -m weft.weights pull --from HOST:PORT --out FILE [--shard 0/2] [--verify]
+
+Whoever can connect to the port gets what is needed to read the memory: keep it inside, or give the endpoints a secret
+(`WEFT_SECRET_FILE`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import math
+import mmap
+import socket
+import threading
+import time
+import zlib
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ._buffers import Buffer
+from .endpoint import Access, Endpoint
+from .errors import ClosedError, WeftError
+from .events import Message, PeerDown
+from .memory import RemoteMemory
+from .operation import Operation
+from .peer import Peer
+from .transfers import Entry
+
+#: What is read from one source at a time is cut into pieces of this many bytes, and is lost at most when it dies.
+PIECE = 8 << 20
+#: Reads of one source that are under way at once, and pieces in each.
+DEPTH, BATCH = 2, 8
+
+
+class Shard(NamedTuple):
+    """Rows `begin` to `end` of a tensor, in a contiguous buffer. `dtype` and `shape` are the whole tensor's."""
+
+    name: str
+    dtype: str
+    shape: Tuple[int, ...]
+    begin: int
+    end: int
+    buffer: Buffer
+
+    @property
+    def row(self) -> int:
+        """Bytes of a row."""
+        return len(memoryview(self.buffer).cast("B")) // max(self.end - self.begin, 1)
+
+
+class Piece(NamedTuple):
+    """Bytes to read: `source` is one of those in `sources` that have them, each with its range and offset."""
+
+    shard: int
+    offset: int
+    length: int
+    sources: Tuple[Tuple[int, int, int], ...]
+
+
+class Source:
+    """Offers shards until it is closed. They must not change while targets pull."""
+
+    def __init__(self, shards: Sequence[Shard], **options: Any) -> None:
+        """`options`: those of `Endpoint`."""
+        self._shards = [s for s in shards if s.end > s.begin and s.row]
+        self._endpoint = Endpoint(**options)
+        self._memory = self._endpoint.register([s.buffer for s in self._shards], access=Access.REMOTE_READ)
+        self._thread = threading.Thread(target=self._answer, daemon=True)
+        self._thread.start()
+
+    def manifest(self) -> bytes:
+        """What targets need to know; it may travel by any means."""
+        return json.dumps({
+            "format": 1,
+            "address": base64.b64encode(self._endpoint.address).decode(),
+            "descriptor": base64.b64encode(self._memory.export()).decode(),
+            "shards": [[s.name, s.dtype, list(s.shape), s.begin, s.end, s.row] for s in self._shards],
+        }).encode()
+
+    def _answer(self) -> None:
+        """Checksums of ranges, for targets that ask."""
+        try:
+            while True:
+                event = self._endpoint.wait_event()
+                if isinstance(event, Message):
+                    number, shard, offset, length = json.loads(event.data)
+                    view = memoryview(self._shards[shard].buffer).cast("B")[offset:offset + length]
+                    event.peer.send(json.dumps([number, zlib.crc32(view)]).encode())
+        except (ClosedError, WeftError):
+            pass
+
+    def close(self) -> None:
+        self._endpoint.close()
+        self._thread.join()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Target:
+    """A plan of what to read from where, made once, for any number of pulls."""
+
+    def __init__(self, shards: Sequence[Shard], manifests: Sequence[bytes], *, timeout: float = 60, **options: Any) -> None:
+        """`timeout`: seconds in which one read of up to 64 MiB has to end. `options`: those of `Endpoint`."""
+        self._timeout = timeout
+        self._shards = [s for s in shards if s.end > s.begin and s.row]
+        self._sources = [json.loads(m) for m in manifests]
+        self.pieces = list(self._plan())
+        #: Bytes of a pull.
+        self.total = sum(p.length for p in self.pieces)
+        self._dead: Set[int] = set()
+        self._endpoint = Endpoint(**options)
+        self._memory = self._endpoint.register([s.buffer for s in self._shards], access=Access.LOCAL)
+        self._peers: Dict[int, Peer] = {}
+        self._remotes: Dict[int, RemoteMemory] = {}
+
+    def _plan(self) -> Iterator[Piece]:
+        held: Dict[str, List[Tuple[int, int, Any]]] = {}
+        for number, source in enumerate(self._sources):
+            for place, offered in enumerate(source["shards"]):
+                held.setdefault(offered[0], []).append((number, place, offered))
+        for number, shard in enumerate(self._shards):
+            holders = held.get(shard.name, [])
+            for _, _, (_, dtype, shape, _, _, row) in holders:
+                if (dtype, tuple(shape), row) != (shard.dtype, tuple(shard.shape), shard.row):
+                    raise ValueError(f"{shard.name}: {shard.dtype} {shard.shape} is wanted, {dtype} {tuple(shape)} is offered")
+            # Between these rows always the same sources have them.
+            edges = {shard.begin, shard.end} | {e for _, _, o in holders for e in o[3:5] if shard.begin < e < shard.end}
+            rows = sorted(edges)
+            for begin, end in zip(rows, rows[1:]):
+                have = [(s, place, (begin - o[3]) * o[5]) for s, place, o in holders if o[3] <= begin and end <= o[4]]
+                if not have:
+                    raise ValueError(f"{shard.name}: no source has rows {begin} to {end - 1}")
+                start, length = (begin - shard.begin) * shard.row, (end - begin) * shard.row
+                for at in range(0, length, PIECE):
+                    yield Piece(number, start + at, min(PIECE, length - at), tuple((s, r, o + at) for s, r, o in have))
+
+    def pull(self, *, verify: bool = False, progress: Optional[Callable[[int, int], None]] = None) -> None:
+        """Reads everything. `verify`: the sources compute checksums of what was read from them, and they are compared.
+        `progress` is called with the bytes that are there, and all. Raises the last source's error when none is left
+        that has what is missing."""
+        todo = list(range(len(self.pieces)))
+        there = 0
+
+        def moved(length: int) -> None:
+            nonlocal there
+            there += length
+            if progress:
+                progress(there, self.total)
+
+        while todo:
+            came_from = self._read(todo, moved)
+            todo = self._unconfirmed(came_from) if verify else []
+            for piece in todo:
+                there -= self.pieces[piece].length
+
+    def _connected(self, source: int) -> RemoteMemory:
+        if source not in self._remotes:
+            known = self._sources[source]
+            peer = self._endpoint.connect(base64.b64decode(known["address"])).wait()
+            self._peers[source] = peer
+            self._remotes[source] = peer.import_memory(base64.b64decode(known["descriptor"]))
+        return self._remotes[source]
+
+    def _assign(self, pieces: Sequence[int], queues: Dict[int, Deque[int]], why: Optional[WeftError]) -> None:
+        """To the source that has least to send."""
+        for number in pieces:
+            have = [s for s, _, _ in self.pieces[number].sources if s not in self._dead]
+            if not have:
+                raise why or ConnectionError(f"no source is left that has {self._shards[self.pieces[number].shard].name}")
+            queues.setdefault(min(have, key=lambda s: len(queues.get(s, ()))), deque()).append(number)
+
+    def _read(self, pieces: Sequence[int], moved: Callable[[int], None]) -> Dict[int, int]:
+        """Each piece, and the source that it came from."""
+        queues: Dict[int, Deque[int]] = {}
+        self._assign(pieces, queues, None)
+        under_way: Deque[Tuple[int, List[int], Operation[Any]]] = deque()
+        came_from: Dict[int, int] = {}
+        try:
+            while any(queues.values()) or under_way:
+                for source in list(queues):
+                    while queues[source] and sum(s == source for s, _, _ in under_way) < DEPTH:
+                        batch = [queues[source].popleft() for _ in range(min(BATCH, len(queues[source])))]
+                        try:
+                            under_way.append((source, batch, self._start(source, batch)))
+                        except WeftError as error:
+                            self._lose(source, batch, queues, error)
+                if not under_way:
+                    continue
+                source, batch, operation = under_way.popleft()
+                try:
+                    operation.wait()
+                except WeftError as error:
+                    self._lose(source, batch, queues, error)
+                else:
+                    came_from.update((number, source) for number in batch)
+                    moved(sum(self.pieces[number].length for number in batch))
+        finally:
+            self._stop(operation for _, _, operation in under_way)
+        return came_from
+
+    def _start(self, source: int, batch: Sequence[int]) -> Operation[Any]:
+        remote, entries = self._connected(source), []
+        for number in batch:
+            piece = self.pieces[number]
+            place, offset = next((r, o) for s, r, o in piece.sources if s == source)
+            entries.append(Entry(self._memory, remote, piece.length, piece.shard, place, piece.offset, offset))
+        return self._endpoint.read_list(entries, timeout=self._timeout)
+
+    def _lose(self, source: int, batch: Sequence[int], queues: Dict[int, Deque[int]], why: WeftError) -> None:
+        self._dead.add(source)
+        self._assign([*batch, *queues.pop(source, ())], queues, why)
+
+    @staticmethod
+    def _stop(operations: Iterator[Operation[Any]]) -> None:
+        for operation in list(operations):
+            operation.cancel()
+            try:
+                operation.wait()
+            except WeftError:
+                pass
+
+    def _unconfirmed(self, came_from: Dict[int, int]) -> List[int]:
+        """Pieces whose source has died before it said what their checksum is. Raises ValueError if one differs."""
+        asked: Dict[int, int] = {}
+        for number, source in came_from.items():
+            piece = self.pieces[number]
+            place, offset = next((r, o) for s, r, o in piece.sources if s == source)
+            try:
+                self._peers[source].send(json.dumps([number, place, offset, piece.length]).encode())
+                asked[number] = source
+            except WeftError:
+                self._dead.add(source)
+        until = time.monotonic() + self._timeout
+        while any(source not in self._dead for source in asked.values()):
+            event = self._endpoint.wait_event(max(until - time.monotonic(), 0))
+            if event is None:
+                raise TimeoutError("a source does not say what the checksums are")
+            if isinstance(event, PeerDown):
+                self._dead |= {s for s, peer in self._peers.items() if peer.id == event.peer.id}
+            elif isinstance(event, Message):
+                number, theirs = json.loads(event.data)
+                piece = self.pieces[number]
+                shard = self._shards[piece.shard]
+                if zlib.crc32(memoryview(shard.buffer).cast("B")[piece.offset:piece.offset + piece.length]) != theirs:
+                    raise ValueError(f"{shard.name}: what was read from source {came_from[number]} is not what it has")
+                asked.pop(number, None)
+                came_from.pop(number, None)
+                until = time.monotonic() + self._timeout
+        return list(came_from)
+
+    def close(self) -> None:
+        self._endpoint.close()
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def shards_of(path: str) -> List[Shard]:
+    """All tensors of a safetensors file, which stays mapped."""
+    with open(path, "rb") as file:
+        bytes_ = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    length = int.from_bytes(bytes_[:8], "little")
+    header = json.loads(bytes(bytes_[8:8 + length]))
+    shards = []
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            begin, end = (8 + length + at for at in tensor["data_offsets"])
+            shape = tuple(tensor["shape"]) or (1,)
+            shards.append(Shard(name, tensor["dtype"], shape, 0, shape[0], bytes_[begin:end]))
+    return shards
+
+
+def create(path: str, wanted: Sequence[Tuple[str, str, Tuple[int, ...], int, int, int]]) -> List[Shard]:
+    """A safetensors file with room for these: as a manifest has them, name, dtype, shape, begin, end, bytes of a row."""
+    header: Dict[str, Any] = {}
+    places, at = [], 0
+    for name, dtype, shape, begin, end, row in wanted:
+        places.append((at, at + (end - begin) * row))
+        header[name] = {"dtype": dtype, "shape": [end - begin, *shape[1:]], "data_offsets": places[-1]}
+        at = places[-1][1]
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "w+b") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + at)
+        file.flush()
+        bytes_ = memoryview(mmap.mmap(file.fileno(), 0))[8 + len(text):]
+    return [Shard(name, dtype, tuple(shape), begin, end, bytes_[first:last])
+            for (name, dtype, shape, begin, end, _), (first, last) in zip(wanted, places)]
+
+
+def _place(text: str) -> Tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def _serve(listen: Tuple[str, int], files: Sequence[str]) -> None:
+    with Source([shard for path in files for shard in shards_of(path)]) as source, socket.create_server(listen) as server:
+        print(f"serving at {server.getsockname()[0]}:{server.getsockname()[1]}", flush=True)
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(source.manifest())
+
+
+def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, verify: bool) -> None:
+    manifests = []
+    for place in sources:
+        with socket.create_connection(place) as connection:
+            manifests.append(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
+    whole: Dict[str, Any] = {}
+    for manifest in manifests:
+        for name, dtype, shape, _, _, row in json.loads(manifest)["shards"]:
+            whole[name] = (name, dtype, tuple(shape), shape[0] * part // parts, shape[0] * (part + 1) // parts, row)
+    with Target(create(out, list(whole.values())), manifests) as target:
+        began = time.monotonic()
+        target.pull(verify=verify)
+        seconds = time.monotonic() - began
+        print(f"{len(whole)} tensors, {target.total} bytes, {seconds:.2f} s, {target.total / max(seconds, math.ulp(1)) / 1e9:.2f} GB/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m weft.weights", description="Moves weights between processes.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="offers safetensors files")
+    serve.add_argument("--listen", type=_place, default=("0.0.0.0", 0), metavar="HOST:PORT")
+    serve.add_argument("files", nargs="+", metavar="FILE")
+    pull = commands.add_parser("pull", help="writes what sources have, or a part of it, into a file")
+    pull.add_argument("--from", dest="sources", type=_place, action="append", required=True, metavar="HOST:PORT")
+    pull.add_argument("--out", required=True, metavar="FILE")
+    pull.add_argument("--shard", default="0/1", metavar="I/N", help="rows of part I of N of each tensor")
+    pull.add_argument("--verify", action="store_true", help="compare checksums with the sources")
+    given = parser.parse_args()
+    if given.command == "serve":
+        _serve(given.listen, given.files)
+    else:
+        part, parts = map(int, given.shard.split("/"))
+        _pull(given.sources, given.out, part, parts, given.verify)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Weights from several sources to targets that are sharded in another way."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from multiprocessing.connection import Connection
+from typing import Any, Dict, List, Tuple
+
+from support import FABRIC
+from weft.weights import Shard, Source, Target, create, shards_of
+
+OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
+ROWS, ROW = 999, 64 << 10
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def rows(begin: int, end: int, row: int = ROW, version: int = 0) -> bytearray:
+    return bytearray(b"".join(((i * 7 + version) % 251).to_bytes(1, "little") * row for i in range(begin, end)))
+
+
+def shard(begin: int, end: int, version: int = 0) -> Shard:
+    return Shard("w", "U8", (ROWS, ROW), begin, end, rows(begin, end, version=version))
+
+
+def serve(pipe: Connection, parts: List[Tuple[int, int]]) -> None:
+    with Source([shard(*part) for part in parts], **OPTIONS) as source:
+        pipe.send(source.manifest())
+        with contextlib.suppress(EOFError):
+            pipe.recv()
+
+
+class Weights(unittest.TestCase):
+    def sources(self, *parts: List[Tuple[int, int]]) -> Tuple[List[Any], List[bytes]]:
+        """A process for each list of parts, and their manifests."""
+        processes, manifests = [], []
+        for part in parts:
+            ours, theirs = SPAWN.Pipe()
+            process = SPAWN.Process(target=serve, args=(theirs, part), daemon=True)
+            process.start()
+            self.addCleanup(process.join)
+            self.addCleanup(process.kill)
+            manifests.append(ours.recv())
+            processes.append((process, ours))
+        return processes, manifests
+
+    def target(self, begin: int, end: int, manifests: List[bytes]) -> Tuple[Target, bytearray]:
+        buffer = bytearray((end - begin) * ROW)
+        target = Target([Shard("w", "U8", (ROWS, ROW), begin, end, buffer)], manifests, **OPTIONS)
+        self.addCleanup(target.close)
+        return target, buffer
+
+    def test_four_targets_pull_from_three_sources(self) -> None:
+        _, manifests = self.sources([(0, 333)], [(333, 600)], [(600, 999)])
+        for i in range(4):
+            begin, end = ROWS * i // 4, ROWS * (i + 1) // 4
+            target, buffer = self.target(begin, end, manifests)
+            said: List[Tuple[int, int]] = []
+            target.pull(verify=True, progress=lambda there, all_: said.append((there, all_)))
+            self.assertEqual(buffer, rows(begin, end))
+            self.assertEqual(said[-1], (len(buffer), len(buffer)))
+
+    def test_a_source_that_dies_is_replaced_by_others(self) -> None:
+        processes, manifests = self.sources([(0, 700)], [(300, 999)], [(0, 999)])
+        target, buffer = self.target(0, ROWS, manifests)
+        killed: List[int] = []
+
+        def kill(there: int, all_: int) -> None:
+            if not killed:
+                killed.append(there)
+                os.kill(processes[2][0].pid, signal.SIGKILL)
+
+        target.pull(verify=True, progress=kill)
+        self.assertLess(killed[0], target.total)
+        self.assertEqual(buffer, rows(0, ROWS))
+        buffer[:] = bytes(len(buffer))
+        target.pull(verify=True)  # the same plan, without the dead one
+        self.assertEqual(buffer, rows(0, ROWS))
+
+    def test_what_no_source_is_left_for_is_an_error(self) -> None:
+        processes, manifests = self.sources([(0, 500)], [(500, 999)])
+        target, buffer = self.target(0, ROWS, manifests)
+        os.kill(processes[1][0].pid, signal.SIGKILL)
+        with self.assertRaises(Exception):
+            target.pull()
+        with self.assertRaisesRegex(ValueError, "no source has rows 500 to 998"):
+            self.target(0, ROWS, manifests[:1])
+        with self.assertRaisesRegex(ValueError, "is wanted"):
+            Target([Shard("w", "F32", (ROWS, ROW // 4), 0, 1, bytearray(ROW))], manifests, **OPTIONS)
+
+    def test_bytes_that_differ_are_an_error(self) -> None:
+        with Source([shard(0, ROWS)], **OPTIONS) as source:
+            target, buffer = self.target(0, ROWS, [source.manifest()])
+
+            def spoil(there: int, all_: int) -> None:
+                if there == all_:
+                    buffer[12345] ^= 1
+
+            with self.assertRaisesRegex(ValueError, "is not what it has"):
+                target.pull(verify=True, progress=spoil)
+
+    def test_a_plan_is_pulled_again_for_the_next_version(self) -> None:
+        first = shard(0, ROWS)
+        with Source([first], **OPTIONS) as source:
+            target, buffer = self.target(0, ROWS, [source.manifest()])
+            for version in range(3):
+                first.buffer[:] = rows(0, ROWS, version=version)
+                target.pull(verify=True)
+                self.assertEqual(buffer, first.buffer)
+
+    def test_files_are_served_and_pulled_by_the_command(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            wanted = [("a", "U8", (101, 30), 0, 101, 30), ("b", "F32", (1,), 0, 1, 4), ("c", "F32", (7, 2, 2), 0, 7, 16)]
+            for made in create(f"{folder}/in", wanted):
+                made.buffer[:] = os.urandom(len(made.buffer))
+            command = [sys.executable, "-m", "weft.weights"]
+            server = subprocess.Popen([*command, "serve", "--listen", "127.0.0.1:0", f"{folder}/in"], stdout=subprocess.PIPE,
+                                      text=True)
+            self.addCleanup(server.wait)
+            self.addCleanup(server.kill)
+            assert server.stdout is not None
+            self.addCleanup(server.stdout.close)
+            place = server.stdout.readline().split()[-1]
+            parts: dict[str, bytes] = {}
+            for i in range(2):
+                subprocess.run([*command, "pull", "--from", place, "--out", f"{folder}/{i}", "--shard", f"{i}/2", "--verify"],
+                               check=True, stdout=subprocess.DEVNULL)
+                for part in shards_of(f"{folder}/{i}"):
+                    parts[part.name] = parts.get(part.name, b"") + bytes(part.buffer)
+            self.assertEqual(parts, {s.name: bytes(s.buffer) for s in shards_of(f"{folder}/in")})
