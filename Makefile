@@ -132,12 +132,13 @@ abi: ## Keeps the ABI that include/weft.h has now for comparison: docs/abi.md
 	@tools/need.sh test
 	@tools/abi.sh write
 
-check: ## Formatting, lints, floors (ARCHITECTURE.md), and that the header is the one that src/capi makes
+check: ## Formatting, lints, floors (ARCHITECTURE.md), words (tools/words.py), and that the header is the one that src/capi makes
 	@tools/need.sh check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	@tools/header.sh check
 	@tools/floors.py
+	@tools/words.py
 
 check-msrv: ## That the oldest Rust that Cargo.toml names compiles it, if rustup has that one
 	@tools/check-msrv.sh

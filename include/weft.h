@@ -322,7 +322,7 @@ typedef struct weft_endpoint_config {
     uint64_t message_bytes;
     /** A secret that all endpoints share: 16 to 1,024 bytes, best 32 random
         ones. Peers prove it to connect, and it authenticates control frames;
-        bytes of transfers need `encrypt`: docs/security.md. NULL: whoever knows
+        bytes of transfers need `encrypt`: docs/security.md. NULL: all who know
         the address may connect. */
     const void *secret;
     uint64_t secret_len;
@@ -713,7 +713,7 @@ weft_status weft_memory_register(weft_endpoint *endpoint,
                                  weft_memory **memory);
 
 /** Writes the descriptor that a peer passes to `weft_remote_memory_import`; it
-    may travel by any means. Whoever has it can reach the memory. Its size grows
+    may travel by any means. It is a key: treat it as a secret. Its size grows
     with ranges x rails.
 
     `buffer`, `capacity`, `len`: as in `weft_endpoint_address`. Errors:
@@ -1476,7 +1476,7 @@ typedef struct weft_endpoint_statistics {
     uint64_t latency[WEFT_STATISTICS_BUCKETS];
     uint64_t latency_sum_ns;
     /** Handshakes and connections that were rejected. */
-    uint64_t strangers_refused;
+    uint64_t handshakes_rejected;
     /** The longest pass of a worker thread, in its own CPU time; 0: none has
         taken 0.5 ms, or progress is manual. */
     uint64_t pass_longest_ns;

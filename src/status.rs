@@ -51,7 +51,7 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
     (Status::Busy, c"WEFT_ERR_BUSY", c"the object is in use: poll until its operations have completed"),
     (Status::TimedOut, c"WEFT_ERR_TIMED_OUT", c"the deadline passed"),
     (Status::Canceled, c"WEFT_ERR_CANCELED", c"canceled on this side"),
-    (Status::PeerLost, c"WEFT_ERR_PEER_LOST", c"the peer died or cannot be reached any more"),
+    (Status::PeerLost, c"WEFT_ERR_PEER_LOST", c"the peer died or can no longer be reached"),
     (
         Status::PeerGone,
         c"WEFT_ERR_PEER_GONE",
@@ -72,7 +72,7 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
     (
         Status::RailLost,
         c"WEFT_ERR_RAIL_LOST",
-        c"a rail failed, and what it carried may have counted, or been told, already",
+        c"a rail failed after this operation may already have raised a counter or sent its notification; it cannot be retried safely",
     ),
     (Status::Revoked, c"WEFT_ERR_REVOKED", c"the grant was revoked by its owner, or does not cover the access"),
     (Status::Invalid, c"WEFT_ERR_INVALID", c"an argument is wrong"),

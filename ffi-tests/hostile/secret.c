@@ -23,7 +23,7 @@ static uint64_t refused_by(struct box *box)
     weft_endpoint_statistics done = {0};
     done.size = sizeof done;
     CHECK_OK(weft_endpoint_info(box->endpoint, NULL, &done));
-    return done.strangers_refused;
+    return done.handshakes_rejected;
 }
 
 static weft_peer connect_to(struct box *from, struct box *to)

@@ -85,7 +85,7 @@ pub struct weft_endpoint_config {
     pub message_bytes: u64,
     /// A secret that all endpoints share: 16 to 1,024 bytes, best 32 random
     /// ones. Peers prove it to connect, and it authenticates control frames;
-    /// bytes of transfers need `encrypt`: docs/security.md. NULL: whoever knows
+    /// bytes of transfers need `encrypt`: docs/security.md. NULL: all who know
     /// the address may connect.
     pub secret: *const c_void,
     pub secret_len: u64,

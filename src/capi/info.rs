@@ -85,7 +85,7 @@ pub struct weft_endpoint_statistics {
     pub latency: [u64; WEFT_STATISTICS_BUCKETS],
     pub latency_sum_ns: u64,
     /// Handshakes and connections that were rejected.
-    pub strangers_refused: u64,
+    pub handshakes_rejected: u64,
     /// The longest pass of a worker thread, in its own CPU time; 0: none has
     /// taken 0.5 ms, or progress is manual.
     pub pass_longest_ns: u64,
@@ -222,7 +222,7 @@ fn of_endpoint(ep: &Endpoint) -> weft_endpoint_statistics {
         completions: sum.completions,
         latency: sum.latency,
         latency_sum_ns: sum.latency_sum_ns,
-        strangers_refused: ep.strangers_refused(),
+        handshakes_rejected: ep.handshakes_rejected(),
         pass_longest_ns,
         driver_call_longest_ns,
     }

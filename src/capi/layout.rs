@@ -157,7 +157,7 @@ const _: () = {
     assert!(offset_of!(weft_endpoint_statistics, completions) == 136);
     assert!(offset_of!(weft_endpoint_statistics, latency) == 904);
     assert!(offset_of!(weft_endpoint_statistics, latency_sum_ns) == 1224);
-    assert!(offset_of!(weft_endpoint_statistics, strangers_refused) == 1232);
+    assert!(offset_of!(weft_endpoint_statistics, handshakes_rejected) == 1232);
     assert!(offset_of!(weft_endpoint_statistics, pass_longest_ns) == 1240);
     assert!(offset_of!(weft_endpoint_statistics, driver_call_longest_ns) == 1248);
     assert!(size_of::<weft_rail_properties>() >= 300);

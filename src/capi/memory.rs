@@ -161,7 +161,7 @@ pub unsafe extern "C" fn weft_memory_register(
 }
 
 /// Writes the descriptor that a peer passes to `weft_remote_memory_import`; it
-/// may travel by any means. Whoever has it can reach the memory. Its size grows
+/// may travel by any means. It is a key: treat it as a secret. Its size grows
 /// with ranges x rails.
 ///
 /// `buffer`, `capacity`, `len`: as in `weft_endpoint_address`. Errors:

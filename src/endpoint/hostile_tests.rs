@@ -376,10 +376,10 @@ fn unauthenticated_endpoint_is_ignored() {
         }
         let welcome = stranger.welcome(hello.nonce);
         stranger.say(Header::plain(Kind::Welcome), &welcome);
-        until("it is counted", || endpoint.strangers_refused() >= 2);
+        until("it is counted", || endpoint.handshakes_rejected() >= 2);
         assert!(memory.importers().is_empty());
         stranger.say(Header::plain(Kind::Leave), &[]);
-        until("it is counted", || endpoint.strangers_refused() >= 3);
+        until("it is counted", || endpoint.handshakes_rejected() >= 3);
         assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Unreachable as i32);
     }
 }
@@ -407,7 +407,7 @@ fn hello_is_accepted_by_its_proof() {
         // Who names another learns nothing of whom it could have named.
         assert_eq!(refused(None, Some(7)), Status::PeerGone);
         assert_eq!(refused(Some(Root::new(SECRET)), Some(7)), Status::PeerGone);
-        assert_eq!(endpoint.strangers_refused(), 4);
+        assert_eq!(endpoint.handshakes_rejected(), 4);
         for known in [SECRET, OTHERS] {
             let mut stranger = Stranger::new(fabric, &endpoint);
             stranger.root = Some(Root::new(known));
@@ -454,7 +454,7 @@ fn token_alone_does_not_authenticate() {
                 sent += 1;
             }
         }
-        until("they are counted", || friends.b.strangers_refused() + friends.b.rubbish() >= sent);
+        until("they are counted", || friends.b.handshakes_rejected() + friends.b.rubbish() >= sent);
         friends.talk(20);
         assert!(next(&friends.b, Duration::from_millis(20)).is_none());
         assert!(memory.importers().is_empty());
@@ -536,7 +536,7 @@ fn frames_of_other_sessions_do_nothing() {
             frame[16..24].copy_from_slice(&number.to_le_bytes());
             frames.push(frame);
         }
-        let before = endpoint.strangers_refused() + endpoint.rubbish();
+        let before = endpoint.handshakes_rejected() + endpoint.rubbish();
         let mut thief = Stranger::new(fabric, &endpoint);
         let mut sent = 0;
         for frame in &frames {
@@ -549,7 +549,7 @@ fn frames_of_other_sessions_do_nothing() {
                 sent += 2;
             }
         }
-        until("they are counted", || endpoint.strangers_refused() + endpoint.rubbish() >= before + sent);
+        until("they are counted", || endpoint.handshakes_rejected() + endpoint.rubbish() >= before + sent);
         assert!(next(&endpoint, Duration::from_millis(50)).is_none(), "{fabric}");
         for peer in &mut peers {
             peer.say(Header::numbered(Kind::Message, 1), &message(b"itself"));
@@ -671,10 +671,10 @@ fn refused_handshakes_leak_nothing() {
         let mut random = Sequence(4711);
         // Of host, one is closed after a while, and does not come back.
         let mut refused = |count: u64| {
-            let all = endpoint.strangers_refused() + count;
+            let all = endpoint.handshakes_rejected() + count;
             let mut stranger = Stranger::new(fabric, &endpoint);
             let mut began = Instant::now();
-            while endpoint.strangers_refused() < all {
+            while endpoint.handshakes_rejected() < all {
                 if began.elapsed() > Duration::from_secs(2) {
                     stranger = Stranger::new(fabric, &endpoint);
                     began = Instant::now();
@@ -749,7 +749,7 @@ fn malformed_frames_are_counted_and_delay_no_peer() {
             slowest = slowest.max(friends.talk(1));
             undisturbed = undisturbed.max(others.talk(1));
         }
-        until("they are counted", || friends.b.rubbish() + friends.b.strangers_refused() == sent);
+        until("they are counted", || friends.b.rubbish() + friends.b.handshakes_rejected() == sent);
         println!(
             "{fabric}: slowest message {slowest:?} beside a stranger with {sent} frames, of others {undisturbed:?}"
         );
@@ -767,7 +767,7 @@ fn another_wire_version_is_refused_and_counted() {
         let (status, text) = frame::read_refuse(&stranger.hear(Kind::Refuse).body).expect("a refusal");
         assert_eq!(status, Status::Version);
         assert!(text.to_string().contains("8 to 9"), "{text}");
-        assert_eq!(endpoint.strangers_refused(), 1);
+        assert_eq!(endpoint.handshakes_rejected(), 1);
     }
 }
 
@@ -788,7 +788,7 @@ fn handshake_flood_is_bounded_and_others_connect() {
         };
         let most = 256 + 1;
         flood(&mut stranger, 2000);
-        until("they are counted", || friends.b.strangers_refused() >= 1000);
+        until("they are counted", || friends.b.handshakes_rejected() >= 1000);
         assert!(friends.b.core.peers.all().len() <= most);
         let slowest = friends.talk(50);
         // One more that means well, while the flood goes on.

@@ -207,7 +207,7 @@ impl Endpoint {
         self.core.longest.get()
     }
 
-    pub fn strangers_refused(&self) -> u64 {
+    pub fn handshakes_rejected(&self) -> u64 {
         self.core.unauthenticated.refused()
     }
 

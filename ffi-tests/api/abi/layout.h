@@ -166,7 +166,7 @@ AT(weft_endpoint_statistics, frames_dropped, 128, uint64_t);
 AT(weft_endpoint_statistics, completions, 136, uint64_t[WEFT_STATISTICS_STATUSES]);
 AT(weft_endpoint_statistics, latency, 904, uint64_t[WEFT_STATISTICS_BUCKETS]);
 AT(weft_endpoint_statistics, latency_sum_ns, 1224, uint64_t);
-AT(weft_endpoint_statistics, strangers_refused, 1232, uint64_t);
+AT(weft_endpoint_statistics, handshakes_rejected, 1232, uint64_t);
 AT(weft_endpoint_statistics, pass_longest_ns, 1240, uint64_t);
 AT(weft_endpoint_statistics, driver_call_longest_ns, 1248, uint64_t);
 

@@ -328,7 +328,7 @@ def a_secret_is_asked_for():
         weft.lib.weft_endpoint_destroy(endpoint)
     done = weft.EndpointStatistics()
     weft.lib.weft_endpoint_info(ours, None, byref(done))
-    assert done.strangers_refused >= 2, done.strangers_refused
+    assert done.handshakes_rejected >= 2, done.handshakes_rejected
     weft.lib.weft_endpoint_destroy(ours)
 
 

@@ -447,7 +447,7 @@ class EndpointStatistics(Sized):
     completions: Any
     latency: Any
     latency_sum_ns: int
-    strangers_refused: int
+    handshakes_rejected: int
     pass_longest_ns: int
     driver_call_longest_ns: int
     _fields_ = [
@@ -472,7 +472,7 @@ class EndpointStatistics(Sized):
         ("completions", c_uint64 * 96),
         ("latency", c_uint64 * 40),
         ("latency_sum_ns", c_uint64),
-        ("strangers_refused", c_uint64),
+        ("handshakes_rejected", c_uint64),
         ("pass_longest_ns", c_uint64),
         ("driver_call_longest_ns", c_uint64),
     ]

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Counts words of a private dialect: docs/glossary.md has the field's.     tools/words.py [--list]
+
+`dialect_hits`: in the header, the documents, and the texts of errors and log lines (literals of src/); it must be 0.
+`dialect_hits_src`: in the comments and names of src/. Both go into target/figures; --list shows where.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: What is written instead is in the comment.
+WORDS = [
+    r"(?:^|[.;:(]|\b(?:and|or|by|to|of|for|if|than|but|as|that|where)) *\bwho(?:ever)?\b",  # the actor: a peer, a caller
+    r"any more\b",  # no longer
+    r"\bso many\b",  # this many, at most 64
+    r"\bfor so long\b",  # this long, for 100 ms
+    r"\b(?:un)?told\b",  # notified, acknowledged, passed
+    r"\bheard\b|\bhears?\b",  # received
+    r"\ba word (?:from|to)\b|\bfor a word\b|\bwithout a word\b",  # a message, silently
+    r"\bgreet(?:s|ed|ings?)?\b",  # handshake
+    r"\bstrangers?\b",  # an unauthenticated endpoint
+    r"\bturn(?:s|ed)? away\b",  # reject
+    r"\brubbish\b",  # malformed frames
+    r"\bstandstill\b",  # stall
+]
+DIALECT = re.compile("|".join(f"(?:{word})" for word in WORDS), re.I)
+#: Made of the header, or of what was said at the time.
+GENERATED = {"docs/reference.md", "CHANGELOG.md", "docs/glossary.md"}
+
+
+def documents():
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("python/*.md"), *ROOT.glob("integrations/**/*.md")]
+    for path in files:
+        if str(path.relative_to(ROOT)) not in GENERATED:
+            yield path, re.sub(r"`[^`\n]*`|^```.*?^```$", lambda code: "\n" * code[0].count("\n"), path.read_text(), flags=re.M | re.S)
+    header = ROOT / "include/weft.h"
+    yield header, header.read_text()
+
+
+def sources():
+    """Each file of src/ without its tests: its literals, and the rest."""
+    for path in sorted(ROOT.glob("src/**/*.rs")):
+        if re.search(r"tests?\.rs$", path.name):
+            continue
+        text = re.split(r"^#\[cfg\((?:all\()?test[^\n]*\]\s*(?:pub )?mod \w+ \{", path.read_text(), flags=re.M)[0]
+        literals = re.compile(r'"(?:[^"\\]|\\.)*"')
+        comments = re.compile(r"//[^\n]*")
+        blank = lambda found: re.sub(r"[^\n]", " ", found[0])  # noqa: E731
+        code = comments.sub(blank, text)
+        yield path, "\n".join(" ".join(found[0] for found in literals.finditer(line)) for line in code.split("\n")), (
+            re.sub(r"_", " ", literals.sub(blank, text)))
+
+
+def hits(path, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        for found in DIALECT.finditer(line):
+            yield f"{path.relative_to(ROOT)}:{number}: {found[0].strip(' .;:(,')}: {' '.join(line.split())[:140]}"
+
+
+def main():
+    said = [hit for path, text in documents() for hit in hits(path, text)]
+    written = []
+    for path, literals, rest in sources():
+        said += hits(path, literals)
+        written += hits(path, rest)
+    figures = ROOT / "target/figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    for name, found in (("dialect_hits", said), ("dialect_hits_src", written)):
+        (figures / name).write_text(f"{len(found)}\n")
+        print(f"{name}: {len(found)}")
+    if "--list" in sys.argv[1:]:
+        print(*said, *written, sep="\n")
+    sys.exit(len(said) > 0)
+
+
+if __name__ == "__main__":
+    main()
