@@ -289,8 +289,8 @@ static void link_that_returns_loses_nothing(void)
     }
 }
 
-/* A window that shrinks below what no delivered write covers yet: a cover must
- * follow, or nothing would ever make room again. */
+/* A line that becomes so slow that the window shrinks far below what is under way: all of it
+ * comes back, and makes room again. */
 static void line_that_slows_down_keeps_carrying(void)
 {
     enum { PAGES_60K = 100, TRANSFERS = 48, AT_ONCE = 4 };

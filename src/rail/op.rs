@@ -14,7 +14,7 @@ pub enum Work {
     Slice,
     /// The same with an immediate, which took a credit.
     Counted(Half),
-    /// A bundle of small pages, into the peer's landing.
+    /// A bundle of bytes that a device has or is to have, into the peer's landing.
     Bundle,
     /// A lane's warm-up write.
     Warm,

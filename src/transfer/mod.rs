@@ -13,12 +13,11 @@
 //!    whoever is free takes more, so a slow rail takes less.
 //! 3. **Post** (`flow` -> `rail`). Slices are computed as they are posted,
 //!    neighbours merged, several in one post where the NIC takes that, within
-//!    the windows of lane and rail. Where a post costs more than a copy, small
-//!    ones are gathered into bundles that the target scatters (`pack`). A post
+//!    the windows of lane and rail. Bytes of a device that the NIC cannot reach
+//!    are gathered into bundles that the target scatters (`pack`). A post
 //!    that finds no room stays in the flow and is the first to be tried again.
 //! 4. **Reap** (`rail`). A finished operation names its flow, which counts its
-//!    slices for itself. Where writes are ordered, a flow ends with one write
-//!    that asks for delivery and covers the others (`fabric::Delivery`).
+//!    slices for itself. It means that they are at the target (`fabric::Delivery`).
 //! 5. **Settle** (`table`). A flow with nothing left to claim and nothing in
 //!    flight leaves the slot, subtracting its slices and itself in one atomic.
 //!    The last one to leave has seen the transfer arrive.
