@@ -368,7 +368,8 @@ void agent::all_parts_ended(transfer &t)
         options.timeout_ns = parameters_.timeout_ns();
         options.user_data = &t;
         options.queue = queue_;
-        t.failed = main_.send(t.peer, message::notification, t.notification, &options);
+        t.ops.assign(1, 0); // what a release cancels now
+        t.failed = main_.send(t.peer, message::notification, t.notification, &options, t.ops.data());
         if (t.failed == WEFT_OK)
             return;
     }

@@ -91,10 +91,11 @@ void endpoint::forget(const std::string &agent)
         disconnect(of->first);
 }
 
-weft_status endpoint::send(weft_peer peer, message what, const std::string &rest, const weft_op_options *options)
+weft_status endpoint::send(weft_peer peer, message what, const std::string &rest, const weft_op_options *options,
+                           weft_op *op)
 {
     const std::string bytes = static_cast<char>(what) + rest;
-    return weft_send(endpoint_, peer, bytes.data(), bytes.size(), options, nullptr);
+    return weft_send(endpoint_, peer, bytes.data(), bytes.size(), options, op);
 }
 
 void endpoint::run()

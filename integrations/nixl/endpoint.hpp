@@ -55,7 +55,8 @@ public:
     weft_status connect(const std::string &agent, weft_peer *peer);
     bool has(weft_peer peer) const { return peers_.count(peer) != 0; }
     void disconnect(weft_peer peer) { (void)!weft_peer_disconnect(endpoint_, peer); }
-    weft_status send(weft_peer peer, message what, const std::string &rest, const weft_op_options *options = nullptr);
+    weft_status send(weft_peer peer, message what, const std::string &rest, const weft_op_options *options = nullptr,
+                     weft_op *op = nullptr);
 
     /** Takes what peers have sent. */
     void drain();
