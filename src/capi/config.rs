@@ -85,7 +85,7 @@ pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
     // SAFETY: passed on.
     let size = unsafe { size_of_theirs(source)? };
     if size == size_of::<T>() {
-        // SAFETY: so many bytes are readable.
+        // SAFETY: this many bytes are readable.
         return Ok(unsafe { source.read_unaligned() });
     }
     let mut value: T = zeroed();
@@ -252,7 +252,7 @@ unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<(Vec<
         (false, 0) => {
             Err(Error::invalid(format!("{name} is set, but {name}_len is 0: pass its length in bytes")))
         }
-        // SAFETY: valid for so many bytes, as the header asks; the length is checked first.
+        // SAFETY: valid for this many bytes, as the header asks; the length is checked first.
         (_, len) => unsafe { Ok(Some((bytes(of, check_len(len, name)?, name)?.copied(name)?, name))) },
     }
 }

@@ -107,7 +107,7 @@ pub unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'a>> {
     })
 }
 
-/// One side of pages, so many of this length.
+/// One side of pages, this many of this length.
 ///
 /// # Safety
 /// Its pages must be as the header asks.

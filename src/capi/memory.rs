@@ -108,7 +108,7 @@ pub unsafe extern "C" fn weft_memory_alloc(
 /// shut down), `WEFT_ERR_INVALID` (no such address, or freed already).
 ///
 /// # Safety
-/// Nobody may use the memory any more.
+/// Nobody may use the memory any longer.
 #[no_mangle]
 #[must_use]
 pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address: *mut c_void) -> weft_status {

@@ -75,7 +75,7 @@ pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
     let on_device = device_of(from).is_some() || device_of(to).is_some();
     if on_device {
         let mut bytes = vec![0; len];
-        // What is not there any more goes nowhere.
+        // What is not there any longer goes nowhere.
         let _ = open_memory().map(|memory| {
             memory.read_exact_at(&mut bytes, from).and_then(|()| memory.write_all_at(&bytes, to))
         });

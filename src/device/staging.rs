@@ -90,7 +90,7 @@ impl Stage {
         done
     }
 
-    /// Waits until nothing is under way: the memory of nobody is touched any more.
+    /// Waits until nothing is under way: the memory of nobody is touched any longer.
     pub fn wait(&mut self) {
         self.launch();
         self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());

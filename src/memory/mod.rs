@@ -52,7 +52,7 @@ pub struct Memory {
     place: Option<Place>,
     /// By rail, then by range; none for rails that do not know it.
     rails: Box<[Box<[Registration]>]>,
-    /// By rail: so many of its registrations are open, those before the others.
+    /// By rail: this many of its registrations are open, those before the others.
     open: Box<[AtomicUsize]>,
     /// Rails that know it, one bit each.
     known: u64,

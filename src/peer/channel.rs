@@ -98,7 +98,7 @@ impl Channel {
 
     /// A lane failed: what it may have lost is sent again, with the numbers that it had.
     /// Hands out the transfers that were told early: nobody knows whether they arrived,
-    /// or were heard of, and nothing is said of them any more.
+    /// or were heard of, and nothing is said of them any longer.
     pub fn rewind(&mut self) -> Vec<OpId> {
         // Of what has no number yet, nobody will hear.
         let mut told: Vec<OpId> =
@@ -170,7 +170,7 @@ impl Channel {
         self.waiting = kept;
     }
 
-    /// Nobody wants what it has any more: some of it goes. True: nothing is left.
+    /// Nobody wants what it has any longer: some of it goes. True: nothing is left.
     pub fn shed(&mut self, most: usize) -> bool {
         [&mut self.ahead, &mut self.waiting, &mut self.unacknowledged].into_iter().all(|frames| {
             frames.truncate(frames.len().saturating_sub(most));

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Counters that one frame raises; every fabric's frames hold so many, with a grant.
+/// Counters that one frame raises; every fabric's frames hold this many, with a grant.
 const RAISES: usize = 126;
 /// Bytes of a message frame before its part of the message.
 const PART: usize = 8;
@@ -129,7 +129,7 @@ pub struct Returning {
 /// The first pause, and the longest: they double.
 const PAUSE_LEAST_NS: u64 = 100_000_000;
 const PAUSE_MOST_NS: u64 = 2_000_000_000;
-/// Who was up for so long begins with the first one.
+/// Who was up for this long begins with the first one.
 const STEADY_NS: u64 = 10_000_000_000;
 
 /// What is outstanding with a peer that ends, as far as that has not ended.
@@ -253,7 +253,7 @@ impl Link {
         self.channels[SYSTEM].ahead()
     }
 
-    /// Whether one frame carries a message of so many bytes.
+    /// Whether one frame carries a message of this many bytes.
     pub fn is_short(len: usize, frame: usize) -> bool {
         len <= frame - HEADER - PART
     }

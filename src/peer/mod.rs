@@ -332,7 +332,7 @@ impl Peer {
         (theirs.token, theirs.begun)
     }
 
-    /// Whether a lane of its is the newest between two rails; `most`: of so many.
+    /// Whether a lane of its is the newest between two rails; `most`: of this many.
     pub fn is_newest(&self, plan: Plan, epoch: u64, most: usize) -> bool {
         let mut theirs = self.theirs.lock();
         let count = theirs.lanes.len();

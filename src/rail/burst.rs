@@ -176,7 +176,7 @@ impl Burst<'_> {
         unsafe { self.post(rma, WARM, tag) }
     }
 
-    /// The same for a run of posts, of so many bytes each and equally many segments: how many
+    /// The same for a run of posts, of this many bytes each and equally many segments: how many
     /// were made, and what became of the next. `rma.more` is for the last.
     ///
     /// # Safety

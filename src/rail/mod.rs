@@ -59,7 +59,7 @@ const URGENT_WINDOW: u64 = 128 << 10;
 const STAGED_WINDOW: u64 = 7 << 20;
 /// After something of that class, the queue before the next is kept short so long.
 const URGENT_NS: u64 = 5_000_000;
-/// A lane with bytes in flight that says nothing for so long does not move.
+/// A lane with bytes in flight that says nothing for this long does not move.
 const PARKED_NS: u64 = 20_000_000;
 /// Unauthenticated whose connections are looked for, and for how long: they ask again.
 const CALLERS: usize = 16;
@@ -327,7 +327,7 @@ impl Rail {
         (unsafe { (*op).tag.work } != Work::Nothing).then_some(op)
     }
 
-    /// Nobody waits for the posts of some flows of a lane any more: their local memory is not
+    /// Nobody waits for the posts of some flows of a lane any longer: their local memory is not
     /// touched again, where that is not up to a NIC.
     pub fn disown(&mut self, lane: LaneSlot, of: impl Fn(u32) -> bool) {
         // SAFETY: all ops lie there.
@@ -439,7 +439,7 @@ impl Rail {
         if to.inflight_frames >= most || greets && self.greetings >= GREETINGS {
             return Posted::Again;
         }
-        // (What waits for the peer's word is not with the provider any more.)
+        // (What waits for the peer's word is not with the provider any longer.)
         let idle = to.inflight_frames == 0 && to.inflight_ops == 0;
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
         let rail = self.index;
@@ -599,7 +599,7 @@ impl Drop for Rail {
         // A NIC that could not be closed may still use its memory: that stays.
         if self.close().is_ok() {
             // SAFETY: made from a boxed slice of this length, dropped once, and nobody uses them
-            // any more.
+            // any longer.
             unsafe {
                 drop(Box::from_raw(ptr::slice_from_raw_parts_mut(self.ops, self.op_count)));
                 ManuallyDrop::drop(&mut self.sends);

@@ -146,7 +146,7 @@ impl Window {
         self.brief = carries(mean, BRIEF_QUEUE_NS).max(BRIEF_LEAST).min(self.bytes);
     }
 
-    /// The sample's post failed, or is not waited for any more.
+    /// The sample's post failed, or is not waited for any longer.
     pub fn forget(&mut self) {
         self.sample = None;
     }

@@ -78,7 +78,7 @@ fn shares(nodes: &[Vec<usize>], count: usize) -> Vec<usize> {
     shares
 }
 
-/// In so many pieces, as equal as can be.
+/// In this many pieces, as equal as can be.
 fn cut(rails: &[usize], pieces: usize) -> Vec<Vec<usize>> {
     let bound = |piece: usize| rails.len() * piece / pieces;
     (0..pieces)

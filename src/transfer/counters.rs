@@ -21,7 +21,7 @@ const VALUE_BITS: u32 = 48;
 pub const VALUE_MAX: u64 = (1 << VALUE_BITS) - 1;
 const GENERATION_BITS: u32 = 64 - VALUE_BITS;
 const CHUNK: usize = 1024;
-/// A place is used again only when so many others were freed after it, if there are others.
+/// A place is used again only when this many others were freed after it, if there are others.
 const REST: usize = 1024;
 /// Nobody waits for a value.
 pub const NOBODY: u64 = u64::MAX;

@@ -96,14 +96,14 @@ struct Look {
 
 impl Table {
     /// A flow is with a lane from now on: NICs may work for it. False: nobody wants it
-    /// any more.
+    /// any longer.
     pub fn carry(&self, slot: &Slot) -> bool {
         slot.carried.fetch_add(1, Ordering::SeqCst);
         // Who ended it before has not seen this; who ends it after waits.
         slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE
     }
 
-    /// No NIC works for a flow any more. It leaves, or goes to another lane.
+    /// No NIC works for a flow any longer. It leaves, or goes to another lane.
     pub fn put_down(&self, slot: &Slot) {
         if slot.carried.fetch_sub(1, Ordering::SeqCst) == 1 && slot.late.load(Ordering::SeqCst) == WAITS {
             self.publish_late(slot);
@@ -513,7 +513,7 @@ impl<'a> Reserved<'a> {
         Some(slot)
     }
 
-    /// Begins an operation of so many parts. It is held until the last has ended.
+    /// Begins an operation of this many parts. It is held until the last has ended.
     pub fn begin_whole(&mut self, body: impl FnOnce() -> Body, parts: u64) -> Option<OpId> {
         let slot = self.take()?;
         slot.whole.left.store(parts, Ordering::Relaxed);
@@ -544,7 +544,7 @@ impl Drop for Reserved<'_> {
 }
 
 impl Table {
-    /// Takes slots; `None`, and none is taken, where there are not so many.
+    /// Takes slots; `None`, and none is taken, where there are not this many.
     pub fn reserve(&self, count: usize) -> Option<Reserved<'_>> {
         let mut reserved = Reserved { table: self, first: None };
         for _ in 0..count {

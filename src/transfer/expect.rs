@@ -144,7 +144,7 @@ impl Counters {
         alone
     }
 
-    /// Takes out what was reached, of so many entries; false if there are more. The lowest value that is
+    /// Takes out what was reached, of this many entries; false if there are more. The lowest value that is
     /// left is published before the counter is read again, and an arrival raises the counter before it
     /// reads the lowest value, all in one order (SeqCst): so one of the two sees the other.
     fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<OpId>, mut most: usize) -> bool {
@@ -176,7 +176,7 @@ impl Counters {
         }
     }
 
-    /// Takes out what operations left that have ended, of so many entries or some more. (Until
+    /// Takes out what operations left that have ended, of this many entries or some more. (Until
     /// then it may go on being published: an arrival that reaches it finds nothing.)
     fn clear_ended(&self, mut entries: usize) {
         let mut looks = LOOKS;
@@ -218,7 +218,7 @@ impl Waiting {
         self.values.range(least..).next().filter(|first| first.index == index).copied()
     }
 
-    /// Takes out a counter's values up to one, of so many entries; the lowest that is left.
+    /// Takes out a counter's values up to one, of this many entries; the lowest that is left.
     fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<OpId>, most: &mut usize) -> u64 {
         while let Some(first) = self.first(index) {
             if first.value > value || *most == 0 {

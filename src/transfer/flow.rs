@@ -64,7 +64,7 @@ pub struct Flow {
     arrived: u64,
     /// Bytes left of this turn.
     turn: u64,
-    /// It need not be deferred any more.
+    /// It need not be deferred any longer.
     begun: bool,
     exhausted: bool,
     /// Nobody else carries it, and what the peer is to hear of it may follow the last
@@ -74,7 +74,7 @@ pub struct Flow {
     spoilt: bool,
     /// Its lane failed: it waits until others may take what it has.
     suspended: bool,
-    /// No NIC works for it any more.
+    /// No NIC works for it any longer.
     down: bool,
     /// Since when its operation has ended and waits for the NIC.
     late_ns: Option<u64>,
@@ -206,7 +206,7 @@ impl Flow {
         self.suspended = true;
     }
 
-    /// No NIC works for it any more: its operation need not wait for one to end.
+    /// No NIC works for it any longer: its operation need not wait for one to end.
     pub fn put_down(&mut self, table: &Table) {
         if !std::mem::replace(&mut self.down, true) {
             table.put_down(self.slot());
@@ -266,7 +266,7 @@ impl Flow {
         over
     }
 
-    /// Nobody waits for it any more: nothing is claimed.
+    /// Nobody waits for it any longer: nothing is claimed.
     pub fn give_up(&mut self) {
         self.exhausted = true;
         self.early = false;
@@ -281,7 +281,7 @@ impl Flow {
         }
     }
 
-    /// Whether it has nothing to post any more.
+    /// Whether it has nothing to post any longer.
     pub fn is_over(&mut self) -> bool {
         if !Table::wanted(self.slot()) {
             self.give_up();
@@ -571,7 +571,7 @@ impl Flow {
         gathered.bytes = segment.len;
     }
 
-    /// Adds the slices that may go in the same post, of so many segments and bytes in all.
+    /// Adds the slices that may go in the same post, of this many segments and bytes in all.
     fn gather<const MOST: usize>(
         &self,
         segments: &mut ArrayVec<Segment, MOST>,

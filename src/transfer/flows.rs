@@ -18,7 +18,7 @@ use std::fmt;
 const BATCH: u32 = 32;
 /// Bytes of one flow before the lane's next flow has its turn.
 pub(super) const TURN: u64 = 128 << 10;
-/// Of so many posts, one is for the bulk class even while the latency class has
+/// Of this many posts, one is for the bulk class even while the latency class has
 /// something to post.
 const BULK_TURN: u32 = 8;
 /// The classes.
@@ -282,7 +282,7 @@ impl Flows {
     }
 
     /// Flows that wait for credits are ready again when there are some; until then,
-    /// those that nobody waits for any more leave.
+    /// those that nobody waits for any longer leave.
     fn tend_starved(&mut self, credits: u32, table: &Table, left: &mut Vec<Left>) {
         for class in [URGENT, BULK] {
             let mut starved = std::mem::take(&mut self.starved[class]);

@@ -10,7 +10,7 @@ use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
 
 /// Longest piece of a page, and longest merge of neighbours, in bytes: a post
-/// costs little beside so many.
+/// costs little beside this many.
 pub const PIECE: u64 = 1 << 20;
 /// Shortest piece that a page is cut into, and of the latency class.
 const PIECE_LEAST: u64 = 64 << 10;
@@ -18,7 +18,7 @@ const URGENT_PIECE_LEAST: u64 = 16 << 10;
 /// Pieces that a rail should have of a transfer, so that a fast one can take more.
 const PIECES_OF_RAIL: u64 = 4;
 
-/// How long pieces are, for so many bytes over so many rails.
+/// How long pieces are, for this many bytes over this many rails.
 pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
     let (least, pieces) = if urgent { (URGENT_PIECE_LEAST, 1) } else { (PIECE_LEAST, PIECES_OF_RAIL) };
     let shares = (rails * pieces).max(1);
@@ -36,7 +36,7 @@ pub const SLICES_MAX: u64 = 1 << 39;
 /// How a transfer's pages are cut.
 #[derive(Clone, Copy, Default)]
 pub struct Cut {
-    /// For so many rails.
+    /// For this many rails.
     pub rails: u64,
     /// Of the latency class.
     pub urgent: bool,
@@ -481,7 +481,7 @@ impl Geometry {
         most.min(self.page_count - at.page)
     }
 
-    /// The next so many of those, one by one.
+    /// The next this many of those, one by one.
     #[inline(always)]
     pub fn each_whole_page(&self, at: Position, run: u64) -> impl Iterator<Item = Slice> + '_ {
         let (from, run) = (at.page as usize, run as usize);
@@ -490,7 +490,7 @@ impl Geometry {
         let (local, remote) = (list(&self.local), list(&self.remote));
         let (first_local, first_remote) = (first(&self.local), first(&self.remote));
         // Bounds are looked at once for the run: 10 instructions a page less (callgrind).
-        // SAFETY: `i` is below `run`, and so many indexes follow in each list, which `self` holds.
+        // SAFETY: `i` is below `run`, and this many indexes follow in each list, which `self` holds.
         let page = move |list: Option<*const u32>, first: u64, i: usize| match list {
             Some(list) => u64::from(unsafe { *list.add(i) }),
             None => first + i as u64,
@@ -503,7 +503,7 @@ impl Geometry {
         })
     }
 
-    /// The position after so many of them.
+    /// The position after this many of them.
     pub fn after_pages(&self, at: Position, pages: u64) -> Position {
         let page = at.page + pages;
         if page == self.page_count {

@@ -176,7 +176,7 @@ impl Part {
         (slice, Position { layer: at.layer + 1, page: 0, piece: 0 })
     }
 
-    /// Cuts it for so many rails and for the class.
+    /// Cuts it for this many rails and for the class.
     fn cut(&mut self, rails: u64, urgent: bool) -> Result<()> {
         self.entries.shrink_to_fit();
         self.piece = piece_len(self.bytes, rails, urgent);

@@ -49,7 +49,7 @@ pub fn is_possible(limits: &Limits) -> bool {
     has_room(limits.message_max)
 }
 
-/// Whether messages of so many bytes have room for what tells of a bundle.
+/// Whether messages of this many bytes have room for what tells of a bundle.
 pub fn has_room(message_max: usize) -> bool {
     message_max >= HEADER + SEAL + MEMORY + PIECES * PIECE
 }
@@ -70,7 +70,7 @@ pub fn slot_len() -> u64 {
     }
 }
 
-/// Whether slots of so many bytes can be.
+/// Whether slots of this many bytes can be.
 pub fn is_slot(len: u64) -> bool {
     (HOST_LEN..=DEVICE_LEN).contains(&len)
 }

@@ -18,7 +18,7 @@ pub struct Queue {
     /// Threads asleep in `sleep`.
     sleepers: AtomicU32,
     armed: AtomicBool,
-    /// Nothing will be published any more. SeqCst, with `armed`: who closes it sets this and then looks
+    /// Nothing will be published any longer. SeqCst, with `armed`: who closes it sets this and then looks
     /// whether that is set, who arms does it the other way round.
     closed: AtomicBool,
     /// Its endpoint is closed. Under the lock of `event`.
@@ -139,7 +139,7 @@ impl Queue {
     }
 
     /// Wakes all who sleep here, with nothing to show for it; for good if nothing
-    /// will be published any more.
+    /// will be published any longer.
     pub fn interrupt(&self, over: bool) {
         let event = self.event.lock();
         self.closed.fetch_or(over, Ordering::SeqCst);

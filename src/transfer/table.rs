@@ -87,7 +87,7 @@ pub enum Left {
     ToNotify(OpId, PeerId),
     /// It cannot go on here.
     Ended(OpId, Status),
-    /// It was the last, and slices are missing, or nobody wants them any more.
+    /// It was the last, and slices are missing, or nobody wants them any longer.
     Short(OpId),
 }
 
@@ -421,7 +421,7 @@ impl Table {
         slot.held.fetch_sub(arrived, Ordering::AcqRel);
     }
 
-    /// It waits for nothing any more: workers have it from here on, and any lane may join. The
+    /// It waits for nothing any longer: workers have it from here on, and any lane may join. The
     /// caller holds the slot.
     #[inline]
     pub fn send_off(slot: &Slot) {
@@ -486,7 +486,7 @@ impl Table {
         id_in(slot.state.load(Ordering::Acquire), slot.index)
     }
 
-    /// Who had it does nothing for the operation any more.
+    /// Who had it does nothing for the operation any longer.
     pub fn leave(&self, hold: Hold) -> Left {
         let slot = self.held_slot(&hold);
         hold.give();

@@ -112,7 +112,7 @@ impl Tally {
         self.0[part()].submitted[kind_of(kind)].fetch_add(1, Relaxed);
     }
 
-    /// An operation that was accepted uses nothing any more.
+    /// An operation that was accepted uses nothing any longer.
     #[inline]
     pub fn over(&self) {
         self.0[part()].over.fetch_add(1, Release);

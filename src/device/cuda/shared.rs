@@ -39,7 +39,7 @@ impl Shared {
         *users -= 1;
         if *users == 0 {
             if let Ok(_current) = Current::new(context) {
-                // SAFETY: opened above, and nobody has it any more.
+                // SAFETY: opened above, and nobody has it any longer.
                 pass::call(|| unsafe { sys::cuIpcCloseMemHandle(*base) });
             }
             opened.remove(&(device, *handle));

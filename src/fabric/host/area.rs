@@ -60,7 +60,7 @@ impl Area {
         // SAFETY: as above.
         if pages == Pages::Pool && unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0
         {
-            return Err(no_memory(len)); // The pool has not so many.
+            return Err(no_memory(len)); // The pool has not this many.
         }
         let mapping = match pages {
             Pages::Pool => Mapping::new(file.as_fd(), len, true)?,
@@ -84,7 +84,7 @@ fn no_memory(len: usize) -> Error {
     Error::new(Status::NoMemory, format!("{len} bytes of memory that can be shared: {why}"))
 }
 
-/// Whether there is memory for so many bytes more, of `len` that were asked for.
+/// Whether there is memory for this many bytes more, of `len` that were asked for.
 fn check_room(more: usize, len: usize) -> Result<()> {
     let tables = more as u64 / 256;
     match room() {

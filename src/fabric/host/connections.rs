@@ -1,9 +1,9 @@
 //! Connections from other processes: accepted within bounds, assigned to peers, and closed when
 //! they are of none.
 //!
-//! Everybody in the network namespace can connect, so what that costs is bounded: so many are
+//! Everybody in the network namespace can connect, so what that costs is bounded: this many are
 //! accepted in a pass; those of other users are closed before anything else is done for them, and
-//! then nobody is accepted for a moment; so many at once may be of no peer, and only for so long.
+//! then nobody is accepted for a moment; this many at once may be of no peer, and only for this long.
 //! What is of no peer carries messages: a handshake is one. It reaches no memory.
 
 use super::channel::Channel;

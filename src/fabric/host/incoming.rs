@@ -150,7 +150,7 @@ impl Incoming {
         self.devices.end();
     }
 
-    /// Has nothing to do with the peer any more: it sees that by the hangup.
+    /// Has nothing to do with the peer any longer: it sees that by the hangup.
     pub fn refuse(&mut self) {
         self.end();
         self.refused = true;
@@ -333,7 +333,7 @@ impl Incoming {
     fn read(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
         let Some(pieces) = self.pieces(request, block) else { return Senseless };
         if self.ended {
-            return Refused(libc::ENOTCONN); // Nobody makes room for it any more.
+            return Refused(libc::ENOTCONN); // Nobody makes room for it any longer.
         }
         if request.area != 0 {
             let shown = self.devices.show(request.area, request.key, &pieces, registry, self.socket.as_fd());
@@ -395,7 +395,7 @@ impl Incoming {
         if request.pieces > pieces.capacity() {
             return None;
         }
-        // SAFETY: there is room for so many pieces, with which the block begins; they are integers.
+        // SAFETY: there is room for this many pieces, with which the block begins; they are integers.
         unsafe {
             let list = self.channel.forward(block).cast_const();
             let len = request.pieces * size_of::<Piece>();
@@ -406,7 +406,7 @@ impl Incoming {
         (sum == request.len).then_some(pieces)
     }
 
-    /// Reads what the socket has, up to so many words.
+    /// Reads what the socket has, up to this many words.
     pub fn listen(&mut self, words: &mut u32) -> Listened {
         for _ in 0..WORDS.min(*words) {
             let heard = socket::hear(self.socket.as_fd());

@@ -254,7 +254,7 @@ impl HostNic {
     }
 
     /// Routes whose other side is gone: what the peer had asked for is done, and then nothing is
-    /// done for it any more. Only then is the route's end told.
+    /// done for it any longer. Only then is the route's end told.
     #[cold]
     fn finish_ending(&mut self, reaped: &mut Vec<Reaped>) {
         self.ending = false;
@@ -278,7 +278,7 @@ impl HostNic {
         }
     }
 
-    /// Nobody is at the other end any more.
+    /// Nobody is at the other end any longer.
     fn end_line(watch: &Watch, line: &mut Line, errno: i32, reaped: &mut Vec<Reaped>) {
         Self::unwatch_line(watch, line);
         line.ending = None;
@@ -299,7 +299,7 @@ impl HostNic {
         self.connections.sleeps(sleeping);
     }
 
-    /// No device touches the memory of a registration any more.
+    /// No device touches the memory of a registration any longer.
     #[cold]
     fn settle_devices(&mut self, key: u64) {
         self.connections.hide_device(key);

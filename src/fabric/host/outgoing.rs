@@ -189,7 +189,7 @@ impl Outgoing {
         self.sent == self.done && self.queue.is_empty() && !self.untold && self.pulls.is_empty()
     }
 
-    /// Queues a write or read; false if the memory is not there any more.
+    /// Queues a write or read; false if the memory is not there any longer.
     #[inline]
     pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) -> bool {
         if area.is_none_or(|area| area.handle().is_none()) && self.ask_inline(rma, scratch) {
@@ -400,7 +400,7 @@ impl Outgoing {
         op.all_asked
     }
 
-    /// The memory of these operations is not to be touched any more.
+    /// The memory of these operations is not to be touched any longer.
     pub fn disown(&mut self, scratches: &[*mut Scratch]) {
         for op in &mut self.ops {
             op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);

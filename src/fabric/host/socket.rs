@@ -18,9 +18,9 @@ pub enum Word {
     Area(u32, u64, OwnedFd),
     /// The same, of a device.
     Device(u32, Handle),
-    /// Memory that it will not write from any more.
+    /// Memory that it will not write from any longer.
     Forget(u32),
-    /// Memory of the target's that it will not read any more.
+    /// Memory of the target's that it will not read any longer.
     Unread(u32),
     Wake,
 }
@@ -173,7 +173,7 @@ pub fn pass_device(socket: BorrowedFd, number: u32, handle: &Handle) -> bool {
     }
     frame[FRAME + 32..].copy_from_slice(&handle.token);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: so many bytes of the frame.
+    // SAFETY: this many bytes of the frame.
     unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), LONG, flags) == LONG as isize }
 }
 

@@ -76,7 +76,7 @@ fn post(
     assert_eq!(unsafe { nic.rma(&rma, route, &[token(n)]) }.1, Posted::Yes);
 }
 
-/// Drives both until the first has finished so many operations.
+/// Drives both until the first has finished this many operations.
 fn drive(a: &mut HostNic, b: &mut HostNic, count: usize) -> Vec<(*mut Scratch, i32)> {
     let (mut done, mut others) = (Vec::new(), Vec::new());
     for _ in 0..200_000 {

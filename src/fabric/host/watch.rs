@@ -85,7 +85,7 @@ impl Watch {
     pub fn ready(&self) -> impl Iterator<Item = Whose> {
         const MOST: usize = 32;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
-        // SAFETY: room for so many events.
+        // SAFETY: room for this many events.
         let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MOST as i32, 0) };
         events.into_iter().take(count.max(0) as usize).map(|event| Whose::of(event.u64))
     }

@@ -1,5 +1,5 @@
 //! How a connection ends: one side removes the other's address, and nothing that was
-//! posted to it by either side lands there any more. It has its own operations back at
+//! posted to it by either side lands there any longer. It has its own operations back at
 //! once; the other side has when the word of it can pass.
 //!
 //! Over tcp, what has left such a side is in its kernel's hands: it still lands on the

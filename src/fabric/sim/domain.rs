@@ -384,7 +384,7 @@ unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usi
 }
 
 impl AddressVector {
-    /// Nobody is at an address any more.
+    /// Nobody is at an address any longer.
     ///
     /// # Safety
     /// The domain must be open.

@@ -7,10 +7,10 @@
 //! | | |
 //! | --- | --- |
 //! | `down`, `up` | the link, or one way of it: `down:tx`, `up:rx` |
-//! | `dead` | nothing completes any more |
+//! | `dead` | nothing completes any longer |
 //! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not say which |
 //! | `busy=N` | the Nth registration that is closed is in use, once |
-//! | `again=US` | posts find no room for so long |
+//! | `again=US` | posts find no room for this long |
 //! | `slow=SHARE` | of the line rate |
 //! | `kill` | the endpoint is gone, without a word |
 

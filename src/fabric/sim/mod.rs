@@ -84,7 +84,7 @@ pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
     list(name).map(|simulated| simulated.infos).map_err(|error| error.message.into_owned())
 }
 
-/// Whether nobody is at an address any more.
+/// Whether nobody is at an address any longer.
 ///
 /// # Safety
 /// An open address vector of ours.

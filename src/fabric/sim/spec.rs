@@ -13,7 +13,7 @@ pub struct Spec {
     pub gbps: f64,
     pub depth: usize,
     pub delay_us: f64,
-    /// One rail in so many runs at this share of its rate.
+    /// One rail in this many runs at this share of its rate.
     pub slow: Option<(usize, f64)>,
     pub virtual_time: bool,
     pub seed: u64,

@@ -116,7 +116,7 @@ impl Two {
         (reaped.scratch as usize - self.slots.as_ptr() as usize) / size_of::<Scratch>()
     }
 
-    /// Both sides poll, and time passes, until `a` has so many completions; or a
+    /// Both sides poll, and time passes, until `a` has this many completions; or a
     /// minute has passed.
     fn run(&mut self, count: usize) {
         let until = self.time.now() + 60_000_000_000;

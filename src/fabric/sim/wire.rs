@@ -133,7 +133,7 @@ pub struct Wire {
     pub delay: u64,
     pub requests: Ring<(u64, Request)>,
     pub answers: Ring<(u64, Answer)>,
-    /// One side has closed the connection: nothing crosses any more.
+    /// One side has closed the connection: nothing crosses any longer.
     cut: AtomicBool,
     /// The sender has closed it: what has left still lands, and nobody answers.
     left: AtomicBool,

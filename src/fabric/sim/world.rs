@@ -304,13 +304,13 @@ impl Port {
         }
     }
 
-    /// Forgets wires through which nothing can come any more.
+    /// Forgets wires through which nothing can come any longer.
     pub fn detach_ended(&self) {
         self.inbound.lock().retain(|wire| !wire.has_ended());
         self.inbound_changes.fetch_add(1, Release);
     }
 
-    /// When it returns, nobody touches memory for this port any more.
+    /// When it returns, nobody touches memory for this port any longer.
     pub fn close(&self) {
         self.closed.store(true, SeqCst);
         self.await_writers();
