@@ -224,6 +224,202 @@ static void ten_thousand_grants_at_once(void)
     duo_close(&duo);
 }
 
+/* ---- What docs/performance.md says of them ---- */
+
+static int by_number(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint64_t from_environment(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
+}
+
+/* Revokes at any moment of writes that are small or large, counted by page, canceled or too late. */
+static void revokes_of_every_kind(void)
+{
+    enum { AREA = 64 * KIB, WRITES = 4 };
+    struct duo duo = duo_granted(LEN);
+    uint64_t rounds = from_environment("WEFT_GRANT_REVOKES", 200), seed = 11;
+    uint64_t bytes = 0, notifications = 0, counts = 0, ended = 0;
+    weft_counter counter;
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
+    for (uint64_t round = 0; round < rounds; round++) {
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, 1 + next_random(&seed) % AREA);
+        weft_op writes[WRITES] = {0}, id;
+        uint64_t before, after;
+        weft_completion told;
+        args.options.grant = grant_whole(&duo);
+        args.options.counter = counter;
+        args.options.flags = WEFT_NOTIFY | (next_random(&seed) % 2 ? WEFT_COUNT_PAGES : 0);
+        args.options.timeout_ns = next_random(&seed) % 4 ? 0 : 20000;
+        memset(duo.a_bytes, (int)round | 1, AREA);
+        for (int i = 0; i < WRITES; i++)
+            writes[i] = write_now(duo.a, &args);
+        if (next_random(&seed) % 4 == 0)
+            CHECK_ONE_OF(weft_op_cancel(duo.a->endpoint, writes[1]), WEFT_OK, WEFT_ERR_HANDLE);
+        for (uint64_t n = next_random(&seed) % 8; n > 0; n--) {
+            box_pump(duo.a, 0);
+            box_pump(duo.b, 0);
+        }
+        CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, &id));
+        CHECK_OK(await_both(&duo, duo.b, id));
+        while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told)) {
+        }
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &before));
+        memset(duo.b_bytes, 0, AREA);
+        for (int i = 0; i < WRITES; i++)
+            ended += await_both(&duo, duo.a, writes[i]) != WEFT_OK;
+        pump_both(&duo, round % 16 ? 0 : 5);
+        for (uint64_t i = 0; i < AREA; i++)
+            bytes += duo.b_bytes[i] != 0;
+        while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told))
+            notifications++;
+        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &after));
+        counts += after - before;
+    }
+    printf("revoked_bytes %" PRIu64 "\nrevoked_notifications %" PRIu64 "\nrevoked_counts %" PRIu64 "\n", bytes,
+           notifications, counts);
+    CHECK_EQ(bytes + notifications + counts, 0);
+    CHECK(ended > 0);
+    duo_close(&duo);
+}
+
+/* How long a revoke takes beside a write of 8 bytes, there and back, of an idle peer. */
+static void a_revoke_takes_no_round_trip(void)
+{
+    enum { ROUNDS = 401 };
+    static uint64_t revokes[ROUNDS], writes[ROUNDS];
+    struct duo duo = duo_granted(LEN);
+    for (int i = 0; i < ROUNDS; i++) {
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+        weft_completion c;
+        weft_op id;
+        args.options.grant = grant_whole(&duo);
+        uint64_t began = now_ns();
+        CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
+        while (weft_poll(duo.a->endpoint, &c, 1) == 0) {
+        }
+        CHECK_OK(c.status);
+        writes[i] = now_ns() - began;
+        while (weft_poll(duo.b->endpoint, &c, 1) > 0) {
+        }
+        began = now_ns();
+        CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, &id));
+        while (weft_poll(duo.b->endpoint, &c, 1) == 0) {
+        }
+        CHECK_EQ(c.op, id);
+        revokes[i] = now_ns() - began;
+    }
+    qsort(revokes, ROUNDS, sizeof *revokes, by_number);
+    qsort(writes, ROUNDS, sizeof *writes, by_number);
+    double us = (double)revokes[ROUNDS / 2] / 1e3, trip = (double)writes[ROUNDS / 2] / 1e3;
+    printf("revoke_us %.2f\nrevoke_round_trips %.3f\n", us, us / trip);
+    duo_close(&duo);
+}
+
+static uint64_t written_in(struct duo *duo, const struct range_request *args, uint64_t ms, uint64_t every_ns)
+{
+    uint64_t done = 0, end = now_ns() + ms * MS, next = now_ns();
+    static int under_way;
+    while (now_ns() < end) {
+        weft_completion c;
+        while (under_way < 32 && submit_write(duo->a->endpoint, args, NULL) == WEFT_OK)
+            under_way++;
+        while (weft_poll(duo->a->endpoint, &c, 1) > 0) {
+            CHECK_OK(c.status);
+            done++;
+            under_way--;
+        }
+        if (every_ns > 0 && now_ns() >= next) {
+            weft_grant_token token = grant_whole(duo);
+            CHECK_OK(weft_grant_revoke(duo->b->endpoint, &token, NULL, NULL));
+            next += every_ns;
+        }
+        while (weft_poll(duo->b->endpoint, &c, 1) > 0)
+            CHECK_OK(c.status);
+    }
+    return done;
+}
+
+/* A thousand grants a second come and go beside writes of 256 KiB of the same peer. */
+static void others_go_on_beside_revokes(void)
+{
+    enum { ROUNDS = 9 };
+    double shares[ROUNDS];
+    struct duo duo = duo_granted(LEN);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 256 * KIB);
+    args.options.grant = grant_whole(&duo);
+    written_in(&duo, &args, 100, 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        double with = (double)written_in(&duo, &args, 100, 1 * MS);
+        shares[i] = with / (double)(written_in(&duo, &args, 100, 0) + 1);
+    }
+    for (int i = 0; i < ROUNDS; i++)
+        for (int k = i + 1; k < ROUNDS; k++)
+            if (shares[k] < shares[i]) {
+                double share = shares[i];
+                shares[i] = shares[k];
+                shares[k] = share;
+            }
+    printf("others_during_revoke %.3f\n", shares[ROUNDS / 2]);
+    duo_close(&duo);
+}
+
+static struct duo duo_manual(uint64_t len)
+{
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    struct duo duo = {.len = len, .a = box_of(open_with(&config)), .b = box_of(open_with(&config))};
+    char blob[8192];
+    size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
+    weft_completion up;
+    CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &duo.a_to_b));
+    while (!box_try(duo.a, WEFT_COMPLETION_PEER_UP, &up))
+        pump_both(&duo, 0);
+    while (!box_try(duo.b, WEFT_COMPLETION_PEER_UP, &up))
+        pump_both(&duo, 0);
+    duo.b_to_a = up.peer;
+    duo.a_bytes = map_bytes(len);
+    duo.b_bytes = map_bytes(len);
+    duo.a_memory = register_one(duo.a->endpoint, duo.a_bytes, len);
+    duo.b_memory = register_one(duo.b->endpoint, duo.b_bytes, len);
+    n = descriptor_of(duo.b_memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
+    return duo;
+}
+
+/* What callgrind counts: transfers of 64 pages, under a grant or not. */
+static void transfers_of_64_pages(void)
+{
+    uint64_t count = from_environment("WEFT_GRANT_TRANSFERS", 100);
+    bool granted = from_environment("WEFT_GRANT_UNDER", 1) != 0;
+    struct duo duo = duo_manual(LEN);
+    uint32_t pages[64];
+    for (uint32_t i = 0; i < 64; i++)
+        pages[i] = i * 7 % 64;
+    struct pages_request args = PAGES_REQUEST_INIT;
+    args.local = duo.a_memory;
+    args.remote = duo.b_of_a;
+    args.pages.page_len = PAGE;
+    args.pages.page_count = 64;
+    args.pages.local.pages = args.pages.remote.pages = pages;
+    if (granted)
+        args.options.grant = grant_whole(&duo);
+    for (uint64_t i = 0; i < count; i++) {
+        weft_op id;
+        weft_completion c;
+        CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
+        while (weft_poll(duo.a->endpoint, &c, 1) == 0)
+            CHECK_EQ(weft_poll(duo.b->endpoint, &c, 1), 0);
+        CHECK_OK(c.status);
+    }
+    duo_close(&duo);
+}
+
 static void wrong_arguments_are_refused(void)
 {
     struct duo duo = duo_granted(LEN);
@@ -315,6 +511,7 @@ static void take_back_from(struct team *team, int fate)
     uint64_t began = judged_from();
     CHECK_OK(weft_grant_revoke(box->endpoint, &token, NULL, &id));
     CHECK_OK(box_await(box, id, patience_ms()).status);
+    printf("revoke_silent_ms %.3f\n", (double)(now_ns() - began) / 1e6);
     CHECK_WITHIN(began, now_ns(), 50 * MS);
     while (box_try(box, WEFT_COMPLETION_NOTIFICATION, &told)) {
     }
@@ -351,6 +548,10 @@ int main(int argc, char **argv)
         {"nothing_is_reached_beside_a_grant", CHECKS, nothing_is_reached_beside_a_grant},
         {"nothing_arrives_after_a_revoke", FABRICS, nothing_arrives_after_a_revoke},
         {"ten_thousand_grants_at_once", FABRICS, ten_thousand_grants_at_once},
+        {"revokes_of_every_kind", FABRICS, revokes_of_every_kind},
+        {"a_revoke_takes_no_round_trip", CHECKS, a_revoke_takes_no_round_trip},
+        {"others_go_on_beside_revokes", CHECKS, others_go_on_beside_revokes},
+        {"transfers_of_64_pages", CHECKS, transfers_of_64_pages},
         {"wrong_arguments_are_refused", "once", wrong_arguments_are_refused},
         {"a_stopped_writer_is_revoked_at_once", CHECKS " timed", a_stopped_writer_is_revoked_at_once},
         {"a_writer_that_goes_on_reaches_nothing", CHECKS " timed", a_writer_that_goes_on_reaches_nothing},

@@ -552,6 +552,9 @@ impl Error {
             RemoteState::Disconnected => {
                 (Status::PeerClosed, "the peer of this remote memory was disconnected here")
             }
+            RemoteState::Revoked => {
+                (Status::Revoked, "the peer has taken this grant back: ask it for another")
+            }
         };
         Some(Error::new(status, text))
     }

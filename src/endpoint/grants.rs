@@ -48,10 +48,6 @@ pub struct GrantSpec<'a> {
     pub pages: Option<Pages<'a>>,
 }
 
-pub(super) fn is_revoked() -> Error {
-    Error::new(Status::Revoked, "the peer has taken this grant back: ask it for another")
-}
-
 impl Endpoint {
     pub fn grant(&self, memory: &Arc<Memory>, spec: &GrantSpec) -> Result<GrantToken> {
         let core = &self.core;
@@ -117,12 +113,6 @@ impl Endpoint {
         self.hurry(now);
         Ok(id)
     }
-
-    /// Whether an operation that was just made comes too late for its grant.
-    pub(super) fn is_revoked(&self, id: OpId, grant: GrantToken) -> bool {
-        let peer = self.core.table.peer_of(id).and_then(|peer| self.core.peers.get(peer).ok());
-        peer.is_some_and(|peer| peer.revoked.contains(grant))
-    }
 }
 
 fn granted_access(of: Access, spec: &GrantSpec) -> Result<Access> {
@@ -175,11 +165,11 @@ impl Core {
     fn begin_to_revoke(&self, token: GrantToken) -> Result<Arc<Revoking>> {
         // Held: who sees no grant sees that it is being taken back.
         let mut revoking = self.revoking.lock();
-        if let Some(of) = revoking.get(&token) {
-            return Ok(of.clone());
-        }
         let unknown =
             || Error::handle("the token is of no grant of this endpoint, or that was revoked before");
+        if let Some(of) = revoking.get(&token) {
+            return if of.is_done() { Err(unknown()) } else { Ok(of.clone()) };
+        }
         let grant = self.grants.take(token).ok_or_else(unknown)?;
         let memory = self.memories.lock().get(&grant.memory).cloned().ok_or_else(unknown)?;
         let of = Arc::new(Revoking::new(grant, memory));

@@ -2,7 +2,7 @@
 
 use super::submit::{check_grant, check_pages};
 use super::Endpoint;
-use crate::ids::OpId;
+use crate::ids::{GrantToken, OpId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result};
@@ -92,7 +92,7 @@ impl Endpoint {
             list.locals().iter().try_for_each(|local| check_grant(terms, local, remote))?;
         }
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
-        let state = |part: &Part| self.state_of(list, part);
+        let state = |part: &Part| self.state_of(list, part, terms.grant);
         match list.parts() {
             [one] => self.launch(one.slices, || Shape::part(list, 0), None, terms, || state(one).0),
             _ => self.launch_parts(list, terms, state),
@@ -115,9 +115,9 @@ impl Endpoint {
     }
 
     /// The state of a part's memories and peer, and the first entry that it is about.
-    fn state_of(&self, list: &List, part: &Part) -> (RemoteState, u64) {
+    fn state_of(&self, list: &List, part: &Part, grant: Option<GrantToken>) -> (RemoteState, u64) {
         for remote in list.remotes_of(part) {
-            let state = remote.state();
+            let state = remote.state_under(grant);
             if Error::of_remote(state).is_some() {
                 return (state, list.entry_of(part, remote).unwrap_or(part.first_entry));
             }
@@ -170,6 +170,12 @@ impl Endpoint {
         }
         let pages = (paged.geometry.page_len(), paged.geometry.pages());
         let counting = self.counting(terms, &paged.remote, pages)?;
-        self.launch(paged.geometry.slices, || Shape::pages(&paged), counting, terms, || paged.remote.state())
+        self.launch(
+            paged.geometry.slices,
+            || Shape::pages(&paged),
+            counting,
+            terms,
+            || paged.remote.state_under(terms.grant),
+        )
     }
 }

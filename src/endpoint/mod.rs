@@ -630,7 +630,7 @@ impl Endpoint {
                 ),
             ));
         }
-        let remote = Arc::new(RemoteMemory::new(peer.id, descriptor));
+        let remote = Arc::new(RemoteMemory::new(peer.id, peer.revoked.clone(), descriptor));
         if peer.gone.lock().contains(remote.id) {
             return Err(Error::of_remote(RemoteState::Gone).unwrap_or_else(Error::closed));
         }

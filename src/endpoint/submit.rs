@@ -1,6 +1,5 @@
 //! Submission: the caller's part of an operation's life.
 
-use super::grants::is_revoked;
 use super::inbox::Command;
 use super::Endpoint;
 use crate::clock::Clock;
@@ -60,7 +59,7 @@ impl Endpoint {
         let geometry = check_pages(pages, local, remote, (terms.urgent, whole))?;
         geometry.check_destination(terms.direction)?;
         let (entered, slices) = (Entered::new(local, remote)?, geometry.slices);
-        self.launch(slices, || entered.shape(geometry), counting, terms, || remote.state())
+        self.launch(slices, || entered.shape(geometry), counting, terms, || remote.state_under(terms.grant))
     }
 
     /// As `submit`, of one short page that raises no counter: what is small is made in its slot, and not moved there.
@@ -76,7 +75,7 @@ impl Endpoint {
             return Ok(id);
         }
         let entered = Entered::new(local, remote)?;
-        self.launch(1, || entered.shape(single.geometry()), None, terms, || remote.state())
+        self.launch(1, || entered.shape(single.geometry()), None, terms, || remote.state_under(terms.grant))
     }
 
     /// Begins a transfer of one peer and sends it on its way. Its shape is large: it is made in
@@ -100,9 +99,7 @@ impl Endpoint {
             terms.queue.unreserve(1);
             return Err(self.no_slots());
         };
-        let revoked = terms.grant.filter(|grant| self.is_revoked(hold.id(), *grant));
-        let ended = revoked.map_or_else(|| Error::of_remote(state()), |_| Some(is_revoked()));
-        let hold = self.take_back_if_late(hold, ended)?;
+        let hold = self.take_back_if_late(hold, Error::of_remote(state()))?;
         let id = hold.id();
         self.start_when(hold, slices, terms, now);
         self.hurry(now);

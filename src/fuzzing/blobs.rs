@@ -31,7 +31,7 @@ pub fn descriptor(data: &[u8]) {
         let Ok(descriptor) = Descriptor::decode(blob) else { return };
         let again = Descriptor::decode(&descriptor.encode()).expect("what was read is written");
         assert_eq!(again, descriptor);
-        let remote = RemoteMemory::new(PeerId::numbered(7), descriptor);
+        let remote = RemoteMemory::new(PeerId::numbered(7), Default::default(), descriptor);
         assert!(remote.rail_count() > 0);
         let mut ranges = 0;
         while let Some(range) = remote.range(ranges) {

@@ -2,8 +2,10 @@
 
 pub mod alloc;
 mod remote;
+mod revoked;
 
 pub use remote::{RemoteMemory, RemoteState};
+pub use revoked::Revoked;
 
 use crate::device::{Device, Place};
 use crate::fabric::host::area::Area;

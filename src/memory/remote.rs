@@ -1,12 +1,14 @@
 //! Memory of a peer.
 
-use crate::ids::{Hold, MemoryId, PeerId, RailIndex};
+use super::Revoked;
+use crate::ids::{GrantToken, Hold, MemoryId, PeerId, RailIndex};
 use crate::prefetch;
 use crate::range::Range;
 use crate::wire::descriptor::{Descriptor, Rail};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::Arc;
 
 /// The parts of `holds`: 32 bits of keepers, 31 of users, and that it was given back.
 const KEEPER: u64 = 1;
@@ -27,6 +29,8 @@ pub enum RemoteState {
     PeerLost,
     PeerClosed,
     Disconnected,
+    /// Its owner has taken back the grant under which it was to be reached.
+    Revoked,
 }
 
 impl RemoteState {
@@ -44,6 +48,7 @@ impl RemoteState {
 
 pub struct RemoteMemory {
     pub peer: PeerId,
+    revoked: Arc<Revoked>,
     pub id: MemoryId,
     pub secret: u64,
     ranges: Box<[Range]>,
@@ -75,7 +80,8 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    pub fn new(peer: PeerId, from: Descriptor) -> RemoteMemory {
+    /// `revoked`: the peer's.
+    pub fn new(peer: PeerId, revoked: Arc<Revoked>, from: Descriptor) -> RemoteMemory {
         let Descriptor {
             incarnation: _,
             id,
@@ -89,6 +95,7 @@ impl RemoteMemory {
         } = from;
         RemoteMemory {
             peer,
+            revoked,
             id,
             secret,
             ranges: ranges.into(),
@@ -150,6 +157,15 @@ impl RemoteMemory {
 
     pub fn state(&self) -> RemoteState {
         RemoteState::from_u8(self.state.load(Ordering::SeqCst))
+    }
+
+    /// As it is for a transfer under this grant.
+    #[inline]
+    pub fn state_under(&self, grant: Option<GrantToken>) -> RemoteState {
+        match grant {
+            Some(grant) if self.revoked.contains(grant) => RemoteState::Revoked,
+            _ => self.state(),
+        }
     }
 
     /// Moves on, unless it ended already, and hands out the transfers that waited.
@@ -234,7 +250,7 @@ mod tests {
 
     #[test]
     fn remote_memory_in_use_is_not_released() {
-        let remote = RemoteMemory::new(PeerId::numbered(1), Descriptor::default());
+        let remote = RemoteMemory::new(PeerId::numbered(1), Arc::default(), Descriptor::default());
         assert!(remote.keep() && remote.keep());
         assert_eq!(remote.release(), Err(2));
         remote.unkeep();

@@ -30,9 +30,8 @@ use crate::codec::Text;
 use crate::fabric::grants::Grant;
 use crate::fabric::select::readable;
 use crate::ids::{OpId, PeerId, RailIndex};
-use crate::memory::Memory;
+use crate::memory::{Memory, Revoked};
 use crate::status::Status;
-use crate::transfer::revoked::Revoked;
 use crate::transfer::Outcome;
 use crate::wire::address::{Address, RailAddress};
 use crate::wire::frame::Token;
@@ -196,8 +195,12 @@ impl Revoking {
         self.known.load(Ordering::Acquire)
     }
 
+    pub fn is_done(&self) -> bool {
+        self.ops.lock().is_none()
+    }
+
     pub fn is_over(&self) -> bool {
-        self.is_known() && self.ops.lock().is_none()
+        self.is_known() && self.is_done()
     }
 }
 

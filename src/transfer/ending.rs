@@ -4,13 +4,12 @@
 use super::completion::{self, Completion};
 use super::gate::{Before, Passing};
 use super::operation::{Body, To};
-use super::revoked::Revoked;
 use super::table::{id_in, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::Outcome;
 use crate::fabric::error_text;
 use crate::ids::{Hold, OpId, PeerId};
-use crate::memory::RemoteMemory;
+use crate::memory::{RemoteMemory, Revoked};
 use crate::status::Status;
 use parking_lot::Mutex;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};

@@ -48,7 +48,6 @@ pub mod list;
 pub mod operation;
 pub mod pack;
 pub mod queue;
-pub mod revoked;
 pub mod shape;
 pub mod table;
 pub mod tally;

@@ -108,7 +108,8 @@ impl Registry {
         bytes: impl IntoIterator<Item = (u64, u64)>,
         wish: Wish,
     ) -> Result<(), i32> {
-        let entry = self.find(key).ok_or(GONE)?;
+        // Who is of no peer, or of one that has ended, has no place here at all.
+        let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
         let mut bytes = bytes.into_iter();
         if let Some(grant) = &entry.granted {
             let covers = |(address, len)| entry.allows(address, len, wish) || grant.covers(address, len);
@@ -225,7 +226,8 @@ mod tests {
         assert_eq!(device(9, 9000, 101).or(device(7, 1000, 1)), None);
         assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write), Ok(()));
         assert!(registry.remove(7) && !registry.remove(7));
-        assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write), Err(GONE));
+        assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write), Err(libc::EACCES));
+        assert_eq!(registry.check((PeerId::new(1), 7), [(1000, 1)], Wish::Write), Err(GONE));
     }
 
     #[test]

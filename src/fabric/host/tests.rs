@@ -10,7 +10,7 @@ use super::registry::Registry;
 use super::request::{Kind, Piece, Request};
 use super::socket;
 use crate::fabric::{
-    Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+    Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment, GONE,
 };
 use crate::ids::PeerId;
 use std::collections::VecDeque;
@@ -244,14 +244,14 @@ fn unregistered_memory_is_refused_and_only_that_operation_fails() {
     post(&mut a, route, false, &[Segment { remote: u64::MAX - 3, len: 8, ..whole }], &from, to.key, 4);
     post(&mut a, route, false, &[whole], &from, to.key, 5);
     let done = drive(&mut a, &mut b, 5);
-    assert_eq!(done[..2], [(token(1), libc::EACCES), (token(2), libc::EACCES)]);
+    assert_eq!(done[..2], [(token(1), GONE), (token(2), libc::EACCES)]);
     assert_eq!(done[2..4], [(token(3), libc::EACCES), (token(4), libc::EACCES)]);
     assert_eq!(done[4], (token(5), 0));
     assert!(target[..199_999] == source[..199_999] && target[199_999] == 0);
     b.deregister(to).unwrap();
     target.fill(0);
     post(&mut a, route, false, &[whole], &from, to.key, 6);
-    assert_eq!(drive(&mut a, &mut b, 1), [(token(6), libc::EACCES)]);
+    assert_eq!(drive(&mut a, &mut b, 1), [(token(6), GONE)]);
     assert!(target.iter().all(|byte| *byte == 0));
 }
 

@@ -2,6 +2,7 @@
 
 use super::{figure_in, figures, library, root, said_by, Bench, Figure};
 use anyhow::{Context, Result};
+use std::path::Path;
 use std::process::Command;
 
 figures! {
@@ -23,20 +24,46 @@ figures! {
 }
 
 /// What a C test says.
-fn by_test(bench: &mut Bench, program: &str, test: &str, settings: &[(&str, &str)]) -> Result<String> {
+pub(super) fn by_test(
+    bench: &mut Bench,
+    program: &str,
+    test: &str,
+    settings: &[(&str, &str)],
+) -> Result<String> {
+    by_test_with(bench, &library()?, program, test, settings)
+}
+
+pub(super) fn by_test_with(
+    bench: &mut Bench,
+    library: &Path,
+    program: &str,
+    test: &str,
+    settings: &[(&str, &str)],
+) -> Result<String> {
     bench.progress.begin(test);
+    built_test(library, program, |program, folder| {
+        let mut run = Command::new(program);
+        said_by(run.arg(test).envs(settings.iter().copied()).env("LD_LIBRARY_PATH", folder))
+    })
+}
+
+/// Builds a program of C tests: the program, and the folder with its library, while it is used.
+pub(super) fn built_test<T>(
+    library: &Path,
+    program: &str,
+    mut run: impl FnMut(&Path, &Path) -> Result<T>,
+) -> Result<T> {
     let out = std::env::temp_dir().join(format!("weft-{program}-{}", std::process::id()));
     std::fs::create_dir_all(&out)?;
-    let said = (|| {
-        std::os::unix::fs::symlink(library()?, out.join("libweft.so.0"))?;
+    let result = (|| {
+        std::os::unix::fs::symlink(library, out.join("libweft.so.0"))?;
         let mut build = Command::new("make");
         build.arg("-f").arg(root().join("ffi-tests/Makefile")).arg(format!("OUT={}", out.display()));
         said_by(build.arg(program))?;
-        let mut run = Command::new(out.join(program));
-        said_by(run.arg(test).envs(settings.iter().copied()).env("LD_LIBRARY_PATH", &out))
+        run(&out.join(program), &out)
     })();
     std::fs::remove_dir_all(&out)?;
-    said
+    result
 }
 
 /// An ignored test of the library's own.

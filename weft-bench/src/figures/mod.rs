@@ -4,6 +4,7 @@
 mod calls;
 mod chaos;
 mod failures;
+mod grants;
 mod host;
 mod hostile;
 mod lab;
@@ -58,6 +59,7 @@ const FAMILIES: &[&[Figure]] = &[
     hostile::ALL,
     chaos::ALL,
     random::ALL,
+    grants::ALL,
     sim::ALL,
     package::ALL,
     left::ALL,

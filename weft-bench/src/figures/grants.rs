@@ -1,0 +1,90 @@
+//! What grants cost, and that nothing arrives under one that was taken back: by the tests of them.
+
+use super::hostile::{built_test, by_test, by_test_with};
+use super::{figure_in, figures, library, said_by, simulated, Bench, Figure};
+use anyhow::{Context, Result};
+use std::process::Command;
+
+figures! {
+    revoked_bytes ["0", ""] |bench| revoked(bench, "revoked_bytes") =>
+        "bytes that change after the revoke of their grant, in 10,000 of writes that were under way, canceled or \
+         too late: host, tcp, and simulated efa and verbs";
+    revoked_notifications ["0", ""] |bench| revoked(bench, "revoked_notifications") =>
+        "notifications that come after it";
+    revoked_counts ["0", ""] |bench| revoked(bench, "revoked_counts") =>
+        "increments of counters that come after it";
+    revoke_us ["20", ""] |bench| revoke(bench, "host", "revoke_us") =>
+        "us from a revoke to its completion over host, of an idle peer; median";
+    revoke_round_trips ["1.5", ""] |bench| revoke(bench, "tcp", "revoke_round_trips") =>
+        "the same over tcp, over that of a write of 8 bytes";
+    revoke_silent_ms ["5", ""] silent =>
+        "ms from a revoke to its completion, of a writer that is stopped: the longer of host and tcp";
+    grant_check_instructions ["60", "20"] checked =>
+        "instructions of both sides that a transfer of 64 pages over host takes more under a grant (callgrind)";
+    others_during_revoke ["0.95", ""] others =>
+        "rate of other writes of a peer while 1,000 of its grants come and go each second, over that without: \
+         the lower of host and tcp";
+}
+
+fn revoked(bench: &mut Bench, figure: &str) -> Result<f64> {
+    let rounds = bench.full_or("2500", "200");
+    let all = bench.once("revoked", |bench| {
+        let mut said = Vec::new();
+        for fabric in ["host", "tcp", "sim:like=efa", "sim:like=verbs"] {
+            let library = if fabric.starts_with("sim") { simulated()? } else { library()? };
+            let settings = [("WEFT_TEST_FABRIC", fabric), ("WEFT_GRANT_REVOKES", rounds)];
+            said.push(by_test_with(bench, &library, "grants", "revokes_of_every_kind", &settings)?);
+        }
+        Ok(said)
+    })?;
+    all.iter().map(|said| figure_in(said, figure)).sum()
+}
+
+fn revoke(bench: &mut Bench, fabric: &str, figure: &str) -> Result<f64> {
+    let said = by_test(bench, "grants", "a_revoke_takes_no_round_trip", &[("WEFT_TEST_FABRIC", fabric)])?;
+    figure_in(&said, figure)
+}
+
+fn silent(bench: &mut Bench) -> Result<f64> {
+    worst(bench, "a_stopped_writer_is_revoked_at_once", "revoke_silent_ms", f64::max)
+}
+
+fn others(bench: &mut Bench) -> Result<f64> {
+    worst(bench, "others_go_on_beside_revokes", "others_during_revoke", f64::min)
+}
+
+fn worst(bench: &mut Bench, test: &str, figure: &str, of: fn(f64, f64) -> f64) -> Result<f64> {
+    let mut value =
+        |fabric| figure_in(&by_test(bench, "grants", test, &[("WEFT_TEST_FABRIC", fabric)])?, figure);
+    Ok(of(value("host")?, value("tcp")?))
+}
+
+/// What the transfers add to a program that does all else.
+fn checked(bench: &mut Bench) -> Result<f64> {
+    const FEW: u64 = 100;
+    const MANY: u64 = 1100;
+    built_test(&library()?, "grants", |program, folder| {
+        let count = |under: &str, transfers: u64| -> Result<f64> {
+            bench.progress.begin("transfers under callgrind");
+            let mut run = Command::new("valgrind");
+            run.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]).arg(program);
+            run.arg("transfers_of_64_pages").env("LD_LIBRARY_PATH", folder).env("WEFT_TEST_FABRIC", "host");
+            let transfers = transfers.to_string();
+            let said = said_by(
+                run.env("WEFT_GRANT_UNDER", under)
+                    .env("WEFT_GRANT_TRANSFERS", transfers)
+                    .env("WEFT_TEST_PATIENCE", "20"),
+            )?;
+            let of = |line: &str| line.split_once("Collected :")?.1.trim().parse().ok();
+            said.lines().filter_map(of).next_back().context("valgrind counts nothing")
+        };
+        let each = |under| {
+            Ok::<f64, anyhow::Error>((count(under, MANY)? - count(under, FEW)?) / (MANY - FEW) as f64)
+        };
+        let (with, without) = (each("1")?, each("0")?);
+        bench.notes.push(format!(
+            "a transfer of 64 pages: {without:.0} instructions of both sides, under a grant {with:.0}"
+        ));
+        Ok(with - without)
+    })
+}
