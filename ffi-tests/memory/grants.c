@@ -301,15 +301,15 @@ static void a_revoke_takes_no_round_trip(void)
         args.options.grant = grant_whole(&duo);
         uint64_t began = now_ns();
         CHECK_OK(submit_write(duo.a->endpoint, &args, &id));
-        while (weft_poll(duo.a->endpoint, &c, 1) == 0) {
+        while (weft_queue_poll(weft_endpoint_queue(duo.a->endpoint), &c, 1, 0) == 0) {
         }
         CHECK_OK(c.status);
         writes[i] = now_ns() - began;
-        while (weft_poll(duo.b->endpoint, &c, 1) > 0) {
+        while (weft_queue_poll(weft_endpoint_queue(duo.b->endpoint), &c, 1, 0) > 0) {
         }
         began = now_ns();
         CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, &id));
-        while (weft_poll(duo.b->endpoint, &c, 1) == 0) {
+        while (weft_queue_poll(weft_endpoint_queue(duo.b->endpoint), &c, 1, 0) == 0) {
         }
         CHECK_EQ(c.op, id);
         revokes[i] = now_ns() - began;
@@ -329,7 +329,7 @@ static uint64_t written_in(struct duo *duo, const struct range_request *args, ui
         weft_completion c;
         while (under_way < 32 && submit_write(duo->a->endpoint, args, NULL) == WEFT_OK)
             under_way++;
-        while (weft_poll(duo->a->endpoint, &c, 1) > 0) {
+        while (weft_queue_poll(weft_endpoint_queue(duo->a->endpoint), &c, 1, 0) > 0) {
             CHECK_OK(c.status);
             done++;
             under_way--;
@@ -339,7 +339,7 @@ static uint64_t written_in(struct duo *duo, const struct range_request *args, ui
             CHECK_OK(weft_grant_revoke(duo->b->endpoint, &token, NULL, NULL));
             next += every_ns;
         }
-        while (weft_poll(duo->b->endpoint, &c, 1) > 0)
+        while (weft_queue_poll(weft_endpoint_queue(duo->b->endpoint), &c, 1, 0) > 0)
             CHECK_OK(c.status);
     }
     return done;
@@ -413,8 +413,8 @@ static void transfers_of_64_pages(void)
         weft_op id;
         weft_completion c;
         CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
-        while (weft_poll(duo.a->endpoint, &c, 1) == 0)
-            CHECK_EQ(weft_poll(duo.b->endpoint, &c, 1), 0);
+        while (weft_queue_poll(weft_endpoint_queue(duo.a->endpoint), &c, 1, 0) == 0)
+            CHECK_EQ(weft_queue_poll(weft_endpoint_queue(duo.b->endpoint), &c, 1, 0), 0);
         CHECK_OK(c.status);
     }
     duo_close(&duo);
