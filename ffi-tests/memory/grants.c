@@ -196,6 +196,49 @@ static void nothing_arrives_after_a_revoke(void)
     duo_close(&duo);
 }
 
+/* Notifications and counts that found no room yet, when their grant ends. */
+static void what_waits_for_room_is_revoked(void)
+{
+    enum { WRITES = 100, DEPTH = 16 };
+    weft_endpoint_config config = test_config();
+    config.queue_depth = DEPTH;
+    weft_endpoint_config of_a = test_config();
+    struct duo duo = duo_open_between(LEN, &of_a, &config);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    weft_queue *queue;
+    weft_completion c;
+    weft_counter counter;
+    weft_op writes[WRITES], id;
+    uint64_t counted;
+    int told = 0, done = 0;
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
+    CHECK_OK(weft_queue_create(duo.b->endpoint, DEPTH, &queue));
+    args.options.grant = grant_whole(&duo);
+    args.options.flags = WEFT_NOTIFY;
+    args.options.counter = counter;
+    for (int i = 0; i < WRITES; i++)
+        writes[i] = write_now(duo.a, &args);
+    uint64_t end = now_ns() + 200 * MS;
+    while (now_ns() < end) /* b's queue fills */
+        box_pump(duo.a, 1);
+    options.queue = queue;
+    CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, &options, &id));
+    end = now_ns() + patience_ms() * MS;
+    while (weft_queue_poll(queue, &c, 1, 1 * MS) == 0)
+        CHECK(now_ns() < end);
+    CHECK_OK(c.status);
+    for (int i = 0; i < WRITES; i++)
+        done += await_both(&duo, duo.a, writes[i]) == WEFT_OK;
+    pump_both(&duo, 20);
+    while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &c))
+        told++;
+    CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &counted));
+    CHECK(done <= told && told <= DEPTH && counted <= DEPTH + 1);
+    CHECK_OK(weft_queue_destroy(queue));
+    duo_close(&duo);
+}
+
 static void ten_thousand_grants_at_once(void)
 {
     enum { GRANTS = 10000, EACH = 64 };
@@ -547,6 +590,7 @@ int main(int argc, char **argv)
         {"a_grant_reaches_what_it_covers", FABRICS, a_grant_reaches_what_it_covers},
         {"nothing_is_reached_beside_a_grant", CHECKS, nothing_is_reached_beside_a_grant},
         {"nothing_arrives_after_a_revoke", FABRICS, nothing_arrives_after_a_revoke},
+        {"what_waits_for_room_is_revoked", FABRICS, what_waits_for_room_is_revoked},
         {"ten_thousand_grants_at_once", FABRICS, ten_thousand_grants_at_once},
         {"revokes_of_every_kind", FABRICS, revokes_of_every_kind},
         {"a_revoke_takes_no_round_trip", CHECKS, a_revoke_takes_no_round_trip},

@@ -115,6 +115,12 @@ impl Endpoint {
     }
 }
 
+/// The grant that a body begins with, and what follows.
+pub(super) fn granted(body: &[u8]) -> Option<(GrantToken, &[u8])> {
+    let (token, rest) = body.split_first_chunk::<16>()?;
+    Some((GrantToken::new(u128::from_le_bytes(*token))?, rest))
+}
+
 fn granted_access(of: Access, spec: &GrantSpec) -> Result<Access> {
     let any = !spec.write && !spec.read;
     let (write, read) = (spec.write || any && of.remote_write, spec.read || any && of.remote_read);
@@ -202,8 +208,7 @@ impl Core {
 
     /// The peer knows of a withdraw with this body.
     pub(super) fn knows_of_revoke(&self, body: &[u8]) {
-        let token = body.first_chunk::<16>().and_then(|bytes| GrantToken::new(u128::from_le_bytes(*bytes)));
-        let of = token.and_then(|token| self.revoking.lock().get(&token).cloned());
+        let of = granted(body).and_then(|(token, _)| self.revoking.lock().get(&token).cloned());
         of.into_iter().for_each(|of| {
             of.peer_knows();
             self.forget_revoking(&of);
@@ -295,10 +300,7 @@ impl Worker {
     /// What tells of an operation under a grant.
     pub(super) fn under_a_grant(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
         let core = self.core.clone();
-        let split = body.split_first_chunk::<16>();
-        let token =
-            split.and_then(|(token, body)| Some((GrantToken::new(u128::from_le_bytes(*token))?, body)));
-        let Some((token, body)) = token else {
+        let Some((token, body)) = granted(body) else {
             core.count_rubbish();
             return Delivery::Taken;
         };

@@ -2,12 +2,13 @@
 
 use super::arrival;
 use super::carry::Way;
+use super::grants::granted;
 use super::greet;
 use super::inbox::Command;
 use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::Posted;
 use crate::ids::{GrantToken, LaneId, MemoryId, OpId, PeerId, RailIndex};
-use crate::memory::{RemoteMemory, RemoteState};
+use crate::memory::{RemoteMemory, RemoteState, Revoked};
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
 use crate::peer::table::Named;
@@ -44,6 +45,12 @@ pub(super) enum Delivery {
 /// The body of an acknowledgement of all channels.
 fn acknowledgement(link: &Link) -> Vec<u8> {
     numbers(&link.channels.each_ref().map(|channel| channel.delivered().into()))
+}
+
+/// Whether a frame is under a grant that the peer has taken back, as it says before it drops such frames.
+fn is_revoked(out: &Out, revoked: &Revoked) -> bool {
+    let under = out.kind.tells().is_some_and(|kind| kind != out.kind);
+    under && granted(&out.body).is_some_and(|(grant, _)| revoked.contains(grant))
 }
 
 impl Worker {
@@ -327,6 +334,7 @@ impl Worker {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
         let (mut opened, mut withdrawn) = (false, false);
+        let revoked = link.peer.revoked.clone();
         for out in link.channels[channel].acknowledge(number) {
             opened = true;
             if out.kind == Kind::Withdraw {
@@ -339,7 +347,9 @@ impl Worker {
             }
             if let Some(id) = out.done {
                 // What was told early has arrived, too: it came first.
-                core.table.end(id, Outcome::OK, now);
+                let outcome =
+                    if is_revoked(&out, &revoked) { Outcome::of(Status::Revoked) } else { Outcome::OK };
+                core.table.end(id, outcome, now);
             }
         }
         if opened {
