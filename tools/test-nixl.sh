@@ -20,6 +20,11 @@ suite() { # version, fabric, names of unittest
     (cd "$tests" && WEFT_NIXL_FABRIC=$2 timeout 600 "$OLDPWD/target/nixl/$1/bin/python" -m unittest "${@:3}")
 }
 
+rail_down() {
+    mkdir "$logs/lab" && timeout 300 tools/lab.sh --rails 2 --rate 500mbit \
+        "$PWD/target/nixl/$main/bin/python $tests/lab.py $logs/lab" && [ -e "$logs/lab/right-is-done" ]
+}
+
 refused() {
     ! (cd "$tests" && timeout 60 "$OLDPWD/target/nixl/$old/bin/python" -m unittest test_transfers) >"$logs/old.out" 2>&1 &&
         grep -q 'WEFT plugin: .* is not NIXL 1.0 or newer' "$logs/old.out"
@@ -39,6 +44,11 @@ for fabric in host tcp; do
     with $main "NIXL $main: transfers and engines' calls over $fabric" suite $main $fabric test_transfers test_engines
     with $main "NIXL $main: faults over $fabric" suite $main $fabric test_faults
 done
+if tools/lab.sh --rails 1 true >/dev/null 2>&1; then
+    with $main "NIXL $main: a rail goes down under a read and a write" rail_down
+else
+    skip "NIXL $main: a rail goes down under a read and a write" "no network namespaces here (root; iproute2)"
+fi
 if [ -z "${SHORT:-}" ]; then
     for version in $others; do
         with "$version" "NIXL $version: transfers and engines' calls over tcp" suite "$version" tcp test_transfers test_engines
