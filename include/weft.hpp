@@ -16,6 +16,8 @@
  *     std::array<weft::completion, 64> room;
  *     for (const weft::completion &c : ep.poll(room)) finish(c);
  *
+ * (`finish` must not throw: the completions behind it in `room` would be lost.)
+ *
  * weft.h is the contract: each function here calls the one of its name there, and says only what is different. What
  * fails throws weft::error. Arguments are the structs of weft.h, zeroed and with their size set; the functions that
  * fill them in are a help, and every field can be set by hand.

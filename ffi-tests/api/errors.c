@@ -1054,10 +1054,10 @@ static void layers_are_not_written_to_one_place(void)
     p.pages.page_count = 1;
     p.pages.layer_count = 3;
     REFUSED(WEFT_ERR_INVALID, submit_write_pages(a, &p, NULL));
-    CHECK(strstr(weft_last_error(), "remote_range_step") != NULL);
-    CHECK(strstr(weft_last_error(), "remote_layer_stride") != NULL);
+    CHECK(strstr(weft_last_error(), "remote.range_step") != NULL);
+    CHECK(strstr(weft_last_error(), "remote.layer_stride") != NULL);
     REFUSED(WEFT_ERR_INVALID, submit_read_pages(a, &p, NULL));
-    CHECK(strstr(weft_last_error(), "local_range_step") != NULL);
+    CHECK(strstr(weft_last_error(), "local.range_step") != NULL);
     p.pages.remote.layer_stride = p.pages.page_len;
     fill_random(duo.a_bytes, p.pages.page_len, 1);
     CHECK_OK(submit_write_pages(a, &p, &id));

@@ -23,7 +23,7 @@ impl Worker {
     #[cold]
     pub(super) fn breach(&self, peer: &Peer, why: &str) {
         if !peer.breached.swap(true, Ordering::Relaxed) {
-            log::warn!("{peer} is dropped: {why}");
+            log::warn!("{peer} broke the protocol and is disconnected: {why}");
             let outcome = Outcome::of(Status::Protocol);
             self.tell_home(peer, Command::EndPeer { peer: peer.id, outcome });
         }

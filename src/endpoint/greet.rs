@@ -369,7 +369,11 @@ impl Worker {
         let has_share = landings < LANDINGS || of.slot > pack::HOST_LEN;
         if of.landing.is_none() && has_share && pack::is_wanted(rail.limits()) {
             of.landing = Landing::new(rail, of.slot)
-                .inspect_err(|error| log::warn!("no landing for bundles: {error}"))
+                .inspect_err(|error| {
+                    log::warn!(
+                        "{peer}: no bounce buffers to receive coalesced writes over this lane: {error}"
+                    )
+                })
                 .ok();
         }
         let landing = of.landing.as_ref().map(|landing| landing.place(rail));
@@ -436,7 +440,9 @@ impl Worker {
             welcome.landing.filter(|slots| pack::is_slot(slots.len) && pack::is_possible(work.rail.limits()))
         {
             lane.flows.packer = Packer::new(&mut work.rail, landing, lane.slot)
-                .inspect_err(|error| log::warn!("no staging for bundles: {error}"))
+                .inspect_err(|error| {
+                    log::warn!("{peer}: no bounce buffers to send coalesced writes over this lane: {error}")
+                })
                 .ok();
         }
         lane.greeting.next_ns = Some(0);

@@ -66,8 +66,8 @@ impl Worker {
         if plans.is_empty() {
             let fabric = link.approaches.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
-                "{}: fabric {fabric} serves it, and has no rail here that knows the local memory, or none there \
-                 that knows the remote",
+                "{}: a transfer ends with WEFT_ERR_NO_RAILS: fabric {fabric} is in use, and no rail of it knows the \
+                 local memory, or none there the remote: see rails in weft_memory_args",
                 link.peer
             );
             return core.abandon(hold, Outcome::of(Status::NoRails), now);

@@ -521,7 +521,7 @@ impl Endpoint {
             failed.get_or_insert_with(|| {
                 Error::new(
                     Status::Unsupported,
-                    "no rail moves device memory: libfabric's shm has no room for what tells of its bundles",
+                    "no rail moves device memory: the messages of libfabric's shm are too small for staging headers; open host or tcp, too",
                 )
             });
         }

@@ -698,7 +698,7 @@ impl Worker {
 
     pub(super) fn give_back(&mut self, rail: RailIndex, done: &Done) {
         if let Err(error) = self.rails[rail].rail.give_back(done) {
-            log::warn!("rail {rail}: {error}");
+            log::warn!("rail {rail}: a receive buffer was not posted again, so it takes fewer frames at once: {error}");
         }
     }
 

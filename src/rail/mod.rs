@@ -216,7 +216,7 @@ impl Rail {
             Some(outcome) => outcome.clone(),
         };
         if let Err(error) = outcome {
-            log::warn!("rail {}: {error}", self.index);
+            log::warn!("rail {}: memory of Weft stays registered: {error}", self.index);
             // The NIC may still use it.
             std::mem::forget(frame);
         }

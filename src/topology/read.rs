@@ -21,7 +21,7 @@ impl Root {
             None => Root::at("/"),
             Some(folder) => {
                 if !Path::new(&folder).is_dir() {
-                    log::warn!("WEFT_SYSFS_ROOT is {folder:?}, which is not a folder: nothing is known");
+                    log::warn!("WEFT_SYSFS_ROOT is {folder:?}, which is not a folder: the topology of this machine is unknown");
                 }
                 Root::at(folder)
             }

@@ -122,7 +122,7 @@ impl Side<'_> {
     /// How the caller named a page.
     fn named(&self, name: &str, page: u64) -> String {
         match self.pages.and_then(|pages| pages.iter().position(|known| u64::from(known) == page)) {
-            Some(index) => format!("{name}_pages[{index}] is {page}: this page"),
+            Some(index) => format!("{name}.pages[{index}] is {page}: this page"),
             None => format!("{name} page {page}"),
         }
     }
@@ -411,8 +411,8 @@ impl Geometry {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "all {layers} layers would be written to the same place: set {name}_range_step to 1 if each layer is a \
-             range of its own, or {name}_layer_stride if they lie behind each other in one range"
+            "all {layers} layers would be written to the same place: set {name}.range_step to 1 if each layer is a \
+             range of its own, or {name}.layer_stride if they lie behind each other in one range"
         )))
     }
 
@@ -568,7 +568,7 @@ mod tests {
         assert!(check(&[7, 9, 8], 1000).is_ok_and(|geometry| geometry.local.pages.is_some()));
         for (list, index, page) in [(&[7, 8, 9][..], 2, 9), (&[9], 0, 9), (&[9, 3], 0, 9)] {
             let error = check(list, 999).err().expect("page 9 ends at 1000");
-            assert!(error.message.contains(&format!("local_pages[{index}] is {page}")), "{}", error.message);
+            assert!(error.message.contains(&format!("local.pages[{index}] is {page}")), "{}", error.message);
         }
     }
 
