@@ -1269,6 +1269,8 @@ static void damaged_addresses(void)
         fill_random(bad, sizeof bad, seed);
         if (seed % 2) /* a good beginning */
             memcpy(bad, good, seed % len);
+        if (memcmp(bad, good, len) == 0)
+            continue; /* the byte that is left came out right */
         CHECK(try_address(c, bad, seed % 3 ? len : mix(seed) % sizeof bad, &accepted) != WEFT_OK);
     }
     printf("%zu damaged addresses were tried over the fabric\n", accepted);
