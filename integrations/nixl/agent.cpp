@@ -283,6 +283,8 @@ nixl_status_t agent::check(transfer &t)
         progress();
         expire(t);
     }
+    if (in_progress(t)) // callers check without rest, perhaps on the CPU that a worker needs
+        std::this_thread::yield();
     return t.status.load(std::memory_order_acquire);
 }
 
