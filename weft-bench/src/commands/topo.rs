@@ -13,7 +13,7 @@ Shows the machine as Weft sees it: NUMA nodes, PCI switches, GPUs and NICs, whic
 and where its workers run. CUDA_VISIBLE_DEVICES, WEFT_RAILS and the affinity mask (taskset) count.
 
   --sysfs DIR  a folder that stands for /, with another machine's sys/ and proc/ in it
-  --json       print it as JSON; weft.h says at weft_topology what is in it
+  --json       print it as JSON: docs/topology.md
 ";
 
 pub fn run(mut args: Args) -> Result<()> {
