@@ -64,7 +64,6 @@ weft_status endpoint::connect(const std::string &agent, weft_peer *peer)
         }
         to.peer = id;
         peers_[id].agent = agent;
-        peers_[id].ours = true;
         announce(id, peers_[id]);
         const weft_status greeted = send(id, message::hello, agent_);
         if (greeted != WEFT_OK)
@@ -72,23 +71,6 @@ weft_status endpoint::connect(const std::string &agent, weft_peer *peer)
     }
     *peer = to.peer;
     return WEFT_OK;
-}
-
-// The peer may go on writing here: it is disconnected only when neither side uses it.
-void endpoint::forget(const std::string &agent)
-{
-    const auto found = routes_.find(agent);
-    if (found == routes_.end())
-        return;
-    const auto of = peers_.find(found->second.peer);
-    routes_.erase(found);
-    if (of == peers_.end())
-        return;
-    of->second.ours = false;
-    if (of->second.theirs)
-        send(of->first, message::bye, "");
-    else
-        disconnect(of->first);
 }
 
 weft_status endpoint::send(weft_peer peer, message what, const std::string &rest, const weft_op_options *options,
@@ -168,7 +150,7 @@ void endpoint::take_message(weft_peer from, std::string bytes)
     switch (what) {
     case message::hello: {
         peer &of = peers_[from];
-        of.theirs = true;
+        of.greeted = true;
         if (of.agent.empty())
             of.agent = bytes;
         announce(from, of);
@@ -176,11 +158,6 @@ void endpoint::take_message(weft_peer from, std::string bytes)
             events_.notified(of.agent, std::move(text));
         return;
     }
-    case message::bye:
-        peers_[from].theirs = false;
-        if (!peers_[from].ours)
-            disconnect(from);
-        return;
     case message::notification: return notify(from, std::move(bytes));
     case message::fence: {
         weft_op_options options = WEFT_OP_OPTIONS_INIT;
@@ -197,7 +174,7 @@ void endpoint::take_message(weft_peer from, std::string bytes)
 void endpoint::notify(weft_peer from, std::string text)
 {
     peer &of = peers_[from];
-    if (of.theirs)
+    if (of.greeted)
         events_.notified(of.agent, std::move(text));
     else if (of.early.size() < most_early)
         of.early.push_back(std::move(text));

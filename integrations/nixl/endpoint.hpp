@@ -19,7 +19,6 @@ namespace weft_nixl {
 /** First byte of a message between two plugins; what follows it. */
 enum class message : char {
     hello = 'h',        // the sender's agent; before all else
-    bye = 'b',          // nothing: the sender no longer uses the peer
     notification = 'n', // its text
     fence = 'f',        // 8 bytes, which come back as
     fenced = 'a',       // the same 8 bytes: nothing that came before the fence changes memory from now on
@@ -49,7 +48,8 @@ public:
 
     void learn(const std::string &agent, const std::string &address) { routes_[agent] = {address, 0}; }
     bool knows(const std::string &agent) const { return routes_.count(agent) != 0; }
-    void forget(const std::string &agent);
+    /** The connection stays, which the other agent may use. */
+    void forget(const std::string &agent) { routes_.erase(agent); }
 
     /** Connects unless that was done; the peer may still be connecting. */
     weft_status connect(const std::string &agent, weft_peer *peer);
@@ -67,9 +67,8 @@ private:
         weft_peer peer; // 0: not connected
     };
     struct peer {
-        std::string agent;                // "" until its hello
-        bool ours = false, theirs = false; // who uses it
-        bool up = false, announced = false;
+        std::string agent; // "" until its hello, unless it was connected to
+        bool greeted = false, up = false, announced = false;
         std::vector<std::string> early; // notifications that came before the hello
     };
 
