@@ -164,7 +164,8 @@ pub struct Connection {
     free: Vec<u32>,
     /// Operations that have requests to make; and messages, which overtake those.
     queue: VecDeque<u32>,
-    messages: VecDeque<u32>,
+    /// With how many of the peer's requests are to be answered before it.
+    messages: VecDeque<(u32, u64)>,
     flights: VecDeque<Flight>,
     /// The number of the first of them, and how many are reads.
     first: u64,
@@ -407,7 +408,7 @@ impl Connection {
         for flight in std::mem::take(&mut self.flights) {
             self.answered(flight.op, errno, reaped);
         }
-        let messages = std::mem::take(&mut self.messages);
+        let messages = std::mem::take(&mut self.messages).into_iter().map(|(index, _)| index);
         for index in std::mem::take(&mut self.queue).into_iter().chain(messages) {
             let op = &mut self.ops[index as usize];
             (op.errno, op.all_asked) = (errno, true);
@@ -446,7 +447,10 @@ impl Connection {
     /// Queues a message.
     pub fn push_message(&mut self, rma: &Rma, follows: bool, scratch: *mut Scratch) {
         let index = self.fill(Kind::Message, rma, scratch);
-        if follows { &mut self.queue } else { &mut self.messages }.push_back(index);
+        match follows {
+            true => self.queue.push_back(index),
+            false => self.messages.push_back((index, self.settled)),
+        }
     }
 
     #[inline]
@@ -571,6 +575,7 @@ impl Connection {
                 self.watch_acknowledgement(with.pass);
                 self.send_messages(with.reaped);
                 self.answer(with.registry);
+                self.send_messages(with.reaped);
                 self.ask(with.reaped);
             }
             let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else { break };
@@ -581,11 +586,19 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds messages: they wait for no more than the batch before.
+    /// The next message, if it may go, and what was to be answered when it was posted has been: the
+    /// peer knows then of all that came before. What is asked meanwhile waits.
+    #[inline]
+    fn due_message(&self) -> Option<u32> {
+        let (index, after) = *self.messages.front()?;
+        (after <= self.told && self.may_ask()).then_some(index)
+    }
+
+    /// Adds messages.
     #[inline]
     fn send_messages(&mut self, reaped: &mut Vec<Reaped>) {
-        while let Some(&index) = self.messages.front() {
-            if !self.may_ask() || !self.batch.has_room(1, HEAD_MAX + MESSAGE) {
+        while let Some(index) = self.due_message() {
+            if !self.batch.has_room(1, HEAD_MAX + MESSAGE) {
                 return;
             }
             self.messages.pop_front();
@@ -690,7 +703,7 @@ impl Connection {
                 Pending::Failed { .. } => (1, 0),
             };
             let fits = self.batch.bytes() + len <= BATCH || !self.batch.is_lending();
-            if !fits || !self.batch.has_room(vectors, ANSWER) {
+            if !fits || self.due_message().is_some() || !self.batch.has_room(vectors, ANSWER) {
                 return;
             }
             let Some(first) = self.pending.pop_front() else { return };

@@ -1023,26 +1023,30 @@ fn narrow(nic: &TcpNic, socket: &TcpStream) {
     }
 }
 
-/// Posts a message when the sockets take no more: behind at most 256 KiB of what had not gone.
-fn overtakes(nic: &mut TcpNic, route: Route, socket: &mut TcpStream) {
+/// Until the sockets take no more: what they have.
+fn fill(nic: &mut TcpNic, socket: &TcpStream) -> usize {
     let mut before = 0;
     while std::mem::replace(&mut before, waiting(nic, socket)) != before || before == 0 {
         (0..20).for_each(|_| nic.reap(&mut Vec::new()));
         std::thread::sleep(Duration::from_millis(1));
     }
+    before
+}
+
+fn send_mark(nic: &mut TcpNic, route: Route) {
     // SAFETY: it is copied, or the NIC ends before it.
     assert_eq!(unsafe { nic.send(buffer(&MARK), route, token(1)) }, Posted::Yes);
-    let most = before + (256 << 10) + (16 << 10);
-    let (mut came, mut at) = (vec![0; most + MARK.len()], 0);
+}
+
+/// The message is among the next bytes.
+fn comes(nic: &mut TcpNic, socket: &mut TcpStream, within: usize) {
+    let (mut came, mut at) = (vec![0; within + (16 << 10)], 0);
     socket.set_nonblocking(true).unwrap();
     while at < came.len() {
         nic.reap(&mut Vec::new());
         at += socket.read(&mut came[at..]).unwrap_or(0);
     }
-    assert!(
-        came.windows(MARK.len()).any(|some| some == MARK),
-        "not in {most} bytes, {before} of which had to come"
-    );
+    assert!(came.windows(MARK.len()).any(|some| some == MARK), "not within {within} bytes");
 }
 
 #[test]
@@ -1060,12 +1064,15 @@ fn message_waits_for_at_most_256_kib_of_writes() {
             .map(|i| Segment { local: at(&source, (i * page) as u64), remote: 0, len: page as u64 })
             .collect();
         pages.chunks(PIECES).for_each(|some| post(&mut nic, route, &rma(false, some, 1), 0));
-        overtakes(&mut nic, route, &mut socket);
+        let before = fill(&mut nic, &socket);
+        send_mark(&mut nic, route);
+        comes(&mut nic, &mut socket, before + (256 << 10));
     }
 }
 
 #[test]
-fn message_waits_for_at_most_256_kib_of_what_the_peer_reads() {
+fn message_does_not_wait_for_what_the_peer_asks_after_it() {
+    const ASKED: usize = 4;
     let mut nic = open();
     let mut source = vec![0u8; LEN];
     let key = register(&mut nic, &mut source).key;
@@ -1075,8 +1082,11 @@ fn message_waits_for_at_most_256_kib_of_what_the_peer_reads() {
     let route = nic.insert(&address, Some(PEER)).unwrap();
     let len = BATCH as u32;
     let read = Request { kind: Kind::Read, pieces: 1, len, key, immediate: None, address: at(&source, 0) };
-    (0..20).for_each(|_| socket.write_all(&read.bytes()).unwrap());
-    overtakes(&mut nic, route, &mut socket);
+    (0..ASKED).for_each(|_| socket.write_all(&read.bytes()).unwrap());
+    fill(&mut nic, &socket);
+    send_mark(&mut nic, route);
+    (0..4 * ASKED).for_each(|_| socket.write_all(&read.bytes()).unwrap());
+    comes(&mut nic, &mut socket, ASKED * BATCH as usize);
 }
 
 /// It costs others nothing, and has no more than its share of answers.
