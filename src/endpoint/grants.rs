@@ -24,7 +24,7 @@ use crate::ids::{GrantToken, OpId, PeerId, RailIndex};
 use crate::memory::{Access, Memory};
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
-use crate::peer::Revoking;
+use crate::peer::{Peer, Revoking};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::ending::Sweep;
@@ -188,8 +188,10 @@ impl Core {
         let peer = self.peers.get(of.grant.peer).ok();
         // Of a peer that has gone, nobody knows any more which had lanes.
         let workers = peer.as_ref().map_or(u64::MAX, |peer| peer.workers) | 1 << of.grant.home;
+        // Where a fabric that does not check may still come to serve it, the answer is waited for.
         let checks = |(index, rail): (RailIndex, &super::RailInfo)| {
-            rail.grants || peer.as_ref().is_some_and(|peer| !peer.is_served_by(index))
+            let other = |peer: &Arc<Peer>| peer.has_service() && !peer.is_served_by(index);
+            rail.grants || peer.as_ref().is_some_and(other)
         };
         let rests = !RailIndex::each(&self.rails).all(checks);
         let those: Vec<usize> = (0..self.inboxes.len()).filter(|at| workers >> at & 1 != 0).collect();
