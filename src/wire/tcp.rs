@@ -3,7 +3,8 @@
 use super::Immediate;
 pub use super::RequestKind as Kind;
 
-/// Bytes of a request's payload, and of an answer's, at most.
+/// Bytes of a request's payload, and of an answer's: as many are received by one call, each of
+/// which costs an acknowledgement of TCP's (64 KiB at once take 1.4 times the CPU time, 1 MiB no less).
 pub const RUN: u64 = 512 << 10;
 /// Pieces of a request.
 pub const PIECES: usize = 128;

@@ -16,19 +16,20 @@ use crate::fork::Descriptor;
 use crate::ids::PeerId;
 use crate::wire::tcp::{
     is_answer, Answer, Hello, Kind, Name, Piece, Request, ANSWER, HEAD_MAX, HELLO, MESSAGE, PIECE, PIECES,
-    REQUEST,
+    REQUEST, RUN,
 };
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// What one call sends: a message finds no more in front of it, and no more has to be copied where
-/// memory is taken back. A read asks for as much. The target receives a request's bytes by one call, each
-/// of which costs an acknowledgement of TCP's (64 KiB at once take 1.4 times the CPU time).
-pub const BATCH: u64 = 256 << 10;
-/// A batch has no room for the rest of an operation when less than this is left of it.
-const PART: u64 = 64 << 10;
+/// Nothing is added to what one call sends beyond so many bytes. With the last run this is what has
+/// to be copied where memory is taken back.
+const BATCH: u64 = 64 << 10;
+/// Requests ask for so much until `QUIET` bytes have gone without a message: with `BATCH`, a
+/// message finds at most 256 KiB in front of it. (Throughput would lose 3 % by short runs alone.)
+pub const SHORT_RUN: u64 = 192 << 10;
+const QUIET: u64 = 64 << 20;
 /// Payloads that are copied behind their header, instead of having a vector of their own.
 const SHORT: u64 = 512;
 /// Requests without an answer, and reads among them.
@@ -164,8 +165,9 @@ pub struct Connection {
     free: Vec<u32>,
     /// Operations that have requests to make; and messages, which overtake those.
     queue: VecDeque<u32>,
-    /// With how many of the peer's requests are to be answered before it.
-    messages: VecDeque<(u32, u64)>,
+    messages: VecDeque<u32>,
+    /// Bytes that were asked for since a message went or came.
+    quiet: u64,
     flights: VecDeque<Flight>,
     /// The number of the first of them, and how many are reads.
     first: u64,
@@ -229,6 +231,7 @@ impl Connection {
             free: Vec::new(),
             queue: VecDeque::new(),
             messages: VecDeque::new(),
+            quiet: 0,
             flights: VecDeque::new(),
             first: 0,
             reads: 0,
@@ -408,7 +411,7 @@ impl Connection {
         for flight in std::mem::take(&mut self.flights) {
             self.answered(flight.op, errno, reaped);
         }
-        let messages = std::mem::take(&mut self.messages).into_iter().map(|(index, _)| index);
+        let messages = std::mem::take(&mut self.messages);
         for index in std::mem::take(&mut self.queue).into_iter().chain(messages) {
             let op = &mut self.ops[index as usize];
             (op.errno, op.all_asked) = (errno, true);
@@ -447,10 +450,8 @@ impl Connection {
     /// Queues a message.
     pub fn push_message(&mut self, rma: &Rma, follows: bool, scratch: *mut Scratch) {
         let index = self.fill(Kind::Message, rma, scratch);
-        match follows {
-            true => self.queue.push_back(index),
-            false => self.messages.push_back((index, self.settled)),
-        }
+        self.quiet = 0;
+        if follows { &mut self.queue } else { &mut self.messages }.push_back(index);
     }
 
     #[inline]
@@ -573,9 +574,7 @@ impl Connection {
                     self.opening.clear();
                 }
                 self.watch_acknowledgement(with.pass);
-                self.send_messages(with.reaped);
                 self.answer(with.registry);
-                self.send_messages(with.reaped);
                 self.ask(with.reaped);
             }
             let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else { break };
@@ -586,30 +585,17 @@ impl Connection {
         Ok(())
     }
 
-    /// The next message, if it may go, and what was to be answered when it was posted has been: the
-    /// peer knows then of all that came before. What is asked meanwhile waits.
+    /// Makes requests, as many as one call takes.
     #[inline]
-    fn due_message(&self) -> Option<u32> {
-        let (index, after) = *self.messages.front()?;
-        (after <= self.told && self.may_ask()).then_some(index)
-    }
-
-    /// Adds messages.
-    #[inline]
-    fn send_messages(&mut self, reaped: &mut Vec<Reaped>) {
-        while let Some(index) = self.due_message() {
-            if !self.batch.has_room(1, HEAD_MAX + MESSAGE) {
+    fn ask(&mut self, reaped: &mut Vec<Reaped>) {
+        while let Some(&index) = self.messages.front() {
+            if !self.may_ask() || !self.batch.has_room(1, HEAD_MAX + MESSAGE, BATCH) {
                 return;
             }
             self.messages.pop_front();
-            self.request(index, MESSAGE as u64);
+            self.request(index);
             self.finish(index, reaped);
         }
-    }
-
-    /// Adds requests, as many as one batch takes.
-    #[inline]
-    fn ask(&mut self, reaped: &mut Vec<Reaped>) {
         while let Some(&index) = self.queue.front() {
             let op = &mut self.ops[index as usize];
             // What is over already is not asked for.
@@ -623,12 +609,10 @@ impl Connection {
                 continue;
             }
             let copied = HEAD_MAX + if message { MESSAGE } else { SHORT as usize };
-            let room = BATCH.saturating_sub(self.batch.bytes()) / PART * PART;
-            if room == 0 || !self.may_ask() || !self.batch.has_room(1 + PIECES, copied) {
+            if !self.may_ask() || !self.batch.has_room(1 + PIECES, copied, BATCH) {
                 return;
             }
-            let payload = self.ops[index as usize].kind != Kind::Read;
-            self.request(index, if payload { room } else { BATCH });
+            self.request(index);
             if message {
                 // It was copied.
                 self.queue.pop_front();
@@ -637,18 +621,19 @@ impl Connection {
         }
     }
 
-    /// Makes an operation's next request, of so many bytes at most.
+    /// Makes an operation's next request.
     #[inline]
-    fn request(&mut self, index: u32, most: u64) {
+    fn request(&mut self, index: u32) {
         let op = &mut self.ops[index as usize];
         let from = op.asked;
         let (mut at, mut len) = (from, 0u64);
+        let run = if self.quiet < QUIET { SHORT_RUN } else { RUN };
         let mut list = ArrayVec::<Piece, PIECES>::new();
         while let Some(segment) = op.segments.get(at.segment) {
-            if list.is_full() || len == most && segment.len > 0 {
+            if list.is_full() || len == run && segment.len > 0 {
                 break;
             }
-            let part = (segment.len - at.offset).min(most - len);
+            let part = (segment.len - at.offset).min(run - len);
             list.push(Piece { address: segment.remote.wrapping_add(at.offset), len: part as u32 });
             len += part;
             at.offset += part;
@@ -657,6 +642,7 @@ impl Connection {
             }
         }
         op.asked = at;
+        self.quiet = self.quiet.saturating_add(len);
         op.all_asked = at.segment == op.segments.len();
         let header = Request {
             kind: op.kind,
@@ -698,12 +684,8 @@ impl Connection {
     #[inline]
     fn answer(&mut self, registry: &mut Registry) {
         while let Some(first) = self.pending.front() {
-            let (vectors, len) = match first {
-                Pending::Read { pieces, len, .. } => (1 + pieces.len(), u64::from(*len)),
-                Pending::Failed { .. } => (1, 0),
-            };
-            let fits = self.batch.bytes() + len <= BATCH || !self.batch.is_lending();
-            if !fits || self.due_message().is_some() || !self.batch.has_room(vectors, ANSWER) {
+            let vectors = if let Pending::Read { pieces, .. } = first { 1 + pieces.len() } else { 1 };
+            if !self.batch.has_room(vectors, ANSWER, BATCH) {
                 return;
             }
             let Some(first) = self.pending.pop_front() else { return };
@@ -883,6 +865,7 @@ impl Connection {
         if len > buffer.len {
             return Err(libc::EPROTO);
         }
+        self.quiet = 0;
         // SAFETY: the buffer is ours until it is reaped, and has room for it.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
         with.receives.pop_front();

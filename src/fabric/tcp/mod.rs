@@ -39,7 +39,7 @@
 //!
 //! Where connections are encrypted, all of this goes through `sealed`.
 //!
-//! Requests are settled in their order, and are short (`BATCH`), so that nothing waits long for the
+//! Requests are settled in their order, and are short (`RUN`), so that nothing waits long for the
 //! end of one; messages overtake those that were not begun. An initiator takes back memory of what was not sent yet by copying the bytes of the
 //! call that was begun; the same holds for a target whose memory is being read.
 

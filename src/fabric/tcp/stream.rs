@@ -56,6 +56,7 @@ pub struct Batch {
     at: usize,
     heads: Box<[u8]>,
     used: usize,
+    /// Bytes in all.
     bytes: u64,
     /// Copies of what was taken back.
     stash: Vec<Vec<u8>>,
@@ -107,22 +108,10 @@ impl Batch {
         self.heads.len() + self.iov.capacity() * size_of::<libc::iovec>()
     }
 
-    /// Whether that many vectors and copied bytes can be added.
+    /// Whether that many vectors and copied bytes can be added, below `most` bytes in all.
     #[inline]
-    pub fn has_room(&self, vectors: usize, copied: usize) -> bool {
-        self.iov.len() + vectors < VECTORS && self.used + copied <= HEADS
-    }
-
-    /// Bytes in all.
-    #[inline]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Whether some of them lie with their owners.
-    #[inline]
-    pub fn is_lending(&self) -> bool {
-        self.bytes > self.used as u64
+    pub fn has_room(&self, vectors: usize, copied: usize, most: u64) -> bool {
+        self.iov.len() + vectors < VECTORS && self.used + copied <= HEADS && self.bytes < most
     }
 
     /// Adds bytes, which are copied.
