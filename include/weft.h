@@ -503,8 +503,8 @@ typedef struct weft_op_options {
     const weft_watch *done_watch;
     uint64_t done_value;
     /** Of transfers: the grant of the peer that it is under; all bytes 0: none.
-        What the grant does not cover, or no more, ends with `WEFT_ERR_REVOKED`.
-    */
+        What it does not cover, and all after its revoke, ends with
+        `WEFT_ERR_REVOKED`. */
     weft_grant_token grant;
 } weft_op_options;
 

@@ -104,7 +104,8 @@ pub struct weft_op_options {
     pub done_watch: *const weft_watch,
     pub done_value: u64,
     /// Of transfers: the grant of the peer that it is under; all bytes 0: none.
-    /// What the grant does not cover, or no more, ends with `WEFT_ERR_REVOKED`.
+    /// What it does not cover, and all after its revoke, ends with
+    /// `WEFT_ERR_REVOKED`.
     pub grant: weft_grant_token,
 }
 

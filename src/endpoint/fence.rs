@@ -20,8 +20,11 @@ use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::operation::{Body, Work};
+use crate::transfer::queue::Queue;
 use crate::transfer::{FenceSpec, Outcome};
 use crate::wire::frame::{numbers, Kind};
+use std::num::NonZeroU64;
+use std::sync::Arc;
 
 /// Fences of one peer that may be under way.
 const FENCES: usize = 64;
@@ -33,31 +36,45 @@ impl Endpoint {
         let core = &self.core;
         core.check_open()?;
         let peer = core.peers.find(spec.peer)?;
-        if !spec.queue.reserve(1) {
-            return Err(self.no_places(spec.queue, 1));
+        let down = || (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
+        let of = (spec.queue, spec.user_data, spec.timeout_ns);
+        let id = self.begin_fence(of, Some(peer.id), down)?;
+        core.inboxes[peer.home].command(Command::Fence { peer: peer.id, id });
+        self.hurry(core.clock.now());
+        Ok(id)
+    }
+
+    /// Begins an operation that moves nothing: whoever is asked for it ends it. `peer`: with whom it
+    /// ends; `ended`: why it cannot begin, once it can be seen.
+    pub(super) fn begin_fence(
+        &self,
+        (queue, user_data, timeout_ns): (&Arc<Queue>, u64, Option<NonZeroU64>),
+        peer: Option<PeerId>,
+        ended: impl FnOnce() -> Option<Error>,
+    ) -> Result<OpId> {
+        let core = &self.core;
+        if !queue.reserve(1) {
+            return Err(self.no_places(queue, 1));
         }
         let now = core.clock.now();
         let body = || Body {
             kind: KIND_FENCE,
-            to: core.table.to(spec.queue),
-            user_data: spec.user_data,
-            peer: Some(peer.id),
+            to: core.table.to(queue),
+            user_data,
+            peer,
             submit_ns: now,
             bytes: 0,
             done: None,
             work: Work::Fence,
         };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
-            spec.queue.unreserve(1);
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, timeout_ns)) else {
+            queue.unreserve(1);
             return Err(self.no_slots());
         };
-        let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
-        let hold = self.take_back_if_late(hold, ended)?;
+        let hold = self.take_back_if_late(hold, ended())?;
         let id = hold.id();
-        // It has no flows: the peer's answer ends it.
+        // It has no flows.
         let _ = core.table.leave(hold);
-        core.inboxes[peer.home].command(Command::Fence { peer: peer.id, id });
-        self.hurry(now);
         Ok(id)
     }
 }

@@ -14,7 +14,6 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::later::Until;
 use super::talk::Delivery;
 use super::worker::Worker;
 use super::Endpoint;
@@ -26,10 +25,8 @@ use crate::peer::channel::Out;
 use crate::peer::link::Link;
 use crate::peer::{Peer, Revoking};
 use crate::status::{Error, Result, Status};
-use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::ending::Sweep;
 use crate::transfer::geometry::{Pages, Side};
-use crate::transfer::operation::{Body, Work};
 use crate::transfer::{Outcome, RevokeSpec};
 use crate::wire::frame::{numbers, Kind};
 use std::sync::atomic::Ordering;
@@ -84,28 +81,9 @@ impl Endpoint {
         let core = &self.core;
         core.check_open()?;
         let of = core.begin_to_revoke(spec.grant)?;
-        if !spec.queue.reserve(1) {
-            return Err(self.no_places(spec.queue, 1));
-        }
+        // It outlives the peer: PEER_LOST would say less than it can.
+        let id = self.begin_fence((spec.queue, spec.user_data, spec.timeout_ns), None, || None)?;
         let now = core.clock.now();
-        let body = || Body {
-            kind: KIND_FENCE,
-            to: core.table.to(spec.queue),
-            user_data: spec.user_data,
-            // It outlives the peer: PEER_LOST would say less than it can.
-            peer: None,
-            submit_ns: now,
-            bytes: 0,
-            done: None,
-            work: Work::Fence,
-        };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
-            spec.queue.unreserve(1);
-            return Err(self.no_slots());
-        };
-        let hold = self.take_back_if_late(hold, None)?;
-        let id = hold.id();
-        let _ = core.table.leave(hold);
         if !of.await_by(id) {
             core.table.end(id, Outcome::OK, now);
         }
@@ -234,6 +212,7 @@ impl Core {
 
     /// The rails are closed: no grant lets anybody reach anything.
     pub(super) fn forget_grants(&self) {
+        self.revoking.lock().drain().for_each(|(_, of)| of.let_memory_go());
         for grant in self.grants.take_all() {
             let memory = self.memories.lock().get(&grant.memory).cloned();
             memory.into_iter().for_each(|memory| memory.ungrant());
@@ -294,11 +273,6 @@ impl Worker {
         self.go_on_sweeping(now, || true);
     }
 
-    /// It asks that what was under those come to rest.
-    pub(super) fn rest_of_withdrawn(&mut self, link: &mut Link, number: u64) {
-        self.come_to_rest(link, number, Until::Swept);
-    }
-
     /// What tells of an operation under a grant.
     pub(super) fn under_a_grant(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
         let core = self.core.clone();
@@ -306,13 +280,17 @@ impl Worker {
             core.count_rubbish();
             return Delivery::Taken;
         };
+        let ours = |grant: &Arc<Grant>| grant.peer == link.peer.id;
+        if core.grants.named(token).is_some_and(|grant| ours(&grant)) {
+            return match kind {
+                Kind::NotifyUnder => self.notification(link, body, now),
+                _ => self.raise(body, now),
+            };
+        }
+        // After the table: a grant that has left it is here.
         let revoking = core.revoking.lock().get(&token).cloned();
-        match core.grants.named(token).filter(|grant| grant.peer == link.peer.id) {
-            Some(_) if revoking.is_none() && kind == Kind::NotifyUnder => self.notification(link, body, now),
-            Some(_) if revoking.is_none() => self.raise(body, now),
-            _ if revoking.is_some_and(|of| of.grant.peer == link.peer.id && !of.is_known()) => {
-                Delivery::Stalled
-            }
+        match revoking {
+            Some(of) if ours(&of.grant) && !of.is_known() => Delivery::Stalled,
             _ => {
                 log::debug!("{}: tells of an operation under no grant of its own", link.peer);
                 Delivery::TakenUrgently

@@ -5,6 +5,7 @@ use super::carry::Way;
 use super::grants::granted;
 use super::greet;
 use super::inbox::Command;
+use super::later::Until;
 use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::Posted;
 use crate::ids::{GrantToken, LaneId, MemoryId, OpId, PeerId, RailIndex};
@@ -459,7 +460,7 @@ impl Worker {
                 GrantToken::new(token)
                     .map_or_else(|| core.count_rubbish(), |grant| self.withdrawn(link, grant, now))
             }
-            (Kind::Rest, Some([number]), ..) => self.rest_of_withdrawn(link, number),
+            (Kind::Rest, Some([number]), ..) => self.come_to_rest(link, number, Until::Swept),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
             (Kind::Fenced, .., Some(of)) => self.fence_of(&link.peer, of, false),

@@ -133,6 +133,7 @@ pub struct Peer {
 pub struct Revoking {
     pub grant: Arc<Grant>,
     memory: Arc<Memory>,
+    let_go: AtomicBool,
     /// Who waits for that; none once it is done.
     ops: Mutex<Option<Vec<OpId>>>,
     /// Whether the peer is to come to rest: once that has begun.
@@ -148,6 +149,7 @@ impl Revoking {
         Revoking {
             grant,
             memory,
+            let_go: AtomicBool::new(false),
             ops: Mutex::new(Some(Vec::new())),
             begun: OnceCell::new(),
             left: AtomicUsize::new(0),
@@ -178,9 +180,16 @@ impl Revoking {
     pub fn is_done_by_one(&self) -> bool {
         let done = self.left.fetch_sub(1, Ordering::AcqRel) == 1;
         if done {
-            self.memory.ungrant();
+            self.let_memory_go();
         }
         done
+    }
+
+    /// Nothing reaches the memory under it.
+    pub fn let_memory_go(&self) {
+        if !self.let_go.swap(true, Ordering::AcqRel) {
+            self.memory.ungrant();
+        }
     }
 
     pub fn take_ops(&self) -> Vec<OpId> {
