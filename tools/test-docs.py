@@ -135,7 +135,7 @@ def ranges():
     rows = dict(fields_table())
     constants = {"SECOND_NS": 10**9, "DAY_NS": 24 * 3600 * 10**9}
     defaults = read("src/endpoint/mod.rs").partition("impl Default for EndpointConfig")[2]
-    bounds = re.findall(r'within\(\s*"(\w+)",[^,]+,([^,]+),([^,]+),([^,]+?),?\s*\)\?', read("src/capi/config.rs"))
+    bounds = re.findall(r'within\(\s*"(\w+)",[^,]+,([^,]+),([^,]+),([^,]+?),?\s*\)\?', read("src/capi/endpoint.rs"))
     for field, low, high, default in bounds:
         here, there = rows.get(field, ("", ""))
         if named := re.match(r"\s*d\.(\w+)", default):
@@ -145,7 +145,7 @@ def ranges():
         if said != [low, high] or default not in (0, number(here)):
             yield f"{field}: {low} to {high}, default {default}; docs/tuning.md has \"{there}\" and \"{here}\""
     if len(bounds) < 10:
-        yield "src/capi/config.rs was not understood"
+        yield "src/capi/endpoint.rs was not understood"
 
 
 def settings():

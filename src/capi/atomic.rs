@@ -1,13 +1,13 @@
 //! Atomics: single words of peers' memory, changed by many at once.
 
 use super::endpoint::weft_endpoint;
-use super::entries::place;
 use super::guard::{guard, with_endpoint};
 use super::handle::{self, Ref};
 use super::memory::weft_remote_memory;
 use super::op::{weft_op, weft_op_options, WEFT_CLASS_LATENCY};
 use super::options::{options, Takes};
 use super::status::weft_status;
+use super::transfer::place;
 
 use crate::endpoint::Endpoint;
 use crate::status::Result;
@@ -84,7 +84,7 @@ unsafe fn submit(
     let takes = Takes { flags: WEFT_CLASS_LATENCY, ..Takes::NOTHING };
     // SAFETY: passed on.
     let options = unsafe { self::options(ep, options, takes)? };
-    let remote = handle::remote_side(remote, ep)?;
+    let remote = handle::beside(remote, ep, "remote")?;
     let remote = remote.of(ep)?;
     let (range, offset) = place(|range| remote.range_len(range), offset);
     // SAFETY: as the header asks.

@@ -6,8 +6,11 @@ use super::handle;
 use super::op::{weft_op, weft_queue};
 use super::peer::weft_peer;
 use super::status::weft_status;
+use crate::status::{Error, Result, Status};
+use crate::transfer::completion::Completion;
 use crate::transfer::queue::Arm;
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 pub type weft_completion_kind = i32;
@@ -118,7 +121,7 @@ pub unsafe extern "C" fn weft_queue_create(
     guard(|| {
         let out = output(queue, "queue")?;
         with_endpoint(endpoint, |ep| {
-            out.store(handle::insert_queue(ep, || ep.create_queue(depth))?);
+            out.store(handle::insert_owned(ep, || ep.create_queue(depth))?);
             Ok(())
         })
     })
@@ -144,7 +147,7 @@ pub unsafe extern "C" fn weft_queue_poll(
 ) -> i32 {
     guard_count(|| {
         let named = handle::queue(queue)?;
-        let room = handle::slots(completions, max)?;
+        let room = slots(completions, max)?;
         if timeout_ns == 0 {
             return guarded(named.endpoint(), || named.endpoint().poll(named.queue(), room));
         }
@@ -209,6 +212,40 @@ pub unsafe extern "C" fn weft_queue_destroy(queue: *mut weft_queue) -> weft_stat
                 "the queue has outstanding operations or completions: poll it until they are gone",
             ));
         }
-        handle::remove_queue(queue)
+        handle::remove(queue)
     })
 }
+
+/// The caller's array of completions.
+///
+/// # Safety
+/// `completions` must be NULL or valid for `max` elements.
+unsafe fn slots<'a>(
+    completions: *mut weft_completion,
+    max: u32,
+) -> Result<&'a mut [MaybeUninit<Completion>]> {
+    if max == 0 {
+        return Ok(&mut []);
+    }
+    if completions.is_null() {
+        return Err(Error::new(Status::Invalid, format!("completions is NULL, but max is {max}")));
+    }
+    if !completions.is_aligned() {
+        return Err(Error::invalid("completions is not aligned as a weft_completion must be"));
+    }
+    // SAFETY: valid for `max` elements as the caller promised; the two types have one layout,
+    // asserted below.
+    Ok(unsafe { std::slice::from_raw_parts_mut(completions.cast(), max as usize) })
+}
+
+const _: () = {
+    use std::mem::{align_of, offset_of, size_of};
+    assert!(size_of::<weft_completion>() == 128 && size_of::<Completion>() == 128);
+    assert!(align_of::<weft_completion>() == align_of::<Completion>());
+    assert!(offset_of!(weft_completion, notify) == offset_of!(Completion, notify));
+    assert!(offset_of!(weft_completion, data) == offset_of!(Completion, data));
+    assert!(offset_of!(weft_completion, rail) == offset_of!(Completion, rail));
+    assert!(offset_of!(weft_completion, done_ns) == offset_of!(Completion, done_ns));
+    assert!(offset_of!(weft_completion, previous) == offset_of!(Completion, previous));
+    assert!(offset_of!(weft_completion, accepted) == offset_of!(Completion, accepted));
+};

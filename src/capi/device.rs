@@ -1,6 +1,6 @@
 //! Memory of GPUs.
 
-use super::config;
+use super::args::{self, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
 use super::handle;
@@ -41,6 +41,9 @@ pub struct weft_memory_properties {
     pub ranges: u64,
 }
 
+// SAFETY: integers only.
+unsafe impl Sized32 for weft_memory_properties {}
+
 /// Fills in what a memory is, and how its bytes move.
 ///
 /// # Safety
@@ -52,10 +55,10 @@ pub unsafe extern "C" fn weft_memory_info(
     properties: *mut weft_memory_properties,
 ) -> weft_status {
     guard(|| {
-        let owned = handle::memory(memory)?;
+        let owned = handle::get(memory)?;
         let endpoint = owned.endpoint()?;
         let memory = &owned.object;
-        let mut filled: weft_memory_properties = config::zeroed();
+        let mut filled: weft_memory_properties = args::zeroed();
         let when = |is, way| if is { way } else { 0 };
         (filled.kind, filled.ways) = match memory.place() {
             None => (WEFT_MEMORY_HOST, WEFT_WAY_DIRECT),
@@ -71,7 +74,7 @@ pub unsafe extern "C" fn weft_memory_info(
         filled.bytes = memory.ranges().iter().map(|range| range.len).sum();
         filled.rails = memory.known();
         filled.ranges = memory.ranges().len() as u64;
-        config::fill(properties, filled)
+        args::fill(properties, filled)
     })
 }
 
@@ -104,7 +107,7 @@ pub unsafe extern "C" fn weft_watch_create(
         with_endpoint(endpoint, |ep| {
             let made = Arc::new(Watch::new()?);
             word.store(made.address() as *mut u64);
-            out.store(handle::insert_watch(ep, || Ok(made))?);
+            out.store(handle::insert_owned(ep, || Ok(made))?);
             Ok(())
         })
     })
@@ -122,7 +125,7 @@ pub unsafe extern "C" fn weft_watch_destroy(watch: *mut weft_watch) -> weft_stat
         if watch.is_null() {
             return Ok(());
         }
-        let owned = handle::watch(watch)?;
+        let owned = handle::get(watch)?;
         owned.endpoint()?;
         if Arc::strong_count(&owned.object) > 1 {
             return Err(Error::new(
@@ -130,6 +133,6 @@ pub unsafe extern "C" fn weft_watch_destroy(watch: *mut weft_watch) -> weft_stat
                 "transfers that are not over name the watch: poll, then try again",
             ));
         }
-        handle::remove_watch(watch)
+        handle::remove(watch)
     })
 }

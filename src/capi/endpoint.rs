@@ -1,10 +1,13 @@
 //! Endpoint objects.
 
-use super::config;
-use super::guard::{guard, output, with_endpoint};
-use super::handle;
+use super::args::{read, string, unknown_flags, within, Sized32, DAY_NS};
+use super::guard::{bytes, copy_out, guard, output, with_endpoint};
+use super::handle::{self, Handle};
 use super::status::weft_status;
-use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::endpoint::{Endpoint, EndpointConfig, Idle};
+use crate::fabric::tcp::At;
+use crate::status::{Error, Result};
+use crate::wire::secret::{check_len, Secrets};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -13,6 +16,10 @@ use std::sync::Arc;
 /// or rank. Made by `weft_endpoint_create`.
 pub struct weft_endpoint {
     _opaque: [u8; 0],
+}
+
+impl Handle for weft_endpoint {
+    type Object = Endpoint;
 }
 
 /// Worker threads drive the rails (the default).
@@ -114,6 +121,9 @@ pub struct weft_endpoint_config {
     pub tcp_address: *const c_char,
 }
 
+// SAFETY: integers and pointers only.
+unsafe impl Sized32 for weft_endpoint_config {}
+
 /// Opens an endpoint: opens the rails, starts the workers.
 ///
 /// `config`: NULL for all defaults. `endpoint`: receives the handle. Blocks for
@@ -137,8 +147,8 @@ pub unsafe extern "C" fn weft_endpoint_create(
 ) -> weft_status {
     guard(|| {
         let out = output(endpoint, "endpoint")?;
-        let config = if config.is_null() { EndpointConfig::default() } else { config::endpoint(config)? };
-        out.store(handle::insert_endpoint(|| Endpoint::open(config))?);
+        let config = if config.is_null() { EndpointConfig::default() } else { self::config(config)? };
+        out.store(handle::insert(|| Endpoint::open(config))?);
         Ok(())
     })
 }
@@ -164,7 +174,7 @@ pub unsafe extern "C" fn weft_endpoint_address(
 ) -> weft_status {
     guard(|| {
         let len = output(len, "len")?;
-        with_endpoint(endpoint, |ep| super::guard::copy_out(ep.address(), buffer, capacity, &len))
+        with_endpoint(endpoint, |ep| copy_out(ep.address(), buffer, capacity, &len))
     })
 }
 
@@ -190,7 +200,7 @@ pub unsafe extern "C" fn weft_endpoint_shutdown(
 ) -> weft_status {
     guard(|| {
         // Also of an endpoint that a defect stopped; and no epoch is pinned while it waits.
-        let ep = Arc::clone(&*handle::endpoint(endpoint)?);
+        let ep = Arc::clone(&*handle::get(endpoint)?);
         ep.shutdown(drain_timeout_ns)
     })
 }
@@ -211,12 +221,137 @@ pub unsafe extern "C" fn weft_endpoint_destroy(endpoint: *mut weft_endpoint) -> 
         if endpoint.is_null() {
             return Ok(());
         }
-        let ep = Arc::clone(&*handle::endpoint(endpoint)?);
+        let ep = Arc::clone(&*handle::get(endpoint)?);
         ep.close()?;
         handle::remove_endpoint(endpoint, &ep)?;
         let alive = ep.alive();
         drop(ep);
         handle::settle(&alive);
         Ok(())
+    })
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A secret of the config's: its bytes, if it is set.
+///
+/// # Safety
+/// As the header asks of the config's secrets.
+unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<(Vec<u8>, &str)>> {
+    match (of.is_null(), len) {
+        (true, 0) => Ok(None),
+        (false, 0) => {
+            Err(Error::invalid(format!("{name} is set, but {name}_len is 0: pass its length in bytes")))
+        }
+        // SAFETY: valid for this many bytes, as the header asks; the length is checked first.
+        (_, len) => unsafe { Ok(Some((bytes(of, check_len(len, name)?, name)?.copied(name)?, name))) },
+    }
+}
+
+/// # Safety
+/// As the header asks of the config's secrets.
+unsafe fn secrets(theirs: &weft_endpoint_config) -> Result<Option<Arc<Secrets>>> {
+    // SAFETY: passed on.
+    let (first, other, file) = unsafe {
+        (
+            secret(theirs.secret, theirs.secret_len, "secret")?,
+            secret(theirs.other_secret, theirs.other_secret_len, "other_secret")?,
+            string("secret_file", theirs.secret_file)?,
+        )
+    };
+    if other.is_some() && first.is_none() {
+        return Err(Error::invalid("other_secret is set, but secret is not: set the one for connecting"));
+    }
+    let file = match (&first, file) {
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid("secret and secret_file are both set: secrets are of one of them"))
+        }
+        (Some(_), None) => None,
+        (None, Some(file)) => Some(file.into()),
+        (None, None) => libfabric_sys::variable("WEFT_SECRET_FILE"),
+    };
+    let mut copies: Vec<(Vec<u8>, &str)> = first.into_iter().chain(other).collect();
+    let given: Vec<(&[u8], &str)> = copies.iter().map(|(copy, name)| (&copy[..], *name)).collect();
+    let secrets = match file {
+        Some(file) => Some(Secrets::of_file(file.into())),
+        None if given.is_empty() => None,
+        None => Some(Secrets::new(&given)),
+    };
+    copies.iter_mut().for_each(|(copy, _)| copy.fill(0));
+    std::hint::black_box(&copies); // Or the compiler leaves that out.
+    Ok(secrets.transpose()?.map(Arc::new))
+}
+
+/// # Safety
+/// `config` must be valid as the header asks.
+unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> {
+    // SAFETY: passed on.
+    let theirs = unsafe { read(config)? };
+    unknown_flags(theirs.flags)?;
+    let idle = match theirs.idle {
+        WEFT_IDLE_ADAPTIVE => Idle::Adaptive,
+        WEFT_IDLE_SPIN => Idle::Spin,
+        WEFT_IDLE_SLEEP => Idle::Sleep,
+        other => return Err(Error::invalid(format!("idle {other} is not known"))),
+    };
+    if theirs.progress > WEFT_PROGRESS_MANUAL {
+        return Err(Error::invalid(format!("progress {} is not known", theirs.progress)));
+    }
+    if theirs.encrypt > 1 {
+        return Err(Error::invalid(format!("encrypt is {}: it must be 0 or 1", theirs.encrypt)));
+    }
+    // SAFETY: as the header asks.
+    let secrets = unsafe { secrets(&theirs)? };
+    if theirs.encrypt != 0 && secrets.is_none() {
+        return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
+    }
+    // SAFETY: C strings or NULL, as the header asks.
+    let tcp_at = unsafe {
+        let (ports, address) =
+            (string("tcp_ports", theirs.tcp_ports)?, string("tcp_address", theirs.tcp_address)?);
+        At::new(ports.as_deref(), address.as_deref())?
+    };
+    let d = EndpointConfig::default();
+    Ok(EndpointConfig {
+        // SAFETY: C strings or NULL, as the header asks.
+        fabric: unsafe { string("fabric", theirs.fabric)? },
+        // SAFETY: the same.
+        rails: unsafe { string("rails", theirs.rails)? },
+        rail_count: within("rail_count", theirs.rail_count.into(), 1, 64, 0)? as usize,
+        min_rails: within("min_rails", theirs.min_rails.into(), 1, 64, 1)? as usize,
+        manual: theirs.progress == WEFT_PROGRESS_MANUAL,
+        idle,
+        workers: within("workers", theirs.workers.into(), 1, 64, d.workers as u64)? as usize,
+        max_transfers: within(
+            "max_transfers",
+            theirs.max_transfers.into(),
+            1,
+            1 << 20,
+            d.max_transfers as u64,
+        )? as usize,
+        queue_depth: within("queue_depth", theirs.queue_depth.into(), 16, 1 << 20, d.queue_depth as u64)?
+            as usize,
+        max_peers: within("max_peers", theirs.max_peers.into(), 1, 65536, d.max_peers as u64)? as usize,
+        max_counters: within("max_counters", theirs.max_counters.into(), 1, 1 << 20, d.max_counters as u64)?
+            as usize,
+        timeout_ns: within("timeout_ns", theirs.timeout_ns, 1, DAY_NS, d.timeout_ns)?,
+        connect_timeout_ns: within(
+            "connect_timeout_ns",
+            theirs.connect_timeout_ns,
+            1,
+            DAY_NS,
+            d.connect_timeout_ns,
+        )?,
+        message_bytes: within("message_bytes", theirs.message_bytes, 1 << 20, 1 << 30, d.message_bytes)?,
+        liveness_ns: match theirs.liveness_ns {
+            WEFT_LIVENESS_OFF => None,
+            0 => d.liveness_ns,
+            ns => Some(within("liveness_ns", ns, SECOND_NS, DAY_NS, 0)?),
+        },
+        secrets,
+        encrypt: theirs.encrypt != 0,
+        tcp_at,
+        tcp_streams: within("tcp_streams", theirs.tcp_streams.into(), 1, 16, 0)? as usize,
+        tcp_dscp: within("tcp_dscp", theirs.tcp_dscp.into(), 1, 63, 0)? as u8,
     })
 }

@@ -1,8 +1,7 @@
 //! Grants: what a peer may reach of a memory until it is revoked.
 
-use super::config::read_or_default;
+use super::args::{read_or_default, zero_reserved, Sized32};
 use super::endpoint::weft_endpoint;
-use super::entries::read_side;
 use super::guard::{guard, output, with_endpoint};
 use super::handle;
 use super::memory::{weft_memory, WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE};
@@ -10,7 +9,7 @@ use super::op::{weft_grant_token, weft_op, weft_op_options};
 use super::options::{options, Takes};
 use super::peer::weft_peer;
 use super::status::weft_status;
-use super::transfer::weft_page_side;
+use super::transfer::{read_side, weft_page_side};
 use crate::endpoint::grants::GrantSpec;
 use crate::status::Error;
 use crate::transfer::geometry::{Pages, Side};
@@ -33,6 +32,9 @@ pub struct weft_grant_args {
     pub layer_count: u32,
     pub reserved: u32,
 }
+
+// SAFETY: integers and pointers only.
+unsafe impl Sized32 for weft_grant_args {}
 
 /// Lets a peer reach a host memory, or some pages of it, until
 /// `weft_grant_revoke`. Nothing is sent: send the peer the token by any means.
@@ -60,11 +62,11 @@ pub unsafe extern "C" fn weft_grant_create(
 ) -> weft_status {
     guard(|| {
         let out = output(token, "token")?;
-        let memory = handle::memory(memory)?;
+        let memory = handle::get(memory)?;
         let ep = memory.endpoint()?;
         // SAFETY: passed on.
         let args = unsafe { read_or_default(args)? };
-        super::config::zero_reserved(args.reserved)?;
+        zero_reserved(args.reserved)?;
         let unknown = args.access & !(WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
         if unknown != 0 {
             return Err(Error::invalid(format!(

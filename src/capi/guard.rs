@@ -1,24 +1,14 @@
 //! The boundary: panics are caught, errors become statuses and messages, and a
 //! forked child is turned away before it touches a lock.
 
-use super::endpoint::weft_endpoint;
-use super::handle::{self, Ref};
-use super::status::weft_status;
+use super::handle::{self, Handle, Ref};
+use super::status::{fail, weft_status};
 use crate::endpoint::Endpoint;
 use crate::fork;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
-use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-
-/// Bytes of a thread's last message, with its NUL.
-const MESSAGE: usize = 1024;
-
-thread_local! {
-    /// One place for as long as the thread lives: whoever has its address reads the last message.
-    static LAST_ERROR: UnsafeCell<[u8; MESSAGE]> = const { UnsafeCell::new([0; MESSAGE]) };
-}
 
 /// Runs the body of an entry point that returns a status.
 pub fn guard(body: impl FnOnce() -> Result<()>) -> weft_status {
@@ -46,30 +36,6 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("a panic without a message")
-}
-
-#[cold]
-fn fail(error: Error) -> i32 {
-    let message = error.message.as_bytes();
-    let end = boundary(&error.message, MESSAGE - 1);
-    LAST_ERROR.with(|last| {
-        // SAFETY: only this thread has it, and nothing here keeps a reference to it.
-        let last = unsafe { &mut *last.get() };
-        for (to, from) in last.iter_mut().zip(&message[..end]) {
-            *to = if *from == 0 { b'?' } else { *from };
-        }
-        last[end] = 0;
-    });
-    error.status as i32
-}
-
-/// The longest prefix of a text that ends between two of its characters, and by `most`.
-pub fn boundary(text: &str, most: usize) -> usize {
-    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
-}
-
-pub fn last_error() -> *const c_char {
-    LAST_ERROR.with(|last| last.get().cast())
 }
 
 /// Where the caller wants a result, which need not be initialised yet.
@@ -154,11 +120,11 @@ pub unsafe fn copy_out(blob: &[u8], buffer: *mut c_void, capacity: usize, len: &
 
 /// Runs `body` with the endpoint behind a handle, unless a defect poisoned it.
 /// A panic in `body` poisons it.
-pub fn with_endpoint<T>(
-    endpoint: *const weft_endpoint,
+pub fn with_endpoint<H: Handle<Object = Endpoint>, T>(
+    endpoint: *const H,
     body: impl FnOnce(&Ref<Endpoint>) -> Result<T>,
 ) -> Result<T> {
-    let endpoint = handle::endpoint(endpoint)?;
+    let endpoint = handle::get(endpoint)?;
     guarded(&endpoint, || body(&endpoint))
 }
 

@@ -6,22 +6,16 @@
 //! that neither is taken for the other. Objects are freed behind epochs, so a close that races
 //! with another call frees nothing in use.
 
-use super::completion::weft_completion;
-use super::endpoint::weft_endpoint;
-use super::memory::{weft_memory, weft_remote_memory};
-use super::op::{weft_queue, weft_watch};
-use super::prepared::weft_prepared;
 use crate::endpoint::lists::Kept;
 use crate::endpoint::Endpoint;
 use crate::memory::{Memory, RemoteMemory};
-use crate::status::{Error, Result, Status};
-use crate::transfer::completion::Completion;
+use crate::status::{Error, Result};
 use crate::transfer::queue::Queue;
 use crate::transfer::watch::Watch;
 use crossbeam_epoch::Guard;
 use parking_lot::Mutex;
 use std::marker::PhantomData;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -35,6 +29,11 @@ const KIND_BITS: u32 = 3;
 const NO_POINTER: u64 = 1 << 63 | 1 << 55;
 /// Of a handle without the two bits: slot, kind, generation.
 const GENERATIONS: u64 = (1 << (62 - SLOT_BITS - KIND_BITS)) - 1;
+
+/// A type of the header whose pointers are handles.
+pub trait Handle {
+    type Object: Kind;
+}
 
 /// The kinds of objects that a handle can name.
 pub trait Kind: Sized {
@@ -214,7 +213,7 @@ impl Drop for Vacant {
 }
 
 /// A handle of what `make` makes. It has its slot before: what was made is not without a handle.
-fn insert<T: Kind>(make: impl FnOnce() -> Result<Arc<T>>) -> Result<*mut T> {
+pub fn insert<H: Handle>(make: impl FnOnce() -> Result<Arc<H::Object>>) -> Result<*mut H> {
     let vacant = Vacant::take()?;
     let object = make()?;
     let slot = ManuallyDrop::new(vacant).0;
@@ -223,11 +222,11 @@ fn insert<T: Kind>(make: impl FnOnce() -> Result<Arc<T>>) -> Result<*mut T> {
         0 => first_generation(slot),
         before => Name(before).generation(),
     };
-    let name = Name::new(slot, T::KIND, generation);
+    let name = Name::new(slot, H::Object::KIND, generation);
     // Whoever sees this object also sees that the slot's last one is closed: `find` relies on it.
     header.object.store(Arc::into_raw(object) as *mut (), Ordering::Release);
     header.name.store(name.0, Ordering::Release);
-    Ok(name.0 as *mut T)
+    Ok(name.0 as *mut H)
 }
 
 /// An object that cannot be freed while this lives.
@@ -290,25 +289,33 @@ fn find<T: Kind>(handle: u64, _guard: &Guard) -> Option<ManuallyDrop<Arc<T>>> {
     same.then(|| ManuallyDrop::new(unsafe { Arc::from_raw(object) }))
 }
 
-fn lookup<T: Kind>(pointer: *const impl Sized) -> Result<Ref<T>> {
+/// The object that a handle names.
+pub fn get<H: Handle>(pointer: *const H) -> Result<Ref<H::Object>> {
     let (handle, guard) = (pointer as u64, crossbeam_epoch::pin());
     match find(handle, &guard) {
         Some(object) => Ok(Ref { object, _guard: guard }),
-        None => Err(explain::<T>(handle)),
+        None => Err(explain::<H::Object>(handle)),
     }
 }
 
+/// The object that an argument of this name names, while another one is held.
 #[inline]
-fn lookup_beside<T: Kind, U>(pointer: *const impl Sized, other: &Ref<U>) -> Result<Beside<'_, T>> {
-    let handle = pointer as u64;
-    match find(handle, &other._guard) {
+pub fn beside<'a, H: Handle, U>(
+    pointer: *const H,
+    other: &'a Ref<U>,
+    argument: &str,
+) -> Result<Beside<'a, H::Object>> {
+    match find(pointer as u64, &other._guard) {
         Some(object) => Ok(Beside { object, _guarded: PhantomData }),
-        None => Err(explain::<T>(handle)),
+        None => Err(explain::<H::Object>(pointer as u64).about(argument)),
     }
 }
 
-fn remove<T: Kind + Send + Sync + 'static>(pointer: *const impl Sized) -> Result<()> {
-    let name = Name(pointer as u64);
+pub fn remove<H: Handle<Object: Send + Sync + 'static>>(pointer: *const H) -> Result<()> {
+    remove_named::<H::Object>(Name(pointer as u64))
+}
+
+fn remove_named<T: Kind + Send + Sync + 'static>(name: Name) -> Result<()> {
     if name.kind() != T::KIND || !name.is_one() {
         return Err(explain::<T>(name.0));
     }
@@ -348,24 +355,31 @@ fn remove_if_owned<T: Send + Sync + 'static>(slot: usize, endpoint: &Arc<Endpoin
 where
     Owned<T>: Kind,
 {
-    let handle = header(slot).name.load(Ordering::Acquire) as *const Owned<T>;
-    if Name(handle as u64).kind() == Owned::<T>::KIND
-        && lookup::<Owned<T>>(handle).is_ok_and(|owned| owned.belongs(endpoint))
-    {
-        // Somebody else may have closed it meanwhile.
-        let _ = remove::<Owned<T>>(handle);
+    let name = Name(header(slot).name.load(Ordering::Acquire));
+    let guard = crossbeam_epoch::pin();
+    if find::<Owned<T>>(name.0, &guard).is_some_and(|owned| owned.belongs(endpoint)) {
+        // Another thread may have closed it meanwhile.
+        let _ = remove_named::<Owned<T>>(name);
     }
 }
 
-pub fn insert_endpoint(open: impl FnOnce() -> Result<Arc<Endpoint>>) -> Result<*mut weft_endpoint> {
-    insert(open).map(|p| p.cast())
+/// As `insert`, for what belongs to an endpoint.
+pub fn insert_owned<H: Handle<Object = Owned<T>>, T>(
+    endpoint: &Arc<Endpoint>,
+    make: impl FnOnce() -> Result<Arc<T>>,
+) -> Result<*mut H>
+where
+    Owned<T>: Kind,
+{
+    insert(|| Ok(Owned::new(endpoint, make()?)))
 }
-pub fn endpoint(pointer: *const weft_endpoint) -> Result<Ref<Endpoint>> {
-    lookup(pointer)
-}
-/// With it go the handles of what belonged to it.
-pub fn remove_endpoint(pointer: *const weft_endpoint, endpoint: &Arc<Endpoint>) -> Result<()> {
-    remove::<Endpoint>(pointer)?;
+
+/// Removes an endpoint's handle, and the handles of what belonged to it.
+pub fn remove_endpoint<H: Handle<Object = Endpoint>>(
+    pointer: *const H,
+    endpoint: &Arc<Endpoint>,
+) -> Result<()> {
+    remove(pointer)?;
     let used = FREE.lock().used;
     for slot in 0..used {
         remove_if_owned::<Memory>(slot, endpoint);
@@ -377,55 +391,12 @@ pub fn remove_endpoint(pointer: *const weft_endpoint, endpoint: &Arc<Endpoint>) 
     Ok(())
 }
 
-pub fn insert_memory(
-    endpoint: &Arc<Endpoint>,
-    make: impl FnOnce() -> Result<Arc<Memory>>,
-) -> Result<*mut weft_memory> {
-    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
-}
-pub fn memory(pointer: *const weft_memory) -> Result<Ref<Owned<Memory>>> {
-    lookup(pointer)
-}
-/// As an argument of transfers.
-#[inline]
-pub fn local(pointer: *const weft_memory, ep: &Ref<Endpoint>) -> Result<Beside<'_, Owned<Memory>>> {
-    lookup_beside(pointer, ep).map_err(|error| error.about("local"))
-}
-pub fn remove_memory(pointer: *const weft_memory) -> Result<()> {
-    remove::<Owned<Memory>>(pointer)
-}
-
-pub fn insert_remote(
-    endpoint: &Arc<Endpoint>,
-    make: impl FnOnce() -> Result<Arc<RemoteMemory>>,
-) -> Result<*mut weft_remote_memory> {
-    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
-}
-pub fn remote(pointer: *const weft_remote_memory) -> Result<Ref<Owned<RemoteMemory>>> {
-    lookup(pointer)
-}
-/// As an argument of transfers.
-#[inline]
-pub fn remote_side(
-    pointer: *const weft_remote_memory,
-    ep: &Ref<Endpoint>,
-) -> Result<Beside<'_, Owned<RemoteMemory>>> {
-    lookup_beside(pointer, ep).map_err(|error| error.about("remote"))
-}
-pub fn remove_remote(pointer: *const weft_remote_memory) -> Result<()> {
-    remove::<Owned<RemoteMemory>>(pointer)
-}
-
-pub fn insert_queue(
-    endpoint: &Arc<Endpoint>,
-    make: impl FnOnce() -> Result<Arc<Queue>>,
-) -> Result<*mut weft_queue> {
-    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
-}
 /// The endpoint's own queue, which lives as long as the endpoint.
-pub fn own_queue(pointer: *const weft_endpoint) -> Result<*mut weft_queue> {
-    lookup::<Endpoint>(pointer)?;
-    Ok(Name(pointer as u64).as_kind(OWN_QUEUE).0 as *mut weft_queue)
+pub fn own_queue<E: Handle<Object = Endpoint>, Q: Handle<Object = Owned<Queue>>>(
+    pointer: *const E,
+) -> Result<*mut Q> {
+    get(pointer)?;
+    Ok(Name(pointer as u64).as_kind(OWN_QUEUE).0 as *mut Q)
 }
 
 /// A queue that a handle names.
@@ -461,10 +432,10 @@ impl AnyQueue {
 }
 
 #[inline]
-pub fn queue(pointer: *const weft_queue) -> Result<AnyQueue> {
+pub fn queue<H: Handle<Object = Owned<Queue>>>(pointer: *const H) -> Result<AnyQueue> {
     let name = Name(pointer as u64);
     if name.kind() != OWN_QUEUE {
-        let queue = lookup::<Owned<Queue>>(pointer)?;
+        let queue = get(pointer)?;
         let endpoint = queue.endpoint()?;
         return Ok(AnyQueue::Created(queue, endpoint));
     }
@@ -474,66 +445,3 @@ pub fn queue(pointer: *const weft_queue) -> Result<AnyQueue> {
         None => Err(explain::<Owned<Queue>>(name.0)),
     }
 }
-pub fn remove_queue(pointer: *const weft_queue) -> Result<()> {
-    remove::<Owned<Queue>>(pointer)
-}
-
-pub fn insert_prepared(
-    endpoint: &Arc<Endpoint>,
-    make: impl FnOnce() -> Result<Arc<Kept>>,
-) -> Result<*mut weft_prepared> {
-    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
-}
-pub fn prepared(pointer: *const weft_prepared) -> Result<Ref<Owned<Kept>>> {
-    lookup(pointer)
-}
-pub fn remove_prepared(pointer: *const weft_prepared) -> Result<()> {
-    remove::<Owned<Kept>>(pointer)
-}
-
-pub fn insert_watch(
-    endpoint: &Arc<Endpoint>,
-    make: impl FnOnce() -> Result<Arc<Watch>>,
-) -> Result<*mut weft_watch> {
-    insert(|| Ok(Owned::new(endpoint, make()?))).map(|p| p.cast())
-}
-pub fn watch(pointer: *const weft_watch) -> Result<Ref<Owned<Watch>>> {
-    lookup(pointer)
-}
-pub fn remove_watch(pointer: *const weft_watch) -> Result<()> {
-    remove::<Owned<Watch>>(pointer)
-}
-
-/// The caller's array of completions.
-///
-/// # Safety
-/// `completions` must be NULL or valid for `max` elements.
-pub unsafe fn slots<'a>(
-    completions: *mut weft_completion,
-    max: u32,
-) -> Result<&'a mut [MaybeUninit<Completion>]> {
-    if max == 0 {
-        return Ok(&mut []);
-    }
-    if completions.is_null() {
-        return Err(Error::new(Status::Invalid, format!("completions is NULL, but max is {max}")));
-    }
-    if !completions.is_aligned() {
-        return Err(Error::invalid("completions is not aligned as a weft_completion must be"));
-    }
-    // SAFETY: valid for `max` elements as the caller promised; the two types have one layout,
-    // asserted beside `Completion`'s twin below.
-    Ok(unsafe { std::slice::from_raw_parts_mut(completions.cast(), max as usize) })
-}
-
-const _: () = {
-    use std::mem::{align_of, offset_of, size_of};
-    assert!(size_of::<weft_completion>() == 128 && size_of::<Completion>() == 128);
-    assert!(align_of::<weft_completion>() == align_of::<Completion>());
-    assert!(offset_of!(weft_completion, notify) == offset_of!(Completion, notify));
-    assert!(offset_of!(weft_completion, data) == offset_of!(Completion, data));
-    assert!(offset_of!(weft_completion, rail) == offset_of!(Completion, rail));
-    assert!(offset_of!(weft_completion, done_ns) == offset_of!(Completion, done_ns));
-    assert!(offset_of!(weft_completion, previous) == offset_of!(Completion, previous));
-    assert!(offset_of!(weft_completion, accepted) == offset_of!(Completion, accepted));
-};

@@ -1,6 +1,6 @@
 //! What an endpoint and its rails are, and what they have done.
 
-use super::config;
+use super::args::{self, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::status::weft_status;
@@ -25,6 +25,9 @@ pub struct weft_endpoint_properties {
     pub libfabric: [c_char; 256],
 }
 
+// SAFETY: integers and arrays of them only.
+unsafe impl Sized32 for weft_endpoint_properties {}
+
 /// What a rail is. Filled by `weft_rail_info`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -43,6 +46,9 @@ pub struct weft_rail_properties {
     /// PCI address, as "0000:53:00.0"; "" if it has none.
     pub pci: [c_char; 32],
 }
+
+// SAFETY: integers and arrays of them only.
+unsafe impl Sized32 for weft_rail_properties {}
 
 pub const WEFT_STATISTICS_STATUSES: usize = 96;
 pub const WEFT_STATISTICS_BUCKETS: usize = 40;
@@ -93,6 +99,9 @@ pub struct weft_endpoint_statistics {
     pub driver_call_longest_ns: u64,
 }
 
+// SAFETY: integers and arrays of them only.
+unsafe impl Sized32 for weft_endpoint_statistics {}
+
 /// What a rail has done since it was opened, by this endpoint's own writes and
 /// reads. "Now" is up to some ms ago.
 #[repr(C)]
@@ -131,6 +140,9 @@ pub struct weft_rail_statistics {
     pub round_trip_ns: u64,
 }
 
+// SAFETY: integers and arrays of them only.
+unsafe impl Sized32 for weft_rail_statistics {}
+
 /// Fills in what an endpoint is, and what it has done; `properties` or
 /// `statistics` may be NULL. The figures are not of one moment.
 ///
@@ -145,15 +157,15 @@ pub unsafe extern "C" fn weft_endpoint_info(
 ) -> weft_status {
     guard(|| {
         with_endpoint(endpoint, |ep| {
-            config::fill_both(
+            args::fill_both(
                 (properties, statistics),
                 || {
-                    let mut filled: weft_endpoint_properties = config::zeroed();
+                    let mut filled: weft_endpoint_properties = args::zeroed();
                     filled.rails = ep.rails().len() as u32;
                     filled.workers = ep.worker_threads();
                     filled.peers = ep.connected_peers();
                     filled.incarnation = ep.incarnation();
-                    config::text(&mut filled.libfabric, ep.libfabric());
+                    args::text(&mut filled.libfabric, ep.libfabric());
                     filled
                 },
                 || of_endpoint(ep),
@@ -178,17 +190,17 @@ pub unsafe extern "C" fn weft_rail_info(
     guard(|| {
         with_endpoint(endpoint, |ep| {
             let rail = ep.rail(index)?;
-            config::fill_both(
+            args::fill_both(
                 (properties, statistics),
                 || {
-                    let mut filled: weft_rail_properties = config::zeroed();
+                    let mut filled: weft_rail_properties = args::zeroed();
                     filled.worker = rail.worker as u32;
-                    config::text(&mut filled.fabric, &rail.fabric);
-                    config::text(&mut filled.name, &rail.name);
-                    config::text(&mut filled.address, &rail.address);
+                    args::text(&mut filled.fabric, &rail.fabric);
+                    args::text(&mut filled.name, &rail.name);
+                    args::text(&mut filled.address, &rail.address);
                     filled.numa_node = rail.node.and_then(|node| node.try_into().ok()).unwrap_or(-1);
                     let pci = rail.pci.map(|pci| pci.to_string());
-                    config::text(&mut filled.pci, &pci.unwrap_or_default());
+                    args::text(&mut filled.pci, &pci.unwrap_or_default());
                     filled
                 },
                 || of_rail(rail),

@@ -1,13 +1,21 @@
 //! Lists: writes and reads between many memories and many peers.
 
 use super::endpoint::weft_endpoint;
-use super::entries::submit_list;
 use super::guard::{guard, with_endpoint};
+use super::handle::{self, Ref};
 use super::memory::{weft_memory, weft_remote_memory};
 use super::op::{weft_counter, weft_op, weft_op_options};
+use super::options::{self, Takes};
 use super::peer::weft_peer;
 use super::status::weft_status;
+use crate::endpoint::Endpoint;
+use crate::ids::PeerId;
+use crate::room;
+use crate::status::{Error, Result};
+use crate::transfer::list::{Asked, Builder, List};
 use crate::transfer::Direction;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
 
@@ -92,4 +100,106 @@ pub unsafe extern "C" fn weft_read_list(
 ) -> weft_status {
     let list = (entries, count);
     guard(|| with_endpoint(endpoint, |ep| submit_list(ep, Direction::Read, list, options, op)))
+}
+
+/// Handles that were looked up before, and the numbers they got.
+#[derive(Default)]
+struct Seen {
+    numbers: HashMap<usize, u32>,
+    /// The last one: lists often name one memory many times in a row.
+    last: Option<(usize, u32)>,
+}
+
+impl Seen {
+    /// The number of a handle; `None` for NULL.
+    fn number<T>(&mut self, handle: *const T, look_up: impl FnOnce() -> Result<u32>) -> Result<Option<u32>> {
+        let at = handle as usize;
+        if at == 0 {
+            return Ok(None);
+        }
+        if let Some((_, number)) = self.last.filter(|(last, _)| *last == at) {
+            return Ok(Some(number));
+        }
+        let number = match self.numbers.get(&at) {
+            Some(number) => *number,
+            None => {
+                let number = look_up()?;
+                room::insert(&mut self.numbers, at, number, "a list")?;
+                number
+            }
+        };
+        self.last = Some((at, number));
+        Ok(Some(number))
+    }
+}
+
+/// Adds an entry to a list.
+fn add(
+    ep: &Ref<Endpoint>,
+    list: &mut Builder,
+    (locals, remotes): (&mut Seen, &mut Seen),
+    entry: &weft_list_entry,
+) -> Result<()> {
+    let local =
+        locals.number(entry.local, || list.add_local(handle::beside(entry.local, ep, "local")?.of(ep)?))?;
+    let remote = remotes
+        .number(entry.remote, || list.add_remote(handle::beside(entry.remote, ep, "remote")?.of(ep)?))?;
+    let asked = Asked {
+        local,
+        remote,
+        peer: PeerId::new(entry.peer),
+        local_range: entry.local_range,
+        remote_range: entry.remote_range,
+        local_offset: entry.local_offset,
+        remote_offset: entry.remote_offset,
+        len: entry.len,
+        counter: entry.counter,
+    };
+    list.add(&asked, |peer| ep.raises(peer))
+}
+
+/// Entries, and how many there are.
+pub(super) type Entries = (*const weft_list_entry, u64);
+
+/// # Safety
+/// The entries must be as the header asks.
+pub(super) unsafe fn list(ep: &Ref<Endpoint>, (entries, count): Entries, urgent: bool) -> Result<List> {
+    if count == 0 {
+        return Err(Error::invalid("count is 0: a list without entries has no peer"));
+    }
+    if count > WEFT_LIST_ENTRIES_MAX.into() {
+        return Err(Error::limit(format!("{count} entries: at most {WEFT_LIST_ENTRIES_MAX} are allowed")));
+    }
+    if entries.is_null() {
+        return Err(Error::invalid(format!("entries is NULL, but count is {count}")));
+    }
+    if !entries.is_aligned() {
+        return Err(Error::invalid("entries is not aligned as a weft_list_entry must be"));
+    }
+    let (mut list, mut locals, mut remotes) = (Builder::default(), Seen::default(), Seen::default());
+    for i in 0..count as usize {
+        // Copied first: the caller's entries may change while they are checked.
+        // SAFETY: `count` entries are valid, as the header asks.
+        let entry = unsafe { entries.add(i).read() };
+        add(ep, &mut list, (&mut locals, &mut remotes), &entry)
+            .map_err(|error| error.about(&format!("entry {i}")))?;
+    }
+    list.finish(urgent)
+}
+
+/// # Safety
+/// All must be as the header asks.
+unsafe fn submit_list(
+    ep: &Ref<Endpoint>,
+    direction: Direction,
+    entries: Entries,
+    options: *const weft_op_options,
+    op: *mut weft_op,
+) -> Result<()> {
+    // SAFETY: passed on.
+    unsafe {
+        let options = options::options(ep, options, Takes::LIST)?;
+        let list = Arc::new(list(ep, entries, options.urgent())?);
+        options.transfer(ep, direction, op, |terms| ep.submit_list(&list, terms))
+    }
 }

@@ -1,10 +1,15 @@
 //! Memory of this process, and memory of peers.
 
+use super::args::{read_or_default, zero_reserved, Sized32};
 use super::endpoint::weft_endpoint;
-use super::guard::{bytes, guard, guarded, output, with_endpoint};
+use super::guard::{array, bytes, copy_out, guard, guarded, output, with_endpoint};
+use super::handle::{self, Handle, Owned};
 use super::peer::weft_peer;
 use super::status::weft_status;
-use super::{config, handle};
+use crate::device::Claim;
+use crate::memory::{Access, Memory, Range, RemoteMemory};
+use crate::room;
+use crate::status::{Error, Result, Status};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -14,9 +19,17 @@ pub struct weft_memory {
     _opaque: [u8; 0],
 }
 
+impl Handle for weft_memory {
+    type Object = Owned<Memory>;
+}
+
 /// Memory of a peer. Made by `weft_remote_memory_import`.
 pub struct weft_remote_memory {
     _opaque: [u8; 0],
+}
+
+impl Handle for weft_remote_memory {
+    type Object = Owned<RemoteMemory>;
 }
 
 #[repr(C)]
@@ -64,6 +77,9 @@ pub struct weft_memory_args {
     pub reserved: u32,
 }
 
+// SAFETY: integers only.
+unsafe impl Sized32 for weft_memory_args {}
+
 /// The NUMA node of most of the endpoint's rails, if known, else the system's
 /// choice.
 pub const WEFT_NUMA_ANY: i32 = -1;
@@ -93,7 +109,7 @@ pub unsafe extern "C" fn weft_memory_alloc(
 ) -> weft_status {
     guard(|| {
         let out = output(address, "address")?;
-        let node = config::numa_node(numa_node)?;
+        let node = node(numa_node)?;
         with_endpoint(endpoint, |ep| {
             out.store(ep.allocate(len, node)? as *mut c_void);
             Ok(())
@@ -149,12 +165,12 @@ pub unsafe extern "C" fn weft_memory_register(
 ) -> weft_status {
     guard(|| {
         let out = output(memory, "memory")?;
-        let (access, rails, claim) = config::memory(args)?;
-        let ranges = config::ranges(ranges, count)?;
+        let (access, rails, claim) = access(args)?;
+        let ranges = self::ranges(ranges, count)?;
         // It blocks, and no epoch is pinned meanwhile.
-        let ep = Arc::clone(&*handle::endpoint(endpoint)?);
+        let ep = Arc::clone(&*handle::get(endpoint)?);
         guarded(&ep, || {
-            out.store(handle::insert_memory(&ep, || ep.register(ranges, access, rails, claim))?);
+            out.store(handle::insert_owned(&ep, || ep.register(ranges, access, rails, claim))?);
             Ok(())
         })
     })
@@ -179,9 +195,9 @@ pub unsafe extern "C" fn weft_memory_export(
 ) -> weft_status {
     guard(|| {
         let len = output(len, "len")?;
-        let memory = handle::memory(memory)?;
+        let memory = handle::get(memory)?;
         memory.endpoint()?;
-        super::guard::copy_out(memory.object.descriptor()?, buffer, capacity, &len)
+        copy_out(memory.object.descriptor()?, buffer, capacity, &len)
     })
 }
 
@@ -208,11 +224,11 @@ pub unsafe extern "C" fn weft_memory_deregister(memory: *mut weft_memory) -> wef
             return Ok(());
         }
         let (endpoint, object) = {
-            let owned = handle::memory(memory)?;
+            let owned = handle::get(memory)?;
             (owned.endpoint()?, owned.object.clone())
         };
         endpoint.deregister(&object)?;
-        handle::remove_memory(memory)
+        handle::remove(memory)
     })
 }
 
@@ -241,7 +257,7 @@ pub unsafe extern "C" fn weft_remote_memory_import(
         let out = output(remote, "remote")?;
         let descriptor = bytes(descriptor, descriptor_len, "descriptor")?.copied("the descriptor")?;
         with_endpoint(endpoint, |ep| {
-            out.store(handle::insert_remote(ep, || ep.import(peer, &descriptor))?);
+            out.store(handle::insert_owned(ep, || ep.import(peer, &descriptor))?);
             Ok(())
         })
     })
@@ -259,8 +275,85 @@ pub unsafe extern "C" fn weft_remote_memory_release(remote: *mut weft_remote_mem
         if remote.is_null() {
             return Ok(());
         }
-        let owned = handle::remote(remote)?;
+        let owned = handle::get(remote)?;
         owned.endpoint()?.release(&owned.object)?;
-        handle::remove_remote(remote)
+        handle::remove(remote)
     })
+}
+
+const REMOTE: u32 = WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE;
+
+/// # Safety
+/// `args` must be valid as the header asks.
+unsafe fn access(args: *const weft_memory_args) -> Result<(Access, u64, Claim)> {
+    // SAFETY: passed on.
+    let args = unsafe { read_or_default(args)? };
+    let unknown = args.access & !(WEFT_ACCESS_LOCAL | REMOTE | WEFT_ACCESS_GRANTED);
+    if unknown != 0 {
+        return Err(Error::new(
+            Status::Unsupported,
+            format!("access has bits {unknown:#x}, which are not known to this version of Weft"),
+        ));
+    }
+    let remote = args.access & (REMOTE | WEFT_ACCESS_GRANTED);
+    if args.access & WEFT_ACCESS_LOCAL != 0 && remote != 0 {
+        return Err(Error::invalid("WEFT_ACCESS_LOCAL excludes remote access"));
+    }
+    let any = args.access & !WEFT_ACCESS_GRANTED == 0;
+    let access = Access {
+        remote_write: any || args.access & WEFT_ACCESS_REMOTE_WRITE != 0,
+        remote_read: any || args.access & WEFT_ACCESS_REMOTE_READ != 0,
+        granted_only: args.access & WEFT_ACCESS_GRANTED != 0,
+        ..Access::ALL
+    };
+    zero_reserved(args.reserved)?;
+    let claim = match args.kind {
+        WEFT_MEMORY_ANY => Claim::Unsaid,
+        WEFT_MEMORY_HOST => Claim::Host,
+        WEFT_MEMORY_CUDA => Claim::Device,
+        other => {
+            return Err(Error::new(
+                Status::Unsupported,
+                format!("kind is {other}, which is not known to this version of Weft"),
+            ));
+        }
+    };
+    Ok((access, args.rails, claim))
+}
+
+/// The NUMA node that is asked for.
+fn node(node: i32) -> Result<Option<u32>> {
+    match node {
+        WEFT_NUMA_ANY => Ok(None),
+        0..=63 => Ok(Some(node as u32)),
+        other => Err(Error::invalid(format!(
+            "numa_node is {other}: it must be a NUMA node, 0 to 63, or WEFT_NUMA_ANY"
+        ))),
+    }
+}
+
+/// # Safety
+/// `ranges` must be NULL or valid for `count` elements.
+unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<Vec<Range>> {
+    const MOST: usize = 65_536;
+    if ranges.is_null() || count == 0 {
+        return Err(Error::invalid("no ranges: pass at least one"));
+    }
+    if count > MOST {
+        return Err(Error::limit(format!("{count} ranges: at most {MOST} are allowed")));
+    }
+    // SAFETY: valid for `count` elements as the caller promised.
+    let theirs = unsafe { array(ranges, count, "ranges")? };
+    let mut checked = room::vec(count, "the ranges")?;
+    for (i, range) in theirs.iter().enumerate() {
+        let (base, len) = (range.address as u64, range.len);
+        if base == 0 || len == 0 {
+            return Err(Error::invalid(format!("range {i} is empty (address {base:#x}, {len} bytes)")));
+        }
+        if len > 1 << 47 || base.checked_add(len).is_none() {
+            return Err(Error::limit(format!("range {i} has {len} bytes: at most 2^47 are allowed")));
+        }
+        checked.push(Range { base, len });
+    }
+    Ok(checked)
 }

@@ -1,17 +1,16 @@
 //! The only `extern "C"` of the library. Each file is one section of
 //! `include/weft.h`, which is made from it (see `build.rs`); `guard` is the
-//! boundary, `handle` turns pointers into objects, `config` and `entries` read sized structs.
+//! boundary, `handle` turns pointers into objects, `args` and `options` read what calls are given.
 //! There is no logic here.
 
 #![allow(non_camel_case_types)]
 
+mod args;
 pub mod atomic;
 pub mod completion;
-mod config;
 pub mod counter;
 pub mod device;
 pub mod endpoint;
-mod entries;
 pub mod fence;
 pub mod grant;
 mod guard;

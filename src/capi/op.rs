@@ -1,10 +1,14 @@
 //! Operations: their ids, and the options that all of them take.
 
-use super::config::Sized32;
+use super::args::{unknown_flags, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
+use super::handle::{Handle, Owned};
 use super::status::weft_status;
 use crate::ids::GrantToken;
+use crate::status::{Error, Result, Status};
+use crate::transfer::queue::Queue;
+use crate::transfer::watch::Watch;
 use std::ffi::c_void;
 
 /// A submitted operation, as an id that is not reused within 2^42 operations. 0
@@ -17,10 +21,18 @@ pub struct weft_queue {
     _opaque: [u8; 0],
 }
 
+impl Handle for weft_queue {
+    type Object = Owned<Queue>;
+}
+
 /// A word that starts an operation, or that is set when one has ended. Made by
 /// `weft_watch_create`.
 pub struct weft_watch {
     _opaque: [u8; 0],
+}
+
+impl Handle for weft_watch {
+    type Object = Owned<Watch>;
 }
 
 /// A counter, as an id that its owner sends to peers and that they name in
@@ -127,4 +139,27 @@ unsafe impl Sized32 for weft_op_options {}
 #[must_use]
 pub unsafe extern "C" fn weft_op_cancel(endpoint: *mut weft_endpoint, op: weft_op) -> weft_status {
     guard(|| with_endpoint(endpoint, |ep| ep.cancel(op)))
+}
+
+/// Flags of submissions, and what they are for.
+const FLAGS: [(u32, &str, &str); 4] = [
+    (WEFT_NOTIFY, "WEFT_NOTIFY", "writes and reads"),
+    (WEFT_CLASS_LATENCY, "WEFT_CLASS_LATENCY", "writes, reads and atomics"),
+    (WEFT_COUNT_PAGES, "WEFT_COUNT_PAGES", "writes of ranges and pages that name a counter"),
+    (WEFT_COMPLETE_EACH_PEER, "WEFT_COMPLETE_EACH_PEER", "lists and prepared lists"),
+];
+
+/// Refuses flags that this call does not know, though others may.
+pub(super) fn no_flags(flags: u32, known: u32) -> Result<()> {
+    let wrong = flags & !known;
+    if wrong == 0 {
+        return Ok(());
+    }
+    match FLAGS.iter().find(|(flag, ..)| wrong & flag != 0) {
+        None => unknown_flags(wrong),
+        Some((_, name, for_what)) => Err(Error::new(
+            Status::Unsupported,
+            format!("{name} is set in flags: it is for {for_what}, not for this call"),
+        )),
+    }
 }

@@ -1,10 +1,10 @@
 //! Reads the options of operations.
 
-use super::config::{no_flags, read_or_default, submitted, timeout, zero_reserved};
+use super::args::{read_or_default, timeout, zero_reserved};
 use super::guard::bytes;
 use super::handle;
 use super::op::{
-    weft_op, weft_op_options, weft_queue, weft_watch, WEFT_CLASS_LATENCY, WEFT_COMPLETE_EACH_PEER,
+    no_flags, weft_op, weft_op_options, weft_queue, weft_watch, WEFT_CLASS_LATENCY, WEFT_COMPLETE_EACH_PEER,
     WEFT_COUNT_PAGES, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
 };
 use crate::endpoint::Endpoint;
@@ -147,7 +147,7 @@ fn some_mark(ep: &Arc<Endpoint>, (watch, value): Named, name: &str) -> Result<Ma
     if watch.is_null() {
         return Err(Error::invalid(format!("{name}_value is {value}, but {name}_watch is NULL")));
     }
-    let watch = handle::watch(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
+    let watch = handle::get(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
     Ok((watch.of(ep)?.clone(), value))
 }
 
@@ -215,4 +215,23 @@ impl Options<'_> {
     pub fn urgent(&self) -> bool {
         self.flags & WEFT_CLASS_LATENCY != 0
     }
+}
+
+/// Submits what completes in a queue (NULL: the endpoint's own), and stores its id.
+///
+/// # Safety
+/// `queue` must be NULL or a handle, `op` NULL or valid.
+unsafe fn submitted(
+    ep: &Arc<Endpoint>,
+    queue: *const weft_queue,
+    op: *mut weft_op,
+    submit: impl FnOnce(&Arc<Queue>) -> Result<OpId>,
+) -> Result<()> {
+    let named = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
+    let id = submit(named.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?)?;
+    if !op.is_null() {
+        // SAFETY: not NULL, so valid; aligned or not.
+        unsafe { op.write_unaligned(id.get()) };
+    }
+    Ok(())
 }

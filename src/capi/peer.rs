@@ -1,10 +1,11 @@
 //! Peers: connecting, disconnecting, and what is known of them.
 
-use super::config;
+use super::args::{self, read_or_default, timeout, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{bytes, guard, output, with_endpoint};
-use super::op::weft_op_options;
+use super::op::{no_flags, weft_op_options};
 use super::status::weft_status;
+use crate::status::{Error, Result};
 use std::ffi::{c_char, c_void};
 
 /// A remote endpoint, as a checked id. 0 is never a peer.
@@ -33,6 +34,9 @@ pub struct weft_peer_properties {
     /// Why this fabric; of better ones, why not.
     pub reason: [c_char; 256],
 }
+
+// SAFETY: integers and arrays of them only.
+unsafe impl Sized32 for weft_peer_properties {}
 
 /// Starts to connect to the endpoint that wrote `address`. One
 /// `WEFT_COMPLETION_PEER_UP` in the endpoint's own queue answers: `WEFT_OK`,
@@ -67,7 +71,7 @@ pub unsafe extern "C" fn weft_peer_connect(
 ) -> weft_status {
     guard(|| {
         let out = output(peer, "peer")?;
-        let options = config::connect(options)?;
+        let options = connect(options)?;
         let address = bytes(address, address_len, "address")?.copied("the address")?;
         with_endpoint(endpoint, |ep| {
             out.store(ep.connect(&address, options.timeout_ns, options.user_data as u64)?);
@@ -106,16 +110,37 @@ pub unsafe extern "C" fn weft_peer_info(
     guard(|| {
         with_endpoint(endpoint, |ep| {
             let info = ep.peer_info(peer)?;
-            let mut filled: weft_peer_properties = config::zeroed();
+            let mut filled: weft_peer_properties = args::zeroed();
             filled.up = info.up as u32;
             filled.lanes = info.lanes;
             filled.local_rails = info.local_rails;
             filled.remote_rails = info.remote_rails;
             filled.capabilities = info.capabilities;
             filled.incarnation = info.incarnation;
-            config::text(&mut filled.fabric, &info.fabric);
-            config::text(&mut filled.reason, &info.reason);
-            config::fill(properties, filled)
+            args::text(&mut filled.fabric, &info.fabric);
+            args::text(&mut filled.reason, &info.reason);
+            args::fill(properties, filled)
         })
     })
+}
+
+/// # Safety
+/// `args` must be valid as the header asks.
+unsafe fn connect(options: *const weft_op_options) -> Result<weft_op_options> {
+    // SAFETY: passed on.
+    let theirs = unsafe { read_or_default(options)? };
+    let only = weft_op_options {
+        size: theirs.size,
+        timeout_ns: theirs.timeout_ns,
+        user_data: theirs.user_data,
+        ..args::zeroed()
+    };
+    timeout("timeout_ns", theirs.timeout_ns)?;
+    no_flags(theirs.flags, 0)?;
+    match theirs == only {
+        true => Ok(theirs),
+        false => Err(Error::invalid(
+            "a connect has the options timeout_ns and user_data alone: another one is set",
+        )),
+    }
 }

@@ -2,18 +2,27 @@
 
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
-use super::list::weft_list_entry;
+use super::handle::{self, Handle, Owned, Ref};
+use super::list::{list, weft_list_entry, Entries};
 use super::memory::{weft_memory, weft_remote_memory};
-use super::op::{weft_op, weft_op_options};
+use super::op::{no_flags, weft_op, weft_op_options, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES};
+use super::options::{self, Takes};
 use super::status::weft_status;
-use super::transfer::weft_pages;
-use super::{entries, handle};
+use super::transfer::{read_pages, weft_pages};
+use crate::endpoint::lists::Kept;
+use crate::endpoint::Endpoint;
+use crate::status::Result;
 use crate::transfer::Direction;
+use std::sync::Arc;
 
 /// The geometry of a transfer, checked. Made by `weft_pages_prepare` and
 /// `weft_list_prepare`.
 pub struct weft_prepared {
     _opaque: [u8; 0],
+}
+
+impl Handle for weft_prepared {
+    type Object = Owned<Kept>;
 }
 
 /// Checks pages as `weft_write_pages` does, and keeps a copy (4 bytes per page
@@ -41,8 +50,8 @@ pub unsafe extern "C" fn weft_pages_prepare(
     guard(|| {
         let out = output(prepared, "prepared")?;
         with_endpoint(endpoint, |ep| {
-            let make = || entries::prepare_pages(ep, (local, remote), pages, flags);
-            out.store(handle::insert_prepared(ep, make)?);
+            let make = || prepare_pages(ep, (local, remote), pages, flags);
+            out.store(handle::insert_owned(ep, make)?);
             Ok(())
         })
     })
@@ -65,8 +74,8 @@ pub unsafe extern "C" fn weft_list_prepare(
     guard(|| {
         let out = output(prepared, "prepared")?;
         with_endpoint(endpoint, |ep| {
-            let make = || self::entries::prepare_list(ep, (entries, count), flags);
-            out.store(handle::insert_prepared(ep, make)?);
+            let make = || prepare_list(ep, (entries, count), flags);
+            out.store(handle::insert_owned(ep, make)?);
             Ok(())
         })
     })
@@ -91,9 +100,7 @@ pub unsafe extern "C" fn weft_write_prepared(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> weft_status {
-    guard(|| {
-        with_endpoint(endpoint, |ep| entries::submit_prepared(ep, Direction::Write, prepared, options, op))
-    })
+    guard(|| with_endpoint(endpoint, |ep| submit_prepared(ep, Direction::Write, prepared, options, op)))
 }
 
 /// Reads what was prepared; otherwise as `weft_write_prepared`.
@@ -108,9 +115,7 @@ pub unsafe extern "C" fn weft_read_prepared(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> weft_status {
-    guard(|| {
-        with_endpoint(endpoint, |ep| entries::submit_prepared(ep, Direction::Read, prepared, options, op))
-    })
+    guard(|| with_endpoint(endpoint, |ep| submit_prepared(ep, Direction::Read, prepared, options, op)))
 }
 
 /// Destroys a prepared geometry. Transfers that use it go on; its memories stay
@@ -124,9 +129,52 @@ pub unsafe extern "C" fn weft_prepared_destroy(prepared: *mut weft_prepared) -> 
         if prepared.is_null() {
             return Ok(());
         }
-        let owned = handle::prepared(prepared)?;
-        handle::remove_prepared(prepared)?;
+        let owned = handle::get(prepared)?;
+        handle::remove(prepared)?;
         owned.object.release();
         Ok(())
     })
+}
+
+/// # Safety
+/// All must be as the header asks.
+unsafe fn submit_prepared(
+    ep: &Ref<Endpoint>,
+    direction: Direction,
+    prepared: *const weft_prepared,
+    options: *const weft_op_options,
+    op: *mut weft_op,
+) -> Result<()> {
+    let prepared: Ref<Owned<Kept>> = handle::get(prepared)?;
+    let prepared = prepared.of(ep)?;
+    let takes = if prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
+    // SAFETY: passed on.
+    unsafe {
+        let options = options::options(ep, options, takes)?;
+        options.transfer(ep, direction, op, |terms| ep.submit_kept(prepared, terms))
+    }
+}
+
+/// # Safety
+/// `pages` must be as the header asks.
+unsafe fn prepare_pages(
+    ep: &Ref<Endpoint>,
+    (local, remote): (*const weft_memory, *const weft_remote_memory),
+    pages: *const weft_pages,
+    flags: u32,
+) -> Result<Arc<Kept>> {
+    no_flags(flags, WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)?;
+    let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
+    // SAFETY: passed on.
+    let pages = unsafe { read_pages(pages)? };
+    let cut = (flags & WEFT_CLASS_LATENCY != 0, flags & WEFT_COUNT_PAGES != 0);
+    ep.keep_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)
+}
+
+/// # Safety
+/// The entries must be as the header asks.
+unsafe fn prepare_list(ep: &Ref<Endpoint>, entries: Entries, flags: u32) -> Result<Arc<Kept>> {
+    no_flags(flags, WEFT_CLASS_LATENCY)?;
+    // SAFETY: passed on.
+    ep.keep_list(unsafe { list(ep, entries, flags & WEFT_CLASS_LATENCY != 0)? })
 }

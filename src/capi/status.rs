@@ -1,6 +1,7 @@
 //! Statuses as C sees them, and the last message of a thread.
 
-use crate::status::{Category, Status};
+use crate::status::{Category, Error, Status};
+use std::cell::UnsafeCell;
 use std::ffi::c_char;
 
 /// `WEFT_OK` (0) or a negative `WEFT_ERR_*`. The numbers never change. A newer
@@ -137,5 +138,34 @@ pub extern "C" fn weft_status_category(status: weft_status) -> weft_category {
 /// the thread's next failure overwrites the text (at most 1,023 bytes).
 #[no_mangle]
 pub extern "C" fn weft_last_error() -> *const c_char {
-    super::guard::last_error()
+    LAST_ERROR.with(|last| last.get().cast())
+}
+
+/// Bytes of a thread's last message, with its NUL.
+const MESSAGE: usize = 1024;
+
+thread_local! {
+    /// One place for as long as the thread lives: whoever has its address reads the last message.
+    static LAST_ERROR: UnsafeCell<[u8; MESSAGE]> = const { UnsafeCell::new([0; MESSAGE]) };
+}
+
+/// Keeps the message of an error for `weft_last_error`; returns its status.
+#[cold]
+pub(super) fn fail(error: Error) -> i32 {
+    let message = error.message.as_bytes();
+    let end = boundary(&error.message, MESSAGE - 1);
+    LAST_ERROR.with(|last| {
+        // SAFETY: only this thread has it, and nothing here keeps a reference to it.
+        let last = unsafe { &mut *last.get() };
+        for (to, from) in last.iter_mut().zip(&message[..end]) {
+            *to = if *from == 0 { b'?' } else { *from };
+        }
+        last[end] = 0;
+    });
+    error.status as i32
+}
+
+/// The longest prefix of a text that ends between two of its characters, and by `most`.
+pub(super) fn boundary(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }

@@ -1,11 +1,16 @@
 //! Transfers: writes and reads of ranges and pages.
 
+use super::args::{read, Sized32};
 use super::endpoint::weft_endpoint;
-use super::entries::{move_bytes, move_pages, read_pages};
-use super::guard::{guard, with_endpoint};
+use super::guard::{array, guard, with_endpoint};
+use super::handle::{self, Ref};
 use super::memory::{weft_memory, weft_remote_memory};
 use super::op::{weft_op, weft_op_options};
+use super::options::{self, Takes};
 use super::status::weft_status;
+use crate::endpoint::Endpoint;
+use crate::status::{Error, Result};
+use crate::transfer::geometry::{Pages, Side};
 use crate::transfer::Direction;
 
 /// Where the pages of a transfer are on one side.
@@ -55,7 +60,7 @@ pub struct weft_pages {
 }
 
 // SAFETY: integers and pointers only.
-unsafe impl super::config::Sized32 for weft_pages {}
+unsafe impl Sized32 for weft_pages {}
 
 /// Writes one range of local memory into remote memory.
 ///
@@ -163,5 +168,116 @@ pub unsafe extern "C" fn weft_read_pages(
             let pages = read_pages(pages)?;
             move_pages(ep, Direction::Read, (local, remote), &pages, options, op)
         })
+    })
+}
+
+/// Where an offset into a memory lies whose ranges count as if one lay behind the other: range and
+/// offset in it. What is beyond the end lies in the last range, which refuses it.
+#[inline(always)]
+pub(super) fn place(range_len: impl Fn(u64) -> Option<u64>, mut offset: u64) -> (u32, u64) {
+    let mut range = 0;
+    while let Some(len) = range_len(range).filter(|len| offset >= *len) {
+        if range_len(range + 1).is_none() {
+            break;
+        }
+        (range, offset) = (range + 1, offset - len);
+    }
+    (range as u32, offset)
+}
+
+/// # Safety
+/// `options` and `op` must be as the header asks.
+#[inline]
+unsafe fn move_bytes(
+    ep: &Ref<Endpoint>,
+    direction: Direction,
+    (local, local_offset, remote, remote_offset): (*const weft_memory, u64, *const weft_remote_memory, u64),
+    len: u64,
+    options: *const weft_op_options,
+    op: *mut weft_op,
+) -> Result<()> {
+    let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
+    let (local, remote) = (local.of(ep)?, remote.of(ep)?);
+    let side = |(first_range, offset)| Side { first_range, offset, ..Side::default() };
+    let pages = Pages {
+        local: side(place(|range| local.range_len(range), local_offset)),
+        remote: side(place(|range| remote.range_len(range), remote_offset)),
+        page_len: len,
+        page_count: (len > 0) as u64,
+        layer_count: 1,
+    };
+    // SAFETY: passed on.
+    unsafe {
+        let options = options::options(ep, options, Takes::TRANSFER)?;
+        options.transfer(ep, direction, op, |terms| ep.submit(local, remote, &pages, terms))
+    }
+}
+
+/// # Safety
+/// As `move_bytes`.
+unsafe fn move_pages(
+    ep: &Ref<Endpoint>,
+    direction: Direction,
+    (local, remote): (*const weft_memory, *const weft_remote_memory),
+    pages: &Pages,
+    options: *const weft_op_options,
+    op: *mut weft_op,
+) -> Result<()> {
+    let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
+    let (local, remote) = (local.of(ep)?, remote.of(ep)?);
+    // SAFETY: passed on.
+    unsafe {
+        let options = options::options(ep, options, Takes::TRANSFER)?;
+        options.transfer(ep, direction, op, |terms| ep.submit(local, remote, pages, terms))
+    }
+}
+
+/// The pages of a transfer, in the caller's own lists.
+///
+/// # Safety
+/// `theirs` must be as the header asks, for as long as the pages are used.
+pub(super) unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'a>> {
+    // SAFETY: passed on.
+    let theirs = unsafe { read(theirs)? };
+    let (len, count) = (theirs.page_len, theirs.page_count);
+    if len > 1 << 47 {
+        return Err(Error::limit(format!("page_len is {len}: at most 2^47 bytes are allowed")));
+    }
+    if count > u32::MAX as u64 {
+        return Err(Error::limit(format!("{count} pages: at most 2^32 - 1 are allowed")));
+    }
+    let each = (len, count);
+    Ok(Pages {
+        // SAFETY: passed on.
+        local: unsafe { read_side(&theirs.local, each, "local.pages")? },
+        // SAFETY: passed on.
+        remote: unsafe { read_side(&theirs.remote, each, "remote.pages")? },
+        page_len: len,
+        page_count: count,
+        layer_count: theirs.layer_count.max(1),
+    })
+}
+
+/// One side of pages, this many of this length.
+///
+/// # Safety
+/// Its pages must be as the header asks.
+pub(super) unsafe fn read_side<'a>(
+    side: &weft_page_side,
+    (len, count): (u64, u64),
+    name: &str,
+) -> Result<Side<'a>> {
+    let pages = match side.pages.is_null() {
+        true => None,
+        // SAFETY: the header asks for `count` indexes.
+        false => Some(unsafe { array(side.pages, count as usize, name)? }),
+    };
+    Ok(Side {
+        pages,
+        page_stride: if side.page_stride == 0 { len } else { side.page_stride },
+        offset: side.offset,
+        layer_stride: side.layer_stride,
+        first_range: side.first_range,
+        range_step: side.range_step,
     })
 }

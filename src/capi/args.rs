@@ -1,0 +1,199 @@
+//! Reads the sized structs of the header, and fills those that the library
+//! answers with.
+//!
+//! A struct that is shorter than ours comes from an older program: the rest is
+//! zero, which means default. A longer one comes from a newer program: what we
+//! do not know must be zero, or we would ignore what it asks for.
+
+use super::guard::bytes;
+use super::status::boundary;
+use crate::room::Theirs;
+use crate::status::{Error, Result, Status};
+use std::ffi::c_char;
+use std::mem::size_of;
+use std::num::NonZeroU64;
+
+/// No struct of the header comes near this; a larger size is malformed.
+const SIZE_MAX: usize = 4096;
+pub(super) const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
+
+/// Structs of integers and pointers: all zero bytes are a value, and they begin
+/// with their size.
+///
+/// # Safety
+/// Implementors must be `repr(C)`, start with a `u32` size, and accept any bytes.
+pub unsafe trait Sized32: Copy {}
+
+pub fn zeroed<T: Sized32>() -> T {
+    // SAFETY: all zero bytes are a value of these types.
+    unsafe { std::mem::zeroed() }
+}
+
+/// # Safety
+/// `source` must be NULL or valid for the size that it begins with.
+unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
+    let name = || std::any::type_name::<T>().rsplit("::").next().unwrap_or("struct");
+    if source.is_null() {
+        return Err(Error::invalid(format!("the {} is NULL", name())));
+    }
+    // SAFETY: at least its size can be read, as the caller promised.
+    let size = unsafe { source.cast::<u32>().read_unaligned() } as usize;
+    if !(size_of::<u32>()..=SIZE_MAX).contains(&size) {
+        return Err(Error::invalid(format!(
+            "size {size} cannot be that of a {}: start from its _INIT macro",
+            name()
+        )));
+    }
+    Ok(size)
+}
+
+/// # Safety
+/// `source` must be NULL or valid for the size that it begins with.
+pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
+    // SAFETY: passed on.
+    let size = unsafe { size_of_theirs(source)? };
+    if size == size_of::<T>() {
+        // SAFETY: this many bytes are readable.
+        return Ok(unsafe { source.read_unaligned() });
+    }
+    let mut value: T = zeroed();
+    // SAFETY: `size` bytes are readable, and at most ours are written.
+    unsafe {
+        let known = size.min(size_of::<T>());
+        std::ptr::copy_nonoverlapping(source.cast::<u8>(), (&raw mut value).cast::<u8>(), known);
+        let tail = Theirs::new(source.cast::<u8>().add(known), size - known);
+        if let Some(at) = tail.iter().position(|byte| byte != 0) {
+            return Err(Error::new(
+                Status::Unsupported,
+                format!(
+                    "byte {} of the struct is set, but this Weft ({}) knows {} bytes of it: the program needs a newer library",
+                    known + at,
+                    env!("CARGO_PKG_VERSION"),
+                    size_of::<T>()
+                ),
+            ));
+        }
+    }
+    Ok(value)
+}
+
+/// # Safety
+/// As `read`.
+pub(super) unsafe fn read_or_default<T: Sized32>(source: *const T) -> Result<T> {
+    if source.is_null() {
+        return Ok(zeroed());
+    }
+    // SAFETY: passed on.
+    unsafe { read(source) }
+}
+
+/// Stores an answer, as much of it as the caller's struct holds, keeping the
+/// caller's size.
+///
+/// # Safety
+/// `target` must be NULL or valid for the size that it begins with.
+pub unsafe fn fill<T: Sized32>(target: *mut T, value: T) -> Result<()> {
+    // SAFETY: passed on; the field `size` itself is skipped.
+    unsafe {
+        let size = size_of_theirs(target)?;
+        let known = size.min(size_of::<T>());
+        let skip = size_of::<u32>();
+        std::ptr::copy_nonoverlapping(
+            (&raw const value).cast::<u8>().add(skip),
+            target.cast::<u8>().add(skip),
+            known - skip,
+        );
+        std::ptr::write_bytes(target.cast::<u8>().add(known), 0, size - known);
+    }
+    Ok(())
+}
+
+/// Stores those of two answers that the caller has a place for: both, or neither.
+///
+/// # Safety
+/// As for `fill`.
+pub unsafe fn fill_both<P: Sized32, S: Sized32>(
+    (properties, statistics): (*mut P, *mut S),
+    answer: impl FnOnce() -> P,
+    counted: impl FnOnce() -> S,
+) -> Result<()> {
+    if properties.is_null() && statistics.is_null() {
+        return Err(Error::invalid(
+            "properties and statistics are both NULL: pass where to store one of them",
+        ));
+    }
+    // SAFETY: passed on.
+    unsafe {
+        if !statistics.is_null() {
+            size_of_theirs(statistics)?;
+        }
+        if !properties.is_null() {
+            fill(properties, answer())?;
+        }
+        if !statistics.is_null() {
+            fill(statistics, counted())?;
+        }
+    }
+    Ok(())
+}
+
+/// Text for a fixed field: cut to fit, always ended by a NUL.
+pub fn text(field: &mut [c_char], text: &str) {
+    let end = boundary(text, field.len() - 1);
+    for (to, from) in field.iter_mut().zip(&text.as_bytes()[..end]) {
+        *to = *from as c_char;
+    }
+}
+
+/// Refuses flags that are not known to this version.
+pub(super) fn unknown_flags(unknown: u32) -> Result<()> {
+    match unknown {
+        0 => Ok(()),
+        _ => Err(Error::new(
+            Status::Unsupported,
+            format!("flags {unknown:#x} are not known to this version of Weft"),
+        )),
+    }
+}
+
+pub(super) fn zero_reserved(reserved: u32) -> Result<()> {
+    if reserved != 0 {
+        return Err(Error::new(
+            Status::Unsupported,
+            "a reserved field is not 0: start from the struct's _INIT macro",
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
+    if ns > DAY_NS {
+        return Err(Error::limit(format!("{name} is {ns} ns: at most 24 hours ({DAY_NS} ns) are allowed")));
+    }
+    Ok(NonZeroU64::new(ns))
+}
+
+pub(super) fn within(name: &str, value: u64, low: u64, high: u64, default: u64) -> Result<u64> {
+    match value {
+        0 => Ok(default),
+        v if (low..=high).contains(&v) => Ok(v),
+        v => {
+            let default = if default == 0 { "the default".to_owned() } else { default.to_string() };
+            Err(Error::limit(format!("{name} is {v}: it must be {low} to {high}, or 0 for {default}")))
+        }
+    }
+}
+
+/// # Safety
+/// `text` must be NULL or a C string.
+pub(super) unsafe fn string(name: &str, text: *const c_char) -> Result<Option<String>> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: a C string as the caller promised.
+    let copy = unsafe { bytes(text.cast(), libc::strlen(text), name)? }.copied(name)?;
+    match String::from_utf8(copy) {
+        Ok(text) => Ok(Some(text).filter(|t| !t.trim().is_empty())),
+        Err(_) => Err(Error::invalid(format!("{name} is not UTF-8"))),
+    }
+}
