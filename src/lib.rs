@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`capi`] | the only `extern "C"`: guards, handles, sized structs |
 //! | [`endpoint`] | opening and closing, workers and their passes |
-//! | [`peer`] | greeting, pairing, control channels |
+//! | [`peer`] | handshake, pairing, control channels |
 //! | [`transfer`] | the life of a transfer: read its top comment first |
 //! | [`memory`] | registered ranges, descriptors |
 //! | [`rail`] | one NIC: op slots, windows, lanes |

@@ -230,7 +230,7 @@ fn of_endpoint(ep: &Endpoint) -> weft_endpoint_statistics {
         messages_received: sum.messages_received,
         bytes_received: sum.bytes_received,
         notifications_received: sum.notifications_received,
-        frames_dropped: ep.rubbish(),
+        frames_dropped: ep.malformed(),
         completions: sum.completions,
         latency: sum.latency,
         latency_sum_ns: sum.latency_sum_ns,

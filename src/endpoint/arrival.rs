@@ -2,7 +2,7 @@
 //! taken, both sides are ready.
 
 use super::core::Core;
-use super::greet::Greeted;
+use super::handshake::AcceptedHandshake;
 use super::inbox::Command;
 use super::links::warn_of_failure;
 use super::worker::Worker;
@@ -21,13 +21,13 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// Has the workers make lanes.
-pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<&Greeted>) {
+pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], reply: Option<&AcceptedHandshake>) {
     for (worker, inbox) in core.inboxes.iter().enumerate() {
         if plans.iter().any(|plan| core.rails[plan.rail.place()].worker == worker) {
             inbox.command(Command::AddLanes {
                 peer: peer.clone(),
                 plans: plans.to_vec(),
-                welcome: welcome.cloned(),
+                reply: reply.cloned(),
             });
         }
     }
@@ -86,11 +86,11 @@ pub(super) fn show_lanes<'a>(
 /// The deciding side is ready: we take the fabric that it names. Or it answers so
 /// to our own word.
 pub(super) fn ready(core: &Core, link: &mut Link, body: &[u8]) {
-    let Some(fabric) = frame::read_ready(body) else { return core.count_rubbish() };
+    let Some(fabric) = frame::read_ready(body) else { return core.count_malformed() };
     if link.approaches.serving().is_none() && !decides(core, &link.peer) {
         match link.approaches.find(&fabric) {
             Some(at) => take(core, link, at),
-            None => core.count_rubbish(),
+            None => core.count_malformed(),
         }
     }
     link.ready_seen |= link.approaches.serving().is_some_and(|serving| serving.fabric == fabric);
@@ -102,11 +102,11 @@ impl Worker {
         &mut self,
         peer: Arc<Peer>,
         mut approaches: Approaches,
-        accepted: Option<&Greeted>,
+        accepted: Option<&AcceptedHandshake>,
         now: u64,
     ) {
-        let greeted = accepted.map(|greeted| self.core.rails[greeted.plan.rail.place()].fabric.as_str());
-        let plans = match greeted.and_then(|fabric| approaches.follow(fabric, now)) {
+        let fabric = accepted.map(|accepted| self.core.rails[accepted.plan.rail.place()].fabric.as_str());
+        let plans = match fabric.and_then(|fabric| approaches.follow(fabric, now)) {
             Some(plans) => plans,
             None => approaches.begin(1, now),
         };
@@ -119,12 +119,12 @@ impl Worker {
     }
 
     /// The peer greets over a fabric that we may not have tried yet.
-    pub fn link_greeted(&mut self, peer: PeerId, greeted: &Greeted, now: u64) {
-        let plan = greeted.plan;
+    pub fn link_accepted(&mut self, peer: PeerId, accepted: &AcceptedHandshake, now: u64) {
+        let plan = accepted.plan;
         let core = self.core.clone();
         let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
         if link.holds_off(plan) {
-            return; // It greets again.
+            return; // It handshaking again.
         }
         if link.up {
             // A lane for memory that not all rails know, or one that comes back.
@@ -139,13 +139,13 @@ impl Worker {
             }
             if serving == Some(ours) && serving == theirs {
                 let new = link.approaches.extend(&[plan]);
-                add_lanes(&core, &link.peer, &new, Some(greeted));
+                add_lanes(&core, &link.peer, &new, Some(accepted));
             }
             return;
         }
         // Otherwise its lane is on its way, or not wanted: the peer greets again.
         if let Some(plans) = link.approaches.follow(&core.rails[plan.rail.place()].fabric, now) {
-            add_lanes(&core, &link.peer, &plans, Some(greeted));
+            add_lanes(&core, &link.peer, &plans, Some(accepted));
         }
     }
 

@@ -182,7 +182,7 @@ impl Worker {
             return Delivery::Stalled;
         }
         let Some((id, request)) = Request::decode(body) else {
-            self.core.count_rubbish();
+            self.core.count_malformed();
             return Delivery::Taken;
         };
         let memory = self.core.offered(request.memory, link.peer.id).ok_or(Status::MemoryGone);
@@ -197,7 +197,7 @@ impl Worker {
         let answer = atomic::read_answer(body).and_then(|(id, done)| Some((OpId::new(id)?, done)));
         let answer = answer.and_then(|(id, done)| Some((id, link.atomics.remove(&id)?, done)));
         let Some((id, hold, done)) = answer else {
-            self.core.count_rubbish();
+            self.core.count_malformed();
             return Delivery::Taken;
         };
         let table = &self.core.table;

@@ -32,15 +32,15 @@ impl Worker {
         list: &[u8],
         now: u64,
     ) {
-        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_rubbish() };
+        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_malformed() };
         let core = self.core.clone();
         let Some((_, of)) = self.rails.lane_mut(lane) else { return };
-        let Some(next) = of.landing.as_ref().map(Landing::next_number) else { return core.count_rubbish() };
+        let Some(next) = of.landing.as_ref().map(Landing::next_number) else { return core.count_malformed() };
         if header.sequence != next {
             // Where frames overtake each other, it waits for those before it.
             let ahead = header.sequence.wrapping_sub(next);
             if ahead >= SLOTS || of.early.len() >= SLOTS as usize {
-                return core.count_rubbish();
+                return core.count_malformed();
             }
             return of.early.push((*header, list.to_vec()));
         }
@@ -49,7 +49,7 @@ impl Worker {
             known = of.bundle(&header, &list, |memory| core.offered(memory, peer.id));
         }
         if !known {
-            core.count_rubbish();
+            core.count_malformed();
         }
         match of.landing.as_ref().is_some_and(|landing| landing.stage.has_added()) {
             // With those that come behind it, in this pass.
@@ -93,11 +93,11 @@ impl Worker {
 
     /// A peer wants bytes of ours.
     pub(super) fn fetch(&mut self, rail: RailIndex, peer: &Peer, header: &Header, list: &[u8]) {
-        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_rubbish() };
+        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_malformed() };
         let of = self.rails.lane_mut(lane).map(|(_, of)| of);
         match of.filter(|of| of.fetches.len() < SLOTS as usize) {
             Some(of) => of.fetches.push((header.sequence, list.to_vec())),
-            None => self.core.count_rubbish(),
+            None => self.core.count_malformed(),
         }
     }
 
@@ -144,7 +144,7 @@ impl Worker {
         rest: &[u8],
         now: u64,
     ) {
-        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_rubbish() };
+        let Some(lane) = self.lane_about(rail, peer, header) else { return self.core.count_malformed() };
         let core = self.core.clone();
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         let (lane, left) = (&mut of.lane, &mut self.left);

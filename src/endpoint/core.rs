@@ -1,6 +1,6 @@
 //! What all threads of an endpoint share.
 
-use super::greet::Greeted;
+use super::handshake::AcceptedHandshake;
 use super::inbox::{Command, Inbox};
 use super::messages::Messages;
 use super::unauthenticated::Unauthenticated;
@@ -74,7 +74,7 @@ fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) 
 /// How a peer begins: we connect, or it greeted us.
 pub enum Begin {
     Connecting { user_data: u64 },
-    Accepted { named: (Token, u64), greeted: Greeted, source: u64 },
+    Accepted { named: (Token, u64), accepted: AcceptedHandshake, source: u64 },
 }
 
 pub struct Core {
@@ -106,7 +106,7 @@ pub struct Core {
     turn: AtomicU64,
     /// The longest passes of workers.
     pub longest: Longest,
-    rubbish: AtomicU64,
+    malformed: AtomicU64,
     pub(super) unauthenticated: Unauthenticated,
     /// How often we began with a peer.
     begun: AtomicU64,
@@ -154,7 +154,7 @@ impl Core {
             importers: Default::default(),
             turn: AtomicU64::new(0),
             longest: Longest::default(),
-            rubbish: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
             unauthenticated: Unauthenticated::new(config.max_peers, config.queue_depth),
             begun: AtomicU64::new(0),
             config,
@@ -175,12 +175,12 @@ impl Core {
 
     /// A frame that makes no sense: dropped and counted.
     #[cold]
-    pub fn count_rubbish(&self) {
-        self.rubbish.fetch_add(1, Ordering::Relaxed);
+    pub fn count_malformed(&self) {
+        self.malformed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn rubbish(&self) -> u64 {
-        self.rubbish.load(Ordering::Relaxed)
+    pub fn malformed(&self) -> u64 {
+        self.malformed.load(Ordering::Relaxed)
     }
 
     /// Whether the kernel says that a rail's NIC carries nothing.
@@ -419,16 +419,16 @@ impl Core {
         &self,
         address: Address,
         named: (Token, u64),
-        greeted: Greeted,
+        accepted: AcceptedHandshake,
         source: u64,
     ) -> Result<PeerId> {
         self.check_open()?;
-        let fabric = &self.rails[greeted.plan.rail.place()].fabric;
-        if address.rails.get(greeted.plan.remote_rail.place()).is_none_or(|rail| rail.fabric != *fabric) {
+        let fabric = &self.rails[accepted.plan.rail.place()].fabric;
+        if address.rails.get(accepted.plan.remote_rail.place()).is_none_or(|rail| rail.fabric != *fabric) {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
         }
         self.let_in(source, self.clock.now())?;
-        let entered = self.enter(address, Begin::Accepted { named, greeted, source });
+        let entered = self.enter(address, Begin::Accepted { named, accepted, source });
         if !matches!(entered, Ok((_, true))) {
             self.unauthenticated.stayed_out();
         }
@@ -524,12 +524,12 @@ impl Core {
                 peer.connects.lock().push(user_data);
                 None
             }
-            Begin::Accepted { named: (token, begun), greeted, source } => {
+            Begin::Accepted { named: (token, begun), accepted, source } => {
                 peer.meet(token, begun);
-                peer.prove_by(&greeted.root);
-                peer.is_newest(greeted.plan, greeted.epoch, usize::MAX);
+                peer.authenticate_by(&accepted.root);
+                peer.is_newest(accepted.plan, accepted.epoch, usize::MAX);
                 self.unauthenticated.came(peer.id, source, self.clock.now());
-                Some(greeted)
+                Some(accepted)
             }
         };
         self.inboxes[peer.home].command(Command::AddLink { peer: peer.clone(), approaches, accepted });

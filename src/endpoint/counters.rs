@@ -157,7 +157,7 @@ impl Core {
     pub fn count(&self, immediate: u32, by: u64, now: u64, ended: &mut usize) {
         match self.counters.raise(immediate, by) {
             Raised::Yes => {}
-            Raised::Unknown => self.count_rubbish(),
+            Raised::Unknown => self.count_malformed(),
             Raised::Reached(index) if *ended >= ENDS => self.counters.list(index),
             Raised::Reached(index) => _ = self.reached(index, now, ended),
         }

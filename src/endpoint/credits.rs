@@ -21,10 +21,10 @@ impl Worker {
     /// A sender asks: its writes of this half were found in the queue before the frame.
     pub(super) fn credits_asked(&mut self, rail: RailIndex, peer: &Peer, header: &Header) {
         let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
-        let Some((lane, half)) = of else { return self.core.count_rubbish() };
+        let Some((lane, half)) = of else { return self.core.count_malformed() };
         let owed = |word: &Owed| (word.lane, word.half) == (lane, half) && word.what != What::Ask;
         if self.words.iter().any(owed) {
-            return self.core.count_rubbish();
+            return self.core.count_malformed();
         }
         let RailWork { rail, lanes, .. } = &mut self.rails[rail];
         if let Some(size) = rail.grant(lanes, lane.slot, half) {
@@ -35,11 +35,11 @@ impl Worker {
     /// A target gives a half of our credits anew.
     pub(super) fn credits_granted(&mut self, rail: RailIndex, peer: &Peer, header: &Header, rest: &[u8]) {
         let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
-        let Some((lane, half)) = of else { return self.core.count_rubbish() };
+        let Some((lane, half)) = of else { return self.core.count_malformed() };
         let size = rest.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size));
         let renewed = self.rails.lane_mut(lane).is_some_and(|(_, of)| of.lane.credits.renew(half, size));
         if !renewed {
-            self.core.count_rubbish();
+            self.core.count_malformed();
         }
     }
 

@@ -216,7 +216,7 @@ impl Worker {
         for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
             let Some((rail, LaneWork { lane: of, .. })) = self.rails.lane_mut(*lane) else { continue };
             if of.peer == peer && of.state == LaneState::Up && of.is_idle() {
-                rail.post_warm(of, now);
+                rail.post_probe(of, now);
             }
         }
     }
@@ -284,7 +284,7 @@ impl Worker {
         if link.lanes_up().is_empty() {
             return self.begin_resuming(peer, of, outcome, now);
         }
-        link.fencing.push(Fencing { plan, epoch, greets: false });
+        link.fencing.push(Fencing { plan, epoch, handshaking: false });
         let told_early: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         if asks {
             link.push(Out::new(Kind::Fence, of_lane(plan, epoch)));
@@ -340,7 +340,7 @@ impl Worker {
         let index = |rail| u16::try_from(rail).ok().map(RailIndex::new);
         let plan = index(remote_rail).zip(index(rail)).map(|(rail, remote_rail)| Plan { rail, remote_rail });
         let of = plan.and_then(|plan| Some((plan, self.core.rails.get(plan.rail.place())?)));
-        let Some((plan, of)) = of else { return self.core.count_rubbish() };
+        let Some((plan, of)) = of else { return self.core.count_malformed() };
         self.core.inboxes[of.worker].command(Command::Cut { peer: peer.id, plan, epoch, asks });
     }
 
@@ -435,7 +435,7 @@ impl Worker {
     }
 
     /// The lane of a peer that was away is up: transfers that are under way use it, too.
-    pub(super) fn welcome_back(&mut self, lane: LaneId, peer: &Arc<Peer>) {
+    pub(super) fn rejoin(&mut self, lane: LaneId, peer: &Arc<Peer>) {
         self.note_health(lane.rail, 0);
         if peer.state() != PeerState::Up {
             return;
@@ -461,7 +461,7 @@ impl Worker {
         let Some(at) = link.fencing.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else {
             return;
         };
-        if !link.fencing.swap_remove(at).greets {
+        if !link.fencing.swap_remove(at).handshaking {
             link.let_return(plan, now);
         }
         self.go_on_resuming(peer, now);

@@ -277,7 +277,7 @@ impl Worker {
     pub(super) fn under_a_grant(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
         let core = self.core.clone();
         let Some((token, body)) = granted(body) else {
-            core.count_rubbish();
+            core.count_malformed();
             return Delivery::Taken;
         };
         let ours = |grant: &Arc<Grant>| grant.peer == link.peer.id;

@@ -18,8 +18,8 @@ use crate::transfer::completion::{Completion, KIND_MESSAGE, KIND_PEER_DOWN, KIND
 use crate::transfer::{ExpectSpec, SendSpec};
 use crate::wire::address::{Address, RailAddress};
 use crate::wire::descriptor::{self, Descriptor};
-use crate::wire::frame::{self, numbers, Header, Hello, Kind, Token, Welcome, HEADER};
-use crate::wire::seal::{Proven, Root, Sealer, Side, SEAL};
+use crate::wire::frame::{self, numbers, HandshakeReply, HandshakeRequest, Header, Kind, Token, HEADER};
+use crate::wire::seal::{Proof, Root, Sealer, Side, SEAL};
 use crate::wire::secret::Secrets;
 use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
@@ -56,7 +56,7 @@ struct Heard {
     frame: Vec<u8>,
 }
 
-struct Stranger {
+struct Attacker {
     rail: Rail,
     fabric: String,
     network: String,
@@ -66,19 +66,19 @@ struct Stranger {
     lanes: Lanes<Lane>,
     lane: LaneSlot,
     sequence: u32,
-    /// Of its hellos.
+    /// Of its handshake requests.
     begun: u64,
     epoch: u64,
     own_rail: u16,
-    /// What it proves its hellos by.
+    /// What it proves its handshake requests by.
     root: Option<Root>,
     /// Acknowledges what it hears.
     acknowledges: bool,
     heard: Vec<Heard>,
 }
 
-impl Stranger {
-    fn new(fabric: &str, target: &Endpoint) -> Stranger {
+impl Attacker {
+    fn new(fabric: &str, target: &Endpoint) -> Attacker {
         let machine = Machine::read(read::Root::from_environment());
         let found = select::candidates(Some(fabric), None, &machine).expect("a fabric");
         let candidate = &found.candidates[0];
@@ -91,7 +91,7 @@ impl Stranger {
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());
         let (sequence, begun, epoch, root, heard) = (0, 1, 1, None, Vec::new());
-        Stranger {
+        Attacker {
             rail,
             fabric,
             network,
@@ -166,9 +166,9 @@ impl Stranger {
         said
     }
 
-    fn greet(&mut self, address: &Address) -> Vec<u8> {
+    fn handshake(&mut self, address: &Address) -> Vec<u8> {
         let address = address.encode();
-        let hello = Hello {
+        let request = HandshakeRequest {
             target: self.target.incarnation,
             token: TOKEN,
             yours: 0,
@@ -181,11 +181,11 @@ impl Stranger {
             proven: self.root.is_some(),
             address: &address,
         };
-        let mut body = hello.encode();
+        let mut body = request.encode();
         if let Some(root) = &self.root {
-            root.prove(Proven::Hello, self.incarnation, self.target.incarnation, &mut body);
+            root.prove(Proof::Request, self.incarnation, self.target.incarnation, &mut body);
         }
-        self.say_openly(Header::plain(Kind::Hello), &body)
+        self.say_openly(Header::plain(Kind::HandshakeRequest), &body)
     }
 
     /// The next frame of a channel.
@@ -204,7 +204,8 @@ impl Stranger {
                 self.rail.assign_connection(one.connection, PeerId::numbered(1));
                 let (header, body, rest) = Header::begins(&frame).expect("an endpoint makes sense");
                 // A proof of a handshake is in its body.
-                let open = matches!(header.kind, Kind::Hello | Kind::Welcome | Kind::Refuse);
+                let open =
+                    matches!(header.kind, Kind::HandshakeRequest | Kind::HandshakeReply | Kind::Refuse);
                 assert_eq!(rest - body.len(), if self.root.is_some() && !open { SEAL } else { 0 });
                 if self.acknowledges && header.kind.channel() == Some(frame::SYSTEM) {
                     let ack = numbers(&[header.sequence.into(), 0, 0]);
@@ -234,51 +235,51 @@ impl Stranger {
     }
 
     /// Greets until it is welcome: an endpoint without room says nothing.
-    fn greet_again(&mut self) -> Heard {
+    fn handshake_again(&mut self) -> Heard {
         let (address, began) = (self.address(), Instant::now());
         loop {
-            self.greet(&address);
-            if let Some(welcome) = self.hears_within(Kind::Welcome, Duration::from_secs(1)) {
-                return welcome;
+            self.handshake(&address);
+            if let Some(reply) = self.hears_within(Kind::HandshakeReply, Duration::from_secs(1)) {
+                return reply;
             }
             assert!(began.elapsed() < PATIENCE, "no welcome came");
         }
     }
 
-    /// Takes a welcome: it has a session then.
-    fn take_welcome(&mut self, welcome: &Heard) -> Welcome {
+    /// Takes a handshake reply: it has a session then.
+    fn take_reply(&mut self, reply: &Heard) -> HandshakeReply {
         let (us, them) = (self.incarnation, self.target.incarnation);
         let body = match &self.root {
-            None => Some(&welcome.body[..]),
-            Some(root) => root.proven(Proven::Welcome, them, us, &welcome.body),
+            None => Some(&reply.body[..]),
+            Some(root) => root.verify(Proof::Reply, them, us, &reply.body),
         };
-        let welcome = body.and_then(Welcome::decode).expect("a welcome");
+        let reply = body.and_then(HandshakeReply::decode).expect("a welcome");
         let ours = Side { incarnation: us, nonce: NONCE, epoch: self.epoch, rail: RailIndex::at(0) };
-        let theirs =
-            Side { incarnation: them, nonce: welcome.own, epoch: welcome.epoch, rail: RailIndex::at(0) };
+        let theirs = Side { incarnation: them, nonce: reply.own, epoch: reply.epoch, rail: RailIndex::at(0) };
         let sealer = self.root.as_ref().map(|root| Sealer::new(root, &ours, &theirs));
-        (self.lane().sealer, self.lane().to) = (sealer, welcome.token);
-        welcome
+        (self.lane().sealer, self.lane().to) = (sealer, reply.token);
+        reply
     }
 
-    fn welcome(&self, nonce: u128) -> Vec<u8> {
+    fn reply(&self, nonce: u128) -> Vec<u8> {
         let (token, begun, epoch) = (TOKEN, self.begun, self.epoch);
-        let welcome = Welcome { nonce, own: 5, token, begun, epoch, pad: self.rail.pad(), landing: None };
-        let mut body = welcome.encode();
+        let reply =
+            HandshakeReply { nonce, own: 5, token, begun, epoch, pad: self.rail.pad(), landing: None };
+        let mut body = reply.encode();
         if let Some(root) = &self.root {
-            root.prove(Proven::Welcome, self.incarnation, self.target.incarnation, &mut body);
+            root.prove(Proof::Reply, self.incarnation, self.target.incarnation, &mut body);
         }
         body
     }
 
     /// Keeps to the rules until it is a peer that is up.
     fn become_a_peer(&mut self) {
-        let welcome = self.greet_again();
-        self.take_welcome(&welcome);
-        let hello = self.hear(Kind::Hello);
-        let hello = Hello::decode(&hello.body).expect("a hello");
-        let welcome = self.welcome(hello.nonce);
-        self.say_openly(Header::plain(Kind::Welcome), &welcome);
+        let reply = self.handshake_again();
+        self.take_reply(&reply);
+        let request = self.hear(Kind::HandshakeRequest);
+        let request = HandshakeRequest::decode(&request.body).expect("a hello");
+        let reply = self.reply(request.nonce);
+        self.say_openly(Header::plain(Kind::HandshakeReply), &reply);
         let ready = frame::ready(&self.fabric.clone());
         let began = Instant::now();
         while self.hears_within(Kind::Ready, Duration::from_millis(50)).is_none() {
@@ -361,24 +362,24 @@ fn unauthenticated_endpoint_is_ignored() {
         let secrets = if secret { secrets(&[SECRET]) } else { None };
         let endpoint = open(EndpointConfig { secrets, ..config(fabric) });
         let memory = register(&endpoint);
-        let mut stranger = Stranger::new(fabric, &endpoint);
-        endpoint.connect(&stranger.address().encode(), 5_000_000_000, 0).expect("a connect");
-        let hello = stranger.hear(Kind::Hello);
-        let hello = Hello::decode(&hello.body).expect("a hello");
-        assert_eq!(hello.proven, secret);
+        let mut attacker = Attacker::new(fabric, &endpoint);
+        endpoint.connect(&attacker.address().encode(), 5_000_000_000, 0).expect("a connect");
+        let request = attacker.hear(Kind::HandshakeRequest);
+        let request = HandshakeRequest::decode(&request.body).expect("a hello");
+        assert_eq!(request.proven, secret);
         // It knows everything that it was shown, and a descriptor.
-        stranger.named(hello.token);
-        stranger.acknowledges = false;
-        stranger.ask(Kind::Import, &numbers(&[memory.id.get(), memory.secret, 1]));
+        attacker.named(request.token);
+        attacker.acknowledges = false;
+        attacker.ask(Kind::Import, &numbers(&[memory.id.get(), memory.secret, 1]));
         if !secret {
             until("an import is taken", || !memory.importers().is_empty());
             continue;
         }
-        let welcome = stranger.welcome(hello.nonce);
-        stranger.say(Header::plain(Kind::Welcome), &welcome);
+        let reply = attacker.reply(request.nonce);
+        attacker.say(Header::plain(Kind::HandshakeReply), &reply);
         until("it is counted", || endpoint.handshakes_rejected() >= 2);
         assert!(memory.importers().is_empty());
-        stranger.say(Header::plain(Kind::Leave), &[]);
+        attacker.say(Header::plain(Kind::Leave), &[]);
         until("it is counted", || endpoint.handshakes_rejected() >= 3);
         assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Unreachable as i32);
     }
@@ -389,12 +390,12 @@ fn hello_is_accepted_by_its_proof() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET, OTHERS]), ..config(fabric) });
         let refused = |root: Option<Root>, target: Option<u64>| {
-            let mut stranger = Stranger::new(fabric, &endpoint);
-            stranger.root = root;
-            stranger.target.incarnation = target.unwrap_or(stranger.target.incarnation);
-            let address = stranger.address();
-            stranger.greet(&address);
-            let refusal = stranger.hear(Kind::Refuse);
+            let mut attacker = Attacker::new(fabric, &endpoint);
+            attacker.root = root;
+            attacker.target.incarnation = target.unwrap_or(attacker.target.incarnation);
+            let address = attacker.address();
+            attacker.handshake(&address);
+            let refusal = attacker.hear(Kind::Refuse);
             assert_eq!((refusal.header.to, refusal.header.rail), (TOKEN, RailIndex::at(0)));
             let (status, text) = frame::read_refuse(&refusal.body).expect("a refusal");
             let known = endpoint.incarnation().to_le_bytes();
@@ -409,10 +410,10 @@ fn hello_is_accepted_by_its_proof() {
         assert_eq!(refused(Some(Root::new(SECRET)), Some(7)), Status::PeerGone);
         assert_eq!(endpoint.handshakes_rejected(), 4);
         for known in [SECRET, OTHERS] {
-            let mut stranger = Stranger::new(fabric, &endpoint);
-            stranger.root = Some(Root::new(known));
-            let welcome = stranger.greet_again();
-            assert_eq!(stranger.take_welcome(&welcome).nonce, NONCE);
+            let mut attacker = Attacker::new(fabric, &endpoint);
+            attacker.root = Some(Root::new(known));
+            let reply = attacker.handshake_again();
+            assert_eq!(attacker.take_reply(&reply).nonce, NONCE);
         }
     }
 }
@@ -428,18 +429,18 @@ fn token_alone_does_not_authenticate() {
         let counter = friends.b.create_counter().expect("a counter");
         let memory = register(&friends.b);
         let a_of_b = friends.b.core.peers.all()[0].token;
-        let mut stranger = Stranger::new(fabric, &friends.b);
+        let mut attacker = Attacker::new(fabric, &friends.b);
         let mut sent = 0;
         let raise = numbers(&[u64::from(counter as u32), 5]);
         let import = numbers(&[memory.id.get(), memory.secret, 1]);
         for seal in [&[][..], &[7; SEAL]] {
             for sequence in 0..200 {
-                stranger.named(a_of_b);
+                attacker.named(a_of_b);
                 let mut say = |kind, body: &[u8]| {
                     let mut frame = vec![0; HEADER + body.len()];
                     Header::numbered(kind, sequence).write(&mut frame, body, &[]);
-                    stranger.send(&[&frame[..], seal].concat());
-                    stranger.listen();
+                    attacker.send(&[&frame[..], seal].concat());
+                    attacker.listen();
                     sent += 1;
                 };
                 say(Kind::Message, &message(b"forged"));
@@ -449,12 +450,12 @@ fn token_alone_does_not_authenticate() {
                 [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Ack].into_iter().for_each(|kind| say(kind, &[]));
                 say(Kind::Refuse, &frame::refuse(Status::PeerGone, "it is gone"));
                 // Names that nobody has.
-                stranger.named(Random::System.u128().expect("a number"));
-                stranger.say(Header::numbered(Kind::Message, 1), &message(b"guessed"));
+                attacker.named(Random::System.u128().expect("a number"));
+                attacker.say(Header::numbered(Kind::Message, 1), &message(b"guessed"));
                 sent += 1;
             }
         }
-        until("they are counted", || friends.b.handshakes_rejected() + friends.b.rubbish() >= sent);
+        until("they are counted", || friends.b.handshakes_rejected() + friends.b.malformed() >= sent);
         friends.talk(20);
         assert!(next(&friends.b, Duration::from_millis(20)).is_none());
         assert!(memory.importers().is_empty());
@@ -466,16 +467,16 @@ fn token_alone_does_not_authenticate() {
 fn replayed_frames_do_nothing() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
-        let mut peer = Stranger::new(fabric, &endpoint);
+        let mut peer = Attacker::new(fabric, &endpoint);
         peer.root = Some(Root::new(SECRET));
         peer.become_a_peer();
         assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
         let address = peer.address();
-        let hello = peer.greet(&address);
+        let request = peer.handshake(&address);
         let (said, name) = (peer.say(Header::numbered(Kind::Message, 1), &message(b"once")), peer.name());
         take(&endpoint, KIND_MESSAGE);
-        let mut thief = Stranger::new(fabric, &endpoint);
-        let again = |thief: &mut Stranger, names: &[Token], frames: &[&Vec<u8>]| {
+        let mut thief = Attacker::new(fabric, &endpoint);
+        let again = |thief: &mut Attacker, names: &[Token], frames: &[&Vec<u8>]| {
             for (name, frame) in names.iter().flat_map(|name| frames.iter().map(move |frame| (name, frame))) {
                 thief.named(*name);
                 thief.send(frame);
@@ -483,18 +484,18 @@ fn replayed_frames_do_nothing() {
             }
             assert!(next(&endpoint, Duration::from_millis(50)).is_none());
         };
-        again(&mut thief, &[0, name], &[&hello, &said]);
+        again(&mut thief, &[0, name], &[&request, &said]);
         let bye = peer.say(Header::plain(Kind::Bye), &[]);
         assert_eq!(take(&endpoint, KIND_PEER_DOWN).status, Status::PeerClosed as i32);
         // All of it, after the peer has ended; and after it has come back.
-        again(&mut thief, &[0, name], &[&hello, &said, &bye]);
+        again(&mut thief, &[0, name], &[&request, &said, &bye]);
         (peer.begun, peer.epoch, peer.sequence) = (2, 2, 0);
         peer.heard.clear();
         peer.named(0);
         peer.become_a_peer();
         assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
         let names = [0, name, peer.name()];
-        again(&mut thief, &names, &[&hello, &said, &bye]);
+        again(&mut thief, &names, &[&request, &said, &bye]);
         peer.say(Header::numbered(Kind::Message, 1), &message(b"again"));
         take(&endpoint, KIND_MESSAGE);
     }
@@ -505,7 +506,7 @@ fn frames_of_other_sessions_do_nothing() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
         let mut peers = [0, 1].map(|_| {
-            let mut peer = Stranger::new(fabric, &endpoint);
+            let mut peer = Attacker::new(fabric, &endpoint);
             peer.root = Some(Root::new(SECRET));
             peer.become_a_peer();
             assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
@@ -513,7 +514,7 @@ fn frames_of_other_sessions_do_nothing() {
         });
         let names = [peers[0].name(), peers[1].name()];
         // What the endpoint itself has said, to each of them.
-        let said = |peer: &mut Stranger| {
+        let said = |peer: &mut Attacker| {
             peer.acknowledges = false;
             until("it says something", || {
                 peer.listen();
@@ -536,8 +537,8 @@ fn frames_of_other_sessions_do_nothing() {
             frame[16..24].copy_from_slice(&number.to_le_bytes());
             frames.push(frame);
         }
-        let before = endpoint.handshakes_rejected() + endpoint.rubbish();
-        let mut thief = Stranger::new(fabric, &endpoint);
+        let before = endpoint.handshakes_rejected() + endpoint.malformed();
+        let mut thief = Attacker::new(fabric, &endpoint);
         let mut sent = 0;
         for frame in &frames {
             for name in names {
@@ -549,7 +550,7 @@ fn frames_of_other_sessions_do_nothing() {
                 sent += 2;
             }
         }
-        until("they are counted", || endpoint.handshakes_rejected() + endpoint.rubbish() >= before + sent);
+        until("they are counted", || endpoint.handshakes_rejected() + endpoint.malformed() >= before + sent);
         assert!(next(&endpoint, Duration::from_millis(50)).is_none(), "{fabric}");
         for peer in &mut peers {
             peer.say(Header::numbered(Kind::Message, 1), &message(b"itself"));
@@ -606,14 +607,14 @@ fn text_of_peers_is_one_line_of_the_log() {
     let sink = |_: log::Level, _: &str, line: &str| LINES.lock().push(line.into());
     crate::logging::set(Some(log::LevelFilter::Warn), Some(Box::new(sink))).expect("a log");
     let endpoint = open(config(FABRICS[0]));
-    let mut stranger = Stranger::new(FABRICS[0], &endpoint);
-    let mut address = stranger.address();
+    let mut attacker = Attacker::new(FABRICS[0], &endpoint);
+    let mut address = attacker.address();
     address.rails.push(RailAddress { fabric: "evil\nfabric\x1b[31m".into(), ..address.rails[0].clone() });
     endpoint.connect(&address.encode(), 5_000_000_000, 0).expect("a connect");
-    let hello = stranger.hear(Kind::Hello);
-    stranger.named(Hello::decode(&hello.body).expect("a hello").token);
+    let request = attacker.hear(Kind::HandshakeRequest);
+    attacker.named(HandshakeRequest::decode(&request.body).expect("a hello").token);
     let text = format!("evil\nERROR a defect of Weft\x1b[31m{}", "A".repeat(4000));
-    stranger.say(Header::plain(Kind::Refuse), &frame::refuse(Status::Denied, &text));
+    attacker.say(Header::plain(Kind::Refuse), &frame::refuse(Status::Denied, &text));
     assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Denied as i32);
     crate::logging::set(None, None).expect("a log");
     let lines = LINES.lock();
@@ -630,23 +631,23 @@ fn peer_has_at_most_its_share_of_bounce_buffers() {
     // (Of host, an endpoint has one rail.)
     for fabric in &FABRICS[..1] {
         let endpoint = open(config(fabric));
-        let mut stranger = Stranger::new(fabric, &endpoint);
-        let mut address = stranger.address();
+        let mut attacker = Attacker::new(fabric, &endpoint);
+        let mut address = attacker.address();
         const LANES: u16 = 32;
         address.rails = vec![address.rails[0].clone(); LANES.into()];
         let (mut welcomed, mut landings, began) = (0, 0, Instant::now());
         while welcomed < LANES {
-            stranger.own_rail = welcomed;
-            stranger.epoch = 1 + u64::from(welcomed);
-            stranger.greet(&address);
-            let Some(welcome) = stranger.hears_within(Kind::Welcome, Duration::from_millis(100)) else {
+            attacker.own_rail = welcomed;
+            attacker.epoch = 1 + u64::from(welcomed);
+            attacker.handshake(&address);
+            let Some(reply) = attacker.hears_within(Kind::HandshakeReply, Duration::from_millis(100)) else {
                 assert!(began.elapsed() < PATIENCE, "{welcomed} lanes were welcomed");
                 continue;
             };
-            let landing = Welcome::decode(&welcome.body).expect("a welcome").landing;
+            let landing = HandshakeReply::decode(&reply.body).expect("a welcome").landing;
             landings += landing.map_or(0, |slots| 8 * slots.len);
             welcomed += 1;
-            stranger.heard.clear();
+            attacker.heard.clear();
         }
         assert!(landings <= 8 << 20, "{fabric}: {landings} bytes of landings");
     }
@@ -672,27 +673,27 @@ fn refused_handshakes_leak_nothing() {
         // Of host, one is closed after a while, and does not come back.
         let mut refused = |count: u64| {
             let all = endpoint.handshakes_rejected() + count;
-            let mut stranger = Stranger::new(fabric, &endpoint);
+            let mut attacker = Attacker::new(fabric, &endpoint);
             let mut began = Instant::now();
             while endpoint.handshakes_rejected() < all {
                 if began.elapsed() > Duration::from_secs(2) {
-                    stranger = Stranger::new(fabric, &endpoint);
+                    attacker = Attacker::new(fabric, &endpoint);
                     began = Instant::now();
                 }
                 // Who does not know the secret may know the address.
-                stranger.target.incarnation = if secret { endpoint.incarnation() } else { 7 };
-                let mut address = stranger.address();
+                attacker.target.incarnation = if secret { endpoint.incarnation() } else { 7 };
+                let mut address = attacker.address();
                 let to = &mut address.rails[0].address;
                 if fabric == "tcp" {
                     to[2..4].copy_from_slice(&(1024 + random.next() as u16 % 60_000).to_be_bytes());
                     to[4..8].copy_from_slice(&[127, 1 + random.next() as u8 % 250, random.next() as u8, 1]);
                 }
-                stranger.incarnation = random.next();
-                stranger.greet(&address);
-                stranger.listen();
-                stranger.heard.clear();
+                attacker.incarnation = random.next();
+                attacker.handshake(&address);
+                attacker.listen();
+                attacker.heard.clear();
             }
-            drop(stranger);
+            drop(attacker);
             std::thread::sleep(Duration::from_secs(5));
         };
         let open_files = || std::fs::read_dir("/proc/self/fd").expect("a process").count();
@@ -728,7 +729,7 @@ fn malformed_frames_are_counted_and_delay_no_peer() {
         let friends = Friends::meet(|| config(fabric));
         // Whom nobody bothers, in the same moments.
         let others = Friends::meet(|| config(fabric));
-        let mut stranger = Stranger::new(fabric, &friends.b);
+        let mut attacker = Attacker::new(fabric, &friends.b);
         let mut random = Sequence(4711);
         let (mut slowest, mut undisturbed) = (Duration::ZERO, Duration::ZERO);
         let mut sent = 0;
@@ -738,18 +739,18 @@ fn malformed_frames_are_counted_and_delay_no_peer() {
                 let mut frame: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
                 if random.next() % 2 == 0 && len > HEADER {
                     // As sound as can be on the outside.
-                    let kind = if round % 2 == 0 { Kind::Hello } else { Kind::Import };
+                    let kind = if round % 2 == 0 { Kind::HandshakeRequest } else { Kind::Import };
                     Header::plain(kind).write(&mut frame, &[], &vec![9; len - HEADER]);
-                    stranger.named(random.next().into());
+                    attacker.named(random.next().into());
                 }
-                stranger.send(&frame);
+                attacker.send(&frame);
                 sent += 1;
             }
-            stranger.listen();
+            attacker.listen();
             slowest = slowest.max(friends.talk(1));
             undisturbed = undisturbed.max(others.talk(1));
         }
-        until("they are counted", || friends.b.rubbish() + friends.b.handshakes_rejected() == sent);
+        until("they are counted", || friends.b.malformed() + friends.b.handshakes_rejected() == sent);
         println!(
             "{fabric}: slowest message {slowest:?} beside a stranger with {sent} frames, of others {undisturbed:?}"
         );
@@ -761,10 +762,10 @@ fn malformed_frames_are_counted_and_delay_no_peer() {
 fn another_wire_version_is_refused_and_counted() {
     for fabric in FABRICS {
         let endpoint = open(config(fabric));
-        let mut stranger = Stranger::new(fabric, &endpoint);
-        let newer = Address { wire: (8, 9), ..stranger.address() };
-        stranger.greet(&newer);
-        let (status, text) = frame::read_refuse(&stranger.hear(Kind::Refuse).body).expect("a refusal");
+        let mut attacker = Attacker::new(fabric, &endpoint);
+        let newer = Address { wire: (8, 9), ..attacker.address() };
+        attacker.handshake(&newer);
+        let (status, text) = frame::read_refuse(&attacker.hear(Kind::Refuse).body).expect("a refusal");
         assert_eq!(status, Status::Version);
         assert!(text.to_string().contains("8 to 9"), "{text}");
         assert_eq!(endpoint.handshakes_rejected(), 1);
@@ -776,18 +777,18 @@ fn handshake_flood_is_bounded_and_others_connect() {
     for fabric in FABRICS {
         let config = || EndpointConfig { connect_timeout_ns: 3_000_000_000, ..config(fabric) };
         let friends = Friends::meet(config);
-        let mut stranger = Stranger::new(fabric, &friends.b);
-        let flood = |stranger: &mut Stranger, count| {
+        let mut attacker = Attacker::new(fabric, &friends.b);
+        let flood = |attacker: &mut Attacker, count| {
             for _ in 0..count {
-                stranger.incarnation = Random::System.u64().expect("a number");
-                let address = stranger.address();
-                stranger.greet(&address);
-                stranger.listen();
-                stranger.heard.clear();
+                attacker.incarnation = Random::System.u64().expect("a number");
+                let address = attacker.address();
+                attacker.handshake(&address);
+                attacker.listen();
+                attacker.heard.clear();
             }
         };
         let most = 256 + 1;
-        flood(&mut stranger, 2000);
+        flood(&mut attacker, 2000);
         until("they are counted", || friends.b.handshakes_rejected() >= 1000);
         assert!(friends.b.core.peers.all().len() <= most);
         let slowest = friends.talk(50);
@@ -796,7 +797,7 @@ fn handshake_flood_is_bounded_and_others_connect() {
         guest.connect(friends.b.address(), 60_000_000_000, 0).expect("a connect");
         let began = Instant::now();
         let up = loop {
-            flood(&mut stranger, 10);
+            flood(&mut attacker, 10);
             assert!(friends.b.core.peers.all().len() <= most + 1);
             if let Some(up) = next(&guest, Duration::from_millis(1)) {
                 break up;
@@ -813,20 +814,20 @@ fn handshake_flood_is_bounded_and_others_connect() {
 fn asks_for_ever(fabric: &str, acknowledges: bool, body: impl Fn(u64) -> (Kind, Vec<u8>)) -> Option<Status> {
     let endpoint = open(config(fabric));
     let friends = Friends::meet(|| config(fabric));
-    let mut stranger = Stranger::new(fabric, &endpoint);
-    stranger.become_a_peer();
+    let mut attacker = Attacker::new(fabric, &endpoint);
+    attacker.become_a_peer();
     assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
-    stranger.acknowledges = acknowledges;
-    stranger.heard.clear();
+    attacker.acknowledges = acknowledges;
+    attacker.heard.clear();
     for n in 0..3 * bounds::ANSWERS as u64 {
         let (kind, body) = body(n);
-        stranger.ask(kind, &body);
-        stranger.listen();
+        attacker.ask(kind, &body);
+        attacker.listen();
         // Who means well keeps to the window.
         let began = Instant::now();
-        while acknowledges && (stranger.heard.len() as u64) + u64::from(WINDOW) / 2 < n {
-            stranger.listen();
-            stranger.heard.retain(|heard| heard.header.kind.channel().is_some());
+        while acknowledges && (attacker.heard.len() as u64) + u64::from(WINDOW) / 2 < n {
+            attacker.listen();
+            attacker.heard.retain(|heard| heard.header.kind.channel().is_some());
             assert!(began.elapsed() < PATIENCE, "no answer to {n}");
         }
     }
@@ -857,7 +858,7 @@ fn repeated_revocations_cause_one_sweep() {
     let config =
         EndpointConfig { manual: true, max_transfers: 32_768, queue_depth: 65_536, ..config("host") };
     let endpoint = open(config);
-    let mut stranger = Stranger::new("host", &endpoint);
+    let mut attacker = Attacker::new("host", &endpoint);
     let worker = endpoint.worker().expect("manual progress");
     let over = AtomicBool::new(false);
     let remote = std::thread::scope(|scope| {
@@ -866,16 +867,16 @@ fn repeated_revocations_cause_one_sweep() {
                 worker.lock().step();
             }
         });
-        stranger.become_a_peer();
+        attacker.become_a_peer();
         let rails = vec![descriptor::Rail { virtual_addresses: true, keys: Box::new([1]) }];
         let ranges = vec![Range { base: 4096, len: 4096 }];
-        let (incarnation, id) = (stranger.incarnation, MemoryId::new(MEMORY));
+        let (incarnation, id) = (attacker.incarnation, MemoryId::new(MEMORY));
         let of = Descriptor { incarnation, id, writable: true, ranges, rails, ..Descriptor::default() };
         let peer = endpoint.core.peers.all()[0].id.get();
         let remote = endpoint.import(peer, &of.encode()).expect("an import");
-        let asked = stranger.hear(Kind::Import);
+        let asked = attacker.hear(Kind::Import);
         let [.., number] = frame::read_numbers::<3>(&asked.body).expect("an import");
-        stranger.ask(Kind::Imported, &numbers(&[number, 1]));
+        attacker.ask(Kind::Imported, &numbers(&[number, 1]));
         until("it is imported", || remote.state() == RemoteState::Ready);
         over.store(true, Ordering::Relaxed);
         remote
@@ -896,8 +897,8 @@ fn repeated_revocations_cause_one_sweep() {
     }
     let mut most = 0;
     for _ in 0..200 {
-        stranger.ask(Kind::Revoke, &numbers(&[MEMORY]));
-        stranger.listen();
+        attacker.ask(Kind::Revoke, &numbers(&[MEMORY]));
+        attacker.listen();
         let mut worker = worker.lock();
         worker.step();
         most = worker.sweeps.len().max(most);

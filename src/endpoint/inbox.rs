@@ -1,7 +1,7 @@
 //! What reaches a worker from other threads, and what it answers.
 
 use super::core::Core;
-use super::greet::Greeted;
+use super::handshake::AcceptedHandshake;
 use super::later::Awaiting;
 use super::mailbox::Mailbox;
 use super::registering::Wanted;
@@ -28,11 +28,11 @@ pub enum Command {
         reply: Reply<Result<()>>,
     },
     /// From a peer's home to the workers that may have lanes; `welcome` is the
-    /// hello that asks for them.
+    /// handshake request that asks for them.
     AddLanes {
         peer: Arc<Peer>,
         plans: Vec<Plan>,
-        welcome: Option<Greeted>,
+        reply: Option<AcceptedHandshake>,
     },
     /// Those over the rails in `keep`, one bit each, stay.
     DropLanes {
@@ -54,12 +54,12 @@ pub enum Command {
         peer: Arc<Peer>,
         approaches: Approaches,
         /// It greeted us.
-        accepted: Option<Greeted>,
+        accepted: Option<AcceptedHandshake>,
     },
     /// The peer greets over a rail that has no lane to it.
-    Greeted {
+    HandshakeAccepted {
         peer: PeerId,
-        greeted: Greeted,
+        accepted: AcceptedHandshake,
     },
     LaneUp {
         peer: PeerId,

@@ -6,6 +6,7 @@
 
 mod arrival;
 mod atomics;
+mod authenticate;
 mod bounds;
 mod bundles;
 mod carry;
@@ -16,7 +17,7 @@ mod express;
 mod failover;
 mod fence;
 pub mod grants;
-mod greet;
+mod handshake;
 #[cfg(test)]
 mod hostile_tests;
 pub mod inbox;
@@ -30,7 +31,6 @@ mod messages;
 mod near;
 mod open;
 mod part;
-mod prove;
 mod registering;
 mod resume;
 mod standstill;
@@ -198,8 +198,8 @@ impl Endpoint {
         self.core.table.tally.sum()
     }
 
-    pub fn rubbish(&self) -> u64 {
-        self.core.rubbish()
+    pub fn malformed(&self) -> u64 {
+        self.core.malformed()
     }
 
     /// The longest pass of a worker, and the longest call into a driver, in nanoseconds.

@@ -5,7 +5,7 @@
 //!    Operations whose deadlines pass end as always.
 //! 2. **Greet.** A new lane between the same rails greets, with a higher epoch. Who hears it
 //!    cuts what it has of an older one before it answers with a lane, and an epoch, of its
-//!    own: so the greetings are the fence. (Both sides may begin; who has another lane by
+//!    own: so the handshakes are the fence. (Both sides may begin; who has another lane by
 //!    then says it over that, as `failover` does.)
 //! 3. **Ask.** What has the peer delivered of our frames? A transfer that it was told of
 //!    early (`Worker::early_lane`) has arrived if that was heard, and is told again after
@@ -132,7 +132,7 @@ impl Worker {
                 peer.part_with(plan);
                 self.break_lane(lane, outcome, Theirs::Cut);
             }
-            LaneState::Greeting | LaneState::Warming => self.give_up_lane(lane),
+            LaneState::Handshaking | LaneState::Probing => self.give_up_lane(lane),
             LaneState::Down => return false,
         }
         self.reap_closing();
@@ -176,9 +176,9 @@ impl Worker {
             outcome,
         });
         let (plan, epoch) = of;
-        link.fencing.push(Fencing { plan, epoch, greets: false });
+        link.fencing.push(Fencing { plan, epoch, handshaking: false });
         for at in 0..link.fencing.len() {
-            if !std::mem::replace(&mut link.fencing[at].greets, true) {
+            if !std::mem::replace(&mut link.fencing[at].handshaking, true) {
                 link.let_return(link.fencing[at].plan, now);
             }
         }
@@ -229,7 +229,7 @@ impl Worker {
     /// The peer asks what has been delivered of it. All that came over lanes which are cut has
     /// been looked at: it came to us before this did.
     pub(super) fn asked_to_resume(&mut self, peer: PeerId, body: &[u8]) {
-        let Some([number]) = read_numbers::<1>(body) else { return self.core.count_rubbish() };
+        let Some([number]) = read_numbers::<1>(body) else { return self.core.count_malformed() };
         let Some(link) = self.link(peer) else { return };
         let mut answer = vec![number];
         answer.extend(link.channels.iter().map(|channel| u64::from(channel.delivered())));
@@ -240,7 +240,7 @@ impl Worker {
     pub(super) fn resumed(&mut self, peer: PeerId, body: &[u8], now: u64) {
         let core = self.core.clone();
         let Some([number, delivered @ ..]) = read_numbers::<{ 1 + CHANNELS }>(body) else {
-            return core.count_rubbish();
+            return core.count_malformed();
         };
         let Some(link) = self.link(peer) else { return };
         let asked = link.resuming.as_ref().is_some_and(|of| of.asked_ns.is_some());

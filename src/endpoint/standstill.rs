@@ -62,7 +62,7 @@ impl Worker {
             let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
             let waits = under_way || work.flows.has_work();
             let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
-            if waits && still_ns > STILL_NS && lane.state != LaneState::Greeting {
+            if waits && still_ns > STILL_NS && lane.state != LaneState::Handshaking {
                 let still = Still { work, window: lane.window.bytes(), still_ns };
                 log::debug!("{}: rail {} stands still {still}", work.peer, lane.id.rail);
             }

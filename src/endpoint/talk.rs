@@ -3,7 +3,7 @@
 use super::arrival;
 use super::carry::Way;
 use super::grants::granted;
-use super::greet;
+use super::handshake;
 use super::inbox::Command;
 use super::later::Until;
 use super::worker::{LaneWork, RailWork, Worker};
@@ -191,14 +191,14 @@ impl Worker {
     // Frames in.
 
     /// A frame came over a rail of ours.
-    pub fn frame(&mut self, way: greet::Way, frame: &[u8], now: u64) {
+    pub fn frame(&mut self, way: handshake::Way, frame: &[u8], now: u64) {
         let r = way.0;
         if frame.is_empty() {
             return; // Its sender only wanted to know whether it can be sent.
         }
-        let Some((header, body, rest)) = Header::begins(frame) else { return self.core.count_rubbish() };
-        if header.kind == Kind::Hello && rest == body.len() {
-            return self.hello(way, body, now);
+        let Some((header, body, rest)) = Header::begins(frame) else { return self.core.count_malformed() };
+        if header.kind == Kind::HandshakeRequest && rest == body.len() {
+            return self.on_handshake_request(way, body, now);
         }
         let peer = match self.core.peers.named(header.to) {
             Some(Named::Peer(peer)) => peer,
@@ -207,7 +207,9 @@ impl Worker {
         };
         // A handshake's messages prove themselves.
         let frame = match header.kind {
-            Kind::Welcome if rest == body.len() => return self.welcomed(r, &peer, body, now),
+            Kind::HandshakeReply if rest == body.len() => {
+                return self.on_handshake_reply(r, &peer, body, now)
+            }
             Kind::Refuse => frame,
             _ => match self.open_frame(r, &peer, &header, frame) {
                 Some(frame) => frame,
@@ -215,7 +217,7 @@ impl Worker {
             },
         };
         if frame.len() != HEADER + body.len() {
-            return self.core.count_rubbish();
+            return self.core.count_malformed();
         }
         peer.hear(now);
         match header.kind {
@@ -249,8 +251,8 @@ impl Worker {
     }
 
     /// A frame for a peer that has ended here: the other side is told.
-    fn answer_ended(&mut self, way: greet::Way, header: &Header, token: Token, address: &Address) {
-        let unasked = [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Refuse, Kind::Welcome];
+    fn answer_ended(&mut self, way: handshake::Way, header: &Header, token: Token, address: &Address) {
+        let unasked = [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Refuse, Kind::HandshakeReply];
         if unasked.contains(&header.kind) {
             return;
         }
@@ -290,7 +292,7 @@ impl Worker {
                 }
             }
             kind => {
-                let Some(channel) = kind.channel() else { return self.core.count_rubbish() };
+                let Some(channel) = kind.channel() else { return self.core.count_malformed() };
                 self.acknowledged(peer, channel, header.acknowledged, now);
                 self.arrive(peer, channel, (header.sequence, kind, body), now);
                 self.mark(peer);
@@ -315,7 +317,7 @@ impl Worker {
 
     pub(super) fn refused(&mut self, peer: PeerId, body: &[u8], now: u64) {
         let core = self.core.clone();
-        let Some((status, text)) = frame::read_refuse(body) else { return core.count_rubbish() };
+        let Some((status, text)) = frame::read_refuse(body) else { return core.count_malformed() };
         let Some(link) = self.link(peer) else { return };
         // Before it is up, whoever is there in its place may refuse.
         let believed = match core.has_secret() {
@@ -458,13 +460,13 @@ impl Worker {
             (Kind::Withdraw, _, Some([low, high]), _) => {
                 let token = u128::from(low) | u128::from(high) << 64;
                 GrantToken::new(token)
-                    .map_or_else(|| core.count_rubbish(), |grant| self.withdrawn(link, grant, now))
+                    .map_or_else(|| core.count_malformed(), |grant| self.withdrawn(link, grant, now))
             }
             (Kind::Rest, Some([number]), ..) => self.come_to_rest(link, number, Until::Swept),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
             (Kind::Fenced, .., Some(of)) => self.fence_of(&link.peer, of, false),
-            _ => core.count_rubbish(),
+            _ => core.count_malformed(),
         }
         Delivery::TakenUrgently
     }
@@ -473,11 +475,11 @@ impl Worker {
     fn message(&mut self, link: &mut Link, body: &[u8], now: u64) -> Delivery {
         let core = &self.core;
         let Some(part) = Part::read(body).filter(|part| part.total <= core.config.message_max()) else {
-            core.count_rubbish();
+            core.count_malformed();
             return Delivery::Taken;
         };
         if part.offset == 0 && link.assembly.is_some() || part.bytes.is_empty() && part.total > 0 {
-            core.count_rubbish();
+            core.count_malformed();
             return Delivery::Taken;
         }
         if part.offset == 0 {
@@ -498,7 +500,7 @@ impl Worker {
         let Some(assembly) =
             link.assembly.as_mut().filter(|a| a.total == part.total && a.bytes.len() == part.offset)
         else {
-            core.count_rubbish();
+            core.count_malformed();
             return Delivery::Taken;
         };
         assembly.bytes.extend_from_slice(part.bytes);
@@ -528,7 +530,7 @@ impl Worker {
         let core = &self.core;
         let Some((value, data)) = body.split_first_chunk::<8>().filter(|(_, data)| data.len() <= NOTIFY_DATA)
         else {
-            core.count_rubbish();
+            core.count_malformed();
             return Delivery::Taken;
         };
         if !core.queue.reserve(1) {
@@ -552,7 +554,7 @@ impl Worker {
         for pair in body.chunks(16) {
             match read_numbers::<2>(pair) {
                 Some([immediate, by]) => self.core.count(immediate as u32, by, now, &mut self.counted),
-                None => self.core.count_rubbish(),
+                None => self.core.count_malformed(),
             }
         }
         Delivery::TakenUrgently

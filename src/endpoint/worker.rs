@@ -36,7 +36,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between looks at deadlines, greetings and the like.
+/// Between looks at deadlines, handshakes and the like.
 const TICK_NS: u64 = 1_000_000;
 /// Without work for so long, a worker yields its core between passes, then
 /// waits for its rails.
@@ -150,10 +150,10 @@ pub struct LaneWork {
     pub epoch: u64,
     pub heard: Option<u64>,
     pub flows: Flows,
-    pub greeting: super::greet::Greeting,
-    /// What we draw for the session of the peer's frames; the hello that it is for.
+    pub handshake: super::handshake::Handshake,
+    /// What we draw for the session of the peer's frames; the handshake request that it is for.
     pub own: u128,
-    pub greeted: Option<u128>,
+    pub accepted: Option<u128>,
     /// Bytes of a slot of bundles.
     pub slot: u64,
     /// Where the peer's bundles land, and the memory that the last one was for.
@@ -307,7 +307,7 @@ impl LaneWork {
 
     /// Something of it is due soon.
     fn is_waiting(&self) -> bool {
-        self.closing.is_some() || self.drain != Drain::No || self.greeting.is_waiting()
+        self.closing.is_some() || self.drain != Drain::No || self.handshake.is_waiting()
     }
 }
 
@@ -477,7 +477,7 @@ impl Worker {
 
     /// How long this worker may sleep: until something could be due.
     fn patience(&self, now: u64) -> Duration {
-        let greeting = self.rails.lanes().any(LaneWork::is_waiting);
+        let handshake = self.rails.lanes().any(LaneWork::is_waiting);
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
         let waits = |lane: &LaneWork| lane.flows.packer.as_ref().is_some_and(Packer::is_behind);
         let unsaid = self.rails.lanes().any(waits)
@@ -491,7 +491,7 @@ impl Worker {
             Duration::ZERO
         } else if !self.dirty.is_empty() || unsaid {
             Duration::from_micros(50)
-        } else if greeting
+        } else if handshake
             || stalled
             || !self.leaving.is_empty()
             || self.has_remains()
@@ -676,9 +676,9 @@ impl Worker {
             }
             Work::Receive => self.received(rail, done, now),
             Work::Arrival => self.arrived(rail, done, now),
-            Work::Warm if done.errno == 0 => self.lane_is_warm(id, now),
+            Work::Probe if done.errno == 0 => self.lane_is_probed(id, now),
             Work::Answer | Work::Nothing => {}
-            Work::Frame | Work::Greeting if done.errno == 0 => {}
+            Work::Frame | Work::Handshake if done.errno == 0 => {}
             _ => self.lane_failed(id, done.errno, done.provider_errno, now),
         }
     }
@@ -827,7 +827,7 @@ impl Worker {
             core.table.expire(now, over);
         }
         self.ends_more = self.go_on_ending(now, over);
-        self.greet_lanes(now);
+        self.advance_handshakes(now);
         self.tend_links(now);
         self.advance_drains();
         self.watch_lanes(now);
@@ -846,9 +846,7 @@ impl Worker {
         match command {
             Command::Register { wanted, reply } => self.register(wanted, reply),
             Command::Deregister { memory, reply } => self.deregister(memory, reply),
-            Command::AddLanes { peer, plans, welcome } => {
-                self.add_lanes(&peer, &plans, welcome.as_ref(), now)
-            }
+            Command::AddLanes { peer, plans, reply } => self.add_lanes(&peer, &plans, reply.as_ref(), now),
             Command::DropLanes { peer, keep, ended } => self.drop_lanes(peer, keep, ended),
             Command::DrainLanes { peer } => self.drain_lanes(peer),
             Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
@@ -867,9 +865,9 @@ impl Worker {
             Command::AddLink { peer, approaches, accepted } => {
                 self.add_link(peer, approaches, accepted.as_ref(), now)
             }
-            Command::Greeted { peer, greeted } => {
+            Command::HandshakeAccepted { peer, accepted } => {
                 self.handed(peer);
-                self.link_greeted(peer, &greeted, now)
+                self.link_accepted(peer, &accepted, now)
             }
             Command::LaneUp { peer, plan } => self.link_lane_up(peer, plan, now),
             Command::LaneFailed { peer, plan, errno, why } => {

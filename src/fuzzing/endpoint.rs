@@ -8,15 +8,15 @@ use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Access, Memory, Range};
 use crate::transfer::completion::Completion;
 use crate::wire::address::Address;
-use crate::wire::frame::{numbers, Header, Hello, Kind, HEADER, WIRE_HIGHEST};
+use crate::wire::frame::{numbers, HandshakeRequest, Header, Kind, HEADER, WIRE_HIGHEST};
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 const KINDS: [Kind; 20] = [
-    Kind::Hello,
-    Kind::Welcome,
+    Kind::HandshakeRequest,
+    Kind::HandshakeReply,
     Kind::Refuse,
     Kind::Ack,
     Kind::Bundle,
@@ -190,8 +190,8 @@ impl World {
         if kind == Kind::Atomic {
             body = numbers(&[1, 1 + u64::from(how % 2), self.memory.id.get()]);
         }
-        if kind == Kind::Hello && how & 4 != 0 {
-            body = self.hello(input);
+        if kind == Kind::HandshakeRequest && how & 4 != 0 {
+            body = self.request(input);
         }
         body.extend_from_slice(input.take(len));
         let peers = &self.ours.core().peers;
@@ -221,7 +221,7 @@ impl World {
     }
 
     /// Of an unauthenticated endpoint with few or many rails, which are nowhere; or of the peer.
-    fn hello(&self, input: &mut Input) -> Vec<u8> {
+    fn request(&self, input: &mut Input) -> Vec<u8> {
         let mut address = Address::decode(self.theirs.address()).expect("an address");
         if input.u8() % 2 == 0 {
             address.incarnation = input.u64();
@@ -230,7 +230,7 @@ impl World {
         let first = address.rails[0].clone();
         address.rails.resize(1 + rails, first);
         let blob = address.encode();
-        Hello {
+        HandshakeRequest {
             target: self.ours.incarnation(),
             token: input.u64().into(),
             yours: 0,

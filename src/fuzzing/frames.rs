@@ -6,8 +6,8 @@ use crate::peer::link::Part;
 use crate::transfer::atomic::{read_answer, Request};
 use crate::transfer::pack::{read_list, Tally, SLOTS};
 use crate::wire::address::Address;
-use crate::wire::frame::{self, Header, Hello, Welcome};
-use crate::wire::seal::{Opener, Proven, Root, Sealer, Side, SEAL};
+use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header};
+use crate::wire::seal::{Opener, Proof, Root, Sealer, Side, SEAL};
 
 /// A frame, and its body as that of every kind.
 pub fn frame(data: &[u8]) {
@@ -18,9 +18,9 @@ pub fn frame(data: &[u8]) {
     if let Some(channel) = header.kind.channel() {
         assert!(channel < frame::CHANNELS);
     }
-    hello(body);
-    if let Some(welcome) = Welcome::decode(body) {
-        assert_eq!(Welcome::decode(&welcome.encode()).map(|again| again.nonce), Some(welcome.nonce));
+    request(body);
+    if let Some(reply) = HandshakeReply::decode(body) {
+        assert_eq!(HandshakeReply::decode(&reply.encode()).map(|again| again.nonce), Some(reply.nonce));
     }
     frame::read_refuse(body);
     frame::read_ready(body);
@@ -34,11 +34,11 @@ pub fn frame(data: &[u8]) {
     read_answer(body);
 }
 
-fn hello(body: &[u8]) {
-    let Some(hello) = Hello::decode(body) else { return };
-    let again = hello.encode();
+fn request(body: &[u8]) {
+    let Some(request) = HandshakeRequest::decode(body) else { return };
+    let again = request.encode();
     assert!(body.starts_with(&again), "a proof may follow");
-    let _ = Address::decode(hello.address);
+    let _ = Address::decode(request.address);
 }
 
 /// What is said behind a frame's body: nothing of a session that it does not know.
@@ -62,18 +62,18 @@ fn session() -> (Sealer, Opener) {
 /// Nobody proves what they do not know: not by rubbish, and not by what another said.
 pub fn handshake(data: &[u8]) {
     let root = Root::new(b"nobody knows this one");
-    for what in [Proven::Hello, Proven::Welcome, Proven::Refuse] {
-        assert!(root.proven(what, 1, 2, data).is_none());
+    for what in [Proof::Request, Proof::Reply, Proof::Refusal] {
+        assert!(root.verify(what, 1, 2, data).is_none());
     }
-    let mut hello = data.to_vec();
-    root.prove(Proven::Hello, 1, 2, &mut hello);
-    assert_eq!(root.proven(Proven::Hello, 1, 2, &hello), Some(data));
-    assert!(root.proven(Proven::Welcome, 1, 2, &hello).is_none());
-    assert!(root.proven(Proven::Hello, 2, 1, &hello).is_none());
-    let at = data.first().map_or(0, |first| usize::from(*first)) % hello.len();
-    hello[at] ^= 1 << (data.len() % 8);
-    assert!(root.proven(Proven::Hello, 1, 2, &hello).is_none());
-    self::hello(data);
+    let mut request = data.to_vec();
+    root.prove(Proof::Request, 1, 2, &mut request);
+    assert_eq!(root.verify(Proof::Request, 1, 2, &request), Some(data));
+    assert!(root.verify(Proof::Reply, 1, 2, &request).is_none());
+    assert!(root.verify(Proof::Request, 2, 1, &request).is_none());
+    let at = data.first().map_or(0, |first| usize::from(*first)) % request.len();
+    request[at] ^= 1 << (data.len() % 8);
+    assert!(root.verify(Proof::Request, 1, 2, &request).is_none());
+    self::request(data);
 }
 
 /// The list of a bundle, and what becomes of bundles that a peer announces as it likes.

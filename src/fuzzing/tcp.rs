@@ -1,11 +1,13 @@
 //! The formats of `fabric::tcp`, and its connections.
 
-use crate::wire::tcp::{Answer, Hello, Piece, Request, PIECE, PIECES};
+use crate::wire::tcp::{Answer, Handshake, Piece, Request, PIECE, PIECES};
 
 /// What is read is what would be written.
 pub fn tcp_frame(data: &[u8]) {
-    if let Some((bytes, hello)) = data.first_chunk().and_then(|bytes| Some((bytes, Hello::read(bytes)?))) {
-        assert_eq!(*bytes, hello.bytes());
+    if let Some((bytes, handshake)) =
+        data.first_chunk().and_then(|bytes| Some((bytes, Handshake::read(bytes)?)))
+    {
+        assert_eq!(*bytes, handshake.bytes());
     }
     if let Some((bytes, answer)) = data.first_chunk().and_then(|bytes| Some((bytes, Answer::read(bytes)?))) {
         assert_eq!(*bytes, answer.bytes());

@@ -111,7 +111,7 @@ fn the_corpus_is_up_to_date() {
 
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     use crate::wire::address::{Address, RailAddress};
-    use crate::wire::frame::{self, Header, Hello, Kind, Slots, Welcome, HEADER};
+    use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, Slots, HEADER};
     use crate::wire::tcp;
 
     let rail = |n: u8| RailAddress {
@@ -120,7 +120,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         address: vec![n; 16],
     };
     let address = Address::new(42, vec![rail(1), rail(2)]).encode();
-    let hello = |proven| Hello {
+    let request = |proven| HandshakeRequest {
         target: 1,
         token: 2,
         yours: 4,
@@ -139,7 +139,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         header.write(&mut bytes, body, &[]);
         bytes
     };
-    let proven = [&hello(true).encode()[..], &[6; 32]].concat();
+    let proven = [&request(true).encode()[..], &[6; 32]].concat();
     let numbers = frame::numbers;
     // Both targets add the checksum themselves.
     let unsealed = |blob: &[u8]| blob[..blob.len() - 4].to_vec();
@@ -151,7 +151,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     memory.extend(numbers(&[5, 6]));
     memory.extend([2]);
     let list = numbers(&[1, 2, 64 << 32, 0, 64 << 32 | 1, 4096]);
-    let welcome = Welcome {
+    let reply = HandshakeReply {
         nonce: 3,
         own: 8,
         token: 9,
@@ -165,14 +165,14 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         |bytes: &[(u8, u8)]| bytes.iter().flat_map(|(step, which)| [*step, *which]).collect::<Vec<u8>>();
     let tcp_write =
         tcp::Request { kind: tcp::Kind::Write, pieces: 1, len: 64, key: 7, immediate: None, address: 4096 };
-    let tcp_hello = tcp::Hello { target: [1; 16], initiator: [2; 16] }.bytes();
+    let tcp_handshake = tcp::Handshake { target: [1; 16], initiator: [2; 16] }.bytes();
     vec![
         ("address", "two_rails", unsealed(&address)),
         ("address", "sealed", address.clone()),
         ("descriptor", "two_ranges", memory),
-        ("frame", "hello", frame(Kind::Hello, &hello(false).encode())),
-        ("frame", "hello_proven", frame(Kind::Hello, &proven)),
-        ("frame", "welcome", frame(Kind::Welcome, &welcome)),
+        ("frame", "hello", frame(Kind::HandshakeRequest, &request(false).encode())),
+        ("frame", "hello_proven", frame(Kind::HandshakeRequest, &proven)),
+        ("frame", "welcome", frame(Kind::HandshakeReply, &reply)),
         ("frame", "sealed", [&frame(Kind::Bye, &[])[..], &[5; 24]].concat()),
         ("frame", "refuse", frame(Kind::Refuse, &frame::refuse(crate::status::Status::Denied, "no"))),
         ("frame", "ready", frame(Kind::Ready, &frame::ready("tcp"))),
@@ -181,7 +181,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "atomic", frame(Kind::Atomic, &numbers(&[1, 1, 2, 0, 8, 5, 0]))),
         ("frame", "bundle", frame(Kind::Bundle, &list)),
         ("handshake", "proven", proven),
-        ("handshake", "open", hello(false).encode()),
+        ("handshake", "open", request(false).encode()),
         ("bundle", "two_pieces", list.clone()),
         ("bundle", "steps", vec![0, 1, 0, 3, 2, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]),
         (
@@ -197,7 +197,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("immediates", "made_and_gone", vec![3, 0, 0, 0, 0, 2, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1]),
         ("request", "write", numbers(&[1 | 1 << 32 | 1 << 48, 4096, 77, 4096, 0, 0, 0, 0])),
         ("request", "inline", numbers(&[1 | 1 << 32 | 8 << 40 | 1 << 48, 8, 77, 4096, 1, 2, 3, 4])),
-        ("tcp_frame", "hello", tcp::Hello { target: [1; 16], initiator: [2; 16] }.bytes().to_vec()),
+        ("tcp_frame", "hello", tcp::Handshake { target: [1; 16], initiator: [2; 16] }.bytes().to_vec()),
         ("tcp_frame", "two_pieces", {
             let request = tcp::Request { pieces: 2, ..tcp_write };
             let piece = tcp::Piece { address: 4096, len: 32 }.bytes();
@@ -212,7 +212,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("tcp_stream", "message", vec![2, 7, 0, 1, 2, 0, 0, 0, 20, 0, 4, 5, 20, 0]),
         ("tcp_stream", "write_done", vec![3, 5, 0, 16, 0, 3, 0, 1, 0, 0]),
         ("tcp_stream", "read_disowned", vec![3, 5, 1, 16, 0, 3, 1, 0, 0, 4, 4, 7, 8, 0, 6, 1, 4, 7, 0, 4]),
-        ("tcp_stream", "stranger", [&[0, 0, 48][..], &tcp_hello].concat()),
+        ("tcp_stream", "stranger", [&[0, 0, 48][..], &tcp_handshake].concat()),
         ("endpoint", "import", vec![8, 2, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0]),
         ("endpoint", "hello", vec![0, 4, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 9, 9, 9, 9, 9, 9, 9, 9, 7]),
         ("endpoint", "bundle", [&[5, 3, 16, 0, 0, 0, 0, 64, 0, 0, 0][..], &[0; 9]].concat()),

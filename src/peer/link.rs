@@ -87,12 +87,12 @@ pub struct Quiescing {
 pub struct Fencing {
     pub plan: Plan,
     pub epoch: u64,
-    /// A new one may greet already: its welcome will say it, too.
-    pub greets: bool,
+    /// A new one may greet already: its handshake reply will say it, too.
+    pub handshaking: bool,
 }
 
 fn holds_off(fencing: &[Fencing], plan: Plan) -> bool {
-    fencing.iter().any(|of| of.plan == plan && !of.greets)
+    fencing.iter().any(|of| of.plan == plan && !of.handshaking)
 }
 
 /// A peer whose last lane was cut.

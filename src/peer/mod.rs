@@ -329,7 +329,7 @@ impl Peer {
     }
 
     /// Takes the secret by which its hello was believed.
-    pub fn prove_by(&self, root: &Option<Root>) {
+    pub fn authenticate_by(&self, root: &Option<Root>) {
         self.theirs.lock().root.clone_from(root);
     }
 

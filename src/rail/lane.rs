@@ -10,9 +10,9 @@ use crate::wire::seal::{Opener, Sealer};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneState {
     /// Greets until the peer has answered over it.
-    Greeting,
+    Handshaking,
     /// Answered; its first write is under way.
-    Warming,
+    Probing,
     Up,
     Down,
 }
@@ -68,7 +68,7 @@ impl Lane {
             to: 0,
             sealer: None,
             opener: None,
-            state: LaneState::Greeting,
+            state: LaneState::Handshaking,
             window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,
             inflight_ops: 0,

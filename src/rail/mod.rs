@@ -51,8 +51,8 @@ const SENDS_OF_LANE: u32 = 16;
 /// which one lane has a few: who gives an address that nobody reads at must not keep
 /// peers from talking.
 const ANSWERS: usize = 16;
-const GREETINGS: usize = 48;
-const GREETINGS_OF_LANE: u32 = 4;
+const HANDSHAKES: usize = 48;
+const HANDSHAKES_OF_LANE: u32 = 4;
 /// Past a full window, for transfers of the latency class.
 const URGENT_WINDOW: u64 = 128 << 10;
 /// The same for what devices gather, or scatter at the target: that they do meanwhile.
@@ -89,7 +89,7 @@ pub struct Rail {
     lane_ops: u32,
     /// Frames in flight to who is no peer yet.
     answers: usize,
-    greetings: usize,
+    handshakes: usize,
     urgent_until: u64,
     /// Of all lanes that move.
     inflight_bytes: u64,
@@ -137,7 +137,7 @@ impl Rail {
             free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
             lane_ops: (limits.tx_depth / 4).clamp(1, LANE_OPS) as u32,
             answers: 0,
-            greetings: 0,
+            handshakes: 0,
             urgent_until: 0,
             inflight_bytes: 0,
             traffic: Arc::default(),
@@ -294,7 +294,7 @@ impl Rail {
     pub fn flush(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) {
         if let Some(lane) = self.unflushed {
             let lane = lanes.get_mut(lane);
-            if lane.is_none_or(|lane| self.post_warm(lane.lane_mut(), now) != Posted::Again) {
+            if lane.is_none_or(|lane| self.post_probe(lane.lane_mut(), now) != Posted::Again) {
                 self.unflushed = None;
             }
         }
@@ -391,14 +391,14 @@ impl Rail {
         self.traffic.tell(&glance);
     }
 
-    /// A greeting was said again.
+    /// A handshake was said again.
     pub fn count_retry(&self) {
         self.traffic.retries.add(1);
     }
 
     /// The lane's first write, or its last.
-    pub fn post_warm(&mut self, lane: &mut Lane, now: u64) -> Posted {
-        let tag = Tag::new(Work::Warm, lane.id.slot, 0, 0);
+    pub fn post_probe(&mut self, lane: &mut Lane, now: u64) -> Posted {
+        let tag = Tag::new(Work::Probe, lane.id.slot, 0, 0);
         let Some(mut burst) = self.burst(lane, now) else { return Posted::Failed(libc::ENOTCONN) };
         burst.warm(tag)
     }
@@ -419,9 +419,9 @@ impl Rail {
         self.send_over(lane, (false, false), fill)
     }
 
-    /// Whether there is room for a greeting.
-    pub fn may_greet(&self, lane: &Lane) -> bool {
-        self.greetings < GREETINGS && lane.inflight_frames < GREETINGS_OF_LANE
+    /// Whether there is room for a handshake.
+    pub fn may_handshake(&self, lane: &Lane) -> bool {
+        self.handshakes < HANDSHAKES && lane.inflight_frames < HANDSHAKES_OF_LANE
     }
 
     fn send_over(
@@ -433,17 +433,17 @@ impl Rail {
         if to.cut {
             return Posted::Failed(libc::ENOTCONN);
         }
-        let greets = matches!(to.state, LaneState::Greeting | LaneState::Warming);
+        let handshaking = matches!(to.state, LaneState::Handshaking | LaneState::Probing);
         let (work, most) =
-            if greets { (Work::Greeting, GREETINGS_OF_LANE) } else { (Work::Frame, SENDS_OF_LANE) };
-        if to.inflight_frames >= most || greets && self.greetings >= GREETINGS {
+            if handshaking { (Work::Handshake, HANDSHAKES_OF_LANE) } else { (Work::Frame, SENDS_OF_LANE) };
+        if to.inflight_frames >= most || handshaking && self.handshakes >= HANDSHAKES {
             return Posted::Again;
         }
         // (What waits for the peer's word is not with the provider any longer.)
         let idle = to.inflight_frames == 0 && to.inflight_ops == 0;
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
         let rail = self.index;
-        if to.state == LaneState::Greeting {
+        if to.state == LaneState::Handshaking {
             self.nic.redial(to.route);
         }
         let posted = self.send_to(to.route, Tag::new(work, to.id.slot, 0, 0), follows, |frame| {
@@ -465,7 +465,7 @@ impl Rail {
                 to.failed |= posted != Posted::Again;
             }
         }
-        self.greetings += usize::from(greets && posted == Posted::Yes);
+        self.handshakes += usize::from(handshaking && posted == Posted::Yes);
         posted
     }
 

@@ -17,11 +17,11 @@ pub enum Work {
     /// A bundle of bytes that a device has or is to have, into the peer's landing.
     Bundle,
     /// A lane's warm-up write.
-    Warm,
+    Probe,
     /// A control frame in send buffer `Tag::flow`.
     Frame,
     /// One of a lane that was not up yet.
-    Greeting,
+    Handshake,
     /// A frame to an unauthenticated endpoint, whose route is `Tag::bytes`.
     Answer,
     /// A receive into buffer `Tag::flow`.

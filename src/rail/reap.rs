@@ -106,15 +106,15 @@ impl Rail {
             }
         }
         match tag.work {
-            Work::Slice | Work::Counted(_) | Work::Bundle | Work::Warm => {
+            Work::Slice | Work::Counted(_) | Work::Bundle | Work::Probe => {
                 if tag.len > 0 && errno == 0 {
                     self.traffic.add(tag.read, 1, tag.slices.into(), tag.len);
                 }
                 self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
             }
-            Work::Frame | Work::Greeting => {
+            Work::Frame | Work::Handshake => {
                 self.sends.put(tag.flow);
-                self.greetings -= usize::from(tag.work == Work::Greeting);
+                self.handshakes -= usize::from(tag.work == Work::Handshake);
                 if let Some(of) = lanes.get_mut(tag.lane) {
                     of.lane_mut().inflight_frames -= 1;
                 }

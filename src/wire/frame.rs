@@ -7,7 +7,7 @@
 //!     u64 number  16 bytes tag                            in a session with a secret: `wire::seal`
 //!
 //! `rail` is the sender's rail. `to` is the receiver's token for the sender: 128 random bits that the
-//! receiver drew for this peer, and gave to it alone (0 in a hello). It says whose frame it is;
+//! receiver drew for this peer, and gave to it alone (0 in a handshake request). It says whose frame it is;
 //! where there is a secret, nothing but a handshake is believed without the tag of the lane's
 //! session. Frames of a channel are sequenced (see `channel`); others are repeated by their
 //! sender until answered, or do not matter.
@@ -15,11 +15,11 @@
 //! A handshake takes two messages, each proven where there is a secret, and each side makes its
 //! own for each of its lanes:
 //!
-//!     hello    the endpoint that is meant, the sender's token, nonce and lane; its whole address
+//!     handshake request    the endpoint that is meant, the sender's token, nonce and lane; its whole address
 //!     welcome  the same nonce; the receiver's token, nonce and lane; its keys for this lane
 //!
-//! The hello's proof says who sends it, the welcome's that it is an answer to that hello. With both
-//! nonces the two have the key of what the sender of the hello sends from now on. A hello
+//! The handshake request's proof says who sends it, the handshake reply's that it is an answer to that handshake request. With both
+//! nonces the two have the key of what the sender of the handshake request sends from now on. A handshake request
 //! that is said again later by somebody else leads to a key that only its first sender can know.
 
 use crate::codec::{Reader, Text, Writer};
@@ -39,8 +39,8 @@ const MAGIC: u16 = u16::from_le_bytes(*b"WF");
 #[repr(u8)]
 pub enum Kind {
     /// Unsequenced: a lane greets, is welcomed, or is refused.
-    Hello = 1,
-    Welcome = 2,
+    HandshakeRequest = 1,
+    HandshakeReply = 2,
     Refuse = 3,
     Ack = 4,
     /// The receiver has been silent for long: it is to say something.
@@ -103,8 +103,8 @@ impl Kind {
     fn from_u8(v: u8) -> Option<Kind> {
         use Kind::*;
         [
-            Hello,
-            Welcome,
+            HandshakeRequest,
+            HandshakeReply,
             Refuse,
             Ack,
             Ask,
@@ -257,7 +257,7 @@ impl Header {
 }
 
 /// What a lane says until it is welcomed.
-pub struct Hello<'a> {
+pub struct HandshakeRequest<'a> {
     /// The incarnation that is meant.
     pub target: u64,
     /// The sender's token for the receiver: the `to` of answers.
@@ -278,7 +278,7 @@ pub struct Hello<'a> {
     pub address: &'a [u8],
 }
 
-impl<'a> Hello<'a> {
+impl<'a> HandshakeRequest<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
         w.u64(self.target).u128(self.token).u128(self.yours).u128(self.nonce);
@@ -288,7 +288,7 @@ impl<'a> Hello<'a> {
         w.finish()
     }
 
-    pub fn decode(body: &'a [u8]) -> Option<Hello<'a>> {
+    pub fn decode(body: &'a [u8]) -> Option<HandshakeRequest<'a>> {
         let mut r = Reader::new(body);
         let (target, token, yours, nonce) = (r.u64()?, r.u128()?, r.u128()?, r.u128()?);
         let (begun, epoch) = (r.u64()?, r.u64()?);
@@ -300,21 +300,33 @@ impl<'a> Hello<'a> {
         };
         let rest = r.rest();
         let address = if proven { rest.split_last_chunk::<PROOF>()?.0 } else { rest };
-        Some(Hello { target, token, yours, nonce, begun, epoch, rail, your_rail, wire, proven, address })
+        Some(HandshakeRequest {
+            target,
+            token,
+            yours,
+            nonce,
+            begun,
+            epoch,
+            rail,
+            your_rail,
+            wire,
+            proven,
+            address,
+        })
     }
 }
 
-/// The answer to a hello.
+/// The answer to a handshake request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Welcome {
-    /// The hello's.
+pub struct HandshakeReply {
+    /// The handshake request's.
     pub nonce: u128,
-    /// The sender's, for the session of the hello's sender.
+    /// The sender's, for the session of the handshake request's sender.
     pub own: u128,
     /// The sender's token for the receiver, and how often it began with it.
     pub token: Token,
     pub begun: u64,
-    /// The sender's lane, as in a hello of its own.
+    /// The sender's lane, as in a handshake request of its own.
     pub epoch: u64,
     /// Where the lane's first write goes, and its key.
     pub pad: (u64, u64),
@@ -331,7 +343,7 @@ pub struct Slots {
     pub len: u64,
 }
 
-impl Welcome {
+impl HandshakeReply {
     pub fn encode(&self) -> Vec<u8> {
         let Slots { address, key, len } = self.landing.unwrap_or_default();
         let mut w = Writer::new();
@@ -340,12 +352,12 @@ impl Welcome {
         w.finish()
     }
 
-    pub fn decode(body: &[u8]) -> Option<Welcome> {
+    pub fn decode(body: &[u8]) -> Option<HandshakeReply> {
         let mut r = Reader::new(body);
         let (nonce, own, token) = (r.u128()?, r.u128()?, r.u128()?);
         let (begun, epoch, pad) = (r.u64()?, r.u64()?, (r.u64()?, r.u64()?));
         let landing = Slots { address: r.u64()?, key: r.u64()?, len: r.u64()? };
-        (r.remaining() == 0).then_some(Welcome {
+        (r.remaining() == 0).then_some(HandshakeReply {
             nonce,
             own,
             token,

@@ -29,18 +29,18 @@ pub const SEAL: usize = 8 + TAG;
 
 /// What a proof is for: no message can be sent back as another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Proven {
-    Hello,
-    Welcome,
-    Refuse,
+pub enum Proof {
+    Request,
+    Reply,
+    Refusal,
 }
 
-impl Proven {
+impl Proof {
     fn label(self) -> &'static [u8; 16] {
         match self {
-            Proven::Hello => b"weft.2 a hello..",
-            Proven::Welcome => b"weft.2 a welcome",
-            Proven::Refuse => b"weft.2 a refusal",
+            Proof::Request => b"weft.2 a hello..",
+            Proof::Reply => b"weft.2 a welcome",
+            Proof::Refusal => b"weft.2 a refusal",
         }
     }
 }
@@ -103,7 +103,7 @@ impl Root {
         mac.finalize().into_bytes().into()
     }
 
-    fn mac(&self, what: Proven, from: u64, to: u64, body: &[u8]) -> Keyed {
+    fn mac(&self, what: Proof, from: u64, to: u64, body: &[u8]) -> Keyed {
         let mut mac = Keyed::clone(&self.key);
         mac.update(what.label());
         mac.update(&from.to_le_bytes());
@@ -113,13 +113,13 @@ impl Root {
     }
 
     /// Appends the proof that `from` says this to `to`, and knows the secret.
-    pub fn prove(&self, what: Proven, from: u64, to: u64, body: &mut Vec<u8>) {
+    pub fn prove(&self, what: Proof, from: u64, to: u64, body: &mut Vec<u8>) {
         let proof = self.mac(what, from, to, body).finalize().into_bytes();
         body.extend_from_slice(&proof);
     }
 
     /// What was proven, without its proof; `None` if there is no right one.
-    pub fn proven<'a>(&self, what: Proven, from: u64, to: u64, message: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn verify<'a>(&self, what: Proof, from: u64, to: u64, message: &'a [u8]) -> Option<&'a [u8]> {
         let (body, proof) = message.split_last_chunk::<PROOF>()?;
         // In constant time.
         self.mac(what, from, to, body).verify_slice(proof).is_ok().then_some(body)
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn the_key_schedule_gives_its_test_vectors() {
         let mut proof = b"body".to_vec();
-        Root::new(SECRET).prove(Proven::Hello, 1, 2, &mut proof);
+        Root::new(SECRET).prove(Proof::Request, 1, 2, &mut proof);
         assert_eq!(hex(&proof[4..]), "6981ada2578bd7d97c53e6d5da4f00b6d8e41fcfb3501ed7432a1b11830725c3");
         let bytes = sealed(&mut session().0, b"frame");
         assert_eq!(hex(&bytes[5..]), "01000000000000003760f07fdc74a08835026c914225afe3");
@@ -273,17 +273,17 @@ mod tests {
     fn proofs_hold_for_their_content_only() {
         let root = Root::new(SECRET);
         let mut message = b"body".to_vec();
-        root.prove(Proven::Hello, 1, 2, &mut message);
-        assert_eq!(root.proven(Proven::Hello, 1, 2, &message), Some(&b"body"[..]));
-        assert!(root.proven(Proven::Welcome, 1, 2, &message).is_none(), "sent back as an answer");
-        assert!(root.proven(Proven::Hello, 2, 1, &message).is_none(), "sent back");
-        assert!(root.proven(Proven::Hello, 1, 3, &message).is_none(), "sent to another");
-        assert!(Root::new(b"correct horse batterz").proven(Proven::Hello, 1, 2, &message).is_none());
+        root.prove(Proof::Request, 1, 2, &mut message);
+        assert_eq!(root.verify(Proof::Request, 1, 2, &message), Some(&b"body"[..]));
+        assert!(root.verify(Proof::Reply, 1, 2, &message).is_none(), "sent back as an answer");
+        assert!(root.verify(Proof::Request, 2, 1, &message).is_none(), "sent back");
+        assert!(root.verify(Proof::Request, 1, 3, &message).is_none(), "sent to another");
+        assert!(Root::new(b"correct horse batterz").verify(Proof::Request, 1, 2, &message).is_none());
         for at in 0..message.len() {
             let mut damaged = message.clone();
             damaged[at] ^= 1;
-            assert!(root.proven(Proven::Hello, 1, 2, &damaged).is_none(), "byte {at}");
-            assert!(root.proven(Proven::Hello, 1, 2, &message[..at]).is_none(), "cut at {at}");
+            assert!(root.verify(Proof::Request, 1, 2, &damaged).is_none(), "byte {at}");
+            assert!(root.verify(Proof::Request, 1, 2, &message[..at]).is_none(), "cut at {at}");
         }
     }
 

@@ -141,17 +141,17 @@ fn read(file: &Path) -> Result<Roots> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::seal::Proven;
+    use crate::wire::seal::Proof;
 
     fn proof(secret: &[u8]) -> Vec<u8> {
         let mut message = b"hello".to_vec();
-        Root::new(secret).prove(Proven::Hello, 1, 2, &mut message);
+        Root::new(secret).prove(Proof::Request, 1, 2, &mut message);
         message
     }
 
     /// Which of them prove it.
     fn believed(secrets: &Secrets, secret: &[u8], now: u64) -> Vec<bool> {
-        let of = |root: &Root| root.proven(Proven::Hello, 1, 2, &proof(secret)).is_some();
+        let of = |root: &Root| root.verify(Proof::Request, 1, 2, &proof(secret)).is_some();
         secrets.now(now).iter().map(of).collect()
     }
 

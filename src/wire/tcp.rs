@@ -14,7 +14,7 @@ pub const MESSAGE: usize = 8192;
 const MAGIC: [u8; 8] = *b"WEFT-TCP";
 const VERSION: u16 = 2;
 
-pub const HELLO: usize = 48;
+pub const HANDSHAKE: usize = 48;
 pub const REQUEST: usize = 32;
 pub const PIECE: usize = 12;
 pub const ANSWER: usize = 16;
@@ -33,14 +33,14 @@ pub fn is_answer(first: u8) -> bool {
 pub type Name = [u8; 16];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hello {
+pub struct Handshake {
     pub target: Name,
     pub initiator: Name,
 }
 
-impl Hello {
-    pub fn bytes(&self) -> [u8; HELLO] {
-        let mut bytes = [0; HELLO];
+impl Handshake {
+    pub fn bytes(&self) -> [u8; HANDSHAKE] {
+        let mut bytes = [0; HANDSHAKE];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.target);
@@ -48,15 +48,15 @@ impl Hello {
         bytes
     }
 
-    /// `None`: it is no hello of this version.
-    pub fn read(bytes: &[u8; HELLO]) -> Option<Hello> {
+    /// `None`: it is no handshake of this version.
+    pub fn read(bytes: &[u8; HANDSHAKE]) -> Option<Handshake> {
         let (head, names) = bytes.split_first_chunk::<16>()?;
         let mut expected = [0; 16];
         expected[..8].copy_from_slice(&MAGIC);
         expected[8..10].copy_from_slice(&VERSION.to_le_bytes());
         let (target, names) = names.split_first_chunk::<16>()?;
-        let hello = Hello { target: *target, initiator: *names.first_chunk::<16>()? };
-        (*head == expected).then_some(hello)
+        let handshake = Handshake { target: *target, initiator: *names.first_chunk::<16>()? };
+        (*head == expected).then_some(handshake)
     }
 }
 
@@ -160,8 +160,8 @@ pub enum Answer {
         number: u64,
         errno: u32,
     },
-    /// To a hello: the connection is up.
-    Welcome,
+    /// To a handshake: the connection is up.
+    Accepted,
 }
 
 impl Answer {
@@ -170,7 +170,7 @@ impl Answer {
             Answer::Done(number) => (DONE, 0, number),
             Answer::Data { number, len } => (DONE + 1, len, number),
             Answer::Failed { number, errno } => (DONE + 2, errno, number),
-            Answer::Welcome => (DONE + 3, 0, 0),
+            Answer::Accepted => (DONE + 3, 0, 0),
         };
         let mut bytes = [0; ANSWER];
         bytes[0] = kind;
@@ -189,7 +189,7 @@ impl Answer {
             0 if len == 0 => Some(Answer::Done(number)),
             1 if u64::from(len) <= RUN => Some(Answer::Data { number, len }),
             2 if (1..4096).contains(&len) => Some(Answer::Failed { number, errno: len }),
-            3 if len == 0 && number == 0 => Some(Answer::Welcome),
+            3 if len == 0 && number == 0 => Some(Answer::Accepted),
             _ => None,
         }
     }

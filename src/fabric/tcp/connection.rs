@@ -15,8 +15,8 @@ use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratc
 use crate::fork::Descriptor;
 use crate::ids::PeerId;
 use crate::wire::tcp::{
-    is_answer, Answer, Hello, Kind, Name, Piece, Request, ANSWER, HEAD_MAX, HELLO, MESSAGE, PIECE, PIECES,
-    REQUEST, RUN,
+    is_answer, Answer, Handshake, Kind, Name, Piece, Request, ANSWER, HANDSHAKE, HEAD_MAX, MESSAGE, PIECE,
+    PIECES, REQUEST, RUN,
 };
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
@@ -88,10 +88,10 @@ enum Pending {
 pub enum State {
     /// We connect.
     Dialing,
-    /// We have said hello.
-    Greeting,
-    /// Somebody has connected, and has not said hello.
-    Stranger,
+    /// We have sent our handshake.
+    Handshaking,
+    /// Somebody has connected, and has not sent its handshake.
+    Unauthenticated,
     Up,
     /// How operations end.
     Dead(i32),
@@ -124,7 +124,7 @@ enum Step {
     Done,
     /// More has to come first, or a receive.
     Waits,
-    /// The hello of a stranger has come: its NIC decides.
+    /// The handshake of a stranger has come: its NIC decides.
     Met,
 }
 
@@ -155,8 +155,8 @@ pub struct Connection {
     pub reach: Reach,
     /// Where it connected from.
     pub host: Option<IpAddr>,
-    /// The hello of a stranger.
-    pub hello: Option<Hello>,
+    /// The handshake of a stranger.
+    pub handshake: Option<Handshake>,
     pub since_ns: u64,
     /// What `first` and `settled` were at the last look.
     looked: (u64, u64),
@@ -185,8 +185,8 @@ pub struct Connection {
     /// One waits for the next pass, or for a request.
     held: bool,
 
-    /// What goes first: the hello or the welcome.
-    opening: ArrayVec<u8, HELLO>,
+    /// What goes first: the handshake or the acceptance.
+    opening: ArrayVec<u8, HANDSHAKE>,
     batch: Batch,
     inbox: Inbox,
     coming: Coming,
@@ -220,11 +220,11 @@ impl Connection {
             state,
             number: 0,
             name,
-            dialed: state != State::Stranger,
+            dialed: state != State::Unauthenticated,
             owner: None,
             reach: Reach::Waits,
             host: None,
-            hello: None,
+            handshake: None,
             since_ns: now,
             looked: (0, 0),
             ops: Vec::new(),
@@ -247,8 +247,8 @@ impl Connection {
             inbox: Inbox::default(),
             coming: Coming::Head,
             ahead: REQUEST,
-            readable: state == State::Stranger,
-            writable: state == State::Stranger,
+            readable: state == State::Unauthenticated,
+            writable: state == State::Unauthenticated,
             closing: false,
             starved: false,
             leaving: false,
@@ -260,13 +260,13 @@ impl Connection {
     pub fn dialed(
         socket: Descriptor,
         sealed: Option<Box<Sealed>>,
-        hello: Hello,
+        handshake: Handshake,
         owner: Option<PeerId>,
         now: u64,
     ) -> Connection {
-        let mut connection = Connection::new(socket, sealed, State::Dialing, hello.target, now);
+        let mut connection = Connection::new(socket, sealed, State::Dialing, handshake.target, now);
         connection.owner = owner;
-        connection.opening = hello.bytes().into();
+        connection.opening = handshake.bytes().into();
         connection
     }
 
@@ -276,16 +276,16 @@ impl Connection {
         host: Option<IpAddr>,
         now: u64,
     ) -> Connection {
-        let mut connection = Connection::new(socket, sealed, State::Stranger, Name::default(), now);
+        let mut connection = Connection::new(socket, sealed, State::Unauthenticated, Name::default(), now);
         connection.host = host;
         connection
     }
 
-    /// The hello of a stranger is accepted.
-    pub fn welcome(&mut self) {
-        let Some(hello) = self.hello.take() else { return };
-        (self.state, self.name) = (State::Up, hello.initiator);
-        self.opening.extend(Answer::Welcome.bytes());
+    /// The handshake of a stranger is accepted.
+    pub fn accept(&mut self) {
+        let Some(handshake) = self.handshake.take() else { return };
+        (self.state, self.name) = (State::Up, handshake.initiator);
+        self.opening.extend(Answer::Accepted.bytes());
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
@@ -363,7 +363,7 @@ impl Connection {
     // Whose it is.
 
     /// It was accepted, and no peer has proven itself over it.
-    pub fn is_stranger(&self) -> bool {
+    pub fn is_unauthenticated(&self) -> bool {
         !self.dialed && self.owner.is_none()
     }
 
@@ -381,7 +381,7 @@ impl Connection {
     }
 
     /// A peer has proven itself over it.
-    pub fn prove(&mut self, peer: PeerId) {
+    pub fn authenticate(&mut self, peer: PeerId) {
         (self.owner, self.reach, self.starved) = (Some(peer), Reach::Memory, false);
     }
 
@@ -474,7 +474,7 @@ impl Connection {
         let disowned = |op: u32| ops.get(op as usize).is_some_and(|op| op.disowned);
         self.batch.take_back(|owner| matches!(owner, Owner::Op(op) if disowned(op)));
         if self.coming == Coming::Data && self.flights.front().is_some_and(|flight| disowned(flight.op)) {
-            self.inbox.turn_away(sink);
+            self.inbox.discard(sink);
         }
     }
 
@@ -489,7 +489,7 @@ impl Connection {
         if let Coming::Payload(request, errno) = &mut self.coming {
             if is_of(request.key) && *errno == 0 {
                 *errno = ends;
-                self.inbox.turn_away(sink);
+                self.inbox.discard(sink);
             }
         }
     }
@@ -520,11 +520,11 @@ impl Connection {
     // Sending.
 
     /// Moves everything on; false when the connection has ended. `state` tells when a stranger has
-    /// said hello.
+    /// sent its handshake.
     pub fn progress(&mut self, with: &mut Moving) -> Outcome<()> {
         if self.state == State::Dialing && self.writable {
             match self.socket.as_ref().map_or(libc::ENOTCONN, |socket| socket::outcome(socket.as_fd())) {
-                0 => self.state = State::Greeting,
+                0 => self.state = State::Handshaking,
                 errno => return Err(errno),
             }
         }
@@ -736,7 +736,7 @@ impl Connection {
             if !self.readable || self.starved || with.budget == 0 {
                 return Ok(());
             }
-            let ahead = if self.state == State::Stranger { HELLO } else { self.ahead };
+            let ahead = if self.state == State::Unauthenticated { HANDSHAKE } else { self.ahead };
             let Some(socket) = &self.socket else { return Ok(()) };
             let sealed = self.sealed.as_deref_mut();
             self.inbox.begin(with.spare);
@@ -752,7 +752,7 @@ impl Connection {
     #[inline]
     fn step(&mut self, with: &mut Moving) -> Outcome<Step> {
         match self.coming {
-            Coming::Head if self.state == State::Stranger => self.meet(),
+            Coming::Head if self.state == State::Unauthenticated => self.meet(),
             Coming::Head => self.head(with),
             _ if self.inbox.left() > 0 => Ok(Step::Waits),
             Coming::Payload(request, errno) => {
@@ -770,9 +770,9 @@ impl Connection {
     }
 
     fn meet(&mut self) -> Outcome<Step> {
-        let Some(bytes) = self.inbox.ready().first_chunk::<HELLO>() else { return Ok(Step::Waits) };
-        self.hello = Some(Hello::read(bytes).ok_or(libc::EPROTO)?);
-        self.inbox.consume(HELLO);
+        let Some(bytes) = self.inbox.ready().first_chunk::<HANDSHAKE>() else { return Ok(Step::Waits) };
+        self.handshake = Some(Handshake::read(bytes).ok_or(libc::EPROTO)?);
+        self.inbox.consume(HANDSHAKE);
         Ok(Step::Met)
     }
 
@@ -889,12 +889,12 @@ impl Connection {
     fn heed_answer(&mut self, answer: Answer, with: &mut Moving) -> Outcome<()> {
         self.ahead = ANSWER;
         match answer {
-            Answer::Welcome if self.state == State::Greeting => {
+            Answer::Accepted if self.state == State::Handshaking => {
                 self.state = State::Up;
                 Ok(())
             }
             _ if self.state != State::Up => Err(libc::EPROTO),
-            Answer::Welcome => Err(libc::EPROTO),
+            Answer::Accepted => Err(libc::EPROTO),
             Answer::Done(number) => self.settle_below(number, with.reaped),
             Answer::Failed { number, errno } => {
                 self.settle_below(number, with.reaped)?;

@@ -7,7 +7,7 @@ use crate::fabric::host::registry::Registry;
 use crate::fabric::{Access, Buffer, HostRange, Immediate, Reaped, Rma, Scratch, Segment};
 use crate::fork::Descriptor;
 use crate::ids::PeerId;
-use crate::wire::tcp::{Answer, Hello, Kind, Piece, Request, MESSAGE};
+use crate::wire::tcp::{Answer, Handshake, Kind, Piece, Request, MESSAGE};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
@@ -51,9 +51,10 @@ pub fn stream(mut data: &[u8]) {
     let how = number(&mut data, 1);
     let mut world = World::new(how & 1 != 0);
     if how & 2 != 0 {
-        let begin = if how & 1 != 0 { Answer::Welcome.bytes().to_vec() } else { hello().bytes().to_vec() };
+        let begin =
+            if how & 1 != 0 { Answer::Accepted.bytes().to_vec() } else { handshake().bytes().to_vec() };
         world.say(&begin);
-        world.connection.prove(PeerId::numbered(1));
+        world.connection.authenticate(PeerId::numbered(1));
     }
     while !data.is_empty() && world.connection.dead().is_none() {
         world.step(&mut data);
@@ -68,8 +69,8 @@ pub fn stream(mut data: &[u8]) {
     assert_eq!(ended, (1..=world.pushed).collect::<Vec<_>>(), "each operation ends once");
 }
 
-fn hello() -> Hello {
-    Hello { target: [1; 16], initiator: [2; 16] }
+fn handshake() -> Handshake {
+    Handshake { target: [1; 16], initiator: [2; 16] }
 }
 
 impl World {
@@ -78,7 +79,7 @@ impl World {
         near.set_nonblocking(true).and_then(|()| far.set_nonblocking(true)).expect("they do not block");
         let socket = Descriptor::of(|| near.into_raw_fd()).expect("a descriptor");
         let connection = if dialed {
-            Connection::dialed(socket, None, hello(), Some(PeerId::numbered(1)), 0)
+            Connection::dialed(socket, None, handshake(), Some(PeerId::numbered(1)), 0)
         } else {
             Connection::accepted(socket, None, None, 0)
         };
@@ -123,8 +124,8 @@ impl World {
             if let Err(errno) = self.connection.progress(&mut with) {
                 return self.connection.die(errno, &mut self.reaped);
             }
-            if self.connection.hello.is_some() {
-                self.connection.welcome();
+            if self.connection.handshake.is_some() {
+                self.connection.accept();
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! A NIC of this fabric is a listener at one interface's address, and a connection to each NIC
 //! that it talks to. A connection is of one peer: of whom the dialled address is, or of who proved
-//! itself over it by a handshake (`Nic::assign_connection`). The name that a hello claims counts among
+//! itself over it by a handshake (`Nic::assign_connection`). The name that a handshake claims counts among
 //! that peer's connections only. Until its peer has proven itself over a connection, whoever
 //! dialled, messages are received over it, and writes and reads wait; when that peer has ended,
 //! they are refused.
@@ -21,7 +21,7 @@
 //! tells, and which it is. Integers are little-endian.
 //!
 //! ```text
-//! hello      "WEFT-TCP"   u16 version   6 zero bytes   name of the target   name of the initiator
+//! handshake      "WEFT-TCP"   u16 version   6 zero bytes   name of the target   name of the initiator
 //!
 //! request    u8 kind      u8 0   u16 pieces   u32 len    u64 key
 //!            u32 immediate       u32 0        u64 address
@@ -34,7 +34,7 @@
 //! kind       4 done: requests below `number` are settled
 //!            5 data: of the request `number`, and those before it are settled
 //!            6 failed: the request `number`; `len` is an error number
-//!            7 welcome, to a hello
+//!            7 acceptance, to a handshake
 //! ```
 //!
 //! Where connections are encrypted, all of this goes through `sealed`.

@@ -17,7 +17,7 @@ use crate::fork::Descriptor;
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
-use crate::wire::tcp::{Hello, Kind, Name, MESSAGE, PIECES};
+use crate::wire::tcp::{Handshake, Kind, Name, MESSAGE, PIECES};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
@@ -35,9 +35,9 @@ const RAIL_WINDOW: u64 = 64 << 20;
 const ACCEPTS: usize = 16;
 /// Connections that are of no peer. Of the host that has most of them the oldest makes room, once
 /// it has had time to say what it wants; one is closed after this long.
-const STRANGERS: usize = 256;
+const UNAUTHENTICATED_MOST: usize = 256;
 const TIME_NS: u64 = 50_000_000;
-const STRANGER_NS: u64 = 5_000_000_000;
+const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
 /// Accepted ones of one peer: each of its NICs needs one.
 const OF_PEER: usize = RAILS_MAX;
 /// A connection that nothing here uses is closed after this long.
@@ -271,12 +271,12 @@ impl TcpNic {
     }
 
     fn dial(&mut self, to: SocketAddr, target: Name, peer: Option<PeerId>) -> Result<u32> {
-        let hello = Hello { target, initiator: self.name };
+        let handshake = Handshake { target, initiator: self.name };
         let now = self.clock.now();
         let secrets = self.options.secrets.as_ref();
         let sealed = secrets.map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
         let socket = socket::connect(self.at, to, &self.options)?;
-        let connection = Connection::dialed(socket, sealed, hello, peer, now);
+        let connection = Connection::dialed(socket, sealed, handshake, peer, now);
         self.add(connection)
     }
 
@@ -376,13 +376,13 @@ impl TcpNic {
         };
         if let Err(errno) = connection.progress(&mut with) {
             let spoke = errno == libc::EPROTO || errno == OTHER_SECRET;
-            self.rejected += u64::from(spoke && connection.state == State::Stranger);
+            self.rejected += u64::from(spoke && connection.state == State::Unauthenticated);
             return self.end(at, errno);
         }
         if connection.leaving && connection.is_idle() {
             return self.end(at, libc::ECANCELED);
         }
-        let met = connection.hello.is_some();
+        let met = connection.handshake.is_some();
         if met {
             return self.meet(at);
         }
@@ -430,13 +430,14 @@ impl TcpNic {
     /// Whether there is room for one more connection of no peer.
     fn make_room(&mut self, now: u64) -> bool {
         let all = self.connections.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_deref()?)));
-        let strangers: Vec<_> = all.filter(|(_, one)| one.is_stranger()).collect();
-        if strangers.len() < STRANGERS {
+        let unauthenticated: Vec<_> = all.filter(|(_, one)| one.is_unauthenticated()).collect();
+        if unauthenticated.len() < UNAUTHENTICATED_MOST {
             return true;
         }
         let mut counts = HashMap::new();
-        strangers.iter().for_each(|(_, one)| *counts.entry(one.host).or_insert(0usize) += 1);
-        let worst = strangers.iter().max_by_key(|(_, one)| (counts.get(&one.host), Reverse(one.since_ns)));
+        unauthenticated.iter().for_each(|(_, one)| *counts.entry(one.host).or_insert(0usize) += 1);
+        let worst =
+            unauthenticated.iter().max_by_key(|(_, one)| (counts.get(&one.host), Reverse(one.since_ns)));
         let Some(&(at, _)) = worst.filter(|(_, one)| now.saturating_sub(one.since_ns) >= TIME_NS) else {
             return false;
         };
@@ -448,12 +449,12 @@ impl TcpNic {
     /// until then it is only answered over the connection.
     #[cold]
     fn meet(&mut self, at: u32) {
-        let Some(hello) = self.connection(at).and_then(|connection| connection.hello) else { return };
-        if hello.target != self.name || hello.initiator == NOBODY {
+        let Some(handshake) = self.connection(at).and_then(|connection| connection.handshake) else { return };
+        if handshake.target != self.name || handshake.initiator == NOBODY {
             self.rejected += 1;
             return self.end(at, libc::EPROTO);
         }
-        self.connection(at).into_iter().for_each(Connection::welcome);
+        self.connection(at).into_iter().for_each(Connection::accept);
         self.list(at);
     }
 }
@@ -500,7 +501,7 @@ impl Nic for TcpNic {
         if let (0, Ok(at)) = (place.users, place.leads) {
             place.leads = Err(libc::ENOTCONN);
             let answered = place.target == NOBODY;
-            let goes = |one: &&mut Connection| !answered || one.is_stranger();
+            let goes = |one: &&mut Connection| !answered || one.is_unauthenticated();
             if let Some(connection) = self.connection(at).filter(goes) {
                 connection.leaving = true;
                 self.list(at);
@@ -513,7 +514,7 @@ impl Nic for TcpNic {
     fn cut(&mut self, route: Route, _connected: bool) {
         let Some(place) = find(&mut self.places, route) else { return };
         let of = (place.target, place.peer);
-        self.end_those(libc::ECANCELED, |_, one| (one.name, one.owner) == of && !one.is_stranger());
+        self.end_those(libc::ECANCELED, |_, one| (one.name, one.owner) == of && !one.is_unauthenticated());
         self.remove(route);
     }
 
@@ -521,7 +522,7 @@ impl Nic for TcpNic {
         let Some(at) = self.numbered(connection) else { return };
         let Some(one) = self.connection(at).filter(|one| one.may_be_of(peer)) else { return };
         let (name, new) = (one.name, one.owner != Some(peer));
-        one.prove(peer);
+        one.authenticate(peer);
         self.list(at);
         if new {
             // It would not dial if it still had an earlier one.
@@ -593,9 +594,9 @@ impl Nic for TcpNic {
         let patience_ns = self.options.patience_ns();
         self.end_those(libc::ETIMEDOUT, |_, one| {
             let age = now.saturating_sub(one.since_ns);
-            one.is_stranger() && age > STRANGER_NS
+            one.is_unauthenticated() && age > UNAUTHENTICATED_NS
                 || age > UNUSED_NS && !used.contains(&(one.name, one.owner))
-                || age > patience_ns && matches!(one.state, State::Dialing | State::Greeting)
+                || age > patience_ns && matches!(one.state, State::Dialing | State::Handshaking)
         });
     }
 

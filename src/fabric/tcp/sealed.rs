@@ -9,14 +9,14 @@
 //! record     u16 len (little-endian)   len bytes of a Noise message
 //! ```
 //!
-//! The initiator's first record carries its hello, the target's first one the welcome; a target
+//! The initiator's first record carries its handshake, the target's first one the acceptance; a target
 //! that does not know the secret says so by a record of no bytes. Each direction takes a new key after `REKEY` records.
 
 use super::socket;
 use super::stream::advance;
 use crate::status::{Error, Status};
 use crate::wire::seal::Root;
-use crate::wire::tcp::HELLO;
+use crate::wire::tcp::HANDSHAKE;
 use snow::{Builder, HandshakeState, TransportState};
 use std::os::fd::BorrowedFd;
 
@@ -41,7 +41,7 @@ enum Noise {
 }
 
 /// Room before the secret is proven: not much is spent on strangers.
-const SMALL: usize = LEN + HELLO + KEY + TAG;
+const SMALL: usize = LEN + HANDSHAKE + KEY + TAG;
 
 /// The bytes `start..end` of a buffer.
 struct Part {
@@ -91,7 +91,7 @@ impl Sealed {
     fn new(noise: Noise) -> Box<Sealed> {
         Box::new(Sealed {
             noise,
-            plain: vec![0; HELLO],
+            plain: vec![0; HANDSHAKE],
             record: Part::new(),
             raw: Part::new(),
             opened: Part::new(),
@@ -234,7 +234,7 @@ impl Sealed {
     fn open_next(&mut self) -> Result<bool, i32> {
         let Some((len, rest)) = self.raw.ready().split_first_chunk::<LEN>() else { return Ok(false) };
         let len = usize::from(u16::from_le_bytes(*len));
-        let most = if let Noise::Open(_) = self.noise { RECORD } else { HELLO + KEY };
+        let most = if let Noise::Open(_) = self.noise { RECORD } else { HANDSHAKE + KEY };
         if len > most + TAG {
             return Err(BAD);
         }

@@ -326,7 +326,7 @@ impl Inbox {
     }
 
     /// The rest of the payload goes nowhere: to `sink`.
-    pub fn turn_away(&mut self, sink: &mut [u8]) {
+    pub fn discard(&mut self, sink: &mut [u8]) {
         self.iov.clear();
         self.iov.extend(chunks(sink, self.left).map(|(at, len)| vector(at as *const u8, len)));
         self.at = 0;

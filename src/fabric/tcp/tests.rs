@@ -13,7 +13,7 @@ use crate::fabric::{
 use crate::ids::PeerId;
 use crate::wire::secret::Secrets;
 use crate::wire::tcp::{
-    Answer, Hello, Kind, Name, Piece, Request, ANSWER, HELLO, MESSAGE, PIECES, REQUEST, RUN,
+    Answer, Handshake, Kind, Name, Piece, Request, ANSWER, HANDSHAKE, MESSAGE, PIECES, REQUEST, RUN,
 };
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -640,24 +640,24 @@ fn proof_is_of_one_connection() {
 
 // Strangers.
 
-struct Stranger(TcpStream);
+struct Attacker(TcpStream);
 
 fn target_of(nic: &TcpNic) -> (SocketAddr, [u8; 16]) {
     let (at, name) = nic.address().split_at(16);
     (super::socket::from_system(at).unwrap(), name.try_into().unwrap())
 }
 
-fn stranger(nic: &TcpNic) -> Stranger {
+fn attacker(nic: &TcpNic) -> Attacker {
     let socket = TcpStream::connect(target_of(nic).0).unwrap();
     socket.set_nonblocking(true).unwrap();
-    Stranger(socket)
+    Attacker(socket)
 }
 
-/// One that has said hello, and sent a message, which came by a connection of this number.
-fn speaker(nic: &mut TcpNic, name: Name) -> (Stranger, Connection) {
-    let mut one = stranger(nic);
-    let hello = Hello { target: target_of(nic).1, initiator: name };
-    one.0.write_all(&[&hello.bytes()[..], &message(&[9; 20])].concat()).unwrap();
+/// One that has sent its handshake, and sent a message, which came by a connection of this number.
+fn speaker(nic: &mut TcpNic, name: Name) -> (Attacker, Connection) {
+    let mut one = attacker(nic);
+    let handshake = Handshake { target: target_of(nic).1, initiator: name };
+    one.0.write_all(&[&handshake.bytes()[..], &message(&[9; 20])].concat()).unwrap();
     let (room, mut done) = ([0u8; 20], Vec::new());
     // SAFETY: the room is there until the message has come.
     assert_eq!(unsafe { nic.receive(buffer(&room), token(1)) }, Posted::Yes);
@@ -668,7 +668,7 @@ fn speaker(nic: &mut TcpNic, name: Name) -> (Stranger, Connection) {
 }
 
 /// And is a peer.
-fn proven(nic: &mut TcpNic, name: Name, peer: PeerId) -> Stranger {
+fn proven(nic: &mut TcpNic, name: Name, peer: PeerId) -> Attacker {
     let (one, number) = speaker(nic, name);
     nic.assign_connection(number, peer);
     one
@@ -680,7 +680,7 @@ fn message(text: &[u8]) -> Vec<u8> {
     [&header.bytes()[..], text].concat()
 }
 
-impl Stranger {
+impl Attacker {
     /// Whether the NIC has closed the connection, and what it said.
     fn is_closed(&mut self, nic: &mut TcpNic) -> (bool, Vec<u8>) {
         let mut said = Vec::new();
@@ -699,16 +699,16 @@ impl Stranger {
     }
 }
 
-fn hello(nic: &TcpNic) -> Vec<u8> {
-    Hello { target: target_of(nic).1, initiator: NAME }.bytes().to_vec()
+fn handshake(nic: &TcpNic) -> Vec<u8> {
+    Handshake { target: target_of(nic).1, initiator: NAME }.bytes().to_vec()
 }
 
 #[test]
 fn connection_must_name_the_nic() {
     let mut nic = open();
-    let mut wrong = hello(&nic);
+    let mut wrong = handshake(&nic);
     wrong[16] ^= 1;
-    let mut version = hello(&nic);
+    let mut version = handshake(&nic);
     version[8] += 1;
     for bytes in [
         wrong,
@@ -716,11 +716,11 @@ fn connection_must_name_the_nic() {
         vec![0; 64],
         b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: everything at all\r\n\r\n".to_vec(),
     ] {
-        let mut one = stranger(&nic);
+        let mut one = attacker(&nic);
         one.0.write_all(&bytes).unwrap();
         assert_eq!(one.is_closed(&mut nic), (true, Vec::new()));
     }
-    let mut silent: Vec<Stranger> = (0..400).map(|_| stranger(&nic)).collect();
+    let mut silent: Vec<Attacker> = (0..400).map(|_| attacker(&nic)).collect();
     let closed = silent.iter_mut().take(100).filter(|one| {
         nic.reap(&mut Vec::new());
         one.0.set_nonblocking(true).is_ok()
@@ -747,7 +747,7 @@ fn claimed_name_diverts_nothing() {
             }
             assert_eq!(
                 thief.is_closed(b),
-                (false, [Answer::Welcome, Answer::Done(1)].map(|it| it.bytes()).concat())
+                (false, [Answer::Accepted, Answer::Done(1)].map(|it| it.bytes()).concat())
             );
             thief
         };
@@ -787,14 +787,14 @@ fn peer_has_a_bounded_number_of_connections() {
     let mut nic = open();
     let mut other = proven(&mut nic, NAME, PEER);
     let names = 0..MOST as u8 + 20;
-    let mut all: Vec<Stranger> = names.map(|name| proven(&mut nic, [name + 2; 16], THIEF)).collect();
+    let mut all: Vec<Attacker> = names.map(|name| proven(&mut nic, [name + 2; 16], THIEF)).collect();
     let open = all.iter_mut().filter_map(|one| (!one.is_closed(&mut nic).0).then_some(())).count();
     assert_eq!(open, MOST);
     assert!(!all.pop().unwrap().is_closed(&mut nic).0 && !other.is_closed(&mut nic).0);
 }
 
 #[test]
-fn stranger_is_answered_over_its_own_connection() {
+fn attacker_is_answered_over_its_own_connection() {
     let (mut b, a) = (open(), open());
     let (mut one, number) = speaker(&mut b, NAME);
     let answer = b.insert_caller(a.address(), number).unwrap();
@@ -811,7 +811,7 @@ fn stranger_is_answered_over_its_own_connection() {
 }
 
 #[test]
-fn answers_come_back_when_their_stranger_makes_room() {
+fn answers_come_back_when_their_attacker_makes_room() {
     const COUNT: usize = 1500;
     let (mut b, a) = (open(), open());
     let (one, number) = speaker(&mut b, NAME);
@@ -824,7 +824,7 @@ fn answers_come_back_when_their_stranger_makes_room() {
     b.reap(&mut done);
     assert!(done.len() < COUNT);
     b.remove(answer);
-    let others: Vec<Stranger> = (0..300).map(|_| stranger(&b)).collect();
+    let others: Vec<Attacker> = (0..300).map(|_| attacker(&b)).collect();
     let began = Instant::now();
     while done.len() < COUNT {
         b.reap(&mut done);
@@ -854,15 +854,15 @@ fn stream_may_be_split_and_end_anywhere() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
-    let whole = [hello(&nic), message(&[8; 20]), conversation(of.key, &target)].concat();
+    let whole = [handshake(&nic), message(&[8; 20]), conversation(of.key, &target)].concat();
     let room = vec![0u8; MESSAGE];
     let answers: Vec<u8> =
-        [&Answer::Welcome.bytes()[..], &Answer::Data { number: 2, len: 50 }.bytes(), &[7; 50]].concat();
+        [&Answer::Accepted.bytes()[..], &Answer::Data { number: 2, len: 50 }.bytes(), &[7; 50]].concat();
     for split in 1..whole.len() {
         target.fill(0);
         // SAFETY: the room outlives the NIC.
         (0..2).for_each(|_| _ = unsafe { nic.receive(buffer(&room), token(split)) });
-        let mut one = stranger(&nic);
+        let mut one = attacker(&nic);
         one.0.write_all(&whole[..split]).unwrap();
         for _ in 0..20 {
             reap_believing(&mut nic, &mut Vec::new());
@@ -919,7 +919,7 @@ fn peer_may_end_at_each_byte() {
     let (mut nic, room) = (open(), [0u8; 64]);
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
-    let first = [hello(&nic), message(&[8; 20])].concat();
+    let first = [handshake(&nic), message(&[8; 20])].concat();
     let write = Request {
         kind: Kind::Write,
         pieces: 1,
@@ -935,7 +935,7 @@ fn peer_may_end_at_each_byte() {
         target.fill(0);
         // SAFETY: the room outlives the NIC.
         (0..2).for_each(|_| _ = unsafe { nic.receive(buffer(&room), token(1)) });
-        let mut one = stranger(&nic);
+        let mut one = attacker(&nic);
         let mut done = Vec::new();
         one.0.write_all(&first[..until.min(first.len())]).unwrap();
         (0..10).for_each(|_| reap_believing(&mut nic, &mut done));
@@ -948,7 +948,7 @@ fn peer_may_end_at_each_byte() {
         assert!(arrivals == whole || how == End::Reset && arrivals < whole, "{until}, {how:?}: {arrivals}");
         assert!(target[..100].iter().chain(&target[160..]).all(|byte| *byte == 0), "{until}, {how:?}");
         assert!(arrivals == 0 || target[100..160] == [7; 60]);
-        assert!(socket.is_none_or(|socket| Stranger(socket).is_closed(&mut nic).0), "{until}");
+        assert!(socket.is_none_or(|socket| Attacker(socket).is_closed(&mut nic).0), "{until}");
     }
 }
 
@@ -956,8 +956,8 @@ fn peer_may_end_at_each_byte() {
 #[test]
 fn target_may_end_at_each_byte() {
     let (source, back) = (random_bytes(1000, 18), vec![0u8; 50]);
-    let (welcome, done, data) = (Answer::Welcome, Answer::Done(1), Answer::Data { number: 1, len: 50 });
-    let answers = [&welcome.bytes()[..], &done.bytes(), &data.bytes(), &[6; 50]].concat();
+    let (accepted, done, data) = (Answer::Accepted, Answer::Done(1), Answer::Data { number: 1, len: 50 });
+    let answers = [&accepted.bytes()[..], &done.bytes(), &data.bytes(), &[6; 50]].concat();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut nic = open();
     for (until, how) in (0..=answers.len()).flat_map(|until| ENDS.map(|how| (until, how))) {
@@ -971,7 +971,7 @@ fn target_may_end_at_each_byte() {
         let (mut finished, mut came, began) = (Vec::new(), 0, Instant::now());
         socket.write_all(&answers[..until.min(ANSWER)]).unwrap();
         // What it asks for, if it was welcomed.
-        let asked = HELLO + if until < ANSWER { 0 } else { 1000 + 2 * REQUEST };
+        let asked = HANDSHAKE + if until < ANSWER { 0 } else { 1000 + 2 * REQUEST };
         while came < asked && began.elapsed() < Duration::from_secs(60) {
             nic.reap(&mut finished);
             came += socket.read(&mut [0; 4096]).unwrap_or(0);
@@ -1023,7 +1023,7 @@ fn message_waits_for_at_most_256_kib_of_writes() {
         let address = [to_system(listener.local_addr().unwrap()), vec![7; 16]].concat();
         let route = nic.insert(&address, Some(PEER)).unwrap();
         let (mut socket, _) = listener.accept().unwrap();
-        socket.write_all(&Answer::Welcome.bytes()).unwrap();
+        socket.write_all(&Answer::Accepted.bytes()).unwrap();
         let pages: Vec<Segment> = (0..LEN / page)
             .map(|i| Segment { local: at(&source, (i * page) as u64), remote: 0, len: page as u64 })
             .collect();
@@ -1143,7 +1143,7 @@ fn malformed_request_ends_its_connection_alone() {
         answer(Answer::Done(u64::MAX)),
         answer(Answer::Data { number: 0, len: 8 }),
         answer(Answer::Failed { number: 0, errno: 5 }),
-        answer(Answer::Welcome),
+        answer(Answer::Accepted),
     ] {
         let mut one = proven(&mut nic, NAME, PEER);
         one.0.write_all(&bytes).unwrap();
@@ -1221,7 +1221,7 @@ fn encrypted_connections_reveal_nothing() {
 #[test]
 fn a_damaged_record_ends_the_connection_and_lands_nowhere() {
     let (source, mut target) = (vec![b'x'; 50_000], vec![0u8; 50_000]);
-    // In the hello, and in the two records of the write: length, text, tag.
+    // In the handshake, and in the two records of the write: length, text, tag.
     for (flip, most) in
         [(0, 0), (1, 0), (7, 0), (50, 0), (105, 0), (106, 0), (107, 0), (200, 0), (40_000, 40_000)]
     {

@@ -1,16 +1,16 @@
 //! How handshakes prove that they know the endpoint's secret (`wire::seal`).
 //!
-//! A hello and its welcome carry proofs. A hello's says who sends it and to whom, and may be said
-//! again by somebody else: what it leads to is a welcome and lanes to the address in it, whose
+//! A handshake request and its handshake reply carry proofs. A handshake request's says who sends it and to whom, and may be said
+//! again by somebody else: what it leads to is a handshake reply and lanes to the address in it, whose
 //! sender alone can go on from there. Frames are believed in sessions only.
 
 use super::core::Core;
 use crate::peer::Peer;
-use crate::wire::frame::{Hello, Token, Welcome};
-use crate::wire::seal::{Proven, Root};
+use crate::wire::frame::{HandshakeReply, HandshakeRequest, Token};
+use crate::wire::seal::{Proof, Root};
 use std::borrow::Cow;
 
-/// What to do about a hello.
+/// What to do about a handshake request.
 pub(super) enum Verdict {
     /// By this secret, where there is one.
     Believed(Option<Root>),
@@ -30,9 +30,9 @@ impl Core {
         self.config.secrets.is_some()
     }
 
-    /// `body`: the whole hello, of the endpoint `from`.
-    pub(super) fn judge(&self, hello: &Hello, from: u64, body: &[u8], now: u64) -> Verdict {
-        match (&self.config.secrets, hello.proven) {
+    /// `body`: the whole handshake request, of the endpoint `from`.
+    pub(super) fn judge(&self, request: &HandshakeRequest, from: u64, body: &[u8], now: u64) -> Verdict {
+        match (&self.config.secrets, request.proven) {
             (None, false) => Verdict::Believed(None),
             (None, true) => Verdict::Denied("the connecting side has a secret, the accepting side has none"),
             (Some(_), false) => {
@@ -40,7 +40,8 @@ impl Core {
             }
             (Some(secrets), true) => {
                 let roots = secrets.now(now);
-                let knows = |root: &&Root| root.proven(Proven::Hello, from, self.incarnation, body).is_some();
+                let knows =
+                    |root: &&Root| root.verify(Proof::Request, from, self.incarnation, body).is_some();
                 match roots.iter().find(knows) {
                     Some(root) => Verdict::Believed(Some(root.clone())),
                     None => Verdict::Denied("the two sides do not have the same secret"),
@@ -49,20 +50,25 @@ impl Core {
         }
     }
 
-    /// The body of a hello, proven by a secret.
-    pub(super) fn hello(&self, hello: Hello, root: Option<&Root>) -> Vec<u8> {
-        let mut body = Hello { proven: root.is_some(), ..hello }.encode();
+    /// The body of a handshake request, proven by a secret.
+    pub(super) fn handshake_request(&self, request: HandshakeRequest, root: Option<&Root>) -> Vec<u8> {
+        let mut body = HandshakeRequest { proven: root.is_some(), ..request }.encode();
         if let Some(root) = root {
-            root.prove(Proven::Hello, self.incarnation, hello.target, &mut body);
+            root.prove(Proof::Request, self.incarnation, request.target, &mut body);
         }
         body
     }
 
-    /// The body of a welcome, proven by the secret of the hello.
-    pub(super) fn welcome(&self, peer: &Peer, welcome: &Welcome, root: Option<&Root>) -> Vec<u8> {
-        let mut body = welcome.encode();
+    /// The body of a handshake reply, proven by the secret of the handshake request.
+    pub(super) fn handshake_reply(
+        &self,
+        peer: &Peer,
+        reply: &HandshakeReply,
+        root: Option<&Root>,
+    ) -> Vec<u8> {
+        let mut body = reply.encode();
         if let Some(root) = root {
-            root.prove(Proven::Welcome, self.incarnation, peer.address.incarnation, &mut body);
+            root.prove(Proof::Reply, self.incarnation, peer.address.incarnation, &mut body);
         }
         body
     }
@@ -73,7 +79,7 @@ impl Core {
         if let Some(root) = self.root_for(None) {
             let (named, len) = (to.to_le_bytes(), body.len());
             body.splice(0..0, named);
-            root.prove(Proven::Refuse, self.incarnation, incarnation, &mut body);
+            root.prove(Proof::Refusal, self.incarnation, incarnation, &mut body);
             body.drain(..named.len());
             debug_assert!(body.len() > len);
         }
@@ -86,7 +92,7 @@ impl Core {
         let mut message = peer.token.to_le_bytes().to_vec();
         message.extend_from_slice(body);
         let own = |root: &Root| {
-            root.proven(Proven::Refuse, peer.address.incarnation, self.incarnation, &message).is_some()
+            root.verify(Proof::Refusal, peer.address.incarnation, self.incarnation, &message).is_some()
         };
         secrets.now(now).iter().any(own)
     }

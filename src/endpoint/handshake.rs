@@ -1,8 +1,8 @@
-//! The life of lanes: greeting, warming, failing, closing.
+//! The life of lanes: handshake, warming, failing, closing.
 
+use super::authenticate::{denial, Verdict};
 use super::failover::{Broken, Theirs};
 use super::inbox::Command;
-use super::prove::{denial, Verdict};
 use super::resume;
 use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::select::readable;
@@ -13,22 +13,22 @@ use crate::rail::{LaneState, Rail};
 use crate::status::Status;
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
-use crate::wire::frame::{self, Header, Hello, Kind, Token, Welcome};
-use crate::wire::seal::{Opener, Proven, Root, Sealer, Side};
+use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, Token};
+use crate::wire::seal::{Opener, Proof, Root, Sealer, Side};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Between hellos that are not answered.
+/// Between handshake requests that are not answered.
 const AGAIN_NS: u64 = 20_000_000;
-/// Failed hellos in a row before a lane gives up: a fabric's connection may
+/// Failed handshake requests in a row before a lane gives up: a fabric's connection may
 /// fail once because both sides opened it at the same time.
 const PATIENCE: u32 = 5;
 
 /// Lanes of one peer and one rail that have a landing, where no devices need one: 8 MiB.
 const LANDINGS: usize = 4;
 
-/// Of a hello or a welcome that was said before.
+/// Of a handshake request or a handshake reply that was said before.
 const STALE: &str = "what it says was said before, and holds no longer";
 
 /// A lane to a peer that is up gives up after so long, and begins anew later.
@@ -47,7 +47,7 @@ fn source((rail, connection): Way, back: &[u8]) -> u64 {
     hasher.finish()
 }
 
-pub struct Greeting {
+pub struct Handshake {
     nonce: u128,
     /// The secret that it proves.
     root: Option<Root>,
@@ -57,7 +57,7 @@ pub struct Greeting {
     since_ns: u64,
 }
 
-impl Greeting {
+impl Handshake {
     pub fn is_waiting(&self) -> bool {
         self.next_ns.is_some()
     }
@@ -76,9 +76,9 @@ fn is_for_good(rail: &Rail, errno: i32) -> bool {
     !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM)
 }
 
-/// A hello of a peer's lane, which is to be welcomed.
+/// A handshake request of a peer's lane, which is to be welcomed.
 #[derive(Clone)]
-pub struct Greeted {
+pub struct AcceptedHandshake {
     pub plan: Plan,
     nonce: u128,
     pub epoch: u64,
@@ -87,15 +87,21 @@ pub struct Greeted {
 }
 
 impl Worker {
-    pub fn add_lanes(&mut self, peer: &Arc<Peer>, plans: &[Plan], welcome: Option<&Greeted>, now: u64) {
+    pub fn add_lanes(
+        &mut self,
+        peer: &Arc<Peer>,
+        plans: &[Plan],
+        reply: Option<&AcceptedHandshake>,
+        now: u64,
+    ) {
         if peer.state() == PeerState::Down {
             return; // It ended before this was heard of.
         }
         for plan in plans {
             match self.add_lane(peer, plan) {
                 Ok(Some(lane)) => {
-                    if let Some(greeted) = welcome.filter(|greeted| greeted.plan == *plan) {
-                        self.welcome(lane, greeted);
+                    if let Some(accepted) = reply.filter(|accepted| accepted.plan == *plan) {
+                        self.reply_to_handshake(lane, accepted);
                     }
                 }
                 Ok(None) => {}
@@ -106,7 +112,7 @@ impl Worker {
                 }
             }
         }
-        self.greet_lanes(now);
+        self.advance_handshakes(now);
     }
 
     fn add_lane(&mut self, peer: &Arc<Peer>, plan: &Plan) -> crate::status::Result<Option<LaneId>> {
@@ -121,7 +127,7 @@ impl Worker {
         let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
         let epoch = self.epochs + 1;
         let (root, since_ns) = (self.core.root_for(Some(peer)), self.core.clock.now());
-        let greeting = Greeting { nonce, root, next_ns: Some(0), failures: 0, since_ns };
+        let handshake = Handshake { nonce, root, next_ns: Some(0), failures: 0, since_ns };
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
         let of = (peer.id, plan.remote_rail);
         let id = rail.add_lane(lanes, of, &theirs.address, |lane| LaneWork {
@@ -130,9 +136,9 @@ impl Worker {
             epoch,
             heard: None,
             flows: Default::default(),
-            greeting,
+            handshake,
             own,
-            greeted: None,
+            accepted: None,
             slot: pack::slot_len(),
             landing: None,
             memory: None,
@@ -158,37 +164,38 @@ impl Worker {
     /// A lane that has given up greets again.
     fn revive(&mut self, lane: LaneId) {
         if let Some((_, of)) = self.rails.lane_mut(lane) {
-            if of.lane.state == LaneState::Greeting && !of.greeting.is_waiting() {
-                (of.greeting.next_ns, of.greeting.failures) = (Some(0), 0);
+            if of.lane.state == LaneState::Handshaking && !of.handshake.is_waiting() {
+                (of.handshake.next_ns, of.handshake.failures) = (Some(0), 0);
             }
         }
     }
 
-    /// Says hello on lanes that were not welcomed yet, and writes to the pads of
+    /// Says handshake request on lanes that were not welcomed yet, and writes to the pads of
     /// those that were.
-    pub fn greet_lanes(&mut self, now: u64) {
+    pub fn advance_handshakes(&mut self, now: u64) {
         let core = self.core.clone();
         let (mut failed, mut unanswered) = (Vec::new(), Vec::new());
         for work in self.rails.iter_mut() {
             for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
                 let (state, plan) = (lane.lane.state, lane.plan());
-                let greets = matches!(state, LaneState::Greeting | LaneState::Warming);
-                let late = now.saturating_sub(lane.greeting.since_ns) > RETURN_NS;
-                if state == LaneState::Greeting && lane.peer.is_away() && work.rail.is_deserted(&lane.lane) {
+                let handshaking = matches!(state, LaneState::Handshaking | LaneState::Probing);
+                let late = now.saturating_sub(lane.handshake.since_ns) > RETURN_NS;
+                if state == LaneState::Handshaking && lane.peer.is_away() && work.rail.is_deserted(&lane.lane)
+                {
                     failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED));
-                    lane.greeting.next_ns = None;
+                    lane.handshake.next_ns = None;
                     continue;
                 }
-                if greets && late && lane.peer.state() == PeerState::Up && work.rail.limits().cuts {
+                if handshaking && late && lane.peer.state() == PeerState::Up && work.rail.limits().cuts {
                     unanswered.push(lane.lane.id);
                     continue;
                 }
-                let due = lane.greeting.next_ns.filter(|due| greets && *due <= now);
+                let due = lane.handshake.next_ns.filter(|due| handshaking && *due <= now);
                 let Some(due) = due else { continue };
-                lane.greeting.next_ns = Some(now + AGAIN_NS);
-                if state == LaneState::Warming {
+                lane.handshake.next_ns = Some(now + AGAIN_NS);
+                if state == LaneState::Probing {
                     // One is enough: it has been posted unless there was no room.
-                    lane.greeting.next_ns = match work.rail.post_warm(&mut lane.lane, now) {
+                    lane.handshake.next_ns = match work.rail.post_probe(&mut lane.lane, now) {
                         Posted::Yes => None,
                         Posted::Again => Some(now),
                         Posted::Failed(errno) => {
@@ -198,19 +205,19 @@ impl Worker {
                     };
                     continue;
                 }
-                if !work.rail.may_greet(&lane.lane) {
+                if !work.rail.may_handshake(&lane.lane) {
                     // In the next tick: others had their turn.
-                    lane.greeting.next_ns = Some(now);
+                    lane.handshake.next_ns = Some(now);
                     continue;
                 }
                 if due != 0 {
                     work.rail.count_retry();
                 }
-                let hello = Hello {
+                let request = HandshakeRequest {
                     target: lane.peer.address.incarnation,
                     token: lane.peer.token,
                     yours: lane.peer.named_by().0,
-                    nonce: lane.greeting.nonce,
+                    nonce: lane.handshake.nonce,
                     begun: lane.peer.begun,
                     epoch: lane.epoch,
                     rail: plan.rail,
@@ -219,12 +226,12 @@ impl Worker {
                     proven: false,
                     address: &core.address,
                 };
-                let header = Header::plain(Kind::Hello);
-                let body = core.hello(hello, lane.greeting.root.as_ref());
+                let header = Header::plain(Kind::HandshakeRequest);
+                let body = core.handshake_request(request, lane.handshake.root.as_ref());
                 if let Posted::Failed(errno) =
                     work.rail.send_open(&mut lane.lane, |f| header.write(f, &body, &[]))
                 {
-                    if lane.greeting.failed(now, is_for_good(&work.rail, errno)) {
+                    if lane.handshake.failed(now, is_for_good(&work.rail, errno)) {
                         failed.push((lane.peer.clone(), plan, errno));
                     }
                 }
@@ -260,23 +267,23 @@ impl Worker {
     }
 
     /// Somebody greets us over a rail of ours.
-    pub fn hello(&mut self, (rail, connection): Way, body: &[u8], now: u64) {
-        let Some(hello) = Hello::decode(body) else { return self.core.count_rubbish() };
-        let address = match crate::wire::address::Address::decode(hello.address) {
-            Ok(address) if address.rails.len() > hello.rail.place() => address,
-            _ => return self.core.count_rubbish(),
+    pub fn on_handshake_request(&mut self, (rail, connection): Way, body: &[u8], now: u64) {
+        let Some(request) = HandshakeRequest::decode(body) else { return self.core.count_malformed() };
+        let address = match crate::wire::address::Address::decode(request.address) {
+            Ok(address) if address.rails.len() > request.rail.place() => address,
+            _ => return self.core.count_malformed(),
         };
         let incarnation = address.incarnation;
-        let back = &address.rails[hello.rail.place()].address;
+        let back = &address.rails[request.rail.place()].address;
         let mut root = None;
-        let refusal = if hello.target != self.core.incarnation {
+        let refusal = if request.target != self.core.incarnation {
             Some((Status::PeerGone, "another endpoint lives at this address now".into()))
-        } else if hello.your_rail != rail {
-            return self.core.count_rubbish();
+        } else if request.your_rail != rail {
+            return self.core.count_malformed();
         } else if let Err(error) = address.common_wire() {
             Some((error.status, error.message))
         } else {
-            match self.core.judge(&hello, incarnation, body, now) {
+            match self.core.judge(&request, incarnation, body, now) {
                 Verdict::Believed(by) => {
                     root = by;
                     None
@@ -287,22 +294,22 @@ impl Worker {
         if let Some((status, text)) = refusal {
             let from = address.rails.first().map_or_else(String::new, |rail| readable(&rail.address));
             self.core.reject(&format!("a handshake from {from}: {text}"));
-            return self.refuse((rail, connection), &hello, (incarnation, back), status, &text);
+            return self.refuse((rail, connection), &request, (incarnation, back), status, &text);
         }
-        let plan = Plan { rail, remote_rail: hello.rail };
-        let greeted = Greeted { plan, nonce: hello.nonce, epoch: hello.epoch, root };
+        let plan = Plan { rail, remote_rail: request.rail };
+        let accepted = AcceptedHandshake { plan, nonce: request.nonce, epoch: request.epoch, root };
         let known = self.core.peers.by_incarnation(incarnation);
         let ours = known.as_ref().map_or(0, |peer| peer.token);
-        if hello.yours != 0 && hello.yours != ours {
+        if request.yours != 0 && request.yours != ours {
             let text = "the other side has ended this peer";
-            return self.refuse((rail, connection), &hello, (incarnation, back), Status::PeerGone, text);
+            return self.refuse((rail, connection), &request, (incarnation, back), Status::PeerGone, text);
         }
         let Some(peer) = known else {
-            if hello.begun <= self.core.peers.begun_before(incarnation) {
+            if request.begun <= self.core.peers.begun_before(incarnation) {
                 return self.core.reject(STALE);
             }
             let source = source((rail, connection), back);
-            match self.core.accept(address, (hello.token, hello.begun), greeted, source) {
+            match self.core.accept(address, (request.token, request.begun), accepted, source) {
                 Ok(peer) => self.rails[rail].rail.assign_connection(connection, peer),
                 Err(error) => log::debug!("a peer cannot be accepted: {error}"),
             }
@@ -311,26 +318,26 @@ impl Worker {
         if peer.state() == PeerState::Down {
             return;
         }
-        match peer.meet(hello.token, hello.begun) {
+        match peer.meet(request.token, request.begun) {
             Meeting::Same => {}
-            // Its next hello finds it gone.
+            // Its next handshake request finds it gone.
             Meeting::Other => return self.end_stale(&peer),
             Meeting::Stale => return self.core.reject(STALE),
         }
         let most = 2 * self.core.rails.len().max(peer.address.rails.len());
-        if !peer.is_newest(plan, hello.epoch, most) {
+        if !peer.is_newest(plan, request.epoch, most) {
             return self.core.reject(STALE);
         }
-        peer.prove_by(&greeted.root);
-        if !self.meets(&peer, plan, hello.epoch) {
-            return; // It greets again, and what it greets by was not cut with the lane from before.
+        peer.authenticate_by(&accepted.root);
+        if !self.meets(&peer, plan, request.epoch) {
+            return; // It handshaking again, and what it handshaking by was not cut with the lane from before.
         }
         self.rails[rail].rail.assign_connection(connection, peer.id);
         if let Some(lane) = self.find_lane(&peer, plan) {
             self.revive(lane);
-            self.welcome(lane, &greeted);
+            self.reply_to_handshake(lane, &accepted);
         } else {
-            self.hand_home(&peer, Command::Greeted { peer: peer.id, greeted });
+            self.hand_home(&peer, Command::HandshakeAccepted { peer: peer.id, accepted });
         }
     }
 
@@ -348,8 +355,8 @@ impl Worker {
             .find(|id| self.rails.lane(*id).is_some_and(|of| of.lane.peer == peer.id && of.plan() == plan))
     }
 
-    fn refuse(&mut self, way: Way, hello: &Hello, to: (u64, &[u8]), status: Status, text: &str) {
-        self.send_refusal(way, hello.token, to, frame::refuse(status, text));
+    fn refuse(&mut self, way: Way, request: &HandshakeRequest, to: (u64, &[u8]), status: Status, text: &str) {
+        self.send_refusal(way, request.token, to, frame::refuse(status, text));
     }
 
     /// Refuses whoever is at an address: who it says it is, and by what it is named.
@@ -361,7 +368,7 @@ impl Worker {
         rail.answer(lanes, (to.1, way.1), now, |frame| header.write(frame, &body, &[]));
     }
 
-    fn welcome(&mut self, lane: LaneId, greeted: &Greeted) {
+    fn reply_to_handshake(&mut self, lane: LaneId, accepted: &AcceptedHandshake) {
         let Some(peer) = self.rails.lane(lane).map(|of| of.peer.clone()) else { return };
         let of_peer = self.rails[lane.rail].lanes.iter().filter(|of| of.peer.id == peer.id);
         let landings = of_peer.filter(|of| of.landing.is_some()).count();
@@ -378,16 +385,16 @@ impl Worker {
         }
         let landing = of.landing.as_ref().map(|landing| landing.place(rail));
         of.lane.to = peer.named_by().0;
-        if let Some(root) = greeted.root.as_ref().filter(|_| of.greeted != Some(greeted.nonce)) {
-            let &Greeted { plan, nonce, epoch, .. } = greeted;
+        if let Some(root) = accepted.root.as_ref().filter(|_| of.accepted != Some(accepted.nonce)) {
+            let &AcceptedHandshake { plan, nonce, epoch, .. } = accepted;
             let theirs = Side { incarnation: peer.address.incarnation, nonce, epoch, rail: plan.remote_rail };
             let ours =
                 Side { incarnation: self.core.incarnation, nonce: of.own, epoch: of.epoch, rail: plan.rail };
             of.lane.opener = Some(Opener::new(root, &theirs, &ours));
-            of.greeted = Some(nonce);
+            of.accepted = Some(nonce);
         }
-        let welcome = Welcome {
-            nonce: greeted.nonce,
+        let reply = HandshakeReply {
+            nonce: accepted.nonce,
             own: of.own,
             token: peer.token,
             begun: peer.begun,
@@ -395,49 +402,50 @@ impl Worker {
             pad: rail.pad(),
             landing,
         };
-        let body = self.core.welcome(&peer, &welcome, greeted.root.as_ref());
-        let header = Header::plain(Kind::Welcome);
-        // The sender of the hello repeats it if there is no room.
+        let body = self.core.handshake_reply(&peer, &reply, accepted.root.as_ref());
+        let header = Header::plain(Kind::HandshakeReply);
+        // The sender of the handshake request repeats it if there is no room.
         let _ = rail.send_open(&mut of.lane, |frame| header.write(frame, &body, &[]));
     }
 
     /// We were welcomed over a rail of ours.
-    pub fn welcomed(&mut self, rail: RailIndex, peer: &Peer, body: &[u8], now: u64) {
+    pub fn on_handshake_reply(&mut self, rail: RailIndex, peer: &Peer, body: &[u8], now: u64) {
         let Some(nonce) = body.first_chunk::<16>().map(|nonce| u128::from_le_bytes(*nonce)) else {
-            return self.core.count_rubbish();
+            return self.core.count_malformed();
         };
         let work = &mut self.rails[rail];
-        let lane = work.lanes.iter_mut().find(|lane| lane.greeting.nonce == nonce && lane.peer.id == peer.id);
+        let lane =
+            work.lanes.iter_mut().find(|lane| lane.handshake.nonce == nonce && lane.peer.id == peer.id);
         let Some(lane) = lane else { return };
         let (from, to) = (peer.address.incarnation, self.core.incarnation);
-        let proven = match &lane.greeting.root {
+        let proven = match &lane.handshake.root {
             None => Some(body),
-            Some(root) => root.proven(Proven::Welcome, from, to, body),
+            Some(root) => root.verify(Proof::Reply, from, to, body),
         };
         let Some(proven) = proven else {
             return self.core.reject("a welcome without proof of the secret");
         };
-        let Some(welcome) = Welcome::decode(proven) else { return self.core.count_rubbish() };
+        let Some(reply) = HandshakeReply::decode(proven) else { return self.core.count_malformed() };
         let (plan, l) = (lane.plan(), &mut lane.lane);
         // A newer one of the peer's than has greeted will greet.
-        if l.state != LaneState::Greeting || lane.heard.is_some_and(|heard| heard != welcome.epoch) {
+        if l.state != LaneState::Handshaking || lane.heard.is_some_and(|heard| heard != reply.epoch) {
             return;
         }
-        match peer.meet(welcome.token, welcome.begun) {
+        match peer.meet(reply.token, reply.begun) {
             Meeting::Same => {}
             Meeting::Other => return self.end_stale(peer),
             Meeting::Stale => return self.core.reject(STALE),
         }
-        (l.state, l.to, l.pad) = (LaneState::Warming, welcome.token, welcome.pad);
-        l.sealer = lane.greeting.root.as_ref().map(|root| {
+        (l.state, l.to, l.pad) = (LaneState::Probing, reply.token, reply.pad);
+        l.sealer = lane.handshake.root.as_ref().map(|root| {
             let ours = Side { incarnation: to, nonce, epoch: lane.epoch, rail: plan.rail };
             let theirs =
-                Side { incarnation: from, nonce: welcome.own, epoch: welcome.epoch, rail: plan.remote_rail };
+                Side { incarnation: from, nonce: reply.own, epoch: reply.epoch, rail: plan.remote_rail };
             Sealer::new(root, &ours, &theirs)
         });
-        lane.heard = Some(welcome.epoch);
+        lane.heard = Some(reply.epoch);
         if let Some(landing) =
-            welcome.landing.filter(|slots| pack::is_slot(slots.len) && pack::is_possible(work.rail.limits()))
+            reply.landing.filter(|slots| pack::is_slot(slots.len) && pack::is_possible(work.rail.limits()))
         {
             lane.flows.packer = Packer::new(&mut work.rail, landing, lane.slot)
                 .inspect_err(|error| {
@@ -445,14 +453,14 @@ impl Worker {
                 })
                 .ok();
         }
-        lane.greeting.next_ns = Some(0);
-        lane.greeting.failures = 0;
-        self.fenced_by(peer.id, plan, welcome.epoch);
-        self.greet_lanes(now);
+        lane.handshake.next_ns = Some(0);
+        lane.handshake.failures = 0;
+        self.fenced_by(peer.id, plan, reply.epoch);
+        self.advance_handshakes(now);
     }
 
-    pub fn lane_is_warm(&mut self, lane: LaneId, now: u64) {
-        let of = self.rails.lane_mut(lane).filter(|(_, of)| of.lane.state == LaneState::Warming);
+    pub fn lane_is_probed(&mut self, lane: LaneId, now: u64) {
+        let of = self.rails.lane_mut(lane).filter(|(_, of)| of.lane.state == LaneState::Probing);
         let Some((_, of)) = of else { return };
         of.lane.state = LaneState::Up;
         of.lane.delivered_ns = now;
@@ -462,7 +470,7 @@ impl Worker {
         } else {
             self.tell_home(&peer, Command::LaneUp { peer: peer.id, plan });
         }
-        self.welcome_back(lane, &peer);
+        self.rejoin(lane, &peer);
     }
 
     /// An operation of a lane failed. A lane that greets tries again for a while, where
@@ -482,8 +490,8 @@ impl Worker {
             Outcome { provider_errno: errno, rail: Some(plan.rail), ..Outcome::of(Status::PeerLost) };
         let serves = peer.is_served_by(plan.rail);
         match state {
-            LaneState::Greeting | LaneState::Warming => {
-                if of.greeting.failed(now, is_for_good(rail, errno)) {
+            LaneState::Handshaking | LaneState::Probing => {
+                if of.handshake.failed(now, is_for_good(rail, errno)) {
                     self.say_failed(&peer, plan, errno);
                 }
             }
