@@ -153,7 +153,7 @@ impl Hold {
         Hold(self.0)
     }
 
-    /// It stands for a number from here on (`of`), or a flow has it.
+    /// It stands for a number from here on (`of`), or a stripe has it.
     #[inline]
     pub const fn give(self) -> OpId {
         let id = self.0;

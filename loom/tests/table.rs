@@ -40,7 +40,7 @@ fn peer_of(table: &Table, hold: &Hold) -> u64 {
     table.held(hold).1.peer.map_or(0, PeerId::get)
 }
 
-/// The only flow of an operation without slices leaves, and ends it.
+/// The only stripe of an operation without slices leaves, and ends it.
 fn finish(table: &Table, hold: Hold) {
     let id = hold.id();
     assert_eq!(table.leave(hold), Left::Arrived(id));
@@ -109,7 +109,7 @@ fn a_reader_finds_what_it_looks_for() {
     });
 }
 
-/// What flows did before they left, the last one has seen.
+/// What stripes did before they left, the last one has seen.
 #[test]
 fn one_flow_is_the_last_and_sees_all() {
     loom::model(|| {
@@ -118,11 +118,11 @@ fn one_flow_is_the_last_and_sees_all() {
         table.share(table.held_slot(&hold), 1);
         let id = hold.give();
         let arrived = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
-        let leaves = move |table: &Table, arrived: &[UnsafeCell<u32>; 2], flow: usize| {
-            // SAFETY: each flow has its own, until the last has left.
-            arrived[flow].with_mut(|of| unsafe { *of = 1 });
+        let leaves = move |table: &Table, arrived: &[UnsafeCell<u32>; 2], stripe: usize| {
+            // SAFETY: each stripe has its own, until the last has left.
+            arrived[stripe].with_mut(|of| unsafe { *of = 1 });
             let hold = Hold::of(id);
-            let last = table.flow_leaves(table.held_slot(&hold), 1) == Left::Arrived(id);
+            let last = table.stripe_leaves(table.held_slot(&hold), 1) == Left::Arrived(id);
             hold.give();
             if last {
                 // SAFETY: as above.
@@ -139,7 +139,7 @@ fn one_flow_is_the_last_and_sees_all() {
     });
 }
 
-/// One that is canceled while its last flow leaves.
+/// One that is canceled while its last stripe leaves.
 #[test]
 fn an_operation_ends_once() {
     loom::model(|| {

@@ -74,7 +74,7 @@ impl Worker {
             match arrived {
                 Arrived { outcome, fetch: Some(_), .. } => {
                     let (table, left) = (&self.core.table, &mut self.left);
-                    of.flows.fetched(outcome, rail, (&mut of.lane, now), table, left);
+                    of.stripes.fetched(outcome, rail, (&mut of.lane, now), table, left);
                 }
                 Arrived { outcome: Ok(()), counts: Some((immediate, pieces)), .. } => {
                     self.core.count(immediate.get(), pieces, now, &mut self.counted)
@@ -148,14 +148,14 @@ impl Worker {
         let core = self.core.clone();
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         let (lane, left) = (&mut of.lane, &mut self.left);
-        of.flows.landed(header.sequence, rail, lane, now, &core.table, left);
-        if header.kind == Kind::Unlanded && of.flows.is_next(header.sequence) {
+        of.stripes.landed(header.sequence, rail, lane, now, &core.table, left);
+        if header.kind == Kind::Unlanded && of.stripes.is_next(header.sequence) {
             let code = rest.first_chunk::<4>().map_or(0, |code| i32::from_le_bytes(*code));
             let status = match Status::from_code(code) {
                 Status::MemoryGone => Status::MemoryGone,
                 _ => Status::RemoteAccess,
             };
-            if let Some(id) = of.flows.refused(rail, lane, now, &core.table, left) {
+            if let Some(id) = of.stripes.refused(rail, lane, now, &core.table, left) {
                 core.table.end(id, Outcome::of(status), now);
             }
         }
@@ -247,9 +247,9 @@ impl LaneWork {
     fn fetched(&mut self, body: &[u8]) -> Option<Arrived> {
         let [number, status] = frame::read_numbers::<2>(body)?;
         let number = u32::try_from(number).ok()?;
-        let flow = self.flows.packer.as_ref()?.fetcher.flow_of(number)?;
-        let wanted = self.flows.wants(flow);
-        let (device, places) = self.flows.packer.as_mut()?.fetcher.answered(number)?;
+        let stripe = self.stripes.packer.as_ref()?.fetcher.stripe_of(number)?;
+        let wanted = self.stripes.wants(stripe);
+        let (device, places) = self.stripes.packer.as_mut()?.fetcher.answered(number)?;
         let outcome = match Status::from_code(status as u32 as i32) {
             Status::Ok if wanted => scatter_to(self.landing.as_mut()?, device, places),
             Status::Ok => Err(Status::Canceled),
@@ -261,7 +261,7 @@ impl LaneWork {
 
     /// Sends the peer what it wants, as far as there are slots for it.
     pub(super) fn answer_fetches(&mut self, rail: &mut Rail, core: &Core, now: u64) {
-        while self.flows.packer.as_ref().is_some_and(Packer::has_slot) {
+        while self.stripes.packer.as_ref().is_some_and(Packer::has_slot) {
             let next = self.fetches.iter().position(|(number, _)| *number == self.next_fetch);
             let Some(next) = next.filter(|_| !self.lane.cut) else { return };
             let (number, list) = self.fetches.swap_remove(next);
@@ -270,7 +270,7 @@ impl LaneWork {
             let find = |memory| core.offered(memory, peer);
             if let Err(status) = self.answer(number, &list, (rail, now), find) {
                 warn_seldom!("{}: a read is refused: {status:?}", self.peer);
-                let packer = self.flows.packer.as_mut();
+                let packer = self.stripes.packer.as_mut();
                 let refusal = packer.and_then(|packer| packer.answer(number, status, None).ok().flatten());
                 let refusal = refusal.zip(rail.burst(&mut self.lane, now));
                 refusal.into_iter().for_each(|(refusal, mut burst)| refusal.finish_answer(&mut burst));
@@ -296,7 +296,7 @@ impl LaneWork {
             places.find(&piece)?;
             bytes += u64::from(piece.len);
         }
-        let packer = self.flows.packer.as_mut().ok_or(Status::Unsupported)?;
+        let packer = self.stripes.packer.as_mut().ok_or(Status::Unsupported)?;
         if bytes > packer.most() {
             return Err(Status::RemoteAccess);
         }

@@ -243,7 +243,7 @@ impl Core {
         let slot = self.table.held_slot(&hold);
         Table::send_off(slot);
         if wanted > 1 {
-            self.table.share(slot, wanted - 1);
+            self.table.add_stripes(slot, wanted - 1);
         }
         let (mut before, mut after) = (0, workers);
         if wanted < workers.count_ones() as u64 {

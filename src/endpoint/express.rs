@@ -1,6 +1,6 @@
 //! The short way of a transfer that is one small post, with manual progress: the caller posts it
 //! on a lane that has nothing else to do, and only then makes its operation. From there on its
-//! flow is as any other.
+//! stripe is as any other.
 //!
 //! Who waits for the bytes waits for what comes before the post alone. All of it happens while
 //! the worker is held, so nothing of the peer ends, and nothing comes back, before the
@@ -16,9 +16,9 @@ use crate::ids::OpId;
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::rail::{Burst, LaneState};
 use crate::status::Status;
-use crate::transfer::flows::Flows;
 use crate::transfer::geometry::Single;
 use crate::transfer::shape::Entered;
+use crate::transfer::stripes::Stripes;
 use crate::transfer::{Direction, Outcome, Terms};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Worker {
         if !up || !local.knows(id.rail) || !remote.knows(there) || !has_room(&mut burst, terms.urgent) {
             return None;
         }
-        parcel.send(core, &mut work.flows, &mut burst)
+        parcel.send(core, &mut work.stripes, &mut burst)
     }
 }
 
@@ -93,7 +93,7 @@ fn has_room(burst: &mut Burst, urgent: bool) -> bool {
 
 impl Parcel<'_> {
     #[inline]
-    fn send(&self, core: &Core, flows: &mut Flows, burst: &mut Burst) -> Option<OpId> {
+    fn send(&self, core: &Core, stripes: &mut Stripes, burst: &mut Burst) -> Option<OpId> {
         let Parcel { local, remote, single, terms } = self;
         let (table, now) = (&core.table, burst.now);
         let entered = Entered::new(local, remote).ok()?;
@@ -103,7 +103,7 @@ impl Parcel<'_> {
         if !terms.queue.reserve(1) {
             return None;
         }
-        let slot = table.take().filter(|slot| self.post(flows, burst) || table.put_back(slot));
+        let slot = table.take().filter(|slot| self.post(stripes, burst) || table.put_back(slot));
         let Some(slot) = slot else {
             terms.queue.unreserve(1);
             return None;
@@ -114,7 +114,7 @@ impl Parcel<'_> {
         let id = hold.id();
         // SAFETY: it is held.
         if let Some(transfer) = unsafe { table.body(slot) }.transfer() {
-            flows.posted(hold, (slot, transfer), table, now);
+            stripes.posted(hold, (slot, transfer), table, now);
         }
         if core.phase.load(Ordering::SeqCst) != OPEN {
             // Who closes the endpoint may not have seen it.
@@ -124,7 +124,7 @@ impl Parcel<'_> {
     }
 
     #[inline]
-    fn post(&self, flows: &mut Flows, burst: &mut Burst) -> bool {
+    fn post(&self, stripes: &mut Stripes, burst: &mut Burst) -> bool {
         let Single { len, local: (from, at), remote: (to, offset) } = self.single;
         let (from, to) = (from as usize, to as usize);
         let (remote, key) = self.remote.locate(burst.lane.remote_rail, to, offset);
@@ -139,6 +139,6 @@ impl Parcel<'_> {
         };
         // SAFETY: both memories are entered, and will be while the transfer's slot is held; the rail
         // keeps the op until the NIC gives it back.
-        unsafe { flows.post_first(burst, rma, len) }
+        unsafe { stripes.post_first(burst, rma, len) }
     }
 }

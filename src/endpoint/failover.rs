@@ -29,8 +29,8 @@ use crate::rail::LaneState;
 use crate::status::Status;
 use crate::transfer::claims::{split, Run};
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::flow::Flow;
 use crate::transfer::operation::Move;
+use crate::transfer::stripe::Stripe;
 use crate::transfer::table::Table;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, Kind};
@@ -57,7 +57,7 @@ const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// Workers that may pass on what none of them has a lane for.
 pub const HOPS: u32 = 64;
 
-/// A lane that failed, until its flows can go to others.
+/// A lane that failed, until its stripes can go to others.
 pub struct Broken {
     outcome: Outcome,
     /// The peer's end is cut, too, as it said.
@@ -167,18 +167,18 @@ impl Worker {
             for lane in work.lanes.iter_mut() {
                 let cuts = work.rail.limits().cuts && lane.closing.is_none();
                 let patience = if cuts { LATE_NS } else { LATEST_NS };
-                lane.flows.let_go(&core.table, &mut self.left);
-                let mut overdue = lane.flows.overdue(now, patience);
+                lane.stripes.let_go(&core.table, &mut self.left);
+                let mut overdue = lane.stripes.overdue(now, patience);
                 if cuts {
                     if !closing || now.saturating_sub(lane.lane.progress_ns) > LATE_NS {
-                        stuck.extend(overdue.find(|(_, flow)| flow.is_posted()).map(|_| lane.lane.id));
+                        stuck.extend(overdue.find(|(_, stripe)| stripe.is_posted()).map(|_| lane.lane.id));
                     }
                     continue;
                 }
-                let overdue: HashMap<u32, &Flow> = overdue.collect();
+                let overdue: HashMap<u32, &Stripe> = overdue.collect();
                 if !overdue.is_empty() {
                     work.rail.disown(lane.lane.id.slot, |tagged| overdue.contains_key(&split(tagged).0));
-                    overdue.values().for_each(|flow| core.table.publish_late(flow.slot()));
+                    overdue.values().for_each(|stripe| core.table.publish_late(stripe.slot()));
                 }
             }
         }
@@ -230,7 +230,7 @@ impl Worker {
         of.closing = Some(self.core.clock.now());
         of.broken = Some(Broken { outcome, theirs_cut: theirs != Theirs::Open });
         of.settle();
-        of.flows.suspend();
+        of.stripes.suspend();
         rail.cut_lane(&mut of.lane);
         let (found, epoch, heard) = (of.peer.clone(), of.epoch, of.heard);
         let (peer, plan) = (found.id, of.plan());
@@ -353,8 +353,8 @@ impl Worker {
             let plan = gone.plan();
             let errno = gone.broken.as_ref().map_or(0, |broken| broken.outcome.provider_errno);
             for n in 1.. {
-                let Some(flow) = gone.flows.take_suspended(&self.core.table) else { break };
-                self.give_away(flow, plan, errno);
+                let Some(stripe) = gone.stripes.take_suspended(&self.core.table) else { break };
+                self.give_away(stripe, plan, errno);
                 if n % LOOK == 0 && over() {
                     return self.breaking.push_front(gone);
                 }
@@ -371,15 +371,15 @@ impl Worker {
     /// The rails are closed: nobody takes what these had to do.
     pub(super) fn leave_broken(&mut self) {
         for mut gone in self.breaking.drain(..) {
-            self.remains.flows.push(gone.abandon(&mut self.rails[gone.lane.id.rail].rail));
+            self.remains.stripes.push(gone.abandon(&mut self.rails[gone.lane.id.rail].rail));
         }
     }
 
-    /// Gives what a flow has not done to other lanes.
-    fn give_away(&mut self, mut flow: Flow, plan: Plan, errno: i32) {
+    /// Gives what a stripe has not done to other lanes.
+    fn give_away(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
         let core = self.core.clone();
-        let (settled, runs) = flow.surrender();
-        let hold = Hold::of(core.table.id_of(flow.slot())); // The flow's, which ends here.
+        let (settled, runs) = stripe.surrender();
+        let hold = Hold::of(core.table.id_of(stripe.slot())); // The stripe's, which ends here.
         let counted = core.held(&hold).is_some_and(|transfer| transfer.is_counted());
         if counted && !runs.is_empty() {
             // Each page or entry may have raised its counter already.
@@ -387,15 +387,15 @@ impl Worker {
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::RailLost) };
             core.table.end(hold.id(), outcome, core.clock.now());
         }
-        if !Table::wanted(flow.slot()) || runs.is_empty() && !flow.has_unclaimed() {
+        if !Table::wanted(stripe.slot()) || runs.is_empty() && !stripe.has_unclaimed() {
             hold.give();
-            return self.left.push(core.table.flow_leaves(flow.slot(), settled));
+            return self.left.push(core.table.stripe_leaves(stripe.slot(), settled));
         }
-        core.table.settle(flow.slot(), settled);
-        if Table::is_told(flow.slot()) {
+        core.table.settle(stripe.slot(), settled);
+        if Table::is_told(stripe.slot()) {
             return self.park(hold, runs); // Its peer may have heard: that is asked first.
         }
-        Table::share_out(flow.slot());
+        Table::join_all(stripe.slot());
         self.again(hold, runs, HOPS);
     }
 

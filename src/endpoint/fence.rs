@@ -73,7 +73,7 @@ impl Endpoint {
         };
         let hold = self.take_back_if_late(hold, ended())?;
         let id = hold.id();
-        // It has no flows.
+        // It has no stripes.
         let _ = core.table.leave(hold);
         Ok(id)
     }
@@ -234,5 +234,5 @@ impl Worker {
 
 /// Whether nothing of a lane is under way.
 fn is_at_rest(of: &LaneWork) -> bool {
-    of.lane.inflight_ops == 0 && of.broken.is_none() && !of.flows.has_bundles()
+    of.lane.inflight_ops == 0 && of.broken.is_none() && !of.stripes.has_bundles()
 }

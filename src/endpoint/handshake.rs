@@ -135,7 +135,7 @@ impl Worker {
             peer: peer.clone(),
             epoch,
             heard: None,
-            flows: Default::default(),
+            stripes: Default::default(),
             handshake,
             own,
             accepted: None,
@@ -447,7 +447,7 @@ impl Worker {
         if let Some(landing) =
             reply.landing.filter(|slots| pack::is_slot(slots.len) && pack::is_possible(work.rail.limits()))
         {
-            lane.flows.packer = Packer::new(&mut work.rail, landing, lane.slot)
+            lane.stripes.packer = Packer::new(&mut work.rail, landing, lane.slot)
                 .inspect_err(|error| {
                     log::warn!("{peer}: no bounce buffers to send coalesced writes over this lane: {error}")
                 })
@@ -504,7 +504,7 @@ impl Worker {
             }
             LaneState::Up => {
                 of.settle();
-                of.flows.fail(&self.core.table, &mut self.left);
+                of.stripes.fail(&self.core.table, &mut self.left);
                 of.lane.state = LaneState::Down;
                 if !serves {
                     return self.say_failed(&peer, plan, errno);
@@ -548,7 +548,7 @@ impl Worker {
                 rail.cut_lane(&mut of.lane);
             }
             of.closing = Some(now);
-            of.flows.stop(&self.core.table, &mut self.left);
+            of.stripes.stop(&self.core.table, &mut self.left);
         }
         self.reap_closing();
     }
@@ -562,7 +562,7 @@ impl Worker {
                 let Some(lane) = lanes.at(place).filter(|lane| lane.closing.is_some()) else { continue };
                 let rests = lane.lane.inflight_ops == 0;
                 if rests && lane.broken.is_some() {
-                    lane.flows.put_down(&self.core.table, &mut self.left);
+                    lane.stripes.put_down(&self.core.table, &mut self.left);
                 }
                 let at_rest = rests && lane.broken.as_ref().is_none_or(Broken::is_fenced);
                 if !at_rest || lane.broken.is_none() && lane.is_saying(now) {
@@ -573,7 +573,7 @@ impl Worker {
                 if gone.broken.is_some() {
                     self.breaking.push_back(gone);
                 } else {
-                    self.remains.flows.push(gone.abandon(rail));
+                    self.remains.stripes.push(gone.abandon(rail));
                     rail.drop_lane(gone.lane, lanes);
                 }
             }

@@ -9,8 +9,8 @@ use crate::peer::link::{Link, Outstanding};
 use crate::peer::{status_of_end, Peer, PeerState, Revoking};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::flows::Flows;
 use crate::transfer::gate::Before;
+use crate::transfer::stripes::Stripes;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Kind, REQUESTS, USER};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +60,7 @@ enum Leaves {
 #[derive(Default)]
 pub struct Remains {
     /// Shares of lanes that were removed.
-    pub flows: Vec<Flows>,
+    pub stripes: Vec<Stripes>,
     links: Vec<Link>,
 }
 
@@ -270,8 +270,8 @@ impl Worker {
         }
         let (table, left) = (&self.core.table, &mut self.left);
         let lanes = self.rails.lanes_mut();
-        for lane in lanes.filter(|lane| lane.flows.is_stopping()) {
-            if !lane.flows.go_on_stopping(table, left, &over) {
+        for lane in lanes.filter(|lane| lane.stripes.is_stopping()) {
+            if !lane.stripes.go_on_stopping(table, left, &over) {
                 break;
             }
         }
@@ -279,7 +279,7 @@ impl Worker {
         self.settle(now);
         self.see_off(now, &over);
         let mut lanes = self.rails.iter().flat_map(|work| work.lanes.iter());
-        let stopping = lanes.any(|lane| lane.flows.is_stopping());
+        let stopping = lanes.any(|lane| lane.stripes.is_stopping());
         let ending = |leaving: &Leaving| matches!(leaving.stage, Leaves::Ending(..));
         stopping || self.has_remains() || self.leaving.front().is_some_and(ending)
     }
@@ -295,16 +295,16 @@ impl Worker {
     }
 
     pub(super) fn has_remains(&self) -> bool {
-        let Remains { flows, links } = &self.remains;
-        !(flows.is_empty() && links.is_empty() && self.sweeps.is_empty() && self.breaking.is_empty())
+        let Remains { stripes, links } = &self.remains;
+        !(stripes.is_empty() && links.is_empty() && self.sweeps.is_empty() && self.breaking.is_empty())
     }
 
     pub(super) fn leave_remains(&mut self, over: impl Fn() -> bool) {
-        while let Some(flows) = self.remains.flows.last_mut() {
-            if !flows.abandon(&self.core.table, &mut self.left, &over) {
+        while let Some(stripes) = self.remains.stripes.last_mut() {
+            if !stripes.abandon(&self.core.table, &mut self.left, &over) {
                 return;
             }
-            self.remains.flows.pop();
+            self.remains.stripes.pop();
         }
         while let Some(link) = self.remains.links.last_mut() {
             if shed(link) {

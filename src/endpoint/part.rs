@@ -1,6 +1,6 @@
 //! Parting: how a peer ends while both sides are alive.
 //!
-//! Whoever leaves says so, and both sides drain their lanes: flows stop, and
+//! Whoever leaves says so, and both sides drain their lanes: stripes stop, and
 //! what is in flight comes back. Who has drained says bye,
 //! the other side answers when it has, too. So each side's PEER_DOWN comes when
 //! nothing of the other's can land any more. A side that does not drain or answer
@@ -162,12 +162,12 @@ impl Worker {
 
     // Lanes.
 
-    /// Stops a peer's flows here, and waits for what is in flight.
+    /// Stops a peer's stripes here, and waits for what is in flight.
     pub fn drain_lanes(&mut self, peer: PeerId) {
         for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
             let of = self.rails.lane_mut(*lane).map(|(_, of)| of);
             if let Some(of) = of.filter(|of| of.peer.id == peer && of.drain == Drain::No) {
-                of.flows.stop(&self.core.table, &mut self.left);
+                of.stripes.stop(&self.core.table, &mut self.left);
                 of.drain = Drain::Begun;
             }
         }

@@ -31,7 +31,7 @@ impl fmt::Display for Still<'_> {
             lane.inflight_ops,
             lane.inflight_frames
         )?;
-        write!(f, "{}", work.flows)?;
+        write!(f, "{}", work.stripes)?;
         let words = [
             (lane.parked, "parked"),
             (lane.refused, "refused"),
@@ -60,7 +60,7 @@ impl Worker {
         for work in self.rails.lanes() {
             let lane = &work.lane;
             let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
-            let waits = under_way || work.flows.has_work();
+            let waits = under_way || work.stripes.has_work();
             let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
             if waits && still_ns > STILL_NS && lane.state != LaneState::Handshaking {
                 let still = Still { work, window: lane.window.bytes(), still_ns };

@@ -287,7 +287,7 @@ impl Endpoint {
         let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
         let hold = self.take_back_if_late(hold, ended)?;
         let id = hold.id();
-        // A send has no flows: its place in the peer's channel ends it.
+        // A send has no stripes: its place in the peer's channel ends it.
         let _ = core.table.leave(hold);
         if !self.send_now(peer.id, id, (&data, allowance), now) {
             core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data, allowance });

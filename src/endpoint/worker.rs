@@ -23,11 +23,11 @@ use crate::status::{Result, Status};
 use crate::transfer::claims::Run;
 use crate::transfer::counters::Unsettled;
 use crate::transfer::ending::Sweep;
-use crate::transfer::flow::Share;
-use crate::transfer::flows::Flows;
 use crate::transfer::operation::Move;
 use crate::transfer::pack::{Landing, Packer, Word};
 use crate::transfer::shape::View;
+use crate::transfer::stripe::NewStripe;
+use crate::transfer::stripes::Stripes;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::{Direction, Outcome};
 use crate::wire::frame::{self, Header, Kind};
@@ -89,7 +89,7 @@ pub struct Worker {
     pub(super) remains: super::links::Remains,
     /// Transfers of remote memories that are gone.
     pub(super) sweeps: VecDeque<Sweep>,
-    /// Lanes that failed, and whose flows go to others.
+    /// Lanes that failed, and whose stripes go to others.
     pub(super) breaking: VecDeque<LaneWork>,
     pub fence_waits: Vec<FenceWaits>,
     pub quiescing_lanes: Vec<QuiescingLanes>,
@@ -149,7 +149,7 @@ pub struct LaneWork {
     /// is known.
     pub epoch: u64,
     pub heard: Option<u64>,
-    pub flows: Flows,
+    pub stripes: Stripes,
     pub handshake: super::handshake::Handshake,
     /// What we draw for the session of the peer's frames; the handshake request that it is for.
     pub own: u128,
@@ -261,28 +261,28 @@ impl LaneWork {
         Plan { rail: self.lane.id.rail, remote_rail: self.lane.remote_rail }
     }
 
-    /// Its flows, if it can carry a transfer to that peer.
-    fn flows_for(&mut self, peer: PeerId, view: View) -> Option<&mut Flows> {
+    /// Its stripes, if it can carry a transfer to that peer.
+    fn stripes_for(&mut self, peer: PeerId, view: View) -> Option<&mut Stripes> {
         let (up, plan) = (self.lane.state == LaneState::Up && self.lane.peer == peer, self.plan());
         let takes = up && self.drain == Drain::No && self.peer.is_served_by(plan.rail);
-        (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.flows)
+        (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
     }
 
-    /// Gives its memory back: its flows are left to end.
-    pub fn abandon(&mut self, rail: &mut Rail) -> Flows {
+    /// Gives its memory back: its stripes are left to end.
+    pub fn abandon(&mut self, rail: &mut Rail) -> Stripes {
         self.settle();
-        if let Some(packer) = self.flows.packer.take() {
+        if let Some(packer) = self.stripes.packer.take() {
             packer.close(rail);
         }
         if let Some(landing) = self.landing.take() {
             landing.close(rail);
         }
-        std::mem::take(&mut self.flows)
+        std::mem::take(&mut self.stripes)
     }
 
     /// Waits until no copy of a device touches anybody's memory.
     pub fn settle(&mut self) {
-        self.flows.packer.iter_mut().for_each(Packer::settle);
+        self.stripes.packer.iter_mut().for_each(Packer::settle);
         self.landing.iter_mut().for_each(Landing::settle);
     }
 
@@ -302,7 +302,7 @@ impl LaneWork {
 
     #[inline]
     fn has_work(&self) -> bool {
-        self.flows.has_work() || !self.fetches.is_empty()
+        self.stripes.has_work() || !self.fetches.is_empty()
     }
 
     /// Something of it is due soon.
@@ -479,7 +479,7 @@ impl Worker {
     fn patience(&self, now: u64) -> Duration {
         let handshake = self.rails.lanes().any(LaneWork::is_waiting);
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        let waits = |lane: &LaneWork| lane.flows.packer.as_ref().is_some_and(Packer::is_behind);
+        let waits = |lane: &LaneWork| lane.stripes.packer.as_ref().is_some_and(Packer::is_behind);
         let unsaid = self.rails.lanes().any(waits)
             || !self.owing.is_empty()
             || !self.copying.is_empty()
@@ -579,7 +579,7 @@ impl Worker {
         self.closed
     }
 
-    /// Begins a transfer's flows on the peer's lanes here.
+    /// Begins a transfer's stripes on the peer's lanes here.
     fn start(&mut self, hold: Hold) {
         let early = self.early_lane(&hold);
         let core = self.core.clone();
@@ -596,7 +596,7 @@ impl Worker {
         }
     }
 
-    /// Begins flows on those of the peer's lanes here that can carry a transfer; the
+    /// Begins stripes on those of the peer's lanes here that can carry a transfer; the
     /// first one does these runs before anything else. Where there are none, hold and runs are the
     /// caller's again.
     pub(super) fn begin(
@@ -617,23 +617,23 @@ impl Worker {
             Which::Early(lane) => (std::slice::from_ref(lane), true),
         };
         let wanted = (lanes.len() as u64).min(slices) as usize;
-        let sharers = (all.len() as u64).min(slices) * core.inboxes.len() as u64;
+        let parts = (all.len() as u64).min(slices) * core.inboxes.len() as u64;
         let mut chosen = 0;
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
             let lane = rails.lane_mut(lanes[(*turn + i) % lanes.len()]).filter(|_| chosen < wanted);
-            let Some(of) = lane.and_then(|(_, lane)| lane.flows_for(peer, view)) else { continue };
+            let Some(of) = lane.and_then(|(_, lane)| lane.stripes_for(peer, view)) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
-            of.begin(hold.another(), (slot, transfer), Share { sharers, early, again }, &core.table);
+            of.begin(hold.another(), (slot, transfer), NewStripe { parts, early, again }, &core.table);
             chosen += 1;
         }
         match chosen {
             0 => return Err((hold, runs)),
             1 => {}
-            more => core.table.share(slot, more as u64 - 1),
+            more => core.table.add_stripes(slot, more as u64 - 1),
         }
-        hold.give(); // The first flow's.
+        hold.give(); // The first stripe's.
         Ok(())
     }
 
@@ -659,20 +659,20 @@ impl Worker {
                 }
                 let gone = done.errno == GONE;
                 if done.errno != 0 && !gone {
-                    // First: what the flow has counted does not stand.
+                    // First: what the stripe has counted does not stand.
                     self.lane_failed(id, done.errno, done.provider_errno, now);
                 }
                 let Some((_, lane)) = self.rails.lane_mut(id) else { return };
                 if gone {
-                    lane.flows.end_gone(done.flow, &self.core.table, &mut self.left);
+                    lane.stripes.end_gone(done.index, &self.core.table, &mut self.left);
                 }
                 let slices = if done.errno == 0 { done.slices } else { 0 };
                 let arrived = (done.posts, slices);
-                lane.flows.reaped(done.flow, arrived, &self.core.table, &mut self.left);
+                lane.stripes.reaped(done.index, arrived, &self.core.table, &mut self.left);
             }
             Work::Bundle if done.errno == 0 => {
-                let packer = self.rails.lane_mut(id).and_then(|(_, of)| of.flows.packer.as_mut());
-                packer.into_iter().for_each(|packer| packer.delivered(done.flow));
+                let packer = self.rails.lane_mut(id).and_then(|(_, of)| of.stripes.packer.as_mut());
+                packer.into_iter().for_each(|packer| packer.delivered(done.index));
             }
             Work::Receive => self.received(rail, done, now),
             Work::Arrival => self.arrived(rail, done, now),
@@ -702,7 +702,7 @@ impl Worker {
         }
     }
 
-    /// Lets each lane with flows post, beginning with another one each time; those
+    /// Lets each lane with stripes post, beginning with another one each time; those
     /// with something of the latency class first.
     fn pump(&mut self, rail: RailIndex, now: u64) -> bool {
         let work = &mut self.rails[rail];
@@ -714,11 +714,11 @@ impl Worker {
         let mut busy = false;
         let mut failed = None;
         work.turn = work.turn.wrapping_add(1);
-        let urgent = work.lanes.iter().any(|lane| lane.flows.is_urgent());
+        let urgent = work.lanes.iter().any(|lane| lane.stripes.is_urgent());
         for pass in 0..lanes * (1 + urgent as usize) {
             let Some(lane) = work.lanes.at((work.turn + pass) % lanes) else { continue };
             // With something urgent there are two rounds: the first for lanes that have it.
-            let of_round = !urgent || lane.flows.is_urgent() == (pass < lanes);
+            let of_round = !urgent || lane.stripes.is_urgent() == (pass < lanes);
             if !of_round || !lane.has_work() || lane.lane.state == LaneState::Down {
                 continue;
             }
@@ -761,16 +761,16 @@ impl Worker {
             Header::numbered(kind, number).write(frame, body, &[])
         };
         let held = lane.held > 0;
-        let posted = !held && lane.flows.pump(rail, &mut lane.lane, now, &core.table, left)?;
+        let posted = !held && lane.stripes.pump(rail, &mut lane.lane, now, &core.table, left)?;
         lane.answer_fetches(rail, core, now);
-        if let Some(packer) = &mut lane.flows.packer {
+        if let Some(packer) = &mut lane.stripes.packer {
             packer.advance(rail, &mut lane.lane, now, &say)?;
         }
-        lane.flows.end_lost(&core.table, left);
+        lane.stripes.end_lost(&core.table, left);
         Ok(posted)
     }
 
-    /// What the flows that left have to say.
+    /// What the stripes that left have to say.
     pub(super) fn settle(&mut self, now: u64) -> bool {
         let busy = !self.left.is_empty();
         while !self.left.is_empty() {
@@ -906,7 +906,7 @@ impl Worker {
         }
         for work in self.rails.iter_mut() {
             for mut lane in work.lanes.drain() {
-                self.remains.flows.push(lane.abandon(&mut work.rail));
+                self.remains.stripes.push(lane.abandon(&mut work.rail));
             }
         }
         self.leave_broken();

@@ -327,7 +327,7 @@ impl Rail {
         (unsafe { (*op).tag.work } != Work::Nothing).then_some(op)
     }
 
-    /// Nobody waits for the posts of some flows of a lane any longer: their local memory is not
+    /// Nobody waits for the posts of some stripes of a lane any longer: their local memory is not
     /// touched again, where that is not up to a NIC.
     pub fn disown(&mut self, lane: LaneSlot, of: impl Fn(u32) -> bool) {
         // SAFETY: all ops lie there.
@@ -335,7 +335,7 @@ impl Rail {
         let its = ops.filter(|op| {
             // SAFETY: the NIC has the scratch of those that are not free, not the tag.
             let tag = unsafe { (**op).tag };
-            tag.lane == lane && matches!(tag.work, Work::Slice | Work::Counted(_)) && of(tag.flow)
+            tag.lane == lane && matches!(tag.work, Work::Slice | Work::Counted(_)) && of(tag.index)
         });
         let scratches: Vec<*mut Scratch> = its.map(|op| op.cast()).collect();
         self.nic.disown(&scratches);
@@ -478,7 +478,7 @@ impl Rail {
     ) -> Posted {
         let Some(buffer) = self.sends.take() else { return Posted::Again };
         let len = fill(self.sends.bytes_mut(buffer));
-        let Some(op) = self.take_op(Tag { flow: buffer, ..tag }) else {
+        let Some(op) = self.take_op(Tag { index: buffer, ..tag }) else {
             self.sends.put(buffer);
             return Posted::Again;
         };
@@ -558,13 +558,13 @@ impl Rail {
 
     /// The bytes of a received frame; `give_back` when they were read.
     pub fn received(&self, done: &Done) -> &[u8] {
-        let bytes = self.receives.bytes(done.flow);
+        let bytes = self.receives.bytes(done.index);
         &bytes[..done.len.min(bytes.len())]
     }
 
     /// Posts a receive buffer again, with those that found no room before.
     pub fn give_back(&mut self, done: &Done) -> Result<()> {
-        self.receives.put(done.flow);
+        self.receives.put(done.index);
         self.post_receives()
     }
 

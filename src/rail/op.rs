@@ -10,7 +10,7 @@ use std::ptr;
 pub enum Work {
     /// No NIC has it.
     Nothing,
-    /// A post of a flow (`Tag::flow`).
+    /// A post of a stripe (`Tag::index`).
     Slice,
     /// The same with an immediate, which took a credit.
     Counted(Half),
@@ -18,13 +18,13 @@ pub enum Work {
     Bundle,
     /// A lane's warm-up write.
     Probe,
-    /// A control frame in send buffer `Tag::flow`.
+    /// A control frame in send buffer `Tag::index`.
     Frame,
     /// One of a lane that was not up yet.
     Handshake,
     /// A frame to an unauthenticated endpoint, whose route is `Tag::bytes`.
     Answer,
-    /// A receive into buffer `Tag::flow`.
+    /// A receive into buffer `Tag::index`.
     Receive,
     /// A peer's write with an immediate (`Done::immediate`); it may have taken a receive.
     Arrival,
@@ -34,7 +34,7 @@ pub enum Work {
 pub struct Tag {
     pub work: Work,
     pub lane: LaneSlot,
-    pub flow: u32,
+    pub index: u32,
     pub slices: u32,
     /// Bytes that its completion says were delivered.
     pub bytes: u64,
@@ -47,8 +47,8 @@ pub struct Tag {
 }
 
 impl Tag {
-    pub fn new(work: Work, lane: LaneSlot, flow: u32, slices: u32) -> Tag {
-        Tag { work, lane, flow, slices, bytes: 0, len: 0, sampled: false, read: false }
+    pub fn new(work: Work, lane: LaneSlot, index: u32, slices: u32) -> Tag {
+        Tag { work, lane, index, slices, bytes: 0, len: 0, sampled: false, read: false }
     }
 }
 
@@ -69,12 +69,12 @@ impl Op {
     }
 }
 
-/// A finished operation, or several slices of one flow.
+/// A finished operation, or several slices of one stripe.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub work: Work,
     pub lane: LaneSlot,
-    pub flow: u32,
+    pub index: u32,
     pub slices: u32,
     pub posts: u32,
     /// 0, or an error number of libfabric.
@@ -91,13 +91,13 @@ pub struct Done {
 pub(super) const NO_RECEIVE: u32 = u32::MAX;
 
 impl Done {
-    pub(super) fn of(work: Work, lane: LaneSlot, flow: u32) -> Done {
+    pub(super) fn of(work: Work, lane: LaneSlot, index: u32) -> Done {
         let (slices, errno, provider_errno, len, connection, immediate) = (0, 0, 0, 0, 0, 0);
-        Done { work, lane, flow, slices, posts: 1, errno, provider_errno, len, connection, immediate }
+        Done { work, lane, index, slices, posts: 1, errno, provider_errno, len, connection, immediate }
     }
 
     /// It holds a receive buffer, to be given back.
     pub fn took_receive(&self) -> bool {
-        self.work == Work::Receive || self.work == Work::Arrival && self.flow != NO_RECEIVE
+        self.work == Work::Receive || self.work == Work::Arrival && self.index != NO_RECEIVE
     }
 }

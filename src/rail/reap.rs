@@ -5,10 +5,10 @@ use super::{HasLane, Lanes, Rail};
 use crate::fabric::Reaped;
 use crate::ids::LaneSlot;
 
-/// Slices of one flow that arrived, one after the other.
+/// Slices of one stripe that arrived, one after the other.
 struct Run {
     lane: LaneSlot,
-    flow: u32,
+    index: u32,
     posts: u32,
     slices: u32,
     /// Delivered, and carried: as in a tag.
@@ -20,13 +20,13 @@ struct Run {
 
 impl Run {
     fn of(tag: &Tag) -> Run {
-        let &Tag { lane, flow, read, .. } = tag;
-        Run { lane, flow, posts: 0, slices: 0, bytes: 0, len: 0, sampled: false, read }
+        let &Tag { lane, index, read, .. } = tag;
+        Run { lane, index, posts: 0, slices: 0, bytes: 0, len: 0, sampled: false, read }
     }
 
     #[inline]
     fn is_of(&self, tag: &Tag) -> bool {
-        (self.lane, self.flow) == (tag.lane, tag.flow)
+        (self.lane, self.index) == (tag.lane, tag.index)
     }
 
     #[inline]
@@ -69,10 +69,10 @@ impl Rail {
 
     #[inline]
     fn finish_run(&mut self, lanes: &mut Lanes<impl HasLane>, run: &Run, now: u64) -> Done {
-        let &Run { lane, flow, posts, slices, .. } = run;
+        let &Run { lane, index, posts, slices, .. } = run;
         self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
         self.traffic.add(run.read, posts.into(), slices.into(), run.len);
-        Done { slices, posts, ..Done::of(Work::Slice, lane, flow) }
+        Done { slices, posts, ..Done::of(Work::Slice, lane, index) }
     }
 
     fn finish(
@@ -113,14 +113,14 @@ impl Rail {
                 self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
             }
             Work::Frame | Work::Handshake => {
-                self.sends.put(tag.flow);
+                self.sends.put(tag.index);
                 self.handshakes -= usize::from(tag.work == Work::Handshake);
                 if let Some(of) = lanes.get_mut(tag.lane) {
                     of.lane_mut().inflight_frames -= 1;
                 }
             }
             Work::Answer => {
-                self.sends.put(tag.flow);
+                self.sends.put(tag.index);
                 self.answers -= 1;
                 if !self.nic.dials() {
                     self.answered.push((tag.bytes, now));
@@ -129,8 +129,8 @@ impl Rail {
             Work::Receive if errno == 0 => self.traffic.frames_received.add(1),
             Work::Receive | Work::Arrival | Work::Nothing => {}
         }
-        let Tag { work, lane, flow, slices, .. } = tag;
-        Done { slices, errno, provider_errno, len, connection, ..Done::of(work, lane, flow) }
+        let Tag { work, lane, index, slices, .. } = tag;
+        Done { slices, errno, provider_errno, len, connection, ..Done::of(work, lane, index) }
     }
 
     /// The buffer of the receive that an arrival took, if it took one.
@@ -139,7 +139,7 @@ impl Rail {
         let of_receive = |op: &*mut Op| unsafe { (**op).tag.work } == Work::Receive;
         let Some(op) = op.filter(of_receive) else { return NO_RECEIVE };
         // SAFETY: it is ours again.
-        let buffer = unsafe { (*op).tag.flow };
+        let buffer = unsafe { (*op).tag.index };
         self.put_op(op);
         buffer
     }

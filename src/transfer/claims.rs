@@ -1,4 +1,4 @@
-//! What a flow has claimed and cannot be sure of yet: what others do again if its
+//! What a stripe has claimed and cannot be sure of yet: what others do again if its
 //! lane fails.
 //!
 //! Claims belong to two generations. Posts are tagged with the newer one's parity;
@@ -9,10 +9,10 @@
 /// Slices from the first to before the second.
 pub type Run = (u64, u64);
 
-/// Bit of a flow's number, in the tags of its posts.
+/// Bit of a stripe's number, in the tags of its posts.
 const PARITY: u32 = 1 << 31;
 
-/// A flow's number and the generation, of a tag.
+/// A stripe's number and the generation, of a tag.
 #[inline]
 pub fn split(tagged: u32) -> (u32, usize) {
     (tagged & !PARITY, (tagged >> 31) as usize)
@@ -36,10 +36,10 @@ impl Claims {
         Claims { runs: self.runs, ..Claims::default() }
     }
 
-    /// What posts of the flow are tagged with.
+    /// What posts of the stripe are tagged with.
     #[inline]
-    pub fn tag(&self, flow: u32) -> u32 {
-        flow | (self.newer as u32) << 31
+    pub fn tag(&self, stripe: u32) -> u32 {
+        stripe | (self.newer as u32) << 31
     }
 
     #[inline]
@@ -114,8 +114,8 @@ mod tests {
         let (_, first) = split(claims.tag(7));
         claims.finished(first, 1, (2, 4));
         assert_eq!(claims.settled(), 0);
-        let (flow, second) = split(claims.tag(7));
-        assert!(flow == 7 && first != second, "what goes on is newer");
+        let (stripe, second) = split(claims.tag(7));
+        assert!(stripe == 7 && first != second, "what goes on is newer");
         claims.posted(2);
         claims.finished(second, 1, (4, 4));
         assert_eq!(claims.settled(), 0, "one of the older is under way");

@@ -94,7 +94,7 @@ struct Look {
 }
 
 impl Table {
-    /// A flow is with a lane from now on: NICs may work for it. False: nobody wants it
+    /// A stripe is with a lane from now on: NICs may work for it. False: nobody wants it
     /// any longer.
     pub fn carry(&self, slot: &Slot) -> bool {
         slot.carried.fetch_add(1, Ordering::SeqCst);
@@ -102,7 +102,7 @@ impl Table {
         slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE
     }
 
-    /// No NIC works for a flow any longer. It leaves, or goes to another lane.
+    /// No NIC works for a stripe any longer. It leaves, or goes to another lane.
     pub fn put_down(&self, slot: &Slot) {
         if slot.carried.fetch_sub(1, Ordering::SeqCst) == 1 && slot.late.load(Ordering::SeqCst) == WAITS {
             self.publish_late(slot);

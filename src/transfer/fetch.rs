@@ -71,15 +71,15 @@ impl Fetcher {
         Ok(())
     }
 
-    /// The flow that a question is for; `None`: it is not the next that was asked.
-    pub fn flow_of(&self, number: u32) -> Option<u32> {
+    /// The stripe that a question is for; `None`: it is not the next that was asked.
+    pub fn stripe_of(&self, number: u32) -> Option<u32> {
         let is_next = number == self.answered && self.answered != self.asked;
-        is_next.then(|| self.fetches[(number % SLOTS) as usize].bundle.flow)
+        is_next.then(|| self.fetches[(number % SLOTS) as usize].bundle.stripe)
     }
 
     /// The answer to a question is here: where its bytes belong.
     pub fn answered(&mut self, number: u32) -> Option<(Option<Device>, &[Spot])> {
-        self.flow_of(number)?;
+        self.stripe_of(number)?;
         self.answered = self.answered.wrapping_add(1);
         let fetch = &self.fetches[(number % SLOTS) as usize];
         Some((fetch.device, &fetch.places))
@@ -90,8 +90,8 @@ impl Fetcher {
         if self.done == self.answered {
             return None;
         }
-        let Bundle { flow, slices, bytes, sampled, .. } = self.fetches[(self.done % SLOTS) as usize].bundle;
+        let Bundle { stripe, slices, bytes, sampled, .. } = self.fetches[(self.done % SLOTS) as usize].bundle;
         self.done = self.done.wrapping_add(1);
-        Some(Landed { flow, slices, bytes, sampled })
+        Some(Landed { stripe, slices, bytes, sampled })
     }
 }

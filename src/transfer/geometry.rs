@@ -30,7 +30,7 @@ pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
     share.clamp(least, PIECE).next_multiple_of(least)
 }
 
-/// More slices than this would not fit beside the flows in a slot's account.
+/// More slices than this would not fit beside the stripes in a slot's account.
 pub const SLICES_MAX: u64 = 1 << 39;
 
 /// How a transfer's pages are cut.
@@ -380,7 +380,7 @@ pub struct Geometry {
     pub whole: bool,
 }
 
-/// Where a flow is within its transfer.
+/// Where a stripe is within its transfer.
 #[derive(Clone, Copy, Default)]
 pub struct Position {
     pub layer: u64,

@@ -7,18 +7,18 @@
 //!    to the workers that have lanes to the peer. Nothing is made per page.
 //!    With manual progress the same call posts what there is room for; a small one even
 //!    before it is an operation (`endpoint::express`).
-//! 2. **Claim** (`flow`, a worker). Each lane that takes part has a flow, and
-//!    gives its flows their turns (`flows`). A flow claims the next run of slices
+//! 2. **Claim** (`stripe`, a worker). Each lane that takes part has a stripe, and
+//!    gives its stripes their turns (`stripes`). A stripe claims the next run of slices
 //!    from the slot's cursor by one atomic add, in one pass no more than its share:
 //!    whoever is free takes more, so a slow rail takes less.
-//! 3. **Post** (`flow` -> `rail`). Slices are computed as they are posted,
+//! 3. **Post** (`stripe` -> `rail`). Slices are computed as they are posted,
 //!    neighbours merged, several in one post where the NIC takes that, within
 //!    the windows of lane and rail. Bytes of a device that the NIC cannot reach
 //!    are gathered into bundles that the target scatters (`pack`). A post
-//!    that finds no room stays in the flow and is the first to be tried again.
-//! 4. **Reap** (`rail`). A finished operation names its flow, which counts its
+//!    that finds no room stays in the stripe and is the first to be tried again.
+//! 4. **Reap** (`rail`). A finished operation names its stripe, which counts its
 //!    slices for itself. It means that they are at the target (`fabric::Delivery`).
-//! 5. **Settle** (`table`). A flow with nothing left to claim and nothing in
+//! 5. **Settle** (`table`). A stripe with nothing left to claim and nothing in
 //!    flight leaves the slot, subtracting its slices and itself in one atomic.
 //!    The last one to leave has seen the transfer arrive.
 //! 6. **Notify** (`peer::channel`), if asked for, or raise a counter: a sequenced
@@ -28,8 +28,8 @@
 //!    then need not ask for delivery: who has heard has every byte. (A counter of pages is
 //!    raised by the immediates of their writes: `counters` has the target's end.)
 //! 7. **Publish** (`ending`, `queue`). Whoever moves the slot from active to ended (the
-//!    last flow, the acknowledgement, a deadline, a cancel, the loss of the
-//!    peer) writes the one completion. The slot is free again when every flow
+//!    last stripe, the acknowledgement, a deadline, a cancel, the loss of the
+//!    peer) writes the one completion. The slot is free again when every stripe
 //!    has left it.
 
 pub mod atomic;
@@ -39,8 +39,6 @@ pub mod counters;
 pub mod ending;
 pub mod expect;
 mod fetch;
-pub mod flow;
-pub mod flows;
 pub mod gate;
 pub mod geometry;
 mod layer;
@@ -49,6 +47,8 @@ pub mod operation;
 pub mod pack;
 pub mod queue;
 pub mod shape;
+pub mod stripe;
+pub mod stripes;
 pub mod table;
 pub mod tally;
 pub mod watch;

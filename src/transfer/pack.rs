@@ -41,8 +41,8 @@ const PIECES: usize = 480;
 const MEMORY: usize = 16;
 const PIECE: usize = 16;
 
-/// Of a bundle that belongs to no flow of ours: it answers a peer.
-const NO_FLOW: u32 = u32::MAX;
+/// Of a bundle that belongs to no stripe of ours: it answers a peer.
+const NO_STRIPE: u32 = u32::MAX;
 
 /// Whether a rail's lanes can carry bundles.
 pub fn is_possible(limits: &Limits) -> bool {
@@ -102,7 +102,7 @@ pub type Say<'a> = &'a dyn Fn(&Word, &mut [u8]) -> usize;
 /// A bundle on its way.
 #[derive(Default)]
 pub struct Bundle {
-    pub flow: u32,
+    pub stripe: u32,
     pub slices: u32,
     pub bytes: u64,
     pub sampled: bool,
@@ -134,9 +134,9 @@ impl Bundle {
     }
 }
 
-/// What an acknowledged bundle gives back to its flow.
+/// What an acknowledged bundle gives back to its stripe.
 pub struct Landed {
-    pub flow: u32,
+    pub stripe: u32,
     pub slices: u32,
     pub bytes: u64,
     pub sampled: bool,
@@ -159,7 +159,7 @@ pub struct Packer {
     /// Frames follow the writes before them.
     follows: bool,
     pub fetcher: Fetcher,
-    /// Flows whose bytes could not be gathered.
+    /// Stripes whose bytes could not be gathered.
     lost: Vec<u32>,
 }
 
@@ -222,7 +222,7 @@ impl Packer {
         }
     }
 
-    /// A flow whose bytes could not be gathered.
+    /// A stripe whose bytes could not be gathered.
     pub fn take_lost(&mut self) -> Option<u32> {
         self.lost.pop()
     }
@@ -311,7 +311,7 @@ impl Packer {
             // It goes all the same, with nothing in it: the order of bundles stays.
             Err(_) if bundle.answers.is_none() => {
                 bundle.list.truncate(MEMORY);
-                self.lost.push(bundle.flow);
+                self.lost.push(bundle.stripe);
             }
             Err(_) => bundle.answers = bundle.answers.map(|(fetch, _)| (fetch, Status::MemoryGone)),
         }
@@ -366,7 +366,7 @@ impl Packer {
         let bundle = &self.slots[(self.acknowledged % SLOTS) as usize];
         self.acknowledged = self.acknowledged.wrapping_add(1);
         Some(Landed {
-            flow: bundle.flow,
+            stripe: bundle.stripe,
             slices: bundle.slices,
             bytes: bundle.bytes,
             sampled: bundle.sampled,
@@ -451,9 +451,9 @@ impl<'a> Gathering<'a> {
     }
 
     /// It is complete, and will be posted.
-    pub fn finish(self, burst: &mut Burst, flow: u32) {
+    pub fn finish(self, burst: &mut Burst, stripe: u32) {
         let sampled = burst.charge(self.bundle.bytes);
-        (self.bundle.flow, self.bundle.sampled) = (flow, sampled);
+        (self.bundle.stripe, self.bundle.sampled) = (stripe, sampled);
         if let Into::Stage { stage, copier, slot, .. } = self.into {
             stage.close(copier, slot);
         }
@@ -462,7 +462,7 @@ impl<'a> Gathering<'a> {
 
     /// As `finish`, of an answer.
     pub fn finish_answer(self, burst: &mut Burst) {
-        self.finish(burst, NO_FLOW);
+        self.finish(burst, NO_STRIPE);
     }
 }
 

@@ -1,10 +1,10 @@
 //! The table of operations: slots that are recycled, ids that are checked.
 //!
-//! A slot's `held` word counts, in one place, the flows that work on it (and its
+//! A slot's `held` word counts, in one place, the stripes that work on it (and its
 //! hand-overs to workers), its readers (the active operation itself is one) and
-//! the slices that are not settled. A flow leaves with a single subtraction, and
-//! the one who takes the flows to zero knows whether everything has arrived. The
-//! slot is free again when flows and readers are both gone.
+//! the slices that are not settled. A stripe leaves with a single subtraction, and
+//! the one who takes the stripes to zero knows whether everything has arrived. The
+//! slot is free again when stripes and readers are both gone.
 
 use super::ending::{Ending, Expiring, PartOf, Whole};
 use super::gate::Gate;
@@ -21,11 +21,11 @@ use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
 use std::sync::Arc;
 
-/// The parts of `held`: 12 bits of flows, 12 of readers, 40 of slices.
-const FLOW: u64 = 1 << 52;
+/// The parts of `held`: 12 bits of stripes, 12 of readers, 40 of slices.
+const STRIPE: u64 = 1 << 52;
 const READER: u64 = 1 << 40;
 const SLICES: u64 = READER - 1;
-const READERS: u64 = FLOW - READER;
+const READERS: u64 = STRIPE - READER;
 const CHUNK: usize = 1024;
 
 /// What has happened to a transfer: its peer was told early; all of it has arrived; workers have it.
@@ -58,7 +58,7 @@ pub struct Slot {
     pub first_post: AtomicU64,
     /// Of a transfer: what has happened to it, and which lanes may take part.
     pub(super) progress: AtomicU8,
-    /// Flows that NICs may be at work for. SeqCst, with `late`: who ends the operation sets that and then
+    /// Stripes that NICs may be at work for. SeqCst, with `late`: who ends the operation sets that and then
     /// counts these, the last of these leaves and then reads that.
     pub(super) carried: AtomicU32,
     pub(super) late: AtomicU8,
@@ -77,7 +77,7 @@ unsafe impl Send for Slot {}
 /// What a holder learns when it leaves.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Other flows go on.
+    /// Other stripes go on.
     Done,
     /// It has not left yet, but posted everything: the peer may hear of it already.
     Posted(OpId, PeerId),
@@ -330,7 +330,7 @@ impl Table {
             self.tally.begun(body.kind);
         }
         slot.whole.belong(whole);
-        slot.held.store(FLOW + READER + slices, Ordering::Release);
+        slot.held.store(STRIPE + READER + slices, Ordering::Release);
         let state = generation << 8 | ACTIVE;
         slot.state.store(state, Ordering::SeqCst);
         if deadline < self.next_deadline.load(Ordering::SeqCst) {
@@ -371,7 +371,7 @@ impl Table {
     }
 
     /// The lane that was alone gives it up: any may take part.
-    pub fn share_out(slot: &Slot) {
+    pub fn join_all(slot: &Slot) {
         slot.progress.fetch_and(!ALONE, Ordering::AcqRel);
     }
 
@@ -416,7 +416,7 @@ impl Table {
         won.then_some(slot)
     }
 
-    /// Counts slices as arrived, of a slot that the caller holds as a flow.
+    /// Counts slices as arrived, of a slot that the caller holds as a stripe.
     pub fn settle(&self, slot: &Slot, arrived: u64) {
         slot.held.fetch_sub(arrived, Ordering::AcqRel);
     }
@@ -432,7 +432,7 @@ impl Table {
         slot.progress.load(Ordering::Acquire) & SENT_OFF != 0
     }
 
-    /// Holds, as flows, the transfers with a peer that workers have and that are not claimed
+    /// Holds, as stripes, the transfers with a peer that workers have and that are not claimed
     /// whole. Where another operation has taken a slot meanwhile, `each` has that one: it looks.
     pub fn join(&self, peer: PeerId, mut each: impl FnMut(Hold)) {
         for index in 0..self.used.load(Ordering::Acquire) {
@@ -441,16 +441,16 @@ impl Table {
             if !active || slot.peer.load(Ordering::Relaxed) != peer.get() || !Self::is_sent_off(slot) {
                 continue;
             }
-            let more = |held: u64| (held >= FLOW).then_some(held + FLOW);
+            let more = |held: u64| (held >= STRIPE).then_some(held + STRIPE);
             if slot.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok() {
                 each(Hold::of(self.id_of(slot)));
             }
         }
     }
 
-    /// Adds flows to a slot that the caller holds as one.
-    pub fn share(&self, slot: &Slot, flows: u64) {
-        slot.held.fetch_add(flows * FLOW, Ordering::Relaxed);
+    /// Adds stripes to a slot that the caller holds as one.
+    pub fn add_stripes(&self, slot: &Slot, stripes: u64) {
+        slot.held.fetch_add(stripes * STRIPE, Ordering::Relaxed);
     }
 
     /// Holds the slot of an active operation as a reader; to be released.
@@ -490,19 +490,19 @@ impl Table {
     pub fn leave(&self, hold: Hold) -> Left {
         let slot = self.held_slot(&hold);
         hold.give();
-        self.flow_leaves(slot, 0)
+        self.stripe_leaves(slot, 0)
     }
 
-    /// A flow leaves, with the slices that arrived through it.
-    pub fn flow_leaves(&self, slot: &Slot, arrived: u64) -> Left {
+    /// A stripe leaves, with the slices that arrived through it.
+    pub fn stripe_leaves(&self, slot: &Slot, arrived: u64) -> Left {
         let id = self.id_of(slot);
-        // SAFETY: the flow holds the slot until it has left.
+        // SAFETY: the stripe holds the slot until it has left.
         let body = unsafe { self.body(slot) };
         let notify = body.transfer().filter(|transfer| transfer.is_announced()).and(body.peer);
-        let before = slot.held.fetch_sub(FLOW + arrived, Ordering::AcqRel);
+        let before = slot.held.fetch_sub(STRIPE + arrived, Ordering::AcqRel);
         debug_assert!(before & SLICES >= arrived, "more slices arrived than there are");
-        let after = before - FLOW - arrived;
-        if after >= FLOW {
+        let after = before - STRIPE - arrived;
+        if after >= STRIPE {
             return Left::Done;
         }
         if after & READERS == 0 {
@@ -555,7 +555,7 @@ mod tests {
         let slot = Slot::new(0, 1);
         assert!(Table::takes_part(&slot, true));
         assert!(!Table::takes_part(&slot, false));
-        Table::share_out(&slot);
+        Table::join_all(&slot);
         assert!(Table::takes_part(&slot, false) && Table::takes_part(&slot, false));
         assert!(!Table::takes_part(&slot, true));
     }

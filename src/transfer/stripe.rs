@@ -1,13 +1,13 @@
-//! A lane's share in one transfer: claims runs of slices and posts them, in
+//! A lane's part of one transfer: claims runs of slices and posts them, in
 //! whichever way is best for them.
 
 use super::claims::{Claims, Run};
-use super::flows::TURN;
 use super::geometry::{Geometry, Position, PIECE};
 use super::layer::Layer;
 use super::operation::Move;
 use super::pack::{Gathering, Packer, Piece};
 use super::shape::View;
+use super::stripes::TURN;
 use super::table::{Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
@@ -37,13 +37,13 @@ const HEADROOM: u128 = 2;
 /// Shortest part of a slice, where bulk slices are cut to keep the queue short.
 const PART_LEAST: u64 = 16 << 10;
 
-pub struct Flow {
-    /// Valid while the flow has not left it.
+pub struct Stripe {
+    /// Valid while the stripe has not left it.
     slot: NonNull<Slot>,
     /// Of the slot's body.
     transfer: NonNull<Move>,
     /// How many lanes share the transfer: claims shrink towards its end.
-    sharers: u64,
+    parts: u64,
     /// What may be claimed in this pass: the other lanes come next.
     quota: u64,
     pass: u32,
@@ -80,8 +80,8 @@ pub struct Flow {
     late_ns: Option<u64>,
 }
 
-// SAFETY: the slot outlives the flow and is shared between threads by design.
-unsafe impl Send for Flow {}
+// SAFETY: the slot outlives the stripe and is shared between threads by design.
+unsafe impl Send for Stripe {}
 
 /// What goes in one post.
 struct Gathered {
@@ -95,31 +95,31 @@ pub enum Step {
     Posted,
     /// The lane or rail has no room: try again after completions.
     Full,
-    /// What is next takes a credit, and the lane has none: other flows may go on.
+    /// What is next takes a credit, and the lane has none: other stripes may go on.
     Starved,
-    /// The flow has its share of this pass.
+    /// The stripe has its share of this pass.
     Shared,
-    /// Nothing more to post in this flow.
+    /// Nothing more to post in this stripe.
     Finished,
     /// It cannot go on: the transfer ends so.
     Ended(Status),
     Failed(i32),
 }
 
-/// How a share begins.
-pub struct Share {
-    pub sharers: u64,
+/// How a stripe begins.
+pub struct NewStripe {
+    pub parts: u64,
     pub early: bool,
     /// What a lane that failed had claimed.
     pub again: Vec<Run>,
 }
 
-impl Flow {
-    pub fn new(slot: &Slot, transfer: &Move, share: Share, claims: Claims) -> Flow {
-        Flow {
+impl Stripe {
+    pub fn new(slot: &Slot, transfer: &Move, new: NewStripe, claims: Claims) -> Stripe {
+        Stripe {
             slot: NonNull::from(slot),
             transfer: NonNull::from(transfer),
-            sharers: share.sharers.max(1),
+            parts: new.parts.max(1),
             quota: 0,
             pass: 0,
             urgent: transfer.urgent,
@@ -131,12 +131,12 @@ impl Flow {
             within: 0,
             layer: Layer::NONE,
             claims,
-            again: share.again,
+            again: new.again,
             arrived: 0,
             turn: TURN,
             begun: false,
             exhausted: false,
-            early: share.early,
+            early: new.early,
             spoilt: false,
             suspended: false,
             down: false,
@@ -146,7 +146,7 @@ impl Flow {
 
     /// What it works on.
     pub fn slot(&self) -> &Slot {
-        // SAFETY: held until the flow has left it.
+        // SAFETY: held until the stripe has left it.
         unsafe { self.slot.as_ref() }
     }
 
@@ -157,10 +157,10 @@ impl Flow {
         if self.begun || rate == 0 {
             return false;
         }
-        // SAFETY: the flow holds the slot, and with it the transfer.
+        // SAFETY: the stripe holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         let bytes = u128::from(transfer.view().bytes()) * (others as u128 + 1);
-        let ns = bytes * 1_000_000_000 / (u128::from(rate) * u128::from(self.sharers));
+        let ns = bytes * 1_000_000_000 / (u128::from(rate) * u128::from(self.parts));
         let time = slot.deadline.load(Relaxed).saturating_sub(now);
         let misses = HEADROOM * ns > time.into() && slot.cursor.load(Relaxed) == 0;
         self.begun = !misses;
@@ -214,7 +214,7 @@ impl Flow {
     }
 
     pub fn is_granted(&self) -> bool {
-        // SAFETY: the flow holds the slot, and with it the transfer.
+        // SAFETY: the stripe holds the slot, and with it the transfer.
         unsafe { self.transfer.as_ref() }.grant.is_some()
     }
 
@@ -223,7 +223,7 @@ impl Flow {
         self.claims.inflight() > 0
     }
 
-    /// Whether its operation has ended, and has waited longer than this for the flow.
+    /// Whether its operation has ended, and has waited longer than this for the stripe.
     pub fn is_overdue(&mut self, now: u64, grace_ns: u64) -> bool {
         if !Table::is_late(self.slot()) {
             return false;
@@ -231,7 +231,7 @@ impl Flow {
         now.saturating_sub(*self.late_ns.get_or_insert(now)) > grace_ns
     }
 
-    /// Slices of a suspended flow that have arrived, and the runs that have not.
+    /// Slices of a suspended stripe that have arrived, and the runs that have not.
     pub fn surrender(&mut self) -> (u64, Vec<Run>) {
         let mut runs = self.claims.take_unsettled();
         runs.append(&mut self.again);
@@ -240,7 +240,7 @@ impl Flow {
 
     /// Whether there may be slices that nobody has claimed.
     pub fn has_unclaimed(&self) -> bool {
-        // SAFETY: the flow holds the slot, and with it the transfer.
+        // SAFETY: the stripe holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         slot.cursor.load(Relaxed) < transfer.slices
     }
@@ -295,10 +295,10 @@ impl Flow {
         if self.pass == pass {
             return;
         }
-        // SAFETY: the flow holds the slot, and with it the transfer.
+        // SAFETY: the stripe holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         let unclaimed = transfer.slices.saturating_sub(slot.cursor.load(Relaxed));
-        (self.pass, self.quota) = (pass, unclaimed.div_ceil(self.sharers).max(1));
+        (self.pass, self.quota) = (pass, unclaimed.div_ceil(self.parts).max(1));
     }
 
     /// Posts until the turn, the claim, the room or the budget of posts is over.
@@ -310,7 +310,7 @@ impl Flow {
         packer: Option<&mut Packer>,
         budget: &mut u32,
     ) -> Step {
-        // SAFETY: the flow holds the slot, and with it the transfer.
+        // SAFETY: the stripe holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         if !Table::wanted(slot) {
             self.give_up();
@@ -675,7 +675,7 @@ impl Flow {
             self.exhausted = true;
             return false;
         }
-        let fair = unclaimed / (2 * self.sharers);
+        let fair = unclaimed / (2 * self.parts);
         // What a lane has no credits for, another may have.
         let limit = if self.counted { burst.countable().1.into() } else { CLAIM_MAX };
         let most = (room.min(PIECE) / view.slice_len()).clamp(1, CLAIM_MAX.min(limit).max(1));
