@@ -2,7 +2,7 @@
 //! of JSON, and may be told more in lines of JSON.
 
 use crate::faults::{far, overload, rails, reconnect};
-use crate::load::idle;
+use crate::load::{idle, page};
 use crate::{pair, sim, wire};
 use anyhow::{anyhow, bail, Context, Result};
 use serde::de::DeserializeOwned;
@@ -17,6 +17,8 @@ pub enum Part {
     PairTarget(pair::Spec),
     Simulated(sim::Drive),
     Idle(idle::Spec),
+    Page(page::Spec),
+    PageTarget(page::Spec),
     Rails(rails::Spec),
     Overload(overload::Spec),
     Reconnect(reconnect::Spec),
@@ -43,6 +45,8 @@ impl Part {
             Part::PairTarget(spec) => pair::serve(spec),
             Part::Simulated(drive) => say(&sim::run(&drive)?),
             Part::Idle(spec) => say(&idle::run(&spec)?),
+            Part::Page(spec) => say(&page::run(&spec)?),
+            Part::PageTarget(spec) => page::serve(&spec),
             Part::Rails(spec) => say(&rails::run(&spec)?),
             Part::Overload(spec) => say(&overload::run(&spec)?),
             Part::Reconnect(spec) => say(&reconnect::run(&spec)?),

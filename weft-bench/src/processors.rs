@@ -35,6 +35,21 @@ pub fn keep_on_only(number: usize) {
     keep_on(&only(number));
 }
 
+/// Keeps the calling thread, and those that it starts, on the first of its processors.
+pub fn keep_on_first(count: usize) {
+    let mut set = all();
+    for number in numbers(&set).into_iter().skip(count) {
+        // SAFETY: an index below CPU_SETSIZE.
+        unsafe { libc::CPU_CLR(number, &mut set) };
+    }
+    keep_on(&set);
+}
+
+/// How many there are.
+pub fn count() -> usize {
+    numbers(&all()).len()
+}
+
 fn numbers(set: &libc::cpu_set_t) -> Vec<usize> {
     // SAFETY: indexes below CPU_SETSIZE.
     (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, set) }).collect()

@@ -1,6 +1,9 @@
 //! Medians and the like.
 
+use serde::{Deserialize, Serialize};
+
 /// Where the values of a measurement lie.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Spread {
     pub median: f64,
     /// A tenth of the values is below, and a tenth above.

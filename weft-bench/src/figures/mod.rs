@@ -11,6 +11,7 @@ mod lab;
 mod latency;
 mod left;
 mod package;
+mod page;
 mod random;
 mod raw;
 mod sim;
@@ -53,6 +54,7 @@ const FAMILIES: &[&[Figure]] = &[
     raw::ALL,
     host::ALL,
     latency::ALL,
+    page::ALL,
     calls::ALL,
     lab::ALL,
     failures::ALL,

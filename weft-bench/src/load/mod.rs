@@ -5,12 +5,14 @@
 //! | --- | --- |
 //! | [`client`], [`server`] | what each side does |
 //! | [`idle`] | instead of a load: what both sides cost while they do nothing |
+//! | [`page`] | one page at a time, which a caller waits for |
 //! | [`side`] | what both have: an endpoint with worker threads, and pages |
 //! | [`talk`] | the TCP connection over which they agree |
 //! | [`tally`] | times and bytes of the transfers, and the report |
 
 pub mod client;
 pub mod idle;
+pub mod page;
 pub mod server;
 mod side;
 mod talk;

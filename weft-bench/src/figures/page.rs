@@ -1,0 +1,63 @@
+//! How long one page takes whose caller waits for it, with default settings.
+
+use super::{figures, library, root, Bench, Figure};
+use crate::load::page::Spec;
+use crate::processors;
+use crate::stats::Spread;
+use anyhow::Result;
+
+figures! {
+    one_page_host_4k_us ["under 5", "under 2.5"] |bench| one(bench, "host", 4 << 10, false) =>
+        "us from submission until the waiting caller has the completion of a write of 4 KiB over host: default \
+         settings on both sides, median, of all processors and of two that both sides share the worse";
+    one_page_host_64k_us ["under 8", "under 4"] |bench| one(bench, "host", 64 << 10, true) =>
+        "the same of 64 KiB, less the time of one memcpy";
+    one_page_tcp_4k_us ["", ""] |bench| one(bench, "tcp", 4 << 10, false) =>
+        "the same of 4 KiB over loopback tcp";
+    one_page_python_us ["under 15", "under 8"] python =>
+        "the same of 4 KiB over host from Python, by the package's blocking call";
+}
+
+fn one(bench: &mut Bench, fabric: &str, page_len: usize, beyond_memcpy: bool) -> Result<f64> {
+    worse(bench, fabric, page_len, |spec| {
+        let report = spec.measure()?;
+        Ok(report.us.median - if beyond_memcpy { report.memcpy_us } else { 0.0 })
+    })
+}
+
+fn python(bench: &mut Bench) -> Result<f64> {
+    let (script, package) = (root().join("weft-bench/src/load/page.py"), root().join("python/src"));
+    let library = library()?;
+    worse(bench, "host", 4 << 10, |spec| spec.measure_python(&script, &package, &library))
+}
+
+/// The worse of what all processors reach, and two.
+fn worse(
+    bench: &mut Bench,
+    fabric: &str,
+    page_len: usize,
+    measure: impl Fn(&Spec) -> Result<f64>,
+) -> Result<f64> {
+    bench.progress.begin(&format!("one page of {page_len} bytes over {fabric}, again and again"));
+    let (sessions, writes) = bench.full_or((9, 20_000), (3, 4000));
+    let of = |two: bool| {
+        let spec = Spec { fabric: fabric.to_owned(), page_len, writes, two };
+        let medians = (0..sessions).map(|_| measure(&spec)).collect::<Result<_>>()?;
+        Ok::<Spread, anyhow::Error>(Spread::of(medians))
+    };
+    let all = processors::count();
+    let mut worst = f64::NAN;
+    for (two, processors) in [(false, all), (true, 2)] {
+        if two && all <= 2 {
+            continue;
+        }
+        let us = of(two)?;
+        bench.notes.push(format!(
+            "one page of {page_len} bytes over {fabric}, {processors} processors: {:.1} us (of {sessions} pairs of \
+             processes, 10 % {:.1}, 90 % {:.1})",
+            us.median, us.low, us.high
+        ));
+        worst = us.median.max(worst);
+    }
+    Ok(worst)
+}

@@ -1,0 +1,119 @@
+//! One page at a time: a caller submits a write, waits for it, and submits the next, with default
+//! settings on both sides.
+
+use crate::endpoint::{Endpoint, Offer, Opening};
+use crate::memory::Pool;
+use crate::process::{self, Part, Process};
+use crate::processors;
+use crate::stats::Spread;
+use ::weft::capi::completion::WEFT_COMPLETION_WRITE;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// Pages of each side; a write takes the next of them.
+const PAGES: usize = 64;
+/// Writes before the measured ones.
+const WARM_UP: usize = 500;
+
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Spec {
+    pub fabric: String,
+    pub page_len: usize,
+    pub writes: usize,
+    /// Both processes share the first two processors, else they have all of them.
+    pub two: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Report {
+    pub us: Spread,
+    /// The same pages by memcpy, in this process.
+    pub memcpy_us: f64,
+}
+
+impl Spec {
+    fn open(&self) -> Result<(Endpoint, Pool)> {
+        if self.two {
+            processors::keep_on_first(2);
+        }
+        let mut pool = Pool::new(self.page_len, PAGES)?;
+        pool.fill();
+        Ok((Endpoint::open(&Opening::of(&self.fabric))?, pool))
+    }
+
+    fn target(&self) -> Result<(Process, Offer)> {
+        let mut target = Process::start(&mut Part::PageTarget(self.clone()).command()?)?;
+        let offer = target.lines.hear().context("the target's offer")?;
+        Ok((target, offer))
+    }
+
+    /// From C, in processes of their own.
+    pub fn measure(&self) -> Result<Report> {
+        Part::Page(self.clone()).measure()
+    }
+
+    /// Microseconds of the median write from Python, by the package's blocking call.
+    pub fn measure_python(&self, script: &Path, package: &Path, library: &Path) -> Result<f64> {
+        let (target, offer) = self.target()?;
+        let mut python = Command::new("python3");
+        python.arg(script).env("PYTHONPATH", package).env("WEFT_LIBRARY", library);
+        python.env("PYTHONDONTWRITEBYTECODE", "1").env("PAGE_OFFER", serde_json::to_string(&offer)?);
+        python.env("PAGE_SPEC", serde_json::to_string(self)?);
+        let mut python = Process::start(&mut python)?;
+        let us = python.lines.hear()?;
+        python.end()?;
+        target.end()?;
+        Ok(us)
+    }
+}
+
+/// The target sleeps: its workers do it all.
+pub fn serve(spec: &Spec) -> Result<()> {
+    let (endpoint, pool) = spec.open()?;
+    let memory = endpoint.register(pool.base(), pool.len())?;
+    process::say(&endpoint.offer(memory)?)?;
+    let mut end = String::new();
+    std::io::stdin().read_line(&mut end)?;
+    Ok(())
+}
+
+pub fn run(spec: &Spec) -> Result<Report> {
+    let (target, offer) = spec.target()?;
+    let (endpoint, pool) = spec.open()?;
+    let memory = endpoint.register(pool.base(), pool.len())?;
+    let peer = endpoint.connect(&offer.address)?;
+    let remote = endpoint.import(peer, &offer)?;
+    let mut args = Endpoint::range(memory, remote, spec.page_len);
+    let mut us = Vec::with_capacity(spec.writes);
+    for i in 0..WARM_UP + spec.writes {
+        let page = i % PAGES * spec.page_len;
+        (args.local_offset, args.remote_offset) = (page as u64, page as u64);
+        let begun = Instant::now();
+        endpoint.write(&args)?;
+        endpoint.take(WEFT_COMPLETION_WRITE, 1)?;
+        if i >= WARM_UP {
+            us.push(begun.elapsed().as_nanos() as f64 / 1e3);
+        }
+    }
+    let memcpy_us = memcpy(spec, &pool)?;
+    drop(endpoint);
+    target.end()?;
+    Ok(Report { us: Spread::of(us), memcpy_us })
+}
+
+fn memcpy(spec: &Spec, from: &Pool) -> Result<f64> {
+    let to = Pool::new(spec.page_len, PAGES)?;
+    let copy = |i: usize| {
+        let (page, begun) = (i % PAGES * spec.page_len, Instant::now());
+        // SAFETY: a page of each pool.
+        unsafe {
+            let (from, to) = (from.base().add(page), to.base().add(page));
+            std::ptr::copy_nonoverlapping(from, to, spec.page_len);
+        }
+        begun.elapsed().as_nanos() as f64 / 1e3
+    };
+    Ok(Spread::of((0..spec.writes).map(copy).collect()).median)
+}
