@@ -6,7 +6,7 @@
 //! that neither is taken for the other. Objects are freed behind epochs, so a close that races
 //! with another call frees nothing in use.
 
-use crate::endpoint::lists::Kept;
+use crate::endpoint::lists::Prepared;
 use crate::endpoint::Endpoint;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result};
@@ -66,7 +66,7 @@ impl Kind for Owned<RemoteMemory> {
 impl Kind for Owned<Queue> {
     const KIND: u64 = 4;
 }
-impl Kind for Owned<Kept> {
+impl Kind for Owned<Prepared> {
     const KIND: u64 = 5;
 }
 
@@ -385,7 +385,7 @@ pub fn remove_endpoint<H: Handle<Object = Endpoint>>(
         remove_if_owned::<Memory>(slot, endpoint);
         remove_if_owned::<RemoteMemory>(slot, endpoint);
         remove_if_owned::<Queue>(slot, endpoint);
-        remove_if_owned::<Kept>(slot, endpoint);
+        remove_if_owned::<Prepared>(slot, endpoint);
         remove_if_owned::<Watch>(slot, endpoint);
     }
     Ok(())

@@ -9,7 +9,7 @@ use super::op::{no_flags, weft_op, weft_op_options, WEFT_CLASS_LATENCY, WEFT_COU
 use super::options::{self, Takes};
 use super::status::weft_status;
 use super::transfer::{read_pages, weft_pages};
-use crate::endpoint::lists::Kept;
+use crate::endpoint::lists::Prepared;
 use crate::endpoint::Endpoint;
 use crate::status::Result;
 use crate::transfer::Direction;
@@ -22,7 +22,7 @@ pub struct weft_prepared {
 }
 
 impl Handle for weft_prepared {
-    type Object = Owned<Kept>;
+    type Object = Owned<Prepared>;
 }
 
 /// Checks pages as `weft_write_pages` does, and keeps a copy (4 bytes per page
@@ -145,13 +145,13 @@ unsafe fn submit_prepared(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> Result<()> {
-    let prepared: Ref<Owned<Kept>> = handle::get(prepared)?;
+    let prepared: Ref<Owned<Prepared>> = handle::get(prepared)?;
     let prepared = prepared.of(ep)?;
     let takes = if prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
     // SAFETY: passed on.
     unsafe {
         let options = options::options(ep, options, takes)?;
-        options.transfer(ep, direction, op, |terms| ep.submit_kept(prepared, terms))
+        options.transfer(ep, direction, op, |terms| ep.submit_prepared(prepared, terms))
     }
 }
 
@@ -162,19 +162,19 @@ unsafe fn prepare_pages(
     (local, remote): (*const weft_memory, *const weft_remote_memory),
     pages: *const weft_pages,
     flags: u32,
-) -> Result<Arc<Kept>> {
+) -> Result<Arc<Prepared>> {
     no_flags(flags, WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)?;
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
     // SAFETY: passed on.
     let pages = unsafe { read_pages(pages)? };
     let cut = (flags & WEFT_CLASS_LATENCY != 0, flags & WEFT_COUNT_PAGES != 0);
-    ep.keep_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)
+    ep.prepare_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)
 }
 
 /// # Safety
 /// The entries must be as the header asks.
-unsafe fn prepare_list(ep: &Ref<Endpoint>, entries: Entries, flags: u32) -> Result<Arc<Kept>> {
+unsafe fn prepare_list(ep: &Ref<Endpoint>, entries: Entries, flags: u32) -> Result<Arc<Prepared>> {
     no_flags(flags, WEFT_CLASS_LATENCY)?;
     // SAFETY: passed on.
-    ep.keep_list(unsafe { list(ep, entries, flags & WEFT_CLASS_LATENCY != 0)? })
+    ep.prepare_list(unsafe { list(ep, entries, flags & WEFT_CLASS_LATENCY != 0)? })
 }

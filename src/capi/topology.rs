@@ -2,7 +2,7 @@
 
 use super::guard::{copy_out, guard, output};
 use super::status::weft_status;
-use crate::endpoint::survey::survey;
+use crate::endpoint::preview::preview;
 use std::ffi::c_char;
 
 /// Writes this machine's topology, and the rails that an endpoint with all
@@ -23,6 +23,6 @@ use std::ffi::c_char;
 pub unsafe extern "C" fn weft_topology(buffer: *mut c_char, capacity: usize, len: *mut usize) -> weft_status {
     guard(|| {
         let len = output(len, "len")?;
-        copy_out(survey()?.as_bytes(), buffer.cast(), capacity, &len)
+        copy_out(preview()?.as_bytes(), buffer.cast(), capacity, &len)
     })
 }

@@ -72,7 +72,7 @@ impl Endpoint {
         let hold = self.take_back_if_late(hold, Error::of_remote(remote.state()))?;
         let id = hold.id();
         core.go_on(hold, now);
-        self.hurry(now);
+        self.kick(now);
         Ok(id)
     }
 }

@@ -86,7 +86,7 @@ impl Worker {
 #[inline]
 fn has_room(burst: &mut Burst, urgent: bool) -> bool {
     if urgent {
-        burst.hurry();
+        burst.kick();
     }
     (urgent || !burst.is_brief()) && burst.room(urgent, false) > 0
 }

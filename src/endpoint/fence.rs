@@ -40,7 +40,7 @@ impl Endpoint {
         let of = (spec.queue, spec.user_data, spec.timeout_ns);
         let id = self.begin_fence(of, Some(peer.id), down)?;
         core.inboxes[peer.home].command(Command::Fence { peer: peer.id, id });
-        self.hurry(core.clock.now());
+        self.kick(core.clock.now());
         Ok(id)
     }
 

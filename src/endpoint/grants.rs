@@ -88,7 +88,7 @@ impl Endpoint {
             core.table.end(id, Outcome::OK, now);
         }
         core.revoke(&of);
-        self.hurry(now);
+        self.kick(now);
         Ok(id)
     }
 }

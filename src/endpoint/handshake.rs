@@ -180,8 +180,7 @@ impl Worker {
                 let (state, plan) = (lane.lane.state, lane.plan());
                 let handshaking = matches!(state, LaneState::Handshaking | LaneState::Probing);
                 let late = now.saturating_sub(lane.handshake.since_ns) > RETURN_NS;
-                if state == LaneState::Handshaking && lane.peer.is_away() && work.rail.is_deserted(&lane.lane)
-                {
+                if state == LaneState::Handshaking && lane.peer.is_away() && work.rail.is_gone(&lane.lane) {
                     failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED));
                     lane.handshake.next_ns = None;
                     continue;

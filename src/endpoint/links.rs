@@ -147,7 +147,7 @@ impl Worker {
         revoking.extend(link.resting.take().into_iter().flat_map(|(_, rested)| rested));
         let stage = Leaves::Ending(link, outstanding);
         self.leaving.push_back(Leaving { peer, outcome, since: now, stage, revoking });
-        self.see_off(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
+        self.finish_leaving(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
     }
 
     /// All that was outstanding with a peer has ended: its lanes go, and what is known of it.
@@ -206,7 +206,7 @@ impl Worker {
 
     /// Moves on peers that have ended, of which it publishes PEER_DOWN when no lane of theirs works
     /// any more, and all that was outstanding has its completion.
-    fn see_off(&mut self, now: u64, over: impl Fn() -> bool) {
+    fn finish_leaving(&mut self, now: u64, over: impl Fn() -> bool) {
         for _ in 0..self.leaving.len() {
             let Some(mut leaving) = self.leaving.pop_front() else { return };
             if let Leaves::Ending(_, outstanding) = &mut leaving.stage {
@@ -255,7 +255,7 @@ impl Worker {
     pub(super) fn see_all_off(&mut self, now: u64) {
         self.leave_remains(|| false);
         self.settle(now);
-        self.see_off(now, || false);
+        self.finish_leaving(now, || false);
         self.leave_remains(|| false);
         self.settle(now);
     }
@@ -277,7 +277,7 @@ impl Worker {
         }
         self.leave_remains(&over);
         self.settle(now);
-        self.see_off(now, &over);
+        self.finish_leaving(now, &over);
         let mut lanes = self.rails.iter().flat_map(|work| work.lanes.iter());
         let stopping = lanes.any(|lane| lane.stripes.is_stopping());
         let ending = |leaving: &Leaving| matches!(leaving.stage, Leaves::Ending(..));

@@ -8,7 +8,7 @@ use crate::peer::PeerState;
 use crate::status::{Error, Result};
 use crate::transfer::geometry::Pages;
 use crate::transfer::list::{List, Part};
-use crate::transfer::shape::{check_access, KeptPages, Shape};
+use crate::transfer::shape::{check_access, PreparedPages, Shape};
 use crate::transfer::Terms;
 use parking_lot::Mutex;
 use std::slice::from_ref;
@@ -16,36 +16,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// What a caller keeps, until it is released. Transfers that use it share it.
-pub struct Kept {
+pub struct Prepared {
     is_list: bool,
-    shape: Mutex<Option<KeptShape>>,
+    shape: Mutex<Option<PreparedShape>>,
 }
 
 #[derive(Clone)]
-enum KeptShape {
-    Pages(Arc<KeptPages>),
+enum PreparedShape {
+    Pages(Arc<PreparedPages>),
     List(Arc<List>),
 }
 
-impl KeptShape {
+impl PreparedShape {
     /// For messages: what its memories are in use by.
     fn mark(&self, change: fn(&AtomicU64)) {
         let (locals, remotes) = match self {
-            KeptShape::Pages(paged) => (from_ref(&paged.local), from_ref(&paged.remote)),
-            KeptShape::List(list) => (list.locals(), list.remotes()),
+            PreparedShape::Pages(paged) => (from_ref(&paged.local), from_ref(&paged.remote)),
+            PreparedShape::List(list) => (list.locals(), list.remotes()),
         };
-        locals.iter().for_each(|memory| change(&memory.kept));
-        remotes.iter().for_each(|memory| change(&memory.kept));
+        locals.iter().for_each(|memory| change(&memory.prepared));
+        remotes.iter().for_each(|memory| change(&memory.prepared));
     }
 }
 
-impl Kept {
-    fn new(shape: KeptShape) -> Arc<Kept> {
-        shape.mark(|kept| {
-            kept.fetch_add(1, Ordering::Relaxed);
+impl Prepared {
+    fn new(shape: PreparedShape) -> Arc<Prepared> {
+        shape.mark(|prepared| {
+            prepared.fetch_add(1, Ordering::Relaxed);
         });
-        let is_list = matches!(shape, KeptShape::List(_));
-        Arc::new(Kept { is_list, shape: Mutex::new(Some(shape)) })
+        let is_list = matches!(shape, PreparedShape::List(_));
+        Arc::new(Prepared { is_list, shape: Mutex::new(Some(shape)) })
     }
 
     pub fn is_list(&self) -> bool {
@@ -56,23 +56,23 @@ impl Kept {
     pub fn release(&self) {
         let released = self.shape.lock().take();
         if let Some(shape) = released {
-            shape.mark(|kept| {
-                kept.fetch_sub(1, Ordering::Relaxed);
+            shape.mark(|prepared| {
+                prepared.fetch_sub(1, Ordering::Relaxed);
             });
         }
     }
 
-    fn shape(&self) -> Result<KeptShape> {
+    fn shape(&self) -> Result<PreparedShape> {
         let shape = self.shape.lock();
-        if let Some(KeptShape::Pages(paged)) = &*shape {
+        if let Some(PreparedShape::Pages(paged)) = &*shape {
             // To hold it waits for other processors, too: once for both.
-            paged.remote.foresee();
+            paged.remote.prefetch();
         }
         shape.clone().ok_or_else(|| Error::handle("the prepared geometry was released"))
     }
 }
 
-impl Drop for Kept {
+impl Drop for Prepared {
     fn drop(&mut self) {
         self.release();
     }
@@ -129,34 +129,34 @@ impl Endpoint {
     }
 
     /// `cut`: for the latency class, and whole.
-    pub fn keep_pages(
+    pub fn prepare_pages(
         &self,
         pages: &Pages,
         local: &Arc<Memory>,
         remote: &Arc<RemoteMemory>,
         cut: (bool, bool),
-    ) -> Result<Arc<Kept>> {
+    ) -> Result<Arc<Prepared>> {
         self.core.check_open()?;
         Error::of_remote(remote.state()).map_or(Ok(()), Err)?;
         if cut.1 {
             self.check_counted(remote.peer, pages.page_len)?;
         }
         let geometry = check_pages(pages, local, remote, cut)?;
-        let kept = KeptPages::new(geometry, local, remote)?;
-        Ok(Kept::new(KeptShape::Pages(Arc::new(kept))))
+        let prepared = PreparedPages::new(geometry, local, remote)?;
+        Ok(Prepared::new(PreparedShape::Pages(Arc::new(prepared))))
     }
 
-    pub fn keep_list(&self, list: List) -> Result<Arc<Kept>> {
+    pub fn prepare_list(&self, list: List) -> Result<Arc<Prepared>> {
         self.core.check_open()?;
         list.parts().iter().try_for_each(|part| self.check_part(&list, part))?;
-        Ok(Kept::new(KeptShape::List(Arc::new(list))))
+        Ok(Prepared::new(PreparedShape::List(Arc::new(list))))
     }
 
-    pub fn submit_kept(&self, kept: &Kept, terms: &Terms) -> Result<OpId> {
-        self.core.table.foresee();
-        let paged = match kept.shape()? {
-            KeptShape::List(list) => return self.submit_list(&list, terms),
-            KeptShape::Pages(paged) => paged,
+    pub fn submit_prepared(&self, prepared: &Prepared, terms: &Terms) -> Result<OpId> {
+        self.core.table.prefetch();
+        let paged = match prepared.shape()? {
+            PreparedShape::List(list) => return self.submit_list(&list, terms),
+            PreparedShape::Pages(paged) => paged,
         };
         self.core.check_open()?;
         Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;

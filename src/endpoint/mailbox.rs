@@ -38,7 +38,7 @@ impl<C> Mailbox<C> {
         Ok(())
     }
 
-    /// Gives the command back if nobody will obey it.
+    /// Gives the command back if nobody will dispatch it.
     pub fn try_command(&self, command: C) -> Option<C> {
         let mut commands = self.commands.lock();
         if self.closed.load(Ordering::Relaxed) {

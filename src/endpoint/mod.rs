@@ -31,11 +31,11 @@ mod messages;
 mod near;
 mod open;
 mod part;
+pub mod preview;
 mod registering;
 mod resume;
-mod standstill;
+mod stalls;
 mod submit;
-pub mod survey;
 mod talk;
 mod unauthenticated;
 mod watching;
@@ -648,7 +648,7 @@ impl Endpoint {
     pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
         remote.release().map_err(|keepers| match keepers {
             0 => Error::handle("the remote memory was released before"),
-            _ => memory::in_use("remote memory", &remote.kept, keepers),
+            _ => memory::in_use("remote memory", &remote.prepared, keepers),
         })?;
         if let Ok(peer) = self.core.peers.get(remote.peer) {
             self.core.inboxes[peer.home].command(Command::Release { remote: remote.clone() });

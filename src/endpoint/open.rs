@@ -147,12 +147,12 @@ impl Endpoint {
         let workers = plans.len();
         let ended = Arc::new(AtomicUsize::new(0));
         let endpoint = OPENED.fetch_add(1, Ordering::Relaxed);
-        let (mut crew, mut reports) = (Crew::default(), Vec::new());
+        let (mut threads, mut reports) = (Threads::default(), Vec::new());
         for (index, plan) in plans.into_iter().enumerate() {
             let (report, opened) = channel();
             let (go, wait) = channel();
             let thread = start((endpoint, index), plan, config.sleeps(), report, wait, ended.clone())?;
-            crew.waiting.push((thread, go));
+            threads.waiting.push((thread, go));
             reports.push(opened);
         }
         let opened = reports
@@ -164,18 +164,18 @@ impl Endpoint {
             })
             .collect::<Result<Vec<Opened>>>()?;
         let (core, indexes) = assemble(config, time, chosen, opened, workers)?;
-        crew.core = Some(core.clone());
+        threads.core = Some(core.clone());
         if core.rails.iter().any(|rail| rail.fabric == "shm") {
-            crew.working.push(start_watchdog(core.clone(), ended.clone())?);
+            threads.working.push(start_watchdog(core.clone(), ended.clone())?);
         }
-        for (thread, go) in crew.waiting.drain(..) {
+        for (thread, go) in threads.waiting.drain(..) {
             let told = go.send(Go { core: core.clone(), indexes: indexes.clone() });
-            crew.working.push(thread);
+            threads.working.push(thread);
             told.map_err(|_| Error::new(Status::Internal, "a worker ended before it began"))?;
         }
         Ok(Arc::new(Endpoint {
             core,
-            threads: Mutex::new(std::mem::take(&mut crew.working)),
+            threads: Mutex::new(std::mem::take(&mut threads.working)),
             ended,
             manual: None,
             libfabric,
@@ -190,14 +190,14 @@ impl Endpoint {
 /// The threads of an endpoint that is not open yet. What fails until then ends them all, and waits
 /// until their rails are closed.
 #[derive(Default)]
-struct Crew {
+struct Threads {
     /// They end when their channel closes.
     waiting: Vec<(JoinHandle<Result<()>>, Sender<Go>)>,
     working: Vec<JoinHandle<Result<()>>>,
     core: Option<Arc<Core>>,
 }
 
-impl Drop for Crew {
+impl Drop for Threads {
     fn drop(&mut self) {
         if let Some(core) = self.core.as_ref().filter(|_| !self.working.is_empty()) {
             core.phase.store(STOPPING, Ordering::Release);
@@ -234,9 +234,9 @@ fn spread(candidates: Vec<Candidate>, count: usize, streams: impl Fn(&Candidate)
 /// The rails of each worker. Those of a worker are near each other.
 fn plans(chosen: &[Candidate], machine: &Machine, wanted: usize) -> Vec<Plan> {
     let places: Vec<_> = chosen.iter().map(|candidate| candidate.pci).collect();
-    let crews = machine.crews(&places, wanted).into_iter();
+    let groups = machine.worker_groups(&places, wanted).into_iter();
     let rails = |rails: Vec<usize>| rails.into_iter().map(|rail| (rail, chosen[rail].clone())).collect();
-    crews.map(|crew| Plan { rails: rails(crew.rails), cpus: crew.cpus }).collect()
+    groups.map(|group| Plan { rails: rails(group.rails), cpus: group.cpus }).collect()
 }
 
 /// Opens the rails of a worker, on its thread.

@@ -12,7 +12,7 @@
 //!    its last byte if it was not. Until the answer nothing is sent over the channels.
 //! 4. **Go on.** Frames that were not delivered go again, and so do the parked transfers.
 //!
-//! A peer that does not come back is lost: at once if it is known to be gone (`Nic::is_deserted`);
+//! A peer that does not come back is lost: at once if it is known to be gone (`Nic::is_gone`);
 //! else when it has been silent for longer than is allowed.
 
 use super::failover::{of_lane, Theirs, HOPS};
@@ -183,7 +183,7 @@ impl Worker {
             }
         }
         if lasted && is_closed(errno) {
-            link.hurry(plan, now); // Who was there a moment ago is again, or is not at all.
+            link.kick(plan, now); // Who was there a moment ago is again, or is not at all.
         }
     }
 

@@ -41,9 +41,9 @@ impl Endpoint {
     ) -> Result<OpId> {
         self.core.check_open()?;
         if self.manual.is_none() {
-            self.core.table.foresee();
-            remote.foresee();
-            local.foresee();
+            self.core.table.prefetch();
+            remote.prefetch();
+            local.prefetch();
         }
         if let Some(error) = Error::of_remote(remote.state()) {
             return Err(error);
@@ -102,7 +102,7 @@ impl Endpoint {
         let hold = self.take_back_if_late(hold, Error::of_remote(state()))?;
         let id = hold.id();
         self.start_when(hold, slices, terms, now);
-        self.hurry(now);
+        self.kick(now);
         Ok(id)
     }
 
@@ -157,7 +157,7 @@ impl Endpoint {
         for (hold, part) in holds.into_iter().zip(list.parts()) {
             self.start_when(hold, part.slices, terms, now);
         }
-        self.hurry(now);
+        self.kick(now);
         Ok(whole)
     }
 
@@ -192,15 +192,15 @@ impl Endpoint {
 
     /// With manual progress the caller is the worker, too: unless another thread is
     /// at it, posts go out at once.
-    pub(super) fn hurry(&self, now: u64) {
+    pub(super) fn kick(&self, now: u64) {
         if let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) {
             if let Some(mut worker) = worker.try_lock() {
-                worker.hurry(now);
+                worker.kick(now);
             }
         }
     }
 
-    /// As `hurry`, of a message; false if it must take its turn.
+    /// As `kick`, of a message; false if it must take its turn.
     fn send_now(&self, peer: PeerId, id: OpId, (data, allowance): (&Arc<Vec<u8>>, u64), now: u64) -> bool {
         let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return false };
         worker.try_lock().is_some_and(|mut worker| worker.send_now(peer, id, (data, allowance), now))
@@ -291,7 +291,7 @@ impl Endpoint {
         let _ = core.table.leave(hold);
         if !self.send_now(peer.id, id, (&data, allowance), now) {
             core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data, allowance });
-            self.hurry(now);
+            self.kick(now);
         }
         Ok(id)
     }

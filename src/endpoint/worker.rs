@@ -57,7 +57,7 @@ pub(super) const LOOK: usize = 64;
 
 /// A pass begins no more transfers, and obeys commands for no longer: deadlines pass meanwhile.
 const STARTS: usize = 1024;
-const OBEYS_NS: u64 = 1_000_000;
+const DISPATCH_NS: u64 = 1_000_000;
 /// A lane that is dropped waits so long for its last frame to be on its way.
 const LAST_FRAME_NS: u64 = 100_000_000;
 
@@ -514,7 +514,7 @@ impl Worker {
         let busy = self.start_submitted();
         let mut new = self.core.inboxes[self.index].take_commands();
         self.commands.append(&mut new);
-        self.obey_some(now) || busy
+        self.dispatch_some(now) || busy
     }
 
     /// Something was pushed that has not begun.
@@ -522,12 +522,12 @@ impl Worker {
         !self.commands.is_empty() || !self.core.inboxes[self.index].is_empty()
     }
 
-    fn obey_some(&mut self, now: u64) -> bool {
+    fn dispatch_some(&mut self, now: u64) -> bool {
         let mut busy = false;
         while let Some(command) = self.commands.pop_front() {
-            self.obey(command, now);
+            self.dispatch(command, now);
             busy = true;
-            if self.core.clock.now().saturating_sub(now) > OBEYS_NS {
+            if self.core.clock.now().saturating_sub(now) > DISPATCH_NS {
                 break;
             }
         }
@@ -544,7 +544,7 @@ impl Worker {
     }
 
     /// With manual progress: posts what was just submitted, ahead of the next pass.
-    pub fn hurry(&mut self, now: u64) {
+    pub fn kick(&mut self, now: u64) {
         if !self.closed && self.take_inbox(now) {
             for rail in self.rails.each() {
                 self.pump(rail, now);
@@ -838,11 +838,11 @@ impl Worker {
         (0..rejected)
             .for_each(|_| self.core.reject("it names no NIC here, or proves no secret to encrypt by"));
         self.reap_closing();
-        self.tell_standstills(now);
+        self.report_stalls(now);
         self.unpark();
     }
 
-    fn obey(&mut self, command: Command, now: u64) {
+    fn dispatch(&mut self, command: Command, now: u64) {
         match command {
             Command::Register { wanted, reply } => self.register(wanted, reply),
             Command::Deregister { memory, reply } => self.deregister(memory, reply),

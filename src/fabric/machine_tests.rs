@@ -1,11 +1,11 @@
 //! What is read of whole machines, and what follows from it.
 
 use crate::topology::cpus::CpuSet;
-use crate::topology::crews::Crew;
 use crate::topology::distance::Distance;
 use crate::topology::json::{Rail, Rails};
 use crate::topology::pci::{Device, Kind, PciAddress};
 use crate::topology::trees::{self, Tree};
+use crate::topology::worker_groups::WorkerGroup;
 use crate::topology::{interfaces, Machine};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -35,13 +35,13 @@ fn near(machine: &Machine, visible: Option<&str>) -> Vec<String> {
     names.into_iter().zip(near.which).filter(|(_, near)| *near).map(|(name, _)| name).collect()
 }
 
-fn crews(machine: &Machine, wanted: usize) -> Vec<Crew> {
-    machine.crews(&nics(machine).1, wanted)
+fn groups(machine: &Machine, wanted: usize) -> Vec<WorkerGroup> {
+    machine.worker_groups(&nics(machine).1, wanted)
 }
 
 fn json(machine: &Machine, visible: Option<&str>) -> serde_json::Value {
     let (names, places) = nics(machine);
-    let workers = machine.crews(&places, 0);
+    let workers = machine.worker_groups(&places, 0);
     let rail = |(name, pci)| Rail { fabric: "tcp".into(), name, pci };
     let list = names.into_iter().zip(places).map(rail).collect();
     let rails = Rails { source: "sysfs", why: "a test".into(), list, workers };
@@ -185,8 +185,8 @@ fn nodes_with_more_rails_get_more_workers() {
         tree.function(&path, trees::ETHERNET, (0x15b3, 0x1021), (bus > 1) as i32);
         tree.net(&format!("eth{bus}"), Some(&address), "up");
     }
-    let crews = crews(&tree.machine(), 0);
-    let rails: Vec<&[usize]> = crews.iter().map(|crew| &crew.rails[..]).collect();
+    let groups = groups(&tree.machine(), 0);
+    let rails: Vec<&[usize]> = groups.iter().map(|group| &group.rails[..]).collect();
     assert_eq!(rails, [&[0, 1][..], &[2, 3, 4], &[5, 6, 7]]);
 }
 
@@ -215,61 +215,61 @@ fn a_container_shows_some_gpus() {
 fn workers_of_a_p5() {
     let tree = trees::p5();
     let machine = tree.machine();
-    let (names, eight) = (nics(&machine).0, crews(&machine, 0));
+    let (names, eight) = (nics(&machine).0, groups(&machine, 0));
     assert_eq!(eight.len(), 8);
-    for (i, crew) in eight.iter().enumerate() {
-        assert_eq!(crew.rails.iter().map(|rail| &names[*rail]).collect::<Vec<_>>(), {
+    for (i, group) in eight.iter().enumerate() {
+        assert_eq!(group.rails.iter().map(|rail| &names[*rail]).collect::<Vec<_>>(), {
             trees::p5_nics_of_gpu(i).iter().collect::<Vec<_>>()
         });
-        assert_eq!(crew.node, Some(i as u32 / 4));
-        assert_eq!(crew.cpus.as_ref().unwrap().to_string(), ["0-47", "48-95"][i / 4]);
+        assert_eq!(group.node, Some(i as u32 / 4));
+        assert_eq!(group.cpus.as_ref().unwrap().to_string(), ["0-47", "48-95"][i / 4]);
     }
     tree.affinity("40-55");
     let machine = tree.machine();
     let cpus: BTreeSet<String> =
-        crews(&machine, 0).iter().map(|c| c.cpus.clone().unwrap().to_string()).collect();
+        groups(&machine, 0).iter().map(|c| c.cpus.clone().unwrap().to_string()).collect();
     assert_eq!(cpus, BTreeSet::from(["40-47".to_owned(), "48-55".to_owned()]));
     // Fewer workers than CPUs, at least one.
     for (mask, count) in [("0-3,48-49", 5), ("0,48", 1), ("7", 1)] {
         tree.affinity(mask);
-        assert_eq!(crews(&tree.machine(), 0).len(), count, "{mask}");
+        assert_eq!(groups(&tree.machine(), 0).len(), count, "{mask}");
     }
     // No CPU of the rails' node: the thread runs where it may.
     tree.affinity("0-9");
     let machine = tree.machine();
     let places = [machine.place_of(&["rdmap198s0"])];
-    assert_eq!(machine.crews(&places, 0)[0].cpus, None);
-    assert_eq!(machine.crews(&places, 0)[0].node, Some(1));
+    assert_eq!(machine.worker_groups(&places, 0)[0].cpus, None);
+    assert_eq!(machine.worker_groups(&places, 0)[0].node, Some(1));
 }
 
 #[test]
 fn workers_that_were_asked_for() {
     let machine = trees::p5().machine();
     for wanted in 1..=64 {
-        let crews = crews(&machine, wanted);
-        assert_eq!(crews.len(), wanted.min(32));
-        let mut all: Vec<usize> = crews.iter().flat_map(|crew| crew.rails.clone()).collect();
+        let groups = groups(&machine, wanted);
+        assert_eq!(groups.len(), wanted.min(32));
+        let mut all: Vec<usize> = groups.iter().flat_map(|group| group.rails.clone()).collect();
         all.sort_unstable();
         assert_eq!(all, (0..32).collect::<Vec<_>>(), "{wanted}");
         for node in [Some(0), Some(1)] {
-            let of_node = crews.iter().filter(|crew| crew.node == node);
-            let sizes: BTreeSet<usize> = of_node.map(|crew| crew.rails.len()).collect();
+            let of_node = groups.iter().filter(|group| group.node == node);
+            let sizes: BTreeSet<usize> = of_node.map(|group| group.rails.len()).collect();
             assert!(sizes.is_empty() || sizes.last().unwrap() - sizes.first().unwrap() <= 1, "{wanted}");
         }
-        assert_eq!(crews.iter().all(|crew| crew.node.is_some()), wanted > 1, "{wanted}");
+        assert_eq!(groups.iter().all(|group| group.node.is_some()), wanted > 1, "{wanted}");
     }
-    assert_eq!(crews(&machine, 1)[0].cpus.as_ref().unwrap().to_string(), "0-95");
-    assert_eq!(machine.crews(&[], 3), []);
+    assert_eq!(groups(&machine, 1)[0].cpus.as_ref().unwrap().to_string(), "0-95");
+    assert_eq!(machine.worker_groups(&[], 3), []);
 }
 
 #[test]
 fn rails_that_share_a_nic_or_have_no_place() {
     let machine = trees::p5().machine();
     let (a, b) = (machine.place_of(&["rdmap79s0"]), machine.place_of(&["rdmap198s0"]));
-    let crews = machine.crews(&[b, a, None, b, a, None], 3);
-    let rails: Vec<&[usize]> = crews.iter().map(|crew| &crew.rails[..]).collect();
+    let groups = machine.worker_groups(&[b, a, None, b, a, None], 3);
+    let rails: Vec<&[usize]> = groups.iter().map(|group| &group.rails[..]).collect();
     assert_eq!(rails, [&[1, 4][..], &[0, 3], &[2, 5]]);
-    assert_eq!((crews[2].node, &crews[2].cpus), (None, &None));
+    assert_eq!((groups[2].node, &groups[2].cpus), (None, &None));
 }
 
 // Other machines.
@@ -296,8 +296,8 @@ fn two_gpus_to_a_switch_and_nics_without_gpus() {
     assert_eq!(of("0000:a1:00.0")["gpu_distance"], "node");
     assert_eq!(of("0000:a1:00.0")["near_gpus"].as_array().unwrap().len(), 4);
     assert_eq!(of("0000:a1:00.0")["near_cpus"], "0-55,112-167");
-    let crews = crews(&machine, 0);
-    let sizes: Vec<(usize, Option<u32>)> = crews.iter().map(|c| (c.rails.len(), c.node)).collect();
+    let groups = groups(&machine, 0);
+    let sizes: Vec<(usize, Option<u32>)> = groups.iter().map(|c| (c.rails.len(), c.node)).collect();
     assert_eq!(sizes, [(2, Some(0)), (3, Some(0)), (2, Some(1)), (3, Some(1))]);
     tree.affinity("56-60");
     assert_eq!(near(&tree.machine(), None), ["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7", "mlx5_9"]);
@@ -310,12 +310,15 @@ fn a_laptop_is_one_place() {
     let machine = tree.machine();
     assert_eq!(nics(&machine).0, ["lo", "tun0", "wlp0s20f3"]);
     assert_eq!(near(&machine, Some("0")), ["lo", "tun0", "wlp0s20f3"]);
-    assert_eq!(crews(&machine, 0), [Crew { rails: vec![0, 1, 2], node: None, cpus: None }]);
+    assert_eq!(groups(&machine, 0), [WorkerGroup { rails: vec![0, 1, 2], node: None, cpus: None }]);
     // Firmware that tells the only node makes no difference.
     fs::write(tree.path().join("sys/bus/pci/devices/0000:00:14.3/numa_node"), "0\n").unwrap();
     let told = tree.machine();
-    assert_eq!(told.crews(&[at("0000:00:14.3")], 0), [Crew { rails: vec![0], node: Some(0), cpus: None }]);
-    assert_eq!(crews(&tree.machine(), 0), [Crew { rails: vec![0, 1, 2], node: None, cpus: None }]);
+    assert_eq!(
+        told.worker_groups(&[at("0000:00:14.3")], 0),
+        [WorkerGroup { rails: vec![0], node: Some(0), cpus: None }]
+    );
+    assert_eq!(groups(&tree.machine(), 0), [WorkerGroup { rails: vec![0, 1, 2], node: None, cpus: None }]);
     assert_eq!(device(&machine, "0000:00:02.0").kind, Kind::Gpu);
     assert!(machine.interfaces.iter().any(|i| i.name == "docker0" && !i.up && i.of == interfaces::Type::Net));
 }
@@ -331,7 +334,7 @@ fn nodes_without_information() {
     assert!(machine.devices.iter().all(|device| device.node.is_none()));
     assert_eq!(near(&machine, None).len(), 32, "near all");
     assert_eq!(near(&machine, Some("5")), trees::p5_nics_of_gpu(5), "the switch is still known");
-    assert!(crews(&machine, 4).iter().all(|crew| crew.node.is_none() && crew.cpus.is_none()));
+    assert!(groups(&machine, 4).iter().all(|group| group.node.is_none() && group.cpus.is_none()));
     assert_eq!(machine.cpus_near(None), machine.online);
 }
 
@@ -362,7 +365,7 @@ fn cpus_that_are_offline() {
     let machine = tree.machine();
     assert_eq!(machine.nodes[1].cpus.to_string(), "50");
     assert_eq!(machine.affinity.to_string(), "0-3,50");
-    assert_eq!(crews(&machine, 0).len(), 4);
+    assert_eq!(groups(&machine, 0).len(), 4);
 }
 
 #[test]
@@ -373,8 +376,8 @@ fn a_machine_that_hides_everything() {
     assert!(machine.devices.is_empty() && machine.nodes.is_empty() && machine.interfaces.is_empty());
     let places = vec![None, at("0000:01:00.0")];
     assert_eq!(machine.near_this_process(&places, Some("0")).which, [true, true]);
-    let crews = machine.crews(&places, 2);
-    assert!(crews.len() == 2 && crews.iter().all(|crew| crew.cpus.is_none() && crew.node.is_none()));
+    let groups = machine.worker_groups(&places, 2);
+    assert!(groups.len() == 2 && groups.iter().all(|group| group.cpus.is_none() && group.node.is_none()));
     assert_eq!(json(&machine, None)["devices"], serde_json::json!([]));
     let gone = Machine::read(crate::topology::read::Root::at("/no/such/folder"));
     assert!(gone.devices.is_empty() && !gone.affinity.is_empty());
@@ -437,9 +440,9 @@ fn exercise(machine: &Machine) {
         assert_eq!(view["rails"].as_array().unwrap().len(), names.len());
     }
     for wanted in 0..5 {
-        let crews = machine.crews(&places, wanted);
-        assert!(crews.iter().all(|crew| !crew.rails.is_empty()));
-        assert_eq!(crews.iter().map(|crew| crew.rails.len()).sum::<usize>(), places.len());
+        let groups = machine.worker_groups(&places, wanted);
+        assert!(groups.iter().all(|group| !group.rails.is_empty()));
+        assert_eq!(groups.iter().map(|group| group.rails.len()).sum::<usize>(), places.len());
     }
 }
 

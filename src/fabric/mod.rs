@@ -256,7 +256,7 @@ pub trait Nic {
         let _ = (peer, at_once);
     }
     /// Whether it is known that a peer's NIC is not there any more.
-    fn is_deserted(&mut self, route: Route) -> bool {
+    fn is_gone(&mut self, route: Route) -> bool {
         let _ = route;
         false
     }

@@ -28,10 +28,10 @@ fn bits(flags: impl Iterator<Item = bool>) -> u64 {
 }
 
 /// Why a memory cannot be given back yet.
-pub fn in_use(what: &str, kept: &AtomicU64, users: u64) -> Error {
-    let text = match kept.load(Ordering::Relaxed) {
+pub fn in_use(what: &str, prepared: &AtomicU64, users: u64) -> Error {
+    let text = match prepared.load(Ordering::Relaxed) {
         0 => format!("operations use the {what} ({users}), or the fabric has not given it back yet: poll, then try again"),
-        kept => format!("prepared geometry uses the {what} ({kept} times): weft_prepared_destroy it first"),
+        prepared => format!("prepared geometry uses the {what} ({prepared} times): weft_prepared_destroy it first"),
     };
     Error::new(Status::Busy, text)
 }
@@ -65,7 +65,7 @@ pub struct Memory {
     /// who deregisters it sets that and then counts these. (Apart from what is only read: it never rests.)
     users: CachePadded<AtomicU64>,
     /// Kept geometries among them, and grants.
-    pub kept: AtomicU64,
+    pub prepared: AtomicU64,
     pub grants: AtomicU64,
     /// Changed under the importers' lock.
     stage: AtomicU8,
@@ -93,7 +93,7 @@ impl Memory {
             rails: rails.into(),
             descriptor: None,
             users: CachePadded::default(),
-            kept: AtomicU64::new(0),
+            prepared: AtomicU64::new(0),
             grants: AtomicU64::new(0),
             stage: AtomicU8::new(STAYS),
             importers: Mutex::default(),
@@ -199,7 +199,7 @@ impl Memory {
 
     /// Has its account fetched: other processors had it last.
     #[inline]
-    pub fn foresee(&self) {
+    pub fn prefetch(&self) {
         prefetch::to_write(&*self.users);
     }
 
@@ -230,7 +230,7 @@ impl Memory {
     /// Why it cannot be given back yet.
     pub fn in_use(&self) -> Error {
         match self.grants.load(Ordering::Relaxed) {
-            0 => in_use("memory", &self.kept, self.users()),
+            0 => in_use("memory", &self.prepared, self.users()),
             grants => {
                 let text =
                     format!("{grants} grants let peers reach the memory: weft_grant_revoke them first");

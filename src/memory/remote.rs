@@ -71,7 +71,7 @@ pub struct RemoteMemory {
     /// transfers, for which its owner's revocation waits; what they use is kept. (Apart from what is only read.)
     holds: CachePadded<AtomicU64>,
     /// Kept geometries among them.
-    pub kept: AtomicU64,
+    pub prepared: AtomicU64,
     /// SeqCst, with slots' states (`transfer::table::Slot::state`), and with `holds`: who begins to use
     /// it counts itself and then reads this, who ends it sets this and then counts users.
     state: AtomicU8,
@@ -109,7 +109,7 @@ impl RemoteMemory {
             workers: AtomicU64::new(0),
             lanes: AtomicU64::new(1),
             holds: CachePadded::default(),
-            kept: AtomicU64::new(0),
+            prepared: AtomicU64::new(0),
             state: AtomicU8::new(RemoteState::Asking as u8),
             waiting: Mutex::default(),
         }
@@ -191,7 +191,7 @@ impl RemoteMemory {
 
     /// Has its account fetched: other processors had it last.
     #[inline]
-    pub fn foresee(&self) {
+    pub fn prefetch(&self) {
         prefetch::to_write(&*self.holds);
     }
 

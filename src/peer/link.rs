@@ -411,7 +411,7 @@ impl Link {
     }
 
     /// It need not wait for its pause.
-    pub fn hurry(&mut self, plan: Plan, now: u64) {
+    pub fn kick(&mut self, plan: Plan, now: u64) {
         let known = self.returning.iter_mut().find(|known| known.plan == plan);
         known.into_iter().for_each(|known| known.due_ns = Some(now));
     }

@@ -96,7 +96,7 @@ impl Burst<'_> {
 
     /// Something of the latency class goes over this rail.
     #[inline]
-    pub fn hurry(&mut self) {
+    pub fn kick(&mut self) {
         *self.urgent_until = self.now + URGENT_NS;
     }
 

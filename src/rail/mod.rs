@@ -246,8 +246,8 @@ impl Rail {
     }
 
     /// The peer's NIC is known not to be there.
-    pub fn is_deserted(&mut self, lane: &Lane) -> bool {
-        self.nic.is_deserted(lane.route)
+    pub fn is_gone(&mut self, lane: &Lane) -> bool {
+        self.nic.is_gone(lane.route)
     }
 
     /// A lane was taken off.

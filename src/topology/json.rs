@@ -13,7 +13,7 @@ pub struct Rails {
     pub source: &'static str,
     pub why: String,
     pub list: Vec<Rail>,
-    pub workers: Vec<super::crews::Crew>,
+    pub workers: Vec<super::worker_groups::WorkerGroup>,
 }
 
 pub struct Rail {
@@ -122,7 +122,7 @@ impl Machine {
         let names = self.names_by_device();
         let device = |device| self.device_view(device, left.as_deref(), &names);
         let workers = &rails.workers;
-        let worker_of = |rail| workers.iter().position(|crew| crew.rails.contains(&rail)).unwrap_or(0);
+        let worker_of = |rail| workers.iter().position(|group| group.rails.contains(&rail)).unwrap_or(0);
         let rail = |(index, rail): (usize, &Rail)| RailView {
             fabric: rail.fabric.clone(),
             name: rail.name.clone(),
@@ -141,7 +141,7 @@ impl Machine {
             rails_source: rails.source,
             rails_why: rails.why,
             rails: rails.list.iter().enumerate().map(rail).collect(),
-            workers: workers.iter().map(|crew| self.worker_view(crew)).collect(),
+            workers: workers.iter().map(|group| self.worker_view(group)).collect(),
         })
     }
 
@@ -218,12 +218,12 @@ impl Machine {
         }
     }
 
-    fn worker_view(&self, crew: &super::crews::Crew) -> WorkerView {
+    fn worker_view(&self, group: &super::worker_groups::WorkerGroup) -> WorkerView {
         WorkerView {
-            node: number(crew.node),
-            cpus: crew.cpus.as_ref().unwrap_or(&self.affinity).to_string(),
-            pinned: crew.cpus.is_some(),
-            rails: crew.rails.clone(),
+            node: number(group.node),
+            cpus: group.cpus.as_ref().unwrap_or(&self.affinity).to_string(),
+            pinned: group.cpus.is_some(),
+            rails: group.rails.clone(),
         }
     }
 

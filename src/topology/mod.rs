@@ -15,7 +15,6 @@
 //! | [`json`] | all of it, for people and programs |
 
 pub mod cpus;
-pub mod crews;
 pub mod distance;
 pub mod gpus;
 pub mod interfaces;
@@ -26,6 +25,7 @@ pub mod pci;
 pub mod read;
 #[cfg(test)]
 pub mod trees;
+pub mod worker_groups;
 
 use cpus::CpuSet;
 use interfaces::Interface;

@@ -235,7 +235,7 @@ impl Counters {
             .state
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |state| of_this(state).then_some(0));
         taken.map_err(|_| gone(id))?;
-        self.desert(place.index, ended);
+        self.abandon(place.index, ended);
         let generation = ((place.generation + 1) & self.generations).max(1);
         self.places.lock().free.push_back(Place { generation, ..place });
         Ok(())

@@ -160,7 +160,7 @@ impl Counters {
     }
 
     /// A counter is gone: who waits for it ends.
-    pub fn desert(&self, index: u32, ended: &mut Vec<OpId>) {
+    pub fn abandon(&self, index: u32, ended: &mut Vec<OpId>) {
         loop {
             let mut waiting = self.waiting.lock();
             for _ in 0..STRIDE {

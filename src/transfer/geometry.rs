@@ -93,13 +93,13 @@ fn no_range(what: &str, range_len: &impl Fn(u64) -> Option<u64>) -> Error {
 impl Side<'_> {
     /// Copies it. Pages in a row need no list.
     #[inline]
-    fn keep(&self, name: &str) -> Result<KeptSide> {
+    fn prepare(&self, name: &str) -> Result<PreparedSide> {
         let first = self.pages.and_then(|pages| pages.get(0)).map_or(0, u64::from);
         let in_a_row = |pages: &Theirs<u32>| {
             pages.iter().zip(first..).all(|(page, expected)| u64::from(page) == expected)
         };
         let list = self.pages.filter(|pages| !in_a_row(pages));
-        Ok(KeptSide {
+        Ok(PreparedSide {
             pages: list.map(|pages| pages.copied(name)).transpose()?.map(Vec::into_boxed_slice),
             first_page: first,
             page_stride: self.page_stride,
@@ -153,7 +153,7 @@ impl Side<'_> {
     }
 }
 
-impl KeptSide {
+impl PreparedSide {
     #[inline]
     fn largest_page(&self, page_count: u64) -> u64 {
         match &self.pages {
@@ -213,7 +213,7 @@ pub struct Single {
 impl Single {
     #[inline(always)]
     pub fn geometry(&self) -> Geometry {
-        let side = |(range, offset): (u64, u64)| KeptSide {
+        let side = |(range, offset): (u64, u64)| PreparedSide {
             pages: None,
             first_page: 0,
             page_stride: self.len,
@@ -280,7 +280,7 @@ impl Pages<'_> {
             return Err(Error::limit(format!("{} layers: at most 65,536 are allowed", self.layer_count)));
         }
         // Copied first: the caller's lists may change while they are checked.
-        let (local, remote) = (self.local.keep("local_pages")?, self.remote.keep("remote_pages")?);
+        let (local, remote) = (self.local.prepare("local_pages")?, self.remote.prepare("remote_pages")?);
         if self.page_count > 0 {
             local.check("local", (&self.local, self), local_len)?;
             remote.check("remote", (&self.remote, self), remote_len)?;
@@ -317,7 +317,7 @@ impl Pages<'_> {
 }
 
 /// One side of a checked transfer.
-pub struct KeptSide {
+pub struct PreparedSide {
     /// Where they are not in a row from the first page on.
     pages: Option<Box<[u32]>>,
     first_page: u64,
@@ -328,7 +328,7 @@ pub struct KeptSide {
     range_step: u32,
 }
 
-impl KeptSide {
+impl PreparedSide {
     #[inline]
     fn page(&self, page: u64) -> u64 {
         match &self.pages {
@@ -347,7 +347,7 @@ impl KeptSide {
 
 /// Whether any two pages follow each other on both sides.
 #[inline]
-fn have_neighbours(local: &KeptSide, remote: &KeptSide, page_count: u64) -> bool {
+fn have_neighbours(local: &PreparedSide, remote: &PreparedSide, page_count: u64) -> bool {
     // (Of two that only do where numbers wrap, merging will see that they do not.)
     let follows = |pages: &[u32]| pages[0].wrapping_add(1) == pages[1];
     // Without a way out, so that several are compared at once.
@@ -366,8 +366,8 @@ fn have_neighbours(local: &KeptSide, remote: &KeptSide, page_count: u64) -> bool
 
 /// A checked transfer.
 pub struct Geometry {
-    pub local: KeptSide,
-    pub remote: KeptSide,
+    pub local: PreparedSide,
+    pub remote: PreparedSide,
     page_len: u64,
     page_count: u64,
     layers: u64,
@@ -485,8 +485,8 @@ impl Geometry {
     #[inline(always)]
     pub fn each_whole_page(&self, at: Position, run: u64) -> impl Iterator<Item = Slice> + '_ {
         let (from, run) = (at.page as usize, run as usize);
-        let list = |side: &'_ KeptSide| side.pages.as_deref().map(|pages| pages[from..][..run].as_ptr());
-        let first = |side: &KeptSide| side.first_page + at.page;
+        let list = |side: &'_ PreparedSide| side.pages.as_deref().map(|pages| pages[from..][..run].as_ptr());
+        let first = |side: &PreparedSide| side.first_page + at.page;
         let (local, remote) = (list(&self.local), list(&self.remote));
         let (first_local, first_remote) = (first(&self.local), first(&self.remote));
         // Bounds are looked at once for the run: 10 instructions a page less (callgrind).

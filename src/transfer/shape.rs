@@ -20,27 +20,27 @@ pub struct Paged {
 }
 
 /// Pages whose memories are not given back while this lives.
-pub struct KeptPages(Paged);
+pub struct PreparedPages(Paged);
 
-impl KeptPages {
-    pub fn new(geometry: Geometry, local: &Arc<Memory>, remote: &Arc<RemoteMemory>) -> Result<KeptPages> {
+impl PreparedPages {
+    pub fn new(geometry: Geometry, local: &Arc<Memory>, remote: &Arc<RemoteMemory>) -> Result<PreparedPages> {
         enter_local(local)?;
         if !remote.keep() {
             local.exit();
             return Err(released());
         }
-        Ok(KeptPages(Paged { geometry, local: local.clone(), remote: remote.clone() }))
+        Ok(PreparedPages(Paged { geometry, local: local.clone(), remote: remote.clone() }))
     }
 }
 
-impl Deref for KeptPages {
+impl Deref for PreparedPages {
     type Target = Paged;
     fn deref(&self) -> &Paged {
         &self.0
     }
 }
 
-impl Drop for KeptPages {
+impl Drop for PreparedPages {
     fn drop(&mut self) {
         self.local.exit();
         self.remote.unkeep();
@@ -113,14 +113,14 @@ pub struct Shape {
 
 enum Held {
     Own(Paged),
-    Pages(Arc<KeptPages>),
+    Pages(Arc<PreparedPages>),
     /// One part of a list.
     List(Arc<List>, usize),
 }
 
 impl Shape {
     #[inline(always)]
-    pub fn pages(paged: &Arc<KeptPages>) -> Shape {
+    pub fn pages(paged: &Arc<PreparedPages>) -> Shape {
         View::Pages(paged).enter();
         Shape { held: Held::Pages(paged.clone()) }
     }

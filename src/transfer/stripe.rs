@@ -319,7 +319,7 @@ impl Stripe {
         let index = self.claims.tag(index);
         let starved = self.counted && burst.countable().1 == 0;
         if self.urgent && !starved {
-            burst.hurry();
+            burst.kick();
         }
         let room = burst.room(self.urgent, self.staged);
         if room == 0 {

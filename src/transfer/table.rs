@@ -212,7 +212,7 @@ impl Table {
     /// Has the slot fetched that will be taken next: other processors had it last. (In a
     /// burst whoever took the one before has done so; here it is one that came back since.)
     #[inline]
-    pub fn foresee(&self) {
+    pub fn prefetch(&self) {
         self.fetch(self.free.load(Ordering::Relaxed) & 0xffff_ffff);
     }
 

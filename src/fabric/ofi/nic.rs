@@ -438,11 +438,11 @@ impl Nic for OfiNic {
         self.tend();
     }
 
-    fn is_deserted(&mut self, route: Route) -> bool {
+    fn is_gone(&mut self, route: Route) -> bool {
         #[cfg(any(test, feature = "sim"))]
         if matches!(self.source, Source::Sim) {
             // SAFETY: open, and of the simulation.
-            return unsafe { sim::is_deserted(self.av, route) };
+            return unsafe { sim::is_gone(self.av, route) };
         }
         let _ = route;
         false // libfabric does not say.

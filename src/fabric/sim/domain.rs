@@ -388,7 +388,7 @@ impl AddressVector {
     ///
     /// # Safety
     /// The domain must be open.
-    pub unsafe fn is_deserted(&self, route: fi_addr_t) -> bool {
+    pub unsafe fn is_gone(&self, route: fi_addr_t) -> bool {
         // SAFETY: as the caller promised.
         let world = unsafe { &(*self.domain).world };
         self.address(route).and_then(|address| world.port_at(address)).is_none_or(|port| port.is_gone())

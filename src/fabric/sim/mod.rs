@@ -88,9 +88,9 @@ pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
 ///
 /// # Safety
 /// An open address vector of ours.
-pub unsafe fn is_deserted(av: *mut fid_av, route: fi_addr_t) -> bool {
+pub unsafe fn is_gone(av: *mut fid_av, route: fi_addr_t) -> bool {
     // SAFETY: as the caller promised.
-    unsafe { (*av.cast::<domain::AddressVector>()).is_deserted(route) }
+    unsafe { (*av.cast::<domain::AddressVector>()).is_gone(route) }
 }
 
 #[cfg(test)]

@@ -570,7 +570,7 @@ impl Nic for TcpNic {
         }
     }
 
-    fn is_deserted(&mut self, route: Route) -> bool {
+    fn is_gone(&mut self, route: Route) -> bool {
         find(&mut self.places, route).is_some_and(|place| place.leads == Err(libc::ECONNREFUSED))
     }
 

@@ -461,7 +461,7 @@ fn missing_listener_fails_at_once() {
         a.reap(&mut done);
     }
     assert_eq!((done[0].scratch, done[0].errno), (token(1), libc::ECONNREFUSED));
-    assert!(a.is_deserted(route));
+    assert!(a.is_gone(route));
 }
 
 /// Over a connection that was made anew, nothing of a session before it may follow.

@@ -50,10 +50,10 @@ pub fn serve(spec: Spec) -> Result<()> {
             engine.accept(answer)?;
         }
     }
-    obey(&control, &mut engines, &mut pool, spec.case.pages)
+    dispatch(&control, &mut engines, &mut pool, spec.case.pages)
 }
 
-fn obey(
+fn dispatch(
     control: &Control,
     engines: &mut [Option<Box<dyn Receiver>>],
     pool: &mut Pool,

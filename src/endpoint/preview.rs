@@ -8,7 +8,7 @@ use crate::topology::read::Root;
 use crate::topology::Machine;
 
 /// As JSON.
-pub fn survey() -> Result<String> {
+pub fn preview() -> Result<String> {
     let machine = Machine::read(Root::from_environment());
     let visible = select::visible_gpus();
     let rails = rails(&machine, visible.as_deref());
@@ -36,6 +36,6 @@ fn rails(machine: &Machine, visible: Option<&str>) -> Rails {
         }
     };
     let places: Vec<_> = list.iter().map(|rail| rail.pci).collect();
-    let workers = if list.is_empty() { Vec::new() } else { machine.crews(&places, 0) };
+    let workers = if list.is_empty() { Vec::new() } else { machine.worker_groups(&places, 0) };
     Rails { source, why, list, workers }
 }

@@ -47,16 +47,16 @@ impl fmt::Display for Still<'_> {
 
 impl Worker {
     /// At a tick.
-    pub(super) fn tell_standstills(&mut self, now: u64) {
+    pub(super) fn report_stalls(&mut self, now: u64) {
         if !log::log_enabled!(log::Level::Debug) || now < self.tell_still_ns {
             return;
         }
         self.tell_still_ns = now + STILL_NS;
-        self.tell_still_lanes(now);
-        self.tell_still_links(now);
+        self.report_stalled_lanes(now);
+        self.report_stalled_links(now);
     }
 
-    fn tell_still_lanes(&self, now: u64) {
+    fn report_stalled_lanes(&self, now: u64) {
         for work in self.rails.lanes() {
             let lane = &work.lane;
             let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
@@ -69,7 +69,7 @@ impl Worker {
         }
     }
 
-    fn tell_still_links(&self, now: u64) {
+    fn report_stalled_links(&self, now: u64) {
         for link in self.links.iter().flatten().filter(|link| link.up) {
             if link.asked_ns.is_none_or(|asked| now.saturating_sub(asked) < STILL_NS) {
                 continue;

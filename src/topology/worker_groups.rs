@@ -9,7 +9,7 @@ const RAILS_EACH: usize = 4;
 
 /// The rails of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Crew {
+pub struct WorkerGroup {
     /// Indexes into the list of rails.
     pub rails: Vec<usize>,
     /// The NUMA node that all of them are on.
@@ -22,7 +22,7 @@ impl Machine {
     /// Divides rails at these places among `wanted` workers, node by node and
     /// switch by switch. 0: a worker for up to four rails of a node, but fewer
     /// workers than the CPUs that this process may use.
-    pub fn crews(&self, places: &[Option<PciAddress>], wanted: usize) -> Vec<Crew> {
+    pub fn worker_groups(&self, places: &[Option<PciAddress>], wanted: usize) -> Vec<WorkerGroup> {
         let nodes = self.by_node(places);
         let count = match wanted {
             0 => {
@@ -38,7 +38,7 @@ impl Machine {
             let shares = shares(&nodes, count);
             nodes.iter().zip(shares).flat_map(|(rails, share)| cut(rails, share)).collect()
         };
-        parts.into_iter().map(|rails| self.crew(rails, places)).collect()
+        parts.into_iter().map(|rails| self.worker_group(rails, places)).collect()
     }
 
     /// The rails of each node, in the order of the PCI tree, so that those of a
@@ -55,13 +55,13 @@ impl Machine {
         order.chunk_by(|a, b| node(a) == node(b)).map(<[usize]>::to_vec).collect()
     }
 
-    fn crew(&self, rails: Vec<usize>, places: &[Option<PciAddress>]) -> Crew {
+    fn worker_group(&self, rails: Vec<usize>, places: &[Option<PciAddress>]) -> WorkerGroup {
         let nodes: Vec<Option<u32>> = rails.iter().map(|rail| self.node_of(places[*rail])).collect();
         let node = nodes.first().copied().flatten().filter(|first| nodes.iter().all(|n| *n == Some(*first)));
         let near = nodes.iter().fold(CpuSet::default(), |near, node| near.or(&self.cpus_near(*node)));
         let ours = near.and(&self.affinity);
         let narrower = self.nodes.len() > 1 && !nodes.contains(&None) && !ours.is_empty();
-        Crew { rails, node, cpus: narrower.then_some(ours) }
+        WorkerGroup { rails, node, cpus: narrower.then_some(ours) }
     }
 }
 
